@@ -1,0 +1,266 @@
+//! One burst: the private bytes and metadata of its frames.
+
+use crate::{BURST, Claim, HEADROOM, Offload, RxId, SNAP, Tick, Verdict};
+
+/// Frames of one burst that can be deepened.
+pub const DEEP_SLOTS: usize = 16;
+/// Bytes of a deep slot, headroom included.
+pub const DEEP_BYTES: usize = 2048;
+const NOT_DEEP: u8 = 0xff;
+
+/// The private bytes of one frame: headroom, the first bytes of the frame, and room behind them so that 64 bytes can
+/// be loaded from anywhere in the first three quarters.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct Snap(pub [u8; 256]);
+
+/// What is known of one frame besides its bytes.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(32))]
+pub struct Meta {
+    /// Length of the whole frame in bytes.
+    pub len: u32,
+    /// Private bytes of the frame: `min(len, SNAP)` until deepened.
+    pub have: u16,
+    /// Offset of the frame's first byte in its private buffer.
+    pub at: u8,
+    /// Length of the link-layer header; 0 while nothing was parsed.
+    pub l2: u8,
+    /// Length of the network-layer header with its extension headers.
+    pub l3: u16,
+    /// Length of the transport header.
+    pub l4: u8,
+    /// IP protocol number of the transport; 0 while nothing was parsed.
+    pub proto: u8,
+    /// The frame's VLAN on the bridge (0 where the bridge does not filter).
+    pub vid: u16,
+    /// The 802.1Q tag control information that the frame came with, or 0: its priority bits go
+    /// into the tag that is written on egress.
+    pub tci: u16,
+    /// What the sender claims about checksum and segmentation.
+    pub claim: Claim,
+    /// What holds.
+    pub off: Offload,
+}
+
+/// Appends bytes of a frame that lie beyond its private bytes. Implemented where the frame's
+/// borrowed memory is known; every byte is read for the first time.
+pub trait Deepen {
+    /// Makes at least `upto` bytes of frame `i` private. False if the frame is shorter, the pool
+    /// is empty, or `upto` does not fit into a slot.
+    fn deepen(&mut self, heads: &mut Heads, i: usize, upto: usize) -> bool;
+}
+
+/// One burst of frames from one source.
+#[derive(Debug)]
+pub struct Heads {
+    /// Frames in the burst.
+    pub n: usize,
+    /// When the burst was taken.
+    pub now: Tick,
+    /// Where it came from.
+    pub from: RxId,
+    /// Destination addresses: the frame's first six bytes as the low 48 bits of a little-endian
+    /// load; the upper 16 bits are 0.
+    pub dst: [u64; BURST],
+    /// Source addresses, in the same form.
+    pub src: [u64; BURST],
+    /// What the bridge decided.
+    pub verdict: [Verdict; BURST],
+    /// Metadata.
+    pub meta: [Meta; BURST],
+    /// Private bytes.
+    pub snap: [Snap; BURST],
+    deep_of: [u8; BURST],
+    deep_used: usize,
+    deep: Box<[[u8; DEEP_BYTES]; DEEP_SLOTS]>,
+}
+
+/// The low 48 bits.
+const MAC_MASK: u64 = (1 << 48) - 1;
+
+impl Heads {
+    /// An empty burst, on the heap: 24 KiB and the pool's 32 KiB.
+    pub fn boxed() -> Box<Heads> {
+        Box::new(Heads {
+            n: 0,
+            now: Tick(0),
+            from: RxId(0),
+            dst: [0; BURST],
+            src: [0; BURST],
+            verdict: [Verdict::NONE; BURST],
+            meta: [Meta::default(); BURST],
+            snap: [Snap([0; 256]); BURST],
+            deep_of: [NOT_DEEP; BURST],
+            deep_used: 0,
+            deep: Box::new([[0; DEEP_BYTES]; DEEP_SLOTS]),
+        })
+    }
+
+    /// Empties the burst before a port fills it.
+    #[inline]
+    pub fn clear(&mut self, from: RxId, now: Tick) {
+        self.n = 0;
+        self.from = from;
+        self.now = now;
+        if self.deep_used != 0 {
+            self.deep_of = [NOT_DEEP; BURST];
+            self.deep_used = 0;
+        }
+    }
+
+    /// Takes the addresses of frame `i` out of its snapshot. Called by the port once the snapshot
+    /// stands, and by whoever moves the frame's start.
+    #[inline(always)]
+    pub fn load_addresses(&mut self, i: usize) {
+        let i = i % BURST;
+        let at = self.meta[i].at as usize;
+        let bytes = &self.snap[i].0;
+        if let Some(h) = bytes.get(at..at + 14).and_then(|h| h.first_chunk::<14>()) {
+            let d = u64::from_le_bytes([h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]]);
+            let s = u64::from_le_bytes([h[6], h[7], h[8], h[9], h[10], h[11], h[12], h[13]]);
+            self.dst[i] = d & MAC_MASK;
+            self.src[i] = s & MAC_MASK;
+        }
+    }
+
+    /// Frame `i` became a frame that was just put into `snap[i].0[HEADROOM..]` with `len` bytes in all.
+    #[inline(always)]
+    pub fn admit(&mut self, i: usize, len: u32, claim: Claim) {
+        let k = i % BURST;
+        self.meta[k] = Meta {
+            len,
+            have: (len as usize).min(SNAP) as u16,
+            at: HEADROOM as u8,
+            claim,
+            ..Meta::default()
+        };
+        self.verdict[k] = Verdict::NONE;
+        self.load_addresses(k);
+    }
+
+    /// The private bytes of frame `i`.
+    #[inline(always)]
+    pub fn private(&self, i: usize) -> &[u8] {
+        let i = i % BURST;
+        let m = &self.meta[i];
+        let range = m.at as usize..m.at as usize + m.have as usize;
+        let whole: &[u8] = match self.deep_of[i] {
+            NOT_DEEP => &self.snap[i].0,
+            slot => &self.deep[slot as usize % DEEP_SLOTS],
+        };
+        whole.get(range).unwrap_or(&[])
+    }
+
+    /// The private bytes of frame `i`, to be rewritten.
+    #[inline(always)]
+    pub fn private_mut(&mut self, i: usize) -> &mut [u8] {
+        let i = i % BURST;
+        let m = &self.meta[i];
+        let range = m.at as usize..m.at as usize + m.have as usize;
+        let whole: &mut [u8] = match self.deep_of[i] {
+            NOT_DEEP => &mut self.snap[i].0,
+            slot => &mut self.deep[slot as usize % DEEP_SLOTS],
+        };
+        whole.get_mut(range).unwrap_or(&mut [])
+    }
+
+    /// Moves frame `i` to a deep slot and returns the room behind its private bytes, exactly
+    /// `more` long, for the caller to fill; `have` already counts it. None if the pool is empty or
+    /// the slot too small.
+    pub fn grow(&mut self, i: usize, more: usize) -> Option<&mut [u8]> {
+        let i = i % BURST;
+        let (at, have) = (self.meta[i].at as usize, self.meta[i].have as usize);
+        let end = at.checked_add(have)?.checked_add(more)?;
+        if end > DEEP_BYTES {
+            return None;
+        }
+        if self.deep_of[i] == NOT_DEEP {
+            let slot = self.deep_used;
+            let bytes = self.deep.get_mut(slot)?;
+            bytes.get_mut(..256)?.copy_from_slice(&self.snap[i].0);
+            self.deep_of[i] = slot as u8;
+            self.deep_used += 1;
+        }
+        self.meta[i].have = (have + more) as u16;
+        self.deep.get_mut(self.deep_of[i] as usize)?.get_mut(at + have..end)
+    }
+
+    /// Whether the private bytes of frame `i` stand in its snapshot (and not in the pool).
+    #[inline(always)]
+    pub fn in_snap(&self, i: usize) -> bool {
+        self.deep_of[i % BURST] == NOT_DEEP
+    }
+
+    /// Takes the 802.1Q tag out of frame `i`: the addresses move four bytes up, the frame gets
+    /// shorter by four. Does nothing to a frame with fewer than 18 private bytes.
+    #[inline]
+    pub fn pop_tag(&mut self, i: usize) {
+        let i = i % BURST;
+        let p = self.private_mut(i);
+        if p.len() < 18 {
+            return;
+        }
+        p.copy_within(0..12, 4);
+        let m = &mut self.meta[i];
+        m.at += 4;
+        m.have -= 4;
+        m.len -= 4;
+        if m.claim.flags & Claim::NEEDS_CSUM != 0 {
+            m.claim.csum_start = m.claim.csum_start.wrapping_sub(4);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_frame(bytes: &[u8]) -> Box<Heads> {
+        let mut h = Heads::boxed();
+        h.clear(RxId(1), Tick(5));
+        h.snap[0].0[HEADROOM..HEADROOM + bytes.len()].copy_from_slice(bytes);
+        h.admit(0, bytes.len() as u32, Claim::NONE);
+        h.n = 1;
+        h
+    }
+
+    /// The structures have the sizes on which the cost of a burst was computed.
+    #[test]
+    fn sizes() {
+        assert_eq!(size_of::<Meta>(), 32);
+        assert_eq!(size_of::<Snap>(), 256);
+        assert_eq!(size_of::<Verdict>(), 4);
+    }
+
+    /// Addresses are taken as little-endian loads, and a popped tag leaves the frame without it.
+    #[test]
+    fn addresses_and_tag() {
+        let mut f: Vec<u8> = (1..=12).collect();
+        f.extend([0x81, 0, 0x60, 7, 8, 0]);
+        f.extend([0xaa; 46]);
+        let mut h = with_frame(&f);
+        assert_eq!(h.dst[0], 0x0605_0403_0201);
+        assert_eq!(h.src[0], 0x0c0b_0a09_0807);
+        h.pop_tag(0);
+        assert_eq!(&h.private(0)[..14], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 8, 0]);
+        assert_eq!(h.meta[0].len as usize, f.len() - 4);
+    }
+
+    /// Growing keeps the bytes and is refused beyond a slot and beyond the pool.
+    #[test]
+    fn grow_is_bounded() {
+        let f: Vec<u8> = (0..128).collect();
+        let mut h = with_frame(&f);
+        assert!(h.grow(0, 4096).is_none());
+        h.grow(0, 10).expect("room").copy_from_slice(&[0xee; 10]);
+        assert_eq!(&h.private(0)[..128], &f[..]);
+        assert_eq!(&h.private(0)[128..], &[0xee; 10]);
+        for i in 1..DEEP_SLOTS {
+            assert!(h.grow(i, 1).is_some());
+        }
+        assert!(h.grow(DEEP_SLOTS, 1).is_none());
+        h.clear(RxId(0), Tick(0));
+        assert!(h.in_snap(0));
+    }
+}

@@ -1,0 +1,312 @@
+//! One shared memory object, mapped.
+
+use core::sync::atomic::Ordering;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, fstatfs, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use thiserror::Error;
+use windlass_sync::qsbr::Section;
+
+use crate::foreign::{Foreign, ForeignMut};
+use crate::sigbus::{ENTRIES, Watch};
+use crate::word;
+
+/// Magic numbers of the file systems whose pages nobody can keep from us (linux/magic.h).
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+/// The largest page of an untrusted peer: a punched 1 GiB page would cost 100 ms of clearing.
+const PAGE_BYTES_MAX: u64 = 2 << 20;
+/// The largest object that is mapped for a peer.
+const MAP_BYTES_MAX: u64 = 64 << 30;
+
+/// Why memory could not be mapped.
+#[derive(Debug, Error)]
+pub enum MapError {
+    /// Neither tmpfs nor hugetlbfs: its pages could be withheld for ever.
+    #[error("the memory is backed by a file system of type {0:#x}; only tmpfs (memfd) and hugetlbfs are accepted")]
+    FileSystem(u64),
+    /// A page size that a peer could make us pay for.
+    #[error("pages of {0} bytes; at most 2 MiB are accepted")]
+    PageSize(u64),
+    /// The peer promised more than the file has.
+    #[error("{wanted} bytes were announced, but the file has {has}")]
+    Size {
+        /// Bytes announced.
+        wanted: u64,
+        /// Bytes that the file has.
+        has: u64,
+    },
+    /// Zero, or beyond the largest size.
+    #[error("a size of {0} bytes is not accepted")]
+    Length(u64),
+    /// Too many foreign mappings.
+    #[error("more than {ENTRIES} foreign mappings")]
+    TooMany,
+    /// A system call failed.
+    #[error("{0}: {1}")]
+    System(&'static str, #[source] rustix::io::Errno),
+}
+
+/// Whether huge pages are wanted for memory of our own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HugePages {
+    /// Ordinary pages.
+    No,
+    /// 2 MiB pages where the host has some free, else ordinary ones.
+    Try,
+}
+
+/// A mapped shared memory object: ours, or a peer's. Unmapped when dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    base: *mut u8,
+    len: usize,
+    huge: bool,
+    watch: Option<Watch>,
+}
+
+// SAFETY: a mapping is a range of addresses; every access to it is atomic or assembly, whichever thread does it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Makes a memory object of our own and maps it. Sealed against shrinking, growing and
+    /// further seals, so that a peer cannot take it away. Returns the descriptor to hand over.
+    ///
+    /// # Errors
+    /// [`MapError::Length`] for zero, [`MapError::System`] for a failed call.
+    pub fn create(name: &str, len: usize, huge: HugePages) -> Result<(Mapping, OwnedFd), MapError> {
+        if len == 0 {
+            return Err(MapError::Length(0));
+        }
+        if huge == HugePages::Try {
+            let round = len.next_multiple_of(PAGE_BYTES_MAX as usize);
+            let flags = MemfdFlags::CLOEXEC
+                | MemfdFlags::ALLOW_SEALING
+                | MemfdFlags::HUGETLB
+                | MemfdFlags::HUGE_2MB;
+            if let Ok(made) = Self::create_with(name, round, flags, true) {
+                return Ok(made);
+            }
+        }
+        Self::create_with(name, len, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING, false)
+    }
+
+    fn create_with(
+        name: &str,
+        len: usize,
+        flags: MemfdFlags,
+        huge: bool,
+    ) -> Result<(Mapping, OwnedFd), MapError> {
+        let fd = memfd_create(name, flags).map_err(|e| MapError::System("memfd_create", e))?;
+        ftruncate(&fd, len as u64).map_err(|e| MapError::System("ftruncate", e))?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(|e| MapError::System("F_ADD_SEALS", e))?;
+        let base = map(fd.as_fd(), len, if huge { MapFlags::POPULATE } else { MapFlags::empty() })?;
+        Ok((Mapping { base, len, huge, watch: None }, fd))
+    }
+
+    /// Maps `len` bytes of a peer's memory object, from its start.
+    ///
+    /// # Errors
+    /// Refuses what the peer could use against us: see [`MapError`].
+    pub fn foreign(fd: BorrowedFd<'_>, len: u64) -> Result<Mapping, MapError> {
+        if len == 0 || len > MAP_BYTES_MAX {
+            return Err(MapError::Length(len));
+        }
+        let fs = fstatfs(fd).map_err(|e| MapError::System("fstatfs", e))?;
+        let kind = fs.f_type as u64;
+        if kind != TMPFS_MAGIC && kind != HUGETLBFS_MAGIC {
+            return Err(MapError::FileSystem(kind));
+        }
+        let huge = kind == HUGETLBFS_MAGIC;
+        if huge && fs.f_bsize as u64 > PAGE_BYTES_MAX {
+            return Err(MapError::PageSize(fs.f_bsize as u64));
+        }
+        let has = fstat(fd).map_err(|e| MapError::System("fstat", e))?.st_size as u64;
+        if len > has {
+            return Err(MapError::Size { wanted: len, has });
+        }
+        let base = map(fd, len as usize, MapFlags::empty())?;
+        let mut mapping = Mapping { base, len: len as usize, huge, watch: None };
+        mapping.watch = Some(Watch::new(base as usize, len as usize).ok_or(MapError::TooMany)?);
+        Ok(mapping)
+    }
+
+    /// Length in bytes.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never true: an empty object is not mapped.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether huge pages are behind it.
+    pub fn is_huge(&self) -> bool {
+        self.huge
+    }
+
+    /// The first address, for ports that derive ring pointers from it.
+    #[inline(always)]
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Whether the peer took the memory away, so that zeros are mapped in its place.
+    #[inline(always)]
+    pub fn is_dead(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_dead)
+    }
+
+    /// The address of `len` bytes at `offset`, if they lie inside.
+    #[inline(always)]
+    pub fn find(&self, offset: u64, len: usize) -> Option<*mut u8> {
+        let end = offset.checked_add(len as u64)?;
+        if end > self.len as u64 {
+            return None;
+        }
+        Some(self.base.wrapping_add(offset as usize))
+    }
+
+    /// `len` bytes at `offset` to be read, if they lie inside.
+    #[inline]
+    pub fn slice<'q>(&'q self, q: &'q Section<'_>, offset: u64, len: u32) -> Option<Foreign<'q>> {
+        let p = self.find(offset, len as usize)?;
+        // SAFETY: inside this mapping, which `'q` borrows.
+        Some(unsafe { Foreign::at(q, p, len) })
+    }
+
+    /// `len` bytes at `offset` to be written, if they lie inside.
+    #[inline]
+    pub fn slice_mut<'q>(
+        &'q self,
+        q: &'q Section<'_>,
+        offset: u64,
+        len: u32,
+    ) -> Option<ForeignMut<'q>> {
+        let p = self.find(offset, len as usize)?;
+        // SAFETY: inside this mapping, which `'q` borrows; no reference into a mapping is ever made.
+        Some(unsafe { ForeignMut::at(q, p, len) })
+    }
+
+    /// Copies bytes out; false if they do not lie inside.
+    pub fn read(&self, offset: u64, to: &mut [u8]) -> bool {
+        let Some(p) = self.find(offset, to.len()) else { return false };
+        // SAFETY: inside this mapping, and `to` is ours.
+        unsafe { crate::copy_in(to.as_mut_ptr(), p, to.len()) };
+        true
+    }
+
+    /// Copies bytes in; false if they do not lie inside.
+    pub fn write(&self, offset: u64, from: &[u8]) -> bool {
+        let Some(p) = self.find(offset, from.len()) else { return false };
+        // SAFETY: inside this mapping, and `from` is ours.
+        unsafe { crate::copy_out(p, from.as_ptr(), from.len()) };
+        true
+    }
+}
+
+macro_rules! accessors {
+    ($( $load:ident, $store:ident, $int:ty; )*) => {
+        impl Mapping { $(
+            /// Loads the aligned word at `offset`; 0 if it does not lie inside or is not aligned.
+            #[inline(always)]
+            pub fn $load(&self, offset: usize, order: Ordering) -> $int {
+                let size = size_of::<$int>();
+                match self.find(offset as u64, size) {
+                    // SAFETY: inside this mapping and aligned, since mappings start on a page.
+                    Some(p) if offset % size == 0 => unsafe { word::$load(p.cast(), order) },
+                    _ => 0,
+                }
+            }
+
+            /// Stores the aligned word at `offset`; does nothing if it does not lie inside or is not aligned.
+            #[inline(always)]
+            pub fn $store(&self, offset: usize, value: $int, order: Ordering) {
+                let size = size_of::<$int>();
+                match self.find(offset as u64, size) {
+                    // SAFETY: inside this mapping and aligned, since mappings start on a page.
+                    Some(p) if offset % size == 0 => unsafe { word::$store(p.cast(), value, order) },
+                    _ => {}
+                }
+            }
+        )* }
+    };
+}
+
+accessors! {
+    load_u16, store_u16, u16;
+    load_u32, store_u32, u32;
+    load_u64, store_u64, u64;
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.watch = None;
+        // SAFETY: the range was mapped by `map` and nobody uses it any more: slices borrow the mapping.
+        let _ = unsafe { munmap(self.base.cast(), self.len) };
+    }
+}
+
+fn map(fd: BorrowedFd<'_>, len: usize, extra: MapFlags) -> Result<*mut u8, MapError> {
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let p = unsafe {
+        mmap(
+            core::ptr::null_mut(),
+            len,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED | extra,
+            fd,
+            0,
+        )
+    };
+    Ok(p.map_err(|e| MapError::System("mmap", e))?.cast())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory of our own is shared with whoever maps the descriptor, and nothing beyond its end is reached.
+    #[test]
+    fn create_and_share() {
+        let (ours, fd) = Mapping::create("windlass-test", 8192, HugePages::No).expect("memfd");
+        let theirs = Mapping::foreign(fd.as_fd(), 8192).expect("map");
+        assert!(ours.write(4096, b"hello"));
+        let mut got = [0; 5];
+        assert!(theirs.read(4096, &mut got));
+        assert_eq!(&got, b"hello");
+        theirs.store_u16(2, 0xbeef, Ordering::Release);
+        assert_eq!(ours.load_u16(2, Ordering::Acquire), 0xbeef);
+        assert!(!ours.read(8190, &mut got) && !ours.write(u64::MAX, b"x"));
+        assert_eq!(ours.load_u32(2, Ordering::Relaxed), 0, "unaligned");
+        assert!(Mapping::foreign(fd.as_fd(), 8193).is_err());
+    }
+
+    /// A peer that shrinks its file costs us zeros and the mapping's life, not the process.
+    #[test]
+    fn shrunk_file_becomes_zeros() {
+        let fd = memfd_create("windlass-test", MemfdFlags::CLOEXEC).expect("memfd");
+        ftruncate(&fd, 1 << 20).expect("size");
+        let m = Mapping::foreign(fd.as_fd(), 1 << 20).expect("map");
+        assert!(m.write(1000, b"abc") && !m.is_dead());
+        ftruncate(&fd, 0).expect("shrink");
+        let mut got = [1; 3];
+        assert!(m.read(1000, &mut got));
+        assert_eq!(got, [0; 3]);
+        assert!(m.is_dead());
+        assert!(m.write(5000, b"more"), "writes go to the zeros");
+    }
+
+    /// A file that is neither tmpfs nor hugetlbfs is refused: its pages could be withheld.
+    #[test]
+    fn other_file_systems_are_refused() {
+        let file = std::fs::File::open("/proc/self/exe").expect("open");
+        assert!(matches!(Mapping::foreign(file.as_fd(), 4096), Err(MapError::FileSystem(_))));
+    }
+}

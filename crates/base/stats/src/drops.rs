@@ -1,0 +1,91 @@
+//! The reasons for which a frame is dropped.
+
+/// Where on its way a frame is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// Before a destination was decided: counted at the member that the frame came from.
+    Ingress,
+    /// On the way to one destination: counted at that member, once for each copy.
+    Egress,
+}
+
+macro_rules! drops {
+    ($( $variant:ident, $name:literal, $stage:ident, $why:literal; )*) => {
+        /// Why a frame was dropped. The discriminant is the index of its counter.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Drop {
+            $( #[doc = $why] $variant, )*
+        }
+
+        impl Drop {
+            /// Every reason, in the order of the discriminants.
+            pub const ALL: &'static [Drop] = &[ $( Drop::$variant, )* ];
+
+            /// How many reasons there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// The reason's name as counters, metrics and columns show it.
+            pub const fn name(self) -> &'static str {
+                match self { $( Drop::$variant => $name, )* }
+            }
+
+            /// One sentence for the manual.
+            pub const fn explanation(self) -> &'static str {
+                match self { $( Drop::$variant => $why, )* }
+            }
+
+            /// The stage at which this reason is counted.
+            pub const fn stage(self) -> Stage {
+                match self { $( Drop::$variant => Stage::$stage, )* }
+            }
+        }
+    };
+}
+
+drops! {
+    Runt, "runt", Ingress, "Shorter than an Ethernet header (14 bytes).";
+    Giant, "giant", Ingress, "Longer than the largest frame that this side may send.";
+    BadDescriptor, "bad-descriptor", Ingress, "A descriptor pointed outside the sender's memory, or was malformed.";
+    ChainTooLong, "chain-too-long", Ingress, "A chain of more descriptors than one frame may have.";
+    BadOffload, "bad-offload", Ingress, "A checksum or segmentation request that does not fit the frame.";
+    BadSource, "bad-source", Ingress, "The source address is zero, a group address, or the bridge's own.";
+    MacSpoof, "mac-spoof", Ingress, "The source address is not the VNIC's own, and mac-nospoof is on.";
+    SourceLimit, "source-limit", Ingress, "A new source address beyond the member's limit of addresses.";
+    StickySource, "sticky-source", Ingress, "The source address belongs to another member and may not move.";
+    VlanTag, "vlan-tag", Ingress, "A tag that this member may not send: its own untagged VLAN, VID 4095, or a stack of tags.";
+    VlanDenied, "vlan-denied", Ingress, "The frame's VLAN is not allowed on the member that sent it.";
+    ReservedAddress, "reserved-address", Ingress, "Sent to 01-80-C2-00-00-00 to 0F, which no bridge forwards (IEEE 802.1Q 8.6.3).";
+    SameMember, "same-member", Ingress, "The destination is behind the member that sent the frame.";
+    Private, "private", Ingress, "Sender and destination are both private members.";
+    EgressVlan, "egress-vlan", Ingress, "The frame's VLAN is not allowed on the destination.";
+    Mtu, "mtu", Ingress, "Longer than the destination's MTU; a bridge does not fragment.";
+    NoDestination, "no-destination", Ingress, "Nobody to send it to: no other member takes this kind of frame in this VLAN.";
+    Storm, "storm", Ingress, "Broadcast, multicast or unknown unicast above the member's rate.";
+    FloodBacklog, "flood-backlog", Ingress, "Too many flooded frames are already waiting on this bridge.";
+    SpanSource, "span-source", Ingress, "Sent by a span member, which only receives.";
+    NotReady, "not-ready", Ingress, "The bridge or its member was being changed.";
+    RingFull, "ring-full", Egress, "The receiver's ring had no room, also not at the end of the visit.";
+    PeerDown, "peer-down", Egress, "Nobody is connected at the receiver's side.";
+    PeerFault, "peer-fault", Egress, "The receiver's descriptors or memory were invalid.";
+    TooBig, "too-big", Egress, "The frame does not fit into the receiver's buffers.";
+    SpillFull, "spill-full", Egress, "Another worker held the ring, and the bounded private queue was full.";
+    KernelRefused, "kernel-refused", Egress, "The kernel did not take the frame.";
+    SegmentLimit, "segment-limit", Egress, "Software segmentation would make more frames than one visit may send.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names are the public interface: distinct, lower case, and in the order of the counters.
+    #[test]
+    fn names_are_distinct_and_indexed() {
+        for (i, d) in Drop::ALL.iter().enumerate() {
+            assert_eq!(*d as usize, i);
+            assert!(d.name().bytes().all(|b| b.is_ascii_lowercase() || b == b'-'), "{}", d.name());
+            assert!(Drop::ALL.iter().filter(|o| o.name() == d.name()).count() == 1);
+            assert!(d.explanation().ends_with('.'));
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The counters of one bridge member, written by one worker.
+
+use crate::{Counter, Drop, Stage};
+
+/// Counters of one member as one worker sees it: written by that worker only.
+#[derive(Debug)]
+pub struct MemberCounters {
+    /// Frames taken from the member.
+    pub rx_frames: Counter,
+    /// Bytes of those frames, without any virtio header.
+    pub rx_bytes: Counter,
+    /// Frames from it that went to exactly one known destination.
+    pub rx_unicast: Counter,
+    /// Frames from it that were flooded.
+    pub rx_flooded: Counter,
+    /// Copies that flooding made of those, over all destinations.
+    pub rx_copies: Counter,
+    /// Frames from it that the bridge consumed itself.
+    pub rx_local: Counter,
+    /// Frames that the bridge decided to send to the member.
+    pub offered: Counter,
+    /// Frames that the member took.
+    pub tx_frames: Counter,
+    /// Bytes of those frames.
+    pub tx_bytes: Counter,
+    /// Frames that software segmentation wrote in the place of GSO frames.
+    pub tx_segments: Counter,
+    /// Frames copied to private memory because another worker held the ring.
+    pub spilled: Counter,
+    /// Copies for the member that now wait in private memory (a level, not a total).
+    pub held: Counter,
+    /// Copies of received frames delivered to a span member; outside the conservation equations.
+    pub span_copies: Counter,
+    /// Notifications sent to the peer.
+    pub kicks: Counter,
+    /// Frames dropped, by reason.
+    pub drops: [Counter; Drop::COUNT],
+}
+
+impl Default for MemberCounters {
+    fn default() -> Self {
+        Self::zero()
+    }
+}
+
+impl MemberCounters {
+    /// All counters at zero.
+    pub const fn zero() -> Self {
+        MemberCounters {
+            rx_frames: Counter::new(),
+            rx_bytes: Counter::new(),
+            rx_unicast: Counter::new(),
+            rx_flooded: Counter::new(),
+            rx_copies: Counter::new(),
+            rx_local: Counter::new(),
+            offered: Counter::new(),
+            tx_frames: Counter::new(),
+            tx_bytes: Counter::new(),
+            tx_segments: Counter::new(),
+            spilled: Counter::new(),
+            held: Counter::new(),
+            span_copies: Counter::new(),
+            kicks: Counter::new(),
+            drops: [const { Counter::new() }; Drop::COUNT],
+        }
+    }
+
+    /// Counts `n` frames dropped for `reason`. Called by the owning worker.
+    #[inline]
+    pub fn drop_frames(&self, reason: Drop, n: u64) {
+        if let Some(c) = self.drops.get(reason as usize) {
+            c.add(n);
+        }
+    }
+}
+
+/// What a member sent, added up over workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IngressTotals {
+    /// Frames taken from the member.
+    pub frames: u64,
+    /// Bytes of those frames.
+    pub bytes: u64,
+    /// Frames to one destination.
+    pub unicast: u64,
+    /// Frames flooded.
+    pub flooded: u64,
+    /// Copies made by flooding.
+    pub copies: u64,
+    /// Frames consumed by the bridge.
+    pub local: u64,
+    /// Frames dropped before a destination was decided.
+    pub dropped: u64,
+}
+
+/// What was sent to a member, added up over workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EgressTotals {
+    /// Frames that the bridge decided to send to the member.
+    pub offered: u64,
+    /// Frames delivered.
+    pub frames: u64,
+    /// Bytes delivered.
+    pub bytes: u64,
+    /// Frames written by software segmentation.
+    pub segments: u64,
+    /// Frames dropped on the way.
+    pub dropped: u64,
+    /// Frames now waiting in private memory.
+    pub held: u64,
+    /// Frames that waited in private memory at some time.
+    pub spilled: u64,
+    /// Copies delivered to a span member.
+    pub span_copies: u64,
+    /// Notifications sent.
+    pub kicks: u64,
+}
+
+/// A member's counters, added up over workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberTotals {
+    /// What the member sent.
+    pub ingress: IngressTotals,
+    /// What was sent to it.
+    pub egress: EgressTotals,
+    /// Frames dropped, by reason.
+    pub drops: [u64; Drop::COUNT],
+}
+
+impl Default for MemberTotals {
+    fn default() -> Self {
+        MemberTotals {
+            ingress: IngressTotals::default(),
+            egress: EgressTotals::default(),
+            drops: [0; Drop::COUNT],
+        }
+    }
+}
+
+impl MemberTotals {
+    /// Adds one worker's block. `held` is a level that may be raised by one worker and lowered by
+    /// another, so it is added modulo 2^64.
+    pub fn add(&mut self, c: &MemberCounters) {
+        let (i, e) = (&mut self.ingress, &mut self.egress);
+        i.frames += c.rx_frames.get();
+        i.bytes += c.rx_bytes.get();
+        i.unicast += c.rx_unicast.get();
+        i.flooded += c.rx_flooded.get();
+        i.copies += c.rx_copies.get();
+        i.local += c.rx_local.get();
+        e.offered += c.offered.get();
+        e.frames += c.tx_frames.get();
+        e.bytes += c.tx_bytes.get();
+        e.segments += c.tx_segments.get();
+        e.spilled += c.spilled.get();
+        e.held = e.held.wrapping_add(c.held.get());
+        e.span_copies += c.span_copies.get();
+        e.kicks += c.kicks.get();
+        for (reason, (sum, n)) in Drop::ALL.iter().zip(self.drops.iter_mut().zip(&c.drops)) {
+            let n = n.get();
+            *sum += n;
+            match reason.stage() {
+                Stage::Ingress => i.dropped += n,
+                Stage::Egress => e.dropped += n,
+            }
+        }
+    }
+
+    /// Whether the member's own two conservation equations hold. True whenever no worker is in
+    /// the middle of a burst.
+    pub fn conserved(&self) -> bool {
+        let (i, e) = (&self.ingress, &self.egress);
+        i.frames == i.unicast + i.flooded + i.local + i.dropped
+            && e.offered == e.frames + e.dropped + e.held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A block adds up to totals that conserve frames, and stops doing so when one is lost.
+    #[test]
+    fn totals_conserve() {
+        let c = MemberCounters::zero();
+        c.rx_frames.add(10);
+        c.rx_unicast.add(6);
+        c.rx_flooded.add(3);
+        c.drop_frames(Drop::MacSpoof, 1);
+        c.offered.add(5);
+        c.tx_frames.add(4);
+        c.drop_frames(Drop::RingFull, 1);
+        let mut t = MemberTotals::default();
+        t.add(&c);
+        assert!(t.conserved());
+        assert_eq!((t.ingress.dropped, t.egress.dropped), (1, 1));
+        c.rx_frames.add(1);
+        let mut t = MemberTotals::default();
+        t.add(&c);
+        assert!(!t.conserved());
+    }
+}
