@@ -1,0 +1,57 @@
+# windlass: the few commands that a person needs. Each installs what it needs (as root, from Debian's
+# packages), or names what is missing.
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+CARGO   ?= cargo
+BIN     := target/release
+
+.PHONY: build demo test bench check soak sanitize fuzz install clean help
+
+help: ## what there is
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+build: ## target/release/windlass and windlassd
+	$(CARGO) build --release --locked -p windlass -p windlassd
+
+demo: build ## two tenants, the host and a stranger on one bridge, measured (under two minutes)
+	@scripts/need demo
+	@$(CARGO) build --release --locked -q -p windlass-bench
+	@scripts/demo
+
+test: ## every test that CI runs
+	@scripts/need test
+	@scripts/test
+
+bench: build ## the comparisons with named peers
+	@scripts/need bench
+	$(CARGO) build --release --locked -p windlass-bench
+	@scripts/bench
+
+check: ## format, lints, dependency directions, licences, docs, generated files
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) run --locked -q -p xtask -- check
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
+
+soak: build ## longer sweeps; the last result stands in docs/TESTING.md
+	@scripts/need test
+	@scripts/soak
+
+sanitize: ## unsafe crates under the address and thread sanitizers (nightly)
+	@scripts/sanitize
+
+install: build ## into $(DESTDIR)$(PREFIX)
+	install -D -m 0755 $(BIN)/windlass  $(DESTDIR)$(PREFIX)/bin/windlass
+	install -D -m 0755 $(BIN)/windlassd $(DESTDIR)$(PREFIX)/sbin/windlassd
+	for page in man/*.[0-9]; do \
+	  install -D -m 0644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$${page##*/} || exit 1; done
+	install -D -m 0644 completions/windlass.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/windlass
+	install -D -m 0644 completions/_windlass     $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_windlass
+	install -D -m 0644 completions/windlass.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/windlass.fish
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's|/usr/local|$(PREFIX)|g' dist/windlassd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/windlassd.service
+	install -D -m 0644 dist/windlass.toml $(DESTDIR)$(PREFIX)/share/doc/windlass/windlass.toml
+
+clean: ## remove what was built
+	$(CARGO) clean
