@@ -1,0 +1,228 @@
+//! eBPF programs of a few fixed instructions.
+//!
+//! # Purpose
+//! Two programs that windlass needs in the kernel, assembled here and loaded without a compiler:
+//! one that drops every frame at tc ingress, and one that names a TAP's queue.
+//!
+//! # Model
+//! [`Instruction`] is one 8-byte instruction of the eBPF instruction set (RFC 9669);
+//! [`Program::load`] hands a list of them to the kernel, whose verifier has the last word and whose
+//! log is in the error.
+//!
+//! # Ownership and lifetime
+//! A [`Program`] is a descriptor. Where it is attached (a tc filter, a TAP) the kernel holds it
+//! too, so it may be dropped after that.
+
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::vectored::last_errno;
+
+const BPF_PROG_LOAD: libc::c_int = 5;
+const LOG_BYTES: usize = 64 * 1024;
+
+/// `TC_ACT_SHOT` of `<linux/pkt_cls.h>`: drop the frame.
+const TC_ACT_SHOT: i32 = 2;
+
+/// What a program may be attached to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ProgramKind {
+    /// `BPF_PROG_TYPE_SOCKET_FILTER`: also a TAP's steering.
+    SocketFilter = 1,
+    /// `BPF_PROG_TYPE_SCHED_CLS`: a tc filter.
+    Classifier = 3,
+}
+
+/// Offset of `hash` in `struct __sk_buff` of `<linux/bpf.h>`.
+const SK_BUFF_HASH: i16 = 68;
+
+/// One instruction, in the kernel's layout (`struct bpf_insn`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Instruction {
+    opcode: u8,
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+impl Instruction {
+    /// `r{register} = value`, 64 bits, sign-extended. Registers are 0 to 9.
+    #[must_use]
+    pub const fn move_immediate(register: u8, value: i32) -> Self {
+        // ALU64 | MOV | K
+        Self {
+            opcode: 0xb7,
+            registers: register & 0xf,
+            offset: 0,
+            immediate: value,
+        }
+    }
+
+    /// `r{to} = *(u32 *)(r{from} + offset)`.
+    #[must_use]
+    pub const fn load_word(to: u8, from: u8, offset: i16) -> Self {
+        // LDX | MEM | W
+        Self {
+            opcode: 0x61,
+            registers: (to & 0xf) | (from & 0xf) << 4,
+            offset,
+            immediate: 0,
+        }
+    }
+
+    /// `return r0`.
+    #[must_use]
+    pub const fn exit() -> Self {
+        // JMP | EXIT
+        Self {
+            opcode: 0x95,
+            registers: 0,
+            offset: 0,
+            immediate: 0,
+        }
+    }
+}
+
+/// The kernel refused a program; `EPERM` means that `CAP_BPF` or `CAP_NET_ADMIN` is missing.
+#[derive(Debug, thiserror::Error)]
+#[error("load eBPF program `{name}`: {errno}{}{log}", if .log.is_empty() { "" } else { "\n" })]
+pub struct LoadError {
+    /// The program's name.
+    pub name: String,
+    /// The kernel's answer.
+    pub errno: Errno,
+    /// What the verifier said; empty if it did not get that far.
+    pub log: String,
+}
+
+/// The part of `union bpf_attr` (`<linux/bpf.h>`) that BPF_PROG_LOAD has had since Linux 4.15.
+#[repr(C)]
+struct LoadAttributes {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    licence: u64,
+    log_level: u32,
+    log_bytes: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+}
+
+/// A program that the kernel has verified and holds.
+#[derive(Debug)]
+pub struct Program {
+    fd: OwnedFd,
+}
+
+impl Program {
+    /// Loads a program. `name` is shown by `bpftool`, cut to 15 bytes of letters, digits, `_`.
+    pub fn load(
+        name: &str,
+        kind: ProgramKind,
+        instructions: &[Instruction],
+    ) -> Result<Self, LoadError> {
+        match load(name, kind, instructions, &mut []) {
+            Ok(fd) => Ok(Self { fd }),
+            Err(_) => {
+                // Asked again with a log, which is too slow and too large to ask for each time.
+                let mut log = vec![0; LOG_BYTES];
+                match load(name, kind, instructions, &mut log) {
+                    Ok(fd) => Ok(Self { fd }),
+                    Err(errno) => {
+                        let end = log.iter().position(|&b| b == 0).unwrap_or(log.len());
+                        log.truncate(end);
+                        let log = String::from_utf8_lossy(&log).trim_end().to_owned();
+                        Err(LoadError {
+                            name: name.to_owned(),
+                            errno,
+                            log,
+                        })
+                    }
+                }
+            }
+        }
+    }
+
+    /// A tc classifier that drops every frame. Packet sockets see a frame before it.
+    pub fn drop_all_ingress() -> Result<Self, LoadError> {
+        let program = [
+            Instruction::move_immediate(0, TC_ACT_SHOT),
+            Instruction::exit(),
+        ];
+        Self::load("windlass_drop", ProgramKind::Classifier, &program)
+    }
+
+    /// A steering program that sends every frame of a TAP to `queue` (modulo their number).
+    pub fn steer_to_queue(queue: u16) -> Result<Self, LoadError> {
+        let program = [
+            Instruction::move_immediate(0, queue.into()),
+            Instruction::exit(),
+        ];
+        Self::load("windlass_steer", ProgramKind::SocketFilter, &program)
+    }
+
+    /// A steering program that chooses the queue by `skb->hash` (modulo the number of queues), so
+    /// that a flow stays on one queue. A frame that the sender gave no hash goes to queue 0; TCP may
+    /// give a connection another hash after a time-out.
+    pub fn steer_by_hash() -> Result<Self, LoadError> {
+        let program = [
+            Instruction::load_word(0, 1, SK_BUFF_HASH),
+            Instruction::exit(),
+        ];
+        Self::load("windlass_steer", ProgramKind::SocketFilter, &program)
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn load(
+    name: &str,
+    kind: ProgramKind,
+    instructions: &[Instruction],
+    log: &mut [u8],
+) -> Result<OwnedFd, Errno> {
+    let mut attributes = LoadAttributes {
+        kind: kind as u32,
+        count: u32::try_from(instructions.len()).map_err(|_| Errno::TOOBIG)?,
+        instructions: instructions.as_ptr().expose_provenance() as u64,
+        licence: c"Apache-2.0 OR MIT".as_ptr().expose_provenance() as u64,
+        log_level: u32::from(!log.is_empty()),
+        log_bytes: u32::try_from(log.len()).map_err(|_| Errno::TOOBIG)?,
+        log: if log.is_empty() {
+            0
+        } else {
+            log.as_mut_ptr().expose_provenance() as u64
+        },
+        kernel_version: 0,
+        flags: 0,
+        name: [0; 16],
+    };
+    for (to, from) in attributes.name.iter_mut().take(15).zip(name.bytes()) {
+        *to = from;
+    }
+    // SAFETY: the structure is as long as it says, and the addresses in it are those of slices of
+    // the lengths beside them, which outlive the call; the kernel writes to the log only.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_PROG_LOAD,
+            &raw mut attributes,
+            size_of::<LoadAttributes>(),
+        )
+    };
+    let fd = i32::try_from(result)
+        .ok()
+        .filter(|&fd| fd >= 0)
+        .ok_or_else(last_errno)?;
+    // SAFETY: bpf(2) just returned this descriptor, which nobody else knows.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

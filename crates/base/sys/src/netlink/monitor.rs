@@ -1,0 +1,95 @@
+//! Notice of links that appear, change and vanish.
+
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+
+use super::link::{self, Link, RTM_DELLINK};
+use super::{NetlinkError, RECEIVE_BYTES, message, open_socket, receive};
+use crate::netns::{NetnsRef, within};
+
+/// `RTMGRP_LINK` of `<linux/rtnetlink.h>`.
+const RTMGRP_LINK: u32 = 1;
+
+/// Something that happened to a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkEvent {
+    /// It appeared, or something about it changed; counters alone do not count.
+    Changed(Link),
+    /// It was deleted or moved to another namespace.
+    Removed(Link),
+    /// Events were lost because nobody read them in time: list the links anew.
+    Overrun,
+}
+
+/// A non-blocking socket that is readable when links of its namespace change.
+#[derive(Debug)]
+pub struct LinkMonitor {
+    fd: OwnedFd,
+    space: Vec<u8>,
+    pending: VecDeque<LinkEvent>,
+}
+
+impl LinkMonitor {
+    /// Listens in the calling thread's namespace. List the links after this, not before: then
+    /// nothing is missed.
+    pub fn open() -> Result<Self, NetlinkError> {
+        let fd = open_socket(RTMGRP_LINK, SocketFlags::NONBLOCK).map_err(NetlinkError::Socket)?;
+        Ok(Self {
+            fd,
+            space: vec![0; RECEIVE_BYTES],
+            pending: VecDeque::new(),
+        })
+    }
+
+    /// Listens in `namespace`.
+    pub fn open_in(namespace: &NetnsRef) -> Result<Self, NetlinkError> {
+        within(namespace, Self::open)?
+    }
+
+    /// The next event; `None` if there is none yet. Read until `None` before polling.
+    pub fn next_event(&mut self) -> Result<Option<LinkEvent>, NetlinkError> {
+        loop {
+            if let Some(event) = self.pending.pop_front() {
+                return Ok(Some(event));
+            }
+            let datagram = match receive(&self.fd, &mut self.space) {
+                Ok(Some(datagram)) => datagram,
+                Ok(None) | Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::NOBUFS) => return Ok(Some(LinkEvent::Overrun)),
+                Err(errno) => return Err(NetlinkError::Socket(errno)),
+            };
+            let malformed = |_| NetlinkError::Malformed {
+                operation: "monitor links",
+            };
+            for received in message::split(datagram) {
+                let received = received.map_err(malformed)?;
+                let Some(link) = link::parse(&received).map_err(malformed)? else {
+                    continue;
+                };
+                self.pending.push_back(if received.kind == RTM_DELLINK {
+                    LinkEvent::Removed(link)
+                } else {
+                    LinkEvent::Changed(link)
+                });
+            }
+        }
+    }
+}
+
+impl AsFd for LinkMonitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
