@@ -2,14 +2,14 @@
 
 use crate::{BURST, Claim, HEADROOM, Offload, RxId, SNAP, Tick, Verdict};
 
-/// Frames of one burst that can be deepened.
-pub const DEEP_SLOTS: usize = 16;
+/// Frames of one burst that can be deepened: all, so that none is lost because of its neighbours.
+/// Slots are taken from the first, so those that are not used stay out of the cache.
+pub const DEEP_SLOTS: usize = BURST;
 /// Bytes of a deep slot, headroom included.
 pub const DEEP_BYTES: usize = 2048;
 const NOT_DEEP: u8 = 0xff;
 
-/// The private bytes of one frame: headroom, the first bytes of the frame, and room behind them so that 64 bytes can
-/// be loaded from anywhere in the first three quarters.
+/// The private bytes of one frame: [`HEADROOM`] and the first [`SNAP`] bytes of the frame.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Snap(pub [u8; 256]);
@@ -80,7 +80,7 @@ pub struct Heads {
 const MAC_MASK: u64 = (1 << 48) - 1;
 
 impl Heads {
-    /// An empty burst, on the heap: 24 KiB and the pool's 32 KiB.
+    /// An empty burst, on the heap: 24 KiB and the pool's 128 KiB.
     pub fn boxed() -> Box<Heads> {
         Box::new(Heads {
             n: 0,
@@ -183,7 +183,9 @@ impl Heads {
             self.deep_used += 1;
         }
         self.meta[i].have = (have + more) as u16;
-        self.deep.get_mut(self.deep_of[i] as usize)?.get_mut(at + have..end)
+        self.deep
+            .get_mut(self.deep_of[i] as usize)?
+            .get_mut(at + have..end)
     }
 
     /// Whether the private bytes of frame `i` stand in its snapshot (and not in the pool).
@@ -193,7 +195,8 @@ impl Heads {
     }
 
     /// Takes the 802.1Q tag out of frame `i`: the addresses move four bytes up, the frame gets
-    /// shorter by four. Does nothing to a frame with fewer than 18 private bytes.
+    /// shorter by four, and so do the link header and the place of a checksum to be completed. Does
+    /// nothing to a frame with fewer than 18 private bytes.
     #[inline]
     pub fn pop_tag(&mut self, i: usize) {
         let i = i % BURST;
@@ -209,6 +212,10 @@ impl Heads {
         if m.claim.flags & Claim::NEEDS_CSUM != 0 {
             m.claim.csum_start = m.claim.csum_start.wrapping_sub(4);
         }
+        if m.off.needs_csum() {
+            m.off.start = m.off.start.wrapping_sub(4);
+        }
+        m.l2 = m.l2.saturating_sub(4);
     }
 }
 
@@ -240,14 +247,22 @@ mod tests {
         f.extend([0x81, 0, 0x60, 7, 8, 0]);
         f.extend([0xaa; 46]);
         let mut h = with_frame(&f);
+        (h.meta[0].off, h.meta[0].l2) = (Offload::needing_csum(38, 16), 18);
         assert_eq!(h.dst[0], 0x0605_0403_0201);
         assert_eq!(h.src[0], 0x0c0b_0a09_0807);
         h.pop_tag(0);
-        assert_eq!(&h.private(0)[..14], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 8, 0]);
+        assert_eq!(
+            &h.private(0)[..14],
+            &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 8, 0]
+        );
         assert_eq!(h.meta[0].len as usize, f.len() - 4);
+        assert_eq!((h.meta[0].off.start, h.meta[0].l2), (34, 14));
+        (h.meta[0].off, h.meta[0].l2) = (Offload::NONE, 0);
+        h.pop_tag(0);
+        assert_eq!((h.meta[0].off.start, h.meta[0].l2), (0, 0));
     }
 
-    /// Growing keeps the bytes and is refused beyond a slot and beyond the pool.
+    /// Growing keeps the bytes, is refused beyond a slot, and possible for every frame of a burst.
     #[test]
     fn grow_is_bounded() {
         let f: Vec<u8> = (0..128).collect();
@@ -256,10 +271,9 @@ mod tests {
         h.grow(0, 10).expect("room").copy_from_slice(&[0xee; 10]);
         assert_eq!(&h.private(0)[..128], &f[..]);
         assert_eq!(&h.private(0)[128..], &[0xee; 10]);
-        for i in 1..DEEP_SLOTS {
+        for i in 1..BURST {
             assert!(h.grow(i, 1).is_some());
         }
-        assert!(h.grow(DEEP_SLOTS, 1).is_none());
         h.clear(RxId(0), Tick(0));
         assert!(h.in_snap(0));
     }

@@ -10,14 +10,14 @@
 //! a structure of arrays; what is touched once for each frame ([`Meta`], [`Snap`]) as an array of
 //! structures. A frame's private bytes stand at `meta.at` in its [`Snap`], with [`HEADROOM`] bytes
 //! before them for tags and tunnels; those of the few frames that need more than the snapshot are
-//! moved to the [`DeepPool`], where every byte is still read from the peer once.
+//! moved to a slot of [`DEEP_BYTES`], where every byte is still read from the peer once.
 //!
 //! # Ownership and lifetime
 //! A worker owns one `Heads`. It is overwritten by each visit; a verdict never outlives its visit.
 //!
 //! # Limits
 //! [`BURST`] frames, [`BURST_BYTES`] bytes and [`BURST_SEGMENTS`] segments end a burst, whichever
-//! comes first. At most [`DEEP_SLOTS`] frames of a burst can be deepened.
+//! comes first. A frame can be deepened to [`DEEP_BYTES`] less its headroom.
 #![forbid(unsafe_code)]
 
 mod heads;
@@ -35,8 +35,9 @@ pub const BURST: usize = 64;
 pub const BURST_BYTES: usize = 256 * 1024;
 /// Segments of foreign memory in a burst at most.
 pub const BURST_SEGMENTS: usize = 512;
-/// Free bytes before a frame in its snapshot: enough for VXLAN over IPv6 with a tag (74).
-pub const HEADROOM: usize = 96;
+/// Free bytes before a frame in its snapshot: enough for VXLAN over IPv6 with a tag (74), and a whole number of
+/// cache lines, so that the first 64 bytes of a frame lie in one.
+pub const HEADROOM: usize = 128;
 /// Bytes of each frame that are copied to private memory before anything is decided.
 pub const SNAP: usize = 128;
 /// The longest frame that passes: a 64 KiB segment with Ethernet header and two tags.

@@ -53,8 +53,13 @@ impl Claim {
     pub const BYTES: usize = 12;
 
     /// No claim at all.
-    pub const NONE: Claim =
-        Claim { flags: 0, gso_type: 0, gso_size: 0, csum_start: 0, csum_offset: 0 };
+    pub const NONE: Claim = Claim {
+        flags: 0,
+        gso_type: 0,
+        gso_size: 0,
+        csum_start: 0,
+        csum_offset: 0,
+    };
 
     /// Whether anything at all is claimed.
     #[inline(always)]
@@ -98,12 +103,23 @@ const ECN: u8 = 4;
 
 impl Offload {
     /// An ordinary frame with a checksum of its own.
-    pub const NONE: Offload =
-        Offload { flags: 0, gso: Gso::None, gso_size: 0, start: 0, offset: 0 };
+    pub const NONE: Offload = Offload {
+        flags: 0,
+        gso: Gso::None,
+        gso_size: 0,
+        start: 0,
+        offset: 0,
+    };
 
     /// A frame whose transport checksum is still to be completed.
     pub const fn needing_csum(start: u16, offset: u16) -> Offload {
-        Offload { flags: NEEDS_CSUM, gso: Gso::None, gso_size: 0, start, offset }
+        Offload {
+            flags: NEEDS_CSUM,
+            gso: Gso::None,
+            gso_size: 0,
+            start,
+            offset,
+        }
     }
 
     /// The same, to be segmented.
@@ -168,8 +184,10 @@ impl Offload {
         };
         if kind != 0 {
             h[1] = kind | if self.ecn() { Claim::GSO_ECN } else { 0 };
-            let (len, size) =
-                (header_bytes.wrapping_add(shift).to_le_bytes(), self.gso_size.to_le_bytes());
+            let (len, size) = (
+                header_bytes.wrapping_add(shift).to_le_bytes(),
+                self.gso_size.to_le_bytes(),
+            );
             (h[2], h[3], h[4], h[5]) = (len[0], len[1], size[0], size[1]);
         }
         h

@@ -87,7 +87,11 @@ impl Verdict {
     /// The set, if the frame is flooded.
     #[inline(always)]
     pub const fn as_flood(self) -> Option<FloodId> {
-        if self.0 >> KIND_SHIFT == FLOOD { Some(FloodId(self.0 as u16)) } else { None }
+        if self.0 >> KIND_SHIFT == FLOOD {
+            Some(FloodId(self.0 as u16))
+        } else {
+            None
+        }
     }
 
     /// Whether the bridge consumed it.

@@ -21,20 +21,32 @@ impl<'q> Foreign<'q> {
     /// The bytes must stay mapped and readable until the section ends.
     #[inline(always)]
     pub unsafe fn at(_section: &'q Section<'_>, ptr: *const u8, len: u32) -> Foreign<'q> {
-        Foreign { ptr, len, section: PhantomData }
+        Foreign {
+            ptr,
+            len,
+            section: PhantomData,
+        }
     }
 
     /// Private memory in the place of foreign memory: frames that waited in a buffer of ours.
     #[inline]
     pub fn private(bytes: &'q [u8]) -> Foreign<'q> {
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        Foreign { ptr: bytes.as_ptr(), len, section: PhantomData }
+        Foreign {
+            ptr: bytes.as_ptr(),
+            len,
+            section: PhantomData,
+        }
     }
 
     /// An empty piece.
     #[inline(always)]
     pub const fn empty() -> Foreign<'q> {
-        Foreign { ptr: core::ptr::NonNull::dangling().as_ptr(), len: 0, section: PhantomData }
+        Foreign {
+            ptr: core::ptr::NonNull::dangling().as_ptr(),
+            len: 0,
+            section: PhantomData,
+        }
     }
 
     /// Length in bytes.
@@ -64,7 +76,14 @@ impl<'q> Foreign<'q> {
             len: self.len - n as u32,
             section: PhantomData,
         };
-        (Foreign { ptr: self.ptr, len: n as u32, section: PhantomData }, rest)
+        (
+            Foreign {
+                ptr: self.ptr,
+                len: n as u32,
+                section: PhantomData,
+            },
+            rest,
+        )
     }
 
     /// Copies from the start into `to`; returns how many bytes that were.
@@ -94,7 +113,11 @@ impl<'q> ForeignMut<'q> {
     /// which this process holds a Rust reference.
     #[inline(always)]
     pub unsafe fn at(_section: &'q Section<'_>, ptr: *mut u8, len: u32) -> ForeignMut<'q> {
-        ForeignMut { ptr, len, section: PhantomData }
+        ForeignMut {
+            ptr,
+            len,
+            section: PhantomData,
+        }
     }
 
     /// Bytes that are still to be written.

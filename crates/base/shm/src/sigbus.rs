@@ -46,7 +46,9 @@ impl Watch {
     pub(crate) fn new(base: usize, len: usize) -> Option<Watch> {
         install();
         let i = TABLE.iter().position(|e| {
-            e.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            e.taken
+                .compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
         })?;
         let entry = TABLE.get(i)?;
         entry.dead.store(false, Ordering::Relaxed);
@@ -59,7 +61,9 @@ impl Watch {
     /// Whether the region was replaced by zeros.
     #[inline(always)]
     pub(crate) fn is_dead(&self) -> bool {
-        TABLE.get(self.0).is_none_or(|e| e.dead.load(Ordering::Relaxed))
+        TABLE
+            .get(self.0)
+            .is_none_or(|e| e.dead.load(Ordering::Relaxed))
     }
 }
 
@@ -74,7 +78,10 @@ impl Drop for Watch {
 
 /// How many regions are watched: for tests of leaks and for the resource report.
 pub fn regions_in_use() -> usize {
-    TABLE.iter().filter(|e| e.taken.load(Ordering::Relaxed)).count()
+    TABLE
+        .iter()
+        .filter(|e| e.taken.load(Ordering::Relaxed))
+        .count()
 }
 
 /// Installs the handler, once for the process. [`crate::Mapping::foreign`] does it by itself.
@@ -96,8 +103,10 @@ extern "C" fn on_sigbus(
     info: *mut libc::siginfo_t,
     _context: *mut libc::c_void,
 ) {
-    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler, and SIGBUS carries an address.
-    let at = unsafe { (*info).si_addr() } as usize;
+    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler, or none.
+    let info = unsafe { info.as_ref() };
+    // SAFETY: a SIGBUS carries an address.
+    let at = info.map_or(0, |info| unsafe { info.si_addr() } as usize);
     for entry in TABLE.iter().take(HIGHEST.load(Ordering::Acquire)) {
         let len = entry.len.load(Ordering::Acquire);
         let base = entry.base.load(Ordering::Relaxed);

@@ -65,9 +65,15 @@ impl<'q> Tails<'q> {
         if f.1 == 0 {
             f.0 = at as u16;
         }
-        debug_assert_eq!((f.0 + f.1) as usize, at, "segments of a frame are contiguous");
+        debug_assert_eq!(
+            (f.0 + f.1) as usize,
+            at,
+            "segments of a frame are contiguous"
+        );
         f.1 += 1;
-        self.store.segments.push((segment.as_ptr() as usize, segment.len() as u32));
+        self.store
+            .segments
+            .push((segment.as_ptr() as usize, segment.len() as u32));
         true
     }
 
@@ -118,7 +124,9 @@ impl<'q> Tails<'q> {
         // SAFETY: inside the arena, which `store` keeps for `'q`; nothing writes these bytes again before `bind`, since
         // `arena_used` moves past them.
         let segment = unsafe { Foreign::at(self.section, p, len as u32) };
-        self.store.arena_used = (used + len).next_multiple_of(64).min(self.store.arena.len());
+        self.store.arena_used = (used + len)
+            .next_multiple_of(64)
+            .min(self.store.arena.len());
         self.push(i, segment)
     }
 }
@@ -127,14 +135,20 @@ impl Deepen for Tails<'_> {
     fn deepen(&mut self, heads: &mut Heads, i: usize, upto: usize) -> bool {
         let i = i % BURST;
         let have = heads.meta[i].have as usize;
-        let Some(more) = upto.checked_sub(have) else { return true };
+        let Some(more) = upto.checked_sub(have) else {
+            return true;
+        };
         if upto > heads.meta[i].len as usize {
             return false;
         }
-        let Some(mut room) = heads.grow(i, more) else { return false };
+        let Some(mut room) = heads.grow(i, more) else {
+            return false;
+        };
         let (mut first, mut count) = self.store.frames[i];
         while !room.is_empty() && count > 0 {
-            let Some(s) = self.store.segments.get_mut(first as usize) else { break };
+            let Some(s) = self.store.segments.get_mut(first as usize) else {
+                break;
+            };
             // SAFETY: as in `of`.
             let segment = unsafe { Foreign::at(self.section, s.0 as *const u8, s.1) };
             let n = segment.read(room);

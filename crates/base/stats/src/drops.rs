@@ -83,7 +83,13 @@ mod tests {
     fn names_are_distinct_and_indexed() {
         for (i, d) in Drop::ALL.iter().enumerate() {
             assert_eq!(*d as usize, i);
-            assert!(d.name().bytes().all(|b| b.is_ascii_lowercase() || b == b'-'), "{}", d.name());
+            assert!(
+                d.name()
+                    .bytes()
+                    .all(|b| b.is_ascii_lowercase() || b == b'-'),
+                "{}",
+                d.name()
+            );
             assert!(Drop::ALL.iter().filter(|o| o.name() == d.name()).count() == 1);
             assert!(d.explanation().ends_with('.'));
         }

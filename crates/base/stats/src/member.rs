@@ -29,8 +29,10 @@ pub struct MemberCounters {
     pub spilled: Counter,
     /// Copies for the member that now wait in private memory (a level, not a total).
     pub held: Counter,
-    /// Copies of received frames delivered to a span member; outside the conservation equations.
+    /// Copies of others' frames offered to this member because it is a span member; part of `offered`.
     pub span_copies: Counter,
+    /// Frames from it whose flood ended before every receiver had its copy.
+    pub floods_cut: Counter,
     /// Notifications sent to the peer.
     pub kicks: Counter,
     /// Frames dropped, by reason.
@@ -60,6 +62,7 @@ impl MemberCounters {
             spilled: Counter::new(),
             held: Counter::new(),
             span_copies: Counter::new(),
+            floods_cut: Counter::new(),
             kicks: Counter::new(),
             drops: [const { Counter::new() }; Drop::COUNT],
         }
@@ -89,6 +92,8 @@ pub struct IngressTotals {
     pub copies: u64,
     /// Frames consumed by the bridge.
     pub local: u64,
+    /// Floods that ended before every receiver had its copy.
+    pub floods_cut: u64,
     /// Frames dropped before a destination was decided.
     pub dropped: u64,
 }
@@ -110,7 +115,7 @@ pub struct EgressTotals {
     pub held: u64,
     /// Frames that waited in private memory at some time.
     pub spilled: u64,
-    /// Copies delivered to a span member.
+    /// Copies offered to it as a span member.
     pub span_copies: u64,
     /// Notifications sent.
     pub kicks: u64,
@@ -148,6 +153,7 @@ impl MemberTotals {
         i.flooded += c.rx_flooded.get();
         i.copies += c.rx_copies.get();
         i.local += c.rx_local.get();
+        i.floods_cut += c.floods_cut.get();
         e.offered += c.offered.get();
         e.frames += c.tx_frames.get();
         e.bytes += c.tx_bytes.get();
