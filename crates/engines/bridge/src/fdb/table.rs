@@ -1,0 +1,400 @@
+//! The table as its readers see it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+
+use windlass_frame::Tick;
+use windlass_sync::prefetch;
+
+use super::counters::Counters;
+use super::hash::Seeds;
+use super::limits::MEMBERS_MAX;
+use super::{FdbCounts, FdbWriter, Grace, Key, Limits, Place};
+
+/// Slots of a bucket.
+pub(super) const SLOTS: usize = 4;
+/// Ticks in the ageing time: an entry expires between 16 and 17 ticks after it was last heard of.
+const TTL: u8 = 16;
+/// Nanoseconds of a tick for each millisecond of ageing time: 1,000,000 / `TTL`.
+const TICK_NS_EACH_MS: u64 = 62_500;
+/// Ages this far from the tick or farther lie in the future: another worker's clock was read later.
+const FUTURE: u8 = 240;
+/// Ticks after the last complete sweep from which ages mean nothing any more.
+pub(super) const SWEEP_BY: u64 = 200;
+/// Stamps this far ahead of a flush (modulo 4,096) are older than it.
+const STAMP_OLD: u16 = 3072;
+pub(super) const STAMP_MASK: u16 = 0xfff;
+
+/// What is special about an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct EntryFlags(u8);
+
+impl EntryFlags {
+    /// Learned: ages, moves, can be evicted and flushed.
+    pub const LEARNED: EntryFlags = EntryFlags(0);
+    /// Made by configuration: neither ages, moves nor is evicted.
+    pub const STATIC: EntryFlags = EntryFlags(1);
+    /// Learned on a sticky member: neither ages, moves nor is evicted.
+    pub const STICKY: EntryFlags = EntryFlags(2);
+    /// Static, and the address of a member itself.
+    pub const LOCAL: EntryFlags = EntryFlags(5);
+
+    pub(super) const fn from_bits(bits: u8) -> EntryFlags {
+        EntryFlags(bits & 15)
+    }
+
+    /// Static or sticky.
+    #[inline(always)]
+    pub const fn is_fixed(self) -> bool {
+        self.0 & 3 != 0
+    }
+
+    /// Made by configuration.
+    pub const fn is_static(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// Learned on a sticky member.
+    pub const fn is_sticky(self) -> bool {
+        self.0 & 2 != 0
+    }
+
+    /// The address of a member itself.
+    pub const fn is_local(self) -> bool {
+        self.0 & 4 != 0
+    }
+}
+
+impl fmt::Debug for EntryFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            0 => "learned",
+            1 => "static",
+            2 => "sticky",
+            5 => "local",
+            _ => "unknown",
+        })
+    }
+}
+
+/// A slot's value: member, stamp and flags in one word, so that it changes as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Value(pub(super) u32);
+
+impl Value {
+    pub(super) const fn new(member: u16, stamp: u16, flags: EntryFlags) -> Value {
+        Value((member as u32) << 16 | ((stamp & STAMP_MASK) as u32) << 4 | flags.0 as u32)
+    }
+
+    #[inline(always)]
+    pub(super) const fn member(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    #[inline(always)]
+    pub(super) const fn stamp(self) -> u16 {
+        (self.0 >> 4) as u16 & STAMP_MASK
+    }
+
+    #[inline(always)]
+    pub(super) const fn flags(self) -> EntryFlags {
+        EntryFlags::from_bits(self.0 as u8)
+    }
+}
+
+/// One cache line of the table: four slots.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Bucket {
+    pub(super) keys: [AtomicU64; SLOTS],
+    pub(super) vals: [AtomicU32; SLOTS],
+    pub(super) ages: [AtomicU8; SLOTS],
+    /// Packed ticket of the slot's last erasure; the writer's own.
+    pub(super) rests: [AtomicU16; SLOTS],
+}
+
+const _: () = assert!(size_of::<Bucket>() == 64);
+
+impl Bucket {
+    /// The slot that holds `key`. All four are compared, without a branch between them: which slot a key has cannot be
+    /// predicted.
+    #[inline(always)]
+    pub(super) fn find(&self, key: Key) -> Option<usize> {
+        let [a, b, c, d] = &self.keys;
+        let is = |slot: &AtomicU64, bit: u32| u32::from(slot.load(Acquire) == key.0) << bit;
+        let found = is(a, 0) | is(b, 1) | is(c, 2) | is(d, 3);
+        (found != 0).then(|| found.trailing_zeros() as usize % SLOTS)
+    }
+}
+
+/// A moment as the table counts: made once for each burst by [`Fdb::at`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    pub(super) tick: u8,
+    /// No sweep for so long that ages have lost their meaning: all learned entries have expired.
+    pub(super) void: bool,
+    /// Flushed entries may still stand in the table.
+    pub(super) flushing: bool,
+}
+
+impl Now {
+    /// Whether an entry of this age has expired.
+    #[inline(always)]
+    pub(super) const fn expired(self, age: u8) -> bool {
+        let d = self.tick.wrapping_sub(age);
+        (d > TTL && d < FUTURE) || self.void
+    }
+
+    /// Ticks since the entry was heard of; 0 if it lies in the future.
+    pub(super) const fn ticks_since(self, age: u8) -> u8 {
+        let d = self.tick.wrapping_sub(age);
+        if d < FUTURE { d } else { 0 }
+    }
+}
+
+/// A lookup's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// The member behind which the address is.
+    pub member: u16,
+    /// What is special about the entry.
+    pub flags: EntryFlags,
+    /// The age byte is not of this tick: [`Fdb::touch`] it if the address is the frame's *source*.
+    pub stale_age: bool,
+    /// The slot, for [`Fdb::touch`] in the same visit.
+    pub slot: u32,
+}
+
+/// An entry as it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// VLAN and address.
+    pub key: Key,
+    /// The member behind which the address is.
+    pub member: u16,
+    /// What is special about it.
+    pub flags: EntryFlags,
+    /// Milliseconds since it was last heard of, to the precision of a sixteenth of the ageing time.
+    pub age_ms: u64,
+}
+
+/// The forwarding table of one bridge. See the [module](super) for how it works.
+pub struct Fdb {
+    pub(super) buckets: Box<[Bucket]>,
+    mask: u32,
+    seeds: Seeds,
+    /// For each member, when it was last flushed: learned entries in the low half, fixed ones in the high half.
+    pub(super) member_since: Box<[AtomicU32]>,
+    /// The same for each VLAN.
+    pub(super) vlan_since: Box<[AtomicU32]>,
+    /// For each member, 1 while it has as many learned entries as it may have.
+    pub(super) full: Box<[AtomicU8]>,
+    /// Nanoseconds of a tick; 0: nothing ages.
+    pub(super) tick_ns: AtomicU64,
+    /// Flushed entries may still stand in the table: raised by a flush, lowered by the first sweep of the whole table
+    /// that began after the last one. While it is down, lookups need not compare stamps.
+    pub(super) flushing: AtomicBool,
+    /// Tick in which the last complete sweep began.
+    pub(super) swept: AtomicU64,
+    pub(super) counters: Counters,
+}
+
+impl fmt::Debug for Fdb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fdb")
+            .field("buckets", &self.buckets.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Fdb {
+    /// An empty table within `limits`, and its one writer, which learns from `grace` when erased slots can be used
+    /// again.
+    pub fn new<G: Grace>(limits: Limits, grace: G) -> (Arc<Fdb>, FdbWriter<G>) {
+        let buckets = (0..limits.buckets()).map(|_| Bucket::default()).collect();
+        let members = limits.members.clamp(1, MEMBERS_MAX);
+        let zeros = |n: u32| (0..n).map(|_| AtomicU32::new(0)).collect();
+        let fdb = Arc::new(Fdb {
+            buckets,
+            mask: (limits.buckets() as u32).wrapping_sub(1),
+            seeds: Seeds::new(limits.seed),
+            member_since: zeros(members),
+            vlan_since: zeros(4096),
+            full: (0..members).map(|_| AtomicU8::new(0)).collect(),
+            tick_ns: AtomicU64::new(tick_ns(limits.ageing_ms)),
+            flushing: AtomicBool::new(false),
+            swept: AtomicU64::new(0),
+            counters: Counters::default(),
+        });
+        let writer = FdbWriter::new(Arc::clone(&fdb), &limits, grace);
+        (fdb, writer)
+    }
+
+    /// Address and length in bytes of the buckets: for whoever asks the kernel to back them with
+    /// huge pages (`MADV_COLLAPSE`), before the table is used.
+    pub fn memory(&self) -> (*const u8, usize) {
+        (self.buckets.as_ptr().cast(), size_of_val(&*self.buckets))
+    }
+
+    /// The tick number of a moment; 0 if nothing ages.
+    pub(super) fn tick_of(&self, now: Tick) -> u64 {
+        now.0.checked_div(self.tick_ns.load(Relaxed)).unwrap_or(0)
+    }
+
+    /// The moment as lookups take it. Once for each burst.
+    #[inline]
+    pub fn at(&self, now: Tick) -> Now {
+        let tick = self.tick_of(now);
+        let void = tick.saturating_sub(self.swept.load(Relaxed)) > SWEEP_BY;
+        Now {
+            tick: tick as u8,
+            void,
+            flushing: self.flushing.load(Acquire),
+        }
+    }
+
+    /// The buckets of a key: for [`Fdb::prefetch`] and [`Fdb::lookup_at`].
+    #[inline(always)]
+    pub fn place(&self, key: Key) -> Place {
+        self.seeds.place(key, self.mask)
+    }
+
+    /// Starts to load the bucket in which most keys stand.
+    #[inline(always)]
+    pub fn prefetch(&self, place: Place) {
+        if let Some(b) = self.buckets.get(place.first as usize) {
+            prefetch::read_ref(b);
+        }
+    }
+
+    /// Finds a key.
+    #[inline(always)]
+    pub fn lookup(&self, key: Key, now: Now) -> Option<Hit> {
+        self.lookup_at(self.place(key), key, now)
+    }
+
+    /// Finds a key whose buckets are known.
+    #[inline(always)]
+    pub fn lookup_at(&self, place: Place, key: Key, now: Now) -> Option<Hit> {
+        let (bucket, slot, index) = self.find(place, key)?;
+        let value = Value(bucket.vals.get(slot)?.load(Relaxed));
+        let age = bucket.ages.get(slot)?.load(Relaxed);
+        let fixed = value.flags().is_fixed();
+        if (now.expired(age) && !fixed) || (now.flushing && self.flushed(value, key)) {
+            return None;
+        }
+        Some(Hit {
+            member: value.member(),
+            flags: value.flags(),
+            stale_age: age != now.tick && !fixed,
+            slot: index.wrapping_mul(SLOTS as u32).wrapping_add(slot as u32),
+        })
+    }
+
+    /// Bucket, slot in it, and index of the bucket that holds `key`.
+    #[inline(always)]
+    pub(super) fn find(&self, place: Place, key: Key) -> Option<(&Bucket, usize, u32)> {
+        let bucket = self.buckets.get(place.first as usize)?;
+        if let Some(slot) = bucket.find(key) {
+            return Some((bucket, slot, place.first));
+        }
+        let bucket = self.buckets.get(place.second as usize)?;
+        bucket.find(key).map(|slot| (bucket, slot, place.second))
+    }
+
+    /// Whether a flush is younger than the entry.
+    #[inline(always)]
+    pub(super) fn flushed(&self, value: Value, key: Key) -> bool {
+        self.flushed_by(self.member_since.get(value.member() as usize), value)
+            | self.flushed_by(self.vlan_since.get(key.vid() as usize), value)
+    }
+
+    #[inline(always)]
+    pub(super) fn flushed_by(&self, since: Option<&AtomicU32>, value: Value) -> bool {
+        let half = u32::from(value.flags().is_fixed()).wrapping_mul(16);
+        let since = since.map_or(0, |s| s.load(Relaxed)).wrapping_shr(half) as u16;
+        value.stamp().wrapping_sub(since) & STAMP_MASK >= STAMP_OLD
+    }
+
+    /// Notes that the source address in `slot` was heard of: one store of a byte. In the visit of the lookup only.
+    #[inline(always)]
+    pub fn touch(&self, slot: u32, now: Now) {
+        let bucket = self.buckets.get(slot as usize / SLOTS);
+        if let Some(age) = bucket.and_then(|b| b.ages.get(slot as usize % SLOTS)) {
+            age.store(now.tick, Relaxed);
+        }
+    }
+
+    /// Whether a member has as many learned entries as it may have, by a limit of its own.
+    #[inline]
+    pub fn member_is_full(&self, member: u16) -> bool {
+        self.full
+            .get(member as usize)
+            .is_some_and(|f| f.load(Relaxed) != 0)
+    }
+
+    /// Shows every live entry, from any thread, without stopping anyone. An entry that moves
+    /// meanwhile can be shown twice or, if it is erased and learned again, not at all.
+    pub fn for_each(&self, now: Tick, mut show: impl FnMut(Entry)) {
+        let at = self.at(now);
+        let tick_ms = self.tick_ns.load(Relaxed) / 1_000_000;
+        for bucket in &self.buckets {
+            for ((k, v), a) in bucket.keys.iter().zip(&bucket.vals).zip(&bucket.ages) {
+                let key = k.load(Acquire);
+                let value = Value(v.load(Acquire));
+                let age = a.load(Relaxed);
+                let dead = || !value.flags().is_fixed() && at.expired(age);
+                if key == 0 || self.flushed(value, Key(key)) || dead() || k.load(Acquire) != key {
+                    continue;
+                }
+                show(Entry {
+                    key: Key(key),
+                    member: value.member(),
+                    flags: value.flags(),
+                    age_ms: u64::from(at.ticks_since(age)).saturating_mul(tick_ms),
+                });
+            }
+        }
+    }
+
+    /// What the table has counted so far.
+    pub fn counts(&self) -> FdbCounts {
+        self.counters.read()
+    }
+
+    /// Slots of the table.
+    pub fn slots(&self) -> usize {
+        self.buckets.len().saturating_mul(SLOTS)
+    }
+
+    /// Writes an entry into a free slot: the key last.
+    pub(super) fn fill(&self, at: SlotAt, key: Key, value: Value, age: u8) {
+        let Some(b) = self.buckets.get(at.bucket as usize) else {
+            return;
+        };
+        let (Some(k), Some(v), Some(a)) = (
+            b.keys.get(at.slot),
+            b.vals.get(at.slot),
+            b.ages.get(at.slot),
+        ) else {
+            return;
+        };
+        v.store(value.0, Release);
+        a.store(age, Relaxed);
+        k.store(key.0, Release);
+    }
+}
+
+/// Nanoseconds of a tick for an ageing time.
+pub(super) fn tick_ns(ageing_ms: u32) -> u64 {
+    u64::from(ageing_ms).saturating_mul(TICK_NS_EACH_MS)
+}
+
+/// A slot by bucket and number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SlotAt {
+    pub(super) bucket: u32,
+    pub(super) slot: usize,
+}

@@ -1,0 +1,186 @@
+//! Who gets a frame that goes to more than one member.
+//!
+//! # Model
+//! For each VLAN there are two sets: one for broadcast and multicast, one for unicast to unknown addresses (members
+//! with `discover`). They are made when the topology is made. The source, and the other private
+//! members if the source is private, are left out when a set is walked, in one comparison each. VLANs with the same members
+//! share a set.
+
+use windlass_frame::{FloodId, Heads, TxId};
+
+use crate::forward::fits;
+use crate::member::MemberConf;
+use crate::vlan::VlanMap;
+
+/// Why a frame is flooded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FloodKind {
+    /// Its destination is a group.
+    Group,
+    /// Its destination is not known.
+    Unknown,
+}
+
+impl FloodKind {
+    /// The set of this kind in a VLAN.
+    #[inline(always)]
+    pub const fn id(self, vid: u16) -> FloodId {
+        FloodId((vid & 0xfff) << 1 | self as u16)
+    }
+}
+
+/// One destination of a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FloodTo {
+    /// The member.
+    pub id: TxId,
+    /// Whether the frame gets a tag there.
+    pub tagged: bool,
+    private: bool,
+    mtu: u32,
+}
+
+impl FloodTo {
+    /// Whether frame `i` of `h` is short enough for it.
+    #[inline]
+    pub fn fits(&self, h: &Heads, i: usize) -> bool {
+        fits(h, i, self.mtu)
+    }
+}
+
+/// The destinations of one kind of flooded frame in one VLAN.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FloodSet {
+    to: Box<[FloodTo]>,
+    private: usize,
+}
+
+/// A member as a source of flooded frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FloodFrom {
+    /// The member.
+    pub id: TxId,
+    /// Whether it is private.
+    pub private: bool,
+}
+
+impl FloodSet {
+    /// The members among `members` that get such frames in VLAN `vid` (0 on a bridge that does not filter).
+    fn new(members: &[MemberConf], kind: FloodKind, filtering: bool, vid: u16) -> FloodSet {
+        let gets = |m: &&MemberConf| {
+            !m.span && (kind == FloodKind::Group || m.discover) && (!filtering || m.takes(vid))
+        };
+        let to: Box<[FloodTo]> = members
+            .iter()
+            .filter(gets)
+            .map(|m| FloodTo {
+                id: m.id,
+                tagged: filtering && m.wants_tag(vid),
+                private: m.private,
+                mtu: m.mtu,
+            })
+            .collect();
+        let private = to.iter().filter(|t| t.private).count();
+        FloodSet { to, private }
+    }
+
+    /// Members in the set, the source included.
+    pub fn len(&self) -> usize {
+        self.to.len()
+    }
+
+    /// Whether nobody is in the set.
+    pub fn is_empty(&self) -> bool {
+        self.to.is_empty()
+    }
+
+    /// The member at a position, unless it is left out for this source: a cursor for floods that are
+    /// done in parts. None beyond the end as well.
+    #[inline]
+    pub fn at(&self, position: usize, from: FloodFrom) -> Option<FloodTo> {
+        let to = self.to.get(position).copied()?;
+        passes(&to, from).then_some(to)
+    }
+
+    /// The destinations of a frame from `from`.
+    #[inline]
+    pub fn each(&self, from: FloodFrom) -> impl Iterator<Item = FloodTo> + '_ {
+        self.to.iter().copied().filter(move |to| passes(to, from))
+    }
+
+    /// The destinations that take frame `i` of `h`, as to its length.
+    #[inline]
+    pub fn each_fitting<'a>(
+        &'a self,
+        from: FloodFrom,
+        h: &'a Heads,
+        i: usize,
+    ) -> impl Iterator<Item = FloodTo> + 'a {
+        self.each(from).filter(move |to| fits(h, i, to.mtu))
+    }
+
+    /// Whether anybody but the source gets frames from `from`.
+    #[inline]
+    pub fn reaches_anyone(&self, from: FloodFrom) -> bool {
+        let candidates = self
+            .to
+            .len()
+            .saturating_sub(if from.private { self.private } else { 0 });
+        candidates > 1 || self.each(from).next().is_some()
+    }
+}
+
+#[inline(always)]
+fn passes(to: &FloodTo, from: FloodFrom) -> bool {
+    to.id != from.id && !(to.private && from.private)
+}
+
+/// All sets of one bridge.
+#[derive(Debug, Default)]
+pub(crate) struct FloodSets {
+    sets: Vec<FloodSet>,
+    /// By [`FloodId`]: the index of its set.
+    of: Box<[u16]>,
+}
+
+impl FloodSets {
+    pub(crate) fn new(members: &[MemberConf], filtering: bool) -> FloodSets {
+        let mut sets: Vec<FloodSet> = Vec::new();
+        let vids = if filtering { 0..4096 } else { 0..1 };
+        // Most of the 4,096 VLANs have no member: their sets are empty without a look at each member.
+        let mut used = VlanMap::of(members.iter().filter_map(|m| m.pvid));
+        for m in members {
+            used.add_all(&m.tagged);
+        }
+        let mut last = [None::<usize>; 2];
+        let mut of = Vec::with_capacity(vids.len().saturating_mul(2));
+        for vid in vids {
+            for (kind, last) in [FloodKind::Group, FloodKind::Unknown]
+                .into_iter()
+                .zip(&mut last)
+            {
+                let set = if filtering && !used.contains(vid) {
+                    FloodSet::default()
+                } else {
+                    FloodSet::new(members, kind, filtering, vid)
+                };
+                let same = last.filter(|&l| sets.get(l) == Some(&set));
+                let index = same.unwrap_or_else(|| {
+                    sets.push(set);
+                    sets.len().saturating_sub(1)
+                });
+                *last = Some(index);
+                of.push(index as u16);
+            }
+        }
+        FloodSets {
+            sets,
+            of: of.into_boxed_slice(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: FloodId) -> Option<&FloodSet> {
+        self.sets.get(*self.of.get(id.0 as usize)? as usize)
+    }
+}

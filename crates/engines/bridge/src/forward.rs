@@ -1,0 +1,567 @@
+//! The decision about each frame of a burst.
+//!
+//! # Purpose
+//! [`Bridge::forward`] gives every frame of a burst a [`Verdict`]: one member, a set of members, or a drop with its reason.
+//!
+//! # Life of a burst
+//! ```text
+//!   first pass, each frame:    length, VLAN, source and reserved addresses checked;
+//!                              buckets of destination (and source) hashed and prefetched
+//!   second pass, each frame:   source known?  destination -> member, or flood set
+//! ```
+//! Most bursts are plain: untagged unicast from the one address that the member may use. They are told by one look at
+//! all frames together, and then only the destinations are left to be decided.
+//!
+//! A frame with the source or destination of the frame before it takes over that one's answer, within the burst
+//! only: so an answer is never older than the burst, and a move is noticed by the next one.
+//!
+//! Frames that were given a verdict before (a port's or the NIC's drop) keep it.
+//!
+//! # Ownership and lifetime
+//! A [`Bridge`] is a part of the immutable topology. An [`Ingress`] belongs to one ring's worker.
+//!
+//! # What it shows
+//! A [`Tally`] for each burst; the reasons of drops stand in the verdicts.
+
+use std::sync::Arc;
+
+use windlass_frame::{BURST, FloodId, Gso, Heads, TxId, Verdict};
+use windlass_stats::Drop;
+
+use crate::fdb::{Fdb, Key, Now, Place, Sighting, Sightings};
+use crate::flood::{FloodFrom, FloodKind, FloodSet, FloodSets};
+use crate::member::{GROUP_BIT, MemberConf};
+use crate::storm::Storm;
+use crate::vlan::{Tag, classify, is_tag, kind, link_header, read_tag};
+
+/// 01-80-C2-00-00-00 to 0F as the low 48 bits of a little-endian load, and the bits that count.
+const RESERVED: u64 = 0x00c2_8001;
+const RESERVED_MASK: u64 = 0xf0ff_ffff_ffff;
+const HEADER: u32 = 14;
+const ABSENT: u16 = u16::MAX;
+
+/// How a bridge is configured. Fixed for the life of a topology.
+#[derive(Debug)]
+pub struct BridgeConf {
+    /// Its forwarding table.
+    pub fdb: Arc<Fdb>,
+    /// Members are confined to their VLANs; else tags are bytes like any others.
+    pub filtering: bool,
+    /// The bridge's own address, which only the member that has it may use as source; 0: none.
+    pub mac: u64,
+    /// Its members.
+    pub members: Vec<MemberConf>,
+}
+
+/// One bridge, as a topology holds it.
+#[derive(Debug)]
+pub struct Bridge {
+    fdb: Arc<Fdb>,
+    filtering: bool,
+    mac: u64,
+    members: Box<[MemberConf]>,
+    /// By member number: the index in `members`.
+    index: Box<[u16]>,
+    spans: Box<[TxId]>,
+    floods: FloodSets,
+}
+
+/// What the bridge keeps of one ring between bursts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ingress {
+    storm: Storm,
+}
+
+/// What became of the frames of a burst that [`Bridge::forward`] decided on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// To one member.
+    pub unicast: u32,
+    /// Flooded.
+    pub flooded: u32,
+    /// Dropped; the reasons stand in the verdicts.
+    pub dropped: u32,
+}
+
+/// Where frames to one address go.
+#[derive(Clone, Copy)]
+enum Target {
+    To(Verdict, u32),
+    Flood(FloodKind),
+    Drop(Drop),
+}
+
+/// One member's view of a burst while it is being decided.
+struct Pass<'a> {
+    bridge: &'a Bridge,
+    from: &'a MemberConf,
+    at: Now,
+    sightings: &'a mut Sightings,
+    storm: &'a mut Storm,
+}
+
+impl Bridge {
+    /// Builds the bridge.
+    pub fn new(conf: BridgeConf) -> Bridge {
+        let top = conf.members.iter().map(|m| m.id.0 as usize).max();
+        let mut index = vec![ABSENT; top.map_or(0, |t| t.saturating_add(1))];
+        for (i, m) in conf.members.iter().enumerate() {
+            if let Some(slot) = index.get_mut(m.id.0 as usize) {
+                *slot = i as u16;
+            }
+        }
+        Bridge {
+            floods: FloodSets::new(&conf.members, conf.filtering),
+            spans: conf
+                .members
+                .iter()
+                .filter(|m| m.span)
+                .map(|m| m.id)
+                .collect(),
+            fdb: conf.fdb,
+            filtering: conf.filtering,
+            mac: conf.mac,
+            members: conf.members.into_boxed_slice(),
+            index: index.into_boxed_slice(),
+        }
+    }
+
+    /// The forwarding table.
+    pub fn fdb(&self) -> &Arc<Fdb> {
+        &self.fdb
+    }
+
+    /// How a member is configured.
+    #[inline(always)]
+    pub fn member(&self, id: u16) -> Option<&MemberConf> {
+        self.members.get(*self.index.get(id as usize)? as usize)
+    }
+
+    /// All members.
+    pub fn members(&self) -> &[MemberConf] {
+        &self.members
+    }
+
+    /// Members that get a copy of every frame that was not dropped here.
+    #[inline(always)]
+    pub fn spans(&self) -> &[TxId] {
+        &self.spans
+    }
+
+    /// The set that a verdict names.
+    #[inline]
+    pub fn flood(&self, id: FloodId) -> Option<&FloodSet> {
+        self.floods.get(id)
+    }
+
+    /// A member as the source of flooded frames.
+    pub fn flood_from(&self, id: u16) -> FloodFrom {
+        FloodFrom {
+            id: TxId(id),
+            private: self.member(id).is_some_and(|m| m.private),
+        }
+    }
+
+    /// Decides on every frame of `h` that has no verdict yet. Sightings are noted in `sightings`, which starts anew.
+    pub fn forward(&self, h: &mut Heads, ring: &mut Ingress, sightings: &mut Sightings) -> Tally {
+        sightings.begin(h.now);
+        let from = match self.member(h.from.0) {
+            Some(m) if m.span => return refuse(h, Drop::SpanSource),
+            Some(m) => m,
+            None => return refuse(h, Drop::NotReady),
+        };
+        let plain = self.plain_vid(h, from);
+        let mut pass = Pass {
+            bridge: self,
+            from,
+            at: self.fdb.at(h.now),
+            sightings,
+            storm: &mut ring.storm,
+        };
+        if let Some(vid) = plain {
+            pass.prefetch(h, vid);
+            return pass.decide_plain(h, vid);
+        }
+        pass.check(h);
+        pass.decide(h)
+    }
+
+    /// The VLAN of a burst of plain frames: no verdict yet, of a good length, untagged, unicast, from the member's own
+    /// address, with nothing to learn. None if any frame is not plain.
+    #[inline(always)]
+    fn plain_vid(&self, h: &Heads, from: &MemberConf) -> Option<u16> {
+        if from.is_learning() || !from.owns(from.mac) {
+            return None;
+        }
+        let vid = if self.filtering { from.pvid? } else { 0 };
+        let n = h.n.min(BURST);
+        let most = from.frame_max.checked_sub(HEADER)?;
+        let addresses = h.dst.get(..n)?.iter().zip(h.src.get(..n)?);
+        let strange = addresses.fold(0, |odd, (d, s)| odd | (d & GROUP_BIT) | (s ^ from.mac));
+        let given = h.verdict.get(..n)?.iter().fold(0, |odd, v| odd | v.bits());
+        let mut odd = strange != 0 || given != Verdict::NONE.bits();
+        for (meta, snap) in h.meta.get(..n)?.iter().zip(&h.snap) {
+            odd |= meta.len.wrapping_sub(HEADER) > most;
+            odd |= self.filtering && is_tag(kind(snap.0.get(usize::from(meta.at)..)?)?);
+        }
+        (!odd).then_some(vid)
+    }
+
+    /// Where unicast frames of a VLAN from a member go.
+    #[inline(always)]
+    fn resolve(&self, place: Place, key: Key, from: &MemberConf, at: Now) -> Target {
+        match self.fdb.lookup_at(place, key, at) {
+            Some(hit) => self.route(hit.member, key.vid(), from),
+            None => Target::Flood(FloodKind::Unknown),
+        }
+    }
+
+    /// Whether and how frames of a VLAN go from one member to another.
+    #[inline(always)]
+    fn route(&self, member: u16, vid: u16, from: &MemberConf) -> Target {
+        if member == from.id.0 {
+            return Target::Drop(Drop::SameMember);
+        }
+        let Some(to) = self.member(member) else {
+            return Target::Drop(Drop::NotReady);
+        };
+        if to.span {
+            Target::Drop(Drop::NoDestination)
+        } else if to.private && from.private {
+            Target::Drop(Drop::Private)
+        } else if self.filtering && !to.takes(vid) {
+            Target::Drop(Drop::EgressVlan)
+        } else {
+            let tagged = self.filtering && to.wants_tag(vid);
+            Target::To(Verdict::to(to.id, tagged), to.mtu)
+        }
+    }
+}
+
+impl Pass<'_> {
+    /// The first pass over plain frames: starts the table's cache misses.
+    #[inline(always)]
+    fn prefetch(&mut self, h: &Heads, vid: u16) {
+        let fdb = &*self.bridge.fdb;
+        let places = self.sightings.places();
+        let (mut last_dst, mut last) = (0, Place::default());
+        for (place, &dst) in places.iter_mut().zip(&h.dst).take(h.n) {
+            if dst != last_dst {
+                last_dst = dst;
+                last = fdb.place(Key::new(vid, dst));
+                fdb.prefetch(last);
+            }
+            *place = last;
+        }
+    }
+
+    /// The second pass over plain frames: destinations to verdicts. What is not simply sent to one member is left to
+    /// [`Pass::decide_others`].
+    #[inline(always)]
+    fn decide_plain(&mut self, h: &mut Heads, vid: u16) -> Tally {
+        let (mut others, mut sent) = (0_u64, 0_u32);
+        let (mut last, mut answer, mut len_max) = (u64::MAX, Verdict::NONE, 0);
+        // Most bursts go to few members: the way to the last one found need not be worked out again.
+        let (mut known, mut way) = (None, (Verdict::NONE, 0));
+        let places = self.sightings.places().iter();
+        let frames = h.meta.iter_mut().zip(&mut h.verdict);
+        for ((&dst, &place), (meta, verdict)) in h.dst.iter().zip(places).zip(frames).take(h.n) {
+            if dst != last {
+                last = dst;
+                let key = Key::new(vid, dst);
+                let member = self
+                    .bridge
+                    .fdb
+                    .lookup_at(place, key, self.at)
+                    .map(|hit| hit.member);
+                if member != known {
+                    known = member;
+                    way = match member.map(|m| self.bridge.route(m, vid, self.from)) {
+                        Some(Target::To(to, mtu)) => (to, mtu.saturating_add(HEADER)),
+                        _ => (Verdict::NONE, 0),
+                    };
+                }
+                (answer, len_max) = way;
+            }
+            meta.vid = vid;
+            let fits = meta.len <= len_max;
+            *verdict = if fits { answer } else { Verdict::NONE };
+            sent = sent.wrapping_add(u32::from(fits));
+            others = others >> 1 | u64::from(!fits) << 63;
+        }
+        let mut tally = Tally {
+            unicast: sent,
+            ..Tally::default()
+        };
+        if others != 0 {
+            let n = h.n.min(BURST) as u32;
+            self.decide_others(
+                h,
+                vid,
+                others.unbounded_shr(64_u32.saturating_sub(n)),
+                &mut tally,
+            );
+        }
+        tally
+    }
+
+    /// Plain frames, by the bits of `others`, that are flooded, dropped, or longer than usual.
+    #[inline(never)]
+    fn decide_others(&mut self, h: &mut Heads, vid: u16, others: u64, tally: &mut Tally) {
+        for i in (0..BURST).filter(|&i| others.unbounded_shr(i as u32) & 1 != 0) {
+            let Some(&dst) = h.dst.get(i) else { return };
+            let place = self.sightings.place(i);
+            let key = Key::new(vid, dst);
+            let answer = self.bridge.resolve(place, key, self.from, self.at);
+            let verdict = self.conclude(answer, h, i, vid);
+            tally.note(verdict);
+            if let Some(v) = h.verdict.get_mut(i) {
+                *v = verdict;
+            }
+        }
+    }
+
+    /// The verdict of one frame whose destination has been looked up.
+    #[inline]
+    fn conclude(&mut self, answer: Target, h: &Heads, i: usize, vid: u16) -> Verdict {
+        match answer {
+            Target::To(verdict, mtu) if fits(h, i, mtu) => verdict,
+            Target::To(..) => Verdict::drop(Drop::Mtu),
+            Target::Flood(kind) => self.flood(kind, vid, h),
+            Target::Drop(reason) => Verdict::drop(reason),
+        }
+    }
+
+    /// The first pass: drops what is malformed or forbidden, and starts the table's cache misses.
+    #[inline]
+    fn check(&mut self, h: &mut Heads) {
+        let fdb = &*self.bridge.fdb;
+        let learning = self.from.is_learning();
+        let (mut last_dst, mut last_src, mut last) = (0, 0, Place::default());
+        for i in 0..h.n.min(BURST) {
+            if h.verdict.get(i).is_some_and(|v| *v != Verdict::NONE) {
+                continue;
+            }
+            let vid = match self.admit(h, i) {
+                Ok(vid) => vid,
+                Err(reason) => {
+                    if let Some(v) = h.verdict.get_mut(i) {
+                        *v = Verdict::drop(reason);
+                    }
+                    continue;
+                }
+            };
+            let (Some(&dst), Some(&src)) = (h.dst.get(i), h.src.get(i)) else {
+                continue;
+            };
+            let key = Key::new(vid, dst);
+            if key.0 != last_dst && dst & GROUP_BIT == 0 {
+                last_dst = key.0;
+                last = fdb.place(key);
+                fdb.prefetch(last);
+            }
+            if let Some(place) = self.sightings.places().get_mut(i) {
+                *place = last;
+            }
+            let key = Key::new(vid, src);
+            if learning && key.0 != last_src {
+                last_src = key.0;
+                fdb.prefetch(fdb.place(key));
+            }
+        }
+    }
+
+    /// The checks of one frame that need no table. Its VLAN, or why it is dropped.
+    #[inline(always)]
+    fn admit(&self, h: &mut Heads, i: usize) -> Result<u16, Drop> {
+        let (Some(&dst), Some(&src), Some(meta)) = (h.dst.get(i), h.src.get(i), h.meta.get(i))
+        else {
+            return Err(Drop::NotReady);
+        };
+        if meta.len < HEADER {
+            return Err(Drop::Runt);
+        }
+        if meta.len > self.from.frame_max {
+            return Err(Drop::Giant);
+        }
+        if !self.from.owns(src) {
+            self.stranger(src)?;
+        }
+        if dst & RESERVED_MASK == RESERVED {
+            return Err(Drop::ReservedAddress);
+        }
+        if self.bridge.filtering {
+            self.enter_vlan(h, i)
+        } else {
+            Ok(0)
+        }
+    }
+
+    /// A source that is not the member's own.
+    #[inline]
+    fn stranger(&self, src: u64) -> Result<(), Drop> {
+        if src & GROUP_BIT != 0 || src == 0 || src == self.bridge.mac {
+            return Err(Drop::BadSource);
+        }
+        if self.from.nospoof {
+            Err(Drop::MacSpoof)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Finds the VLAN of a frame on a filtering bridge and takes its tag out.
+    #[inline(always)]
+    fn enter_vlan(&self, h: &mut Heads, i: usize) -> Result<u16, Drop> {
+        let tag = read_tag(h.private(i));
+        let vid = classify(tag, self.from.pvid, &self.from.tagged)?;
+        if let Tag::One(tci) = tag {
+            h.pop_tag(i);
+            if let Some(meta) = h.meta.get_mut(i) {
+                meta.tci = tci;
+            }
+        }
+        if let Some(meta) = h.meta.get_mut(i) {
+            meta.vid = vid;
+        }
+        Ok(vid)
+    }
+
+    /// The second pass: sources against the table, destinations to verdicts.
+    #[inline]
+    fn decide(&mut self, h: &mut Heads) -> Tally {
+        let learning = self.from.is_learning();
+        let mut tally = Tally::default();
+        let (mut src_key, mut src_answer) = (0, Ok(()));
+        let (mut dst_key, mut dst_answer) = (0, Target::Flood(FloodKind::Unknown));
+        for i in 0..h.n.min(BURST) {
+            let (Some(&dst), Some(&src), Some(meta)) = (h.dst.get(i), h.src.get(i), h.meta.get(i))
+            else {
+                break;
+            };
+            let vid = if self.bridge.filtering { meta.vid } else { 0 };
+            let Some(&given) = h.verdict.get(i) else {
+                break;
+            };
+            if given != Verdict::NONE {
+                tally.dropped = tally
+                    .dropped
+                    .wrapping_add(u32::from(given.as_drop().is_some()));
+                continue;
+            }
+            if learning {
+                let key = Key::new(vid, src);
+                if key.0 != src_key {
+                    (src_key, src_answer) = (key.0, self.source(key));
+                }
+            }
+            let key = Key::new(vid, dst);
+            if dst & GROUP_BIT != 0 {
+                (dst_key, dst_answer) = (key.0, Target::Flood(FloodKind::Group));
+            } else if key.0 != dst_key {
+                let place = self.sightings.place(i);
+                dst_key = key.0;
+                dst_answer = self.bridge.resolve(place, key, self.from, self.at);
+            }
+            let verdict = match src_answer {
+                Ok(()) => self.conclude(dst_answer, h, i, vid),
+                Err(reason) => Verdict::drop(reason),
+            };
+            tally.note(verdict);
+            if let Some(v) = h.verdict.get_mut(i) {
+                *v = verdict;
+            }
+        }
+        tally
+    }
+
+    /// Looks a source up and notes it if it is new or was elsewhere.
+    #[inline]
+    fn source(&mut self, key: Key) -> Result<(), Drop> {
+        let fdb = &*self.bridge.fdb;
+        let me = self.from.id.0;
+        match fdb.lookup(key, self.at) {
+            Some(hit) if hit.member == me => {
+                if hit.stale_age {
+                    fdb.touch(hit.slot, self.at);
+                }
+                return Ok(());
+            }
+            Some(hit) if hit.flags.is_fixed() => return Err(Drop::StickySource),
+            Some(_) => {}
+            None if fdb.member_is_full(me) => return Err(Drop::SourceLimit),
+            None => {}
+        }
+        self.sightings.note(Sighting {
+            key,
+            member: me,
+            sticky: self.from.sticky,
+        });
+        Ok(())
+    }
+
+    /// The verdict of a frame that goes to a set.
+    #[inline(never)]
+    fn flood(&mut self, kind: FloodKind, vid: u16, h: &Heads) -> Verdict {
+        let id = kind.id(vid);
+        let from = FloodFrom {
+            id: self.from.id,
+            private: self.from.private,
+        };
+        if !self
+            .bridge
+            .flood(id)
+            .is_some_and(|set| set.reaches_anyone(from))
+        {
+            return Verdict::drop(Drop::NoDestination);
+        }
+        if !self.storm.admit(self.from.storm_limit, h.now) {
+            return Verdict::drop(Drop::Storm);
+        }
+        Verdict::flood(id)
+    }
+}
+
+impl Tally {
+    #[inline(always)]
+    fn note(&mut self, v: Verdict) {
+        let is = |yes: bool| u32::from(yes);
+        self.unicast = self.unicast.wrapping_add(is(v.as_to().is_some()));
+        self.flooded = self.flooded.wrapping_add(is(v.as_flood().is_some()));
+        self.dropped = self.dropped.wrapping_add(is(v.as_drop().is_some()));
+    }
+}
+
+/// Drops every frame that has no verdict yet.
+fn refuse(h: &mut Heads, reason: Drop) -> Tally {
+    let mut tally = Tally::default();
+    for v in h.verdict.iter_mut().take(h.n) {
+        if *v == Verdict::NONE {
+            *v = Verdict::drop(reason);
+        }
+        tally.note(*v);
+    }
+    tally
+}
+
+/// Whether frame `i` fits a member with this MTU: by its length behind the link header, or, if it
+/// is to be segmented, by the length of its segments.
+#[inline(always)]
+pub(crate) fn fits(h: &Heads, i: usize, mtu: u32) -> bool {
+    let Some(meta) = h.meta.get(i) else {
+        return false;
+    };
+    meta.len <= mtu.saturating_add(HEADER) || fits_exactly(h, i, mtu)
+}
+
+#[cold]
+fn fits_exactly(h: &Heads, i: usize, mtu: u32) -> bool {
+    let Some(meta) = h.meta.get(i) else {
+        return false;
+    };
+    if meta.off.gso != Gso::None {
+        let headers = u32::from(meta.l3).saturating_add(u32::from(meta.l4));
+        return headers.saturating_add(u32::from(meta.off.gso_size)) <= mtu;
+    }
+    meta.len.saturating_sub(link_header(h.private(i))) <= mtu
+}

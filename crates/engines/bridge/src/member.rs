@@ -1,0 +1,86 @@
+//! Members of a bridge: how they are configured, and what the data path needs of it.
+
+use windlass_frame::{FRAME_MAX, TxId};
+
+use crate::vlan::VlanMap;
+
+/// The group bit of an address whose first byte is lowest.
+pub(crate) const GROUP_BIT: u64 = 1;
+
+/// How one member of a bridge is configured. Fixed for the life of a topology.
+#[derive(Clone, Debug)]
+pub struct MemberConf {
+    /// Its number: as source, as destination, and in the forwarding table.
+    pub id: TxId,
+    /// Its own address, first byte lowest (as in [`windlass_frame::Heads`]).
+    pub mac: u64,
+    /// VLAN of untagged frames, both ways; None: they are dropped. Without effect on a bridge that does not filter.
+    pub pvid: Option<u16>,
+    /// VLANs of tagged frames, both ways.
+    pub tagged: VlanMap,
+    /// Longest packet that it takes, in bytes behind the link header.
+    pub mtu: u32,
+    /// Longest frame that it may send, in bytes.
+    pub frame_max: u32,
+    /// Sources of its frames are learned.
+    pub learn: bool,
+    /// Frames to unknown addresses are flooded to it.
+    pub discover: bool,
+    /// What is learned behind it neither ages nor moves.
+    pub sticky: bool,
+    /// Exchanges nothing with other private members.
+    pub private: bool,
+    /// Receives a copy of every accepted frame and sends none.
+    pub span: bool,
+    /// Sources other than its own address are dropped.
+    pub nospoof: bool,
+    /// Broadcast, multicast and unknown unicast frames a second taken from each of its rings; 0: no limit.
+    pub storm_limit: u32,
+}
+
+impl MemberConf {
+    /// A member with the defaults of a VNIC: VLAN 1 untagged, MTU 1,500, learning, discovering, confined to its own
+    /// address, 50,000 flooded frames a second.
+    pub fn new(id: TxId, mac: u64) -> MemberConf {
+        MemberConf {
+            id,
+            mac,
+            pvid: Some(1),
+            tagged: VlanMap::default(),
+            mtu: 1500,
+            frame_max: FRAME_MAX as u32,
+            learn: true,
+            discover: true,
+            sticky: false,
+            private: false,
+            span: false,
+            nospoof: true,
+            storm_limit: 50_000,
+        }
+    }
+
+    /// Whether a source address is the member's own, and one that a frame can come from.
+    #[inline(always)]
+    pub fn owns(&self, src: u64) -> bool {
+        src == self.mac && src != 0 && src & GROUP_BIT == 0
+    }
+
+    /// Whether frames of a VLAN pass between the member and the bridge.
+    #[inline(always)]
+    pub fn takes(&self, vid: u16) -> bool {
+        self.pvid == Some(vid) || self.tagged.contains(vid)
+    }
+
+    /// Whether a frame of a VLAN that it takes goes to it with a tag.
+    #[inline(always)]
+    pub fn wants_tag(&self, vid: u16) -> bool {
+        self.pvid != Some(vid)
+    }
+
+    /// Whether new sources have to be looked for in its frames: with one permitted source, static in
+    /// the table, there is nothing to learn.
+    #[inline(always)]
+    pub fn is_learning(&self) -> bool {
+        self.learn && !self.nospoof && !self.span
+    }
+}

@@ -1,0 +1,118 @@
+//! Models of the table's protocol, explored by loom: `RUSTFLAGS="--cfg loom" cargo test -p windlass-bridge --release
+//! --test loom_fdb`.
+#![cfg(loom)]
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+const KEY: u64 = 7;
+const OTHER: u64 = 9;
+
+/// Two buckets of one slot each, and the operations of `fdb::table` and `fdb::writer` on them, in their order and with
+/// their orderings: small enough for loom to see every interleaving.
+struct Model {
+    keys: [AtomicU64; 2],
+    vals: [AtomicU32; 2],
+}
+
+impl Model {
+    fn new() -> Model {
+        Model {
+            keys: [AtomicU64::new(0), AtomicU64::new(0)],
+            vals: [AtomicU32::new(0), AtomicU32::new(0)],
+        }
+    }
+
+    fn fill(&self, slot: usize, key: u64, value: u32) {
+        self.vals[slot].store(value, Ordering::Release);
+        self.keys[slot].store(key, Ordering::Release);
+    }
+
+    fn clear(&self, slot: usize) {
+        self.keys[slot].store(0, Ordering::Release);
+    }
+
+    fn lookup(&self, key: u64) -> Option<u32> {
+        let slot = (0..2).find(|&s| self.keys[s].load(Ordering::Acquire) == key)?;
+        Some(self.vals[slot].load(Ordering::Relaxed))
+    }
+}
+
+/// A key that is moved from its first to its second bucket is found by every reader at every moment.
+#[test]
+fn a_moved_key_is_never_missed() {
+    loom::model(|| {
+        let m = Arc::new(Model::new());
+        m.fill(0, KEY, 70);
+        let reader = {
+            let m = Arc::clone(&m);
+            loom::thread::spawn(move || assert_eq!(m.lookup(KEY), Some(70)))
+        };
+        m.fill(1, KEY, 70);
+        m.clear(0);
+        reader.join().unwrap();
+    });
+}
+
+/// A slot that rests until the reader's visit has ended never shows a reader another key's value; a key
+/// that is seen has its own value.
+#[test]
+fn a_rested_slot_never_mixes_entries() {
+    loom::model(|| {
+        let m = Arc::new(Model::new());
+        let over = Arc::new(AtomicU32::new(0));
+        m.fill(0, KEY, 70);
+        let reader = {
+            let (m, over) = (Arc::clone(&m), Arc::clone(&over));
+            loom::thread::spawn(move || {
+                let seen = m.lookup(KEY);
+                over.store(1, Ordering::Release);
+                assert!(matches!(seen, None | Some(70)), "{seen:?}");
+                let other = m.lookup(OTHER);
+                assert!(matches!(other, None | Some(90)), "{other:?}");
+            })
+        };
+        m.clear(0);
+        if over.load(Ordering::Acquire) == 1 {
+            m.fill(0, OTHER, 90);
+        }
+        reader.join().unwrap();
+    });
+}
+
+/// The model can fail: without rest, a reader can take another key's value.
+#[test]
+#[should_panic(expected = "stranger")]
+fn without_rest_it_fails() {
+    loom::model(|| {
+        let m = Arc::new(Model::new());
+        m.fill(0, KEY, 70);
+        let reader = {
+            let m = Arc::clone(&m);
+            loom::thread::spawn(move || {
+                let seen = m.lookup(KEY);
+                assert!(matches!(seen, None | Some(70)), "a stranger's value");
+            })
+        };
+        m.clear(0);
+        m.fill(0, OTHER, 90);
+        reader.join().unwrap();
+    });
+}
+
+/// The model can fail: moved from the second bucket to the first, a key can be missed.
+#[test]
+#[should_panic(expected = "missed")]
+fn in_the_other_direction_it_fails() {
+    loom::model(|| {
+        let m = Arc::new(Model::new());
+        m.fill(1, KEY, 70);
+        let reader = {
+            let m = Arc::clone(&m);
+            loom::thread::spawn(move || assert!(m.lookup(KEY).is_some(), "missed"))
+        };
+        m.fill(0, KEY, 70);
+        m.clear(1);
+        reader.join().unwrap();
+    });
+}
