@@ -1,0 +1,91 @@
+//! The control half of an attachment: makes the rings, notices that they are gone, makes them again.
+//!
+//! # Model
+//! One thread of the daemon drives every endpoint: it waits until one of [`Endpoint::fds`] is
+//! readable or [`Endpoint::deadline`] has passed, and calls [`Endpoint::poll`], which never blocks.
+//! An endpoint answers with [`Event`]s; the thread attaches and detaches rings in the workers.
+//!
+//! # States
+//! ```text
+//!            +------------- poll -------------+
+//!            v                                |
+//! Waiting(reason) --- Event::Up(Rings) ---> Up --- Event::Down(reason) ---> Leaving --- detached() ---> Waiting
+//! ```
+//! *Waiting*: nobody on the other side, a namespace or a device missing; tried again with a back-off or when something
+//! changes. *Up*: the rings are with the workers. *Leaving*: the rings are being taken from them; the endpoint keeps
+//! whatever they use, until [`Endpoint::detached`] says that the grace period is over.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::port::{RxPort, TxPort};
+
+/// The rings of one connection.
+pub struct Rings {
+    /// One receive half for each ring.
+    pub rx: Vec<Box<dyn RxPort>>,
+    /// The transmit half.
+    pub tx: Arc<dyn TxPort>,
+}
+
+impl core::fmt::Debug for Rings {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Rings")
+            .field("rx", &self.rx.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    /// Rings to be given to the workers.
+    Up(Rings),
+    /// The rings are of no use any more, for this reason.
+    Down(String),
+}
+
+/// What an endpoint is doing, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Whether rings are up.
+    pub up: bool,
+    /// Why not, if not.
+    pub reason: String,
+    /// What there is to tell about the connection, by name: peer, features, ring sizes.
+    pub details: Vec<(&'static str, String)>,
+    /// Connections that came up since the endpoint was made.
+    pub connects: u64,
+}
+
+/// The control half of one attachment.
+pub trait Endpoint: Send {
+    /// Goes on as far as is possible without waiting.
+    fn poll(&mut self, now: Instant) -> Vec<Event>;
+
+    /// What to wait for (readable).
+    fn fds(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// When to poll at the latest, even if nothing became readable.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// A worker found the port dead, for example because the peer took its memory away.
+    fn condemn(&mut self, reason: &str);
+
+    /// The rings of the last [`Event::Down`] are with no worker any more.
+    fn detached(&mut self);
+
+    /// What it is doing.
+    fn status(&self) -> Status;
+
+    /// Frames that the kernel dropped before or behind the rings (a full socket buffer, a full device queue), since the
+    /// endpoint was made. Outside the conservation of frames.
+    fn kernel_drops(&mut self) -> u64 {
+        0
+    }
+
+    /// The attachment is deleted for good: what persists on the host (a TAP, a socket file) is removed. Without this call a
+    /// drop leaves it for the next daemon.
+    fn delete(&mut self);
+}

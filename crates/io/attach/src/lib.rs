@@ -1,0 +1,31 @@
+//! Attachments: who is on the other side of a VNIC's rings.
+//!
+//! # Purpose
+//! Each module joins one kind of peer to the workers: [`port`] is what a worker asks of any of them,
+//! [`endpoint`] what the control thread asks.
+//!
+//! # Where it sits
+//! ```text
+//!  control thread --> Endpoint (connects, notices the end)        io/worker
+//!                        | Event::Up(Rings)                          |
+//!                        +-------> RxPort, TxPort -------------------+--> peer's memory, kernel
+//! ```
+//!
+//! | module | peer |
+//! | --- | --- |
+//! | [`tap`] | an interface of the host or of a namespace |
+//! | [`packet`] | an existing interface of the host: the uplink |
+//! | [`memif`] | another process with memif rings (DPDK, VPP) |
+//! | [`vhost_user`] | a virtual machine, or a process with virtio-user: rings only |
+//!
+//! [`soft`] finishes checksums and cuts segments for a side that did not negotiate them.
+
+pub mod endpoint;
+mod gather;
+pub mod kick;
+pub mod memif;
+pub mod packet;
+pub mod port;
+pub mod soft;
+pub mod tap;
+pub mod vhost_user;

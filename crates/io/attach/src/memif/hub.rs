@@ -1,0 +1,257 @@
+//! One listening socket for all server interfaces of this process that share its path.
+//!
+//! # Model
+//! Each interface has a *desk* at the hub, under its number. Whoever connects is greeted, and waits at the door until
+//! its INIT names a desk; if number, mode and secret are right and the desk is free, the connection is handed over and
+//! the desk's endpoint woken by its own eventfd. Any endpoint's poll drives the hub.
+//!
+//! # Ownership and lifetime
+//! Endpoints hold the hub by `Arc`; the process-wide list holds it weakly. The last endpoint that is *deleted* removes
+//! the path; one that is merely dropped leaves it, stale, for the next daemon.
+//!
+//! # Limits
+//! [`DOOR_MAX`] connections wait at the door, each for [`HANDSHAKE_TIMEOUT`]; [`ACCEPTS_PER_POLL`] are taken in one poll.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+use windlass_sys::epoll::{Epoll, Interest};
+use windlass_sys::unix::{self, BindError, Listener, SocketKind};
+use windlass_sys::{Errno, eventfd};
+
+use super::channel::{Channel, HANDSHAKE_TIMEOUT, Refusal, name_of};
+use super::layout::LOG2_RING_MAX;
+use super::msg::{Hello, Init, Message, Mode, Secret, Text, VERSION};
+use super::view::REGIONS;
+
+/// Connections without a desk at a time; a further one is turned away at once.
+pub const DOOR_MAX: usize = 32;
+/// Connections accepted in one poll.
+pub const ACCEPTS_PER_POLL: usize = 8;
+
+static HUBS: Mutex<BTreeMap<PathBuf, Weak<Hub>>> = Mutex::new(BTreeMap::new());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why an interface could not be put on a socket.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    /// The socket could not be made.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The number is taken.
+    #[error("another interface has the number {0} on this socket")]
+    Taken(u32),
+    /// A call failed.
+    #[error("{0}: {1}")]
+    System(&'static str, #[source] Errno),
+}
+
+/// Somebody whose INIT was accepted.
+#[derive(Debug)]
+pub(super) struct Visitor {
+    pub(super) channel: Channel,
+    pub(super) program: Text<32>,
+}
+
+/// What the hub knows of one interface.
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) secret: Secret,
+    pub(super) rings: u16,
+    pub(super) wake: OwnedFd,
+}
+
+#[derive(Debug)]
+struct Open {
+    desk: Desk,
+    busy: bool,
+    visitor: Option<Visitor>,
+}
+
+#[derive(Debug, Default)]
+struct Hall {
+    door: Vec<(Channel, Instant)>,
+    desks: BTreeMap<u32, Open>,
+}
+
+/// A listening socket and those that wait there.
+#[derive(Debug)]
+pub(super) struct Hub {
+    listener: Listener,
+    epoll: Epoll,
+    hall: Mutex<Hall>,
+}
+
+impl Hub {
+    /// Puts an interface on the socket at `path`, which is made if this process has none there. Mode and owner are
+    /// those of the first interface.
+    pub(super) fn open(
+        path: &Path,
+        mode: u32,
+        owner: Option<(u32, u32)>,
+        id: u32,
+        desk: Desk,
+    ) -> Result<Arc<Hub>, HubError> {
+        let mut hubs = lock(&HUBS);
+        hubs.retain(|_, hub| hub.strong_count() > 0);
+        let hub = match hubs.get(path).and_then(Weak::upgrade) {
+            Some(hub) => hub,
+            None => {
+                let listener = unix::bind_socket(path, SocketKind::SeqPacket, mode, owner)?;
+                let epoll = Epoll::create().map_err(|e| HubError::System("epoll_create", e))?;
+                epoll
+                    .add(&listener, 0, Interest::READABLE)
+                    .map_err(|e| HubError::System("epoll_ctl", e))?;
+                let hub = Arc::new(Hub {
+                    listener,
+                    epoll,
+                    hall: Mutex::default(),
+                });
+                hubs.insert(path.to_owned(), Arc::downgrade(&hub));
+                hub
+            }
+        };
+        let mut hall = lock(&hub.hall);
+        if hall.desks.contains_key(&id) {
+            return Err(HubError::Taken(id));
+        }
+        hall.desks.insert(
+            id,
+            Open {
+                desk,
+                busy: false,
+                visitor: None,
+            },
+        );
+        drop(hall);
+        Ok(hub)
+    }
+
+    /// Closes a desk. With `forever`, the last one removes the path.
+    pub(super) fn close(&self, id: u32, forever: bool) {
+        let mut hall = lock(&self.hall);
+        hall.desks.remove(&id);
+        if forever && hall.desks.is_empty() {
+            // The path may be gone already, or somebody else's by now: nothing is left to do in either case.
+            let _ = self.listener.unlink();
+        }
+    }
+
+    /// The visitor of a desk, which is busy from then on.
+    pub(super) fn take(&self, id: u32) -> Option<Visitor> {
+        lock(&self.hall).desks.get_mut(&id)?.visitor.take()
+    }
+
+    /// The desk can have another visitor.
+    pub(super) fn free(&self, id: u32) {
+        if let Some(open) = lock(&self.hall).desks.get_mut(&id) {
+            open.busy = false;
+        }
+    }
+
+    /// When somebody at the door will have waited for too long.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        lock(&self.hall)
+            .door
+            .iter()
+            .map(|(_, deadline)| *deadline)
+            .min()
+    }
+
+    /// Accepts, greets, and leads to the desks.
+    pub(super) fn poll(&self, now: Instant) {
+        let mut hall = lock(&self.hall);
+        for _ in 0..ACCEPTS_PER_POLL {
+            let Ok(socket) = self.listener.accept() else {
+                break;
+            };
+            self.greet(&mut hall, Channel::new(socket), now);
+        }
+        let waiting = core::mem::take(&mut hall.door);
+        for (channel, deadline) in waiting {
+            match channel.receive() {
+                Ok(None) if now < deadline => hall.door.push((channel, deadline)),
+                Ok(None) => channel.say_goodbye(&Refusal::Silent),
+                Ok(Some((Message::Init(init), _))) => {
+                    // Closing the socket would take it out too, but it lives on at the desk.
+                    let _ = self.epoll.remove(&channel);
+                    hall.lead(channel, &init);
+                }
+                Ok(Some((other, _))) => channel.say_goodbye(&Refusal::Unexpected(name_of(&other))),
+                Err(why) => channel.say_goodbye(&why),
+            }
+        }
+    }
+
+    fn greet(&self, hall: &mut Hall, channel: Channel, now: Instant) {
+        let rings = hall
+            .desks
+            .values()
+            .map(|open| open.desk.rings)
+            .max()
+            .unwrap_or(1);
+        let hello = Hello {
+            name: program_name(),
+            version_min: VERSION,
+            version_max: VERSION,
+            region_max: REGIONS as u16 - 1,
+            from_server_max: rings.saturating_sub(1),
+            from_client_max: rings.saturating_sub(1),
+            log2_ring_max: LOG2_RING_MAX,
+        };
+        let room = hall.door.len() < DOOR_MAX;
+        if room
+            && channel.send(&Message::Hello(hello), None).is_ok()
+            && self.epoll.add(&channel, 0, Interest::READABLE).is_ok()
+        {
+            hall.door.push((channel, now + HANDSHAKE_TIMEOUT));
+        }
+    }
+}
+
+impl Hall {
+    /// Hands a connection over to its desk, or says why not.
+    fn lead(&mut self, channel: Channel, init: &Init) {
+        let refusal = match self.desks.get_mut(&init.id) {
+            None => Refusal::UnknownId(init.id),
+            Some(_) if init.mode != Mode::Ethernet => Refusal::Mode,
+            Some(open)
+                if !open.desk.secret.is_none() && !open.desk.secret.matches(&init.secret) =>
+            {
+                Refusal::Secret
+            }
+            Some(open) if open.busy || open.visitor.is_some() => Refusal::Busy(init.id),
+            Some(open) => match channel.send(&Message::Ack, None) {
+                Ok(()) => {
+                    open.busy = true;
+                    open.visitor = Some(Visitor {
+                        channel,
+                        program: init.name,
+                    });
+                    // The counter is ours alone and cannot be full.
+                    let _ = eventfd::signal(&open.desk.wake);
+                    return;
+                }
+                Err(why) => why,
+            },
+        };
+        channel.say_goodbye(&refusal);
+    }
+}
+
+impl AsFd for Hub {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+/// What we call ourselves in HELLO and INIT.
+pub(super) fn program_name() -> Text<32> {
+    Text::cut(concat!("windlass ", env!("CARGO_PKG_VERSION")).as_bytes())
+}

@@ -1,0 +1,322 @@
+//! Takes the interface, keeps the host's stack off it, notices its end.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use windlass_sys::bpf::{LoadError, Program};
+use windlass_sys::netlink::{LinkEvent, LinkMonitor, Netlink, NetlinkError};
+use windlass_sys::packet::{Fanout, FanoutMode, PacketError, PacketOptions, PacketSocket};
+
+use super::{PacketRx, PacketTx};
+use crate::endpoint::{Endpoint, Event, Rings, Status};
+use crate::port::RxPort;
+
+/// Time between two looks at what is waited for.
+const RETRY: Duration = Duration::from_millis(500);
+/// Priority of our filter: before those of others.
+const PRIORITY: u16 = 1;
+/// Receive buffer of each socket: 4 MiB hold a burst of 64 KiB segments.
+const RECEIVE_BYTES: usize = 4 << 20;
+
+/// Which interface to take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketConf {
+    /// Its name.
+    pub device: String,
+    /// Take it although it has addresses or a master, and leave the host's stack on it.
+    pub share: bool,
+    /// Sockets: one for each worker, flows spread by hash.
+    pub queues: u16,
+    /// What the names of our filters start with: tells this daemon's from another's.
+    pub mark: String,
+}
+
+/// Why the interface cannot be taken.
+#[derive(Debug, Error)]
+enum OpenError {
+    #[error("interface `{0}` does not exist")]
+    Missing(String),
+    #[error(
+        "interface `{0}` has address {1}: remove it, or use --share to leave the host's stack on it"
+    )]
+    Addresses(String, std::net::IpAddr),
+    #[error("interface `{0}` belongs to a bridge or bond: take it out, or use --share")]
+    Master(String),
+    #[error("another program already filters at priority {PRIORITY} of `{0}`'s ingress ({1})")]
+    Foreign(String, String),
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    #[error(transparent)]
+    Packet(#[from] PacketError),
+    #[error(transparent)]
+    Program(#[from] LoadError),
+}
+
+struct Open {
+    index: u32,
+    sockets: Vec<Arc<PacketSocket>>,
+    monitor: LinkMonitor,
+    netlink: Netlink,
+    shielded: bool,
+}
+
+/// The control half of an uplink.
+pub struct PacketEndpoint {
+    conf: PacketConf,
+    open: Option<Open>,
+    reason: String,
+    ending: Option<String>,
+    leaving: bool,
+    retry_at: Instant,
+    connects: u64,
+    drops: u64,
+}
+
+impl PacketEndpoint {
+    /// An interface to be taken at the first [`Endpoint::poll`].
+    pub fn new(conf: PacketConf) -> PacketEndpoint {
+        PacketEndpoint {
+            conf,
+            open: None,
+            reason: "not tried yet".to_owned(),
+            ending: None,
+            leaving: false,
+            retry_at: Instant::now(),
+            connects: 0,
+            drops: 0,
+        }
+    }
+
+    /// Whether the interface can be taken now: for a refusal before anything is stored.
+    ///
+    /// # Errors
+    /// The reason, as a sentence.
+    pub fn check(conf: &PacketConf) -> Result<(), String> {
+        let mut netlink = Netlink::open().map_err(|e| e.to_string())?;
+        takeable(conf, &mut netlink)
+            .map(drop)
+            .map_err(|e| e.to_string())
+    }
+
+    fn try_open(&mut self) -> Result<Rings, OpenError> {
+        let monitor = LinkMonitor::open()?;
+        let mut netlink = Netlink::open()?;
+        let index = takeable(&self.conf, &mut netlink)?;
+        let queues = self.conf.queues.max(1);
+        let fanout = (queues > 1).then(|| Fanout {
+            group: std::process::id() as u16 ^ index as u16,
+            mode: FanoutMode::Flow,
+            rollover: false,
+        });
+        let options = PacketOptions {
+            receive_bytes: Some(RECEIVE_BYTES),
+            fanout,
+            ..PacketOptions::default()
+        };
+        let mut sockets = Vec::new();
+        for _ in 0..queues {
+            sockets.push(Arc::new(PacketSocket::open(index, &options)?));
+        }
+        let shielded = !self.conf.share;
+        if shielded {
+            shield(&self.conf, &mut netlink, index)?;
+        }
+        let rx = sockets
+            .iter()
+            .map(|s| Box::new(PacketRx::new(s.clone())) as Box<dyn RxPort>);
+        let rings = Rings {
+            rx: rx.collect(),
+            tx: Arc::new(PacketTx::new(sockets.clone())),
+        };
+        self.open = Some(Open {
+            index,
+            sockets,
+            monitor,
+            netlink,
+            shielded,
+        });
+        Ok(rings)
+    }
+
+    fn ended(&mut self) -> Option<String> {
+        if let Some(reason) = self.ending.take() {
+            return Some(reason);
+        }
+        let open = self.open.as_mut()?;
+        while let Ok(Some(event)) = open.monitor.next_event() {
+            match event {
+                LinkEvent::Removed(link) if link.index == open.index => {
+                    return Some(format!("interface `{}` was deleted", self.conf.device));
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Gives the interface back to the host.
+    fn give_back(&mut self) {
+        if let Some(mut open) = self.open.take()
+            && open.shielded
+        {
+            unshield(&mut open.netlink, open.index, &self.conf.mark);
+        }
+    }
+}
+
+/// The interface's index, if it may be taken.
+fn takeable(conf: &PacketConf, netlink: &mut Netlink) -> Result<u32, OpenError> {
+    let link = netlink.link_by_name(&conf.device)?;
+    let link = link.ok_or_else(|| OpenError::Missing(conf.device.clone()))?;
+    if conf.share {
+        return Ok(link.index);
+    }
+    if link.master.is_some() {
+        return Err(OpenError::Master(conf.device.clone()));
+    }
+    for address in netlink.addresses_of(link.index)? {
+        let kernels_own =
+            matches!(address.ip, std::net::IpAddr::V6(ip) if ip.is_unicast_link_local());
+        if !kernels_own {
+            return Err(OpenError::Addresses(conf.device.clone(), address.ip));
+        }
+    }
+    Ok(link.index)
+}
+
+/// Drops everything at the interface's ingress, unless we did so in an earlier life.
+fn shield(conf: &PacketConf, netlink: &mut Netlink, index: u32) -> Result<(), OpenError> {
+    if !netlink.has_clsact(index)? {
+        netlink.add_clsact(index)?;
+    }
+    for filter in netlink.ingress_filters(index)? {
+        if filter.priority == PRIORITY {
+            return match filter.name.starts_with(&conf.mark) {
+                true => Ok(()),
+                false => Err(OpenError::Foreign(conf.device.clone(), filter.name)),
+            };
+        }
+    }
+    let program = Program::drop_all_ingress()?;
+    netlink.attach_ingress(index, PRIORITY, &conf.mark, &program)?;
+    Ok(())
+}
+
+/// Removes our filter, and the qdisc if nothing else is attached to it.
+fn unshield(netlink: &mut Netlink, index: u32, mark: &str) {
+    let Ok(filters) = netlink.ingress_filters(index) else {
+        return;
+    };
+    let ours =
+        |f: &windlass_sys::netlink::Filter| f.priority == PRIORITY && f.name.starts_with(mark);
+    if filters.iter().any(ours) {
+        let _ = netlink.detach_ingress(index, PRIORITY);
+        if filters.len() == 1 {
+            let _ = netlink.delete_clsact(index);
+        }
+    }
+}
+
+/// Removes what an earlier daemon with this mark left at interfaces that are not among `keep`.
+pub fn release_stale(mark: &str, keep: &[String]) {
+    let Ok(mut netlink) = Netlink::open() else {
+        return;
+    };
+    for link in netlink.links().unwrap_or_default() {
+        if !keep.contains(&link.name) {
+            unshield(&mut netlink, link.index, mark);
+        }
+    }
+}
+
+impl Drop for PacketEndpoint {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+impl Endpoint for PacketEndpoint {
+    fn poll(&mut self, now: Instant) -> Vec<Event> {
+        if self.leaving {
+            return Vec::new();
+        }
+        if self.open.is_some() {
+            return match self.ended() {
+                Some(reason) => {
+                    self.kernel_drops();
+                    self.leaving = true;
+                    self.reason.clone_from(&reason);
+                    vec![Event::Down(reason)]
+                }
+                None => Vec::new(),
+            };
+        }
+        if now < self.retry_at {
+            return Vec::new();
+        }
+        match self.try_open() {
+            Ok(rings) => {
+                self.connects += 1;
+                self.reason.clear();
+                vec![Event::Up(rings)]
+            }
+            Err(error) => {
+                self.reason = error.to_string();
+                self.retry_at = now + RETRY;
+                Vec::new()
+            }
+        }
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.open.iter().map(|o| o.monitor.as_fd()).collect()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        (self.open.is_none() && !self.leaving).then_some(self.retry_at)
+    }
+
+    fn condemn(&mut self, reason: &str) {
+        self.ending = Some(reason.to_owned());
+    }
+
+    fn detached(&mut self) {
+        self.give_back();
+        self.leaving = false;
+        self.retry_at = Instant::now();
+    }
+
+    fn status(&self) -> Status {
+        let mut details = vec![("device", self.conf.device.clone())];
+        if let Some(open) = &self.open {
+            let stack = if open.shielded {
+                "kept off"
+            } else {
+                "shares the interface"
+            };
+            details.push(("host stack", stack.to_owned()));
+            details.push(("queues", open.sockets.len().to_string()));
+        }
+        Status {
+            up: self.open.is_some() && !self.leaving,
+            reason: self.reason.clone(),
+            details,
+            connects: self.connects,
+        }
+    }
+
+    fn kernel_drops(&mut self) -> u64 {
+        let sockets = self.open.iter().flat_map(|o| &o.sockets);
+        let new = sockets
+            .filter_map(|s| s.take_statistics().ok())
+            .map(|s| u64::from(s.drops));
+        self.drops += new.sum::<u64>();
+        self.drops
+    }
+
+    fn delete(&mut self) {
+        self.give_back();
+    }
+}

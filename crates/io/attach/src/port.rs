@@ -1,0 +1,242 @@
+//! What a worker asks of an attachment: a receive half for each ring, and one transmit half.
+//!
+//! # Model
+//! A visit of a worker to a ring is
+//!
+//! ```text
+//! rx_burst -> engines -> for each destination: tx_burst -> release -> kick
+//! ```
+//!
+//! [`RxPort::rx_burst`] borrows; [`RxPort::release`] gives back, after every destination has
+//! published: a daemon that dies in between repeats at most one burst and loses none that was
+//! still in a ring. The steps of a transmission (reserve slots, fill them, publish in order) stay
+//! inside [`TxPort::tx_burst`]: a lock is held only while slots are reserved, and nothing outside the port needs
+//! to see them apart.
+//!
+//! # Ownership and lifetime
+//! Receive halves belong to one worker at a time. The transmit half is shared by all workers
+//! through an `Arc` in the topology, and freed after a grace period.
+//!
+//! # What can be lost
+//! Frames that a receiver has no room for: [`Sent::taken`] tells how far the burst got, the worker
+//! tries once more at the end of the visit, then counts them. Frames that a receiver can never
+//! take are dropped by the port and counted in [`Sent::drops`].
+
+use std::os::fd::BorrowedFd;
+
+use windlass_frame::{Heads, Pick};
+use windlass_shm::{Section, Tails};
+use windlass_stats::Drop;
+
+/// How much one visit may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    /// Frames, at most [`windlass_frame::BURST`].
+    pub frames: usize,
+    /// The burst ends with the frame that reaches this number of bytes.
+    pub bytes: usize,
+}
+
+impl Limit {
+    /// A full burst.
+    pub const FULL: Limit = Limit {
+        frames: windlass_frame::BURST,
+        bytes: windlass_frame::BURST_BYTES,
+    };
+}
+
+/// What is left behind in the ring after a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum More {
+    /// Nothing was left when we looked.
+    Drained,
+    /// There was more: the visit ended on its budget.
+    Left,
+    /// The peer is gone or its memory is: the port will give nothing more and should be detached.
+    Dead,
+}
+
+/// Frames that are borrowed from a ring. Must be given back with [`RxPort::release`].
+#[must_use = "a loan is given back with release"]
+#[derive(Debug, Default)]
+pub struct Loan {
+    /// For the port: where its ring stands after the release.
+    pub upto: u64,
+    /// For the port: anything else.
+    pub count: u32,
+}
+
+/// The answer of [`RxPort::arm`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Armed {
+    /// Notifications are on, and nothing had arrived after they were.
+    Yes,
+    /// Something arrived meanwhile: the ring stays active.
+    Work,
+    /// Notifications are on, but the peer may have missed it: look once more after so many microseconds.
+    Unsure(u32),
+}
+
+/// The receive half of one ring.
+pub trait RxPort: Send {
+    /// Borrows frames: fills `heads` from index 0 (`heads.n` frames; `from` and `now` were set by
+    /// the worker with [`Heads::clear`]) and `tails` with what lies behind the snapshots. A frame
+    /// with a bad descriptor is returned with length 0 and its verdict already a drop.
+    fn rx_burst<'q>(
+        &mut self,
+        section: &'q Section<'q>,
+        heads: &mut Heads,
+        tails: &mut Tails<'q>,
+        limit: Limit,
+    ) -> (Loan, More);
+
+    /// Gives the burst back to the peer: one index publication.
+    fn release(&mut self, section: &Section<'_>, loan: Loan);
+
+    /// Turns notifications on and looks once more.
+    fn arm(&mut self, section: &Section<'_>) -> Armed;
+
+    /// Turns notifications off, where that costs no system call.
+    fn disarm(&mut self, section: &Section<'_>);
+
+    /// What becomes readable when something arrives. Registered edge-triggered, never read.
+    fn wake(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Whether polling this ring with nothing in it costs only a load (memory rings), or a system
+    /// call (TAP, packet socket).
+    fn polls_memory(&self) -> bool;
+}
+
+/// What a receiver takes as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxCaps {
+    /// Frames whose checksum is still to be completed.
+    pub csum: bool,
+    /// TCP over IPv4, to be segmented.
+    pub tso4: bool,
+    /// TCP over IPv6, to be segmented.
+    pub tso6: bool,
+    /// TCP segmentation with CWR set.
+    pub ecn: bool,
+    /// UDP datagrams, to be cut apart.
+    pub uso: bool,
+}
+
+impl TxCaps {
+    /// Whether a frame with this metadata can be given to the receiver as it is.
+    #[inline(always)]
+    pub fn takes(&self, off: &windlass_frame::Offload) -> bool {
+        use windlass_frame::Gso;
+        (!off.needs_csum() || self.csum)
+            && match off.gso {
+                Gso::None => true,
+                Gso::Tcp4 => self.tso4 && (!off.ecn() || self.ecn),
+                Gso::Tcp6 => self.tso6 && (!off.ecn() || self.ecn),
+                Gso::UdpL4 => self.uso,
+            }
+    }
+}
+
+/// Who transmits.
+#[derive(Clone, Copy, Debug)]
+pub struct Lane {
+    /// The worker's number, from 0: chooses among the receiver's rings.
+    pub worker: u16,
+    /// Workers in all. With one, no ring is shared and no lock taken.
+    pub workers: u16,
+}
+
+/// Why a transmission ended before the end of its burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It did not.
+    Done,
+    /// The next frame does not fit now; it may a little later.
+    Full,
+    /// Another worker holds the ring: spill.
+    Busy,
+    /// Nobody is there.
+    Down,
+}
+
+/// Whether the receiver wants to be notified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kick {
+    /// No: it polls, or was told already.
+    No,
+    /// Yes, by [`TxPort::kick`] at the end of the visit.
+    Now,
+}
+
+/// What became of one transmission.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    /// Picks consumed, from the first: delivered or dropped by the port.
+    pub taken: usize,
+    /// Frames delivered (a GSO frame that was cut counts once).
+    pub frames: u64,
+    /// Bytes of the frames delivered, tags included.
+    pub bytes: u64,
+    /// Frames that software segmentation wrote.
+    pub segments: u64,
+    /// Frames that the port dropped, and why (at most four reasons at a time).
+    pub drops: [(Drop, u32); 4],
+    /// Why it ended.
+    pub stop: Stop,
+    /// Whether to notify.
+    pub kick: Kick,
+}
+
+impl Default for Sent {
+    fn default() -> Self {
+        Sent {
+            taken: 0,
+            frames: 0,
+            bytes: 0,
+            segments: 0,
+            drops: [(Drop::RingFull, 0); 4],
+            stop: Stop::Done,
+            kick: Kick::No,
+        }
+    }
+}
+
+impl Sent {
+    /// Counts one frame dropped by the port.
+    pub fn drop_frame(&mut self, reason: Drop) {
+        for d in &mut self.drops {
+            if d.1 == 0 || d.0 == reason {
+                *d = (reason, d.1 + 1);
+                return;
+            }
+        }
+        if let Some(d) = self.drops.last_mut() {
+            d.1 += 1;
+        }
+    }
+}
+
+/// The transmit half of an attachment: all its rings.
+pub trait TxPort: Send + Sync {
+    /// What the receiver takes as it is: constant during one connection.
+    fn caps(&self) -> TxCaps;
+
+    /// Starts to fetch what the next transmission needs first. Called when the destination is known and before its
+    /// frames are grouped.
+    fn prefetch(&self, _lane: Lane) {}
+
+    /// Sends `picks` in order, up to the first that does not fit; a larger frame is never skipped
+    /// for a smaller one behind it. Publishes once.
+    fn tx_burst(
+        &self,
+        section: &Section<'_>,
+        lane: Lane,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        picks: &[Pick],
+    ) -> Sent;
+
+    /// Notifies the receiver of what was published on this lane's ring. Must not block for longer than the watchdog
+    /// allows.
+    fn kick(&self, lane: Lane);
+}

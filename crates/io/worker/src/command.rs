@@ -1,0 +1,43 @@
+//! What the control thread asks of a worker, through its mailbox.
+
+use std::sync::mpsc::SyncSender;
+
+use windlass_attach::port::RxPort;
+use windlass_bridge::fdb::FdbWriter;
+use windlass_frame::Tick;
+
+use crate::grace::QsbrGrace;
+
+/// Work on a forwarding table, done by its home worker.
+pub(crate) type FdbWork = Box<dyn FnOnce(&mut FdbWriter<QsbrGrace>, Tick) + Send>;
+
+/// A request to a worker.
+pub(crate) enum Command {
+    /// Take a receive half over and poll it.
+    Adopt { port: Box<dyn RxPort>, member: u16 },
+    /// Give the receive halves of a member back.
+    Detach {
+        member: u16,
+        done: SyncSender<Vec<Box<dyn RxPort>>>,
+    },
+    /// Become the home of a bridge's table.
+    Home {
+        bridge: u16,
+        writer: Box<FdbWriter<QsbrGrace>>,
+    },
+    /// Stop being its home.
+    Leave { bridge: u16, done: SyncSender<()> },
+    /// Work on a table.
+    Fdb { bridge: u16, work: FdbWork },
+    /// End.
+    Stop,
+}
+
+/// A port that a worker found dead.
+#[derive(Clone, Copy, Debug)]
+pub struct Condemned {
+    /// Whose it is.
+    pub member: u16,
+    /// What was found.
+    pub reason: &'static str,
+}

@@ -1,0 +1,340 @@
+//! Sending groups of frames to their destinations: first try, retry, spill, notifications.
+//!
+//! # Model
+//! A group is offered once. What the receiver has no room for stays in its list while the other
+//! destinations are served, is tried once more at the end of the visit (a microsecond or more
+//! later, still borrowed), and is then dropped as `ring-full`. Where another worker holds the
+//! ring, the rest is copied to private memory (spilled) and this worker's later frames for that
+//! member go behind it, so that their order is kept.
+//!
+//! # What can be lost and what cannot
+//! Every frame that is offered ends up delivered, dropped under a reason, or held; see
+//! [`windlass_stats`].
+
+use std::collections::VecDeque;
+
+use windlass_attach::port::{Kick, Lane, Sent, Stop};
+use windlass_frame::{BURST, Heads, Pick, Tick, TxId};
+use windlass_shm::{Section, SegStore, Tails};
+use windlass_stats::{Drop, MemberCounters};
+
+use crate::counters::WorkerCounters;
+use crate::group::List;
+use crate::hold::{Held, Pool};
+use crate::topo::{Member, Topo};
+
+/// What a transmission needs to know besides the frames.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    /// Proof that the worker is online.
+    pub section: &'a Section<'a>,
+    /// The topology of this visit.
+    pub topo: &'a Topo,
+    /// Who transmits.
+    pub lane: Lane,
+    /// When.
+    pub now: Tick,
+}
+
+impl Context<'_> {
+    fn counters<'m>(&self, member: &'m Member) -> Option<&'m MemberCounters> {
+        member.counters.get(self.lane.worker as usize).map(|c| &**c)
+    }
+}
+
+/// One member's frames that were spilled by this worker.
+struct Waiting {
+    to: TxId,
+    frames: VecDeque<(Held, bool)>,
+}
+
+/// The transmit side of one worker.
+pub struct Egress {
+    kicks: Vec<TxId>,
+    owed: Vec<(TxId, Tick)>,
+    kicked_at: Vec<Tick>,
+    pool: Pool,
+    waiting: Vec<Waiting>,
+    heads: Box<Heads>,
+    store: SegStore,
+}
+
+impl Egress {
+    /// For destinations below `members`.
+    pub fn new(members: usize) -> Egress {
+        Egress {
+            kicks: Vec::with_capacity(BURST),
+            owed: Vec::new(),
+            kicked_at: vec![Tick(0); members],
+            pool: Pool::default(),
+            waiting: Vec::new(),
+            heads: Heads::boxed(),
+            store: SegStore::default(),
+        }
+    }
+
+    /// Offers frames to a member for the first time. Returns how many were consumed; the rest may
+    /// be offered to [`Egress::retry`].
+    #[inline]
+    pub fn offer(
+        &mut self,
+        cx: &Context<'_>,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        to: TxId,
+        picks: &[Pick],
+    ) -> usize {
+        let Some(member) = cx.topo.member(to.0) else {
+            return picks.len();
+        };
+        let Some(counters) = cx.counters(member) else {
+            return picks.len();
+        };
+        counters.offered.add(picks.len() as u64);
+        if !self.waiting.is_empty() && self.waiting.iter().any(|w| w.to == to) {
+            self.spill(counters, heads, tails, to, picks);
+            return picks.len();
+        }
+        self.send(cx, member, counters, heads, tails, to, picks)
+    }
+
+    /// Tries the rest of a list once more, then drops what still does not fit.
+    #[cold]
+    pub fn retry(&mut self, cx: &Context<'_>, heads: &Heads, tails: &Tails<'_>, list: &List) {
+        let (to, picks) = (list.to, list.picks());
+        let Some(member) = cx.topo.member(to.0) else {
+            return;
+        };
+        let Some(counters) = cx.counters(member) else {
+            return;
+        };
+        let taken = self.send(cx, member, counters, heads, tails, to, picks);
+        counters.drop_frames(Drop::RingFull, (picks.len() - taken) as u64);
+    }
+
+    #[inline]
+    #[allow(clippy::too_many_arguments)]
+    fn send(
+        &mut self,
+        cx: &Context<'_>,
+        member: &Member,
+        counters: &MemberCounters,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        to: TxId,
+        picks: &[Pick],
+    ) -> usize {
+        let Some(tx) = member.tx.as_deref() else {
+            counters.drop_frames(Drop::PeerDown, picks.len() as u64);
+            return picks.len();
+        };
+        let sent = tx.tx_burst(cx.section, cx.lane, heads, tails, picks);
+        count(counters, &sent);
+        if sent.kick == Kick::Now && !self.kicks.contains(&to) {
+            self.kicks.push(to);
+        }
+        let rest = picks.get(sent.taken..).unwrap_or(&[]);
+        match sent.stop {
+            Stop::Done | Stop::Full => sent.taken,
+            Stop::Busy => {
+                self.spill(counters, heads, tails, to, rest);
+                picks.len()
+            }
+            Stop::Down => {
+                counters.drop_frames(Drop::PeerDown, rest.len() as u64);
+                picks.len()
+            }
+        }
+    }
+
+    #[cold]
+    fn spill(
+        &mut self,
+        counters: &MemberCounters,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        to: TxId,
+        picks: &[Pick],
+    ) {
+        for (done, pick) in picks.iter().enumerate() {
+            let Some(held) = self.pool.hold(heads, tails, pick.index()) else {
+                counters.drop_frames(Drop::SpillFull, (picks.len() - done) as u64);
+                return;
+            };
+            counters.held.add(1);
+            counters.spilled.add(1);
+            match self.waiting.iter_mut().find(|w| w.to == to) {
+                Some(w) => w.frames.push_back((held, pick.tagged())),
+                None => {
+                    let mut frames = VecDeque::with_capacity(BURST);
+                    frames.push_back((held, pick.tagged()));
+                    self.waiting.push(Waiting { to, frames });
+                }
+            }
+        }
+    }
+
+    /// Frames that wait.
+    pub fn waiting_frames(&self) -> usize {
+        self.waiting.iter().map(|w| w.frames.len()).sum()
+    }
+
+    /// Whether frames wait that [`Egress::drain`] should be called for.
+    #[inline(always)]
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Sends what was spilled, one burst for each member.
+    #[cold]
+    pub fn drain(&mut self, cx: &Context<'_>) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain_mut(|w| {
+            self.drain_one(cx, w);
+            !w.frames.is_empty()
+        });
+        self.waiting = waiting;
+    }
+
+    fn drain_one(&mut self, cx: &Context<'_>, w: &mut Waiting) {
+        let member = cx.topo.member(w.to.0);
+        let counters = member.and_then(|m| cx.counters(m));
+        let tx = member.and_then(|m| m.tx.as_deref());
+        let (taken, gone) = match (tx, counters) {
+            (Some(tx), Some(counters)) => {
+                self.heads.clear(windlass_frame::RxId(0), cx.now);
+                let mut tails = Tails::bind(&mut self.store, cx.section);
+                let mut picks = [Pick::frame(0, false); BURST];
+                let mut n = 0;
+                for (i, (held, tagged)) in w.frames.iter().take(BURST / 4).enumerate() {
+                    self.pool.restore(held, &mut self.heads, &mut tails, i);
+                    picks[i] = Pick::frame(i, *tagged);
+                    n = i + 1;
+                }
+                let sent = tx.tx_burst(cx.section, cx.lane, &self.heads, &tails, &picks[..n]);
+                count(counters, &sent);
+                if sent.kick == Kick::Now && !self.kicks.contains(&w.to) {
+                    self.kicks.push(w.to);
+                }
+                match sent.stop {
+                    Stop::Done | Stop::Busy => (sent.taken, None),
+                    Stop::Full => (n, Some((Drop::RingFull, n - sent.taken))),
+                    Stop::Down => (
+                        w.frames.len(),
+                        Some((Drop::PeerDown, w.frames.len() - sent.taken)),
+                    ),
+                }
+            }
+            (None, Some(_)) => (w.frames.len(), Some((Drop::PeerDown, w.frames.len()))),
+            (_, None) => (w.frames.len(), None),
+        };
+        for (held, _) in w.frames.drain(..taken) {
+            self.pool.free(held);
+            if let Some(c) = counters {
+                c.held.add(u64::MAX);
+            }
+        }
+        if let (Some(c), Some((reason, n))) = (counters, gone) {
+            c.drop_frames(reason, n as u64);
+        }
+    }
+
+    /// Forgets what waits for a member that is being taken away.
+    pub fn purge(&mut self, to: TxId, counters: Option<&MemberCounters>) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain_mut(|w| {
+            if w.to != to {
+                return true;
+            }
+            for (held, _) in w.frames.drain(..) {
+                self.pool.free(held);
+                if let Some(c) = counters {
+                    c.held.add(u64::MAX);
+                    c.drop_frames(Drop::PeerDown, 1);
+                }
+            }
+            false
+        });
+        self.waiting = waiting;
+    }
+
+    /// Notifies whoever wants it, at most once each: called after the source was given back.
+    #[inline]
+    pub fn kick(&mut self, cx: &Context<'_>, worker: &WorkerCounters) {
+        if self.kicks.is_empty() {
+            return;
+        }
+        let mut kicks = std::mem::take(&mut self.kicks);
+        for to in kicks.drain(..) {
+            self.kick_one(cx, to, worker);
+        }
+        self.kicks = kicks;
+    }
+
+    fn kick_one(&mut self, cx: &Context<'_>, to: TxId, worker: &WorkerCounters) {
+        let Some(member) = cx.topo.member(to.0) else {
+            return;
+        };
+        let Some(tx) = member.tx.as_deref() else {
+            return;
+        };
+        if member.kick_gap_ns != 0 {
+            let Some(last) = self.kicked_at.get_mut(to.0 as usize) else {
+                return;
+            };
+            let due = last.plus(member.kick_gap_ns);
+            if last.0 != 0 && due > cx.now {
+                if !self.owed.iter().any(|o| o.0 == to) {
+                    self.owed.push((to, due));
+                }
+                return;
+            }
+            *last = cx.now;
+        }
+        tx.kick(cx.lane);
+        worker.kicks.add(1);
+        if let Some(c) = cx.counters(member) {
+            c.kicks.add(1);
+        }
+    }
+
+    /// Pays notifications that `intr-rate` put off and that are due.
+    #[inline]
+    pub fn pay(&mut self, cx: &Context<'_>, worker: &WorkerCounters) {
+        if self.owed.is_empty() {
+            return;
+        }
+        let mut owed = std::mem::take(&mut self.owed);
+        owed.retain(|(to, due)| {
+            let pay = *due <= cx.now;
+            if pay {
+                if let Some(last) = self.kicked_at.get_mut(to.0 as usize) {
+                    *last = Tick(0);
+                }
+                self.kick_one(cx, *to, worker);
+            }
+            !pay
+        });
+        owed.append(&mut self.owed);
+        self.owed = owed;
+    }
+
+    /// When the next put-off notification is due.
+    pub fn next_due(&self) -> Option<Tick> {
+        self.owed.iter().map(|o| o.1).min()
+    }
+}
+
+#[inline(always)]
+fn count(counters: &MemberCounters, sent: &Sent) {
+    counters.tx_frames.add(sent.frames);
+    counters.tx_bytes.add(sent.bytes);
+    if sent.segments != 0 {
+        counters.tx_segments.add(sent.segments);
+    }
+    if sent.drops[0].1 != 0 {
+        for (reason, n) in sent.drops {
+            counters.drop_frames(reason, u64::from(n));
+        }
+    }
+}

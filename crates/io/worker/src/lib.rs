@@ -1,0 +1,46 @@
+//! The poll loop: rings, budgets, modes, and bursts through the engines.
+//!
+//! # Purpose
+//! Moves frames. A worker is one thread that owns receive rings and takes bursts from them through
+//! the NIC and bridge engines to their destinations, and sleeps when there is nothing to do.
+//!
+//! # Where it sits
+//! ```text
+//! control thread: Plane --- Topo (published), commands (mailbox) ---> Worker
+//!                                                                       |  RxPort, TxPort
+//!                                                                  io/attach
+//! ```
+//!
+//! # Model
+//! [`plane::Plane`] is what a daemon holds. Each worker runs the loop of `run`; a `visit` is one burst. `ring` has the
+//! modes of a ring, `group` sorts a burst by destination, `egress` sends, `hold` keeps what has to wait, `flood` finishes
+//! large floods.
+//!
+//! # Synchronization
+//! Workers share nothing that they write, but for transmit rings where there are fewer rings than workers (their ports
+//! take leases). The topology is replaced as a whole (QSBR). Counters have one writer each.
+//!
+//! # What can be lost and what cannot
+//! A frame in a peer's ring is not lost when the daemon is killed. What a worker holds privately (a
+//! burst of a copying port, spilled frames, unfinished floods) is bounded and lost.
+//!
+//! # Limits
+//! See the constants of [`hold`], [`group`], [`visit`] and [`flood`].
+#![forbid(unsafe_code)]
+
+mod command;
+mod counters;
+mod egress;
+pub mod flood;
+mod grace;
+pub mod group;
+pub mod hold;
+pub mod plane;
+mod ring;
+mod run;
+mod topo;
+pub mod visit;
+
+pub use command::Condemned;
+pub use counters::WorkerTotals;
+pub use plane::{MemberTuning, Plane, PlaneError, PlaneOptions};

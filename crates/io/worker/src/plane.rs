@@ -1,0 +1,611 @@
+//! The control thread's side: makes topologies, moves ports between itself and the workers.
+//!
+//! # Model
+//! A [`Plane`] is owned by one thread. It keeps a draft of every bridge and member; each call
+//! changes the draft and publishes a new [`Topo`]. Workers pick it up at their next visit.
+//!
+//! | call | what happens before it returns |
+//! | --- | --- |
+//! | [`Plane::attach`] | the topology with the transmit half is published, receive halves are mailed |
+//! | [`Plane::detach`] | no worker has the rings or can send to them any more (a grace period) |
+//! | [`Plane::remove_member`], [`Plane::remove_bridge`] | the same, and the number can be used again |
+//!
+//! # Synchronization
+//! Published pointers and mailboxes only: a worker never waits for this thread. This thread waits for workers at most
+//! [`GRACE_MAX`] at a time; a worker that does not answer within it is reported by [`Plane::stuck`].
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc as std_mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use thiserror::Error;
+use windlass_attach::endpoint::Rings;
+use windlass_attach::port::{Lane, RxPort, TxPort};
+use windlass_bridge::fdb::{Entry, Fdb, FdbCounts, FdbWriter, Limits};
+use windlass_bridge::forward::{Bridge, BridgeConf};
+use windlass_bridge::member::MemberConf;
+use windlass_frame::{Tick, TxId};
+use windlass_stats::{MemberCounters, MemberTotals, Padded};
+use windlass_sync::qsbr::{Domain, Limbo, Published};
+use windlass_sync::tsc::{self, Clock};
+use windlass_sync::{mpsc, spsc};
+
+use crate::command::{Command, Condemned};
+use crate::counters::{WorkerCounters, WorkerTotals};
+use crate::grace::QsbrGrace;
+use crate::run::{Seat, Shared, Worker};
+use crate::topo::{Member, Topo};
+
+/// How long this thread waits for the workers at a time.
+pub const GRACE_MAX: Duration = Duration::from_secs(5);
+/// Commands in a worker's mailbox at most.
+const MAILBOX: usize = 1024;
+/// Sightings between two workers at most; a full queue loses sightings, never frames.
+const POSTS: usize = 4096;
+
+/// What cannot be done.
+#[derive(Debug, Error)]
+pub enum PlaneError {
+    /// The kernel refused something at the start.
+    #[error("start of worker {worker}: {errno}")]
+    Start {
+        /// Which worker.
+        worker: usize,
+        /// Why.
+        errno: rustix::io::Errno,
+    },
+    /// All numbers are taken.
+    #[error("no more than {0} members on this daemon")]
+    TooManyMembers(usize),
+    /// There is no such bridge.
+    #[error("no bridge with number {0}")]
+    NoBridge(u16),
+    /// There is no such member.
+    #[error("no member with number {0}")]
+    NoMember(u16),
+    /// A worker does not answer.
+    #[error("a worker did not reach a quiescent point within {} s", GRACE_MAX.as_secs())]
+    Stuck,
+}
+
+/// How to run.
+#[derive(Clone, Debug)]
+pub struct PlaneOptions {
+    /// One worker each; pinned to the CPU where one is given.
+    pub workers: Vec<Option<usize>>,
+    /// Members in all.
+    pub members_max: usize,
+}
+
+/// What a member is besides its place on the bridge.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemberTuning {
+    /// The least time between two notifications of the member, in nanoseconds; 0 is no limit.
+    pub kick_gap_ns: u64,
+    /// Polling before sleep, in nanoseconds: memory rings, others.
+    pub spin_ns: (u64, u64),
+}
+
+struct DraftMember {
+    bridge: u16,
+    conf: MemberConf,
+    tuning: MemberTuning,
+    tx: Option<Arc<dyn TxPort>>,
+    counters: Arc<[Padded<MemberCounters>]>,
+}
+
+/// What a bridge is besides its table and its members.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BridgeTuning {
+    /// Members are confined to their VLANs.
+    pub filtering: bool,
+    /// The bridge's own address as the low 48 bits of a little-endian load; 0: none.
+    pub mac: u64,
+}
+
+struct DraftBridge {
+    tuning: BridgeTuning,
+    fdb: Arc<Fdb>,
+}
+
+struct Hand {
+    mailbox: mpsc::Queue<Command>,
+    mail: Arc<OwnedFd>,
+    flag: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Hand {
+    fn send(&self, command: Command) -> Result<(), PlaneError> {
+        let mut command = command;
+        for _ in 0..5000 {
+            match self.mailbox.push(command) {
+                Ok(()) => {
+                    self.flag.store(true, Ordering::Release);
+                    let _ = windlass_sys::eventfd::signal(self.mail.as_fd());
+                    return Ok(());
+                }
+                Err(back) => command = back,
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Err(PlaneError::Stuck)
+    }
+}
+
+/// The workers and what they forward.
+pub struct Plane {
+    shared: Arc<Shared>,
+    hands: Vec<Hand>,
+    members: Vec<Option<DraftMember>>,
+    bridges: Vec<Option<DraftBridge>>,
+    built: Vec<Option<Arc<Bridge>>>,
+    published: Vec<Option<Arc<Member>>>,
+    limbo: Limbo,
+    members_max: usize,
+    condemned: std_mpsc::Receiver<Condemned>,
+    next_home: usize,
+}
+
+impl Plane {
+    /// Starts the workers.
+    ///
+    /// # Errors
+    /// [`PlaneError::Start`] when the kernel refuses what a worker needs.
+    pub fn start(options: &PlaneOptions) -> Result<Plane, PlaneError> {
+        let n = options.workers.len().max(1);
+        let start = |worker| move |errno| PlaneError::Start { worker, errno };
+        let domain = Domain::new(n);
+        let (condemn, condemned) = std_mpsc::channel();
+        let alarm = Arc::new(windlass_sys::eventfd::create().map_err(start(0))?);
+        let shared = Arc::new(Shared {
+            topo: Published::new(&domain, Box::default()),
+            domain,
+            counters: (0..n)
+                .map(|_| Padded::new(WorkerCounters::default()))
+                .collect(),
+            condemned: condemn,
+            alarm,
+        });
+        let mut posts: Vec<Vec<Option<spsc::Sender<_>>>> = Vec::new();
+        let mut posted: Vec<Vec<spsc::Receiver<_>>> = (0..n).map(|_| Vec::new()).collect();
+        for from in 0..n {
+            let mut row = Vec::new();
+            for (to, inbox) in posted.iter_mut().enumerate() {
+                row.push((from != to).then(|| {
+                    let (send, receive) = spsc::channel(POSTS);
+                    inbox.push(receive);
+                    send
+                }));
+            }
+            posts.push(row);
+        }
+        let mut hands = Vec::new();
+        for (worker, (posts, posted)) in posts.into_iter().zip(posted).enumerate() {
+            let (queue, mailbox) = mpsc::channel(MAILBOX);
+            let mail = Arc::new(windlass_sys::eventfd::create().map_err(start(worker))?);
+            let flag = Arc::new(AtomicBool::new(false));
+            let seat = Seat {
+                lane: Lane {
+                    worker: worker as u16,
+                    workers: n as u16,
+                },
+                shared: shared.clone(),
+                mailbox,
+                mail: mail.clone(),
+                mail_flag: flag.clone(),
+                posts,
+                posted,
+                members_max: options.members_max,
+            };
+            let cpu = options.workers.get(worker).copied().flatten();
+            let thread = spawn(seat, cpu).map_err(start(worker))?;
+            hands.push(Hand {
+                mailbox: queue,
+                mail,
+                flag,
+                thread: Some(thread),
+            });
+        }
+        Ok(Plane {
+            shared,
+            hands,
+            members: Vec::new(),
+            bridges: Vec::new(),
+            built: Vec::new(),
+            published: Vec::new(),
+            limbo: Limbo::default(),
+            members_max: options.members_max,
+            condemned,
+            next_home: 0,
+        })
+    }
+
+    /// Becomes readable when [`Plane::take_condemned`] has something to say.
+    pub fn alarm(&self) -> BorrowedFd<'_> {
+        self.shared.alarm.as_fd()
+    }
+
+    /// Ports that workers found dead since the last call.
+    pub fn take_condemned(&mut self) -> Vec<Condemned> {
+        let _ = windlass_sys::eventfd::drain(self.shared.alarm.as_fd());
+        self.condemned.try_iter().collect()
+    }
+
+    /// Makes a bridge and returns its number.
+    ///
+    /// # Errors
+    /// [`PlaneError::Stuck`] when its home worker does not answer.
+    pub fn add_bridge(&mut self, tuning: BridgeTuning, limits: Limits) -> Result<u16, PlaneError> {
+        let limits = Limits {
+            members: self.members_max as u32,
+            ..limits
+        };
+        let (fdb, writer) = Fdb::new(limits, QsbrGrace::new(self.shared.domain.clone()));
+        windlass_shm::advise_huge(fdb.memory());
+        let index = vacant(&mut self.bridges);
+        self.home(index).send(Command::Home {
+            bridge: index,
+            writer: Box::new(writer),
+        })?;
+        self.bridges[index as usize] = Some(DraftBridge { tuning, fdb });
+        self.publish();
+        Ok(index)
+    }
+
+    /// Gives a bridge a new, empty table: for another size, or when the VLANs of its keys mean something else.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoBridge`], [`PlaneError::Stuck`].
+    pub fn replace_table(&mut self, bridge: u16, limits: Limits) -> Result<(), PlaneError> {
+        self.draft_bridge(bridge)?;
+        let limits = Limits {
+            members: self.members_max as u32,
+            ..limits
+        };
+        let (fdb, writer) = Fdb::new(limits, QsbrGrace::new(self.shared.domain.clone()));
+        windlass_shm::advise_huge(fdb.memory());
+        let (done, wait) = std_mpsc::sync_channel(1);
+        self.home(bridge).send(Command::Leave { bridge, done })?;
+        wait.recv_timeout(GRACE_MAX)
+            .map_err(|_| PlaneError::Stuck)?;
+        self.home(bridge).send(Command::Home {
+            bridge,
+            writer: Box::new(writer),
+        })?;
+        self.draft_bridge(bridge)?.fdb = fdb;
+        self.publish();
+        Ok(())
+    }
+
+    fn home(&self, bridge: u16) -> &Hand {
+        &self.hands[bridge as usize % self.hands.len()]
+    }
+
+    /// Changes a bridge.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoBridge`].
+    pub fn set_bridge(&mut self, bridge: u16, tuning: BridgeTuning) -> Result<(), PlaneError> {
+        self.draft_bridge(bridge)?.tuning = tuning;
+        self.publish();
+        Ok(())
+    }
+
+    /// Removes a bridge that has no members.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoBridge`], [`PlaneError::Stuck`].
+    pub fn remove_bridge(&mut self, bridge: u16) -> Result<(), PlaneError> {
+        self.draft_bridge(bridge)?;
+        self.bridges[bridge as usize] = None;
+        self.publish();
+        self.grace()?;
+        let (done, wait) = std_mpsc::sync_channel(1);
+        self.home(bridge).send(Command::Leave { bridge, done })?;
+        wait.recv_timeout(GRACE_MAX).map_err(|_| PlaneError::Stuck)
+    }
+
+    /// Adds a member, with nobody connected yet, and returns its number (`conf.id` is ignored).
+    ///
+    /// # Errors
+    /// [`PlaneError::NoBridge`], [`PlaneError::TooManyMembers`].
+    pub fn add_member(
+        &mut self,
+        bridge: u16,
+        conf: MemberConf,
+        tuning: MemberTuning,
+    ) -> Result<u16, PlaneError> {
+        self.draft_bridge(bridge)?;
+        let id = vacant(&mut self.members);
+        if id as usize >= self.members_max {
+            return Err(PlaneError::TooManyMembers(self.members_max));
+        }
+        let counters = (0..self.hands.len())
+            .map(|_| Padded::new(MemberCounters::zero()))
+            .collect();
+        self.members[id as usize] = Some(DraftMember {
+            bridge,
+            conf,
+            tuning,
+            tx: None,
+            counters,
+        });
+        self.publish();
+        Ok(id)
+    }
+
+    /// Changes a member's place on its bridge. Learned addresses are kept; the caller flushes them
+    /// where the change makes them wrong.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoMember`].
+    pub fn set_member(
+        &mut self,
+        id: u16,
+        conf: MemberConf,
+        tuning: MemberTuning,
+    ) -> Result<(), PlaneError> {
+        let member = self.draft_member(id)?;
+        (member.conf, member.tuning) = (conf, tuning);
+        self.publish();
+        Ok(())
+    }
+
+    /// Removes a member with its rings and learned addresses.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoMember`], [`PlaneError::Stuck`].
+    pub fn remove_member(&mut self, id: u16) -> Result<(), PlaneError> {
+        let bridge = self.draft_member(id)?.bridge;
+        self.detach(id)?;
+        self.members[id as usize] = None;
+        self.publish();
+        self.grace()?;
+        self.fdb(bridge, move |writer, _| writer.flush_member(id, true))
+    }
+
+    /// Gives a member's rings to the workers, round robin by ring.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoMember`], [`PlaneError::Stuck`].
+    pub fn attach(&mut self, id: u16, rings: Rings) -> Result<(), PlaneError> {
+        self.draft_member(id)?.tx = Some(rings.tx);
+        self.publish();
+        let start = if rings.rx.len() > 1 {
+            0
+        } else {
+            self.next_home
+        };
+        self.next_home = self.next_home.wrapping_add(1);
+        for (ring, port) in rings.rx.into_iter().enumerate() {
+            let hand = &self.hands[(start + ring) % self.hands.len()];
+            hand.send(Command::Adopt { port, member: id })?;
+        }
+        Ok(())
+    }
+
+    /// Takes a member's rings from the workers. When it returns, nobody uses them.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoMember`], [`PlaneError::Stuck`].
+    pub fn detach(&mut self, id: u16) -> Result<(), PlaneError> {
+        let member = self.draft_member(id)?;
+        let tx = member.tx.take();
+        self.publish();
+        let mut ports: Vec<Box<dyn RxPort>> = Vec::new();
+        for hand in &self.hands {
+            let (done, wait) = std_mpsc::sync_channel(1);
+            hand.send(Command::Detach { member: id, done })?;
+            ports.extend(
+                wait.recv_timeout(GRACE_MAX)
+                    .map_err(|_| PlaneError::Stuck)?,
+            );
+        }
+        self.grace()?;
+        drop((tx, ports));
+        Ok(())
+    }
+
+    /// Has the table's writer do something, some time soon.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoBridge`], [`PlaneError::Stuck`].
+    pub fn fdb(
+        &self,
+        bridge: u16,
+        work: impl FnOnce(&mut FdbWriter<QsbrGrace>, Tick) + Send + 'static,
+    ) -> Result<(), PlaneError> {
+        self.bridge_of(bridge)?;
+        self.home(bridge).send(Command::Fdb {
+            bridge,
+            work: Box::new(work),
+        })
+    }
+
+    /// Has the table's writer do something, and waits for the answer.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoBridge`], [`PlaneError::Stuck`].
+    pub fn ask_fdb<T: Send + 'static>(
+        &self,
+        bridge: u16,
+        work: impl FnOnce(&mut FdbWriter<QsbrGrace>, Tick) -> T + Send + 'static,
+    ) -> Result<T, PlaneError> {
+        let (done, wait) = std_mpsc::sync_channel(1);
+        self.fdb(bridge, move |writer, now| {
+            let _ = done.send(work(writer, now));
+        })?;
+        wait.recv_timeout(GRACE_MAX).map_err(|_| PlaneError::Stuck)
+    }
+
+    /// The entries of a bridge's table, read beside the workers.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoBridge`].
+    pub fn fdb_entries(&self, bridge: u16) -> Result<Vec<Entry>, PlaneError> {
+        let mut entries = Vec::new();
+        self.bridge_of(bridge)?
+            .fdb
+            .for_each(now(), |entry| entries.push(entry));
+        Ok(entries)
+    }
+
+    /// The table's own counters.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoBridge`].
+    pub fn fdb_counts(&self, bridge: u16) -> Result<FdbCounts, PlaneError> {
+        Ok(self.bridge_of(bridge)?.fdb.counts())
+    }
+
+    /// A member's counters, added up.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoMember`].
+    pub fn totals(&self, id: u16) -> Result<MemberTotals, PlaneError> {
+        let member = self.members.get(id as usize).and_then(Option::as_ref);
+        let mut totals = MemberTotals::default();
+        for block in member.ok_or(PlaneError::NoMember(id))?.counters.iter() {
+            totals.add(block);
+        }
+        Ok(totals)
+    }
+
+    /// Each worker's counters.
+    pub fn workers(&self) -> Vec<WorkerTotals> {
+        self.shared.counters.iter().map(|c| c.totals()).collect()
+    }
+
+    /// The worker that holds a grace period open for longer than `patience`, if one does.
+    pub fn stuck(&self, patience: Duration) -> Option<usize> {
+        let grace = self.shared.domain.start_grace();
+        match grace.wait(&self.shared.domain, patience) {
+            true => None,
+            false => self.shared.domain.laggard(&grace),
+        }
+    }
+
+    fn draft_bridge(&mut self, bridge: u16) -> Result<&mut DraftBridge, PlaneError> {
+        let found = self
+            .bridges
+            .get_mut(bridge as usize)
+            .and_then(Option::as_mut);
+        found.ok_or(PlaneError::NoBridge(bridge))
+    }
+
+    fn bridge_of(&self, bridge: u16) -> Result<&DraftBridge, PlaneError> {
+        let found = self.bridges.get(bridge as usize).and_then(Option::as_ref);
+        found.ok_or(PlaneError::NoBridge(bridge))
+    }
+
+    fn draft_member(&mut self, id: u16) -> Result<&mut DraftMember, PlaneError> {
+        let found = self.members.get_mut(id as usize).and_then(Option::as_mut);
+        found.ok_or(PlaneError::NoMember(id))
+    }
+
+    fn grace(&mut self) -> Result<(), PlaneError> {
+        if !self.shared.domain.synchronize(GRACE_MAX) {
+            return Err(PlaneError::Stuck);
+        }
+        self.limbo.reclaim(&self.shared.domain);
+        Ok(())
+    }
+
+    /// Publishes the draft.
+    fn publish(&mut self) {
+        self.built = self
+            .bridges
+            .iter()
+            .enumerate()
+            .map(|(index, draft)| {
+                let draft = draft.as_ref()?;
+                let members = self.members.iter().enumerate().filter_map(|(id, m)| {
+                    let m = m.as_ref().filter(|m| m.bridge as usize == index)?;
+                    Some(MemberConf {
+                        id: TxId(id as u16),
+                        ..m.conf.clone()
+                    })
+                });
+                Some(Arc::new(Bridge::new(BridgeConf {
+                    fdb: draft.fdb.clone(),
+                    filtering: draft.tuning.filtering,
+                    mac: draft.tuning.mac,
+                    members: members.collect(),
+                })))
+            })
+            .collect();
+        self.published = self
+            .members
+            .iter()
+            .map(|draft| {
+                let m = draft.as_ref()?;
+                Some(Arc::new(Member {
+                    bridge: m.bridge,
+                    tx: m.tx.clone(),
+                    kick_gap_ns: m.tuning.kick_gap_ns,
+                    spin_ns: m.tuning.spin_ns,
+                    counters: m.counters.clone(),
+                }))
+            })
+            .collect();
+        let topo = Topo {
+            members: self.published.clone(),
+            bridges: self.built.clone(),
+        };
+        self.limbo.add(self.shared.topo.publish(Box::new(topo)));
+        self.limbo.reclaim(&self.shared.domain);
+    }
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        for hand in &self.hands {
+            let _ = hand.send(Command::Stop);
+        }
+        for hand in &mut self.hands {
+            if let Some(thread) = hand.thread.take() {
+                let _ = thread.join();
+            }
+        }
+        self.limbo.reclaim(&self.shared.domain);
+    }
+}
+
+/// The present on the workers' clock.
+pub fn now() -> Tick {
+    Tick(Clock::get().ns(tsc::now()))
+}
+
+/// The first free number, made room for.
+fn vacant<T>(slots: &mut Vec<Option<T>>) -> u16 {
+    let free = slots.iter().position(Option::is_none);
+    free.unwrap_or_else(|| {
+        slots.push(None);
+        slots.len() - 1
+    }) as u16
+}
+
+/// Starts a worker's thread and waits until the worker has what it needs.
+fn spawn(seat: Seat, cpu: Option<usize>) -> Result<JoinHandle<()>, rustix::io::Errno> {
+    let name = format!("worker-{}", seat.lane.worker);
+    let (ready, started) = std_mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new().name(name).spawn(move || {
+        let pinned = cpu.map_or(Ok(()), windlass_sys::affinity::pin_thread);
+        match pinned.and_then(|()| Worker::new(seat)) {
+            Ok(worker) => {
+                let _ = ready.send(Ok(()));
+                worker.run();
+            }
+            Err(errno) => {
+                let _ = ready.send(Err(errno));
+            }
+        }
+    });
+    let again = rustix::io::Errno::AGAIN;
+    let thread = thread.map_err(|e| rustix::io::Errno::from_io_error(&e).unwrap_or(again))?;
+    started.recv().unwrap_or(Err(again)).map(|()| thread)
+}

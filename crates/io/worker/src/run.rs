@@ -1,0 +1,513 @@
+//! The loop of one worker.
+//!
+//! # Model
+//! ```text
+//!        +--> visits: round robin over the run list, one burst each -----+
+//!        |                                                               |
+//!        |    every 64 visits or 20 us: events, mailbox, timers,         |
+//!        +--- quiescent point <------------------------------------------+
+//!        |
+//!        +--- run list empty: offline, epoll_wait(next timer), online
+//! ```
+//! The worker sleeps only when every ring is armed, no frame is spilled, no flood is unfinished, and no notification is
+//! owed before the time at which it wakes by itself.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use windlass_attach::port::{Armed, Lane, More};
+use windlass_bridge::fdb::{FdbWriter, Sighting};
+use windlass_frame::{Tick, TxId};
+use windlass_stats::Padded;
+use windlass_sync::qsbr::{self, Published};
+use windlass_sync::tsc::{self, Clock};
+use windlass_sync::{mpsc, pause, spsc};
+use windlass_sys::epoll::{Epoll, Events, Interest};
+
+use crate::command::{Command, Condemned};
+use crate::counters::WorkerCounters;
+use crate::egress::{Context, Egress};
+use crate::flood::Floods;
+use crate::grace::QsbrGrace;
+use crate::ring::{Rings, RxRing, State};
+use crate::topo::Topo;
+use crate::visit::Scratch;
+
+/// Visits between two looks at events, mailbox and timers.
+const VISITS: usize = 64;
+/// Time between two such looks.
+const ROUND_NS: u64 = 20_000;
+/// The pause after a round in which every ring was empty: a poll takes the peer's index line away from it.
+const EMPTY_PAUSES: usize = 2;
+/// An unsure ring is looked at again after this long asleep.
+const UNSURE_SLEEP: Duration = Duration::from_millis(1);
+/// The time between two sweeps of the tables that live here, while there are any.
+const SWEEP_NS: u64 = 1_000_000_000;
+/// Token of the mailbox's descriptor; rings have tokens with a generation above 0.
+const MAILBOX: u64 = 0;
+
+/// What a worker shares with the control thread.
+pub(crate) struct Shared {
+    pub(crate) topo: Published<Topo>,
+    pub(crate) domain: qsbr::Domain,
+    pub(crate) counters: Box<[Padded<WorkerCounters>]>,
+    pub(crate) condemned: std::sync::mpsc::Sender<Condemned>,
+    /// Wakes whoever reads `condemned`.
+    pub(crate) alarm: Arc<OwnedFd>,
+}
+
+/// A worker's end of the wiring.
+pub(crate) struct Seat {
+    pub(crate) lane: Lane,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) mailbox: mpsc::Receiver<Command>,
+    pub(crate) mail: Arc<OwnedFd>,
+    pub(crate) mail_flag: Arc<AtomicBool>,
+    /// To the home workers of bridges, by worker; none for itself.
+    pub(crate) posts: Vec<Option<spsc::Sender<(u16, Sighting)>>>,
+    /// From the other workers.
+    pub(crate) posted: Vec<spsc::Receiver<(u16, Sighting)>>,
+    pub(crate) members_max: usize,
+}
+
+/// One worker.
+pub(crate) struct Worker {
+    pub(crate) lane: Lane,
+    shared: Arc<Shared>,
+    qsbr: qsbr::Worker,
+    clock: Clock,
+    epoll: Epoll,
+    events: Events,
+    mailbox: mpsc::Receiver<Command>,
+    mail: Arc<OwnedFd>,
+    mail_flag: Arc<AtomicBool>,
+    rings: Rings,
+    run: VecDeque<u64>,
+    unsure: Vec<u64>,
+    armed: usize,
+    scratch: Scratch,
+    egress: Egress,
+    floods: Floods,
+    homes: Vec<(u16, FdbWriter<QsbrGrace>)>,
+    swept: Tick,
+    posts: Vec<Option<spsc::Sender<(u16, Sighting)>>>,
+    posted: Vec<spsc::Receiver<(u16, Sighting)>>,
+    stop: bool,
+}
+
+/// What a visit says about what to do with its ring.
+enum Next {
+    Again,
+    Rest,
+    Bury,
+}
+
+impl Worker {
+    pub(crate) fn new(seat: Seat) -> Result<Worker, rustix::io::Errno> {
+        let epoll = Epoll::create()?;
+        epoll.add(seat.mail.as_fd(), MAILBOX, Interest::READABLE_EDGE)?;
+        Ok(Worker {
+            lane: seat.lane,
+            qsbr: seat.shared.domain.register(),
+            shared: seat.shared,
+            clock: Clock::get(),
+            epoll,
+            events: Events::default(),
+            mailbox: seat.mailbox,
+            mail: seat.mail,
+            mail_flag: seat.mail_flag,
+            rings: Rings::default(),
+            run: VecDeque::new(),
+            unsure: Vec::new(),
+            armed: 0,
+            scratch: Scratch::new(seat.members_max),
+            egress: Egress::new(seat.members_max),
+            floods: Floods::default(),
+            homes: Vec::new(),
+            swept: Tick(0),
+            posts: seat.posts,
+            posted: seat.posted,
+            stop: false,
+        })
+    }
+
+    fn now(&self) -> Tick {
+        Tick(self.clock.ns(tsc::now()))
+    }
+
+    /// Runs until told to stop.
+    pub(crate) fn run(mut self) {
+        while !self.stop {
+            self.counters().rounds.add(1);
+            self.visits();
+            self.household();
+            if !self.stop
+                && self.run.is_empty()
+                && !self.egress.has_waiting()
+                && self.floods.is_empty()
+            {
+                self.sleep();
+            }
+        }
+        self.qsbr.offline();
+    }
+
+    fn counters(&self) -> &WorkerCounters {
+        &self.shared.counters[self.lane.worker as usize]
+    }
+
+    /// Polls the rings of the run list, round robin, up to the bounds of a round. The time-stamp
+    /// counter is read once a visit: the end of one is the start of the next.
+    fn visits(&mut self) {
+        let begin = tsc::now();
+        let limit = self.clock.cycles(ROUND_NS);
+        let (mut start, mut empty) = (begin, 0);
+        for _ in 0..VISITS {
+            let Some(token) = self.run.pop_front() else {
+                return;
+            };
+            let Some((next, moved)) = self.visit(token, start) else {
+                continue;
+            };
+            match next {
+                Next::Again => self.run.push_back(token),
+                Next::Rest => self.arm(token),
+                Next::Bury => self.bury(token),
+            }
+            empty = if moved { 0 } else { empty + 1 };
+            if empty > self.run.len() {
+                (0..EMPTY_PAUSES).for_each(|_| pause());
+                empty = 0;
+                if self.mail_flag.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+            let end = tsc::now();
+            if moved {
+                self.counters().busy_cycles.add(end.wrapping_sub(start));
+            }
+            start = end;
+            if end.wrapping_sub(begin) > limit {
+                return;
+            }
+        }
+    }
+
+    /// One burst from one ring: what to do with the ring, and whether frames moved. None if it is gone.
+    fn visit(&mut self, token: u64, start: u64) -> Option<(Next, bool)> {
+        let ring = self.rings.get_mut(token)?;
+        let now = Tick(self.clock.ns(start));
+        let section = self.qsbr.section();
+        let cx = Context {
+            section: &section,
+            topo: self.shared.topo.load(&section),
+            lane: self.lane,
+            now,
+        };
+        let counters = &self.shared.counters[self.lane.worker as usize];
+        let (n, more) = self
+            .scratch
+            .visit(&cx, ring, &mut self.egress, &mut self.floods, counters);
+        let spin = cx
+            .topo
+            .member(ring.member)
+            .map_or(0, |m| match ring.port.polls_memory() {
+                true => m.spin_ns.0,
+                false => m.spin_ns.1,
+            });
+        let next = decide(ring, n, more, now, spin);
+        if n > 0 {
+            self.report();
+        }
+        self.qsbr.quiesce();
+        Some((next, n > 0))
+    }
+
+    /// Hands the sightings of a burst to the table's writer: here, or to its home worker.
+    #[inline]
+    fn report(&mut self) {
+        let lost = self.scratch.sightings.take_lost();
+        if lost == 0 && self.scratch.sightings.posts().is_empty() {
+            return;
+        }
+        let counters = &self.shared.counters[self.lane.worker as usize];
+        counters.sightings_lost.add(lost);
+        let bridge = self.scratch.bridge;
+        let home = usize::from(bridge) % usize::from(self.lane.workers.max(1));
+        for sighting in self.scratch.sightings.posts() {
+            let taken = match self.posts.get_mut(home).and_then(Option::as_mut) {
+                Some(post) => post.push((bridge, *sighting)).is_ok(),
+                None => match self.homes.iter_mut().find(|h| h.0 == bridge) {
+                    Some((_, writer)) => {
+                        writer.learn(*sighting, self.scratch.now);
+                        true
+                    }
+                    None => false,
+                },
+            };
+            match taken {
+                true => counters.sightings.add(1),
+                false => counters.sightings_lost.add(1),
+            }
+        }
+    }
+
+    /// Turns notifications on and takes the ring off the run list, unless something arrived meanwhile.
+    fn arm(&mut self, token: u64) {
+        let now = self.now();
+        let Some(ring) = self.rings.get_mut(token) else {
+            return;
+        };
+        let section = self.qsbr.section();
+        match ring.port.arm(&section) {
+            Armed::Yes => {
+                ring.state = State::Idle;
+                self.armed += 1;
+            }
+            Armed::Work => {
+                ring.port.disarm(&section);
+                ring.state = State::Active;
+                self.run.push_back(token);
+            }
+            Armed::Unsure(us) => {
+                ring.state = State::Unsure(now.plus(u64::from(us) * 1000));
+                self.unsure.push(token);
+                self.armed += 1;
+            }
+        }
+    }
+
+    /// Back into the run list, when its descriptor became readable or its second look is due.
+    fn wake(&mut self, token: u64) {
+        let Some(ring) = self.rings.get_mut(token) else {
+            return;
+        };
+        if matches!(ring.state, State::Idle | State::Unsure(_)) {
+            let section = self.qsbr.section();
+            ring.port.disarm(&section);
+            ring.state = State::Active;
+            self.armed = self.armed.saturating_sub(1);
+            self.run.push_back(token);
+        }
+    }
+
+    fn bury(&mut self, token: u64) {
+        let Some(ring) = self.rings.get_mut(token) else {
+            return;
+        };
+        ring.state = State::Dead;
+        let condemned = Condemned {
+            member: ring.member,
+            reason: "the peer's memory or ring became invalid",
+        };
+        let _ = self.shared.condemned.send(condemned);
+        let _ = windlass_sys::eventfd::signal(self.shared.alarm.as_fd());
+    }
+
+    /// Events, mailbox, timers, spilled frames, unfinished floods; ends at a quiescent point.
+    fn household(&mut self) {
+        if self.armed > 0 || !self.run.is_empty() {
+            let mut events = std::mem::take(&mut self.events);
+            if self.armed > 0 {
+                let _ = self.epoll.wait(&mut events, Some(Duration::ZERO));
+                self.take_events(&events);
+            }
+            self.events = events;
+        }
+        if self.mail_flag.swap(false, Ordering::AcqRel) {
+            self.read_mail();
+        }
+        self.take_posts();
+        let now = self.now();
+        self.second_looks(now);
+        self.sweep(now);
+        let section = self.qsbr.section();
+        let cx = Context {
+            section: &section,
+            topo: self.shared.topo.load(&section),
+            lane: self.lane,
+            now,
+        };
+        let counters = &self.shared.counters[self.lane.worker as usize];
+        if self.egress.has_waiting() {
+            self.egress.drain(&cx);
+        }
+        if !self.floods.is_empty() {
+            self.floods.drain(&cx, &mut self.egress);
+        }
+        let held = (self.egress.waiting_frames() + self.floods.len()) as u64;
+        if held != counters.held.get() {
+            counters.held.add(held.wrapping_sub(counters.held.get()));
+        }
+        self.egress.kick(&cx, counters);
+        self.egress.pay(&cx, counters);
+        self.qsbr.quiesce();
+    }
+
+    fn take_events(&mut self, events: &Events) {
+        for ready in events.iter() {
+            match ready.token {
+                MAILBOX => self.mail_flag.store(true, Ordering::Release),
+                token => self.wake(token),
+            }
+        }
+    }
+
+    fn second_looks(&mut self, now: Tick) {
+        if self.unsure.is_empty() {
+            return;
+        }
+        let due = std::mem::take(&mut self.unsure);
+        for token in due {
+            match self.rings.get_mut(token).map(|r| r.state) {
+                Some(State::Unsure(at)) if at <= now => self.look_again(token),
+                Some(State::Unsure(_)) => self.unsure.push(token),
+                _ => {}
+            }
+        }
+    }
+
+    /// The one second look: armed once more, and believed.
+    fn look_again(&mut self, token: u64) {
+        let Some(ring) = self.rings.get_mut(token) else {
+            return;
+        };
+        let section = self.qsbr.section();
+        ring.state = State::Idle;
+        if ring.port.arm(&section) == Armed::Work {
+            self.wake(token);
+        }
+    }
+
+    fn take_posts(&mut self) {
+        if self.posted.is_empty() {
+            return;
+        }
+        let now = self.now();
+        for post in &mut self.posted {
+            for _ in 0..256 {
+                let Some((bridge, sighting)) = post.pop() else {
+                    break;
+                };
+                if let Some((_, writer)) = self.homes.iter_mut().find(|h| h.0 == bridge) {
+                    writer.learn(sighting, now);
+                }
+            }
+        }
+    }
+
+    fn sweep(&mut self, now: Tick) {
+        if self.homes.is_empty() || now.since(self.swept) < SWEEP_NS {
+            return;
+        }
+        self.swept = now;
+        for (_, writer) in &mut self.homes {
+            writer.sweep_due(now);
+        }
+    }
+
+    fn sleep(&mut self) {
+        let now = self.now();
+        let timeout = match (self.unsure.is_empty(), self.egress.next_due()) {
+            (false, _) => Some(UNSURE_SLEEP),
+            (true, Some(due)) => Some(Duration::from_nanos(due.since(now))),
+            (true, None) => None,
+        };
+        self.qsbr.offline();
+        let mut events = std::mem::take(&mut self.events);
+        let _ = self.epoll.wait(&mut events, timeout);
+        self.qsbr.online();
+        self.counters().sleeps.add(1);
+        self.take_events(&events);
+        self.events = events;
+    }
+
+    fn read_mail(&mut self) {
+        let _ = windlass_sys::eventfd::drain(self.mail.as_fd());
+        while let Some(command) = self.mailbox.pop() {
+            match command {
+                Command::Adopt { port, member } => self.adopt(port, member),
+                Command::Detach { member, done } => {
+                    let rings = self.detach(member);
+                    let _ = done.send(rings);
+                }
+                Command::Home { bridge, writer } => self.homes.push((bridge, *writer)),
+                Command::Leave { bridge, done } => {
+                    self.homes.retain(|h| h.0 != bridge);
+                    let _ = done.send(());
+                }
+                Command::Fdb { bridge, work } => {
+                    let now = self.now();
+                    if let Some((_, writer)) = self.homes.iter_mut().find(|h| h.0 == bridge) {
+                        work(writer, now);
+                    }
+                }
+                Command::Stop => self.stop = true,
+            }
+        }
+    }
+
+    fn adopt(&mut self, port: Box<dyn windlass_attach::port::RxPort>, member: u16) {
+        let token = self.rings.insert(RxRing::adopt(port, member));
+        self.counters().rings.add(1);
+        if let Some(ring) = self.rings.get_mut(token) {
+            if let Some(fd) = ring.port.wake() {
+                let _ = self.epoll.add(fd, token, Interest::READABLE_EDGE);
+            }
+            let section = self.qsbr.section();
+            ring.port.disarm(&section);
+        }
+        self.run.push_back(token);
+    }
+
+    fn detach(&mut self, member: u16) -> Vec<Box<dyn windlass_attach::port::RxPort>> {
+        let rings = self.rings.remove_member(member);
+        self.counters()
+            .rings
+            .add((rings.len() as u64).wrapping_neg());
+        let section = self.qsbr.section();
+        let topo = self.shared.topo.load(&section);
+        let counters = topo
+            .member(member)
+            .and_then(|m| m.counters.get(self.lane.worker as usize));
+        self.egress.purge(TxId(member), counters.map(|c| &**c));
+        for ring in &rings {
+            if matches!(ring.state, State::Idle | State::Unsure(_)) {
+                self.armed = self.armed.saturating_sub(1);
+            }
+            if let Some(fd) = ring.port.wake() {
+                let _ = self.epoll.remove(fd);
+            }
+        }
+        rings.into_iter().map(|r| r.port).collect()
+    }
+}
+
+/// The mode of a ring after a visit.
+#[inline]
+fn decide(ring: &mut RxRing, n: usize, more: More, now: Tick, spin_ns: u64) -> Next {
+    match (more, n) {
+        (More::Dead, _) => return Next::Bury,
+        (More::Left, _) => {
+            ring.note(n, now);
+            ring.state = State::Active;
+            return Next::Again;
+        }
+        (More::Drained, 0) => {}
+        (More::Drained, _) => {
+            ring.note(n, now);
+            if ring.is_busy(now) && spin_ns != 0 {
+                ring.state = State::Warm(now.plus(spin_ns));
+                return Next::Again;
+            }
+            return Next::Rest;
+        }
+    }
+    match ring.state {
+        State::Warm(until) if now < until => Next::Again,
+        _ => Next::Rest,
+    }
+}

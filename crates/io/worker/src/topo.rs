@@ -1,0 +1,45 @@
+//! The topology: an immutable picture of members and bridges that every visit loads once.
+
+use std::sync::Arc;
+
+use windlass_attach::port::TxPort;
+use windlass_bridge::forward::Bridge;
+use windlass_stats::{MemberCounters, Padded};
+
+/// A member of a bridge, as workers see it.
+pub struct Member {
+    /// The bridge's index.
+    pub bridge: u16,
+    /// The transmit half, while somebody is connected.
+    pub tx: Option<Arc<dyn TxPort>>,
+    /// The least time between two notifications of the member, in nanoseconds; 0 is no limit.
+    pub kick_gap_ns: u64,
+    /// The time for which its rings are polled after they were found empty, in nanoseconds; for memory rings and for
+    /// others.
+    pub spin_ns: (u64, u64),
+    /// One block for each worker.
+    pub counters: Arc<[Padded<MemberCounters>]>,
+}
+
+/// All members and bridges by index.
+#[derive(Default)]
+pub struct Topo {
+    /// Members: the index is the `RxId` and the `TxId`.
+    pub members: Vec<Option<Arc<Member>>>,
+    /// Bridges.
+    pub bridges: Vec<Option<Arc<Bridge>>>,
+}
+
+impl Topo {
+    /// The member of an index.
+    #[inline(always)]
+    pub fn member(&self, id: u16) -> Option<&Member> {
+        self.members.get(id as usize)?.as_deref()
+    }
+
+    /// The bridge of an index.
+    #[inline(always)]
+    pub fn bridge(&self, id: u16) -> Option<&Bridge> {
+        self.bridges.get(id as usize)?.as_deref()
+    }
+}

@@ -1,0 +1,322 @@
+//! One visit: a burst from one ring through the engines to its destinations.
+//!
+//! # Life of a frame
+//! ```text
+//! rx_burst: borrowed, its first bytes private        counted: rx_frames, rx_bytes
+//!   nic:    claims checked                            or dropped: bad-offload
+//!   bridge: verdict                                   or dropped under its reason
+//!   group:  into the list of each destination         counted: rx_unicast, or rx_flooded and rx_copies
+//!   egress: offered, sent, tried once more            delivered, dropped, or held
+//! release: the source gets its descriptors back
+//! kick:    each destination that asked is notified, once
+//! ```
+
+use windlass_attach::port::{Limit, More};
+use windlass_bridge::fdb::Sightings;
+use windlass_bridge::flood::FloodSet;
+use windlass_bridge::forward::Bridge;
+use windlass_frame::{BURST, Heads, Pick, RxId, Tick, TxId};
+use windlass_shm::{SegStore, Tails};
+use windlass_stats::{Drop, MemberCounters};
+
+use crate::counters::WorkerCounters;
+use crate::egress::{Context, Egress};
+use crate::flood::{Floods, Rest};
+use crate::group::Groups;
+use crate::ring::RxRing;
+
+/// Every frame of a burst, in order: the picks of a burst with one destination.
+static ALL: [[Pick; BURST]; 2] = {
+    let mut all = [[Pick::frame(0, false); BURST]; 2];
+    let mut i = 0;
+    while i < BURST {
+        all[0][i] = Pick::frame(i, false);
+        all[1][i] = Pick::frame(i, true);
+        i += 1;
+    }
+    all
+};
+
+/// Copies that one visit may make of flooded frames; what is left is a flood job.
+pub const COPIES_MAX: usize = 512;
+
+/// A worker's private memory for one visit.
+pub(crate) struct Scratch {
+    heads: Box<Heads>,
+    store: SegStore,
+    groups: Groups,
+    /// What the burst at hand saw.
+    pub(crate) sightings: Sightings,
+    /// The bridge of the burst at hand.
+    pub(crate) bridge: u16,
+    /// The time of the burst at hand.
+    pub(crate) now: Tick,
+}
+
+impl Scratch {
+    pub(crate) fn new(members: usize) -> Scratch {
+        Scratch {
+            heads: Heads::boxed(),
+            store: SegStore::default(),
+            groups: Groups::new(members),
+            sightings: Sightings::new(),
+            bridge: 0,
+            now: Tick(0),
+        }
+    }
+
+    /// One burst. Returns the frames taken from the ring, and what is left in it.
+    #[inline]
+    pub(crate) fn visit(
+        &mut self,
+        cx: &Context<'_>,
+        ring: &mut RxRing,
+        egress: &mut Egress,
+        floods: &mut Floods,
+        worker: &WorkerCounters,
+    ) -> (usize, More) {
+        let heads = &mut *self.heads;
+        heads.clear(RxId(ring.member), cx.now);
+        let mut tails = Tails::bind(&mut self.store, cx.section);
+        let (loan, more) = ring
+            .port
+            .rx_burst(cx.section, heads, &mut tails, Limit::FULL);
+        let n = heads.n.min(BURST);
+        if n == 0 {
+            ring.port.release(cx.section, loan);
+            worker.visits_empty.add(1);
+            return (0, more);
+        }
+        let member = cx.topo.member(ring.member);
+        let counters = member.and_then(|m| m.counters.get(cx.lane.worker as usize));
+        let bridge = member.and_then(|m| Some((m.bridge, cx.topo.bridge(m.bridge)?)));
+        if let (Some(counters), Some((index, bridge))) = (counters, bridge) {
+            self.bridge = index;
+            self.now = cx.now;
+            windlass_nic::leave(heads, &mut tails);
+            bridge.forward(heads, &mut ring.ingress, &mut self.sightings);
+            let mut burst = Burst {
+                cx,
+                heads,
+                tails: &tails,
+                counters,
+                bridge,
+                index,
+            };
+            burst.count(n);
+            if !bridge.spans().is_empty() {
+                burst.span(egress);
+            }
+            burst.dispatch(n, &mut self.groups, egress, floods);
+        } else if let Some(counters) = counters {
+            counters.rx_frames.add(n as u64);
+            counters.drop_frames(Drop::NotReady, n as u64);
+        }
+        ring.port.release(cx.section, loan);
+        egress.kick(cx, worker);
+        worker.visits_busy.add(1);
+        worker.frames.add(n as u64);
+        (n, more)
+    }
+}
+
+/// A burst that has its verdicts.
+struct Burst<'a, 'q> {
+    cx: &'a Context<'a>,
+    heads: &'a mut Heads,
+    tails: &'a Tails<'q>,
+    counters: &'a MemberCounters,
+    bridge: &'a Bridge,
+    index: u16,
+}
+
+impl Burst<'_, '_> {
+    fn count(&self, n: usize) {
+        let bytes: u64 = self
+            .heads
+            .meta
+            .iter()
+            .take(n)
+            .map(|m| u64::from(m.len))
+            .sum();
+        self.counters.rx_frames.add(n as u64);
+        self.counters.rx_bytes.add(bytes);
+    }
+
+    /// Sends the burst to where its verdicts say.
+    #[inline]
+    fn dispatch(
+        &mut self,
+        n: usize,
+        groups: &mut Groups,
+        egress: &mut Egress,
+        floods: &mut Floods,
+    ) {
+        let first = self.heads.verdict[0];
+        let same = self.heads.verdict.iter().take(n).all(|v| *v == first);
+        if let (true, Some((to, tagged))) = (same, first.as_to()) {
+            self.counters.rx_unicast.add(n as u64);
+            let picks = &ALL[usize::from(tagged)][..n];
+            let taken = egress.offer(self.cx, self.heads, self.tails, to, picks);
+            if taken < n {
+                self.try_rest(groups, egress, to, picks.get(taken..).unwrap_or(&[]));
+            }
+        } else {
+            self.scatter(n, groups, egress, floods);
+        }
+    }
+
+    #[cold]
+    fn try_rest(&self, groups: &mut Groups, egress: &mut Egress, to: TxId, rest: &[Pick]) {
+        groups.clear();
+        for pick in rest {
+            groups.add(to, *pick);
+        }
+        for list in groups.lists() {
+            egress.retry(self.cx, self.heads, self.tails, list);
+        }
+    }
+
+    fn scatter(&mut self, n: usize, groups: &mut Groups, egress: &mut Egress, floods: &mut Floods) {
+        let (mut unicast, mut flooded, mut local) = (0, 0, 0);
+        let mut copies_left = COPIES_MAX;
+        groups.clear();
+        for i in 0..n {
+            let verdict = self.heads.verdict[i];
+            if let Some((to, tagged)) = verdict.as_to() {
+                unicast += 1;
+                self.add(groups, egress, to, Pick::frame(i, tagged));
+            } else if verdict.as_flood().is_some() {
+                if self.flood(i, groups, egress, floods, &mut copies_left) {
+                    flooded += 1;
+                }
+            } else if verdict.is_local() {
+                local += 1;
+            } else {
+                let reason = verdict.as_drop().unwrap_or(Drop::NotReady);
+                self.counters.drop_frames(reason, 1);
+            }
+        }
+        self.counters.rx_unicast.add(unicast);
+        self.counters.rx_flooded.add(flooded);
+        self.counters.rx_local.add(local);
+        self.flush(groups, egress);
+    }
+
+    fn add(&mut self, groups: &mut Groups, egress: &mut Egress, to: TxId, pick: Pick) {
+        if !groups.add(to, pick) {
+            self.flush(groups, egress);
+            groups.add(to, pick);
+        }
+    }
+
+    /// Sends all lists, then what did not fit once more.
+    fn flush(&mut self, groups: &mut Groups, egress: &mut Egress) {
+        let mut rest = false;
+        for list in groups.lists() {
+            let taken = egress.offer(self.cx, self.heads, self.tails, list.to, list.picks());
+            list.keep_from(taken);
+            rest |= !list.picks().is_empty();
+        }
+        if rest {
+            for list in groups.lists() {
+                if !list.picks().is_empty() {
+                    egress.retry(self.cx, self.heads, self.tails, list);
+                }
+            }
+        }
+        groups.clear();
+    }
+
+    /// Adds frame `i` to the lists of everybody who takes it; what is beyond the visit's copies becomes a
+    /// job. False if it was dropped.
+    fn flood(
+        &mut self,
+        i: usize,
+        groups: &mut Groups,
+        egress: &mut Egress,
+        floods: &mut Floods,
+        copies_left: &mut usize,
+    ) -> bool {
+        let set = self.heads.verdict[i]
+            .as_flood()
+            .and_then(|id| self.bridge.flood(id));
+        let from = self.bridge.flood_from(self.heads.from.0);
+        let mut made = 0;
+        let mut cut = false;
+        for position in 0..set.map_or(0, FloodSet::len) {
+            let Some(to) = set.and_then(|s| s.at(position, from)) else {
+                continue;
+            };
+            if !to.fits(self.heads, i) {
+                cut = true;
+                continue;
+            }
+            if made == *copies_left {
+                let rest = Rest {
+                    bridge: self.index,
+                    from: from.id.0,
+                    position,
+                };
+                if !floods.post(self.heads, self.tails, i, rest) {
+                    if made == 0 {
+                        self.counters.drop_frames(Drop::FloodBacklog, 1);
+                        return false;
+                    }
+                    cut = true;
+                }
+                break;
+            }
+            made += 1;
+            self.add(groups, egress, to.id, Pick::frame(i, to.tagged));
+        }
+        if made == 0 && cut {
+            self.counters.drop_frames(Drop::Mtu, 1);
+            return false;
+        }
+        *copies_left -= made;
+        self.counters.rx_copies.add(made as u64);
+        self.counters.floods_cut.add(u64::from(cut));
+        true
+    }
+
+    /// Gives span members a copy of everything that could be parsed.
+    #[cold]
+    fn span(&mut self, egress: &mut Egress) {
+        let mut picks = [Pick::frame(0, false); BURST];
+        let mut n = 0;
+        for i in 0..self.heads.n.min(BURST) {
+            let malformed = matches!(
+                self.heads.verdict[i].as_drop(),
+                Some(
+                    Drop::Runt
+                        | Drop::Giant
+                        | Drop::BadDescriptor
+                        | Drop::ChainTooLong
+                        | Drop::BadOffload
+                )
+            );
+            if !malformed {
+                picks[n] = Pick::frame(i, self.heads.meta[i].tci != 0);
+                n += 1;
+            }
+        }
+        for span in self.bridge.spans() {
+            let to = *span;
+            let Some(member) = self
+                .cx
+                .topo
+                .member(to.0)
+                .filter(|_| to.0 != self.heads.from.0)
+            else {
+                continue;
+            };
+            let Some(counters) = member.counters.get(self.cx.lane.worker as usize) else {
+                continue;
+            };
+            counters.span_copies.add(n as u64);
+            let taken = egress.offer(self.cx, self.heads, self.tails, to, &picks[..n]);
+            counters.drop_frames(Drop::RingFull, (n - taken) as u64);
+        }
+    }
+}
