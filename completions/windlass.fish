@@ -1,0 +1,542 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_windlass_global_optspecs
+    string join \n j/json p/parsable o/output= H/no-header no-color timeout= socket= h/help V/version
+end
+
+function __fish_windlass_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_windlass_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_windlass_using_subcommand
+    set -l cmd (__fish_windlass_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c windlass -n "__fish_windlass_needs_command" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_needs_command" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_needs_command" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_needs_command" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_needs_command" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_needs_command" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_needs_command" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c windlass -n "__fish_windlass_needs_command" -s V -l version -d 'Print version'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "zone" -d 'Tenants: who may make VNICs, on which bridges, in which network namespace'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "bridge" -d 'Learning switches'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "uplink" -d 'Interfaces of the host that are joined to a bridge'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "vnic" -d 'Virtual NICs'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "fdb" -d 'Forwarding tables of bridges'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "worker" -d 'Threads that move frames'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "stat" -d 'Traffic of uplinks and VNICs'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "apply" -d 'Make the configuration like a document; what it lacks is removed'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "export" -d 'Write the configuration as a document that apply reads'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "monitor" -d 'Write what changes, as it does'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "__complete" -d 'Names of objects, for completions'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "create" -d 'Make a zone'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "delete" -d 'Remove a zone that has no VNICs'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "show" -d 'List zones'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "set" -d 'Change a zone'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "get" -d 'Show what was set on a zone'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "show-props" -d 'List what can be set on a zone'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l owner -d 'User who acts in it: a name or a number' -r -f -a "(__fish_complete_users)"
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l group -d 'Group whose members see it: a name or a number [default: the user\'s]' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l netns -d 'Network namespace in which its TAPs may lie' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l bridge -d 'Bridge on which its owner may make VNICs; may be repeated' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l may-exist -d 'Succeed if it exists already and is as asked'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -l if-exists -d 'Succeed if there is none of this name'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l owner -d 'User who acts in it: a name or a number' -r -f -a "(__fish_complete_users)"
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l group -d 'Group whose members see it: a name or a number' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l netns -d 'Network namespace in which its TAPs may lie' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l bridge -d 'Bridge on which its owner may make VNICs; may be repeated, and replaces the list' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -f -a "create" -d 'Make a bridge'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -f -a "delete" -d 'Remove a bridge that has no members'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -f -a "show" -d 'List bridges, or their statistics'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -f -a "set" -d 'Set properties of a bridge'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -f -a "get" -d 'Show properties of a bridge'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -f -a "show-props" -d 'List what can be set on a bridge'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -f -a "fdb" -d 'Its forwarding table'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l set -d 'Set a property; may be repeated. "show-props" lists them' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l may-exist -d 'Succeed if it exists already and is as asked'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -l if-exists -d 'Succeed if there is none of this name'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s c -l count -d 'Show so many times' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s s -l statistics -d 'Statistics; twice: drops by reason'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -l drops -d 'Drops by reason, as -s -s'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -f -a "show" -d 'List entries'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -f -a "add" -d 'Put in an entry that does not age'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -f -a "delete" -d 'Remove the entry of an address'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -f -a "flush" -d 'Remove learned entries'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "create" -d 'Join an interface of the host to a bridge'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "delete" -d 'Give an interface back to the host'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "show" -d 'List uplinks, or their statistics'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "set" -d 'Change an uplink'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "get" -d 'Show properties of an uplink'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "show-props" -d 'List what can be set on an uplink'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l device -d 'Interface of the host' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l bridge -d 'Bridge that it joins' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l attach -d 'How frames are taken from it' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l vlan -d 'VLAN of untagged frames, 0 to drop them' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l tagged -d 'VLANs with a tag: 10,20-30' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l mtu -d 'Largest packet, in bytes' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l set -d 'Set a property; may be repeated. "show-props" lists them' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l share -d 'Take it although it has addresses or a master'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l may-exist -d 'Succeed if it exists already and is as asked'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -l if-exists -d 'Succeed if there is none of this name'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -l bridge -d 'Only those of this bridge' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s c -l count -d 'Show so many times' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s s -l statistics -d 'Statistics; twice: drops by reason'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -l drops -d 'Drops by reason, as -s -s'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l bridge -d 'Move it to this bridge' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l vlan -d 'VLAN of untagged frames, 0 to drop them' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l tagged -d 'VLANs with a tag: 10,20-30' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l mtu -d 'Largest packet, in bytes' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l set -d 'Set a property; may be repeated. "show-props" lists them' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "create" -d 'Make a VNIC'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "delete" -d 'Remove a VNIC and what it is attached to'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "show" -d 'List VNICs, or their statistics'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "set" -d 'Change a VNIC'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "get" -d 'Show properties of a VNIC'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props" -f -a "show-props" -d 'List what can be set on a VNIC'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l bridge -d 'Bridge that it is a member of' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l attach -d 'Who is on the other side: tap, memif, vhost-user or none' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l mac -d 'Its address [default: a random local one, drawn once and kept]' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l zone -d 'Zone that it belongs to' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l vlan -d 'VLAN of untagged frames, 0 to drop them' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l tagged -d 'VLANs with a tag: 10,20-30' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l mtu -d 'Largest packet, in bytes' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l set -d 'Set a property; may be repeated. "show-props" lists them' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l may-exist -d 'Succeed if it exists already and is as asked'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -l if-exists -d 'Succeed if there is none of this name'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -l bridge -d 'Only those of this bridge' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -l zone -d 'Only those of this zone' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s c -l count -d 'Show so many times' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s s -l statistics -d 'Statistics; twice: drops by reason'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -l drops -d 'Drops by reason, as -s -s'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l bridge -d 'Move it to this bridge' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l attach -d 'Attach it to someone else' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l mac -d 'Give it this address' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l vlan -d 'VLAN of untagged frames, 0 to drop them' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l tagged -d 'VLANs with a tag: 10,20-30' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l mtu -d 'Largest packet, in bytes' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l set -d 'Set a property; may be repeated. "show-props" lists them' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -f -a "show" -d 'List entries'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -f -a "add" -d 'Put in an entry that does not age'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -f -a "delete" -d 'Remove the entry of an address'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -f -a "flush" -d 'Remove learned entries'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l member -d 'Only those of this member' -r
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l vlan -d 'Only those of this VLAN' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l mac -d 'Only this address' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l limit -d 'So many entries of each bridge at most [default: 10000]' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -l vlan -d 'VLAN [default: the member\'s untagged one]' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -l sticky -d 'Sticky instead of static'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -l may-exist -d 'Succeed if it exists already and is as asked'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -l vlan -d 'Only in this VLAN' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -l if-exists -d 'Succeed if there is no such entry'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l member -d 'Only those of this member' -r
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l vlan -d 'Only those of this VLAN' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l mac -d 'Only this address' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -f -a "show" -d 'List workers and what they have done'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s c -l count -d 'Show so many times' -r
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand stat" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
+complete -c windlass -n "__fish_windlass_using_subcommand stat" -s c -l count -d 'Show so many times' -r
+complete -c windlass -n "__fish_windlass_using_subcommand stat" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand stat" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand stat" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand stat" -l drops -d 'Drops by reason'
+complete -c windlass -n "__fish_windlass_using_subcommand stat" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand stat" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand stat" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand stat" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand stat" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand apply" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand apply" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand apply" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand apply" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand apply" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand apply" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand apply" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand apply" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand apply" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand export" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand export" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand export" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand export" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand export" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand export" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand export" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand export" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s c -l count -d 'End after so many events' -r
+complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand monitor" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand monitor" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand monitor" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand __complete" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand __complete" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand __complete" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand __complete" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand __complete" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand __complete" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand __complete" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand __complete" -s h -l help -d 'Print help'
+# Names of live objects.
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -f -a "(windlass __complete zone 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -f -a "(windlass __complete zone 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -f -a "(windlass __complete zone 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -f -a "(windlass __complete zone 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -f -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -f -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -f -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -f -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb; and __fish_seen_subcommand_from show" -f -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb; and __fish_seen_subcommand_from add" -f -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb; and __fish_seen_subcommand_from add" -f -a "(windlass __complete member 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb; and __fish_seen_subcommand_from delete" -f -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb; and __fish_seen_subcommand_from flush" -f -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -f -a "(windlass __complete uplink 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -f -a "(windlass __complete uplink 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -f -a "(windlass __complete uplink 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -f -a "(windlass __complete uplink 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -f -a "(windlass __complete vnic 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -f -a "(windlass __complete vnic 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -f -a "(windlass __complete vnic 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -f -a "(windlass __complete vnic 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -f -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -f -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -f -a "(windlass __complete member 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -f -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -f -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand stat" -f -a "(windlass __complete member 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l bridge -x -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l bridge -x -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb; and __fish_seen_subcommand_from show" -l member -x -a "(windlass __complete member 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb; and __fish_seen_subcommand_from flush" -l member -x -a "(windlass __complete member 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l bridge -x -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -l bridge -x -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l bridge -x -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l bridge -x -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l zone -x -a "(windlass __complete zone 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -l bridge -x -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -l zone -x -a "(windlass __complete zone 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l bridge -x -a "(windlass __complete bridge 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l member -x -a "(windlass __complete member 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l member -x -a "(windlass __complete member 2>/dev/null)"

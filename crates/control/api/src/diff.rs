@@ -1,0 +1,367 @@
+//! From one document to another: the changes, in an order in which each can be made.
+//!
+//! # Model
+//! [`diff`] is pure. The order is: entries, VNICs and uplinks that go; zones and bridges that come or
+//! change; uplinks and VNICs that change, then those that come; entries that come; bridges and zones
+//! that go. So whatever a change refers to is there when it is made, and an address, a socket or a
+//! device is free before it is used again. A VNIC or an uplink whose attachment is another one, or whose
+//! new address another VNIC has until later in the same run, goes and comes again; all else changes in
+//! place, and its interface is never touched.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::attach::Attachment;
+use crate::name::{MacAddr, Name};
+use crate::object::{Bridge, Document, StaticEntry, Uplink, Vnic, Zone};
+
+/// One object of a document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "object", content = "config", rename_all = "lowercase")]
+pub enum Object {
+    /// A zone.
+    Zone(Zone),
+    /// A bridge.
+    Bridge(Bridge),
+    /// An uplink.
+    Uplink(Uplink),
+    /// A VNIC.
+    Vnic(Vnic),
+    /// A static entry of a forwarding table.
+    Fdb(StaticEntry),
+}
+
+impl Object {
+    /// The word for its kind.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Zone(_) => "zone",
+            Self::Bridge(_) => "bridge",
+            Self::Uplink(_) => "uplink",
+            Self::Vnic(_) => "vnic",
+            Self::Fdb(_) => "fdb",
+        }
+    }
+
+    /// Its name; of an entry `BRIDGE.VLAN.MAC`.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Zone(zone) => zone.name.to_string(),
+            Self::Bridge(bridge) => bridge.name.to_string(),
+            Self::Uplink(uplink) => uplink.name.to_string(),
+            Self::Vnic(vnic) => vnic.name.to_string(),
+            Self::Fdb(entry) => format!("{}.{}.{}", entry.bridge, entry.vlan, entry.mac),
+        }
+    }
+}
+
+/// One step from a document to another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "op", rename_all = "lowercase")]
+pub enum Change {
+    /// An object comes.
+    Create {
+        /// What comes.
+        to: Object,
+    },
+    /// An object changes in place.
+    Set {
+        /// As it was.
+        from: Object,
+        /// As it will be.
+        to: Object,
+    },
+    /// An object goes.
+    Delete {
+        /// What goes.
+        from: Object,
+    },
+}
+
+impl Change {
+    /// The change that undoes this one.
+    #[must_use]
+    pub fn inverse(&self) -> Self {
+        match self.clone() {
+            Self::Create { to } => Self::Delete { from: to },
+            Self::Set { from, to } => Self::Set { from: to, to: from },
+            Self::Delete { from } => Self::Create { to: from },
+        }
+    }
+
+    /// Makes the change on a document, whose lists may be out of order afterwards.
+    pub fn apply(&self, document: &mut Document) {
+        if let Self::Delete { from } | Self::Set { from, .. } = self {
+            remove(document, from);
+        }
+        if let Self::Create { to } | Self::Set { to, .. } = self {
+            insert(document, to.clone());
+        }
+    }
+
+    /// The object after the change, or that goes with it.
+    pub fn object(&self) -> &Object {
+        match self {
+            Self::Create { to } | Self::Set { to, .. } => to,
+            Self::Delete { from } => from,
+        }
+    }
+}
+
+impl fmt::Display for Change {
+    /// A line as `diff` has them: `+ vnic v0 ...`, `~ bridge br0 ...`, `- zone a ...`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = match self {
+            Self::Create { .. } => '+',
+            Self::Set { .. } => '~',
+            Self::Delete { .. } => '-',
+        };
+        let object = self.object();
+        write!(f, "{sign} {} {}", object.kind(), object.name())?;
+        match (self, config(object)) {
+            (Self::Set { from, .. }, Some(new)) => {
+                let old = config(from).unwrap_or_default();
+                let keys: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+                for key in keys.into_iter().filter(|&key| old.get(key) != new.get(key)) {
+                    let text = |map: &serde_json::Map<_, serde_json::Value>| {
+                        map.get(key).map_or("-".to_owned(), ToString::to_string)
+                    };
+                    write!(f, " {key}: {} -> {}", text(&old), text(&new))?;
+                }
+                Ok(())
+            }
+            (Self::Create { .. }, Some(new)) => {
+                for (key, value) in new.iter().filter(|(key, _)| *key != "name") {
+                    write!(f, " {key}={value}")?;
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn config(object: &Object) -> Option<serde_json::Map<String, serde_json::Value>> {
+    match serde_json::to_value(object)
+        .ok()?
+        .get_mut("config")
+        .map(serde_json::Value::take)
+    {
+        Some(serde_json::Value::Object(map)) => Some(map),
+        _ => None,
+    }
+}
+
+struct Pairs<'a, T> {
+    gone: Vec<&'a T>,
+    changed: Vec<(&'a T, &'a T)>,
+    come: Vec<&'a T>,
+}
+
+fn pairs<'a, T: PartialEq, K: Ord>(
+    old: &'a [T],
+    new: &'a [T],
+    key: impl Fn(&'a T) -> K,
+) -> Pairs<'a, T> {
+    let mut was: BTreeMap<K, &T> = old.iter().map(|item| (key(item), item)).collect();
+    let mut result = Pairs {
+        gone: Vec::new(),
+        changed: Vec::new(),
+        come: Vec::new(),
+    };
+    let is: BTreeMap<K, &T> = new.iter().map(|item| (key(item), item)).collect();
+    for (key, item) in is {
+        match was.remove(&key) {
+            None => result.come.push(item),
+            Some(before) if before != item => result.changed.push((before, item)),
+            Some(_) => {}
+        }
+    }
+    result.gone = was.into_values().collect();
+    result
+}
+
+/// Whether the peer stays the same: what an attachment may change without being made anew.
+fn same_peer(old: &Attachment, new: &Attachment) -> bool {
+    match (old, new) {
+        (Attachment::Tap(a), Attachment::Tap(b)) => {
+            (&a.name, &a.netns, a.queues) == (&b.name, &b.netns, b.queues)
+        }
+        _ => old == new,
+    }
+}
+
+/// The changes that lead from `old` to `new`; empty if they are equal but for the order of their lists.
+pub fn diff(old: &Document, new: &Document) -> Vec<Change> {
+    let zones = pairs(&old.zones, &new.zones, |zone| &zone.name);
+    let bridges = pairs(&old.bridges, &new.bridges, |bridge| &bridge.name);
+    let mut uplinks = pairs(&old.uplinks, &new.uplinks, |uplink| &uplink.name);
+    let mut vnics = pairs(&old.vnics, &new.vnics, |vnic| &vnic.name);
+    let mut entries = pairs(&old.fdb, &new.fdb, StaticEntry::key);
+
+    replace(&mut uplinks, |old, new| {
+        !same_peer(&old.attach, &new.attach) || old.device != new.device || old.share != new.share
+    });
+    // An address that another VNIC of the bridge has until its own turn comes, in place, is not free.
+    let leaving: BTreeSet<&Name> = vnics.gone.iter().map(|vnic| &vnic.name).collect();
+    let taken: BTreeMap<(&Name, MacAddr), BTreeSet<&Name>> = old
+        .vnics
+        .iter()
+        .filter(|vnic| !leaving.contains(&vnic.name))
+        .filter_map(|vnic| Some(((&vnic.bridge, vnic.mac?), &vnic.name)))
+        .fold(BTreeMap::new(), |mut map, (place, name)| {
+            map.entry(place).or_insert_with(BTreeSet::new).insert(name);
+            map
+        });
+    let taken_by_other = |vnic: &Vnic| {
+        let names = vnic.mac.and_then(|mac| taken.get(&(&vnic.bridge, mac)));
+        names.is_some_and(|names| names.iter().any(|name| **name != vnic.name))
+    };
+    replace(&mut vnics, |old, new| {
+        let moves =
+            old.mac != new.mac || old.bridge != new.bridge || old.properties != new.properties;
+        !same_peer(&old.attach, &new.attach)
+            || old.zone != new.zone
+            || (moves && taken_by_other(new))
+    });
+    // An entry goes with its member, and must come again with it.
+    let moved: BTreeSet<&Name> = (vnics.gone.iter().map(|vnic| &vnic.name))
+        .chain(uplinks.gone.iter().map(|uplink| &uplink.name))
+        .chain(
+            vnics
+                .changed
+                .iter()
+                .filter(|(o, n)| o.bridge != n.bridge)
+                .map(|(o, _)| &o.name),
+        )
+        .chain(
+            uplinks
+                .changed
+                .iter()
+                .filter(|(o, n)| o.bridge != n.bridge)
+                .map(|(o, _)| &o.name),
+        )
+        .collect();
+    replace(&mut entries, |old, new| {
+        old.member != new.member || old.kind != new.kind
+    });
+    for entry in old.fdb.iter().filter(|entry| moved.contains(&entry.member)) {
+        if let Some(same) = new.fdb.iter().find(|other| *other == entry) {
+            entries.gone.push(entry);
+            entries.come.push(same);
+        }
+    }
+
+    let all = All {
+        zones,
+        bridges,
+        uplinks,
+        vnics,
+        entries,
+    };
+    all.in_order()
+}
+
+/// What differs, by kind of object.
+struct All<'a> {
+    zones: Pairs<'a, Zone>,
+    bridges: Pairs<'a, Bridge>,
+    uplinks: Pairs<'a, Uplink>,
+    vnics: Pairs<'a, Vnic>,
+    entries: Pairs<'a, StaticEntry>,
+}
+
+impl All<'_> {
+    fn in_order(&self) -> Vec<Change> {
+        let Self {
+            zones,
+            bridges,
+            uplinks,
+            vnics,
+            entries,
+        } = self;
+        let mut changes = Vec::new();
+        gone(&mut changes, entries, Object::Fdb);
+        gone(&mut changes, vnics, Object::Vnic);
+        gone(&mut changes, uplinks, Object::Uplink);
+        come(&mut changes, bridges, Object::Bridge);
+        set(&mut changes, bridges, Object::Bridge);
+        come(&mut changes, zones, Object::Zone);
+        set(&mut changes, zones, Object::Zone);
+        set(&mut changes, uplinks, Object::Uplink);
+        set(&mut changes, vnics, Object::Vnic);
+        come(&mut changes, uplinks, Object::Uplink);
+        come(&mut changes, vnics, Object::Vnic);
+        come(&mut changes, entries, Object::Fdb);
+        gone(&mut changes, zones, Object::Zone);
+        gone(&mut changes, bridges, Object::Bridge);
+        changes
+    }
+}
+
+fn replace<T>(pairs: &mut Pairs<'_, T>, anew: impl Fn(&T, &T) -> bool) {
+    let (replaced, changed) = pairs
+        .changed
+        .drain(..)
+        .partition(|(old, new)| anew(old, new));
+    pairs.changed = changed;
+    let replaced: Vec<_> = replaced;
+    for (old, new) in replaced {
+        pairs.gone.push(old);
+        pairs.come.push(new);
+    }
+}
+
+fn gone<T: Clone>(changes: &mut Vec<Change>, pairs: &Pairs<'_, T>, object: fn(T) -> Object) {
+    let deletes = pairs.gone.iter().map(|&item| Change::Delete {
+        from: object(item.clone()),
+    });
+    changes.extend(deletes);
+}
+
+fn come<T: Clone>(changes: &mut Vec<Change>, pairs: &Pairs<'_, T>, object: fn(T) -> Object) {
+    changes.extend(pairs.come.iter().map(|&item| Change::Create {
+        to: object(item.clone()),
+    }));
+}
+
+fn set<T: Clone>(changes: &mut Vec<Change>, pairs: &Pairs<'_, T>, object: fn(T) -> Object) {
+    changes.extend(pairs.changed.iter().map(|&(old, new)| Change::Set {
+        from: object(old.clone()),
+        to: object(new.clone()),
+    }));
+}
+
+/// Makes the changes on a document, in their order, and puts it in canonical form.
+pub fn patch(document: &mut Document, changes: &[Change]) {
+    for change in changes {
+        change.apply(document);
+    }
+    document.canonicalize();
+}
+
+fn remove(document: &mut Document, object: &Object) {
+    match object {
+        Object::Zone(zone) => document.zones.retain(|other| other.name != zone.name),
+        Object::Bridge(bridge) => document.bridges.retain(|other| other.name != bridge.name),
+        Object::Uplink(uplink) => document.uplinks.retain(|other| other.name != uplink.name),
+        Object::Vnic(vnic) => document.vnics.retain(|other| other.name != vnic.name),
+        Object::Fdb(entry) => document.fdb.retain(|other| other.key() != entry.key()),
+    }
+}
+
+fn insert(document: &mut Document, object: Object) {
+    match object {
+        Object::Zone(zone) => document.zones.push(zone),
+        Object::Bridge(bridge) => document.bridges.push(bridge),
+        Object::Uplink(uplink) => document.uplinks.push(uplink),
+        Object::Vnic(vnic) => document.vnics.push(vnic),
+        Object::Fdb(entry) => document.fdb.push(entry),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,180 @@
+//! Types of the control API: the JSON that people script against.
+//!
+//! # Purpose
+//! Everything that `windlassd` is asked and answers, and the document that holds the configuration. The
+//! crate does no I/O: the daemon, the client, the command and whoever generates schemas share it.
+//!
+//! # Where it sits
+//! ```text
+//! windlass (command) -> windlass-client --HTTP over a Unix socket--> windlassd
+//!        \_______________________ windlass-api ______________________/
+//! ```
+//!
+//! # Model
+//! - [`Document`] is the configuration: lists of [`Zone`], [`Bridge`], [`Uplink`], [`Vnic`] and
+//!   [`StaticEntry`]. Unknown keys are refused; in canonical form equal configurations have equal texts.
+//! - [`validate`](validate()) says whether its objects fit together; [`diff`](diff()) says which
+//!   [`Change`]s lead from one to another, in an order in which each can be made; [`patch`] makes them.
+//! - [`PROPERTIES`] declares every property of every kind of object, [`DAEMON_OPTIONS`] every option of
+//!   the daemon: once, with type, unit, default, limits and a sentence.
+//! - An attachment is JSON (`{"kind": "tap", ...}`) or the text `tap,netns=a,address=10.0.0.1/24`.
+//! - An error is an [`ErrorBody`] with an [`ErrorCode`], which maps to the command's exit code.
+//!
+//! # Limits
+//! [`ZONES_MAX`](validate::ZONES_MAX), [`BRIDGES_MAX`](validate::BRIDGES_MAX),
+//! [`UPLINKS_MAX`](validate::UPLINKS_MAX), [`VNICS_MAX`](validate::VNICS_MAX),
+//! [`STATIC_ENTRIES_MAX`](validate::STATIC_ENTRIES_MAX); names have at most
+//! [`NAME_BYTES_MAX`](name::NAME_BYTES_MAX) bytes.
+//!
+//! # Failure modes
+//! Text and JSON are foreign input: parsing returns errors that name the offending value, and never
+//! panics.
+//!
+//! # Resources
+//! | path | methods | body | answer |
+//! | --- | --- | --- | --- |
+//! | `/v1/daemon` | GET | | [`DaemonView`] |
+//! | `/v1/zones` | GET, POST | [`Zone`] | list of [`ZoneView`]; [`Applied`] |
+//! | `/v1/zones/NAME` | GET, PUT, PATCH, DELETE | [`Zone`], [`ZonePatch`] | [`ZoneView`]; [`Applied`] |
+//! | `/v1/bridges`, `/v1/bridges/NAME` | the same | [`Bridge`], [`BridgePatch`] | [`BridgeView`]; [`Applied`] |
+//! | `/v1/uplinks`, `/v1/uplinks/NAME` | the same | [`Uplink`], [`UplinkPatch`] | [`UplinkView`]; [`Applied`] |
+//! | `/v1/vnics`, `/v1/vnics/NAME` | the same | [`Vnic`], [`VnicPatch`] | [`VnicView`]; [`Applied`] |
+//! | `/v1/bridges/NAME/fdb` | GET (query [`FdbQuery`]) | | [`FdbPage`] |
+//! | | POST | [`FdbAdd`] | [`Applied`] |
+//! | | DELETE (query [`FdbQuery`]) with `mac` | | [`Applied`]: a static entry, else the learned one |
+//! | `/v1/bridges/NAME/fdb/flush` | POST | [`FdbQuery`] | [`Flushed`]: learned entries only |
+//! | `/v1/document` | GET | | [`Document`]; header `ETag: "REVISION"` |
+//! | | PUT (`?dry_run=true`, header `If-Match`) | [`Document`] | [`Applied`] |
+//! | `/v1/stats` | GET | | [`Stats`] |
+//! | `/v1/workers` | GET | | list of [`WorkerStats`] |
+//! | `/v1/monitor` | GET | | [`MonitorEvent`] in lines, for ever |
+//! | `/v1/openapi.json` | GET | | the description of all this |
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
+pub mod attach;
+pub mod diff;
+pub mod error;
+pub mod name;
+pub mod object;
+pub mod option;
+pub mod property;
+pub mod validate;
+pub mod view;
+pub mod vlan;
+
+pub use attach::{AttachError, Attachment, Memif, Packet, Role, Tap, Unattached, VhostUser};
+pub use diff::{Change, Object, diff, patch};
+pub use error::{Detail, ErrorBody, ErrorCode};
+pub use name::{IfAddr, Ifname, MacAddr, Name, NameError, Netns, SocketPath, ZoneRef};
+pub use object::{
+    Bridge, BridgePatch, DOCUMENT_VERSION, Document, Member, StaticEntry, StaticKind, Uplink,
+    UplinkPatch, Vnic, VnicPatch, Zone, ZonePatch,
+};
+pub use option::{AUTO, DAEMON_OPTIONS, OptionSpec, Value, ValueError, ValueKind};
+pub use property::{
+    BridgeSettings, MemberSettings, PROPERTIES, Properties, PropertyError, PropertyPatch,
+    PropertySpec, Scope, properties, property,
+};
+pub use validate::validate;
+pub use view::{
+    Applied, BridgeStats, BridgeView, Counters, DaemonView, EventKind, FDB_PAGE_DEFAULT, FdbAdd,
+    FdbEntry, FdbKind, FdbPage, FdbQuery, Flushed, MemberStats, MonitorEvent, PeerView, State,
+    Stats, Status, TableStats, UplinkView, VnicView, WorkerStats, ZoneView,
+};
+pub use vlan::VlanSet;
+
+/// The JSON Schema (draft 2020-12) of [`Document`]: what `export` writes and `apply` reads.
+pub fn document_schema() -> serde_json::Value {
+    schemars::schema_for!(Document).to_value()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The schema knows every list of the document and every property, and refuses other keys.
+    #[test]
+    fn the_schema_is_closed() {
+        let schema = document_schema();
+        assert_eq!(schema["additionalProperties"], false);
+        for list in ["zones", "bridges", "uplinks", "vnics", "fdb"] {
+            assert!(schema["properties"][list].is_object(), "{list}");
+        }
+        for row in PROPERTIES {
+            let property = &schema["$defs"]["Properties"]["properties"][row.option.name];
+            assert!(property["description"].is_string(), "{}", row.option.name);
+        }
+    }
+
+    /// What is written reads back as the same; equal documents have equal texts; a key that is not
+    /// known is refused by its name.
+    #[test]
+    fn documents_are_strict_and_stable() {
+        let text = r#"{"version":1,"zones":[{"name":"a","owner_uid":1000,"owner_gid":1000,
+            "netns":"a","bridges":["br0"]}],"bridges":[{"name":"br0","properties":{"ageing":60}}],
+            "vnics":[{"name":"v1","bridge":"br0","zone":"a"},
+                     {"name":"v0","bridge":"br0","attach":{"kind":"tap","netns":"a"}}]}"#;
+        let mut document: Document = serde_json::from_str(text).expect("document");
+        document.complete(&Document::default(), {
+            let mut next = 0;
+            move || {
+                next += 1;
+                MacAddr::local([0, 0, 0, 0, 0, next])
+            }
+        });
+        document.canonicalize();
+        validate(&document).expect("valid");
+        assert_eq!(document.vnics[0].name, "v0");
+        let json = serde_json::to_string_pretty(&document).expect("json");
+        assert_eq!(
+            serde_json::from_str::<Document>(&json).expect("own text"),
+            document
+        );
+        let again = text.replace("\"zone\":", "\"zoen\":");
+        let error = serde_json::from_str::<Document>(&again).expect_err("unknown key");
+        assert!(error.to_string().contains("zoen"), "{error}");
+    }
+
+    /// A VNIC without an address keeps the one it had; the drawn ones differ.
+    #[test]
+    fn addresses_are_drawn_once() {
+        let vnic = |name: &str| Vnic {
+            name: name.parse().expect("name"),
+            zone: ZoneRef::default(),
+            bridge: "br0".parse().expect("name"),
+            mac: None,
+            attach: Attachment::default(),
+            properties: Properties::default(),
+        };
+        let mut old = Document {
+            vnics: vec![vnic("a")],
+            ..Document::default()
+        };
+        old.complete(&Document::default(), || MacAddr([2, 0, 0, 0, 0, 1]));
+        let mut new = Document {
+            vnics: vec![vnic("a"), vnic("b"), vnic("c")],
+            ..Document::default()
+        };
+        let mut draws = [1, 1, 2, 2, 3].into_iter();
+        new.complete(&old, || {
+            MacAddr([2, 0, 0, 0, 0, draws.next().expect("few draws")])
+        });
+        let macs: Vec<_> = new
+            .vnics
+            .iter()
+            .map(|v| v.mac.expect("drawn").0[5])
+            .collect();
+        assert_eq!(macs, [1, 2, 3]);
+    }
+}

@@ -1,0 +1,471 @@
+//! The objects, and the document that holds their configuration.
+
+use std::collections::{HashMap, HashSet};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::attach::{Attachment, Packet};
+use crate::name::{Ifname, MacAddr, Name, Netns, ZoneRef};
+use crate::property::{BridgeSettings, MemberSettings, Properties, PropertyPatch, Scope};
+
+/// The version of [`Document`] that this crate reads and writes.
+pub const DOCUMENT_VERSION: u32 = 1;
+
+/// A tenant: who may make VNICs, on which bridges, in which network namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Zone {
+    /// Its name.
+    pub name: Name,
+    /// User who acts in it.
+    pub owner_uid: u32,
+    /// Group whose members see it.
+    pub owner_gid: u32,
+    /// The namespace in which its TAPs may lie; without it, in none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns: Option<Netns>,
+    /// Bridges on which its owner may make VNICs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bridges: Vec<Name>,
+}
+
+/// A learning switch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Bridge {
+    /// Its name.
+    pub name: Name,
+    /// What was set of its properties.
+    #[serde(default, skip_serializing_if = "Properties::is_empty")]
+    pub properties: Properties,
+}
+
+impl Bridge {
+    /// A bridge of this name with the defaults.
+    pub fn named(name: Name) -> Self {
+        Self {
+            name,
+            properties: Properties::default(),
+        }
+    }
+
+    /// Every property with the value that holds.
+    pub fn settings(&self) -> BridgeSettings {
+        BridgeSettings::of(&self.properties)
+    }
+}
+
+fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
+fn packet() -> Attachment {
+    Attachment::Packet(Packet::default())
+}
+
+/// An existing interface of the host that is joined to a bridge.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Uplink {
+    /// Its name.
+    pub name: Name,
+    /// The interface.
+    pub device: Ifname,
+    /// The bridge that it is a member of.
+    pub bridge: Name,
+    /// How frames are taken from the interface; only `packet` as yet.
+    #[serde(default = "packet")]
+    pub attach: Attachment,
+    /// Take the interface although it has addresses or a master.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub share: bool,
+    /// What was set of its properties.
+    #[serde(default, skip_serializing_if = "Properties::is_empty")]
+    pub properties: Properties,
+}
+
+impl Uplink {
+    /// Every property with the value that holds.
+    pub fn settings(&self) -> MemberSettings {
+        MemberSettings::of(Scope::Uplink, &self.properties)
+    }
+}
+
+/// A virtual NIC: a member of a bridge with an address of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Vnic {
+    /// Its name.
+    pub name: Name,
+    /// The zone that it belongs to.
+    #[serde(default)]
+    pub zone: ZoneRef,
+    /// The bridge that it is a member of.
+    pub bridge: Name,
+    /// Its own address. Without it, that of the VNIC of this name if there is one, else a random local
+    /// one is drawn and kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<MacAddr>,
+    /// Who is on the other side.
+    #[serde(default)]
+    pub attach: Attachment,
+    /// What was set of its properties.
+    #[serde(default, skip_serializing_if = "Properties::is_empty")]
+    pub properties: Properties,
+}
+
+impl Vnic {
+    /// Every property with the value that holds.
+    pub fn settings(&self) -> MemberSettings {
+        MemberSettings::of(Scope::Vnic, &self.properties)
+    }
+}
+
+/// Whether an entry of the forwarding table can move.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum StaticKind {
+    /// Never ages; neither learning nor eviction touches it.
+    #[default]
+    Static,
+    /// As if it had been learned on a sticky member: it does not move, and does not age.
+    Sticky,
+}
+
+/// An address that a person put into a forwarding table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StaticEntry {
+    /// The bridge.
+    pub bridge: Name,
+    /// The VLAN; 0 on a bridge without VLAN filtering. Where it is 0 or missing and the bridge filters,
+    /// the daemon puts the member's untagged VLAN.
+    #[serde(default)]
+    #[schemars(range(max = 4094))]
+    pub vlan: u16,
+    /// The address.
+    pub mac: MacAddr,
+    /// The member that gets its frames.
+    pub member: Name,
+    /// Whether it can move.
+    #[serde(default)]
+    pub kind: StaticKind,
+}
+
+impl StaticEntry {
+    /// What no two entries share.
+    pub fn key(&self) -> (&Name, u16, MacAddr) {
+        (&self.bridge, self.vlan, self.mac)
+    }
+}
+
+/// The whole configuration. In canonical form each list is in order of its names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Document {
+    /// [`DOCUMENT_VERSION`].
+    pub version: u32,
+    /// The zones.
+    #[serde(default)]
+    pub zones: Vec<Zone>,
+    /// The bridges.
+    #[serde(default)]
+    pub bridges: Vec<Bridge>,
+    /// The uplinks.
+    #[serde(default)]
+    pub uplinks: Vec<Uplink>,
+    /// The VNICs.
+    #[serde(default)]
+    pub vnics: Vec<Vnic>,
+    /// Static entries of the forwarding tables.
+    #[serde(default)]
+    pub fdb: Vec<StaticEntry>,
+}
+
+impl Default for Document {
+    fn default() -> Self {
+        Self {
+            version: DOCUMENT_VERSION,
+            zones: Vec::new(),
+            bridges: Vec::new(),
+            uplinks: Vec::new(),
+            vnics: Vec::new(),
+            fdb: Vec::new(),
+        }
+    }
+}
+
+impl Document {
+    /// Puts every list in its order, so that equal configurations have equal texts.
+    pub fn canonicalize(&mut self) {
+        self.zones.sort_by(|a, b| a.name.cmp(&b.name));
+        self.bridges.sort_by(|a, b| a.name.cmp(&b.name));
+        self.uplinks.sort_by(|a, b| a.name.cmp(&b.name));
+        self.vnics.sort_by(|a, b| a.name.cmp(&b.name));
+        self.fdb.sort_by(|a, b| a.key().cmp(&b.key()));
+        for zone in &mut self.zones {
+            zone.bridges.sort();
+            zone.bridges.dedup();
+        }
+    }
+
+    /// Fills in what was left to the daemon: a VNIC without an address gets the one that the VNIC of
+    /// its name has in `old`, else one from `draw`; an entry of a filtering bridge without a VLAN gets
+    /// its member's untagged one. `draw` is called until it gives an address that no VNIC here has, at
+    /// most 64 times a VNIC.
+    pub fn complete(&mut self, old: &Document, mut draw: impl FnMut() -> MacAddr) {
+        let mut used: HashSet<MacAddr> = self
+            .vnics
+            .iter()
+            .chain(&old.vnics)
+            .filter_map(|vnic| vnic.mac)
+            .collect();
+        let kept: HashMap<&Name, Option<MacAddr>> = old
+            .vnics
+            .iter()
+            .map(|vnic| (&vnic.name, vnic.mac))
+            .collect();
+        for vnic in self.vnics.iter_mut().filter(|vnic| vnic.mac.is_none()) {
+            vnic.mac = kept.get(&vnic.name).copied().flatten();
+            if vnic.mac.is_none() {
+                vnic.mac = (0..64).map(|_| draw()).find(|mac| !used.contains(mac));
+            }
+            used.extend(vnic.mac);
+        }
+        self.complete_entries();
+    }
+
+    fn complete_entries(&mut self) {
+        if self.fdb.iter().all(|entry| entry.vlan != 0) {
+            return;
+        }
+        let filtering: HashSet<Name> = self
+            .bridges
+            .iter()
+            .filter(|bridge| bridge.settings().vlan_filtering)
+            .map(|bridge| bridge.name.clone())
+            .collect();
+        let untagged: HashMap<Name, u16> = self
+            .members()
+            .filter_map(|member| Some((member.name().clone(), member.settings().vlan?)))
+            .collect();
+        for entry in self.fdb.iter_mut().filter(|entry| entry.vlan == 0) {
+            if filtering.contains(&entry.bridge) {
+                entry.vlan = untagged.get(&entry.member).copied().unwrap_or(0);
+            }
+        }
+    }
+
+    /// The zone of this name.
+    pub fn zone(&self, name: &str) -> Option<&Zone> {
+        self.zones.iter().find(|zone| zone.name == *name)
+    }
+
+    /// The bridge of this name.
+    pub fn bridge(&self, name: &str) -> Option<&Bridge> {
+        self.bridges.iter().find(|bridge| bridge.name == *name)
+    }
+
+    /// The uplink of this name.
+    pub fn uplink(&self, name: &str) -> Option<&Uplink> {
+        self.uplinks.iter().find(|uplink| uplink.name == *name)
+    }
+
+    /// The VNIC of this name.
+    pub fn vnic(&self, name: &str) -> Option<&Vnic> {
+        self.vnics.iter().find(|vnic| vnic.name == *name)
+    }
+
+    /// The uplink or VNIC of this name: they share one space of names.
+    pub fn member(&self, name: &str) -> Option<Member<'_>> {
+        self.vnic(name)
+            .map(Member::Vnic)
+            .or_else(|| self.uplink(name).map(Member::Uplink))
+    }
+
+    /// All members of bridges.
+    pub fn members(&self) -> impl Iterator<Item = Member<'_>> {
+        self.uplinks
+            .iter()
+            .map(Member::Uplink)
+            .chain(self.vnics.iter().map(Member::Vnic))
+    }
+}
+
+/// An uplink or a VNIC, as a bridge sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Member<'a> {
+    /// An uplink.
+    Uplink(&'a Uplink),
+    /// A VNIC.
+    Vnic(&'a Vnic),
+}
+
+impl<'a> Member<'a> {
+    /// Its name.
+    pub fn name(self) -> &'a Name {
+        match self {
+            Self::Uplink(uplink) => &uplink.name,
+            Self::Vnic(vnic) => &vnic.name,
+        }
+    }
+
+    /// Its bridge.
+    pub fn bridge(self) -> &'a Name {
+        match self {
+            Self::Uplink(uplink) => &uplink.bridge,
+            Self::Vnic(vnic) => &vnic.bridge,
+        }
+    }
+
+    /// Its attachment.
+    pub fn attach(self) -> &'a Attachment {
+        match self {
+            Self::Uplink(uplink) => &uplink.attach,
+            Self::Vnic(vnic) => &vnic.attach,
+        }
+    }
+
+    /// What was set of its properties.
+    pub fn properties(self) -> &'a Properties {
+        match self {
+            Self::Uplink(uplink) => &uplink.properties,
+            Self::Vnic(vnic) => &vnic.properties,
+        }
+    }
+
+    /// Every property with the value that holds.
+    pub fn settings(self) -> MemberSettings {
+        match self {
+            Self::Uplink(uplink) => uplink.settings(),
+            Self::Vnic(vnic) => vnic.settings(),
+        }
+    }
+
+    /// The kind of object.
+    pub fn scope(self) -> Scope {
+        match self {
+            Self::Uplink(_) => Scope::Uplink,
+            Self::Vnic(_) => Scope::Vnic,
+        }
+    }
+}
+
+/// Body of `PATCH /v1/zones/NAME`: what is missing stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ZonePatch {
+    /// New owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_uid: Option<u32>,
+    /// New group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_gid: Option<u32>,
+    /// New namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns: Option<Netns>,
+    /// New list of granted bridges.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridges: Option<Vec<Name>>,
+}
+
+/// Body of `PATCH /v1/bridges/NAME`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BridgePatch {
+    /// Properties to set (a value) or to forget (`null`).
+    #[serde(default, skip_serializing_if = "PropertyPatch::is_empty")]
+    pub properties: PropertyPatch,
+}
+
+/// Body of `PATCH /v1/uplinks/NAME`: what is missing stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UplinkPatch {
+    /// Move it to this bridge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<Name>,
+    /// Properties to set (a value) or to forget (`null`).
+    #[serde(default, skip_serializing_if = "PropertyPatch::is_empty")]
+    pub properties: PropertyPatch,
+}
+
+/// Body of `PATCH /v1/vnics/NAME`: what is missing stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VnicPatch {
+    /// Move it to this bridge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<Name>,
+    /// Give it this address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<MacAddr>,
+    /// Attach it to someone else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attach: Option<Attachment>,
+    /// Properties to set (a value) or to forget (`null`).
+    #[serde(default, skip_serializing_if = "PropertyPatch::is_empty")]
+    pub properties: PropertyPatch,
+}
+
+impl ZonePatch {
+    /// Changes the zone.
+    pub fn apply(self, zone: &mut Zone) {
+        let Self {
+            owner_uid,
+            owner_gid,
+            netns,
+            bridges,
+        } = self;
+        zone.owner_uid = owner_uid.unwrap_or(zone.owner_uid);
+        zone.owner_gid = owner_gid.unwrap_or(zone.owner_gid);
+        if netns.is_some() {
+            zone.netns = netns;
+        }
+        if let Some(bridges) = bridges {
+            zone.bridges = bridges;
+        }
+    }
+}
+
+impl BridgePatch {
+    /// Changes the bridge.
+    pub fn apply(self, bridge: &mut Bridge) {
+        bridge.properties.patch(&self.properties);
+    }
+}
+
+impl UplinkPatch {
+    /// Changes the uplink.
+    pub fn apply(self, uplink: &mut Uplink) {
+        if let Some(bridge) = self.bridge {
+            uplink.bridge = bridge;
+        }
+        uplink.properties.patch(&self.properties);
+    }
+}
+
+impl VnicPatch {
+    /// Changes the VNIC.
+    pub fn apply(self, vnic: &mut Vnic) {
+        let Self {
+            bridge,
+            mac,
+            attach,
+            properties,
+        } = self;
+        if let Some(bridge) = bridge {
+            vnic.bridge = bridge;
+        }
+        if mac.is_some() {
+            vnic.mac = mac;
+        }
+        if let Some(attach) = attach {
+            vnic.attach = attach;
+        }
+        vnic.properties.patch(&properties);
+    }
+}

@@ -1,0 +1,377 @@
+//! How an option is declared, once: its name, type, unit, default, limits and a sentence.
+//!
+//! Two tables are made of these rows: [`PROPERTIES`](crate::PROPERTIES), what can be set on an object,
+//! and [`DAEMON_OPTIONS`], what `windlassd` is told in its TOML file and on its command line.
+//! Validation, `--help`, `show-props` and the documentation are all read from them.
+
+use thiserror::Error;
+
+use crate::vlan::{VlanError, VlanSet};
+
+/// The type of an option's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueKind {
+    /// `on` or `off`; a boolean in JSON and TOML.
+    Flag,
+    /// A whole number between the row's limits; `k`, `M` and `G` may follow it in text.
+    Number,
+    /// A [`VlanSet`]; a string in JSON.
+    Vlans,
+    /// A path of a file or a directory; a string.
+    Path,
+    /// A list of processor cores, "0,2-3"; a string.
+    Cores,
+    /// Free text; a string.
+    Text,
+}
+
+/// One row: everything that is to be known of an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OptionSpec {
+    /// Its name, the same on the command line, in JSON and in TOML.
+    pub name: &'static str,
+    /// The type of its values.
+    pub kind: ValueKind,
+    /// The unit of a number: `s`, `us`, `bytes`, `frames/s`, ...; empty if it has none.
+    pub unit: &'static str,
+    /// The value when none is given, as text. `auto`: the sentence says what is done then.
+    pub default: &'static str,
+    /// Smallest number.
+    pub min: u64,
+    /// Largest number.
+    pub max: u64,
+    /// What it does, in a sentence.
+    pub sentence: &'static str,
+}
+
+/// The text of a default that is not a value.
+pub const AUTO: &str = "auto";
+
+/// A checked value of an option that objects have.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Value {
+    /// Of a [`ValueKind::Flag`].
+    Flag(bool),
+    /// Of a [`ValueKind::Number`].
+    Number(u64),
+    /// Of a [`ValueKind::Vlans`].
+    Vlans(VlanSet),
+    /// Of a [`ValueKind::Path`], [`ValueKind::Cores`] or [`ValueKind::Text`].
+    Text(String),
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Flag(true) => f.pad("on"),
+            Self::Flag(false) => f.pad("off"),
+            Self::Number(number) => f.pad(&number.to_string()),
+            Self::Vlans(vlans) => f.pad(&vlans.to_string()),
+            Self::Text(text) => f.pad(text),
+        }
+    }
+}
+
+/// Why a value is not one of an option's.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ValueError {
+    /// Neither on nor off.
+    #[error("{name} is on or off, not \"{text}\"")]
+    Flag {
+        /// The option.
+        name: &'static str,
+        /// The offending value.
+        text: String,
+    },
+    /// Not a number, or outside the limits.
+    #[error("{name} is a whole number from {min} to {max}{unit}, not \"{text}\"")]
+    Number {
+        /// The option.
+        name: &'static str,
+        /// The offending value.
+        text: String,
+        /// Smallest.
+        min: u64,
+        /// Largest.
+        max: u64,
+        /// A space and the unit, or nothing.
+        unit: String,
+    },
+    /// Not a list of VLANs.
+    #[error("{name}: {error}")]
+    Vlans {
+        /// The option.
+        name: &'static str,
+        /// What is wrong with it.
+        error: VlanError,
+    },
+    /// Not of the JSON type that the option has.
+    #[error("{name} is {expected}, not {found}")]
+    Type {
+        /// The option.
+        name: &'static str,
+        /// The type that it has.
+        expected: &'static str,
+        /// The offending value, as JSON.
+        found: String,
+    },
+}
+
+impl OptionSpec {
+    /// Reads a value as it is typed on the command line.
+    ///
+    /// # Errors
+    /// If the text is not of the option's type, or outside its limits.
+    pub fn parse(&self, text: &str) -> Result<Value, ValueError> {
+        let name = self.name;
+        match self.kind {
+            ValueKind::Flag => match text {
+                "on" | "true" => Ok(Value::Flag(true)),
+                "off" | "false" => Ok(Value::Flag(false)),
+                _ => Err(ValueError::Flag {
+                    name,
+                    text: text.into(),
+                }),
+            },
+            ValueKind::Number => match parse_number(text) {
+                Some(number) => self.number(number),
+                None => Err(self.number_error(text.into())),
+            },
+            ValueKind::Vlans => match text.parse() {
+                Ok(vlans) => Ok(Value::Vlans(vlans)),
+                Err(error) => Err(ValueError::Vlans { name, error }),
+            },
+            ValueKind::Path | ValueKind::Cores | ValueKind::Text => Ok(Value::Text(text.into())),
+        }
+    }
+
+    /// Checks a value as it stands in JSON or TOML: booleans are booleans, numbers are numbers.
+    ///
+    /// # Errors
+    /// If it is of another type, or outside the limits.
+    pub fn check(&self, value: &serde_json::Value) -> Result<Value, ValueError> {
+        use serde_json::Value as Json;
+        let wrong = |expected| ValueError::Type {
+            name: self.name,
+            expected,
+            found: value.to_string().chars().take(64).collect(),
+        };
+        match (self.kind, value) {
+            (ValueKind::Flag, Json::Bool(flag)) => Ok(Value::Flag(*flag)),
+            (ValueKind::Flag, _) => Err(wrong("true or false")),
+            (ValueKind::Number, Json::Number(number)) => match number.as_u64() {
+                Some(number) => self.number(number),
+                None => Err(self.number_error(number.to_string())),
+            },
+            (ValueKind::Number, _) => Err(wrong("a number")),
+            (_, Json::String(text)) => self.parse(text),
+            (_, _) => Err(wrong("a string")),
+        }
+    }
+
+    /// The default as a value; `None` when it is [`AUTO`].
+    pub fn default_value(&self) -> Option<Value> {
+        if self.default == AUTO {
+            None
+        } else {
+            self.parse(self.default).ok()
+        }
+    }
+
+    /// What values there are, for a table: `on,off`, `0-255`, `VLANs`.
+    pub fn possible(&self) -> String {
+        match self.kind {
+            ValueKind::Flag => "on,off".into(),
+            ValueKind::Number => format!("{}-{}", self.min, self.max),
+            ValueKind::Vlans => "list of 1-4094".into(),
+            ValueKind::Path => "path".into(),
+            ValueKind::Cores => "list of cores".into(),
+            ValueKind::Text => "text".into(),
+        }
+    }
+
+    fn number(&self, number: u64) -> Result<Value, ValueError> {
+        if (self.min..=self.max).contains(&number) {
+            Ok(Value::Number(number))
+        } else {
+            Err(self.number_error(number.to_string()))
+        }
+    }
+
+    fn number_error(&self, text: String) -> ValueError {
+        let unit = if self.unit.is_empty() {
+            String::new()
+        } else {
+            format!(" {}", self.unit)
+        };
+        ValueError::Number {
+            name: self.name,
+            text,
+            min: self.min,
+            max: self.max,
+            unit,
+        }
+    }
+}
+
+fn parse_number(text: &str) -> Option<u64> {
+    const SUFFIXES: [(char, u64); 4] = [
+        ('k', 1_000),
+        ('K', 1_000),
+        ('M', 1_000_000),
+        ('G', 1_000_000_000),
+    ];
+    let scaled = SUFFIXES
+        .iter()
+        .find_map(|&(suffix, by)| Some((text.strip_suffix(suffix)?, by)));
+    let (digits, factor) = scaled.unwrap_or((text, 1));
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+const fn row(
+    name: &'static str,
+    kind: ValueKind,
+    unit: &'static str,
+    default: &'static str,
+    limits: (u64, u64),
+    sentence: &'static str,
+) -> OptionSpec {
+    OptionSpec {
+        name,
+        kind,
+        unit,
+        default,
+        min: limits.0,
+        max: limits.1,
+        sentence,
+    }
+}
+
+/// The options of `windlassd`: keys of its TOML file, and where the sentence says so of its command
+/// line.
+pub const DAEMON_OPTIONS: &[OptionSpec] = &[
+    row(
+        "socket",
+        ValueKind::Path,
+        "",
+        AUTO,
+        (0, 0),
+        "Control socket. auto: control.sock in the runtime directory. Also --socket and WINDLASS_SOCKET.",
+    ),
+    row(
+        "state-dir",
+        ValueKind::Path,
+        "",
+        AUTO,
+        (0, 0),
+        "Directory of the stored configuration. auto: /var/lib/windlass for root, else \
+         $XDG_STATE_HOME/windlass or ~/.local/state/windlass. Also --state-dir.",
+    ),
+    row(
+        "runtime-dir",
+        ValueKind::Path,
+        "",
+        AUTO,
+        (0, 0),
+        "Directory of sockets. auto: /run/windlass for root, else $XDG_RUNTIME_DIR/windlass, else \
+         /tmp/windlass-UID.",
+    ),
+    row(
+        "workers",
+        ValueKind::Cores,
+        "",
+        AUTO,
+        (0, 0),
+        "Cores that data workers are pinned to, one worker each: \"0,2-3\". auto: one worker, on any \
+         core. Also --workers.",
+    ),
+    row(
+        "connections-max",
+        ValueKind::Number,
+        "connections",
+        "256",
+        (1, 4096),
+        "Connections to the control socket at once, in all.",
+    ),
+    row(
+        "connections-per-uid-max",
+        ValueKind::Number,
+        "connections",
+        "32",
+        (1, 4096),
+        "Connections to the control socket at once from one user.",
+    ),
+    row(
+        "body-bytes-max",
+        ValueKind::Number,
+        "bytes",
+        "4194304",
+        (1024, 67_108_864),
+        "Largest body of a request.",
+    ),
+    row(
+        "read-timeout-ms",
+        ValueKind::Number,
+        "ms",
+        "10000",
+        (10, 600_000),
+        "Time in which the next request, its head, and then its body must arrive; else the connection is \
+         closed.",
+    ),
+    row(
+        "monitor-events-max",
+        ValueKind::Number,
+        "events",
+        "1024",
+        (16, 65_536),
+        "Events that a slow reader of the monitor may lag behind; then it loses the oldest, and is told.",
+    ),
+    row(
+        "log-level",
+        ValueKind::Text,
+        "",
+        "info",
+        (0, 0),
+        "What is logged: error, warn, info, debug or trace. Also --log-level.",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each default is a value of its own option, and each row has a sentence.
+    #[test]
+    fn defaults_are_valid() {
+        for spec in DAEMON_OPTIONS {
+            assert!(
+                spec.default == AUTO || spec.default_value().is_some(),
+                "{}",
+                spec.name
+            );
+            assert!(spec.sentence.ends_with('.'), "{}", spec.name);
+        }
+    }
+
+    /// Suffixes scale, and what overflows or is no number is refused.
+    #[test]
+    fn numbers_have_suffixes() {
+        assert_eq!(parse_number("10k"), Some(10_000));
+        assert_eq!(parse_number("2G"), Some(2_000_000_000));
+        for bad in [
+            "",
+            "k",
+            "-1",
+            "+1",
+            "1.5",
+            "99999999999999999999",
+            "99999999999G",
+            "1kk",
+        ] {
+            assert_eq!(parse_number(bad), None, "{bad}");
+        }
+    }
+}

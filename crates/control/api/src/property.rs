@@ -1,0 +1,757 @@
+//! Properties: what can be set on a bridge, an uplink or a VNIC while it works.
+//!
+//! # Model
+//! [`PROPERTIES`] is the one table. An object holds a [`Properties`] map with only what was set; what
+//! was not set has the default of the table, so a document stays as small as what its author said.
+//! The data plane does not read the map: it takes [`MemberSettings`] or [`BridgeSettings`], in which
+//! every property has its value.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use thiserror::Error;
+
+use crate::option::{AUTO, OptionSpec, Value, ValueError, ValueKind};
+use crate::vlan::VlanSet;
+
+/// What kind of object a property belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// A [`Bridge`](crate::Bridge).
+    Bridge,
+    /// An [`Uplink`](crate::Uplink).
+    Uplink,
+    /// A [`Vnic`](crate::Vnic).
+    Vnic,
+}
+
+/// One row of [`PROPERTIES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PropertySpec {
+    /// The kinds of object that have it.
+    pub scopes: &'static [Scope],
+    /// Whether the owner of a zone may set it on a VNIC of the zone. What protects others from the
+    /// VNIC, or lets it see more than its own frames, is the operator's alone.
+    pub tenant: bool,
+    /// Its name, type, unit, default, limits and sentence.
+    pub option: OptionSpec,
+}
+
+impl PropertySpec {
+    const fn for_tenants(mut self) -> Self {
+        self.tenant = true;
+        self
+    }
+}
+
+const BRIDGE: &[Scope] = &[Scope::Bridge];
+const MEMBER: &[Scope] = &[Scope::Uplink, Scope::Vnic];
+const VNIC: &[Scope] = &[Scope::Vnic];
+const UPLINK: &[Scope] = &[Scope::Uplink];
+
+const fn row(
+    scopes: &'static [Scope],
+    name: &'static str,
+    kind: ValueKind,
+    unit: &'static str,
+    default: &'static str,
+    limits: (u64, u64),
+    sentence: &'static str,
+) -> PropertySpec {
+    let (min, max) = limits;
+    PropertySpec {
+        scopes,
+        tenant: false,
+        option: OptionSpec {
+            name,
+            kind,
+            unit,
+            default,
+            min,
+            max,
+            sentence,
+        },
+    }
+}
+
+/// Every property of every kind of object. A name may have a row for each kind, with its default.
+pub const PROPERTIES: &[PropertySpec] = &[
+    row(
+        BRIDGE,
+        "ageing",
+        ValueKind::Number,
+        "s",
+        "300",
+        (0, 1_000_000),
+        "Time after which a learned address that was not seen again is forgotten; 0: never.",
+    ),
+    row(
+        BRIDGE,
+        "addresses-max",
+        ValueKind::Number,
+        "addresses",
+        "8192",
+        (16, 1_048_576),
+        "Size of the forwarding table; when it is full, the member with most entries loses one.",
+    ),
+    row(
+        BRIDGE,
+        "vlan-filtering",
+        ValueKind::Flag,
+        "",
+        "on",
+        (0, 0),
+        "Whether members are confined to their VLANs; off: tags are carried as any other bytes.",
+    ),
+    row(
+        VNIC,
+        "mac-nospoof",
+        ValueKind::Flag,
+        "",
+        "on",
+        (0, 0),
+        "Drop frames whose source is not the VNIC's own address; off: addresses behind it are learned.",
+    ),
+    row(
+        UPLINK,
+        "mac-nospoof",
+        ValueKind::Flag,
+        "",
+        "off",
+        (0, 0),
+        "Drop frames whose source is not the device's own address.",
+    ),
+    row(
+        MEMBER,
+        "learn",
+        ValueKind::Flag,
+        "",
+        "on",
+        (0, 0),
+        "Learn source addresses of frames that come from the member.",
+    ),
+    row(
+        MEMBER,
+        "discover",
+        ValueKind::Flag,
+        "",
+        "on",
+        (0, 0),
+        "Send the member frames whose destination is unknown.",
+    )
+    .for_tenants(),
+    row(
+        MEMBER,
+        "sticky",
+        ValueKind::Flag,
+        "",
+        "off",
+        (0, 0),
+        "Addresses learned on the member neither move to another one nor age; they fill at most a quarter of the table.",
+    ),
+    row(
+        MEMBER,
+        "private",
+        ValueKind::Flag,
+        "",
+        "off",
+        (0, 0),
+        "Private members exchange no frames with each other.",
+    ),
+    row(
+        MEMBER,
+        "span",
+        ValueKind::Flag,
+        "",
+        "off",
+        (0, 0),
+        "The member gets a copy of every frame that the bridge accepts, and sends none.",
+    ),
+    row(
+        MEMBER,
+        "vlan",
+        ValueKind::Number,
+        "VLAN",
+        "1",
+        (0, 4094),
+        "VLAN of untagged frames, both ways; 0: untagged frames are dropped.",
+    ),
+    row(
+        MEMBER,
+        "tagged",
+        ValueKind::Vlans,
+        "",
+        "",
+        (0, 0),
+        "VLANs whose frames the member sends and receives with a tag.",
+    ),
+    row(
+        MEMBER,
+        "addresses-max",
+        ValueKind::Number,
+        "addresses",
+        "0",
+        (0, 1_048_576),
+        "Addresses that may be learned on the member; 0: only the limit of the bridge.",
+    ),
+    row(
+        MEMBER,
+        "move-budget",
+        ValueKind::Number,
+        "moves",
+        "1000",
+        (0, 1_000_000),
+        "Moves of addresses to the member at once, of which a fifth comes back every 5 s; 0: no limit.",
+    ),
+    row(
+        MEMBER,
+        "storm-limit",
+        ValueKind::Number,
+        "frames/s",
+        "50000",
+        (0, 100_000_000),
+        "Broadcast, multicast and unknown unicast frames accepted from the member; 0: no limit.",
+    ),
+    row(
+        VNIC,
+        "mtu",
+        ValueKind::Number,
+        "bytes",
+        "1500",
+        (68, 65_521),
+        "Largest packet, without the Ethernet header and tags.",
+    )
+    .for_tenants(),
+    row(
+        UPLINK,
+        "mtu",
+        ValueKind::Number,
+        "bytes",
+        AUTO,
+        (68, 65_521),
+        "Largest packet, without the Ethernet header and tags; auto: the device's.",
+    ),
+    row(
+        VNIC,
+        "intr-rate",
+        ValueKind::Number,
+        "interrupts/s",
+        "0",
+        (0, 10_000_000),
+        "Notifications sent to each ring of the attachment; 0: no limit.",
+    )
+    .for_tenants(),
+    row(
+        MEMBER,
+        "spin-us",
+        ValueKind::Number,
+        "us",
+        AUTO,
+        (0, 1000),
+        "Time that a busy ring is polled after it ran empty, before its worker sleeps; auto: as the \
+         attachment needs.",
+    ),
+];
+
+/// The row of a property of a kind of object.
+pub fn property(scope: Scope, name: &str) -> Option<&'static PropertySpec> {
+    PROPERTIES
+        .iter()
+        .find(|row| row.option.name == name && row.scopes.contains(&scope))
+}
+
+/// The rows of a kind of object, in the order of the table.
+pub fn properties(scope: Scope) -> impl Iterator<Item = &'static PropertySpec> {
+    PROPERTIES
+        .iter()
+        .filter(move |row| row.scopes.contains(&scope))
+}
+
+/// Why a property cannot be set.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum PropertyError {
+    /// No kind of object has it.
+    #[error("there is no property \"{name}\" (there are: {known})")]
+    Unknown {
+        /// The offending name.
+        name: String,
+        /// The names that exist.
+        known: String,
+    },
+    /// The value is not one of it.
+    #[error(transparent)]
+    Value(#[from] ValueError),
+    /// A setting without `=`.
+    #[error("\"{0}\" is not of the form KEY=VALUE")]
+    Form(String),
+}
+
+impl PropertyError {
+    fn unknown(name: &str, rows: impl Iterator<Item = &'static PropertySpec>) -> Self {
+        let mut known: Vec<_> = rows.map(|row| row.option.name).collect();
+        known.sort_unstable();
+        known.dedup();
+        Self::Unknown {
+            name: name.chars().take(64).collect(),
+            known: known.join(", "),
+        }
+    }
+}
+
+/// The properties that were set on an object, by name.
+///
+/// In JSON an object whose keys are names of [`PROPERTIES`]; in order of the names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Properties(BTreeMap<&'static str, Value>);
+
+impl Properties {
+    /// Whether nothing was set.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What was set, in order of the names.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Value)> {
+        self.0.iter().map(|(name, value)| (*name, value))
+    }
+
+    /// The value that was set, if it was.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
+    }
+
+    /// The value that holds: the one that was set, else the default; `None` for `auto` and for a
+    /// property that this kind of object does not have.
+    pub fn effective(&self, scope: Scope, name: &str) -> Option<Value> {
+        let row = property(scope, name)?;
+        self.get(name)
+            .cloned()
+            .or_else(|| row.option.default_value())
+    }
+
+    /// Sets one from its text, as `KEY=VALUE` on the command line has it. `auto` forgets what was set.
+    ///
+    /// # Errors
+    /// If this kind of object has no such property, or the text is not a value of it.
+    pub fn set(&mut self, scope: Scope, name: &str, text: &str) -> Result<(), PropertyError> {
+        let row =
+            property(scope, name).ok_or_else(|| PropertyError::unknown(name, properties(scope)))?;
+        if text == AUTO {
+            self.0.remove(row.option.name);
+        } else {
+            self.0.insert(row.option.name, row.option.parse(text)?);
+        }
+        Ok(())
+    }
+
+    /// Sets one from `KEY=VALUE`.
+    ///
+    /// # Errors
+    /// As [`Self::set`], and if there is no `=`.
+    pub fn assign(&mut self, scope: Scope, setting: &str) -> Result<(), PropertyError> {
+        let (name, text) = setting
+            .split_once('=')
+            .ok_or_else(|| PropertyError::Form(setting.into()))?;
+        self.set(scope, name, text)
+    }
+
+    /// Forgets what was set, so that the default holds again.
+    pub fn reset(&mut self, name: &str) {
+        self.0.remove(name);
+    }
+
+    /// Takes over what the patch sets, and forgets what it resets.
+    pub fn patch(&mut self, patch: &PropertyPatch) {
+        for (name, value) in &patch.0 {
+            match value {
+                Some(value) => self.0.insert(name, value.clone()),
+                None => self.0.remove(name),
+            };
+        }
+    }
+
+    /// Checks that each belongs to this kind of object and lies within its limits.
+    ///
+    /// # Errors
+    /// The first that does not.
+    pub fn check(&self, scope: Scope) -> Result<(), PropertyError> {
+        for (name, value) in self.iter() {
+            let row = property(scope, name)
+                .ok_or_else(|| PropertyError::unknown(name, properties(scope)))?;
+            row.option.parse(&value.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn number(&self, scope: Scope, name: &str) -> Option<u32> {
+        match self.effective(scope, name) {
+            Some(Value::Number(number)) => Some(u32::try_from(number).unwrap_or(u32::MAX)),
+            _ => None,
+        }
+    }
+
+    fn flag(&self, scope: Scope, name: &str) -> bool {
+        matches!(self.effective(scope, name), Some(Value::Flag(true)))
+    }
+}
+
+/// Changes to [`Properties`]: a value sets, `null` in JSON forgets what was set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PropertyPatch(BTreeMap<&'static str, Option<Value>>);
+
+impl PropertyPatch {
+    /// Whether it changes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds `KEY=VALUE`; `KEY=auto` forgets what was set.
+    ///
+    /// # Errors
+    /// As [`Properties::assign`].
+    pub fn assign(&mut self, scope: Scope, setting: &str) -> Result<(), PropertyError> {
+        let mut one = Properties::default();
+        one.assign(scope, setting)?;
+        let name = setting.split_once('=').map_or(setting, |(name, _)| name);
+        let row =
+            property(scope, name).ok_or_else(|| PropertyError::unknown(name, properties(scope)))?;
+        self.0
+            .insert(row.option.name, one.0.remove(row.option.name));
+        Ok(())
+    }
+}
+
+fn any_row(name: &str) -> Option<&'static PropertySpec> {
+    PROPERTIES.iter().find(|row| row.option.name == name)
+}
+
+fn checked(name: &str, json: &serde_json::Value) -> Result<(&'static str, Value), PropertyError> {
+    let mut last = PropertyError::unknown(name, PROPERTIES.iter());
+    for row in PROPERTIES.iter().filter(|row| row.option.name == name) {
+        match row.option.check(json) {
+            Ok(value) => return Ok((row.option.name, value)),
+            Err(error) => last = error.into(),
+        }
+    }
+    Err(last)
+}
+
+struct JsonValue<'a>(&'a Value);
+
+impl Serialize for JsonValue<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Value::Flag(flag) => serializer.serialize_bool(*flag),
+            Value::Number(number) => serializer.serialize_u64(*number),
+            Value::Vlans(vlans) => serializer.collect_str(vlans),
+            Value::Text(text) => serializer.serialize_str(text),
+        }
+    }
+}
+
+impl Serialize for Properties {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter().map(|(name, value)| (name, JsonValue(value))))
+    }
+}
+
+impl Serialize for PropertyPatch {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, value) in &self.0 {
+            map.serialize_entry(name, &value.as_ref().map(JsonValue))?;
+        }
+        map.end()
+    }
+}
+
+struct PatchVisitor;
+
+impl<'de> Visitor<'de> for PatchVisitor {
+    type Value = PropertyPatch;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of properties")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<PropertyPatch, A::Error> {
+        let mut patch = PropertyPatch::default();
+        while let Some((name, json)) = map.next_entry::<String, serde_json::Value>()? {
+            let (name, value) = match (any_row(&name), json) {
+                (Some(row), serde_json::Value::Null) => (row.option.name, None),
+                (_, json) => {
+                    let (name, value) = checked(&name, &json).map_err(A::Error::custom)?;
+                    (name, Some(value))
+                }
+            };
+            if patch.0.insert(name, value).is_some() {
+                return Err(A::Error::custom(format!(
+                    "property \"{name}\" is given twice"
+                )));
+            }
+        }
+        Ok(patch)
+    }
+}
+
+impl<'de> Deserialize<'de> for PropertyPatch {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(PatchVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for Properties {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let patch = PropertyPatch::deserialize(deserializer)?;
+        let set = patch.0.into_iter().map(|(name, value)| match value {
+            Some(value) => Ok((name, value)),
+            None => Err(D::Error::custom(format!(
+                "property \"{name}\" has no value"
+            ))),
+        });
+        Ok(Self(set.collect::<Result<_, _>>()?))
+    }
+}
+
+fn schema(nullable: bool) -> Schema {
+    let mut fields = serde_json::Map::new();
+    for row in PROPERTIES {
+        let option = &row.option;
+        let mut field = match option.kind {
+            ValueKind::Flag => json_schema!({"type": "boolean"}),
+            ValueKind::Number => {
+                let rows = PROPERTIES.iter().filter(|r| r.option.name == option.name);
+                let min = rows.clone().map(|r| r.option.min).min();
+                let max = rows.map(|r| r.option.max).max();
+                json_schema!({"type": "integer", "minimum": min, "maximum": max})
+            }
+            _ => json_schema!({"type": "string"}),
+        };
+        if nullable {
+            field = json_schema!({"anyOf": [field, {"type": "null"}]});
+        }
+        let unit = if option.unit.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", option.unit)
+        };
+        field.insert(
+            "description".into(),
+            format!("{}{unit}", option.sentence).into(),
+        );
+        fields.insert(option.name.into(), field.into());
+    }
+    json_schema!({"type": "object", "properties": fields, "additionalProperties": false})
+}
+
+impl JsonSchema for Properties {
+    fn schema_name() -> Cow<'static, str> {
+        "Properties".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schema(false)
+    }
+}
+
+impl JsonSchema for PropertyPatch {
+    fn schema_name() -> Cow<'static, str> {
+        "PropertyPatch".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schema(true)
+    }
+}
+
+/// Every property of a member of a bridge, with the value that holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberSettings {
+    /// Drop frames whose source is not the member's own address.
+    pub mac_nospoof: bool,
+    /// Learn sources.
+    pub learn: bool,
+    /// Gets frames of unknown destination.
+    pub discover: bool,
+    /// Its learned addresses do not move.
+    pub sticky: bool,
+    /// Exchanges nothing with other private members.
+    pub private: bool,
+    /// Gets a copy of everything, sends nothing.
+    pub span: bool,
+    /// VLAN of untagged frames; `None`: they are dropped.
+    pub vlan: Option<u16>,
+    /// VLANs that it sees with a tag.
+    pub tagged: VlanSet,
+    /// Addresses learned on it at most; 0: no limit of its own.
+    pub addresses_max: u32,
+    /// Moves of addresses to it at once; 0: no limit.
+    pub move_budget: u32,
+    /// Broadcast, multicast and unknown unicast frames a second from it; 0: no limit.
+    pub storm_limit: u32,
+    /// Largest packet, in bytes; `None`: the device's.
+    pub mtu: Option<u32>,
+    /// Notifications a second and ring; 0: no limit.
+    pub intr_rate: u32,
+    /// Polling after a ring ran empty, in microseconds; `None`: as the attachment needs.
+    pub spin_us: Option<u32>,
+}
+
+impl MemberSettings {
+    /// What holds for a member of this kind with these properties set.
+    pub fn of(scope: Scope, set: &Properties) -> Self {
+        let tagged = match set.effective(scope, "tagged") {
+            Some(Value::Vlans(vlans)) => vlans,
+            _ => VlanSet::default(),
+        };
+        let number = |name| set.number(scope, name).unwrap_or(0);
+        Self {
+            mac_nospoof: set.flag(scope, "mac-nospoof"),
+            learn: set.flag(scope, "learn"),
+            discover: set.flag(scope, "discover"),
+            sticky: set.flag(scope, "sticky"),
+            private: set.flag(scope, "private"),
+            span: set.flag(scope, "span"),
+            vlan: u16::try_from(number("vlan")).ok().filter(|&vlan| vlan != 0),
+            tagged,
+            addresses_max: number("addresses-max"),
+            move_budget: number("move-budget"),
+            storm_limit: number("storm-limit"),
+            mtu: set.number(scope, "mtu"),
+            intr_rate: number("intr-rate"),
+            spin_us: set.number(scope, "spin-us"),
+        }
+    }
+
+    /// Every VLAN whose frames it sends or receives.
+    pub fn vlans(&self) -> VlanSet {
+        VlanSet::of(self.tagged.iter().chain(self.vlan))
+    }
+}
+
+/// Every property of a bridge, with the value that holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BridgeSettings {
+    /// Seconds until an address that was not seen again is forgotten; 0: never.
+    pub ageing_s: u32,
+    /// Addresses in the forwarding table at most.
+    pub addresses_max: u32,
+    /// Whether members are confined to their VLANs.
+    pub vlan_filtering: bool,
+}
+
+impl BridgeSettings {
+    /// What holds for a bridge with these properties set.
+    pub fn of(set: &Properties) -> Self {
+        let number = |name| set.number(Scope::Bridge, name).unwrap_or(0);
+        Self {
+            ageing_s: number("ageing"),
+            addresses_max: number("addresses-max"),
+            vlan_filtering: set.flag(Scope::Bridge, "vlan-filtering"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each default is a value of its own row, no kind of object has a name twice, and each row has a
+    /// sentence.
+    #[test]
+    fn the_table_is_sound() {
+        for scope in [Scope::Bridge, Scope::Uplink, Scope::Vnic] {
+            let mut names: Vec<_> = properties(scope).map(|row| row.option.name).collect();
+            let count = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), count, "{scope:?}");
+        }
+        for row in PROPERTIES {
+            let option = row.option;
+            assert!(
+                option.default == AUTO || option.default_value().is_some(),
+                "{}",
+                option.name
+            );
+            assert!(option.sentence.ends_with('.'), "{}", option.name);
+        }
+    }
+
+    /// Defaults differ by kind where they must; what is set wins; `auto` forgets it.
+    #[test]
+    fn settings_follow_the_table() {
+        let mut set = Properties::default();
+        let vnic = MemberSettings::of(Scope::Vnic, &set);
+        assert!(vnic.mac_nospoof && vnic.learn && !vnic.span && vnic.tagged.is_empty());
+        assert_eq!(
+            (vnic.vlan, vnic.mtu, vnic.spin_us),
+            (Some(1), Some(1500), None)
+        );
+        let uplink = MemberSettings::of(Scope::Uplink, &set);
+        assert!(!uplink.mac_nospoof && uplink.mtu.is_none());
+        set.assign(Scope::Vnic, "mac-nospoof=off").expect("flag");
+        set.assign(Scope::Vnic, "tagged=20-30,10").expect("list");
+        set.assign(Scope::Vnic, "vlan=0").expect("number");
+        let vnic = MemberSettings::of(Scope::Vnic, &set);
+        assert!(!vnic.mac_nospoof && vnic.vlan.is_none() && vnic.vlans().len() == 12);
+        set.assign(Scope::Vnic, "mac-nospoof=auto").expect("auto");
+        assert!(MemberSettings::of(Scope::Vnic, &set).mac_nospoof);
+    }
+
+    /// Unknown names, other kinds' names, wrong types and numbers outside the limits are refused, each
+    /// with a sentence that names it.
+    #[test]
+    fn bad_settings_are_refused() {
+        let mut set = Properties::default();
+        for bad in [
+            "x=1",
+            "ageing=1",
+            "vlan=4095",
+            "mtu=67",
+            "learn=yes",
+            "vlan",
+            "tagged=0",
+        ] {
+            assert!(set.assign(Scope::Vnic, bad).is_err(), "{bad}");
+        }
+        assert!(set.is_empty());
+        for bad in [
+            r#"{"x": 1}"#,
+            r#"{"learn": 1}"#,
+            r#"{"learn": "on"}"#,
+            r#"{"vlan": "1"}"#,
+            r#"{"vlan": -1}"#,
+            r#"{"vlan": 1.5}"#,
+            r#"{"vlan": null}"#,
+            r#"{"vlan": 1, "vlan": 2}"#,
+            r#"{"tagged": [1]}"#,
+        ] {
+            assert!(serde_json::from_str::<Properties>(bad).is_err(), "{bad}");
+        }
+        let error = serde_json::from_str::<Properties>(r#"{"vlna": 1}"#).expect_err("unknown");
+        assert!(error.to_string().contains("\"vlna\""), "{error}");
+    }
+
+    /// The map reads back from its JSON, and a patch sets and forgets.
+    #[test]
+    fn json_round_trip_and_patch() {
+        let text = r#"{"learn":false,"tagged":"10-12","vlan":7}"#;
+        let mut set: Properties = serde_json::from_str(text).expect("properties");
+        assert_eq!(serde_json::to_string(&set).expect("json"), text);
+        let patch: PropertyPatch =
+            serde_json::from_str(r#"{"vlan":null,"private":true}"#).expect("patch");
+        set.patch(&patch);
+        assert_eq!(
+            serde_json::to_string(&set).expect("json"),
+            r#"{"learn":false,"private":true,"tagged":"10-12"}"#
+        );
+        assert_eq!(
+            serde_json::to_string(&patch).expect("json"),
+            r#"{"private":true,"vlan":null}"#
+        );
+    }
+}

@@ -1,0 +1,507 @@
+//! What must hold between the objects of a document, whoever asked for it.
+//!
+//! # Model
+//! [`validate`] is pure and reports every defect that it finds, up to [`DEFECTS_MAX`], each with the
+//! path of the object: a person who applies a file wants them all at once. What depends on the host (is
+//! there such an interface?) or on the caller (may he?) is decided elsewhere.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::attach::{Attachment, Role};
+use crate::error::{Detail, ErrorBody, ErrorCode};
+use crate::name::{Ifname, MacAddr, Name, Netns};
+use crate::object::{DOCUMENT_VERSION, Document, Member, Vnic};
+use crate::property::{MemberSettings, Scope};
+use crate::vlan::VlanSet;
+
+/// Zones in a document at most.
+pub const ZONES_MAX: usize = 1_024;
+/// Bridges in a document at most.
+pub const BRIDGES_MAX: usize = 1_024;
+/// Uplinks in a document at most.
+pub const UPLINKS_MAX: usize = 1_024;
+/// VNICs in a document at most.
+pub const VNICS_MAX: usize = 16_384;
+/// Static entries in a document at most.
+pub const STATIC_ENTRIES_MAX: usize = 65_536;
+/// Defects that are reported at most.
+pub const DEFECTS_MAX: usize = 32;
+
+struct Defects(Vec<Detail>);
+
+impl Defects {
+    fn add(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        if self.0.len() < DEFECTS_MAX {
+            self.0.push(Detail {
+                path: path.into(),
+                message: message.into(),
+            });
+        }
+    }
+}
+
+/// Checks a document: names are unique, every reference is to something that exists, no two VNICs have
+/// one address in one VLAN of one bridge, no two attachments use one socket, interface or device.
+///
+/// # Errors
+/// [`ErrorCode::Invalid`] with a detail for every defect.
+pub fn validate(document: &Document) -> Result<(), ErrorBody> {
+    let mut defects = Defects(Vec::new());
+    if document.version != DOCUMENT_VERSION {
+        let version = document.version;
+        defects.add(
+            "version",
+            format!("{version} is not {DOCUMENT_VERSION}, all that is known"),
+        );
+    }
+    check_counts(document, &mut defects);
+    if defects.0.is_empty() {
+        let index = Index::of(document, &mut defects);
+        check_zones(document, &index, &mut defects);
+        check_bridges(document, &mut defects);
+        check_uplinks(document, &index, &mut defects);
+        check_vnics(document, &index, &mut defects);
+        check_addresses(document, &index, &mut defects);
+        check_sockets(document, &mut defects);
+        check_entries(document, &index, &mut defects);
+    }
+    let details = defects.0;
+    match details.first() {
+        None => Ok(()),
+        Some(first) => {
+            let more = match details.len() {
+                1 => String::new(),
+                count => format!(" (and {} more)", count - 1),
+            };
+            let message = format!("{}: {}{more}", first.path, first.message);
+            Err(ErrorBody {
+                code: ErrorCode::Invalid,
+                message,
+                details,
+            })
+        }
+    }
+}
+
+fn check_counts(document: &Document, defects: &mut Defects) {
+    for (path, count, count_max) in [
+        ("zones", document.zones.len(), ZONES_MAX),
+        ("bridges", document.bridges.len(), BRIDGES_MAX),
+        ("uplinks", document.uplinks.len(), UPLINKS_MAX),
+        ("vnics", document.vnics.len(), VNICS_MAX),
+        ("fdb", document.fdb.len(), STATIC_ENTRIES_MAX),
+    ] {
+        if count > count_max {
+            defects.add(path, format!("{count} are more than {count_max}"));
+        }
+    }
+}
+
+struct Index<'a> {
+    bridges: HashMap<&'a Name, bool>,
+    zones: HashSet<&'a Name>,
+    members: HashMap<&'a Name, Member<'a>>,
+}
+
+impl<'a> Index<'a> {
+    fn of(document: &'a Document, defects: &mut Defects) -> Self {
+        let mut index = Self {
+            bridges: HashMap::new(),
+            zones: HashSet::new(),
+            members: HashMap::new(),
+        };
+        for zone in &document.zones {
+            if !index.zones.insert(&zone.name) {
+                defects.add(format!("zones.{}", zone.name), "this name is used twice");
+            }
+        }
+        for bridge in &document.bridges {
+            let filtering = bridge.settings().vlan_filtering;
+            if index.bridges.insert(&bridge.name, filtering).is_some() {
+                defects.add(
+                    format!("bridges.{}", bridge.name),
+                    "this name is used twice",
+                );
+            }
+        }
+        for member in document.members() {
+            if index.members.insert(member.name(), member).is_some() {
+                let message = "this name is used twice (uplinks and VNICs share their names)";
+                defects.add(path_of(member), message);
+            }
+        }
+        index
+    }
+}
+
+fn path_of(member: Member<'_>) -> String {
+    match member {
+        Member::Uplink(uplink) => format!("uplinks.{}", uplink.name),
+        Member::Vnic(vnic) => format!("vnics.{}", vnic.name),
+    }
+}
+
+fn check_zones(document: &Document, index: &Index<'_>, defects: &mut Defects) {
+    for zone in &document.zones {
+        for bridge in zone
+            .bridges
+            .iter()
+            .filter(|bridge| !index.bridges.contains_key(bridge))
+        {
+            let path = format!("zones.{}.bridges", zone.name);
+            defects.add(path, format!("there is no bridge \"{bridge}\""));
+        }
+    }
+}
+
+fn check_bridges(document: &Document, defects: &mut Defects) {
+    for bridge in &document.bridges {
+        if let Err(error) = bridge.properties.check(Scope::Bridge) {
+            defects.add(
+                format!("bridges.{}.properties", bridge.name),
+                error.to_string(),
+            );
+        }
+    }
+}
+
+fn check_member(member: Member<'_>, index: &Index<'_>, defects: &mut Defects) {
+    let path = path_of(member);
+    if let Err(error) = member.properties().check(member.scope()) {
+        defects.add(format!("{path}.properties"), error.to_string());
+        return;
+    }
+    let settings = member.settings();
+    match index.bridges.get(member.bridge()) {
+        None => {
+            let message = format!("there is no bridge \"{}\"", member.bridge());
+            defects.add(format!("{path}.bridge"), message);
+        }
+        Some(false) => {
+            for name in ["vlan", "tagged"] {
+                if member.properties().get(name).is_some() {
+                    let bridge = member.bridge();
+                    let message = format!("bridge \"{bridge}\" has vlan-filtering off");
+                    defects.add(format!("{path}.properties.{name}"), message);
+                }
+            }
+        }
+        Some(true) => check_vlans(&path, &settings, defects),
+    }
+    if let Err(error) = member.attach().check() {
+        defects.add(format!("{path}.attach"), error.to_string());
+    }
+}
+
+fn check_vlans(path: &str, settings: &MemberSettings, defects: &mut Defects) {
+    if let Some(vlan) = settings.vlan.filter(|&vlan| settings.tagged.contains(vlan)) {
+        let message = format!("VLAN {vlan} is both untagged (vlan) and tagged");
+        defects.add(format!("{path}.properties.tagged"), message);
+    }
+}
+
+fn check_uplinks(document: &Document, index: &Index<'_>, defects: &mut Defects) {
+    let mut devices: HashMap<&Ifname, &Name> = HashMap::new();
+    for uplink in &document.uplinks {
+        check_member(Member::Uplink(uplink), index, defects);
+        let path = format!("uplinks.{}", uplink.name);
+        if !matches!(uplink.attach, Attachment::Packet(_)) {
+            let message = format!(
+                "an uplink takes \"packet\", not \"{}\"",
+                uplink.attach.kind()
+            );
+            defects.add(format!("{path}.attach"), message);
+        }
+        if let Some(other) = devices.insert(&uplink.device, &uplink.name) {
+            let message = format!("\"{}\" is taken by uplink \"{other}\"", uplink.device);
+            defects.add(format!("{path}.device"), message);
+        }
+    }
+}
+
+fn check_vnics(document: &Document, index: &Index<'_>, defects: &mut Defects) {
+    let mut taps: HashMap<(Option<&Netns>, Ifname), &Name> = HashMap::new();
+    for vnic in &document.vnics {
+        check_member(Member::Vnic(vnic), index, defects);
+        let path = format!("vnics.{}", vnic.name);
+        if let Some(zone) = vnic.zone.name().filter(|zone| !index.zones.contains(zone)) {
+            defects.add(
+                format!("{path}.zone"),
+                format!("there is no zone \"{zone}\""),
+            );
+        }
+        if let Some(mac) = vnic.mac.filter(|mac| mac.is_multicast() || mac.is_zero()) {
+            defects.add(
+                format!("{path}.mac"),
+                format!("{mac} cannot be the address of a VNIC"),
+            );
+        }
+        match &vnic.attach {
+            Attachment::Packet(_) => {
+                defects.add(format!("{path}.attach"), "\"packet\" is for uplinks");
+            }
+            Attachment::Tap(tap) => match tap.ifname(&vnic.name) {
+                None => {
+                    let message = format!("\"{}\" cannot name an interface: give one", vnic.name);
+                    defects.add(format!("{path}.attach.name"), message);
+                }
+                Some(ifname) => {
+                    if let Some(other) = taps.insert((tap.netns.as_ref(), ifname), &vnic.name) {
+                        let message = format!("VNIC \"{other}\" has this interface already");
+                        defects.add(format!("{path}.attach.name"), message);
+                    }
+                }
+            },
+            Attachment::Memif(_) | Attachment::VhostUser(_) | Attachment::None(_) => {}
+        }
+    }
+}
+
+fn check_addresses(document: &Document, index: &Index<'_>, defects: &mut Defects) {
+    let mut seen: HashMap<(&Name, MacAddr), Vec<(VlanSet, &Vnic)>> = HashMap::new();
+    for vnic in &document.vnics {
+        let Some(mac) = vnic.mac else { continue };
+        let filtering = index.bridges.get(&vnic.bridge).copied().unwrap_or(false);
+        let vlans = if filtering {
+            vnic.settings().vlans()
+        } else {
+            VlanSet::of([1])
+        };
+        let others = seen.entry((&vnic.bridge, mac)).or_default();
+        if let Some((_, other)) = others.iter().find(|(set, _)| set.intersects(&vlans)) {
+            let message = format!(
+                "{mac} is the address of VNIC \"{}\" on the same bridge and VLAN",
+                other.name
+            );
+            defects.add(format!("vnics.{}.mac", vnic.name), message);
+        }
+        others.push((vlans, vnic));
+    }
+}
+
+/// One socket that windlass serves carries many memif interfaces with different numbers; a vhost-user
+/// socket carries one device.
+fn check_sockets(document: &Document, defects: &mut Defects) {
+    let mut interfaces: HashSet<(String, u32)> = HashSet::new();
+    let mut users: HashMap<String, (&'static str, Role)> = HashMap::new();
+    for vnic in &document.vnics {
+        let Some((socket, role)) = vnic.attach.socket() else {
+            continue;
+        };
+        let path = format!("vnics.{}.attach", vnic.name);
+        let place = if socket.is_absolute() {
+            socket.to_string()
+        } else {
+            format!("{}:{socket}", vnic.zone)
+        };
+        let kind = vnic.attach.kind();
+        match users.insert(place.clone(), (kind, role)) {
+            None => {}
+            Some(("memif", other)) if kind == "memif" && other == role => {}
+            Some(_) => defects.add(
+                &path,
+                format!("socket \"{socket}\" is used otherwise already"),
+            ),
+        }
+        if let Attachment::Memif(memif) = &vnic.attach
+            && !interfaces.insert((place, memif.id))
+        {
+            let message = format!("socket \"{socket}\" has an interface {} already", memif.id);
+            defects.add(format!("{path}.id"), message);
+        }
+    }
+}
+
+fn check_entries(document: &Document, index: &Index<'_>, defects: &mut Defects) {
+    let mut keys = HashSet::new();
+    let own: HashSet<(&Name, MacAddr)> = document
+        .vnics
+        .iter()
+        .filter_map(|v| v.mac.map(|mac| (&v.bridge, mac)))
+        .collect();
+    for entry in &document.fdb {
+        let path = format!("fdb.{}.{}.{}", entry.bridge, entry.vlan, entry.mac);
+        if !keys.insert(entry.key()) {
+            defects.add(&path, "this entry is given twice");
+        }
+        if entry.mac.is_multicast() || entry.mac.is_zero() {
+            defects.add(&path, "only the address of one station can be entered");
+        }
+        if own.contains(&(&entry.bridge, entry.mac)) {
+            defects.add(
+                &path,
+                "this is the address of a VNIC, which has its entry anyway",
+            );
+        }
+        let Some(&filtering) = index.bridges.get(&entry.bridge) else {
+            defects.add(&path, format!("there is no bridge \"{}\"", entry.bridge));
+            continue;
+        };
+        let Some(member) = index
+            .members
+            .get(&entry.member)
+            .filter(|m| *m.bridge() == entry.bridge)
+        else {
+            let (bridge, member) = (&entry.bridge, &entry.member);
+            defects.add(
+                &path,
+                format!("bridge \"{bridge}\" has no member \"{member}\""),
+            );
+            continue;
+        };
+        let vlan_ok = match filtering {
+            true => member.settings().vlans().contains(entry.vlan),
+            false => entry.vlan == 0,
+        };
+        if !vlan_ok {
+            let (vlan, member) = (entry.vlan, &entry.member);
+            defects.add(&path, format!("member \"{member}\" has no VLAN {vlan}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn defect(json: serde_json::Value) -> String {
+        let document: Document = serde_json::from_value(json).expect("form");
+        validate(&document).expect_err("invalid").message
+    }
+
+    fn breaches(cases: impl IntoIterator<Item = (serde_json::Value, &'static str)>) {
+        for (json, expected) in cases {
+            let message = defect(json);
+            assert!(
+                message.starts_with(&format!("{expected}: ")),
+                "{message} for {expected}"
+            );
+        }
+    }
+
+    /// Each rule about names, references and addresses finds its own breach and says where it is.
+    #[test]
+    fn every_reference_is_checked() {
+        use serde_json::json;
+        let b = json!([{"name": "br0"}]);
+        let memif = json!({"kind": "memif", "socket": "m", "id": 1, "role": "server"});
+        breaches([
+            (json!({"version": 2}), "version"),
+            (
+                json!({"version": 1, "bridges": [{"name": "a"}, {"name": "a"}]}),
+                "bridges.a",
+            ),
+            (
+                json!({"version": 1, "vnics": [{"name": "v", "bridge": "x"}]}),
+                "vnics.v.bridge",
+            ),
+            (
+                json!({"version": 1, "bridges": b, "vnics": [{"name": "v", "bridge": "br0", "zone": "z"}]}),
+                "vnics.v.zone",
+            ),
+            (
+                json!({"version": 1, "bridges": b, "vnics": [
+                    {"name": "v", "bridge": "br0", "mac": "02:00:00:00:00:01"},
+                    {"name": "w", "bridge": "br0", "mac": "02:00:00:00:00:01"}]}),
+                "vnics.w.mac",
+            ),
+            (
+                json!({"version": 1, "bridges": b, "vnics": [{"name": "v", "bridge": "br0", "mac": "03:00:00:00:00:01"}]}),
+                "vnics.v.mac",
+            ),
+            (
+                json!({"version": 1, "bridges": b, "vnics": [
+                    {"name": "v", "bridge": "br0", "attach": memif},
+                    {"name": "w", "bridge": "br0", "attach": memif}]}),
+                "vnics.w.attach.id",
+            ),
+            (
+                json!({"version": 1, "bridges": b, "vnics": [
+                    {"name": "v", "bridge": "br0", "attach": {"kind": "tap", "name": "t"}},
+                    {"name": "w", "bridge": "br0", "attach": {"kind": "tap", "name": "t"}}]}),
+                "vnics.w.attach.name",
+            ),
+        ]);
+    }
+
+    /// Each rule about interfaces, properties and entries finds its own breach and says where it is.
+    #[test]
+    fn every_rule_bites() {
+        use serde_json::json;
+        let b = json!([{"name": "br0"}]);
+        breaches([
+            (
+                json!({"version": 1, "bridges": b, "vnics": [
+                    {"name": "longer-than-an-ifname", "bridge": "br0", "attach": {"kind": "tap"}}]}),
+                "vnics.longer-than-an-ifname.attach.name",
+            ),
+            (
+                json!({"version": 1, "bridges": b, "uplinks": [{"name": "v", "device": "e", "bridge": "br0"}],
+                    "vnics": [{"name": "v", "bridge": "br0"}]}),
+                "vnics.v",
+            ),
+            (
+                json!({"version": 1, "bridges": b, "uplinks": [
+                    {"name": "u", "device": "e", "bridge": "br0"}, {"name": "v", "device": "e", "bridge": "br0"}]}),
+                "uplinks.v.device",
+            ),
+            (
+                json!({"version": 1, "bridges": b, "vnics": [
+                    {"name": "v", "bridge": "br0", "properties": {"vlan": 5, "tagged": "4-6"}}]}),
+                "vnics.v.properties.tagged",
+            ),
+            (
+                json!({"version": 1, "bridges": [{"name": "br0", "properties": {"vlan-filtering": false}}],
+                    "vnics": [{"name": "v", "bridge": "br0", "properties": {"vlan": 5}}]}),
+                "vnics.v.properties.vlan",
+            ),
+            (
+                json!({"version": 1, "bridges": b, "vnics": [
+                    {"name": "v", "bridge": "br0", "properties": {"ageing": 5}}]}),
+                "vnics.v.properties",
+            ),
+            (
+                json!({"version": 1, "zones": [{"name": "z", "owner_uid": 1, "owner_gid": 1, "bridges": ["x"]}]}),
+                "zones.z.bridges",
+            ),
+            (
+                json!({"version": 1, "bridges": b, "fdb": [
+                    {"bridge": "br0", "vlan": 1, "mac": "02:00:00:00:00:01", "member": "v"}]}),
+                "fdb.br0.1.02:00:00:00:00:01",
+            ),
+            (
+                json!({"version": 1, "bridges": b, "vnics": [{"name": "v", "bridge": "br0"}], "fdb": [
+                    {"bridge": "br0", "vlan": 2, "mac": "02:00:00:00:00:01", "member": "v"}]}),
+                "fdb.br0.2.02:00:00:00:00:01",
+            ),
+        ]);
+    }
+
+    /// One address may serve in two VLANs, and one memif socket two interfaces.
+    #[test]
+    fn what_is_allowed() {
+        let document: Document = serde_json::from_value(serde_json::json!({
+            "version": 1, "bridges": [{"name": "br0"}], "vnics": [
+                {"name": "v", "bridge": "br0", "mac": "02:00:00:00:00:01", "properties": {"vlan": 10},
+                 "attach": {"kind": "memif", "socket": "m", "id": 0, "role": "server"}},
+                {"name": "w", "bridge": "br0", "mac": "02:00:00:00:00:01", "properties": {"vlan": 20},
+                 "attach": {"kind": "memif", "socket": "m", "id": 1, "role": "server"}}]
+        }))
+        .expect("form");
+        assert_eq!(validate(&document), Ok(()));
+    }
+
+    /// A thousand defects are reported as the first few.
+    #[test]
+    fn defects_are_bounded() {
+        let vnics: Vec<_> = (0..1000)
+            .map(|i| serde_json::json!({"name": format!("v{i}"), "bridge": "x"}))
+            .collect();
+        let json = serde_json::json!({"version": 1, "vnics": vnics});
+        let document: Document = serde_json::from_value(json).expect("form");
+        assert_eq!(
+            validate(&document).expect_err("invalid").details.len(),
+            DEFECTS_MAX
+        );
+    }
+}

@@ -1,0 +1,428 @@
+//! What the daemon answers: objects with their live state, statistics, forwarding tables, events.
+//!
+//! # Model
+//! A view is the object's configuration, flattened, and beside it what is true at the moment. Counters
+//! are totals since the object was made by this daemon; a rate is for the reader to compute from two of
+//! them and [`Stats::time_ns`]. New fields may be added within version 1; none is removed or changes its type.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::diff::Change;
+use crate::name::{MacAddr, Name};
+use crate::object::{Bridge, Uplink, Vnic, Zone};
+
+/// Whether an object works.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Frames pass, if the other side has any.
+    Up,
+    /// Something that is expected to come is missing: the peer, the namespace, the interface.
+    Waiting,
+    /// It does not work, and will not by itself.
+    #[default]
+    Down,
+}
+
+impl State {
+    /// The word in text and JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Waiting => "waiting",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// The state of a member, and why.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Status {
+    /// Whether it works.
+    #[serde(default)]
+    pub state: State,
+    /// Why it does not, in a sentence; `None` when it is up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Largest packet in force, in bytes; 0 while it is not known.
+    #[serde(default)]
+    pub mtu_now: u32,
+    /// Rings in use, in each direction.
+    #[serde(default)]
+    pub rings_now: u16,
+}
+
+/// Traffic of a member. rx is what windlass received from it, tx what it was sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Counters {
+    /// Frames received from the member.
+    #[serde(default)]
+    pub rx_frames: u64,
+    /// Their bytes.
+    #[serde(default)]
+    pub rx_bytes: u64,
+    /// Frames sent to the member.
+    #[serde(default)]
+    pub tx_frames: u64,
+    /// Their bytes.
+    #[serde(default)]
+    pub tx_bytes: u64,
+    /// Frames from the member that were dropped.
+    #[serde(default)]
+    pub rx_dropped: u64,
+    /// Frames for the member that were dropped.
+    #[serde(default)]
+    pub tx_dropped: u64,
+    /// Frames dropped by the kernel behind the attachment, where it tells; not in the other counts.
+    #[serde(default)]
+    pub kernel_drops: u64,
+    /// Dropped frames by the name of the reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub drops: BTreeMap<String, u64>,
+}
+
+/// A zone and how many VNICs it has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ZoneView {
+    /// Its configuration.
+    #[serde(flatten)]
+    pub config: Zone,
+    /// VNICs in it.
+    pub vnics: u32,
+    /// Directory under which its sockets lie.
+    pub directory: String,
+}
+
+/// A bridge and what it holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BridgeView {
+    /// Its configuration.
+    #[serde(flatten)]
+    pub config: Bridge,
+    /// Names of its members.
+    pub members: Vec<Name>,
+    /// Its forwarding table, in numbers.
+    pub table: TableStats,
+}
+
+/// An uplink and its state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UplinkView {
+    /// Its configuration.
+    #[serde(flatten)]
+    pub config: Uplink,
+    /// Its state.
+    #[serde(flatten)]
+    pub status: Status,
+    /// Its traffic.
+    pub counters: Counters,
+}
+
+/// A VNIC and its state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VnicView {
+    /// Its configuration.
+    #[serde(flatten)]
+    pub config: Vnic,
+    /// Its state.
+    #[serde(flatten)]
+    pub status: Status,
+    /// Its traffic.
+    pub counters: Counters,
+}
+
+/// A forwarding table in numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TableStats {
+    /// Addresses in it.
+    #[serde(default)]
+    pub addresses: u64,
+    /// Addresses learned.
+    #[serde(default)]
+    pub learned: u64,
+    /// Addresses that moved to another member.
+    #[serde(default)]
+    pub moved: u64,
+    /// Moves that were refused: sticky, static, or over the budget.
+    #[serde(default)]
+    pub moves_refused: u64,
+    /// Addresses that aged out.
+    #[serde(default)]
+    pub expired: u64,
+    /// Addresses that had to go for others.
+    #[serde(default)]
+    pub evicted: u64,
+    /// Addresses that were not learned for a limit.
+    #[serde(default)]
+    pub refused: u64,
+    /// Sightings lost because the learner was behind.
+    #[serde(default)]
+    pub sightings_lost: u64,
+}
+
+/// Where an entry of a forwarding table is from.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum FdbKind {
+    /// Learned from a frame.
+    Learned,
+    /// Put in by a person; does not move.
+    Static,
+    /// Learned on a sticky member: neither moves nor ages until it is deleted.
+    Sticky,
+    /// A VNIC's own address.
+    Own,
+}
+
+impl FdbKind {
+    /// The word in text and JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Learned => "learned",
+            Self::Static => "static",
+            Self::Sticky => "sticky",
+            Self::Own => "own",
+        }
+    }
+}
+
+/// An entry of a forwarding table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FdbEntry {
+    /// The VLAN; 0 on a bridge without VLAN filtering.
+    pub vlan: u16,
+    /// The address.
+    pub mac: MacAddr,
+    /// The member that gets its frames.
+    pub member: Name,
+    /// Where it is from.
+    pub kind: FdbKind,
+    /// Seconds since it was last seen; `None` for one that does not age.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_s: Option<u32>,
+}
+
+/// A part of a forwarding table, as `GET /v1/bridges/NAME/fdb` gives it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FdbPage {
+    /// Entries, in order of VLAN and address.
+    pub entries: Vec<FdbEntry>,
+    /// Entries in the whole table that the query matches; more than given here if `limit` cut them.
+    pub total: u64,
+}
+
+/// Which entries to give or to flush: those that match all that is set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FdbQuery {
+    /// Only of this member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<Name>,
+    /// Only of this VLAN.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+    /// Only this address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<MacAddr>,
+    /// Entries to give at most; 0 or missing: 10,000. Not for a flush.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+/// Entries that [`FdbQuery`] gives at most when it does not say.
+pub const FDB_PAGE_DEFAULT: u32 = 10_000;
+
+/// Answer to a flush.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Flushed {
+    /// Learned entries that were removed.
+    pub entries: u64,
+}
+
+/// Body of `POST /v1/bridges/NAME/fdb`: the bridge is in the path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FdbAdd {
+    /// The VLAN; missing: the member's untagged one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+    /// The address.
+    pub mac: MacAddr,
+    /// The member that gets its frames.
+    pub member: Name,
+    /// Whether it can move.
+    #[serde(default)]
+    pub kind: crate::object::StaticKind,
+}
+
+/// A member's name and traffic.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MemberStats {
+    /// Its name.
+    pub name: Name,
+    /// Its bridge.
+    pub bridge: Name,
+    /// Its traffic.
+    #[serde(flatten)]
+    pub counters: Counters,
+}
+
+/// A bridge's name and numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BridgeStats {
+    /// Its name.
+    pub name: Name,
+    /// Its forwarding table.
+    #[serde(flatten)]
+    pub table: TableStats,
+}
+
+/// What a data worker has done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkerStats {
+    /// Its number.
+    pub worker: u32,
+    /// The core that it is pinned to, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core: Option<u32>,
+    /// Rings that it serves.
+    #[serde(default)]
+    pub rings: u32,
+    /// Frames that it moved.
+    #[serde(default)]
+    pub frames: u64,
+    /// Visits to rings that found frames.
+    #[serde(default)]
+    pub visits: u64,
+    /// Visits that found none.
+    #[serde(default)]
+    pub visits_empty: u64,
+    /// Times that it went to sleep.
+    #[serde(default)]
+    pub sleeps: u64,
+    /// Time-stamp cycles in visits that found frames.
+    #[serde(default)]
+    pub cycles_busy: u64,
+    /// Time-stamp cycles in visits that found none.
+    #[serde(default)]
+    pub cycles_polling: u64,
+    /// Time-stamp cycles a second.
+    #[serde(default)]
+    pub cycles_per_second: u64,
+    /// Frames in its private memory: spilled or to be flooded yet.
+    #[serde(default)]
+    pub held: u64,
+}
+
+/// All counters at one moment, as `GET /v1/stats` gives them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Stats {
+    /// The moment: nanoseconds of the monotonic clock.
+    pub time_ns: u64,
+    /// Uplinks and VNICs that the peer may see.
+    pub members: Vec<MemberStats>,
+    /// Bridges; for root and the daemon's owner only.
+    #[serde(default)]
+    pub bridges: Vec<BridgeStats>,
+    /// Workers; for root and the daemon's owner only.
+    #[serde(default)]
+    pub workers: Vec<WorkerStats>,
+}
+
+/// Answer to `PUT /v1/document` and to every change of an object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Applied {
+    /// The document's revision now: it grows by one with every change.
+    pub revision: u64,
+    /// Whether nothing was done (`?dry_run=true`).
+    pub dry_run: bool,
+    /// What was changed, or would be, in the order of doing.
+    pub changes: Vec<Change>,
+}
+
+/// What a [`MonitorEvent`] tells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum EventKind {
+    /// First line of a stream: what follows is later than this revision.
+    Start,
+    /// The configuration has changed.
+    Change {
+        /// How.
+        change: Box<Change>,
+    },
+    /// The state of a member has changed.
+    State {
+        /// Its name.
+        name: Name,
+        /// Its state now.
+        status: Status,
+    },
+    /// The reader was too slow.
+    Lost {
+        /// Events that it did not get.
+        events: u64,
+    },
+}
+
+/// A line of `GET /v1/monitor`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MonitorEvent {
+    /// Time of day: nanoseconds since 1970, UTC.
+    pub time_ns: u64,
+    /// The document's revision after it.
+    pub revision: u64,
+    /// What happened.
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+/// Answer to `GET /v1/daemon`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DaemonView {
+    /// Version of `windlassd`.
+    pub version: String,
+    /// Its process id.
+    pub pid: u32,
+    /// The document's revision.
+    pub revision: u64,
+    /// Seconds since it started.
+    pub uptime_s: u64,
+    /// Data workers.
+    pub workers: u32,
+    /// Directory of its sockets.
+    pub runtime_dir: String,
+    /// Who the peer is to it.
+    pub you: PeerView,
+}
+
+/// How the daemon sees the one who asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PeerView {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Whether it may act in all zones, on bridges and uplinks.
+    pub operator: bool,
+    /// Zones that it owns.
+    pub zones: Vec<Name>,
+}

@@ -1,0 +1,277 @@
+//! Client of the daemon's control socket.
+//!
+//! # Purpose
+//! Typed calls for every resource of `windlassd`, for the command and for programs that would rather not
+//! speak HTTP themselves.
+//!
+//! # Where it sits
+//! ```text
+//! windlass (command) -> windlass-client --HTTP/1.1 over a Unix socket--> windlassd
+//! ```
+//!
+//! # Model
+//! [`Client`] looks blocking: a runtime of one thread inside it drives one connection for each call, so
+//! that a daemon that was restarted between two calls is simply found again. The four kinds of object
+//! have the same verbs; [`Resource`] says where each lies and what describes it. [`Events`] is the one
+//! answer that does not end.
+//!
+//! # Limits
+//! An answer has at most [`ANSWER_BYTES_MAX`] bytes, a line of the monitor [`LINE_BYTES_MAX`]. A call has
+//! the time that [`Client::new`] was given, from connecting to the last byte of the answer.
+//!
+//! # Failure modes
+//! See [`Error`]. After [`Error::Timeout`] and [`Error::Broken`] it is not known whether a change was made.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
+mod error;
+mod http;
+mod monitor;
+mod resource;
+pub mod socket;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use windlass_api::{
+    Applied, DaemonView, Document, FdbAdd, FdbPage, FdbQuery, Flushed, Name, Stats, WorkerStats,
+};
+
+pub use error::Error;
+pub use http::ANSWER_BYTES_MAX;
+pub use monitor::{Events, LINE_BYTES_MAX};
+pub use resource::Resource;
+
+use http::{Answer, Request};
+
+/// A way to one daemon. It holds no connection between two calls.
+#[derive(Debug)]
+pub struct Client {
+    runtime: tokio::runtime::Runtime,
+    socket: PathBuf,
+    timeout: Option<Duration>,
+}
+
+impl Client {
+    /// A client of the daemon at this socket (see [`socket::find`]). `timeout` bounds each call; `None`
+    /// waits for ever. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// If the process is out of file descriptors.
+    pub fn new(socket: PathBuf, timeout: Option<Duration>) -> Result<Self, Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|source| Error::Unreachable {
+                path: socket.clone(),
+                source,
+            })?;
+        Ok(Self {
+            runtime,
+            socket,
+            timeout,
+        })
+    }
+
+    /// The control socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Who the daemon is, and who the caller is to it.
+    ///
+    /// # Errors
+    /// See [`Error`], as of every call.
+    pub fn daemon(&self) -> Result<DaemonView, Error> {
+        self.call(Request::get("/v1/daemon"))
+    }
+
+    /// Every object of a kind that the caller may see, in order of names.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn list<R: Resource>(&self) -> Result<Vec<R::View>, Error> {
+        self.call(Request::get(R::PATH))
+    }
+
+    /// One object.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn get<R: Resource>(&self, name: &Name) -> Result<R::View, Error> {
+        self.call(Request::get(at::<R>(name)))
+    }
+
+    /// Makes an object.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with code `exists` if there is one of its name.
+    pub fn create<R: Resource>(&self, object: &R) -> Result<Applied, Error> {
+        self.call(Request::with("POST", R::PATH, object)?)
+    }
+
+    /// Makes an object, or makes the one of its name like it.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn replace<R: Resource>(&self, object: &R) -> Result<Applied, Error> {
+        self.call(Request::with("PUT", at::<R>(object.name()), object)?)
+    }
+
+    /// Changes what the patch names.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn change<R: Resource>(&self, name: &Name, patch: &R::Patch) -> Result<Applied, Error> {
+        self.call(Request::with("PATCH", at::<R>(name), patch)?)
+    }
+
+    /// Removes an object.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with code `in_use` while others refer to it.
+    pub fn delete<R: Resource>(&self, name: &Name) -> Result<Applied, Error> {
+        self.call(Request::bare("DELETE", at::<R>(name)))
+    }
+
+    /// Entries of a bridge's forwarding table.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn fdb(&self, bridge: &Name, query: &FdbQuery) -> Result<FdbPage, Error> {
+        self.call(Request::get(format!(
+            "/v1/bridges/{bridge}/fdb{}",
+            http::query(query)?
+        )))
+    }
+
+    /// Puts a static entry into a bridge's forwarding table.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn fdb_add(&self, bridge: &Name, entry: &FdbAdd) -> Result<Applied, Error> {
+        self.call(Request::with(
+            "POST",
+            format!("/v1/bridges/{bridge}/fdb"),
+            entry,
+        )?)
+    }
+
+    /// Removes the entry of the address that the query names: the static one, else the learned one.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn fdb_delete(&self, bridge: &Name, query: &FdbQuery) -> Result<Applied, Error> {
+        let path = format!("/v1/bridges/{bridge}/fdb{}", http::query(query)?);
+        self.call(Request::bare("DELETE", path))
+    }
+
+    /// Removes the learned entries that match the query.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn fdb_flush(&self, bridge: &Name, query: &FdbQuery) -> Result<Flushed, Error> {
+        self.call(Request::with(
+            "POST",
+            format!("/v1/bridges/{bridge}/fdb/flush"),
+            query,
+        )?)
+    }
+
+    /// The whole configuration and its revision.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn document(&self) -> Result<(Document, Option<u64>), Error> {
+        let request = Request::get("/v1/document");
+        let answer = self.exchange(&request)?;
+        let revision = answer.revision;
+        Ok((answer.read(&request)?, revision))
+    }
+
+    /// Makes the configuration like the document. `dry_run`: only says what would change. `revision`:
+    /// refused with code `conflict` if the configuration has another one by now.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn apply(
+        &self,
+        document: &Document,
+        dry_run: bool,
+        revision: Option<u64>,
+    ) -> Result<Applied, Error> {
+        let query = if dry_run { "?dry_run=true" } else { "" };
+        let mut request = Request::with("PUT", format!("/v1/document{query}"), document)?;
+        request.revision = revision;
+        self.call(request)
+    }
+
+    /// All counters at one moment.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn stats(&self) -> Result<Stats, Error> {
+        self.call(Request::get("/v1/stats"))
+    }
+
+    /// The data workers.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn workers(&self) -> Result<Vec<WorkerStats>, Error> {
+        self.call(Request::get("/v1/workers"))
+    }
+
+    /// The OpenAPI description of the daemon.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn openapi(&self) -> Result<serde_json::Value, Error> {
+        self.call(Request::get("/v1/openapi.json"))
+    }
+
+    /// What happens from now on. The time limit holds for the answer's head, not for the events.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn monitor(&self) -> Result<Events<'_>, Error> {
+        let request = Request::get("/v1/monitor");
+        let body = self
+            .runtime
+            .block_on(http::open(&self.socket, self.timeout, &request))?;
+        Ok(Events::new(&self.runtime, body))
+    }
+
+    fn exchange(&self, request: &Request) -> Result<Answer, Error> {
+        self.runtime
+            .block_on(http::exchange(&self.socket, self.timeout, request))
+    }
+
+    fn call<T: DeserializeOwned>(&self, request: Request) -> Result<T, Error> {
+        self.exchange(&request)?.read(&request)
+    }
+}
+
+fn at<R: Resource>(name: &Name) -> String {
+    format!("{}/{name}", R::PATH)
+}
+
+/// A value as JSON; it fails only for types that JSON cannot express, which the API has none of.
+fn json<T: Serialize + ?Sized>(value: &T, request: &str) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(value).map_err(|error| Error::Answer {
+        request: request.into(),
+        reason: error.to_string(),
+    })
+}

@@ -1,0 +1,244 @@
+//! How a failure is told: one line for a person, the same as JSON for a program, and an exit code.
+
+use std::io;
+
+use windlass_api::{Detail, ErrorBody, ErrorCode};
+use windlass_client::Error;
+
+/// Why the command ends without having done what was asked.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Something to tell.
+    Told(Box<Told>),
+    /// Whoever read the output went away: nothing is said.
+    Pipe,
+}
+
+/// What failed, why, and what to do about it.
+#[derive(Debug)]
+pub(crate) struct Told {
+    /// What was being done: `create vnic v0`.
+    what: String,
+    /// Why it failed.
+    why: String,
+    /// What to do next; empty if `why` says it.
+    todo: String,
+    code: ErrorCode,
+    details: Vec<Detail>,
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::Pipe,
+            _ => Self::new(
+                ErrorCode::Host,
+                "write the output",
+                error.to_string(),
+                "see where it goes to",
+            ),
+        }
+    }
+}
+
+impl Failure {
+    pub(crate) fn new(
+        code: ErrorCode,
+        what: impl Into<String>,
+        why: impl Into<String>,
+        todo: impl Into<String>,
+    ) -> Self {
+        let (what, why, todo) = (what.into(), why.into(), todo.into());
+        Self::Told(Box::new(Told {
+            what,
+            why,
+            todo,
+            code,
+            details: Vec::new(),
+        }))
+    }
+
+    /// A mistake on the command line that only a closer look finds.
+    pub(crate) fn usage(why: impl Into<String>, todo: impl Into<String>) -> Self {
+        Self::new(ErrorCode::Usage, READING, why, todo)
+    }
+
+    /// A call to the daemon that failed while `what` was being done.
+    pub(crate) fn of(what: impl Into<String>, error: Error) -> Self {
+        let (code, mut why) = (error.code(), error.to_string());
+        let mut todo = advice(code);
+        if let Error::Unreachable { .. } | Error::NoSocket(_) | Error::Unsafe(_) = error {
+            why = format!("windlassd cannot be reached: {why}");
+            if code == ErrorCode::Forbidden {
+                todo = "act as a user who may open the socket, or name another with --socket";
+            }
+        }
+        let details = match error {
+            Error::Refused(body) => {
+                if code != ErrorCode::Exists {
+                    todo = "";
+                }
+                body.details
+            }
+            _ => Vec::new(),
+        };
+        let (what, todo) = (what.into(), todo.into());
+        Self::Told(Box::new(Told {
+            what,
+            why,
+            todo,
+            code,
+            details,
+        }))
+    }
+
+    /// The same with other advice.
+    #[must_use]
+    pub(crate) fn advise(mut self, advice: impl Into<String>) -> Self {
+        if let Self::Told(told) = &mut self {
+            told.todo = advice.into();
+        }
+        self
+    }
+
+    pub(crate) fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Told(told) => Some(told.code),
+            Self::Pipe => None,
+        }
+    }
+
+    /// 0 for a reader that went away, else the code's.
+    pub(crate) fn exit_code(&self) -> u8 {
+        self.code().map_or(0, ErrorCode::exit_code)
+    }
+
+    /// Tells it on stderr.
+    pub(crate) fn tell(&self, json: bool, to: &mut dyn io::Write) -> io::Result<()> {
+        let Self::Told(told) = self else {
+            return Ok(());
+        };
+        let Told {
+            what,
+            why,
+            todo,
+            code,
+            details,
+        } = told.as_ref();
+        let mut line = format!("{what} failed: {}", why.trim_end_matches('.'));
+        if let ([detail], false) = (details.as_slice(), json) {
+            line.push_str(&format!(" ({}: {})", detail.path, detail.message));
+        }
+        if !todo.is_empty() {
+            line.push_str(&format!("; {todo}"));
+        }
+        if json {
+            let body = ErrorBody {
+                code: *code,
+                message: line,
+                details: details.clone(),
+            };
+            let text = serde_json::to_string(&body).map_err(io::Error::other)?;
+            return writeln!(to, "{text}");
+        }
+        writeln!(to, "windlass: {}", crate::table::clean(&line))?;
+        if details.len() > 1 {
+            for detail in details {
+                let line = format!("{}: {}", detail.path, detail.message);
+                writeln!(to, "windlass:   {}", crate::table::clean(&line))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+const READING: &str = "reading the command line";
+
+/// What to do about an error, as far as the daemon's own sentence does not say it.
+fn advice(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::Unreachable => {
+            "start windlassd, or name its socket with --socket or WINDLASS_SOCKET"
+        }
+        ErrorCode::Malformed => "see that windlass and windlassd are of one version",
+        ErrorCode::Exists => "use --may-exist if that is well, or \"set\" to change it",
+        ErrorCode::Timeout => {
+            "see with \"show\" whether it was done after all, or allow more with --timeout"
+        }
+        _ => "see the daemon's log",
+    }
+}
+
+/// A mistake that the parser of the command line found.
+pub(crate) fn misread(error: &clap::Error) -> Failure {
+    let text = error.render().to_string();
+    let mut paragraphs = text.split("\n\n");
+    let first = paragraphs.next().unwrap_or_default();
+    let why: Vec<_> = first
+        .trim_start_matches("error: ")
+        .split_whitespace()
+        .collect();
+    let tips: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("tip: "))
+        .map(str::trim)
+        .collect();
+    let todo = if tips.is_empty() {
+        "see \"windlass --help\"".into()
+    } else {
+        tips.join(", ")
+    };
+    Failure::usage(why.join(" "), todo)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(failure: &Failure, json: bool) -> String {
+        let mut text = Vec::new();
+        failure.tell(json, &mut text).expect("memory");
+        String::from_utf8(text).expect("text")
+    }
+
+    /// One line says what failed, why and what to do; the daemon's own advice is not doubled.
+    #[test]
+    fn one_line_and_the_same_in_json() {
+        let body = ErrorBody::plain(
+            ErrorCode::InUse,
+            "bridge \"br0\" is used: delete \"v0\" first",
+        );
+        let failure = Failure::of("delete bridge br0", Error::Refused(body));
+        assert_eq!(
+            told(&failure, false),
+            "windlass: delete bridge br0 failed: bridge \"br0\" is used: delete \"v0\" first\n"
+        );
+        assert_eq!(
+            told(&failure, true),
+            "{\"code\":\"in_use\",\"message\":\"delete bridge br0 failed: bridge \\\"br0\\\" is used: \
+             delete \\\"v0\\\" first\"}\n"
+        );
+        assert_eq!(failure.exit_code(), 1);
+        let failure = Failure::of(
+            "show vnics",
+            Error::NoSocket(vec!["/a".into(), "/b".into()]),
+        );
+        assert_eq!(
+            told(&failure, false),
+            "windlass: show vnics failed: windlassd cannot be reached: there is no control socket at \
+             /a or /b; start windlassd, or name its socket with --socket or WINDLASS_SOCKET\n"
+        );
+        assert_eq!(failure.exit_code(), 3);
+    }
+
+    /// One place stands in the line, several on lines of their own.
+    #[test]
+    fn places_are_told() {
+        let body = ErrorBody::plain(ErrorCode::Invalid, "bad").at("vnics.v0", "no bridge");
+        let failure = Failure::of("apply x", Error::Refused(body.clone()));
+        assert!(told(&failure, false).ends_with("bad (vnics.v0: no bridge)\n"));
+        let failure = Failure::of("apply x", Error::Refused(body.at("vnics.v1", "no\nbridge")));
+        assert_eq!(told(&failure, false).lines().count(), 3);
+        assert!(told(&failure, true).contains("\"path\":\"vnics.v1\""));
+    }
+}

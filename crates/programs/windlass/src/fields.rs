@@ -1,0 +1,357 @@
+//! The columns of every table: what `-o` can name.
+
+use serde_json::Value;
+
+use crate::objects::Fact;
+use crate::table::{Cell, Column, at, attachment};
+
+/// A field that `-o` can name, for the manual.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FieldRow {
+    /// Its name.
+    pub name: &'static str,
+    /// What stands in it.
+    pub about: &'static str,
+}
+
+/// The fields of the tables of a command (`vnic show`, `vnic show -s`, `fdb show`, ...), in order.
+pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
+    let tables: [(&str, &[Column]); 12] = [
+        ("zone show", ZONE),
+        ("bridge show", BRIDGE),
+        ("bridge show -s", TABLE),
+        ("uplink show", UPLINK),
+        ("uplink show -s", TRAFFIC),
+        ("vnic show", VNIC),
+        ("vnic show -s", TRAFFIC),
+        ("stat", TRAFFIC),
+        ("stat --drops", DROPS),
+        ("fdb show", FDB),
+        ("worker show", WORKER),
+        ("vnic get", PROPERTY),
+    ];
+    let rows = |columns: &[Column]| {
+        columns
+            .iter()
+            .map(|column| FieldRow {
+                name: column.name,
+                about: column.about,
+            })
+            .collect()
+    };
+    tables
+        .into_iter()
+        .map(|(command, columns)| (command, rows(columns)))
+        .collect()
+}
+
+macro_rules! columns {
+    ($(#[$doc:meta])* $table:ident: $($name:literal $usual:ident $about:literal $cell:expr;)*) => {
+        $(#[$doc])*
+        pub(crate) static $table: &[Column] = &[
+            $( Column { name: $name, about: $about, usual: columns!(@ $usual), cell: $cell }, )*
+        ];
+    };
+    (@ usual) => { true };
+    (@ more) => { false };
+}
+
+columns! {
+    /// `zone show`.
+    ZONE:
+    "name" usual "Name of the zone." |row| at(row, "/name");
+    "owner" usual "User who acts in it." |row| at(row, "/owner_uid");
+    "group" usual "Group whose members see it." |row| at(row, "/owner_gid");
+    "netns" usual "Network namespace of its TAPs." |row| at(row, "/netns");
+    "bridges" usual "Bridges on which its owner may make VNICs." |row| at(row, "/bridges");
+    "vnics" usual "VNICs in it." |row| at(row, "/vnics");
+    "directory" more "Directory under which its sockets lie." |row| at(row, "/directory");
+}
+
+columns! {
+    /// `bridge show`.
+    BRIDGE:
+    "name" usual "Name of the bridge." |row| at(row, "/name");
+    "members" usual "Its uplinks and VNICs." |row| at(row, "/members");
+    "addresses" usual "Addresses in its forwarding table." |row| at(row, "/table/addresses");
+    "set" usual "Properties that were set." set;
+}
+
+columns! {
+    /// `uplink show`.
+    UPLINK:
+    "name" usual "Name of the uplink." |row| at(row, "/name");
+    "device" usual "Interface of the host." |row| at(row, "/device");
+    "bridge" usual "Bridge that it is a member of." |row| at(row, "/bridge");
+    "state" usual "up, waiting or down." |row| at(row, "/state");
+    "mtu" usual "Largest packet now, in bytes." mtu_now;
+    "attach" usual "How frames are taken from it." attachment;
+    "rings" more "Rings in use, in each direction." |row| at(row, "/rings_now");
+    "share" more "Whether it was taken although it has addresses or a master." share;
+    "set" more "Properties that were set." set;
+    "reason" usual "Why it is not up." |row| at(row, "/reason");
+}
+
+columns! {
+    /// `vnic show`.
+    VNIC:
+    "name" usual "Name of the VNIC." |row| at(row, "/name");
+    "bridge" usual "Bridge that it is a member of." |row| at(row, "/bridge");
+    "zone" usual "Zone that it belongs to." |row| at(row, "/zone");
+    "mac" usual "Its address." |row| at(row, "/mac");
+    "state" usual "up, waiting or down." |row| at(row, "/state");
+    "mtu" usual "Largest packet now, in bytes." mtu_now;
+    "attach" usual "Who is on the other side." attachment;
+    "rings" more "Rings in use, in each direction." |row| at(row, "/rings_now");
+    "set" more "Properties that were set." set;
+    "reason" usual "Why it is not up." |row| at(row, "/reason");
+}
+
+columns! {
+    /// `vnic show -s`, `uplink show -s`, `stat`. rx is what windlass received from the member.
+    TRAFFIC:
+    "name" usual "Name of the uplink or VNIC." |row| at(row, "/name");
+    "bridge" usual "Bridge that it is a member of." |row| at(row, "/bridge");
+    "rx-frames" usual "Frames received from it." |row| counted(row, "rx_frames");
+    "rx-bytes" usual "Their bytes." |row| counted(row, "rx_bytes");
+    "tx-frames" usual "Frames sent to it." |row| counted(row, "tx_frames");
+    "tx-bytes" usual "Their bytes." |row| counted(row, "tx_bytes");
+    "rx-dropped" usual "Frames from it that were dropped." |row| counted(row, "rx_dropped");
+    "tx-dropped" usual "Frames for it that were dropped." |row| counted(row, "tx_dropped");
+    "kernel-drops" more "Frames dropped by the kernel behind it." |row| counted(row, "kernel_drops");
+}
+
+columns! {
+    /// `vnic show -s -s`, `stat --drops`.
+    DROPS:
+    "name" usual "Name of the uplink or VNIC at which it is counted." |row| at(row, "/name");
+    "bridge" usual "Bridge that it is a member of." |row| at(row, "/bridge");
+    "reason" usual "Why the frames were dropped, see windlass-drops(7)." |row| at(row, "/reason");
+    "stage" usual "ingress: from the member; egress: for the member." |row| at(row, "/stage");
+    "frames" usual "Frames dropped." |row| counted(row, "frames");
+    "explanation" more "The reason in a sentence." |row| at(row, "/explanation");
+}
+
+columns! {
+    /// `bridge show -s`.
+    TABLE:
+    "name" usual "Name of the bridge." |row| at(row, "/name");
+    "addresses" usual "Addresses in its forwarding table now." |row| at(row, "/addresses");
+    "learned" usual "Addresses learned." |row| counted(row, "learned");
+    "moved" usual "Addresses that moved to another member." |row| counted(row, "moved");
+    "moves-refused" usual "Moves refused: sticky, static or over the budget." |row| counted(row, "moves_refused");
+    "expired" usual "Addresses that aged out." |row| counted(row, "expired");
+    "evicted" usual "Addresses that had to go for others." |row| counted(row, "evicted");
+    "refused" usual "Addresses not learned for a limit." |row| counted(row, "refused");
+    "sightings-lost" more "Sightings lost because the learner was behind." |row| counted(row, "sightings_lost");
+}
+
+columns! {
+    /// `fdb show`.
+    FDB:
+    "bridge" usual "The bridge." |row| at(row, "/bridge");
+    "vlan" usual "VLAN; 0 on a bridge without VLAN filtering." |row| at(row, "/vlan");
+    "mac" usual "The address." |row| at(row, "/mac");
+    "member" usual "Member that gets its frames." |row| at(row, "/member");
+    "kind" usual "learned, static, sticky or own." |row| at(row, "/kind");
+    "age" usual "Seconds since it was last seen." |row| at(row, "/age_s");
+}
+
+columns! {
+    /// `worker show`.
+    WORKER:
+    "worker" usual "Number of the worker." |row| at(row, "/worker");
+    "core" usual "Core that it is pinned to." |row| at(row, "/core");
+    "rings" usual "Rings that it serves." |row| at(row, "/rings");
+    "frames" usual "Frames that it moved." |row| counted(row, "frames");
+    "visits" usual "Visits to rings that found frames." |row| counted(row, "visits");
+    "empty" usual "Visits that found none." |row| counted(row, "visits_empty");
+    "sleeps" usual "Times that it went to sleep." |row| counted(row, "sleeps");
+    "busy%" usual "Share of the interval that it spent on frames." |row| share_of(row, "cycles_busy");
+    "polling%" usual "Share of the interval that it spent on empty rings." |row| share_of(row, "cycles_polling");
+    "cycles-per-frame" usual "Busy time-stamp cycles for each frame." cycles_per_frame;
+    "held" more "Frames in its private memory now." |row| at(row, "/held");
+}
+
+columns! {
+    /// `get`.
+    PROPERTY:
+    "name" usual "Name of the object." |row| at(row, "/name");
+    "property" usual "The property." |row| at(row, "/property");
+    "perm" usual "rw: it can be set; r-: it cannot." |row| at(row, "/perm");
+    "value" usual "The value that holds." |row| at(row, "/value");
+    "default" usual "The value when none was set." |row| at(row, "/default");
+    "possible" usual "The values that there are." |row| at(row, "/possible");
+    "unit" more "The unit of a number." |row| at(row, "/unit");
+    "description" more "What it does." |row| at(row, "/description");
+}
+
+columns! {
+    /// `show-props`.
+    PROPERTIES:
+    "property" usual "The property." |row| at(row, "/property");
+    "perm" usual "rw: it can be set; r-: it cannot." |row| at(row, "/perm");
+    "default" usual "The value when none was set." |row| at(row, "/default");
+    "possible" usual "The values that there are." |row| at(row, "/possible");
+    "unit" usual "The unit of a number." |row| at(row, "/unit");
+    "description" usual "What it does." |row| at(row, "/description");
+}
+
+macro_rules! facts {
+    ($(#[$doc:meta])* $table:ident: $($name:literal $perm:ident $about:literal $cell:expr;)*) => {
+        $(#[$doc])*
+        pub(crate) static $table: &[Fact] = &[
+            $( Fact { name: $name, writable: facts!(@ $perm), about: $about, cell: $cell }, )*
+        ];
+    };
+    (@ rw) => { true };
+    (@ r) => { false };
+}
+
+facts! {
+    /// `zone get`.
+    ZONE_FACTS:
+    "owner" rw "User who acts in it." |row| at(row, "/owner_uid");
+    "group" rw "Group whose members see it." |row| at(row, "/owner_gid");
+    "netns" rw "Network namespace of its TAPs." |row| at(row, "/netns");
+    "bridge" rw "Bridges on which its owner may make VNICs." |row| at(row, "/bridges");
+    "vnics" r "VNICs in it." |row| at(row, "/vnics");
+    "directory" r "Directory under which its sockets lie." |row| at(row, "/directory");
+}
+
+facts! {
+    /// `bridge get`.
+    BRIDGE_FACTS:
+    "members" r "Its uplinks and VNICs." |row| at(row, "/members");
+    "addresses" r "Addresses in its forwarding table." |row| at(row, "/table/addresses");
+}
+
+facts! {
+    /// `uplink get`.
+    UPLINK_FACTS:
+    "device" r "Interface of the host." |row| at(row, "/device");
+    "bridge" rw "Bridge that it is a member of." |row| at(row, "/bridge");
+    "attach" r "How frames are taken from it." attachment;
+    "share" r "Whether it was taken although it has addresses or a master." share;
+    "state" r "up, waiting or down." |row| at(row, "/state");
+    "reason" r "Why it is not up." |row| at(row, "/reason");
+    "mtu-now" r "Largest packet now, in bytes." mtu_now;
+    "rings-now" r "Rings in use, in each direction." |row| at(row, "/rings_now");
+}
+
+facts! {
+    /// `vnic get`.
+    VNIC_FACTS:
+    "bridge" rw "Bridge that it is a member of." |row| at(row, "/bridge");
+    "zone" r "Zone that it belongs to." |row| at(row, "/zone");
+    "mac" rw "Its address." |row| at(row, "/mac");
+    "attach" rw "Who is on the other side." attachment;
+    "state" r "up, waiting or down." |row| at(row, "/state");
+    "reason" r "Why it is not up." |row| at(row, "/reason");
+    "mtu-now" r "Largest packet now, in bytes." mtu_now;
+    "rings-now" r "Rings in use, in each direction." |row| at(row, "/rings_now");
+}
+
+/// A counter: its rate if the row has one, else its total.
+fn counted(row: &Value, key: &str) -> Cell {
+    match row
+        .pointer(&format!("/rates/{key}_per_s"))
+        .and_then(Value::as_f64)
+    {
+        Some(rate) => Cell::Rate(rate),
+        None => at(row, &format!("/{key}")),
+    }
+}
+
+/// The share of a worker's time that a rate of cycles is, in percent.
+fn share_of(row: &Value, key: &str) -> Cell {
+    let rate = row
+        .pointer(&format!("/rates/{key}_per_s"))
+        .and_then(Value::as_f64);
+    let whole = row.get("cycles_per_second").and_then(Value::as_f64);
+    match (rate, whole) {
+        (Some(rate), Some(whole)) if whole > 0.0 => Cell::Ratio(rate / whole * 100.0),
+        _ => Cell::Missing,
+    }
+}
+
+fn cycles_per_frame(row: &Value) -> Cell {
+    let number = |key| match counted(row, key) {
+        Cell::Count(count) => count as f64,
+        Cell::Rate(rate) => rate,
+        _ => 0.0,
+    };
+    let (cycles, frames) = (number("cycles_busy"), number("frames"));
+    if frames > 0.0 {
+        Cell::Ratio(cycles / frames)
+    } else {
+        Cell::Missing
+    }
+}
+
+/// The largest packet in force; 0 means that it is not known yet.
+fn mtu_now(row: &Value) -> Cell {
+    match at(row, "/mtu_now") {
+        Cell::Count(0) => Cell::Unknown,
+        cell => cell,
+    }
+}
+
+fn share(row: &Value) -> Cell {
+    match at(row, "/share") {
+        Cell::Missing => Cell::Text("off".into()),
+        cell => cell,
+    }
+}
+
+/// The properties that were set, as `KEY=VALUE` with blanks between, because a value can hold commas.
+fn set(row: &Value) -> Cell {
+    let Some(properties) = row.get("properties").and_then(Value::as_object) else {
+        return Cell::Missing;
+    };
+    let words = properties.keys().map(|key| {
+        let value = match at(row, &format!("/properties/{key}")) {
+            Cell::Text(text) => text,
+            Cell::Count(count) => count.to_string(),
+            _ => "?".into(),
+        };
+        format!("{key}={value}")
+    });
+    Cell::Text(words.collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A field's name is unlike the others of its table, and each is explained.
+    #[test]
+    fn fields_are_distinct() {
+        for (command, rows) in fields() {
+            for (i, row) in rows.iter().enumerate() {
+                assert!(
+                    rows.iter().skip(i + 1).all(|other| other.name != row.name),
+                    "{command}"
+                );
+                assert!(row.about.ends_with('.'), "{command} {}", row.name);
+            }
+        }
+    }
+
+    /// Rates win over totals; shares and quotients are of the interval and never divide by zero.
+    #[test]
+    fn derived_cells() {
+        let row = json!({"frames": 10, "cycles_busy": 500, "cycles_per_second": 1000});
+        assert_eq!(cycles_per_frame(&row), Cell::Ratio(50.0));
+        assert_eq!(share_of(&row, "cycles_busy"), Cell::Missing);
+        let row = json!({"frames": 10, "cycles_busy": 500, "cycles_per_second": 1000,
+            "rates": {"frames_per_s": 4.0, "cycles_busy_per_s": 400.0}});
+        assert_eq!(cycles_per_frame(&row), Cell::Ratio(100.0));
+        assert_eq!(share_of(&row, "cycles_busy"), Cell::Ratio(40.0));
+        assert_eq!(cycles_per_frame(&json!({})), Cell::Missing);
+        let row = json!({"properties": {"learn": false, "tagged": "1,2", "vlan": 7}});
+        assert_eq!(set(&row), Cell::Text("learn=off tagged=1,2 vlan=7".into()));
+    }
+}

@@ -1,0 +1,6 @@
+//! The command `windlass`.
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    windlass_command::main()
+}

@@ -1,0 +1,300 @@
+//! The verbs that the four kinds of object share.
+
+use std::io::Write;
+use std::time::Duration;
+
+use serde_json::Value;
+use windlass_api::{Document, ErrorCode, Name, Properties, Scope};
+use windlass_client::{Client, Error, Resource};
+
+use crate::failure::Failure;
+use crate::options::{CreateHow, Global};
+use crate::suggest::nearest;
+use crate::table::Column;
+use crate::{Session, connect};
+
+/// A kind of object, as far as its verbs need to know it.
+pub(crate) trait Object: Resource + Clone {
+    /// Whose properties it has.
+    const SCOPE: Option<Scope>;
+    /// What `show` shows.
+    const COLUMNS: &'static [Column];
+    /// What `get` shows before the properties: the fields that `set` takes, and live ones.
+    const FACTS: &'static [Fact];
+    /// Where a document keeps them.
+    fn list(document: &mut Document) -> &mut Vec<Self>;
+    /// Changes the object.
+    fn patch(&mut self, patch: Self::Patch);
+    /// Where this one, which exists, is not as `wanted`.
+    fn differences(&self, wanted: &Self) -> Vec<String>;
+    /// Takes out of the document what the daemon takes with an object of this name.
+    fn release(document: &mut Document, name: &Name);
+    /// The configuration in a view.
+    fn of(view: Self::View) -> Self;
+}
+
+/// A field of an object that `get` shows beside its properties.
+#[derive(Debug)]
+pub(crate) struct Fact {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// Whether `set` takes it.
+    pub(crate) writable: bool,
+    /// What it is.
+    pub(crate) about: &'static str,
+    /// Finds it in a view.
+    pub(crate) cell: fn(&Value) -> crate::table::Cell,
+}
+
+/// The effective properties that `wanted` sets and `have` has otherwise.
+pub(crate) fn properties_differ(
+    scope: Scope,
+    have: &Properties,
+    wanted: &Properties,
+) -> Vec<String> {
+    wanted
+        .iter()
+        .filter(|(name, value)| have.effective(scope, name).as_ref() != Some(value))
+        .map(|(name, _)| name.to_owned())
+        .collect()
+}
+
+/// Makes an object.
+pub(crate) fn create<O: Object>(
+    session: &mut Session<'_>,
+    object: &O,
+    how: &CreateHow,
+) -> Result<(), Failure> {
+    let what = format!("create {} {}", O::KIND, object.name());
+    let result = if how.dry_run {
+        dry_run(session, &what, |document| {
+            let list = O::list(document);
+            match list.iter().find(|other| other.name() == object.name()) {
+                Some(_) => return Err(exists::<O>(object.name())),
+                None => list.push(object.clone()),
+            }
+            Ok(())
+        })
+    } else {
+        match session.client(&what)?.create(object) {
+            Ok(applied) => session.applied(&applied, false),
+            Err(error) => Err(Failure::of(&*what, error)),
+        }
+    };
+    match result {
+        Err(failure) if failure.code() == Some(ErrorCode::Exists) && how.may_exist => {
+            let view = session.client(&what)?.get::<O>(object.name());
+            let have = O::of(view.map_err(|error| Failure::of(&*what, error))?);
+            let differences = have.differences(object);
+            if differences.is_empty() {
+                return Ok(());
+            }
+            let why = format!(
+                "{} \"{}\" exists with another {}",
+                O::KIND,
+                object.name(),
+                differences.join(", ")
+            );
+            let todo = format!("use \"windlass {} set\" to change it", O::KIND);
+            Err(Failure::new(ErrorCode::Exists, what, why, todo))
+        }
+        other => other,
+    }
+}
+
+fn exists<O: Object>(name: &Name) -> Failure {
+    let kind = O::KIND;
+    let todo = format!("use --may-exist, or \"windlass {kind} set\" to change it");
+    let why = format!("{kind} \"{name}\" exists already");
+    Failure::new(
+        ErrorCode::Exists,
+        format!("create {kind} {name}"),
+        why,
+        todo,
+    )
+}
+
+/// Removes an object.
+pub(crate) fn delete<O: Object>(
+    session: &mut Session<'_>,
+    name: &Name,
+    if_exists: bool,
+    dry: bool,
+) -> Result<(), Failure> {
+    let what = format!("delete {} {name}", O::KIND);
+    let result = if dry {
+        dry_run(session, &what, |document| {
+            let list = O::list(document);
+            let before = list.len();
+            list.retain(|object| object.name() != name);
+            if list.len() == before {
+                return Err(absent::<O>(&what, name));
+            }
+            O::release(document, name);
+            Ok(())
+        })
+    } else {
+        match session.client(&what)?.delete::<O>(name) {
+            Ok(applied) => session.applied(&applied, false),
+            Err(error) => Err(Failure::of(&*what, error)),
+        }
+    };
+    match result {
+        Err(failure) if failure.code() == Some(ErrorCode::NotFound) => {
+            if if_exists {
+                Ok(())
+            } else {
+                Err(suggest::<O>(session, name, failure))
+            }
+        }
+        other => other,
+    }
+}
+
+/// Changes an object.
+pub(crate) fn set<O: Object>(
+    session: &mut Session<'_>,
+    name: &Name,
+    patch: O::Patch,
+    dry: bool,
+) -> Result<(), Failure> {
+    let what = format!("set {} {name}", O::KIND);
+    let result = if dry {
+        dry_run(session, &what, |document| {
+            let object = O::list(document)
+                .iter_mut()
+                .find(|object| object.name() == name);
+            object.ok_or_else(|| absent::<O>(&what, name))?.patch(patch);
+            Ok(())
+        })
+    } else {
+        match session.client(&what)?.change::<O>(name, &patch) {
+            Ok(applied) => session.applied(&applied, false),
+            Err(error) => Err(Failure::of(&*what, error)),
+        }
+    };
+    result.map_err(|failure| suggest::<O>(session, name, failure))
+}
+
+/// Shows objects: those of these names, else all for which `keep` holds.
+pub(crate) fn show<O: Object>(
+    session: &mut Session<'_>,
+    names: &[Name],
+    keep: impl Fn(&O::View) -> bool,
+) -> Result<(), Failure> {
+    let Some(chosen) = session.choose(O::COLUMNS)? else {
+        return Ok(());
+    };
+    let mut views = views::<O>(session, names)?;
+    views.retain(keep);
+    session.rows(&views, &chosen)
+}
+
+/// The views of these objects, else of all.
+pub(crate) fn views<O: Object>(
+    session: &mut Session<'_>,
+    names: &[Name],
+) -> Result<Vec<O::View>, Failure> {
+    if names.is_empty() {
+        let what = format!("show {}s", O::KIND);
+        return session
+            .client(&what)?
+            .list::<O>()
+            .map_err(|error| Failure::of(&*what, error));
+    }
+    names
+        .iter()
+        .map(|name| view::<O>(session, "show", name))
+        .collect()
+}
+
+/// The view of one object, while a verb is done.
+pub(crate) fn view<O: Object>(
+    session: &mut Session<'_>,
+    verb: &str,
+    name: &Name,
+) -> Result<O::View, Failure> {
+    let what = format!("{verb} {} {name}", O::KIND);
+    let view = session.client(&what)?.get::<O>(name);
+    view.map_err(|error| suggest::<O>(session, name, Failure::of(&*what, error)))
+}
+
+fn absent<O: Object>(what: &str, name: &Name) -> Failure {
+    let why = format!("there is no {} \"{name}\"", O::KIND);
+    Failure::new(ErrorCode::NotFound, what, why, list_hint::<O>())
+}
+
+fn list_hint<O: Object>() -> String {
+    format!("\"windlass {} show\" lists them", O::KIND)
+}
+
+/// If the object was not found, the same failure with the name that was probably meant.
+fn suggest<O: Object>(session: &mut Session<'_>, name: &Name, failure: Failure) -> Failure {
+    if failure.code() != Some(ErrorCode::NotFound) {
+        return failure;
+    }
+    let names = session
+        .client
+        .as_ref()
+        .and_then(|client| names::<O>(client).ok());
+    let names = names.unwrap_or_default();
+    match nearest(name.as_str(), names.iter().map(String::as_str)) {
+        Some(near) if near != name.as_str() => {
+            failure.advise(format!("did you mean \"{near}\"? {}", list_hint::<O>()))
+        }
+        _ => failure.advise(list_hint::<O>()),
+    }
+}
+
+fn names<O: Object>(client: &Client) -> Result<Vec<String>, Error> {
+    let views = client.list::<O>()?;
+    Ok(views
+        .into_iter()
+        .map(|view| O::of(view).name().to_string())
+        .collect())
+}
+
+/// Says what a change of the document would do, and changes nothing.
+pub(crate) fn dry_run(
+    session: &mut Session<'_>,
+    what: &str,
+    change: impl FnOnce(&mut Document) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let client = session.client(what)?;
+    let (mut document, revision) = client
+        .document()
+        .map_err(|error| Failure::of(what, error))?;
+    change(&mut document)?;
+    let applied = session.client(what)?.apply(&document, true, revision);
+    session.applied(&applied.map_err(|error| Failure::of(what, error))?, true)
+}
+
+/// Writes the names that a completion offers. Nobody wants to read an error then.
+pub(crate) fn complete(options: &Global, object: &str, out: &mut dyn Write) -> Result<(), Failure> {
+    let limit = Duration::from_secs(2);
+    let asked = options.timeout.unwrap_or(limit).min(limit);
+    let options = Global {
+        timeout: Some(asked),
+        socket: options.socket.clone(),
+        fields: None,
+        ..*options
+    };
+    let Ok(client) = connect(&options) else {
+        return Ok(());
+    };
+    let found = match object {
+        "zone" => names::<windlass_api::Zone>(&client),
+        "bridge" => names::<windlass_api::Bridge>(&client),
+        "uplink" => names::<windlass_api::Uplink>(&client),
+        "vnic" => names::<windlass_api::Vnic>(&client),
+        "member" => names::<windlass_api::Uplink>(&client).and_then(|mut uplinks| {
+            uplinks.extend(names::<windlass_api::Vnic>(&client)?);
+            Ok(uplinks)
+        }),
+        _ => Ok(Vec::new()),
+    };
+    for name in found.unwrap_or_default() {
+        writeln!(out, "{name}")?;
+    }
+    Ok(())
+}

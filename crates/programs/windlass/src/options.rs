@@ -1,0 +1,706 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueHint};
+use windlass_api::{Attachment, Ifname, MacAddr, Name, Netns, Scope, ZoneRef, properties};
+
+/// Time that a call may take when `--timeout` does not say.
+pub const TIMEOUT_S: f64 = 30.0;
+
+/// Bridges and virtual NICs in user space: makes, shows and removes them.
+///
+/// windlass asks windlassd over its control socket. Data goes to stdout, everything else to stderr.
+#[derive(Debug, Parser)]
+#[command(
+    name = "windlass",
+    version,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    after_help = EXIT_CODES,
+)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What each exit code says.
+pub const EXIT_CODES: &str = "Exit codes: 0 done, 1 refused, 2 wrong usage, 3 daemon not reached, \
+4 no such object, 5 it exists already, 6 no permission, 124 not in time.";
+
+/// Options that every command takes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options of every command")]
+pub(crate) struct Global {
+    /// Write JSON: an array of objects; errors as {code, message, details}.
+    #[arg(short, long, global = true, conflicts_with = "parsable")]
+    pub(crate) json: bool,
+    /// Write fields between colons, for scripts; needs -o.
+    #[arg(short, long, global = true)]
+    pub(crate) parsable: bool,
+    /// Fields to write, or "all"; "help" lists them.
+    #[arg(short = 'o', long = "output", value_name = "FIELD,...", global = true)]
+    pub(crate) fields: Option<String>,
+    /// Write no titles.
+    #[arg(short = 'H', long, global = true)]
+    pub(crate) no_header: bool,
+    /// Write no colours; so does NO_COLOR.
+    #[arg(long, global = true)]
+    pub(crate) no_color: bool,
+    /// Wait so long for each answer, 0 for ever [default: 30].
+    #[arg(long, value_name = "SECONDS", global = true, value_parser = seconds)]
+    pub(crate) timeout: Option<Duration>,
+    /// The daemon's control socket.
+    #[arg(long, value_name = "PATH", env = "WINDLASS_SOCKET", global = true,
+          value_hint = ValueHint::FilePath)]
+    pub(crate) socket: Option<PathBuf>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "not a number of seconds".to_owned())?;
+    if !(0.0..=1e9).contains(&seconds) {
+        return Err("not a number of seconds from 0 to 1000000000".into());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = seconds(text)?;
+    if interval < Duration::from_millis(10) {
+        return Err("not 0.01 s or more".into());
+    }
+    Ok(interval)
+}
+
+/// What is done.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Tenants: who may make VNICs, on which bridges, in which network namespace.
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        disable_help_subcommand = true
+    )]
+    Zone(ZoneVerb),
+    /// Learning switches.
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        disable_help_subcommand = true
+    )]
+    Bridge(BridgeVerb),
+    /// Interfaces of the host that are joined to a bridge.
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        disable_help_subcommand = true
+    )]
+    Uplink(UplinkVerb),
+    /// Virtual NICs.
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        disable_help_subcommand = true
+    )]
+    Vnic(VnicVerb),
+    /// Forwarding tables of bridges.
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        disable_help_subcommand = true
+    )]
+    Fdb(FdbVerb),
+    /// Threads that move frames.
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        disable_help_subcommand = true
+    )]
+    Worker(WorkerVerb),
+    /// Traffic of uplinks and VNICs.
+    Stat(StatArgs),
+    /// Make the configuration like a document; what it lacks is removed.
+    Apply(ApplyArgs),
+    /// Write the configuration as a document that apply reads.
+    Export,
+    /// Write what changes, as it does.
+    Monitor(MonitorArgs),
+    /// Names of objects, for completions.
+    #[command(name = "__complete", hide = true)]
+    Complete {
+        /// zone, bridge, uplink, vnic or member.
+        object: String,
+    },
+}
+
+/// Names of objects to remove.
+#[derive(Debug, Args)]
+pub(crate) struct DeleteArgs<N: clap::Args> {
+    #[command(flatten)]
+    pub(crate) name: N,
+    /// Succeed if there is none of this name.
+    #[arg(long)]
+    pub(crate) if_exists: bool,
+    /// Change nothing, and write what would be.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+macro_rules! names {
+    ($($one:ident $many:ident $kind:literal $title:literal;)*) => { $(
+        #[doc = concat!("The name of one ", $kind, ".")]
+        #[derive(Debug, Args)]
+        pub(crate) struct $one {
+            #[doc = concat!("Name of the ", $kind, ".")]
+            #[arg(value_name = $title, id = $kind, help = concat!("Name of the ", $kind))]
+            pub(crate) name: Name,
+        }
+        #[doc = concat!("Names of any ", $kind, ".")]
+        #[derive(Debug, Args)]
+        pub(crate) struct $many {
+            #[doc = concat!("Names of each ", $kind, "; all if there is none.")]
+            #[arg(value_name = $title, id = $kind,
+                  help = concat!("Name of a ", $kind, " to show; all if there is none"))]
+            pub(crate) names: Vec<Name>,
+        }
+    )* };
+}
+
+names! {
+    ZoneName ZoneNames "zone" "ZONE";
+    BridgeName BridgeNames "bridge" "BRIDGE";
+    UplinkName UplinkNames "uplink" "UPLINK";
+    VnicName VnicNames "vnic" "VNIC";
+    MemberName MemberNames "member" "MEMBER";
+}
+
+/// Which statistics, and how often.
+#[derive(Debug, Args)]
+pub(crate) struct Counted {
+    /// Statistics; twice: drops by reason.
+    #[arg(short = 's', long, action = clap::ArgAction::Count)]
+    pub(crate) statistics: u8,
+    /// Drops by reason, as -s -s.
+    #[arg(long)]
+    pub(crate) drops: bool,
+    #[command(flatten)]
+    pub(crate) repeat: Repeat,
+}
+
+/// How often something is shown.
+#[derive(Debug, Args)]
+pub(crate) struct Repeat {
+    /// Show again after so many seconds: first totals, then rates a second.
+    #[arg(short, long, value_name = "SECONDS", value_parser = interval)]
+    pub(crate) interval: Option<Duration>,
+    /// Show so many times.
+    #[arg(short, long, value_name = "COUNT", requires = "interval",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
+/// Arguments of `get`.
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs<N: clap::Args> {
+    #[command(flatten)]
+    pub(crate) name: N,
+    /// Properties to show; all if there are none.
+    #[arg(value_name = "PROPERTY", value_hint = ValueHint::Other)]
+    pub(crate) properties: Vec<String>,
+}
+
+/// What may be done with a zone.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ZoneVerb {
+    /// Make a zone.
+    Create(ZoneCreate),
+    /// Remove a zone that has no VNICs.
+    Delete(DeleteArgs<ZoneName>),
+    /// List zones.
+    Show(ZoneNames),
+    /// Change a zone.
+    Set(ZoneSet),
+    /// Show what was set on a zone.
+    Get(GetArgs<ZoneName>),
+    /// List what can be set on a zone.
+    ShowProps,
+}
+
+/// Arguments of `zone create`.
+#[derive(Debug, Args)]
+pub(crate) struct ZoneCreate {
+    /// Name of the new zone.
+    #[arg(value_hint = ValueHint::Other)]
+    pub(crate) name: Name,
+    /// User who acts in it: a name or a number.
+    #[arg(long, value_name = "USER", value_hint = ValueHint::Username)]
+    pub(crate) owner: String,
+    /// Group whose members see it: a name or a number [default: the user's].
+    #[arg(long, value_name = "GROUP", value_hint = ValueHint::Other)]
+    pub(crate) group: Option<String>,
+    /// Network namespace in which its TAPs may lie.
+    #[arg(long, value_hint = ValueHint::Other)]
+    pub(crate) netns: Option<Netns>,
+    /// Bridge on which its owner may make VNICs; may be repeated.
+    #[arg(long = "bridge", value_name = "BRIDGE")]
+    pub(crate) bridges: Vec<Name>,
+    #[command(flatten)]
+    pub(crate) how: CreateHow,
+}
+
+/// How something is made.
+#[derive(Debug, Args)]
+pub(crate) struct CreateHow {
+    /// Succeed if it exists already and is as asked.
+    #[arg(long)]
+    pub(crate) may_exist: bool,
+    /// Change nothing, and write what would be.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Arguments of `zone set`.
+#[derive(Debug, Args)]
+#[group(id = "zone-change", multiple = true)]
+pub(crate) struct ZoneSet {
+    #[command(flatten)]
+    pub(crate) name: ZoneName,
+    /// User who acts in it: a name or a number.
+    #[arg(long, value_name = "USER", value_hint = ValueHint::Username)]
+    pub(crate) owner: Option<String>,
+    /// Group whose members see it: a name or a number.
+    #[arg(long, value_name = "GROUP", value_hint = ValueHint::Other)]
+    pub(crate) group: Option<String>,
+    /// Network namespace in which its TAPs may lie.
+    #[arg(long, value_hint = ValueHint::Other)]
+    pub(crate) netns: Option<Netns>,
+    /// Bridge on which its owner may make VNICs; may be repeated, and replaces the list.
+    #[arg(long = "bridge", value_name = "BRIDGE")]
+    pub(crate) bridges: Vec<Name>,
+    /// Change nothing, and write what would be.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// What may be done with a bridge.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BridgeVerb {
+    /// Make a bridge.
+    Create(BridgeCreate),
+    /// Remove a bridge that has no members.
+    Delete(DeleteArgs<BridgeName>),
+    /// List bridges, or their statistics.
+    Show(BridgeShow),
+    /// Set properties of a bridge.
+    Set(BridgeSet),
+    /// Show properties of a bridge.
+    Get(GetArgs<BridgeName>),
+    /// List what can be set on a bridge.
+    ShowProps,
+    /// Its forwarding table.
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        disable_help_subcommand = true
+    )]
+    Fdb(FdbVerb),
+}
+
+/// Arguments of `bridge create`.
+#[derive(Debug, Args)]
+pub(crate) struct BridgeCreate {
+    /// Name of the new bridge.
+    #[arg(value_hint = ValueHint::Other)]
+    pub(crate) name: Name,
+    /// Set a property; may be repeated. "show-props" lists them.
+    #[arg(long, value_name = "KEY=VALUE", value_hint = ValueHint::Other)]
+    pub(crate) set: Vec<String>,
+    #[command(flatten)]
+    pub(crate) how: CreateHow,
+}
+
+/// Arguments of `bridge show`.
+#[derive(Debug, Args)]
+pub(crate) struct BridgeShow {
+    #[command(flatten)]
+    pub(crate) names: BridgeNames,
+    #[command(flatten)]
+    pub(crate) counted: Counted,
+}
+
+/// Arguments of `bridge set`.
+#[derive(Debug, Args)]
+pub(crate) struct BridgeSet {
+    #[command(flatten)]
+    pub(crate) name: BridgeName,
+    /// Properties to set; KEY=auto forgets what was set.
+    #[arg(value_name = "KEY=VALUE", required = true, value_hint = ValueHint::Other)]
+    pub(crate) settings: Vec<String>,
+    /// Change nothing, and write what would be.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Settings of a member of a bridge.
+#[derive(Debug, Args)]
+pub(crate) struct MemberSettings {
+    /// VLAN of untagged frames, 0 to drop them.
+    #[arg(long, value_name = "VLAN", value_hint = ValueHint::Other)]
+    pub(crate) vlan: Option<String>,
+    /// VLANs with a tag: 10,20-30.
+    #[arg(long, value_name = "VLANS", value_hint = ValueHint::Other)]
+    pub(crate) tagged: Option<String>,
+    /// Largest packet, in bytes.
+    #[arg(long, value_name = "BYTES", value_hint = ValueHint::Other)]
+    pub(crate) mtu: Option<String>,
+    /// Set a property; may be repeated. "show-props" lists them.
+    #[arg(long, value_name = "KEY=VALUE", value_hint = ValueHint::Other)]
+    pub(crate) set: Vec<String>,
+}
+
+impl MemberSettings {
+    /// All of them as `KEY=VALUE`.
+    pub(crate) fn settings(&self) -> Vec<String> {
+        let named = [
+            ("vlan", &self.vlan),
+            ("tagged", &self.tagged),
+            ("mtu", &self.mtu),
+        ];
+        let named = named
+            .iter()
+            .filter_map(|(key, value)| value.as_ref().map(|value| format!("{key}={value}")));
+        named.chain(self.set.iter().cloned()).collect()
+    }
+}
+
+/// What may be done with an uplink.
+#[derive(Debug, Subcommand)]
+pub(crate) enum UplinkVerb {
+    /// Join an interface of the host to a bridge.
+    Create(UplinkCreate),
+    /// Give an interface back to the host.
+    Delete(DeleteArgs<UplinkName>),
+    /// List uplinks, or their statistics.
+    Show(UplinkShow),
+    /// Change an uplink.
+    Set(UplinkSet),
+    /// Show properties of an uplink.
+    Get(GetArgs<UplinkName>),
+    /// List what can be set on an uplink.
+    ShowProps,
+}
+
+/// Arguments of `uplink create`.
+#[derive(Debug, Args)]
+pub(crate) struct UplinkCreate {
+    /// Name of the new uplink.
+    #[arg(value_hint = ValueHint::Other)]
+    pub(crate) name: Name,
+    /// Interface of the host.
+    #[arg(long, value_hint = ValueHint::Other)]
+    pub(crate) device: Ifname,
+    /// Bridge that it joins.
+    #[arg(long, value_name = "BRIDGE")]
+    pub(crate) bridge: Name,
+    /// How frames are taken from it.
+    #[arg(long, value_name = "KIND,KEY=VALUE,...", default_value = "packet",
+          value_hint = ValueHint::Other)]
+    pub(crate) attach: Attachment,
+    /// Take it although it has addresses or a master.
+    #[arg(long)]
+    pub(crate) share: bool,
+    #[command(flatten)]
+    pub(crate) settings: MemberSettings,
+    #[command(flatten)]
+    pub(crate) how: CreateHow,
+}
+
+/// Arguments of `uplink show`.
+#[derive(Debug, Args)]
+pub(crate) struct UplinkShow {
+    #[command(flatten)]
+    pub(crate) names: UplinkNames,
+    /// Only those of this bridge.
+    #[arg(long, value_name = "BRIDGE", id = "of_bridge")]
+    pub(crate) bridge: Option<Name>,
+    #[command(flatten)]
+    pub(crate) counted: Counted,
+}
+
+/// Arguments of `uplink set`.
+#[derive(Debug, Args)]
+pub(crate) struct UplinkSet {
+    #[command(flatten)]
+    pub(crate) name: UplinkName,
+    /// Properties to set; KEY=auto forgets what was set.
+    #[arg(value_name = "KEY=VALUE", value_hint = ValueHint::Other)]
+    pub(crate) settings: Vec<String>,
+    /// Move it to this bridge.
+    #[arg(long, value_name = "BRIDGE", id = "to_bridge")]
+    pub(crate) bridge: Option<Name>,
+    #[command(flatten)]
+    pub(crate) more: MemberSettings,
+    /// Change nothing, and write what would be.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// What may be done with a VNIC.
+#[derive(Debug, Subcommand)]
+pub(crate) enum VnicVerb {
+    /// Make a VNIC.
+    Create(VnicCreate),
+    /// Remove a VNIC and what it is attached to.
+    Delete(DeleteArgs<VnicName>),
+    /// List VNICs, or their statistics.
+    Show(VnicShow),
+    /// Change a VNIC.
+    Set(VnicSet),
+    /// Show properties of a VNIC.
+    Get(GetArgs<VnicName>),
+    /// List what can be set on a VNIC.
+    ShowProps,
+}
+
+/// Arguments of `vnic create`.
+#[derive(Debug, Args)]
+pub(crate) struct VnicCreate {
+    /// Name of the new VNIC.
+    #[arg(value_hint = ValueHint::Other)]
+    pub(crate) name: Name,
+    /// Bridge that it is a member of.
+    #[arg(long, value_name = "BRIDGE")]
+    pub(crate) bridge: Name,
+    /// Who is on the other side: tap, memif, vhost-user or none.
+    #[arg(long, value_name = "KIND,KEY=VALUE,...", default_value = "none",
+          value_hint = ValueHint::Other)]
+    pub(crate) attach: Attachment,
+    /// Its address [default: a random local one, drawn once and kept].
+    #[arg(long, value_hint = ValueHint::Other)]
+    pub(crate) mac: Option<MacAddr>,
+    /// Zone that it belongs to.
+    #[arg(long, value_name = "ZONE", default_value = "global")]
+    pub(crate) zone: ZoneRef,
+    #[command(flatten)]
+    pub(crate) settings: MemberSettings,
+    #[command(flatten)]
+    pub(crate) how: CreateHow,
+}
+
+/// Arguments of `vnic show`.
+#[derive(Debug, Args)]
+pub(crate) struct VnicShow {
+    #[command(flatten)]
+    pub(crate) names: VnicNames,
+    /// Only those of this bridge.
+    #[arg(long, value_name = "BRIDGE", id = "of_bridge")]
+    pub(crate) bridge: Option<Name>,
+    /// Only those of this zone.
+    #[arg(long, value_name = "ZONE", id = "of_zone")]
+    pub(crate) zone: Option<ZoneRef>,
+    #[command(flatten)]
+    pub(crate) counted: Counted,
+}
+
+/// Arguments of `vnic set`.
+#[derive(Debug, Args)]
+pub(crate) struct VnicSet {
+    #[command(flatten)]
+    pub(crate) name: VnicName,
+    /// Properties to set; KEY=auto forgets what was set.
+    #[arg(value_name = "KEY=VALUE", value_hint = ValueHint::Other)]
+    pub(crate) settings: Vec<String>,
+    /// Move it to this bridge.
+    #[arg(long, value_name = "BRIDGE", id = "to_bridge")]
+    pub(crate) bridge: Option<Name>,
+    /// Attach it to someone else.
+    #[arg(long, value_name = "KIND,KEY=VALUE,...", value_hint = ValueHint::Other)]
+    pub(crate) attach: Option<Attachment>,
+    /// Give it this address.
+    #[arg(long, value_hint = ValueHint::Other)]
+    pub(crate) mac: Option<MacAddr>,
+    #[command(flatten)]
+    pub(crate) more: MemberSettings,
+    /// Change nothing, and write what would be.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// What may be done with a forwarding table.
+#[derive(Debug, Subcommand)]
+pub(crate) enum FdbVerb {
+    /// List entries.
+    Show(FdbShow),
+    /// Put in an entry that does not age.
+    Add(FdbAddArgs),
+    /// Remove the entry of an address.
+    Delete(FdbDelete),
+    /// Remove learned entries.
+    Flush(FdbFlush),
+}
+
+/// Arguments of `fdb show`.
+#[derive(Debug, Args)]
+pub(crate) struct FdbShow {
+    #[command(flatten)]
+    pub(crate) names: BridgeNames,
+    /// Only those of this member.
+    #[arg(long, value_name = "MEMBER")]
+    pub(crate) member: Option<Name>,
+    /// Only those of this VLAN.
+    #[arg(long, value_hint = ValueHint::Other)]
+    pub(crate) vlan: Option<u16>,
+    /// Only this address.
+    #[arg(long, value_hint = ValueHint::Other)]
+    pub(crate) mac: Option<MacAddr>,
+    /// So many entries of each bridge at most [default: 10000].
+    #[arg(long, value_hint = ValueHint::Other)]
+    pub(crate) limit: Option<u32>,
+}
+
+/// Arguments of `fdb add`.
+#[derive(Debug, Args)]
+pub(crate) struct FdbAddArgs {
+    #[command(flatten)]
+    pub(crate) bridge: BridgeName,
+    /// The address.
+    #[arg(value_hint = ValueHint::Other)]
+    pub(crate) mac: MacAddr,
+    #[command(flatten)]
+    pub(crate) member: MemberName,
+    /// VLAN [default: the member's untagged one].
+    #[arg(long, value_hint = ValueHint::Other)]
+    pub(crate) vlan: Option<u16>,
+    /// Sticky instead of static.
+    #[arg(long)]
+    pub(crate) sticky: bool,
+    #[command(flatten)]
+    pub(crate) how: CreateHow,
+}
+
+/// Arguments of `fdb delete`.
+#[derive(Debug, Args)]
+pub(crate) struct FdbDelete {
+    #[command(flatten)]
+    pub(crate) bridge: BridgeName,
+    /// The address.
+    #[arg(value_hint = ValueHint::Other)]
+    pub(crate) mac: MacAddr,
+    /// Only in this VLAN.
+    #[arg(long, value_hint = ValueHint::Other)]
+    pub(crate) vlan: Option<u16>,
+    /// Succeed if there is no such entry.
+    #[arg(long)]
+    pub(crate) if_exists: bool,
+}
+
+/// Arguments of `fdb flush`.
+#[derive(Debug, Args)]
+pub(crate) struct FdbFlush {
+    #[command(flatten)]
+    pub(crate) bridge: BridgeName,
+    /// Only those of this member.
+    #[arg(long, value_name = "MEMBER")]
+    pub(crate) member: Option<Name>,
+    /// Only those of this VLAN.
+    #[arg(long, value_hint = ValueHint::Other)]
+    pub(crate) vlan: Option<u16>,
+    /// Only this address.
+    #[arg(long, value_hint = ValueHint::Other)]
+    pub(crate) mac: Option<MacAddr>,
+}
+
+/// What may be done with workers.
+#[derive(Debug, Subcommand)]
+pub(crate) enum WorkerVerb {
+    /// List workers and what they have done.
+    Show(Repeat),
+}
+
+/// Arguments of `stat`.
+#[derive(Debug, Args)]
+pub(crate) struct StatArgs {
+    #[command(flatten)]
+    pub(crate) names: MemberNames,
+    /// Drops by reason.
+    #[arg(long)]
+    pub(crate) drops: bool,
+    #[command(flatten)]
+    pub(crate) repeat: Repeat,
+}
+
+/// Arguments of `apply`.
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArgs {
+    /// The document; - for stdin.
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// Change nothing, and write what would be.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Arguments of `monitor`.
+#[derive(Debug, Args)]
+pub(crate) struct MonitorArgs {
+    /// End after so many events.
+    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
+/// The whole command line, with the properties of each kind of object in the help of its verbs.
+pub(crate) fn command() -> clap::Command {
+    each(<Options as clap::CommandFactory>::command(), |object| {
+        let scope = match object.get_name() {
+            "bridge" => Scope::Bridge,
+            "uplink" => Scope::Uplink,
+            "vnic" => Scope::Vnic,
+            _ => return object,
+        };
+        each(object, |verb| match verb.get_name() {
+            "create" | "set" => verb.after_help(property_help(scope)),
+            _ => verb,
+        })
+    })
+}
+
+/// The command with every subcommand changed, and their order kept.
+fn each(command: clap::Command, change: impl Fn(clap::Command) -> clap::Command) -> clap::Command {
+    let names: Vec<String> = command
+        .get_subcommands()
+        .map(|command| command.get_name().to_owned())
+        .collect();
+    names.iter().fold(command, |command, name| {
+        command.mut_subcommand(name, &change)
+    })
+}
+
+fn property_help(scope: Scope) -> String {
+    let mut text = String::from("Properties:\n");
+    for row in properties(scope) {
+        let option = row.option;
+        let default = if option.default.is_empty() {
+            "--"
+        } else {
+            option.default
+        };
+        let unit = if option.unit.is_empty() {
+            String::new()
+        } else {
+            format!(" {}", option.unit)
+        };
+        text.push_str(&format!(
+            "  {:<14} {} [{}{unit}; default: {default}]\n",
+            option.name,
+            option.sentence,
+            option.possible(),
+        ));
+    }
+    text
+}

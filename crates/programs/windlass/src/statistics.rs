@@ -1,0 +1,360 @@
+//! Counters: totals once, or totals and then rates, one interval after the other.
+//!
+//! # Model
+//! A sample is a moment of the daemon's clock and rows with counters. What is shown first are the totals
+//! of the first sample; then, for each further sample, the difference to the one before divided by the
+//! time that passed on the daemon's clock, so that a late wake-up here does not falsify a rate. A row
+//! that is new, or whose counter fell because its object was made anew, counts from zero.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+use windlass_api::{Bridge, Counters, ErrorCode, MemberStats, Name, Stats};
+use windlass_stats::{Drop, Stage};
+
+use crate::Session;
+use crate::failure::Failure;
+use crate::fields;
+use crate::objects::{self, Object};
+use crate::options::{Counted, Repeat, StatArgs};
+use crate::suggest::nearest;
+use crate::table::{self, Chosen, Column, Form, Titles};
+
+/// Lines after which the titles of a single repeated row are written again.
+const LINES_PER_TITLE: u64 = 20;
+
+/// Rows at one moment.
+#[derive(Debug)]
+struct Sample {
+    time_ns: u64,
+    rows: Vec<Value>,
+}
+
+/// Which keys of a row are counters, and which name the row.
+#[derive(Debug, Clone, Copy)]
+struct Keys {
+    name: &'static [&'static str],
+    counters: &'static [&'static str],
+}
+
+const TRAFFIC: Keys = Keys {
+    name: &["name"],
+    counters: &[
+        "rx_frames",
+        "rx_bytes",
+        "tx_frames",
+        "tx_bytes",
+        "rx_dropped",
+        "tx_dropped",
+        "kernel_drops",
+    ],
+};
+const DROPS: Keys = Keys {
+    name: &["name", "reason"],
+    counters: &["frames"],
+};
+const TABLE: Keys = Keys {
+    name: &["name"],
+    counters: &[
+        "learned",
+        "moved",
+        "moves_refused",
+        "expired",
+        "evicted",
+        "refused",
+        "sightings_lost",
+    ],
+};
+const WORKER: Keys = Keys {
+    name: &["worker"],
+    counters: &[
+        "frames",
+        "visits",
+        "visits_empty",
+        "sleeps",
+        "cycles_busy",
+        "cycles_polling",
+    ],
+};
+
+/// `windlass vnic show -s` and `windlass uplink show -s`.
+pub(crate) fn of<O: Object>(
+    session: &mut Session<'_>,
+    names: &[Name],
+    keep: impl Fn(&O::View) -> bool,
+    counted: &Counted,
+) -> Result<(), Failure> {
+    let sample = |session: &mut Session<'_>| {
+        let mut views = objects::views::<O>(session, names)?;
+        views.retain(&keep);
+        let kept: Vec<Name> = views
+            .into_iter()
+            .map(|view| O::of(view).name().clone())
+            .collect();
+        let mut stats = stats(session)?;
+        stats.members.retain(|member| kept.contains(&member.name));
+        Ok(stats)
+    };
+    traffic(
+        session,
+        counted.drops || counted.statistics > 1,
+        &counted.repeat,
+        sample,
+    )
+}
+
+/// `windlass stat`
+pub(crate) fn members(session: &mut Session<'_>, args: &StatArgs) -> Result<(), Failure> {
+    let names = &args.names.names;
+    traffic(session, args.drops, &args.repeat, |session| {
+        let mut stats = stats(session)?;
+        for name in names {
+            if !stats.members.iter().any(|member| member.name == *name) {
+                return Err(absent(name, &stats));
+            }
+        }
+        stats
+            .members
+            .retain(|member| names.is_empty() || names.contains(&member.name));
+        Ok(stats)
+    })
+}
+
+fn absent(name: &Name, stats: &Stats) -> Failure {
+    let known = stats.members.iter().map(|member| member.name.as_str());
+    let todo = match nearest(name.as_str(), known) {
+        Some(near) => format!("did you mean \"{near}\"? \"windlass stat\" lists them"),
+        None => "\"windlass stat\" lists them".into(),
+    };
+    let why = format!("there is no uplink or VNIC \"{name}\"");
+    Failure::new(ErrorCode::NotFound, "show statistics", why, todo)
+}
+
+/// `windlass bridge show -s`
+pub(crate) fn bridges(
+    session: &mut Session<'_>,
+    names: &[Name],
+    counted: &Counted,
+) -> Result<(), Failure> {
+    let check = |session: &mut Session<'_>| -> Result<Stats, Failure> {
+        if !names.is_empty() {
+            objects::views::<Bridge>(session, names)?;
+        }
+        stats(session)
+    };
+    if counted.drops || counted.statistics > 1 {
+        return traffic(session, true, &counted.repeat, |session| {
+            let mut stats = check(session)?;
+            stats
+                .members
+                .retain(|member| names.is_empty() || names.contains(&member.bridge));
+            Ok(stats)
+        });
+    }
+    let Some(chosen) = session.choose(fields::TABLE)? else {
+        return Ok(());
+    };
+    repeat(session, &chosen, &counted.repeat, TABLE, |session| {
+        let mut stats = check(session)?;
+        stats
+            .bridges
+            .retain(|bridge| names.is_empty() || names.contains(&bridge.name));
+        Ok(Sample {
+            time_ns: stats.time_ns,
+            rows: table::rows(&stats.bridges)?,
+        })
+    })
+}
+
+/// `windlass worker show`
+pub(crate) fn workers(session: &mut Session<'_>, how_often: &Repeat) -> Result<(), Failure> {
+    let Some(chosen) = session.choose(fields::WORKER)? else {
+        return Ok(());
+    };
+    repeat(session, &chosen, how_often, WORKER, |session| {
+        if how_often.interval.is_some() {
+            let stats = stats(session)?;
+            return Ok(Sample {
+                time_ns: stats.time_ns,
+                rows: table::rows(&stats.workers)?,
+            });
+        }
+        let workers = session.client("show workers")?.workers();
+        let workers = workers.map_err(|error| Failure::of("show workers", error))?;
+        Ok(Sample {
+            time_ns: 0,
+            rows: table::rows(&workers)?,
+        })
+    })
+}
+
+fn stats(session: &mut Session<'_>) -> Result<Stats, Failure> {
+    let what = "show statistics";
+    session
+        .client(what)?
+        .stats()
+        .map_err(|error| Failure::of(what, error))
+}
+
+fn traffic(
+    session: &mut Session<'_>,
+    by_reason: bool,
+    how_often: &Repeat,
+    sample: impl Fn(&mut Session<'_>) -> Result<Stats, Failure>,
+) -> Result<(), Failure> {
+    let (columns, keys): (&'static [Column], Keys) = if by_reason {
+        (fields::DROPS, DROPS)
+    } else {
+        (fields::TRAFFIC, TRAFFIC)
+    };
+    let Some(chosen) = session.choose(columns)? else {
+        return Ok(());
+    };
+    repeat(session, &chosen, how_often, keys, |session| {
+        let stats = sample(session)?;
+        let rows = if by_reason {
+            stats.members.iter().flat_map(drops).collect()
+        } else {
+            table::rows(&stats.members)?
+        };
+        Ok(Sample {
+            time_ns: stats.time_ns,
+            rows,
+        })
+    })
+}
+
+/// The reasons for which frames of a member were dropped, each a row.
+fn drops(member: &MemberStats) -> Vec<Value> {
+    let Counters { drops, .. } = &member.counters;
+    let rows = drops
+        .iter()
+        .filter(|(_, frames)| **frames > 0)
+        .map(|(reason, frames)| {
+            let known = Drop::ALL.iter().find(|drop| drop.name() == reason);
+            let stage = known.map(|drop| match drop.stage() {
+                Stage::Ingress => "ingress",
+                Stage::Egress => "egress",
+            });
+            json!({
+                "name": member.name, "bridge": member.bridge, "reason": reason, "stage": stage,
+                "frames": frames, "explanation": known.map(|drop| drop.explanation()),
+            })
+        });
+    rows.collect()
+}
+
+/// Shows samples: once, or for ever, or so often.
+fn repeat(
+    session: &mut Session<'_>,
+    chosen: &Chosen,
+    how_often: &Repeat,
+    keys: Keys,
+    sample: impl Fn(&mut Session<'_>) -> Result<Sample, Failure>,
+) -> Result<(), Failure> {
+    let mut last = sample(session)?;
+    write(session, chosen, &last.rows, (0, 0))?;
+    let Some(interval) = how_often.interval else {
+        return Ok(());
+    };
+    let mut next = Instant::now() + interval;
+    for count in 1..how_often.count.unwrap_or(u64::MAX) {
+        session.out.flush()?;
+        next = sleep(next, interval);
+        let now = sample(session)?;
+        let rows = rates(&last, &now, keys);
+        write(session, chosen, &rows, (count, last.rows.len()))?;
+        last = now;
+    }
+    Ok(())
+}
+
+/// Waits until the moment, and gives the one after it; moments that passed meanwhile are left out.
+fn sleep(until: Instant, interval: Duration) -> Instant {
+    std::thread::sleep(until.saturating_duration_since(Instant::now()));
+    (until + interval).max(Instant::now())
+}
+
+fn write(
+    session: &mut Session<'_>,
+    chosen: &Chosen,
+    rows: &[Value],
+    (count, rows_before): (u64, usize),
+) -> Result<(), Failure> {
+    let mut form = session.form;
+    if let Form::Table {
+        titles: titles @ Titles::Shown,
+        ..
+    } = &mut form
+    {
+        let single = rows.len() == 1 && rows_before == 1;
+        if single && count > 1 && count % LINES_PER_TITLE != 0 {
+            *titles = Titles::Before;
+        } else if count > 0 {
+            writeln!(session.out)?;
+        }
+    }
+    table::write(rows, chosen, form, "/S", session.out)
+}
+
+/// The rows of the second sample, each with its rates since the first.
+fn rates(last: &Sample, now: &Sample, keys: Keys) -> Vec<Value> {
+    let name = |row: &Value| -> String {
+        keys.name
+            .iter()
+            .map(|key| row[*key].to_string())
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let before: HashMap<String, &Value> = last.rows.iter().map(|row| (name(row), row)).collect();
+    let elapsed_s = now.time_ns.saturating_sub(last.time_ns) as f64 / 1e9;
+    let with_rates = now.rows.iter().map(|row| {
+        let old = before.get(&name(row));
+        let rates = keys.counters.iter().map(|key| {
+            let count = row[*key].as_u64().unwrap_or(0);
+            let count_old = old.and_then(|old| old[*key].as_u64()).unwrap_or(0);
+            let gained = count.checked_sub(count_old).unwrap_or(count);
+            let rate = if elapsed_s > 0.0 {
+                gained as f64 / elapsed_s
+            } else {
+                0.0
+            };
+            (format!("{key}_per_s"), json!(rate))
+        });
+        let mut row = row.clone();
+        if let Value::Object(row) = &mut row {
+            row.insert("interval_s".into(), json!(elapsed_s));
+            let rates: Map<String, Value> = rates.collect();
+            row.insert("rates".into(), Value::Object(rates));
+        }
+        row
+    });
+    with_rates.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rates are per second of the daemon's clock; a new row and a counter that fell count from zero.
+    #[test]
+    fn rates_follow_the_daemons_clock() {
+        let sample = |time_ns, rows: &[(&str, u64)]| Sample {
+            time_ns,
+            rows: rows
+                .iter()
+                .map(|(name, n)| json!({"name": name, "rx_frames": n}))
+                .collect(),
+        };
+        let last = sample(1_000_000_000, &[("a", 100), ("b", 50)]);
+        let now = sample(3_000_000_000, &[("a", 300), ("b", 10), ("c", 8)]);
+        let rates = rates(&last, &now, TRAFFIC);
+        let rate = |i: usize| rates[i]["rates"]["rx_frames_per_s"].as_f64().expect("rate");
+        assert_eq!((rate(0), rate(1), rate(2)), (100.0, 5.0, 4.0));
+        assert_eq!(rates[0]["interval_s"], 2.0);
+        assert_eq!(rates[0]["rx_frames"], 300, "totals stay beside the rates");
+        let still = super::rates(&now, &now, TRAFFIC);
+        assert_eq!(still[0]["rates"]["rx_frames_per_s"], 0.0);
+    }
+}

@@ -1,0 +1,8 @@
+//! The command against a daemon that answers what it was told to: every form, every exit code, every
+//! form of output.
+
+mod failures;
+mod fake;
+mod forms;
+mod output;
+mod statistics;

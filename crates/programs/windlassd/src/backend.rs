@@ -1,0 +1,254 @@
+//! The boundary between the control plane and the data plane.
+//!
+//! # Purpose
+//! The engine owns the document and decides *what* there is; a [`Backend`] makes it so: workers, rings,
+//! TAPs, sockets, forwarding tables. The real one lies in [`crate::plane`]; [`crate::memory`] has one
+//! that only remembers, for tests.
+//!
+//! # Model
+//! All calls come from the one engine thread, one after the other. Each call takes effect before it
+//! returns, and either wholly or not at all: after an error the backend is as it was. A call may take up
+//! to a second (a grace period, a system call on the host); it must not wait for a peer.
+//!
+//! Objects arrive validated (`windlass_api::validate`), in the order of `windlass_api::diff`: what
+//! an object refers to exists. VNICs carry their address.
+//!
+//! # What persists, and adoption
+//! A TAP outlives the daemon, whether it ends in order or by a signal. At start, `create_*` is called for
+//! every object of the stored document, and must take over what persists on the host: same interface,
+//! addresses, routes. What the host lacks for the moment (a namespace, a device, a peer) is no error: the
+//! call succeeds and [`Backend::status`] says `waiting` with the reason. Only `delete_*` removes what
+//! persists, and [`Backend::shutdown`] never does.
+//!
+//! # Failure modes
+//! `delete_*` of an object that the backend does not know must remove what of it persists on the host,
+//! and succeed if there is nothing: after a kill in the middle of a change, the engine deletes so what
+//! the change may have left behind.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use thiserror::Error;
+use windlass_api::{
+    Bridge, Counters, ErrorBody, ErrorCode, FdbPage, FdbQuery, MacAddr, Name, SocketPath,
+    StaticEntry, Status, TableStats, Uplink, Vnic, WorkerStats, Zone,
+};
+
+/// Why the data plane did not do what it was told. It is then as it was before.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum BackendError {
+    /// The host refused: the sentence says what was tried, on what, and the error of the system.
+    #[error("{0}")]
+    Host(String),
+    /// This kernel, build or privilege cannot do it: the sentence says what would be needed.
+    #[error("{0}")]
+    Unsupported(String),
+    /// Something that must be free is in use: an interface with addresses, a socket of another daemon.
+    #[error("{0}")]
+    InUse(String),
+    /// A fixed limit of the data plane is reached.
+    #[error("{0}")]
+    Limit(String),
+}
+
+impl From<BackendError> for ErrorBody {
+    fn from(error: BackendError) -> Self {
+        let code = match &error {
+            BackendError::Host(_) => ErrorCode::Host,
+            BackendError::Unsupported(_) => ErrorCode::Unsupported,
+            BackendError::InUse(_) => ErrorCode::InUse,
+            BackendError::Limit(_) => ErrorCode::Invalid,
+        };
+        ErrorBody::plain(code, error.to_string())
+    }
+}
+
+/// Where the sockets of a VNIC lie, and whose they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Directory of the zone's sockets; it exists. Its owner may put links into it: open what lies in
+    /// it without following them.
+    pub directory: PathBuf,
+    /// User and group that a socket made here is given; `None`: the daemon's own.
+    pub owner: Option<(u32, u32)>,
+}
+
+impl Place {
+    /// The place of a zone, or of the global one, under the runtime directory.
+    pub fn of(runtime_dir: &Path, zone: Option<&Zone>) -> Self {
+        let zones = runtime_dir.join("zones");
+        match zone {
+            Some(zone) => Self {
+                directory: zones.join(zone.name.as_str()),
+                owner: Some((zone.owner_uid, zone.owner_gid)),
+            },
+            None => Self {
+                directory: zones.join("global"),
+                owner: None,
+            },
+        }
+    }
+
+    /// The full path of a socket: absolute ones as they are, others in the directory.
+    pub fn socket(&self, path: &SocketPath) -> PathBuf {
+        self.directory.join(path.as_str())
+    }
+}
+
+/// How the data plane says that the state of a member may have changed.
+///
+/// A call costs a short lock and never waits; what is said is bounded by the number of members. It is
+/// for control threads, not for the workers' loops.
+#[derive(Debug, Clone)]
+pub struct StateSink {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    names: Mutex<BTreeSet<Name>>,
+    wake: std::sync::mpsc::SyncSender<()>,
+}
+
+impl StateSink {
+    /// A sink, and where its reader waits: a unit arrives when names are there after there were none.
+    pub fn pair() -> (Self, std::sync::mpsc::Receiver<()>) {
+        let (wake, woken) = std::sync::mpsc::sync_channel(1);
+        (
+            Self {
+                shared: Arc::new(Shared {
+                    names: Mutex::default(),
+                    wake,
+                }),
+            },
+            woken,
+        )
+    }
+
+    /// Says that [`Backend::status`] of this member may answer otherwise than before.
+    pub fn changed(&self, member: &Name) {
+        let mut names = self
+            .shared
+            .names
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        names.insert(member.clone());
+        drop(names);
+        // A full channel means that the reader is being woken already.
+        let _ = self.shared.wake.try_send(());
+    }
+
+    /// Takes the names that were said since the last time.
+    pub fn take(&self) -> BTreeSet<Name> {
+        std::mem::take(
+            &mut self
+                .shared
+                .names
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+}
+
+/// The data plane. The contract of all calls is in the module's theory statement.
+pub trait Backend: Send {
+    /// Makes an empty bridge.
+    ///
+    /// # Errors
+    /// A limit, or no memory for its table.
+    fn create_bridge(&mut self, bridge: &Bridge) -> Result<(), BackendError>;
+
+    /// Changes properties of a bridge while frames pass.
+    ///
+    /// # Errors
+    /// No memory for its new table.
+    fn set_bridge(&mut self, from: &Bridge, to: &Bridge) -> Result<(), BackendError>;
+
+    /// Removes a bridge, which has no members any more.
+    ///
+    /// # Errors
+    /// None is expected.
+    fn delete_bridge(&mut self, bridge: &Bridge) -> Result<(), BackendError>;
+
+    /// Takes an interface of the host as member of its bridge. A missing one leaves it waiting.
+    ///
+    /// # Errors
+    /// The interface has addresses or a master and `share` is off; a privilege is missing.
+    fn create_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError>;
+
+    /// Changes the bridge or properties of an uplink. Device, attachment and `share` are the same.
+    ///
+    /// # Errors
+    /// As [`Self::create_uplink`].
+    fn set_uplink(&mut self, from: &Uplink, to: &Uplink) -> Result<(), BackendError>;
+
+    /// Gives the interface back to the host as it was.
+    ///
+    /// # Errors
+    /// The host refused.
+    fn delete_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError>;
+
+    /// Makes a VNIC and its attachment. A missing namespace or peer leaves it waiting.
+    ///
+    /// # Errors
+    /// The interface or socket cannot be made; a privilege is missing; a limit.
+    fn create_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError>;
+
+    /// Changes the bridge, the address or properties of a VNIC, or what a TAP can change in place
+    /// (`address`, `host_mac`). Zone, and the rest of the attachment, are the same.
+    ///
+    /// # Errors
+    /// As [`Self::create_vnic`].
+    fn set_vnic(&mut self, from: &Vnic, to: &Vnic, place: &Place) -> Result<(), BackendError>;
+
+    /// Removes a VNIC and what persists of its attachment.
+    ///
+    /// # Errors
+    /// The host refused.
+    fn delete_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError>;
+
+    /// Puts a static entry into a table, in the place of a learned one if there is one.
+    ///
+    /// # Errors
+    /// The table has no room for it.
+    fn fdb_add(&mut self, entry: &StaticEntry) -> Result<(), BackendError>;
+
+    /// Removes a static entry.
+    ///
+    /// # Errors
+    /// None is expected.
+    fn fdb_delete(&mut self, entry: &StaticEntry) -> Result<(), BackendError>;
+
+    /// Forgets one learned address; whether it was there.
+    fn fdb_forget(&mut self, bridge: &Name, vlan: u16, mac: MacAddr) -> bool;
+
+    /// Forgets all learned addresses that match; how many they were.
+    fn fdb_flush(&mut self, bridge: &Name, query: &FdbQuery) -> u64;
+
+    /// The entries that match, in order of VLAN and address, `limit` at most.
+    fn fdb_show(&mut self, bridge: &Name, query: &FdbQuery) -> FdbPage;
+
+    /// A table in numbers.
+    fn table(&self, bridge: &Name) -> TableStats;
+
+    /// The live state of an uplink or a VNIC; down if it is not known.
+    fn status(&self, member: &Name) -> Status;
+
+    /// The traffic of an uplink or a VNIC since it was made; zero if it is not known.
+    fn counters(&self, member: &Name) -> Counters;
+
+    /// What each worker did.
+    fn workers(&self) -> Vec<WorkerStats>;
+
+    /// Every object of the stored document was made: what an earlier daemon left on the host and none of them took over
+    /// is removed.
+    fn adopted(&mut self) {}
+
+    /// Whether every worker has made progress since the last call, or sleeps with nothing to do: the
+    /// watchdog is fed only then.
+    fn alive(&mut self) -> bool;
+
+    /// Ends the workers, each after the burst in hand. What persists stays, and no call follows.
+    fn shutdown(&mut self);
+}

@@ -1,0 +1,300 @@
+//! The one owner of the document: every change goes through here, one after the other.
+//!
+//! # Model
+//! A change is a function from the document to the next one. The engine fills in what was left to it,
+//! validates, computes the difference, asks [`crate::authority`], and then:
+//!
+//! 1. writes the new document beside the old one ([`Store::prepare`]): a full disk stops here;
+//! 2. makes each [`Change`] in the [`Backend`]; if one fails, undoes those before it in reverse order;
+//! 3. puts the new document in the place of the old one ([`Store::commit`]); if that fails, undoes all;
+//! 4. publishes the changes to the monitors.
+//!
+//! So the stored document, the one in memory and the data plane agree after every call, whatever failed.
+//!
+//! # Ownership and lifetime
+//! The engine runs on a thread of its own, made by [`Engine::spawn`]. Handlers send it closures through
+//! [`EngineHandle::call`] and wait for the answer without blocking theirs. It ends when [`EngineHandle::stop`]
+//! is called; the backend is shut down then, and what persists stays.
+//!
+//! # Limits
+//! [`CALLS_MAX`] calls wait at once; further ones are answered `busy`. Monitors that lag lose the oldest
+//! events, counted.
+//!
+//! # Failure modes
+//! An object of the stored document that cannot be made at start is kept, shown as `down` with the
+//! reason, and tried again when it is set or at a reload. A panic in a call is answered `internal`, and
+//! ends the daemon in order: its state cannot be trusted any more.
+
+mod answer;
+mod apply;
+
+pub use answer::no_such;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result};
+use tokio::sync::{Semaphore, broadcast, oneshot};
+use windlass_api::{
+    Change, Document, ErrorBody, ErrorCode, EventKind, MonitorEvent, Name, Object, Status,
+};
+
+use crate::authority::Peer;
+use crate::backend::{Backend, Place, StateSink};
+use crate::options::Options;
+use crate::paths;
+use crate::store::Store;
+
+/// Calls that wait for the engine at once.
+pub const CALLS_MAX: usize = 128;
+/// Time that a handler waits for the engine.
+pub const CALL_TIME_MAX: Duration = Duration::from_secs(30);
+
+type Call = Box<dyn FnOnce(&mut Engine) + Send>;
+
+enum Message {
+    Call(Call),
+    Stop,
+}
+
+/// An event and who may see it.
+#[derive(Debug, Clone)]
+pub struct Published {
+    /// The event.
+    pub event: MonitorEvent,
+    /// The documents before and after, to decide who may see it.
+    audience: Audience,
+}
+
+#[derive(Debug, Clone)]
+enum Audience {
+    Operators,
+    Vnic { owner_uid: u32, owner_gid: u32 },
+}
+
+impl Published {
+    /// Whether the peer may see it.
+    pub fn is_for(&self, peer: &Peer) -> bool {
+        match self.audience {
+            Audience::Operators => peer.operator,
+            Audience::Vnic {
+                owner_uid,
+                owner_gid,
+            } => peer.operator || peer.uid == owner_uid || peer.gid == owner_gid,
+        }
+    }
+}
+
+/// The document, its store and the data plane. Only the engine thread has it.
+pub struct Engine {
+    document: Document,
+    revision: u64,
+    store: Store,
+    backend: Box<dyn Backend>,
+    sink: StateSink,
+    /// Objects of the document that could not be made: their reason.
+    failed: BTreeMap<Name, String>,
+    states: BTreeMap<Name, Status>,
+    events: broadcast::Sender<Arc<Published>>,
+    runtime_dir: PathBuf,
+    started: Instant,
+}
+
+/// How handlers reach the engine. Clones reach the same one.
+#[derive(Clone)]
+pub struct EngineHandle {
+    messages: mpsc::Sender<Message>,
+    slots: Arc<Semaphore>,
+    events: broadcast::Sender<Arc<Published>>,
+}
+
+impl Engine {
+    /// Loads the stored document, makes its objects in the backend, and starts the engine's thread.
+    ///
+    /// # Errors
+    /// If the store is in use or damaged, a directory cannot be made, or `build` fails.
+    pub fn spawn(
+        options: &Options,
+        build: impl FnOnce(StateSink) -> Result<Box<dyn Backend>>,
+    ) -> Result<(EngineHandle, std::thread::JoinHandle<()>)> {
+        let mut store = Store::open(&options.state_dir)?;
+        let loaded = store.load()?;
+        paths::make_runtime_dir(&options.runtime_dir)?;
+        let (sink, woken) = StateSink::pair();
+        let backend = build(sink.clone())?;
+        let (events, _) = broadcast::channel(options.monitor_events_max);
+        let mut engine = Engine {
+            document: Document::default(),
+            revision: loaded.revision,
+            store,
+            backend,
+            sink,
+            failed: BTreeMap::new(),
+            states: BTreeMap::new(),
+            events: events.clone(),
+            runtime_dir: options.runtime_dir.clone(),
+            started: Instant::now(),
+        };
+        engine
+            .make_zone_dir(None)
+            .context("directory of the global zone")?;
+        engine.restore(loaded);
+        engine.backend.adopted();
+        let (messages, inbox) = mpsc::channel();
+        let handle = EngineHandle {
+            messages,
+            slots: Arc::new(Semaphore::new(CALLS_MAX)),
+            events,
+        };
+        let bell = handle.messages.clone();
+        std::thread::Builder::new()
+            .name("windlass-state".into())
+            .spawn(move || {
+                while woken.recv().is_ok() {
+                    let note: Call = Box::new(Engine::note_states);
+                    if bell.send(Message::Call(note)).is_err() {
+                        return;
+                    }
+                }
+            })?;
+        let thread = std::thread::Builder::new()
+            .name("windlass-engine".into())
+            .spawn(move || engine.run(&inbox))?;
+        Ok((handle, thread))
+    }
+
+    fn run(mut self, inbox: &mpsc::Receiver<Message>) {
+        while let Ok(Message::Call(call)) = inbox.recv() {
+            call(&mut self);
+        }
+        self.backend.shutdown();
+    }
+
+    fn place(&self, zone: Option<&str>) -> Place {
+        Place::of(
+            &self.runtime_dir,
+            zone.and_then(|name| self.document.zone(name)),
+        )
+    }
+
+    fn make_zone_dir(&self, zone: Option<&windlass_api::Zone>) -> std::io::Result<()> {
+        let place = Place::of(&self.runtime_dir, zone);
+        paths::make_zone_dir(&place.directory, place.owner)
+    }
+
+    /// Tells the monitors what has changed in the states of members.
+    fn note_states(&mut self) {
+        for name in self.sink.take() {
+            if self.document.member(name.as_str()).is_none() {
+                continue;
+            }
+            let status = self.status(&name);
+            if self.states.get(&name) != Some(&status) {
+                self.states.insert(name.clone(), status.clone());
+                let audience = self.audience_of_member(&name);
+                self.publish(EventKind::State { name, status }, audience);
+            }
+        }
+    }
+
+    fn publish(&self, kind: EventKind, audience: Audience) {
+        let since = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let time_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        let event = MonitorEvent {
+            time_ns,
+            revision: self.revision,
+            kind,
+        };
+        // Without a monitor there is nobody to send to.
+        let _ = self.events.send(Arc::new(Published { event, audience }));
+    }
+
+    fn audience_of_member(&self, name: &Name) -> Audience {
+        let zone = self
+            .document
+            .vnic(name.as_str())
+            .and_then(|vnic| vnic.zone.name());
+        Self::audience_of_zone(zone.and_then(|zone| self.document.zone(zone.as_str())))
+    }
+
+    fn audience_of_zone(zone: Option<&windlass_api::Zone>) -> Audience {
+        match zone {
+            Some(zone) => Audience::Vnic {
+                owner_uid: zone.owner_uid,
+                owner_gid: zone.owner_gid,
+            },
+            None => Audience::Operators,
+        }
+    }
+
+    fn publish_change(&self, change: Change, old: &Document) {
+        let audience = match change.object() {
+            Object::Zone(zone) => Self::audience_of_zone(Some(zone)),
+            Object::Vnic(vnic) => {
+                let name = vnic.zone.name().map(Name::as_str).unwrap_or_default();
+                let zone = self.document.zone(name).or_else(|| old.zone(name));
+                Self::audience_of_zone(zone)
+            }
+            Object::Bridge(_) | Object::Uplink(_) | Object::Fdb(_) => Audience::Operators,
+        };
+        self.publish(
+            EventKind::Change {
+                change: Box::new(change),
+            },
+            audience,
+        );
+    }
+}
+
+impl EngineHandle {
+    /// Runs the call on the engine's thread and gives its answer.
+    ///
+    /// # Errors
+    /// What the call returns; [`ErrorCode::Busy`] if too many wait; [`ErrorCode::Timeout`] if it was not
+    /// run in [`CALL_TIME_MAX`]; [`ErrorCode::Internal`] if the engine is gone.
+    pub async fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&mut Engine) -> Result<T, ErrorBody> + Send + 'static,
+    ) -> Result<T, ErrorBody> {
+        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
+            let message = format!("{CALLS_MAX} requests wait already: try again");
+            return Err(ErrorBody::plain(ErrorCode::Busy, message));
+        };
+        let (answer, answered) = oneshot::channel();
+        let call: Call = Box::new(move |engine| {
+            let result = call(engine);
+            drop(slot);
+            // The handler may have given up; then nobody wants the answer.
+            let _ = answer.send(result);
+        });
+        let gone = || ErrorBody::plain(ErrorCode::Internal, "the daemon is ending");
+        self.messages
+            .send(Message::Call(call))
+            .map_err(|_| gone())?;
+        match tokio::time::timeout(CALL_TIME_MAX, answered).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(gone()),
+            Err(_) => {
+                let seconds = CALL_TIME_MAX.as_secs();
+                let message = format!("not done in {seconds} s; it may be done yet");
+                Err(ErrorBody::plain(ErrorCode::Timeout, message))
+            }
+        }
+    }
+
+    /// Events from now on.
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<Published>> {
+        self.events.subscribe()
+    }
+
+    /// Ends the engine after the calls that wait already.
+    pub fn stop(&self) {
+        // A thread that is gone has ended already.
+        let _ = self.messages.send(Message::Stop);
+    }
+}

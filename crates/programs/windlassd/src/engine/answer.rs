@@ -1,0 +1,244 @@
+//! What the engine answers to questions: only what the peer may see.
+
+use std::time::Instant;
+
+use rustix::time::{ClockId, clock_gettime};
+use windlass_api::{
+    BridgeStats, BridgeView, DaemonView, Document, ErrorBody, ErrorCode, FdbPage, FdbQuery,
+    Flushed, MacAddr, MemberStats, Name, State, Stats, Status, Uplink, UplinkView, Vnic, VnicView,
+    WorkerStats, Zone, ZoneView,
+};
+
+use super::Engine;
+use crate::authority::Peer;
+use crate::backend::Place;
+
+/// The answer for something that is not there, or that the peer may not know of.
+pub fn no_such(kind: &str, name: &str) -> ErrorBody {
+    let name: String = name.chars().take(64).collect();
+    ErrorBody::plain(
+        ErrorCode::NotFound,
+        format!("there is no {kind} \"{name}\""),
+    )
+}
+
+impl Engine {
+    /// The document.
+    pub fn document(&self) -> &Document {
+        &self.document
+    }
+
+    /// Its revision.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The live state of a member.
+    pub fn status(&self, name: &Name) -> Status {
+        match self.failed.get(name) {
+            Some(reason) => Status {
+                state: State::Down,
+                reason: Some(reason.clone()),
+                ..Status::default()
+            },
+            None => self.backend.status(name),
+        }
+    }
+
+    /// A zone as the peer sees it.
+    pub fn zone_view(&self, peer: &Peer, zone: &Zone) -> Option<ZoneView> {
+        if !peer.sees_zone(zone) {
+            return None;
+        }
+        let within = self
+            .document
+            .vnics
+            .iter()
+            .filter(|v| v.zone.name() == Some(&zone.name));
+        let vnics = u32::try_from(within.count()).unwrap_or(u32::MAX);
+        let place = Place::of(&self.runtime_dir, Some(zone));
+        let directory = place.directory.display().to_string();
+        Some(ZoneView {
+            config: zone.clone(),
+            vnics,
+            directory,
+        })
+    }
+
+    /// A bridge as the peer sees it: a tenant sees only its own members.
+    pub fn bridge_view(&self, peer: &Peer, bridge: &windlass_api::Bridge) -> Option<BridgeView> {
+        if !peer.sees_bridge(&bridge.name, &self.document) {
+            return None;
+        }
+        let members = self
+            .document
+            .members()
+            .filter(|member| *member.bridge() == bridge.name);
+        let members = members.filter(|member| match member {
+            windlass_api::Member::Uplink(_) => peer.sees_host(),
+            windlass_api::Member::Vnic(vnic) => peer.sees_vnic(vnic, &self.document),
+        });
+        let members = members.map(|member| member.name().clone()).collect();
+        let table = if peer.sees_host() {
+            self.backend.table(&bridge.name)
+        } else {
+            windlass_api::TableStats::default()
+        };
+        Some(BridgeView {
+            config: bridge.clone(),
+            members,
+            table,
+        })
+    }
+
+    /// An uplink, for an operator.
+    pub fn uplink_view(&self, peer: &Peer, uplink: &Uplink) -> Option<UplinkView> {
+        let counters = || self.backend.counters(&uplink.name);
+        peer.sees_host().then(|| UplinkView {
+            config: uplink.clone(),
+            status: self.status(&uplink.name),
+            counters: counters(),
+        })
+    }
+
+    /// A VNIC as the peer sees it.
+    pub fn vnic_view(&self, peer: &Peer, vnic: &Vnic) -> Option<VnicView> {
+        peer.sees_vnic(vnic, &self.document).then(|| VnicView {
+            config: vnic.clone(),
+            status: self.status(&vnic.name),
+            counters: self.backend.counters(&vnic.name),
+        })
+    }
+
+    fn visible_bridge(&self, peer: &Peer, name: &str) -> Result<Name, ErrorBody> {
+        let bridge = self
+            .document
+            .bridge(name)
+            .ok_or_else(|| no_such("bridge", name))?;
+        if !peer.sees_bridge(&bridge.name, &self.document) {
+            return Err(no_such("bridge", name));
+        }
+        Ok(bridge.name.clone())
+    }
+
+    /// Entries of a forwarding table. A tenant must name one of its VNICs.
+    ///
+    /// # Errors
+    /// No such bridge; a tenant asks for more than a VNIC of its own.
+    pub fn fdb_show(
+        &mut self,
+        peer: &Peer,
+        bridge: &str,
+        query: &FdbQuery,
+    ) -> Result<FdbPage, ErrorBody> {
+        let bridge = self.visible_bridge(peer, bridge)?;
+        let own = query
+            .member
+            .as_ref()
+            .and_then(|member| self.document.vnic(member.as_str()));
+        if !own.is_some_and(|vnic| peer.sees_vnic(vnic, &self.document)) {
+            peer.must_operate("read a forwarding table but for a VNIC of its own (member=)")?;
+        }
+        Ok(self.backend.fdb_show(&bridge, query))
+    }
+
+    /// Forgets learned entries.
+    ///
+    /// # Errors
+    /// No such bridge; the peer is no operator.
+    pub fn fdb_flush(
+        &mut self,
+        peer: &Peer,
+        bridge: &str,
+        query: &FdbQuery,
+    ) -> Result<Flushed, ErrorBody> {
+        let bridge = self.visible_bridge(peer, bridge)?;
+        peer.must_operate("flush a forwarding table")?;
+        Ok(Flushed {
+            entries: self.backend.fdb_flush(&bridge, query),
+        })
+    }
+
+    /// Forgets one learned entry.
+    ///
+    /// # Errors
+    /// No such bridge or entry; the peer is no operator.
+    pub fn fdb_forget(
+        &mut self,
+        peer: &Peer,
+        bridge: &str,
+        vlan: u16,
+        mac: MacAddr,
+    ) -> Result<(), ErrorBody> {
+        let bridge = self.visible_bridge(peer, bridge)?;
+        peer.must_operate("change a forwarding table")?;
+        if self.backend.fdb_forget(&bridge, vlan, mac) {
+            Ok(())
+        } else {
+            Err(no_such("entry", &format!("{bridge} vlan {vlan} {mac}")))
+        }
+    }
+
+    /// All counters at this moment that the peer may see.
+    pub fn stats(&self, peer: &Peer) -> Stats {
+        let now = clock_gettime(ClockId::Monotonic);
+        let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+        let nanoseconds = u64::try_from(now.tv_nsec).unwrap_or(0);
+        let time_ns = seconds
+            .saturating_mul(1_000_000_000)
+            .saturating_add(nanoseconds);
+        let seen = self.document.members().filter(|member| match member {
+            windlass_api::Member::Uplink(_) => peer.sees_host(),
+            windlass_api::Member::Vnic(vnic) => peer.sees_vnic(vnic, &self.document),
+        });
+        let members = seen
+            .map(|member| MemberStats {
+                name: member.name().clone(),
+                bridge: member.bridge().clone(),
+                counters: self.backend.counters(member.name()),
+            })
+            .collect();
+        let (bridges, workers) = if peer.sees_host() {
+            let bridges = self.document.bridges.iter().map(|bridge| BridgeStats {
+                name: bridge.name.clone(),
+                table: self.backend.table(&bridge.name),
+            });
+            (bridges.collect(), self.backend.workers())
+        } else {
+            Default::default()
+        };
+        Stats {
+            time_ns,
+            members,
+            bridges,
+            workers,
+        }
+    }
+
+    /// What the workers did, for an operator.
+    ///
+    /// # Errors
+    /// The peer is no operator.
+    pub fn workers(&self, peer: &Peer) -> Result<Vec<WorkerStats>, ErrorBody> {
+        peer.must_operate("look at workers")?;
+        Ok(self.backend.workers())
+    }
+
+    /// The daemon itself.
+    pub fn daemon_view(&self, peer: &Peer) -> DaemonView {
+        DaemonView {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            revision: self.revision,
+            uptime_s: Instant::now().duration_since(self.started).as_secs(),
+            workers: u32::try_from(self.backend.workers().len()).unwrap_or(u32::MAX),
+            runtime_dir: self.runtime_dir.display().to_string(),
+            you: peer.view(&self.document),
+        }
+    }
+
+    /// Whether all workers make progress.
+    pub fn alive(&mut self) -> bool {
+        self.backend.alive()
+    }
+}

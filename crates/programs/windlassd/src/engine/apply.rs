@@ -1,0 +1,262 @@
+//! How the engine makes a change, and undoes it.
+
+use windlass_api::{
+    Applied, Change, Document, ErrorBody, ErrorCode, MacAddr, Name, Object, Vnic, diff, validate,
+};
+
+use super::Engine;
+use crate::authority::Peer;
+use crate::backend::{BackendError, Place};
+use crate::paths;
+use crate::store::Loaded;
+
+/// Six bytes from the kernel's generator.
+fn draw_mac() -> MacAddr {
+    let mut bytes = [0; 6];
+    // Six bytes are never cut short, and the generator is ready long before a daemon starts
+    // (getrandom(2)); if it fails all the same, the address is drawn again, and then found to be taken.
+    if let Err(error) = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        tracing::error!("getrandom: {error}");
+    }
+    MacAddr::local(bytes)
+}
+
+impl Engine {
+    /// Changes the document by `edit` for the peer; with `dry_run` only says what would be changed.
+    ///
+    /// # Errors
+    /// What `edit` returns; [`ErrorCode::Conflict`] if `expected` is not the revision; what validation,
+    /// authority, the data plane or the store refuse. Nothing has changed then.
+    pub fn change(
+        &mut self,
+        peer: &Peer,
+        expected: Option<u64>,
+        dry_run: bool,
+        edit: impl FnOnce(&mut Document) -> Result<(), ErrorBody>,
+    ) -> Result<Applied, ErrorBody> {
+        if let Some(expected) = expected.filter(|&expected| expected != self.revision) {
+            let now = self.revision;
+            let message =
+                format!("the document is at revision {now}, not {expected}: read it again");
+            return Err(ErrorBody::plain(ErrorCode::Conflict, message));
+        }
+        let mut next = self.document.clone();
+        edit(&mut next)?;
+        next.complete(&self.document, draw_mac);
+        next.canonicalize();
+        let changes = diff(&self.document, &next);
+        for change in &changes {
+            peer.may(change, &self.document, &next, &self.runtime_dir)?;
+        }
+        validate(&next)?;
+        if !dry_run && !changes.is_empty() {
+            self.make(next, &changes)?;
+        }
+        Ok(Applied {
+            revision: self.revision,
+            dry_run,
+            changes,
+        })
+    }
+
+    fn make(&mut self, next: Document, changes: &[Change]) -> Result<(), ErrorBody> {
+        let stored = |error: crate::store::StoreError| {
+            ErrorBody::plain(ErrorCode::Storage, format!("{error}; nothing was changed"))
+        };
+        let revision = self.revision + 1;
+        self.store.prepare(revision, &next).map_err(stored)?;
+        let before = self.document.clone();
+        for (index, change) in changes.iter().enumerate() {
+            if let Err(error) = self.step(change) {
+                self.undo(&changes[..index], &before);
+                self.abandon();
+                let object = change.object();
+                let path = format!("{}s.{}", object.kind(), object.name());
+                let message = error.to_string();
+                let body: ErrorBody = error.into();
+                return Err(body.at(path, message));
+            }
+        }
+        if let Err(error) = self.store.commit() {
+            self.undo(changes, &before);
+            // The rename may have been made and only its flush have failed: put the old one back.
+            let back = self.store.prepare(self.revision, &before);
+            if let Err(error) = back.and_then(|()| self.store.commit()) {
+                tracing::error!("{error}");
+            }
+            self.abandon();
+            return Err(stored(error));
+        }
+        self.document = next;
+        self.revision = revision;
+        for change in changes {
+            self.publish_change(change.clone(), &before);
+        }
+        self.note_states();
+        Ok(())
+    }
+
+    fn abandon(&mut self) {
+        if let Err(error) = self.store.abandon() {
+            tracing::error!("{error}");
+        }
+    }
+
+    fn undo(&mut self, done: &[Change], before: &Document) {
+        for change in done.iter().rev() {
+            let inverse = change.inverse();
+            if let Err(error) = self.step(&inverse) {
+                let object = inverse.object();
+                tracing::error!("cannot undo {} {}: {error}", object.kind(), object.name());
+                if let Change::Create { .. } | Change::Set { .. } = inverse {
+                    self.remember_failure(object, &error);
+                }
+            }
+        }
+        self.document = before.clone();
+    }
+
+    /// Makes one change in the data plane, and keeps the document in memory in step, so that places are
+    /// found.
+    fn step(&mut self, change: &Change) -> Result<(), BackendError> {
+        match change {
+            Change::Create { to } => self.create(to)?,
+            Change::Set { from, to } => self.set(from, to)?,
+            Change::Delete { from } => self.delete(from)?,
+        }
+        change.apply(&mut self.document);
+        Ok(())
+    }
+
+    fn place_of(&self, vnic: &Vnic) -> Place {
+        self.place(vnic.zone.name().map(Name::as_str))
+    }
+
+    fn create(&mut self, object: &Object) -> Result<(), BackendError> {
+        match object {
+            Object::Zone(zone) => self.make_zone_dir(Some(zone)).map_err(|e| {
+                BackendError::Host(format!("directory of zone \"{}\": {e}", zone.name))
+            }),
+            Object::Bridge(bridge) => self.backend.create_bridge(bridge),
+            Object::Uplink(uplink) => self.backend.create_uplink(uplink),
+            Object::Vnic(vnic) => {
+                let place = self.place_of(vnic);
+                self.backend.create_vnic(vnic, &place)
+            }
+            Object::Fdb(entry) => self.backend.fdb_add(entry),
+        }
+    }
+
+    fn set(&mut self, from: &Object, to: &Object) -> Result<(), BackendError> {
+        match (from, to) {
+            (Object::Zone(_), Object::Zone(_)) => self.create(to),
+            (Object::Bridge(from), Object::Bridge(to)) => self.backend.set_bridge(from, to),
+            (Object::Uplink(old), Object::Uplink(new)) => {
+                if self.failed.contains_key(&new.name) {
+                    self.backend.create_uplink(new)?;
+                    self.failed.remove(&new.name);
+                    return Ok(());
+                }
+                self.backend.set_uplink(old, new)
+            }
+            (Object::Vnic(old), Object::Vnic(new)) => {
+                let place = self.place_of(new);
+                if self.failed.contains_key(&new.name) {
+                    self.backend.create_vnic(new, &place)?;
+                    self.failed.remove(&new.name);
+                    return Ok(());
+                }
+                self.backend.set_vnic(old, new, &place)
+            }
+            _ => {
+                self.delete(from)?;
+                self.create(to)
+            }
+        }
+    }
+
+    fn delete(&mut self, object: &Object) -> Result<(), BackendError> {
+        match object {
+            Object::Zone(zone) => {
+                paths::remove_zone_dir(&Place::of(&self.runtime_dir, Some(zone)).directory);
+                Ok(())
+            }
+            Object::Bridge(bridge) => self.backend.delete_bridge(bridge),
+            Object::Uplink(uplink) => {
+                self.backend.delete_uplink(uplink)?;
+                self.forget(&uplink.name);
+                Ok(())
+            }
+            Object::Vnic(vnic) => {
+                let place = self.place_of(vnic);
+                self.backend.delete_vnic(vnic, &place)?;
+                self.forget(&vnic.name);
+                Ok(())
+            }
+            Object::Fdb(entry) => self.backend.fdb_delete(entry),
+        }
+    }
+
+    fn forget(&mut self, name: &Name) {
+        self.failed.remove(name);
+        self.states.remove(name);
+    }
+
+    fn remember_failure(&mut self, object: &Object, error: &BackendError) {
+        let name = match object {
+            Object::Uplink(uplink) => &uplink.name,
+            Object::Vnic(vnic) => &vnic.name,
+            Object::Zone(_) | Object::Bridge(_) | Object::Fdb(_) => return,
+        };
+        self.failed.insert(name.clone(), error.to_string());
+    }
+
+    /// Makes everything that the stored document has, after removing what an unfinished change may have
+    /// left on the host.
+    pub(super) fn restore(&mut self, loaded: Loaded) {
+        let Loaded {
+            document,
+            unfinished,
+            ..
+        } = loaded;
+        if let Some(unfinished) = unfinished {
+            for change in diff(&document, &unfinished) {
+                if let Change::Create { to } = &change
+                    && let Err(error) = self.delete(to)
+                {
+                    tracing::warn!("remains of {} {}: {error}", to.kind(), to.name());
+                }
+            }
+        }
+        self.abandon();
+        for change in diff(&Document::default(), &document) {
+            if let Err(error) = self.step(&change) {
+                let object = change.object();
+                tracing::error!("{} {}: {error}", object.kind(), object.name());
+                self.remember_failure(object, &error);
+            }
+        }
+        self.document = document;
+    }
+
+    /// Tries again to make what could not be made.
+    pub fn retry(&mut self) {
+        let names: Vec<_> = self.failed.keys().cloned().collect();
+        for name in names {
+            let object = match self.document.vnic(name.as_str()) {
+                Some(vnic) => Object::Vnic(vnic.clone()),
+                None => match self.document.uplink(name.as_str()) {
+                    Some(uplink) => Object::Uplink(uplink.clone()),
+                    None => continue,
+                },
+            };
+            match self.create(&object) {
+                Ok(()) => {
+                    self.failed.remove(&name);
+                    self.sink.changed(&name);
+                }
+                Err(error) => self.remember_failure(&object, &error),
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! `windlassd`: starts, serves and ends.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+use windlassd::engine::{Engine, EngineHandle};
+use windlassd::http::{self, App, SocketLock};
+use windlassd::options::{Args, Options};
+use windlassd::{log, notify, paths, plane, routes, store};
+
+/// Time that requests in hand have to end when the daemon does.
+const DRAIN_TIME: Duration = Duration::from_millis(500);
+/// How often the engine is looked after when no watchdog wants to hear of it.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("windlassd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    if args.print_default_config {
+        print!("{}", windlassd::options::default_config());
+        return Ok(());
+    }
+    let options = Options::load(args)?;
+    if args.check_config {
+        return check(&options);
+    }
+    log::start(options.log_level)?;
+    if args.socket.is_none() || options.socket.starts_with(&options.runtime_dir) {
+        paths::make_runtime_dir(&options.runtime_dir)?;
+    }
+    let lock = SocketLock::take(&options.socket)?;
+    let (engine, thread) = Engine::spawn(&options, |sink| plane::build(&options, sink))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let result = runtime.block_on(serve(args, &options, &lock, &engine));
+    notify::stopping();
+    engine.stop();
+    if thread.join().is_err() {
+        bail!("the engine has failed: see the lines above");
+    }
+    result
+}
+
+fn check(options: &Options) -> Result<()> {
+    match store::check(&options.state_dir)? {
+        Some(document) => println!(
+            "good: {} zones, {} bridges, {} uplinks, {} VNICs in {}",
+            document.zones.len(),
+            document.bridges.len(),
+            document.uplinks.len(),
+            document.vnics.len(),
+            options.state_dir.display()
+        ),
+        None => println!("good: no document in {} yet", options.state_dir.display()),
+    }
+    Ok(())
+}
+
+async fn serve(
+    args: &Args,
+    options: &Options,
+    lock: &SocketLock,
+    engine: &EngineHandle,
+) -> Result<()> {
+    let listener = lock.listen()?;
+    let app = App {
+        engine: engine.clone(),
+        body_bytes_max: options.body_bytes_max,
+        read_timeout: options.read_timeout,
+    };
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let server = tokio::spawn(http::serve(listener, routes::router(app), options.clone()));
+    let status = format!("serving {}", options.socket.display());
+    notify::ready(&status);
+    tracing::info!("windlassd {} {status}", env!("CARGO_PKG_VERSION"));
+    let watchdog = notify::watchdog_interval();
+    let mut look = tokio::time::interval(watchdog.unwrap_or(LOOK_INTERVAL));
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hangup.recv() => {
+                notify::reloading();
+                reload(args, engine).await;
+                notify::ready(&status);
+            }
+            _ = look.tick() => {
+                let alive = engine.call(|engine| Ok(engine.alive())).await;
+                match alive {
+                    Ok(true) if watchdog.is_some() => notify::alive(),
+                    Ok(true) => {}
+                    Ok(false) => tracing::warn!("a worker makes no progress"),
+                    Err(error) if error.code == windlass_api::ErrorCode::Internal => {
+                        return Err(error).context("the engine is gone");
+                    }
+                    Err(error) => tracing::warn!("the engine does not answer: {error}"),
+                }
+            }
+        }
+    }
+    tracing::info!("ending");
+    server.abort();
+    tokio::time::sleep(DRAIN_TIME).await;
+    Ok(())
+}
+
+/// Reads the options again, of which the log level can change, and tries to make what failed before.
+async fn reload(args: &Args, engine: &EngineHandle) {
+    match Options::load(args) {
+        Ok(options) => log::set_level(options.log_level),
+        Err(error) => tracing::error!("the old options hold: {error:#}"),
+    }
+    let retried = engine.call(|engine| {
+        engine.retry();
+        Ok(())
+    });
+    if let Err(error) = retried.await {
+        tracing::error!("reload: {error}");
+    }
+}

@@ -1,0 +1,251 @@
+//! A data plane that only remembers: for tests of the control plane.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use windlass_api::{
+    Bridge, Counters, FDB_PAGE_DEFAULT, FdbEntry, FdbKind, FdbPage, FdbQuery, MacAddr, Name, State,
+    StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic, WorkerStats,
+};
+
+use crate::backend::{Backend, BackendError, Place, StateSink};
+
+/// What a [`MemoryBackend`] holds, and how it is told to fail.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// Bridges.
+    pub bridges: BTreeMap<Name, Bridge>,
+    /// Uplinks.
+    pub uplinks: BTreeMap<Name, Uplink>,
+    /// VNICs.
+    pub vnics: BTreeMap<Name, Vnic>,
+    /// Static and learned entries by bridge, VLAN and address.
+    pub entries: BTreeMap<(Name, u16, MacAddr), (Name, FdbKind)>,
+    /// States that [`MemoryBackend::say`] has set.
+    pub states: BTreeMap<Name, Status>,
+    /// Every call that changed something, in order: `create_vnic v0`.
+    pub calls: Vec<String>,
+    /// The next call that contains this text fails.
+    pub fail: Option<String>,
+}
+
+/// A backend over a shared [`Memory`], so that a test can look into it and disturb it.
+#[derive(Debug, Clone)]
+pub struct MemoryBackend {
+    memory: Arc<Mutex<Memory>>,
+    sink: StateSink,
+}
+
+impl MemoryBackend {
+    /// An empty one.
+    pub fn with_sink(sink: StateSink) -> Self {
+        Self {
+            memory: Arc::default(),
+            sink,
+        }
+    }
+
+    /// One over what another has: what persists over a restart.
+    pub fn over(memory: Arc<Mutex<Memory>>, sink: StateSink) -> Self {
+        Self { memory, sink }
+    }
+
+    /// What it holds.
+    pub fn memory(&self) -> Arc<Mutex<Memory>> {
+        Arc::clone(&self.memory)
+    }
+
+    /// Sets the state of a member, and says so.
+    pub fn say(&self, member: &Name, status: Status) {
+        self.lock().states.insert(member.clone(), status);
+        self.sink.changed(member);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn call(&self, text: String) -> Result<MutexGuard<'_, Memory>, BackendError> {
+        let mut memory = self.lock();
+        if memory
+            .fail
+            .as_ref()
+            .is_some_and(|part| text.contains(part.as_str()))
+        {
+            memory.fail = None;
+            return Err(BackendError::Host(format!("{text}: told to fail")));
+        }
+        memory.calls.push(text);
+        Ok(memory)
+    }
+}
+
+impl Backend for MemoryBackend {
+    fn create_bridge(&mut self, bridge: &Bridge) -> Result<(), BackendError> {
+        let mut memory = self.call(format!("create_bridge {}", bridge.name))?;
+        memory.bridges.insert(bridge.name.clone(), bridge.clone());
+        Ok(())
+    }
+
+    fn set_bridge(&mut self, _: &Bridge, to: &Bridge) -> Result<(), BackendError> {
+        let mut memory = self.call(format!("set_bridge {}", to.name))?;
+        memory.bridges.insert(to.name.clone(), to.clone());
+        Ok(())
+    }
+
+    fn delete_bridge(&mut self, bridge: &Bridge) -> Result<(), BackendError> {
+        let mut memory = self.call(format!("delete_bridge {}", bridge.name))?;
+        memory.bridges.remove(&bridge.name);
+        memory
+            .entries
+            .retain(|(name, _, _), _| *name != bridge.name);
+        Ok(())
+    }
+
+    fn create_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
+        let mut memory = self.call(format!("create_uplink {}", uplink.name))?;
+        memory.uplinks.insert(uplink.name.clone(), uplink.clone());
+        Ok(())
+    }
+
+    fn set_uplink(&mut self, _: &Uplink, to: &Uplink) -> Result<(), BackendError> {
+        let mut memory = self.call(format!("set_uplink {}", to.name))?;
+        memory.uplinks.insert(to.name.clone(), to.clone());
+        Ok(())
+    }
+
+    fn delete_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
+        let mut memory = self.call(format!("delete_uplink {}", uplink.name))?;
+        memory.uplinks.remove(&uplink.name);
+        memory
+            .entries
+            .retain(|_, (member, _)| *member != uplink.name);
+        Ok(())
+    }
+
+    fn create_vnic(&mut self, vnic: &Vnic, _: &Place) -> Result<(), BackendError> {
+        let mut memory = self.call(format!("create_vnic {}", vnic.name))?;
+        memory.vnics.insert(vnic.name.clone(), vnic.clone());
+        Ok(())
+    }
+
+    fn set_vnic(&mut self, _: &Vnic, to: &Vnic, _: &Place) -> Result<(), BackendError> {
+        let mut memory = self.call(format!("set_vnic {}", to.name))?;
+        memory.vnics.insert(to.name.clone(), to.clone());
+        Ok(())
+    }
+
+    fn delete_vnic(&mut self, vnic: &Vnic, _: &Place) -> Result<(), BackendError> {
+        let mut memory = self.call(format!("delete_vnic {}", vnic.name))?;
+        memory.vnics.remove(&vnic.name);
+        memory.entries.retain(|_, (member, _)| *member != vnic.name);
+        Ok(())
+    }
+
+    fn fdb_add(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {
+        let kind = match entry.kind {
+            StaticKind::Static => FdbKind::Static,
+            StaticKind::Sticky => FdbKind::Sticky,
+        };
+        let mut memory = self.call(format!("fdb_add {}", entry.mac))?;
+        let key = (entry.bridge.clone(), entry.vlan, entry.mac);
+        memory.entries.insert(key, (entry.member.clone(), kind));
+        Ok(())
+    }
+
+    fn fdb_delete(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {
+        let mut memory = self.call(format!("fdb_delete {}", entry.mac))?;
+        memory
+            .entries
+            .remove(&(entry.bridge.clone(), entry.vlan, entry.mac));
+        Ok(())
+    }
+
+    fn fdb_forget(&mut self, bridge: &Name, vlan: u16, mac: MacAddr) -> bool {
+        self.lock()
+            .entries
+            .remove(&(bridge.clone(), vlan, mac))
+            .is_some()
+    }
+
+    fn fdb_flush(&mut self, bridge: &Name, query: &FdbQuery) -> u64 {
+        let mut memory = self.lock();
+        let before = memory.entries.len();
+        memory.entries.retain(|(name, vlan, mac), (member, kind)| {
+            *kind != FdbKind::Learned || name != bridge || !matches(query, *vlan, *mac, member)
+        });
+        (before - memory.entries.len()) as u64
+    }
+
+    fn fdb_show(&mut self, bridge: &Name, query: &FdbQuery) -> FdbPage {
+        let memory = self.lock();
+        let entries = memory
+            .entries
+            .iter()
+            .filter(|((name, vlan, mac), (member, _))| {
+                name == bridge && matches(query, *vlan, *mac, member)
+            })
+            .map(|((_, vlan, mac), (member, kind))| FdbEntry {
+                vlan: *vlan,
+                mac: *mac,
+                member: member.clone(),
+                kind: *kind,
+                age_s: (*kind == FdbKind::Learned).then_some(0),
+            });
+        let limit = query
+            .limit
+            .filter(|&limit| limit != 0)
+            .unwrap_or(FDB_PAGE_DEFAULT);
+        let total = entries.clone().count() as u64;
+        FdbPage {
+            entries: entries.take(limit as usize).collect(),
+            total,
+        }
+    }
+
+    fn table(&self, bridge: &Name) -> TableStats {
+        let memory = self.lock();
+        let addresses = memory
+            .entries
+            .keys()
+            .filter(|(name, _, _)| name == bridge)
+            .count() as u64;
+        TableStats {
+            addresses,
+            ..TableStats::default()
+        }
+    }
+
+    fn status(&self, member: &Name) -> Status {
+        let memory = self.lock();
+        if let Some(status) = memory.states.get(member) {
+            return status.clone();
+        }
+        let known = memory.vnics.contains_key(member) || memory.uplinks.contains_key(member);
+        let state = if known { State::Up } else { State::Down };
+        Status {
+            state,
+            ..Status::default()
+        }
+    }
+
+    fn counters(&self, _: &Name) -> Counters {
+        Counters::default()
+    }
+
+    fn workers(&self) -> Vec<WorkerStats> {
+        vec![WorkerStats::default()]
+    }
+
+    fn alive(&mut self) -> bool {
+        true
+    }
+
+    fn shutdown(&mut self) {}
+}
+
+fn matches(query: &FdbQuery, vlan: u16, mac: MacAddr, member: &Name) -> bool {
+    query.vlan.is_none_or(|v| v == vlan)
+        && query.mac.is_none_or(|m| m == mac)
+        && query.member.as_ref().is_none_or(|m| m == member)
+}

@@ -1,0 +1,231 @@
+//! The data plane of the daemon: workers, attachments, forwarding tables.
+//!
+//! # Where it sits
+//! ```text
+//! engine thread: PlaneBackend (Backend) --- requests ---> ports thread: Ports
+//!                                                           |  Endpoint of each member: sockets, TAPs
+//!                                                           |  Plane: topology, workers
+//!                                                           v
+//!                                                        workers
+//! ```
+//!
+//! # Model
+//! One thread, *ports*, owns everything: it drives the endpoints (which never block), moves their
+//! rings to and from the workers, and does what the engine asks, one request after another.
+//! `translate` turns the objects of the API into what the data path is configured with.
+//!
+//! # Failure modes
+//! A request waits for the ports thread, and that thread for workers, at most some seconds; a worker that hangs is
+//! reported by [`Backend::alive`].
+
+mod ports;
+mod translate;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+use windlass_api::{
+    Bridge, Counters, FdbPage, FdbQuery, MacAddr, Name, StaticEntry, Status, TableStats, Uplink,
+    Vnic, WorkerStats,
+};
+use windlass_sync::tsc::Clock;
+use windlass_worker::{Plane, PlaneOptions};
+
+use crate::backend::{Backend, BackendError, Place, StateSink};
+use crate::options::Options;
+use ports::{Ports, Request};
+
+/// Members that one daemon can have.
+const MEMBERS_MAX: usize = 4096;
+
+/// Makes the data plane: its workers are running when this returns.
+///
+/// # Errors
+/// If the workers cannot be started as the options say.
+pub fn build(options: &Options, sink: StateSink) -> Result<Box<dyn Backend>> {
+    let cores: Vec<Option<usize>> = match options.workers.as_slice() {
+        [] => vec![None],
+        cores => cores.iter().map(|c| Some(*c as usize)).collect(),
+    };
+    Clock::get();
+    let plane = Plane::start(&PlaneOptions {
+        workers: cores.clone(),
+        members_max: MEMBERS_MAX,
+    })
+    .context("cannot start the workers")?;
+    let mark = mark_of(options);
+    let wake = Arc::new(windlass_sys::eventfd::create().context("eventfd")?);
+    let (requests, inbox) = channel();
+    let ports = Ports::new(plane, cores, sink, mark, wake.clone());
+    let thread = std::thread::Builder::new()
+        .name("ports".into())
+        .spawn(move || ports.run(&inbox))?;
+    Ok(Box::new(PlaneBackend {
+        requests,
+        wake,
+        thread: Some(thread),
+    }))
+}
+
+/// What the names of this daemon's packet filters start with: tells it from others on the host. Made of the state
+/// directory, so that the next daemon with the same configuration knows its own.
+fn mark_of(options: &Options) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for byte in options.state_dir.as_os_str().as_encoded_bytes() {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    }
+    format!("windlass-{hash:016x}")
+}
+
+/// The engine's end of the ports thread.
+struct PlaneBackend {
+    requests: Sender<Request>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PlaneBackend {
+    /// Has the ports thread do something, and waits for the answer. None if that thread is gone.
+    fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Ports) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (done, wait) = sync_channel(1);
+        let request: Request = Box::new(move |ports: &mut Ports| {
+            let _ = done.send(work(ports));
+        });
+        self.requests.send(request).ok()?;
+        let _ = windlass_sys::eventfd::signal(self.wake.as_fd());
+        wait.recv().ok()
+    }
+
+    fn change(
+        &self,
+        work: impl FnOnce(&mut Ports) -> Result<(), BackendError> + Send + 'static,
+    ) -> Result<(), BackendError> {
+        self.ask(work).unwrap_or_else(|| {
+            Err(BackendError::Host(
+                "the thread that drives the attachments has ended".into(),
+            ))
+        })
+    }
+}
+
+impl Backend for PlaneBackend {
+    fn create_bridge(&mut self, bridge: &Bridge) -> Result<(), BackendError> {
+        let bridge = bridge.clone();
+        self.change(move |p| p.create_bridge(&bridge))
+    }
+
+    fn set_bridge(&mut self, from: &Bridge, to: &Bridge) -> Result<(), BackendError> {
+        let (from, to) = (from.clone(), to.clone());
+        self.change(move |p| p.set_bridge(&from, &to))
+    }
+
+    fn delete_bridge(&mut self, bridge: &Bridge) -> Result<(), BackendError> {
+        let name = bridge.name.clone();
+        self.change(move |p| p.delete_bridge(&name))
+    }
+
+    fn create_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
+        let uplink = uplink.clone();
+        self.change(move |p| p.create_uplink(&uplink))
+    }
+
+    fn set_uplink(&mut self, _from: &Uplink, to: &Uplink) -> Result<(), BackendError> {
+        let to = to.clone();
+        self.change(move |p| p.set_uplink(&to))
+    }
+
+    fn delete_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
+        let name = uplink.name.clone();
+        self.change(move |p| p.delete_member(&name))
+    }
+
+    fn create_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
+        let (vnic, place) = (vnic.clone(), place.clone());
+        self.change(move |p| p.create_vnic(&vnic, &place))
+    }
+
+    fn set_vnic(&mut self, _from: &Vnic, to: &Vnic, place: &Place) -> Result<(), BackendError> {
+        let (to, place) = (to.clone(), place.clone());
+        self.change(move |p| p.set_vnic(&to, &place))
+    }
+
+    fn delete_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
+        let (vnic, place) = (vnic.clone(), place.clone());
+        self.change(move |p| p.delete_vnic(&vnic, &place))
+    }
+
+    fn fdb_add(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {
+        let entry = entry.clone();
+        self.change(move |p| p.fdb_add(&entry))
+    }
+
+    fn fdb_delete(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {
+        let entry = entry.clone();
+        self.change(move |p| p.fdb_delete(&entry))
+    }
+
+    fn fdb_forget(&mut self, bridge: &Name, vlan: u16, mac: MacAddr) -> bool {
+        let bridge = bridge.clone();
+        self.ask(move |p| p.fdb_forget(&bridge, vlan, mac))
+            .unwrap_or(false)
+    }
+
+    fn fdb_flush(&mut self, bridge: &Name, query: &FdbQuery) -> u64 {
+        let (bridge, query) = (bridge.clone(), query.clone());
+        self.ask(move |p| p.fdb_flush(&bridge, &query)).unwrap_or(0)
+    }
+
+    fn fdb_show(&mut self, bridge: &Name, query: &FdbQuery) -> FdbPage {
+        let (bridge, query) = (bridge.clone(), query.clone());
+        self.ask(move |p| p.fdb_show(&bridge, &query))
+            .unwrap_or_default()
+    }
+
+    fn table(&self, bridge: &Name) -> TableStats {
+        let bridge = bridge.clone();
+        self.ask(move |p| p.table(&bridge)).unwrap_or_default()
+    }
+
+    fn status(&self, member: &Name) -> Status {
+        let member = member.clone();
+        self.ask(move |p| p.status(&member)).unwrap_or_default()
+    }
+
+    fn counters(&self, member: &Name) -> Counters {
+        let member = member.clone();
+        self.ask(move |p| p.counters(&member)).unwrap_or_default()
+    }
+
+    fn workers(&self) -> Vec<WorkerStats> {
+        self.ask(|p| p.workers()).unwrap_or_default()
+    }
+
+    fn adopted(&mut self) {
+        self.ask(Ports::adopted);
+    }
+
+    fn alive(&mut self) -> bool {
+        self.ask(Ports::alive).unwrap_or(false)
+    }
+
+    fn shutdown(&mut self) {
+        self.ask(Ports::stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for PlaneBackend {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.shutdown();
+        }
+    }
+}

@@ -1,0 +1,704 @@
+//! The thread that owns members, endpoints and the plane.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use windlass_api::{
+    Attachment, Bridge, Counters, FDB_PAGE_DEFAULT, FdbPage, FdbQuery, MacAddr, Name, State,
+    StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic, WorkerStats,
+};
+use windlass_attach::endpoint::{Endpoint, Event};
+use windlass_attach::packet::{PacketConf, PacketEndpoint, release_stale};
+use windlass_bridge::fdb::{AddError, EntryFlags, Key};
+use windlass_stats::Drop as Reason;
+use windlass_sync::tsc::Clock;
+use windlass_sys::netns::NetnsWatch;
+use windlass_worker::{Plane, PlaneError};
+
+use super::translate::{self, mac_word};
+use crate::backend::{BackendError, Place, StateSink};
+
+/// Work for this thread.
+pub type Request = Box<dyn FnOnce(&mut Ports) + Send>;
+
+/// How long a worker may take to reach a quiescent point before it counts as hung.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Tries to put a fixed entry into a slot that has to rest for a grace period.
+const TRIES: u32 = 200;
+
+struct BridgeState {
+    id: u16,
+    filtering: bool,
+    statics: Vec<StaticEntry>,
+}
+
+struct MemberState {
+    id: u16,
+    bridge: Name,
+    own: Option<MacAddr>,
+    vlans: Vec<u16>,
+    endpoint: Option<Box<dyn Endpoint>>,
+    /// The interface of an uplink.
+    device: Option<String>,
+    /// What a VNIC was made with.
+    attach: Attachment,
+    mtu: u32,
+    rings: u16,
+    kernel_drops: u64,
+}
+
+/// All members of all bridges.
+pub struct Ports {
+    plane: Plane,
+    cores: Vec<Option<usize>>,
+    sink: StateSink,
+    mark: String,
+    wake: Arc<OwnedFd>,
+    /// Wakes this thread when a namespace came or went: endpoints look for theirs when they are polled.
+    namespaces: Option<NetnsWatch>,
+    bridges: BTreeMap<Name, BridgeState>,
+    members: BTreeMap<Name, MemberState>,
+    stopping: bool,
+}
+
+fn failed(error: PlaneError) -> BackendError {
+    match error {
+        PlaneError::TooManyMembers(_) => BackendError::Limit(error.to_string()),
+        _ => BackendError::Host(error.to_string()),
+    }
+}
+
+impl Ports {
+    pub fn new(
+        plane: Plane,
+        cores: Vec<Option<usize>>,
+        sink: StateSink,
+        mark: String,
+        wake: Arc<OwnedFd>,
+    ) -> Ports {
+        Ports {
+            plane,
+            cores,
+            sink,
+            mark,
+            wake,
+            namespaces: NetnsWatch::start()
+                .inspect_err(|error| tracing::warn!("namespaces are not watched: {error}"))
+                .ok(),
+            bridges: BTreeMap::new(),
+            members: BTreeMap::new(),
+            stopping: false,
+        }
+    }
+
+    /// Serves requests and drives endpoints until [`Ports::stop`].
+    pub fn run(mut self, inbox: &Receiver<Request>) {
+        while !self.stopping {
+            self.wait();
+            let _ = windlass_sys::eventfd::drain(self.wake.as_fd());
+            if let Some(namespaces) = &self.namespaces {
+                let _ = namespaces.take_changes();
+            }
+            while let Ok(request) = inbox.try_recv() {
+                request(&mut self);
+            }
+            for dead in self.plane.take_condemned() {
+                let member = self.members.values_mut().find(|m| m.id == dead.member);
+                if let Some(endpoint) = member.and_then(|m| m.endpoint.as_mut()) {
+                    endpoint.condemn(dead.reason);
+                }
+            }
+            let names: Vec<Name> = self.members.keys().cloned().collect();
+            for name in names {
+                self.drive(&name);
+            }
+        }
+    }
+
+    /// Sleeps until something is readable or an endpoint wants to be polled.
+    fn wait(&self) {
+        let now = Instant::now();
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.plane.alarm(), PollFlags::IN),
+        ];
+        let namespaces = self.namespaces.iter();
+        fds.extend(namespaces.map(|w| PollFd::from_borrowed_fd(w.as_fd(), PollFlags::IN)));
+        let mut deadline: Option<Instant> = None;
+        for endpoint in self.members.values().filter_map(|m| m.endpoint.as_ref()) {
+            let interest = endpoint.fds().into_iter();
+            fds.extend(interest.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            deadline = match (deadline, endpoint.deadline()) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+        }
+        let timeout = deadline.map(|d| {
+            let left = d.saturating_duration_since(now);
+            Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: left.subsec_nanos().into(),
+            }
+        });
+        let _ = poll(&mut fds, timeout.as_ref());
+    }
+
+    /// Lets one endpoint go on, and does what its events ask for.
+    fn drive(&mut self, name: &Name) {
+        let Some(member) = self.members.get_mut(name) else {
+            return;
+        };
+        let Some(endpoint) = member.endpoint.as_mut() else {
+            return;
+        };
+        for event in endpoint.poll(Instant::now()) {
+            let done = match event {
+                Event::Up(rings) => {
+                    member.rings = rings.rx.len() as u16;
+                    self.plane.attach(member.id, rings)
+                }
+                Event::Down(reason) => {
+                    tracing::info!("{name}: {reason}");
+                    member.rings = 0;
+                    let done = self.plane.detach(member.id);
+                    endpoint.detached();
+                    done
+                }
+            };
+            if let Err(error) = done {
+                tracing::error!("{name}: {error}");
+            }
+            self.sink.changed(name);
+        }
+    }
+
+    /// Ends this thread after the request in hand. What persists stays.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Whether every worker reaches a quiescent point.
+    pub fn alive(&mut self) -> bool {
+        match self.plane.stuck(PATIENCE) {
+            Some(worker) => {
+                tracing::error!("worker {worker} makes no progress");
+                false
+            }
+            None => true,
+        }
+    }
+
+    pub fn create_bridge(&mut self, bridge: &Bridge) -> Result<(), BackendError> {
+        let tuning = translate::bridge_tuning(bridge);
+        let id = self
+            .plane
+            .add_bridge(tuning, translate::limits(bridge)?)
+            .map_err(failed)?;
+        let state = BridgeState {
+            id,
+            filtering: tuning.filtering,
+            statics: Vec::new(),
+        };
+        self.bridges.insert(bridge.name.clone(), state);
+        Ok(())
+    }
+
+    pub fn set_bridge(&mut self, from: &Bridge, to: &Bridge) -> Result<(), BackendError> {
+        let (old, new) = (from.settings(), to.settings());
+        let id = self.bridge(&to.name)?.id;
+        let tuning = translate::bridge_tuning(to);
+        self.plane.set_bridge(id, tuning).map_err(failed)?;
+        if let Some(state) = self.bridges.get_mut(&to.name) {
+            state.filtering = tuning.filtering;
+        }
+        if old.vlan_filtering != new.vlan_filtering || old.addresses_max != new.addresses_max {
+            self.plane
+                .replace_table(id, translate::limits(to)?)
+                .map_err(failed)?;
+            let here = self.members.iter().filter(|(_, m)| m.bridge == to.name);
+            let names: Vec<Name> = here.map(|(name, _)| name.clone()).collect();
+            for name in &names {
+                self.enter_fixed(name)?;
+            }
+        } else if old.ageing_s != new.ageing_s {
+            let ms = new.ageing_s.saturating_mul(1000);
+            self.plane
+                .fdb(id, move |w, now| w.set_ageing(ms, now))
+                .map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    pub fn delete_bridge(&mut self, name: &Name) -> Result<(), BackendError> {
+        match self.bridges.remove(name) {
+            Some(state) => self.plane.remove_bridge(state.id).map_err(failed),
+            None => Ok(()),
+        }
+    }
+
+    fn bridge(&self, name: &Name) -> Result<&BridgeState, BackendError> {
+        let missing = || BackendError::Host(format!("the data plane has no bridge `{name}`"));
+        self.bridges.get(name).ok_or_else(missing)
+    }
+
+    fn packet_conf(&self, uplink: &Uplink) -> PacketConf {
+        PacketConf {
+            device: uplink.device.as_str().to_owned(),
+            share: uplink.share,
+            queues: uplink.attach.queues().min(self.cores.len() as u16).max(1),
+            mark: self.mark.clone(),
+        }
+    }
+
+    pub fn create_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
+        use windlass_sys::caps::{Capability, holds};
+        for (capability, name) in [
+            (Capability::NetRaw, "CAP_NET_RAW"),
+            (Capability::NetAdmin, "CAP_NET_ADMIN"),
+        ] {
+            if !holds(capability) {
+                return Err(BackendError::Unsupported(format!(
+                    "an uplink needs {name}: start windlassd with it"
+                )));
+            }
+        }
+        let conf = self.packet_conf(uplink);
+        let known = translate::device_mtu(&conf.device);
+        if known.is_some() {
+            PacketEndpoint::check(&conf).map_err(BackendError::InUse)?;
+        }
+        let (mtu, mac) = known.unwrap_or((1500, 0));
+        let settings = uplink.settings();
+        let bridge = self.bridge(&uplink.bridge)?.id;
+        let member = translate::member_conf(&settings, mac, mtu);
+        let tuning = translate::tuning(&settings);
+        let id = self
+            .plane
+            .add_member(bridge, member, tuning)
+            .map_err(failed)?;
+        let state = MemberState {
+            id,
+            bridge: uplink.bridge.clone(),
+            own: None,
+            vlans: Vec::new(),
+            device: Some(conf.device.clone()),
+            attach: uplink.attach.clone(),
+            endpoint: Some(Box::new(PacketEndpoint::new(conf))),
+            mtu: settings.mtu.unwrap_or(mtu),
+            rings: 0,
+            kernel_drops: 0,
+        };
+        self.members.insert(uplink.name.clone(), state);
+        self.enter_limits(&uplink.name, &settings);
+        self.drive(&uplink.name);
+        Ok(())
+    }
+
+    pub fn set_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
+        let moved = self
+            .members
+            .get(&uplink.name)
+            .is_some_and(|m| m.bridge != uplink.bridge);
+        if moved {
+            self.delete_member(&uplink.name)?;
+            return self.create_uplink(uplink);
+        }
+        let settings = uplink.settings();
+        let (mtu, mac) = translate::device_mtu(uplink.device.as_str()).unwrap_or((1500, 0));
+        let conf = translate::member_conf(&settings, mac, mtu);
+        self.change_member(&uplink.name, conf, &settings)
+    }
+
+    pub fn create_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
+        let mac = vnic.mac.unwrap_or(MacAddr([0; 6]));
+        let settings = vnic.settings();
+        let bridge = self.bridge(&vnic.bridge)?.id;
+        let endpoint = translate::endpoint(vnic, mac, place, self.cores.len() as u16)?;
+        let mtu = settings.mtu.unwrap_or(1500);
+        let conf = translate::member_conf(&settings, mac_word(mac), mtu);
+        let id = self
+            .plane
+            .add_member(bridge, conf, translate::tuning(&settings))
+            .map_err(failed)?;
+        let state = MemberState {
+            id,
+            bridge: vnic.bridge.clone(),
+            own: Some(mac),
+            vlans: settings
+                .vlan
+                .into_iter()
+                .chain(settings.tagged.iter())
+                .collect(),
+            endpoint,
+            device: None,
+            attach: vnic.attach.clone(),
+            mtu,
+            rings: 0,
+            kernel_drops: 0,
+        };
+        self.members.insert(vnic.name.clone(), state);
+        self.enter_limits(&vnic.name, &settings);
+        if let Err(error) = self.enter_fixed(&vnic.name) {
+            self.delete_member(&vnic.name)?;
+            return Err(error);
+        }
+        self.drive(&vnic.name);
+        Ok(())
+    }
+
+    pub fn set_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
+        let Some(member) = self.members.get(&vnic.name) else {
+            return self.create_vnic(vnic, place);
+        };
+        if member.attach != vnic.attach {
+            return Err(BackendError::Unsupported(format!(
+                "the interface of `{}` keeps what it was made with: change it with `ip`, or delete the VNIC and create it anew",
+                vnic.name
+            )));
+        }
+        let settings = vnic.settings();
+        let mac = vnic.mac.unwrap_or(MacAddr([0; 6]));
+        let mtu = settings.mtu.unwrap_or(1500);
+        if member.bridge != vnic.bridge || member.own != Some(mac) || member.mtu != mtu {
+            self.remove(&vnic.name, false)?;
+            return self.create_vnic(vnic, place);
+        }
+        let conf = translate::member_conf(&settings, mac_word(mac), mtu);
+        if let Some(member) = self.members.get_mut(&vnic.name) {
+            member.vlans = settings
+                .vlan
+                .into_iter()
+                .chain(settings.tagged.iter())
+                .collect();
+        }
+        self.change_member(&vnic.name, conf, &settings)
+    }
+
+    /// Changes a member in place, and forgets what was learned under other rules.
+    fn change_member(
+        &mut self,
+        name: &Name,
+        conf: windlass_bridge::member::MemberConf,
+        settings: &windlass_api::MemberSettings,
+    ) -> Result<(), BackendError> {
+        let Some(member) = self.members.get(name) else {
+            return Err(BackendError::Host(format!(
+                "the data plane has no member `{name}`"
+            )));
+        };
+        let (id, bridge) = (member.id, self.bridge(&member.bridge)?.id);
+        let tuning = translate::tuning(settings);
+        self.plane.set_member(id, conf, tuning).map_err(failed)?;
+        self.plane
+            .fdb(bridge, move |w, _| w.flush_member(id, true))
+            .map_err(failed)?;
+        self.enter_limits(name, settings);
+        self.enter_fixed(name)
+    }
+
+    fn enter_limits(&self, name: &Name, settings: &windlass_api::MemberSettings) {
+        let Some(member) = self.members.get(name) else {
+            return;
+        };
+        let Ok(bridge) = self.bridge(&member.bridge) else {
+            return;
+        };
+        let (id, moves) = (member.id, settings.move_budget);
+        let entries = match settings.addresses_max {
+            0 => u32::MAX,
+            n => n,
+        };
+        let _ = self.plane.fdb(bridge.id, move |w, _| {
+            w.set_member_limits(id, entries, moves)
+        });
+    }
+
+    /// Puts a member's own address and the static entries that point to it into the table.
+    fn enter_fixed(&mut self, name: &Name) -> Result<(), BackendError> {
+        let Some(member) = self.members.get(name) else {
+            return Ok(());
+        };
+        let bridge = self.bridge(&member.bridge)?;
+        let mut entries = Vec::new();
+        if let Some(mac) = member.own {
+            let vlans: &[u16] = if bridge.filtering {
+                &member.vlans
+            } else {
+                &[0]
+            };
+            entries.extend(vlans.iter().map(|v| (*v, mac, EntryFlags::LOCAL)));
+        }
+        for entry in bridge.statics.iter().filter(|e| e.member == *name) {
+            let flags = flags_of(entry.kind);
+            entries.push((vlan_of(bridge, entry.vlan), entry.mac, flags));
+        }
+        let (bridge, id) = (bridge.id, member.id);
+        for (vlan, mac, flags) in entries {
+            self.enter(bridge, Key::from_octets(vlan, mac.0), id, flags)?;
+        }
+        Ok(())
+    }
+
+    /// Puts one entry into a table; waits where a slot has to rest for a grace period first.
+    fn enter(
+        &self,
+        bridge: u16,
+        key: Key,
+        member: u16,
+        flags: EntryFlags,
+    ) -> Result<(), BackendError> {
+        for _ in 0..TRIES {
+            let done = self
+                .plane
+                .ask_fdb(bridge, move |w, now| w.add_fixed(key, member, flags, now));
+            match done.map_err(failed)? {
+                Ok(()) => return Ok(()),
+                Err(AddError::Resting) => std::thread::sleep(Duration::from_millis(1)),
+                Err(error) => return Err(BackendError::Limit(error.to_string())),
+            }
+        }
+        Err(BackendError::Limit(AddError::Resting.to_string()))
+    }
+
+    pub fn delete_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
+        if self.members.contains_key(&vnic.name) {
+            return self.delete_member(&vnic.name);
+        }
+        let mac = vnic.mac.unwrap_or(MacAddr([0; 6]));
+        if let Ok(Some(mut left)) = translate::endpoint(vnic, mac, place, 1) {
+            left.delete();
+        }
+        Ok(())
+    }
+
+    pub fn delete_member(&mut self, name: &Name) -> Result<(), BackendError> {
+        self.remove(name, true)
+    }
+
+    /// Takes a member out; `for_good`: with what persists of it on the host.
+    fn remove(&mut self, name: &Name, for_good: bool) -> Result<(), BackendError> {
+        let Some(mut member) = self.members.remove(name) else {
+            return Ok(());
+        };
+        let done = self.plane.remove_member(member.id).map_err(failed);
+        if let Some(endpoint) = member.endpoint.as_mut()
+            && for_good
+        {
+            endpoint.delete();
+        }
+        done
+    }
+
+    /// Removes packet filters that an earlier daemon left at interfaces that are no uplinks any more.
+    pub fn adopted(&mut self) {
+        let keep: Vec<String> = self
+            .members
+            .values()
+            .filter_map(|m| m.device.clone())
+            .collect();
+        release_stale(&self.mark, &keep);
+    }
+
+    pub fn fdb_add(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {
+        let Some(id) = self.members.get(&entry.member).map(|m| m.id) else {
+            return Err(BackendError::Host(format!(
+                "the data plane has no member `{}`",
+                entry.member
+            )));
+        };
+        let bridge = self.bridge(&entry.bridge)?;
+        let key = Key::from_octets(vlan_of(bridge, entry.vlan), entry.mac.0);
+        self.enter(bridge.id, key, id, flags_of(entry.kind))?;
+        if let Some(bridge) = self.bridges.get_mut(&entry.bridge) {
+            bridge.statics.retain(|e| e.key() != entry.key());
+            bridge.statics.push(entry.clone());
+        }
+        Ok(())
+    }
+
+    pub fn fdb_delete(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {
+        let Ok(bridge) = self.bridge(&entry.bridge) else {
+            return Ok(());
+        };
+        let key = Key::from_octets(vlan_of(bridge, entry.vlan), entry.mac.0);
+        self.plane
+            .ask_fdb(bridge.id, move |w, _| w.delete(key))
+            .map_err(failed)?;
+        if let Some(bridge) = self.bridges.get_mut(&entry.bridge) {
+            bridge.statics.retain(|e| e.key() != entry.key());
+        }
+        Ok(())
+    }
+
+    pub fn fdb_forget(&mut self, bridge: &Name, vlan: u16, mac: MacAddr) -> bool {
+        let Ok(bridge) = self.bridge(bridge) else {
+            return false;
+        };
+        let key = Key::from_octets(vlan_of(bridge, vlan), mac.0);
+        let learned = self.plane.fdb_entries(bridge.id).unwrap_or_default();
+        let there = learned.iter().any(|e| e.key == key && !e.flags.is_fixed());
+        there
+            && self
+                .plane
+                .ask_fdb(bridge.id, move |w, _| w.delete(key))
+                .unwrap_or(false)
+    }
+
+    pub fn fdb_flush(&mut self, bridge: &Name, query: &FdbQuery) -> u64 {
+        let Ok(state) = self.bridge(bridge) else {
+            return 0;
+        };
+        let id = state.id;
+        let member = query
+            .member
+            .as_ref()
+            .and_then(|n| self.members.get(n))
+            .map(|m| m.id);
+        if query.member.is_some() && member.is_none() {
+            return 0;
+        }
+        let learned: Vec<Key> = self
+            .plane
+            .fdb_entries(id)
+            .unwrap_or_default()
+            .iter()
+            .filter(|e| !e.flags.is_static())
+            .filter(|e| member.is_none_or(|m| e.member == m))
+            .filter(|e| query.vlan.is_none_or(|v| e.key.vid() == v))
+            .filter(|e| query.mac.is_none_or(|m| e.key.octets() == m.0))
+            .map(|e| e.key)
+            .collect();
+        let n = learned.len() as u64;
+        let _ = self
+            .plane
+            .ask_fdb(id, move |w, _| match (member, learned.len()) {
+                (Some(member), _) if n > 64 => w.flush_member(member, false),
+                _ => learned.into_iter().for_each(|key| {
+                    w.delete(key);
+                }),
+            });
+        n
+    }
+
+    pub fn fdb_show(&mut self, bridge: &Name, query: &FdbQuery) -> FdbPage {
+        let Ok(state) = self.bridge(bridge) else {
+            return FdbPage::default();
+        };
+        let names: BTreeMap<u16, &Name> =
+            self.members.iter().map(|(name, m)| (m.id, name)).collect();
+        let mut entries: Vec<_> = self
+            .plane
+            .fdb_entries(state.id)
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|e| Some(translate::fdb_entry(e, (*names.get(&e.member)?).clone())))
+            .filter(|e| query.member.as_ref().is_none_or(|m| e.member == *m))
+            .filter(|e| query.vlan.is_none_or(|v| e.vlan == v))
+            .filter(|e| query.mac.is_none_or(|m| e.mac == m))
+            .collect();
+        entries.sort_by_key(|e| (e.vlan, e.mac));
+        let total = entries.len() as u64;
+        let limit = query.limit.filter(|l| *l != 0).unwrap_or(FDB_PAGE_DEFAULT);
+        entries.truncate(limit as usize);
+        FdbPage { entries, total }
+    }
+
+    pub fn table(&mut self, bridge: &Name) -> TableStats {
+        let Ok(state) = self.bridge(bridge) else {
+            return TableStats::default();
+        };
+        let counts = self.plane.fdb_counts(state.id).unwrap_or_default();
+        let addresses = self
+            .plane
+            .ask_fdb(state.id, |w, _| w.len())
+            .unwrap_or_default();
+        TableStats {
+            addresses: u64::from(addresses),
+            learned: counts.learned,
+            moved: counts.moved,
+            moves_refused: counts.refused_damped + counts.refused_fixed,
+            expired: counts.aged,
+            evicted: counts.evicted,
+            refused: counts.refused_member + counts.refused_bridge,
+            sightings_lost: counts.lost,
+        }
+    }
+
+    pub fn status(&mut self, name: &Name) -> Status {
+        let Some(member) = self.members.get(name) else {
+            return Status::default();
+        };
+        let live = member.endpoint.as_ref().map(|e| e.status());
+        let (state, reason) = match live {
+            Some(s) if s.up => (State::Up, None),
+            Some(s) => (State::Waiting, Some(s.reason)),
+            None => (State::Down, Some("nobody is attached".to_owned())),
+        };
+        Status {
+            state,
+            reason,
+            mtu_now: member.mtu,
+            rings_now: member.rings,
+        }
+    }
+
+    pub fn counters(&mut self, name: &Name) -> Counters {
+        let Some(member) = self.members.get_mut(name) else {
+            return Counters::default();
+        };
+        let totals = self.plane.totals(member.id).unwrap_or_default();
+        if let Some(endpoint) = member.endpoint.as_mut() {
+            member.kernel_drops = endpoint.kernel_drops();
+        }
+        let drops = Reason::ALL
+            .iter()
+            .zip(totals.drops)
+            .filter(|(_, n)| *n != 0);
+        Counters {
+            rx_frames: totals.ingress.frames,
+            rx_bytes: totals.ingress.bytes,
+            tx_frames: totals.egress.frames,
+            tx_bytes: totals.egress.bytes,
+            rx_dropped: totals.ingress.dropped,
+            tx_dropped: totals.egress.dropped,
+            kernel_drops: member.kernel_drops,
+            drops: drops.map(|(r, n)| (r.name().to_owned(), n)).collect(),
+        }
+    }
+
+    pub fn workers(&mut self) -> Vec<WorkerStats> {
+        let totals = self.plane.workers().into_iter().zip(&self.cores);
+        totals
+            .enumerate()
+            .map(|(worker, (t, core))| WorkerStats {
+                worker: worker as u32,
+                core: core.map(|c| c as u32),
+                rings: t.rings as u32,
+                frames: t.frames,
+                visits: t.visits_busy,
+                visits_empty: t.visits_empty,
+                sleeps: t.sleeps,
+                cycles_busy: t.busy_cycles,
+                cycles_polling: 0,
+                cycles_per_second: Clock::get().hz(),
+                held: t.held,
+            })
+            .collect()
+    }
+}
+
+fn flags_of(kind: StaticKind) -> EntryFlags {
+    match kind {
+        StaticKind::Static => EntryFlags::STATIC,
+        StaticKind::Sticky => EntryFlags::STICKY,
+    }
+}
+
+/// The VLAN of a key: 0 on a bridge that does not filter.
+fn vlan_of(bridge: &BridgeState, vlan: u16) -> u16 {
+    if bridge.filtering { vlan } else { 0 }
+}

@@ -1,0 +1,208 @@
+//! From the objects of the API to what the data path is configured with.
+
+use windlass_api::{
+    Attachment, Bridge, FdbEntry, FdbKind, MacAddr, MemberSettings, Memif, Name, Role, Tap, Vnic,
+};
+use windlass_attach::endpoint::Endpoint;
+use windlass_attach::memif::msg::Secret;
+use windlass_attach::memif::{ClientConfig, MemifClient, MemifServer, ServerConfig};
+use windlass_attach::tap::{TapConf, TapEndpoint};
+use windlass_bridge::fdb::{Entry, EntryFlags, Limits};
+use windlass_bridge::member::MemberConf;
+use windlass_bridge::vlan::VlanMap;
+use windlass_frame::{FRAME_MAX, TxId};
+use windlass_shm::HugePages;
+use windlass_worker::MemberTuning;
+use windlass_worker::plane::BridgeTuning;
+
+use crate::backend::{BackendError, Place};
+
+/// Polling before sleep where the property says `auto`: a wake-up costs 35 us and more, which a memory ring's spin of
+/// that order pays back; on a TAP, each poll is a system call.
+const SPIN_NS: (u64, u64) = (50_000, 20_000);
+/// Permission bits of a socket that windlass makes.
+const SOCKET_MODE: u32 = 0o600;
+
+/// An address as the data path holds it: the first byte lowest.
+pub fn mac_word(mac: MacAddr) -> u64 {
+    let m = mac.0;
+    u64::from_le_bytes([m[0], m[1], m[2], m[3], m[4], m[5], 0, 0])
+}
+
+/// A bridge's table.
+///
+/// # Errors
+/// No randomness for its seeds.
+pub fn limits(bridge: &Bridge) -> Result<Limits, BackendError> {
+    let settings = bridge.settings();
+    let mut seed = [0u8; 16];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| BackendError::Host(format!("no randomness for the table's hash: {e}")))?;
+    let (low, high) = seed.split_at(8);
+    let word = |b: &[u8]| b.iter().fold(0u64, |w, b| w << 8 | u64::from(*b));
+    let mut limits = Limits::new(settings.addresses_max, [word(low), word(high)]);
+    limits.ageing_ms = settings.ageing_s.saturating_mul(1000);
+    Ok(limits)
+}
+
+/// A bridge besides its table.
+pub fn bridge_tuning(bridge: &Bridge) -> BridgeTuning {
+    BridgeTuning {
+        filtering: bridge.settings().vlan_filtering,
+        mac: 0,
+    }
+}
+
+/// A member's place on its bridge. `mtu` is what holds where the property says `auto`.
+pub fn member_conf(settings: &MemberSettings, mac: u64, mtu: u32) -> MemberConf {
+    let mtu = settings.mtu.unwrap_or(mtu);
+    MemberConf {
+        id: TxId(0),
+        mac,
+        pvid: settings.vlan,
+        tagged: VlanMap::of(settings.tagged.iter()),
+        mtu,
+        frame_max: FRAME_MAX as u32,
+        learn: settings.learn,
+        discover: settings.discover,
+        sticky: settings.sticky,
+        private: settings.private,
+        span: settings.span,
+        nospoof: settings.mac_nospoof,
+        storm_limit: settings.storm_limit,
+    }
+}
+
+/// A member's part of the workers' time.
+pub fn tuning(settings: &MemberSettings) -> MemberTuning {
+    let spin = settings.spin_us.map(|us| u64::from(us) * 1000);
+    let gap = match settings.intr_rate {
+        0 => 0,
+        rate => 1_000_000_000 / u64::from(rate),
+    };
+    MemberTuning {
+        kick_gap_ns: gap,
+        spin_ns: (spin.unwrap_or(SPIN_NS.0), spin.unwrap_or(SPIN_NS.1)),
+    }
+}
+
+/// The control half of a VNIC's attachment; none for a VNIC that nobody is attached to.
+///
+/// # Errors
+/// What the host refuses at once.
+pub fn endpoint(
+    vnic: &Vnic,
+    mac: MacAddr,
+    place: &Place,
+    workers: u16,
+) -> Result<Option<Box<dyn Endpoint>>, BackendError> {
+    match &vnic.attach {
+        Attachment::Tap(tap) => Ok(Some(Box::new(tap_endpoint(vnic, tap, mac, workers)?))),
+        Attachment::Memif(memif) => memif_endpoint(&vnic.name, memif, place).map(Some),
+        Attachment::None(_) => Ok(None),
+        Attachment::VhostUser(_) => Err(BackendError::Unsupported(
+            "vhost-user is not there yet: attach the VNIC by tap or memif".into(),
+        )),
+        Attachment::Packet(_) => Err(BackendError::Unsupported(
+            "packet joins an interface of the host: make an uplink instead of a VNIC".into(),
+        )),
+    }
+}
+
+fn tap_endpoint(
+    vnic: &Vnic,
+    tap: &Tap,
+    mac: MacAddr,
+    workers: u16,
+) -> Result<TapEndpoint, BackendError> {
+    use windlass_sys::caps::{Capability, holds};
+    if !holds(Capability::NetAdmin) {
+        return Err(BackendError::Unsupported(
+            "a TAP needs CAP_NET_ADMIN: start windlassd with it, or attach the VNIC by memif"
+                .into(),
+        ));
+    }
+    let name = tap.ifname(&vnic.name).ok_or_else(|| {
+        BackendError::Unsupported(format!(
+            "`{}` cannot name an interface: say name= in the attachment",
+            vnic.name
+        ))
+    })?;
+    Ok(TapEndpoint::new(TapConf {
+        name: name.as_str().to_owned(),
+        netns: tap.netns.as_ref().map(|n| n.as_str().to_owned()),
+        addresses: tap
+            .address
+            .iter()
+            .map(|a| (a.address, a.prefix_bits))
+            .collect(),
+        queues: tap.queues.min(workers).max(1),
+        mac: tap.host_mac.unwrap_or(mac).0,
+        mtu: vnic.settings().mtu.unwrap_or(1500),
+    }))
+}
+
+fn memif_endpoint(
+    name: &Name,
+    memif: &Memif,
+    place: &Place,
+) -> Result<Box<dyn Endpoint>, BackendError> {
+    let path = place.socket(&memif.socket);
+    let secret = match &memif.secret {
+        Some(text) => Secret::new(text).ok_or_else(|| {
+            BackendError::Unsupported("the secret is longer than 24 bytes".into())
+        })?,
+        None => Secret::NONE,
+    };
+    let refused = |e| BackendError::Host(format!("memif of `{name}` at {}: {e}", path.display()));
+    Ok(match memif.role {
+        Role::Server => Box::new(
+            MemifServer::new(ServerConfig {
+                path: path.clone(),
+                id: memif.id,
+                secret,
+                name: name.as_str().to_owned(),
+                rings: memif.rings,
+                mode: SOCKET_MODE,
+                owner: place.owner,
+            })
+            .map_err(refused)?,
+        ),
+        Role::Client => Box::new(
+            MemifClient::new(ClientConfig {
+                path: path.clone(),
+                id: memif.id,
+                secret,
+                name: name.as_str().to_owned(),
+                rings: memif.rings,
+                log2_size: memif.ring_size_log2,
+                huge: HugePages::Try,
+            })
+            .map_err(refused)?,
+        ),
+    })
+}
+
+/// The MTU of an interface of the host, if there is one of that name.
+pub fn device_mtu(device: &str) -> Option<(u32, u64)> {
+    let mut netlink = windlass_sys::netlink::Netlink::open().ok()?;
+    let link = netlink.link_by_name(device).ok()??;
+    Some((link.mtu, link.mac.map_or(0, |m| mac_word(MacAddr(m)))))
+}
+
+/// An entry of a table as it is shown.
+pub fn fdb_entry(entry: &Entry, member: Name) -> FdbEntry {
+    let kind = match entry.flags {
+        f if f == EntryFlags::LOCAL => FdbKind::Own,
+        f if f.is_static() => FdbKind::Static,
+        f if f.is_sticky() => FdbKind::Sticky,
+        _ => FdbKind::Learned,
+    };
+    FdbEntry {
+        vlan: entry.key.vid(),
+        mac: MacAddr(entry.key.octets()),
+        member,
+        kind,
+        age_s: (kind == FdbKind::Learned).then_some((entry.age_ms / 1000) as u32),
+    }
+}

@@ -1,0 +1,69 @@
+//! The resources of the API: each handler turns a request into one call of the engine.
+
+mod document;
+mod fdb;
+mod live;
+mod objects;
+pub mod openapi;
+
+use axum::Router;
+use axum::routing::{get, post};
+use windlass_api::{ErrorBody, ErrorCode};
+
+use crate::http::{App, Failure};
+use objects::{Bridges, Kind, Uplinks, Vnics, Zones};
+
+fn objects<K: Kind>(router: Router<App>) -> Router<App> {
+    let collection = format!("/v1/{}", K::PATH);
+    let one = format!("/v1/{}/{{name}}", K::PATH);
+    router
+        .route(
+            &collection,
+            get(objects::list::<K>).post(objects::create::<K>),
+        )
+        .route(
+            &one,
+            get(objects::show::<K>)
+                .put(objects::replace::<K>)
+                .patch(objects::patch::<K>)
+                .delete(objects::delete::<K>),
+        )
+}
+
+async fn no_resource() -> Failure {
+    ErrorBody::plain(
+        ErrorCode::NotFound,
+        "there is no such resource: see /v1/openapi.json",
+    )
+    .into()
+}
+
+async fn no_method() -> Failure {
+    ErrorBody::plain(
+        ErrorCode::Method,
+        "the resource has no such method: see /v1/openapi.json",
+    )
+    .into()
+}
+
+/// All resources.
+pub fn router(app: App) -> Router {
+    let router = objects::<Zones>(Router::new());
+    let router = objects::<Bridges>(router);
+    let router = objects::<Uplinks>(router);
+    objects::<Vnics>(router)
+        .route(
+            "/v1/bridges/{name}/fdb",
+            get(fdb::show).post(fdb::add).delete(fdb::delete),
+        )
+        .route("/v1/bridges/{name}/fdb/flush", post(fdb::flush))
+        .route("/v1/document", get(document::show).put(document::replace))
+        .route("/v1/stats", get(live::stats))
+        .route("/v1/workers", get(live::workers))
+        .route("/v1/daemon", get(live::daemon))
+        .route("/v1/monitor", get(live::monitor))
+        .route("/v1/openapi.json", get(openapi::show))
+        .fallback(no_resource)
+        .method_not_allowed_fallback(no_method)
+        .with_state(app)
+}

@@ -1,0 +1,263 @@
+//! The stored document: durable, replaced as a whole, never half written.
+//!
+//! # Model
+//! Two files lie in the state directory: `document.json`, which holds, and beside it, only during a
+//! change, `document.next`. A change is made in three steps:
+//!
+//! 1. [`Store::prepare`] writes `document.next`, flushes it and the directory. A full disk fails here,
+//!    before anything else has happened; `document.json` was not touched.
+//! 2. The caller makes the change on the host.
+//! 3. [`Store::commit`] renames `document.next` over `document.json` and flushes the directory. If the
+//!    change could not be made, [`Store::abandon`] removes `document.next` instead.
+//!
+//! # What can be lost and what cannot
+//! A kill or a power cut leaves the old document or the new one, whole. If it came between 1 and 3,
+//! [`Loaded::unfinished`] tells what had been begun, so that its remains on the host can be removed.
+//!
+//! # Synchronization
+//! The file `lock` is locked (`flock`) as long as the store is open: two daemons cannot share one state
+//! directory. The kernel drops the lock with the process, however that ends.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use windlass_api::{Document, validate};
+
+/// Largest stored document that is read, in bytes.
+pub const DOCUMENT_BYTES_MAX: u64 = 64 << 20;
+
+const CURRENT: &str = "document.json";
+const NEXT: &str = "document.next";
+const LOCK: &str = "lock";
+
+/// Why the document could not be read or written.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The system refused.
+    #[error("{action} {path}: {error}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The error of the system.
+        error: io::Error,
+    },
+    /// Another daemon has the directory.
+    #[error("{0} is in use by another windlassd: give this one its own --state-dir")]
+    Locked(PathBuf),
+    /// What lies there is not a document.
+    #[error("{path} is not a stored document: {reason}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where, and what is wrong.
+        reason: String,
+    },
+}
+
+/// What was read at start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// The revision of the document; 0 if there was none.
+    pub revision: u64,
+    /// The document; the empty one if there was none.
+    pub document: Document,
+    /// The document that was being put in its place when the daemon was killed.
+    pub unfinished: Option<Document>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredIn {
+    revision: u64,
+    document: Document,
+}
+
+#[derive(Serialize)]
+struct StoredOut<'a> {
+    revision: u64,
+    document: &'a Document,
+}
+
+/// The open state directory.
+#[derive(Debug)]
+pub struct Store {
+    directory: PathBuf,
+    handle: File,
+    _lock: File,
+}
+
+impl Store {
+    /// Opens the directory, making it (mode 0700) if it is missing, and locks it.
+    ///
+    /// # Errors
+    /// If it cannot be made, opened or locked.
+    pub fn open(directory: &Path) -> Result<Self, StoreError> {
+        let io = |action| {
+            move |error| StoreError::Io {
+                action,
+                path: directory.to_path_buf(),
+                error,
+            }
+        };
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .map_err(io("cannot make"))?;
+        let handle = File::open(directory).map_err(io("cannot open"))?;
+        let path = directory.join(LOCK);
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|error| StoreError::Io {
+                action: "cannot open",
+                path: path.clone(),
+                error,
+            })?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self {
+                directory: directory.into(),
+                handle,
+                _lock: lock,
+            }),
+            Err(TryLockError::WouldBlock) => Err(StoreError::Locked(directory.into())),
+            Err(TryLockError::Error(error)) => Err(StoreError::Io {
+                action: "cannot lock",
+                path,
+                error,
+            }),
+        }
+    }
+
+    /// Reads what is stored, and takes away what was not finished.
+    ///
+    /// # Errors
+    /// If the document is not readable, or not valid: the daemon must not start with another one.
+    pub fn load(&mut self) -> Result<Loaded, StoreError> {
+        check(&self.directory)?;
+        let mut loaded = match read(&self.directory.join(CURRENT))? {
+            None => Loaded::default(),
+            Some(stored) => Loaded {
+                revision: stored.revision,
+                document: stored.document,
+                unfinished: None,
+            },
+        };
+        // What was being written when the daemon was killed may be half there; then nothing was done.
+        let unfinished = read(&self.directory.join(NEXT)).ok().flatten();
+        loaded.unfinished = unfinished.map(|stored| stored.document);
+        Ok(loaded)
+    }
+
+    /// Writes the document beside the one that holds, durably.
+    ///
+    /// # Errors
+    /// If it cannot be written: the disk is full, or read-only. Nothing is left behind.
+    pub fn prepare(&mut self, revision: u64, document: &Document) -> Result<(), StoreError> {
+        let path = self.directory.join(NEXT);
+        let result = self.write(&path, revision, document);
+        if result.is_err() {
+            let _ = fs::remove_file(&path);
+        }
+        result.map_err(|error| StoreError::Io {
+            action: "cannot write",
+            path,
+            error,
+        })
+    }
+
+    fn write(&self, path: &Path, revision: u64, document: &Document) -> io::Result<()> {
+        let mut text = serde_json::to_vec_pretty(&StoredOut { revision, document })?;
+        text.push(b'\n');
+        let mut file = OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(path)?;
+        file.write_all(&text)?;
+        file.sync_all()?;
+        self.handle.sync_all()
+    }
+
+    /// Puts the prepared document in the place of the one that holds.
+    ///
+    /// # Errors
+    /// If the system refuses the rename; the old document holds then.
+    pub fn commit(&mut self) -> Result<(), StoreError> {
+        let path = self.directory.join(CURRENT);
+        let result = fs::rename(self.directory.join(NEXT), &path);
+        let result = result.and_then(|()| self.handle.sync_all());
+        result.map_err(|error| StoreError::Io {
+            action: "cannot replace",
+            path,
+            error,
+        })
+    }
+
+    /// Takes the prepared document away.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn abandon(&mut self) -> Result<(), StoreError> {
+        let path = self.directory.join(NEXT);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StoreError::Io {
+                action: "cannot remove",
+                path,
+                error,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Reads and validates the document in a state directory without locking it or changing anything;
+/// `None` if there is none yet.
+///
+/// # Errors
+/// If it cannot be read, or is damaged.
+pub fn check(directory: &Path) -> Result<Option<Document>, StoreError> {
+    let path = directory.join(CURRENT);
+    let Some(stored) = read(&path)? else {
+        return Ok(None);
+    };
+    validate(&stored.document).map_err(|error| StoreError::Damaged {
+        path,
+        reason: error.message,
+    })?;
+    Ok(Some(stored.document))
+}
+
+fn read(path: &Path) -> Result<Option<StoredIn>, StoreError> {
+    let io = |error| StoreError::Io {
+        action: "cannot read",
+        path: path.into(),
+        error,
+    };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io(error)),
+    };
+    let mut text = Vec::new();
+    file.take(DOCUMENT_BYTES_MAX)
+        .read_to_end(&mut text)
+        .map_err(io)?;
+    let mut json = serde_json::Deserializer::from_slice(&text);
+    let stored =
+        serde_path_to_error::deserialize(&mut json).map_err(|error| StoreError::Damaged {
+            path: path.into(),
+            reason: error.to_string(),
+        })?;
+    Ok(Some(stored))
+}

@@ -1,0 +1,182 @@
+//! A daemon of the test's own, over the memory backend, and a bare HTTP client for it.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::Value;
+use windlassd::engine::{Engine, EngineHandle};
+use windlassd::http::{App, SocketLock, serve};
+use windlassd::memory::{Memory, MemoryBackend};
+use windlassd::options::{Args, Options};
+use windlassd::routes;
+
+/// Options that keep everything in one directory.
+pub fn options(directory: &Path) -> Options {
+    let config = directory.join("none.toml");
+    std::fs::write(&config, "").unwrap();
+    let args = Args {
+        config: Some(config),
+        socket: Some(directory.join("run/control.sock")),
+        state_dir: Some(directory.join("state")),
+        runtime_dir: Some(directory.join("run")),
+        ..Args::default()
+    };
+    Options::load(&args).unwrap()
+}
+
+/// A running daemon; dropping it ends it in order.
+pub struct Daemon {
+    pub socket: PathBuf,
+    pub memory: Arc<Mutex<Memory>>,
+    pub backend: MemoryBackend,
+    engine: EngineHandle,
+    engine_thread: Option<JoinHandle<()>>,
+    api_thread: Option<JoinHandle<()>>,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+}
+
+impl Daemon {
+    /// Starts one over what an earlier one left, or over nothing.
+    pub fn start(options: &Options, memory: Option<Arc<Mutex<Memory>>>) -> Self {
+        windlassd::paths::make_runtime_dir(&options.runtime_dir).unwrap();
+        let lock = SocketLock::take(&options.socket).unwrap();
+        let mut made = None;
+        let (engine, engine_thread) = Engine::spawn(options, |sink| {
+            let backend = MemoryBackend::over(memory.unwrap_or_default(), sink);
+            made = Some(backend.clone());
+            Ok(Box::new(backend))
+        })
+        .unwrap();
+        let backend = made.unwrap();
+        let app = App {
+            engine: engine.clone(),
+            body_bytes_max: options.body_bytes_max,
+            read_timeout: options.read_timeout,
+        };
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let (listening, listens) = std::sync::mpsc::channel();
+        let served = options.clone();
+        let api_thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async move {
+                let listener = lock.listen().unwrap();
+                listening.send(()).unwrap();
+                let server = tokio::spawn(serve(listener, routes::router(app), served));
+                let _ = stopped.await;
+                server.abort();
+            });
+        });
+        listens.recv().unwrap();
+        Self {
+            socket: options.socket.clone(),
+            memory: backend.memory(),
+            backend,
+            engine,
+            engine_thread: Some(engine_thread),
+            api_thread: Some(api_thread),
+            stop: Some(stop),
+        }
+    }
+
+    /// Sends a request and gives status and JSON.
+    pub fn ask(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+        ask(&self.socket, method, path, body)
+    }
+
+    /// Sends a request that must succeed.
+    pub fn must(&self, method: &str, path: &str, body: Option<Value>) -> Value {
+        let (status, json) = self.ask(method, path, body);
+        assert!(
+            (200..300).contains(&status),
+            "{method} {path}: {status} {json}"
+        );
+        json
+    }
+
+    /// Sends a request that must fail with this code.
+    pub fn refused(&self, method: &str, path: &str, body: Option<Value>, code: &str) -> Value {
+        let (status, json) = self.ask(method, path, body);
+        assert!(status >= 400, "{method} {path}: {status} {json}");
+        assert_eq!(json["code"], code, "{method} {path}: {json}");
+        assert!(json["message"].as_str().is_some_and(|m| !m.is_empty()));
+        json
+    }
+
+    /// The calls that the backend got since the last time.
+    pub fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.memory.lock().unwrap().calls)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop.take().map(|stop| stop.send(()));
+        self.engine.stop();
+        let engine = self.engine_thread.take().map(JoinHandle::join);
+        let api = self.api_thread.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            assert!(matches!((engine, api), (Some(Ok(())), Some(Ok(())))));
+        }
+    }
+}
+
+/// Opens a connection that waits ten seconds at most.
+pub fn connect(socket: &Path) -> UnixStream {
+    let stream = UnixStream::connect(socket).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    stream
+}
+
+/// Sends a request on a connection of its own and gives status and JSON (`null` if there is none).
+pub fn ask(socket: &Path, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+    let body = body.map(|body| body.to_string()).unwrap_or_default();
+    ask_text(socket, method, path, &body)
+}
+
+/// The same with any text as body.
+pub fn ask_text(socket: &Path, method: &str, path: &str, body: &str) -> (u16, Value) {
+    let mut stream = connect(socket);
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: windlass\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    // A daemon that refuses early may close before all is written.
+    let _ = stream.write_all(head.as_bytes());
+    let _ = stream.write_all(body.as_bytes());
+    read_answer(stream)
+}
+
+/// Reads an answer until the connection is closed.
+pub fn read_answer(stream: UnixStream) -> (u16, Value) {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    let status = line
+        .split(' ')
+        .nth(1)
+        .and_then(|code| code.parse().ok())
+        .unwrap_or(0);
+    let mut length = None;
+    loop {
+        let mut header = String::new();
+        if reader.read_line(&mut header).unwrap() == 0 || header == "\r\n" {
+            break;
+        }
+        if let Some(value) = header.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().ok();
+        }
+    }
+    let mut text = vec![0; length.unwrap_or(0)];
+    reader.read_exact(&mut text).unwrap();
+    (status, serde_json::from_slice(&text).unwrap_or(Value::Null))
+}

@@ -1,0 +1,222 @@
+//! The program itself: its options, its signals, the service manager, a kill.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod daemon;
+
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use daemon::ask;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+fn command(directory: &Path) -> Command {
+    let config = directory.join("windlass.toml");
+    if !config.exists() {
+        std::fs::write(&config, "").unwrap();
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_windlassd"));
+    command
+        .env_remove("WINDLASS_SOCKET")
+        .env_remove("NOTIFY_SOCKET")
+        .env_remove("WATCHDOG_USEC")
+        .arg("--config")
+        .arg(config)
+        .arg("--socket")
+        .arg(directory.join("run/control.sock"))
+        .arg("--runtime-dir")
+        .arg(directory.join("run"))
+        .arg("--state-dir")
+        .arg(directory.join("state"))
+        .stderr(Stdio::piped());
+    command
+}
+
+/// A daemon of the real program, killed when dropped.
+struct Program(Child);
+
+impl Program {
+    fn start(command: &mut Command, directory: &Path) -> Self {
+        let program = Self(command.spawn().unwrap());
+        let until = Instant::now() + Duration::from_secs(20);
+        let socket = directory.join("run/control.sock");
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+            assert!(Instant::now() < until, "windlassd does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        program
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[output.stdout.clone(), output.stderr.clone()].concat()).into_owned()
+}
+
+/// The service manager hears when the daemon is ready, reloads, is alive and ends; SIGTERM ends it with
+/// code 0, and its socket is gone.
+#[test]
+fn the_service_manager_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let mut started = command(directory.path());
+    started
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "400000");
+    let mut program = Program::start(&mut started, directory.path());
+    let mut heard = String::new();
+    let mut until = |part: &str| {
+        while !heard.contains(part) {
+            let mut bytes = [0; 4096];
+            let length = manager.recv(&mut bytes).expect(part);
+            heard.push_str(std::str::from_utf8(&bytes[..length]).unwrap());
+            heard.push('\n');
+        }
+        heard.clear();
+    };
+    until("READY=1");
+    until("WATCHDOG=1");
+    program.signal(Signal::HUP);
+    until("MONOTONIC_USEC=");
+    until("READY=1");
+    program.signal(Signal::TERM);
+    until("STOPPING=1");
+    let status = program.0.wait().unwrap();
+    assert_eq!((status.code(), status.signal()), (Some(0), None));
+    assert!(!directory.path().join("run/control.sock").exists());
+}
+
+/// After a kill the next daemon takes over the socket that was left and has the configuration; two cannot
+/// have one state directory or one socket.
+#[test]
+fn kill_and_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("run/control.sock");
+    let program = Program::start(&mut command(directory.path()), directory.path());
+    let (status, json) = ask(&socket, "POST", "/v1/bridges", Some(json!({"name": "br0"})));
+    assert_eq!(status, 201, "{json}");
+    let second = command(directory.path()).output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(
+        text(&second).contains("another windlassd"),
+        "{}",
+        text(&second)
+    );
+    program.signal(Signal::KILL);
+    drop(program);
+    assert!(socket.exists());
+    let _program = Program::start(&mut command(directory.path()), directory.path());
+    assert_eq!(ask(&socket, "GET", "/v1/bridges/br0", None).0, 200);
+}
+
+/// `--check-config` finds what is wrong with the options and the stored document, and
+/// `--print-default-config` prints a file that it finds good.
+#[test]
+fn configuration_is_checked() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("windlass.toml");
+    let check = || {
+        command(directory.path())
+            .arg("--check-config")
+            .output()
+            .unwrap()
+    };
+    assert!(check().status.success(), "{}", text(&check()));
+    let printed = command(directory.path())
+        .arg("--print-default-config")
+        .output()
+        .unwrap();
+    std::fs::write(&config, printed.stdout).unwrap();
+    assert!(check().status.success(), "{}", text(&check()));
+    for (bad, part) in [
+        ("wrokers = \"0\"", "wrokers"),
+        ("workers = \"x\"", "workers"),
+        ("connections-max = 0", "connections-max"),
+        ("log-level = \"loud\"", "loud"),
+        ("=", "windlass.toml"),
+    ] {
+        std::fs::write(&config, bad).unwrap();
+        let output = check();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output).contains(part), "{bad}: {}", text(&output));
+    }
+    std::fs::write(&config, "").unwrap();
+    std::fs::create_dir(directory.path().join("state")).unwrap();
+    std::fs::write(directory.path().join("state/document.json"), "{}").unwrap();
+    assert!(text(&check()).contains("revision"), "{}", text(&check()));
+    let started = command(directory.path()).output().unwrap();
+    assert_eq!(
+        started.status.code(),
+        Some(1),
+        "a damaged document must not be an empty one"
+    );
+    let version = command(directory.path()).arg("--version").output().unwrap();
+    assert!(
+        text(&version).starts_with("windlassd "),
+        "{}",
+        text(&version)
+    );
+}
+
+/// A file at the path of the socket that is no socket is refused and left alone.
+#[test]
+fn what_is_no_socket_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("run")).unwrap();
+    let path = directory.path().join("run/control.sock");
+    std::fs::write(&path, "data").unwrap();
+    let output = command(directory.path()).output().unwrap();
+    assert!(!output.status.success());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "data");
+}
+
+/// The unit is one that systemd accepts.
+#[test]
+fn the_unit_is_good() {
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("dist/windlassd.service");
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("windlassd.service");
+    let here = std::fs::read_to_string(&unit).unwrap();
+    let here = here.replace("/usr/bin/windlassd", env!("CARGO_BIN_EXE_windlassd"));
+    let undocumented = here
+        .lines()
+        .filter(|line| !line.starts_with("Documentation="));
+    std::fs::write(&copy, undocumented.collect::<Vec<_>>().join("\n")).unwrap();
+    let Ok(output) = Command::new("systemd-analyze")
+        .arg("verify")
+        .arg(&copy)
+        .output()
+    else {
+        eprintln!("skipped: the_unit_is_good: there is no systemd-analyze here");
+        return;
+    };
+    let said = text(&output);
+    let ours: Vec<_> = said
+        .lines()
+        .filter(|line| line.contains("windlassd"))
+        .collect();
+    assert!(output.status.success() && ours.is_empty(), "{said}");
+}
