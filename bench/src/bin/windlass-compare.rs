@@ -1,0 +1,61 @@
+//! Measures windlass beside named peers, in turns, and prints both sides.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use windlass_bench::compare::{idle, memif, overload, peers, stop, tap};
+
+/// Measures windlass beside named peers, in turns, and prints both sides with their spread.
+#[derive(Parser)]
+struct Options {
+    #[command(subcommand)]
+    what: What,
+    /// Directory of windlassd, windlass, memif-gen and null-switch; without it, that of this program
+    #[arg(long, global = true)]
+    programs: Option<PathBuf>,
+    /// Write every single measurement to this file
+    #[arg(long, global = true)]
+    json: Option<PathBuf>,
+}
+
+/// What is compared.
+#[derive(Subcommand)]
+enum What {
+    /// memif to memif: null switch, windlass, testpmd, OVS-DPDK
+    Memif(memif::Options),
+    /// TAP to TAP with iperf3: the kernel's bridge, windlass, OVS in user space
+    Tap(tap::Options),
+    /// Processor time of an idle daemon
+    Idle(idle::Options),
+    /// Sources that do not stop by themselves, far beyond the capacity
+    Overload(overload::Options),
+    /// One end of the overload test, run by it inside a namespace
+    #[command(hide = true)]
+    OverloadEnd(overload::End),
+}
+
+fn main() -> ExitCode {
+    match run(Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("windlass-compare: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: Options) -> Result<()> {
+    stop::watch()?;
+    let programs = options.programs.map_or_else(peers::own_directory, Ok)?;
+    let json = options.json.as_ref();
+    match options.what {
+        What::Memif(options) => memif::run(&options, &programs, json),
+        What::Tap(options) => tap::run_all(&options, &programs, json),
+        What::Idle(options) => idle::run(&options, &programs),
+        What::Overload(options) => overload::run(&options, &programs, json),
+        What::OverloadEnd(end) => overload::be(&end),
+    }
+}

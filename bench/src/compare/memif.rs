@@ -1,0 +1,330 @@
+//! memif to memif: frames a second, frames lost, busy cycles a frame, and the time of a single frame.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use super::child::Child;
+use super::host::{HugePages, Scratch, describe};
+use super::peers::{Setup, Subject, Switch};
+use super::table::{Spread, Table};
+use crate::generator::Sink;
+
+/// Room for testpmd or OVS (256 MiB and what DPDK adds), and for the generator's two regions.
+const HUGE_PAGES_WANTED: u64 = 700;
+
+/// A generator has this long beyond its measured time: connecting, announcing, draining.
+const SLACK: Duration = Duration::from_secs(15);
+
+/// If the switch waited for its core for more than this share of the time, something else ran beside it.
+const DISTURBED_SHARE: f64 = 0.01;
+
+/// memif to memif through one forwarding core.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Subjects, in the order of their turns
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "null,windlass,testpmd,ovs"
+    )]
+    subjects: Vec<Subject>,
+    /// Bytes of a frame
+    #[arg(long, value_delimiter = ',', default_value = "64,256,1518")]
+    sizes: Vec<usize>,
+    /// Destination addresses
+    #[arg(long, value_delimiter = ',', default_value = "1,1000")]
+    addresses: Vec<u16>,
+    /// What the sink does
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "count,check")]
+    sinks: Vec<Sink>,
+    /// Turns of each subject
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Measured seconds of each case
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Leave out the single frames
+    #[arg(long)]
+    no_latency: bool,
+    /// Core of the switch
+    #[arg(long, default_value_t = 0)]
+    switch_core: usize,
+    /// Core of the generator
+    #[arg(long, default_value_t = 1)]
+    generator_core: usize,
+}
+
+/// What is measured with each subject.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Case {
+    /// Full rate.
+    Rate {
+        size: usize,
+        addresses: u16,
+        sink: Sink,
+    },
+    /// One frame at a time.
+    Single { size: usize },
+}
+
+impl Case {
+    fn name(self) -> String {
+        match self {
+            Case::Rate {
+                size,
+                addresses,
+                sink,
+            } => {
+                let sink = sink
+                    .to_possible_value()
+                    .map_or(String::new(), |v| v.get_name().to_owned());
+                format!("{size} B, {addresses} addr., {sink}")
+            }
+            Case::Single { size } => format!("{size} B, one at a time"),
+        }
+    }
+}
+
+/// The generator's line, whichever report it is.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+struct Line {
+    sent: u64,
+    mpps: f64,
+    lost: u64,
+    lost_share: f64,
+    wrong_length: u64,
+    wrong_bytes: u64,
+    reordered: u64,
+    idle_share: f64,
+    huge_pages: bool,
+    p50_ns: u64,
+    p99_ns: u64,
+}
+
+/// One measurement.
+#[derive(Debug, Serialize)]
+struct Shot {
+    round: usize,
+    subject: Subject,
+    case: Case,
+    #[serde(flatten)]
+    line: Line,
+    /// Busy time-stamp cycles a frame, if the subject tells.
+    cycles: Option<f64>,
+    /// The switch had to wait for its core: something else ran there.
+    disturbed: bool,
+}
+
+/// Everything, as it is written to the file of results.
+#[derive(Serialize)]
+struct Results<'a> {
+    machine: String,
+    shots: &'a [Shot],
+}
+
+/// Measures, prints the tables, and writes the single measurements to `json`.
+///
+/// # Errors
+/// If a subject is missing or fails, or the run is interrupted.
+pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result<()> {
+    for subject in &options.subjects {
+        subject.prepare()?;
+    }
+    let _pages = HugePages::reserve(HUGE_PAGES_WANTED)?;
+    let scratch = Scratch::create()?;
+    let machine = describe();
+    println!("memif to memif; {machine}");
+    let mut shots = Vec::new();
+    for round in 0..options.rounds {
+        for subject in &options.subjects {
+            let setup = Setup {
+                scratch: &scratch,
+                programs,
+                core: options.switch_core,
+            };
+            let turn = take_turn(options, *subject, round, &setup, &mut shots);
+            turn.with_context(|| format!("{} in round {}", subject.name(), round + 1))?;
+        }
+    }
+    print(options, &shots);
+    if let Some(path) = json {
+        let text = serde_json::to_string_pretty(&Results {
+            machine,
+            shots: &shots,
+        })?;
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn cases(options: &Options) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for &size in &options.sizes {
+        for &addresses in &options.addresses {
+            for &sink in &options.sinks {
+                cases.push(Case::Rate {
+                    size,
+                    addresses,
+                    sink,
+                });
+            }
+        }
+    }
+    if !options.no_latency {
+        cases.push(Case::Single { size: 64 });
+    }
+    cases
+}
+
+fn take_turn(
+    options: &Options,
+    subject: Subject,
+    round: usize,
+    setup: &Setup<'_>,
+    shots: &mut Vec<Shot>,
+) -> Result<()> {
+    let mut switch = subject.start(setup)?;
+    for case in cases(options) {
+        let shot = measure(options, subject, case, round, setup, &mut *switch)
+            .with_context(|| case.name())?;
+        eprintln!(
+            "  round {} {:12} {:26} {:6.2} M/s lost {:.4} % cycles {:.0} p50 {} ns{}",
+            round + 1,
+            subject.name(),
+            case.name(),
+            shot.line.mpps,
+            shot.line.lost_share * 100.0,
+            shot.cycles.unwrap_or(f64::NAN),
+            shot.line.p50_ns,
+            if shot.disturbed { " disturbed" } else { "" }
+        );
+        shots.push(shot);
+    }
+    Ok(())
+}
+
+fn measure(
+    options: &Options,
+    subject: Subject,
+    case: Case,
+    round: usize,
+    setup: &Setup<'_>,
+    switch: &mut dyn Switch,
+) -> Result<Shot> {
+    switch.begin()?;
+    let before = switch.process().scheduled();
+    let mut command = Command::new(setup.programs.join("memif-gen"));
+    command.arg("--socket").arg(switch.socket());
+    command
+        .arg("--sink-ring")
+        .arg(switch.sink_ring().to_string());
+    command
+        .arg("--core")
+        .arg(options.generator_core.to_string());
+    command.arg("--seconds").arg(options.seconds.to_string());
+    match case {
+        Case::Rate {
+            size,
+            addresses,
+            sink,
+        } => {
+            command.arg("--size").arg(size.to_string());
+            command.arg("--addresses").arg(addresses.to_string());
+            if sink == Sink::Check {
+                command.args(["--sink", "check"]);
+            }
+        }
+        Case::Single { size } => {
+            command.args(["--measure", "latency", "--size", &size.to_string()]);
+        }
+    }
+    command.arg("--hold");
+    let mut generator = Child::start_held(command)?;
+    let text = generator.first_line(Duration::from_secs_f64(options.seconds) + SLACK)?;
+    let waited = switch.process().scheduled().since(before).waited;
+    let line: Line = serde_json::from_str(&text).context("the generator's line")?;
+    let cycles = switch.end(line.sent)?;
+    generator.release(SLACK)?;
+    // The null switch copies nothing, so sequence numbers do not arrive.
+    if subject != Subject::Null && line.wrong_length + line.wrong_bytes > 0 {
+        bail!("frames arrived damaged: {line:?}");
+    }
+    Ok(Shot {
+        round,
+        subject,
+        case,
+        line,
+        cycles,
+        disturbed: waited.as_secs_f64() > options.seconds * DISTURBED_SHARE,
+    })
+}
+
+fn print(options: &Options, shots: &[Shot]) {
+    let mut titles = vec!["millions of frames/s"];
+    titles.extend(options.subjects.iter().map(|subject| subject.name()));
+    let rates = |shot: &Shot| Some(shot.line.mpps);
+    let lost = |shot: &Shot| Some(shot.line.lost_share * 1e6);
+    let single = |shot: &Shot| Some(shot.line.p50_ns as f64);
+    let tail = |shot: &Shot| Some(shot.line.p99_ns as f64);
+    let (rate, one): (Vec<Case>, Vec<Case>) = cases(options)
+        .into_iter()
+        .partition(|case| matches!(case, Case::Rate { .. }));
+    let mut show = |title, cases: &[Case], digits, value: &dyn Fn(&Shot) -> Option<f64>| {
+        titles[0] = title;
+        println!(
+            "\n{}",
+            tabulate(options, &titles, cases, shots, digits, value)
+        );
+    };
+    show("millions of frames/s", &rate, 2, &rates);
+    show("busy cycles/frame", &rate, 0, &|shot| shot.cycles);
+    show("lost, parts in a million", &rate, 1, &lost);
+    if !one.is_empty() {
+        show("p50, ns", &one, 0, &single);
+        show("p99, ns", &one, 0, &tail);
+    }
+    let disturbed = shots.iter().filter(|shot| shot.disturbed).count();
+    let small = shots
+        .iter()
+        .filter(|shot| !shot.line.huge_pages && shot.line.mpps > 0.0)
+        .count();
+    println!(
+        "median [lowest highest] of {} rounds; the sink that only counts flatters every switch",
+        options.rounds
+    );
+    println!(
+        "{disturbed} of {} measurements disturbed by other programs, {small} without huge pages",
+        shots.len()
+    );
+}
+
+fn tabulate(
+    options: &Options,
+    titles: &[&str],
+    cases: &[Case],
+    shots: &[Shot],
+    digits: usize,
+    value: &dyn Fn(&Shot) -> Option<f64>,
+) -> Table {
+    let mut table = Table::new(titles);
+    for case in cases {
+        let mut row = vec![case.name()];
+        for subject in &options.subjects {
+            let of_case = shots
+                .iter()
+                .filter(|s| s.case == *case && s.subject == *subject);
+            let spread = Spread::of(of_case.filter_map(value));
+            row.push(spread.map_or_else(|| "-".to_owned(), |spread| format!("{spread:.digits$}")));
+        }
+        table.row(row);
+    }
+    table
+}

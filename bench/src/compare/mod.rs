@@ -1,0 +1,22 @@
+//! # Purpose
+//! Puts windlass and named peers in turn into the same place, measures each, and prints both sides with their spread.
+//!
+//! # Model
+//! A *subject* is what is measured, a *case* is how. Subjects take turns: in each round every subject is started alone,
+//! runs all cases, and is stopped before the next one starts, since a poller that idles on a core ruins its
+//! neighbour's figure. A figure is the median over the rounds, shown with the lowest and the highest.
+//!
+//! # Failure modes
+//! Whatever was started is ended by its process id and waited for, and every setting of the host is put back, when a
+//! run ends, fails, or is interrupted ([`stop`]).
+
+pub mod child;
+pub mod host;
+pub mod idle;
+pub mod memif;
+pub mod overload;
+pub mod peers;
+pub mod stop;
+pub mod table;
+pub mod tap;
+pub mod windlass;
