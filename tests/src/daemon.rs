@@ -1,0 +1,229 @@
+//! The real programs: `windlassd` in a namespace, `windlass` to speak with it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use crate::lab::{Lab, Output, run, until, until_some};
+
+/// Where the programs are: `WINDLASS_BIN_DIR`, else beside the test program, which is built if need be.
+pub fn program(name: &str) -> PathBuf {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    let directory = DIRECTORY.get_or_init(|| {
+        if let Some(directory) = std::env::var_os("WINDLASS_BIN_DIR") {
+            return directory.into();
+        }
+        // The test program is PROFILE/deps/NAME-HASH.
+        let own = std::env::current_exe().expect("a path");
+        let profile = own.ancestors().nth(2).expect("a directory").to_owned();
+        let is_there = |name: &str| profile.join(name).exists();
+        if !(is_there("windlassd") && is_there("windlass")) {
+            let mut build = Command::new(env!("CARGO"));
+            build.args(["build", "--locked", "-p", "windlassd", "-p", "windlass"]);
+            if profile.ends_with("release") {
+                build.arg("--release");
+            }
+            build
+                .arg("--target-dir")
+                .arg(profile.parent().expect("a target directory"));
+            build.current_dir(env!("CARGO_MANIFEST_DIR"));
+            let done = run(&mut build);
+            assert_eq!(done.code, 0, "{}", done.err);
+        }
+        profile
+    });
+    directory.join(name)
+}
+
+/// What `windlass` answered.
+pub type Done = Output;
+
+/// A daemon; dropping it kills it. Its objects on the host go with the lab's namespaces.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Option<Child>,
+    namespace: String,
+    directory: PathBuf,
+}
+
+impl Daemon {
+    /// Starts a daemon in a namespace of the lab, with a directory of its own, and waits until it serves.
+    pub fn start(lab: &Lab, short: &str, number: u32) -> Daemon {
+        let directory = lab.directory().join(format!("daemon{number}"));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let mut daemon = Daemon {
+            child: None,
+            namespace: lab.name(short),
+            directory,
+        };
+        daemon.start_again();
+        daemon
+    }
+
+    /// Starts it after it has ended, over what it has left.
+    pub fn start_again(&mut self) {
+        assert!(self.child.is_none(), "it runs");
+        let log = File::options()
+            .append(true)
+            .create(true)
+            .open(self.directory.join("log"))
+            .expect("a log");
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net=/run/netns/{}", self.namespace))
+            .arg("--")
+            .arg(program("windlassd"))
+            .arg("--socket")
+            .arg(self.socket())
+            .arg("--state-dir")
+            .arg(self.directory.join("state"))
+            .arg("--runtime-dir")
+            .arg(self.directory.join("run"))
+            .env_remove("WINDLASS_CONFIG")
+            .stdout(log.try_clone().expect("a log"))
+            .stderr(log);
+        self.child = Some(command.spawn().expect("windlassd"));
+        until("the daemon serves", || {
+            self.assert_alive();
+            self.try_do("bridge show").code == 0
+        });
+    }
+
+    /// Its control socket.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.join("control.sock")
+    }
+
+    /// The directory of its sockets.
+    pub fn runtime_dir(&self) -> PathBuf {
+        self.directory.join("run")
+    }
+
+    /// A directory for what the test adds.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// What it has written.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.join("log")).unwrap_or_default()
+    }
+
+    /// Fails the test if it has ended.
+    pub fn assert_alive(&mut self) {
+        let child = self.child.as_mut().expect("it was started");
+        if let Some(status) = child.try_wait().expect("a child") {
+            panic!("windlassd ended with {status}: {}", self.log());
+        }
+    }
+
+    /// Kills it: it can do nothing more.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Ends it with SIGTERM, and gives its exit code.
+    pub fn terminate(&mut self) -> i32 {
+        let mut child = self.child.take().expect("it runs");
+        let id = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("a child");
+        child.wait().expect("a child").code().unwrap_or(-1)
+    }
+
+    /// A command of `windlass` for this daemon.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(program("windlass"));
+        command.arg("--socket").arg(self.socket());
+        command
+    }
+
+    /// Runs `windlass` with these words, which contain no blanks themselves.
+    pub fn try_do(&self, words: &str) -> Done {
+        run(self.command().args(words.split_whitespace()))
+    }
+
+    /// Runs `windlass` with these words; it must succeed. Gives what it printed.
+    pub fn must(&self, words: &str) -> String {
+        let done = self.try_do(words);
+        assert_eq!(
+            done.code,
+            0,
+            "windlass {words}: {}\n{}",
+            done.err,
+            self.log()
+        );
+        done.out
+    }
+
+    /// Runs `windlass` with these words; it must fail with this code. Gives what it said.
+    pub fn refuses(&self, code: i32, words: &str) -> String {
+        let done = self.try_do(words);
+        assert_eq!(
+            done.code, code,
+            "windlass {words}: {}{}",
+            done.out, done.err
+        );
+        done.err
+    }
+
+    /// Runs `windlass` with these words and `--json`; it must succeed.
+    pub fn json(&self, words: &str) -> Value {
+        let text = self.must(&format!("{words} --json"));
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{words}: {error}: {text}"))
+    }
+
+    /// A VNIC or an uplink as `show` gives it.
+    pub fn show(&self, kind: &str, name: &str) -> Value {
+        self.json(&format!("{kind} show {name}"))[0].take()
+    }
+
+    /// Waits until a VNIC is in this state, and gives the reason that it tells.
+    pub fn wait_for_state(&self, kind: &str, name: &str, state: &str) -> String {
+        until_some(&format!("{kind} {name} is {state}"), || {
+            let view = self.show(kind, name);
+            let reason = view["reason"].as_str().unwrap_or_default();
+            (view["state"] == state).then(|| reason.to_owned())
+        })
+    }
+
+    /// A member's counters: `rx_frames` and so on, and `drops` by reason.
+    pub fn counters(&self, member: &str) -> Value {
+        self.json(&format!("stat {member}"))[0].take()
+    }
+
+    /// Frames of a member dropped for this reason.
+    pub fn drops(&self, member: &str, reason: &str) -> u64 {
+        self.counters(member)["drops"][reason].as_u64().unwrap_or(0)
+    }
+
+    /// Makes a TAP VNIC named `name` in the namespace `short`, with the interface `eth0` and these further
+    /// words, and waits until it is up.
+    pub fn tap(&self, lab: &Lab, name: &str, short: &str, attach: &str, words: &str) {
+        let netns = lab.name(short);
+        self.must(&format!(
+            "vnic create {name} --bridge br0 --attach tap,name=eth0,netns={netns}{attach} {words}"
+        ));
+        self.wait_for_state("vnic", name, "up");
+    }
+
+    /// Whether the bridge's table has this address at this member, in any VLAN.
+    pub fn knows(&self, address: &str, member: &str) -> bool {
+        let entries = self.json("fdb show br0");
+        let entries = entries.as_array().expect("a list");
+        entries
+            .iter()
+            .any(|entry| entry["mac"] == address && entry["member"] == member)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

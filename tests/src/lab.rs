@@ -1,0 +1,184 @@
+//! A place for one test: namespaces, a directory, and what runs in them.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use windlass_sys::caps::{Capability, holds};
+use windlass_sys::netns::{self, NetnsRef};
+
+use crate::Daemon;
+
+/// How long something that must happen may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Says that the test `name` cannot run here, and why.
+pub fn skip(name: &str, reason: &str) {
+    println!("skipped: {name}: {reason}");
+}
+
+/// Waits until `holds` does; panics with `what` if that takes too long.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    until_some(what, || holds().then_some(()));
+}
+
+/// Waits until there is something, and gives it; panics with `what` if that takes too long.
+pub fn until_some<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = find() {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "not in {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What a program answered.
+#[derive(Debug, Clone)]
+pub struct Output {
+    /// Its exit code; -1 if a signal ended it.
+    pub code: i32,
+    /// Its standard output.
+    pub out: String,
+    /// Its standard error.
+    pub err: String,
+}
+
+/// Runs a program to its end.
+pub fn run(command: &mut Command) -> Output {
+    let done = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    Output {
+        code: done.status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&done.stdout).into_owned(),
+        err: String::from_utf8_lossy(&done.stderr).into_owned(),
+    }
+}
+
+/// Namespaces and a directory of one test's own; one of the namespaces is "the host".
+#[derive(Debug)]
+pub struct Lab {
+    prefix: String,
+    directory: TempDir,
+    namespaces: Mutex<Vec<String>>,
+}
+
+impl Lab {
+    /// A lab for the test `name`, or `None`, said aloud, if this process may not make one.
+    pub fn start(name: &str) -> Option<Lab> {
+        let needed = [
+            Capability::NetAdmin,
+            Capability::NetRaw,
+            Capability::SysAdmin,
+        ];
+        if let Some(missing) = needed.into_iter().find(|&one| !holds(one)) {
+            skip(name, &format!("needs {missing:?}"));
+            return None;
+        }
+        if !Path::new("/dev/net/tun").exists() {
+            skip(name, "there is no /dev/net/tun");
+            return None;
+        }
+        for tool in ["ip", "ping", "nsenter"] {
+            if Command::new(tool).arg("-V").output().is_err() {
+                skip(name, &format!("{tool} is missing"));
+                return None;
+            }
+        }
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let directory = tempfile::Builder::new().prefix("windlass-lab-").tempdir();
+        let lab = Lab {
+            prefix: format!("wlt{}-{number}-", std::process::id()),
+            directory: directory.expect("a directory"),
+            namespaces: Mutex::default(),
+        };
+        lab.namespace("host");
+        Some(lab)
+    }
+
+    fn made(&self) -> MutexGuard<'_, Vec<String>> {
+        self.namespaces
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The directory, which goes with the lab.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The name by which the rest of the system knows a namespace of the lab.
+    pub fn name(&self, short: &str) -> String {
+        format!("{}{short}", self.prefix)
+    }
+
+    /// Makes a namespace, without IPv6 so that nothing speaks unasked, and gives its full name.
+    pub fn namespace(&self, short: &str) -> String {
+        let name = self.name(short);
+        netns::create(&name).unwrap_or_else(|error| panic!("{error}"));
+        self.made().push(name.clone());
+        self.within(short, || {
+            for which in ["all", "default"] {
+                let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
+                let _ = std::fs::write(path, "1");
+            }
+        });
+        self.ip(short, "link set lo up");
+        name
+    }
+
+    /// Removes a namespace's name, as `ip netns delete` does.
+    pub fn remove_namespace(&self, short: &str) {
+        let name = self.name(short);
+        netns::delete(&name).unwrap_or_else(|error| panic!("{error}"));
+        self.made().retain(|one| *one != name);
+    }
+
+    /// Runs `work` on a thread inside a namespace; sockets that it makes stay there.
+    pub fn within<T: Send>(&self, short: &str, work: impl FnOnce() -> T + Send) -> T {
+        let namespace = NetnsRef::open(&self.name(short)).expect("a namespace");
+        netns::within(&namespace, work).expect("entered")
+    }
+
+    /// A command that will run inside a namespace.
+    pub fn command(&self, short: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.name(short)));
+        command.arg("--").arg(program);
+        command
+    }
+
+    /// Runs `ip` with these words inside a namespace; it must succeed. Gives what it printed.
+    pub fn ip(&self, short: &str, words: &str) -> String {
+        let done = run(self.command(short, "ip").args(words.split_whitespace()));
+        assert_eq!(done.code, 0, "ip {words}: {}", done.err);
+        done.out
+    }
+
+    /// Whether an address answers to one of `count` pings from a namespace.
+    pub fn ping(&self, short: &str, to: &str, count: u32) -> bool {
+        (0..count).any(|_| {
+            let words = ["-n", "-q", "-c", "1", "-W", "1", to];
+            run(self.command(short, "ping").args(words)).code == 0
+        })
+    }
+
+    /// A daemon with the number 0 in the namespace "host".
+    pub fn daemon(&self) -> Daemon {
+        Daemon::start(self, "host", 0)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for name in self.made().iter() {
+            let _ = netns::delete(name);
+        }
+    }
+}

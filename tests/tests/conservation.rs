@@ -1,0 +1,425 @@
+//! Every frame is accounted for: workers in this process, between ports of the test's own, which refuse,
+//! are full, and are shared, as real ones do.
+//!
+//! What must hold, when nothing moves any more, is for each member
+//! `rx = unicast + flooded + local + ingress drops` and `offered = delivered + egress drops + held`, for
+//! all together `offered = unicast + copies + copies for span members`, and what the ports themselves have
+//! counted.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use windlass_attach::endpoint::Rings;
+use windlass_attach::port::{
+    Armed, Kick, Lane, Limit, Loan, More, RxPort, Sent, Stop, TxCaps, TxPort,
+};
+use windlass_bridge::fdb::{EntryFlags, FdbWriter, Key, Limits};
+use windlass_bridge::member::MemberConf;
+use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick, TxId};
+use windlass_shm::{Section, Tails};
+use windlass_stats::{Drop, MemberTotals};
+use windlass_tests::{Mac, frame, until};
+use windlass_worker::plane::BridgeTuning;
+use windlass_worker::{MemberTuning, Plane, PlaneOptions};
+
+const ALL: Mac = [0xff; 6];
+
+/// An address as the engines have it: first byte lowest.
+fn word(mac: Mac) -> u64 {
+    u64::from_le_bytes([mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], 0, 0])
+}
+
+/// The address of a member.
+fn own(member: u16) -> Mac {
+    let [high, low] = member.to_be_bytes();
+    [0x02, 0, 0, 0, high, low]
+}
+
+/// Gives the frames that `make` makes, from the moment that `go` is set.
+struct Source<F> {
+    make: F,
+    number: u64,
+    count: u64,
+    go: Arc<AtomicBool>,
+    wake: Arc<OwnedFd>,
+}
+
+impl<F: FnMut(u64) -> Vec<u8> + Send> RxPort for Source<F> {
+    fn rx_burst<'q>(
+        &mut self,
+        _: &'q Section<'q>,
+        heads: &mut Heads,
+        _: &mut Tails<'q>,
+        limit: Limit,
+    ) -> (Loan, More) {
+        let mut n = 0;
+        if self.go.load(Ordering::Acquire) {
+            while n < limit.frames.min(BURST) && self.number < self.count {
+                let bytes = (self.make)(self.number);
+                heads.snap[n].0[HEADROOM..HEADROOM + bytes.len()].copy_from_slice(&bytes);
+                heads.admit(n, bytes.len() as u32, Claim::NONE);
+                self.number += 1;
+                n += 1;
+            }
+        }
+        heads.n = n;
+        let left = self.number < self.count && self.go.load(Ordering::Acquire);
+        (
+            Loan::default(),
+            if left { More::Left } else { More::Drained },
+        )
+    }
+
+    fn release(&mut self, _: &Section<'_>, _: Loan) {}
+
+    fn arm(&mut self, _: &Section<'_>) -> Armed {
+        match self.go.load(Ordering::Acquire) && self.number < self.count {
+            true => Armed::Work,
+            false => Armed::Yes,
+        }
+    }
+
+    fn disarm(&mut self, _: &Section<'_>) {}
+
+    fn wake(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.wake.as_fd())
+    }
+
+    fn polls_memory(&self) -> bool {
+        true
+    }
+}
+
+/// What a receiver does besides counting.
+#[derive(Clone, Copy, PartialEq)]
+enum Mood {
+    /// Takes everything.
+    Willing,
+    /// Takes half of a burst and is full, at every third call.
+    OftenFull,
+    /// Takes nothing.
+    Stuck,
+}
+
+/// Counts what it takes; its one ring is locked while it does, so that a second worker finds it busy.
+struct Sink {
+    mood: Mood,
+    calls: Mutex<u64>,
+    frames: AtomicU64,
+    busy: AtomicU64,
+}
+
+impl TxPort for Sink {
+    fn caps(&self) -> TxCaps {
+        TxCaps::default()
+    }
+
+    fn tx_burst(
+        &self,
+        _: &Section<'_>,
+        lane: Lane,
+        heads: &Heads,
+        _: &Tails<'_>,
+        picks: &[Pick],
+    ) -> Sent {
+        let mut sent = Sent::default();
+        let Ok(mut calls) = self.calls.try_lock() else {
+            self.busy.fetch_add(1, Ordering::Relaxed);
+            sent.stop = Stop::Busy;
+            return sent;
+        };
+        *calls += 1;
+        sent.taken = match self.mood {
+            Mood::Willing => picks.len(),
+            Mood::OftenFull if calls.is_multiple_of(3) => picks.len() / 2,
+            Mood::OftenFull => picks.len(),
+            Mood::Stuck => 0,
+        };
+        if lane.workers > 1 {
+            // The longer a ring is held, the likelier the other worker comes meanwhile.
+            std::thread::yield_now();
+        }
+        sent.frames = sent.taken as u64;
+        sent.bytes = 60 * sent.frames;
+        sent.stop = if sent.taken < picks.len() {
+            Stop::Full
+        } else {
+            Stop::Done
+        };
+        sent.kick = Kick::No;
+        debug_assert!(heads.n <= BURST);
+        self.frames.fetch_add(sent.frames, Ordering::Relaxed);
+        sent
+    }
+
+    fn kick(&self, _: Lane) {}
+}
+
+/// A bridge of members between ports of ours.
+struct Bench {
+    plane: Plane,
+    bridge: u16,
+    go: Arc<AtomicBool>,
+    wakes: Vec<Arc<OwnedFd>>,
+    members: Vec<(u16, Arc<Sink>)>,
+    frames: u64,
+}
+
+impl Bench {
+    fn start(workers: usize, entries: u32) -> Bench {
+        let options = PlaneOptions {
+            workers: vec![None; workers],
+            members_max: 1024,
+        };
+        let mut plane = Plane::start(&options).expect("workers");
+        let tuning = BridgeTuning {
+            filtering: true,
+            mac: 0,
+        };
+        let bridge = plane
+            .add_bridge(tuning, Limits::new(entries, [1, 2]))
+            .expect("a bridge");
+        Bench {
+            plane,
+            bridge,
+            go: Arc::default(),
+            wakes: Vec::new(),
+            members: Vec::new(),
+            frames: 0,
+        }
+    }
+
+    /// Adds a member that will send `count` frames of `make` and receives in this mood.
+    fn add(
+        &mut self,
+        mood: Mood,
+        count: u64,
+        make: impl FnMut(u64) -> Vec<u8> + Send + 'static,
+        change: impl FnOnce(&mut MemberConf),
+    ) -> u16 {
+        let mut conf = MemberConf::new(TxId(0), word(own(self.members.len() as u16)));
+        conf.storm_limit = 0;
+        change(&mut conf);
+        let mac = conf.mac;
+        let tuning = MemberTuning::default();
+        let id = self
+            .plane
+            .add_member(self.bridge, conf, tuning)
+            .expect("a member");
+        let bridge = self.bridge;
+        let key = Key::new(1, mac);
+        until("the member's own address is in the table", || {
+            let add = move |writer: &mut FdbWriter<_>, now| {
+                writer.add_fixed(key, id, EntryFlags::LOCAL, now).is_ok()
+            };
+            self.plane.ask_fdb(bridge, add).expect("the table")
+        });
+        let wake = Arc::new(windlass_sys::eventfd::create().expect("an eventfd"));
+        let sink = Arc::new(Sink {
+            mood,
+            calls: Mutex::default(),
+            frames: AtomicU64::new(0),
+            busy: AtomicU64::new(0),
+        });
+        let source = Source {
+            make,
+            number: 0,
+            count,
+            go: self.go.clone(),
+            wake: wake.clone(),
+        };
+        let rings = Rings {
+            rx: vec![Box::new(source)],
+            tx: sink.clone(),
+        };
+        self.plane.attach(id, rings).expect("attached");
+        self.wakes.push(wake);
+        self.members.push((id, sink));
+        self.frames += count;
+        id
+    }
+
+    fn totals(&self) -> Vec<MemberTotals> {
+        let ids = self.members.iter();
+        ids.map(|(id, _)| self.plane.totals(*id).expect("a member"))
+            .collect()
+    }
+
+    /// Lets everybody send, waits until all has come to rest, checks every equation, and gives the totals.
+    fn run(&self) -> Vec<MemberTotals> {
+        self.go.store(true, Ordering::Release);
+        for wake in &self.wakes {
+            windlass_sys::eventfd::signal(wake.as_fd()).expect("signalled");
+        }
+        until("every frame is taken and every number rests", || {
+            let before = self.totals();
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let taken: u64 = before.iter().map(|t| t.ingress.frames).sum();
+            taken == self.frames && before == self.totals()
+        });
+        let totals = self.totals();
+        let sum = |of: fn(&MemberTotals) -> u64| totals.iter().map(of).sum::<u64>();
+        for (total, (id, sink)) in totals.iter().zip(&self.members) {
+            assert!(total.conserved(), "member {id}: {total:?}");
+            assert_eq!(total.egress.held, 0, "member {id} holds nothing at rest");
+            assert_eq!(
+                total.egress.frames,
+                sink.frames.load(Ordering::Relaxed),
+                "member {id}"
+            );
+        }
+        assert_eq!(
+            sum(|t| t.egress.offered),
+            sum(|t| t.ingress.unicast) + sum(|t| t.ingress.copies) + sum(|t| t.egress.span_copies)
+        );
+        totals
+    }
+}
+
+fn silent(_: u64) -> Vec<u8> {
+    unreachable!("it sends nothing")
+}
+
+/// One worker: unicast, bursts of floods to 40 members (more than the 512 copies of a visit, so jobs finish
+/// them), spoofed sources, unknown VLANs, receivers that are often full and one that takes nothing.
+#[test]
+fn one_worker_with_large_floods() {
+    let mut bench = Bench::start(1, 8192);
+    let make = |number: u64| match number % 10 {
+        0..4 => frame(ALL, own(0), &[], "flood"),
+        4 => frame(own(1), own(77), &[], "spoof"),
+        5 => frame(own(1), own(0), &[windlass_tests::vlan_tag(9)], "denied"),
+        6 => frame(own(2), own(0), &[], "stuck"),
+        7 => frame(own(0), own(0), &[], "to itself"),
+        8 => frame([0x01, 0x80, 0xc2, 0, 0, 1], own(0), &[], "reserved"),
+        _ => frame(own(1), own(0), &[], "unicast"),
+    };
+    bench.add(Mood::Willing, 10_000, make, |_| ());
+    bench.add(Mood::OftenFull, 0, silent, |_| ());
+    bench.add(Mood::Stuck, 0, silent, |_| ());
+    bench.add(Mood::Willing, 0, silent, |conf| conf.span = true);
+    for member in 4..40 {
+        let mood = if member % 10 == 0 {
+            Mood::OftenFull
+        } else {
+            Mood::Willing
+        };
+        bench.add(mood, 0, silent, |_| ());
+    }
+    let totals = bench.run();
+    let sender = totals[0].ingress;
+    assert_eq!(sender.unicast, 2000);
+    assert_eq!(
+        sender.flooded + totals[0].drops[Drop::FloodBacklog as usize],
+        4000
+    );
+    assert_eq!(sender.dropped, 4000 + 4000 - sender.flooded);
+    // A flood that was not cut short reached all but its source and the span member.
+    assert!(
+        sender.copies >= (sender.flooded - sender.floods_cut) * 38,
+        "{sender:?}"
+    );
+    assert!(
+        totals[2].egress.dropped >= 1000 && totals[2].egress.frames == 0,
+        "{:?}",
+        totals[2]
+    );
+    assert!(totals[3].egress.span_copies > 0);
+}
+
+/// Two workers send to one ring that only one of them can hold at a time: the other's frames wait in
+/// private memory, are sent when the ring is free, and are dropped by name when they cannot wait longer.
+#[test]
+fn two_workers_share_a_ring() {
+    let mut bench = Bench::start(2, 8192);
+    let count = 20_000;
+    for member in 0..4 {
+        let make = move |number: u64| match number % 16 {
+            0 => frame(ALL, own(member), &[], "flood"),
+            _ => frame(own(4 + (number % 2) as u16), own(member), &[], "unicast"),
+        };
+        bench.add(Mood::Willing, count, make, |_| ());
+    }
+    bench.add(Mood::Willing, 0, silent, |_| ());
+    bench.add(Mood::OftenFull, 0, silent, |_| ());
+    let totals = bench.run();
+    let workers = bench.plane.workers();
+    assert!(
+        workers.iter().all(|worker| worker.frames > 0),
+        "both work: {workers:?}"
+    );
+    let busy: u64 = bench
+        .members
+        .iter()
+        .map(|(_, sink)| sink.busy.load(Ordering::Relaxed))
+        .sum();
+    let spilled: u64 = totals.iter().map(|t| t.egress.spilled).sum();
+    assert!(
+        busy == 0 || spilled > 0,
+        "{busy} times busy, {spilled} frames spilled"
+    );
+}
+
+/// A member that sends from ever new addresses (10 million; 300,000 in a debug build) fills the table, and
+/// no more: what another member has learned before stays, memory is bounded, and the other's frames go
+/// where they went.
+#[test]
+fn ten_million_sources() {
+    let sources = if cfg!(debug_assertions) {
+        300_000
+    } else {
+        10_000_000
+    };
+    let mut bench = Bench::start(1, 8192);
+    let flooder = |number: u64| {
+        let [_, _, _, _, b, c, d, e] = number.to_be_bytes();
+        frame(own(1), [0x02, 0x10, b, c, d, e], &[], "new")
+    };
+    let honest = |number: u64| frame(own(0), [0x02, 0x20, 0, 0, 0, (number % 100) as u8], &[], "");
+    let learn = |conf: &mut MemberConf| conf.nospoof = false;
+    let first = bench.add(Mood::Willing, 1000, honest, learn);
+    bench.add(Mood::Willing, 0, silent, |_| ());
+    bench.run();
+    let learned = |bench: &Bench, member: u16| {
+        let entries = bench.plane.fdb_entries(bench.bridge).expect("a table");
+        entries
+            .iter()
+            .filter(|entry| entry.member == member)
+            .count()
+    };
+    until("the honest addresses are learned", || {
+        learned(&bench, first) == 101
+    });
+    let second = bench.add(Mood::Willing, sources, flooder, learn);
+    bench.run();
+    assert_eq!(learned(&bench, first), 101, "the honest addresses stay");
+    let others = learned(&bench, second);
+    assert!(
+        (1000..=8192).contains(&others),
+        "{others} entries of the flooder"
+    );
+}
+
+/// An address that moves between two members with every frame: moves are damped to the members' budgets,
+/// no frame is lost for it, and the entry is one.
+#[test]
+fn an_address_moves_at_full_rate() {
+    let mut bench = Bench::start(1, 8192);
+    let count = 50_000;
+    let learn = |conf: &mut MemberConf| conf.nospoof = false;
+    let restless = [0x02, 0x30, 0, 0, 0, 1];
+    for _ in 0..2 {
+        let make = move |_| frame(own(2), restless, &[], "here, and there");
+        bench.add(Mood::Willing, count, make, learn);
+    }
+    bench.add(Mood::Willing, 0, silent, |_| ());
+    let totals = bench.run();
+    assert_eq!(totals[2].egress.frames, 2 * count);
+    let counts = bench.plane.fdb_counts(bench.bridge).expect("a table");
+    // Each member has 1,000 moves at once, and 40 a second come back.
+    assert!(counts.moved <= 2 * 1000 + 2 * 40 * 15, "{counts:?}");
+    let entries = bench.plane.fdb_entries(bench.bridge).expect("a table");
+    let key = Key::new(1, word(restless));
+    assert_eq!(entries.iter().filter(|entry| entry.key == key).count(), 1);
+}

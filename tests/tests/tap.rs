@@ -1,0 +1,197 @@
+//! TAPs in namespaces: real traffic through them, what survives the daemon, and what vanishes under it.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use windlass_tests::{Lab, until};
+
+/// Bytes of a stream, by a xorshift generator: a byte at the wrong place is noticed.
+struct Pattern(u64);
+
+impl Pattern {
+    fn fill(&mut self, space: &mut [u8]) {
+        for word in space.chunks_mut(8) {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            word.copy_from_slice(&self.0.to_le_bytes()[..word.len()]);
+        }
+    }
+}
+
+/// Sends `bytes` (a multiple of 64 KiB) over TCP between two namespaces and compares each.
+fn transfer(lab: &Lab, from: &str, to: &str, address: &str, bytes: usize) {
+    let listener = lab.within(to, || TcpListener::bind((address, 0)).expect("an address"));
+    let peer = listener.local_addr().expect("an address");
+    let rounds = bytes / 65_536;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let timeout = Duration::from_secs(10);
+            let mut stream = lab.within(from, || {
+                TcpStream::connect_timeout(&peer, timeout).expect("connected")
+            });
+            stream.set_write_timeout(Some(timeout)).expect("a socket");
+            let (mut pattern, mut space) = (Pattern(7), vec![0; 65_536]);
+            for _ in 0..rounds {
+                pattern.fill(&mut space);
+                stream.write_all(&space).expect("sent");
+            }
+        });
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .expect("a socket");
+        let (mut pattern, mut space, mut wanted) = (Pattern(7), vec![0; 65_536], vec![0; 65_536]);
+        for round in 0..rounds {
+            stream.read_exact(&mut space).expect("received");
+            pattern.fill(&mut wanted);
+            assert!(space == wanted, "block {round} differs");
+        }
+        assert_eq!(
+            stream.read(&mut space).expect("the end"),
+            0,
+            "more came than was sent"
+        );
+    });
+}
+
+/// Two guests reach each other; a TCP stream comes through byte for byte, in segments far larger than the
+/// MTU (offloads pass through). After `kill -9` and a restart the interface is the same one: index, MAC,
+/// addresses and an added route are there, and traffic goes on without anything done in the guest. Only
+/// the delete removes it.
+#[test]
+fn a_tap_outlives_its_daemon() {
+    let Some(lab) = Lab::start("a_tap_outlives_its_daemon") else {
+        return;
+    };
+    lab.namespace("a");
+    lab.namespace("b");
+    let mut daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    daemon.tap(&lab, "a0", "a", ",address=10.1.0.1/24", "");
+    daemon.tap(&lab, "b0", "b", ",address=10.1.0.2/24", "");
+    assert!(lab.ping("a", "10.1.0.2", 3) && lab.ping("b", "10.1.0.1", 3));
+    transfer(&lab, "a", "b", "10.1.0.2", 32 << 20);
+    let sent = daemon.counters("a0");
+    let of = |name: &str| sent[name].as_u64().expect("a number");
+    assert!(of("rx_bytes") > 32 << 20, "{sent}");
+    assert!(
+        of("rx_bytes") / of("rx_frames") > 3000,
+        "no large segments: {sent}"
+    );
+
+    lab.ip("a", "route add 10.9.0.0/16 via 10.1.0.2");
+    let link = |name: &str| {
+        let text = lab.ip(name, "-o link show eth0");
+        let index = text.split(':').next().expect("an index").to_owned();
+        let address = text.split("link/ether ").nth(1).expect("an address");
+        (
+            index,
+            address.split(' ').next().expect("an address").to_owned(),
+        )
+    };
+    let (link_before, routes_before) = (link("a"), lab.ip("a", "route show"));
+    assert!(routes_before.contains("10.9.0.0/16"));
+    daemon.kill();
+    assert!(!lab.ping("a", "10.1.0.2", 1), "nobody forwards");
+    assert_eq!(link("a"), link_before, "while no daemon runs");
+    daemon.start_again();
+    until("traffic goes on", || lab.ping("a", "10.1.0.2", 1));
+    assert_eq!(link("a"), link_before);
+    assert_eq!(daemon.show("vnic", "a0")["mac"], link_before.1.as_str());
+    // The kernel marks routes of an interface without carrier only while it has none.
+    until("the routes are back", || {
+        lab.ip("a", "route show") == routes_before
+    });
+    assert!(lab.ip("a", "-o addr show eth0").contains("10.1.0.1/24"));
+    transfer(&lab, "b", "a", "10.1.0.1", 8 << 20);
+
+    assert_eq!(daemon.terminate(), 0);
+    assert_eq!(link("a"), link_before, "an ordered end leaves it, too");
+    daemon.start_again();
+    daemon.must("vnic delete a0");
+    assert!(!lab.ip("a", "-o link show").contains("eth0"));
+}
+
+/// A guest that gives its TAP another name and address does not keep it from being deleted.
+#[test]
+fn a_renamed_tap_is_deleted() {
+    let Some(lab) = Lab::start("a_renamed_tap_is_deleted") else {
+        return;
+    };
+    lab.namespace("a");
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    daemon.tap(&lab, "a0", "a", "", "");
+    lab.ip("a", "link set eth0 down");
+    lab.ip("a", "link set eth0 address 02:00:00:00:00:99 name mine");
+    daemon.must("vnic delete a0");
+    let links = lab.ip("a", "-o link show");
+    assert_eq!(
+        links.lines().count(),
+        1,
+        "only the loopback interface: {links}"
+    );
+}
+
+/// A VNIC whose namespace is missing waits and says for what; it comes up when the namespace appears. When
+/// the namespace is deleted under it, the daemon lives, the VNIC waits again, the others' traffic goes on,
+/// and a new namespace of the same name gets the VNIC back, with its address.
+#[test]
+fn namespaces_come_and_go() {
+    let Some(lab) = Lab::start("namespaces_come_and_go") else {
+        return;
+    };
+    for guest in ["a", "b"] {
+        lab.namespace(guest);
+    }
+    let mut daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    daemon.tap(&lab, "a0", "a", ",address=10.1.0.1/24", "");
+    daemon.tap(&lab, "b0", "b", ",address=10.1.0.2/24", "");
+    let late = lab.name("late");
+    daemon.must(&format!(
+        "vnic create late0 --bridge br0 --attach tap,name=eth0,netns={late},address=10.1.0.3/24"
+    ));
+    let reason = daemon.wait_for_state("vnic", "late0", "waiting");
+    assert!(
+        reason.contains(&late),
+        "the reason names the namespace: {reason}"
+    );
+    lab.namespace("late");
+    daemon.wait_for_state("vnic", "late0", "up");
+    until("it answers", || lab.ping("a", "10.1.0.3", 1));
+
+    lab.remove_namespace("late");
+    let reason = daemon.wait_for_state("vnic", "late0", "waiting");
+    assert!(!reason.is_empty());
+    daemon.assert_alive();
+    assert!(lab.ping("a", "10.1.0.2", 2), "the others are unharmed");
+    lab.namespace("late");
+    daemon.wait_for_state("vnic", "late0", "up");
+    until("it answers again", || lab.ping("a", "10.1.0.3", 1));
+    daemon.must("vnic delete late0");
+    assert!(!lab.ip("late", "-o link show").contains("eth0"));
+}
+
+/// An interface that the guest deletes is noticed and made again; the host's own VNIC, a TAP without a
+/// namespace, gives the host an address on the bridge.
+#[test]
+fn a_deleted_interface_comes_back() {
+    let Some(lab) = Lab::start("a_deleted_interface_comes_back") else {
+        return;
+    };
+    lab.namespace("a");
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    daemon.must("vnic create host0 --bridge br0 --attach tap,address=10.1.0.9/24");
+    daemon.tap(&lab, "a0", "a", ",address=10.1.0.1/24", "");
+    assert!(lab.ping("host", "10.1.0.1", 3) && lab.ping("a", "10.1.0.9", 3));
+    let old = lab.ip("a", "-o link show eth0");
+    lab.ip("a", "link del eth0");
+    until("a new interface answers", || {
+        lab.ping("host", "10.1.0.1", 1)
+    });
+    assert_ne!(lab.ip("a", "-o link show eth0"), old);
+}
