@@ -4,7 +4,8 @@
 PREFIX  ?= /usr/local
 DESTDIR ?=
 CARGO   ?= cargo
-BIN     := target/release
+BIN     := $(or $(CARGO_TARGET_DIR),target)/release
+DIST    := crates/programs/windlassd/dist
 
 .PHONY: build demo test bench check soak sanitize fuzz install clean help
 
@@ -32,7 +33,7 @@ check: ## format, lints, dependency directions, licences, docs, generated files
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) run --locked -q -p xtask -- check
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --workspace --no-deps --document-private-items --locked
 
 soak: build ## longer sweeps; the last result stands in docs/TESTING.md
 	@scripts/need test
@@ -50,8 +51,9 @@ install: build ## into $(DESTDIR)$(PREFIX)
 	install -D -m 0644 completions/_windlass     $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_windlass
 	install -D -m 0644 completions/windlass.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/windlass.fish
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's|/usr/local|$(PREFIX)|g' dist/windlassd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/windlassd.service
-	install -D -m 0644 dist/windlass.toml $(DESTDIR)$(PREFIX)/share/doc/windlass/windlass.toml
+	sed 's|/usr/bin/windlassd|$(PREFIX)/sbin/windlassd|' $(DIST)/windlassd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/windlassd.service
+	install -D -m 0644 $(DIST)/windlass.toml $(DESTDIR)$(PREFIX)/share/doc/windlass/windlass.toml
+	install -m 0644 LICENSE-APACHE LICENSE-MIT $(DESTDIR)$(PREFIX)/share/doc/windlass
 
 clean: ## remove what was built
 	$(CARGO) clean

@@ -1,0 +1,224 @@
+//! Files that are made from the code, so that they cannot drift from it.
+//!
+//! # Model
+//! Manual pages and completions are [`pages`]; here are the schema of the document, the
+//! description of the API, and the tables in guides that people wrote. A table stands in its guide
+//! between `<!-- table NAME -->` and `<!-- end -->`, and only that part of the file is replaced.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use windlass_api::{DAEMON_OPTIONS, OptionSpec, PROPERTIES, Scope};
+use windlass_stats::{Drop, Stage};
+
+use super::{Finding, Tree};
+use crate::pages;
+
+/// Guides that hold tables.
+const GUIDES: &[&str] = &["docs/operator-guide.md", "docs/user-guide.md"];
+
+/// Writes every generated file under the root of the source tree.
+///
+/// # Errors
+/// If a file cannot be read or written, or a guide names a table that there is not.
+pub fn write(root: &Path) -> Result<()> {
+    pages::write(root)?;
+    for (path, text) in wanted(&|path| fs::read_to_string(root.join(path)).ok())? {
+        fs::write(root.join(&path), text).with_context(|| path.clone())?;
+    }
+    Ok(())
+}
+
+/// Every generated file that is not as it would be made now.
+pub(super) fn check(tree: &Tree) -> Result<Vec<Finding>> {
+    let mut findings = stale(&|path| tree.source.text(path).map(str::to_owned))?;
+    if let Err(error) = pages::check(&tree.source.root) {
+        findings.push(Finding::of("man, completions", error.to_string()));
+    }
+    Ok(findings)
+}
+
+type ReadFile<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+fn stale(read: ReadFile<'_>) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    for (path, text) in wanted(read)? {
+        if read(&path).as_ref() != Some(&text) {
+            findings.push(Finding::of(
+                path,
+                "stale; run \"cargo run -p xtask generate\"",
+            ));
+        }
+    }
+    Ok(findings)
+}
+
+/// Each file, and what it should say.
+fn wanted(read: ReadFile<'_>) -> Result<Vec<(String, String)>> {
+    let json =
+        |value: &Value| -> Result<String> { Ok(serde_json::to_string_pretty(value)? + "\n") };
+    let api = windlassd::routes::openapi::description();
+    let mut files = vec![
+        (
+            "docs/document.schema.json".to_owned(),
+            json(&windlass_api::document_schema())?,
+        ),
+        ("docs/openapi.json".to_owned(), json(&api)?),
+    ];
+    for path in GUIDES {
+        let text = read(path).with_context(|| format!("{path} is missing"))?;
+        let text = with_tables(&text, &api).with_context(|| (*path).to_owned())?;
+        files.push(((*path).to_owned(), text));
+    }
+    Ok(files)
+}
+
+/// The text with each of its tables made anew.
+fn with_tables(text: &str, api: &Value) -> Result<String> {
+    const END: &str = "<!-- end -->";
+    let mut made = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("<!-- table ") {
+        let (name, body) = after
+            .split_once(" -->")
+            .context("a table's name does not end")?;
+        let (_, behind) = body
+            .split_once(END)
+            .with_context(|| format!("table {name} does not end"))?;
+        let table = table(name, api).with_context(|| format!("there is no table {name}"))?;
+        write!(made, "{before}<!-- table {name} -->\n{table}{END}")?;
+        rest = behind;
+    }
+    Ok(made + rest)
+}
+
+fn table(name: &str, api: &Value) -> Option<String> {
+    if let Some(kind) = name.strip_prefix("counters ") {
+        return counters(api, kind);
+    }
+    Some(match name {
+        "drops ingress" => drops(Stage::Ingress),
+        "drops egress" => drops(Stage::Egress),
+        "daemon options" => options(DAEMON_OPTIONS.iter()),
+        "bridge properties" => options(scope(Scope::Bridge)),
+        "uplink properties" => options(scope(Scope::Uplink)),
+        "vnic properties" => options(scope(Scope::Vnic)),
+        _ => return None,
+    })
+}
+
+fn scope(scope: Scope) -> impl Iterator<Item = &'static OptionSpec> {
+    let of = move |row: &&windlass_api::PropertySpec| row.scopes.contains(&scope);
+    PROPERTIES.iter().filter(of).map(|row| &row.option)
+}
+
+fn drops(stage: Stage) -> String {
+    let mut text = String::from("| reason | when |\n| --- | --- |\n");
+    for reason in Drop::ALL.iter().filter(|reason| reason.stage() == stage) {
+        text += &format!("| `{}` | {} |\n", reason.name(), reason.explanation());
+    }
+    text
+}
+
+fn options<'a>(rows: impl Iterator<Item = &'a OptionSpec>) -> String {
+    let mut text =
+        String::from("| name | values | default | what it does |\n| --- | --- | --- | --- |\n");
+    for row in rows {
+        let unit = match row.unit {
+            "" => String::new(),
+            unit => format!(" {unit}"),
+        };
+        let default = match row.default {
+            "" => "none".to_owned(),
+            value => format!("`{value}`"),
+        };
+        text += &format!(
+            "| `{}` | {}{unit} | {default} | {} |\n",
+            row.name,
+            row.possible().replace('|', "\\|"),
+            row.sentence
+        );
+    }
+    text
+}
+
+/// The numbers that an answer of the API holds, as its schema describes them.
+fn counters(api: &Value, kind: &str) -> Option<String> {
+    let schema = api.pointer(&format!("/components/schemas/{kind}/properties"))?;
+    let mut text = String::from("| name | what it counts |\n| --- | --- |\n");
+    for (name, of) in schema.as_object()? {
+        let about = of.get("description").and_then(Value::as_str).unwrap_or("");
+        let line = about.split_whitespace().collect::<Vec<_>>().join(" ");
+        text += &format!("| `{name}` | {line} |\n");
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Only what stands between a table's marks is made anew; a table that there is not is refused,
+    /// and so is one that does not end.
+    #[test]
+    fn tables_are_replaced() {
+        let api = json!({ "components": { "schemas": { "Counters": { "properties": {
+            "rx_frames": { "description": "Frames\nreceived." },
+        }}}}});
+        let text = "before\n<!-- table counters Counters -->\nold\n<!-- end -->\nafter\n";
+        let made = with_tables(text, &api).expect("tables");
+        assert_eq!(
+            made,
+            "before\n<!-- table counters Counters -->\n| name | what it counts |\n| --- | --- |\n\
+             | `rx_frames` | Frames received. |\n<!-- end -->\nafter\n"
+        );
+        assert_eq!(with_tables(&made, &api).expect("tables"), made);
+        for bad in [
+            "<!-- table nothing -->\n<!-- end -->",
+            "<!-- table drops egress -->\n",
+        ] {
+            assert!(with_tables(bad, &api).is_err(), "{bad}");
+        }
+    }
+
+    /// Every drop reason stands in one of the two tables of them.
+    #[test]
+    fn every_drop_reason_has_a_row() {
+        let tables = drops(Stage::Ingress) + &drops(Stage::Egress);
+        for reason in Drop::ALL {
+            assert!(
+                tables.contains(&format!("| `{}` | ", reason.name())),
+                "{}",
+                reason.name()
+            );
+        }
+    }
+
+    /// A schema that was changed by hand, and a guide whose table has an old row, are found.
+    #[test]
+    fn a_stale_file_is_found() {
+        let guide = "text <!-- table drops egress -->\n| old |\n<!-- end -->\n";
+        let found = stale(&|path| {
+            Some(match path {
+                "docs/document.schema.json" => "{}".to_owned(),
+                "docs/user-guide.md" => "no table".to_owned(),
+                _ => guide.to_owned(),
+            })
+        })
+        .expect("looked");
+        let at: Vec<_> = found.iter().map(|finding| finding.at.as_str()).collect();
+        assert_eq!(
+            at,
+            [
+                "docs/document.schema.json",
+                "docs/openapi.json",
+                "docs/operator-guide.md"
+            ]
+        );
+    }
+}

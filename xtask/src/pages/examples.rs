@@ -1,0 +1,138 @@
+//! The examples of the manual, by command.
+
+/// What is typed, with a sentence before it.
+pub(crate) type Example = (&'static str, &'static str);
+
+/// The examples of a command.
+pub(crate) fn of(command: &str) -> &'static [Example] {
+    EXAMPLES
+        .iter()
+        .find(|(name, _)| *name == command)
+        .map_or(&[], |(_, examples)| examples)
+}
+
+static EXAMPLES: &[(&str, &[Example])] = &[
+    (
+        "windlass",
+        &[
+            (
+                "A bridge, a VNIC for a container and a VNIC for a DPDK program:",
+                "windlass bridge create br0\n\
+              windlass vnic create v0 --bridge br0 --attach tap,netns=a,address=10.0.0.1/24\n\
+              windlass vnic create v1 --bridge br0 --attach memif,socket=/run/m.sock,id=0,role=server",
+            ),
+            (
+                "The same in a script that may run twice:",
+                "windlass bridge create br0 --may-exist\n\
+              windlass vnic delete v9 --if-exists",
+            ),
+            (
+                "Names and states for the shell:",
+                "windlass vnic show -p -o name,state | while IFS=: read name state; do ...; done",
+            ),
+        ],
+    ),
+    (
+        "zone",
+        &[(
+            "A tenant who may make VNICs on one bridge, in one network namespace:",
+            "windlass zone create a --owner ann --netns a --bridge br0",
+        )],
+    ),
+    (
+        "bridge",
+        &[
+            (
+                "A bridge that forgets addresses after a minute:",
+                "windlass bridge create br0 --set ageing=60",
+            ),
+            (
+                "Its forwarding table, and an entry that stays:",
+                "windlass bridge fdb show br0\n\
+              windlass bridge fdb add br0 02:00:00:00:00:09 up0 --vlan 10",
+            ),
+        ],
+    ),
+    (
+        "uplink",
+        &[(
+            "Join the interface eth0 to a bridge; the host keeps off it until the uplink is deleted:",
+            "windlass uplink create up0 --device eth0 --bridge br0 --attach packet",
+        )],
+    ),
+    (
+        "vnic",
+        &[
+            (
+                "A TAP in the network namespace a, with an address:",
+                "windlass vnic create v0 --bridge br0 --attach tap,netns=a,address=10.0.0.1/24",
+            ),
+            (
+                "A memif socket to which a program connects:",
+                "windlass vnic create v1 --bridge br0 --attach memif,socket=/run/m.sock,id=0,role=server",
+            ),
+            (
+                "In VLAN 10, with tagged frames of 20 to 30, and addresses of its own behind it:",
+                "windlass vnic create v2 --bridge br0 --vlan 10 --tagged 20-30 --set mac-nospoof=off",
+            ),
+            (
+                "An interface on which tcpdump sees everything that the bridge carries:",
+                "windlass vnic create watch --bridge br0 --attach tap --set span=on\n\
+              tcpdump -i watch",
+            ),
+            (
+                "Totals, and then rates every second; and why frames were dropped:",
+                "windlass vnic show -s -i 1\n\
+              windlass vnic show -s -s",
+            ),
+            (
+                "The address alone, for a script:",
+                "windlass vnic get v0 mac -p -o value",
+            ),
+        ],
+    ),
+    (
+        "fdb",
+        &[(
+            "The entries behind one member, and their removal:",
+            "windlass fdb show br0 --member up0\n\
+              windlass fdb flush br0 --member up0",
+        )],
+    ),
+    (
+        "worker",
+        &[(
+            "How busy each worker is, every second:",
+            "windlass worker show -i 1",
+        )],
+    ),
+    (
+        "stat",
+        &[(
+            "Rates of all uplinks and VNICs, five times:",
+            "windlass stat -i 1 -c 6",
+        )],
+    ),
+    (
+        "apply",
+        &[
+            (
+                "See what a document would change, then change it:",
+                "windlass apply net.json --dry-run\n\
+              windlass apply net.json",
+            ),
+            (
+                "Copy the configuration of one daemon to another:",
+                "windlass export --socket /run/a.sock | windlass apply - --socket /run/b.sock",
+            ),
+        ],
+    ),
+    ("export", &[("Keep a copy:", "windlass export > net.json")]),
+    (
+        "monitor",
+        &[(
+            "Follow the states of members:",
+            "windlass monitor --json | grep state",
+        )],
+    ),
+];

@@ -1,0 +1,302 @@
+//! Section 8: the programs, and a page for each object and command of `windlass`.
+
+use anyhow::{Context, Result};
+use clap::{Arg, ArgAction, Command, CommandFactory};
+use clap_mangen::Man;
+use windlass_api::{OptionSpec, Scope, properties};
+
+use super::Page;
+use super::examples;
+use super::roff::{MANUAL, Roff, SOURCE};
+
+const EVERYWHERE: &[&str] = &[
+    "windlass.8",
+    "windlassd.8",
+    "windlass-document.5",
+    "windlass.toml.5",
+    "windlass-drops.7",
+];
+
+/// Every page of the section.
+pub(crate) fn pages() -> Result<Vec<Page>> {
+    let mut command = windlass_command::command();
+    command.build();
+    let mut pages = vec![program(&command)?, daemon()?];
+    for object in command
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set())
+    {
+        pages.push(of_object(&command, object));
+    }
+    Ok(pages)
+}
+
+/// The beginning of a program's page, as clap's own generator writes it.
+fn beginning(command: &Command) -> Result<String> {
+    let man = Man::new(command.clone())
+        .section("8")
+        .source(SOURCE)
+        .manual(MANUAL)
+        .date("");
+    let mut text = Vec::new();
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    man.render_synopsis_section(&mut text)?;
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut text)?;
+    }
+    String::from_utf8(text).context("a page is text")
+}
+
+fn program(command: &Command) -> Result<Page> {
+    let mut page = Roff::continued("windlass", 8, beginning(command)?);
+    page.heading("OUTPUT");
+    page.paragraph(
+        "Data goes to stdout, everything else to stderr. Without an option it is a table for people: \
+         it may change. -p -o is for scripts: fields between colons, with a colon or a backslash in a \
+         value preceded by a backslash unless there is one field only. --json is for programs: an array \
+         of objects, to which keys may be added, but none is removed or changes its type; monitor \
+         writes one object a line. A missing value is --, one that is not known ?.",
+    );
+    page.paragraph(
+        "A failure is one line on stderr: what failed, why, and what to do. With --json it is an object \
+         with the keys code, message and details.",
+    );
+    exit_status(&mut page);
+    page.heading("ENVIRONMENT");
+    page.term("WINDLASS_SOCKET", "The control socket, as --socket.");
+    page.term(
+        "NO_COLOR",
+        "If it is set and not empty, no colours are written.",
+    );
+    page.heading("FILES");
+    page.paragraph(
+        "Without --socket the first of these that is there is the control socket; the last only if its \
+         directory is the caller's own and private.",
+    );
+    page.term("/run/windlass/control.sock", "The system's daemon.");
+    page.term("$XDG_RUNTIME_DIR/windlass/control.sock", "A user's daemon.");
+    page.term(
+        "/tmp/windlass-UID/control.sock",
+        "A user's daemon without that directory.",
+    );
+    examples(&mut page, "windlass");
+    page.heading("INTERFACE STABILITY");
+    page.paragraph(
+        "Commands, options, exit codes, field names of -o and keys of --json are committed within \
+         version 1 of the API. The wording of tables and messages is not.",
+    );
+    see_also(&mut page, command);
+    Ok(page.done())
+}
+
+fn daemon() -> Result<Page> {
+    let command = windlassd::options::Args::command();
+    let mut page = Roff::continued("windlassd", 8, beginning(&command)?);
+    page.see_also(EVERYWHERE);
+    Ok(page.done())
+}
+
+fn exit_status(page: &mut Roff) {
+    page.heading("EXIT STATUS");
+    for (code, text) in [
+        ("0", "Done."),
+        ("1", "Refused."),
+        ("2", "Wrong usage."),
+        ("3", "The daemon cannot be reached."),
+        ("4", "There is no such object."),
+        ("5", "It exists already."),
+        ("6", "No permission."),
+        ("124", "Not in time; it may still be done."),
+    ] {
+        page.term(code, text);
+    }
+}
+
+fn examples(page: &mut Roff, command: &str) {
+    let examples = examples::of(command);
+    if !examples.is_empty() {
+        page.heading("EXAMPLES");
+    }
+    for (sentence, lines) in examples {
+        page.paragraph(sentence);
+        page.literal(lines);
+    }
+}
+
+fn see_also(page: &mut Roff, command: &Command) {
+    let objects: Vec<String> = command
+        .get_subcommands()
+        .filter(|object| !object.is_hide_set())
+        .map(|object| format!("windlass-{}.8", object.get_name()))
+        .collect();
+    let pages: Vec<&str> = EVERYWHERE
+        .iter()
+        .copied()
+        .chain(objects.iter().map(String::as_str))
+        .collect();
+    page.see_also(&pages);
+}
+
+/// The page of an object with its verbs, or of a command without.
+fn of_object(command: &Command, object: &Command) -> Page {
+    let name = object.get_name();
+    let about = object
+        .get_about()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let mut page = Roff::page(&format!("windlass-{name}"), 8, &about);
+    let verbs = leaves(object, &format!("windlass {name}"));
+    page.heading("SYNOPSIS");
+    let lines: Vec<_> = verbs
+        .iter()
+        .map(|(path, verb)| synopsis(path, verb))
+        .collect();
+    page.literal(&lines.join("\n"));
+    page.heading("DESCRIPTION");
+    for (path, verb) in &verbs {
+        if object.has_subcommands() {
+            page.subheading(&synopsis(path, verb));
+        }
+        page.paragraph(
+            &verb
+                .get_about()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+        );
+        for arg in verb.get_arguments().filter(|arg| is_own(arg)) {
+            page.term(
+                &term(arg),
+                &arg.get_help().map(ToString::to_string).unwrap_or_default(),
+            );
+        }
+    }
+    page.paragraph("Options that every command takes are in windlass(8).");
+    let scope = match name {
+        "bridge" => Some(Scope::Bridge),
+        "uplink" => Some(Scope::Uplink),
+        "vnic" => Some(Scope::Vnic),
+        _ => None,
+    };
+    if let Some(scope) = scope {
+        page.heading("PROPERTIES");
+        for row in properties(scope) {
+            page.term(row.option.name, &property(&row.option));
+        }
+    }
+    fields(&mut page, name);
+    examples(&mut page, name);
+    see_also(&mut page, command);
+    page.done()
+}
+
+/// What a row of a table of options says.
+pub(crate) fn property(option: &OptionSpec) -> String {
+    let unit = if option.unit.is_empty() {
+        String::new()
+    } else {
+        format!(" {}", option.unit)
+    };
+    let default = if option.default.is_empty() {
+        "none"
+    } else {
+        option.default
+    };
+    format!(
+        "{} Values: {}{unit}; default: {default}.",
+        option.sentence,
+        option.possible()
+    )
+}
+
+fn fields(page: &mut Roff, object: &str) {
+    let prefix = format!("{object} ");
+    let tables = windlass_command::fields();
+    let own = tables
+        .iter()
+        .filter(|(table, _)| *table == object || table.starts_with(&prefix));
+    for (i, (table, rows)) in own.enumerate() {
+        if i == 0 {
+            page.heading("FIELDS");
+        }
+        page.subheading(&format!("windlass {table} -o"));
+        for row in rows {
+            page.term(row.name, row.about);
+        }
+    }
+}
+
+/// Every command without subcommands, with the words before it.
+pub(crate) fn leaves<'a>(command: &'a Command, path: &str) -> Vec<(String, &'a Command)> {
+    if !command.has_subcommands() {
+        return vec![(path.to_owned(), command)];
+    }
+    let deeper = command
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set())
+        .flat_map(|command| leaves(command, &format!("{path} {}", command.get_name())));
+    deeper.collect()
+}
+
+fn is_own(arg: &Arg) -> bool {
+    !arg.is_global_set()
+        && !arg.is_hide_set()
+        && !["help", "version"].contains(&arg.get_id().as_str())
+}
+
+fn value_of(arg: &Arg) -> String {
+    let names = arg.get_value_names().map(|names| names.join(" "));
+    names
+        .map(|name| name.to_string())
+        .unwrap_or_else(|| arg.get_id().to_string().to_uppercase())
+}
+
+fn repeats(arg: &Arg) -> bool {
+    let many = arg
+        .get_num_args()
+        .is_some_and(|range| range.max_values() > 1);
+    many || matches!(arg.get_action(), ArgAction::Append | ArgAction::Count)
+}
+
+fn term(arg: &Arg) -> String {
+    if arg.is_positional() {
+        return value_of(arg);
+    }
+    let short = arg.get_short().map(|short| format!("-{short}"));
+    let long = arg.get_long().map(|long| format!("--{long}"));
+    let names: Vec<_> = short.into_iter().chain(long).collect();
+    let value = if arg.get_action().takes_values() {
+        format!(" {}", value_of(arg))
+    } else {
+        String::new()
+    };
+    format!("{}{value}", names.join(", "))
+}
+
+fn synopsis(path: &str, command: &Command) -> String {
+    let mut words = vec![path.to_owned()];
+    for arg in command.get_arguments().filter(|arg| is_own(arg)) {
+        let name = match (arg.get_long(), arg.get_short()) {
+            _ if arg.is_positional() => value_of(arg),
+            (_, Some(short)) if !arg.is_required_set() => format!("-{short}"),
+            (Some(long), _) => format!("--{long}"),
+            (None, Some(short)) => format!("-{short}"),
+            (None, None) => continue,
+        };
+        let takes = !arg.is_positional() && arg.get_action().takes_values();
+        let value = if takes {
+            format!(" {}", value_of(arg))
+        } else {
+            String::new()
+        };
+        let more = if repeats(arg) { "..." } else { "" };
+        words.push(if arg.is_required_set() {
+            format!("{name}{value}{more}")
+        } else {
+            format!("[{name}{value}]{more}")
+        });
+    }
+    words.join(" ")
+}
