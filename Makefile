@@ -17,7 +17,7 @@ build: ## target/release/windlass and windlassd
 
 demo: build ## two tenants, the host and a stranger on one bridge, measured (under two minutes)
 	@scripts/need demo
-	@$(CARGO) build --release --locked -q -p windlass-bench
+	$(CARGO) build --release --locked -p windlass-bench
 	@scripts/demo
 
 test: ## every test that CI runs
