@@ -60,11 +60,16 @@ pub struct Heads {
     pub now: Tick,
     /// Where it came from.
     pub from: RxId,
+    /// Some frame came with a claim: raised by [`Heads::admit`].
+    pub claimed: bool,
     /// Destination addresses: the frame's first six bytes as the low 48 bits of a little-endian
     /// load; the upper 16 bits are 0.
     pub dst: [u64; BURST],
     /// Source addresses, in the same form.
     pub src: [u64; BURST],
+    /// The two bytes behind the addresses as the frame came, as a little-endian load: its EtherType, or the type of
+    /// its tag. Taken together with the addresses.
+    pub kind: [u16; BURST],
     /// What the bridge decided.
     pub verdict: [Verdict; BURST],
     /// Metadata.
@@ -86,8 +91,10 @@ impl Heads {
             n: 0,
             now: Tick(0),
             from: RxId(0),
+            claimed: false,
             dst: [0; BURST],
             src: [0; BURST],
+            kind: [0; BURST],
             verdict: [Verdict::NONE; BURST],
             meta: [Meta::default(); BURST],
             snap: [Snap([0; 256]); BURST],
@@ -103,30 +110,43 @@ impl Heads {
         self.n = 0;
         self.from = from;
         self.now = now;
+        self.claimed = false;
         if self.deep_used != 0 {
             self.deep_of = [NOT_DEEP; BURST];
             self.deep_used = 0;
         }
     }
 
-    /// Takes the addresses of frame `i` out of its snapshot. Called by the port once the snapshot
+    /// Takes the addresses and the type of frame `i` out of its snapshot. Called by the port once the snapshot
     /// stands, and by whoever moves the frame's start.
     #[inline(always)]
     pub fn load_addresses(&mut self, i: usize) {
         let i = i % BURST;
         let at = self.meta[i].at as usize;
         let bytes = &self.snap[i].0;
-        if let Some(h) = bytes.get(at..at + 14).and_then(|h| h.first_chunk::<14>()) {
-            let d = u64::from_le_bytes([h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]]);
-            let s = u64::from_le_bytes([h[6], h[7], h[8], h[9], h[10], h[11], h[12], h[13]]);
+        let word = |at: usize| {
+            let word = bytes.get(at..at + 8).and_then(|h| h.first_chunk::<8>());
+            word.map(|h| u64::from_le_bytes(*h))
+        };
+        if let (Some(d), Some(s)) = (word(at), word(at + 6)) {
             self.dst[i] = d & MAC_MASK;
             self.src[i] = s & MAC_MASK;
+            self.kind[i] = (s >> 48) as u16;
         }
     }
 
     /// Frame `i` became a frame that was just put into `snap[i].0[HEADROOM..]` with `len` bytes in all.
     #[inline(always)]
     pub fn admit(&mut self, i: usize, len: u32, claim: Claim) {
+        self.admit_unread(i, len, claim);
+        self.load_addresses(i);
+    }
+
+    /// The same, but for what [`Heads::load_addresses`] does, which the caller owes. A port that admits many frames
+    /// does so behind the last of them: bytes that were stored in one piece across two lines cannot be loaded again
+    /// before that store has left the processor's buffer.
+    #[inline(always)]
+    pub fn admit_unread(&mut self, i: usize, len: u32, claim: Claim) {
         let k = i % BURST;
         self.meta[k] = Meta {
             len,
@@ -136,7 +156,7 @@ impl Heads {
             ..Meta::default()
         };
         self.verdict[k] = Verdict::NONE;
-        self.load_addresses(k);
+        self.claimed |= !claim.is_none();
     }
 
     /// The private bytes of frame `i`.
@@ -250,6 +270,7 @@ mod tests {
         (h.meta[0].off, h.meta[0].l2) = (Offload::needing_csum(38, 16), 18);
         assert_eq!(h.dst[0], 0x0605_0403_0201);
         assert_eq!(h.src[0], 0x0c0b_0a09_0807);
+        assert_eq!(h.kind[0], 0x8100_u16.swap_bytes());
         h.pop_tag(0);
         assert_eq!(
             &h.private(0)[..14],

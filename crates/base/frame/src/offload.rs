@@ -167,30 +167,35 @@ impl Offload {
     /// GSO receivers want as `hdr_len`.
     #[inline]
     pub fn encode(&self, shift: u16, header_bytes: u16) -> [u8; Claim::BYTES] {
-        let mut h = [0u8; Claim::BYTES];
+        let (low, high) = self.encode_words(shift, header_bytes);
+        let (a, b) = (low.to_le_bytes(), high.to_le_bytes());
+        [
+            a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], b[0], b[1], b[2], b[3],
+        ]
+    }
+
+    /// The same as little-endian numbers, the first eight bytes and the last four: for a port that writes them from
+    /// registers.
+    #[inline]
+    pub fn encode_words(&self, shift: u16, header_bytes: u16) -> (u64, u32) {
+        let (mut low, mut high) = (0, 0);
         if self.needs_csum() {
-            h[0] = Claim::NEEDS_CSUM;
-            let start = self.start.wrapping_add(shift).to_le_bytes();
-            let offset = self.offset.to_le_bytes();
-            (h[6], h[7], h[8], h[9]) = (start[0], start[1], offset[0], offset[1]);
+            let start = self.start.wrapping_add(shift);
+            low = u64::from(Claim::NEEDS_CSUM) | u64::from(start) << 48;
+            high = u32::from(self.offset);
         } else if self.data_valid() {
-            h[0] = Claim::DATA_VALID;
+            low = u64::from(Claim::DATA_VALID);
         }
         let kind = match self.gso {
-            Gso::None => 0,
+            Gso::None => return (low, high),
             Gso::Tcp4 => Claim::GSO_TCPV4,
             Gso::Tcp6 => Claim::GSO_TCPV6,
             Gso::UdpL4 => Claim::GSO_UDP_L4,
         };
-        if kind != 0 {
-            h[1] = kind | if self.ecn() { Claim::GSO_ECN } else { 0 };
-            let (len, size) = (
-                header_bytes.wrapping_add(shift).to_le_bytes(),
-                self.gso_size.to_le_bytes(),
-            );
-            (h[2], h[3], h[4], h[5]) = (len[0], len[1], size[0], size[1]);
-        }
-        h
+        let kind = kind | if self.ecn() { Claim::GSO_ECN } else { 0 };
+        let len = header_bytes.wrapping_add(shift);
+        low |= u64::from(kind) << 8 | u64::from(len) << 16 | u64::from(self.gso_size) << 32;
+        (low, high)
     }
 }
 

@@ -42,5 +42,5 @@ pub use copy::{Isa, copy_in, copy_out, copy_through, snapshot};
 pub use foreign::{Foreign, ForeignMut};
 pub use mapping::{HugePages, MapError, Mapping, advise_huge};
 pub use sigbus::{install as install_sigbus_handler, regions_in_use};
-pub use tails::{ARENA_BYTES, SegStore, Tails};
+pub use tails::{ARENA_BYTES, ARENA_SLOT, SegStore, Tails};
 pub use windlass_sync::qsbr::Section;

@@ -3,7 +3,11 @@
 use core::sync::atomic::Ordering;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, fstatfs, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    memfd_create,
+};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use thiserror::Error;
 use windlass_sync::qsbr::Section;
@@ -12,8 +16,7 @@ use crate::foreign::{Foreign, ForeignMut};
 use crate::sigbus::{ENTRIES, Watch};
 use crate::word;
 
-/// Magic numbers of the file systems whose pages nobody can keep from us (linux/magic.h).
-const TMPFS_MAGIC: u64 = 0x0102_1994;
+/// Magic number of hugetlbfs (linux/magic.h).
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 /// The largest page of an untrusted peer: a punched 1 GiB page would cost 100 ms of clearing.
 const PAGE_BYTES_MAX: u64 = 2 << 20;
@@ -25,9 +28,9 @@ const MAP_BYTES_MAX: u64 = 64 << 30;
 pub enum MapError {
     /// Neither tmpfs nor hugetlbfs: its pages could be withheld for ever.
     #[error(
-        "the memory is backed by a file system of type {0:#x}; only tmpfs (memfd) and hugetlbfs are accepted"
+        "the memory is a file of another file system; only tmpfs (memfd) and hugetlbfs are accepted"
     )]
-    FileSystem(u64),
+    FileSystem,
     /// A page size that a peer could make us pay for.
     #[error("pages of {0} bytes; at most 2 MiB are accepted")]
     PageSize(u64),
@@ -139,12 +142,9 @@ impl Mapping {
         if len == 0 || len > MAP_BYTES_MAX {
             return Err(MapError::Length(len));
         }
+        check_memory(fd)?;
         let fs = fstatfs(fd).map_err(|e| MapError::System("fstatfs", e))?;
-        let kind = fs.f_type as u64;
-        if kind != TMPFS_MAGIC && kind != HUGETLBFS_MAGIC {
-            return Err(MapError::FileSystem(kind));
-        }
-        let huge = kind == HUGETLBFS_MAGIC;
+        let huge = fs.f_type as u64 == HUGETLBFS_MAGIC;
         if huge && fs.f_bsize as u64 > PAGE_BYTES_MAX {
             return Err(MapError::PageSize(fs.f_bsize as u64));
         }
@@ -161,6 +161,16 @@ impl Mapping {
         };
         mapping.watch = Some(Watch::new(base as usize, len as usize).ok_or(MapError::TooMany)?);
         Ok(mapping)
+    }
+
+    /// Device and inode of a peer's memory object: the same object has the same ones.
+    ///
+    /// # Errors
+    /// [`MapError::FileSystem`] for what [`Mapping::foreign`] would refuse, too; [`MapError::System`].
+    pub fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64), MapError> {
+        check_memory(fd)?;
+        let stat = fstat(fd).map_err(|e| MapError::System("fstat", e))?;
+        Ok((stat.st_dev, stat.st_ino))
     }
 
     /// Length in bytes.
@@ -240,6 +250,16 @@ impl Mapping {
         // SAFETY: inside this mapping, and `from` is ours.
         unsafe { crate::copy_out(p, from.as_ptr(), from.len()) };
         true
+    }
+}
+
+/// Refuses what is neither tmpfs nor hugetlbfs. Only these have seals, and asking for them asks no file system: `fstatfs`
+/// or `fstat` of a FUSE file would wait for its server, for as long as that likes.
+fn check_memory(fd: BorrowedFd<'_>) -> Result<(), MapError> {
+    match fcntl_get_seals(fd) {
+        Ok(_) => Ok(()),
+        Err(Errno::INVAL) => Err(MapError::FileSystem),
+        Err(errno) => Err(MapError::System("F_GET_SEALS", errno)),
     }
 }
 
@@ -355,7 +375,7 @@ mod tests {
         let file = std::fs::File::open("/proc/self/exe").expect("open");
         assert!(matches!(
             Mapping::foreign(file.as_fd(), 4096),
-            Err(MapError::FileSystem(_))
+            Err(MapError::FileSystem)
         ));
     }
 }

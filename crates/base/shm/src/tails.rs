@@ -1,12 +1,16 @@
 //! What lies behind the snapshots of a burst: segments of borrowed memory.
 
-use windlass_frame::{BURST, BURST_BYTES, BURST_SEGMENTS, Deepen, FRAME_MAX, Heads};
+use windlass_frame::{BURST, BURST_SEGMENTS, Deepen, FRAME_MAX, Heads};
 use windlass_sync::qsbr::Section;
 
 use crate::foreign::Foreign;
 
-/// Private memory of a worker for ports that copy (TAP, packet socket): a full burst and the frame that ends it.
-pub const ARENA_BYTES: usize = BURST_BYTES + 2 * FRAME_MAX;
+/// Bytes of the private memory that one frame may need: the largest frame, and lines between so that frames do not all
+/// fall on the same sets of the cache.
+pub const ARENA_SLOT: usize = (FRAME_MAX + 1).next_multiple_of(64) + 17 * 64;
+
+/// Private memory of a worker for ports that copy (TAP, packet socket): any burst. What is not used is never touched.
+pub const ARENA_BYTES: usize = BURST * ARENA_SLOT;
 
 /// Storage for the segments of one burst. A worker owns one; nothing in it outlives a visit.
 #[derive(Debug)]
@@ -116,10 +120,18 @@ impl<'q> Tails<'q> {
     /// The first `len` unused bytes of the arena became the rest of frame `i`. The next frame starts on a cache line.
     #[inline]
     pub fn take_arena(&mut self, i: usize, len: usize) -> bool {
-        let used = self.store.arena_used;
-        if len > self.store.arena.len().saturating_sub(used) {
+        self.take_arena_from(i, 0, len)
+    }
+
+    /// `len` bytes of the arena, after `skip` of the unused ones, became the rest of frame `i`; those skipped are lost to
+    /// this burst. Returns false if they are not there.
+    #[inline]
+    pub fn take_arena_from(&mut self, i: usize, skip: usize, len: usize) -> bool {
+        let room = self.store.arena.len() - self.store.arena_used;
+        if skip > room || len > room - skip {
             return false;
         }
+        let used = self.store.arena_used + skip;
         let p = self.store.arena.as_ptr().wrapping_add(used);
         // SAFETY: inside the arena, which `store` keeps for `'q`; nothing writes these bytes again before `bind`, since
         // `arena_used` moves past them.

@@ -41,6 +41,7 @@
 compile_error!("windlass runs on x86-64 Linux only");
 
 pub mod affinity;
+pub mod batch;
 pub mod bpf;
 pub mod caps;
 pub mod epoll;

@@ -14,6 +14,10 @@
 //! socket on which nobody listens, and of nothing else: not of a file, a directory, a
 //! symbolic link, or a socket that answers. Whoever may write to the directory can still put
 //! something in its place later; two daemons that start at once need a lock of their own.
+//!
+//! Where the directory is another user's, he can put symbolic links on the way, and would so have a privileged process
+//! make, remove or open a socket elsewhere. [`bind_socket`] with an owner and [`connect_unlinked`] therefore follow none
+//! (`RESOLVE_NO_SYMLINKS`, openat2(2)).
 
 #![deny(
     clippy::indexing_slicing,
@@ -25,10 +29,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -94,6 +98,9 @@ pub enum BindError {
         /// The kernel's answer.
         errno: Errno,
     },
+    /// A part of the path is a symbolic link, which is not followed where the socket is another user's.
+    #[error("{0}: a symbolic link on the way is not followed in the directory of another user")]
+    Link(PathBuf),
     /// Something that is no socket is there; it was left alone.
     #[error("{0} exists and is not a socket")]
     NotSocket(PathBuf),
@@ -176,7 +183,8 @@ fn unlink_same(directory: &OwnedFd, name: &OsStr, inode: (u64, u64)) -> Result<(
 /// Makes a socket that listens at `path` with exactly the permission bits `mode`, and the owner
 /// (user id, group id) if one is given.
 ///
-/// Takes the place of a stale socket only (see the module). Nobody can connect before mode and
+/// Takes the place of a stale socket only (see the module). With an owner, no symbolic link on the way is followed:
+/// [`BindError::Link`]. Nobody can connect before mode and
 /// owner are set. Both the listening and the accepted sockets are non-blocking.
 pub fn bind_socket(
     path: &Path,
@@ -201,11 +209,17 @@ pub fn bind_socket(
         _ => Path::new("."),
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory =
-        rustix::fs::open(parent, flags, Mode::empty()).map_err(|errno| BindError::Directory {
+    let opened = match owner {
+        None => rustix::fs::open(parent, flags, Mode::empty()),
+        Some(_) => open_unlinked(parent, flags),
+    };
+    let directory = opened.map_err(|errno| match errno {
+        Errno::LOOP if owner.is_some() => BindError::Link(path.to_owned()),
+        errno => BindError::Directory {
             path: path.to_owned(),
             errno,
-        })?;
+        },
+    })?;
 
     match inspect(&directory, &name, kind).map_err(refused("inspect"))? {
         Occupant::Nothing => {}
@@ -289,6 +303,35 @@ pub fn connect(path: &Path, kind: SocketKind) -> Result<OwnedFd, Errno> {
     let fd = kind.open()?;
     rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
     Ok(fd)
+}
+
+/// As [`connect`], but `ELOOP` if any part of the path is a symbolic link: for sockets in a directory of another user.
+///
+/// # Errors
+/// As [`connect`], and `ELOOP`.
+pub fn connect_unlinked(path: &Path, kind: SocketKind) -> Result<OwnedFd, Errno> {
+    let file = open_unlinked(path, OFlags::PATH | OFlags::CLOEXEC)?;
+    let fd = kind.open()?;
+    rustix::net::connect(&fd, &SocketAddrUnix::new(magic_path(&file))?)?;
+    Ok(fd)
+}
+
+/// Opens what lies at a path without a symbolic link in it; `ELOOP` if there is one.
+fn open_unlinked(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let how = ResolveFlags::NO_SYMLINKS;
+    rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), how)
+}
+
+/// A copy of the descriptor that this process was started with under the number `fd`, as a service manager hands sockets
+/// over (sd_listen_fds(3)); closed by exec. `EBADF` if there is none.
+pub fn inherited(fd: i32) -> Result<OwnedFd, Errno> {
+    // SAFETY: `F_DUPFD_CLOEXEC` takes numbers, touches no memory, and refuses one that is not open.
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+    if copy < 0 {
+        return Err(crate::vectored::last_errno());
+    }
+    // SAFETY: the kernel has just made this descriptor for this call, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
 /// A connected pair, non-blocking.

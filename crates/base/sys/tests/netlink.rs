@@ -9,7 +9,9 @@ use std::net::IpAddr;
 use lab::{Lab, can_run, readable};
 use windlass_sys::Errno;
 use windlass_sys::bpf::{Instruction, Program, ProgramKind};
-use windlass_sys::netlink::{LinkEvent, LinkMonitor, Netlink, NetlinkError, Route};
+use windlass_sys::netlink::{
+    ALIAS_BYTES_MAX, LinkEvent, LinkMonitor, Netlink, NetlinkError, Route,
+};
 
 fn refusal<T: std::fmt::Debug>(outcome: Result<T, NetlinkError>) -> (Errno, Option<String>) {
     match outcome {
@@ -51,6 +53,8 @@ fn links_read_back_what_was_set() {
     );
     assert_eq!((link.master, link.lower), (None, Some(peer.index)));
     assert!(link.is_up() && !link.has_carrier(), "the peer is down");
+    assert!(link.is_ethernet() && link.alias.is_none());
+    assert!(!netlink.link_by_name("lo").unwrap().unwrap().is_ethernet());
     there.set_link_up(peer.index, true).unwrap();
     assert!(netlink.link_by_index(index).unwrap().unwrap().has_carrier());
     let names: Vec<_> = netlink
@@ -64,6 +68,28 @@ fn links_read_back_what_was_set() {
     netlink.delete_link(index).unwrap();
     assert_eq!(netlink.link_by_index(index).unwrap(), None);
     assert_eq!(there.link_by_name("v1").unwrap(), None);
+}
+
+/// An alias is read back, up to the length that the kernel takes; the empty one takes it away.
+#[test]
+fn aliases_read_back() {
+    if !can_run("aliases_read_back") {
+        return;
+    }
+    let lab = Lab::create("nl-alias");
+    let mut netlink = Netlink::open_in(&lab.namespace).unwrap();
+    netlink.create_veth("v0", "v1", None).unwrap();
+    let index = netlink.link_by_name("v0").unwrap().unwrap().index;
+    for text in ["windlass:0123/v0".to_owned(), "a".repeat(ALIAS_BYTES_MAX)] {
+        netlink.set_link_alias(index, &text).unwrap();
+        let link = netlink.link_by_index(index).unwrap().unwrap();
+        assert_eq!(link.alias.as_deref(), Some(text.as_str()));
+    }
+    let long = "a".repeat(ALIAS_BYTES_MAX + 1);
+    let (errno, _) = refusal(netlink.set_link_alias(index, &long));
+    assert!([Errno::INVAL, Errno::RANGE].contains(&errno), "{errno}");
+    netlink.set_link_alias(index, "").unwrap();
+    assert_eq!(netlink.link_by_index(index).unwrap().unwrap().alias, None);
 }
 
 /// Refusals carry the kernel's errno, and its own sentence where it has one.

@@ -8,8 +8,8 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use windlass_sys::unix::{
-    BindError, FDS_MAX, SOCKET_NAME_BYTES_MAX, SocketKind, bind_socket, connect, pair,
-    peer_credentials, receive_with_fds, send_with_fds,
+    BindError, FDS_MAX, SOCKET_NAME_BYTES_MAX, SocketKind, bind_socket, connect, connect_unlinked,
+    pair, peer_credentials, receive_with_fds, send_with_fds,
 };
 use windlass_sys::{Errno, IoSlice};
 
@@ -37,6 +37,37 @@ fn replaces_nothing_but_a_socket() {
     assert_eq!(std::fs::read(at("file")).unwrap(), b"precious");
     assert!(at("stale").exists() && !at("nowhere").exists());
     assert!(at("link").symlink_metadata().unwrap().is_symlink());
+}
+
+/// Where another user could have put a symbolic link, none is followed, as a directory on the way or in the socket's
+/// place: nothing is made or removed behind it, and nobody is connected to.
+#[test]
+fn links_of_others_are_not_followed() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().canonicalize().unwrap();
+    let at = |name: &str| root.join(name);
+    let mine = std::fs::metadata(&root).unwrap();
+    let owner = Some((mine.uid(), mine.gid()));
+    for name in ["victim", "his"] {
+        std::fs::create_dir(at(name)).unwrap();
+    }
+    drop(UnixListener::bind(at("victim/stale")).unwrap());
+    let kind = SocketKind::Stream;
+    let _served = bind(&at("victim/served")).unwrap();
+    symlink(at("victim"), at("his/way")).unwrap();
+    symlink(at("victim/served"), at("his/socket")).unwrap();
+    for name in ["his/way/fresh", "his/way/stale"] {
+        let refused = bind_socket(&at(name), kind, 0o600, owner);
+        assert!(matches!(refused, Err(BindError::Link(_))), "{refused:?}");
+    }
+    assert!(!at("victim/fresh").exists() && at("victim/stale").exists());
+    for name in ["his/way/served", "his/socket"] {
+        assert!(connect(&at(name), kind).is_ok(), "links of one's own are");
+        let refused = connect_unlinked(&at(name), kind);
+        assert_eq!(refused.err(), Some(Errno::LOOP), "{name}");
+    }
+    assert!(connect_unlinked(&at("victim/served"), kind).is_ok());
+    assert!(bind_socket(&at("his/own"), kind, 0o600, owner).is_ok());
 }
 
 /// A stale socket is replaced; one that somebody listens on, of either kind, is not.

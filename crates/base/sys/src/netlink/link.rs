@@ -27,13 +27,22 @@ const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_TXQLEN: u16 = 13;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_IFALIAS: u16 = 20;
 const IFLA_STATS64: u16 = 23;
 const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
 
+/// Longest alias in bytes: the kernel refuses more with `ERANGE` or `EINVAL` (`IFALIASZ` of `<linux/if.h>`, less the
+/// zero byte).
+pub const ALIAS_BYTES_MAX: usize = 255;
+
+/// `ARPHRD_ETHER` of `<linux/if_arp.h>`.
+const TYPE_ETHERNET: u16 = 1;
+
 const IFF_UP: u32 = 0x1;
+const IFF_LOOPBACK: u32 = 0x8;
 const IFF_LOWER_UP: u32 = 0x1_0000;
 const IFF_PROMISC: u32 = 0x100;
 
@@ -73,6 +82,8 @@ pub struct Link {
     pub name: String,
     /// `IFF_*` of `<linux/if.h>`.
     pub flags: u32,
+    /// What kind of frames it carries: `ARPHRD_*` of `<linux/if_arp.h>`.
+    pub device_type: u16,
     /// Largest packet in bytes, without the Ethernet header.
     pub mtu: u32,
     /// Its address, if it has one of six bytes.
@@ -85,6 +96,8 @@ pub struct Link {
     pub queue_frames: u32,
     /// `veth`, `tun`, `bridge` and so on; `None` for hardware.
     pub kind: Option<String>,
+    /// A text that somebody wrote on it (`ip link set ... alias`); the kernel attaches no meaning to it.
+    pub alias: Option<String>,
     /// Its counters.
     pub stats: LinkStats,
 }
@@ -94,6 +107,18 @@ impl Link {
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.flags & IFF_UP != 0
+    }
+
+    /// Whether it is the loopback interface.
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        self.flags & IFF_LOOPBACK != 0
+    }
+
+    /// Whether it carries Ethernet frames, and not only among the host's own programs.
+    #[must_use]
+    pub fn is_ethernet(&self) -> bool {
+        self.device_type == TYPE_ETHERNET && !self.is_loopback()
     }
 
     /// Whether it has a carrier: a cable, an up peer, or an attached TAP queue.
@@ -130,8 +155,10 @@ pub(super) fn parse(received: &Received<'_>) -> Result<Option<Link>, Malformed> 
         return Ok(None);
     }
     let mut reader = Reader(received.payload);
-    reader.u32()?;
+    reader.u16()?;
+    let device_type = reader.u16()?;
     let mut link = Link {
+        device_type,
         index: reader.u32()?,
         flags: reader.u32()?,
         ..Link::default()
@@ -148,6 +175,7 @@ pub(super) fn parse(received: &Received<'_>) -> Result<Option<Link>, Malformed> 
             IFLA_MASTER => link.master = Some(reader.u32()?),
             IFLA_TXQLEN => link.queue_frames = reader.u32()?,
             IFLA_LINKINFO => link.kind = parse_kind(value)?,
+            IFLA_IFALIAS => link.alias = Some(message::text(value)),
             IFLA_STATS64 => link.stats = parse_stats(reader)?,
             _ => {}
         }
@@ -232,6 +260,13 @@ impl Netlink {
         let mut request = Request::start(RTM_NEWLINK, 0, &body(index, 0, 0));
         request.attribute(IFLA_ADDRESS, &mac);
         self.change(request, "set link address")
+    }
+
+    /// Writes a text of at most [`ALIAS_BYTES_MAX`] bytes on a link, or takes it away (the empty text).
+    pub fn set_link_alias(&mut self, index: u32, alias: &str) -> Result<(), NetlinkError> {
+        let mut request = Request::start(RTM_NEWLINK, 0, &body(index, 0, 0));
+        request.attribute(IFLA_IFALIAS, alias.as_bytes());
+        self.change(request, "set link alias")
     }
 
     /// Gives a link another name.

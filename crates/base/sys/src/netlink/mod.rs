@@ -32,7 +32,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, sockopt};
 
 pub use address::Address;
-pub use link::{Link, LinkStats, Mac};
+pub use link::{ALIAS_BYTES_MAX, Link, LinkStats, Mac};
 pub use monitor::{LinkEvent, LinkMonitor};
 pub use route::Route;
 pub use traffic::Filter;
