@@ -20,7 +20,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use windlass_bench::core::pin;
-use windlass_bridge::fdb::{Fdb, FdbWriter, Hit, Key, Limits, NoReaders, Now, Sighting, Sightings};
+use windlass_bridge::fdb::{
+    Fdb, FdbWriter, Hit, Key, Limits, NoReaders, Now, Place, Sighting, Sightings,
+};
 use windlass_bridge::forward::{Bridge, BridgeConf, Ingress};
 use windlass_bridge::member::MemberConf;
 use windlass_frame::{Claim, HEADROOM, Heads, RxId, Tick, TxId};
@@ -124,23 +126,22 @@ impl Bench {
     }
 
     /// One burst: buckets are hashed and prefetched, then looked at. `lock` is taken for each frame.
-    #[inline(always)]
+    #[inline(never)]
     fn burst<L>(&self, frames: &[Frame], now: Now, lock: impl Fn() -> L) -> u64 {
-        let fdb = &*self.fdb;
-        let zero = fdb.place(address(0));
-        let mut places = [(zero, zero); BURST];
+        let reader = self.fdb.reader(now);
+        let mut places = [(Place::default(), Place::default()); BURST];
         for (place, (src, dst)) in places.iter_mut().zip(frames) {
-            *place = (fdb.place(*src), fdb.place(*dst));
-            fdb.prefetch(place.0);
-            fdb.prefetch(place.1);
+            *place = (reader.place(*src), reader.place(*dst));
+            reader.prefetch(place.0);
+            reader.prefetch(place.1);
         }
         let mut sum = 0;
         for ((src_place, dst_place), (src, dst)) in places.iter().zip(frames) {
             let _held = lock();
-            if let Some(hit) = fdb.lookup_at(*src_place, *src, now).filter(|h| h.stale_age) {
-                fdb.touch(hit.slot, now);
+            if let Some(hit) = reader.lookup(*src_place, *src).filter(|h| h.stale_age) {
+                reader.touch(hit.slot);
             }
-            sum += self.found(fdb.lookup_at(*dst_place, *dst, now));
+            sum += self.found(reader.lookup(*dst_place, *dst));
         }
         sum
     }
@@ -316,9 +317,9 @@ fn compare(addresses: u64, args: &Args) -> Result<()> {
     let mut rates = vec![[const { Vec::new() }; CASES.len()]; SUBJECTS.len()];
     let time = Duration::from_millis(args.ms);
     for _ in 0..args.runs {
-        for (case, (threads, churn)) in CASES.into_iter().enumerate() {
-            for (rates, (subject, _)) in rates.iter_mut().zip(SUBJECTS) {
-                rates[case].push(bench.measure(subject, threads, churn, time)?);
+        for (rates, (subject, _)) in rates.iter_mut().zip(SUBJECTS) {
+            for (rates, (threads, churn)) in rates.iter_mut().zip(CASES) {
+                rates.push(bench.measure(subject, threads, churn, time)?);
             }
         }
     }
@@ -344,7 +345,8 @@ fn compare(addresses: u64, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The ratios asked of ours, run by run: each run's figures were taken within a second or two.
+/// The ratios asked of ours, run by run: the four cases of a subject follow each other within each run, so that a machine
+/// whose speed changes from second to second changes little between them.
 fn bars(ours: &[Vec<f64>; CASES.len()]) {
     let ratio =
         |a: usize, b: usize| spread(ours[a].iter().zip(&ours[b]).map(|(a, b)| a / b).collect());

@@ -10,10 +10,12 @@
 //!   second pass, each frame:   source known?  destination -> member, or flood set
 //! ```
 //! Most bursts are plain: untagged unicast from the one address that the member may use. They are told by one look at
-//! all frames together, and then only the destinations are left to be decided.
+//! all frames together, and then only the destinations are left to be decided: one look-up where all frames have the same,
+//! else one for each, after all their buckets have been prefetched. Where all go to one member ([`Tally::uniform`]) nobody
+//! looks at the frames' verdicts again.
 //!
-//! A frame with the source or destination of the frame before it takes over that one's answer, within the burst
-//! only: so an answer is never older than the burst, and a move is noticed by the next one.
+//! In a burst that is not plain, a frame with the source or destination of the frame before it takes over that one's
+//! answer, within the burst only: so an answer is never older than the burst, and a move is noticed by the next one.
 //!
 //! Frames that were given a verdict before (a port's or the NIC's drop) keep it.
 //!
@@ -28,11 +30,11 @@ use std::sync::Arc;
 use windlass_frame::{BURST, FloodId, Gso, Heads, TxId, Verdict};
 use windlass_stats::Drop;
 
-use crate::fdb::{Fdb, Key, Now, Place, Sighting, Sightings};
+use crate::fdb::{Fdb, Key, NOWHERE, Place, Reader, Sighting, Sightings};
 use crate::flood::{FloodFrom, FloodKind, FloodSet, FloodSets};
 use crate::member::{GROUP_BIT, MemberConf};
 use crate::storm::Storm;
-use crate::vlan::{Tag, classify, is_tag, kind, link_header, read_tag};
+use crate::vlan::{Tag, classify, is_tag, link_header, read_tag};
 
 /// 01-80-C2-00-00-00 to 0F as the low 48 bits of a little-endian load, and the bits that count.
 const RESERVED: u64 = 0x00c2_8001;
@@ -81,6 +83,21 @@ pub struct Tally {
     pub flooded: u32,
     /// Dropped; the reasons stand in the verdicts.
     pub dropped: u32,
+    /// Bytes of all frames of the burst, without the tags that were taken out.
+    pub bytes: u64,
+    /// All frames go to one member, in the same way: the first verdict is that of all.
+    pub uniform: bool,
+}
+
+/// A burst of plain frames.
+struct Plain {
+    vid: u16,
+    /// The destination, if all frames have the same.
+    one: Option<u64>,
+    /// Length of the longest frame.
+    longest: u32,
+    /// Bytes of all frames.
+    bytes: u64,
 }
 
 /// Where frames to one address go.
@@ -91,11 +108,45 @@ enum Target {
     Drop(Drop),
 }
 
+/// Members of one burst to which the way is remembered.
+const WAYS: usize = 16;
+
+/// How plain frames get to one member, if they simply can.
+#[derive(Clone, Copy)]
+struct Way {
+    member: u32,
+    /// The longest frame that takes it; 0: none does.
+    len_max: u32,
+    verdict: Verdict,
+}
+
+impl Way {
+    const NONE: Way = Way {
+        member: NOWHERE,
+        len_max: 0,
+        verdict: Verdict::NONE,
+    };
+
+    fn new(member: u32, target: Target) -> Way {
+        match target {
+            Target::To(verdict, mtu) => Way {
+                member,
+                len_max: mtu.saturating_add(HEADER),
+                verdict,
+            },
+            _ => Way {
+                member,
+                ..Way::NONE
+            },
+        }
+    }
+}
+
 /// One member's view of a burst while it is being decided.
 struct Pass<'a> {
     bridge: &'a Bridge,
     from: &'a MemberConf,
-    at: Now,
+    reader: Reader<'a>,
     sightings: &'a mut Sightings,
     storm: &'a mut Storm,
 }
@@ -170,50 +221,57 @@ impl Bridge {
             Some(m) => m,
             None => return refuse(h, Drop::NotReady),
         };
-        let plain = self.plain_vid(h, from);
+        let plain = self.plain(h, from);
         let mut pass = Pass {
             bridge: self,
             from,
-            at: self.fdb.at(h.now),
+            reader: self.fdb.reader(self.fdb.at(h.now)),
             sightings,
             storm: &mut ring.storm,
         };
-        if let Some(vid) = plain {
-            pass.prefetch(h, vid);
-            return pass.decide_plain(h, vid);
+        if let Some(plain) = plain {
+            return pass.decide_plain(h, &plain);
         }
         pass.check(h);
         pass.decide(h)
     }
 
-    /// The VLAN of a burst of plain frames: no verdict yet, of a good length, untagged, unicast, from the member's own
-    /// address, with nothing to learn. None if any frame is not plain.
+    /// What there is to know of a burst of plain frames: no verdict yet, of a good length, untagged, unicast, from the
+    /// member's own address, with nothing to learn. None if any frame is not plain. Notes the VLAN in all frames.
     #[inline(always)]
-    fn plain_vid(&self, h: &Heads, from: &MemberConf) -> Option<u16> {
+    fn plain(&self, h: &mut Heads, from: &MemberConf) -> Option<Plain> {
         if from.is_learning() || !from.owns(from.mac) {
             return None;
         }
         let vid = if self.filtering { from.pvid? } else { 0 };
         let n = h.n.min(BURST);
         let most = from.frame_max.checked_sub(HEADER)?;
-        let addresses = h.dst.get(..n)?.iter().zip(h.src.get(..n)?);
-        let strange = addresses.fold(0, |odd, (d, s)| odd | (d & GROUP_BIT) | (s ^ from.mac));
+        let first = *h.dst.first()?;
+        let (mut strange, mut differ) = (0, 0);
+        for (d, s) in h.dst.get(..n)?.iter().zip(h.src.get(..n)?) {
+            strange |= (d & GROUP_BIT) | (s ^ from.mac);
+            differ |= d ^ first;
+        }
         let given = h.verdict.get(..n)?.iter().fold(0, |odd, v| odd | v.bits());
         let mut odd = strange != 0 || given != Verdict::NONE.bits();
-        for (meta, snap) in h.meta.get(..n)?.iter().zip(&h.snap) {
+        if self.filtering {
+            let tags = h.kind.get(..n)?.iter();
+            odd |= tags.fold(false, |odd, k| odd | is_tag(k.swap_bytes()));
+        }
+        let (mut longest, mut bytes) = (0, 0_u64);
+        for meta in h.meta.get_mut(..n)? {
             odd |= meta.len.wrapping_sub(HEADER) > most;
-            odd |= self.filtering && is_tag(kind(snap.0.get(usize::from(meta.at)..)?)?);
+            longest = longest.max(meta.len);
+            bytes = bytes.wrapping_add(u64::from(meta.len));
+            meta.vid = vid;
         }
-        (!odd).then_some(vid)
-    }
-
-    /// Where unicast frames of a VLAN from a member go.
-    #[inline(always)]
-    fn resolve(&self, place: Place, key: Key, from: &MemberConf, at: Now) -> Target {
-        match self.fdb.lookup_at(place, key, at) {
-            Some(hit) => self.route(hit.member, key.vid(), from),
-            None => Target::Flood(FloodKind::Unknown),
-        }
+        let one = (differ == 0).then_some(first);
+        (!odd).then_some(Plain {
+            vid,
+            one,
+            longest,
+            bytes,
+        })
     }
 
     /// Whether and how frames of a VLAN go from one member to another.
@@ -239,85 +297,105 @@ impl Bridge {
 }
 
 impl Pass<'_> {
-    /// The first pass over plain frames: starts the table's cache misses.
+    /// Plain frames: destinations to verdicts.
     #[inline(always)]
-    fn prefetch(&mut self, h: &Heads, vid: u16) {
-        let fdb = &*self.bridge.fdb;
-        let places = self.sightings.places();
-        let (mut last_dst, mut last) = (0, Place::default());
-        for (place, &dst) in places.iter_mut().zip(&h.dst).take(h.n) {
-            if dst != last_dst {
-                last_dst = dst;
-                last = fdb.place(Key::new(vid, dst));
-                fdb.prefetch(last);
+    fn decide_plain(&mut self, h: &mut Heads, plain: &Plain) -> Tally {
+        let n = h.n.min(BURST);
+        let mut found = [NOWHERE; BURST];
+        let one = match plain.one {
+            Some(dst) => {
+                let key = Key::new(plain.vid, dst);
+                let member = self.reader.member(self.reader.place(key), key);
+                Some(member)
             }
-            *place = last;
+            None => find_all(
+                self.reader,
+                h,
+                plain.vid,
+                self.sightings.places(),
+                &mut found,
+            ),
+        };
+        let Some(member) = one else {
+            return self.decide_each(h, plain, &found);
+        };
+        if let Target::To(verdict, mtu) = self.target(member, plain.vid)
+            && plain.longest <= mtu.saturating_add(HEADER)
+        {
+            h.verdict.iter_mut().take(n).for_each(|v| *v = verdict);
+            return Tally {
+                unicast: n as u32,
+                bytes: plain.bytes,
+                uniform: true,
+                ..Tally::default()
+            };
         }
+        found.fill(member);
+        self.decide_each(h, plain, &found)
     }
 
-    /// The second pass over plain frames: destinations to verdicts. What is not simply sent to one member is left to
-    /// [`Pass::decide_others`].
-    #[inline(always)]
-    fn decide_plain(&mut self, h: &mut Heads, vid: u16) -> Tally {
+    /// Plain frames to several members, or that are not simply sent.
+    #[inline(never)]
+    fn decide_each(&mut self, h: &mut Heads, plain: &Plain, found: &[u32; BURST]) -> Tally {
+        let mut tally = Tally {
+            bytes: plain.bytes,
+            ..Tally::default()
+        };
+        // The ways to the members of this burst are worked out once: whose turn it is cannot be predicted.
+        let mut ways = [Way::NONE; WAYS];
         let (mut others, mut sent) = (0_u64, 0_u32);
-        let (mut last, mut answer, mut len_max) = (u64::MAX, Verdict::NONE, 0);
-        // Most bursts go to few members: the way to the last one found need not be worked out again.
-        let (mut known, mut way) = (None, (Verdict::NONE, 0));
-        let places = self.sightings.places().iter();
-        let frames = h.meta.iter_mut().zip(&mut h.verdict);
-        for ((&dst, &place), (meta, verdict)) in h.dst.iter().zip(places).zip(frames).take(h.n) {
-            if dst != last {
-                last = dst;
-                let key = Key::new(vid, dst);
-                let member = self
-                    .bridge
-                    .fdb
-                    .lookup_at(place, key, self.at)
-                    .map(|hit| hit.member);
-                if member != known {
-                    known = member;
-                    way = match member.map(|m| self.bridge.route(m, vid, self.from)) {
-                        Some(Target::To(to, mtu)) => (to, mtu.saturating_add(HEADER)),
-                        _ => (Verdict::NONE, 0),
-                    };
-                }
-                (answer, len_max) = way;
+        let frames = h.meta.iter().zip(&mut h.verdict);
+        for (&member, (meta, verdict)) in found.iter().zip(frames).take(h.n) {
+            let Some(way) = ways.get_mut(member as usize % WAYS) else {
+                break;
+            };
+            if way.member != member {
+                *way = Way::new(member, self.target(member, plain.vid));
             }
-            meta.vid = vid;
-            let fits = meta.len <= len_max;
-            *verdict = if fits { answer } else { Verdict::NONE };
+            let fits = meta.len <= way.len_max;
+            *verdict = if fits { way.verdict } else { Verdict::NONE };
             sent = sent.wrapping_add(u32::from(fits));
             others = others >> 1 | u64::from(!fits) << 63;
         }
-        let mut tally = Tally {
-            unicast: sent,
-            ..Tally::default()
-        };
+        tally.unicast = sent;
         if others != 0 {
             let n = h.n.min(BURST) as u32;
-            self.decide_others(
-                h,
-                vid,
-                others.unbounded_shr(64_u32.saturating_sub(n)),
-                &mut tally,
-            );
+            let others = others.unbounded_shr(64_u32.saturating_sub(n));
+            self.decide_others(h, plain, found, others, &mut tally);
         }
+        tally.uniform = is_uniform(h);
         tally
     }
 
     /// Plain frames, by the bits of `others`, that are flooded, dropped, or longer than usual.
     #[inline(never)]
-    fn decide_others(&mut self, h: &mut Heads, vid: u16, others: u64, tally: &mut Tally) {
-        for i in (0..BURST).filter(|&i| others.unbounded_shr(i as u32) & 1 != 0) {
-            let Some(&dst) = h.dst.get(i) else { return };
-            let place = self.sightings.place(i);
-            let key = Key::new(vid, dst);
-            let answer = self.bridge.resolve(place, key, self.from, self.at);
-            let verdict = self.conclude(answer, h, i, vid);
+    fn decide_others(
+        &mut self,
+        h: &mut Heads,
+        plain: &Plain,
+        found: &[u32; BURST],
+        others: u64,
+        tally: &mut Tally,
+    ) {
+        for (i, &member) in found.iter().enumerate() {
+            if others.unbounded_shr(i as u32) & 1 == 0 {
+                continue;
+            }
+            let answer = self.target(member, plain.vid);
+            let verdict = self.conclude(answer, h, i, plain.vid);
             tally.note(verdict);
             if let Some(v) = h.verdict.get_mut(i) {
                 *v = verdict;
             }
+        }
+    }
+
+    /// Where unicast frames of a VLAN go, whose address was found behind `member`.
+    #[inline(always)]
+    fn target(&self, member: u32, vid: u16) -> Target {
+        match member {
+            NOWHERE => Target::Flood(FloodKind::Unknown),
+            _ => self.bridge.route(member as u16, vid, self.from),
         }
     }
 
@@ -335,7 +413,7 @@ impl Pass<'_> {
     /// The first pass: drops what is malformed or forbidden, and starts the table's cache misses.
     #[inline]
     fn check(&mut self, h: &mut Heads) {
-        let fdb = &*self.bridge.fdb;
+        let reader = self.reader;
         let learning = self.from.is_learning();
         let (mut last_dst, mut last_src, mut last) = (0, 0, Place::default());
         for i in 0..h.n.min(BURST) {
@@ -357,8 +435,8 @@ impl Pass<'_> {
             let key = Key::new(vid, dst);
             if key.0 != last_dst && dst & GROUP_BIT == 0 {
                 last_dst = key.0;
-                last = fdb.place(key);
-                fdb.prefetch(last);
+                last = reader.place(key);
+                reader.prefetch(last);
             }
             if let Some(place) = self.sightings.places().get_mut(i) {
                 *place = last;
@@ -366,7 +444,7 @@ impl Pass<'_> {
             let key = Key::new(vid, src);
             if learning && key.0 != last_src {
                 last_src = key.0;
-                fdb.prefetch(fdb.place(key));
+                reader.prefetch(reader.place(key));
             }
         }
     }
@@ -440,6 +518,7 @@ impl Pass<'_> {
                 break;
             };
             let vid = if self.bridge.filtering { meta.vid } else { 0 };
+            tally.bytes = tally.bytes.wrapping_add(u64::from(meta.len));
             let Some(&given) = h.verdict.get(i) else {
                 break;
             };
@@ -461,7 +540,7 @@ impl Pass<'_> {
             } else if key.0 != dst_key {
                 let place = self.sightings.place(i);
                 dst_key = key.0;
-                dst_answer = self.bridge.resolve(place, key, self.from, self.at);
+                dst_answer = self.target(self.reader.member(place, key), vid);
             }
             let verdict = match src_answer {
                 Ok(()) => self.conclude(dst_answer, h, i, vid),
@@ -472,24 +551,25 @@ impl Pass<'_> {
                 *v = verdict;
             }
         }
+        tally.uniform = is_uniform(h);
         tally
     }
 
     /// Looks a source up and notes it if it is new or was elsewhere.
     #[inline]
     fn source(&mut self, key: Key) -> Result<(), Drop> {
-        let fdb = &*self.bridge.fdb;
+        let reader = self.reader;
         let me = self.from.id.0;
-        match fdb.lookup(key, self.at) {
+        match reader.lookup(reader.place(key), key) {
             Some(hit) if hit.member == me => {
                 if hit.stale_age {
-                    fdb.touch(hit.slot, self.at);
+                    reader.touch(hit.slot);
                 }
                 return Ok(());
             }
             Some(hit) if hit.flags.is_fixed() => return Err(Drop::StickySource),
             Some(_) => {}
-            None if fdb.member_is_full(me) => return Err(Drop::SourceLimit),
+            None if self.bridge.fdb.member_is_full(me) => return Err(Drop::SourceLimit),
             None => {}
         }
         self.sightings.note(Sighting {
@@ -522,6 +602,31 @@ impl Pass<'_> {
     }
 }
 
+/// Looks up the destinations of plain frames, with all their cache misses at a time. Returns the member behind all of
+/// them, if it is one.
+#[inline(never)]
+fn find_all(
+    reader: Reader<'_>,
+    h: &Heads,
+    vid: u16,
+    places: &mut [Place; BURST],
+    found: &mut [u32; BURST],
+) -> Option<u32> {
+    let n = h.n.min(BURST);
+    let (dst, places) = (h.dst.get(..n)?, places.get_mut(..n)?);
+    for (place, &dst) in places.iter_mut().zip(dst) {
+        *place = reader.place(Key::new(vid, dst));
+        reader.prefetch(*place);
+    }
+    let found = found.get_mut(..n)?;
+    for ((member, &dst), &place) in found.iter_mut().zip(dst).zip(&*places) {
+        *member = reader.member(place, Key::new(vid, dst));
+    }
+    let first = *found.first()?;
+    let differ = found.iter().fold(0, |all, m| all | (m ^ first));
+    (differ == 0).then_some(first)
+}
+
 impl Tally {
     #[inline(always)]
     fn note(&mut self, v: Verdict) {
@@ -532,10 +637,17 @@ impl Tally {
     }
 }
 
+/// Whether all frames go to one member, in the same way.
+fn is_uniform(h: &Heads) -> bool {
+    let [first, ..] = h.verdict;
+    first.as_to().is_some() && h.verdict.iter().take(h.n).all(|v| *v == first)
+}
+
 /// Drops every frame that has no verdict yet.
 fn refuse(h: &mut Heads, reason: Drop) -> Tally {
     let mut tally = Tally::default();
-    for v in h.verdict.iter_mut().take(h.n) {
+    for (v, meta) in h.verdict.iter_mut().zip(&h.meta).take(h.n) {
+        tally.bytes = tally.bytes.wrapping_add(u64::from(meta.len));
         if *v == Verdict::NONE {
             *v = Verdict::drop(reason);
         }

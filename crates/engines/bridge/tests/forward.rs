@@ -452,6 +452,7 @@ fn storms_and_earlier_verdicts() {
         f.run(),
         Tally {
             dropped: 1,
+            bytes: 60,
             ..Tally::default()
         }
     );

@@ -20,14 +20,8 @@ const CWR: u8 = 0x80;
 /// already keep it.
 #[inline]
 pub fn leave<D: Deepen + ?Sized>(heads: &mut Heads, tails: &mut D) {
-    let n = heads.n.min(BURST);
-    let claimed = heads
-        .meta
-        .iter()
-        .take(n)
-        .fold(0, |all, m| all | m.claim.flags | m.claim.gso_type);
-    if claimed != 0 {
-        settle_all(heads, tails, n);
+    if heads.claimed {
+        settle_all(heads, tails, heads.n.min(BURST));
     }
 }
 

@@ -164,8 +164,10 @@ pub enum Stop {
 pub enum Kick {
     /// No: it polls, or was told already.
     No,
-    /// Yes, by [`TxPort::kick`] at the end of the visit.
+    /// Yes, by [`TxPort::kick`] after the visit, if [`TxPort::wants_kick`] still says so then.
     Now,
+    /// The kernel did it, and whoever reads may need this very core: the worker is to yield now and then.
+    Core,
 }
 
 /// What became of one transmission.
@@ -235,6 +237,13 @@ pub trait TxPort: Send + Sync {
         tails: &Tails<'_>,
         picks: &[Pick],
     ) -> Sent;
+
+    /// Whether the receiver wants to hear of what was published on this lane's ring. Asked before [`TxPort::kick`], and as
+    /// late as the worker likes before it sleeps: a port may put the fence between its index and the receiver's flags
+    /// here, where the index has left the store buffer by itself.
+    fn wants_kick(&self, _lane: Lane) -> bool {
+        true
+    }
 
     /// Notifies the receiver of what was published on this lane's ring. Must not block for longer than the watchdog
     /// allows.

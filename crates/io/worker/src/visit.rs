@@ -8,7 +8,7 @@
 //!   group:  into the list of each destination         counted: rx_unicast, or rx_flooded and rx_copies
 //!   egress: offered, sent, tried once more            delivered, dropped, or held
 //! release: the source gets its descriptors back
-//! kick:    each destination that asked is notified, once
+//! kick:    each destination that asks is notified, once; while the source has more, in its next visit
 //! ```
 
 use windlass_attach::port::{Limit, More};
@@ -83,6 +83,7 @@ impl Scratch {
             .rx_burst(cx.section, heads, &mut tails, Limit::FULL);
         let n = heads.n.min(BURST);
         if n == 0 {
+            egress.kick(cx, worker);
             ring.port.release(cx.section, loan);
             worker.visits_empty.add(1);
             return (0, more);
@@ -94,7 +95,9 @@ impl Scratch {
             self.bridge = index;
             self.now = cx.now;
             windlass_nic::leave(heads, &mut tails);
-            bridge.forward(heads, &mut ring.ingress, &mut self.sightings);
+            let tally = bridge.forward(heads, &mut ring.ingress, &mut self.sightings);
+            // For the visit before: here the fence that asking takes has nothing left to wait for.
+            egress.kick(cx, worker);
             let mut burst = Burst {
                 cx,
                 heads,
@@ -103,17 +106,20 @@ impl Scratch {
                 bridge,
                 index,
             };
-            burst.count(n);
+            counters.rx_frames.add(n as u64);
+            counters.rx_bytes.add(tally.bytes);
             if !bridge.spans().is_empty() {
                 burst.span(egress);
             }
-            burst.dispatch(n, &mut self.groups, egress, floods);
+            burst.dispatch(n, tally.uniform, &mut self.groups, egress, floods);
         } else if let Some(counters) = counters {
             counters.rx_frames.add(n as u64);
             counters.drop_frames(Drop::NotReady, n as u64);
         }
         ring.port.release(cx.section, loan);
-        egress.kick(cx, worker);
+        if more != More::Left {
+            egress.kick(cx, worker);
+        }
         worker.visits_busy.add(1);
         worker.frames.add(n as u64);
         (n, more)
@@ -131,30 +137,18 @@ struct Burst<'a, 'q> {
 }
 
 impl Burst<'_, '_> {
-    fn count(&self, n: usize) {
-        let bytes: u64 = self
-            .heads
-            .meta
-            .iter()
-            .take(n)
-            .map(|m| u64::from(m.len))
-            .sum();
-        self.counters.rx_frames.add(n as u64);
-        self.counters.rx_bytes.add(bytes);
-    }
-
     /// Sends the burst to where its verdicts say.
     #[inline]
     fn dispatch(
         &mut self,
         n: usize,
+        uniform: bool,
         groups: &mut Groups,
         egress: &mut Egress,
         floods: &mut Floods,
     ) {
         let first = self.heads.verdict[0];
-        let same = self.heads.verdict.iter().take(n).all(|v| *v == first);
-        if let (true, Some((to, tagged))) = (same, first.as_to()) {
+        if let (true, Some((to, tagged))) = (uniform, first.as_to()) {
             self.counters.rx_unicast.add(n as u64);
             let picks = &ALL[usize::from(tagged)][..n];
             let taken = egress.offer(self.cx, self.heads, self.tails, to, picks);

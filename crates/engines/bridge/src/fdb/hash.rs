@@ -6,11 +6,27 @@
 
 use super::Key;
 
-/// The buckets in which a key may stand. Readers look at `first` and then at `second`.
+/// A key's hash: it names the two buckets in which the key may stand. Readers look at the first and then at the second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    pub(super) first: u32,
-    pub(super) second: u32,
+pub struct Place(u64);
+
+impl Place {
+    /// The bucket to look at first, in a table of `mask + 1` buckets (a power of two, at least two).
+    #[inline(always)]
+    pub(super) fn first(self, mask: u32) -> u32 {
+        self.0 as u32 & mask
+    }
+
+    /// The other bucket.
+    #[inline(always)]
+    pub(super) fn second(self, mask: u32) -> u32 {
+        let other = (self.0 >> 32) as u32 & mask;
+        if other == self.first(mask) {
+            other ^ 1
+        } else {
+            other
+        }
+    }
 }
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -39,15 +55,11 @@ impl Seeds {
         }
     }
 
-    /// The two buckets of `key` in a table of `mask + 1` buckets (a power of two, at least two). They differ.
+    /// Where `key` may stand.
     #[inline(always)]
-    pub(super) fn place(&self, key: Key, mask: u32) -> Place {
+    pub(super) fn place(&self, key: Key) -> Place {
         let product = u128::from(key.0 ^ self.flip).wrapping_mul(u128::from(self.factor));
-        let h = (product >> 64) as u64 ^ product as u64;
-        let first = h as u32 & mask;
-        let other = (h >> 32) as u32 & mask;
-        let second = if other == first { other ^ 1 } else { other };
-        Place { first, second }
+        Place((product >> 64) as u64 ^ product as u64)
     }
 }
 
@@ -63,9 +75,10 @@ mod tests {
         for shift in [0, 8, 16, 24, 32] {
             let mut hits = [0u32; 256];
             for i in 0..65_536_u64 {
-                let p = seeds.place(Key::new(1, i << shift), 255);
-                assert!(p.first < 256 && p.second < 256 && p.first != p.second);
-                hits[p.first as usize] += 1;
+                let p = seeds.place(Key::new(1, i << shift));
+                let (first, second) = (p.first(255), p.second(255));
+                assert!(first < 256 && second < 256 && first != second);
+                hits[first as usize] += 1;
             }
             assert!(
                 hits.iter().all(|&n| n < 3 * 256),

@@ -61,6 +61,7 @@ mod counters;
 mod grace;
 mod hash;
 mod limits;
+mod reader;
 mod room;
 mod sightings;
 mod table;
@@ -70,6 +71,8 @@ pub use counters::FdbCounts;
 pub use grace::{Grace, NoReaders};
 pub use hash::Place;
 pub use limits::{Limits, MEMBERS_MAX};
+pub(crate) use reader::NOWHERE;
+pub use reader::Reader;
 pub use room::PATH_MAX;
 pub use sightings::{POSTS_MAX, Sighting, Sightings};
 pub use table::{Bucket, Entry, EntryFlags, Fdb, Hit, Now};
@@ -85,10 +88,11 @@ const MAC_MASK: u64 = (1 << 48) - 1;
 
 impl Key {
     /// VLAN `vid` (its low 12 bits count; 0 on a bridge that does not filter) and an address as
-    /// [`windlass_frame::Heads`] holds it: the first byte lowest, in the low 48 bits.
+    /// [`windlass_frame::Heads`] holds it: the first byte lowest, in the low 48 bits, and nothing above them.
     #[inline(always)]
     pub const fn new(vid: u16, mac: u64) -> Key {
-        Key(PRESENT | ((vid & 0xfff) as u64) << 48 | (mac & MAC_MASK))
+        debug_assert!(mac & !MAC_MASK == 0);
+        Key(PRESENT | ((vid & 0xfff) as u64) << 48 | mac)
     }
 
     /// VLAN and the address as it is written.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::table::{SLOTS, SlotAt, Value};
-use super::{FdbWriter, Grace, Key, Learned, Now, Place, grace};
+use super::{FdbWriter, Grace, Key, Learned, Now, grace};
 
 /// Moves on the way to a free slot, at most.
 pub const PATH_MAX: usize = 4;
@@ -57,16 +57,16 @@ enum Path {
 impl<G: Grace> FdbWriter<G> {
     /// Enters a key that is not in the table, making room where needed.
     pub(super) fn insert(&mut self, key: Key, value: Value, at: Now) -> Learned {
-        let place = self.fdb.place(key);
+        let pair = self.fdb.buckets_of(self.fdb.place(key));
         let refusal = Learned::BridgeLimit;
         for _ in 0..ROUNDS {
             if self.entries >= self.entries_max {
-                if !self.evict(place, value, at) {
+                if !self.evict(pair, value, at) {
                     return refusal;
                 }
                 continue;
             }
-            match self.free_in(place) {
+            match self.free_in(pair) {
                 Free::Slot(slot) => {
                     self.enter(slot, key, value, at.tick);
                     return Learned::New;
@@ -74,11 +74,11 @@ impl<G: Grace> FdbWriter<G> {
                 Free::Resting => return Learned::Waiting,
                 Free::No => {}
             }
-            match self.path(place) {
+            match self.path(pair) {
                 Path::Move(from, to) => self.displace(from, to),
                 Path::Resting => return Learned::Waiting,
                 Path::No => {
-                    if !self.evict(place, value, at) {
+                    if !self.evict(pair, value, at) {
                         return refusal;
                     }
                 }
@@ -88,14 +88,14 @@ impl<G: Grace> FdbWriter<G> {
     }
 
     /// Room in either bucket of a key, the first one first.
-    fn free_in(&self, place: Place) -> Free {
-        match self.free(place.first) {
+    fn free_in(&self, [first, second]: [u32; 2]) -> Free {
+        match self.free(first) {
             Free::Slot(s) => Free::Slot(s),
-            Free::Resting => match self.free(place.second) {
+            Free::Resting => match self.free(second) {
                 Free::Slot(s) => Free::Slot(s),
                 _ => Free::Resting,
             },
-            Free::No => self.free(place.second),
+            Free::No => self.free(second),
         }
     }
 
@@ -119,10 +119,10 @@ impl<G: Grace> FdbWriter<G> {
 
     /// Searches, breadth first, for the shortest path of moves from first to second buckets that
     /// starts in one of the two buckets and ends at a free slot, and returns its last move.
-    fn path(&mut self, place: Place) -> Path {
+    fn path(&mut self, pair: [u32; 2]) -> Path {
         let mut queue = std::mem::take(&mut self.room.queue);
         queue.clear();
-        for bucket in [place.first, place.second] {
+        for bucket in pair {
             queue.push(Step { bucket, depth: 0 });
         }
         let mut found = Path::No;
@@ -140,7 +140,7 @@ impl<G: Grace> FdbWriter<G> {
                 let Some((key, _, _)) = self.read(from) else {
                     continue;
                 };
-                let Place { first, second } = self.fdb.place(key);
+                let [first, second] = self.fdb.buckets_of(self.fdb.place(key));
                 if first != step.bucket {
                     continue;
                 }
@@ -174,9 +174,9 @@ impl<G: Grace> FdbWriter<G> {
         }
     }
 
-    /// Removes one of the eight entries of `place` for a newcomer with `value`. False if none may go.
-    fn evict(&mut self, place: Place, value: Value, at: Now) -> bool {
-        let Some((slot, old, dead)) = self.victim(place, value, at) else {
+    /// Removes one of the eight entries of both buckets for a newcomer with `value`. False if none may go.
+    fn evict(&mut self, pair: [u32; 2], value: Value, at: Now) -> bool {
+        let Some((slot, old, dead)) = self.victim(pair, value, at) else {
             return false;
         };
         self.erase(slot, old);
@@ -194,7 +194,7 @@ impl<G: Grace> FdbWriter<G> {
     /// member in any case.
     fn victim(
         &self,
-        place: Place,
+        pair: [u32; 2],
         value: Value,
         at: Now,
     ) -> Option<(SlotAt, Value, Option<Death>)> {
@@ -204,7 +204,7 @@ impl<G: Grace> FdbWriter<G> {
         let members = self.active.saturating_add(u32::from(own == 0));
         let share = self.entries_max.checked_div(members).unwrap_or(0);
         let mut best: Option<(u32, u8, SlotAt, Value)> = None;
-        for bucket in [place.first, place.second] {
+        for bucket in pair {
             for slot in 0..SLOTS {
                 let slot = SlotAt { bucket, slot };
                 let Some((key, old, age)) = self.read(slot) else {

@@ -1,26 +1,26 @@
 //! The table as its readers see it.
 
 use std::fmt;
+use std::hint::select_unpredictable;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 use windlass_frame::Tick;
-use windlass_sync::prefetch;
 
 use super::counters::Counters;
 use super::hash::Seeds;
 use super::limits::MEMBERS_MAX;
-use super::{FdbCounts, FdbWriter, Grace, Key, Limits, Place};
+use super::{FdbCounts, FdbWriter, Grace, Key, Limits, Place, Reader};
 
 /// Slots of a bucket.
 pub(super) const SLOTS: usize = 4;
 /// Ticks in the ageing time: an entry expires between 16 and 17 ticks after it was last heard of.
-const TTL: u8 = 16;
+pub(super) const TTL: u8 = 16;
 /// Nanoseconds of a tick for each millisecond of ageing time: 1,000,000 / `TTL`.
 const TICK_NS_EACH_MS: u64 = 62_500;
 /// Ages this far from the tick or farther lie in the future: another worker's clock was read later.
-const FUTURE: u8 = 240;
+pub(super) const FUTURE: u8 = 240;
 /// Ticks after the last complete sweep from which ages mean nothing any more.
 pub(super) const SWEEP_BY: u64 = 200;
 /// Stamps this far ahead of a flush (modulo 4,096) are older than it.
@@ -118,19 +118,21 @@ pub struct Bucket {
 const _: () = assert!(size_of::<Bucket>() == 64);
 
 impl Bucket {
-    /// The slot that holds `key`. All four are compared, without a branch between them: which slot a key has cannot be
-    /// predicted.
+    /// The slot that holds `key`. It is chosen without a branch, since which slot a key has cannot be predicted, and then
+    /// looked at once more: that load is the one that counts, so a key that is cleared in between is not found here.
     #[inline(always)]
     pub(super) fn find(&self, key: Key) -> Option<usize> {
-        let [a, b, c, d] = &self.keys;
-        let is = |slot: &AtomicU64, bit: u32| u32::from(slot.load(Acquire) == key.0) << bit;
-        let found = is(a, 0) | is(b, 1) | is(c, 2) | is(d, 3);
-        (found != 0).then(|| found.trailing_zeros() as usize % SLOTS)
+        let [_, b, c, d] = &self.keys;
+        let is = |slot: &AtomicU64| slot.load(Acquire) == key.0;
+        let slot = select_unpredictable(is(b), 1, 0);
+        let slot = select_unpredictable(is(c), 2, slot);
+        let slot = select_unpredictable(is(d), 3, slot) % SLOTS;
+        is(self.keys.get(slot)?).then_some(slot)
     }
 }
 
 /// A moment as the table counts: made once for each burst by [`Fdb::at`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     pub(super) tick: u8,
     /// No sweep for so long that ages have lost their meaning: all learned entries have expired.
@@ -183,8 +185,8 @@ pub struct Entry {
 /// The forwarding table of one bridge. See the [module](super) for how it works.
 pub struct Fdb {
     pub(super) buckets: Box<[Bucket]>,
-    mask: u32,
-    seeds: Seeds,
+    pub(super) mask: u32,
+    pub(super) seeds: Seeds,
     /// For each member, when it was last flushed: learned entries in the low half, fixed ones in the high half.
     pub(super) member_since: Box<[AtomicU32]>,
     /// The same for each VLAN.
@@ -255,53 +257,27 @@ impl Fdb {
         }
     }
 
-    /// The buckets of a key: for [`Fdb::prefetch`] and [`Fdb::lookup_at`].
+    /// The table as a burst at this moment reads it.
     #[inline(always)]
-    pub fn place(&self, key: Key) -> Place {
-        self.seeds.place(key, self.mask)
+    pub fn reader(&self, now: Now) -> Reader<'_> {
+        Reader::new(self, now)
     }
 
-    /// Starts to load the bucket in which most keys stand.
-    #[inline(always)]
-    pub fn prefetch(&self, place: Place) {
-        if let Some(b) = self.buckets.get(place.first as usize) {
-            prefetch::read_ref(b);
-        }
-    }
-
-    /// Finds a key.
-    #[inline(always)]
+    /// Finds one key.
+    #[inline]
     pub fn lookup(&self, key: Key, now: Now) -> Option<Hit> {
-        self.lookup_at(self.place(key), key, now)
+        let reader = self.reader(now);
+        reader.lookup(reader.place(key), key)
     }
 
-    /// Finds a key whose buckets are known.
-    #[inline(always)]
-    pub fn lookup_at(&self, place: Place, key: Key, now: Now) -> Option<Hit> {
-        let (bucket, slot, index) = self.find(place, key)?;
-        let value = Value(bucket.vals.get(slot)?.load(Relaxed));
-        let age = bucket.ages.get(slot)?.load(Relaxed);
-        let fixed = value.flags().is_fixed();
-        if (now.expired(age) && !fixed) || (now.flushing && self.flushed(value, key)) {
-            return None;
-        }
-        Some(Hit {
-            member: value.member(),
-            flags: value.flags(),
-            stale_age: age != now.tick && !fixed,
-            slot: index.wrapping_mul(SLOTS as u32).wrapping_add(slot as u32),
-        })
+    /// Where a key may stand.
+    pub(super) fn place(&self, key: Key) -> Place {
+        self.seeds.place(key)
     }
 
-    /// Bucket, slot in it, and index of the bucket that holds `key`.
-    #[inline(always)]
-    pub(super) fn find(&self, place: Place, key: Key) -> Option<(&Bucket, usize, u32)> {
-        let bucket = self.buckets.get(place.first as usize)?;
-        if let Some(slot) = bucket.find(key) {
-            return Some((bucket, slot, place.first));
-        }
-        let bucket = self.buckets.get(place.second as usize)?;
-        bucket.find(key).map(|slot| (bucket, slot, place.second))
+    /// The two buckets of a place, in the order in which readers look at them.
+    pub(super) fn buckets_of(&self, place: Place) -> [u32; 2] {
+        [place.first(self.mask), place.second(self.mask)]
     }
 
     /// Whether a flush is younger than the entry.

@@ -533,7 +533,8 @@ impl<G: Grace> FdbWriter<G> {
 
     /// The slot of a key with its value and age.
     pub(super) fn get(&self, key: Key) -> Option<(SlotAt, Value, u8)> {
-        let (_, slot, bucket) = self.fdb.find(self.fdb.place(key), key)?;
+        let place = self.fdb.place(key);
+        let (_, slot, bucket) = self.fdb.reader(Now::default()).find(place, key)?;
         let slot = SlotAt { bucket, slot };
         self.read(slot).map(|(_, value, age)| (slot, value, age))
     }

@@ -31,6 +31,7 @@ pub fn server_config(path: PathBuf, id: u32, rings: u16) -> ServerConfig {
 pub fn client_config(path: PathBuf, id: u32, rings: u16, log2_size: u8) -> ClientConfig {
     ClientConfig {
         path,
+        owner: None,
         id,
         secret: Secret::NONE,
         name: format!("cli{id}"),
@@ -161,9 +162,11 @@ impl Driver {
             picks.push(Pick::frame(i, tag.is_some()));
         }
         heads.n = frames.len();
-        let sent = tx.tx_burst(&section, lane, heads, &tails, &picks);
-        if sent.kick == windlass_attach::port::Kick::Now {
+        let mut sent = tx.tx_burst(&section, lane, heads, &tails, &picks);
+        if sent.kick == windlass_attach::port::Kick::Now && tx.wants_kick(lane) {
             tx.kick(lane);
+        } else {
+            sent.kick = windlass_attach::port::Kick::No;
         }
         sent
     }
