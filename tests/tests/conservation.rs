@@ -16,7 +16,7 @@ use windlass_attach::port::{
 };
 use windlass_bridge::fdb::{EntryFlags, FdbWriter, Key, Limits};
 use windlass_bridge::member::MemberConf;
-use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick, TxId};
+use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick, SNAP, TxId};
 use windlass_shm::{Section, Tails};
 use windlass_stats::{Drop, MemberTotals};
 use windlass_tests::{Mac, frame, until};
@@ -36,7 +36,7 @@ fn own(member: u16) -> Mac {
     [0x02, 0, 0, 0, high, low]
 }
 
-/// Gives the frames that `make` makes, from the moment that `go` is set.
+/// Gives the frames that `make` writes, of the length that it returns, from the moment that `go` is set.
 struct Source<F> {
     make: F,
     number: u64,
@@ -45,7 +45,7 @@ struct Source<F> {
     wake: Arc<OwnedFd>,
 }
 
-impl<F: FnMut(u64) -> Vec<u8> + Send> RxPort for Source<F> {
+impl<F: FnMut(u64, &mut [u8]) -> usize + Send> RxPort for Source<F> {
     fn rx_burst<'q>(
         &mut self,
         _: &'q Section<'q>,
@@ -56,9 +56,9 @@ impl<F: FnMut(u64) -> Vec<u8> + Send> RxPort for Source<F> {
         let mut n = 0;
         if self.go.load(Ordering::Acquire) {
             while n < limit.frames.min(BURST) && self.number < self.count {
-                let bytes = (self.make)(self.number);
-                heads.snap[n].0[HEADROOM..HEADROOM + bytes.len()].copy_from_slice(&bytes);
-                heads.admit(n, bytes.len() as u32, Claim::NONE);
+                let room = &mut heads.snap[n].0[HEADROOM..HEADROOM + SNAP];
+                let len = (self.make)(self.number, room);
+                heads.admit(n, len as u32, Claim::NONE);
                 self.number += 1;
                 n += 1;
             }
@@ -195,7 +195,23 @@ impl Bench {
         &mut self,
         mood: Mood,
         count: u64,
-        make: impl FnMut(u64) -> Vec<u8> + Send + 'static,
+        mut make: impl FnMut(u64) -> Vec<u8> + Send + 'static,
+        change: impl FnOnce(&mut MemberConf),
+    ) -> u16 {
+        let write = move |number, room: &mut [u8]| {
+            let bytes = make(number);
+            room[..bytes.len()].copy_from_slice(&bytes);
+            bytes.len()
+        };
+        self.add_source(mood, count, write, change)
+    }
+
+    /// As [`Bench::add`], with frames written where they are sent from.
+    fn add_source(
+        &mut self,
+        mood: Mood,
+        count: u64,
+        make: impl FnMut(u64, &mut [u8]) -> usize + Send + 'static,
         change: impl FnOnce(&mut MemberConf),
     ) -> u16 {
         let mut conf = MemberConf::new(TxId(0), word(own(self.members.len() as u16)));
@@ -246,12 +262,17 @@ impl Bench {
             .collect()
     }
 
-    /// Lets everybody send, waits until all has come to rest, checks every equation, and gives the totals.
-    fn run(&self) -> Vec<MemberTotals> {
+    /// Lets everybody send.
+    fn release(&self) {
         self.go.store(true, Ordering::Release);
         for wake in &self.wakes {
             windlass_sys::eventfd::signal(wake.as_fd()).expect("signalled");
         }
+    }
+
+    /// Lets everybody send, waits until all has come to rest, checks every equation, and gives the totals.
+    fn run(&self) -> Vec<MemberTotals> {
+        self.release();
         until("every frame is taken and every number rests", || {
             let before = self.totals();
             std::thread::sleep(std::time::Duration::from_millis(50));
@@ -359,6 +380,14 @@ fn two_workers_share_a_ring() {
         busy == 0 || spilled > 0,
         "{busy} times busy, {spilled} frames spilled"
     );
+    // A receiver that takes everything gets nearly everything: who has to wait for the ring catches up.
+    let willing = &totals[4];
+    let lost = willing.drops[Drop::SpillFull as usize];
+    assert!(
+        lost * 20 <= willing.egress.offered,
+        "{lost} of {} frames were lost for want of room to wait",
+        willing.egress.offered
+    );
 }
 
 /// A member that sends from ever new addresses (10 million; 300,000 in a debug build) fills the table, and
@@ -399,6 +428,47 @@ fn ten_million_sources() {
         (1000..=8192).contains(&others),
         "{others} entries of the flooder"
     );
+}
+
+/// What ever new addresses of one member cost another: the frames a second that both get through, beside those of as many
+/// frames from addresses that are known. Printed in a release build; no debug build is timed.
+#[test]
+fn new_sources_do_not_slow_others() {
+    let count = if cfg!(debug_assertions) {
+        20_000
+    } else {
+        10_000_000
+    };
+    let learn = |conf: &mut MemberConf| conf.nospoof = false;
+    let rate = |addresses: u64| {
+        let mut bench = Bench::start(1, 8192);
+        for (member, addresses) in [(0, 100), (1, addresses)] {
+            let template = frame(own(2), own(member), &[], "");
+            let make = move |number: u64, room: &mut [u8]| {
+                room[..template.len()].copy_from_slice(&template);
+                let address = ((number % addresses) as u32).to_be_bytes();
+                room[7..11].copy_from_slice(&address);
+                template.len()
+            };
+            bench.add_source(Mood::Willing, count, make, learn);
+        }
+        bench.add(Mood::Willing, 0, silent, |_| ());
+        let begin = std::time::Instant::now();
+        bench.release();
+        until("every frame of the honest one arrives", || {
+            let taken = bench.totals()[0].ingress.frames;
+            taken == count
+        });
+        let rate = count as f64 / begin.elapsed().as_secs_f64();
+        bench.run();
+        rate
+    };
+    let mut ratios: Vec<f64> = (0..5).map(|_| rate(u64::MAX) / rate(100)).collect();
+    ratios.sort_by(f64::total_cmp);
+    println!("rate beside ever new sources / beside known ones: {ratios:.3?}");
+    if !cfg!(debug_assertions) {
+        assert!(ratios[2] > 0.8, "{ratios:?}");
+    }
 }
 
 /// An address that moves between two members with every frame: moves are damped to the members' budgets,

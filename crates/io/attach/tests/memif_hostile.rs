@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use memif_drive::*;
 use proptest::prelude::*;
+use rustix::fs::FallocateFlags;
 use windlass_attach::endpoint::{Endpoint, Event, Rings};
 use windlass_attach::memif::layout::{COOKIE, Desc, RingPlace};
 use windlass_attach::memif::msg::{
@@ -415,6 +416,35 @@ fn shrunk_memory_ends_the_connection() {
                 .contains("memory away")
         );
     }
+}
+
+/// Memory with holes punched into it reads as zeros: a peer gets frames of zeros for its own, and a ring of zeros, whose
+/// index cannot be, ends its connection.
+#[test]
+fn punched_memory_costs_its_owner_alone() {
+    let mut scene = scene();
+    let punch = |scene: &Scene, from: u32| {
+        let whole = scene.attacker.memory.len() as u64;
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let from = u64::from(from);
+        rustix::fs::fallocate(&scene.attacker.file, flags, from, whole - from).expect("punch");
+    };
+    for index in 0..SIZE {
+        scene.attacker.put(scene.attacker.up, index, good(200));
+    }
+    let at = u64::from(BUFFERS);
+    assert!(scene.attacker.memory.write(at, &[0x5a; 200]));
+    scene.attacker.head(scene.attacker.up, 1);
+    let (first, _) = scene.receive();
+    assert_eq!(first, [Got::Frame(vec![0x5a; 200])]);
+    punch(&scene, BUFFERS);
+    scene.attacker.head(scene.attacker.up, 3);
+    let (zeros, more) = scene.receive();
+    let zero = || Got::Frame(vec![0; 200]);
+    assert_eq!((zeros, more), (vec![zero(), zero()], More::Drained));
+    punch(&scene, 0);
+    assert_eq!(scene.receive().1, More::Dead);
+    scene.assert_over();
 }
 
 /// A full eventfd whose O_NONBLOCK the peer has cleared holds a kick for some tens of milliseconds, not for ever; then

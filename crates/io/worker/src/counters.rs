@@ -15,6 +15,8 @@ pub struct WorkerCounters {
     pub busy_cycles: Counter,
     /// Times that it slept.
     pub sleeps: Counter,
+    /// Times that it gave its core to receivers that the kernel schedules.
+    pub yields: Counter,
     /// Notifications sent.
     pub kicks: Counter,
     /// Sightings applied or posted.
@@ -42,6 +44,8 @@ pub struct WorkerTotals {
     pub busy_cycles: u64,
     /// See [`WorkerCounters::sleeps`].
     pub sleeps: u64,
+    /// See [`WorkerCounters::yields`].
+    pub yields: u64,
     /// See [`WorkerCounters::kicks`].
     pub kicks: u64,
     /// See [`WorkerCounters::sightings`].
@@ -65,6 +69,7 @@ impl WorkerCounters {
             frames: self.frames.get(),
             busy_cycles: self.busy_cycles.get(),
             sleeps: self.sleeps.get(),
+            yields: self.yields.get(),
             kicks: self.kicks.get(),
             sightings: self.sightings.get(),
             sightings_lost: self.sightings_lost.get(),

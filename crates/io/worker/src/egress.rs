@@ -19,9 +19,15 @@ use windlass_shm::{Section, SegStore, Tails};
 use windlass_stats::{Drop, MemberCounters};
 
 use crate::counters::WorkerCounters;
+use crate::courtesy::Courtesy;
 use crate::group::List;
 use crate::hold::{Held, Pool};
 use crate::topo::{Member, Topo};
+
+/// Spilled frames that are sent at once.
+const SPILL_BURST: usize = BURST / 4;
+/// How often so many are sent before frames that follow them.
+const CATCH_UP_BURSTS: usize = 8;
 
 /// What a transmission needs to know besides the frames.
 #[derive(Clone, Copy)]
@@ -57,6 +63,8 @@ pub struct Egress {
     waiting: Vec<Waiting>,
     heads: Box<Heads>,
     store: SegStore,
+    /// What the kernel took, and may have made others ready to run.
+    pub(crate) courtesy: Courtesy,
 }
 
 impl Egress {
@@ -70,6 +78,7 @@ impl Egress {
             waiting: Vec::new(),
             heads: Heads::boxed(),
             store: SegStore::default(),
+            courtesy: Courtesy::default(),
         }
     }
 
@@ -91,7 +100,7 @@ impl Egress {
             return picks.len();
         };
         counters.offered.add(picks.len() as u64);
-        if !self.waiting.is_empty() && self.waiting.iter().any(|w| w.to == to) {
+        if !self.waiting.is_empty() && !self.catch_up(cx, to) {
             self.spill(counters, heads, tails, to, picks);
             return picks.len();
         }
@@ -130,9 +139,7 @@ impl Egress {
         };
         let sent = tx.tx_burst(cx.section, cx.lane, heads, tails, picks);
         count(counters, &sent);
-        if sent.kick == Kick::Now && !self.kicks.contains(&to) {
-            self.kicks.push(to);
-        }
+        self.owe(to, &sent);
         let rest = picks.get(sent.taken..).unwrap_or(&[]);
         match sent.stop {
             Stop::Done | Stop::Full => sent.taken,
@@ -144,6 +151,17 @@ impl Egress {
                 counters.drop_frames(Drop::PeerDown, rest.len() as u64);
                 picks.len()
             }
+        }
+    }
+
+    /// Remembers what a transmission asks for.
+    #[inline(always)]
+    fn owe(&mut self, to: TxId, sent: &Sent) {
+        match sent.kick {
+            Kick::No => {}
+            Kick::Now if self.kicks.contains(&to) => {}
+            Kick::Now => self.kicks.push(to),
+            Kick::Core => self.courtesy.note(sent.frames, sent.bytes),
         }
     }
 
@@ -185,6 +203,28 @@ impl Egress {
         !self.waiting.is_empty()
     }
 
+    /// Sends what waits for a member before frames that are to follow it; true if nothing waits any more. Without this a
+    /// worker that spilled once would go on filling its pool faster than [`Egress::drain`] empties it.
+    #[cold]
+    fn catch_up(&mut self, cx: &Context<'_>, to: TxId) -> bool {
+        let Some(at) = self.waiting.iter().position(|w| w.to == to) else {
+            return true;
+        };
+        let mut w = self.waiting.swap_remove(at);
+        for _ in 0..CATCH_UP_BURSTS {
+            let before = w.frames.len();
+            self.drain_one(cx, &mut w);
+            if w.frames.is_empty() {
+                return true;
+            }
+            if w.frames.len() == before {
+                break;
+            }
+        }
+        self.waiting.push(w);
+        false
+    }
+
     /// Sends what was spilled, one burst for each member.
     #[cold]
     pub fn drain(&mut self, cx: &Context<'_>) {
@@ -206,16 +246,14 @@ impl Egress {
                 let mut tails = Tails::bind(&mut self.store, cx.section);
                 let mut picks = [Pick::frame(0, false); BURST];
                 let mut n = 0;
-                for (i, (held, tagged)) in w.frames.iter().take(BURST / 4).enumerate() {
+                for (i, (held, tagged)) in w.frames.iter().take(SPILL_BURST).enumerate() {
                     self.pool.restore(held, &mut self.heads, &mut tails, i);
                     picks[i] = Pick::frame(i, *tagged);
                     n = i + 1;
                 }
                 let sent = tx.tx_burst(cx.section, cx.lane, &self.heads, &tails, &picks[..n]);
                 count(counters, &sent);
-                if sent.kick == Kick::Now && !self.kicks.contains(&w.to) {
-                    self.kicks.push(w.to);
-                }
+                self.owe(w.to, &sent);
                 match sent.stop {
                     Stop::Done | Stop::Busy => (sent.taken, None),
                     Stop::Full => (n, Some((Drop::RingFull, n - sent.taken))),
@@ -258,7 +296,8 @@ impl Egress {
         self.waiting = waiting;
     }
 
-    /// Notifies whoever wants it, at most once each: called after the source was given back.
+    /// Notifies whoever wants it, at most once each: called after the source was given back, or, while the source has
+    /// more, in the middle of the next visit, when what was published has become visible by itself.
     #[inline]
     pub fn kick(&mut self, cx: &Context<'_>, worker: &WorkerCounters) {
         if self.kicks.is_empty() {
@@ -278,6 +317,9 @@ impl Egress {
         let Some(tx) = member.tx.as_deref() else {
             return;
         };
+        if !tx.wants_kick(cx.lane) {
+            return;
+        }
         if member.kick_gap_ns != 0 {
             let Some(last) = self.kicked_at.get_mut(to.0 as usize) else {
                 return;

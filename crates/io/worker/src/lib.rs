@@ -14,7 +14,7 @@
 //! # Model
 //! [`plane::Plane`] is what a daemon holds. Each worker runs the loop of `run`; a `visit` is one burst. `ring` has the
 //! modes of a ring, `group` sorts a burst by destination, `egress` sends, `hold` keeps what has to wait, `flood` finishes
-//! large floods.
+//! large floods; `courtesy` lets receivers on the same core run.
 //!
 //! # Synchronization
 //! Workers share nothing that they write, but for transmit rings where there are fewer rings than workers (their ports
@@ -30,6 +30,7 @@
 
 mod command;
 mod counters;
+mod courtesy;
 mod egress;
 pub mod flood;
 mod grace;

@@ -185,15 +185,31 @@ impl Worker {
                     return;
                 }
             }
-            let end = tsc::now();
+            let mut end = tsc::now();
             if moved {
                 self.counters().busy_cycles.add(end.wrapping_sub(start));
+                end = self.give_way(end);
             }
             start = end;
             if end.wrapping_sub(begin) > limit {
                 return;
             }
         }
+    }
+
+    /// Yields the core, if the kernel has taken enough to make receivers ready; returns the time-stamp counter.
+    #[inline]
+    fn give_way(&mut self, end: u64) -> u64 {
+        let clock = self.clock;
+        if !self.egress.courtesy.is_due(|| Tick(clock.ns(end))) {
+            return end;
+        }
+        std::thread::yield_now();
+        let back = tsc::now();
+        let (from, to) = (Tick(clock.ns(end)), Tick(clock.ns(back)));
+        self.egress.courtesy.took(from, to);
+        self.counters().yields.add(1);
+        back
     }
 
     /// One burst from one ring: what to do with the ring, and whether frames moved. None if it is gone.

@@ -11,7 +11,7 @@ use windlass_stats::Drop;
 use windlass_sys::packet::{PacketSocket, VlanTag};
 
 use crate::gather::Gather;
-use crate::port::{Armed, Lane, Limit, Loan, More, RxPort, Sent, Stop, TxCaps, TxPort};
+use crate::port::{Armed, Kick, Lane, Limit, Loan, More, RxPort, Sent, Stop, TxCaps, TxPort};
 use crate::soft;
 
 /// What the kernel takes from us with a virtio header: it finishes for the device what the device does not do.
@@ -168,13 +168,16 @@ impl TxPort for PacketTx {
         tails: &Tails<'_>,
         picks: &[Pick],
     ) -> Sent {
-        let mut sent = Sent::default();
+        let mut sent = Sent {
+            kick: Kick::Core,
+            ..Sent::default()
+        };
         let at = usize::from(lane.worker) % self.sockets.len().max(1);
         let Some(socket) = self.sockets.get(at) else {
             sent.stop = Stop::Down;
             return sent;
         };
-        let mut gather = Gather::new();
+        let mut gather = Gather::default();
         for pick in picks {
             let meta = &heads.meta[pick.index()];
             match send_one(socket, &mut gather, heads, tails, *pick) {
@@ -216,9 +219,7 @@ fn send_one(
     tails: &Tails<'_>,
     pick: Pick,
 ) -> Result<(), Errno> {
-    let ranges = gather
-        .frame(heads, tails, pick, socket.header_bytes())
-        .ok_or(Errno::INVAL)?;
+    let ranges = gather.only(heads, tails, pick, socket.header_bytes());
     // SAFETY: the bytes are one frame for the network: its private part, and the rest where the sender keeps it.
     unsafe { socket.send_raw(ranges) }?;
     Ok(())

@@ -1,9 +1,10 @@
-//! The rings of a TAP: one system call a frame each way.
+//! The rings of a TAP: one system call for several frames each way.
 //!
 //! # Model
-//! `readv` puts the virtio header, the first bytes of the frame and the rest into three places at
-//! once: a buffer of ours, the snapshot in [`Heads`], the worker's arena. `writev` takes the
-//! header, the private bytes and the segments where they lie. Both copies are the kernel's.
+//! A read puts the virtio header, the first bytes of the frame and the rest into three places at once: a buffer of ours,
+//! the snapshot in [`Heads`], the worker's arena. A write takes the header, the private bytes and the segments where they
+//! lie. Both copies are the kernel's. Reads and writes are submitted in batches ([`super::calls`]): as many reads as the
+//! last burst makes likely, and all the writes of a burst.
 //!
 //! # What can be lost and what cannot
 //! A frame that was read is ours: a daemon that is killed between reading and writing loses at
@@ -12,27 +13,92 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use libc::iovec;
 use rustix::io::Errno;
-use windlass_frame::{BURST, Claim, FRAME_MAX, HEADROOM, Heads, Pick, SNAP};
-use windlass_shm::{Section, Tails};
+use windlass_frame::{BURST, Claim, Heads, Pick, SNAP};
+use windlass_shm::{ARENA_SLOT, Section, Tails};
 use windlass_stats::Drop;
 use windlass_sys::tap::{TapQueue, VNET_HEADER_BYTES};
-use windlass_sys::vectored::{readv_raw, writev_raw};
 
-use crate::gather::Gather;
-use crate::port::{Armed, Lane, Limit, Loan, More, RxPort, Sent, Stop, TxCaps, TxPort};
+use super::calls::{self, Calls, READS_MAX};
+use crate::port::{Armed, Kick, Lane, Limit, Loan, More, RxPort, Sent, Stop, TxCaps, TxPort};
 use crate::soft;
+
+/// How many reads to submit: as many as the last time found something, and one to see the end.
+#[derive(Debug)]
+struct Guess {
+    frames: usize,
+    mean_bytes: usize,
+}
+
+impl Guess {
+    /// Reads that are likely to find a frame each within `limit`.
+    fn reads(&self, frames: usize, bytes: usize) -> usize {
+        let fit = bytes / self.mean_bytes.max(1) + 1;
+        (self.frames + 1).min(fit).min(frames).clamp(1, READS_MAX)
+    }
+
+    /// Learns from `wanted` reads that found `got` frames of `bytes` together.
+    fn learn(&mut self, wanted: usize, got: usize, bytes: usize) {
+        self.frames = if got == wanted { wanted * 2 } else { got };
+        if let Some(mean) = bytes.checked_div(got) {
+            self.mean_bytes = mean;
+        }
+    }
+}
 
 /// The receive half of one queue.
 pub struct TapRx {
     queue: Arc<TapQueue>,
+    guess: Guess,
 }
 
 impl TapRx {
     /// Reads from `queue`.
     pub fn new(queue: Arc<TapQueue>) -> TapRx {
-        TapRx { queue }
+        let guess = Guess {
+            frames: 1,
+            mean_bytes: 1,
+        };
+        TapRx { queue, guess }
+    }
+
+    /// Reads what one submission finds: its bytes, and what is left.
+    fn read_some(
+        &mut self,
+        calls: &mut Calls,
+        heads: &mut Heads,
+        tails: &mut Tails<'_>,
+        limit: Limit,
+    ) -> (usize, More) {
+        let (wanted, first) = (self.guess.reads(limit.frames, limit.bytes), heads.n);
+        let snaps = heads.snap.get_mut(first..).unwrap_or(&mut []);
+        let reads = calls.read(self.queue.as_fd(), snaps, tails.arena(), wanted);
+        let (mut bytes, mut passed, mut more) = (0, 0, More::Left);
+        for j in 0..reads {
+            let (result, header) = calls.read_result(j);
+            more = match result {
+                Ok(_) | Err(Errno::INTR) => More::Left,
+                Err(Errno::AGAIN) => More::Drained,
+                Err(_) => return (bytes, More::Dead),
+            };
+            let Ok(got) = result else { continue };
+            let len = got.saturating_sub(header.len());
+            let i = heads.n;
+            if i != first + j {
+                heads.snap[i % BURST] = heads.snap[(first + j) % BURST];
+            }
+            heads.admit(i, len as u32, Claim::decode(header));
+            if len > SNAP {
+                // What lies before this frame's slot, from where the last one ended.
+                let skip = (j * ARENA_SLOT).saturating_sub(passed);
+                tails.take_arena_from(i, skip, len - SNAP);
+                passed = (j * ARENA_SLOT + len - SNAP).next_multiple_of(64);
+            }
+            heads.n += 1;
+            bytes += len;
+        }
+        self.guess.learn(wanted, heads.n - first, bytes);
+        (bytes, more)
     }
 }
 
@@ -44,16 +110,20 @@ impl RxPort for TapRx {
         tails: &mut Tails<'q>,
         limit: Limit,
     ) -> (Loan, More) {
-        let mut bytes = 0;
-        while heads.n < limit.frames.min(BURST) && bytes < limit.bytes {
-            match read_one(&self.queue, heads, tails) {
-                Ok(len) => bytes += len,
-                Err(Errno::AGAIN) => return (Loan::default(), More::Drained),
-                Err(Errno::INTR) => {}
-                Err(_) => return (Loan::default(), More::Dead),
+        let mut left = limit;
+        left.frames = limit.frames.min(BURST);
+        calls::with(|calls| {
+            while left.frames > 0 && left.bytes > 0 {
+                let before = heads.n;
+                let (bytes, more) = self.read_some(calls, heads, tails, left);
+                if more != More::Left {
+                    return (Loan::default(), more);
+                }
+                left.frames -= heads.n - before;
+                left.bytes = left.bytes.saturating_sub(bytes);
             }
-        }
-        (Loan::default(), More::Left)
+            (Loan::default(), More::Left)
+        })
     }
 
     fn release(&mut self, _section: &Section<'_>, _loan: Loan) {}
@@ -71,44 +141,6 @@ impl RxPort for TapRx {
     fn polls_memory(&self) -> bool {
         false
     }
-}
-
-/// Reads one frame behind those that the burst has; returns its length.
-fn read_one(queue: &TapQueue, heads: &mut Heads, tails: &mut Tails<'_>) -> Result<usize, Errno> {
-    let i = heads.n;
-    let mut header = [0u8; VNET_HEADER_BYTES];
-    let arena = tails.arena();
-    let room = arena.len().min(FRAME_MAX - SNAP + 1);
-    let snap = heads
-        .snap
-        .get_mut(i)
-        .and_then(|s| s.0.get_mut(HEADROOM..HEADROOM + SNAP));
-    let Some(snap) = snap else {
-        return Err(Errno::AGAIN);
-    };
-    let ranges = [
-        iovec {
-            iov_base: header.as_mut_ptr().cast(),
-            iov_len: header.len(),
-        },
-        iovec {
-            iov_base: snap.as_mut_ptr().cast(),
-            iov_len: SNAP,
-        },
-        iovec {
-            iov_base: arena.as_mut_ptr().cast(),
-            iov_len: room,
-        },
-    ];
-    // SAFETY: the three ranges are exclusively ours during the call, and hold plain bytes.
-    let got = unsafe { readv_raw(queue.as_fd(), &ranges) }?;
-    let len = got.saturating_sub(header.len());
-    heads.admit(i, len as u32, Claim::decode(&header));
-    if len > SNAP {
-        tails.take_arena(i, len - SNAP);
-    }
-    heads.n += 1;
-    Ok(len)
 }
 
 /// The transmit half: all queues of the TAP.
@@ -129,6 +161,7 @@ impl TxPort for TapTx {
         self.caps
     }
 
+    /// The kernel takes a frame at once or never, so that no frame is left to be tried again.
     fn tx_burst(
         &self,
         _section: &Section<'_>,
@@ -137,78 +170,86 @@ impl TxPort for TapTx {
         tails: &Tails<'_>,
         picks: &[Pick],
     ) -> Sent {
-        let mut sent = Sent::default();
+        let mut sent = Sent {
+            kick: Kick::Core,
+            ..Sent::default()
+        };
         let at = usize::from(lane.worker) % self.queues.len().max(1);
         let Some(queue) = self.queues.get(at) else {
             sent.stop = Stop::Down;
             return sent;
         };
-        let mut gather = Gather::new();
-        for pick in picks {
-            let meta = &heads.meta[pick.index()];
-            let result = if self.caps.takes(&meta.off) {
-                write_one(queue, &mut gather, heads, tails, *pick).map(|()| 1)
-            } else {
-                write_cut(queue, heads, tails, *pick, self.caps)
-            };
-            match result {
-                Ok(frames) => {
-                    sent.frames += 1;
-                    sent.bytes += u64::from(meta.len) + if pick.tagged() { 4 } else { 0 };
-                    sent.segments += if frames > 1 { frames } else { 0 };
+        calls::with(|calls| {
+            calls.gather.clear();
+            let mut batch = 0..0;
+            for (at, pick) in picks.iter().enumerate() {
+                let whole = self.caps.takes(&heads.meta[pick.index()].off);
+                if whole && calls.gather.add(heads, tails, *pick, VNET_HEADER_BYTES) {
+                    batch.end = at + 1;
+                    continue;
                 }
-                Err(Refusal::Full) => {
-                    sent.stop = Stop::Full;
-                    return sent;
+                // Those before it go first.
+                write(
+                    calls,
+                    queue,
+                    heads,
+                    picks.get(batch).unwrap_or(&[]),
+                    &mut sent,
+                );
+                batch = at + 1..at + 1;
+                if whole {
+                    calls.gather.add(heads, tails, *pick, VNET_HEADER_BYTES);
+                    batch.start = at;
+                } else {
+                    let made = write_cut(queue, heads, tails, *pick, self.caps);
+                    tell(&mut sent, heads, *pick, made);
                 }
-                Err(Refusal::Down) => {
-                    sent.stop = Stop::Down;
-                    return sent;
-                }
-                Err(Refusal::Frame(reason)) => sent.drop_frame(reason),
             }
-            sent.taken += 1;
-        }
+            write(
+                calls,
+                queue,
+                heads,
+                picks.get(batch).unwrap_or(&[]),
+                &mut sent,
+            );
+        });
+        sent.taken = picks.len();
         sent
     }
 
     fn kick(&self, _lane: Lane) {}
 }
 
-/// Why a frame was not written.
-enum Refusal {
-    /// The kernel has no memory or room at this moment.
-    Full,
-    /// The interface is down or gone.
-    Down,
-    /// This frame will never be taken.
-    Frame(Drop),
+/// Writes what was gathered, the frames of `picks`.
+fn write(calls: &mut Calls, queue: &TapQueue, heads: &Heads, picks: &[Pick], sent: &mut Sent) {
+    let results = calls.write(queue.as_fd());
+    for (pick, result) in picks.iter().zip(results) {
+        tell(sent, heads, *pick, result.map(|_| 1).map_err(reason));
+    }
+    calls.gather.clear();
 }
 
-impl From<Errno> for Refusal {
-    fn from(errno: Errno) -> Refusal {
-        match errno {
-            Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => Refusal::Full,
-            Errno::IO | Errno::BADFD => Refusal::Down,
-            Errno::FAULT => Refusal::Frame(Drop::PeerFault),
-            _ => Refusal::Frame(Drop::KernelRefused),
+/// Counts what became of a frame: how many the interface got of it, or why none.
+fn tell(sent: &mut Sent, heads: &Heads, pick: Pick, made: Result<u64, Drop>) {
+    match made {
+        Ok(frames) => {
+            sent.frames += 1;
+            let tag = if pick.tagged() { 4 } else { 0 };
+            sent.bytes += u64::from(heads.meta[pick.index()].len) + tag;
+            sent.segments += if frames > 1 { frames } else { 0 };
         }
+        Err(reason) => sent.drop_frame(reason),
     }
 }
 
-fn write_one(
-    queue: &TapQueue,
-    gather: &mut Gather,
-    heads: &Heads,
-    tails: &Tails<'_>,
-    pick: Pick,
-) -> Result<(), Refusal> {
-    let Some(ranges) = gather.frame(heads, tails, pick, VNET_HEADER_BYTES) else {
-        return Err(Refusal::Frame(Drop::TooBig));
-    };
-    // SAFETY: the bytes are one frame for this receiver: its private part, and the rest where the sender keeps it.
-    unsafe { writev_raw(queue.as_fd(), ranges) }?;
-    Ok(())
+/// Why the kernel did not take a frame.
+fn reason(errno: Errno) -> Drop {
+    match errno {
+        Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => Drop::RingFull,
+        Errno::IO | Errno::BADFD => Drop::PeerDown,
+        Errno::FAULT => Drop::PeerFault,
+        _ => Drop::KernelRefused,
+    }
 }
 
 /// Writes a frame whose offload the interface did not take; returns how many frames became of it.
@@ -218,7 +259,7 @@ fn write_cut(
     tails: &Tails<'_>,
     pick: Pick,
     caps: TxCaps,
-) -> Result<u64, Refusal> {
+) -> Result<u64, Drop> {
     let header = [0u8; VNET_HEADER_BYTES];
     let mut refused = None;
     let made = soft::finish(heads, tails, pick, caps, |frame| {
@@ -226,18 +267,40 @@ fn write_cut(
             rustix::io::IoSlice::new(&header),
             rustix::io::IoSlice::new(frame),
         ];
-        match queue.write_frame(&parts) {
-            Ok(_) => true,
-            Err(errno) => {
-                refused = Some(Refusal::from(errno));
-                false
-            }
-        }
-    });
-    match (made, refused) {
-        (Ok(n), None) => Ok(n),
-        (Err(reason), None) => Err(Refusal::Frame(reason)),
-        (Ok(0), Some(refusal)) => Err(refusal),
-        (_, Some(_)) => Err(Refusal::Frame(Drop::KernelRefused)),
+        let result = queue.write_frame(&parts);
+        refused = result.err();
+        refused.is_none()
+    })?;
+    match refused {
+        Some(errno) => Err(reason(errno)),
+        None => Ok(made),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number of reads follows what was found, and what bytes are left at the size that frames had.
+    #[test]
+    fn reads_follow_what_was_found() {
+        let mut guess = Guess {
+            frames: 1,
+            mean_bytes: 1,
+        };
+        assert_eq!(guess.reads(64, 262_144), 2);
+        guess.learn(2, 1, 60);
+        assert_eq!(guess.reads(64, 262_144), 2);
+        guess.learn(2, 2, 120);
+        assert_eq!(guess.reads(64, 262_144), 5);
+        guess.learn(32, 32, 32 * 60);
+        assert_eq!(
+            (guess.reads(64, 262_144), guess.reads(7, 262_144)),
+            (READS_MAX, 7)
+        );
+        guess.learn(4, 4, 4 * 65_000);
+        assert_eq!((guess.reads(64, 262_144), guess.reads(64, 1)), (5, 1));
+        guess.learn(4, 0, 0);
+        assert_eq!(guess.reads(64, 262_144), 1);
     }
 }
