@@ -52,6 +52,7 @@ install: build ## into $(DESTDIR)$(PREFIX)
 	install -D -m 0644 completions/windlass.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/windlass.fish
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/bin/windlassd|$(PREFIX)/sbin/windlassd|' $(DIST)/windlassd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/windlassd.service
+	install -m 0644 $(DIST)/windlassd.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/windlassd.socket
 	install -D -m 0644 $(DIST)/windlass.toml $(DESTDIR)$(PREFIX)/share/doc/windlass/windlass.toml
 	install -m 0644 LICENSE-APACHE LICENSE-MIT $(DESTDIR)$(PREFIX)/share/doc/windlass
 

@@ -121,6 +121,12 @@ _windlass() {
             windlass__subcmd__vnic,get)
                 cmd="windlass__subcmd__vnic__subcmd__get"
                 ;;
+            windlass__subcmd__vnic,libvirt-xml)
+                cmd="windlass__subcmd__vnic__subcmd__libvirt__subcmd__xml"
+                ;;
+            windlass__subcmd__vnic,qemu-args)
+                cmd="windlass__subcmd__vnic__subcmd__qemu__subcmd__args"
+                ;;
             windlass__subcmd__vnic,set)
                 cmd="windlass__subcmd__vnic__subcmd__set"
                 ;;
@@ -1647,7 +1653,7 @@ _windlass() {
             return 0
             ;;
         windlass__subcmd__vnic)
-            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help create delete show set get show-props"
+            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help create delete show set get show-props qemu-args libvirt-xml"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1860,8 +1866,97 @@ _windlass() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        windlass__subcmd__vnic__subcmd__libvirt__subcmd__xml)
+            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        windlass__subcmd__vnic__subcmd__qemu__subcmd__args)
+            opts="-j -p -o -H -h --memory --json --parsable --output --no-header --no-color --timeout --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --memory)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         windlass__subcmd__vnic__subcmd__set)
-            opts="-j -p -o -H -h --bridge --attach --mac --vlan --tagged --mtu --set --dry-run --json --parsable --output --no-header --no-color --timeout --socket --help"
+            opts="-j -p -o -H -h --bridge --vlan --tagged --mtu --set --dry-run --attach --mac --json --parsable --output --no-header --no-color --timeout --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1869,20 +1964,6 @@ _windlass() {
             case "${prev}" in
                 --bridge)
                     COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --attach)
-                    COMPREPLY=("${cur}")
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o nospace
-                    fi
-                    return 0
-                    ;;
-                --mac)
-                    COMPREPLY=("${cur}")
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o nospace
-                    fi
                     return 0
                     ;;
                 --vlan)
@@ -1907,6 +1988,20 @@ _windlass() {
                     return 0
                     ;;
                 --set)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --attach)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --mac)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace
@@ -1948,17 +2043,13 @@ _windlass() {
             return 0
             ;;
         windlass__subcmd__vnic__subcmd__show)
-            opts="-s -i -c -j -p -o -H -h --bridge --zone --statistics --drops --interval --count --json --parsable --output --no-header --no-color --timeout --socket --help"
+            opts="-s -i -c -j -p -o -H -h --bridge --statistics --drops --interval --count --zone --json --parsable --output --no-header --no-color --timeout --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --bridge)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --zone)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1975,6 +2066,10 @@ _windlass() {
                     return 0
                     ;;
                 -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --zone)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2498,7 +2593,7 @@ _windlass_live() {
         for ((i = 1; i < COMP_CWORD; i++)); do
             word="${COMP_WORDS[i]}"
             case "$word" in
-                --attach|--bridge|--count|--device|--group|--interval|--limit|--mac|--member|--mtu|--netns|--output|--owner|--set|--socket|--tagged|--timeout|--vlan|--zone|-c|-i|-o) ((i++)) ;;
+                --attach|--bridge|--count|--device|--group|--interval|--limit|--mac|--member|--memory|--mtu|--netns|--output|--owner|--set|--socket|--tagged|--timeout|--vlan|--zone|-c|-i|-o) ((i++)) ;;
                 -*) ;;
                 *) words+=("$word") ;;
             esac
@@ -2525,6 +2620,8 @@ _windlass_live() {
             *" vnic show"|*" vnic show "*) kind=vnic ;;
             2" vnic set"|2" vnic set "*) kind=vnic ;;
             2" vnic get"|2" vnic get "*) kind=vnic ;;
+            2" vnic qemu-args"|2" vnic qemu-args "*) kind=vnic ;;
+            2" vnic libvirt-xml"|2" vnic libvirt-xml "*) kind=vnic ;;
             *" fdb show"|*" fdb show "*) kind=bridge ;;
             2" fdb add"|2" fdb add "*) kind=bridge ;;
             4" fdb add"|4" fdb add "*) kind=member ;;

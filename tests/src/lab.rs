@@ -71,6 +71,15 @@ pub struct Lab {
 impl Lab {
     /// A lab for the test `name`, or `None`, said aloud, if this process may not make one.
     pub fn start(name: &str) -> Option<Lab> {
+        Lab::start_under(name, &std::env::temp_dir())
+    }
+
+    /// A lab whose directory lies in memory (tmpfs), as `/run` does; nothing in it can be executed on some hosts.
+    pub fn start_in_memory(name: &str) -> Option<Lab> {
+        Lab::start_under(name, Path::new("/dev/shm"))
+    }
+
+    fn start_under(name: &str, parent: &Path) -> Option<Lab> {
         let needed = [
             Capability::NetAdmin,
             Capability::NetRaw,
@@ -92,7 +101,8 @@ impl Lab {
         }
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let directory = tempfile::Builder::new().prefix("windlass-lab-").tempdir();
+        let mut directory = tempfile::Builder::new();
+        let directory = directory.prefix("windlass-lab-").tempdir_in(parent);
         let lab = Lab {
             prefix: format!("wlt{}-{number}-", std::process::id()),
             directory: directory.expect("a directory"),

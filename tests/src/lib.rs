@@ -3,7 +3,7 @@
 //! # Purpose
 //! A [`Lab`] is a place to break things in: network namespaces of its own, a directory of its own, and
 //! [`Daemon`]s of the real `windlassd` in it, driven by the real `windlass`. A [`Wire`] sends and receives
-//! single frames at an interface of a guest. The tests lie in `tests/`, one file for each subject.
+//! single frames at an interface of a guest; a [`Guest`] is a whole virtual machine. The tests lie in `tests/`, one file for each subject.
 //!
 //! # Where it sits
 //! ```text
@@ -28,9 +28,11 @@
 )]
 
 mod daemon;
+mod guest;
 mod lab;
 mod wire;
 
 pub use daemon::{Daemon, Done, program};
+pub use guest::{Dhcp, Guest, Image, check_qemu};
 pub use lab::{Lab, Output, run, skip, until, until_some};
 pub use wire::{Frame, MARK, Mac, Wire, frame, mac, vlan_tag};

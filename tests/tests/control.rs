@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use windlass_tests::{Daemon, Lab, Output, program, run, skip};
+use windlass_tests::{Daemon, Lab, Output, program, run, skip, until};
 
 const RED: u32 = 60_001;
 const BLUE: u32 = 60_002;
@@ -20,12 +21,21 @@ fn as_user(uid: u32, program: &std::path::Path) -> Command {
     command
 }
 
+/// Copies a program, and waits until it can be run: until then a child that another test was starting meanwhile has the
+/// copy open for writing.
+fn copy_program(name: &str, to: &std::path::Path) {
+    std::fs::copy(program(name), to).expect("a copy");
+    until("the copy can be run", || {
+        Command::new(to).arg("--version").output().is_ok()
+    });
+}
+
 /// Runs `windlass` as another user.
 fn owner_does(daemon: &Daemon, uid: u32, words: &str) -> Output {
     // The build may lie where that user may not look.
     let copy = daemon.directory().join("windlass");
     if !copy.exists() {
-        std::fs::copy(program("windlass"), &copy).expect("a copy");
+        copy_program("windlass", &copy);
     }
     for path in [
         daemon.directory(),
@@ -128,6 +138,67 @@ fn owners_are_confined_to_their_zones() {
     );
     assert_eq!(owner_does(&daemon, RED, "vnic delete red0").code, 0);
     assert!(!lab.ip("red", "-o link show").contains("eth0"));
+}
+
+/// A zone's owner may put what he likes into his directory: a link there leads the daemon, which is root, neither to make
+/// a socket elsewhere nor to connect in his name to another zone's. The VNIC waits and says why.
+#[test]
+fn links_of_owners_lead_nowhere() {
+    let Some(lab) = Lab::start("links_of_owners_lead_nowhere") else {
+        return;
+    };
+    let mut daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    for (zone, uid) in [("red", RED), ("blue", BLUE)] {
+        daemon.must(&format!(
+            "zone create {zone} --owner {uid} --group {uid} --bridge br0"
+        ));
+    }
+    let zones = daemon.runtime_dir().join("zones");
+    daemon.must(
+        "vnic create blue0 --zone blue --bridge br0 --attach memif,socket=m.sock,role=server",
+    );
+    let victim = zones.join("blue/m.sock");
+    until("blue's socket is there", || victim.exists());
+    let link = |to: &std::path::Path, name: &str| {
+        std::os::unix::fs::symlink(to, zones.join("red").join(name)).expect("a link");
+    };
+    link(&zones.join("blue"), "way");
+    link(&victim, "socket");
+    let guest =
+        std::os::unix::net::UnixListener::bind(zones.join("blue/v.sock")).expect("a socket");
+    guest.set_nonblocking(true).expect("a socket");
+    for (name, attach, part) in [
+        (
+            "red0",
+            "memif,socket=way/new.sock,role=server",
+            "symbolic link",
+        ),
+        ("red1", "memif,socket=socket,role=client", "socket: "),
+        ("red2", "memif,socket=way/m.sock,role=client", "m.sock: "),
+        (
+            "red3",
+            "vhost-user,socket=way/v.sock,role=client",
+            "v.sock: ",
+        ),
+    ] {
+        daemon.must(&format!(
+            "vnic create {name} --zone red --bridge br0 --attach {attach}"
+        ));
+        let reason = daemon.wait_for_state("vnic", name, "waiting");
+        assert!(reason.contains(part), "{name}: {reason}");
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    for name in ["blue0", "red1", "red2"] {
+        assert_eq!(daemon.show("vnic", name)["connects"], 0, "{name}");
+    }
+    assert!(!zones.join("blue/new.sock").exists());
+    assert!(guest.accept().is_err(), "nobody came to blue's guest");
+    daemon.assert_alive();
+    for name in ["red0", "red1", "red2", "red3"] {
+        daemon.must(&format!("vnic delete {name}"));
+    }
+    assert!(victim.exists());
 }
 
 /// Names that try to be paths, or anything else but names, are refused before anything is done.
@@ -379,7 +450,7 @@ fn without_any_privilege() {
     std::os::unix::fs::chown(&directory, Some(65_534), Some(65_534)).expect("given");
     std::fs::set_permissions(lab.directory(), PermissionsExt::from_mode(0o755)).expect("opened");
     for name in ["windlass", "windlassd"] {
-        std::fs::copy(program(name), lab.directory().join(name)).expect("a copy");
+        copy_program(name, &lab.directory().join(name));
     }
     let socket = directory.join("control.sock");
     let mut command = as_user(65_534, &lab.directory().join("windlassd"));

@@ -51,6 +51,7 @@ impl Peer {
     fn connect(path: PathBuf) -> Peer {
         let config = ClientConfig {
             path,
+            owner: None,
             id: 0,
             secret: Secret::NONE,
             name: "peer".to_owned(),

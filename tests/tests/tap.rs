@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use windlass_sys::tap::{Tap, TapOptions};
 use windlass_tests::{Lab, until};
 
 /// Bytes of a stream, by a xorshift generator: a byte at the wrong place is noticed.
@@ -194,4 +195,217 @@ fn a_deleted_interface_comes_back() {
         lab.ping("host", "10.1.0.1", 1)
     });
     assert_ne!(lab.ip("a", "-o link show eth0"), old);
+}
+
+/// An interface of the wanted name that windlass did not make keeps the VNIC waiting, with a reason that says what to
+/// do, whether a process holds it or not; a delete of the VNIC leaves it alone. When it goes, the VNIC gets its own,
+/// which bears the daemon's mark.
+#[test]
+fn a_foreign_interface_is_left_alone() {
+    let Some(lab) = Lab::start("a_foreign_interface_is_left_alone") else {
+        return;
+    };
+    lab.namespace("a");
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    let create = format!(
+        "vnic create a0 --bridge br0 --attach tap,name=eth0,netns={}",
+        lab.name("a")
+    );
+    lab.ip("a", "tuntap add dev eth0 mode tap");
+    let foreign = lab.ip("a", "-o link show eth0");
+    daemon.must(&create);
+    let reason = daemon.wait_for_state("vnic", "a0", "waiting");
+    assert!(
+        reason.contains("eth0") && reason.contains("not made for this VNIC"),
+        "{reason}"
+    );
+    daemon.must("vnic delete a0");
+    assert_eq!(lab.ip("a", "-o link show eth0"), foreign);
+    lab.ip("a", "link del eth0");
+
+    let held = open_tap(&lab, "a", "eth0", true);
+    daemon.must(&create);
+    let reason = daemon.wait_for_state("vnic", "a0", "waiting");
+    assert!(reason.contains("not made for this VNIC"), "{reason}");
+    drop(held);
+    daemon.wait_for_state("vnic", "a0", "up");
+    let made = lab.ip("a", "-d link show eth0");
+    let mark = made
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("alias "));
+    let mark = mark.expect("an alias");
+    assert!(
+        mark.starts_with("windlass:") && mark.ends_with("/a0"),
+        "{made}"
+    );
+}
+
+/// A TAP of the test's own; `fresh`: which must not have been there.
+fn open_tap(lab: &Lab, netns: &str, name: &str, fresh: bool) -> Tap {
+    let options = TapOptions {
+        must_create: fresh,
+        ..TapOptions::default()
+    };
+    lab.within(netns, || Tap::open(name, 1, &options).expect("a TAP"))
+}
+
+/// After a kill the daemon's own interface is taken back although its guest calls it otherwise; while another process
+/// holds it, the VNIC waits and says so, and has the same interface afterwards.
+#[test]
+fn a_marked_tap_is_taken_back() {
+    let Some(lab) = Lab::start("a_marked_tap_is_taken_back") else {
+        return;
+    };
+    lab.namespace("a");
+    let mut daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    daemon.tap(&lab, "a0", "a", ",address=10.1.0.1/24", "");
+    let index = || {
+        let links = lab.ip("a", "-o link show type tun");
+        let mut lines = links.lines();
+        let index = lines.next().and_then(|line| line.split(':').next());
+        assert_eq!(lines.next(), None, "one interface and no other");
+        index.expect("an index").to_owned()
+    };
+    let before = index();
+    daemon.kill();
+    lab.ip("a", "link set eth0 down");
+    lab.ip("a", "link set eth0 name mine");
+    let held = open_tap(&lab, "a", "mine", false);
+    daemon.start_again();
+    let reason = daemon.wait_for_state("vnic", "a0", "waiting");
+    assert!(reason.contains("in use by another process"), "{reason}");
+    drop(held);
+    daemon.wait_for_state("vnic", "a0", "up");
+    assert_eq!(index(), before);
+    daemon.kill();
+    daemon.start_again();
+    daemon.wait_for_state("vnic", "a0", "up");
+    daemon.must("vnic delete a0");
+    assert_eq!(lab.ip("a", "-o link show type tun"), "");
+}
+
+/// The addresses of a TAP are changed in place: those that the configuration named go, those that it names come, and
+/// what was added by hand stays, in the same network too. What the kernel refuses changes nothing. The interface, its
+/// connection and its counters go on.
+#[test]
+fn addresses_are_changed_in_place() {
+    let Some(lab) = Lab::start("addresses_are_changed_in_place") else {
+        return;
+    };
+    for guest in ["a", "b"] {
+        lab.namespace(guest);
+    }
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    daemon.tap(&lab, "a0", "a", ",address=10.1.0.1/24", "");
+    daemon.tap(&lab, "b0", "b", ",address=10.1.0.9/24", "");
+    for by_hand in ["10.1.0.77/24", "10.7.0.1/16"] {
+        lab.ip("a", &format!("addr add {by_hand} dev eth0"));
+    }
+    assert!(lab.ping("b", "10.1.0.1", 3));
+    let addresses = || {
+        let text = lab.ip("a", "-o addr show eth0");
+        let mut found: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(3).map(str::to_owned))
+            .collect();
+        found.sort();
+        found
+    };
+    let link = lab.ip("a", "-o link show eth0");
+    let frames = || {
+        daemon.counters("a0")["rx_frames"]
+            .as_u64()
+            .expect("a number")
+    };
+    let before = frames();
+    let set = |more: &str| {
+        let netns = lab.name("a");
+        daemon.try_do(&format!(
+            "vnic set a0 --attach tap,name=eth0,netns={netns}{more}"
+        ))
+    };
+
+    // The lab's namespaces have no IPv6: the kernel refuses the second address, after it took the first.
+    let refused = set(",address=10.1.0.3/24,address=fd00::3/64");
+    assert_eq!(refused.code, 1, "{}", refused.err);
+    assert_eq!(addresses(), ["10.1.0.1/24", "10.1.0.77/24", "10.7.0.1/16"]);
+
+    let done = set(",address=10.1.0.2/24,address=10.2.0.2/24");
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert_eq!(
+        addresses(),
+        ["10.1.0.2/24", "10.1.0.77/24", "10.2.0.2/24", "10.7.0.1/16"]
+    );
+    assert!(lab.ping("b", "10.1.0.2", 3) && !lab.ping("b", "10.1.0.1", 1));
+    assert_eq!(lab.ip("a", "-o link show eth0"), link);
+    assert_eq!(daemon.show("vnic", "a0")["connects"], 1);
+    assert!(frames() > before);
+
+    assert_eq!(set("").code, 0);
+    assert_eq!(addresses(), ["10.1.0.77/24", "10.7.0.1/16"]);
+}
+
+/// A change of MTU and address is made on the interface while it carries frames; counters and connection go on, and
+/// the old address is no longer the VNIC's.
+#[test]
+fn counters_go_on_over_changes() {
+    let Some(lab) = Lab::start("counters_go_on_over_changes") else {
+        return;
+    };
+    for guest in ["a", "b"] {
+        lab.namespace(guest);
+    }
+    let daemon = lab.daemon();
+    for bridge in ["br0", "br1"] {
+        daemon.must(&format!("bridge create {bridge}"));
+    }
+    daemon.tap(
+        &lab,
+        "a0",
+        "a",
+        ",address=10.1.0.1/24",
+        "--mac 02:00:00:00:00:0a",
+    );
+    daemon.tap(&lab, "b0", "b", ",address=10.1.0.2/24", "");
+    assert!(lab.ping("a", "10.1.0.2", 3));
+    let counted = || {
+        let counters = daemon.counters("a0");
+        ["rx_frames", "tx_frames", "rx_bytes"].map(|name| counters[name].as_u64().expect(name))
+    };
+    let goes_on = |before: [u64; 3], what: &str| {
+        let now = counted();
+        let fell = before.iter().zip(now).any(|(before, now)| now < *before);
+        assert!(!fell, "{what}: {before:?}, then {now:?}");
+        now
+    };
+    let mut before = counted();
+    assert!(before[0] > 0);
+    daemon.must("vnic set a0 mtu=1400");
+    assert!(lab.ip("a", "-o link show eth0").contains("mtu 1400"));
+    before = goes_on(before, "MTU");
+    daemon.must("vnic set a0 --mac 02:00:00:00:00:0b");
+    assert!(
+        lab.ip("a", "-o link show eth0")
+            .contains("02:00:00:00:00:0b")
+    );
+    assert!(daemon.knows("02:00:00:00:00:0b", "a0") && !daemon.knows("02:00:00:00:00:0a", "a0"));
+    lab.ip("b", "neigh flush all");
+    assert!(lab.ping("b", "10.1.0.1", 3));
+    before = goes_on(before, "address");
+    let view = daemon.show("vnic", "a0");
+    assert_eq!(
+        (&view["connects"], &view["mtu_now"]),
+        (&1.into(), &1400.into())
+    );
+
+    daemon.must("vnic set a0 --bridge br1");
+    daemon.wait_for_state("vnic", "a0", "up");
+    before = goes_on(before, "bridge");
+    daemon.must("vnic set a0 --bridge br0");
+    daemon.wait_for_state("vnic", "a0", "up");
+    assert!(lab.ping("b", "10.1.0.1", 3));
+    goes_on(before, "bridge and back");
 }

@@ -77,6 +77,29 @@ fn an_interface_in_use_is_refused() {
     );
 }
 
+/// The loopback interface and one that carries no Ethernet frames are refused in a sentence, shared or not, and nothing
+/// is left of them.
+#[test]
+fn only_ethernet_is_taken() {
+    let Some(lab) = Lab::start("only_ethernet_is_taken") else {
+        return;
+    };
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    lab.ip("host", "tuntap add dev tun7 mode tun");
+    for (device, sentence) in [
+        ("lo", "is the loopback interface"),
+        ("tun7", "carries no Ethernet frames"),
+    ] {
+        for share in ["", "--share"] {
+            let words = format!("uplink create up0 --device {device} --bridge br0 {share}");
+            let said = daemon.refuses(1, &words);
+            assert!(said.contains(device) && said.contains(sentence), "{said}");
+        }
+    }
+    assert_eq!(daemon.json("uplink show"), serde_json::json!([]));
+}
+
 /// A guest reaches the wire both ways. Meanwhile the host's stack hears nothing of the interface; a delete
 /// and an ordered end give it back, and what a killed daemon has left is given back by the next one, when
 /// the uplink is deleted.
@@ -150,12 +173,13 @@ fn an_interface_vanishes() {
     let wire = lab.name("wire");
     lab.ip(
         "host",
-        &format!("link add up0 type veth peer name eth0 netns {wire}"),
+        &format!("link add up0 mtu 4000 type veth peer name eth0 netns {wire}"),
     );
     lab.ip("host", "link set up0 up");
     lab.ip("wire", "link set eth0 up");
     lab.ip("wire", "addr add 10.1.0.8/24 dev eth0");
     daemon.wait_for_state("uplink", "up0", "up");
+    assert_eq!(daemon.show("uplink", "up0")["mtu_now"], 4000);
     until("the guest reaches the wire", || {
         lab.ping("a", "10.1.0.8", 1)
     });

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use clap::{Arg, ArgAction, Command, CommandFactory};
 use clap_mangen::Man;
-use windlass_api::{OptionSpec, Scope, properties};
+use windlass_api::{DAEMON_OPTIONS, OptionSpec, Scope, properties};
 
 use super::Page;
 use super::examples;
@@ -95,8 +95,32 @@ fn program(command: &Command) -> Result<Page> {
 fn daemon() -> Result<Page> {
     let command = windlassd::options::Args::command();
     let mut page = Roff::continued("windlassd", 8, beginning(&command)?);
+    page.heading("SIGNALS");
+    page.term(
+        "SIGTERM, SIGINT",
+        "Ends the daemon in order. TAPs, and what else persists, stay.",
+    );
+    page.term("SIGHUP", &reload());
     page.see_also(EVERYWHERE);
     Ok(page.done())
+}
+
+/// What a reload changes and what not, as the table of options has it.
+fn reload() -> String {
+    let names = |restart: bool| {
+        let rows = DAEMON_OPTIONS
+            .iter()
+            .filter(|row| row.sentence.ends_with("Needs a restart.") == restart);
+        rows.map(|row| row.name).collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        "Reads the options again and tries again to make what could not be made. New values of {} hold from then \
+         on; a connection that is open keeps the time it was accepted with. New values of {} need a restart, since \
+         guests, rings and locks depend on them: the log names those that differ, with the reason. A file that is bad \
+         changes nothing.",
+        names(false),
+        names(true)
+    )
 }
 
 fn exit_status(page: &mut Roff) {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::name::{IfAddr, Ifname, MacAddr, Name, NameError, Netns, SocketPath};
+pub use crate::vhost::{SocketMode, SocketOwner, VHOST_QUEUES_MAX, VhostUser};
 
 /// Queues (pairs of rings) of an attachment at most.
 pub const QUEUES_MAX: u16 = 64;
@@ -148,20 +149,6 @@ pub struct Memif {
     pub buffer_size: u32,
 }
 
-/// A virtio network device of a virtual machine, by the vhost-user protocol.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct VhostUser {
-    /// The control socket.
-    pub socket: SocketPath,
-    /// Which end of the socket windlass is.
-    pub role: Role,
-    /// Queue pairs at most, 1 to [`QUEUES_MAX`].
-    #[serde(default = "one", skip_serializing_if = "is_one")]
-    #[schemars(range(min = 1, max = 64))]
-    pub queues: u16,
-}
-
 /// An existing interface of the kernel, by AF_PACKET. For an uplink only.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -240,6 +227,15 @@ impl Attachment {
         }
     }
 
+    /// The same with `?` in the place of a secret: for what others may read.
+    #[must_use]
+    pub fn without_secret(mut self) -> Self {
+        if let Self::Memif(memif) = &mut self {
+            memif.secret = memif.secret.take().map(|_| "?".into());
+        }
+        self
+    }
+
     /// Checks the numbers and lengths that JSON could have brought.
     ///
     /// # Errors
@@ -295,7 +291,7 @@ impl Attachment {
                     _ => Ok(()),
                 }
             }
-            Self::VhostUser(vhost) => queues("queues", vhost.queues),
+            Self::VhostUser(vhost) => vhost.check(),
             Self::Packet(packet) => queues("queues", packet.queues),
             Self::None(_) => Ok(()),
         }
@@ -482,7 +478,7 @@ fn known_keys(kind: &str) -> Option<(&'static str, &'static str)> {
             "memif",
             "socket, id, role, secret, rings, ring-size-log2, buffer-size",
         ),
-        "vhost-user" => ("vhost-user", "socket, role, queues"),
+        "vhost-user" => ("vhost-user", "socket, role, queues, mode, owner"),
         "packet" => ("packet", "queues"),
         "none" => ("none", "none"),
         _ => return None,
@@ -532,6 +528,8 @@ impl FromStr for Attachment {
                 socket: parts.socket()?,
                 role: parts.role()?,
                 queues: parts.number("queues", one())?,
+                mode: parts.text("mode")?.map(|t| t.parse()).transpose()?,
+                owner: parts.text("owner")?.map(|t| t.parse()).transpose()?,
             }),
             "packet" => Self::Packet(Packet {
                 queues: parts.number("queues", one())?,
@@ -604,7 +602,9 @@ impl fmt::Display for Attachment {
             Self::VhostUser(vhost) => {
                 pair(f, "socket", Some(vhost.socket.as_str()))?;
                 write!(f, ",role={}", vhost.role.as_str())?;
-                count(f, "queues", vhost.queues, one())
+                count(f, "queues", vhost.queues, one())?;
+                pair(f, "mode", vhost.mode.map(|m| m.to_string()).as_deref())?;
+                pair(f, "owner", vhost.owner.map(|o| o.to_string()).as_deref())
             }
             Self::Packet(packet) => count(f, "queues", packet.queues, one()),
             Self::None(_) => Ok(()),
@@ -733,11 +733,16 @@ mod tests {
                     })
                 },
             );
-        let vhost = (path, role, 1u16..=64).prop_map(|(socket, role, queues)| {
+        let socket = proptest::option::of((0u32..=0o777, 0u32..100_000, 0u32..100_000));
+        let vhost = (path, role, 1u16..=16, socket).prop_map(|(socket, role, queues, made)| {
+            let made = made.filter(|_| role == Role::Server);
+            let text = |text: String| text.parse().expect("a mode");
             Attachment::VhostUser(VhostUser {
                 socket,
                 role,
                 queues,
+                mode: made.map(|(mode, _, _)| text(format!("{mode:04o}"))),
+                owner: made.map(|(_, uid, gid)| SocketOwner { uid, gid }),
             })
         });
         let packet = (1u16..=64).prop_map(|queues| Attachment::Packet(Packet { queues }));

@@ -13,6 +13,7 @@ use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::attach::Attachment;
 use crate::name::{MacAddr, Name};
@@ -112,7 +113,8 @@ impl Change {
 }
 
 impl fmt::Display for Change {
-    /// A line as `diff` has them: `+ vnic v0 ...`, `~ bridge br0 ...`, `- zone a ...`.
+    /// A line as `diff` has them, with values as the command line takes them: `+ vnic v0 attach=tap,netns=a bridge=br0`,
+    /// `~ bridge br0 ageing: - -> 60`, `- zone a`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = match self {
             Self::Create { .. } => '+',
@@ -121,37 +123,63 @@ impl fmt::Display for Change {
         };
         let object = self.object();
         write!(f, "{sign} {} {}", object.kind(), object.name())?;
-        match (self, config(object)) {
-            (Self::Set { from, .. }, Some(new)) => {
-                let old = config(from).unwrap_or_default();
+        match self {
+            Self::Set { from, to } => {
+                let (old, new) = (settings(from), settings(to));
                 let keys: BTreeSet<_> = old.keys().chain(new.keys()).collect();
                 for key in keys.into_iter().filter(|&key| old.get(key) != new.get(key)) {
-                    let text = |map: &serde_json::Map<_, serde_json::Value>| {
-                        map.get(key).map_or("-".to_owned(), ToString::to_string)
-                    };
+                    let text =
+                        |map: &BTreeMap<_, String>| map.get(key).map_or("-".into(), String::clone);
                     write!(f, " {key}: {} -> {}", text(&old), text(&new))?;
                 }
                 Ok(())
             }
-            (Self::Create { .. }, Some(new)) => {
+            Self::Create { to } => {
+                let new = settings(to);
                 for (key, value) in new.iter().filter(|(key, _)| *key != "name") {
                     write!(f, " {key}={value}")?;
                 }
                 Ok(())
             }
-            _ => Ok(()),
+            Self::Delete { .. } => Ok(()),
         }
     }
 }
 
-fn config(object: &Object) -> Option<serde_json::Map<String, serde_json::Value>> {
-    match serde_json::to_value(object)
-        .ok()?
-        .get_mut("config")
-        .map(serde_json::Value::take)
-    {
-        Some(serde_json::Value::Object(map)) => Some(map),
-        _ => None,
+/// What is configured of an object, its properties among the rest, as text for a person.
+fn settings(object: &Object) -> BTreeMap<String, String> {
+    let mut value = serde_json::to_value(object).unwrap_or_default();
+    let mut settings = BTreeMap::new();
+    if let Some(Value::Object(config)) = value.get_mut("config").map(Value::take) {
+        for (key, value) in config {
+            match (key.as_str(), value) {
+                ("properties", Value::Object(properties)) => {
+                    settings.extend(
+                        properties
+                            .into_iter()
+                            .map(|(key, value)| (key, text(&value))),
+                    );
+                }
+                (_, value) => {
+                    settings.insert(key, text(&value));
+                }
+            }
+        }
+    }
+    settings
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Bool(flag) => if *flag { "on" } else { "off" }.into(),
+        Value::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(","),
+        // Attachments are the only objects within objects.
+        Value::Object(_) => match serde_json::from_value::<Attachment>(value.clone()) {
+            Ok(attachment) => attachment.without_secret().to_string(),
+            Err(_) => value.to_string(),
+        },
+        Value::Null | Value::Number(_) => value.to_string(),
     }
 }
 

@@ -70,10 +70,11 @@ pub mod object;
 pub mod option;
 pub mod property;
 pub mod validate;
+pub mod vhost;
 pub mod view;
 pub mod vlan;
 
-pub use attach::{AttachError, Attachment, Memif, Packet, Role, Tap, Unattached, VhostUser};
+pub use attach::{AttachError, Attachment, Memif, Packet, Role, Tap, Unattached};
 pub use diff::{Change, Object, diff, patch};
 pub use error::{Detail, ErrorBody, ErrorCode};
 pub use name::{IfAddr, Ifname, MacAddr, Name, NameError, Netns, SocketPath, ZoneRef};
@@ -87,6 +88,7 @@ pub use property::{
     PropertySpec, Scope, properties, property,
 };
 pub use validate::validate;
+pub use vhost::{SocketMode, SocketOwner, VHOST_QUEUES_MAX, VhostUser};
 pub use view::{
     Applied, BridgeStats, BridgeView, Counters, DaemonView, EventKind, FDB_PAGE_DEFAULT, FdbAdd,
     FdbEntry, FdbKind, FdbPage, FdbQuery, Flushed, MemberStats, MonitorEvent, PeerView, State,

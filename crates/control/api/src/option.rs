@@ -251,7 +251,7 @@ const fn row(
 }
 
 /// The options of `windlassd`: keys of its TOML file, and where the sentence says so of its command
-/// line.
+/// line. A reload (SIGHUP) takes new values of all but those whose sentence ends in "Needs a restart."
 pub const DAEMON_OPTIONS: &[OptionSpec] = &[
     row(
         "socket",
@@ -259,7 +259,8 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         "",
         AUTO,
         (0, 0),
-        "Control socket. auto: control.sock in the runtime directory. Also --socket and WINDLASS_SOCKET.",
+        "Control socket. auto: control.sock in the runtime directory. Also --socket and WINDLASS_SOCKET. \
+         Needs a restart.",
     ),
     row(
         "state-dir",
@@ -268,7 +269,8 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         AUTO,
         (0, 0),
         "Directory of the stored configuration. auto: /var/lib/windlass for root, else \
-         $XDG_STATE_HOME/windlass or ~/.local/state/windlass. Also --state-dir.",
+         $XDG_STATE_HOME/windlass or ~/.local/state/windlass. Also --state-dir. Needs a \
+         restart.",
     ),
     row(
         "runtime-dir",
@@ -277,7 +279,7 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         AUTO,
         (0, 0),
         "Directory of sockets. auto: /run/windlass for root, else $XDG_RUNTIME_DIR/windlass, else \
-         /tmp/windlass-UID.",
+         /tmp/windlass-UID. Also --runtime-dir. Needs a restart.",
     ),
     row(
         "workers",
@@ -286,7 +288,7 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         AUTO,
         (0, 0),
         "Cores that data workers are pinned to, one worker each: \"0,2-3\". auto: one worker, on any \
-         core. Also --workers.",
+         core. Also --workers. Needs a restart.",
     ),
     row(
         "connections-max",
@@ -327,7 +329,8 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         "events",
         "1024",
         (16, 65_536),
-        "Events that a slow reader of the monitor may lag behind; then it loses the oldest, and is told.",
+        "Events that a slow reader of the monitor may lag behind; then it loses the oldest, and is told. \
+         Needs a restart.",
     ),
     row(
         "log-level",

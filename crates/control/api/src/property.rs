@@ -176,7 +176,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         MEMBER,
         "vlan",
         ValueKind::Number,
-        "VLAN",
+        "",
         "1",
         (0, 4094),
         "VLAN of untagged frames, both ways; 0: untagged frames are dropped.",

@@ -284,6 +284,10 @@ fn check_addresses(document: &Document, index: &Index<'_>, defects: &mut Defects
 fn check_sockets(document: &Document, defects: &mut Defects) {
     let mut interfaces: HashSet<(String, u32)> = HashSet::new();
     let mut users: HashMap<String, (&'static str, Role)> = HashMap::new();
+    let owners: HashMap<&Name, (u32, u32)> = (document.zones.iter())
+        .map(|zone| (&zone.name, (zone.owner_uid, zone.owner_gid)))
+        .collect();
+    let mut first: HashMap<String, &Vnic> = HashMap::new();
     for vnic in &document.vnics {
         let Some((socket, role)) = vnic.attach.socket() else {
             continue;
@@ -295,6 +299,15 @@ fn check_sockets(document: &Document, defects: &mut Defects) {
             format!("{}:{socket}", vnic.zone)
         };
         let kind = vnic.attach.kind();
+        let other = *first.entry(place.clone()).or_insert(vnic);
+        let owner = |vnic: &Vnic| vnic.zone.name().and_then(|zone| owners.get(zone));
+        if role == Role::Server && owner(vnic) != owner(other) {
+            let message = format!(
+                "socket \"{socket}\" belongs to the owner of zone \"{}\", as VNIC \"{}\" does: give this one another",
+                other.zone, other.name
+            );
+            defects.add(format!("{path}.socket"), message);
+        }
         match users.insert(place.clone(), (kind, role)) {
             None => {}
             Some(("memif", other)) if kind == "memif" && other == role => {}
@@ -475,6 +488,40 @@ mod tests {
                 "fdb.br0.2.02:00:00:00:00:01",
             ),
         ]);
+    }
+
+    /// A document with too many objects of a kind is refused before anything else of it is looked at.
+    #[test]
+    fn numbers_of_objects_are_limited() {
+        use serde_json::json;
+        let zones: Vec<_> = (0..=ZONES_MAX)
+            .map(|n| json!({"name": format!("z{n}"), "owner_uid": 1, "owner_gid": 1, "bridges": ["absent"]}))
+            .collect();
+        let message = defect(json!({"version": 1, "zones": zones}));
+        assert_eq!(message, "zones: 1025 are more than 1024");
+    }
+
+    /// A socket that windlass serves has one owner: interfaces of several zones share it only if one person owns them.
+    #[test]
+    fn a_socket_has_one_owner() {
+        use serde_json::json;
+        let document = |uids: [u32; 2]| {
+            let memif =
+                |id: u32| json!({"kind": "memif", "socket": "/run/m", "id": id, "role": "server"});
+            let zone = |name: &str, uid: u32| json!({"name": name, "owner_uid": uid, "owner_gid": 1, "bridges": ["br0"]});
+            json!({"version": 1, "bridges": [{"name": "br0"}],
+                "zones": [zone("y", uids[0]), zone("z", uids[1])],
+                "vnics": [
+                    {"name": "v", "bridge": "br0", "zone": "y", "attach": memif(0)},
+                    {"name": "w", "bridge": "br0", "zone": "z", "attach": memif(1)}]})
+        };
+        let message = defect(document([1, 2]));
+        assert!(
+            message.starts_with("vnics.w.attach.socket: ") && message.contains("zone \"y\""),
+            "{message}"
+        );
+        let same: Document = serde_json::from_value(document([1, 1])).expect("form");
+        validate(&same).expect("one owner");
     }
 
     /// One address may serve in two VLANs, and one memif socket two interfaces.

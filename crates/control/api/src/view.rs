@@ -4,6 +4,8 @@
 //! A view is the object's configuration, flattened, and beside it what is true at the moment. Counters
 //! are totals since the object was made by this daemon; a rate is for the reader to compute from two of
 //! them and [`Stats::time_ns`]. New fields may be added within version 1; none is removed or changes its type.
+//!
+//! Frames are conserved, and [`Counters`] has every term: see there.
 
 use std::collections::BTreeMap;
 
@@ -66,35 +68,115 @@ pub struct Status {
     /// Rings in use, in each direction.
     #[serde(default)]
     pub rings_now: u16,
+    /// Connections that came up since the object was made.
+    #[serde(default)]
+    pub connects: u64,
+    /// What there is to tell about the connection at the moment, by name: peer, features, ring sizes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub details: BTreeMap<String, String>,
 }
 
-/// Traffic of a member. rx is what windlass received from it, tx what it was sent.
+/// Traffic of a member, or of all members of a bridge together. rx is what windlass received from it, tx what it was
+/// sent.
+///
+/// Whenever no frame is on its way at the moment of reading,
+///
+/// ```text
+/// rx_frames  = rx_unicast + rx_flooded + rx_local + rx_dropped
+/// tx_offered = tx_frames + tx_dropped + tx_held
+/// rx_dropped + tx_dropped = the sum of drops
+/// ```
+///
+/// and over all members of a bridge, as long as none has come or gone,
+///
+/// ```text
+/// sum(tx_offered) = sum(rx_unicast) + sum(rx_copies) + sum(tx_span)
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Counters {
     /// Frames received from the member.
     #[serde(default)]
     pub rx_frames: u64,
-    /// Their bytes.
+    /// Bytes of `rx_frames`.
     #[serde(default)]
     pub rx_bytes: u64,
-    /// Frames sent to the member.
+    /// Of `rx_frames`: sent to one member.
     #[serde(default)]
-    pub tx_frames: u64,
-    /// Their bytes.
+    pub rx_unicast: u64,
+    /// Of `rx_frames`: flooded.
     #[serde(default)]
-    pub tx_bytes: u64,
-    /// Frames from the member that were dropped.
+    pub rx_flooded: u64,
+    /// Of `rx_frames`: consumed by the bridge itself.
+    #[serde(default)]
+    pub rx_local: u64,
+    /// Of `rx_frames`: dropped.
     #[serde(default)]
     pub rx_dropped: u64,
-    /// Frames for the member that were dropped.
+    /// Copies that the flooding of its frames has made, over all members that were to get one.
+    #[serde(default)]
+    pub rx_copies: u64,
+    /// Floods of its frames that ended before everyone who was to get a copy had one.
+    #[serde(default)]
+    pub rx_floods_cut: u64,
+    /// Frames and copies that the bridge decided to send to the member.
+    #[serde(default)]
+    pub tx_offered: u64,
+    /// Of `tx_offered`: sent to the member.
+    #[serde(default)]
+    pub tx_frames: u64,
+    /// Bytes of `tx_frames`.
+    #[serde(default)]
+    pub tx_bytes: u64,
+    /// Of `tx_offered`: dropped on the way.
     #[serde(default)]
     pub tx_dropped: u64,
+    /// Of `tx_offered`: waiting in private memory at the moment. A level, not a total.
+    #[serde(default)]
+    pub tx_held: u64,
+    /// Of `tx_offered`: copies that it gets as a span member.
+    #[serde(default)]
+    pub tx_span: u64,
+    /// Of `tx_offered`: waited in private memory for a while.
+    #[serde(default)]
+    pub tx_spilled: u64,
+    /// Frames that software segmentation wrote in the place of larger ones, each counted once in `tx_frames`.
+    #[serde(default)]
+    pub tx_segments: u64,
+    /// Notifications sent to the other side.
+    #[serde(default)]
+    pub kicks: u64,
     /// Frames dropped by the kernel behind the attachment, where it tells; not in the other counts.
     #[serde(default)]
     pub kernel_drops: u64,
-    /// Dropped frames by the name of the reason.
+    /// Dropped frames by the name of the reason; each reason belongs to one direction, see windlass-drops(7).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub drops: BTreeMap<String, u64>,
+}
+
+impl std::ops::AddAssign<&Counters> for Counters {
+    fn add_assign(&mut self, more: &Counters) {
+        self.rx_frames += more.rx_frames;
+        self.rx_bytes += more.rx_bytes;
+        self.rx_unicast += more.rx_unicast;
+        self.rx_flooded += more.rx_flooded;
+        self.rx_local += more.rx_local;
+        self.rx_dropped += more.rx_dropped;
+        self.rx_copies += more.rx_copies;
+        self.rx_floods_cut += more.rx_floods_cut;
+        self.tx_offered += more.tx_offered;
+        self.tx_frames += more.tx_frames;
+        self.tx_bytes += more.tx_bytes;
+        self.tx_dropped += more.tx_dropped;
+        self.tx_held += more.tx_held;
+        self.tx_span += more.tx_span;
+        self.tx_spilled += more.tx_spilled;
+        self.tx_segments += more.tx_segments;
+        self.kicks += more.kicks;
+        self.kernel_drops += more.kernel_drops;
+        for (reason, frames) in &more.drops {
+            *self.drops.entry(reason.clone()).or_default() += frames;
+        }
+    }
 }
 
 /// A zone and how many VNICs it has.
@@ -293,6 +375,9 @@ pub struct BridgeStats {
     /// Its forwarding table.
     #[serde(flatten)]
     pub table: TableStats,
+    /// Traffic of its members, added up.
+    #[serde(flatten)]
+    pub traffic: Counters,
 }
 
 /// What a data worker has done.

@@ -15,6 +15,7 @@
 //! changes. *Up*: the rings are with the workers. *Leaving*: the rings are being taken from them; the endpoint keeps
 //! whatever they use, until [`Endpoint::detached`] says that the grace period is over.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -59,6 +60,17 @@ pub struct Status {
     pub connects: u64,
 }
 
+/// What windlass names of a kernel interface behind the rings; it can change while frames pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InterfaceConf {
+    /// Addresses with prefix lengths, in bits.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// The interface's own address.
+    pub mac: [u8; 6],
+    /// Its MTU in bytes, without the Ethernet header.
+    pub mtu: u32,
+}
+
 /// The control half of one attachment.
 pub trait Endpoint: Send {
     /// Goes on as far as is possible without waiting.
@@ -78,6 +90,14 @@ pub trait Endpoint: Send {
 
     /// What it is doing.
     fn status(&self) -> Status;
+
+    /// Changes the kernel interface behind the rings while frames pass. Nothing is to be done where there is none.
+    ///
+    /// # Errors
+    /// What the kernel refused, as a sentence; the interface is as before.
+    fn configure(&mut self, _interface: &InterfaceConf) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Frames that the kernel dropped before or behind the rings (a full socket buffer, a full device queue), since the
     /// endpoint was made. Outside the conservation of frames.

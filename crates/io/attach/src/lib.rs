@@ -27,5 +27,6 @@ pub mod memif;
 pub mod packet;
 pub mod port;
 pub mod soft;
+mod strangers;
 pub mod tap;
 pub mod vhost_user;

@@ -71,6 +71,49 @@ proptest! {
     }
 }
 
+/// Interfaces that share a socket agree on its mode and owner: one that wants it otherwise waits with the reason, and has
+/// it once the first is deleted.
+#[test]
+fn one_socket_has_one_mode_and_owner() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("shared.sock");
+    let mut first = MemifServer::new(server_config(path.clone(), 0, 1)).expect("a server");
+    first.poll(Instant::now());
+    let mut begun = Instant::now();
+    for (mode, owner, part) in [
+        (0o660, None, "made it with mode 0600"),
+        (
+            0o600,
+            Some((1234, 5678)),
+            "this one wants it with mode 0600 for user 1234 and group 5678",
+        ),
+    ] {
+        let mut config = server_config(path.clone(), 1, 1);
+        (config.mode, config.owner) = (mode, owner);
+        let mut other = MemifServer::new(config).expect("a server");
+        other.poll(begun);
+        let reason = other.status().reason;
+        assert!(
+            reason.contains(part) && reason.contains("let them agree"),
+            "{reason}"
+        );
+    }
+    let mut config = server_config(path.clone(), 1, 1);
+    config.mode = 0o660;
+    let mut other = MemifServer::new(config).expect("a server");
+    other.poll(begun);
+    first.delete();
+    drop(first);
+    begun += Duration::from_secs(5);
+    other.poll(begun);
+    assert_eq!(other.status().reason, "waiting for a client");
+    let made = std::fs::metadata(&path).expect("a socket");
+    assert_eq!(
+        std::os::unix::fs::PermissionsExt::mode(&made.permissions()) & 0o777,
+        0o660
+    );
+}
+
 /// A tag is written between the addresses and the rest, with the VLAN of the bridge and the priority of the frame, also
 /// in a chain; the burst's own bytes are left alone.
 #[test]

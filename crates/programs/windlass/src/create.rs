@@ -2,7 +2,7 @@
 
 use windlass_api::{
     Attachment, Bridge, BridgePatch, Document, Name, Properties, PropertyPatch, Scope, Uplink,
-    UplinkPatch, UplinkView, Vnic, VnicPatch, VnicView, Zone, ZonePatch,
+    UplinkPatch, Vnic, VnicPatch, Zone, ZonePatch,
 };
 use windlass_client::Resource;
 
@@ -10,12 +10,12 @@ use crate::failure::Failure;
 use crate::fields;
 use crate::objects::{self, Fact, Object, properties_differ};
 use crate::options::{
-    BridgeVerb, Counted, UplinkCreate, UplinkSet, UplinkVerb, VnicCreate, VnicSet, VnicVerb,
-    ZoneCreate, ZoneSet, ZoneVerb,
+    BridgeVerb, Counted, MemberSet, UplinkCreate, UplinkName, UplinkVerb, VnicCreate, VnicSet,
+    VnicVerb, ZoneCreate, ZoneSet, ZoneVerb,
 };
 use crate::suggest::nearest;
 use crate::table::Column;
-use crate::{Session, accounts, fdb, property, statistics};
+use crate::{Session, accounts, fdb, guest, property, statistics};
 
 impl Object for Zone {
     const SCOPE: Option<Scope> = None;
@@ -151,25 +151,20 @@ fn named(differs: &[(&str, bool)]) -> Vec<String> {
 /// `windlass zone ...`
 pub(crate) fn zone(session: &mut Session<'_>, verb: ZoneVerb) -> Result<(), Failure> {
     match verb {
-        ZoneVerb::Create(args) => {
-            let how = &args.how;
-            objects::create(session, &new_zone(&args)?, how)
-        }
-        ZoneVerb::Delete(args) => {
-            objects::delete::<Zone>(session, &args.name.name, args.if_exists, args.dry_run)
-        }
+        ZoneVerb::Create(args) => objects::create(session, &new_zone(&args)?, &args.how),
+        ZoneVerb::Delete(args) => objects::delete::<Zone>(session, &args),
         ZoneVerb::Show(args) => objects::show::<Zone>(session, &args.names, |_| true),
         ZoneVerb::Set(args) => {
             objects::set::<Zone>(session, &args.name.name, zone_patch(&args)?, args.dry_run)
         }
-        ZoneVerb::Get(args) => property::get::<Zone>(session, &args.name.name, &args.properties),
-        ZoneVerb::ShowProps => property::show::<Zone>(session),
+        ZoneVerb::Properties(verb) => property::run::<Zone>(session, &verb),
     }
 }
 
 fn new_zone(args: &ZoneCreate) -> Result<Zone, Failure> {
     let (owner_uid, group) = accounts::user(&args.owner)?;
-    let owner_gid = match (&args.group, group) {
+    let fields = &args.fields;
+    let owner_gid = match (&fields.group, group) {
         (Some(group), _) => accounts::group(group)?,
         (None, Some(group)) => group,
         (None, None) => {
@@ -181,64 +176,55 @@ fn new_zone(args: &ZoneCreate) -> Result<Zone, Failure> {
         name: args.name.clone(),
         owner_uid,
         owner_gid,
-        netns: args.netns.clone(),
-        bridges: args.bridges.clone(),
+        netns: fields.netns.clone(),
+        bridges: fields.bridges.clone(),
     })
 }
 
 fn zone_patch(args: &ZoneSet) -> Result<ZonePatch, Failure> {
-    let owner_uid = args
-        .owner
-        .as_deref()
-        .map(accounts::user)
-        .transpose()?
-        .map(|(uid, _)| uid);
-    let owner_gid = args.group.as_deref().map(accounts::group).transpose()?;
-    let bridges = Some(args.bridges.clone()).filter(|bridges| !bridges.is_empty());
-    let patch = ZonePatch {
-        owner_uid,
-        owner_gid,
-        netns: args.netns.clone(),
-        bridges,
-    };
-    if patch == ZonePatch::default() {
-        Err(nothing())
-    } else {
-        Ok(patch)
-    }
+    let fields = &args.fields;
+    let owner = args.owner.as_deref().map(accounts::user).transpose()?;
+    asked(ZonePatch {
+        owner_uid: owner.map(|(uid, _)| uid),
+        owner_gid: fields.group.as_deref().map(accounts::group).transpose()?,
+        netns: fields.netns.clone(),
+        bridges: Some(fields.bridges.clone()).filter(|bridges| !bridges.is_empty()),
+    })
 }
 
-fn nothing() -> Failure {
-    Failure::usage("there is nothing to set", "add KEY=VALUE or an option")
+/// A patch, unless it changes nothing.
+fn asked<P: PartialEq + Default>(patch: P) -> Result<P, Failure> {
+    if patch == P::default() {
+        return Err(Failure::usage(
+            "there is nothing to set",
+            "add KEY=VALUE or an option",
+        ));
+    }
+    Ok(patch)
 }
 
 /// `windlass bridge ...`
 pub(crate) fn bridge(session: &mut Session<'_>, verb: BridgeVerb) -> Result<(), Failure> {
     match verb {
         BridgeVerb::Create(args) => {
-            let properties = properties(Scope::Bridge, &args.set)?;
+            let properties = assigned(Scope::Bridge, &args.set, Properties::assign)?;
             let bridge = Bridge {
                 name: args.name,
                 properties,
             };
             objects::create(session, &bridge, &args.how)
         }
-        BridgeVerb::Delete(args) => {
-            objects::delete::<Bridge>(session, &args.name.name, args.if_exists, args.dry_run)
-        }
+        BridgeVerb::Delete(args) => objects::delete::<Bridge>(session, &args),
         BridgeVerb::Show(args) if counts(&args.counted)? => {
             statistics::bridges(session, &args.names.names, &args.counted)
         }
         BridgeVerb::Show(args) => objects::show::<Bridge>(session, &args.names.names, |_| true),
         BridgeVerb::Set(args) => {
-            let properties = patch(Scope::Bridge, &args.settings)?;
+            let properties = assigned(Scope::Bridge, &args.settings, PropertyPatch::assign)?;
             let patch = BridgePatch { properties };
             objects::set::<Bridge>(session, &args.name.name, patch, args.dry_run)
         }
-        BridgeVerb::Get(args) => {
-            property::get::<Bridge>(session, &args.name.name, &args.properties)
-        }
-        BridgeVerb::ShowProps => property::show::<Bridge>(session),
+        BridgeVerb::Properties(verb) => property::run::<Bridge>(session, &verb),
         BridgeVerb::Fdb(verb) => fdb::run(session, verb),
     }
 }
@@ -246,135 +232,138 @@ pub(crate) fn bridge(session: &mut Session<'_>, verb: BridgeVerb) -> Result<(), 
 /// `windlass uplink ...`
 pub(crate) fn uplink(session: &mut Session<'_>, verb: UplinkVerb) -> Result<(), Failure> {
     match verb {
-        UplinkVerb::Create(args) => {
-            let how = &args.how;
-            objects::create(session, &new_uplink(&args)?, how)
-        }
-        UplinkVerb::Delete(args) => {
-            objects::delete::<Uplink>(session, &args.name.name, args.if_exists, args.dry_run)
-        }
+        UplinkVerb::Create(args) => objects::create(session, &new_uplink(&args)?, &args.how),
+        UplinkVerb::Delete(args) => objects::delete::<Uplink>(session, &args),
         UplinkVerb::Show(args) => {
-            let keep = |view: &UplinkView| {
-                args.bridge
-                    .as_ref()
-                    .is_none_or(|bridge| view.config.bridge == *bridge)
-            };
-            if counts(&args.counted)? {
-                statistics::of::<Uplink>(session, &args.names.names, keep, &args.counted)
-            } else {
-                objects::show::<Uplink>(session, &args.names.names, keep)
-            }
+            let names = &args.names.names;
+            members::<Uplink>(session, names, &args.counted, |view| {
+                is_or_any(&args.bridge, &view.config.bridge)
+            })
         }
         UplinkVerb::Set(args) => {
             objects::set::<Uplink>(session, &args.name.name, uplink_patch(&args)?, args.dry_run)
         }
-        UplinkVerb::Get(args) => {
-            property::get::<Uplink>(session, &args.name.name, &args.properties)
-        }
-        UplinkVerb::ShowProps => property::show::<Uplink>(session),
+        UplinkVerb::Properties(verb) => property::run::<Uplink>(session, &verb),
+    }
+}
+
+/// Whether nothing is asked for, or this.
+fn is_or_any<T: PartialEq>(asked: &Option<T>, is: &T) -> bool {
+    asked.as_ref().is_none_or(|asked| asked == is)
+}
+
+/// Shows members of bridges, or their traffic.
+fn members<O: Object>(
+    session: &mut Session<'_>,
+    names: &[Name],
+    counted: &Counted,
+    keep: impl Fn(&O::View) -> bool,
+) -> Result<(), Failure> {
+    if counts(counted)? {
+        statistics::of::<O>(session, names, keep, counted)
+    } else {
+        objects::show::<O>(session, names, keep)
     }
 }
 
 fn new_uplink(args: &UplinkCreate) -> Result<Uplink, Failure> {
+    let settings = args.settings.settings();
     Ok(Uplink {
         name: args.name.clone(),
         device: args.device.clone(),
         bridge: args.bridge.clone(),
         attach: args.attach.clone(),
         share: args.share,
-        properties: properties(Scope::Uplink, &args.settings.settings())?,
+        properties: assigned(Scope::Uplink, &settings, Properties::assign)?,
     })
 }
 
-fn uplink_patch(args: &UplinkSet) -> Result<UplinkPatch, Failure> {
+fn uplink_patch(args: &MemberSet<UplinkName>) -> Result<UplinkPatch, Failure> {
     let mut bridge = args.bridge.clone();
-    let mut settings = Vec::new();
-    for setting in &args.settings {
-        match setting.split_once('=') {
-            Some(("bridge", text)) => bridge = Some(parsed("bridge", text)?),
-            _ => settings.push(setting.clone()),
+    let settings = sift(args, |key, text| {
+        match key {
+            "bridge" => bridge = Some(parsed(key, text)?),
+            _ => return Ok(false),
         }
-    }
-    settings.extend(args.more.settings());
-    let patch = UplinkPatch {
+        Ok(true)
+    })?;
+    asked(UplinkPatch {
         bridge,
-        properties: patch(Scope::Uplink, &settings)?,
-    };
-    if patch == UplinkPatch::default() {
-        Err(nothing())
-    } else {
-        Ok(patch)
-    }
+        properties: assigned(Scope::Uplink, &settings, PropertyPatch::assign)?,
+    })
 }
 
 /// `windlass vnic ...`
 pub(crate) fn vnic(session: &mut Session<'_>, verb: VnicVerb) -> Result<(), Failure> {
     match verb {
-        VnicVerb::Create(args) => {
-            let how = &args.how;
-            objects::create(session, &new_vnic(&args)?, how)
-        }
-        VnicVerb::Delete(args) => {
-            objects::delete::<Vnic>(session, &args.name.name, args.if_exists, args.dry_run)
-        }
+        VnicVerb::Create(args) => objects::create(session, &new_vnic(&args)?, &args.how),
+        VnicVerb::Delete(args) => objects::delete::<Vnic>(session, &args),
         VnicVerb::Show(args) => {
-            let keep = |view: &VnicView| {
-                args.bridge
-                    .as_ref()
-                    .is_none_or(|bridge| view.config.bridge == *bridge)
-                    && args
-                        .zone
-                        .as_ref()
-                        .is_none_or(|zone| view.config.zone == *zone)
-            };
-            if counts(&args.counted)? {
-                statistics::of::<Vnic>(session, &args.names.names, keep, &args.counted)
-            } else {
-                objects::show::<Vnic>(session, &args.names.names, keep)
-            }
+            let (names, counted) = (&args.members.names.names, &args.members.counted);
+            members::<Vnic>(session, names, counted, |view| {
+                is_or_any(&args.members.bridge, &view.config.bridge)
+                    && is_or_any(&args.zone, &view.config.zone)
+            })
         }
         VnicVerb::Set(args) => {
-            objects::set::<Vnic>(session, &args.name.name, vnic_patch(&args)?, args.dry_run)
+            let name = &args.member.name.name;
+            objects::set::<Vnic>(session, name, vnic_patch(&args)?, args.member.dry_run)
         }
-        VnicVerb::Get(args) => property::get::<Vnic>(session, &args.name.name, &args.properties),
-        VnicVerb::ShowProps => property::show::<Vnic>(session),
+        VnicVerb::Properties(verb) => property::run::<Vnic>(session, &verb),
+        VnicVerb::QemuArgs(args) => guest::qemu(session, &args),
+        VnicVerb::LibvirtXml(args) => guest::libvirt(session, &args.name),
     }
 }
 
 fn new_vnic(args: &VnicCreate) -> Result<Vnic, Failure> {
+    let settings = args.settings.settings();
     Ok(Vnic {
         name: args.name.clone(),
         zone: args.zone.clone(),
         bridge: args.bridge.clone(),
         mac: args.mac,
         attach: args.attach.clone(),
-        properties: properties(Scope::Vnic, &args.settings.settings())?,
+        properties: assigned(Scope::Vnic, &settings, Properties::assign)?,
     })
 }
 
 fn vnic_patch(args: &VnicSet) -> Result<VnicPatch, Failure> {
     let mut new = VnicPatch {
-        bridge: args.bridge.clone(),
+        bridge: args.member.bridge.clone(),
         mac: args.mac,
         attach: args.attach.clone(),
         properties: PropertyPatch::default(),
     };
-    let mut settings = Vec::new();
+    let settings = sift(&args.member, |key, text| {
+        match key {
+            "bridge" => new.bridge = Some(parsed(key, text)?),
+            "mac" => new.mac = Some(parsed(key, text)?),
+            "attach" => new.attach = Some(parsed(key, text)?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    new.properties = assigned(Scope::Vnic, &settings, PropertyPatch::assign)?;
+    asked(new)
+}
+
+/// The settings of a member that `take` does not take for a field, those of the options behind the others.
+fn sift<N: clap::Args>(
+    args: &MemberSet<N>,
+    mut take: impl FnMut(&str, &str) -> Result<bool, Failure>,
+) -> Result<Vec<String>, Failure> {
+    let mut rest = Vec::new();
     for setting in &args.settings {
-        match setting.split_once('=') {
-            Some(("bridge", text)) => new.bridge = Some(parsed("bridge", text)?),
-            Some(("mac", text)) => new.mac = Some(parsed("mac", text)?),
-            Some(("attach", text)) => new.attach = Some(parsed("attach", text)?),
-            _ => settings.push(setting.clone()),
+        let taken = match setting.split_once('=') {
+            Some((key, text)) => take(key, text)?,
+            None => false,
+        };
+        if !taken {
+            rest.push(setting.clone());
         }
     }
-    settings.extend(args.more.settings());
-    new.properties = patch(Scope::Vnic, &settings)?;
-    if new == VnicPatch::default() {
-        Err(nothing())
-    } else {
-        Ok(new)
-    }
+    rest.extend(args.more.settings());
+    Ok(rest)
 }
 
 fn parsed<T>(key: &str, text: &str) -> Result<T, Failure>
@@ -398,22 +387,18 @@ fn counts(counted: &Counted) -> Result<bool, Failure> {
     Ok(counts)
 }
 
-fn properties(scope: Scope, settings: &[String]) -> Result<Properties, Failure> {
-    let mut properties = Properties::default();
+/// Properties, or a change of properties, made of `KEY=VALUE`.
+fn assigned<T: Default, E: std::fmt::Display>(
+    scope: Scope,
+    settings: &[String],
+    assign: fn(&mut T, Scope, &str) -> Result<(), E>,
+) -> Result<T, Failure> {
+    let mut all = T::default();
     for setting in settings {
-        let assigned = properties.assign(scope, setting);
-        assigned.map_err(|error| unfit(scope, setting, &error.to_string()))?;
+        assign(&mut all, scope, setting)
+            .map_err(|error| unfit(scope, setting, &error.to_string()))?;
     }
-    Ok(properties)
-}
-
-fn patch(scope: Scope, settings: &[String]) -> Result<PropertyPatch, Failure> {
-    let mut patch = PropertyPatch::default();
-    for setting in settings {
-        let assigned = patch.assign(scope, setting);
-        assigned.map_err(|error| unfit(scope, setting, &error.to_string()))?;
-    }
-    Ok(patch)
+    Ok(all)
 }
 
 fn unfit(scope: Scope, setting: &str, why: &str) -> Failure {

@@ -127,7 +127,7 @@ impl Failure {
         } = told.as_ref();
         let mut line = format!("{what} failed: {}", why.trim_end_matches('.'));
         if let ([detail], false) = (details.as_slice(), json) {
-            line.push_str(&format!(" ({}: {})", detail.path, detail.message));
+            line.push_str(&place(what, why, detail));
         }
         if !todo.is_empty() {
             line.push_str(&format!("; {todo}"));
@@ -143,12 +143,25 @@ impl Failure {
         }
         writeln!(to, "windlass: {}", crate::table::clean(&line))?;
         if details.len() > 1 {
-            for detail in details {
+            for detail in details.iter().filter(|d| !place(what, why, d).is_empty()) {
                 let line = format!("{}: {}", detail.path, detail.message);
                 writeln!(to, "windlass:   {}", crate::table::clean(&line))?;
             }
         }
         Ok(())
+    }
+}
+
+/// What the one place that an error speaks of adds to the line: nothing that stands there already.
+fn place(what: &str, why: &str, detail: &Detail) -> String {
+    let Detail { path, message } = detail;
+    let object = path.rsplit('.').next().unwrap_or(path);
+    let known = why.contains(path.as_str()) || what.split(' ').any(|word| word == object);
+    match (known || path == ".", why.contains(message.as_str())) {
+        (true, true) => String::new(),
+        (true, false) => format!(" ({message})"),
+        (false, true) => format!(" ({path})"),
+        (false, false) => format!(" ({path}: {message})"),
     }
 }
 
@@ -169,8 +182,8 @@ fn advice(code: ErrorCode) -> &'static str {
     }
 }
 
-/// A mistake that the parser of the command line found.
-pub(crate) fn misread(error: &clap::Error) -> Failure {
+/// A mistake that the parser of the command line found in the words of `command`.
+pub(crate) fn misread(error: &clap::Error, command: &str) -> Failure {
     let text = error.render().to_string();
     let mut paragraphs = text.split("\n\n");
     let first = paragraphs.next().unwrap_or_default();
@@ -184,11 +197,23 @@ pub(crate) fn misread(error: &clap::Error) -> Failure {
         .map(str::trim)
         .collect();
     let todo = if tips.is_empty() {
-        "see \"windlass --help\"".into()
+        format!("see \"{command} --help\"")
     } else {
         tips.join(", ")
     };
-    Failure::usage(why.join(" "), todo)
+    Failure::usage(without_secret(&why.join(" ")), todo)
+}
+
+/// The text without what stands behind `secret=`: the parser repeats the value that it refuses.
+fn without_secret(text: &str) -> String {
+    match text.split_once("secret=") {
+        Some((before, after)) => {
+            let end = after.find([',', '\'']).unwrap_or(after.len());
+            let rest = after.get(end..).unwrap_or_default();
+            format!("{before}secret=?{rest}")
+        }
+        None => text.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -229,6 +254,42 @@ mod tests {
              /a or /b; start windlassd, or name its socket with --socket or WINDLASS_SOCKET\n"
         );
         assert_eq!(failure.exit_code(), 3);
+    }
+
+    /// A sentence is said once: a place that the line has already is not said again.
+    #[test]
+    fn nothing_is_said_twice() {
+        let of = |what: &str, message: &str, path: &str, detail: &str| {
+            let body = ErrorBody::plain(ErrorCode::Host, message).at(path, detail);
+            told(&Failure::of(what, Error::Refused(body)), false)
+        };
+        assert_eq!(
+            of(
+                "create uplink up0",
+                "`lo` leads nowhere",
+                "uplinks.up0",
+                "`lo` leads nowhere"
+            ),
+            "windlass: create uplink up0 failed: `lo` leads nowhere\n"
+        );
+        assert_eq!(
+            of(
+                "apply x",
+                "`lo` leads nowhere",
+                "uplinks.up0",
+                "`lo` leads nowhere"
+            ),
+            "windlass: apply x failed: `lo` leads nowhere (uplinks.up0)\n"
+        );
+        assert_eq!(
+            of(
+                "apply x",
+                "vnics.x.bridge: no bridge",
+                "vnics.x.bridge",
+                "no bridge"
+            ),
+            "windlass: apply x failed: vnics.x.bridge: no bridge\n"
+        );
     }
 
     /// One place stands in the line, several on lines of their own.

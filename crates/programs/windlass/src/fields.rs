@@ -48,7 +48,7 @@ pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
 macro_rules! columns {
     ($(#[$doc:meta])* $table:ident: $($name:literal $usual:ident $about:literal $cell:expr;)*) => {
         $(#[$doc])*
-        pub(crate) static $table: &[Column] = &[
+        pub(crate) const $table: &[Column] = &[
             $( Column { name: $name, about: $about, usual: columns!(@ $usual), cell: $cell }, )*
         ];
     };
@@ -87,6 +87,8 @@ columns! {
     "mtu" usual "Largest packet now, in bytes." mtu_now;
     "attach" usual "How frames are taken from it." attachment;
     "rings" more "Rings in use, in each direction." |row| at(row, "/rings_now");
+    "connects" more "Connections that came up since it was made." |row| at(row, "/connects");
+    "details" more "Peer, features, ring sizes and what else the attachment tells." details;
     "share" more "Whether it was taken although it has addresses or a master." share;
     "set" more "Properties that were set." set;
     "reason" usual "Why it is not up." |row| at(row, "/reason");
@@ -103,22 +105,78 @@ columns! {
     "mtu" usual "Largest packet now, in bytes." mtu_now;
     "attach" usual "Who is on the other side." attachment;
     "rings" more "Rings in use, in each direction." |row| at(row, "/rings_now");
+    "connects" more "Connections that came up since it was made." |row| at(row, "/connects");
+    "details" more "Peer, features, ring sizes and what else the attachment tells." details;
     "set" more "Properties that were set." set;
     "reason" usual "Why it is not up." |row| at(row, "/reason");
 }
 
 columns! {
-    /// `vnic show -s`, `uplink show -s`, `stat`. rx is what windlass received from the member.
-    TRAFFIC:
+    /// What begins a row of traffic.
+    MEMBER:
     "name" usual "Name of the uplink or VNIC." |row| at(row, "/name");
     "bridge" usual "Bridge that it is a member of." |row| at(row, "/bridge");
+}
+
+columns! {
+    /// What everybody wants to know of a member's traffic. rx is what windlass received from the member.
+    SUMS:
     "rx-frames" usual "Frames received from it." |row| counted(row, "rx_frames");
     "rx-bytes" usual "Their bytes." |row| counted(row, "rx_bytes");
     "tx-frames" usual "Frames sent to it." |row| counted(row, "tx_frames");
     "tx-bytes" usual "Their bytes." |row| counted(row, "tx_bytes");
     "rx-dropped" usual "Frames from it that were dropped." |row| counted(row, "rx_dropped");
     "tx-dropped" usual "Frames for it that were dropped." |row| counted(row, "tx_dropped");
+}
+
+columns! {
+    /// The other terms of the equations by which frames are conserved, and what lies outside them.
+    TERMS:
+    "rx-unicast" more "Frames from it that went to one member." |row| counted(row, "rx_unicast");
+    "rx-flooded" more "Frames from it that were flooded." |row| counted(row, "rx_flooded");
+    "rx-copies" more "Copies that flooding made of those." |row| counted(row, "rx_copies");
+    "rx-floods-cut" more "Floods that ended before everyone had a copy." |row| counted(row, "rx_floods_cut");
+    "rx-local" more "Frames from it that the bridge consumed itself." |row| counted(row, "rx_local");
+    "tx-offered" more "Frames and copies that were to go to it." |row| counted(row, "tx_offered");
+    "tx-held" more "Of those, waiting in private memory now." |row| at(row, "/tx_held");
+    "tx-span" more "Of those, copies for a span member." |row| counted(row, "tx_span");
+    "tx-spilled" more "Of those, waited in private memory for a while." |row| counted(row, "tx_spilled");
+    "tx-segments" more "Frames that software segmentation wrote." |row| counted(row, "tx_segments");
+    "kicks" more "Notifications sent to the other side." |row| counted(row, "kicks");
     "kernel-drops" more "Frames dropped by the kernel behind it." |row| counted(row, "kernel_drops");
+}
+
+columns! {
+    /// Traffic of all members of a bridge together.
+    TOGETHER:
+    "rx-frames" more "Frames received from its members." |row| counted(row, "rx_frames");
+    "rx-bytes" more "Their bytes." |row| counted(row, "rx_bytes");
+    "tx-frames" more "Frames sent to its members." |row| counted(row, "tx_frames");
+    "tx-bytes" more "Their bytes." |row| counted(row, "tx_bytes");
+    "rx-dropped" more "Frames from its members that were dropped." |row| counted(row, "rx_dropped");
+    "tx-dropped" more "Frames for its members that were dropped." |row| counted(row, "tx_dropped");
+}
+
+/// `vnic show -s`, `uplink show -s`, `stat`.
+pub(crate) static TRAFFIC: &[Column] =
+    &join::<{ MEMBER.len() + SUMS.len() + TERMS.len() }>([MEMBER, SUMS, TERMS]);
+
+/// `bridge show -s`.
+pub(crate) static TABLE: &[Column] =
+    &join::<{ LEARNING.len() + TOGETHER.len() + TERMS.len() }>([LEARNING, TOGETHER, TERMS]);
+
+/// Columns one after the other; `N` is their number.
+const fn join<const N: usize>(parts: [&[Column]; 3]) -> [Column; N] {
+    let mut all = [parts[0][0]; N];
+    let (mut part, mut at, mut i) = (0, 0, 0);
+    while i < N {
+        while at == parts[part].len() {
+            (part, at) = (part + 1, 0);
+        }
+        all[i] = parts[part][at];
+        (at, i) = (at + 1, i + 1);
+    }
+    all
 }
 
 columns! {
@@ -133,8 +191,8 @@ columns! {
 }
 
 columns! {
-    /// `bridge show -s`.
-    TABLE:
+    /// A forwarding table in numbers.
+    LEARNING:
     "name" usual "Name of the bridge." |row| at(row, "/name");
     "addresses" usual "Addresses in its forwarding table now." |row| at(row, "/addresses");
     "learned" usual "Addresses learned." |row| counted(row, "learned");
@@ -237,6 +295,7 @@ facts! {
     "reason" r "Why it is not up." |row| at(row, "/reason");
     "mtu-now" r "Largest packet now, in bytes." mtu_now;
     "rings-now" r "Rings in use, in each direction." |row| at(row, "/rings_now");
+    "details" r "Peer, features, ring sizes and what else the attachment tells." details;
 }
 
 facts! {
@@ -250,6 +309,7 @@ facts! {
     "reason" r "Why it is not up." |row| at(row, "/reason");
     "mtu-now" r "Largest packet now, in bytes." mtu_now;
     "rings-now" r "Rings in use, in each direction." |row| at(row, "/rings_now");
+    "details" r "Peer, features, ring sizes and what else the attachment tells." details;
 }
 
 /// A counter: its rate if the row has one, else its total.
@@ -295,6 +355,18 @@ fn mtu_now(row: &Value) -> Cell {
         Cell::Count(0) => Cell::Unknown,
         cell => cell,
     }
+}
+
+/// What an attachment tells of its connection, as `NAME=VALUE` with blanks between.
+fn details(row: &Value) -> Cell {
+    let Some(details) = row.get("details").and_then(Value::as_object) else {
+        return Cell::Missing;
+    };
+    let words = details.iter().map(|(name, value)| {
+        let value = value.as_str().unwrap_or("?");
+        format!("{name}={value}")
+    });
+    Cell::Text(words.collect::<Vec<_>>().join(" "))
 }
 
 fn share(row: &Value) -> Cell {

@@ -33,6 +33,7 @@ mod document;
 mod failure;
 mod fdb;
 mod fields;
+mod guest;
 mod monitor;
 mod objects;
 mod options;
@@ -108,18 +109,35 @@ fn misread(error: &clap::Error, args: &[OsString], out: &mut dyn Write) -> Resul
             write!(out, "{}", error.render())?;
             Ok(())
         }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+        // The second kind comes where an environment variable counts as an argument.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            let mut meant = meant(args);
             if !wants_json(args) {
-                let told = writeln!(io::stderr().lock(), "{}", error.render());
+                let told = writeln!(io::stderr().lock(), "{}", meant.render_help());
                 told.map_err(Failure::from)?;
             }
             Err(Failure::usage(
                 "a word is missing",
-                "see the words above, or \"windlass --help\"",
+                "the commands above are those that there are",
             ))
         }
-        _ => Err(failure::misread(error)),
+        _ => {
+            let meant = meant(args);
+            let name = meant.get_bin_name().unwrap_or("windlass");
+            Err(failure::misread(error, name))
+        }
     }
+}
+
+/// The innermost command that the arguments name.
+fn meant(args: &[OsString]) -> clap::Command {
+    let mut root = command();
+    root.build();
+    let mut meant = &root;
+    for arg in args.iter().skip(1) {
+        meant = meant.find_subcommand(arg).unwrap_or(meant);
+    }
+    meant.clone()
 }
 
 fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(), Failure> {

@@ -8,9 +8,9 @@ use windlass_api::{Document, ErrorCode, Name, Properties, Scope};
 use windlass_client::{Client, Error, Resource};
 
 use crate::failure::Failure;
-use crate::options::{CreateHow, Global};
+use crate::options::{CreateHow, DeleteArgs, Global, NamesOne};
 use crate::suggest::nearest;
-use crate::table::Column;
+use crate::table::{self, Column, Form, Titles};
 use crate::{Session, connect};
 
 /// A kind of object, as far as its verbs need to know it.
@@ -117,12 +117,11 @@ fn exists<O: Object>(name: &Name) -> Failure {
 /// Removes an object.
 pub(crate) fn delete<O: Object>(
     session: &mut Session<'_>,
-    name: &Name,
-    if_exists: bool,
-    dry: bool,
+    args: &DeleteArgs<impl NamesOne>,
 ) -> Result<(), Failure> {
+    let name = args.name.name();
     let what = format!("delete {} {name}", O::KIND);
-    let result = if dry {
+    let result = if args.dry_run {
         dry_run(session, &what, |document| {
             let list = O::list(document);
             let before = list.len();
@@ -141,7 +140,7 @@ pub(crate) fn delete<O: Object>(
     };
     match result {
         Err(failure) if failure.code() == Some(ErrorCode::NotFound) => {
-            if if_exists {
+            if args.if_exists {
                 Ok(())
             } else {
                 Err(suggest::<O>(session, name, failure))
@@ -187,7 +186,37 @@ pub(crate) fn show<O: Object>(
     };
     let mut views = views::<O>(session, names)?;
     views.retain(keep);
-    session.rows(&views, &chosen)
+    session.rows(&views, &chosen)?;
+    let shows_details = matches!(
+        session.form,
+        Form::Table {
+            titles: Titles::Shown,
+            ..
+        }
+    );
+    if shows_details && !names.is_empty() && session.options.fields.is_none() {
+        details(&table::rows(&views)?, session.out)?;
+    }
+    Ok(())
+}
+
+/// What the attachments of objects that were asked for by name tell of themselves.
+fn details(rows: &[Value], out: &mut dyn Write) -> Result<(), Failure> {
+    for row in rows {
+        let details = row.get("details").and_then(Value::as_object);
+        let Some(details) = details.filter(|details| !details.is_empty()) else {
+            continue;
+        };
+        let name = row.get("name").and_then(Value::as_str).unwrap_or_default();
+        writeln!(out, "\n{}", table::clean(name))?;
+        let width = details.keys().map(|key| key.chars().count()).max();
+        for (key, value) in details {
+            let value = table::clean(value.as_str().unwrap_or("?"));
+            let key = table::clean(key);
+            writeln!(out, "  {key:0$}  {value}", width.unwrap_or(0))?;
+        }
+    }
+    Ok(())
 }
 
 /// The views of these objects, else of all.

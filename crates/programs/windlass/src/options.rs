@@ -152,6 +152,12 @@ pub(crate) struct DeleteArgs<N: clap::Args> {
     pub(crate) dry_run: bool,
 }
 
+/// Arguments that name one object.
+pub(crate) trait NamesOne: clap::Args {
+    /// The name.
+    fn name(&self) -> &Name;
+}
+
 macro_rules! names {
     ($($one:ident $many:ident $kind:literal $title:literal;)*) => { $(
         #[doc = concat!("The name of one ", $kind, ".")]
@@ -160,6 +166,11 @@ macro_rules! names {
             #[doc = concat!("Name of the ", $kind, ".")]
             #[arg(value_name = $title, id = $kind, help = concat!("Name of the ", $kind))]
             pub(crate) name: Name,
+        }
+        impl NamesOne for $one {
+            fn name(&self) -> &Name {
+                &self.name
+            }
         }
         #[doc = concat!("Names of any ", $kind, ".")]
         #[derive(Debug, Args)]
@@ -205,6 +216,15 @@ pub(crate) struct Repeat {
     pub(crate) count: Option<u64>,
 }
 
+/// What may be asked about what can be set on an object.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PropertyVerb<N: clap::Args> {
+    /// Show what it is and what can be set on it.
+    Get(GetArgs<N>),
+    /// List what can be set.
+    ShowProps,
+}
+
 /// Arguments of `get`.
 #[derive(Debug, Args)]
 pub(crate) struct GetArgs<N: clap::Args> {
@@ -226,10 +246,8 @@ pub(crate) enum ZoneVerb {
     Show(ZoneNames),
     /// Change a zone.
     Set(ZoneSet),
-    /// Show what was set on a zone.
-    Get(GetArgs<ZoneName>),
-    /// List what can be set on a zone.
-    ShowProps,
+    #[command(flatten)]
+    Properties(PropertyVerb<ZoneName>),
 }
 
 /// Arguments of `zone create`.
@@ -241,17 +259,24 @@ pub(crate) struct ZoneCreate {
     /// User who acts in it: a name or a number.
     #[arg(long, value_name = "USER", value_hint = ValueHint::Username)]
     pub(crate) owner: String,
-    /// Group whose members see it: a name or a number [default: the user's].
+    #[command(flatten)]
+    pub(crate) fields: ZoneFields,
+    #[command(flatten)]
+    pub(crate) how: CreateHow,
+}
+
+/// What a zone has besides its owner.
+#[derive(Debug, Args)]
+pub(crate) struct ZoneFields {
+    /// Group whose members see it: a name or a number [default of a new zone: the user's].
     #[arg(long, value_name = "GROUP", value_hint = ValueHint::Other)]
     pub(crate) group: Option<String>,
     /// Network namespace in which its TAPs may lie.
     #[arg(long, value_hint = ValueHint::Other)]
     pub(crate) netns: Option<Netns>,
-    /// Bridge on which its owner may make VNICs; may be repeated.
+    /// Bridge on which its owner may make VNICs; may be repeated. A set replaces the whole list.
     #[arg(long = "bridge", value_name = "BRIDGE")]
     pub(crate) bridges: Vec<Name>,
-    #[command(flatten)]
-    pub(crate) how: CreateHow,
 }
 
 /// How something is made.
@@ -274,15 +299,8 @@ pub(crate) struct ZoneSet {
     /// User who acts in it: a name or a number.
     #[arg(long, value_name = "USER", value_hint = ValueHint::Username)]
     pub(crate) owner: Option<String>,
-    /// Group whose members see it: a name or a number.
-    #[arg(long, value_name = "GROUP", value_hint = ValueHint::Other)]
-    pub(crate) group: Option<String>,
-    /// Network namespace in which its TAPs may lie.
-    #[arg(long, value_hint = ValueHint::Other)]
-    pub(crate) netns: Option<Netns>,
-    /// Bridge on which its owner may make VNICs; may be repeated, and replaces the list.
-    #[arg(long = "bridge", value_name = "BRIDGE")]
-    pub(crate) bridges: Vec<Name>,
+    #[command(flatten)]
+    pub(crate) fields: ZoneFields,
     /// Change nothing, and write what would be.
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -299,10 +317,8 @@ pub(crate) enum BridgeVerb {
     Show(BridgeShow),
     /// Set properties of a bridge.
     Set(BridgeSet),
-    /// Show properties of a bridge.
-    Get(GetArgs<BridgeName>),
-    /// List what can be set on a bridge.
-    ShowProps,
+    #[command(flatten)]
+    Properties(PropertyVerb<BridgeName>),
     /// Its forwarding table.
     #[command(
         subcommand,
@@ -379,6 +395,36 @@ impl MemberSettings {
     }
 }
 
+/// Which members of bridges are shown, and what of them.
+#[derive(Debug, Args)]
+pub(crate) struct MemberShow<N: clap::Args> {
+    #[command(flatten)]
+    pub(crate) names: N,
+    /// Only those of this bridge.
+    #[arg(long, value_name = "BRIDGE", id = "of_bridge")]
+    pub(crate) bridge: Option<Name>,
+    #[command(flatten)]
+    pub(crate) counted: Counted,
+}
+
+/// How a member of a bridge is changed.
+#[derive(Debug, Args)]
+pub(crate) struct MemberSet<N: clap::Args> {
+    #[command(flatten)]
+    pub(crate) name: N,
+    /// Properties to set; KEY=auto forgets what was set.
+    #[arg(value_name = "KEY=VALUE", value_hint = ValueHint::Other)]
+    pub(crate) settings: Vec<String>,
+    /// Move it to this bridge.
+    #[arg(long, value_name = "BRIDGE", id = "to_bridge")]
+    pub(crate) bridge: Option<Name>,
+    #[command(flatten)]
+    pub(crate) more: MemberSettings,
+    /// Change nothing, and write what would be.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
 /// What may be done with an uplink.
 #[derive(Debug, Subcommand)]
 pub(crate) enum UplinkVerb {
@@ -387,13 +433,11 @@ pub(crate) enum UplinkVerb {
     /// Give an interface back to the host.
     Delete(DeleteArgs<UplinkName>),
     /// List uplinks, or their statistics.
-    Show(UplinkShow),
+    Show(MemberShow<UplinkNames>),
     /// Change an uplink.
-    Set(UplinkSet),
-    /// Show properties of an uplink.
-    Get(GetArgs<UplinkName>),
-    /// List what can be set on an uplink.
-    ShowProps,
+    Set(MemberSet<UplinkName>),
+    #[command(flatten)]
+    Properties(PropertyVerb<UplinkName>),
 }
 
 /// Arguments of `uplink create`.
@@ -421,36 +465,6 @@ pub(crate) struct UplinkCreate {
     pub(crate) how: CreateHow,
 }
 
-/// Arguments of `uplink show`.
-#[derive(Debug, Args)]
-pub(crate) struct UplinkShow {
-    #[command(flatten)]
-    pub(crate) names: UplinkNames,
-    /// Only those of this bridge.
-    #[arg(long, value_name = "BRIDGE", id = "of_bridge")]
-    pub(crate) bridge: Option<Name>,
-    #[command(flatten)]
-    pub(crate) counted: Counted,
-}
-
-/// Arguments of `uplink set`.
-#[derive(Debug, Args)]
-pub(crate) struct UplinkSet {
-    #[command(flatten)]
-    pub(crate) name: UplinkName,
-    /// Properties to set; KEY=auto forgets what was set.
-    #[arg(value_name = "KEY=VALUE", value_hint = ValueHint::Other)]
-    pub(crate) settings: Vec<String>,
-    /// Move it to this bridge.
-    #[arg(long, value_name = "BRIDGE", id = "to_bridge")]
-    pub(crate) bridge: Option<Name>,
-    #[command(flatten)]
-    pub(crate) more: MemberSettings,
-    /// Change nothing, and write what would be.
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-}
-
 /// What may be done with a VNIC.
 #[derive(Debug, Subcommand)]
 pub(crate) enum VnicVerb {
@@ -462,10 +476,22 @@ pub(crate) enum VnicVerb {
     Show(VnicShow),
     /// Change a VNIC.
     Set(VnicSet),
-    /// Show properties of a VNIC.
-    Get(GetArgs<VnicName>),
-    /// List what can be set on a VNIC.
-    ShowProps,
+    #[command(flatten)]
+    Properties(PropertyVerb<VnicName>),
+    /// Write the QEMU arguments that attach a machine to a VNIC.
+    QemuArgs(QemuArgs),
+    /// Write the libvirt elements that attach a machine to a VNIC.
+    LibvirtXml(VnicName),
+}
+
+/// Arguments of `vnic qemu-args`.
+#[derive(Debug, Args)]
+pub(crate) struct QemuArgs {
+    #[command(flatten)]
+    pub(crate) name: VnicName,
+    /// Memory of the machine.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_hint = ValueHint::Other)]
+    pub(crate) memory: String,
 }
 
 /// Arguments of `vnic create`.
@@ -497,39 +523,23 @@ pub(crate) struct VnicCreate {
 #[derive(Debug, Args)]
 pub(crate) struct VnicShow {
     #[command(flatten)]
-    pub(crate) names: VnicNames,
-    /// Only those of this bridge.
-    #[arg(long, value_name = "BRIDGE", id = "of_bridge")]
-    pub(crate) bridge: Option<Name>,
+    pub(crate) members: MemberShow<VnicNames>,
     /// Only those of this zone.
     #[arg(long, value_name = "ZONE", id = "of_zone")]
     pub(crate) zone: Option<ZoneRef>,
-    #[command(flatten)]
-    pub(crate) counted: Counted,
 }
 
 /// Arguments of `vnic set`.
 #[derive(Debug, Args)]
 pub(crate) struct VnicSet {
     #[command(flatten)]
-    pub(crate) name: VnicName,
-    /// Properties to set; KEY=auto forgets what was set.
-    #[arg(value_name = "KEY=VALUE", value_hint = ValueHint::Other)]
-    pub(crate) settings: Vec<String>,
-    /// Move it to this bridge.
-    #[arg(long, value_name = "BRIDGE", id = "to_bridge")]
-    pub(crate) bridge: Option<Name>,
+    pub(crate) member: MemberSet<VnicName>,
     /// Attach it to someone else.
     #[arg(long, value_name = "KIND,KEY=VALUE,...", value_hint = ValueHint::Other)]
     pub(crate) attach: Option<Attachment>,
     /// Give it this address.
     #[arg(long, value_hint = ValueHint::Other)]
     pub(crate) mac: Option<MacAddr>,
-    #[command(flatten)]
-    pub(crate) more: MemberSettings,
-    /// Change nothing, and write what would be.
-    #[arg(long)]
-    pub(crate) dry_run: bool,
 }
 
 /// What may be done with a forwarding table.

@@ -8,6 +8,7 @@ use crate::Session;
 use crate::failure::Failure;
 use crate::fields;
 use crate::objects::{self, Fact, Object};
+use crate::options::{NamesOne, PropertyVerb};
 use crate::suggest::nearest;
 use crate::table::{self, Cell};
 
@@ -31,8 +32,19 @@ struct Row {
     set: Option<bool>,
 }
 
+/// `windlass OBJECT get ...` and `windlass OBJECT show-props`
+pub(crate) fn run<O: Object>(
+    session: &mut Session<'_>,
+    verb: &PropertyVerb<impl NamesOne>,
+) -> Result<(), Failure> {
+    match verb {
+        PropertyVerb::Get(args) => get::<O>(session, args.name.name(), &args.properties),
+        PropertyVerb::ShowProps => show::<O>(session),
+    }
+}
+
 /// `windlass OBJECT get NAME [PROPERTY...]`
-pub(crate) fn get<O: Object>(
+fn get<O: Object>(
     session: &mut Session<'_>,
     name: &Name,
     wanted: &[String],
@@ -62,7 +74,7 @@ pub(crate) fn get<O: Object>(
 }
 
 /// `windlass OBJECT show-props`
-pub(crate) fn show<O: Object>(session: &mut Session<'_>) -> Result<(), Failure> {
+fn show<O: Object>(session: &mut Session<'_>) -> Result<(), Failure> {
     let Some(chosen) = session.choose(fields::PROPERTIES)? else {
         return Ok(());
     };

@@ -35,47 +35,62 @@ struct Sample {
 #[derive(Debug, Clone, Copy)]
 struct Keys {
     name: &'static [&'static str],
-    counters: &'static [&'static str],
+    counters: &'static [&'static [&'static str]],
 }
 
+/// The counters of [`windlass_api::Counters`]; `tx_held` is a level and has no rate.
+const FRAMES: &[&str] = &[
+    "rx_frames",
+    "rx_bytes",
+    "rx_unicast",
+    "rx_flooded",
+    "rx_copies",
+    "rx_floods_cut",
+    "rx_local",
+    "rx_dropped",
+    "tx_offered",
+    "tx_frames",
+    "tx_bytes",
+    "tx_dropped",
+    "tx_span",
+    "tx_spilled",
+    "tx_segments",
+    "kicks",
+    "kernel_drops",
+];
 const TRAFFIC: Keys = Keys {
     name: &["name"],
-    counters: &[
-        "rx_frames",
-        "rx_bytes",
-        "tx_frames",
-        "tx_bytes",
-        "rx_dropped",
-        "tx_dropped",
-        "kernel_drops",
-    ],
+    counters: &[FRAMES],
 };
 const DROPS: Keys = Keys {
     name: &["name", "reason"],
-    counters: &["frames"],
+    counters: &[&["frames"]],
 };
 const TABLE: Keys = Keys {
     name: &["name"],
     counters: &[
-        "learned",
-        "moved",
-        "moves_refused",
-        "expired",
-        "evicted",
-        "refused",
-        "sightings_lost",
+        &[
+            "learned",
+            "moved",
+            "moves_refused",
+            "expired",
+            "evicted",
+            "refused",
+            "sightings_lost",
+        ],
+        FRAMES,
     ],
 };
 const WORKER: Keys = Keys {
     name: &["worker"],
-    counters: &[
+    counters: &[&[
         "frames",
         "visits",
         "visits_empty",
         "sleeps",
         "cycles_busy",
         "cycles_polling",
-    ],
+    ]],
 };
 
 /// `windlass vnic show -s` and `windlass uplink show -s`.
@@ -311,7 +326,7 @@ fn rates(last: &Sample, now: &Sample, keys: Keys) -> Vec<Value> {
     let elapsed_s = now.time_ns.saturating_sub(last.time_ns) as f64 / 1e9;
     let with_rates = now.rows.iter().map(|row| {
         let old = before.get(&name(row));
-        let rates = keys.counters.iter().map(|key| {
+        let rates = keys.counters.iter().copied().flatten().map(|key| {
             let count = row[*key].as_u64().unwrap_or(0);
             let count_old = old.and_then(|old| old[*key].as_u64()).unwrap_or(0);
             let gained = count.checked_sub(count_old).unwrap_or(count);

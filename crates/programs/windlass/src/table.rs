@@ -79,7 +79,7 @@ pub(crate) fn clean(text: &str) -> String {
 }
 
 /// One column of a table.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Column {
     /// Its name after `-o`, and in capitals its title.
     pub(crate) name: &'static str,
@@ -121,12 +121,7 @@ pub(crate) fn attachment(row: &Value) -> Cell {
     {
         None => Cell::Missing,
         Some(Err(_)) => Cell::Unknown,
-        Some(Ok(mut attachment)) => {
-            if let Attachment::Memif(memif) = &mut attachment {
-                memif.secret = memif.secret.take().map(|_| "?".into());
-            }
-            Cell::Text(attachment.to_string())
-        }
+        Some(Ok(attachment)) => Cell::Text(attachment.without_secret().to_string()),
     }
 }
 

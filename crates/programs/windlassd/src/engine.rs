@@ -123,6 +123,11 @@ impl Engine {
         let mut store = Store::open(&options.state_dir)?;
         let loaded = store.load()?;
         paths::make_runtime_dir(&options.runtime_dir)?;
+        // Sockets of zones are reached without following links; those above the directory are the operator's.
+        let runtime_dir = options
+            .runtime_dir
+            .canonicalize()
+            .with_context(|| options.runtime_dir.display().to_string())?;
         let (sink, woken) = StateSink::pair();
         let backend = build(sink.clone())?;
         let (events, _) = broadcast::channel(options.monitor_events_max);
@@ -135,7 +140,7 @@ impl Engine {
             failed: BTreeMap::new(),
             states: BTreeMap::new(),
             events: events.clone(),
-            runtime_dir: options.runtime_dir.clone(),
+            runtime_dir,
             started: Instant::now(),
         };
         engine

@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -34,11 +35,12 @@ use hyper_util::service::TowerToHyperService;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
 use windlass_api::{ErrorBody, ErrorCode};
 
 use crate::authority::Peer;
 use crate::engine::EngineHandle;
-use crate::options::Options;
+use crate::options::Limits;
 
 /// Largest head of a request, in bytes.
 pub const HEAD_BYTES_MAX: usize = 16 * 1024;
@@ -50,10 +52,8 @@ pub const OPERATOR_RESERVE: usize = 8;
 pub struct App {
     /// The owner of the document.
     pub engine: EngineHandle,
-    /// Largest body, in bytes.
-    pub body_bytes_max: usize,
-    /// Time for a body to arrive.
-    pub read_timeout: Duration,
+    /// What is allowed at the moment.
+    pub limits: watch::Receiver<Limits>,
 }
 
 /// An error on its way to the peer.
@@ -90,16 +90,17 @@ pub fn answer<T: Serialize>(result: Result<T, ErrorBody>) -> Answer<T> {
 pub struct Json<T>(pub T);
 
 async fn read_body(request: Request, app: &App) -> Result<Bytes, ErrorBody> {
+    let limits = *app.limits.borrow();
     let too_large = || {
-        let message = format!("the body is larger than {} bytes", app.body_bytes_max);
+        let message = format!("the body is larger than {} bytes", limits.body_bytes_max);
         ErrorBody::plain(ErrorCode::TooLarge, message)
     };
     let body = request.into_body();
-    if body.size_hint().lower() > app.body_bytes_max as u64 {
+    if body.size_hint().lower() > limits.body_bytes_max as u64 {
         return Err(too_large());
     }
-    let read = Limited::new(body, app.body_bytes_max).collect();
-    match tokio::time::timeout(app.read_timeout, read).await {
+    let read = Limited::new(body, limits.body_bytes_max).collect();
+    match tokio::time::timeout(limits.read_timeout, read).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(error)) => Err(ErrorBody::plain(
@@ -107,7 +108,7 @@ async fn read_body(request: Request, app: &App) -> Result<Bytes, ErrorBody> {
             format!("cannot read the body: {error}"),
         )),
         Err(_) => {
-            let message = format!("the body did not arrive in {:?}", app.read_timeout);
+            let message = format!("the body did not arrive in {:?}", limits.read_timeout);
             Err(ErrorBody::plain(ErrorCode::Timeout, message))
         }
     }
@@ -186,6 +187,8 @@ impl FromRequestParts<App> for Named {
 #[derive(Debug)]
 pub struct SocketLock {
     path: PathBuf,
+    /// The socket, if the service manager made it; then its path is the manager's, too.
+    given: Option<net::UnixListener>,
     _lock: File,
 }
 
@@ -206,10 +209,14 @@ impl SocketLock {
             .mode(0o600)
             .custom_flags(flags)
             .open(&lock_path)
-            .with_context(|| format!("cannot open {}", lock_path.display()))?;
+            .with_context(|| {
+                let lock = lock_path.display();
+                format!("cannot make {lock}, which locks the control socket: see that its directory is there and yours")
+            })?;
         match lock.try_lock() {
             Ok(()) => Ok(Self {
                 path: path.into(),
+                given: activated(path)?,
                 _lock: lock,
             }),
             Err(TryLockError::WouldBlock) => {
@@ -224,13 +231,16 @@ impl SocketLock {
         }
     }
 
-    /// Listens on the socket; one that a dead daemon left is replaced. Root's can be connected to by
+    /// Listens on the socket, that of the service manager if it gave one; one that a dead daemon left is replaced. Root's can be connected to by
     /// anyone, another user's only by himself and root.
     ///
     /// # Errors
     /// If something that is no socket lies there, or the system refuses.
     pub fn listen(&self) -> Result<UnixListener> {
         let path = &self.path;
+        if let Some(given) = &self.given {
+            return Ok(UnixListener::from_std(given.try_clone()?)?);
+        }
         match fs::symlink_metadata(path) {
             Ok(meta) if meta.file_type().is_socket() => fs::remove_file(path)?,
             Ok(_) => bail!("{} is there and is not a socket", path.display()),
@@ -249,8 +259,35 @@ impl SocketLock {
     }
 }
 
+/// The listening socket that the service manager handed over (`LISTEN_FDS`, sd_listen_fds(3)), if it did.
+fn activated(path: &Path) -> Result<Option<net::UnixListener>> {
+    let mut fds = sd_notify::listen_fds().context("LISTEN_FDS")?;
+    let Some(fd) = fds.next() else {
+        return Ok(None);
+    };
+    if fds.len() > 0 {
+        bail!("the service manager gave several sockets: windlassd takes one");
+    }
+    let socket = windlass_sys::unix::inherited(fd).context("the socket of the service manager")?;
+    let listener = net::UnixListener::from(socket);
+    let address = listener
+        .local_addr()
+        .context("the socket of the service manager")?;
+    if address.as_pathname() != Some(path) {
+        bail!(
+            "the service manager listens on {address:?}, not on {}: let --socket name the same",
+            path.display()
+        );
+    }
+    listener.set_nonblocking(true)?;
+    Ok(Some(listener))
+}
+
 impl Drop for SocketLock {
     fn drop(&mut self) {
+        if self.given.is_some() {
+            return;
+        }
         let is_socket =
             fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.file_type().is_socket());
         if is_socket && let Err(error) = fs::remove_file(&self.path) {
@@ -273,12 +310,12 @@ struct Admission {
 }
 
 impl Admission {
-    fn of(counts: &Arc<Mutex<Counts>>, peer: &Peer, options: &Options) -> Option<Self> {
+    fn of(counts: &Arc<Mutex<Counts>>, peer: &Peer, limits: &Limits) -> Option<Self> {
         let mut now = counts.lock().unwrap_or_else(PoisonError::into_inner);
         let reserve = if peer.operator { 0 } else { OPERATOR_RESERVE };
-        let all_max = options.connections_max.saturating_sub(reserve).max(1);
+        let all_max = limits.connections_max.saturating_sub(reserve).max(1);
         let own = now.by_uid.get(&peer.uid).copied().unwrap_or(0);
-        if now.all >= all_max || own >= options.connections_per_uid_max {
+        if now.all >= all_max || own >= limits.connections_per_uid_max {
             return None;
         }
         now.all += 1;
@@ -303,8 +340,8 @@ impl Drop for Admission {
     }
 }
 
-/// Accepts connections for ever. To be ended by dropping the future.
-pub async fn serve(listener: UnixListener, router: Router, options: Options) {
+/// Accepts connections for ever, as many as `limits` says at the moment. To be ended by dropping the future.
+pub async fn serve(listener: UnixListener, router: Router, limits: watch::Receiver<Limits>) {
     let counts = Arc::new(Mutex::new(Counts::default()));
     loop {
         let stream = match listener.accept().await {
@@ -320,10 +357,11 @@ pub async fn serve(listener: UnixListener, router: Router, options: Options) {
             continue;
         };
         let peer = Peer::of(credentials.uid(), credentials.gid(), credentials.pid());
-        match Admission::of(&counts, &peer, &options) {
+        let limits = *limits.borrow();
+        match Admission::of(&counts, &peer, &limits) {
             Some(admission) => {
                 let service = router.clone().layer(Extension(peer));
-                let read_timeout = options.read_timeout;
+                let read_timeout = limits.read_timeout;
                 tokio::spawn(async move {
                     connection(stream, service, read_timeout).await;
                     drop(admission);

@@ -7,9 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use windlassd::engine::{Engine, EngineHandle};
 use windlassd::http::{self, App, SocketLock};
-use windlassd::options::{Args, Options};
+use windlassd::options::{Args, Limits, Options};
 use windlassd::{log, notify, paths, plane, routes, store};
 
 /// Time that requests in hand have to end when the daemon does.
@@ -56,6 +57,7 @@ fn run(args: &Args) -> Result<()> {
 }
 
 fn check(options: &Options) -> Result<()> {
+    plane::check_cores(&options.workers)?;
     match store::check(&options.state_dir)? {
         Some(document) => println!(
             "good: {} zones, {} bridges, {} uplinks, {} VNICs in {}",
@@ -76,16 +78,17 @@ async fn serve(
     lock: &SocketLock,
     engine: &EngineHandle,
 ) -> Result<()> {
-    let listener = lock.listen()?;
-    let app = App {
-        engine: engine.clone(),
-        body_bytes_max: options.body_bytes_max,
-        read_timeout: options.read_timeout,
-    };
+    // Before anybody can know that this process serves, and signal it.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    let server = tokio::spawn(http::serve(listener, routes::router(app), options.clone()));
+    let listener = lock.listen()?;
+    let (limits, allowed) = watch::channel(options.limits);
+    let app = App {
+        engine: engine.clone(),
+        limits: allowed.clone(),
+    };
+    let server = tokio::spawn(http::serve(listener, routes::router(app), allowed));
     let status = format!("serving {}", options.socket.display());
     notify::ready(&status);
     tracing::info!("windlassd {} {status}", env!("CARGO_PKG_VERSION"));
@@ -97,7 +100,7 @@ async fn serve(
             _ = interrupt.recv() => break,
             _ = hangup.recv() => {
                 notify::reloading();
-                reload(args, engine).await;
+                reload(args, options, &limits, engine).await;
                 notify::ready(&status);
             }
             _ = look.tick() => {
@@ -120,11 +123,24 @@ async fn serve(
     Ok(())
 }
 
-/// Reads the options again, of which the log level can change, and tries to make what failed before.
-async fn reload(args: &Args, engine: &EngineHandle) {
+/// Reads the options again, takes over what can change while the daemon runs, and tries to make what failed before.
+async fn reload(
+    args: &Args,
+    started_with: &Options,
+    limits: &watch::Sender<Limits>,
+    engine: &EngineHandle,
+) {
     match Options::load(args) {
-        Ok(options) => log::set_level(options.log_level),
-        Err(error) => tracing::error!("the old options hold: {error:#}"),
+        Ok(new) => {
+            log::set_level(new.log_level);
+            limits.send_replace(new.limits);
+            for (name, why) in started_with.fixed(&new) {
+                tracing::warn!("reload: {name} has changed and needs a restart: {why}");
+            }
+            tracing::info!("reload: the options were read again");
+            tracing::debug!("reload: {new:?}");
+        }
+        Err(error) => tracing::error!("reload: the old options hold: {error:#}"),
     }
     let retried = engine.call(|engine| {
         engine.retry();

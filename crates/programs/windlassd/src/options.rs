@@ -23,7 +23,7 @@ pub const WORKERS_MAX: usize = 64;
 
 /// The user-space network of a Linux host: the daemon.
 #[derive(Debug, Clone, Default, Parser)]
-#[command(name = "windlassd", version, about, long_about = None)]
+#[command(name = "windlassd", version)]
 pub struct Args {
     /// TOML file with the daemon's options [default: /etc/windlass/windlass.toml]
     #[arg(long, value_name = "FILE")]
@@ -51,6 +51,20 @@ pub struct Args {
     pub print_default_config: bool,
 }
 
+/// What the control socket allows at most. A reload can change it while connections last: they keep the time that
+/// they were accepted with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at once.
+    pub connections_max: usize,
+    /// Connections at once from one user.
+    pub connections_per_uid_max: usize,
+    /// Largest body, in bytes.
+    pub body_bytes_max: usize,
+    /// Time for the next request to arrive with its head, and then for its body.
+    pub read_timeout: Duration,
+}
+
 /// Every option of the daemon, with the value that holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -62,14 +76,8 @@ pub struct Options {
     pub runtime_dir: PathBuf,
     /// Cores of the workers, in order; empty: one worker that is not pinned.
     pub workers: Vec<u32>,
-    /// Connections at once.
-    pub connections_max: usize,
-    /// Connections at once from one user.
-    pub connections_per_uid_max: usize,
-    /// Largest body, in bytes.
-    pub body_bytes_max: usize,
-    /// Time for the next request to arrive with its head, and then for its body.
-    pub read_timeout: Duration,
+    /// What the control socket allows.
+    pub limits: Limits,
     /// Events that a monitor may lag behind.
     pub monitor_events_max: usize,
     /// What is logged.
@@ -156,6 +164,38 @@ impl Options {
         Self::of(&given)
     }
 
+    /// The options that only a restart changes and that are otherwise in `new`, and why it takes a restart.
+    pub fn fixed(&self, new: &Options) -> Vec<(&'static str, &'static str)> {
+        let listening = "the daemon listens there, and has locked it";
+        let rows = [
+            ("socket", self.socket != new.socket, listening),
+            (
+                "state-dir",
+                self.state_dir != new.state_dir,
+                "the stored configuration lies there, and what was made on the host bears its mark",
+            ),
+            (
+                "runtime-dir",
+                self.runtime_dir != new.runtime_dir,
+                "the sockets of running guests lie there",
+            ),
+            (
+                "workers",
+                self.workers != new.workers,
+                "rings belong to the workers that were started",
+            ),
+            (
+                "monitor-events-max",
+                self.monitor_events_max != new.monitor_events_max,
+                "the queue of events was made with it",
+            ),
+        ];
+        rows.into_iter()
+            .filter(|(_, differs, _)| *differs)
+            .map(|(name, _, why)| (name, why))
+            .collect()
+    }
+
     fn of(given: &Given) -> Result<Self> {
         let runtime_dir = match given.text("runtime-dir") {
             Some(path) => path.into(),
@@ -180,10 +220,12 @@ impl Options {
                 .map(parse_cores)
                 .transpose()?
                 .unwrap_or_default(),
-            connections_max: count("connections-max"),
-            connections_per_uid_max: count("connections-per-uid-max"),
-            body_bytes_max: count("body-bytes-max"),
-            read_timeout: Duration::from_millis(given.number("read-timeout-ms")),
+            limits: Limits {
+                connections_max: count("connections-max"),
+                connections_per_uid_max: count("connections-per-uid-max"),
+                body_bytes_max: count("body-bytes-max"),
+                read_timeout: Duration::from_millis(given.number("read-timeout-ms")),
+            },
             monitor_events_max: count("monitor-events-max"),
             log_level: level.parse().with_context(|| {
                 format!("log-level is error, warn, info, debug or trace, not \"{level}\"")
@@ -267,7 +309,27 @@ mod tests {
             options,
             Options::of(&read_toml("").expect("empty")).expect("defaults")
         );
-        assert_eq!(options.connections_max, 256);
+        assert_eq!(options.limits.connections_max, 256);
+    }
+
+    /// What a reload does not change is what the table says: where everything differs, these are named and no others.
+    #[test]
+    fn the_table_tells_what_needs_a_restart() {
+        let of = |text: &str| Options::of(&read_toml(text).expect("own text")).expect("options");
+        let old = of("");
+        let new = of(
+            "socket = \"/x/s\"\nstate-dir = \"/x/d\"\nruntime-dir = \"/x/r\"\n\
+             workers = \"7\"\nconnections-max = 7\nconnections-per-uid-max = 7\nbody-bytes-max = 7000\n\
+             read-timeout-ms = 77\nmonitor-events-max = 77\nlog-level = \"warn\"",
+        );
+        let fixed: Vec<_> = old.fixed(&new).into_iter().map(|(name, _)| name).collect();
+        let told: Vec<_> = DAEMON_OPTIONS
+            .iter()
+            .filter(|spec| spec.sentence.ends_with("Needs a restart."))
+            .map(|spec| spec.name)
+            .collect();
+        assert_eq!(fixed, told);
+        assert!(old.fixed(&old.clone()).is_empty());
     }
 
     /// Unknown keys, wrong types, numbers outside the limits and bad lists are refused by name.

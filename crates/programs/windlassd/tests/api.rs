@@ -411,8 +411,8 @@ fn the_monitor_tells() {
 fn oversized_and_slow_requests() {
     let directory = tempfile::tempdir().unwrap();
     let mut options = options(directory.path());
-    options.read_timeout = Duration::from_millis(300);
-    options.body_bytes_max = 10_000;
+    options.limits.read_timeout = Duration::from_millis(300);
+    options.limits.body_bytes_max = 10_000;
     let daemon = Daemon::start(&options, None);
     let (status, json) = ask_text(&daemon.socket, "POST", "/v1/bridges", &" ".repeat(10_001));
     assert_eq!((status, &json["code"]), (413, &json!("too_large")));
@@ -464,7 +464,7 @@ fn oversized_and_slow_requests() {
 fn connections_are_limited() {
     let directory = tempfile::tempdir().unwrap();
     let mut options = options(directory.path());
-    options.connections_per_uid_max = 4;
+    options.limits.connections_per_uid_max = 4;
     let daemon = Daemon::start(&options, None);
     let mut held: Vec<_> = (0..4).map(|_| connect(&daemon.socket)).collect();
     // A request on the last one shows that all four were accepted.
@@ -503,6 +503,27 @@ fn errors_have_one_form() {
             "malformed",
         );
     }
+    daemon.must("POST", "/v1/bridges", Some(json!({"name": "br0"})));
+    let memif = |socket: &str| json!({"kind": "memif", "socket": socket, "role": "server"});
+    let long = format!("/{}", "a".repeat(107));
+    for attach in [
+        json!({"kind": "tap", "netns": "../../proc/1/ns/net/x"}),
+        json!({"kind": "tap", "netns": "a/b"}),
+        json!({"kind": "tap", "name": "../x"}),
+        json!({"kind": "tap", "name": "sixteen-bytes-xx"}),
+        memif("../b/m.sock"),
+        memif("a/../../b"),
+        memif("/run/../etc/x"),
+        memif("a//b"),
+        memif("/"),
+        memif(""),
+        memif("a\u{0}b"),
+        memif(&long),
+    ] {
+        let body = json!({"name": "v0", "bridge": "br0", "attach": attach});
+        daemon.refused("POST", "/v1/vnics", Some(body), "malformed");
+    }
+    assert_eq!(daemon.must("GET", "/v1/vnics", None), json!([]));
     assert_eq!(
         daemon.must("GET", "/v1/openapi.json", None)["openapi"],
         "3.1.0"

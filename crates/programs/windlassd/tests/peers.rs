@@ -233,11 +233,23 @@ fn cannot_touch_others(other: &Other<'_>) {
         ("GET", "/v1/vnics/root0"),
         ("DELETE", "/v1/vnics/root0"),
         ("DELETE", "/v1/vnics/b0"),
+        ("DELETE", "/v1/zones/b"),
         ("GET", "/v1/zones/b"),
         ("GET", "/v1/uplinks/up0"),
         ("GET", "/v1/bridges/br1"),
     ] {
         other.refused(method, path, null.clone(), "not_found");
+    }
+    for path in ["/v1/vnics/root0", "/v1/vnics/b0"] {
+        let body = json!({"properties": {"mtu": 1000}});
+        other.refused("PATCH", path, body, "not_found");
+    }
+    for (path, body) in [
+        ("/v1/zones/b", json!({"owner_uid": OTHER})),
+        ("/v1/bridges/br1", json!({"properties": {"ageing": 1}})),
+        ("/v1/uplinks/up0", json!({"bridge": "br1"})),
+    ] {
+        other.refused("PATCH", path, body, "not_found");
     }
     other.must("GET", "/v1/bridges/br0/fdb?member=a0", null.clone());
     other.must(

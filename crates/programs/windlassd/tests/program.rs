@@ -109,6 +109,93 @@ fn the_service_manager_is_told() {
     assert!(!directory.path().join("run/control.sock").exists());
 }
 
+/// A socket that the service manager listens on is served, and stays when the daemon ends; one at another path is
+/// refused.
+#[test]
+fn a_given_socket_is_served() {
+    let name = "a_given_socket_is_served";
+    if Command::new("systemd-socket-activate")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        eprintln!("skipped: {name}: there is no systemd-socket-activate here");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let activated = |socket: &Path| {
+        let daemon = command(directory.path());
+        let mut activate = Command::new("systemd-socket-activate");
+        activate.arg("-l").arg(socket).arg(daemon.get_program());
+        activate.args(daemon.get_args()).stderr(Stdio::piped());
+        activate
+    };
+    std::fs::create_dir(directory.path().join("run")).unwrap();
+    let socket = directory.path().join("run/control.sock");
+    let mut program = Program::start(&mut activated(&socket), directory.path());
+    let (status, json) = ask(&socket, "POST", "/v1/bridges", Some(json!({"name": "br0"})));
+    assert_eq!(status, 201, "{json}");
+    program.signal(Signal::TERM);
+    assert_eq!(program.0.wait().unwrap().code(), Some(0));
+    assert!(socket.exists(), "it is the service manager's");
+    std::fs::remove_file(&socket).unwrap();
+
+    let other = directory.path().join("other.sock");
+    let child = activated(&other).stdout(Stdio::piped()).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while std::os::unix::net::UnixStream::connect(&other).is_err() {
+        assert!(Instant::now() < until, "nobody listens");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let said = child.wait_with_output().unwrap();
+    assert_eq!(said.status.code(), Some(1));
+    assert!(
+        text(&said).contains("let --socket name the same"),
+        "{}",
+        text(&said)
+    );
+}
+
+/// A reload takes new limits and another log level, says what needs a restart and why, and keeps everything where the
+/// file has become bad.
+#[test]
+fn a_reload_takes_what_it_can() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("windlass.toml");
+    let socket = directory.path().join("run/control.sock");
+    let log = directory.path().join("log");
+    let file = std::fs::File::create(&log).unwrap();
+    let mut started = command(directory.path());
+    let program = Program::start(started.stderr(file), directory.path());
+    let until = |part: &str| {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !std::fs::read_to_string(&log).unwrap().contains(part) {
+            assert!(Instant::now() < until, "\"{part}\" is not said");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let big = json!({"name": "br0", "properties": {"no": "x".repeat(2000)}});
+    let code = || ask(&socket, "POST", "/v1/bridges", Some(big.clone())).1["code"].clone();
+    assert_eq!(code(), "malformed");
+    std::fs::write(&config, "body-bytes-max = 1024\nworkers = \"0-1\"").unwrap();
+    program.signal(Signal::HUP);
+    until("the options were read again");
+    assert_eq!(code(), "too_large");
+    let said = std::fs::read_to_string(&log).unwrap();
+    assert!(
+        said.contains("workers has changed and needs a restart: rings"),
+        "{said}"
+    );
+    std::fs::write(&config, "body-bytes-max = 1").unwrap();
+    program.signal(Signal::HUP);
+    until("the old options hold");
+    assert_eq!(code(), "too_large");
+    std::fs::write(&config, "log-level = \"debug\"").unwrap();
+    program.signal(Signal::HUP);
+    until("DEBUG");
+    assert_eq!(code(), "malformed");
+}
+
 /// After a kill the next daemon takes over the socket that was left and has the configuration; two cannot
 /// have one state directory or one socket.
 #[test]
@@ -154,6 +241,10 @@ fn configuration_is_checked() {
     for (bad, part) in [
         ("wrokers = \"0\"", "wrokers"),
         ("workers = \"x\"", "workers"),
+        (
+            "workers = \"65535\"",
+            "core 65535 is not one that windlassd may run on",
+        ),
         ("connections-max = 0", "connections-max"),
         ("log-level = \"loud\"", "loud"),
         ("=", "windlass.toml"),

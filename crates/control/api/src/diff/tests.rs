@@ -178,9 +178,34 @@ fn taps_are_kept() {
         .first()
         .map(ToString::to_string)
         .expect("one change");
-    assert!(line.starts_with("~ vnic v attach: "), "{line}");
-    assert!(
-        line.contains("mac: \"02:00:00:00:00:01\" -> \"02:00:00:00:00:02\""),
-        "{line}"
+    assert_eq!(
+        line,
+        "~ vnic v attach: tap,netns=a -> tap,netns=a,address=10.0.0.1/8 \
+         mac: 02:00:00:00:00:01 -> 02:00:00:00:00:02"
     );
+}
+
+/// A change is written in the words of the command line, and without a secret.
+#[test]
+fn changes_are_written_as_they_are_typed() {
+    let json = r#"{"version":1,"bridges":[{"name":"b","properties":{"ageing":60}}],
+        "vnics":[{"name":"v","bridge":"b","properties":{"learn":false},
+        "attach":{"kind":"memif","socket":"m.sock","role":"server","secret":"s3"}}]}"#;
+    let document: Document = serde_json::from_str(json).expect("document");
+    let lines: Vec<String> = diff(&Document::default(), &document)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "+ bridge b ageing=60",
+            "+ vnic v attach=memif,socket=m.sock,id=0,role=server,secret=? bridge=b learn=off zone=global"
+        ]
+    );
+    let gone = Change::Set {
+        from: Object::Bridge(document.bridges[0].clone()),
+        to: Object::Bridge(Bridge::named("b".parse().expect("a name"))),
+    };
+    assert_eq!(gone.to_string(), "~ bridge b ageing: 60 -> -");
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use windlass_shm::MapError;
 use windlass_sys::{Errno, IoSlice, unix};
 
+use crate::strangers::{ReceiveError, Strangers};
+
 use super::msg::{DecodeError, Disconnect, MSG_BYTES, Message, Text};
 
 /// How long a peer may keep us waiting for its next word of the handshake.
@@ -29,6 +31,12 @@ pub enum Refusal {
     /// A message that is longer than any.
     #[error("a message of more than {MSG_BYTES} bytes")]
     Oversize,
+    /// Something came along that could keep us waiting.
+    #[error("a descriptor came along that is neither shared memory nor an eventfd")]
+    Strange,
+    /// Those of an earlier peer are not closed yet.
+    #[error("an earlier peer's descriptors do not close")]
+    Closing,
     /// ADD_REGION or ADD_RING without its descriptor.
     #[error("a descriptor is missing")]
     NoDescriptor,
@@ -121,11 +129,14 @@ impl Refusal {
 
 /// A connected control socket, non-blocking.
 #[derive(Debug)]
-pub(super) struct Channel(OwnedFd);
+pub(super) struct Channel {
+    socket: OwnedFd,
+    strangers: Strangers,
+}
 
 impl Channel {
-    pub(super) fn new(socket: OwnedFd) -> Channel {
-        Channel(socket)
+    pub(super) fn new(socket: OwnedFd, strangers: Strangers) -> Channel {
+        Channel { socket, strangers }
     }
 
     /// Sends one message. A peer that does not read is as good as gone: a full socket is an error.
@@ -136,7 +147,7 @@ impl Channel {
     ) -> Result<(), Refusal> {
         let record = message.encode();
         let parts = [IoSlice::new(&record)];
-        unix::send_with_fds(&self.0, &parts, fd.as_slice()).map_err(|errno| match errno {
+        unix::send_with_fds(&self.socket, &parts, fd.as_slice()).map_err(|errno| match errno {
             Errno::PIPE | Errno::CONNRESET => Refusal::Closed,
             errno => Refusal::Socket(errno),
         })?;
@@ -146,11 +157,12 @@ impl Channel {
     /// The next message, or `None` if none waits. Descriptors beyond the one that a message has are closed.
     pub(super) fn receive(&self) -> Result<Option<(Message, Option<OwnedFd>)>, Refusal> {
         let mut record = [0; MSG_BYTES];
-        let received = match unix::receive_with_fds(&self.0, &mut record, 1) {
+        let received = match self.strangers.receive(&self.socket, &mut record) {
             Ok(received) => received,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-            Err(Errno::CONNRESET) => return Err(Refusal::Closed),
-            Err(errno) => return Err(Refusal::Socket(errno)),
+            Err(ReceiveError::Strange) => return Err(Refusal::Strange),
+            Err(ReceiveError::Socket(Errno::AGAIN | Errno::INTR)) => return Ok(None),
+            Err(ReceiveError::Socket(Errno::CONNRESET)) => return Err(Refusal::Closed),
+            Err(ReceiveError::Socket(errno)) => return Err(Refusal::Socket(errno)),
         };
         if received.bytes == 0 {
             return Err(Refusal::Closed);
@@ -179,7 +191,7 @@ impl Channel {
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 

@@ -44,6 +44,7 @@ use super::msg::{AddRegion, AddRing, Direction, Hello, Init, Message, Mode, Secr
 use super::rings::{RingSpec, assemble};
 use super::view::{Buffers, Role, View};
 use crate::endpoint::{Endpoint, Event, Rings, Status};
+use crate::strangers::Strangers;
 
 /// Wait before the first new attempt.
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(50);
@@ -61,6 +62,8 @@ const RING_SPACING: u32 = 4096;
 pub struct ClientConfig {
     /// The server's socket.
     pub path: PathBuf,
+    /// In whose directory the socket lies, if not in ours: symbolic links on the way are not followed there.
+    pub owner: Option<(u32, u32)>,
     /// The interface's number there.
     pub id: u32,
     /// What the server wants to see.
@@ -79,6 +82,7 @@ pub struct ClientConfig {
 #[derive(Debug)]
 pub struct MemifClient {
     config: ClientConfig,
+    strangers: Strangers,
     epoll: Epoll,
     wake: OwnedFd,
     state: State,
@@ -276,6 +280,7 @@ impl MemifClient {
         epoll.add(&wake, 0, Interest::READABLE)?;
         Ok(MemifClient {
             config,
+            strangers: Strangers::default(),
             epoll,
             wake,
             state: State::Waiting,
@@ -289,13 +294,19 @@ impl MemifClient {
 
     /// Connects; the server speaks first.
     fn connect(&self, now: Instant) -> Result<Talk, Refusal> {
+        if !self.strangers.are_gone() {
+            return Err(Refusal::Closing);
+        }
         let path = &self.config.path;
-        let socket =
-            unix::connect(path, SocketKind::SeqPacket).map_err(|errno| Refusal::Connect {
-                path: path.clone(),
-                errno,
-            })?;
-        let channel = Channel::new(socket);
+        let connected = match self.config.owner {
+            None => unix::connect(path, SocketKind::SeqPacket),
+            Some(_) => unix::connect_unlinked(path, SocketKind::SeqPacket),
+        };
+        let socket = connected.map_err(|errno| Refusal::Connect {
+            path: path.clone(),
+            errno,
+        })?;
+        let channel = Channel::new(socket, self.strangers.clone());
         self.epoll
             .add(&channel, 0, Interest::READABLE)
             .map_err(|errno| Refusal::Local("epoll_ctl", errno))?;

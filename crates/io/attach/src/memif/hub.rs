@@ -22,6 +22,8 @@ use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::unix::{self, BindError, Listener, SocketKind};
 use windlass_sys::{Errno, eventfd};
 
+use crate::strangers::Strangers;
+
 use super::channel::{Channel, HANDSHAKE_TIMEOUT, Refusal, name_of};
 use super::layout::LOG2_RING_MAX;
 use super::msg::{Hello, Init, Message, Mode, Secret, Text, VERSION};
@@ -47,9 +49,38 @@ pub enum HubError {
     /// The number is taken.
     #[error("another interface has the number {0} on this socket")]
     Taken(u32),
+    /// The socket is another's already, or open to others.
+    #[error(
+        "the first interface on this socket made it {made}, this one wants it {wanted}: let them agree, or use another socket"
+    )]
+    Differs {
+        /// What the socket is like.
+        made: Access,
+        /// What it should be like.
+        wanted: Access,
+    },
     /// A call failed.
     #[error("{0}: {1}")]
     System(&'static str, #[source] Errno),
+}
+
+/// Who may connect to a socket: its permission bits and its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Permission bits.
+    pub mode: u32,
+    /// User and group, if not this process's own.
+    pub owner: Option<(u32, u32)>,
+}
+
+impl core::fmt::Display for Access {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "with mode {:04o}", self.mode)?;
+        match self.owner {
+            Some((user, group)) => write!(f, " for user {user} and group {group}"),
+            None => write!(f, " for windlassd's own user"),
+        }
+    }
 }
 
 /// Somebody whose INIT was accepted.
@@ -83,33 +114,43 @@ struct Hall {
 /// A listening socket and those that wait there.
 #[derive(Debug)]
 pub(super) struct Hub {
+    access: Access,
     listener: Listener,
     epoll: Epoll,
+    strangers: Strangers,
     hall: Mutex<Hall>,
 }
 
 impl Hub {
-    /// Puts an interface on the socket at `path`, which is made if this process has none there. Mode and owner are
-    /// those of the first interface.
+    /// Puts an interface on the socket at `path`, which is made if this process has none there. One socket has one mode
+    /// and one owner: an interface that wants others is refused.
     pub(super) fn open(
         path: &Path,
-        mode: u32,
-        owner: Option<(u32, u32)>,
+        access: Access,
         id: u32,
         desk: Desk,
     ) -> Result<Arc<Hub>, HubError> {
         let mut hubs = lock(&HUBS);
         hubs.retain(|_, hub| hub.strong_count() > 0);
         let hub = match hubs.get(path).and_then(Weak::upgrade) {
+            Some(hub) if hub.access != access => {
+                return Err(HubError::Differs {
+                    made: hub.access,
+                    wanted: access,
+                });
+            }
             Some(hub) => hub,
             None => {
+                let Access { mode, owner } = access;
                 let listener = unix::bind_socket(path, SocketKind::SeqPacket, mode, owner)?;
                 let epoll = Epoll::create().map_err(|e| HubError::System("epoll_create", e))?;
                 epoll
                     .add(&listener, 0, Interest::READABLE)
                     .map_err(|e| HubError::System("epoll_ctl", e))?;
                 let hub = Arc::new(Hub {
+                    access,
                     listener,
+                    strangers: Strangers::default(),
                     epoll,
                     hall: Mutex::default(),
                 });
@@ -171,7 +212,11 @@ impl Hub {
             let Ok(socket) = self.listener.accept() else {
                 break;
             };
-            self.greet(&mut hall, Channel::new(socket), now);
+            let channel = Channel::new(socket, self.strangers.clone());
+            match self.strangers.are_gone() {
+                true => self.greet(&mut hall, channel, now),
+                false => channel.say_goodbye(&Refusal::Closing),
+            }
         }
         let waiting = core::mem::take(&mut hall.door);
         for (channel, deadline) in waiting {

@@ -32,7 +32,7 @@ use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::{Errno, eventfd};
 
 use super::channel::{Channel, HANDSHAKE_TIMEOUT, MESSAGES_PER_POLL, Refusal, name_of};
-use super::hub::{Desk, Hub, HubError, Visitor};
+use super::hub::{Access, Desk, Hub, HubError, Visitor};
 use super::layout::{COOKIE, RingPlace};
 use super::msg::{AddRegion, AddRing, Direction, Message, Secret, Text};
 use super::rings::{RingSpec, assemble};
@@ -285,7 +285,11 @@ impl MemifServer {
             rings: config.rings,
             wake,
         };
-        let hub = Hub::open(&config.path, config.mode, config.owner, config.id, desk)?;
+        let access = Access {
+            mode: config.mode,
+            owner: config.owner,
+        };
+        let hub = Hub::open(&config.path, access, config.id, desk)?;
         let added = self.epoll.add(&hub, 0, Interest::READABLE);
         self.hub = Some(hub);
         added.map_err(system("epoll_ctl"))?;

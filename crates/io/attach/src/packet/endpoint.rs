@@ -39,6 +39,14 @@ enum OpenError {
     #[error("interface `{0}` does not exist")]
     Missing(String),
     #[error(
+        "`{0}` is the loopback interface, which leads nowhere: an uplink needs an Ethernet interface"
+    )]
+    Loopback(String),
+    #[error(
+        "interface `{0}` carries no Ethernet frames (its type is {1}): an uplink needs one that does"
+    )]
+    NotEthernet(String, u16),
+    #[error(
         "interface `{0}` has address {1}: remove it, or use --share to leave the host's stack on it"
     )]
     Addresses(String, std::net::IpAddr),
@@ -52,6 +60,27 @@ enum OpenError {
     Packet(#[from] PacketError),
     #[error(transparent)]
     Program(#[from] LoadError),
+}
+
+/// Why an interface cannot be taken now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Untakeable {
+    /// Somebody else uses it; the sentence says who, and what can be done.
+    InUse(String),
+    /// It is not of a kind that can be taken, or the kernel refused; the sentence says why.
+    Unfit(String),
+}
+
+impl From<OpenError> for Untakeable {
+    fn from(error: OpenError) -> Self {
+        let sentence = error.to_string();
+        match error {
+            OpenError::Addresses(..) | OpenError::Master(_) | OpenError::Foreign(..) => {
+                Untakeable::InUse(sentence)
+            }
+            _ => Untakeable::Unfit(sentence),
+        }
+    }
 }
 
 struct Open {
@@ -93,11 +122,10 @@ impl PacketEndpoint {
     ///
     /// # Errors
     /// The reason, as a sentence.
-    pub fn check(conf: &PacketConf) -> Result<(), String> {
-        let mut netlink = Netlink::open().map_err(|e| e.to_string())?;
-        takeable(conf, &mut netlink)
-            .map(drop)
-            .map_err(|e| e.to_string())
+    pub fn check(conf: &PacketConf) -> Result<(), Untakeable> {
+        let mut netlink = Netlink::open().map_err(OpenError::from)?;
+        takeable(conf, &mut netlink)?;
+        Ok(())
     }
 
     fn try_open(&mut self) -> Result<Rings, OpenError> {
@@ -170,6 +198,15 @@ impl PacketEndpoint {
 fn takeable(conf: &PacketConf, netlink: &mut Netlink) -> Result<u32, OpenError> {
     let link = netlink.link_by_name(&conf.device)?;
     let link = link.ok_or_else(|| OpenError::Missing(conf.device.clone()))?;
+    if link.is_loopback() {
+        return Err(OpenError::Loopback(conf.device.clone()));
+    }
+    if !link.is_ethernet() {
+        return Err(OpenError::NotEthernet(
+            conf.device.clone(),
+            link.device_type,
+        ));
+    }
     if conf.share {
         return Ok(link.index);
     }

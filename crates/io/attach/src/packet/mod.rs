@@ -20,5 +20,5 @@
 mod endpoint;
 mod port;
 
-pub use endpoint::{PacketConf, PacketEndpoint, release_stale};
+pub use endpoint::{PacketConf, PacketEndpoint, Untakeable, release_stale};
 pub use port::{PacketRx, PacketTx};

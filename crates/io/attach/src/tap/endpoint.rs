@@ -1,17 +1,25 @@
 //! Makes the interface, waits for its namespace, notices its end.
+//!
+//! # Ownership and lifetime
+//! An interface that windlass made bears its [`TapConf::mark`] as alias (`IFLA_IFALIAS`, which `ip link` shows and which
+//! outlives the daemon). It is written before the interface is made persistent: so whatever outlives a daemon that is
+//! killed at any instant is marked and complete. Only a TAP with the mark is taken back, whatever its guest calls it by
+//! then, and only such a one is deleted; another interface of the wanted name is left alone, and the endpoint waits.
+//!
+//! Addresses: a new interface gets those of its configuration. A change of the configuration takes away and adds what it
+//! names, and leaves what somebody has added by hand.
 
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-use windlass_sys::netlink::{LinkEvent, LinkMonitor, Netlink, NetlinkError};
+use windlass_sys::netlink::{Link, LinkEvent, LinkMonitor, Netlink, NetlinkError};
 use windlass_sys::netns::{self, NetnsError, NetnsRef};
-use windlass_sys::tap::{Tap, TapError, TapOptions, TapQueue};
+use windlass_sys::tap::{Tap, TapError, TapOffloads, TapOptions, TapQueue};
 
-use super::{TapRx, TapTx};
-use crate::endpoint::{Endpoint, Event, Rings, Status};
+use super::{TapRx, TapTx, address};
+use crate::endpoint::{Endpoint, Event, InterfaceConf, Rings, Status};
 use crate::port::{RxPort, TxCaps};
 
 /// Time between two looks at what is waited for.
@@ -24,14 +32,16 @@ pub struct TapConf {
     pub name: String,
     /// The namespace by name; none is the daemon's own.
     pub netns: Option<String>,
-    /// Addresses with prefix lengths that a new interface gets.
-    pub addresses: Vec<(IpAddr, u8)>,
     /// Queues: one for each worker.
     pub queues: u16,
-    /// The interface's address: the VNIC's own.
-    pub mac: [u8; 6],
-    /// The interface's MTU in bytes, without the Ethernet header.
-    pub mtu: u32,
+    /// Whether the interface can have several queues. Fixed when it is made, so it does not follow the number of
+    /// workers as `queues` does.
+    pub multi_queue: bool,
+    /// Written on the interface as its alias: tells it from every other. At most
+    /// [`ALIAS_BYTES_MAX`](windlass_sys::netlink::ALIAS_BYTES_MAX) bytes.
+    pub mark: String,
+    /// Its address, its MTU, and its network addresses.
+    pub interface: InterfaceConf,
 }
 
 /// What cannot be made.
@@ -45,6 +55,10 @@ enum OpenError {
     Netlink(#[from] NetlinkError),
     #[error("interface `{0}` vanished while it was being set up")]
     Vanished(String),
+    #[error(
+        "interface `{0}` exists and was not made for this VNIC: rename or delete it, or attach the VNIC with another name="
+    )]
+    Foreign(String, u32),
 }
 
 /// An interface that is up.
@@ -55,12 +69,18 @@ struct Open {
     namespace: NetnsRef,
     queues: Vec<Arc<TapQueue>>,
     features: String,
+    /// What the kernel had dropped already when it was opened.
+    drops_at_open: u64,
 }
 
 /// The control half of a TAP.
 pub struct TapEndpoint {
     conf: TapConf,
+    /// The addresses that the interface was given, which a configuration that changes while it is away leaves behind.
+    given: Vec<(std::net::IpAddr, u8)>,
     open: Option<Open>,
+    /// The interface of the wanted name that is not ours, by index: while it is there, nothing else is looked for.
+    foreign: Option<u32>,
     reason: String,
     ending: Option<String>,
     leaving: bool,
@@ -73,8 +93,10 @@ impl TapEndpoint {
     /// An interface to be made at the first [`Endpoint::poll`].
     pub fn new(conf: TapConf) -> TapEndpoint {
         TapEndpoint {
+            given: conf.interface.addresses.clone(),
             conf,
             open: None,
+            foreign: None,
             reason: "not tried yet".to_owned(),
             ending: None,
             leaving: false,
@@ -93,8 +115,14 @@ impl TapEndpoint {
 
     fn try_open(&mut self) -> Result<Rings, OpenError> {
         let namespace = self.namespace()?;
-        let conf = &self.conf;
-        let (open, caps) = netns::within(&namespace, || set_up(conf, &namespace))??;
+        let (conf, given, foreign) = (&self.conf, &self.given, self.foreign);
+        let outcome = netns::within(&namespace, || set_up(conf, given, foreign, &namespace))?;
+        self.foreign = match &outcome {
+            Err(OpenError::Foreign(_, index)) => Some(*index),
+            _ => None,
+        };
+        let (open, caps) = outcome?;
+        self.given.clone_from(&self.conf.interface.addresses);
         let rx = open
             .queues
             .iter()
@@ -130,69 +158,111 @@ impl TapEndpoint {
     }
 }
 
-/// Opens the TAP in the calling thread's namespace; a new one gets its address, MTU and addresses, and is set up.
-fn set_up(conf: &TapConf, namespace: &NetnsRef) -> Result<(Open, TxCaps), OpenError> {
+/// The interface that bears our mark, under whatever name. `foreign`: which one of the wanted name is known not to.
+fn find(
+    conf: &TapConf,
+    foreign: Option<u32>,
+    netlink: &mut Netlink,
+) -> Result<Option<Link>, OpenError> {
+    let is_ours = |link: &Link| {
+        link.kind.as_deref() == Some("tun") && link.alias.as_deref() == Some(conf.mark.as_str())
+    };
+    let named = netlink.link_by_name(&conf.name)?;
+    if named.as_ref().is_some_and(is_ours) {
+        return Ok(named);
+    }
+    let known = named.as_ref().filter(|link| Some(link.index) == foreign);
+    let ours = match known {
+        Some(_) => None,
+        None => netlink.links()?.into_iter().find(is_ours),
+    };
+    match (ours, named) {
+        (None, Some(link)) => Err(OpenError::Foreign(conf.name.clone(), link.index)),
+        (ours, _) => Ok(ours),
+    }
+}
+
+/// Opens the TAP in the calling thread's namespace: ours if it is there, else a new one.
+fn set_up(
+    conf: &TapConf,
+    given: &[(std::net::IpAddr, u8)],
+    foreign: Option<u32>,
+    namespace: &NetnsRef,
+) -> Result<(Open, TxCaps), OpenError> {
     let monitor = LinkMonitor::open()?;
     let mut netlink = Netlink::open()?;
+    let found = find(conf, foreign, &mut netlink)?;
     let options = TapOptions {
-        multi_queue: conf.queues > 1,
+        must_create: found.is_none(),
+        multi_queue: conf.multi_queue,
         ..TapOptions::default()
     };
-    let tap = Tap::open(&conf.name, conf.queues, &options)?;
-    tap.set_persistent(true)?;
-    if conf.queues > 1
+    let name = found.as_ref().map_or(&conf.name, |link| &link.name);
+    let tap = Tap::open(name, conf.queues, &options)?;
+    let index = tap.index();
+    let link = netlink.link_by_index(index)?;
+    let link = link.ok_or_else(|| OpenError::Vanished(conf.name.clone()))?;
+    if found.as_ref().is_some_and(|found| found.index != index) {
+        // It went meanwhile: what was opened is a new one, without a mark, and goes with its queues.
+        return Err(OpenError::Vanished(conf.name.clone()));
+    }
+    if conf.multi_queue
         && let Ok(program) = windlass_sys::bpf::Program::steer_by_hash()
     {
         tap.set_steering(Some(&program))?;
     }
-    let index = tap.index();
-    let link = netlink.link_by_index(index)?;
-    let link = link.ok_or_else(|| OpenError::Vanished(conf.name.clone()))?;
-    if link.mac != Some(conf.mac) {
-        netlink.set_link_mac(index, conf.mac)?;
+    let interface = &conf.interface;
+    if link.mac != Some(interface.mac) {
+        netlink.set_link_mac(index, interface.mac)?;
     }
-    if link.mtu != conf.mtu {
-        netlink.set_link_mtu(index, conf.mtu)?;
+    if link.mtu != interface.mtu {
+        netlink.set_link_mtu(index, interface.mtu)?;
     }
-    if tap.was_created() {
-        for (ip, prefix) in &conf.addresses {
-            netlink.add_address(index, *ip, *prefix)?;
-        }
+    if found.is_some() {
+        address::change(&mut netlink, namespace, index, given, &interface.addresses)?;
+    } else {
+        netlink.set_link_alias(index, &conf.mark)?;
+        address::change(&mut netlink, namespace, index, &[], &interface.addresses)?;
         netlink.set_link_up(index, true)?;
+        tap.set_persistent(true)?;
     }
-    let granted = tap.offloads();
-    let caps = TxCaps {
+    let caps = caps_of(tap.offloads());
+    let open = Open {
+        index,
+        monitor,
+        netlink,
+        namespace: namespace.clone(),
+        queues: tap.into_queues().into_iter().map(Arc::new).collect(),
+        features: features_of(&caps),
+        drops_at_open: link.stats.tx_dropped,
+    };
+    Ok((open, caps))
+}
+
+fn caps_of(granted: TapOffloads) -> TxCaps {
+    TxCaps {
         csum: granted.checksum,
         tso4: granted.tso,
         tso6: granted.tso,
         ecn: granted.ecn,
         uso: granted.uso,
-    };
-    let mut features = Vec::new();
-    for (on, name) in [
+    }
+}
+
+/// What was granted, for people.
+fn features_of(caps: &TxCaps) -> String {
+    let all = [
         (caps.csum, "csum"),
         (caps.tso4, "tso"),
         (caps.ecn, "ecn"),
         (caps.uso, "uso"),
-    ] {
-        if on {
-            features.push(name);
-        }
-    }
-    let queues = tap.into_queues().into_iter().map(Arc::new).collect();
-    let features = features.join(",");
-    let namespace = namespace.clone();
-    Ok((
-        Open {
-            index,
-            monitor,
-            netlink,
-            namespace,
-            queues,
-            features,
-        },
-        caps,
-    ))
+    ];
+    let granted: Vec<_> = all
+        .iter()
+        .filter(|(on, _)| *on)
+        .map(|(_, name)| *name)
+        .collect();
+    granted.join(",")
 }
 
 impl Endpoint for TapEndpoint {
@@ -263,12 +333,31 @@ impl Endpoint for TapEndpoint {
         }
     }
 
+    fn configure(&mut self, interface: &InterfaceConf) -> Result<(), String> {
+        let before = std::mem::replace(&mut self.conf.interface, interface.clone());
+        let Some(open) = self.open.as_mut() else {
+            return Ok(());
+        };
+        let done = reconfigure(open, &before, interface);
+        match &done {
+            Ok(()) => self.given.clone_from(&interface.addresses),
+            Err(_) => {
+                // What the kernel took is taken back; it had all that before.
+                let _ = reconfigure(open, interface, &before);
+                self.conf.interface = before;
+            }
+        }
+        done.map_err(|error| format!("interface `{}`: {error}", self.conf.name))
+    }
+
     fn kernel_drops(&mut self) -> u64 {
-        let link = self
-            .open
-            .as_mut()
-            .and_then(|o| o.netlink.link_by_index(o.index).ok().flatten());
-        link.map_or(self.drops_before, |l| l.stats.tx_dropped)
+        let Some(open) = self.open.as_mut() else {
+            return self.drops_before;
+        };
+        let link = open.netlink.link_by_index(open.index).ok().flatten();
+        let now = link.map_or(0, |link| link.stats.tx_dropped);
+        self.drops_before
+            .saturating_add(now.saturating_sub(open.drops_at_open))
     }
 
     fn delete(&mut self) {
@@ -282,17 +371,34 @@ impl Endpoint for TapEndpoint {
         let Ok(mut netlink) = Netlink::open_in(&namespace) else {
             return;
         };
-        // The one that was open is ours, whatever its guest calls it and whatever address he gave it; one
-        // that is only found by its name must have the address, too.
+        // The one that was open is ours, whatever its guest has written on it.
         let found = match index {
-            Some(index) => netlink.link_by_index(index),
-            None => netlink.link_by_name(&self.conf.name),
+            Some(index) => netlink.link_by_index(index).ok().flatten(),
+            None => find(&self.conf, None, &mut netlink).ok().flatten(),
         };
-        if let Ok(Some(link)) = found
-            && link.kind.as_deref() == Some("tun")
-            && (index.is_some() || link.mac == Some(self.conf.mac))
-        {
+        if let Some(link) = found.filter(|link| link.kind.as_deref() == Some("tun")) {
             let _ = netlink.delete_link(link.index);
         }
     }
+}
+
+/// Changes an open interface.
+fn reconfigure(
+    open: &mut Open,
+    from: &InterfaceConf,
+    to: &InterfaceConf,
+) -> Result<(), NetlinkError> {
+    let Open {
+        netlink,
+        namespace,
+        index,
+        ..
+    } = open;
+    if from.mtu != to.mtu {
+        netlink.set_link_mtu(*index, to.mtu)?;
+    }
+    if from.mac != to.mac {
+        netlink.set_link_mac(*index, to.mac)?;
+    }
+    address::change(netlink, namespace, *index, &from.addresses, &to.addresses)
 }

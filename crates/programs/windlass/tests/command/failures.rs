@@ -139,13 +139,50 @@ fn mistakes_are_told() {
     );
     assert!(told("vnic shwo").contains("'show'"));
     assert!(told("vnic show --jsno").contains("'--json'"));
-    assert!(told("vnic create v0").contains("--bridge <BRIDGE>"));
+    let missing = told("vnic create v0");
+    assert!(missing.contains("--bridge <BRIDGE>"), "{missing}");
+    assert!(
+        missing.ends_with("see \"windlass vnic create --help\"\n"),
+        "{missing}"
+    );
     assert!(told("vnic create v0 --bridge b --set mac-nospof=off").contains("\"mac-nospoof\"?"));
     assert!(told("vnic create v0 --bridge b --attach tpa").contains("there is no attachment"));
+    let secret = "abcdefghijklmnopqrstuvwxyz";
+    let refused = told(&format!(
+        "vnic create v0 --bridge b --attach memif,socket=m,role=server,secret={secret},id=1"
+    ));
+    assert!(
+        refused.contains("secret=?,id=1'") && !refused.contains(secret),
+        "{refused}"
+    );
     assert!(told("vnic show -o nmae").contains("\"name\"?"));
     assert!(told("vnic show -p").contains("-p needs -o"));
     let json: serde_json::Value = serde_json::from_str(&told("vnci show --json")).expect("JSON");
     assert_eq!(json["code"], "usage");
+}
+
+/// Without a word that says what to do the words that there are come, whatever the environment says, and none that is
+/// for completions only.
+#[test]
+fn a_missing_word_is_helped() {
+    for words in ["", "vnic"] {
+        for socket in [None, Some("/nowhere")] {
+            let mut command = windlass(words);
+            if let Some(socket) = socket {
+                command.env("WINDLASS_SOCKET", socket);
+            }
+            let ran = Ran::of(&command.output().expect("windlass"));
+            assert_eq!(ran.code, 2, "{}", ran.err);
+            let shown = if words.is_empty() {
+                "monitor"
+            } else {
+                "show-props"
+            };
+            assert!(ran.err.contains(shown), "{words}: {}", ran.err);
+            assert!(ran.err.contains("a word is missing"), "{}", ran.err);
+            assert!(!ran.err.contains("__complete"), "{}", ran.err);
+        }
+    }
 }
 
 /// No socket, nobody behind it, one that may not be opened, an answer that does not come or is cut.

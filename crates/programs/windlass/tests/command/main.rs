@@ -4,5 +4,6 @@
 mod failures;
 mod fake;
 mod forms;
+mod guest;
 mod output;
 mod statistics;

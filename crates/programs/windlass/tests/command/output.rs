@@ -55,8 +55,34 @@ fn fields() {
     );
     let help = fake.run("vnic show -o help").out;
     assert!(
-        help.starts_with("name    Name of the VNIC.\nbridge  "),
+        help.starts_with("name      Name of the VNIC.\nbridge    "),
         "{help}"
+    );
+}
+
+/// A VNIC that is asked for by name tells what its attachment says of the connection, below the table; a list, a choice
+/// of fields and a table without titles do not; `-o details` has it in one field.
+#[test]
+fn details() {
+    const V0: &str = r#"{"name":"v0","zone":"global","bridge":"br0","mac":"02:00:00:00:00:01",
+        "attach":{"kind":"none"},"state":"up","mtu_now":1500,"rings_now":1,"connects":2,
+        "details":{"ring-size":"1024","peer":"DPDK\u001b[31m"},"counters":{}}"#;
+    let fake =
+        Fake::start()
+            .on("GET /v1/vnics/v0", 200, V0)
+            .on("GET /v1/vnics", 200, &format!("[{V0}]"));
+    let shown = fake.run("vnic show v0").out;
+    assert!(
+        shown.ends_with("--\n\nv0\n  peer       DPDK?[31m\n  ring-size  1024\n"),
+        "{shown}"
+    );
+    for words in ["vnic show", "vnic show v0 -H", "vnic show v0 -o name"] {
+        let shown = fake.run(words).out;
+        assert!(!shown.contains("ring-size"), "{words}: {shown}");
+    }
+    assert_eq!(
+        fake.run("vnic show v0 -p -o connects,details").out,
+        "2:peer=DPDK?[31m ring-size=1024\n"
     );
 }
 

@@ -6,9 +6,9 @@ fn stats(time_s: u64, rx: u64, dropped: u64) -> String {
     format!(
         r#"{{"time_ns":{}000000000,"members":[
             {{"name":"v0","bridge":"br0","rx_frames":{rx},"rx_bytes":{},"tx_frames":2,"tx_bytes":128,
-              "rx_dropped":{dropped},"tx_dropped":0,"drops":{{"mac-spoof":{dropped},"runt":0}}}},
+              "rx_unicast":{rx},"tx_offered":2,"tx_held":0,"rx_dropped":{dropped},"tx_dropped":0,"drops":{{"mac-spoof":{dropped},"runt":0}}}},
             {{"name":"up0","bridge":"br0","rx_frames":1}}],
-            "bridges":[{{"name":"br0","addresses":4,"learned":{rx}}}],
+            "bridges":[{{"name":"br0","addresses":4,"learned":{rx},"rx_flooded":{rx}}}],
             "workers":[{{"worker":0,"core":1,"rings":2,"frames":{rx},"cycles_busy":{},
               "cycles_per_second":1000}}]}}"#,
         time_s,
@@ -41,6 +41,12 @@ v0    br0           100      6400          2       128           6           0
         "v0:100\nup0:1\n"
     );
     assert_eq!(fake().run("stat up0 -H -p -o name").out, "up0\n");
+    assert_eq!(
+        fake()
+            .run("stat v0 -p -o rx-unicast,tx-offered,tx-held")
+            .out,
+        "100:2:0\n"
+    );
     let ran = fake().run("stat up1");
     assert_eq!(ran.code, 4);
     assert!(ran.err.contains("did you mean \"up0\"?"), "{}", ran.err);
@@ -100,6 +106,10 @@ v0    br0     mac-spoof  ingress       6
 fn bridges_and_workers() {
     let out = fake().run("bridge show -s -o name,addresses,learned").out;
     assert_eq!(out, "NAME  ADDRESSES  LEARNED\nbr0           4      100\n");
+    let out = fake()
+        .run("bridge show -s -i 0.01 -c 2 -H -p -o rx-flooded")
+        .out;
+    assert_eq!(out, "100\n100.0\n");
     let out = fake()
         .run("worker show -i 0.01 -c 2 -H -o worker,frames,busy%,cycles-per-frame")
         .out;

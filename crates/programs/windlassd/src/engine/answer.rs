@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 use windlass_api::{
-    BridgeStats, BridgeView, DaemonView, Document, ErrorBody, ErrorCode, FdbPage, FdbQuery,
-    Flushed, MacAddr, MemberStats, Name, State, Stats, Status, Uplink, UplinkView, Vnic, VnicView,
-    WorkerStats, Zone, ZoneView,
+    BridgeStats, BridgeView, Counters, DaemonView, Document, ErrorBody, ErrorCode, FdbPage,
+    FdbQuery, Flushed, MacAddr, MemberStats, Name, State, Stats, Status, Uplink, UplinkView, Vnic,
+    VnicView, WorkerStats, Zone, ZoneView,
 };
 
 use super::Engine;
@@ -191,7 +191,7 @@ impl Engine {
             windlass_api::Member::Uplink(_) => peer.sees_host(),
             windlass_api::Member::Vnic(vnic) => peer.sees_vnic(vnic, &self.document),
         });
-        let members = seen
+        let members: Vec<_> = seen
             .map(|member| MemberStats {
                 name: member.name().clone(),
                 bridge: member.bridge().clone(),
@@ -199,9 +199,16 @@ impl Engine {
             })
             .collect();
         let (bridges, workers) = if peer.sees_host() {
-            let bridges = self.document.bridges.iter().map(|bridge| BridgeStats {
-                name: bridge.name.clone(),
-                table: self.backend.table(&bridge.name),
+            let bridges = self.document.bridges.iter().map(|bridge| {
+                let mut traffic = Counters::default();
+                for member in members.iter().filter(|m| m.bridge == bridge.name) {
+                    traffic += &member.counters;
+                }
+                BridgeStats {
+                    name: bridge.name.clone(),
+                    table: self.backend.table(&bridge.name),
+                    traffic,
+                }
             });
             (bridges.collect(), self.backend.workers())
         } else {

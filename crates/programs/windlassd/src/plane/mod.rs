@@ -18,15 +18,17 @@
 //! A request waits for the ports thread, and that thread for workers, at most some seconds; a worker that hangs is
 //! reported by [`Backend::alive`].
 
+mod guest;
 mod ports;
 mod translate;
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use windlass_api::{
     Bridge, Counters, FdbPage, FdbQuery, MacAddr, Name, StaticEntry, Status, TableStats, Uplink,
     Vnic, WorkerStats,
@@ -50,16 +52,17 @@ pub fn build(options: &Options, sink: StateSink) -> Result<Box<dyn Backend>> {
         [] => vec![None],
         cores => cores.iter().map(|c| Some(*c as usize)).collect(),
     };
+    check_cores(&options.workers)?;
     Clock::get();
     let plane = Plane::start(&PlaneOptions {
         workers: cores.clone(),
         members_max: MEMBERS_MAX,
     })
     .context("cannot start the workers")?;
-    let mark = mark_of(options);
+    let state_id = state_id(&options.state_dir);
     let wake = Arc::new(windlass_sys::eventfd::create().context("eventfd")?);
     let (requests, inbox) = channel();
-    let ports = Ports::new(plane, cores, sink, mark, wake.clone());
+    let ports = Ports::new(plane, cores, sink, state_id, wake.clone());
     let thread = std::thread::Builder::new()
         .name("ports".into())
         .spawn(move || ports.run(&inbox))?;
@@ -70,14 +73,41 @@ pub fn build(options: &Options, sink: StateSink) -> Result<Box<dyn Backend>> {
     }))
 }
 
-/// What the names of this daemon's packet filters start with: tells it from others on the host. Made of the state
-/// directory, so that the next daemon with the same configuration knows its own.
-fn mark_of(options: &Options) -> String {
+/// Whether this process may run on these cores.
+///
+/// # Errors
+/// The first on which it may not.
+pub fn check_cores(cores: &[u32]) -> Result<()> {
+    let Ok(allowed) = windlass_sys::affinity::allowed_cpus() else {
+        return Ok(());
+    };
+    match cores
+        .iter()
+        .find(|core| !allowed.contains(&(**core as usize)))
+    {
+        Some(core) => {
+            let allowed: Vec<_> = allowed.iter().map(ToString::to_string).collect();
+            bail!(
+                "workers: core {core} is not one that windlassd may run on (these are {})",
+                allowed.join(", ")
+            )
+        }
+        None => Ok(()),
+    }
+}
+
+/// Stands for this daemon in the marks of what it makes on the host: TAPs, packet filters. Made of the path of the state
+/// directory, so that the next daemon with the same configuration knows its own, and another daemon does not.
+fn state_id(directory: &Path) -> String {
+    // The same directory by another path is the same daemon. It is there: its document has been read.
+    let directory = directory
+        .canonicalize()
+        .unwrap_or_else(|_| directory.to_owned());
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for byte in options.state_dir.as_os_str().as_encoded_bytes() {
+    for byte in directory.as_os_str().as_encoded_bytes() {
         hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     }
-    format!("windlass-{hash:016x}")
+    format!("{hash:016x}")
 }
 
 /// The engine's end of the ports thread.
@@ -135,9 +165,9 @@ impl Backend for PlaneBackend {
         self.change(move |p| p.create_uplink(&uplink))
     }
 
-    fn set_uplink(&mut self, _from: &Uplink, to: &Uplink) -> Result<(), BackendError> {
-        let to = to.clone();
-        self.change(move |p| p.set_uplink(&to))
+    fn set_uplink(&mut self, from: &Uplink, to: &Uplink) -> Result<(), BackendError> {
+        let (from, to) = (from.clone(), to.clone());
+        self.change(move |p| p.set_uplink(&from, &to))
     }
 
     fn delete_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
@@ -150,9 +180,9 @@ impl Backend for PlaneBackend {
         self.change(move |p| p.create_vnic(&vnic, &place))
     }
 
-    fn set_vnic(&mut self, _from: &Vnic, to: &Vnic, place: &Place) -> Result<(), BackendError> {
-        let (to, place) = (to.clone(), place.clone());
-        self.change(move |p| p.set_vnic(&to, &place))
+    fn set_vnic(&mut self, from: &Vnic, to: &Vnic, place: &Place) -> Result<(), BackendError> {
+        let (from, to, place) = (from.clone(), to.clone(), place.clone());
+        self.change(move |p| p.set_vnic(&from, &to, &place))
     }
 
     fn delete_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {

@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use windlass_api::{
-    Attachment, Bridge, Counters, FDB_PAGE_DEFAULT, FdbPage, FdbQuery, MacAddr, Name, State,
+    Bridge, Counters, FDB_PAGE_DEFAULT, FdbPage, FdbQuery, MacAddr, MemberSettings, Name, State,
     StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic, WorkerStats,
 };
 use windlass_attach::endpoint::{Endpoint, Event};
-use windlass_attach::packet::{PacketConf, PacketEndpoint, release_stale};
+use windlass_attach::packet::{PacketConf, PacketEndpoint, Untakeable, release_stale};
 use windlass_bridge::fdb::{AddError, EntryFlags, Key};
-use windlass_stats::Drop as Reason;
 use windlass_sync::tsc::Clock;
 use windlass_sys::netns::NetnsWatch;
 use windlass_worker::{Plane, PlaneError};
@@ -41,14 +40,14 @@ struct MemberState {
     bridge: Name,
     own: Option<MacAddr>,
     vlans: Vec<u16>,
+    settings: MemberSettings,
     endpoint: Option<Box<dyn Endpoint>>,
     /// The interface of an uplink.
     device: Option<String>,
-    /// What a VNIC was made with.
-    attach: Attachment,
     mtu: u32,
     rings: u16,
-    kernel_drops: u64,
+    /// Traffic before it came to this bridge.
+    carried: Counters,
 }
 
 /// All members of all bridges.
@@ -56,7 +55,7 @@ pub struct Ports {
     plane: Plane,
     cores: Vec<Option<usize>>,
     sink: StateSink,
-    mark: String,
+    state_id: String,
     wake: Arc<OwnedFd>,
     /// Wakes this thread when a namespace came or went: endpoints look for theirs when they are polled.
     namespaces: Option<NetnsWatch>,
@@ -77,14 +76,14 @@ impl Ports {
         plane: Plane,
         cores: Vec<Option<usize>>,
         sink: StateSink,
-        mark: String,
+        state_id: String,
         wake: Arc<OwnedFd>,
     ) -> Ports {
         Ports {
             plane,
             cores,
             sink,
-            mark,
+            state_id,
             wake,
             namespaces: NetnsWatch::start()
                 .inspect_err(|error| tracing::warn!("namespaces are not watched: {error}"))
@@ -159,6 +158,14 @@ impl Ports {
             let done = match event {
                 Event::Up(rings) => {
                     member.rings = rings.rx.len() as u16;
+                    // An interface that was away may have come back as another one.
+                    let known = member.device.as_deref().and_then(translate::device_mtu);
+                    if let Some((mtu, mac)) = known {
+                        let conf = translate::member_conf(&member.settings, mac, mtu);
+                        member.mtu = conf.mtu;
+                        let tuning = translate::tuning(&member.settings);
+                        let _ = self.plane.set_member(member.id, conf, tuning);
+                    }
                     self.plane.attach(member.id, rings)
                 }
                 Event::Down(reason) => {
@@ -250,8 +257,13 @@ impl Ports {
             device: uplink.device.as_str().to_owned(),
             share: uplink.share,
             queues: uplink.attach.queues().min(self.cores.len() as u16).max(1),
-            mark: self.mark.clone(),
+            mark: self.filter_mark(),
         }
+    }
+
+    /// What the names of this daemon's packet filters start with.
+    fn filter_mark(&self) -> String {
+        format!("windlass-{}", self.state_id)
     }
 
     pub fn create_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
@@ -269,7 +281,10 @@ impl Ports {
         let conf = self.packet_conf(uplink);
         let known = translate::device_mtu(&conf.device);
         if known.is_some() {
-            PacketEndpoint::check(&conf).map_err(BackendError::InUse)?;
+            PacketEndpoint::check(&conf).map_err(|why| match why {
+                Untakeable::InUse(sentence) => BackendError::InUse(sentence),
+                Untakeable::Unfit(sentence) => BackendError::Unsupported(sentence),
+            })?;
         }
         let (mtu, mac) = known.unwrap_or((1500, 0));
         let settings = uplink.settings();
@@ -285,12 +300,12 @@ impl Ports {
             bridge: uplink.bridge.clone(),
             own: None,
             vlans: Vec::new(),
+            settings: settings.clone(),
             device: Some(conf.device.clone()),
-            attach: uplink.attach.clone(),
             endpoint: Some(Box::new(PacketEndpoint::new(conf))),
             mtu: settings.mtu.unwrap_or(mtu),
             rings: 0,
-            kernel_drops: 0,
+            carried: Counters::default(),
         };
         self.members.insert(uplink.name.clone(), state);
         self.enter_limits(&uplink.name, &settings);
@@ -298,15 +313,25 @@ impl Ports {
         Ok(())
     }
 
-    pub fn set_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
-        let moved = self
-            .members
-            .get(&uplink.name)
-            .is_some_and(|m| m.bridge != uplink.bridge);
-        if moved {
-            self.delete_member(&uplink.name)?;
-            return self.create_uplink(uplink);
+    pub fn set_uplink(&mut self, from: &Uplink, to: &Uplink) -> Result<(), BackendError> {
+        if self.members.contains_key(&to.name) && from.bridge != to.bridge {
+            let carried = self.remove(&to.name, true)?;
+            if let Err(error) = self.create_uplink(to) {
+                let back = self.create_uplink(from);
+                self.put_back(&to.name, back, carried);
+                return Err(error);
+            }
+            self.carry(&to.name, carried);
+            return Ok(());
         }
+        self.put_uplink(to).inspect_err(|_| {
+            let back = self.put_uplink(from);
+            self.put_back(&to.name, back, None);
+        })
+    }
+
+    /// Gives an uplink the properties that are written there.
+    fn put_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
         let settings = uplink.settings();
         let (mtu, mac) = translate::device_mtu(uplink.device.as_str()).unwrap_or((1500, 0));
         let conf = translate::member_conf(&settings, mac, mtu);
@@ -314,11 +339,11 @@ impl Ports {
     }
 
     pub fn create_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
-        let mac = vnic.mac.unwrap_or(MacAddr([0; 6]));
         let settings = vnic.settings();
         let bridge = self.bridge(&vnic.bridge)?.id;
-        let endpoint = translate::endpoint(vnic, mac, place, self.cores.len() as u16)?;
-        let mtu = settings.mtu.unwrap_or(1500);
+        let workers = self.cores.len() as u16;
+        let endpoint = translate::endpoint(vnic, place, workers, &self.state_id)?;
+        let (mac, mtu) = (translate::own_mac(vnic), translate::mtu(vnic));
         let conf = translate::member_conf(&settings, mac_word(mac), mtu);
         let id = self
             .plane
@@ -328,17 +353,13 @@ impl Ports {
             id,
             bridge: vnic.bridge.clone(),
             own: Some(mac),
-            vlans: settings
-                .vlan
-                .into_iter()
-                .chain(settings.tagged.iter())
-                .collect(),
+            vlans: vlans_of(&settings),
+            settings: settings.clone(),
             endpoint,
             device: None,
-            attach: vnic.attach.clone(),
             mtu,
             rings: 0,
-            kernel_drops: 0,
+            carried: Counters::default(),
         };
         self.members.insert(vnic.name.clone(), state);
         self.enter_limits(&vnic.name, &settings);
@@ -350,32 +371,57 @@ impl Ports {
         Ok(())
     }
 
-    pub fn set_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
-        let Some(member) = self.members.get(&vnic.name) else {
-            return self.create_vnic(vnic, place);
-        };
-        if member.attach != vnic.attach {
-            return Err(BackendError::Unsupported(format!(
-                "the interface of `{}` keeps what it was made with: change it with `ip`, or delete the VNIC and create it anew",
-                vnic.name
-            )));
+    pub fn set_vnic(&mut self, from: &Vnic, to: &Vnic, place: &Place) -> Result<(), BackendError> {
+        if !self.members.contains_key(&to.name) {
+            return self.create_vnic(to, place);
         }
+        if from.bridge != to.bridge {
+            let carried = self.remove(&to.name, false)?;
+            if let Err(error) = self.create_vnic(to, place) {
+                let back = self.create_vnic(from, place);
+                self.put_back(&to.name, back, carried);
+                return Err(error);
+            }
+            self.carry(&to.name, carried);
+            return Ok(());
+        }
+        self.put_vnic(to).inspect_err(|_| {
+            let back = self.put_vnic(from);
+            self.put_back(&to.name, back, None);
+        })
+    }
+
+    /// Gives a VNIC the address, the properties and the interface's addresses that are written there. Rings and counters
+    /// go on.
+    fn put_vnic(&mut self, vnic: &Vnic) -> Result<(), BackendError> {
         let settings = vnic.settings();
-        let mac = vnic.mac.unwrap_or(MacAddr([0; 6]));
-        let mtu = settings.mtu.unwrap_or(1500);
-        if member.bridge != vnic.bridge || member.own != Some(mac) || member.mtu != mtu {
-            self.remove(&vnic.name, false)?;
-            return self.create_vnic(vnic, place);
+        let (mac, mtu) = (translate::own_mac(vnic), translate::mtu(vnic));
+        let Some(member) = self.members.get_mut(&vnic.name) else {
+            return Ok(());
+        };
+        if let Some(endpoint) = member.endpoint.as_mut() {
+            let interface = translate::interface(vnic);
+            endpoint.configure(&interface).map_err(BackendError::Host)?;
         }
+        member.own = Some(mac);
+        member.vlans = vlans_of(&settings);
         let conf = translate::member_conf(&settings, mac_word(mac), mtu);
-        if let Some(member) = self.members.get_mut(&vnic.name) {
-            member.vlans = settings
-                .vlan
-                .into_iter()
-                .chain(settings.tagged.iter())
-                .collect();
-        }
         self.change_member(&vnic.name, conf, &settings)
+    }
+
+    /// After a change that failed: says if the member could not be made again as it was.
+    fn put_back(&mut self, name: &Name, done: Result<(), BackendError>, carried: Option<Counters>) {
+        match done {
+            Ok(()) => self.carry(name, carried),
+            Err(error) => tracing::error!("{name} is not as it was: {error}"),
+        }
+    }
+
+    /// A member's traffic goes on from these counts.
+    fn carry(&mut self, name: &Name, carried: Option<Counters>) {
+        if let (Some(member), Some(carried)) = (self.members.get_mut(name), carried) {
+            member.carried = carried;
+        }
     }
 
     /// Changes a member in place, and forgets what was learned under other rules.
@@ -383,7 +429,7 @@ impl Ports {
         &mut self,
         name: &Name,
         conf: windlass_bridge::member::MemberConf,
-        settings: &windlass_api::MemberSettings,
+        settings: &MemberSettings,
     ) -> Result<(), BackendError> {
         let Some(member) = self.members.get(name) else {
             return Err(BackendError::Host(format!(
@@ -391,8 +437,12 @@ impl Ports {
             )));
         };
         let (id, bridge) = (member.id, self.bridge(&member.bridge)?.id);
-        let tuning = translate::tuning(settings);
+        let (tuning, mtu) = (translate::tuning(settings), conf.mtu);
         self.plane.set_member(id, conf, tuning).map_err(failed)?;
+        if let Some(member) = self.members.get_mut(name) {
+            member.mtu = mtu;
+            member.settings = settings.clone();
+        }
         self.plane
             .fdb(bridge, move |w, _| w.flush_member(id, true))
             .map_err(failed)?;
@@ -400,7 +450,7 @@ impl Ports {
         self.enter_fixed(name)
     }
 
-    fn enter_limits(&self, name: &Name, settings: &windlass_api::MemberSettings) {
+    fn enter_limits(&self, name: &Name, settings: &MemberSettings) {
         let Some(member) = self.members.get(name) else {
             return;
         };
@@ -468,29 +518,32 @@ impl Ports {
         if self.members.contains_key(&vnic.name) {
             return self.delete_member(&vnic.name);
         }
-        let mac = vnic.mac.unwrap_or(MacAddr([0; 6]));
-        if let Ok(Some(mut left)) = translate::endpoint(vnic, mac, place, 1) {
+        if let Ok(Some(mut left)) = translate::endpoint(vnic, place, 1, &self.state_id) {
             left.delete();
         }
         Ok(())
     }
 
     pub fn delete_member(&mut self, name: &Name) -> Result<(), BackendError> {
-        self.remove(name, true)
+        self.remove(name, true).map(drop)
     }
 
-    /// Takes a member out; `for_good`: with what persists of it on the host.
-    fn remove(&mut self, name: &Name, for_good: bool) -> Result<(), BackendError> {
-        let Some(mut member) = self.members.remove(name) else {
-            return Ok(());
+    /// Takes a member out, and gives what it has counted; `for_good`: with what persists of it on the host.
+    fn remove(&mut self, name: &Name, for_good: bool) -> Result<Option<Counters>, BackendError> {
+        let Some(id) = self.members.get(name).map(|m| m.id) else {
+            return Ok(None);
         };
-        let done = self.plane.remove_member(member.id).map_err(failed);
-        if let Some(endpoint) = member.endpoint.as_mut()
+        // Frames that wait for it are dropped and counted before the counters are read for the last time.
+        let detached = self.plane.detach(id).map_err(failed);
+        let counted = self.counters(name);
+        let member = self.members.remove(name);
+        let done = detached.and(self.plane.remove_member(id).map_err(failed));
+        if let Some(mut endpoint) = member.and_then(|m| m.endpoint)
             && for_good
         {
             endpoint.delete();
         }
-        done
+        done.map(|()| Some(counted))
     }
 
     /// Removes packet filters that an earlier daemon left at interfaces that are no uplinks any more.
@@ -500,7 +553,7 @@ impl Ports {
             .values()
             .filter_map(|m| m.device.clone())
             .collect();
-        release_stale(&self.mark, &keep);
+        release_stale(&self.filter_mark(), &keep);
     }
 
     pub fn fdb_add(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {
@@ -633,16 +686,22 @@ impl Ports {
             return Status::default();
         };
         let live = member.endpoint.as_ref().map(|e| e.status());
-        let (state, reason) = match live {
+        let (state, reason) = match &live {
             Some(s) if s.up => (State::Up, None),
-            Some(s) => (State::Waiting, Some(s.reason)),
+            Some(s) => (State::Waiting, Some(s.reason.clone())),
             None => (State::Down, Some("nobody is attached".to_owned())),
         };
+        let connects = live.as_ref().map_or(0, |s| s.connects);
+        let details = live.into_iter().flat_map(|s| s.details);
         Status {
             state,
             reason,
             mtu_now: member.mtu,
             rings_now: member.rings,
+            connects,
+            details: details
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect(),
         }
     }
 
@@ -651,23 +710,10 @@ impl Ports {
             return Counters::default();
         };
         let totals = self.plane.totals(member.id).unwrap_or_default();
-        if let Some(endpoint) = member.endpoint.as_mut() {
-            member.kernel_drops = endpoint.kernel_drops();
-        }
-        let drops = Reason::ALL
-            .iter()
-            .zip(totals.drops)
-            .filter(|(_, n)| *n != 0);
-        Counters {
-            rx_frames: totals.ingress.frames,
-            rx_bytes: totals.ingress.bytes,
-            tx_frames: totals.egress.frames,
-            tx_bytes: totals.egress.bytes,
-            rx_dropped: totals.ingress.dropped,
-            tx_dropped: totals.egress.dropped,
-            kernel_drops: member.kernel_drops,
-            drops: drops.map(|(r, n)| (r.name().to_owned(), n)).collect(),
-        }
+        let kernel_drops = member.endpoint.as_mut().map_or(0, |e| e.kernel_drops());
+        let mut counters = translate::counters(&totals, kernel_drops);
+        counters += &member.carried;
+        counters
     }
 
     pub fn workers(&mut self) -> Vec<WorkerStats> {
@@ -689,6 +735,12 @@ impl Ports {
             })
             .collect()
     }
+}
+
+/// The VLANs in which a member can be reached.
+fn vlans_of(settings: &MemberSettings) -> Vec<u16> {
+    let untagged = settings.vlan.into_iter();
+    untagged.chain(settings.tagged.iter()).collect()
 }
 
 fn flags_of(kind: StaticKind) -> EntryFlags {

@@ -1,9 +1,10 @@
 //! From the objects of the API to what the data path is configured with.
 
 use windlass_api::{
-    Attachment, Bridge, FdbEntry, FdbKind, MacAddr, MemberSettings, Memif, Name, Role, Tap, Vnic,
+    Attachment, Bridge, Counters, FdbEntry, FdbKind, MacAddr, MemberSettings, Memif, Name, Role,
+    Tap, Vnic,
 };
-use windlass_attach::endpoint::Endpoint;
+use windlass_attach::endpoint::{Endpoint, InterfaceConf};
 use windlass_attach::memif::msg::Secret;
 use windlass_attach::memif::{ClientConfig, MemifClient, MemifServer, ServerConfig};
 use windlass_attach::tap::{TapConf, TapEndpoint};
@@ -12,6 +13,7 @@ use windlass_bridge::member::MemberConf;
 use windlass_bridge::vlan::VlanMap;
 use windlass_frame::{FRAME_MAX, TxId};
 use windlass_shm::HugePages;
+use windlass_stats::{Drop, MemberTotals};
 use windlass_worker::MemberTuning;
 use windlass_worker::plane::BridgeTuning;
 
@@ -20,6 +22,8 @@ use crate::backend::{BackendError, Place};
 /// Polling before sleep where the property says `auto`: a wake-up costs 35 us and more, which a memory ring's spin of
 /// that order pays back; on a TAP, each poll is a system call.
 const SPIN_NS: (u64, u64) = (50_000, 20_000);
+/// MTU of a VNIC where the property says `auto`, in bytes.
+const MTU: u32 = 1500;
 /// Permission bits of a socket that windlass makes.
 const SOCKET_MODE: u32 = 0o600;
 
@@ -92,17 +96,17 @@ pub fn tuning(settings: &MemberSettings) -> MemberTuning {
 /// What the host refuses at once.
 pub fn endpoint(
     vnic: &Vnic,
-    mac: MacAddr,
     place: &Place,
     workers: u16,
+    state_id: &str,
 ) -> Result<Option<Box<dyn Endpoint>>, BackendError> {
     match &vnic.attach {
-        Attachment::Tap(tap) => Ok(Some(Box::new(tap_endpoint(vnic, tap, mac, workers)?))),
+        Attachment::Tap(tap) => Ok(Some(Box::new(tap_endpoint(vnic, tap, workers, state_id)?))),
         Attachment::Memif(memif) => memif_endpoint(&vnic.name, memif, place).map(Some),
         Attachment::None(_) => Ok(None),
-        Attachment::VhostUser(_) => Err(BackendError::Unsupported(
-            "vhost-user is not there yet: attach the VNIC by tap or memif".into(),
-        )),
+        Attachment::VhostUser(vhost) => {
+            super::guest::endpoint(vnic, vhost, mtu(vnic), place).map(Some)
+        }
         Attachment::Packet(_) => Err(BackendError::Unsupported(
             "packet joins an interface of the host: make an uplink instead of a VNIC".into(),
         )),
@@ -112,8 +116,8 @@ pub fn endpoint(
 fn tap_endpoint(
     vnic: &Vnic,
     tap: &Tap,
-    mac: MacAddr,
     workers: u16,
+    state_id: &str,
 ) -> Result<TapEndpoint, BackendError> {
     use windlass_sys::caps::{Capability, holds};
     if !holds(Capability::NetAdmin) {
@@ -131,15 +135,38 @@ fn tap_endpoint(
     Ok(TapEndpoint::new(TapConf {
         name: name.as_str().to_owned(),
         netns: tap.netns.as_ref().map(|n| n.as_str().to_owned()),
-        addresses: tap
-            .address
+        queues: tap.queues.min(workers).max(1),
+        multi_queue: tap.queues > 1,
+        mark: format!("windlass:{state_id}/{}", vnic.name),
+        interface: interface(vnic),
+    }))
+}
+
+/// What is named of the kernel interface of a VNIC, if it has one.
+pub fn interface(vnic: &Vnic) -> InterfaceConf {
+    let mac = own_mac(vnic);
+    let (addresses, host_mac) = match &vnic.attach {
+        Attachment::Tap(tap) => (tap.address.as_slice(), tap.host_mac),
+        _ => Default::default(),
+    };
+    InterfaceConf {
+        addresses: addresses
             .iter()
             .map(|a| (a.address, a.prefix_bits))
             .collect(),
-        queues: tap.queues.min(workers).max(1),
-        mac: tap.host_mac.unwrap_or(mac).0,
-        mtu: vnic.settings().mtu.unwrap_or(1500),
-    }))
+        mac: host_mac.unwrap_or(mac).0,
+        mtu: mtu(vnic),
+    }
+}
+
+/// A VNIC's own address, which the engine has filled in.
+pub fn own_mac(vnic: &Vnic) -> MacAddr {
+    vnic.mac.unwrap_or(MacAddr([0; 6]))
+}
+
+/// A VNIC's MTU in bytes.
+pub fn mtu(vnic: &Vnic) -> u32 {
+    vnic.settings().mtu.unwrap_or(MTU)
 }
 
 fn memif_endpoint(
@@ -171,6 +198,7 @@ fn memif_endpoint(
         Role::Client => Box::new(
             MemifClient::new(ClientConfig {
                 path: path.clone(),
+                owner: place.owner,
                 id: memif.id,
                 secret,
                 name: name.as_str().to_owned(),
@@ -188,6 +216,33 @@ pub fn device_mtu(device: &str) -> Option<(u32, u64)> {
     let mut netlink = windlass_sys::netlink::Netlink::open().ok()?;
     let link = netlink.link_by_name(device).ok()??;
     Some((link.mtu, link.mac.map_or(0, |m| mac_word(MacAddr(m)))))
+}
+
+/// A member's counters as they are shown.
+pub fn counters(totals: &MemberTotals, kernel_drops: u64) -> Counters {
+    let (ingress, egress) = (&totals.ingress, &totals.egress);
+    let drops = Drop::ALL.iter().zip(totals.drops).filter(|(_, n)| *n != 0);
+    Counters {
+        rx_frames: ingress.frames,
+        rx_bytes: ingress.bytes,
+        rx_unicast: ingress.unicast,
+        rx_flooded: ingress.flooded,
+        rx_local: ingress.local,
+        rx_dropped: ingress.dropped,
+        rx_copies: ingress.copies,
+        rx_floods_cut: ingress.floods_cut,
+        tx_offered: egress.offered,
+        tx_frames: egress.frames,
+        tx_bytes: egress.bytes,
+        tx_dropped: egress.dropped,
+        tx_held: egress.held,
+        tx_span: egress.span_copies,
+        tx_spilled: egress.spilled,
+        tx_segments: egress.segments,
+        kicks: egress.kicks,
+        kernel_drops,
+        drops: drops.map(|(why, n)| (why.name().to_owned(), n)).collect(),
+    }
 }
 
 /// An entry of a table as it is shown.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use windlassd::engine::{Engine, EngineHandle};
 use windlassd::http::{App, SocketLock, serve};
 use windlassd::memory::{Memory, MemoryBackend};
-use windlassd::options::{Args, Options};
+use windlassd::options::{Args, Limits, Options};
 use windlassd::routes;
 
 /// Options that keep everything in one directory.
@@ -34,6 +34,8 @@ pub struct Daemon {
     pub socket: PathBuf,
     pub memory: Arc<Mutex<Memory>>,
     pub backend: MemoryBackend,
+    /// Changes what is allowed, as a reload does.
+    pub limits: tokio::sync::watch::Sender<Limits>,
     engine: EngineHandle,
     engine_thread: Option<JoinHandle<()>>,
     api_thread: Option<JoinHandle<()>>,
@@ -53,14 +55,13 @@ impl Daemon {
         })
         .unwrap();
         let backend = made.unwrap();
+        let (limits, allowed) = tokio::sync::watch::channel(options.limits);
         let app = App {
             engine: engine.clone(),
-            body_bytes_max: options.body_bytes_max,
-            read_timeout: options.read_timeout,
+            limits: allowed.clone(),
         };
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let (listening, listens) = std::sync::mpsc::channel();
-        let served = options.clone();
         let api_thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -69,7 +70,7 @@ impl Daemon {
             runtime.block_on(async move {
                 let listener = lock.listen().unwrap();
                 listening.send(()).unwrap();
-                let server = tokio::spawn(serve(listener, routes::router(app), served));
+                let server = tokio::spawn(serve(listener, routes::router(app), allowed));
                 let _ = stopped.await;
                 server.abort();
             });
@@ -79,6 +80,7 @@ impl Daemon {
             socket: options.socket.clone(),
             memory: backend.memory(),
             backend,
+            limits,
             engine,
             engine_thread: Some(engine_thread),
             api_thread: Some(api_thread),
