@@ -1,4 +1,4 @@
-//! What receiving and transmitting on split virtqueues costs: busy cycles of the time-stamp counter for each frame.
+//! What receiving and transmitting on virtqueues costs: busy cycles of the time-stamp counter for each frame.
 //!
 //! One worker on CPU 0 takes bursts from the transmit queue of guest A and sends them to the receive queue of guest
 //! B, with nothing in between. A thread on CPU 1 is the driver of both: it writes the first bytes of each frame and
@@ -6,8 +6,9 @@
 //! descriptors, but entries of the available ring only where they differ, and puts the header right before the
 //! frame. Polls of the worker that found nothing do not count.
 //!
-//! Usage: `vhost_cost [SECONDS [csum]]` for each size, `csum` with checksum offload both ways; prints cycles a frame
-//! for the whole, for receive and for transmit, of the best and the median round of 50 ms.
+//! Usage: `vhost_cost [SECONDS [WORD..]]` for each size; words: `packed` for packed rings, `order` for IN_ORDER,
+//! `csum` with checksum offload both ways, a number for this size alone. Prints cycles a frame for the whole, for receive and for transmit, of the
+//! best and the median round of 50 ms.
 
 use std::hint::black_box;
 use std::os::fd::AsFd;
@@ -16,11 +17,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use windlass_attach::port::{Lane, Limit, RxPort, TxPort};
-use windlass_attach::vhost_user::features::{CSUM, GUEST_CSUM, MRG_RXBUF, VERSION_1};
-use windlass_attach::vhost_user::split::{
-    AVAIL_NO_INTERRUPT, DESC_WRITE, HEADER_BYTES, USED_NO_NOTIFY,
+use windlass_attach::vhost_user::features::{
+    CSUM, GUEST_CSUM, IN_ORDER, MRG_RXBUF, RING_PACKED, VERSION_1,
 };
-use windlass_attach::vhost_user::{GuestMap, GuestRegion, QueueSetup, VhostRx, VhostTx};
+use windlass_attach::vhost_user::packed::{DESC_AVAIL, DESC_USED, EVENT_DISABLE};
+use windlass_attach::vhost_user::ring::{DESC_WRITE, HEADER_BYTES};
+use windlass_attach::vhost_user::split::{AVAIL_NO_INTERRUPT, USED_NO_NOTIFY};
+use windlass_attach::vhost_user::{Base, GuestMap, GuestRegion, QueueSetup, VhostRx, VhostTx};
 use windlass_frame::{Heads, Pick, RxId, Tick};
 use windlass_shm::{HugePages, Mapping, SegStore, Tails};
 use windlass_sync::qsbr::Domain;
@@ -47,8 +50,13 @@ const LANE: Lane = Lane {
 struct Guest {
     memory: Mapping,
     setup: Option<QueueSetup>,
-    index: u16,
-    seen: u16,
+    packed: bool,
+    in_order: bool,
+    /// Chains that were made available in all, and those that came back.
+    index: u32,
+    seen: u32,
+    /// Packed: heads' flags of the batch at hand are written last.
+    first: Option<(usize, u64)>,
 }
 
 fn buffer(id: u16) -> usize {
@@ -71,48 +79,109 @@ impl Guest {
             memory.write(buffer(id) as u64, &[0; HEADER_BYTES as usize]);
             memory.write(buffer(id) as u64 + 12, &[0x5a; 2000]);
         }
-        memory.store_u16(AVAIL, AVAIL_NO_INTERRUPT, Ordering::Relaxed);
+        let packed = features & RING_PACKED != 0;
+        if packed {
+            memory.store_u16(AVAIL + 2, EVENT_DISABLE, Ordering::Relaxed);
+        } else {
+            memory.store_u16(AVAIL, AVAIL_NO_INTERRUPT, Ordering::Relaxed);
+        }
         let setup = QueueSetup {
             map: Arc::new(map),
             desc: GPA,
             avail: GPA + AVAIL as u64,
             used: GPA + USED as u64,
             size: SIZE,
-            base: 0,
+            base: if packed {
+                Base::packed(0, true)
+            } else {
+                Base::split(0)
+            },
             features: features | VERSION_1,
             kick: None,
             call: None,
+            log: None,
         };
         Guest {
             memory,
             setup: Some(setup),
+            packed,
+            in_order: features & IN_ORDER != 0,
             index: 0,
             seen: 0,
+            first: None,
         }
     }
 
+    /// Number of the descriptor of a chain, and whether its lap is one with wrap counter 1.
+    fn slot(chain: u32) -> (u16, bool) {
+        let lap = chain / u32::from(SIZE);
+        ((chain % u32::from(SIZE)) as u16, lap.is_multiple_of(2))
+    }
+
     fn offer(&mut self, len: u32, flags: u16) {
-        let (m, id) = (&self.memory, self.index % SIZE);
+        let (m, (id, wrap)) = (&self.memory, Guest::slot(self.index));
         let at = usize::from(id) * 16;
         m.store_u64(at, GPA + buffer(id) as u64, Ordering::Relaxed);
-        let high = u64::from(len) | u64::from(flags) << 32;
-        m.store_u64(at + 8, high, Ordering::Relaxed);
-        let entry = AVAIL + 4 + usize::from(id) * 2;
-        if m.load_u16(entry, Ordering::Relaxed) != id {
-            m.store_u16(entry, id, Ordering::Relaxed);
+        if self.packed {
+            let flags = flags | if wrap { DESC_AVAIL } else { DESC_USED };
+            let high = u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48;
+            match self.first {
+                None => self.first = Some((at + 8, high)),
+                Some(_) => m.store_u64(at + 8, high, Ordering::Relaxed),
+            }
+        } else {
+            let high = u64::from(len) | u64::from(flags) << 32;
+            m.store_u64(at + 8, high, Ordering::Relaxed);
+            let entry = AVAIL + 4 + usize::from(id) * 2;
+            if m.load_u16(entry, Ordering::Relaxed) != id {
+                m.store_u16(entry, id, Ordering::Relaxed);
+            }
         }
         self.index = self.index.wrapping_add(1);
     }
 
-    fn publish(&self) {
-        self.memory
-            .store_u16(AVAIL + 2, self.index, Ordering::Release);
+    fn publish(&mut self) {
+        if let Some((at, high)) = self.first.take() {
+            self.memory.store_u64(at, high, Ordering::Release);
+        }
+        if self.packed {
+            return;
+        }
+        let index = self.index as u16;
+        self.memory.store_u16(AVAIL + 2, index, Ordering::Release);
         let flags = self.memory.load_u16(USED, Ordering::Relaxed);
         assert!(flags & USED_NO_NOTIFY != 0, "nobody sleeps here");
     }
 
-    fn used(&self) -> u16 {
-        self.memory.load_u16(USED + 2, Ordering::Acquire)
+    /// Looks at what came back, up to a batch; how many chains.
+    fn reap(&mut self) -> u32 {
+        let before = self.seen;
+        if !self.packed {
+            let end = self.memory.load_u16(USED + 2, Ordering::Acquire);
+            let came = end.wrapping_sub(self.seen as u16);
+            for _ in 0..came {
+                let at = USED + 4 + usize::from(Guest::slot(self.seen).0) * 8;
+                black_box(self.memory.load_u32(at, Ordering::Relaxed));
+                black_box(self.memory.load_u32(at + 4, Ordering::Relaxed));
+                self.seen = self.seen.wrapping_add(1);
+            }
+            return u32::from(came);
+        }
+        while self.seen != self.index && self.seen.wrapping_sub(before) < u32::from(BATCH) {
+            let (slot, wrap) = Guest::slot(self.seen);
+            let high = self
+                .memory
+                .load_u64(usize::from(slot) * 16 + 8, Ordering::Acquire);
+            let flags = (high >> 48) as u16 & (DESC_AVAIL | DESC_USED);
+            if flags != if wrap { DESC_AVAIL | DESC_USED } else { 0 } {
+                break;
+            }
+            let id = (high >> 32) as u16;
+            let batch = id.wrapping_sub(slot) % SIZE + 1;
+            assert!(self.in_order || batch == 1, "one for each");
+            self.seen = self.seen.wrapping_add(u32::from(batch));
+        }
+        self.seen.wrapping_sub(before)
     }
 }
 
@@ -124,18 +193,13 @@ fn run_driver(a: &mut Guest, b: &mut Guest, len: u32, stop: &AtomicBool, receive
     b.publish();
     let mut count = 0u64;
     while !stop.load(Ordering::Relaxed) {
-        let room = |a: &Guest| SIZE - a.index.wrapping_sub(a.seen);
-        if room(a) < BATCH {
-            let end = a.used();
-            while a.seen != end {
-                let at = USED + 4 + usize::from(a.seen % SIZE) * 8;
-                black_box(a.memory.load_u32(at, Ordering::Relaxed));
-                a.seen = a.seen.wrapping_add(1);
-            }
+        let room = |a: &Guest| u32::from(SIZE) - a.index.wrapping_sub(a.seen);
+        if room(a) < u32::from(BATCH) {
+            a.reap();
         }
-        if room(a) >= BATCH {
+        if room(a) >= u32::from(BATCH) {
             for _ in 0..BATCH {
-                let frame = buffer(a.index % SIZE) + HEADER_BYTES as usize;
+                let frame = buffer(Guest::slot(a.index).0) + HEADER_BYTES as usize;
                 a.memory
                     .store_u64(frame, 0x0000_0200_0000_0002, Ordering::Relaxed);
                 let number = u64::from(a.index);
@@ -144,13 +208,8 @@ fn run_driver(a: &mut Guest, b: &mut Guest, len: u32, stop: &AtomicBool, receive
             }
             a.publish();
         }
-        let end = b.used();
-        let came = end.wrapping_sub(b.seen);
+        let came = b.reap();
         for _ in 0..came {
-            let at = USED + 4 + usize::from(b.seen % SIZE) * 8;
-            black_box(b.memory.load_u32(at, Ordering::Relaxed));
-            black_box(b.memory.load_u32(at + 4, Ordering::Relaxed));
-            b.seen = b.seen.wrapping_add(1);
             b.offer(BUFFER_BYTES, DESC_WRITE);
         }
         if came > 0 {
@@ -238,15 +297,29 @@ fn show(len: u32, mut costs: Vec<Cost>) {
 fn main() {
     let mut args = std::env::args().skip(1);
     let seconds = args.next().and_then(|s| s.parse().ok()).unwrap_or(1.0);
-    let csum = args.next().is_some_and(|word| word == "csum");
+    let (mut features, mut offload) = (0, 0);
+    let mut sizes = vec![64, 256, 1518];
+    for word in args {
+        match word.as_str() {
+            "packed" => features |= RING_PACKED,
+            "order" => features |= IN_ORDER,
+            "csum" => offload = CSUM | GUEST_CSUM,
+            size => {
+                sizes = vec![
+                    size.parse()
+                        .expect("packed, order, csum, or a size in bytes"),
+                ]
+            }
+        }
+    }
     println!(
         "time-stamp counter: {} MHz",
         tsc::Clock::get().hz() / 1_000_000
     );
     affinity::pin_thread(0).expect("CPU 0");
-    for len in [64, 256, 1518] {
-        let offload = if csum { CSUM | GUEST_CSUM } else { 0 };
-        let (mut a, mut b) = (Guest::new(offload), Guest::new(offload | MRG_RXBUF));
+    for len in sizes {
+        let features = features | offload;
+        let (mut a, mut b) = (Guest::new(features), Guest::new(features | MRG_RXBUF));
         let mut rx = VhostRx::new(a.setup.take().expect("setup")).expect("rx");
         let tx = VhostTx::new(b.setup.take().expect("setup"), []).expect("tx");
         {

@@ -4,14 +4,11 @@
 
 mod vhost_drive;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use proptest::prelude::*;
 use vhost_drive::*;
 use windlass_attach::port::{More, Stop};
 use windlass_attach::vhost_user::features::*;
-use windlass_frame::{BURST, Claim, FRAME_MAX, Verdict};
+use windlass_frame::{BURST, Claim, FRAME_MAX};
 use windlass_stats::Drop;
 
 const AT: u64 = HIGH + 4096;
@@ -325,101 +322,6 @@ fn bad_buffer_among_merged() {
     assert_eq!((sent.taken, sent.frames), (2, 1));
     assert_eq!(down.reap(), [(0, 0), (1, 0), (2, 72)]);
     assert!(guest.read(HIGH, 512).iter().all(|b| *b == 0xee));
-}
-
-/// Rewrites a frame's source address and tag, and the lengths in the descriptor and in the second one of the table.
-fn flip(guest: Arc<Guest>, stop: Arc<AtomicBool>, desc: u64) -> std::thread::JoinHandle<()> {
-    std::thread::spawn(move || {
-        let mut n = 0u32;
-        while !stop.load(Ordering::Relaxed) {
-            n = n.wrapping_add(1);
-            guest.write(AT + 12 + 6, &[n as u8 & 0xfe; 6]);
-            guest.write(AT + 12 + 14, &[0, n as u8]);
-            let len = [20u32, 100, 140, 1012][n as usize % 4].to_le_bytes();
-            guest.write(desc + 8, &len);
-            guest.write(TABLE + 16 + 8, &len);
-        }
-    })
-}
-
-/// A guest that rewrites source address, tag and length while we receive and transmit: what `heads` says of a frame
-/// is what its private bytes say, and both are what the receiver gets.
-#[test]
-fn frames_that_change_meanwhile() {
-    let (a, b) = (Guest::new(), Guest::new());
-    let mut up = Virtq::new(&a, 0, 64, 0);
-    let mut down = Virtq::new(&b, 1, 64, 0);
-    let (mut rx, tx) = (up.rx(INDIRECT_DESC), down.tx(0));
-    let mut bytes = with_header(1000, 0);
-    bytes[HEADER + 12..HEADER + 16].copy_from_slice(&[0x81, 0, 0, 1]);
-    a.write(AT, &bytes);
-    let stop = Arc::new(AtomicBool::new(false));
-    let flipper = flip(a.clone(), stop.clone(), up.desc);
-    let mut station = Station::new();
-    let mut changed = 0;
-    let mut last = 0;
-    for round in 0..30_000u32 {
-        if round % 2 == 0 {
-            up.set(0, AT, 1012, 0, 0);
-        } else {
-            up.set_table(0, TABLE, &[(AT, 12), (AT + 12, 1000)], 0);
-        }
-        up.offer(0);
-        down.set(3, HIGH, 2048, WRITE, 0);
-        down.offer(3);
-        let expected = station.visit(&mut rx, |section, heads, tails, _| {
-            assert_eq!(heads.n, 1);
-            if heads.verdict[0] != Verdict::NONE {
-                return None;
-            }
-            let private = heads.private(0).to_vec();
-            let word = |at: usize| {
-                let mut word = [0; 8];
-                word[..6].copy_from_slice(&private[at..at + 6]);
-                u64::from_le_bytes(word)
-            };
-            assert_eq!((heads.dst[0], heads.src[0]), (word(0), word(6)));
-            let len = heads.meta[0].len as usize;
-            assert_eq!(private.len(), len.min(128));
-            let behind: usize = tails.of(0).map(|piece| piece.len()).sum();
-            assert_eq!(private.len() + behind, len);
-            let picks = [windlass_frame::Pick::frame(0, false)];
-            let sent = tx_burst(&tx, section, heads, tails, &picks);
-            assert_eq!(sent, len as u64);
-            Some((private, len))
-        });
-        assert_eq!(up.reap().len(), 1);
-        match expected {
-            None => assert!(down.reap().is_empty()),
-            Some((private, len)) => {
-                assert_eq!(down.reap(), [(3, 12 + len as u32)]);
-                assert_eq!(b.read(HIGH + 12, private.len()), private);
-                if private[6] != last {
-                    (changed, last) = (changed + 1, private[6]);
-                }
-                continue;
-            }
-        }
-        // The buffer stays with the ring: take it back by using it up.
-        assert_eq!(station.send(&tx, ONE, &[vec![2; 60]]).frames, 1);
-        down.reap();
-    }
-    stop.store(true, Ordering::Relaxed);
-    flipper.join().expect("flipper");
-    assert!(
-        changed > 10,
-        "the other thread changed only {changed} frames"
-    );
-}
-
-fn tx_burst(
-    tx: &dyn windlass_attach::port::TxPort,
-    section: &windlass_shm::Section<'_>,
-    heads: &windlass_frame::Heads,
-    tails: &windlass_shm::Tails<'_>,
-    picks: &[windlass_frame::Pick],
-) -> u64 {
-    tx.tx_burst(section, ONE, heads, tails, picks).bytes
 }
 
 /// What the driver's text says about one chain: its bytes, or why not. Written for clarity, in 128-bit arithmetic,

@@ -4,11 +4,11 @@
 mod vhost_drive;
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use vhost_drive::*;
-use windlass_attach::port::{Armed, Kick, Lane, More, RxPort, Stop, TxPort};
+use windlass_attach::port::{Armed, Kick, Lane, RxPort, Stop, TxPort};
 use windlass_attach::vhost_user::features::*;
 use windlass_attach::vhost_user::{QueueError, QueueSetup, VhostTx};
 use windlass_frame::{Claim, Offload, Pick, RxId, Tick};
@@ -47,21 +47,19 @@ fn pieces(shape: Shape, at: u64, len: u32) -> Vec<(u64, u32)> {
     list
 }
 
-/// Offers one chain of this shape, with its first descriptor at `id`.
-fn offer(queue: &mut Virtq, shape: Shape, id: u16, at: u64, len: u32, flags: u16) {
+/// Offers one chain of this shape.
+fn offer(queue: &mut dyn Driver, shape: Shape, id: u16, at: u64, len: u32, flags: u16) {
     let list = pieces(shape, at, len);
-    match shape {
-        Shape::Indirect => queue.set_table(id, LOW + 0x9_0000, &list, flags),
-        _ => queue.set_chain(id, &list, flags),
-    }
-    queue.offer(id);
+    let table = matches!(shape, Shape::Indirect).then_some(LOW + 0x9_0000);
+    queue.add(id, &list, table, flags);
+    queue.publish();
 }
 
 /// Sends a frame of every length from one guest to the other.
-fn every_size(from: Shape, to: Shape, mergeable: bool) {
+fn every_size(layout: Layout, from: Shape, to: Shape, mergeable: bool) {
     let (a, b) = (Guest::new(), Guest::new());
-    let mut up = Virtq::new(&a, 0, 256, 0xff00);
-    let mut down = Virtq::new(&b, 1, 256, 0xfff0);
+    let mut up = layout.ring(&a, 0, 256, 0xff00);
+    let mut down = layout.ring(&b, 1, 256, 0xfff0);
     let mut rx = up.rx(INDIRECT_DESC);
     let tx = down.tx(INDIRECT_DESC | if mergeable { MRG_RXBUF } else { 0 });
     let mut station = Station::new();
@@ -71,18 +69,17 @@ fn every_size(from: Shape, to: Shape, mergeable: bool) {
     let mut ids: VecDeque<u16> = (0..256).collect();
     for len in 14..=LONGEST {
         let whole = HEADER + len;
-        offer(&mut up, from, (len % 200) as u16, TX_AT, whole as u32, 0);
+        offer(&mut *up, from, (len % 200) as u16, TX_AT, whole as u32, 0);
         if mergeable {
             while let Some(id) = ids.pop_front() {
                 let at = RX_AT + u64::from(id) * u64::from(PAGE);
-                down.set(id, at, PAGE, WRITE, 0);
-                down.stage(id);
+                down.add(id, &[(at, PAGE)], None, WRITE);
             }
             down.publish();
         } else {
             let room = if len % 2 == 0 { whole } else { whole + 100 };
             let id = (len % 200) as u16;
-            offer(&mut down, to, id, RX_AT, room as u32, WRITE);
+            offer(&mut *down, to, id, RX_AT, room as u32, WRITE);
         }
         let sent = station.relay(&mut rx, &tx, false);
         let expected = (1, 1, len as u64, Stop::Done);
@@ -112,51 +109,82 @@ fn every_size(from: Shape, to: Shape, mergeable: bool) {
 /// Every length from 14 to 65,549 bytes: one descriptor to mergeable buffers.
 #[test]
 fn every_size_direct_to_mergeable() {
-    every_size(Shape::Direct, Shape::Direct, true);
+    every_size(Layout::Split, Shape::Direct, Shape::Direct, true);
+}
+
+/// The same over packed rings.
+#[test]
+fn packed_every_size_direct_to_mergeable() {
+    every_size(Layout::Packed, Shape::Direct, Shape::Direct, true);
 }
 
 /// Every length: chains whose first cuts lie in header and snapshot, to one descriptor.
 #[test]
 fn every_size_chained_to_direct() {
-    every_size(Shape::Chained, Shape::Direct, false);
+    every_size(Layout::Split, Shape::Chained, Shape::Direct, false);
+}
+
+/// The same over packed rings.
+#[test]
+fn packed_every_size_chained_to_direct() {
+    every_size(Layout::Packed, Shape::Chained, Shape::Direct, false);
 }
 
 /// Every length: indirect tables to chains.
 #[test]
 fn every_size_indirect_to_chained() {
-    every_size(Shape::Indirect, Shape::Chained, false);
+    every_size(Layout::Split, Shape::Indirect, Shape::Chained, false);
+}
+
+/// The same over packed rings.
+#[test]
+fn packed_every_size_indirect_to_chained() {
+    every_size(Layout::Packed, Shape::Indirect, Shape::Chained, false);
 }
 
 /// Every length: the header in a descriptor of its own, to indirect tables.
 #[test]
 fn every_size_header_apart_to_indirect() {
-    every_size(Shape::HeaderApart, Shape::Indirect, false);
+    every_size(Layout::Split, Shape::HeaderApart, Shape::Indirect, false);
+}
+
+/// The same over packed rings.
+#[test]
+fn packed_every_size_header_apart_to_indirect() {
+    every_size(Layout::Packed, Shape::HeaderApart, Shape::Indirect, false);
 }
 
 /// Full bursts through small rings, past the wrap of every index, keep order and lose nothing.
 #[test]
 fn bursts_keep_order() {
+    keep_order(Layout::Split, 128, 0);
+    keep_order(Layout::Split, 64, IN_ORDER);
+    for size in [64, 100, 128, 1000] {
+        keep_order(Layout::Packed, size, 0);
+        keep_order(Layout::Packed, size, IN_ORDER);
+    }
+}
+
+fn keep_order(layout: Layout, size: u16, features: u64) {
     let (a, b) = (Guest::new(), Guest::new());
-    let mut up = Virtq::new(&a, 0, 128, 65_500);
-    let mut down = Virtq::new(&b, 1, 128, 65_400);
-    let (mut rx, tx) = (up.rx(0), down.tx(0));
+    let mut up = layout.ring(&a, 0, size, 65_500);
+    let mut down = layout.ring(&b, 1, size, 65_400);
+    let (mut rx, tx) = (up.rx(features), down.tx(features));
     let mut station = Station::new();
     // Buffers of every alignment.
     let at = |base: u64, id: u16| base + u64::from(id) * 257;
-    for id in 0..128 {
-        down.set(id, at(RX_AT, id), 256, WRITE, 0);
-        down.offer(id);
+    for id in 0..size {
+        down.offer_one(id, at(RX_AT, id), 256, WRITE);
     }
     let (mut sent, mut got) = (0u32, 0u32);
     let mut in_flight = 0;
     while got < 5000 {
-        while in_flight < 128 {
-            let id = (sent % 128) as u16;
+        while in_flight < usize::from(size) {
+            let id = (sent % u32::from(size)) as u16;
             let mut bytes = with_header(60 + (sent % 140) as usize, 1);
             bytes[HEADER + 12..HEADER + 16].copy_from_slice(&sent.to_le_bytes());
             a.write(at(TX_AT, id), &bytes);
-            up.set(id, at(TX_AT, id), bytes.len() as u32, 0, 0);
-            up.stage(id);
+            up.add(id, &[(at(TX_AT, id), bytes.len() as u32)], None, 0);
             (sent, in_flight) = (sent + 1, in_flight + 1);
         }
         up.publish();
@@ -171,93 +199,95 @@ fn bursts_keep_order() {
                 (got, HEADER + 60 + (got % 140) as usize)
             );
             got += 1;
-            down.offer(id);
+            down.offer_one(id, at(RX_AT, id), 256, WRITE);
         }
     }
-    assert_eq!(rx.base(), up.seen);
-    assert_eq!(tx.base(0), Some(down.seen));
+    assert_eq!(rx.base(), up.base());
+    assert_eq!(tx.base(0), Some(down.base()));
 }
 
 /// Buffers that do not suffice are left alone: nothing is used, nothing is published, and the frame goes whole once
 /// there are enough. One that can never fit is dropped without taking any.
 #[test]
 fn nothing_partial() {
-    let guest = Guest::new();
-    let mut down = Virtq::new(&guest, 0, 8, 0);
-    let tx = down.tx(MRG_RXBUF);
-    let mut station = Station::new();
-    let frame = with_header(3000, 9).split_off(HEADER);
-    for id in 0..2 {
-        down.set(id, RX_AT + u64::from(id) * 1024, 1024, WRITE, 0);
-        down.offer(id);
-    }
-    for _ in 0..3 {
+    for layout in LAYOUTS {
+        let guest = Guest::new();
+        let mut down = layout.ring(&guest, 0, 8, 0);
+        let tx = down.tx(MRG_RXBUF);
+        let mut station = Station::new();
+        let frame = with_header(3000, 9).split_off(HEADER);
+        for id in 0..2 {
+            down.offer_one(id, RX_AT + u64::from(id) * 1024, 1024, WRITE);
+        }
+        for _ in 0..3 {
+            let sent = station.send(&tx, ONE, &[frame.clone(), frame[..60].to_vec()]);
+            assert_eq!((sent.taken, sent.stop), (0, Stop::Full));
+        }
+        assert!(down.reap().is_empty());
+        down.offer_one(2, RX_AT + 2048, 1024, WRITE);
         let sent = station.send(&tx, ONE, &[frame.clone(), frame[..60].to_vec()]);
-        assert_eq!((sent.taken, sent.stop), (0, Stop::Full));
+        assert_eq!((sent.taken, sent.frames, sent.stop), (1, 1, Stop::Full));
+        assert_eq!(down.reap(), [(0, 1024), (1, 1024), (2, 964)]);
+        assert_eq!(guest.read(RX_AT + 12, 3000), frame);
+        for id in 0..8 {
+            down.offer_one(id, RX_AT + u64::from(id) * 1024, 1024, WRITE);
+        }
+        let giant = vec![2; 9000];
+        let sent = station.send(&tx, ONE, &[giant, frame[..60].to_vec()]);
+        assert_eq!((sent.taken, sent.frames), (2, 1));
+        assert_eq!(sent.drops[0], (Drop::TooBig, 1));
+        assert_eq!(down.reap(), [(0, 72)]);
     }
-    assert!(down.reap().is_empty());
-    down.set(2, RX_AT + 2048, 1024, WRITE, 0);
-    down.offer(2);
-    let sent = station.send(&tx, ONE, &[frame.clone(), frame[..60].to_vec()]);
-    assert_eq!((sent.taken, sent.frames, sent.stop), (1, 1, Stop::Full));
-    assert_eq!(down.reap(), [(0, 1024), (1, 1024), (2, 964)]);
-    assert_eq!(guest.read(RX_AT + 12, 3000), frame);
-    for id in 0..8 {
-        down.set(id, RX_AT + u64::from(id) * 1024, 1024, WRITE, 0);
-        down.offer(id);
-    }
-    let giant = vec![2; 9000];
-    let sent = station.send(&tx, ONE, &[giant, frame[..60].to_vec()]);
-    assert_eq!((sent.taken, sent.frames), (2, 1));
-    assert_eq!(sent.drops[0], (Drop::TooBig, 1));
-    assert_eq!(down.reap(), [(0, 72)]);
 }
 
 /// A frame too large for one buffer is dropped where buffers are not mergeable, and the buffer stays.
 #[test]
 fn too_big_without_merging() {
-    let guest = Guest::new();
-    let mut down = Virtq::new(&guest, 0, 8, 0);
-    let tx = down.tx(0);
-    down.set(5, RX_AT, 112, WRITE, 0);
-    down.offer(5);
-    let frames = [vec![2; 101], vec![4; 100], vec![6; 60]];
-    let sent = Station::new().send(&tx, ONE, &frames);
-    assert_eq!((sent.taken, sent.frames, sent.stop), (2, 1, Stop::Full));
-    assert_eq!(sent.drops[0], (Drop::TooBig, 1));
-    assert_eq!(down.reap(), [(5, 112)]);
-    assert_eq!(guest.read(RX_AT + 12, 100), frames[1]);
+    for layout in LAYOUTS {
+        let guest = Guest::new();
+        let mut down = layout.ring(&guest, 0, 8, 0);
+        let tx = down.tx(0);
+        down.offer_one(5, RX_AT, 112, WRITE);
+        let frames = [vec![2; 101], vec![4; 100], vec![6; 60]];
+        let sent = Station::new().send(&tx, ONE, &frames);
+        assert_eq!((sent.taken, sent.frames, sent.stop), (2, 1, Stop::Full));
+        assert_eq!(sent.drops[0], (Drop::TooBig, 1));
+        assert_eq!(down.reap(), [(5, 112)]);
+        assert_eq!(guest.read(RX_AT + 12, 100), frames[1]);
+    }
 }
 
 /// The header before a frame is a claim only where an offload was negotiated, and then only that one.
 #[test]
 fn claims_follow_negotiation() {
-    let header = Offload::needing_csum(34, 16)
-        .with_gso(windlass_frame::Gso::Tcp4, 1448, false)
-        .encode(0, 54);
-    for (features, expected) in [
-        (0, Claim::NONE),
-        (CSUM | HOST_TSO4, Claim::decode(&header)),
-        (
-            CSUM,
-            Claim {
-                gso_type: 0,
-                ..Claim::decode(&header)
-            },
-        ),
-    ] {
-        for shape in [Shape::Direct, Shape::Chained] {
-            let guest = Guest::new();
-            let mut up = Virtq::new(&guest, 0, 16, 0);
-            let mut rx = up.rx(features);
-            let mut bytes = with_header(2000, 1);
-            bytes[..HEADER].copy_from_slice(&header);
-            guest.write(TX_AT, &bytes);
-            offer(&mut up, shape, 3, TX_AT, 2012, 0);
-            Station::new().visit(&mut rx, |_, heads, tails, _| {
-                assert_eq!(heads.meta[0].claim, expected, "{features:#x} {shape:?}");
-                assert_eq!(frame(heads, tails, 0).expect("frame"), bytes[HEADER..]);
-            });
+    for layout in LAYOUTS {
+        let header = Offload::needing_csum(34, 16)
+            .with_gso(windlass_frame::Gso::Tcp4, 1448, false)
+            .encode(0, 54);
+        for (features, expected) in [
+            (0, Claim::NONE),
+            (CSUM | HOST_TSO4, Claim::decode(&header)),
+            (
+                CSUM,
+                Claim {
+                    gso_type: 0,
+                    ..Claim::decode(&header)
+                },
+            ),
+        ] {
+            for shape in [Shape::Direct, Shape::Chained] {
+                let guest = Guest::new();
+                let mut up = layout.ring(&guest, 0, 16, 0);
+                let mut rx = up.rx(features);
+                let mut bytes = with_header(2000, 1);
+                bytes[..HEADER].copy_from_slice(&header);
+                guest.write(TX_AT, &bytes);
+                offer(&mut *up, shape, 3, TX_AT, 2012, 0);
+                Station::new().visit(&mut rx, |_, heads, tails, _| {
+                    assert_eq!(heads.meta[0].claim, expected, "{features:#x} {shape:?}");
+                    assert_eq!(frame(heads, tails, 0).expect("frame"), bytes[HEADER..]);
+                });
+            }
         }
     }
 }
@@ -281,43 +311,44 @@ fn tcp_frame() -> Vec<u8> {
 /// segments and a plain header.
 #[test]
 fn offload_as_negotiated() {
-    let off = Offload::needing_csum(34, 16).with_gso(windlass_frame::Gso::Tcp4, 1448, false);
-    for (features, used) in [
-        (GUEST_CSUM | GUEST_TSO4, vec![12 + 3054 + 4]),
-        (GUEST_CSUM, vec![12 + 1502 + 4, 12 + 1502 + 4, 12 + 158 + 4]),
-    ] {
-        let guest = Guest::new();
-        let mut down = Virtq::new(&guest, 0, 8, 0);
-        let tx = down.tx(features);
-        for id in 0..8 {
-            down.set(id, RX_AT + u64::from(id) * 4096, 4096, WRITE, 0);
-            down.offer(id);
+    for layout in LAYOUTS {
+        let off = Offload::needing_csum(34, 16).with_gso(windlass_frame::Gso::Tcp4, 1448, false);
+        for (features, used) in [
+            (GUEST_CSUM | GUEST_TSO4, vec![12 + 3054 + 4]),
+            (GUEST_CSUM, vec![12 + 1502 + 4, 12 + 1502 + 4, 12 + 158 + 4]),
+        ] {
+            let guest = Guest::new();
+            let mut down = layout.ring(&guest, 0, 8, 0);
+            let tx = down.tx(features);
+            for id in 0..8 {
+                down.offer_one(id, RX_AT + u64::from(id) * 4096, 4096, WRITE);
+            }
+            let mut station = Station::new();
+            let section = station.worker.section();
+            let mut tails = Tails::bind(&mut station.store, &section);
+            let heads = &mut station.heads;
+            heads.clear(RxId(0), Tick(0));
+            put(heads, &mut tails, 0, &tcp_frame());
+            heads.n = 1;
+            let meta = &mut heads.meta[0];
+            (meta.off, meta.l2, meta.l3, meta.l4, meta.vid) = (off, 14, 20, 20, 7);
+            let sent = tx.tx_burst(&section, ONE, heads, &tails, &[Pick::frame(0, true)]);
+            assert_eq!((sent.taken, sent.frames), (1, 1));
+            let came: Vec<u32> = down.reap().iter().map(|c| c.1).collect();
+            assert_eq!(came, used);
+            let header: [u8; 12] = guest.read(RX_AT, 12).try_into().expect("12");
+            let claim = Claim::decode(&header);
+            assert_eq!(header[10..], [1, 0]);
+            if came.len() == 1 {
+                assert_eq!((claim.csum_start, claim.csum_offset), (38, 16));
+                assert_eq!((claim.gso_type, claim.gso_size), (Claim::GSO_TCPV4, 1448));
+                assert_eq!(sent.segments, 0);
+            } else {
+                assert!(claim.is_none());
+                assert_eq!(sent.segments, 3);
+            }
+            assert_eq!(guest.read(RX_AT + 12 + 12, 4), [0x81, 0, 0, 7]);
         }
-        let mut station = Station::new();
-        let section = station.worker.section();
-        let mut tails = Tails::bind(&mut station.store, &section);
-        let heads = &mut station.heads;
-        heads.clear(RxId(0), Tick(0));
-        put(heads, &mut tails, 0, &tcp_frame());
-        heads.n = 1;
-        let meta = &mut heads.meta[0];
-        (meta.off, meta.l2, meta.l3, meta.l4, meta.vid) = (off, 14, 20, 20, 7);
-        let sent = tx.tx_burst(&section, ONE, heads, &tails, &[Pick::frame(0, true)]);
-        assert_eq!((sent.taken, sent.frames), (1, 1));
-        let came: Vec<u32> = down.reap().iter().map(|c| c.1).collect();
-        assert_eq!(came, used);
-        let header: [u8; 12] = guest.read(RX_AT, 12).try_into().expect("12");
-        let claim = Claim::decode(&header);
-        assert_eq!(header[10..], [1, 0]);
-        if came.len() == 1 {
-            assert_eq!((claim.csum_start, claim.csum_offset), (38, 16));
-            assert_eq!((claim.gso_type, claim.gso_size), (Claim::GSO_TCPV4, 1448));
-            assert_eq!(sent.segments, 0);
-        } else {
-            assert!(claim.is_none());
-            assert_eq!(sent.segments, 3);
-        }
-        assert_eq!(guest.read(RX_AT + 12 + 12, 4), [0x81, 0, 0, 7]);
     }
 }
 
@@ -422,65 +453,66 @@ fn transmitting_asks_for_no_kicks() {
 /// Workers that share a guest's ring: every frame arrives once and whole, each worker's in order.
 #[test]
 fn workers_share_a_ring() {
-    const WORKERS: u16 = 3;
-    const EACH: u32 = 4000;
-    let guest = Guest::new();
-    let mut down = Virtq::new(&guest, 0, 256, 0);
-    let tx: Arc<dyn TxPort> = Arc::new(down.tx(MRG_RXBUF));
-    for id in 0..256 {
-        down.set(id, RX_AT + u64::from(id) * 256, 256, WRITE, 0);
-        down.offer(id);
-    }
-    let domain = Domain::new(usize::from(WORKERS));
-    std::thread::scope(|scope| {
-        for worker in 0..WORKERS {
-            let (tx, mut station) = (tx.clone(), Station::of(&domain));
-            scope.spawn(move || {
-                let lane = Lane {
-                    worker,
-                    workers: WORKERS,
-                };
-                let mut number = 0;
-                while number < EACH {
-                    let frames: Vec<Vec<u8>> = (number..EACH.min(number + 5))
-                        .map(|n| {
-                            let mut f = vec![worker as u8; 60 + (n as usize * 37) % 600];
-                            f[12..16].copy_from_slice(&n.to_le_bytes());
-                            f
-                        })
-                        .collect();
-                    number += station.send(&*tx, lane, &frames).taken as u32;
-                    std::thread::yield_now();
-                }
-            });
+    for layout in LAYOUTS {
+        const WORKERS: u16 = 3;
+        const EACH: u32 = 4000;
+        let guest = Guest::new();
+        let mut down = layout.ring(&guest, 0, 256, 0);
+        let tx: Arc<dyn TxPort> = Arc::new(down.tx(MRG_RXBUF));
+        for id in 0..256 {
+            down.offer_one(id, RX_AT + u64::from(id) * 256, 256, WRITE);
         }
-        let mut next = [0u32; WORKERS as usize];
-        let mut left = 0;
-        let mut bytes = Vec::new();
-        while next.iter().any(|n| *n < EACH) {
-            for (id, len) in down.reap() {
-                let part = guest.read(RX_AT + u64::from(id) * 256, len as usize);
-                if left == 0 {
-                    left = u16::from_le_bytes([part[10], part[11]]);
-                    bytes.clear();
-                    bytes.extend_from_slice(&part[HEADER..]);
-                } else {
-                    bytes.extend_from_slice(&part);
-                }
-                left -= 1;
-                down.offer(id);
-                if left == 0 {
-                    let from = usize::from(bytes[0]);
-                    let number = u32::from_le_bytes(bytes[12..16].try_into().expect("4"));
-                    assert_eq!(number, next[from]);
-                    assert_eq!(bytes.len(), 60 + (number as usize * 37) % 600);
-                    assert!(bytes[16..].iter().all(|b| usize::from(*b) == from));
-                    next[from] += 1;
-                }
+        let domain = Domain::new(usize::from(WORKERS));
+        std::thread::scope(|scope| {
+            for worker in 0..WORKERS {
+                let (tx, mut station) = (tx.clone(), Station::of(&domain));
+                scope.spawn(move || {
+                    let lane = Lane {
+                        worker,
+                        workers: WORKERS,
+                    };
+                    let mut number = 0;
+                    while number < EACH {
+                        let frames: Vec<Vec<u8>> = (number..EACH.min(number + 5))
+                            .map(|n| {
+                                let mut f = vec![worker as u8; 60 + (n as usize * 37) % 600];
+                                f[12..16].copy_from_slice(&n.to_le_bytes());
+                                f
+                            })
+                            .collect();
+                        number += station.send(&*tx, lane, &frames).taken as u32;
+                        std::thread::yield_now();
+                    }
+                });
             }
-            std::thread::yield_now();
-        }
-    });
+            let mut next = [0u32; WORKERS as usize];
+            let mut left = 0;
+            let mut bytes = Vec::new();
+            while next.iter().any(|n| *n < EACH) {
+                for (id, len) in down.reap() {
+                    let part = guest.read(RX_AT + u64::from(id) * 256, len as usize);
+                    if left == 0 {
+                        left = u16::from_le_bytes([part[10], part[11]]);
+                        bytes.clear();
+                        bytes.extend_from_slice(&part[HEADER..]);
+                    } else {
+                        bytes.extend_from_slice(&part);
+                    }
+                    left -= 1;
+                    down.offer_one(id, RX_AT + u64::from(id) * 256, 256, WRITE);
+                    if left == 0 {
+                        let from = usize::from(bytes[0]);
+                        let number = u32::from_le_bytes(bytes[12..16].try_into().expect("4"));
+                        assert_eq!(number, next[from]);
+                        assert_eq!(bytes.len(), 60 + (number as usize * 37) % 600);
+                        assert!(bytes[16..].iter().all(|b| usize::from(*b) == from));
+                        next[from] += 1;
+                    }
+                }
+                std::thread::yield_now();
+            }
+        });
+    }
 }
 
 /// What we do not do is refused by name, and so are rings that do not lie in the guest's memory.
@@ -496,8 +528,12 @@ fn setups_are_checked() {
     assert_eq!(refused(&|s| s.size = 0), QueueError::Size(0));
     assert_eq!(refused(&|s| s.size = 48), QueueError::Size(48));
     assert_eq!(refused(&|s| s.features = 0), QueueError::Legacy);
-    let packed = QueueError::Features(RING_PACKED | LOG_ALL);
-    assert_eq!(refused(&|s| s.features |= RING_PACKED | LOG_ALL), packed);
+    assert_eq!(refused(&|s| s.size = 40_000), QueueError::Size(40_000));
+    let unknown = QueueError::Features(ACCESS_PLATFORM | 1 << 60);
+    assert_eq!(
+        refused(&|s| s.features |= ACCESS_PLATFORM | 1 << 60),
+        unknown
+    );
     let place = |error| matches!(error, QueueError::Place { .. });
     assert!(place(refused(&|s| s.desc += 8)));
     assert!(place(refused(&|s| s.avail += 1)));
@@ -512,28 +548,4 @@ fn setups_are_checked() {
     setup.used = LOW + LOW_BYTES - 2052;
     let rx = windlass_attach::vhost_user::VhostRx::new(setup).expect("fits without EVENT_IDX");
     assert!(rx.polls_memory() && rx.wake().is_none());
-}
-
-/// A guest that takes its memory away costs its own port only.
-#[test]
-fn memory_that_is_taken_away() {
-    let flags = rustix::fs::MemfdFlags::CLOEXEC;
-    let file = rustix::fs::memfd_create("vhost-guest", flags).expect("memfd");
-    let bytes = LOW_BYTES + HIGH_BYTES;
-    rustix::fs::ftruncate(&file, bytes).expect("size");
-    let memory = windlass_shm::Mapping::foreign(file.as_fd(), bytes).expect("map");
-    let guest = Guest::over(memory, file);
-    let mut up = Virtq::new(&guest, 0, 16, 0);
-    let down = Virtq::new(&guest, 1, 16, 0);
-    let (mut rx, tx) = (up.rx(0), down.tx(0));
-    guest.write(TX_AT, &with_header(60, 0));
-    up.set(0, TX_AT, 72, 0, 0);
-    up.offer(0);
-    rustix::fs::ftruncate(&guest.file, LOW_BYTES).expect("shrink");
-    let mut station = Station::new();
-    let more = station.visit(&mut rx, |_, heads, _, more| (heads.n, more));
-    assert_eq!(more, (0, More::Dead));
-    let sent = station.send(&tx, ONE, &[vec![2; 60]]);
-    assert_eq!((sent.taken, sent.stop), (0, Stop::Down));
-    assert!(signalled(guest.map.alarm()));
 }

@@ -22,7 +22,19 @@ pub const HOST_TSO6: u64 = 1 << 12;
 pub const HOST_ECN: u64 = 1 << 13;
 /// `VIRTIO_NET_F_MRG_RXBUF`: a frame may lie in several of the guest's buffers.
 pub const MRG_RXBUF: u64 = 1 << 15;
-/// `VHOST_F_LOG_ALL`: writes are to be logged. Not done.
+/// `VIRTIO_NET_F_MTU`: the front end may tell the guest an MTU.
+pub const MTU: u64 = 1 << 3;
+/// `VIRTIO_NET_F_CTRL_VQ`: a control queue, which the front end serves.
+pub const CTRL_VQ: u64 = 1 << 17;
+/// `VIRTIO_NET_F_CTRL_RX`: likewise.
+pub const CTRL_RX: u64 = 1 << 18;
+/// `VIRTIO_NET_F_GUEST_ANNOUNCE`: the guest announces itself after it moved.
+pub const GUEST_ANNOUNCE: u64 = 1 << 21;
+/// `VIRTIO_NET_F_MQ`: several queue pairs.
+pub const MQ: u64 = 1 << 22;
+/// `VHOST_USER_F_PROTOCOL_FEATURES`: there is more to negotiate; not a feature of the device.
+pub const PROTOCOL_FEATURES: u64 = 1 << 30;
+/// `VHOST_F_LOG_ALL`: writes are to be logged.
 pub const LOG_ALL: u64 = 1 << 26;
 /// `VIRTIO_F_INDIRECT_DESC`.
 pub const INDIRECT_DESC: u64 = 1 << 28;
@@ -32,7 +44,7 @@ pub const EVENT_IDX: u64 = 1 << 29;
 pub const VERSION_1: u64 = 1 << 32;
 /// `VIRTIO_F_ACCESS_PLATFORM`: addresses go through an IOMMU. Not done.
 pub const ACCESS_PLATFORM: u64 = 1 << 33;
-/// `VIRTIO_F_RING_PACKED`. Not done.
+/// `VIRTIO_F_RING_PACKED`.
 pub const RING_PACKED: u64 = 1 << 34;
 /// `VIRTIO_F_IN_ORDER`: kept in any case.
 pub const IN_ORDER: u64 = 1 << 35;
@@ -60,6 +72,57 @@ pub const SUPPORTED: u64 = CSUM
     | GUEST_USO4
     | GUEST_USO6
     | HOST_USO;
+
+/// What is offered to a front end: what the queues do, and what concerns the connection or the front end alone.
+pub const OFFERED: u64 = SUPPORTED
+    | RING_PACKED
+    | LOG_ALL
+    | MTU
+    | CTRL_VQ
+    | CTRL_RX
+    | GUEST_ANNOUNCE
+    | MQ
+    | PROTOCOL_FEATURES;
+
+/// The names of the features, for people.
+pub const NAMES: &[(u64, &str)] = &[
+    (CSUM, "csum"),
+    (GUEST_CSUM, "guest-csum"),
+    (MTU, "mtu"),
+    (GUEST_TSO4, "guest-tso4"),
+    (GUEST_TSO6, "guest-tso6"),
+    (GUEST_ECN, "guest-ecn"),
+    (HOST_TSO4, "host-tso4"),
+    (HOST_TSO6, "host-tso6"),
+    (HOST_ECN, "host-ecn"),
+    (MRG_RXBUF, "mrg-rxbuf"),
+    (CTRL_VQ, "ctrl-vq"),
+    (CTRL_RX, "ctrl-rx"),
+    (GUEST_ANNOUNCE, "guest-announce"),
+    (MQ, "mq"),
+    (LOG_ALL, "log-all"),
+    (INDIRECT_DESC, "indirect-desc"),
+    (EVENT_IDX, "event-idx"),
+    (PROTOCOL_FEATURES, "protocol-features"),
+    (VERSION_1, "version-1"),
+    (ACCESS_PLATFORM, "access-platform"),
+    (RING_PACKED, "ring-packed"),
+    (IN_ORDER, "in-order"),
+    (GUEST_USO4, "guest-uso4"),
+    (GUEST_USO6, "guest-uso6"),
+    (HOST_USO, "host-uso"),
+];
+
+/// The names of the bits of `features`, with spaces between; those without a name as a number.
+pub fn describe(features: u64, names: &[(u64, &str)]) -> String {
+    let known = names.iter().filter(|(bit, _)| features & bit != 0);
+    let mut words: Vec<String> = known.map(|(_, name)| (*name).to_owned()).collect();
+    let rest = names.iter().fold(features, |rest, (bit, _)| rest & !bit);
+    if rest != 0 {
+        words.push(format!("{rest:#x}"));
+    }
+    words.join(" ")
+}
 
 /// What a guest with these features takes as it is. Segmentation rests on incomplete checksums (VIRTIO 1.2, 5.1.3.1).
 pub fn tx_caps(features: u64) -> TxCaps {

@@ -18,8 +18,9 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use windlass_shm::{Foreign, MapError, Mapping, Section};
+use windlass_shm::{Foreign, MapError, Mapping, Section, word};
 use windlass_sys::eventfd;
 
 /// Regions that one guest may have: QEMU's memory slots.
@@ -38,6 +39,9 @@ pub struct GuestRegion<'a> {
     pub fd: BorrowedFd<'a>,
 }
 
+/// Bytes of all files of one guest, so that one cannot take all addresses of the process.
+pub const BYTES_MAX: u64 = 512 << 30;
+
 /// Why a memory table was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestMapError {
@@ -52,6 +56,9 @@ pub enum GuestMapError {
         /// Bytes.
         len: u64,
     },
+    /// More than [`BYTES_MAX`].
+    #[error("files of {0} bytes in all; at most {BYTES_MAX} are accepted")]
+    Bytes(u64),
     /// Two regions have an address in common.
     #[error("the region at guest address {0:#x} overlaps another one")]
     Overlap(u64),
@@ -63,6 +70,16 @@ pub enum GuestMapError {
         /// Why not.
         source: MapError,
     },
+}
+
+/// One region whose file is mapped.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) gpa: u64,
+    pub(super) len: u64,
+    /// Where in the mapping it begins.
+    pub(super) offset: u64,
+    pub(super) mapping: Arc<Mapping>,
 }
 
 /// One region, by value.
@@ -90,7 +107,7 @@ impl Extent {
 pub struct GuestMap {
     extents: Box<[Extent]>,
     largest: Extent,
-    mappings: Vec<Mapping>,
+    mappings: Vec<Arc<Mapping>>,
     failed: AtomicBool,
     alarm: OwnedFd,
 }
@@ -110,8 +127,7 @@ impl GuestMap {
         if regions.is_empty() || regions.len() > REGIONS_MAX {
             return Err(GuestMapError::Count(regions.len()));
         }
-        let mut extents = Vec::with_capacity(regions.len());
-        let mut mappings = Vec::with_capacity(regions.len());
+        let mut parts = Vec::with_capacity(regions.len());
         for region in regions {
             let GuestRegion {
                 gpa,
@@ -119,18 +135,43 @@ impl GuestMap {
                 offset,
                 fd,
             } = *region;
+            let file_end = offset.checked_add(len).filter(|_| len != 0);
+            let file_end = file_end.ok_or(GuestMapError::Range { gpa, len })?;
+            let mapping = Mapping::foreign(fd, file_end)
+                .map_err(|source| GuestMapError::Memory { gpa, source })?;
+            parts.push(Part {
+                gpa,
+                len,
+                offset,
+                mapping: Arc::new(mapping),
+            });
+        }
+        GuestMap::of(&parts, alarm)
+    }
+
+    /// The memory that lies in files which are mapped already.
+    pub(super) fn of(parts: &[Part], alarm: OwnedFd) -> Result<GuestMap, GuestMapError> {
+        if parts.is_empty() || parts.len() > REGIONS_MAX {
+            return Err(GuestMapError::Count(parts.len()));
+        }
+        let mut extents = Vec::with_capacity(parts.len());
+        let mut mappings: Vec<Arc<Mapping>> = Vec::with_capacity(parts.len());
+        for part in parts {
+            let (gpa, len) = (part.gpa, part.len);
             let range = GuestMapError::Range { gpa, len };
-            let (Some(_), Some(file_end)) = (gpa.checked_add(len), offset.checked_add(len)) else {
-                return Err(range);
-            };
-            if len == 0 {
+            let inside = part.offset.checked_add(len);
+            let inside = inside.is_some_and(|end| end <= part.mapping.len() as u64);
+            if len == 0 || gpa.checked_add(len).is_none() || !inside {
                 return Err(range);
             }
-            let memory = |source| GuestMapError::Memory { gpa, source };
-            let mapping = Mapping::foreign(fd, file_end).map_err(memory)?;
-            let base = mapping.base().wrapping_add(offset as usize);
+            let base = part.mapping.base().wrapping_add(part.offset as usize);
             extents.push(Extent { gpa, len, base });
-            mappings.push(mapping);
+            if !mappings
+                .iter()
+                .any(|known| Arc::ptr_eq(known, &part.mapping))
+            {
+                mappings.push(part.mapping.clone());
+            }
         }
         extents.sort_by_key(|e| e.gpa);
         for (low, high) in extents.iter().zip(extents.iter().skip(1)) {
@@ -153,7 +194,7 @@ impl GuestMap {
     /// Whether the memory is of no use any more.
     #[inline(always)]
     pub fn is_dead(&self) -> bool {
-        self.failed.load(Ordering::Relaxed) || self.mappings.iter().any(Mapping::is_dead)
+        self.failed.load(Ordering::Relaxed) || self.mappings.iter().any(|m| m.is_dead())
     }
 
     /// The guest broke the rules or took its memory away: nothing more is taken from it or given to it.
@@ -175,6 +216,16 @@ impl GuestMap {
         let p = self.find(&mut self.hit(), gpa, len)?;
         // SAFETY: inside a mapping of this map, which `'q` borrows.
         Some(unsafe { Foreign::at(q, p, len) })
+    }
+
+    /// The aligned word at `gpa`, if it lies in one region.
+    pub(super) fn load_u16(&self, gpa: u64) -> Option<u16> {
+        let p: *const u16 = self.find(&mut self.hit(), gpa, 2)?.cast_const().cast();
+        if !p.is_aligned() {
+            return None;
+        }
+        // SAFETY: aligned, and inside a mapping of this map, which the caller borrows.
+        Some(unsafe { word::load_u16(p, Ordering::Acquire) })
     }
 
     /// A region to begin with as the last hit: the largest.

@@ -2,22 +2,23 @@
 //!
 //! # Model
 //! ```text
-//!        released        next              seen        avail.idx
-//!           |   on loan   |   known to us   |   unread    |
+//!        released        next              ahead
+//!           |   on loan   |     staged      |   unread
 //!  ring  ...[#############][################][############]...
 //! ```
-//! As [`crate::memif::rx`]: the guest's index is read once a burst, and only if fewer chains are known than the
-//! burst may take. *Staging* reads the heads and fetches their descriptors, then reads each descriptor once, checks
-//! it and fetches the frame; what is known behind a burst is staged at its end. A head that is one whole readable
-//! buffer becomes a place in memory at once; any other is kept as it was read and walked when its turn comes.
+//! As [`crate::memif::rx`]: the guest is asked once a burst, and only if fewer chains are staged than the burst may
+//! take. *Staging* reads the heads of chains, checks each and fetches its frame; what is known behind a burst is
+//! staged at its end. A head that is one whole readable buffer becomes a place in memory at once; any other is kept
+//! as it was read and walked when its turn comes. Where only that walk tells where the next chain begins (packed
+//! rings), staging waits for it.
 //!
 //! The header before a frame is read only if the guest negotiated an offload. A release also interrupts the guest,
-//! if it asked for that.
+//! if it asked for that. A guest that wants its chains in order gets one used element for all of a burst.
 //!
 //! # Failure modes
 //! A bad chain is consumed once, given back with length 0, and becomes a frame of length 0 with its reason. An index
-//! that jumps by more than the ring, or memory that was taken away, ends the queue ([`GuestMap::fail`],
-//! [`More::Dead`]).
+//! that jumps by more than the ring, a packed chain without an end, or memory that was taken away, ends the queue
+//! ([`GuestMap::fail`], [`More::Dead`]).
 
 #![deny(
     clippy::indexing_slicing,
@@ -26,18 +27,22 @@
     clippy::panic
 )]
 
+use core::sync::atomic::AtomicU16;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use windlass_frame::{BURST, Claim, FRAME_MAX, HEADROOM, Heads, SNAP, Verdict};
-use windlass_shm::{Foreign, Isa, Section, Tails, copy_in, snapshot};
+use windlass_shm::{Foreign, Isa, Section, Tails, snapshot};
 use windlass_stats::Drop;
 use windlass_sync::prefetch;
 
-use super::features::Claims;
+use super::features::{Claims, IN_ORDER};
 use super::guest_map::{Extent, GuestMap};
-use super::queue::{QueueError, QueueSetup};
-use super::split::{CHAIN_MAX, Desc, Fault, HEADER_BYTES, Piece, Ring};
+use super::packed::Packed;
+use super::pieces::Gather;
+use super::queue::{Base, QueueError, QueueSetup};
+use super::ring::{DESC_NEXT, Fault, HEADER_BYTES, Head, Ring};
+use super::split::Split;
 use crate::kick;
 use crate::port::{Armed, Limit, Loan, More, RxPort};
 
@@ -47,58 +52,69 @@ const LOOKED_MAX: usize = 1024;
 const FRAME_MIN: u32 = 14;
 /// Bytes of a cache line.
 const LINE: u32 = 64;
-/// Used elements on a cache line.
-const USED_PER_LINE: usize = 8;
 
-/// A head that was read.
+/// A chain whose head was read.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     /// Where the header before the frame begins, if the chain is one whole buffer; else null.
     ptr: *const u8,
-    /// The head's descriptor; none if there is no descriptor of this number.
-    words: Option<[u64; 2]>,
-    head: u16,
+    head: Head,
 }
 
-impl Entry {
-    const NONE: Entry = Entry {
-        ptr: core::ptr::null(),
-        words: None,
-        head: 0,
-    };
-
-    /// Bytes of the frame in a whole buffer.
-    #[inline(always)]
-    fn frame_len(&self) -> u32 {
-        self.words
-            .map_or(0, |w| Desc::from_words(w).len)
-            .wrapping_sub(HEADER_BYTES)
-    }
+/// A chain of the loan.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lent {
+    id: u16,
+    places: u16,
 }
 
 /// The receive half of one queue.
 #[derive(Debug)]
-pub struct VhostRx {
-    ring: Ring,
+pub struct VhostRx(Half);
+
+#[derive(Debug)]
+enum Half {
+    Split(Queue<Split>),
+    Packed(Queue<Packed>),
+}
+
+/// Does the same with a queue of either layout.
+macro_rules! either {
+    ($half:expr, $queue:ident => $do:expr) => {
+        match $half {
+            Half::Split($queue) => $do,
+            Half::Packed($queue) => $do,
+        }
+    };
+}
+
+#[derive(Debug)]
+struct Queue<R> {
+    ring: R,
     map: Arc<GuestMap>,
     hit: Extent,
     isa: Isa,
     claims: Claims,
-    next: u16,
-    seen: u16,
+    in_order: bool,
     released: u16,
-    /// Heads behind `next` that were read: `entries[index % BURST]`.
+    next: u16,
+    ahead: u16,
+    /// What is known of the guest's index.
+    seen: AtomicU16,
+    /// Chains between `next` and `ahead`: the entries from `first` on, in a circle.
     staged: usize,
+    first: usize,
+    /// The last of them must be walked before the next can be found.
+    blocked: bool,
     entries: Box<[Entry; BURST]>,
-    /// Heads of the loan.
-    lent: Box<[u16; BURST]>,
+    lent: Box<[Lent; BURST]>,
     quiet: bool,
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
 }
 
 // SAFETY: what is not `Send` by itself are addresses inside the map's mappings, which the half keeps alive.
-unsafe impl Send for VhostRx {}
+unsafe impl<R: Ring> Send for Queue<R> {}
 
 impl VhostRx {
     /// The half for a queue that the guest transmits on. Notifications are on until [`RxPort::disarm`].
@@ -106,86 +122,106 @@ impl VhostRx {
     /// # Errors
     /// [`QueueError`].
     pub fn new(setup: QueueSetup) -> Result<VhostRx, QueueError> {
-        let ring = Ring::new(&setup)?;
-        Ok(VhostRx {
+        Ok(VhostRx(if setup.is_packed() {
+            Half::Packed(Queue::new(setup)?)
+        } else {
+            Half::Split(Queue::new(setup)?)
+        }))
+    }
+
+    /// The first chain that was not given back: what `VHOST_USER_GET_VRING_BASE` answers once the queue is stopped.
+    pub fn base(&self) -> Base {
+        either!(&self.0, queue => queue.ring.base(queue.released))
+    }
+}
+
+/// How much of a burst was taken.
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    frames: usize,
+    bytes: usize,
+    looked: usize,
+}
+
+impl Taken {
+    #[inline(always)]
+    fn is_full(&self, limit: Limit) -> bool {
+        self.bytes >= limit.bytes || self.looked >= LOOKED_MAX
+    }
+}
+
+/// What became of a chain that is not one whole buffer.
+enum Odd {
+    Frame,
+    /// The burst has no room for its pieces.
+    NoRoom,
+    /// The queue ends.
+    Dead,
+}
+
+impl<R: Ring> Queue<R> {
+    fn new(setup: QueueSetup) -> Result<Queue<R>, QueueError> {
+        let ring = R::new(&setup)?;
+        let start = ring.place(setup.base);
+        let none = Entry {
+            ptr: core::ptr::null(),
+            head: Head::NONE,
+        };
+        Ok(Queue {
             ring,
             hit: setup.map.hit(),
             map: setup.map,
             isa: Isa::detect(),
             claims: Claims::of(setup.features),
-            next: setup.base,
-            seen: setup.base,
-            released: setup.base,
+            in_order: setup.features & IN_ORDER != 0,
+            released: start,
+            next: start,
+            ahead: start,
+            seen: AtomicU16::new(start),
             staged: 0,
-            entries: Box::new([Entry::NONE; BURST]),
-            lent: Box::new([0; BURST]),
+            first: 0,
+            blocked: false,
+            entries: Box::new([none; BURST]),
+            lent: Box::new([Lent::default(); BURST]),
             quiet: false,
             kick: setup.kick,
             call: setup.call,
         })
     }
 
-    /// Index of the first chain that was not given back: what `VHOST_USER_GET_VRING_BASE` answers once the queue is
-    /// stopped.
-    pub fn base(&self) -> u16 {
-        self.released
-    }
-
-    /// Looks at the guest's index if fewer than `want` chains are known. How many are, or `None` for an index that
-    /// cannot be.
+    /// Stages until `upto` chains are. None for an index that cannot be.
     #[inline(always)]
-    fn known(&mut self, want: usize) -> Option<u16> {
-        let known = self.seen.wrapping_sub(self.next);
-        if usize::from(known) >= want {
-            return Some(known);
+    fn stage<const CLAIMS: bool, const FRESH: bool>(&mut self, upto: usize) -> Option<()> {
+        if R::WALKED && self.blocked {
+            return Some(());
         }
-        self.seen = self.ring.avail_index();
-        let known = self.seen.wrapping_sub(self.next);
-        (known <= self.ring.size()).then_some(known)
-    }
-
-    /// Reads heads and descriptors until `upto` of the `known` chains behind `next` are staged.
-    #[inline(always)]
-    fn stage<const CLAIMS: bool>(&mut self, upto: usize, known: u16) {
-        let upto = upto.min(usize::from(known)).min(BURST);
-        let from = self.staged;
-        for k in from..upto {
-            let slot = self.next.wrapping_add(k as u16);
-            let head = self.ring.head(slot);
-            prefetch::read(self.ring.desc_line(head));
-            if let Some(entry) = self.entries.get_mut(usize::from(slot) % BURST) {
-                entry.head = head;
+        let held = self.ring.distance(self.released, self.ahead);
+        let room = self.ring.size().wrapping_sub(held);
+        let want = room.min(upto.min(BURST).saturating_sub(self.staged) as u16);
+        let Queue {
+            ring,
+            seen,
+            map,
+            hit,
+            entries,
+            ..
+        } = self;
+        let (at, mut staged, mut blocked) = (self.ahead, self.staged, false);
+        let (first, before) = (self.first, staged);
+        let read = ring.heads::<FRESH>(seen, at, want, |head| {
+            let ptr = whole_frame::<R, CLAIMS>(map, hit, &head);
+            blocked = R::WALKED && R::desc(head.words).flags & DESC_NEXT != 0;
+            if let Some(entry) = entries.get_mut(first.wrapping_add(staged) % BURST) {
+                *entry = Entry { ptr, head };
             }
-        }
-        for k in from..upto {
-            let slot = self.next.wrapping_add(k as u16);
-            let Some(entry) = self.entries.get_mut(usize::from(slot) % BURST) else {
-                return;
-            };
-            entry.ptr = core::ptr::null();
-            entry.words = self.ring.words(entry.head);
-            let Some(words) = entry.words else { continue };
-            let desc = Desc::from_words(words);
-            let len = desc.len.wrapping_sub(HEADER_BYTES);
-            if !desc.is_whole::<false>() || !(FRAME_MIN..=FRAME_MAX as u32).contains(&len) {
-                continue;
-            }
-            let Some(ptr) = self.map.find(&mut self.hit, desc.addr, desc.len) else {
-                continue;
-            };
-            entry.ptr = ptr;
-            let frame = ptr.cast_const().wrapping_add(HEADER_BYTES as usize);
-            if CLAIMS {
-                prefetch::read(ptr);
-            }
-            prefetch::read(frame);
-            let last = frame.wrapping_add((len.min(SNAP as u32) - 1) as usize);
-            prefetch::read(last);
-            if len > LINE {
-                prefetch::read(frame.wrapping_add(LINE as usize));
-            }
-        }
-        self.staged = self.staged.max(upto);
+            staged += 1;
+            true
+        });
+        self.staged = staged;
+        self.blocked = blocked;
+        let places = (staged - before - usize::from(blocked)) as u16;
+        self.ahead = self.ring.advance(at, places);
+        read
     }
 
     #[inline(never)]
@@ -197,29 +233,72 @@ impl VhostRx {
         limit: Limit,
     ) -> (Loan, More) {
         let want = limit.frames.min(BURST);
-        if self.staged < want {
-            let Some(known) = self.known(want) else {
+        let mut taken = Taken::default();
+        let mut ended_early = true;
+        loop {
+            let missing = want - taken.frames;
+            if self.staged < missing && self.stage::<CLAIMS, true>(missing).is_none() {
                 return self.dead(heads);
-            };
-            self.stage::<CLAIMS>(want, known);
+            }
+            let (upto, walks) = (want.min(taken.frames + self.staged), self.blocked);
+            let run = self.run::<ISA, CLAIMS>(section, heads, tails, (limit, upto), &mut taken);
+            if let Odd::Dead = run {
+                return self.dead(heads);
+            }
+            if taken.frames < upto || taken.frames == want {
+                break;
+            }
+            // All that was staged is taken. There can be more behind a chain that had to be walked.
+            if !R::WALKED || !walks {
+                ended_early = false;
+                break;
+            }
         }
-        let (n, start) = (self.staged.min(want), self.next);
-        let (mut bytes, mut taken, mut looked) = (0, 0, 0);
-        while taken < n && bytes < limit.bytes && looked < LOOKED_MAX {
-            let slot = usize::from(start).wrapping_add(taken) % BURST;
+        if self.map.is_dead() {
+            return self.dead(heads);
+        }
+        heads.n = taken.frames;
+        self.fetch_ahead::<CLAIMS>();
+        let loan = Loan {
+            upto: u64::from(self.next),
+            count: taken.frames as u32,
+        };
+        let known = self.staged > 0 || self.ring.is_known(&self.seen, self.ahead);
+        let left = known || (R::WALKED && ended_early);
+        (loan, if left { More::Left } else { More::Drained })
+    }
+
+    /// Takes staged chains until the burst has `upto` frames or its budget is spent.
+    #[inline(always)]
+    fn run<'q, const ISA: u8, const CLAIMS: bool>(
+        &mut self,
+        section: &'q Section<'q>,
+        heads: &mut Heads,
+        tails: &mut Tails<'q>,
+        (limit, upto): (Limit, usize),
+        taken: &mut Taken,
+    ) -> Odd {
+        let mut result = Odd::Frame;
+        let (from, mut next) = (taken.frames, self.next);
+        while taken.frames < upto && !taken.is_full(limit) {
+            let i = taken.frames;
+            let slot = self.first.wrapping_add(i - from) % BURST;
             let Some(entry) = self.entries.get(slot).copied() else {
                 break;
             };
+            let mut lent = Lent {
+                id: entry.head.id,
+                places: 1,
+            };
             if entry.ptr.is_null() {
-                let Some((len, descriptors)) =
-                    self.odd_frame::<CLAIMS>(section, heads, tails, taken, &entry)
-                else {
+                let head = (next, &entry.head);
+                result =
+                    self.odd_frame::<CLAIMS>(section, heads, (tails, i), head, &mut lent, taken);
+                if !matches!(result, Odd::Frame) {
                     break;
-                };
-                bytes += len;
-                looked += descriptors;
+                }
             } else {
-                let len = entry.frame_len();
+                let len = entry.head.len().wrapping_sub(HEADER_BYTES);
                 if len as usize > SNAP && tails.room() == 0 {
                     break;
                 }
@@ -232,47 +311,45 @@ impl VhostRx {
                     Claim::NONE
                 };
                 let frame = entry.ptr.wrapping_add(HEADER_BYTES as usize);
-                admit::<ISA>(section, heads, tails, taken, (frame, len), claim);
-                bytes += len as usize;
-                looked += 1;
+                admit::<ISA>(section, heads, tails, i, (frame, len), claim);
+                taken.bytes += len as usize;
+                taken.looked += 1;
             }
-            if let Some(lent) = self.lent.get_mut(taken) {
-                *lent = entry.head;
+            next = self.ring.advance(next, lent.places);
+            if let Some(place) = self.lent.get_mut(i) {
+                *place = lent;
             }
-            taken += 1;
+            taken.frames += 1;
         }
-        self.staged -= taken;
-        self.next = start.wrapping_add(taken as u16);
-        if self.map.is_dead() {
-            return self.dead(heads);
+        for i in from..taken.frames {
+            // A refused chain has no addresses.
+            if heads.meta.get(i).is_some_and(|meta| meta.len != 0) {
+                heads.load_addresses(i);
+            }
         }
-        heads.n = taken;
-        self.ahead::<CLAIMS>(start, taken);
-        let loan = Loan {
-            upto: u64::from(self.next),
-            count: taken as u32,
-        };
-        let left = self.seen != self.next;
-        (loan, if left { More::Left } else { More::Drained })
+        let count = taken.frames - from;
+        self.first = self.first.wrapping_add(count) % BURST;
+        self.staged -= count;
+        self.next = next;
+        if R::WALKED && self.blocked && self.staged == 0 {
+            (self.blocked, self.ahead) = (false, next);
+        }
+        result
     }
 
     /// Starts to fetch what the release of this burst and the next burst will need, while the rest of the visit
     /// works.
     #[inline(always)]
-    fn ahead<const CLAIMS: bool>(&mut self, start: u16, taken: usize) {
-        for k in (0..taken).step_by(USED_PER_LINE) {
-            prefetch::write(self.ring.used_line(start.wrapping_add(k as u16)));
-        }
-        self.stage::<CLAIMS>(BURST, self.seen.wrapping_sub(self.next));
-        let ahead = self.next.wrapping_add(self.staged as u16);
-        let known = usize::from(self.seen.wrapping_sub(ahead)).min(BURST);
-        for k in 0..known {
-            let head = self.ring.head(ahead.wrapping_add(k as u16));
-            prefetch::read(self.ring.desc_line(head));
-        }
-        prefetch::read(self.ring.head_line(ahead.wrapping_add(known as u16)));
+    fn fetch_ahead<const CLAIMS: bool>(&mut self) {
+        let count = self.ring.distance(self.released, self.next);
+        let count = count.min(if self.in_order { 1 } else { BURST as u16 });
+        self.ring.fetch_used(self.released, count);
+        // Only what is known anyway: that cannot be an index that may not be.
+        let _ = self.stage::<CLAIMS, false>(BURST);
+        self.ring
+            .fetch_heads::<false>(&self.seen, self.ahead, BURST as u16);
         if self.quiet {
-            self.ring.park_again(start, self.next);
+            self.ring.park_again(self.released, self.next);
         }
     }
 
@@ -281,55 +358,49 @@ impl VhostRx {
         self.map.fail();
         heads.n = 0;
         let loan = Loan {
-            upto: u64::from(self.next),
+            upto: u64::from(self.released),
             count: 0,
         };
         (loan, More::Dead)
     }
 
-    /// Makes a chain that is not one whole buffer frame `i`. Returns its bytes and how many descriptors were looked
-    /// at;
-    /// `None` if the burst has no room for its pieces.
+    /// Makes a chain that is not one whole buffer frame `i`.
     #[inline(never)]
     fn odd_frame<'q, const CLAIMS: bool>(
         &mut self,
         section: &'q Section<'q>,
         heads: &mut Heads,
-        tails: &mut Tails<'q>,
-        i: usize,
-        entry: &Entry,
-    ) -> Option<(usize, usize)> {
-        let mut pieces = Pieces::new();
-        let walked = match entry.words {
-            Some(words) => self
-                .ring
-                .chain::<false>(&self.map, &mut self.hit, words, |p| pieces.push(p)),
-            None => Err(Fault::Bad),
+        (tails, i): (&mut Tails<'q>, usize),
+        (at, head): (u16, &Head),
+        lent: &mut Lent,
+        taken: &mut Taken,
+    ) -> Odd {
+        let mut pieces = Gather::new();
+        let most = self.ring.size() - self.ring.distance(self.released, at);
+        let memory = (&*self.map, &mut self.hit);
+        let each = |piece| pieces.push(piece);
+        let walk = self.ring.chain::<false>(memory, at, head, most, each);
+        let (count, total) = pieces.size();
+        let len = total.saturating_sub(u64::from(HEADER_BYTES));
+        let bad = match walk.result {
+            Err(Fault::Endless) => return Odd::Dead,
+            Err(Fault::Bad) => Some(Drop::BadDescriptor),
+            Err(Fault::TooLong) => Some(Drop::ChainTooLong),
+            Ok(()) if len == 0 => Some(Drop::BadDescriptor),
+            Ok(()) if len > FRAME_MAX as u64 => Some(Drop::Giant),
+            Ok(()) if len < u64::from(FRAME_MIN) => Some(Drop::Runt),
+            Ok(()) => None,
         };
-        let looked = match walked {
-            Ok(looked) => looked,
-            Err(fault) => {
-                let (reason, looked) = match fault {
-                    Fault::Bad => (Drop::BadDescriptor, 1),
-                    Fault::TooLong => (Drop::ChainTooLong, CHAIN_MAX),
-                };
-                refuse(heads, i, reason);
-                return Some((0, looked));
-            }
-        };
-        let len = pieces.total.saturating_sub(u64::from(HEADER_BYTES));
-        if len < u64::from(FRAME_MIN) || len > FRAME_MAX as u64 {
-            let reason = match len {
-                0 => Drop::BadDescriptor,
-                n if n > FRAME_MAX as u64 => Drop::Giant,
-                _ => Drop::Runt,
-            };
+        if bad.is_none() && count > tails.room() {
+            return Odd::NoRoom;
+        }
+        (lent.id, lent.places) = (walk.id, walk.places);
+        taken.looked += walk.looked;
+        if let Some(reason) = bad {
             refuse(heads, i, reason);
-            return Some((0, looked));
+            return Odd::Frame;
         }
-        if pieces.count > tails.room() {
-            return None;
-        }
+        taken.bytes += len as usize;
         let mut header = [0; Claim::BYTES];
         pieces.take(&mut header, CLAIMS);
         let claim = if CLAIMS {
@@ -338,35 +409,113 @@ impl VhostRx {
             Claim::NONE
         };
         let have = (len as usize).min(SNAP);
-        let snap = heads.snap.get_mut(i)?;
-        pieces.take(snap.0.get_mut(HEADROOM..HEADROOM + have)?, true);
+        if let Some(snap) = heads.snap.get_mut(i)
+            && let Some(private) = snap.0.get_mut(HEADROOM..HEADROOM + have)
+        {
+            pieces.take(private, true);
+        }
         heads.admit(i, len as u32, claim);
         for piece in pieces.rest() {
             // SAFETY: a checked piece of the guest's memory; this half keeps the map until the section ends.
             tails.push(i, unsafe { Foreign::at(section, piece.ptr, piece.len) });
         }
-        Some((len as usize, looked))
+        Odd::Frame
+    }
+
+    fn receive<'q>(
+        &mut self,
+        section: &'q Section<'q>,
+        heads: &mut Heads,
+        tails: &mut Tails<'q>,
+        limit: Limit,
+    ) -> (Loan, More) {
+        const WIDE: u8 = Isa::Avx512 as u8;
+        const NARROW: u8 = Isa::Sse2 as u8;
+        match (self.isa == Isa::Avx512, self.claims.any()) {
+            (true, false) => self.burst::<WIDE, false>(section, heads, tails, limit),
+            (true, true) => self.burst::<WIDE, true>(section, heads, tails, limit),
+            (false, false) => self.burst::<NARROW, false>(section, heads, tails, limit),
+            (false, true) => self.burst::<NARROW, true>(section, heads, tails, limit),
+        }
     }
 
     #[inline(always)]
-    fn give_back<const EVENT: bool>(&mut self, loan: &Loan) {
-        let old = self.released;
-        for (k, head) in self.lent.iter().take(loan.count as usize).enumerate() {
-            self.ring.put_used(old.wrapping_add(k as u16), *head, 0);
+    fn give_back(&mut self, loan: &Loan) {
+        let (old, new) = (self.released, loan.upto as u16);
+        let count = loan.count as usize;
+        let mut held = R::Held::default();
+        if self.in_order {
+            if let Some(last) = count.checked_sub(1).and_then(|k| self.lent.get(k)) {
+                self.ring.put(&mut held, old, last.id, 0);
+            }
+        } else {
+            let mut at = old;
+            for lent in self.lent.iter().take(count) {
+                self.ring.put(&mut held, at, lent.id, 0);
+                at = self.ring.advance(at, lent.places);
+            }
         }
-        let new = old.wrapping_add(loan.count as u16);
-        self.ring.publish(new);
+        self.ring.open(held);
+        self.ring.set_index(new);
+        if let Some(log) = self.ring.log() {
+            self.ring.log_used(log, old, new);
+        }
         self.released = new;
-        if self.ring.wants_call::<EVENT>(old, new)
+        if self.ring.wants_call(old, new)
             && let Some(call) = &self.call
             && kick::kick(call.as_fd()).is_err()
         {
             self.map.fail();
         }
     }
+
+    fn arm(&mut self) -> Armed {
+        self.quiet = false;
+        if self.ring.arm(self.next) {
+            self.quiet = true;
+            self.ring.disarm(self.next);
+            return Armed::Work;
+        }
+        Armed::Yes
+    }
+
+    fn disarm(&mut self) {
+        self.quiet = true;
+        self.ring.disarm(self.next);
+    }
 }
 
-/// Frame `i` is `len` bytes at `frame`.
+/// Where the header before the frame begins if a chain is one whole buffer with a frame in it, else null. Starts to
+/// fetch the frame.
+#[inline(always)]
+fn whole_frame<R: Ring, const CLAIMS: bool>(
+    map: &GuestMap,
+    hit: &mut Extent,
+    head: &Head,
+) -> *const u8 {
+    let desc = R::desc(head.words);
+    let len = desc.len.wrapping_sub(HEADER_BYTES);
+    let is_frame = (FRAME_MIN..=FRAME_MAX as u32).contains(&len);
+    if !head.exists || !desc.is_whole::<false>() || !is_frame {
+        return core::ptr::null();
+    }
+    let Some(ptr) = map.find(hit, desc.addr, desc.len) else {
+        return core::ptr::null();
+    };
+    let frame = ptr.cast_const().wrapping_add(HEADER_BYTES as usize);
+    if CLAIMS {
+        prefetch::read(ptr);
+    }
+    prefetch::read(frame);
+    let last = frame.wrapping_add((len.min(SNAP as u32) - 1) as usize);
+    prefetch::read(last);
+    if len > LINE {
+        prefetch::read(frame.wrapping_add(LINE as usize));
+    }
+    ptr
+}
+
+/// Frame `i` is `len` bytes at `frame`. Its addresses are loaded behind the run.
 #[inline(always)]
 fn admit<'q, const ISA: u8>(
     section: &'q Section<'q>,
@@ -383,7 +532,7 @@ fn admit<'q, const ISA: u8>(
         // snapshot has SNAP bytes behind its headroom.
         unsafe { snapshot::<ISA>(to, frame, have) };
     }
-    heads.admit(i, len, claim);
+    heads.admit_unread(i, len, claim);
     if len as usize > SNAP {
         let rest = frame.wrapping_add(SNAP);
         // SAFETY: the rest of the same buffer; this half keeps the map until the section ends.
@@ -404,69 +553,6 @@ fn refuse(heads: &mut Heads, i: usize, reason: Drop) {
     }
 }
 
-/// The checked pieces of one chain, read from the front.
-struct Pieces {
-    list: [Piece; CHAIN_MAX],
-    count: usize,
-    total: u64,
-    first: usize,
-}
-
-impl Pieces {
-    #[inline(always)]
-    fn new() -> Pieces {
-        let none = Piece {
-            ptr: core::ptr::null_mut(),
-            len: 0,
-        };
-        Pieces {
-            list: [none; CHAIN_MAX],
-            count: 0,
-            total: 0,
-            first: 0,
-        }
-    }
-
-    #[inline(always)]
-    fn push(&mut self, piece: Piece) {
-        if let Some(place) = self.list.get_mut(self.count) {
-            *place = piece;
-            self.count += 1;
-            self.total += u64::from(piece.len);
-        }
-    }
-
-    /// Takes as many bytes as `to` has from the front; without `read` they are passed over.
-    fn take(&mut self, mut to: &mut [u8], read: bool) {
-        while !to.is_empty() {
-            let Some(piece) = self
-                .list
-                .get_mut(self.first)
-                .filter(|_| self.first < self.count)
-            else {
-                return;
-            };
-            let n = to.len().min(piece.len as usize);
-            let (now, later) = to.split_at_mut(n);
-            if read {
-                // SAFETY: `n` bytes of a checked piece, into as many of our own.
-                unsafe { copy_in(now.as_mut_ptr(), piece.ptr, n) };
-            }
-            to = later;
-            piece.ptr = piece.ptr.wrapping_add(n);
-            piece.len -= n as u32;
-            if piece.len == 0 {
-                self.first += 1;
-            }
-        }
-    }
-
-    /// What was not taken.
-    fn rest(&self) -> impl Iterator<Item = &Piece> {
-        self.list.iter().take(self.count).skip(self.first)
-    }
-}
-
 impl RxPort for VhostRx {
     fn rx_burst<'q>(
         &mut self,
@@ -475,44 +561,25 @@ impl RxPort for VhostRx {
         tails: &mut Tails<'q>,
         limit: Limit,
     ) -> (Loan, More) {
-        const WIDE: u8 = Isa::Avx512 as u8;
-        const NARROW: u8 = Isa::Sse2 as u8;
-        match (self.isa == Isa::Avx512, self.claims.any()) {
-            (true, false) => self.burst::<WIDE, false>(section, heads, tails, limit),
-            (true, true) => self.burst::<WIDE, true>(section, heads, tails, limit),
-            (false, false) => self.burst::<NARROW, false>(section, heads, tails, limit),
-            (false, true) => self.burst::<NARROW, true>(section, heads, tails, limit),
-        }
+        either!(&mut self.0, queue => queue.receive(section, heads, tails, limit))
     }
 
     fn release(&mut self, _section: &Section<'_>, loan: Loan) {
-        if loan.count == 0 {
-            return;
-        }
-        if self.ring.event_idx() {
-            self.give_back::<true>(&loan);
-        } else {
-            self.give_back::<false>(&loan);
+        if loan.count != 0 {
+            either!(&mut self.0, queue => queue.give_back(&loan));
         }
     }
 
     fn arm(&mut self, _section: &Section<'_>) -> Armed {
-        self.quiet = false;
-        if self.ring.arm(self.next) {
-            self.quiet = true;
-            self.ring.disarm(self.next);
-            return Armed::Work;
-        }
-        Armed::Yes
+        either!(&mut self.0, queue => queue.arm())
     }
 
     fn disarm(&mut self, _section: &Section<'_>) {
-        self.quiet = true;
-        self.ring.disarm(self.next);
+        either!(&mut self.0, queue => queue.disarm());
     }
 
     fn wake(&self) -> Option<BorrowedFd<'_>> {
-        self.kick.as_ref().map(AsFd::as_fd)
+        either!(&self.0, queue => queue.kick.as_ref().map(AsFd::as_fd))
     }
 
     fn polls_memory(&self) -> bool {

@@ -6,9 +6,8 @@
 //!  available    flags 16, index 16, heads [16; size], used_event 16               guest writes
 //!  used         flags 16, index 16, {head 32, length 32} [size], avail_event 16   we write
 //! ```
-//! A `Ring` holds addresses that were found once, after its three parts had been found inside the guest's memory. A
-//! chain is walked by `Ring::chain` from a head that its caller has read: each descriptor is read once, an indirect
-//! table is copied as a whole and walked in private memory.
+//! A `Split` holds addresses that were found once, after its three parts had been found inside the guest's memory. A
+//! place is the index of the available ring, and of the used ring: chains are given back in order.
 //!
 //! # Ownership and lifetime
 //! Whoever holds a ring also holds its [`GuestMap`].
@@ -29,132 +28,50 @@
     clippy::panic
 )]
 
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::{AtomicU16, Ordering, fence};
+use std::sync::Arc;
 
-use windlass_shm::{copy_in, word};
+use windlass_frame::BURST;
+use windlass_shm::word;
+use windlass_sync::prefetch;
 
 use super::features::{EVENT_IDX, INDIRECT_DESC};
 use super::guest_map::{Extent, GuestMap};
-use super::queue::{QueueError, QueueSetup};
+use super::log::DirtyLog;
+use super::queue::{Base, QueueError, QueueSetup};
+use super::ring::{
+    CHAIN_MAX, DESC_BYTES, DESC_INDIRECT, DESC_NEXT, Desc, Fault, Head, Piece, Ring, Walk,
+    find_part, is_kind, piece, table,
+};
 
-/// Descriptors that one chain may have, those of its indirect table included.
-pub const CHAIN_MAX: usize = 64;
-/// Bytes of the header before each frame (`struct virtio_net_hdr_v1`).
-pub const HEADER_BYTES: u32 = windlass_frame::Claim::BYTES as u32;
-/// The chain goes on.
-pub const DESC_NEXT: u16 = 1;
-/// For us to write.
-pub const DESC_WRITE: u16 = 2;
-/// A table of descriptors.
-pub const DESC_INDIRECT: u16 = 4;
 /// `VIRTQ_USED_F_NO_NOTIFY`.
 pub const USED_NO_NOTIFY: u16 = 1;
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT`.
 pub const AVAIL_NO_INTERRUPT: u16 = 1;
-const DESC_BYTES: u32 = 16;
 /// Chains between two writes of a parked avail_event. Half of what an index can tell apart would do.
 const PARK_STEP: u16 = 0x4000;
+/// Used elements on a cache line.
+const USED_PER_LINE: u16 = 8;
 
-/// A descriptor as it was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Desc {
-    pub(super) addr: u64,
-    pub(super) len: u32,
-    pub(super) flags: u16,
-    pub(super) next: u16,
-}
-
-impl Desc {
-    #[inline(always)]
-    pub(super) const fn from_words([low, high]: [u64; 2]) -> Desc {
-        Desc {
-            addr: low,
-            len: high as u32,
-            flags: (high >> 32) as u16,
-            next: (high >> 48) as u16,
-        }
-    }
-
-    /// Whether this descriptor is its whole chain, readable or writable as `WRITE` says.
-    #[inline(always)]
-    pub(super) const fn is_whole<const WRITE: bool>(&self) -> bool {
-        let wanted = if WRITE { DESC_WRITE } else { 0 };
-        self.flags & (DESC_NEXT | DESC_WRITE | DESC_INDIRECT) == wanted
-    }
-}
-
-/// What is wrong with a chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// Outside the memory, of the wrong kind, or no descriptor at all.
-    Bad,
-    /// More than [`CHAIN_MAX`] descriptors, or a loop.
-    TooLong,
-}
-
-/// One checked piece of a chain.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
-    pub(super) ptr: *mut u8,
-    pub(super) len: u32,
-}
-
-/// One ring, by address.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ring {
+/// One split ring, by address.
+#[derive(Debug)]
+pub(super) struct Split {
     desc: *const u64,
     avail: *const u16,
     used: *mut u32,
+    used_gpa: u64,
     mask: u16,
     indirect: bool,
     event_idx: bool,
+    log: Option<Arc<DirtyLog>>,
 }
 
 // SAFETY: addresses inside the mappings of a map that whoever holds the ring holds too; every access is atomic.
-unsafe impl Send for Ring {}
+unsafe impl Send for Split {}
 // SAFETY: as above.
-unsafe impl Sync for Ring {}
+unsafe impl Sync for Split {}
 
-impl Ring {
-    /// The ring of `setup`, found in its memory.
-    pub(super) fn new(setup: &QueueSetup) -> Result<Ring, QueueError> {
-        setup.check()?;
-        let size = u32::from(setup.size);
-        let event_idx = setup.features & EVENT_IDX != 0;
-        let event = if event_idx { 2 } else { 0 };
-        let find = |part, gpa, each: u32, fixed: u32, align: usize| {
-            let bytes = size.wrapping_mul(each).wrapping_add(fixed);
-            let found = setup.map.find(&mut setup.map.hit(), gpa, bytes);
-            found
-                .filter(|p| p.addr() & align.wrapping_sub(1) == 0)
-                .ok_or(QueueError::Place { part, gpa })
-        };
-        let desc = find("descriptor table", setup.desc, DESC_BYTES, 0, 16)?;
-        let fixed = 4u32.wrapping_add(event);
-        let avail = find("available ring", setup.avail, 2, fixed, 2)?;
-        let used = find("used ring", setup.used, 8, fixed, 4)?;
-        Ok(Ring {
-            desc: desc.cast_const().cast(),
-            avail: avail.cast_const().cast(),
-            used: used.cast(),
-            mask: setup.size.wrapping_sub(1),
-            indirect: setup.features & INDIRECT_DESC != 0,
-            event_idx,
-        })
-    }
-
-    /// Number of descriptors.
-    #[inline(always)]
-    pub(super) fn size(&self) -> u16 {
-        self.mask.wrapping_add(1)
-    }
-
-    /// Whether notifications go by index.
-    #[inline(always)]
-    pub(super) fn event_idx(&self) -> bool {
-        self.event_idx
-    }
-
+impl Split {
     #[inline(always)]
     fn avail_word(&self, at: usize) -> *const u16 {
         self.avail.wrapping_add(at)
@@ -162,7 +79,7 @@ impl Ring {
 
     /// The guest's index.
     #[inline(always)]
-    pub(super) fn avail_index(&self) -> u16 {
+    fn avail_index(&self) -> u16 {
         // SAFETY: aligned and inside the mapping (`Ring::new`), which outlives the ring (its holder keeps the map).
         unsafe { word::load_u16(self.avail_word(1), Ordering::Acquire) }
     }
@@ -174,15 +91,9 @@ impl Ring {
 
     /// The head that the guest made available at `index`; not checked.
     #[inline(always)]
-    pub(super) fn head(&self, index: u16) -> u16 {
+    fn head(&self, index: u16) -> u16 {
         // SAFETY: one of the `size` words of the ring; otherwise as in `avail_index`.
         unsafe { word::load_u16(self.head_word(index), Ordering::Relaxed) }
-    }
-
-    /// The line of the heads at `index`, for a prefetch.
-    #[inline(always)]
-    pub(super) fn head_line(&self, index: u16) -> *const u8 {
-        self.head_word(index).cast()
     }
 
     #[inline(always)]
@@ -191,15 +102,9 @@ impl Ring {
         self.desc.wrapping_add(at)
     }
 
-    /// The line of a descriptor, for a prefetch: of some descriptor, if there is none of this number.
-    #[inline(always)]
-    pub(super) fn desc_line(&self, id: u16) -> *const u8 {
-        self.desc_word(id).cast()
-    }
-
     /// The two halves of descriptor `id`, each read once; `None` if there is none of this number.
     #[inline(always)]
-    pub(super) fn words(&self, id: u16) -> Option<[u64; 2]> {
+    fn words(&self, id: u16) -> Option<[u64; 2]> {
         if id > self.mask {
             return None;
         }
@@ -217,36 +122,241 @@ impl Ring {
         self.used.wrapping_add(at).wrapping_add(1)
     }
 
-    /// Gives a chain back with `len` bytes written, at `index` of the used ring.
+    /// Logs a word of the used ring, `offset` bytes behind its start.
+    fn log_word(&self, offset: u64, len: u64) {
+        if let Some(log) = &self.log {
+            log.mark(self.used_gpa.wrapping_add(offset), len);
+        }
+    }
+
     #[inline(always)]
-    pub(super) fn put_used(&self, index: u16, head: u16, len: u32) {
-        let p = self.used_word(index);
+    fn set_used_flags(&self, flags: u16) {
+        // SAFETY: as in `avail_index`.
+        unsafe { word::store_u16(self.used.cast(), flags, Ordering::Relaxed) };
+        self.log_word(0, 2);
+    }
+
+    #[inline(always)]
+    fn set_avail_event(&self, index: u16) {
+        let elements = usize::from(self.size()).wrapping_mul(2);
+        let p = self.used.wrapping_add(elements).wrapping_add(1);
+        // SAFETY: the word behind the elements, found with them when EVENT_IDX was agreed on (`event_idx`).
+        unsafe { word::store_u16(p.cast(), index, Ordering::Relaxed) };
+        self.log_word(u64::from(self.size()).wrapping_mul(8).wrapping_add(4), 2);
+    }
+
+    fn walk<const WRITE: bool>(
+        &self,
+        (map, hit): (&GuestMap, &mut Extent),
+        head: [u64; 2],
+        mut each: impl FnMut(Piece),
+    ) -> Result<usize, Fault> {
+        let mut desc = Split::desc(head);
+        for looked in 1..=CHAIN_MAX {
+            if desc.flags & DESC_INDIRECT != 0 {
+                let before = looked.wrapping_sub(1);
+                return table::<Split, WRITE>(self, (map, hit), desc, before, &mut each);
+            }
+            if !is_kind::<WRITE>(desc) {
+                return Err(Fault::Bad);
+            }
+            piece((map, hit), desc, &mut each)?;
+            if desc.flags & DESC_NEXT == 0 {
+                return Ok(looked);
+            }
+            if looked == CHAIN_MAX {
+                break;
+            }
+            desc = Split::desc(self.words(desc.tag).ok_or(Fault::Bad)?);
+        }
+        Err(Fault::TooLong)
+    }
+}
+
+impl Ring for Split {
+    const WALKED: bool = false;
+
+    type Held = ();
+
+    fn new(setup: &QueueSetup) -> Result<Split, QueueError> {
+        setup.check()?;
+        let size = u32::from(setup.size);
+        let event_idx = setup.features & EVENT_IDX != 0;
+        let fixed = if event_idx { 6u32 } else { 4 };
+        let bytes = |each: u32, fixed| size.wrapping_mul(each).wrapping_add(fixed);
+        let desc = find_part(
+            setup,
+            "descriptor table",
+            setup.desc,
+            bytes(DESC_BYTES, 0),
+            16,
+        )?;
+        let avail = find_part(setup, "available ring", setup.avail, bytes(2, fixed), 2)?;
+        let used = find_part(setup, "used ring", setup.used, bytes(8, fixed), 4)?;
+        Ok(Split {
+            desc: desc.cast_const().cast(),
+            avail: avail.cast_const().cast(),
+            used: used.cast(),
+            used_gpa: setup.used,
+            mask: setup.size.wrapping_sub(1),
+            indirect: setup.features & INDIRECT_DESC != 0,
+            event_idx,
+            log: setup.log.clone(),
+        })
+    }
+
+    fn place(&self, base: Base) -> u16 {
+        base.used
+    }
+
+    fn base(&self, at: u16) -> Base {
+        Base::split(at)
+    }
+
+    #[inline(always)]
+    fn size(&self) -> u16 {
+        self.mask.wrapping_add(1)
+    }
+
+    #[inline(always)]
+    fn advance(&self, at: u16, n: u16) -> u16 {
+        at.wrapping_add(n)
+    }
+
+    #[inline(always)]
+    fn distance(&self, from: u16, to: u16) -> u16 {
+        to.wrapping_sub(from)
+    }
+
+    #[inline(always)]
+    fn log(&self) -> Option<&Arc<DirtyLog>> {
+        self.log.as_ref()
+    }
+
+    #[inline(always)]
+    fn desc([low, high]: [u64; 2]) -> Desc {
+        Desc {
+            addr: low,
+            len: high as u32,
+            flags: (high >> 32) as u16,
+            tag: (high >> 48) as u16,
+        }
+    }
+
+    fn next_in_table(desc: Desc, _at: usize, _count: usize) -> Option<usize> {
+        (desc.flags & DESC_NEXT != 0).then_some(usize::from(desc.tag))
+    }
+
+    fn kind_counts<const WRITE: bool>() -> bool {
+        true
+    }
+
+    fn indirect(&self) -> bool {
+        self.indirect
+    }
+
+    #[inline(always)]
+    fn heads<const FRESH: bool>(
+        &self,
+        seen: &AtomicU16,
+        at: u16,
+        want: u16,
+        mut each: impl FnMut(Head) -> bool,
+    ) -> Option<()> {
+        let mut known = seen.load(Ordering::Relaxed).wrapping_sub(at);
+        if known < want && FRESH {
+            let end = self.avail_index();
+            known = end.wrapping_sub(at);
+            if known > self.size() {
+                return None;
+            }
+            seen.store(end, Ordering::Relaxed);
+        }
+        let n = usize::from(known.min(want));
+        let mut ids = [0u16; BURST];
+        for (k, id) in ids.iter_mut().enumerate().take(n) {
+            *id = self.head(at.wrapping_add(k as u16));
+            prefetch::read(self.desc_word(*id).cast());
+        }
+        for id in ids.into_iter().take(n) {
+            let words = self.words(id);
+            let head = Head {
+                words: words.unwrap_or([0; 2]),
+                id,
+                exists: words.is_some(),
+            };
+            if !each(head) {
+                break;
+            }
+        }
+        Some(())
+    }
+
+    #[inline(always)]
+    fn is_known(&self, seen: &AtomicU16, at: u16) -> bool {
+        seen.load(Ordering::Relaxed) != at
+    }
+
+    #[inline]
+    fn chain<const WRITE: bool>(
+        &self,
+        memory: (&GuestMap, &mut Extent),
+        _at: u16,
+        head: &Head,
+        _most: u16,
+        each: impl FnMut(Piece),
+    ) -> Walk {
+        let walked = if head.exists {
+            self.walk::<WRITE>(memory, head.words, each)
+        } else {
+            Err(Fault::Bad)
+        };
+        Walk {
+            result: walked.map(|_| ()),
+            looked: match walked {
+                Ok(looked) => looked,
+                Err(Fault::TooLong) => CHAIN_MAX,
+                Err(_) => 1,
+            },
+            places: 1,
+            id: head.id,
+        }
+    }
+
+    #[inline(always)]
+    fn put(&self, _held: &mut (), at: u16, id: u16, len: u32) {
+        let p = self.used_word(at);
         // SAFETY: one of the `size` elements, aligned to 4 (`Ring::new`); otherwise as in `avail_index`.
-        unsafe { word::store_u32(p, u32::from(head), Ordering::Relaxed) };
+        unsafe { word::store_u32(p, u32::from(id), Ordering::Relaxed) };
         // SAFETY: the second half of the same element.
         unsafe { word::store_u32(p.wrapping_add(1), len, Ordering::Relaxed) };
     }
 
-    /// The line of the used element at `index`, for a prefetch.
     #[inline(always)]
-    pub(super) fn used_line(&self, index: u16) -> *const u8 {
-        self.used_word(index).cast_const().cast()
-    }
+    fn open(&self, _held: ()) {}
 
-    /// Publishes our index.
     #[inline(always)]
-    pub(super) fn publish(&self, index: u16) {
+    fn set_index(&self, at: u16) {
         let p = self.used.cast::<u16>().wrapping_add(1);
         // SAFETY: as in `avail_index`.
-        unsafe { word::store_u16(p, index, Ordering::Release) }
+        unsafe { word::store_u16(p, at, Ordering::Release) }
     }
 
-    /// Whether the guest wants to be interrupted after our index went from `old` to `new`: to be asked behind the
-    /// publication.
+    fn log_used(&self, log: &DirtyLog, from: u16, to: u16) {
+        log.mark(self.used_gpa, 4);
+        let (first, count) = (from & self.mask, to.wrapping_sub(from));
+        let before_end = count.min(self.size().wrapping_sub(first));
+        for (first, count) in [(first, before_end), (0, count.wrapping_sub(before_end))] {
+            let offset = u64::from(first).wrapping_mul(8).wrapping_add(4);
+            let bytes = u64::from(count).wrapping_mul(8);
+            log.mark(self.used_gpa.wrapping_add(offset), bytes);
+        }
+    }
+
     #[inline(always)]
-    pub(super) fn wants_call<const EVENT: bool>(&self, old: u16, new: u16) -> bool {
+    fn wants_call(&self, old: u16, new: u16) -> bool {
         fence(Ordering::SeqCst);
-        if EVENT {
+        if self.event_idx {
             let at = usize::from(self.size()).wrapping_add(2);
             // SAFETY: the word behind the heads, found with them when EVENT_IDX was agreed on.
             let event = unsafe { word::load_u16(self.avail_word(at), Ordering::Relaxed) };
@@ -258,9 +368,8 @@ impl Ring {
         flags & AVAIL_NO_INTERRUPT == 0
     }
 
-    /// Asks for a notification when the guest's index passes `next`, and looks whether it has; true if so.
     #[inline]
-    pub(super) fn arm(&self, next: u16) -> bool {
+    fn arm(&self, next: u16) -> bool {
         if self.event_idx {
             self.set_avail_event(next);
         } else {
@@ -270,9 +379,9 @@ impl Ring {
         self.avail_index() != next
     }
 
-    /// Asks for no notifications: by the flag, or by an event half a ring behind.
+    /// By the flag, or by an event half a ring behind.
     #[inline]
-    pub(super) fn disarm(&self, next: u16) {
+    fn disarm(&self, next: u16) {
         if self.event_idx {
             self.set_avail_event(next.wrapping_sub(self.size() / 2));
         } else {
@@ -282,107 +391,30 @@ impl Ring {
 
     /// Moves a parked event along, before the index comes round to it.
     #[inline(always)]
-    pub(super) fn park_again(&self, old: u16, new: u16) {
+    fn park_again(&self, old: u16, new: u16) {
         if (old ^ new) & PARK_STEP != 0 && self.event_idx {
             self.disarm(new);
         }
     }
 
     #[inline(always)]
-    fn set_used_flags(&self, flags: u16) {
-        // SAFETY: as in `avail_index`.
-        unsafe { word::store_u16(self.used.cast(), flags, Ordering::Relaxed) }
+    fn fetch_heads<const WRITE: bool>(&self, seen: &AtomicU16, at: u16, most: u16) {
+        let known = seen.load(Ordering::Relaxed).wrapping_sub(at).min(most);
+        for k in 0..known {
+            let id = self.head(at.wrapping_add(k));
+            prefetch::read(self.desc_word(id).cast());
+        }
+        if WRITE {
+            self.fetch_used(at, known);
+        } else {
+            prefetch::read(self.head_word(at.wrapping_add(known)).cast());
+        }
     }
 
     #[inline(always)]
-    fn set_avail_event(&self, index: u16) {
-        let elements = usize::from(self.size()).wrapping_mul(2);
-        let p = self.used.wrapping_add(elements).wrapping_add(1);
-        // SAFETY: the word behind the elements, found with them when EVENT_IDX was agreed on (`event_idx`).
-        unsafe { word::store_u16(p.cast(), index, Ordering::Relaxed) }
-    }
-
-    /// Calls `each` for the pieces of the chain whose head was read as `head`, in order; `WRITE`: all must be for us
-    /// to write, else none may be. Returns how many descriptors were looked at. On a fault the pieces so far do not
-    /// count.
-    #[inline]
-    pub(super) fn chain<const WRITE: bool>(
-        &self,
-        map: &GuestMap,
-        hit: &mut Extent,
-        head: [u64; 2],
-        mut each: impl FnMut(Piece),
-    ) -> Result<usize, Fault> {
-        let mut desc = Desc::from_words(head);
-        for looked in 1..=CHAIN_MAX {
-            if desc.flags & DESC_INDIRECT != 0 {
-                return self.table::<WRITE>(map, hit, desc, looked, each);
-            }
-            piece::<WRITE>(map, hit, desc, &mut each)?;
-            if desc.flags & DESC_NEXT == 0 {
-                return Ok(looked);
-            }
-            if looked == CHAIN_MAX {
-                break;
-            }
-            desc = Desc::from_words(self.words(desc.next).ok_or(Fault::Bad)?);
+    fn fetch_used(&self, at: u16, count: u16) {
+        for k in (0..count).step_by(usize::from(USED_PER_LINE)) {
+            prefetch::write(self.used_word(at.wrapping_add(k)).cast_const().cast());
         }
-        Err(Fault::TooLong)
     }
-
-    /// The same for the indirect table that `table` names, which ends its chain (VIRTIO 1.2, 2.7.5.3).
-    #[inline(never)]
-    fn table<const WRITE: bool>(
-        &self,
-        map: &GuestMap,
-        hit: &mut Extent,
-        table: Desc,
-        before: usize,
-        mut each: impl FnMut(Piece),
-    ) -> Result<usize, Fault> {
-        let odd = table.len & DESC_BYTES.wrapping_sub(1) != 0 || table.len == 0;
-        if !self.indirect || odd || table.flags & DESC_NEXT != 0 {
-            return Err(Fault::Bad);
-        }
-        let mut copy = [[0u64; 2]; CHAIN_MAX];
-        let count = (table.len / DESC_BYTES) as usize;
-        let private = copy.get_mut(..count).ok_or(Fault::TooLong)?;
-        let from = map.find(hit, table.addr, table.len).ok_or(Fault::Bad)?;
-        let to = private.as_mut_ptr().cast();
-        // SAFETY: `table.len` bytes that were found in the guest's memory, into as many of our own.
-        unsafe { copy_in(to, from, table.len as usize) };
-        let private = copy.get(..count).ok_or(Fault::Bad)?;
-        let mut at = 0;
-        for looked in before..=CHAIN_MAX {
-            let desc = Desc::from_words(*private.get(usize::from(at)).ok_or(Fault::Bad)?);
-            if desc.flags & DESC_INDIRECT != 0 {
-                return Err(Fault::Bad);
-            }
-            piece::<WRITE>(map, hit, desc, &mut each)?;
-            if desc.flags & DESC_NEXT == 0 {
-                return Ok(looked);
-            }
-            at = desc.next;
-        }
-        Err(Fault::TooLong)
-    }
-}
-
-/// Checks what one descriptor names. One without bytes names nothing.
-#[inline(always)]
-fn piece<const WRITE: bool>(
-    map: &GuestMap,
-    hit: &mut Extent,
-    desc: Desc,
-    each: &mut impl FnMut(Piece),
-) -> Result<(), Fault> {
-    if (desc.flags & DESC_WRITE != 0) != WRITE {
-        return Err(Fault::Bad);
-    }
-    if desc.len != 0 {
-        let ptr = map.find(hit, desc.addr, desc.len).ok_or(Fault::Bad)?;
-        let len = desc.len;
-        each(Piece { ptr, len });
-    }
-    Ok(())
 }

@@ -1,4 +1,5 @@
-//! What the tests of vhost-user share: a guest's memory with its side of a split virtqueue, and a worker that visits.
+//! What the tests of vhost-user share: a guest's memory with its side of a virtqueue of either layout, and a worker that
+//! visits.
 #![allow(dead_code, missing_docs)]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,12 +8,15 @@ use std::sync::atomic::{Ordering, fence};
 
 use windlass_attach::port::{Lane, Limit, More, RxPort, Sent, TxPort};
 use windlass_attach::vhost_user::features::VERSION_1;
-use windlass_attach::vhost_user::{GuestMap, GuestRegion, QueueSetup, VhostRx, VhostTx};
+use windlass_attach::vhost_user::{Base, GuestMap, GuestRegion, QueueSetup, VhostRx, VhostTx};
 use windlass_frame::{Heads, Pick, RxId, Tick, Verdict};
 use windlass_shm::{HugePages, Mapping, SegStore, Tails};
 use windlass_stats::Drop;
 use windlass_sync::qsbr::{Domain, Worker};
 use windlass_sys::eventfd;
+
+mod packed;
+pub use packed::Packedq;
 
 pub const NEXT: u16 = 1;
 pub const WRITE: u16 = 2;
@@ -77,7 +81,60 @@ impl Guest {
     }
 }
 
-/// The driver's side of one ring.
+/// The driver's side of a ring, of either layout.
+pub trait Driver: Send {
+    fn guest(&self) -> &Arc<Guest>;
+
+    fn setup(&self, features: u64) -> QueueSetup;
+
+    /// Stages a chain of pieces that the guest calls `id`, by a table at `table` if there is one. Split: its
+    /// descriptors are `id` and those behind it.
+    fn add(&mut self, id: u16, list: &[(u64, u32)], table: Option<u64>, flags: u16);
+
+    /// Makes what was staged available.
+    fn publish(&mut self);
+
+    /// Chains that came back: id and bytes written.
+    fn reap(&mut self) -> Vec<(u16, u32)>;
+
+    /// Where the ring stands, by what came back.
+    fn base(&self) -> Base;
+
+    fn rx(&self, features: u64) -> VhostRx {
+        VhostRx::new(self.setup(features)).expect("rx")
+    }
+
+    fn tx(&self, features: u64) -> VhostTx {
+        VhostTx::new(self.setup(features), []).expect("tx")
+    }
+
+    /// One piece, made available at once.
+    fn offer_one(&mut self, id: u16, addr: u64, len: u32, flags: u16) {
+        self.add(id, &[(addr, len)], None, flags);
+        self.publish();
+    }
+}
+
+/// Which kind of ring a test runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    Split,
+    Packed,
+}
+
+pub const LAYOUTS: [Layout; 2] = [Layout::Split, Layout::Packed];
+
+impl Layout {
+    /// Ring `number` of the guest, whose places stand at `base`.
+    pub fn ring(self, guest: &Arc<Guest>, number: u64, size: u16, base: u16) -> Box<dyn Driver> {
+        match self {
+            Layout::Split => Box::new(Virtq::new(guest, number, size, base)),
+            Layout::Packed => Box::new(Packedq::new(guest, number, size, base)),
+        }
+    }
+}
+
+/// The driver's side of one split ring.
 pub struct Virtq {
     pub guest: Arc<Guest>,
     pub desc: u64,
@@ -104,28 +161,6 @@ impl Virtq {
         queue.set16(queue.avail + 2, base);
         queue.set16(queue.used + 2, base);
         queue
-    }
-
-    pub fn setup(&self, features: u64) -> QueueSetup {
-        QueueSetup {
-            map: self.guest.map.clone(),
-            desc: self.desc,
-            avail: self.avail,
-            used: self.used,
-            size: self.size,
-            base: self.seen,
-            features: features | VERSION_1,
-            kick: None,
-            call: None,
-        }
-    }
-
-    pub fn rx(&self, features: u64) -> VhostRx {
-        VhostRx::new(self.setup(features)).expect("rx")
-    }
-
-    pub fn tx(&self, features: u64) -> VhostTx {
-        VhostTx::new(self.setup(features), []).expect("tx")
     }
 
     pub fn set16(&self, gpa: u64, value: u16) {
@@ -180,18 +215,54 @@ impl Virtq {
         self.index = self.index.wrapping_add(1);
     }
 
-    pub fn publish(&self) {
-        self.set16(self.avail + 2, self.index);
-        fence(Ordering::SeqCst);
-    }
-
     pub fn offer(&mut self, head: u16) {
         self.stage(head);
         self.publish();
     }
 
-    /// Chains that came back: head and bytes written.
-    pub fn reap(&mut self) -> Vec<(u16, u32)> {
+    pub fn used_event(&self) -> u64 {
+        self.avail + 4 + u64::from(self.size) * 2
+    }
+
+    pub fn avail_event(&self) -> u64 {
+        self.used + 4 + u64::from(self.size) * 8
+    }
+}
+
+impl Driver for Virtq {
+    fn guest(&self) -> &Arc<Guest> {
+        &self.guest
+    }
+
+    fn setup(&self, features: u64) -> QueueSetup {
+        QueueSetup {
+            map: self.guest.map.clone(),
+            desc: self.desc,
+            avail: self.avail,
+            used: self.used,
+            size: self.size,
+            base: self.base(),
+            features: features | VERSION_1,
+            kick: None,
+            call: None,
+            log: None,
+        }
+    }
+
+    fn add(&mut self, id: u16, list: &[(u64, u32)], table: Option<u64>, flags: u16) {
+        match table {
+            Some(gpa) => self.set_table(id, gpa, list, flags),
+            None => self.set_chain(id, list, flags),
+        }
+        self.stage(id);
+    }
+
+    fn publish(&mut self) {
+        self.set16(self.avail + 2, self.index);
+        fence(Ordering::SeqCst);
+    }
+
+    fn reap(&mut self) -> Vec<(u16, u32)> {
         let mut got = Vec::new();
         let end = self.get16(self.used + 2);
         while self.seen != end {
@@ -205,12 +276,8 @@ impl Virtq {
         got
     }
 
-    pub fn used_event(&self) -> u64 {
-        self.avail + 4 + u64::from(self.size) * 2
-    }
-
-    pub fn avail_event(&self) -> u64 {
-        self.used + 4 + u64::from(self.size) * 8
+    fn base(&self) -> Base {
+        Base::split(self.seen)
     }
 }
 

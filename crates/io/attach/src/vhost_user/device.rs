@@ -1,0 +1,437 @@
+//! The queues of one connection: what was said about each, and the rings that workers have.
+//!
+//! # Model
+//! Queue `2 i` is the guest's receive queue of pair `i`, queue `2 i + 1` its transmit queue (VIRTIO 1.2, 5.1.2). A queue is
+//! *ready* once its size, its addresses and its kick descriptor were said and it is enabled. The rings are made of all
+//! queues that are ready, at least the two of the first pair; whenever that set is to change, workers give the rings
+//! back first.
+//!
+//! # Ownership and lifetime
+//! While workers have rings, a value stands for them that holds the transmit half and a link to each receive half; it is
+//! made with the rings, and ends when workers have given them back and each has left its place.
+//!
+//! # What can be lost
+//! Frames for the guest while the rings change. None of the guest's.
+//!
+//! # Not done
+//! The transmit queues of a guest are left alone while they are disabled, where the specification would have their
+//! frames discarded.
+
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use windlass_sys::{Errno, eventfd};
+
+use super::features::{LOG_ALL, PROTOCOL_FEATURES, RING_PACKED, VERSION_1};
+use super::guest_map::{GuestMap, GuestMapError};
+use super::line::{Link, LinkedRx, MarkedTx};
+use super::log::DirtyLog;
+use super::memory::Memory;
+use super::message::RingAddress;
+use super::places::{Mark, Places, RingKey};
+use super::queue::{ACCEPTED, Base, QueueError, QueueSetup};
+use super::rx::VhostRx;
+use super::tx::VhostTx;
+use crate::endpoint::Rings;
+use crate::kick::{self, KickError};
+use crate::port::TxPort;
+
+/// Why no rings could be made of what was said.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A queue.
+    #[error("queue {queue}: {source}")]
+    Queue {
+        /// Its number.
+        queue: usize,
+        /// Why.
+        source: QueueError,
+    },
+    /// The queues that the guest receives on.
+    #[error("the receive queues: {0}")]
+    Receive(#[source] QueueError),
+    /// An address of the front end that is in none of its regions.
+    #[error("queue {queue}: its {part} is at {user:#x}, where the front end has no memory")]
+    Address {
+        /// Its number.
+        queue: usize,
+        /// Which part of the ring.
+        part: &'static str,
+        /// The address.
+        user: u64,
+    },
+    /// The memory.
+    #[error(transparent)]
+    Memory(#[from] GuestMapError),
+    /// Our own side lacks something.
+    #[error("{0}: {1}")]
+    Local(&'static str, #[source] Errno),
+    /// A descriptor of the guest's could keep us waiting, again and again.
+    #[error(transparent)]
+    Kick(#[from] KickError),
+}
+
+fn dup(fd: &OwnedFd) -> Result<OwnedFd, StartError> {
+    fd.try_clone()
+        .map_err(|e| StartError::Local("dup", Errno::from_io_error(&e).unwrap_or(Errno::MFILE)))
+}
+
+/// What was said about one queue.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub(super) size: Option<u16>,
+    pub(super) at: Option<RingAddress>,
+    /// As SET_VRING_BASE says it.
+    pub(super) base: u32,
+    /// The ring was started; without a descriptor the guest is not heard and has to be polled.
+    pub(super) kick: Option<Option<OwnedFd>>,
+    pub(super) call: Option<OwnedFd>,
+    pub(super) enabled: bool,
+}
+
+impl Queue {
+    /// Takes the ring away from the device until it is started again.
+    pub(super) fn stop(&mut self) {
+        self.kick = None;
+    }
+}
+
+/// Where a queue stands, as messages say it: 16 bits for a split ring; of a packed one the place and wrap counter of
+/// the driver, and in the upper half those of the device.
+pub fn base_of(word: u32, packed: bool) -> Base {
+    let (low, high) = (word as u16, (word >> 16) as u16);
+    if !packed {
+        return Base::split(low);
+    }
+    // Some front ends know the lower half only.
+    let high = if high == 0 { low } else { high };
+    Base {
+        avail: low & 0x7fff,
+        avail_wrap: low & 0x8000 != 0,
+        used: high & 0x7fff,
+        used_wrap: high & 0x8000 != 0,
+    }
+}
+
+/// The reverse of [`base_of`].
+pub fn base_word(base: Base, packed: bool) -> u32 {
+    if !packed {
+        return u32::from(base.used);
+    }
+    let half = |place: u16, wrap: bool| u32::from(place & 0x7fff) | u32::from(wrap) << 15;
+    half(base.avail, base.avail_wrap) | half(base.used, base.used_wrap) << 16
+}
+
+/// Rings that workers have.
+#[derive(Debug)]
+struct Running {
+    map: Arc<GuestMap>,
+    rx: Vec<(usize, Arc<Link>)>,
+    tx: Arc<VhostTx>,
+    /// The queue of each of the transmit half's rings.
+    tx_queues: Vec<usize>,
+    /// Call descriptors inside the halves, by queue.
+    calls: Vec<(usize, RawFd)>,
+    /// Wakes the worker of the first receive ring.
+    kick: Option<OwnedFd>,
+}
+
+/// The device of one connection.
+#[derive(Debug)]
+pub(super) struct Device {
+    pub(super) features: u64,
+    pub(super) memory: Memory,
+    pub(super) queues: Vec<Queue>,
+    pub(super) log: Option<Arc<DirtyLog>>,
+    /// Where places of packed rings are kept: with the front end, else by ourselves.
+    pub(super) inflight: Option<Places>,
+    own: Option<Arc<Places>>,
+    running: Option<Running>,
+    /// Announcements for the next rings.
+    announcements: Vec<[u8; 6]>,
+}
+
+impl Device {
+    /// A device with so many queue pairs, of which nothing was said.
+    pub(super) fn new(pairs: u16, own: Option<Arc<Places>>) -> Device {
+        let queues = usize::from(pairs).saturating_mul(2);
+        Device {
+            features: 0,
+            memory: Memory::default(),
+            queues: (0..queues).map(|_| Queue::default()).collect(),
+            log: None,
+            inflight: None,
+            own,
+            running: None,
+            announcements: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_packed(&self) -> bool {
+        self.features & RING_PACKED != 0
+    }
+
+    /// Whether workers have rings of this device.
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Whether workers have this queue.
+    pub(super) fn is_queue_running(&self, queue: u32) -> bool {
+        let queue = queue as usize;
+        self.running.as_ref().is_some_and(|running| {
+            running.tx_queues.contains(&queue) || running.rx.iter().any(|(q, _)| *q == queue)
+        })
+    }
+
+    /// Whether the memory of the rings that workers have is of no use any more.
+    pub(super) fn is_broken(&self) -> bool {
+        self.running.as_ref().is_some_and(|r| r.map.is_dead())
+    }
+
+    fn is_ready(&self, queue: usize) -> bool {
+        let enabled = self.features & PROTOCOL_FEATURES == 0;
+        self.queues.get(queue).is_some_and(|q| {
+            q.size.is_some() && q.at.is_some() && q.kick.is_some() && (q.enabled || enabled)
+        })
+    }
+
+    /// The queues that are ready: those that the guest receives on, and those that it transmits on.
+    pub(super) fn ready(&self) -> (Vec<usize>, Vec<usize>) {
+        let ready = |first: usize| -> Vec<usize> {
+            (first..self.queues.len())
+                .step_by(2)
+                .filter(|q| self.is_ready(*q))
+                .collect()
+        };
+        (ready(0), ready(1))
+    }
+
+    /// Whether rings can be made.
+    pub(super) fn is_complete(&self) -> bool {
+        self.features & VERSION_1 != 0 && self.is_ready(0) && self.is_ready(1)
+    }
+
+    /// Whether the rings that workers have are not those that are ready.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| {
+            let transmit: Vec<usize> = running.rx.iter().map(|(queue, _)| *queue).collect();
+            self.ready() != (running.tx_queues.clone(), transmit)
+        })
+    }
+
+    /// Makes the rings of all queues that are ready. `alarm` is signalled when the data path finds them unusable.
+    pub(super) fn start(&mut self, alarm: OwnedFd) -> Result<Rings, StartError> {
+        let map = Arc::new(self.memory.map(alarm)?);
+        let (receive, transmit) = self.ready();
+        let mut calls = Vec::new();
+        let mut rx: Vec<Box<dyn crate::port::RxPort>> = Vec::new();
+        let mut links = Vec::new();
+        let mut first_kick = None;
+        for queue in transmit {
+            let (setup, mark) = self.setup(queue, &map, &mut calls)?;
+            if first_kick.is_none() {
+                first_kick = setup.kick.as_ref().map(dup).transpose()?;
+            }
+            let half = VhostRx::new(setup).map_err(|source| StartError::Queue { queue, source })?;
+            let link = Arc::new(Link::default());
+            rx.push(Box::new(LinkedRx::new(half, link.clone(), mark)));
+            links.push((queue, link));
+        }
+        let (mut setups, mut marks) = (Vec::new(), Vec::new());
+        for queue in &receive {
+            let (setup, mark) = self.setup(*queue, &map, &mut calls)?;
+            setups.push(setup);
+            marks.extend(mark);
+        }
+        let mut setups = setups.into_iter();
+        let first = setups
+            .next()
+            .ok_or(StartError::Receive(QueueError::Queues(0)))?;
+        let tx = Arc::new(VhostTx::new(first, setups).map_err(StartError::Receive)?);
+        if let Some((_, link)) = links.first() {
+            let waiting = core::mem::take(&mut self.announcements);
+            waiting.into_iter().for_each(|mac| link.announce(mac));
+        }
+        self.running = Some(Running {
+            map,
+            rx: links,
+            tx: tx.clone(),
+            tx_queues: receive,
+            calls,
+            kick: first_kick,
+        });
+        let tx: Arc<dyn TxPort> = match marks.is_empty() {
+            true => tx,
+            false => Arc::new(MarkedTx::new(tx, marks)),
+        };
+        Ok(Rings { rx, tx })
+    }
+
+    /// One queue as the halves want it.
+    fn setup(
+        &self,
+        queue: usize,
+        map: &Arc<GuestMap>,
+        calls: &mut Vec<(usize, RawFd)>,
+    ) -> Result<(QueueSetup, Option<Mark>), StartError> {
+        let missing = || StartError::Receive(QueueError::Queues(0));
+        let said = self.queues.get(queue).ok_or_else(missing)?;
+        let at = said.at.ok_or_else(missing)?;
+        let guest = |part, user| {
+            let found = self.memory.guest_address(user);
+            found.ok_or(StartError::Address { queue, part, user })
+        };
+        // A call that the guest does without for the moment may come later, into the same descriptor.
+        let call = match &said.call {
+            Some(call) => dup(call)?,
+            None => eventfd::create().map_err(|e| StartError::Local("eventfd", e))?,
+        };
+        calls.push((queue, call.as_raw_fd()));
+        let used = guest("used ring", at.used)?;
+        let mut base = base_of(said.base, self.is_packed());
+        // Chains are given back in order, so the used index says where a split ring stands, also after a device that
+        // was killed; not every front end repeats it.
+        if !self.is_packed()
+            && let Some(index) = map.load_u16(used.wrapping_add(2))
+        {
+            base = Base::split(index);
+        }
+        let desc = guest("descriptors", at.desc)?;
+        let size = said.size.ok_or_else(missing)?;
+        let mut mark = None;
+        if self.is_packed()
+            && let Some(places) = self.inflight.as_ref().or(self.own.as_deref())
+            && let Some(file) = self.memory.file_at(desc)
+        {
+            let key = RingKey {
+                queue,
+                desc,
+                size,
+                file,
+            };
+            let begun = places.begin(&key, map, base);
+            base = begun.as_ref().map_or(base, |(_, base)| *base);
+            mark = begun.map(|(mark, _)| mark);
+        }
+        let setup = QueueSetup {
+            map: map.clone(),
+            desc,
+            avail: guest("available ring", at.avail)?,
+            used,
+            size,
+            base,
+            features: self.features & ACCEPTED,
+            kick: said.kick.iter().flatten().next().map(dup).transpose()?,
+            call: Some(call),
+            log: self.log.clone().filter(|_| self.features & LOG_ALL != 0),
+        };
+        Ok((setup, mark))
+    }
+
+    /// Queues are stopped in order, or never to be gone on with: where they stand is for the front end to say.
+    pub(super) fn forget(&self, queues: impl IntoIterator<Item = usize>) {
+        for queue in queues {
+            for places in self
+                .inflight
+                .as_ref()
+                .into_iter()
+                .chain(self.own.as_deref())
+            {
+                places.forget(queue);
+            }
+        }
+    }
+
+    /// Workers have given the rings back: takes over where they stand.
+    pub(super) fn stopped(&mut self) {
+        let Some(running) = self.running.take() else {
+            return;
+        };
+        let packed = self.is_packed();
+        let mut stands = Vec::new();
+        for (queue, link) in &running.rx {
+            stands.extend(link.base().map(|base| (*queue, base)));
+        }
+        for (ring, queue) in running.tx_queues.iter().enumerate() {
+            stands.extend(running.tx.base(ring).map(|base| (*queue, base)));
+        }
+        for (queue, base) in stands {
+            if let Some(said) = self.queues.get_mut(queue) {
+                said.base = base_word(base, packed);
+            }
+        }
+    }
+
+    /// Puts another call descriptor into a ring that workers have.
+    pub(super) fn swap_call(&self, queue: u32, call: Option<&OwnedFd>) -> Result<(), StartError> {
+        let Some(running) = &self.running else {
+            return Ok(());
+        };
+        let Some((_, place)) = running.calls.iter().find(|(q, _)| *q == queue as usize) else {
+            return Ok(());
+        };
+        let is_gone =
+            |(q, link): &(usize, Arc<Link>)| *q == queue as usize && link.base().is_some();
+        if running.rx.iter().any(is_gone) {
+            return Ok(());
+        }
+        let silent;
+        let call = match call {
+            Some(call) => call,
+            None => {
+                silent = eventfd::create().map_err(|e| StartError::Local("eventfd", e))?;
+                &silent
+            }
+        };
+        // SAFETY: `place` is the number of a descriptor inside a half that exists: `running` holds the transmit half, and
+        // a receive half that is gone has left its base in the link. So nobody else can have been given the number. The
+        // call exchanges the file behind it at once.
+        let done = unsafe { libc::dup3(call.as_raw_fd(), *place, libc::O_CLOEXEC) };
+        if done < 0 {
+            return Err(StartError::Local("dup3", Errno::MFILE));
+        }
+        // Nobody knows which of the two an interrupt went to that was on its way.
+        Ok(kick::kick(call.as_fd())?)
+    }
+
+    /// Has the guest announced, now or as soon as there are rings.
+    pub(super) fn announce(&mut self, mac: [u8; 6]) -> Result<(), KickError> {
+        let Some(running) = &self.running else {
+            self.announcements = vec![mac];
+            return Ok(());
+        };
+        if let Some((_, link)) = running.rx.first() {
+            link.announce(mac);
+        }
+        match &running.kick {
+            Some(wake) => kick::kick(wake.as_fd()),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A base comes back as it was said, packed and split; half a packed one stands for both.
+    #[test]
+    fn bases_as_words() {
+        assert_eq!(base_of(0x1_8005, false), Base::split(0x8005));
+        assert_eq!(base_word(Base::split(0xffff), false), 0xffff);
+        assert_eq!(base_of(0x8000, true), Base::packed(0, true));
+        assert_eq!(base_of(7, true), Base::packed(7, false));
+        for word in [0x8000_8000, 0x7fff_8003, 0x8001_0001] {
+            assert_eq!(base_word(base_of(word, true), true), word);
+        }
+    }
+}

@@ -1,0 +1,636 @@
+//! The control half of a vhost-user attachment: the socket in both roles, and the way of rings to and from workers.
+//!
+//! # States
+//! ```text
+//!           connected                     Wish::Start               a message that disturbs, Wish::Restart
+//! Waiting -----------> Talking (no rings) -----------> Talking (rings) -----------> Quieting (message held)
+//!    ^                    |   ^                            |                            |
+//!    |     closed, broken |   +----------------------------|------- detached() ---------+
+//!    +--------------------+                                | closed, broken             |
+//!    ^                                                     v                            |
+//!    +------------------ detached() ----------------- Quieting (to end) <---------------+
+//! ```
+//! In *Waiting* a client connects after a back-off of [`BACKOFF_FIRST`], doubled up to [`BACKOFF_LONGEST`], for ever; a
+//! server listens, and takes one front end at a time: others wait to be accepted.
+//!
+//! # Model
+//! A message that changes what workers use is held back while they give the rings back; it is taken, and answered,
+//! when nobody uses them. Rings are made when no message has come for [`SETTLE`], so that a front end that sets up
+//! sixteen queue pairs does not make sixteen sets of rings.
+//!
+//! # Limits
+//! [`MESSAGES_PER_POLL`] messages in one poll. Messages that cost more than a few stores (memory, rings taken and given)
+//! come out of a budget of [`COSTLY_BURST`], refilled at [`COSTLY_PER_SECOND`]: a front end that repeats them waits
+//! for itself.
+//!
+//! # Failure modes
+//! Whatever a front end does wrong ends its own connection, with the reason in the status; a client tries again. A
+//! worker that finds the memory gone or a ring impossible does the same.
+
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use windlass_sys::epoll::{Epoll, Interest};
+use windlass_sys::unix::{self, BindError, Listener, SocketKind};
+use windlass_sys::{Errno, eventfd};
+
+use super::device::StartError;
+use super::message::Request;
+use super::places::Places;
+use super::session::{Refusal, Session, SessionConf, Taken, Wish};
+use super::since::utc;
+use super::wire::{Incoming, Wire, WireError};
+use crate::endpoint::{Endpoint, Event, InterfaceConf, Status};
+use crate::strangers::Strangers;
+
+/// Wait before the first new attempt of a client.
+pub const BACKOFF_FIRST: Duration = Duration::from_millis(100);
+/// Longest wait between attempts.
+pub const BACKOFF_LONGEST: Duration = Duration::from_secs(2);
+/// How long a server waits before it tries to make its socket again.
+pub const RETRY: Duration = Duration::from_secs(1);
+/// How often to look whether a front end's strange descriptors are closed.
+const CLOSING: Duration = Duration::from_millis(20);
+/// Silence of the front end after which rings are made.
+pub const SETTLE: Duration = Duration::from_millis(2);
+/// Messages that one poll takes.
+pub const MESSAGES_PER_POLL: usize = 32;
+/// Costly messages at once.
+pub const COSTLY_BURST: u32 = 1024;
+/// Costly messages a second beyond that.
+pub const COSTLY_PER_SECOND: u32 = 100;
+
+/// Who makes the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VhostRole {
+    /// The front end listens; we connect.
+    Client {
+        /// In whose directory the socket lies, if not in ours: symbolic links on the way are not followed there.
+        owner: Option<(u32, u32)>,
+    },
+    /// We listen.
+    Server {
+        /// Permission bits of the socket.
+        mode: u32,
+        /// User and group of the socket, if not ours.
+        owner: Option<(u32, u32)>,
+    },
+}
+
+/// What an endpoint is made of.
+#[derive(Clone, Debug)]
+pub struct VhostConf {
+    /// The socket.
+    pub path: PathBuf,
+    /// Who makes it.
+    pub role: VhostRole,
+    /// What is spoken on it.
+    pub session: SessionConf,
+    /// A file on tmpfs that says where packed rings stand, for the next daemon; in a directory of the daemon's own.
+    pub places: Option<PathBuf>,
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("the guest broke its rings or took its memory away")]
+    Broken,
+    #[error("{0}")]
+    Condemned(String),
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+enum NoSocket {
+    #[error("connect to {path}: {errno}")]
+    Connect { path: PathBuf, errno: Errno },
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    #[error("{0}: {1}")]
+    Local(&'static str, #[source] Errno),
+}
+
+/// A budget of costly messages.
+#[derive(Debug)]
+struct Allowance {
+    left: u32,
+    filled: Instant,
+}
+
+impl Allowance {
+    fn new(now: Instant) -> Allowance {
+        Allowance {
+            left: COSTLY_BURST,
+            filled: now,
+        }
+    }
+
+    /// Takes one; false if none is left, until [`Allowance::next`].
+    fn take(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.filled);
+        let more = passed
+            .as_millis()
+            .saturating_mul(u128::from(COSTLY_PER_SECOND))
+            .checked_div(1000)
+            .and_then(|n| u32::try_from(n).ok())
+            .unwrap_or(u32::MAX);
+        if more > 0 {
+            self.left = self.left.saturating_add(more).min(COSTLY_BURST);
+            self.filled = now;
+        }
+        match self.left.checked_sub(1) {
+            Some(left) => {
+                self.left = left;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// When there is one again.
+    fn next(&self) -> Option<Instant> {
+        let step = Duration::from_secs(1).checked_div(COSTLY_PER_SECOND)?;
+        self.filled.checked_add(step)
+    }
+}
+
+/// One front end.
+#[derive(Debug)]
+struct Talk {
+    wire: Wire,
+    session: Session,
+    allowance: Allowance,
+    /// A message that was read and is not taken yet.
+    held: Option<Incoming>,
+    /// When the rings are made if the front end says nothing more.
+    settle_at: Option<Instant>,
+    /// When a held message may be taken.
+    resume_at: Option<Instant>,
+    /// The socket does not wake us meanwhile, but for its end.
+    muted: bool,
+    /// Workers were asked for the rings; answered by `detached`.
+    quieting: bool,
+    /// The connection ends when they have given them back.
+    ending: bool,
+    since: SystemTime,
+    /// The last message that was refused.
+    refused: Option<String>,
+}
+
+/// The control half of a vhost-user attachment.
+#[derive(Debug)]
+pub struct VhostEndpoint {
+    conf: VhostConf,
+    epoll: Epoll,
+    wake: OwnedFd,
+    listener: Option<Listener>,
+    /// The listener is in the set.
+    listens: bool,
+    places: Option<Arc<Places>>,
+    strangers: Strangers,
+    talk: Option<Box<Talk>>,
+    try_at: Option<Instant>,
+    backoff: Duration,
+    condemned: Option<String>,
+    reason: String,
+    last_error: Option<String>,
+    /// Connections that were made, whether or not rings came up on them.
+    connections: u64,
+    /// Connections on which rings came up.
+    connects: u64,
+    deleted: bool,
+}
+
+/// Whether a message costs more than a few stores.
+fn is_costly(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::SetMemTable(_)
+            | Request::AddMemReg(_)
+            | Request::RemMemReg(_)
+            | Request::SetLogBase { .. }
+            | Request::SetInflightFd(_)
+            | Request::GetInflightFd(_)
+    )
+}
+
+impl VhostEndpoint {
+    /// An attachment that connects or listens with its first poll.
+    ///
+    /// # Errors
+    /// The kernel's answer, if it gives no epoll set or eventfd.
+    pub fn new(conf: VhostConf) -> Result<VhostEndpoint, Errno> {
+        let (epoll, wake) = (Epoll::create()?, eventfd::create()?);
+        epoll.add(&wake, 0, Interest::READABLE)?;
+        let places = conf.places.as_deref().and_then(Places::own);
+        Ok(VhostEndpoint {
+            conf,
+            epoll,
+            wake,
+            listener: None,
+            listens: false,
+            places: places.map(Arc::new),
+            strangers: Strangers::default(),
+            talk: None,
+            try_at: None,
+            backoff: BACKOFF_FIRST,
+            condemned: None,
+            reason: "not connected yet".into(),
+            last_error: None,
+            connections: 0,
+            connects: 0,
+            deleted: false,
+        })
+    }
+
+    /// Has this poll or the next one soon.
+    fn wake(&self) {
+        // Our own counter: it cannot be full.
+        let _ = eventfd::signal(&self.wake);
+    }
+
+    /// Looks for a front end.
+    fn meet(&mut self, now: Instant) {
+        if self.try_at.is_some_and(|at| now < at) {
+            return;
+        }
+        self.try_at = None;
+        if !self.strangers.are_gone() {
+            self.reason = "the last front end's descriptors do not close".into();
+            self.try_at = now.checked_add(CLOSING);
+            return;
+        }
+        let met = match self.conf.role {
+            VhostRole::Client { owner } => self.connect(owner).map(Some),
+            VhostRole::Server { mode, owner } => self.accept(mode, owner),
+        };
+        match met {
+            Ok(Some(socket)) => self.welcome(socket, now),
+            Ok(None) => {}
+            Err(why) => {
+                self.reason = why.to_string();
+                let wait = match self.conf.role {
+                    VhostRole::Client { .. } => self.next_backoff(),
+                    VhostRole::Server { .. } => RETRY,
+                };
+                self.try_at = now.checked_add(wait);
+            }
+        }
+    }
+
+    fn next_backoff(&mut self) -> Duration {
+        let wait = self.backoff;
+        self.backoff = wait.saturating_mul(2).min(BACKOFF_LONGEST);
+        wait
+    }
+
+    fn connect(&self, owner: Option<(u32, u32)>) -> Result<OwnedFd, NoSocket> {
+        let path = &self.conf.path;
+        let connected = match owner {
+            None => unix::connect(path, SocketKind::Stream),
+            Some(_) => unix::connect_unlinked(path, SocketKind::Stream),
+        };
+        let socket = connected.map_err(|errno| NoSocket::Connect {
+            path: path.clone(),
+            errno,
+        })?;
+        self.watch(&socket)?;
+        Ok(socket)
+    }
+
+    fn accept(
+        &mut self,
+        mode: u32,
+        owner: Option<(u32, u32)>,
+    ) -> Result<Option<OwnedFd>, NoSocket> {
+        if self.listener.is_none() {
+            let listener = unix::bind_socket(&self.conf.path, SocketKind::Stream, mode, owner)?;
+            self.listener = Some(listener);
+            self.listens = false;
+            self.reason = "waiting for a front end".into();
+        }
+        let Some(listener) = &self.listener else {
+            return Ok(None);
+        };
+        if !self.listens {
+            self.watch(listener)?;
+            self.listens = true;
+        }
+        let Ok(socket) = listener.accept() else {
+            return Ok(None);
+        };
+        // Whoever else connects waits; the set must not be readable for that.
+        let _ = self.epoll.remove(listener);
+        self.listens = false;
+        self.watch(&socket)?;
+        Ok(Some(socket))
+    }
+
+    fn watch(&self, fd: impl AsFd) -> Result<(), NoSocket> {
+        self.epoll
+            .add(fd, 0, Interest::READABLE)
+            .map_err(|errno| NoSocket::Local("epoll_ctl", errno))
+    }
+
+    fn welcome(&mut self, socket: OwnedFd, now: Instant) {
+        self.condemned = None;
+        self.connections = self.connections.saturating_add(1);
+        self.talk = Some(Box::new(Talk {
+            wire: Wire::new(socket, self.strangers.clone()),
+            session: Session::over(self.conf.session, self.places.clone()),
+            allowance: Allowance::new(now),
+            held: None,
+            settle_at: None,
+            resume_at: None,
+            muted: false,
+            quieting: false,
+            ending: false,
+            since: SystemTime::now(),
+            refused: None,
+        }));
+    }
+
+    /// Goes on with the connection, as far as its budget and the workers allow.
+    fn go_on(&mut self, talk: &mut Talk, now: Instant) -> Result<Option<Event>, End> {
+        if let Some(reason) = self.condemned.take() {
+            return Err(End::Condemned(reason));
+        }
+        if talk.session.is_broken() {
+            talk.session.forget_places();
+            return Err(End::Broken);
+        }
+        let mut event = None;
+        for _ in 0..MESSAGES_PER_POLL {
+            if !talk.read(now)? {
+                event = self.settle(talk, now);
+                break;
+            }
+            event = talk.take(now)?;
+            if event.is_some() || talk.held.is_some() {
+                break;
+            }
+            talk.settle_at = now.checked_add(SETTLE);
+        }
+        self.mute(talk);
+        Ok(event)
+    }
+
+    /// What waits in the socket of a front end that is over its budget is no reason to look; that it is gone is.
+    fn mute(&self, talk: &mut Talk) {
+        let muted = talk.resume_at.is_some();
+        if muted != talk.muted {
+            let interest = if muted {
+                Interest::default()
+            } else {
+                Interest::READABLE
+            };
+            // Without it we would look too often, which is no reason to end anything.
+            let _ = self.epoll.modify(&talk.wire, 0, interest);
+            talk.muted = muted;
+        }
+    }
+
+    /// The front end has said all for the moment: makes the rings, or asks for them to be made again.
+    fn settle(&mut self, talk: &mut Talk, now: Instant) -> Option<Event> {
+        let wish = talk.session.wish();
+        if wish == Wish::Stay {
+            talk.settle_at = None;
+            return None;
+        }
+        if *talk.settle_at.get_or_insert(now) > now {
+            return None;
+        }
+        talk.settle_at = None;
+        if wish == Wish::Restart {
+            talk.quieting = true;
+            return Some(Event::Down("the guest changed its queues".into()));
+        }
+        let made = match self.wake.try_clone() {
+            Ok(alarm) => talk.session.start(alarm),
+            Err(_) => Err(StartError::Local("dup", Errno::MFILE)),
+        };
+        match made {
+            Ok(rings) => {
+                self.connects = self.connects.saturating_add(1);
+                self.backoff = BACKOFF_FIRST;
+                Some(Event::Up(rings))
+            }
+            Err(error) => {
+                self.last_error = Some(error.to_string());
+                None
+            }
+        }
+    }
+
+    /// The connection is over, and workers have nothing of it.
+    fn part(&mut self, why: String, now: Instant) {
+        self.last_error = Some(why.clone());
+        self.reason = why;
+        let wait = match self.conf.role {
+            VhostRole::Client { .. } => self.next_backoff(),
+            VhostRole::Server { .. } => Duration::ZERO,
+        };
+        self.try_at = now.checked_add(wait);
+    }
+}
+
+impl Talk {
+    /// Makes sure that a message is in hand; false if none is there.
+    fn read(&mut self, now: Instant) -> Result<bool, WireError> {
+        if self.resume_at.is_some_and(|at| now < at) {
+            // What it said last need not be waited for.
+            return match self.wire.is_hung_up() {
+                true => Err(WireError::Closed),
+                false => Ok(false),
+            };
+        }
+        self.resume_at = None;
+        if self.held.is_none() {
+            self.held = self.wire.receive()?;
+        }
+        Ok(self.held.is_some())
+    }
+
+    /// Takes the message in hand, or asks for the rings first, or waits for the budget: then it stays in hand.
+    fn take(&mut self, now: Instant) -> Result<Option<Event>, End> {
+        let Some(message) = self.held.take() else {
+            return Ok(None);
+        };
+        let disturbs = self.session.disturbs(&message.request);
+        if (disturbs || is_costly(&message.request)) && !self.allowance.take(now) {
+            self.resume_at = self.allowance.next();
+            self.held = Some(message);
+            return Ok(None);
+        }
+        if disturbs {
+            let why = format!("the front end says {}", message.code);
+            self.held = Some(message);
+            self.quieting = true;
+            return Ok(Some(Event::Down(why)));
+        }
+        let Taken { reply, refused } = self.session.take(message)?;
+        if let Some(refused) = refused {
+            self.refused = Some(refused.to_string());
+        }
+        if let Some(reply) = reply {
+            self.wire
+                .send(&reply.bytes, reply.fd.as_ref().map(AsFd::as_fd))?;
+        }
+        Ok(None)
+    }
+}
+
+impl Endpoint for VhostEndpoint {
+    fn poll(&mut self, now: Instant) -> Vec<Event> {
+        // The counter says only that something is to be looked at, and everything is.
+        let _ = eventfd::drain(&self.wake);
+        if self.deleted {
+            return Vec::new();
+        }
+        if self.talk.is_none() {
+            self.meet(now);
+        }
+        let Some(mut talk) = self.talk.take() else {
+            return Vec::new();
+        };
+        if talk.quieting {
+            self.talk = Some(talk);
+            return Vec::new();
+        }
+        match self.go_on(&mut talk, now) {
+            Ok(event) => {
+                self.talk = Some(talk);
+                event.into_iter().collect()
+            }
+            Err(end) => {
+                let why = end.to_string();
+                if !talk.session.is_running() {
+                    drop(talk);
+                    self.part(why, now);
+                    return Vec::new();
+                }
+                (talk.quieting, talk.ending, talk.held) = (true, true, None);
+                self.reason = why.clone();
+                self.talk = Some(talk);
+                vec![Event::Down(why)]
+            }
+        }
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.epoll.as_fd()]
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        if self.deleted {
+            return None;
+        }
+        match &self.talk {
+            Some(talk) if talk.quieting => None,
+            Some(talk) => [talk.settle_at, talk.resume_at].into_iter().flatten().min(),
+            None if self.listener.is_some() => self.try_at,
+            None => Some(self.try_at.unwrap_or_else(Instant::now)),
+        }
+    }
+
+    fn condemn(&mut self, reason: &str) {
+        self.condemned = Some(reason.to_owned());
+        self.wake();
+    }
+
+    fn detached(&mut self) {
+        let Some(mut talk) = self.talk.take() else {
+            return;
+        };
+        if talk.quieting {
+            talk.quieting = false;
+            talk.session.stopped();
+        }
+        if talk.ending {
+            drop(talk);
+            let why = core::mem::take(&mut self.reason);
+            self.part(why, Instant::now());
+        } else {
+            self.talk = Some(talk);
+        }
+        self.wake();
+    }
+
+    fn status(&self) -> Status {
+        let mut details = vec![(
+            "role",
+            match self.conf.role {
+                VhostRole::Client { .. } => "client".into(),
+                VhostRole::Server { .. } => "server".into(),
+            },
+        )];
+        details.push(("socket", self.conf.path.display().to_string()));
+        let reconnects = self.connections.saturating_sub(1);
+        details.push(("reconnects", reconnects.to_string()));
+        let talk = self.talk.as_ref().filter(|talk| !talk.ending);
+        if let Some(talk) = talk {
+            details.push(("connected-since", utc(talk.since)));
+            if let Ok(peer) = unix::peer_credentials(&talk.wire)
+                && let Some(pid) = peer.pid
+            {
+                details.push(("peer-pid", pid.to_string()));
+            }
+            details.extend(talk.session.describe());
+            if let Some(refused) = &talk.refused {
+                details.push(("last-refusal", refused.clone()));
+            }
+        }
+        if let Some(error) = &self.last_error {
+            details.push(("last-error", error.clone()));
+        }
+        let up = talk.is_some_and(|talk| talk.session.is_running() && !talk.quieting);
+        let reason = match talk {
+            Some(talk) if !up && talk.quieting => "connected; the guest changes its queues",
+            Some(talk) if !up => talk.session.missing(),
+            Some(_) => "",
+            None => &self.reason,
+        };
+        Status {
+            up,
+            reason: reason.to_owned(),
+            details,
+            connects: self.connects,
+        }
+    }
+
+    fn configure(&mut self, interface: &InterfaceConf) -> Result<(), String> {
+        self.conf.session.mtu = interface.mtu;
+        if let Some(talk) = &mut self.talk {
+            talk.session.set_mtu(interface.mtu);
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self) {
+        self.deleted = true;
+        self.talk = None;
+        self.reason = "deleted".into();
+        if let Some(listener) = self.listener.take() {
+            // The path may be gone already, or somebody else's by now: nothing is left to do in either case.
+            let _ = listener.unlink();
+        }
+        if let Some(places) = &self.conf.places {
+            // Of no use to anybody, if it is there.
+            let _ = std::fs::remove_file(places);
+        }
+    }
+}

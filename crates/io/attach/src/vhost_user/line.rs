@@ -1,0 +1,249 @@
+//! The halves between the session and the workers: they carry announcements in, and places of rings out.
+//!
+//! # Model
+//! The worker owns the half; the session keeps a [`Link`] to it. When the half is dropped, which is after the worker gave
+//! it back, its place stands in the link. An announcement is a frame that the session puts there and the next burst
+//! brings as if the guest had sent it, so that it is checked, learned from and flooded like any other of this VNIC.
+//!
+//! # Synchronization
+//! `pending` is a hint, read once a burst; what it stands for is behind the lock.
+
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use windlass_frame::{Claim, HEADROOM, Heads, Pick};
+use windlass_shm::{Section, Tails};
+
+use super::places::Mark;
+use super::queue::Base;
+use super::rx::VhostRx;
+use super::tx::VhostTx;
+use crate::port::{Armed, Lane, Limit, Loan, More, RxPort, Sent, TxCaps, TxPort};
+
+/// Announcements that wait in one ring at most.
+const WAITING_MAX: usize = 16;
+/// How often a ring is looked at whose guest cannot call, in microseconds.
+const MUTE_US: u32 = 200;
+/// Bytes of an announcement: the shortest frame without its checksum.
+const RARP_BYTES: usize = 60;
+
+#[derive(Debug, Default)]
+struct Inner {
+    base: Option<Base>,
+    announcements: Vec<[u8; 6]>,
+}
+
+/// The session's end.
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    pending: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+impl Link {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the ring stands, once its half is gone.
+    pub(super) fn base(&self) -> Option<Base> {
+        self.lock().base
+    }
+
+    /// Has the ring bring an announcement of `mac`. The worker finds it with the next burst.
+    pub(super) fn announce(&self, mac: [u8; 6]) {
+        let mut inner = self.lock();
+        if inner.announcements.len() < WAITING_MAX {
+            inner.announcements.push(mac);
+            self.pending.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// The worker's end: a receive half with a link.
+#[derive(Debug)]
+pub(super) struct LinkedRx {
+    half: VhostRx,
+    link: Arc<Link>,
+    mark: Option<Mark>,
+    /// The burst on loan is an announcement.
+    announcing: bool,
+}
+
+impl LinkedRx {
+    /// `mark`: where the ring's place is kept after each burst, if anywhere.
+    pub(super) fn new(half: VhostRx, link: Arc<Link>, mark: Option<Mark>) -> LinkedRx {
+        LinkedRx {
+            half,
+            link,
+            mark,
+            announcing: false,
+        }
+    }
+
+    #[cold]
+    fn announce(&mut self, heads: &mut Heads) -> Option<(Loan, More)> {
+        let mut inner = self.link.lock();
+        let mac = inner.announcements.pop();
+        self.link
+            .pending
+            .store(!inner.announcements.is_empty(), Ordering::Release);
+        drop(inner);
+        let frame = rarp(mac?);
+        let room = heads.snap.first_mut()?.0.get_mut(HEADROOM..)?;
+        room.get_mut(..RARP_BYTES)?.copy_from_slice(&frame);
+        heads.admit(0, RARP_BYTES as u32, Claim::NONE);
+        heads.n = 1;
+        self.announcing = true;
+        Some((Loan { upto: 0, count: 0 }, More::Left))
+    }
+}
+
+/// The frame by which QEMU announces a guest: a reverse ARP request of the guest for its own address (RFC 903).
+fn rarp(mac: [u8; 6]) -> [u8; RARP_BYTES] {
+    const ETHERTYPE_RARP: [u8; 2] = [0x80, 0x35];
+    /// Ethernet, IPv4, lengths of both kinds of address, "request reverse".
+    const FIXED: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 3];
+    let parts: [&[u8]; 7] = [
+        &[0xff; 6],
+        &mac,
+        &ETHERTYPE_RARP,
+        &FIXED,
+        &mac,
+        &[0; 4],
+        &mac,
+    ];
+    let mut frame = [0; RARP_BYTES];
+    let bytes = parts.into_iter().flatten();
+    for (to, from) in frame.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    frame
+}
+
+impl Drop for LinkedRx {
+    fn drop(&mut self) {
+        self.link.lock().base = Some(self.half.base());
+    }
+}
+
+impl RxPort for LinkedRx {
+    #[inline]
+    fn rx_burst<'q>(
+        &mut self,
+        section: &'q Section<'q>,
+        heads: &mut Heads,
+        tails: &mut Tails<'q>,
+        limit: Limit,
+    ) -> (Loan, More) {
+        if self.link.pending.load(Ordering::Relaxed)
+            && let Some(burst) = self.announce(heads)
+        {
+            return burst;
+        }
+        self.half.rx_burst(section, heads, tails, limit)
+    }
+
+    #[inline]
+    fn release(&mut self, section: &Section<'_>, loan: Loan) {
+        if !core::mem::take(&mut self.announcing) {
+            self.half.release(section, loan);
+            if let Some(mark) = &self.mark {
+                mark.set(self.half.base());
+            }
+        }
+    }
+
+    fn arm(&mut self, section: &Section<'_>) -> Armed {
+        let armed = self.half.arm(section);
+        if self.link.pending.load(Ordering::Acquire) {
+            return Armed::Work;
+        }
+        match armed {
+            Armed::Yes if self.half.wake().is_none() => Armed::Unsure(MUTE_US),
+            armed => armed,
+        }
+    }
+
+    fn disarm(&mut self, section: &Section<'_>) {
+        self.half.disarm(section);
+    }
+
+    fn wake(&self) -> Option<BorrowedFd<'_>> {
+        self.half.wake()
+    }
+
+    fn polls_memory(&self) -> bool {
+        self.half.polls_memory()
+    }
+}
+
+/// The transmit half of a device whose rings' places are kept after each burst.
+pub(super) struct MarkedTx {
+    half: Arc<VhostTx>,
+    /// One for each ring, in the order of the half.
+    marks: Vec<Mark>,
+}
+
+impl MarkedTx {
+    pub(super) fn new(half: Arc<VhostTx>, marks: Vec<Mark>) -> MarkedTx {
+        MarkedTx { half, marks }
+    }
+}
+
+impl TxPort for MarkedTx {
+    fn caps(&self) -> TxCaps {
+        self.half.caps()
+    }
+
+    fn prefetch(&self, lane: Lane) {
+        self.half.prefetch(lane);
+    }
+
+    fn tx_burst(
+        &self,
+        section: &Section<'_>,
+        lane: Lane,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        picks: &[Pick],
+    ) -> Sent {
+        let sent = self.half.tx_burst(section, lane, heads, tails, picks);
+        let ring = usize::from(lane.worker).checked_rem(self.marks.len());
+        if let Some(ring) = ring
+            && let (Some(mark), Some(base)) = (self.marks.get(ring), self.half.base(ring))
+        {
+            mark.set(base);
+        }
+        sent
+    }
+
+    fn kick(&self, lane: Lane) {
+        self.half.kick(lane);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The announcement is the frame that QEMU's own announcement is (net/announce.c).
+    #[test]
+    fn the_frame_of_an_announcement() {
+        let frame = rarp([2, 0, 0, 0, 0, 9]);
+        let mut expected = vec![0xff; 6];
+        expected.extend([2, 0, 0, 0, 0, 9, 0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
+        expected.extend([2, 0, 0, 0, 0, 9, 0, 0, 0, 0, 2, 0, 0, 0, 0, 9]);
+        expected.resize(60, 0);
+        assert_eq!(frame.to_vec(), expected);
+    }
+}

@@ -1,0 +1,335 @@
+//! The memory that a front end announces, region by region, and what becomes of it.
+//!
+//! # Model
+//! Regions of one file share one mapping, from its start to the end of the last of them. A table that is sent again
+//! keeps what is mapped already. Ring addresses come as addresses of the front end ([`Memory::guest_address`]), the
+//! guest's descriptors have guest addresses ([`Memory::map`]).
+//!
+//! # Failure modes
+//! After a refusal the table is as before.
+
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use windlass_shm::Mapping;
+
+use super::guest_map::{BYTES_MAX, GuestMap, GuestMapError, Part, REGIONS_MAX};
+use super::message::Region;
+
+/// A file on this host.
+type File = (u64, u64);
+
+#[derive(Clone, Debug)]
+struct Known {
+    region: Region,
+    file: File,
+    mapping: Arc<Mapping>,
+}
+
+/// The regions of one front end.
+#[derive(Debug, Default)]
+pub struct Memory {
+    known: Vec<Known>,
+}
+
+impl Memory {
+    /// Replaces all regions.
+    ///
+    /// # Errors
+    /// [`GuestMapError`].
+    pub fn set(&mut self, regions: &[Region], fds: &[OwnedFd]) -> Result<(), GuestMapError> {
+        let mut table = Vec::with_capacity(regions.len());
+        // The largest end first, so that the other regions of a file find it mapped far enough.
+        let mut order: Vec<_> = regions.iter().zip(fds).collect();
+        order.sort_by_key(|(region, _)| {
+            core::cmp::Reverse(region.offset.saturating_add(region.len))
+        });
+        for (region, fd) in order {
+            let known = map(region, fd, &table).or_else(|| map(region, fd, &self.known));
+            let known = known.map_or_else(|| map_anew(region, fd), Ok)?;
+            table.push(known);
+        }
+        self.replace(table)
+    }
+
+    /// Adds one region.
+    ///
+    /// # Errors
+    /// [`GuestMapError`].
+    pub fn add(&mut self, region: &Region, fd: &OwnedFd) -> Result<(), GuestMapError> {
+        if self.known.len() >= REGIONS_MAX {
+            return Err(GuestMapError::Count(REGIONS_MAX.saturating_add(1)));
+        }
+        let known = map(region, fd, &self.known);
+        let known = known.map_or_else(|| map_anew(region, fd), Ok)?;
+        let mut table = self.known.clone();
+        table.push(known);
+        self.replace(table)
+    }
+
+    /// Takes one region away; false if there is none like it.
+    pub fn remove(&mut self, region: &Region) -> bool {
+        let same = |known: &Known| {
+            let known = &known.region;
+            (known.gpa, known.user, known.len) == (region.gpa, region.user, region.len)
+        };
+        let Some(at) = self.known.iter().position(same) else {
+            return false;
+        };
+        self.known.remove(at);
+        true
+    }
+
+    /// Forgets all regions.
+    pub fn clear(&mut self) {
+        self.known.clear();
+    }
+
+    /// Regions at the moment.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// Bytes of all regions.
+    pub fn bytes(&self) -> u64 {
+        let sizes = self.known.iter().map(|known| known.region.len);
+        sizes.fold(0, u64::saturating_add)
+    }
+
+    /// The guest address of what the front end calls `user`.
+    pub fn guest_address(&self, user: u64) -> Option<u64> {
+        self.known.iter().find_map(|known| {
+            let at = user.checked_sub(known.region.user)?;
+            (at < known.region.len).then(|| known.region.gpa.wrapping_add(at))
+        })
+    }
+
+    /// The file that guest address `gpa` lies in: device and inode.
+    pub(super) fn file_at(&self, gpa: u64) -> Option<(u64, u64)> {
+        let inside = |known: &&Known| {
+            let at = gpa.checked_sub(known.region.gpa);
+            at.is_some_and(|at| at < known.region.len)
+        };
+        self.known.iter().find(inside).map(|known| known.file)
+    }
+
+    /// The regions as the data path uses them.
+    ///
+    /// # Errors
+    /// [`GuestMapError`].
+    pub fn map(&self, alarm: OwnedFd) -> Result<GuestMap, GuestMapError> {
+        GuestMap::of(&parts(&self.known), alarm)
+    }
+
+    fn replace(&mut self, table: Vec<Known>) -> Result<(), GuestMapError> {
+        check(&table)?;
+        self.known = table;
+        Ok(())
+    }
+}
+
+fn parts(table: &[Known]) -> Vec<Part> {
+    let part = |known: &Known| Part {
+        gpa: known.region.gpa,
+        len: known.region.len,
+        offset: known.region.offset,
+        mapping: known.mapping.clone(),
+    };
+    table.iter().map(part).collect()
+}
+
+/// Refuses what [`GuestMap::of`] would, before the front end is told that all is well.
+fn check(table: &[Known]) -> Result<(), GuestMapError> {
+    let mut sorted: Vec<&Region> = table.iter().map(|known| &known.region).collect();
+    sorted.sort_by_key(|region| region.gpa);
+    for region in &sorted {
+        let (gpa, len) = (region.gpa, region.len);
+        if len == 0 || gpa.checked_add(len).is_none() || region.user.checked_add(len).is_none() {
+            return Err(GuestMapError::Range { gpa, len });
+        }
+    }
+    for (low, high) in sorted.iter().zip(sorted.iter().skip(1)) {
+        if high.gpa.wrapping_sub(low.gpa) < low.len {
+            return Err(GuestMapError::Overlap(high.gpa));
+        }
+    }
+    let mut mappings: Vec<_> = table.iter().map(|known| &known.mapping).collect();
+    mappings.sort_by_key(|mapping| Arc::as_ptr(mapping));
+    mappings.dedup_by_key(|mapping| Arc::as_ptr(mapping));
+    let bytes = mappings.iter().map(|mapping| mapping.len() as u64);
+    match bytes.fold(0, u64::saturating_add) {
+        ..=BYTES_MAX => Ok(()),
+        bytes => Err(GuestMapError::Bytes(bytes)),
+    }
+}
+
+/// The region in a file that is mapped far enough, if it is in `table` and whole.
+fn map(region: &Region, fd: &OwnedFd, table: &[Known]) -> Option<Known> {
+    let file = Mapping::identity(fd.as_fd()).ok()?;
+    let end = region.offset.checked_add(region.len)?;
+    let fits = |known: &&Known| {
+        known.file == file && known.mapping.len() as u64 >= end && !known.mapping.is_dead()
+    };
+    let mapping = table.iter().find(fits)?.mapping.clone();
+    Some(Known {
+        region: *region,
+        file,
+        mapping,
+    })
+}
+
+fn map_anew(region: &Region, fd: &OwnedFd) -> Result<Known, GuestMapError> {
+    let (gpa, len) = (region.gpa, region.len);
+    let end = region.offset.checked_add(len);
+    let end = end
+        .filter(|_| len != 0)
+        .ok_or(GuestMapError::Range { gpa, len })?;
+    let memory = |source| GuestMapError::Memory { gpa, source };
+    let file = Mapping::identity(fd.as_fd()).map_err(memory)?;
+    let mapping = Mapping::foreign(fd.as_fd(), end).map_err(memory)?;
+    Ok(Known {
+        region: *region,
+        file,
+        mapping: Arc::new(mapping),
+    })
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
+mod tests {
+    use super::*;
+    use windlass_shm::{HugePages, MapError};
+
+    const PAGE: u64 = 4096;
+
+    fn file(pages: u64) -> OwnedFd {
+        let bytes = (pages * PAGE) as usize;
+        Mapping::create("windlass-guest", bytes, HugePages::No)
+            .unwrap()
+            .1
+    }
+
+    fn region(gpa: u64, offset: u64) -> Region {
+        Region {
+            gpa,
+            len: PAGE,
+            user: 0x7000_0000 + offset,
+            offset,
+        }
+    }
+
+    fn again(fd: &OwnedFd) -> OwnedFd {
+        fd.try_clone().unwrap()
+    }
+
+    /// Regions of one file are mapped once, also when the table is sent again or grows.
+    #[test]
+    fn one_mapping_for_each_file() {
+        let (a, b) = (file(4), file(1));
+        let mut memory = Memory::default();
+        let table = [
+            region(0, 0),
+            region(0x10_0000, 3 * PAGE),
+            region(0x20_0000, 0),
+        ];
+        memory
+            .set(&table, &[again(&a), again(&a), again(&b)])
+            .unwrap();
+        let distinct = |memory: &Memory| {
+            let mut at: Vec<_> = memory
+                .known
+                .iter()
+                .map(|k| Arc::as_ptr(&k.mapping))
+                .collect();
+            at.sort();
+            at.dedup();
+            at
+        };
+        let first = distinct(&memory);
+        assert_eq!(first.len(), 2);
+        memory
+            .set(&table, &[again(&a), again(&a), again(&b)])
+            .unwrap();
+        memory.add(&region(0x30_0000, PAGE), &again(&a)).unwrap();
+        assert_eq!(distinct(&memory), first);
+        assert_eq!((memory.len(), memory.bytes()), (4, 4 * PAGE));
+        assert!(memory.remove(&region(0x30_0000, PAGE)));
+        assert!(!memory.remove(&region(0x30_0000, PAGE)));
+    }
+
+    /// Addresses of the front end become the guest's; the end of a region is outside.
+    #[test]
+    fn addresses_are_translated() {
+        let mut memory = Memory::default();
+        memory.set(&[region(0x5000, PAGE)], &[file(2)]).unwrap();
+        let user = 0x7000_0000 + PAGE;
+        assert_eq!(memory.guest_address(user), Some(0x5000));
+        assert_eq!(memory.guest_address(user + PAGE - 1), Some(0x5fff));
+        assert_eq!(memory.guest_address(user + PAGE), None);
+        assert_eq!(memory.guest_address(user - 1), None);
+        assert_eq!(memory.guest_address(0), None);
+    }
+
+    /// The files of one guest are not mapped without end, however little of them there is.
+    #[test]
+    fn addresses_are_rationed() {
+        let each = 60u64 << 30;
+        let mut memory = Memory::default();
+        let mut add = |i: u64| {
+            let name = "windlass-sparse";
+            let file = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::ftruncate(&file, each).unwrap();
+            let region = Region {
+                gpa: i * each,
+                len: each,
+                user: i * each,
+                offset: 0,
+            };
+            memory.add(&region, &file)
+        };
+        for i in 0..8 {
+            add(i).unwrap();
+        }
+        assert!(matches!(add(8), Err(GuestMapError::Bytes(_))));
+    }
+
+    /// A table that is refused leaves the one before in place.
+    #[test]
+    fn a_refusal_changes_nothing() {
+        let mut memory = Memory::default();
+        memory.set(&[region(0x1000, 0)], &[file(1)]).unwrap();
+        let overlapping = [region(0x1000, 0), region(0x1800, 0)];
+        let refused = memory.set(&overlapping, &[file(1), file(1)]);
+        assert!(matches!(refused, Err(GuestMapError::Overlap(0x1800))));
+        let short = memory.add(&region(0x9000, PAGE), &file(1));
+        assert!(matches!(short, Err(GuestMapError::Memory { .. })));
+        let plain = std::fs::File::open("/proc/self/exe").unwrap();
+        let plain = memory.add(&region(0x9000, 0), &plain.into());
+        assert!(matches!(
+            plain,
+            Err(GuestMapError::Memory {
+                source: MapError::FileSystem,
+                ..
+            })
+        ));
+        assert_eq!(memory.len(), 1);
+        assert_eq!(memory.guest_address(0x7000_0000), Some(0x1000));
+    }
+}

@@ -1,0 +1,560 @@
+//! The words of one packed virtqueue (VIRTIO 1.2, 2.8), as a device uses them.
+//!
+//! # Model
+//! ```text
+//!  descriptors   16 bytes each: address 64 | length 32, id 16, flags 16     guest and we write, in turn
+//!  driver event  descriptor 15 and wrap 1, flags 16                         guest writes
+//!  device event  the same                                                   we write
+//! ```
+//! A descriptor is available if its two flag bits say so for the present lap, and used once both are as the lap. A
+//! place counts descriptors over two laps: below the size in a lap with wrap counter 1, from the size on in one with
+//! wrap counter 0. A chain takes a place for each of its descriptors outside an indirect table, and its last one
+//! names it; what we give back is one descriptor in the place of its first.
+//!
+//! # Ownership and lifetime
+//! Whoever holds a ring also holds its [`GuestMap`].
+//!
+//! # Synchronization
+//! | word | written by | order |
+//! | --- | --- | --- |
+//! | a descriptor's second half, available | guest, release | our acquire load, before its first half: the chain is complete |
+//! | a descriptor's second half, used | us, one store; the first of a publication last, release | the guest's acquire load: what it reads in order behind it, and frames |
+//! | device event | us: place, then flags | our store, SeqCst fence, our load of a descriptor (`arm`) |
+//! | driver event | guest | our store of used descriptors, SeqCst fence, our load |
+//!
+//! A guest reads used descriptors in order: those behind one that is not there yet are not looked at. So the first of a
+//! publication is written last, and of several workers none waits for another.
+//!
+//! # What can be lost and what cannot
+//! Used descriptors are kept in private memory until their publication: a daemon that is killed while it fills
+//! buffers leaves the ring as the guest wrote it, and the next one does the burst again. One that is killed between the
+//! first and the last store of a publication leaves descriptors of which a guest sees none.
+//!
+//! # Failure modes
+//! A chain that goes on for the whole ring, or into descriptors that are not available, has no end: nothing behind it
+//! can be found, and the queue ends. Descriptors that a guest makes available a second time before we used them are
+//! not seen: never more than a ring's worth is taken.
+
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
+
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU16, Ordering, fence};
+use std::sync::Arc;
+
+use windlass_frame::BURST;
+use windlass_shm::word;
+use windlass_sync::prefetch;
+
+use super::features::{EVENT_IDX, INDIRECT_DESC};
+use super::guest_map::{Extent, GuestMap};
+use super::log::DirtyLog;
+use super::queue::{Base, QueueError, QueueSetup};
+use super::ring::{
+    CHAIN_MAX, DESC_BYTES, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Desc, Fault, Head, Piece, Ring,
+    Walk, find_part, is_kind, piece, table,
+};
+
+/// `VIRTQ_DESC_F_AVAIL`.
+pub const DESC_AVAIL: u16 = 1 << 7;
+/// `VIRTQ_DESC_F_USED`.
+pub const DESC_USED: u16 = 1 << 15;
+/// `RING_EVENT_FLAGS_ENABLE`.
+pub const EVENT_ENABLE: u16 = 0;
+/// `RING_EVENT_FLAGS_DISABLE`.
+pub const EVENT_DISABLE: u16 = 1;
+/// `RING_EVENT_FLAGS_DESC`.
+pub const EVENT_DESC: u16 = 2;
+/// The wrap counter beside a descriptor's number in an event structure.
+pub const EVENT_WRAP: u16 = 1 << 15;
+const EVENT_BYTES: u32 = 4;
+/// Descriptors on a cache line.
+const DESC_PER_LINE: u16 = 4;
+
+/// Used descriptors of one publication, in the order of the ring: number and second half.
+pub(super) struct Held {
+    few: [MaybeUninit<(u16, u64)>; BURST],
+    count: usize,
+    /// Those behind the first [`BURST`].
+    more: Vec<(u16, u64)>,
+}
+
+impl Default for Held {
+    #[inline(always)]
+    fn default() -> Held {
+        Held {
+            few: [const { MaybeUninit::uninit() }; BURST],
+            count: 0,
+            more: Vec::new(),
+        }
+    }
+}
+
+/// One packed ring, by address.
+#[derive(Debug)]
+pub(super) struct Packed {
+    desc: *mut u64,
+    driver_event: *const u32,
+    device_event: *mut u16,
+    desc_gpa: u64,
+    device_gpa: u64,
+    size: u16,
+    indirect: bool,
+    event_idx: bool,
+    log: Option<Arc<DirtyLog>>,
+}
+
+// SAFETY: addresses inside the mappings of a map that whoever holds the ring holds too; every access is atomic.
+unsafe impl Send for Packed {}
+// SAFETY: as above.
+unsafe impl Sync for Packed {}
+
+impl Packed {
+    /// Number of the descriptor at a place, and the lap's wrap counter.
+    #[inline(always)]
+    fn slot(&self, at: u16) -> (u16, bool) {
+        match at.checked_sub(self.size) {
+            None => (at, true),
+            Some(slot) => (slot, false),
+        }
+    }
+
+    #[inline(always)]
+    fn desc_word(&self, slot: u16) -> *mut u64 {
+        self.desc.wrapping_add(usize::from(slot).wrapping_mul(2))
+    }
+
+    /// The second half of the descriptor at a place: length, id, flags.
+    #[inline(always)]
+    fn high(&self, slot: u16, order: Ordering) -> u64 {
+        let p = self.desc_word(slot).wrapping_add(1);
+        // SAFETY: one of the `size` descriptors, since places stay below twice the size (`place`, `advance`); aligned to
+        // 16 and inside the mapping (`Ring::new`), which outlives the ring (its holder keeps the map).
+        unsafe { word::load_u64(p, order) }
+    }
+
+    /// Writes a second half.
+    #[inline(always)]
+    fn set_high(&self, slot: u16, high: u64, order: Ordering) {
+        let p = self.desc_word(slot).wrapping_add(1);
+        // SAFETY: as in `high`.
+        unsafe { word::store_u64(p, high, order) };
+    }
+
+    /// The first half: the address.
+    #[inline(always)]
+    fn low(&self, slot: u16) -> u64 {
+        // SAFETY: as in `high`.
+        unsafe { word::load_u64(self.desc_word(slot), Ordering::Relaxed) }
+    }
+
+    /// Whether a second half says that its descriptor is available in a lap with this wrap counter.
+    #[inline(always)]
+    fn is_available(high: u64, wrap: bool) -> bool {
+        let flags = (high >> 48) as u16 & (DESC_AVAIL | DESC_USED);
+        flags == if wrap { DESC_AVAIL } else { DESC_USED }
+    }
+
+    /// One place further.
+    #[inline(always)]
+    fn step(&self, at: u16) -> u16 {
+        self.advance(at, 1)
+    }
+
+    /// An address on each line of `count` descriptors from a place on, for prefetches.
+    #[inline(always)]
+    fn lines(&self, at: u16, count: u16) -> impl Iterator<Item = *const u8> {
+        let first = self.slot(at).0;
+        (0..count)
+            .step_by(usize::from(DESC_PER_LINE))
+            .map(move |k| {
+                let slot = first.wrapping_add(k);
+                let slot = slot.checked_sub(self.size).unwrap_or(slot);
+                self.desc_word(slot).cast_const().cast()
+            })
+    }
+
+    /// A place as event structures name it.
+    fn event_of(&self, at: u16) -> u16 {
+        let (slot, wrap) = self.slot(at);
+        slot | if wrap { EVENT_WRAP } else { 0 }
+    }
+
+    fn set_device_event(&self, place: Option<u16>, flags: u16) {
+        if let Some(place) = place {
+            // SAFETY: aligned to 4 and inside the mapping (`Ring::new`), which outlives the ring.
+            unsafe { word::store_u16(self.device_event, place, Ordering::Relaxed) };
+        }
+        let p = self.device_event.wrapping_add(1);
+        // SAFETY: the second half of the same word.
+        unsafe { word::store_u16(p, flags, Ordering::Release) };
+        if let Some(log) = &self.log {
+            log.mark(self.device_gpa, u64::from(EVENT_BYTES));
+        }
+    }
+}
+
+impl Ring for Packed {
+    const WALKED: bool = true;
+
+    type Held = Held;
+
+    fn new(setup: &QueueSetup) -> Result<Packed, QueueError> {
+        setup.check()?;
+        let bytes = u32::from(setup.size).wrapping_mul(DESC_BYTES);
+        let desc = find_part(setup, "descriptor ring", setup.desc, bytes, 16)?;
+        let driver = find_part(setup, "driver event", setup.avail, EVENT_BYTES, 4)?;
+        let device = find_part(setup, "device event", setup.used, EVENT_BYTES, 4)?;
+        Ok(Packed {
+            desc: desc.cast(),
+            driver_event: driver.cast_const().cast(),
+            device_event: device.cast(),
+            desc_gpa: setup.desc,
+            device_gpa: setup.used,
+            size: setup.size,
+            indirect: setup.features & INDIRECT_DESC != 0,
+            event_idx: setup.features & EVENT_IDX != 0,
+            log: setup.log.clone(),
+        })
+    }
+
+    fn place(&self, base: Base) -> u16 {
+        let lap = if base.used_wrap { 0 } else { self.size };
+        base.used.wrapping_add(lap)
+    }
+
+    fn base(&self, at: u16) -> Base {
+        let (slot, wrap) = self.slot(at);
+        Base::packed(slot, wrap)
+    }
+
+    #[inline(always)]
+    fn size(&self) -> u16 {
+        self.size
+    }
+
+    #[inline(always)]
+    fn advance(&self, at: u16, n: u16) -> u16 {
+        let laps = u32::from(self.size).wrapping_mul(2);
+        let sum = u32::from(at).wrapping_add(u32::from(n));
+        sum.checked_sub(laps).unwrap_or(sum) as u16
+    }
+
+    #[inline(always)]
+    fn distance(&self, from: u16, to: u16) -> u16 {
+        match to.checked_sub(from) {
+            Some(n) => n,
+            // Modulo 65,536 that is right also where two laps are exactly as many.
+            None => to
+                .wrapping_sub(from)
+                .wrapping_add(self.size.wrapping_mul(2)),
+        }
+    }
+
+    #[inline(always)]
+    fn log(&self) -> Option<&Arc<DirtyLog>> {
+        self.log.as_ref()
+    }
+
+    #[inline(always)]
+    fn desc([low, high]: [u64; 2]) -> Desc {
+        Desc {
+            addr: low,
+            len: high as u32,
+            flags: (high >> 48) as u16,
+            tag: (high >> 32) as u16,
+        }
+    }
+
+    fn next_in_table(_desc: Desc, at: usize, count: usize) -> Option<usize> {
+        let next = at.wrapping_add(1);
+        (next < count).then_some(next)
+    }
+
+    fn kind_counts<const WRITE: bool>() -> bool {
+        WRITE
+    }
+
+    fn indirect(&self) -> bool {
+        self.indirect
+    }
+
+    #[inline(always)]
+    fn heads<const FRESH: bool>(
+        &self,
+        _seen: &AtomicU16,
+        at: u16,
+        want: u16,
+        mut each: impl FnMut(Head) -> bool,
+    ) -> Option<()> {
+        if !FRESH {
+            return Some(());
+        }
+        let (mut slot, mut wrap) = self.slot(at);
+        for _ in 0..want {
+            let high = self.high(slot, Ordering::Acquire);
+            if !Self::is_available(high, wrap) {
+                break;
+            }
+            let head = Head {
+                words: [self.low(slot), high],
+                id: (high >> 32) as u16,
+                exists: true,
+            };
+            let goes_on = (high >> 48) as u16 & DESC_NEXT != 0;
+            if !each(head) || goes_on {
+                break;
+            }
+            slot = slot.wrapping_add(1);
+            if slot >= self.size {
+                (slot, wrap) = (0, !wrap);
+            }
+        }
+        Some(())
+    }
+
+    #[inline(always)]
+    fn is_known(&self, _seen: &AtomicU16, _at: u16) -> bool {
+        false
+    }
+
+    #[inline]
+    fn chain<const WRITE: bool>(
+        &self,
+        (map, hit): (&GuestMap, &mut Extent),
+        at: u16,
+        head: &Head,
+        most: u16,
+        mut each: impl FnMut(Piece),
+    ) -> Walk {
+        let mut walk = Walk {
+            result: Ok(()),
+            looked: 0,
+            places: 0,
+            id: head.id,
+        };
+        let (mut at, mut words) = (at, head.words);
+        loop {
+            let desc = Packed::desc(words);
+            (walk.places, walk.id) = (walk.places.wrapping_add(1), desc.tag);
+            walk.looked = walk.looked.wrapping_add(1);
+            let goes_on = desc.flags & DESC_NEXT != 0;
+            if walk.result.is_ok() {
+                walk.result = if usize::from(walk.places) > CHAIN_MAX {
+                    Err(Fault::TooLong)
+                } else if desc.flags & DESC_INDIRECT != 0 {
+                    let before = walk.looked.wrapping_sub(1);
+                    let found = table::<_, WRITE>(self, (map, hit), desc, before, &mut each);
+                    walk.looked = found.unwrap_or(CHAIN_MAX);
+                    found.map(|_| ())
+                } else if is_kind::<WRITE>(desc) {
+                    piece((map, hit), desc, &mut each)
+                } else {
+                    Err(Fault::Bad)
+                };
+            }
+            if !goes_on {
+                return walk;
+            }
+            at = self.step(at);
+            let (slot, wrap) = self.slot(at);
+            let high = self.high(slot, Ordering::Relaxed);
+            if walk.places >= most || !Self::is_available(high, wrap) {
+                walk.result = Err(Fault::Endless);
+                return walk;
+            }
+            words = [self.low(slot), high];
+        }
+    }
+
+    #[inline(always)]
+    fn put(&self, held: &mut Self::Held, at: u16, id: u16, len: u32) {
+        let (slot, wrap) = self.slot(at);
+        let lap = if wrap { DESC_AVAIL | DESC_USED } else { 0 };
+        let flags = if len != 0 { lap | DESC_WRITE } else { lap };
+        let high = u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48;
+        match held.few.get_mut(held.count) {
+            Some(place) => {
+                place.write((slot, high));
+            }
+            None => held.more.push((slot, high)),
+        }
+        held.count = held.count.wrapping_add(1);
+    }
+
+    #[inline(always)]
+    fn open(&self, held: Held) {
+        for (slot, high) in &held.more {
+            self.set_high(*slot, *high, Ordering::Relaxed);
+        }
+        let mut few = held.few.iter().take(held.count);
+        let Some(first) = few.next() else { return };
+        for place in few {
+            // SAFETY: `put` wrote the first `count` places.
+            let (slot, high) = unsafe { place.assume_init() };
+            self.set_high(slot, high, Ordering::Relaxed);
+        }
+        // SAFETY: as above; there is one.
+        let (slot, high) = unsafe { first.assume_init() };
+        self.set_high(slot, high, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn set_index(&self, _at: u16) {}
+
+    fn log_used(&self, log: &DirtyLog, from: u16, to: u16) {
+        let (first, count) = (self.slot(from).0, self.distance(from, to));
+        let before_end = count.min(self.size.wrapping_sub(first));
+        for (first, count) in [(first, before_end), (0, count.wrapping_sub(before_end))] {
+            let bytes = |n: u16| u64::from(n).wrapping_mul(u64::from(DESC_BYTES));
+            log.mark(self.desc_gpa.wrapping_add(bytes(first)), bytes(count));
+        }
+    }
+
+    #[inline(always)]
+    fn wants_call(&self, old: u16, new: u16) -> bool {
+        fence(Ordering::SeqCst);
+        // SAFETY: aligned to 4 and inside the mapping (`Ring::new`), which outlives the ring.
+        let event = unsafe { word::load_u32(self.driver_event, Ordering::Relaxed) };
+        match (event >> 16) as u16 {
+            EVENT_DISABLE => false,
+            EVENT_DESC if self.event_idx => {
+                let place = event as u16;
+                let lap = if place & EVENT_WRAP != 0 {
+                    0
+                } else {
+                    self.size
+                };
+                let at = (place & !EVENT_WRAP).wrapping_add(lap);
+                self.distance(old, at) < self.distance(old, new)
+            }
+            _ => true,
+        }
+    }
+
+    #[inline]
+    fn arm(&self, next: u16) -> bool {
+        if self.event_idx {
+            self.set_device_event(Some(self.event_of(next)), EVENT_DESC);
+        } else {
+            self.set_device_event(None, EVENT_ENABLE);
+        }
+        fence(Ordering::SeqCst);
+        let (slot, wrap) = self.slot(next);
+        Self::is_available(self.high(slot, Ordering::Acquire), wrap)
+    }
+
+    #[inline]
+    fn disarm(&self, _next: u16) {
+        self.set_device_event(None, EVENT_DISABLE);
+    }
+
+    #[inline(always)]
+    fn park_again(&self, _old: u16, _new: u16) {}
+
+    #[inline(always)]
+    fn fetch_heads<const WRITE: bool>(&self, _seen: &AtomicU16, at: u16, most: u16) {
+        for line in self.lines(at, most) {
+            if WRITE {
+                prefetch::write(line);
+            } else {
+                prefetch::read(line);
+            }
+        }
+    }
+
+    /// The descriptors themselves, which were read already.
+    #[inline(always)]
+    fn fetch_used(&self, at: u16, count: u16) {
+        self.lines(at, count).for_each(prefetch::write);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::arithmetic_side_effects)]
+mod tests {
+    use super::*;
+    use crate::vhost_user::features::{RING_PACKED, VERSION_1};
+    use crate::vhost_user::guest_map::GuestRegion;
+    use std::os::fd::AsFd;
+    use windlass_shm::{HugePages, Mapping};
+    use windlass_sys::eventfd;
+
+    fn ring(size: u16) -> (Packed, Arc<GuestMap>, Mapping) {
+        let (memory, file) = Mapping::create("packed", 8192, HugePages::No).unwrap();
+        let region = GuestRegion {
+            gpa: 0,
+            len: 8192,
+            offset: 0,
+            fd: file.as_fd(),
+        };
+        let map = Arc::new(GuestMap::new(&[region], eventfd::create().unwrap()).unwrap());
+        let setup = QueueSetup {
+            map: map.clone(),
+            desc: 0,
+            avail: 4096,
+            used: 4100,
+            size,
+            base: Base::packed(0, true),
+            features: VERSION_1 | RING_PACKED,
+            kick: None,
+            call: None,
+            log: None,
+        };
+        (Packed::new(&setup).unwrap(), map, memory)
+    }
+
+    /// A chain takes as many places as are left and not one more, though all that follows is available.
+    #[test]
+    fn chains_end_where_places_do() {
+        let (ring, map, memory) = ring(8);
+        for slot in 0..5usize {
+            let next = if slot < 4 { DESC_NEXT } else { 0 };
+            let high = 10 | u64::from(DESC_AVAIL | next) << 48;
+            memory.store_u64(slot * 16 + 8, high, Ordering::Relaxed);
+        }
+        let walk = |most| {
+            let mut found = None;
+            let seen = AtomicU16::new(0);
+            let read = ring.heads::<true>(&seen, 0, 1, |head| {
+                let memory = (&*map, &mut map.hit());
+                found = Some(ring.chain::<false>(memory, 0, &head, most, |_| {}));
+                true
+            });
+            assert_eq!(read, Some(()));
+            found.unwrap()
+        };
+        assert_eq!((walk(5).result, walk(5).places), (Ok(()), 5));
+        assert_eq!(walk(4).result, Err(Fault::Endless));
+    }
+
+    /// Places go round two laps of any size, and a distance is what was advanced.
+    #[test]
+    fn places_go_round_twice() {
+        for size in [1u16, 2, 7, 256] {
+            let (ring, ..) = ring(size);
+            let mut at = 0;
+            for k in 0..5 * u32::from(size) {
+                let lap = k / u32::from(size);
+                let slot = (k % u32::from(size)) as u16;
+                assert_eq!(ring.slot(at), (slot, lap % 2 == 0));
+                assert_eq!(ring.place(ring.base(at)), at);
+                for n in 0..=size {
+                    assert_eq!(ring.distance(at, ring.advance(at, n)), n);
+                }
+                at = ring.advance(at, 1);
+            }
+        }
+        let (mut ring, ..) = ring(8);
+        // No such ring fits here, but its arithmetic does: two laps are all that 16 bits count.
+        ring.size = 32_768;
+        assert_eq!(ring.advance(40_000, 32_768), 7_232);
+        assert_eq!(ring.distance(40_000, 7_232), 32_768);
+        assert_eq!(ring.slot(65_535), (32_767, false));
+    }
+}

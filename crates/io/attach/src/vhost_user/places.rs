@@ -1,0 +1,390 @@
+//! Where packed rings stand, kept outside this process: what the next daemon needs after a kill.
+//!
+//! # Model
+//! A split ring says by its used index where it stands. A packed one does not, and the front end knows only where it
+//! stood when it was last started or stopped in order. So each half writes one word after each burst, into memory that
+//! outlives the process: the region that the front end offers (INFLIGHT_SHMFD), else a file of our own.
+//!
+//! A word is believed if it was live, stands for the same ring in the same memory, and the ring is not a fresh one: a
+//! driver that began anew has no descriptor with the USED flag anywhere, while a ring that was in use has one, or stands
+//! at its very beginning.
+//!
+//! # Ownership and lifetime
+//! The file lies where only the daemon writes. A ring that is stopped in order, or found broken, is forgotten.
+//!
+//! # What can be lost
+//! Nothing: the word is written after the burst is published, so at most one burst a ring is done twice.
+
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
+
+use core::sync::atomic::Ordering;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+use windlass_shm::{HugePages, MapError, Mapping};
+
+use super::guest_map::GuestMap;
+use super::message::Inflight;
+use super::queue::{Base, SIZE_MAX};
+
+/// Queues that a file of our own has room for.
+const QUEUES: usize = 32;
+/// Bytes of one record of ours.
+const RECORD: usize = 64;
+const FILE_BYTES: u64 = (RECORD * (QUEUES + 1)) as u64;
+/// "windlas1".
+const MAGIC: u64 = u64::from_le_bytes(*b"windlas1");
+/// Where the word is in a queue's part of an inflight region: used_idx, old_used_idx, used_wrap_counter,
+/// old_used_wrap_counter, and padding.
+const INFLIGHT_WORD: u64 = 16;
+/// Header and each descriptor's state of a packed queue's part.
+const INFLIGHT_UNIT: u64 = 32;
+const LINE: u64 = 64;
+/// In a word, in what the protocol calls padding: the ring has not been stopped.
+const LIVE: u64 = 1 << 56;
+const DESC_BYTES: u64 = 16;
+const DESC_FLAGS: u64 = 14;
+/// `VIRTQ_DESC_F_USED`.
+const DESC_USED: u16 = 1 << 15;
+
+/// Which ring a word stands for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RingKey {
+    pub(super) queue: usize,
+    /// Guest address of its descriptors.
+    pub(super) desc: u64,
+    pub(super) size: u16,
+    /// The file of its memory.
+    pub(super) file: (u64, u64),
+}
+
+/// The word of one ring.
+#[derive(Clone, Debug)]
+pub(super) struct Mark {
+    mapping: Arc<Mapping>,
+    at: usize,
+}
+
+impl Mark {
+    /// The ring stands at `base` and is in use.
+    #[inline(always)]
+    pub(super) fn set(&self, base: Base) {
+        let (place, wrap) = (u64::from(base.used), u64::from(base.used_wrap));
+        let word = LIVE | place | place << 16 | wrap << 32 | wrap << 40;
+        self.mapping.store_u64(self.at, word, Ordering::Release);
+    }
+
+    fn get(&self) -> Option<Base> {
+        let word = self.mapping.load_u64(self.at, Ordering::Acquire);
+        (word & LIVE != 0).then(|| Base::packed(word as u16, word >> 32 & 1 != 0))
+    }
+
+    fn clear(&self) {
+        self.mapping.store_u64(self.at, 0, Ordering::Release);
+    }
+}
+
+#[derive(Debug)]
+enum Layout {
+    /// Of the front end: where it begins in its file, and what it has room for.
+    Inflight { offset: u64, queues: u16, size: u16 },
+    /// A file of ours.
+    Own,
+}
+
+/// Memory with words of rings.
+#[derive(Debug)]
+pub(super) struct Places {
+    mapping: Arc<Mapping>,
+    layout: Layout,
+}
+
+/// Bytes of one queue's part of an inflight region.
+fn stride(size: u16) -> u64 {
+    let states = u64::from(size).saturating_add(1);
+    states.saturating_mul(INFLIGHT_UNIT).next_multiple_of(LINE)
+}
+
+impl Places {
+    /// A file at `path`; `None` where there can be none, which costs only what it is for.
+    pub(super) fn own(path: &Path) -> Option<Places> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).ok()?;
+        rustix::fs::ftruncate(&file, FILE_BYTES).ok()?;
+        let mapping = Mapping::foreign(file.as_fd(), FILE_BYTES).ok()?;
+        if mapping.load_u64(0, Ordering::Acquire) != MAGIC {
+            assert!(mapping.write(0, &[0; FILE_BYTES as usize]));
+            mapping.store_u64(0, MAGIC, Ordering::Release);
+        }
+        Some(Places {
+            mapping: Arc::new(mapping),
+            layout: Layout::Own,
+        })
+    }
+
+    /// Memory for a front end that asks for some.
+    ///
+    /// # Errors
+    /// [`MapError::Length`] beyond what a device can have.
+    pub(super) fn offer(
+        asked: &Inflight,
+        queues_max: usize,
+    ) -> Result<(OwnedFd, Inflight), MapError> {
+        let bytes = stride(asked.size).saturating_mul(u64::from(asked.queues));
+        let fits = (1..=SIZE_MAX).contains(&asked.size) && usize::from(asked.queues) <= queues_max;
+        if !fits || bytes == 0 {
+            return Err(MapError::Length(bytes));
+        }
+        let (mapping, file) = Mapping::create("windlass-inflight", bytes as usize, HugePages::No)?;
+        let inflight = Inflight {
+            len: mapping.len() as u64,
+            offset: 0,
+            ..*asked
+        };
+        Ok((file, inflight))
+    }
+
+    /// Memory that a front end brings.
+    ///
+    /// # Errors
+    /// As [`Mapping::foreign`]; [`MapError::Length`] also if it is too short for its queues.
+    pub(super) fn brought(file: &OwnedFd, said: &Inflight) -> Result<Places, MapError> {
+        let bytes = stride(said.size).saturating_mul(u64::from(said.queues));
+        let end = said.offset.checked_add(said.len);
+        let end = end.filter(|_| bytes <= said.len && said.offset.is_multiple_of(8));
+        let mapping = Mapping::foreign(file.as_fd(), end.ok_or(MapError::Length(said.len))?)?;
+        Ok(Places {
+            mapping: Arc::new(mapping),
+            layout: Layout::Inflight {
+                offset: said.offset,
+                queues: said.queues,
+                size: said.size,
+            },
+        })
+    }
+
+    /// The word of a queue, if there is one.
+    fn word(&self, queue: usize) -> Option<Mark> {
+        let at = match self.layout {
+            Layout::Own => queue
+                .checked_add(1)
+                .filter(|record| *record <= QUEUES)?
+                .checked_mul(RECORD)?,
+            Layout::Inflight {
+                offset,
+                queues,
+                size,
+            } => {
+                let queue = u64::try_from(queue).ok().filter(|q| *q < queues.into())?;
+                let part = stride(size).checked_mul(queue)?;
+                let at = offset.checked_add(part)?.checked_add(INFLIGHT_WORD)?;
+                usize::try_from(at).ok()?
+            }
+        };
+        self.mapping.find(at as u64, 8)?;
+        Some(Mark {
+            mapping: self.mapping.clone(),
+            at,
+        })
+    }
+
+    /// The word of a ring that begins, which says `said` unless the ring stood elsewhere when its last device was
+    /// killed; and where it stands.
+    pub(super) fn begin(&self, key: &RingKey, map: &GuestMap, said: Base) -> Option<(Mark, Base)> {
+        let mark = self.word(key.queue)?;
+        let left = mark.get().filter(|base| base.used < key.size);
+        let known = left.filter(|_| self.is_of(&mark, key) && is_in_use(map, key));
+        let base = known.unwrap_or(said);
+        self.enter(&mark, key);
+        mark.set(base);
+        Some((mark, base))
+    }
+
+    /// Whether the word of a file of ours is of this ring; a region of the front end is of this device in any case.
+    fn is_of(&self, mark: &Mark, key: &RingKey) -> bool {
+        let Layout::Own = self.layout else {
+            return true;
+        };
+        self.identity(key).into_iter().enumerate().all(|(i, word)| {
+            let at = mark
+                .at
+                .saturating_add(8)
+                .saturating_add(i.saturating_mul(8));
+            self.mapping.load_u64(at, Ordering::Acquire) == word
+        })
+    }
+
+    fn enter(&self, mark: &Mark, key: &RingKey) {
+        let Layout::Own = self.layout else {
+            return;
+        };
+        mark.clear();
+        for (i, word) in self.identity(key).into_iter().enumerate() {
+            let at = mark
+                .at
+                .saturating_add(8)
+                .saturating_add(i.saturating_mul(8));
+            self.mapping.store_u64(at, word, Ordering::Release);
+        }
+    }
+
+    fn identity(&self, key: &RingKey) -> [u64; 4] {
+        [key.desc, u64::from(key.size), key.file.0, key.file.1]
+    }
+
+    /// A ring was stopped in order: whoever starts it says where it stands.
+    pub(super) fn forget(&self, queue: usize) {
+        if let Some(mark) = self.word(queue) {
+            mark.clear();
+        }
+    }
+}
+
+/// Whether a device has used anything of this ring since its driver made it.
+fn is_in_use(map: &GuestMap, key: &RingKey) -> bool {
+    (0..u64::from(key.size)).any(|slot| {
+        let at = key.desc.wrapping_add(slot.wrapping_mul(DESC_BYTES));
+        let flags = map.load_u16(at.wrapping_add(DESC_FLAGS));
+        flags.is_some_and(|flags| flags & DESC_USED != 0)
+    })
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
+mod tests {
+    use super::super::guest_map::GuestRegion;
+    use super::*;
+    use windlass_sys::eventfd;
+
+    const SIZE: u16 = 8;
+
+    struct Lab {
+        memory: Mapping,
+        map: GuestMap,
+    }
+
+    impl Lab {
+        fn new() -> Lab {
+            let (memory, file) = Mapping::create("places", 4096, HugePages::No).unwrap();
+            let region = GuestRegion {
+                gpa: 0,
+                len: 4096,
+                offset: 0,
+                fd: file.as_fd(),
+            };
+            let map = GuestMap::new(&[region], eventfd::create().unwrap()).unwrap();
+            Lab { memory, map }
+        }
+
+        fn flags(&self, slot: u64, flags: u16) {
+            let at = slot * DESC_BYTES + DESC_FLAGS;
+            self.memory.store_u16(at as usize, flags, Ordering::Release);
+        }
+    }
+
+    fn key(queue: usize) -> RingKey {
+        RingKey {
+            queue,
+            desc: 0,
+            size: SIZE,
+            file: (1, 2),
+        }
+    }
+
+    /// What was left live in a ring that is in use is believed; not in a fresh ring, not after an orderly stop, not of
+    /// another ring or memory, not beyond the ring.
+    #[test]
+    fn only_what_can_be_is_believed() {
+        let asked = Inflight {
+            len: 0,
+            offset: 0,
+            queues: 2,
+            size: SIZE,
+        };
+        let (file, inflight) = Places::offer(&asked, 4).unwrap();
+        let brought = || Places::brought(&file, &inflight).unwrap();
+        let own =
+            std::path::PathBuf::from(format!("/dev/shm/windlass-places-{}", std::process::id()));
+        let kinds: [&dyn Fn() -> Option<Places>; 2] = [&|| Some(brought()), &|| Places::own(&own)];
+        for open in kinds {
+            let Some(places) = open() else {
+                println!("skipped: only_what_can_be_is_believed: no tmpfs at /dev/shm");
+                continue;
+            };
+            let lab = Lab::new();
+            let (said, left) = (Base::packed(0, true), Base::packed(5, false));
+            let begin = |places: &Places, key| places.begin(&key, &lab.map, said).unwrap().1;
+            let leave = || {
+                let (mark, _) = open().unwrap().begin(&key(1), &lab.map, said).unwrap();
+                mark.set(left);
+            };
+            leave();
+            assert_eq!(begin(&open().unwrap(), key(1)), said, "a fresh ring");
+            lab.flags(3, DESC_USED);
+            leave();
+            assert_eq!(begin(&open().unwrap(), key(1)), left);
+            assert_eq!(begin(&places, key(0)), said, "another queue");
+            places.forget(1);
+            assert_eq!(begin(&places, key(1)), said, "stopped in order");
+            leave();
+            let short = RingKey { size: 5, ..key(1) };
+            assert_eq!(begin(&places, short), said, "beyond its end");
+            if matches!(places.layout, Layout::Own) {
+                leave();
+                let other = RingKey {
+                    file: (1, 3),
+                    ..key(1)
+                };
+                assert_eq!(begin(&places, other), said, "another memory");
+                assert!(places.begin(&key(QUEUES), &lab.map, said).is_none());
+            }
+        }
+        let _ = std::fs::remove_file(own);
+    }
+
+    /// Regions that are too short, too large or for more queues than there are come to nothing.
+    #[test]
+    fn bad_regions_are_refused() {
+        let asked = |queues, size| Inflight {
+            len: 0,
+            offset: 0,
+            queues,
+            size,
+        };
+        for (queues, size) in [(0, 8), (5, 8), (1, 0), (1, 32_769), (u16::MAX, u16::MAX)] {
+            assert!(Places::offer(&asked(queues, size), 4).is_err());
+        }
+        let (file, good) = Places::offer(&asked(2, 8), 4).unwrap();
+        for bad in [
+            Inflight { queues: 3, ..good },
+            Inflight { offset: 4, ..good },
+            Inflight {
+                offset: 4096,
+                ..good
+            },
+            Inflight {
+                offset: u64::MAX,
+                ..good
+            },
+            Inflight {
+                len: u64::MAX,
+                ..good
+            },
+            Inflight { size: 9999, ..good },
+        ] {
+            assert!(Places::brought(&file, &bad).is_err(), "{bad:?}");
+        }
+    }
+}

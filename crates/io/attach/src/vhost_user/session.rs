@@ -1,0 +1,551 @@
+//! What a front end may say, and what is answered: the state of one connection, without its socket.
+//!
+//! # Model
+//! [`Session::take`] does what one message asks. Before that, the caller asks [`Session::disturbs`]: whether the
+//! message changes what workers are using. If so, it holds the message back, has the rings taken from the workers,
+//! says [`Session::stopped`] after their grace period, and only then gives the message to `take`: so an answer says that
+//! nobody uses the old memory, the old ring or the old log any more.
+//!
+//! [`Session::wish`] says whether rings should be made, or made again.
+//!
+//! # Failure modes
+//! A [`Refusal`] is answered where the front end asked for an answer, and ends the connection where it did not: it
+//! would go on as if all were well. What was refused has changed nothing.
+//!
+//! # Limits
+//! [`PAIRS_MAX`] queue pairs.
+
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use windlass_shm::MapError;
+use windlass_sys::eventfd;
+
+use super::device::{Device, Queue, StartError};
+use super::features::{self, OFFERED, VERSION_1};
+use super::guest_map::{GuestMapError, REGIONS_MAX};
+use super::log::DirtyLog;
+use super::message::{Code, Malformed, Request, protocol, queue_state, reply};
+use super::places::Places;
+use super::queue::SIZE_MAX;
+use super::wire::Incoming;
+use crate::endpoint::Rings;
+
+/// Queue pairs of one device.
+pub const PAIRS_MAX: u16 = 16;
+
+/// Protocol features that are offered.
+pub const PROTOCOL_OFFERED: u64 = protocol::MQ
+    | protocol::LOG_SHMFD
+    | protocol::RARP
+    | protocol::REPLY_ACK
+    | protocol::MTU
+    | protocol::INFLIGHT_SHMFD
+    | protocol::RESET_DEVICE
+    | protocol::CONFIGURE_MEM_SLOTS
+    | protocol::STATUS;
+
+/// What a session is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionConf {
+    /// Queue pairs, 1 to [`PAIRS_MAX`].
+    pub pairs: u16,
+    /// The VNIC's largest packet, in bytes.
+    pub mtu: u32,
+}
+
+/// Why a message was not followed.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// A queue that the device does not have.
+    #[error("{code} for queue {queue}; the device has {queues}")]
+    Queue {
+        /// The message.
+        code: Code,
+        /// The queue.
+        queue: u32,
+        /// How many there are.
+        queues: usize,
+    },
+    /// Feature bits that were not offered.
+    #[error("{code} with {bits:#x}, which was not offered")]
+    Bits {
+        /// The message.
+        code: Code,
+        /// The bits.
+        bits: u64,
+    },
+    /// The memory.
+    #[error("{code}: {source}")]
+    Memory {
+        /// The message.
+        code: Code,
+        /// Why.
+        source: GuestMapError,
+    },
+    /// The log of writes.
+    #[error("SET_LOG_BASE: {0}")]
+    Log(#[source] MapError),
+    /// The memory that says where rings stand.
+    #[error("the inflight region: {0}")]
+    Inflight(#[source] MapError),
+    /// A region that is not there.
+    #[error("REM_MEM_REG for a region at {0:#x} that was not added")]
+    NoRegion(u64),
+    /// A ring of this size.
+    #[error("SET_VRING_NUM: a ring of {0} descriptors")]
+    Size(u32),
+    /// Any other file could keep a worker waiting.
+    #[error("{0} with a descriptor that is no eventfd")]
+    NotEventfd(Code),
+    /// The guest would be told another MTU than the VNIC has.
+    #[error(
+        "the front end says an MTU of {asked}, the VNIC's is {ours}: make both the same (host_mtu={ours}, or `windlass vnic set NAME mtu={asked}`)"
+    )]
+    Mtu {
+        /// What the front end says.
+        asked: u64,
+        /// What the VNIC has.
+        ours: u32,
+    },
+    /// Not known here, or not offered.
+    #[error("{0} is not done here")]
+    Unknown(Code),
+    /// A file came without being there.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// Our own side.
+    #[error(transparent)]
+    Local(#[from] StartError),
+}
+
+/// An answer to be sent.
+#[derive(Debug)]
+pub struct Reply {
+    /// The whole message.
+    pub bytes: Vec<u8>,
+    /// What goes along.
+    pub fd: Option<OwnedFd>,
+}
+
+/// What became of a message.
+#[derive(Debug)]
+pub struct Taken {
+    /// The answer, if there is one.
+    pub reply: Option<Reply>,
+    /// Why it was not followed, if it was not; the front end knows.
+    pub refused: Option<Refusal>,
+}
+
+/// What is to be done about the rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Nothing.
+    Stay,
+    /// There are none, and they can be made.
+    Start,
+    /// Those that workers have are not the right ones any more.
+    Restart,
+}
+
+enum Answer {
+    Done,
+    With(Vec<u8>),
+    WithFile(Vec<u8>, OwnedFd),
+}
+
+/// The state of one connection.
+#[derive(Debug)]
+pub struct Session {
+    conf: SessionConf,
+    device: Device,
+    protocol: u64,
+    status: u8,
+    /// Rings could not be made of what was said; tried again when something else is said.
+    fault: Option<String>,
+}
+
+impl Session {
+    /// A connection on which nothing was said yet.
+    pub fn new(conf: SessionConf) -> Session {
+        Session::over(conf, None)
+    }
+
+    /// The same, where places of packed rings are kept in memory of our own.
+    pub(super) fn over(conf: SessionConf, own: Option<Arc<Places>>) -> Session {
+        let pairs = conf.pairs.clamp(1, PAIRS_MAX);
+        Session {
+            conf: SessionConf { pairs, ..conf },
+            device: Device::new(pairs, own),
+            protocol: 0,
+            status: 0,
+            fault: None,
+        }
+    }
+
+    /// Whether workers have rings of this connection.
+    pub fn is_running(&self) -> bool {
+        self.device.is_running()
+    }
+
+    /// Whether the guest's memory or rings were found unusable.
+    pub fn is_broken(&self) -> bool {
+        self.device.is_broken()
+    }
+
+    /// Why there are no rings, for people.
+    pub fn missing(&self) -> &str {
+        match &self.fault {
+            Some(fault) => fault,
+            None if self.device.memory.is_empty() => "connected; the front end has not begun",
+            None if self.device.features & VERSION_1 == 0 => {
+                "connected; the guest's driver is older than VIRTIO 1.0, which is not done here"
+            }
+            None => "connected; the guest has not started its queues",
+        }
+    }
+
+    /// Whether workers must give the rings back before this message is taken.
+    pub fn disturbs(&self, request: &Request) -> bool {
+        if !self.device.is_running() {
+            return false;
+        }
+        match request {
+            Request::SetFeatures(bits) => *bits != self.device.features,
+            Request::SetMemTable(_)
+            | Request::AddMemReg(_)
+            | Request::RemMemReg(_)
+            | Request::SetLogBase { .. }
+            | Request::SetInflightFd(_)
+            | Request::ResetOwner
+            | Request::ResetDevice
+            | Request::SetStatus(0) => true,
+            Request::SetVringEnable { queue, on: false }
+            | Request::GetVringBase { queue }
+            | Request::SetVringNum { queue, .. }
+            | Request::SetVringAddr { queue, .. }
+            | Request::SetVringBase { queue, .. }
+            | Request::SetVringKick { queue } => self.device.is_queue_running(*queue),
+            _ => false,
+        }
+    }
+
+    /// Workers have given the rings back.
+    pub fn stopped(&mut self) {
+        self.device.stopped();
+    }
+
+    /// The VNIC has another MTU. A front end that was told the one before is not asked again.
+    pub fn set_mtu(&mut self, mtu: u32) {
+        self.conf.mtu = mtu;
+    }
+
+    /// What is to be done about the rings.
+    pub fn wish(&self) -> Wish {
+        if self.device.is_running() {
+            return match self.device.is_outdated() {
+                true => Wish::Restart,
+                false => Wish::Stay,
+            };
+        }
+        match self.fault.is_none() && self.device.is_complete() {
+            true => Wish::Start,
+            false => Wish::Stay,
+        }
+    }
+
+    /// Makes the rings. `alarm` is signalled when the data path finds them unusable.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is tried again until the front end says something else.
+    pub fn start(&mut self, alarm: OwnedFd) -> Result<Rings, StartError> {
+        let made = self.device.start(alarm);
+        if let Err(error) = &made {
+            self.fault = Some(error.to_string());
+        }
+        made
+    }
+
+    /// Does what a message asks. Not to be called with one that [`Session::disturbs`] rings that workers have.
+    ///
+    /// # Errors
+    /// [`Refusal`], where the front end has not asked for an answer: the connection is to be ended.
+    pub fn take(&mut self, message: Incoming) -> Result<Taken, Refusal> {
+        let code = message.code;
+        let acknowledge = message.need_reply && self.protocol & protocol::REPLY_ACK != 0;
+        let word = |value: u64| Reply {
+            bytes: reply(code, &value.to_ne_bytes()),
+            fd: None,
+        };
+        match self.follow(code, message.request, message.fds) {
+            Ok(Answer::With(payload)) => Ok(answered(code, &payload, None)),
+            Ok(Answer::WithFile(payload, file)) => Ok(answered(code, &payload, Some(file))),
+            Ok(Answer::Done) => Ok(Taken {
+                reply: acknowledge.then(|| word(0)),
+                refused: None,
+            }),
+            // A descriptor that blocks costs milliseconds: not twice on one connection.
+            Err(Refusal::Local(StartError::Kick(error))) => {
+                Err(Refusal::Local(StartError::Kick(error)))
+            }
+            Err(refused) if acknowledge => Ok(Taken {
+                reply: Some(word(1)),
+                refused: Some(refused),
+            }),
+            Err(refused) => Err(refused),
+        }
+    }
+
+    fn follow(
+        &mut self,
+        code: Code,
+        request: Request,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Answer, Refusal> {
+        let number = |value: u64| Ok(Answer::With(value.to_ne_bytes().to_vec()));
+        match request {
+            Request::GetFeatures => return number(OFFERED),
+            Request::GetProtocolFeatures => return number(PROTOCOL_OFFERED),
+            Request::GetQueueNum => return number(u64::from(self.conf.pairs)),
+            Request::GetMaxMemSlots => return number(REGIONS_MAX as u64),
+            Request::GetStatus => return number(u64::from(self.status)),
+            Request::SetOwner | Request::SetLogFd => {}
+            Request::SetProtocolFeatures(bits) => {
+                offered(code, bits, PROTOCOL_OFFERED)?;
+                self.protocol = bits;
+            }
+            Request::NetSetMtu(asked) => self.check_mtu(asked)?,
+            Request::SendRarp(mac) => self.device.announce(mac).map_err(StartError::from)?,
+            Request::SetFeatures(_)
+            | Request::SetMemTable(_)
+            | Request::AddMemReg(_)
+            | Request::RemMemReg(_)
+            | Request::SetLogBase { .. }
+            | Request::GetInflightFd(_)
+            | Request::SetInflightFd(_)
+            | Request::ResetOwner
+            | Request::ResetDevice
+            | Request::SetStatus(_) => return self.follow_device(code, request, &fds),
+            Request::SetBackendReqFd | Request::Iotlb(_) | Request::Unknown(_) => {
+                return Err(Refusal::Unknown(code));
+            }
+            _ => return self.follow_queue(code, request, fds),
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Messages about the device as a whole.
+    fn follow_device(
+        &mut self,
+        code: Code,
+        request: Request,
+        fds: &[OwnedFd],
+    ) -> Result<Answer, Refusal> {
+        let memory = |source| Refusal::Memory { code, source };
+        let missing = Malformed::Descriptors {
+            code,
+            count: fds.len(),
+        };
+        self.fault = None;
+        match request {
+            Request::SetFeatures(bits) => {
+                offered(code, bits, OFFERED)?;
+                self.device.features = bits;
+            }
+            Request::SetMemTable(table) => {
+                self.device.memory.set(&table, fds).map_err(memory)?;
+            }
+            Request::AddMemReg(region) => {
+                let fd = fds.first().ok_or(missing)?;
+                self.device.memory.add(&region, fd).map_err(memory)?;
+            }
+            Request::RemMemReg(region) => {
+                if !self.device.memory.remove(&region) {
+                    return Err(Refusal::NoRegion(region.gpa));
+                }
+            }
+            Request::SetLogBase { len, offset } => {
+                let fd = fds.first().ok_or(missing)?;
+                let log = DirtyLog::new(fd.as_fd(), offset, len).map_err(Refusal::Log)?;
+                self.device.log = Some(Arc::new(log));
+                // Waited for in any case: the log before is not written from then on.
+                return Ok(Answer::With(0u64.to_ne_bytes().to_vec()));
+            }
+            Request::GetInflightFd(asked) => {
+                let made = Places::offer(&asked, self.device.queues.len());
+                let (file, offer) = made.map_err(Refusal::Inflight)?;
+                return Ok(Answer::WithFile(offer.encode(), file));
+            }
+            Request::SetInflightFd(said) => {
+                let fd = fds.first().ok_or(missing)?;
+                let places = Places::brought(fd, &said).map_err(Refusal::Inflight)?;
+                self.device.inflight = Some(places);
+            }
+            Request::SetStatus(status) => {
+                self.status = status as u8;
+                if status == 0 {
+                    self.forget_places();
+                    self.device.queues.iter_mut().for_each(|q| q.stop());
+                }
+            }
+            Request::ResetDevice => self.reset(),
+            // What it once meant was never agreed on; the specification recommends this.
+            _ => self
+                .device
+                .queues
+                .iter_mut()
+                .for_each(|q| q.enabled = false),
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Messages about one queue.
+    fn follow_queue(
+        &mut self,
+        code: Code,
+        request: Request,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Answer, Refusal> {
+        let number = match request {
+            Request::SetVringNum { queue, .. }
+            | Request::SetVringAddr { queue, .. }
+            | Request::SetVringBase { queue, .. }
+            | Request::GetVringBase { queue }
+            | Request::SetVringKick { queue }
+            | Request::SetVringCall { queue }
+            | Request::SetVringErr { queue }
+            | Request::SetVringEnable { queue, .. } => queue,
+            _ => return Err(Refusal::Unknown(code)),
+        };
+        let queues = self.device.queues.len();
+        let eventfd = eventfd_of(code, fds)?;
+        if matches!(request, Request::SetVringCall { .. }) && (number as usize) < queues {
+            self.device.swap_call(number, eventfd.as_ref())?;
+        }
+        let Some(queue) = self.device.queues.get_mut(number as usize) else {
+            return Err(Refusal::Queue {
+                code,
+                queue: number,
+                queues,
+            });
+        };
+        match request {
+            Request::SetVringNum { size, .. } => {
+                let fits = u16::try_from(size)
+                    .ok()
+                    .filter(|n| (1..=SIZE_MAX).contains(n));
+                queue.size = Some(fits.ok_or(Refusal::Size(size))?);
+            }
+            Request::SetVringAddr { at, .. } => queue.at = Some(at),
+            Request::SetVringBase { base, .. } => queue.base = base,
+            Request::GetVringBase { .. } => {
+                queue.stop();
+                let state = queue_state(number, queue.base);
+                self.device.forget([number as usize]);
+                return Ok(Answer::With(state.to_vec()));
+            }
+            Request::SetVringKick { .. } => queue.kick = Some(eventfd),
+            Request::SetVringCall { .. } => queue.call = eventfd,
+            // Whoever wants to know asks for our status.
+            Request::SetVringErr { .. } => drop(eventfd),
+            Request::SetVringEnable { on, .. } => queue.enabled = on,
+            _ => return Err(Refusal::Unknown(code)),
+        }
+        self.fault = None;
+        Ok(Answer::Done)
+    }
+
+    /// Forgets what was said of the queues, but for their call descriptors.
+    fn reset(&mut self) {
+        self.status = 0;
+        self.forget_places();
+        for queue in &mut self.device.queues {
+            let call = queue.call.take();
+            *queue = Queue::default();
+            queue.call = call;
+        }
+    }
+
+    /// The rings are never to be gone on with.
+    pub(super) fn forget_places(&self) {
+        self.device.forget(0..self.device.queues.len());
+    }
+
+    fn check_mtu(&self, asked: u64) -> Result<(), Refusal> {
+        let ours = self.conf.mtu;
+        match asked == u64::from(ours) {
+            true => Ok(()),
+            false => Err(Refusal::Mtu { asked, ours }),
+        }
+    }
+
+    /// What there is to tell, by name.
+    pub fn describe(&self) -> Vec<(&'static str, String)> {
+        let device = &self.device;
+        let (receive, transmit) = device.ready();
+        let sizes = |queues: &[usize]| {
+            let said = queues.iter().filter_map(|q| device.queues.get(*q)?.size);
+            let list: Vec<String> = said.map(|size| size.to_string()).collect();
+            list.join(" ")
+        };
+        let layout = if device.is_packed() {
+            "packed"
+        } else {
+            "split"
+        };
+        vec![
+            (
+                "features",
+                features::describe(device.features, features::NAMES),
+            ),
+            (
+                "protocol-features",
+                features::describe(self.protocol, protocol::NAMES),
+            ),
+            ("queue-pairs-max", self.conf.pairs.to_string()),
+            ("queue-pairs", receive.len().min(transmit.len()).to_string()),
+            ("ring-layout", layout.into()),
+            ("ring-sizes-to-guest", sizes(&receive)),
+            ("ring-sizes-from-guest", sizes(&transmit)),
+            ("memory-regions", device.memory.len().to_string()),
+            ("memory-bytes", device.memory.bytes().to_string()),
+        ]
+    }
+}
+
+/// An answer with a payload of its own.
+fn answered(code: Code, payload: &[u8], fd: Option<OwnedFd>) -> Taken {
+    Taken {
+        reply: Some(Reply {
+            bytes: reply(code, payload),
+            fd,
+        }),
+        refused: None,
+    }
+}
+
+fn offered(code: Code, bits: u64, offered: u64) -> Result<(), Refusal> {
+    match bits & !offered {
+        0 => Ok(()),
+        bits => Err(Refusal::Bits { code, bits }),
+    }
+}
+
+/// The descriptor of a message about a queue, if it brought one.
+fn eventfd_of(code: Code, fds: Vec<OwnedFd>) -> Result<Option<OwnedFd>, Refusal> {
+    let Some(fd) = fds.into_iter().next() else {
+        return Ok(None);
+    };
+    match eventfd::is_eventfd(&fd) && eventfd::set_nonblocking(&fd).is_ok() {
+        true => Ok(Some(fd)),
+        false => Err(Refusal::NotEventfd(code)),
+    }
+}

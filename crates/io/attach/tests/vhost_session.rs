@@ -1,0 +1,603 @@
+//! The socket of a vhost-user device: how it comes up, changes and goes, in both roles, with an honest front end.
+#![allow(missing_docs, clippy::arithmetic_side_effects)]
+
+mod vhost_drive;
+mod vhost_front;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::time::{Duration, Instant};
+
+use vhost_drive::{Guest, LAYOUTS, Layout, ONE, Station};
+use vhost_front::*;
+use windlass_attach::endpoint::Endpoint;
+use windlass_attach::vhost_user::VhostRole;
+use windlass_attach::vhost_user::message::{Code, Inflight, Region, queue_state};
+use windlass_sys::eventfd;
+use windlass_sys::unix::{SocketKind, bind_socket};
+
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a directory")
+}
+
+fn frame(number: u8, len: usize) -> Vec<u8> {
+    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    bytes.resize(len, number);
+    bytes
+}
+
+/// A guest comes up with rings of either layout, frames pass both ways, and GET_VRING_BASE answers where the rings
+/// stand, after workers have given them back and not before.
+#[test]
+fn frames_pass_and_rings_stop_where_they_stand() {
+    let _alone = alone();
+    for layout in LAYOUTS {
+        let directory = directory();
+        let path = directory.path().join("s");
+        let mut host = Host::new(conf(&path, SERVER, 1));
+        let mut machine = Machine::start(&mut host, &path, layout, 1);
+        let mut station = Station::new();
+        let rings = host.rings.as_mut().expect("rings");
+        for i in 0..5 {
+            machine.send(1, i, &frame(i as u8, 100));
+            machine.offer(0, i);
+        }
+        let got = station.receive(rings.rx[0].as_mut());
+        let sent: Vec<_> = (0..5).map(|i| Ok(frame(i, 100))).collect();
+        assert_eq!(got, sent, "{layout:?}");
+        let sent = station.send(rings.tx.as_ref(), ONE, &[frame(7, 64), frame(8, 1514)]);
+        assert_eq!(sent.taken, 2);
+        let came = machine.queues[0].ring.reap();
+        assert_eq!(machine.received(0, came[1].0, came[1].1), frame(8, 1514));
+
+        host.holds = true;
+        machine.front.say_queue(Code::GET_VRING_BASE, 1, 0);
+        host.until("the rings are to be given back", |h| !h.downs.is_empty());
+        for _ in 0..10 {
+            host.step();
+            assert_eq!(
+                machine.front.answer(),
+                None,
+                "answered while workers have it"
+            );
+        }
+        host.give_back();
+        let answer = machine.front.await_answer(&mut host, Code::GET_VRING_BASE);
+        let packed = |n: u32| (n | 0x8000) * 0x1_0001;
+        let word = |n: u32| {
+            if layout == Layout::Packed {
+                packed(n)
+            } else {
+                n
+            }
+        };
+        assert_eq!(answer, queue_state(1, word(5)), "{layout:?}");
+        let payload = queue_state(0, 0);
+        let answer = machine.front.ask(&mut host, Code::GET_VRING_BASE, &payload);
+        assert_eq!(answer, queue_state(0, word(2)), "{layout:?}");
+
+        // Started again where they stopped, they go on.
+        host.holds = false;
+        machine.queues[0].start(&machine.front, word(2));
+        machine.queues[1].start(&machine.front, word(5));
+        host.until_up();
+        machine.send(1, 5, &frame(9, 60));
+        let rings = host.rings.as_mut().expect("rings");
+        let got = station.receive(rings.rx[0].as_mut());
+        assert_eq!(got, [Ok(frame(9, 60))], "{layout:?}");
+    }
+}
+
+/// Another memory table takes effect when no worker uses the one before: its answer waits for that, its mapping goes
+/// then, and the rings come back on the new memory where they stood.
+#[test]
+fn memory_is_exchanged_behind_the_workers() {
+    let _alone = alone();
+    let directory = directory();
+    let path = directory.path().join("s");
+    let mut host = Host::new(conf(&path, SERVER, 1));
+    let mut machine = Machine::start(&mut host, &path, Layout::Split, 1);
+    let mapped = windlass_shm::regions_in_use();
+    let mut station = Station::new();
+    machine.send(1, 0, &frame(1, 80));
+    let rings = host.rings.as_mut().expect("rings");
+    assert_eq!(station.receive(rings.rx[0].as_mut()).len(), 1);
+
+    // Another file with the same contents, as after a migration within the host.
+    let other = Guest::new();
+    let bytes = machine.guest.read(vhost_drive::LOW, 0x8_0000);
+    other.write(vhost_drive::LOW, &bytes);
+    let before = windlass_shm::regions_in_use();
+    let fds = [other.file.as_fd(), other.file.as_fd()];
+    host.holds = true;
+    let message = windlass_attach::vhost_user::message::request(
+        Code::SET_MEM_TABLE,
+        true,
+        &table_payload(&table()),
+    );
+    assert!(machine.front.send_bytes(&message, &fds));
+    host.until("the rings are to be given back", |h| !h.downs.is_empty());
+    host.step();
+    assert_eq!(machine.front.answer(), None);
+    assert_eq!(
+        windlass_shm::regions_in_use(),
+        before,
+        "nothing was unmapped"
+    );
+    host.holds = false;
+    host.give_back();
+    let answer = machine.front.await_answer(&mut host, Code::SET_MEM_TABLE);
+    assert_eq!(answer, 0u64.to_ne_bytes());
+    host.until_up();
+    drop(std::mem::replace(&mut machine.guest, other.clone()));
+    let at = vhost_drive::HIGH + 0x10_0000 + 0x1000;
+    other.write(at, &[0; 12]);
+    other.write(at + 12, &frame(2, 70));
+    // Descriptor 1 and the index, in the new memory.
+    let setup = machine.queues[1].ring.setup(0);
+    let mut ring = vhost_drive::Virtq {
+        guest: other,
+        desc: setup.desc,
+        avail: setup.avail,
+        used: setup.used,
+        size: RING,
+        index: 1,
+        seen: 1,
+    };
+    use vhost_drive::Driver;
+    ring.offer_one(1, at, 82, 0);
+    let rings = host.rings.as_mut().expect("rings");
+    assert_eq!(station.receive(rings.rx[0].as_mut()), [Ok(frame(2, 70))]);
+    drop((machine, ring));
+    assert!(windlass_shm::regions_in_use() <= mapped + 1);
+}
+
+/// Regions can be added and removed one by one; what was removed is no memory any more.
+#[test]
+fn slots_of_memory() {
+    let _alone = alone();
+    let directory = directory();
+    let path = directory.path().join("s");
+    let mut host = Host::new(conf(&path, SERVER, 1));
+    let front = Front::connect(&mut host, &path);
+    front.negotiate(&mut host, FEATURES);
+    assert!(front.ask_word(&mut host, Code::GET_MAX_MEM_SLOTS) >= 32);
+    let guest = Guest::new();
+    let slot = |region: &Region| [0u64.to_ne_bytes().to_vec(), region.encode()].concat();
+    let fd = [guest.file.as_fd()];
+    for region in table() {
+        let done = front.acknowledged(&mut host, Code::ADD_MEM_REG, &slot(&region), &fd);
+        assert_eq!(done, 0);
+    }
+    let twice = front.acknowledged(&mut host, Code::ADD_MEM_REG, &slot(&table()[0]), &fd);
+    assert_eq!(twice, 1, "it overlaps itself");
+    assert!(host.detail("last-refusal").contains("overlaps"));
+    assert_eq!(host.detail("memory-regions"), "2");
+    let high = slot(&table()[1]);
+    assert_eq!(
+        front.acknowledged(&mut host, Code::REM_MEM_REG, &high, &[]),
+        0
+    );
+    assert_eq!(
+        front.acknowledged(&mut host, Code::REM_MEM_REG, &high, &[]),
+        1
+    );
+    assert_eq!(host.detail("memory-regions"), "1");
+}
+
+/// Queue pairs can be switched on and off while the guest runs, and the rings follow.
+#[test]
+fn queue_pairs_come_and_go() {
+    let _alone = alone();
+    let directory = directory();
+    let path = directory.path().join("s");
+    let mut host = Host::new(conf(&path, SERVER, 4));
+    let machine = Machine::start(&mut host, &path, Layout::Split, 4);
+    assert_eq!(machine.front.ask_word(&mut host, Code::GET_QUEUE_NUM), 4);
+    assert_eq!(host.rings.as_ref().map(|r| r.rx.len()), Some(4));
+    assert_eq!(
+        host.ups, 1,
+        "one set of rings for all that was said at once"
+    );
+    for queue in &machine.queues[2..] {
+        queue.enable(&machine.front, false);
+    }
+    host.until("one pair", |h| {
+        h.detail("queue-pairs") == "1" && h.rings.is_some()
+    });
+    assert_eq!(host.rings.as_ref().map(|r| r.rx.len()), Some(1));
+    for queue in &machine.queues[2..4] {
+        queue.enable(&machine.front, true);
+    }
+    host.until("two pairs", |h| {
+        h.rings.as_ref().is_some_and(|r| r.rx.len() == 2)
+    });
+    let downs = host.downs.len();
+    machine.queues[6].enable(&machine.front, false);
+    host.until("it was read", |_| true);
+    host.step();
+    assert_eq!(
+        host.downs.len(),
+        downs,
+        "a queue that nobody has disturbs nobody"
+    );
+}
+
+/// Another call descriptor takes effect without the rings being taken away.
+#[test]
+fn interrupts_are_redirected_in_place() {
+    let _alone = alone();
+    let directory = directory();
+    let path = directory.path().join("s");
+    let mut host = Host::new(conf(&path, SERVER, 1));
+    let mut machine = Machine::start(&mut host, &path, Layout::Split, 1);
+    let mut station = Station::new();
+    let mut one = |host: &mut Host, machine: &mut Machine, id| {
+        machine.send(1, id, &frame(1, 64));
+        let rings = host.rings.as_mut().expect("rings");
+        assert_eq!(station.receive(rings.rx[0].as_mut()).len(), 1);
+    };
+    let count = |fd: &OwnedFd| eventfd::drain(fd).expect("a counter");
+    one(&mut host, &mut machine, 0);
+    assert_eq!(count(&machine.queues[1].call), 1);
+    let other = eventfd::create().expect("an eventfd");
+    let number = 1u64.to_ne_bytes();
+    let done =
+        machine
+            .front
+            .acknowledged(&mut host, Code::SET_VRING_CALL, &number, &[other.as_fd()]);
+    assert_eq!(done, 0);
+    assert_eq!(count(&other), 1, "told once, in case the other was told");
+    // The driver asks for the next interrupt.
+    let setup = machine.queues[1].ring.setup(0);
+    let event = setup.avail + 4 + u64::from(RING) * 2;
+    machine.guest.write(event, &1u16.to_le_bytes());
+    one(&mut host, &mut machine, 1);
+    assert_eq!((count(&other), count(&machine.queues[1].call)), (1, 0));
+    let none = (1u64 | 0x100).to_ne_bytes();
+    let done = machine
+        .front
+        .acknowledged(&mut host, Code::SET_VRING_CALL, &none, &[]);
+    assert_eq!(done, 0);
+    machine.guest.write(event, &2u16.to_le_bytes());
+    one(&mut host, &mut machine, 2);
+    assert_eq!((count(&other), host.downs.len()), (0, 0));
+}
+
+/// SEND_RARP brings a reverse ARP request of the guest's address, as if it had sent it, and nothing else changes.
+#[test]
+fn a_guest_that_moved_is_announced() {
+    let _alone = alone();
+    let directory = directory();
+    let path = directory.path().join("s");
+    let mut host = Host::new(conf(&path, SERVER, 1));
+    let mut machine = Machine::start(&mut host, &path, Layout::Split, 1);
+    let mut station = Station::new();
+    machine.send(1, 0, &frame(3, 90));
+    let _ = eventfd::drain(&machine.queues[1].kick);
+    let mac = [2, 0, 0, 0, 0, 2, 0, 0];
+    let done = machine
+        .front
+        .acknowledged(&mut host, Code::SEND_RARP, &mac, &[]);
+    assert_eq!(done, 0);
+    assert_ne!(eventfd::drain(&machine.queues[1].kick), Ok(0), "woken");
+    let rings = host.rings.as_mut().expect("rings");
+    let got = station.receive(rings.rx[0].as_mut());
+    let [Ok(rarp)] = got.as_slice() else {
+        panic!("{got:?}")
+    };
+    assert_eq!((&rarp[..6], &rarp[6..12]), (&[0xff; 6][..], &mac[..6]));
+    assert_eq!(rarp[12..14], [0x80, 0x35]);
+    assert_eq!(machine.queues[1].ring.reap(), [], "the guest's frame waits");
+    let got = station.receive(rings.rx[0].as_mut());
+    assert_eq!(got, [Ok(frame(3, 90))]);
+}
+
+/// An MTU that is not the VNIC's is refused, and the status says what to do; the right one is taken.
+#[test]
+fn another_mtu_is_refused() {
+    let _alone = alone();
+    let directory = directory();
+    let path = directory.path().join("s");
+    let mut host = Host::new(conf(&path, SERVER, 1));
+    let front = Front::connect(&mut host, &path);
+    front.negotiate(&mut host, FEATURES);
+    let mut say =
+        |mtu: u64| front.acknowledged(&mut host, Code::NET_SET_MTU, &mtu.to_ne_bytes(), &[]);
+    assert_eq!((say(9000), say(1500)), (1, 0));
+    let why = host.detail("last-refusal");
+    assert!(
+        why.contains("9000") && why.contains("host_mtu=1500"),
+        "{why}"
+    );
+}
+
+/// A server replaces a socket file that nobody serves, gives it the mode that was asked for, serves one front end at a
+/// time, and removes the file when it is deleted, unless somebody else's lies there by then.
+#[test]
+fn the_socket_of_a_server() {
+    let _alone = alone();
+    let directory = directory();
+    let path = directory.path().join("s");
+    drop(bind_socket(&path, SocketKind::Stream, 0o600, None).expect("bound"));
+    assert!(path.exists(), "stale");
+    let role = VhostRole::Server {
+        mode: 0o620,
+        owner: None,
+    };
+    let mut host = Host::new(conf(&path, role, 1));
+    let first = Machine::start(&mut host, &path, Layout::Split, 1);
+    let meta = std::fs::metadata(&path).expect("a file");
+    assert!(meta.file_type().is_socket());
+    assert_eq!(meta.permissions().mode() & 0o777, 0o620);
+    let second = Front::connect(&mut host, &path);
+    second.say(Code::GET_FEATURES, &[], &[]);
+    for _ in 0..20 {
+        host.step();
+        assert_eq!(second.answer(), None, "the first is still there");
+    }
+    drop(first);
+    second.await_answer(&mut host, Code::GET_FEATURES);
+    assert_eq!(
+        (host.downs.len(), host.detail("reconnects")),
+        (1, "1".into())
+    );
+    assert!(host.detail("last-error").contains("closed"));
+    host.endpoint.delete();
+    assert!(!path.exists());
+
+    let mut host = Host::new(conf(&path, SERVER, 1));
+    host.step();
+    std::fs::remove_file(&path).expect("removed");
+    let _other = bind_socket(&path, SocketKind::Stream, 0o600, None).expect("bound");
+    host.endpoint.delete();
+    assert!(path.exists(), "not ours");
+}
+
+/// A client needs no start order, goes on trying with growing pauses, and comes back when the front end does.
+#[test]
+fn a_client_tries_for_ever() {
+    let _alone = alone();
+    let directory = directory();
+    let path = directory.path().join("s");
+    let mut host = Host::new(conf(&path, VhostRole::Client { owner: None }, 1));
+    let mut pauses = Vec::new();
+    let mut now = Instant::now();
+    for _ in 0..7 {
+        assert!(host.endpoint.poll(now).is_empty());
+        let next = host.endpoint.deadline().expect("another attempt");
+        pauses.push(next.duration_since(now).as_millis());
+        now = next;
+    }
+    assert_eq!(pauses, [100, 200, 400, 800, 1600, 2000, 2000]);
+    assert!(host.endpoint.status().reason.contains("connect to"));
+
+    for _ in 0..2 {
+        let mut host = Host::new(conf(&path, VhostRole::Client { owner: None }, 1));
+        let _ = std::fs::remove_file(&path);
+        let listener = bind_socket(&path, SocketKind::Stream, 0o600, None).expect("bound");
+        for life in 0..2 {
+            let mut socket = None;
+            host.until("it connects", |_| {
+                socket = listener.accept().ok();
+                socket.is_some()
+            });
+            let front = Front(socket.expect("a socket"));
+            let machine = Machine::begin(&mut host, front, Layout::Split, 1);
+            assert_eq!(host.endpoint.status().connects, life + 1);
+            drop(machine);
+            host.until("it notices", |h| h.rings.is_none());
+        }
+    }
+}
+
+/// What people are shown of a connection.
+#[test]
+fn status_tells() {
+    let _alone = alone();
+    let directory = directory();
+    let path = directory.path().join("s");
+    let mut host = Host::new(conf(&path, SERVER, 2));
+    host.step();
+    assert_eq!(host.endpoint.status().reason, "waiting for a front end");
+    let front = Front::connect(&mut host, &path);
+    host.until("it is taken", |h| {
+        h.endpoint.status().reason != "waiting for a front end"
+    });
+    assert!(host.endpoint.status().reason.contains("not begun"));
+    let _machine = Machine::begin(&mut host, front, Layout::Packed, 1);
+    let status = host.endpoint.status();
+    assert!(status.up && status.reason.is_empty(), "{status:?}");
+    for (name, part) in [
+        ("role", "server"),
+        ("features", "event-idx"),
+        ("features", "ring-packed"),
+        ("protocol-features", "reply-ack"),
+        ("queue-pairs", "1"),
+        ("queue-pairs-max", "2"),
+        ("ring-layout", "packed"),
+        ("ring-sizes-to-guest", "64"),
+        ("ring-sizes-from-guest", "64"),
+        ("memory-regions", "2"),
+        ("reconnects", "0"),
+        ("connected-since", "T"),
+        ("peer-pid", &std::process::id().to_string()),
+    ] {
+        let value = host.detail(name);
+        assert!(value.contains(part), "{name}: {value}");
+    }
+}
+
+/// Rings are made when a front end has said all, not for each of its words; and a half message keeps nobody waiting.
+#[test]
+fn silence_makes_the_rings() {
+    let _alone = alone();
+    let directory = directory();
+    let path = directory.path().join("s");
+    let mut host = Host::new(conf(&path, SERVER, 1));
+    let machine = Machine::start(&mut host, &path, Layout::Split, 1);
+    let rest = windlass_attach::vhost_user::message::request(Code::GET_QUEUE_NUM, false, &[]);
+    assert!(machine.front.send_bytes(&rest[..5], &[]));
+    let begun = Instant::now();
+    host.step();
+    assert!(begun.elapsed() < Duration::from_millis(500));
+    assert!(host.rings.is_some());
+    assert!(machine.front.send_bytes(&rest[5..], &[]));
+    let answer = machine.front.await_answer(&mut host, Code::GET_QUEUE_NUM);
+    assert_eq!(answer, 1u64.to_ne_bytes());
+}
+
+/// Has the back end make a region that says where rings stand, and gives it back to it.
+fn inflight_region(host: &mut Host, machine: &Machine) -> (Vec<u8>, OwnedFd) {
+    let asked = Inflight {
+        len: 0,
+        offset: 0,
+        queues: 2,
+        size: RING,
+    };
+    let front = &machine.front;
+    front.say(Code::GET_INFLIGHT_FD, &asked.encode(), &[]);
+    let mut made = None;
+    host.until("a region", |_| {
+        made = front.answer_with_file();
+        made.is_some()
+    });
+    let (payload, file) = made.expect("a region");
+    let done = front.acknowledged(host, Code::SET_INFLIGHT_FD, &payload, &[file.as_fd()]);
+    assert_eq!(done, 0);
+    host.until_up();
+    (payload, file)
+}
+
+/// A daemon that is killed leaves packed rings of which nobody says where they stand: the next one knows, from its own
+/// file or from the region that the front end has kept, and neither loses nor repeats a frame. A driver that began anew
+/// is believed instead.
+#[test]
+fn packed_rings_survive_a_kill() {
+    let _alone = alone();
+    let directory = directory();
+    let path = directory.path().join("s");
+    let own = std::path::PathBuf::from(format!("/dev/shm/windlass-rings-{}", std::process::id()));
+    for inflight in [false, true] {
+        let conf = || {
+            let mut conf = conf(&path, SERVER, 1);
+            conf.places = Some(own.clone()).filter(|_| !inflight);
+            conf
+        };
+        let mut host = Host::new(conf());
+        let mut machine = Machine::start(&mut host, &path, Layout::Packed, 1);
+        if !inflight && !own.exists() {
+            println!("skipped: packed_rings_survive_a_kill: no tmpfs at /dev/shm");
+            continue;
+        }
+        let kept = inflight.then(|| inflight_region(&mut host, &machine));
+        let mut station = Station::new();
+        for i in 0..100u16 {
+            machine.send(1, i % RING, &frame(i as u8, 100));
+            machine.offer(0, i % RING);
+            let rings = host.rings.as_mut().expect("rings");
+            assert_eq!(station.receive(rings.rx[0].as_mut()).len(), 1);
+            assert_eq!(
+                station.send(rings.tx.as_ref(), ONE, &[frame(1, 64)]).taken,
+                1
+            );
+            assert_eq!(machine.queues[0].ring.reap().len(), 1);
+            assert_eq!(machine.queues[1].ring.reap().len(), 1);
+        }
+        // Killed: nothing is said, nothing is cleaned up.
+        drop(host.rings.take());
+        std::mem::forget(host);
+        std::fs::remove_file(&path).expect("a socket");
+        machine.send(1, 0, &frame(200, 100));
+        let mut next = Host::new(conf());
+        let front = Front::connect(&mut next, &path);
+        machine.reconnect(&mut next, front, kept.as_ref());
+        let rings = next.rings.as_mut().expect("rings");
+        let got = station.receive(rings.rx[0].as_mut());
+        assert_eq!(got, [Ok(frame(200, 100))], "inflight: {inflight}");
+        machine.offer(0, 1);
+        assert_eq!(
+            station.send(rings.tx.as_ref(), ONE, &[frame(9, 64)]).taken,
+            1
+        );
+        let came = machine.queues[0].ring.reap();
+        assert_eq!(machine.received(0, came[0].0, came[0].1), frame(9, 64));
+        next.endpoint.delete();
+        assert!(!own.exists());
+    }
+}
+
+/// While the front end asks for it, pages that are written are marked in the log that it brought: the frame's and the
+/// used ring's; and no longer than that.
+#[test]
+fn writes_are_logged_on_demand() {
+    use windlass_attach::vhost_user::features::LOG_ALL;
+    use windlass_shm::{HugePages, Mapping};
+    let _alone = alone();
+    for layout in LAYOUTS {
+        let directory = directory();
+        let path = directory.path().join("s");
+        let mut host = Host::new(conf(&path, SERVER, 1));
+        let mut machine = Machine::start(&mut host, &path, layout, 1);
+        let bytes = 256 << 10;
+        let (log, file) = Mapping::create("vhost-log", bytes, HugePages::No).expect("a log");
+        let marked = |gpa: u64| {
+            let mut byte = [0];
+            assert!(log.read(gpa / 4096 / 8, &mut byte));
+            byte[0] >> (gpa / 4096 % 8) & 1 != 0
+        };
+        let mut station = Station::new();
+        let packed = match layout {
+            Layout::Split => 0,
+            Layout::Packed => windlass_attach::vhost_user::features::RING_PACKED,
+        };
+        let setup = machine.queues[0].ring.setup(0);
+        // A packed ring is written where its descriptors are.
+        let used = if packed == 0 { setup.used } else { setup.desc };
+        for (id, logging) in [(0u16, false), (1, true), (2, false)] {
+            let payload = [(bytes as u64).to_ne_bytes(), 0u64.to_ne_bytes()].concat();
+            if logging {
+                machine
+                    .front
+                    .say(Code::SET_LOG_BASE, &payload, &[file.as_fd()]);
+                machine.front.await_answer(&mut host, Code::SET_LOG_BASE);
+            }
+            let features = FEATURES | packed | if logging { LOG_ALL } else { 0 };
+            let word = features.to_ne_bytes();
+            let done = machine
+                .front
+                .acknowledged(&mut host, Code::SET_FEATURES, &word, &[]);
+            assert_eq!(done, 0);
+            host.until_up();
+            machine.offer(0, id);
+            let rings = host.rings.as_mut().expect("rings");
+            let sent = station.send(rings.tx.as_ref(), ONE, &[frame(1, 64)]);
+            assert_eq!(sent.taken, 1);
+            let buffer = vhost_drive::HIGH + u64::from(id) * 0x1000;
+            assert_eq!(marked(buffer), logging, "{layout:?} {id}");
+            assert_eq!(marked(used), id > 0, "{layout:?} {id}");
+            assert!(!marked(vhost_drive::HIGH + 0x20_0000));
+        }
+    }
+}
+
+/// A guest that has no way to call is looked at all the same.
+#[test]
+fn a_guest_without_a_kick_is_polled() {
+    use windlass_attach::port::Armed;
+    let _alone = alone();
+    let directory = directory();
+    let path = directory.path().join("s");
+    let mut host = Host::new(conf(&path, SERVER, 1));
+    let machine = Machine::start(&mut host, &path, Layout::Split, 1);
+    let domain = windlass_sync::qsbr::Domain::new(1);
+    let mut worker = domain.register();
+    let section = worker.section();
+    let rx = &mut host.rings.as_mut().expect("rings").rx[0];
+    assert_eq!(rx.arm(&section), Armed::Yes);
+    let none = (1u64 | 0x100).to_ne_bytes();
+    machine.front.say(Code::SET_VRING_KICK, &none, &[]);
+    host.until("the rings are made anew", |h| h.ups == 2);
+    let rx = &mut host.rings.as_mut().expect("rings").rx[0];
+    assert!(matches!(rx.arm(&section), Armed::Unsure(_)));
+}
