@@ -186,6 +186,7 @@ impl AsFd for Wire {
 mod tests {
     use super::super::message::{queue_state, request};
     use super::*;
+    use windlass_sys::eventfd;
     use windlass_sys::unix::SocketKind;
 
     fn pair() -> (Wire, OwnedFd) {
