@@ -27,8 +27,10 @@
 //!
 //! # What can be lost and what cannot
 //! Used descriptors are kept in private memory until their publication: a daemon that is killed while it fills
-//! buffers leaves the ring as the guest wrote it, and the next one does the burst again. One that is killed between the
-//! first and the last store of a publication leaves descriptors of which a guest sees none.
+//! buffers leaves the ring as the guest wrote it, and the next one does the burst again. One that is killed among the
+//! stores of a publication (a hundred cycles of a burst; one store where IN_ORDER was agreed on for what the guest
+//! transmits) leaves used descriptors behind one that is not. The guest does not see them, but the next daemon cannot
+//! pass them, and the ring stands until the guest resets it.
 //!
 //! # Failure modes
 //! A chain that goes on for the whole ring, or into descriptors that are not available, has no end: nothing behind it

@@ -97,9 +97,6 @@ pub enum Refusal {
     /// The memory that says where rings stand.
     #[error("the inflight region: {0}")]
     Inflight(#[source] MapError),
-    /// A region that is not there.
-    #[error("REM_MEM_REG for a region at {0:#x} that was not added")]
-    NoRegion(u64),
     /// A ring of this size.
     #[error("SET_VRING_NUM: a ring of {0} descriptors")]
     Size(u32),
@@ -367,11 +364,7 @@ impl Session {
                 let fd = fds.first().ok_or(missing)?;
                 self.device.memory.add(&region, fd).map_err(memory)?;
             }
-            Request::RemMemReg(region) => {
-                if !self.device.memory.remove(&region) {
-                    return Err(Refusal::NoRegion(region.gpa));
-                }
-            }
+            Request::RemMemReg(region) => self.device.memory.remove(&region),
             Request::SetLogBase { len, offset } => {
                 let fd = fds.first().ok_or(missing)?;
                 let log = DirtyLog::new(fd.as_fd(), offset, len).map_err(Refusal::Log)?;
