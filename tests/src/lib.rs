@@ -3,7 +3,8 @@
 //! # Purpose
 //! A [`Lab`] is a place to break things in: network namespaces of its own, a directory of its own, and
 //! [`Daemon`]s of the real `windlassd` in it, driven by the real `windlass`. A [`Wire`] sends and receives
-//! single frames at an interface of a guest; a [`Guest`] is a whole virtual machine. The tests lie in `tests/`, one file for each subject.
+//! single frames at an interface of a guest; a [`Guest`] is a whole virtual machine. The tests lie in
+//! `tests/`, one file for each subject.
 //!
 //! # Where it sits
 //! ```text

@@ -13,8 +13,8 @@ use crate::lab::run;
 
 /// Where a directory with `boot/vmlinuz-*` and `lib/modules/*` may be named.
 const DIRECTORY_VARIABLE: &str = "WINDLASS_GUEST_DIR";
-/// Dynamically linked programs that every guest has.
-const PROGRAMS: [&str; 2] = ["iperf3", "ethtool"];
+/// Programs that every guest has.
+const PROGRAMS: [&str; 3] = ["busybox", "iperf3", "ethtool"];
 /// Modules that make a virtio network device, without those that they need.
 const MODULES: [&str; 2] = ["virtio_pci", "virtio_net"];
 /// `S_IFDIR | 0755`, `S_IFREG | 0755`.
@@ -66,11 +66,10 @@ impl Image {
         for name in ["dev", "proc", "sys", "tmp"] {
             archive.add(name, DIRECTORY, &[]);
         }
-        archive.file("bin/busybox", &find_program("busybox")?)?;
         for program in PROGRAMS {
             let path = find_program(program)?;
             archive.file(&format!("bin/{program}"), &path)?;
-            for library in libraries(&path)? {
+            for library in libraries(&path) {
                 archive.file(library.trim_start_matches('/'), Path::new(&library))?;
             }
         }
@@ -122,14 +121,14 @@ fn find_program(name: &str) -> Result<PathBuf, String> {
         .ok_or_else(|| format!("{name} is missing"))
 }
 
-/// The libraries of a program and its loader, as absolute paths.
-fn libraries(program: &Path) -> Result<BTreeSet<String>, String> {
-    let told = run(Command::new("ldd").arg(program));
-    if told.code != 0 {
-        return Err(format!("ldd {}: {}", program.display(), told.err));
-    }
-    let words = told.out.split_whitespace();
-    Ok(words.filter(|word| word.starts_with('/')).map(str::to_owned).collect())
+/// The libraries of a program and its loader, as absolute paths; a static program has none.
+fn libraries(program: &Path) -> BTreeSet<String> {
+    let told = run(Command::new("ldd").arg(program)).out;
+    let words = told.split_whitespace();
+    words
+        .filter(|word| word.starts_with('/') && !word.ends_with(':'))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The file of a module, anywhere in the tree of its kernel; modules may be named with either dash.
@@ -141,7 +140,9 @@ fn find_module(tree: &Path, name: &str) -> Option<PathBuf> {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 waiting.push(path);
             } else if path.extension().is_some_and(|extension| extension == "ko")
-                && path.file_stem().is_some_and(|stem| stem.to_string_lossy().replace('-', "_") == name)
+                && path
+                    .file_stem()
+                    .is_some_and(|stem| stem.to_string_lossy().replace('-', "_") == name)
             {
                 return Some(path);
             }
@@ -154,7 +155,8 @@ fn find_module(tree: &Path, name: &str) -> Option<PathBuf> {
 fn is_built_in(tree: &Path, name: &str) -> bool {
     let list = fs::read_to_string(tree.join("modules.builtin")).unwrap_or_default();
     let end = format!("/{name}.ko");
-    list.lines().any(|line| line.replace('-', "_").ends_with(&end))
+    list.lines()
+        .any(|line| line.replace('-', "_").ends_with(&end))
 }
 
 /// What a module says that it needs: the entry `depends` of its section `.modinfo`.
@@ -166,7 +168,11 @@ fn needed_by(module: &[u8]) -> Vec<String> {
     let rest = &module[at + key.len()..];
     let end = rest.iter().position(|byte| *byte == 0).unwrap_or(0);
     let names = String::from_utf8_lossy(&rest[..end]);
-    names.split(',').filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect()
+    names
+        .split(',')
+        .filter(|name| !name.is_empty())
+        .map(|name| name.replace('-', "_"))
+        .collect()
 }
 
 /// An archive in the making.
@@ -195,7 +201,8 @@ impl Archive {
         let fields = [number, mode, 0, 0, 1, 0, length, 0, 0, 0, 0, name_length, 0];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
-            self.bytes.extend_from_slice(format!("{field:08x}").as_bytes());
+            self.bytes
+                .extend_from_slice(format!("{field:08x}").as_bytes());
         }
         self.bytes.extend_from_slice(name.as_bytes());
         self.bytes.push(0);

@@ -71,10 +71,22 @@ impl Guest {
             let _ = std::fs::remove_file(socket);
         }
         let told = daemon.must(&format!("vnic qemu-args {name} --memory {MEMORY}"));
-        let written = File::options().append(true).create(true).open(&log).expect("a log");
+        let written = File::options()
+            .append(true)
+            .create(true)
+            .open(&log)
+            .expect("a log");
         let mut command = Command::new("setpriv");
         command
-            .args(["--pdeathsig", "KILL", "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max"])
+            .args([
+                "--pdeathsig",
+                "KILL",
+                "qemu-system-x86_64",
+                "-accel",
+                "tcg",
+                "-cpu",
+                "max",
+            ])
             .args(["-nodefaults", "-no-user-config", "-display", "none"])
             .arg("-kernel")
             .arg(&image.kernel)
@@ -85,7 +97,11 @@ impl Guest {
             .args(told.replace("\\\n", " ").split_whitespace().map(|word| {
                 // Under emulation QEMU 7.2 ends by itself when vhost-user meets MSI-X.
                 let is_device = word.starts_with("virtio-net-pci");
-                let more = if is_device { format!(",vectors=0{device}") } else { String::new() };
+                let more = if is_device {
+                    format!(",vectors=0{device}")
+                } else {
+                    String::new()
+                };
                 format!("{word}{more}")
             }))
             .args(more)
@@ -100,7 +116,14 @@ impl Guest {
             }
             UnixStream::connect(&serial).ok()
         });
-        Guest { name: name.into(), qemu, console, heard: String::new(), control, log }
+        Guest {
+            name: name.into(),
+            qemu,
+            console,
+            heard: String::new(),
+            control,
+            log,
+        }
     }
 
     /// Its VNIC.
@@ -124,7 +147,11 @@ impl Guest {
         self.send(line);
         let (out, end) = self.await_line(DONE, COMMAND);
         let code = end.trim().parse().expect("an exit code");
-        Output { code, out, err: String::new() }
+        Output {
+            code,
+            out,
+            err: String::new(),
+        }
     }
 
     /// Runs a line in the guest's shell; it must succeed. Gives what it printed.
@@ -144,7 +171,11 @@ impl Guest {
             std::thread::sleep(Duration::from_millis(200));
             done = self.run(line);
         }
-        assert_eq!(done.code, 0, "{}: {line}, {times} times: {}", self.name, done.out);
+        assert_eq!(
+            done.code, 0,
+            "{}: {line}, {times} times: {}",
+            self.name, done.out
+        );
     }
 
     /// Gives QEMU a command of its control protocol (QMP), and gives its answer.
@@ -157,7 +188,9 @@ impl Guest {
             json!({"execute": "qmp_capabilities"}),
             json!({"execute": command, "arguments": arguments}),
         ] {
-            (&stream).write_all(format!("{message}\n").as_bytes()).expect("QEMU reads");
+            (&stream)
+                .write_all(format!("{message}\n").as_bytes())
+                .expect("QEMU reads");
             answer = loop {
                 let line = lines.next().expect("an answer").expect("an answer");
                 let value: Value = serde_json::from_str(&line).expect("JSON");
@@ -182,7 +215,9 @@ impl Guest {
     }
 
     fn send(&mut self, line: &str) {
-        self.console.write_all(format!("{line}\n").as_bytes()).expect("the console");
+        self.console
+            .write_all(format!("{line}\n").as_bytes())
+            .expect("the console");
     }
 
     /// What the console says before a line that begins with `mark`, and the rest of that line.
@@ -199,8 +234,13 @@ impl Guest {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             let (name, heard) = (&self.name, &self.heard);
-            assert!(!left.is_zero(), "{name}: no {mark} in {patience:?}: {heard}");
-            self.console.set_read_timeout(Some(left)).expect("a timeout");
+            assert!(
+                !left.is_zero(),
+                "{name}: no {mark} in {patience:?}: {heard}"
+            );
+            self.console
+                .set_read_timeout(Some(left))
+                .expect("a timeout");
             let mut piece = [0; 4096];
             match self.console.read(&mut piece) {
                 Ok(0) => {
@@ -208,7 +248,8 @@ impl Guest {
                     panic!("{}: its QEMU ended: {} {log}", self.name, self.heard);
                 }
                 Ok(length) => self.heard += &String::from_utf8_lossy(&piece[..length]),
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(error) => panic!("{}: console: {error}", self.name),
             }
         }
@@ -234,7 +275,12 @@ impl Dhcp {
     ///
     /// # Errors
     /// Why dnsmasq cannot be run, in words.
-    pub fn start(lab: &crate::Lab, short: &str, interface: &str, range: &str) -> Result<Dhcp, String> {
+    pub fn start(
+        lab: &crate::Lab,
+        short: &str,
+        interface: &str,
+        range: &str,
+    ) -> Result<Dhcp, String> {
         if run(Command::new("sh").args(["-c", "command -v dnsmasq"])).code != 0 {
             return Err("dnsmasq is missing".into());
         }
@@ -242,9 +288,23 @@ impl Dhcp {
         let leases = lab.directory().join("leases");
         let mut command = lab.command(short, "dnsmasq");
         command
-            .args(["--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--group=root"])
-            .args(["--bind-interfaces", "--dhcp-authoritative", "--no-ping", "--log-facility=-"])
-            .arg(format!("--pid-file={}", lab.directory().join("dnsmasq.pid").display()))
+            .args([
+                "--keep-in-foreground",
+                "--conf-file=/dev/null",
+                "--port=0",
+                "--user=root",
+                "--group=root",
+            ])
+            .args([
+                "--bind-interfaces",
+                "--dhcp-authoritative",
+                "--no-ping",
+                "--log-facility=-",
+            ])
+            .arg(format!(
+                "--pid-file={}",
+                lab.directory().join("dnsmasq.pid").display()
+            ))
             .arg(format!("--interface={interface}"))
             .arg(format!("--dhcp-range={range},1h"))
             .arg(format!("--dhcp-leasefile={}", leases.display()))

@@ -175,6 +175,11 @@ impl Device {
         }
     }
 
+    /// Whether it is known after a kill of this process where the rings stand: split ones tell it themselves.
+    pub(super) fn survives_a_kill(&self) -> bool {
+        !self.is_packed() || self.inflight.is_some() || self.own.is_some()
+    }
+
     pub(super) fn is_packed(&self) -> bool {
         self.features & RING_PACKED != 0
     }

@@ -494,6 +494,11 @@ impl Session {
         } else {
             "split"
         };
+        let survives = if device.survives_a_kill() {
+            "yes"
+        } else {
+            "no: packed rings do only if the daemon's runtime directory is in memory (tmpfs)"
+        };
         vec![
             (
                 "features",
@@ -506,6 +511,7 @@ impl Session {
             ("queue-pairs-max", self.conf.pairs.to_string()),
             ("queue-pairs", receive.len().min(transmit.len()).to_string()),
             ("ring-layout", layout.into()),
+            ("survives-a-kill", survives.into()),
             ("ring-sizes-to-guest", sizes(&receive)),
             ("ring-sizes-from-guest", sizes(&transmit)),
             ("memory-regions", device.memory.len().to_string()),
