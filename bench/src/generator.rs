@@ -1,5 +1,5 @@
 //! # Purpose
-//! Sends on one memif interface and counts on another, from one thread, so lean that the switch between them is the
+//! Sends on one port of a switch and counts on another (memif or vhost-user), from one thread, so lean that the switch between them is the
 //! limit.
 //!
 //! # Life of a frame
@@ -11,16 +11,16 @@
 //! Nothing here: a full sending ring is waited for, and receive buffers are given back before more is sent. A frame
 //! that was taken from the sending ring and does not come out of the other port was lost by the switch.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use serde::Serialize;
-use windlass_attach::memif::layout::Desc;
 use windlass_sync::tsc;
 
 use crate::frames::{Frames, Mac, SENDER, SEQUENCE_AT, announcement, sequence_of, sink_address};
-use crate::memif::{Port, Ring};
+use crate::memory::Memory;
 
 /// Frames sent at once, and most frames taken at once, twice as many so that the sink keeps up.
 const SEND_BURST: u16 = 32;
@@ -34,6 +34,9 @@ const DRAIN: Duration = Duration::from_millis(300);
 
 /// A single frame that has not come back after this long is lost.
 const SINGLE_LOST_AFTER: Duration = Duration::from_millis(100);
+
+/// A switch that has not taken an announcement after this long takes none.
+const TAKEN_WITHIN: Duration = Duration::from_secs(3);
 
 /// Addresses announced at once: windlass posts at most eight new addresses of one burst to its learner.
 const ANNOUNCE_BURST: usize = 8;
@@ -64,8 +67,6 @@ pub struct Plan {
     pub warm: Duration,
     /// The measurement.
     pub time: Duration,
-    /// Leave the sending descriptors as they are after their first use: no real client can.
-    pub keep_descriptors: bool,
 }
 
 /// What a run at full rate has seen.
@@ -91,7 +92,7 @@ pub struct RateReport {
     pub wrong_length: u64,
     /// Frames whose bytes differ from what was sent: an error of the switch.
     pub wrong_bytes: u64,
-    /// Frames whose sequence number is lower than that of the frame before.
+    /// Frames behind one that was sent after them.
     pub reordered: u64,
     /// Share of rounds in which nothing could be sent and nothing had come: near 0 the generator is the limit.
     pub idle_share: f64,
@@ -99,6 +100,27 @@ pub struct RateReport {
     pub huge_pages: bool,
     /// Cycles of the time-stamp counter a second.
     pub tsc_hz: u64,
+}
+
+/// What a run has seen in which the switch was started again.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct GapReport {
+    /// How often a port was connected anew.
+    pub restarts: u64,
+    /// Longest time without a frame in which a port was connected anew, in milliseconds.
+    pub gap_ms: f64,
+    /// Longest other time without a frame, in milliseconds.
+    pub longest_other_ms: f64,
+    /// Frames that were put into the ring.
+    pub sent: u64,
+    /// Frames that came out.
+    pub received: u64,
+    /// Frames that came behind one that was sent after them: most likely for the second time.
+    pub repeated: u64,
+    /// Sequence numbers that were left out.
+    pub missing: u64,
+    /// Frames with another length or other bytes than were sent.
+    pub wrong: u64,
 }
 
 /// What a run with one frame at a time has seen, in nanoseconds from publishing to seeing it.
@@ -120,210 +142,171 @@ pub struct LatencyReport {
     pub tsc_hz: u64,
 }
 
+/// Where frames are sent: buffers at offsets in one memory, used in order.
+pub trait Outlet {
+    /// The memory that the buffers lie in.
+    fn memory(&self) -> &Memory;
+    /// Number of buffers, a power of two.
+    fn slots(&self) -> u16;
+    /// The slot of the frame that is sent next.
+    fn next_slot(&self) -> u16;
+    /// Offset of a slot's frame.
+    fn buffer(&self, slot: u16) -> u32;
+    /// Publishes `count` frames of `size` bytes, each after `prepare` got the memory, its number and its offset,
+    /// if there is room for all of them.
+    fn send(&mut self, count: u16, size: u32, prepare: impl FnMut(&Memory, u16, u32)) -> bool;
+    /// Whether the switch has given back everything.
+    fn is_drained(&mut self) -> bool;
+}
+
+/// Where frames come out.
+pub trait Inlet {
+    /// The memory that the buffers lie in.
+    fn memory(&self) -> &Memory;
+    /// Number of buffers, a power of two.
+    fn slots(&self) -> u16;
+    /// Offset of a slot's frame.
+    fn buffer(&self, slot: u16) -> u32;
+    /// Takes up to `most` frames, shows the offset of each and its length, none for one that is not whole in its buffer,
+    /// and offers the buffers again.
+    fn take(&mut self, most: u16, look: impl FnMut(&Memory, u32, Option<u32>)) -> u16;
+}
+
+/// Both directions of one port.
+pub struct Ends<O, I> {
+    /// To the switch.
+    pub outlet: O,
+    /// From the switch.
+    pub inlet: I,
+}
+
+impl<O, I: Inlet> Ends<O, I> {
+    /// Drops what has come.
+    fn discard(&mut self) {
+        while self.inlet.take(TAKE_BURST, |_, _, _| ()) > 0 {}
+    }
+}
+
 /// The sending half.
-struct Sender<'p> {
-    port: &'p Port,
-    ring: Ring<'p>,
-    mask: u16,
-    head: u16,
-    tail_seen: u16,
+struct Sender<'e, O> {
+    outlet: &'e mut O,
     sent: u64,
-    /// Of the next frame: its slot, plus a multiple of the ring's size.
+    /// Of the next frame: its slot, plus a multiple of the number of slots.
     sequence: u64,
     size: u32,
     stamp: bool,
-    keep: bool,
 }
 
-impl<'p> Sender<'p> {
-    fn new(port: &'p Port, frames: &Frames, plan: &Plan) -> Sender<'p> {
-        let ring = port.tx();
-        for slot in 0..ring.size() {
-            port.memory()
-                .write(port.tx_buffer(slot), &frames.frame(slot));
+impl<'e, O: Outlet> Sender<'e, O> {
+    fn new(outlet: &'e mut O, frames: &Frames, plan: &Plan) -> Sender<'e, O> {
+        for slot in 0..outlet.slots() {
+            outlet
+                .memory()
+                .write(outlet.buffer(slot), &frames.frame(slot));
         }
-        let mut sender = Sender {
-            port,
-            ring,
-            mask: ring.size() - 1,
-            head: ring.head(),
-            tail_seen: ring.tail(),
+        Sender {
             sent: 0,
-            sequence: u64::from(ring.head() & (ring.size() - 1)),
+            sequence: u64::from(outlet.next_slot()),
             size: frames.size() as u32,
             stamp: plan.sink == Sink::Check,
-            keep: false,
-        };
-        for index in 0..ring.size() {
-            sender.describe(index);
+            outlet,
         }
-        sender.keep = plan.keep_descriptors;
-        sender
-    }
-
-    #[inline]
-    fn describe(&mut self, index: u16) {
-        let slot = index & self.mask;
-        let offset = self.port.tx_buffer(slot);
-        self.ring.set_desc(
-            index,
-            Desc {
-                length: self.size,
-                offset,
-                ..Desc::default()
-            },
-        );
     }
 
     /// Publishes `count` frames if there is room for all of them.
     #[inline]
     fn send(&mut self, count: u16) -> bool {
-        let free = |tail: u16| self.ring.size() - self.head.wrapping_sub(tail);
-        if free(self.tail_seen) < count {
-            self.tail_seen = self.ring.tail();
-            if free(self.tail_seen) < count {
-                return false;
-            }
+        let sent = if self.stamp {
+            let first = self.sequence;
+            self.outlet.send(count, self.size, |memory, i, at| {
+                let at = at + SEQUENCE_AT as u32;
+                memory.store_u64(at, first + u64::from(i), Ordering::Relaxed);
+            })
+        } else {
+            self.outlet.send(count, self.size, |_, _, _| ())
+        };
+        if sent {
+            self.sequence += u64::from(count);
+            self.sent += u64::from(count);
         }
-        for i in 0..count {
-            let index = self.head.wrapping_add(i);
-            if self.stamp {
-                let at = self.port.tx_buffer(index & self.mask) + SEQUENCE_AT as u32;
-                let sequence = self.sequence + u64::from(i);
-                self.port
-                    .memory()
-                    .store_u64(at, sequence, std::sync::atomic::Ordering::Relaxed);
-            }
-            if !self.keep {
-                self.describe(index);
-            }
-        }
-        self.head = self.head.wrapping_add(count);
-        self.ring.set_head(self.head);
-        self.sequence += u64::from(count);
-        self.sent += u64::from(count);
-        wake(self.port, &self.ring);
-        true
-    }
-
-    fn is_drained(&self) -> bool {
-        self.ring.tail() == self.head
-    }
-}
-
-/// Wakes the server if it sleeps. The fence orders the index that was just published before the flags that are read:
-/// without it both sides can miss each other.
-#[inline]
-fn wake(port: &Port, ring: &Ring<'_>) {
-    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-    if ring.wants_interrupt() {
-        port.kick();
+        sent
     }
 }
 
 /// The receiving half.
-struct Receiver<'p> {
-    port: &'p Port,
-    ring: Ring<'p>,
-    mask: u16,
-    next: u16,
+struct Receiver<'e, I> {
+    inlet: &'e mut I,
+    seen: Seen,
+}
+
+/// What has come.
+struct Seen {
     received: u64,
     wrong_length: u64,
     wrong_bytes: u64,
-    reordered: u64,
-    last_sequence: u64,
+    /// Frames behind one that was sent after them.
+    late: u64,
+    /// Sequence numbers that were left out.
+    gaps: u64,
+    next_sequence: u64,
     frame: Vec<u8>,
 }
 
-impl<'p> Receiver<'p> {
-    fn new(port: &'p Port, frames: &Frames) -> Receiver<'p> {
-        let ring = port.rx();
-        for slot in 0..ring.size() {
-            port.memory()
-                .write(port.rx_buffer(slot), &frames.frame(slot));
-        }
-        Receiver {
-            port,
-            ring,
-            mask: ring.size() - 1,
-            next: ring.tail(),
-            received: 0,
-            wrong_length: 0,
-            wrong_bytes: 0,
-            reordered: 0,
-            last_sequence: 0,
-            frame: vec![0; frames.size()],
-        }
-    }
-
-    /// Takes up to `most` frames, hands each slot to `look`, and offers the buffers again.
+impl Seen {
     #[inline]
-    fn take(&mut self, most: u16, mut look: impl FnMut(&mut Self, u16)) -> u16 {
-        let count = self.ring.tail().wrapping_sub(self.next).min(most);
-        if count == 0 {
-            return 0;
-        }
-        for i in 0..count {
-            let index = self.next.wrapping_add(i);
-            let slot = index & self.mask;
-            let desc = self.ring.desc_start(index);
-            if desc.length != self.frame.len() as u32 || desc.goes_on() {
-                self.wrong_length += 1;
-            } else {
-                look(self, slot);
-            }
-            self.ring.set_desc_start(index, self.port.empty(slot));
-        }
-        self.next = self.next.wrapping_add(count);
-        self.ring.set_head(self.next.wrapping_add(self.ring.size()));
-        self.received += u64::from(count);
-        count
-    }
-
-    #[inline]
-    fn check(&mut self, frames: &Frames, slot: u16) {
-        let at = self.port.rx_buffer(slot);
-        self.port.memory().read(at, &mut self.frame);
+    fn check(&mut self, frames: &Frames, memory: &Memory, at: u32) {
+        memory.read(at, &mut self.frame);
         if !frames.is_intact(&self.frame) {
             self.wrong_bytes += 1;
             return;
         }
         let sequence = sequence_of(&self.frame).unwrap_or(0);
-        self.reordered += u64::from(sequence < self.last_sequence);
-        self.last_sequence = sequence;
+        if sequence < self.next_sequence {
+            self.late += 1;
+        } else {
+            self.gaps += sequence - self.next_sequence;
+            self.next_sequence = sequence + 1;
+        }
+    }
+}
+
+impl<'e, I: Inlet> Receiver<'e, I> {
+    fn new(inlet: &'e mut I, frames: &Frames, first_sequence: u64) -> Receiver<'e, I> {
+        for slot in 0..inlet.slots() {
+            inlet
+                .memory()
+                .write(inlet.buffer(slot), &frames.frame(slot));
+        }
+        let seen = Seen {
+            received: 0,
+            wrong_length: 0,
+            wrong_bytes: 0,
+            late: 0,
+            gaps: 0,
+            next_sequence: first_sequence,
+            frame: vec![0; frames.size()],
+        };
+        Receiver { inlet, seen }
     }
 
     #[inline]
-    fn take_and(&mut self, sink: Sink, frames: &Frames) -> u16 {
-        match sink {
-            Sink::Count => self.take(TAKE_BURST, |_, _| ()),
-            Sink::Check => self.take(TAKE_BURST, |this, slot| this.check(frames, slot)),
-        }
-    }
-}
-
-/// Drops whatever came in on a port.
-struct Drain<'p> {
-    port: &'p Port,
-    ring: Ring<'p>,
-    next: u16,
-}
-
-impl<'p> Drain<'p> {
-    fn new(port: &'p Port) -> Drain<'p> {
-        let ring = port.rx();
-        let next = ring.head().wrapping_sub(ring.size());
-        Drain { port, ring, next }
-    }
-
-    fn discard(&mut self) {
-        let tail = self.ring.tail();
-        while self.next != tail {
-            let slot = self.next & (self.ring.size() - 1);
-            self.ring.set_desc_start(self.next, self.port.empty(slot));
-            self.next = self.next.wrapping_add(1);
-        }
-        self.ring.set_head(self.next.wrapping_add(self.ring.size()));
+    fn take(&mut self, sink: Sink, frames: &Frames) -> u16 {
+        let seen = &mut self.seen;
+        let size = frames.size() as u32;
+        let count = match sink {
+            Sink::Count => self.inlet.take(TAKE_BURST, |_, _, length| {
+                seen.wrong_length += u64::from(length != Some(size));
+            }),
+            Sink::Check => self.inlet.take(TAKE_BURST, |memory, at, length| {
+                if length == Some(size) {
+                    seen.check(frames, memory, at);
+                } else {
+                    seen.wrong_length += 1;
+                }
+            }),
+        };
+        seen.received += u64::from(count);
+        count
     }
 }
 
@@ -331,54 +314,46 @@ impl<'p> Drain<'p> {
 ///
 /// # Errors
 /// If the switch takes no frames.
-pub fn announce(sender: &Port, sink: &Port, addresses: u16) -> Result<()> {
-    let mut from_sender = Drain::new(sender);
-    let mut from_sink = Drain::new(sink);
+pub fn announce<O: Outlet, I: Inlet>(
+    sender: &mut Ends<O, I>,
+    sink: &mut Ends<O, I>,
+    addresses: u16,
+) -> Result<()> {
     for _ in 0..ANNOUNCE_ROUNDS {
-        say(sender, [(sink_address(0), SENDER)].into_iter())?;
+        say(&mut sender.outlet, &[(sink_address(0), SENDER)])?;
         std::thread::sleep(ANNOUNCE_PAUSE);
-        from_sink.discard();
+        sink.discard();
         let addresses: Vec<_> = (0..addresses).map(|i| (SENDER, sink_address(i))).collect();
         for burst in addresses.chunks(ANNOUNCE_BURST) {
-            say(sink, burst.iter().copied())?;
+            say(&mut sink.outlet, burst)?;
             std::thread::sleep(ANNOUNCE_PAUSE);
-            from_sender.discard();
+            sender.discard();
         }
     }
     std::thread::sleep(Duration::from_millis(50));
-    from_sender.discard();
-    from_sink.discard();
+    sender.discard();
+    sink.discard();
     Ok(())
 }
 
 /// Sends one announcement for each pair of destination and source.
-fn say(port: &Port, pairs: impl Iterator<Item = (Mac, Mac)>) -> Result<()> {
-    let ring = port.tx();
+fn say(outlet: &mut impl Outlet, pairs: &[(Mac, Mac)]) -> Result<()> {
     let begun = Instant::now();
-    while ring.tail() != ring.head() {
-        if begun.elapsed() > Duration::from_secs(3) {
+    while !outlet.is_drained() {
+        if begun.elapsed() > TAKEN_WITHIN {
             bail!("the switch takes no frames");
         }
         std::thread::sleep(Duration::from_micros(100));
     }
-    let mut head = ring.head();
-    for (to, from) in pairs {
-        let frame = announcement(to, from);
-        let offset = port.tx_buffer(head & (ring.size() - 1));
-        port.memory().write(offset, &frame);
-        let length = frame.len() as u32;
-        ring.set_desc(
-            head,
-            Desc {
-                length,
-                offset,
-                ..Desc::default()
-            },
-        );
-        head = head.wrapping_add(1);
-    }
-    ring.set_head(head);
-    wake(port, &ring);
+    let frames: Vec<_> = pairs
+        .iter()
+        .map(|(to, from)| announcement(*to, *from))
+        .collect();
+    let length = frames.first().map_or(0, Vec::len);
+    let count = frames.len() as u16;
+    outlet.send(count, length as u32, |memory, i, at| {
+        memory.write(at, &frames[usize::from(i)]);
+    });
     Ok(())
 }
 
@@ -386,83 +361,157 @@ fn say(port: &Port, pairs: impl Iterator<Item = (Mac, Mac)>) -> Result<()> {
 ///
 /// # Errors
 /// If the plan asks for frames that cannot be.
-pub fn run_rate(sender_port: &Port, sink_port: &Port, plan: &Plan) -> Result<RateReport> {
-    let frames = Frames::new(plan.size, sender_port.tx().size(), plan.addresses)?;
-    let mut sender = Sender::new(sender_port, &frames, plan);
-    let mut receiver = Receiver::new(sink_port, &frames);
-    let mut stray = Drain::new(sender_port);
-    pump(
-        &mut sender,
-        &mut receiver,
-        &mut stray,
-        &frames,
-        plan,
-        plan.warm,
-    );
-    let received = receiver.received;
+pub fn run_rate<O: Outlet, I: Inlet>(
+    sender: &mut Ends<O, I>,
+    sink: &mut Ends<O, I>,
+    plan: &Plan,
+) -> Result<RateReport> {
+    let huge_pages = sender.inlet.memory().is_huge() && sink.inlet.memory().is_huge();
+    let mut pump = Pump::new(sender, sink, plan)?;
+    pump.run(plan.warm);
+    let received = pump.receiver.seen.received;
     let begun = Instant::now();
-    let idle_share = pump(
-        &mut sender,
-        &mut receiver,
-        &mut stray,
-        &frames,
-        plan,
-        plan.time,
-    );
+    let idle_share = pump.run(plan.time);
     let seconds = begun.elapsed().as_secs_f64();
-    let rate = (receiver.received - received) as f64 / seconds;
-    let end = Instant::now() + DRAIN;
-    while Instant::now() < end {
-        receiver.take_and(plan.sink, &frames);
-        stray.discard();
-    }
-    if !sender.is_drained() {
-        bail!("the switch stopped taking frames");
-    }
-    let lost = sender.sent.saturating_sub(receiver.received);
+    let rate = (pump.receiver.seen.received - received) as f64 / seconds;
+    pump.drain()?;
+    let (sent, seen) = (pump.sender.sent, &pump.receiver.seen);
+    let lost = sent.saturating_sub(seen.received);
     Ok(RateReport {
         size: plan.size,
         addresses: plan.addresses,
-        sent: sender.sent,
-        received: receiver.received,
+        sent,
+        received: seen.received,
         lost,
-        lost_share: lost as f64 / sender.sent.max(1) as f64,
+        lost_share: lost as f64 / sent.max(1) as f64,
         mpps: rate / 1e6,
         seconds,
-        wrong_length: receiver.wrong_length,
-        wrong_bytes: receiver.wrong_bytes,
-        reordered: receiver.reordered,
+        wrong_length: seen.wrong_length,
+        wrong_bytes: seen.wrong_bytes,
+        reordered: seen.late,
         idle_share,
-        huge_pages: sender_port.memory().is_huge() && sink_port.memory().is_huge(),
+        huge_pages,
         tsc_hz: tsc::Clock::get().hz(),
     })
 }
 
-/// Sends and receives for `time`; gives the share of idle rounds.
-fn pump(
-    sender: &mut Sender<'_>,
-    receiver: &mut Receiver<'_>,
-    stray: &mut Drain<'_>,
-    frames: &Frames,
+/// Sends at full rate with a sink that checks, while the switch goes and comes again: `mend` looks whether it has gone,
+/// and lets the next one in.
+///
+/// # Errors
+/// If the plan asks for frames that cannot be, or no other switch comes.
+pub fn run_gap<O: Outlet, I: Inlet>(
+    sender: &mut Ends<O, I>,
+    sink: &mut Ends<O, I>,
     plan: &Plan,
-    time: Duration,
-) -> f64 {
-    let end = Instant::now() + time;
-    let (mut rounds, mut idle) = (0u64, 0u64);
-    loop {
+    mut mend: impl FnMut() -> Result<bool>,
+) -> Result<GapReport> {
+    let mut pump = Pump::new(sender, sink, plan)?;
+    let (mut gap, mut longest_other) = (Duration::ZERO, Duration::ZERO);
+    let (mut restarts, mut mended) = (0, false);
+    let mut last = Instant::now();
+    let end = last + plan.warm + plan.time;
+    while last < end {
+        let moved = pump.rounds().1;
+        if mend()? {
+            (restarts, mended) = (restarts + 1, true);
+        }
+        let now = Instant::now();
+        if moved {
+            let since = now.duration_since(last);
+            let longest = if mended { &mut gap } else { &mut longest_other };
+            *longest = since.max(*longest);
+            (last, mended) = (now, false);
+        } else if now > end {
+            break;
+        }
+    }
+    pump.drain()?;
+    let seen = &pump.receiver.seen;
+    Ok(GapReport {
+        restarts,
+        gap_ms: gap.as_secs_f64() * 1e3,
+        longest_other_ms: longest_other.as_secs_f64() * 1e3,
+        sent: pump.sender.sent,
+        received: seen.received,
+        repeated: seen.late,
+        missing: seen.gaps,
+        wrong: seen.wrong_length + seen.wrong_bytes,
+    })
+}
+
+/// Both halves at work.
+struct Pump<'e, O, I> {
+    sender: Sender<'e, O>,
+    receiver: Receiver<'e, I>,
+    /// What comes back to the sender is dropped.
+    stray: &'e mut I,
+    frames: Frames,
+    sink: Sink,
+}
+
+impl<'e, O: Outlet, I: Inlet> Pump<'e, O, I> {
+    fn new(
+        sender: &'e mut Ends<O, I>,
+        sink: &'e mut Ends<O, I>,
+        plan: &Plan,
+    ) -> Result<Pump<'e, O, I>> {
+        let frames = Frames::new(plan.size, sender.outlet.slots(), plan.addresses)?;
+        let half = Sender::new(&mut sender.outlet, &frames, plan);
+        Ok(Pump {
+            receiver: Receiver::new(&mut sink.inlet, &frames, half.sequence),
+            sender: half,
+            stray: &mut sender.inlet,
+            frames,
+            sink: plan.sink,
+        })
+    }
+
+    /// Some rounds, and a chore: how many of them were idle, and whether anything came.
+    #[inline]
+    fn rounds(&mut self) -> (u64, bool) {
+        let (mut idle, mut came) = (0, false);
         for _ in 0..ROUNDS_BETWEEN_CHORES {
-            let sent = sender.send(SEND_BURST);
-            let taken = receiver.take_and(plan.sink, frames);
+            let sent = self.sender.send(SEND_BURST);
+            let taken = self.receiver.take(self.sink, &self.frames);
+            came |= taken > 0;
             if !sent && taken == 0 {
                 idle += 1;
                 std::hint::spin_loop();
             }
         }
-        rounds += u64::from(ROUNDS_BETWEEN_CHORES);
-        stray.discard();
-        if Instant::now() >= end {
-            return idle as f64 / rounds as f64;
+        self.discard_stray();
+        (idle, came)
+    }
+
+    /// Sends and receives for `time`; gives the share of idle rounds.
+    fn run(&mut self, time: Duration) -> f64 {
+        let end = Instant::now() + time;
+        let (mut rounds, mut idle) = (0u64, 0u64);
+        loop {
+            idle += self.rounds().0;
+            rounds += u64::from(ROUNDS_BETWEEN_CHORES);
+            if Instant::now() >= end {
+                return idle as f64 / rounds as f64;
+            }
         }
+    }
+
+    fn discard_stray(&mut self) {
+        while self.stray.take(TAKE_BURST, |_, _, _| ()) > 0 {}
+    }
+
+    /// Takes what the switch still holds.
+    fn drain(&mut self) -> Result<()> {
+        let end = Instant::now() + DRAIN;
+        while Instant::now() < end {
+            self.receiver.take(self.sink, &self.frames);
+            self.discard_stray();
+        }
+        if !self.sender.outlet.is_drained() {
+            bail!("the switch stopped taking frames");
+        }
+        Ok(())
     }
 }
 
@@ -470,23 +519,25 @@ fn pump(
 ///
 /// # Errors
 /// If the plan asks for frames that cannot be, or not one frame came back.
-pub fn run_latency(sender_port: &Port, sink_port: &Port, plan: &Plan) -> Result<LatencyReport> {
-    let frames = Frames::new(plan.size, sender_port.tx().size(), plan.addresses)?;
-    let mut sender = Sender::new(sender_port, &frames, plan);
-    let mut receiver = Receiver::new(sink_port, &frames);
+pub fn run_latency<O: Outlet, I: Inlet>(
+    sender: &mut Ends<O, I>,
+    sink: &mut Ends<O, I>,
+    plan: &Plan,
+) -> Result<LatencyReport> {
+    let mut pump = Pump::new(sender, sink, plan)?;
     let clock = tsc::Clock::get();
     let lost_after = clock.cycles(SINGLE_LOST_AFTER.as_nanos() as u64);
     let mut times = Vec::with_capacity(1 << 22);
-    let (mut lost, mut stray) = (0, Drain::new(sender_port));
+    let mut lost = 0;
     let warm_until = Instant::now() + plan.warm;
     let end = warm_until + plan.time;
     while Instant::now() < end {
         let start = tsc::now();
-        if !sender.send(1) {
+        if !pump.sender.send(1) {
             bail!("the switch takes no frames");
         }
         let taken = loop {
-            let taken = receiver.take_and(plan.sink, &frames);
+            let taken = pump.receiver.take(pump.sink, &pump.frames);
             let cycles = tsc::now().wrapping_sub(start);
             if taken > 0 {
                 break Some(cycles);
@@ -500,7 +551,7 @@ pub fn run_latency(sender_port: &Port, sink_port: &Port, plan: &Plan) -> Result<
             Some(_) => {}
             None => lost += 1,
         }
-        stray.discard();
+        pump.discard_stray();
     }
     if times.is_empty() {
         bail!("not one frame came back");

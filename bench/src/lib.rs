@@ -1,11 +1,12 @@
 //! # Purpose
-//! What windlass is measured with: a memif generator, a switch that does nothing, and a runner that puts windlass and
+//! What windlass is measured with: a generator for memif and vhost-user, a switch that does nothing, and a runner that puts windlass and
 //! named peers in turn into the same place.
 //!
 //! # Where it sits
 //! ```text
 //!  memif-gen ──sends──▶ [ null-switch | windlassd | dpdk-testpmd | ovs-vswitchd ] ──▶ memif-gen counts
-//!      ▲                              ▲
+//!  vhost-gen                          ▲                                               vhost-gen
+//!      ▲                              │
 //!      └────── windlass-compare ──────┘   starts both, takes turns, prints the table
 //! ```
 //!
@@ -21,3 +22,4 @@ pub mod generator;
 pub mod memif;
 pub mod memory;
 pub mod null_switch;
+pub mod vhost;

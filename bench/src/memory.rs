@@ -1,4 +1,4 @@
-//! A region of shared memory with its file, addressed by memif's 32-bit offsets.
+//! A region of shared memory with its file, addressed by 32-bit offsets.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ impl Memory {
     /// # Errors
     /// If the host has no memory.
     pub fn create(bytes: usize) -> Result<Memory> {
-        let (mapping, file) = Mapping::create("memif-gen", bytes, HugePages::Try)?;
+        let (mapping, file) = Mapping::create("windlass-gen", bytes, HugePages::Try)?;
         Ok(Memory { mapping, file })
     }
 

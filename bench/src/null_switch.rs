@@ -111,18 +111,18 @@ mod tests {
             Port::connect(&path, &options).unwrap()
         };
         let (sender, sink) = (port(0), port(1));
-        announce(&sender, &sink, 100).unwrap();
+        let (mut sending, mut sinking) = (sender.ends(), sink.ends());
+        announce(&mut sending, &mut sinking, 100).unwrap();
         let mut plan = Plan {
             size: 200,
             addresses: 100,
             sink: Sink::Count,
             warm: Duration::from_millis(10),
             time: Duration::from_millis(50),
-            keep_descriptors: false,
         };
         for kind in [Sink::Count, Sink::Check] {
             plan.sink = kind;
-            let report = run_rate(&sender, &sink, &plan).unwrap();
+            let report = run_rate(&mut sending, &mut sinking, &plan).unwrap();
             assert!(report.sent > 0);
             assert_eq!(
                 (report.lost, report.wrong_length, report.wrong_bytes),
@@ -130,7 +130,7 @@ mod tests {
                 "{report:?}"
             );
         }
-        let report = run_latency(&sender, &sink, &plan).unwrap();
+        let report = run_latency(&mut sending, &mut sinking, &plan).unwrap();
         assert!(
             report.lost == 0 && report.p50_ns <= report.p99_ns,
             "{report:?}"

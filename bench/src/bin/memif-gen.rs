@@ -61,9 +61,6 @@ struct Options {
     /// The server's sending ring that frames come on
     #[arg(long, default_value_t = 0)]
     sink_ring: u16,
-    /// Write the sending descriptors only once: no real client can
-    #[arg(long)]
-    keep_descriptors: bool,
     /// Stay connected after the report until standard input ends
     #[arg(long)]
     hold: bool,
@@ -89,12 +86,12 @@ fn main() -> Result<()> {
         sink: options.sink,
         warm: Duration::from_secs_f64(options.warm),
         time: Duration::from_secs_f64(options.seconds),
-        keep_descriptors: options.keep_descriptors,
     };
-    announce(&sender, &sink, options.addresses)?;
+    let (mut sender, mut sink) = (sender.ends(), sink.ends());
+    announce(&mut sender, &mut sink, options.addresses)?;
     let line = match options.measure {
-        Measure::Rate => serde_json::to_string(&run_rate(&sender, &sink, &plan)?)?,
-        Measure::Latency => serde_json::to_string(&run_latency(&sender, &sink, &plan)?)?,
+        Measure::Rate => serde_json::to_string(&run_rate(&mut sender, &mut sink, &plan)?)?,
+        Measure::Latency => serde_json::to_string(&run_latency(&mut sender, &mut sink, &plan)?)?,
     };
     println!("{line}");
     if options.hold {

@@ -6,14 +6,15 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use windlass_bench::compare::{idle, memif, overload, peers, stop, tap};
+use windlass_bench::compare::peers::Plug;
+use windlass_bench::compare::{idle, overload, peers, rate, stop, tap, vhost};
 
 /// Measures windlass beside named peers, in turns, and prints both sides with their spread.
 #[derive(Parser)]
 struct Options {
     #[command(subcommand)]
     what: What,
-    /// Directory of windlassd, windlass, memif-gen and null-switch; without it, that of this program
+    /// Directory of windlassd, windlass, memif-gen, vhost-gen and null-switch; without it, that of this program
     #[arg(long, global = true)]
     programs: Option<PathBuf>,
     /// Write every single measurement to this file
@@ -25,7 +26,9 @@ struct Options {
 #[derive(Subcommand)]
 enum What {
     /// memif to memif: null switch, windlass, testpmd, OVS-DPDK
-    Memif(memif::Options),
+    Memif(rate::Options),
+    /// Guest to guest over vhost-user: windlass, testpmd, OVS-DPDK, and the generator's own limit
+    Vhost(vhost::Options),
     /// TAP to TAP with iperf3: the kernel's bridge, windlass, OVS in user space
     Tap(tap::Options),
     /// Processor time of an idle daemon
@@ -52,7 +55,8 @@ fn run(options: Options) -> Result<()> {
     let programs = options.programs.map_or_else(peers::own_directory, Ok)?;
     let json = options.json.as_ref();
     match options.what {
-        What::Memif(options) => memif::run(&options, &programs, json),
+        What::Memif(options) => rate::run(&options, Plug::Memif, &[], &programs, json),
+        What::Vhost(options) => vhost::run(&options, &programs, json),
         What::Tap(options) => tap::run_all(&options, &programs, json),
         What::Idle(options) => idle::run(&options, &programs),
         What::Overload(options) => overload::run(&options, &programs, json),

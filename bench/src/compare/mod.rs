@@ -13,10 +13,11 @@
 pub mod child;
 pub mod host;
 pub mod idle;
-pub mod memif;
 pub mod overload;
 pub mod peers;
+pub mod rate;
 pub mod stop;
 pub mod table;
 pub mod tap;
+pub mod vhost;
 pub mod windlass;

@@ -1,4 +1,4 @@
-//! The switches that take turns between two memif ports, each with one forwarding core and started alone.
+//! The switches that take turns between two ports, memif or vhost-user, each with one forwarding core and started alone.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -70,10 +70,11 @@ impl Subject {
     /// # Errors
     /// If it does not come up.
     pub fn start(self, setup: &Setup<'_>) -> Result<Box<dyn Switch>> {
-        let socket = setup.scratch.join("memif.sock");
+        let socket = setup.scratch.join("port.sock");
         // A peer that was ended leaves its socket behind.
         let _ = std::fs::remove_file(&socket);
         let switch: Box<dyn Switch> = match self {
+            Subject::Null if setup.plug == Plug::Vhost => Box::new(Ceiling { socket }),
             Subject::Null => Box::new(Null::start(setup, socket)?),
             Subject::Windlass => Box::new(Windlass::start(setup, socket)?),
             Subject::Testpmd => Box::new(Testpmd::start(setup, socket)?),
@@ -91,9 +92,134 @@ pub struct Setup<'a> {
     pub programs: &'a Path,
     /// The forwarding core.
     pub core: usize,
+    /// What the switch's ports are.
+    pub plug: Plug,
 }
 
-/// A running switch with memif interfaces 0 and 1, in the server's role.
+/// What the ports of a switch are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plug {
+    /// memif interfaces 0 and 1 of one socket, in the server's role.
+    Memif,
+    /// vhost-user, in the client's role: the guests listen, on one socket each.
+    Vhost,
+}
+
+impl Plug {
+    /// As it is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Plug::Memif => "memif",
+            Plug::Vhost => "vhost-user",
+        }
+    }
+
+    /// What windlass is told of a port.
+    fn attachment(self, id: u32, socket: &Path) -> String {
+        match self {
+            Plug::Memif => format!("memif,socket={},id={id},role=server", socket.display()),
+            Plug::Vhost => format!(
+                "vhost-user,socket={},role=client",
+                guest_socket(socket, id).display()
+            ),
+        }
+    }
+
+    /// DPDK's device for a port.
+    fn device(self, id: u32, socket: &Path) -> String {
+        match self {
+            Plug::Memif => format!(
+                "net_memif{id},role=server,id={id},socket={},socket-abstract=no",
+                socket.display()
+            ),
+            Plug::Vhost => format!(
+                "net_vhost{id},iface={},queues=1,client=1",
+                guest_socket(socket, id).display()
+            ),
+        }
+    }
+
+    /// What OVS is told of a port.
+    fn interface(self, id: u32, socket: &Path) -> String {
+        match self {
+            Plug::Memif => format!(
+                "type=dpdk options:dpdk-devargs=\"{}\"",
+                self.device(id, socket)
+            ),
+            Plug::Vhost => format!(
+                "type=dpdkvhostuserclient options:vhost-server-path={}",
+                guest_socket(socket, id).display()
+            ),
+        }
+    }
+
+    /// Waits until the switch listens, where it does.
+    fn wait(self, socket: &Path) -> Result<()> {
+        match self {
+            Plug::Memif => wait_for_socket(socket),
+            Plug::Vhost => Ok(()),
+        }
+    }
+
+    /// The generator for a switch, which finds its ports.
+    #[must_use]
+    pub fn generator(self, setup: &Setup<'_>, switch: &dyn Switch) -> Command {
+        let socket = switch.socket();
+        match self {
+            Plug::Memif => {
+                let mut command = Command::new(setup.programs.join("memif-gen"));
+                command.arg("--socket").arg(socket);
+                command.args(["--sink-ring", &switch.sink_ring().to_string()]);
+                command
+            }
+            Plug::Vhost => {
+                let mut command = Command::new(setup.programs.join("vhost-gen"));
+                if switch.is_in_generator() {
+                    command.args(["--null-core", &setup.core.to_string()]);
+                } else {
+                    command.arg("--socket").arg(guest_socket(socket, 0));
+                    command.arg("--sink-socket").arg(guest_socket(socket, 1));
+                }
+                command
+            }
+        }
+    }
+}
+
+/// Where a guest listens.
+fn guest_socket(socket: &Path, id: u32) -> PathBuf {
+    socket.with_extension(format!("guest{id}"))
+}
+
+/// A thread of the vhost-user generator: nothing to be started.
+struct Ceiling {
+    socket: PathBuf,
+}
+
+impl Switch for Ceiling {
+    fn begin(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn end(&mut self, _frames: u64) -> Result<Option<f64>> {
+        Ok(None)
+    }
+
+    fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    fn process(&mut self) -> Option<&mut Child> {
+        None
+    }
+
+    fn is_in_generator(&self) -> bool {
+        true
+    }
+}
+
+/// A running switch with two ports.
 pub trait Switch {
     /// Called just before the generator starts.
     ///
@@ -108,11 +234,16 @@ pub trait Switch {
     /// If the switch is gone.
     fn end(&mut self, frames: u64) -> Result<Option<f64>>;
 
-    /// Its socket.
+    /// Its socket, or what those of its guests are called after.
     fn socket(&self) -> &Path;
 
-    /// The process that forwards.
-    fn process(&mut self) -> &mut Child;
+    /// The process that forwards, unless it is the generator.
+    fn process(&mut self) -> Option<&mut Child>;
+
+    /// Whether it is a thread of the generator.
+    fn is_in_generator(&self) -> bool {
+        false
+    }
 
     /// Which of its sending rings frames come on.
     fn sink_ring(&self) -> u16 {
@@ -178,8 +309,8 @@ impl Switch for Null {
         &self.socket
     }
 
-    fn process(&mut self) -> &mut Child {
-        &mut self.child
+    fn process(&mut self) -> Option<&mut Child> {
+        Some(&mut self.child)
     }
 }
 
@@ -202,11 +333,11 @@ impl Windlass {
             let [a, b, c, d, e, f] = mac;
             daemon.command(&format!(
                 "vnic create {name} --bridge br0 --mac {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} --mtu {MTU} \
-                 {more} --attach memif,socket={},id={id},role=server",
-                socket.display()
+                 {more} --attach {}",
+                setup.plug.attachment(id, &socket)
             ))?;
         }
-        wait_for_socket(&socket)?;
+        setup.plug.wait(&socket)?;
         Ok(Windlass {
             daemon,
             socket,
@@ -231,8 +362,8 @@ impl Switch for Windlass {
         &self.socket
     }
 
-    fn process(&mut self) -> &mut Child {
-        self.daemon.process()
+    fn process(&mut self) -> Option<&mut Child> {
+        Some(self.daemon.process())
     }
 }
 
@@ -264,7 +395,7 @@ impl Testpmd {
         ]);
         command.args(["-m", "256"]);
         for id in [0, 1] {
-            let device = memif_device(id, &socket);
+            let device = setup.plug.device(id, &socket);
             command.args(["--vdev", &device]);
         }
         command.args([
@@ -329,8 +460,8 @@ impl Switch for Testpmd {
         &self.socket
     }
 
-    fn process(&mut self) -> &mut Child {
-        &mut self.child
+    fn process(&mut self) -> Option<&mut Child> {
+        Some(&mut self.child)
     }
 }
 
@@ -362,12 +493,12 @@ impl Ovs {
         let configure = |line: &str| ovs_vsctl(&directory, line.split_ascii_whitespace());
         configure("add-br br0 -- set bridge br0 datapath_type=netdev")?;
         for id in [0, 1] {
-            let device = memif_device(id, &ovs.socket);
+            let interface = setup.plug.interface(id, &ovs.socket);
             configure(&format!(
-                "add-port br0 m{id} -- set Interface m{id} type=dpdk options:dpdk-devargs=\"{device}\""
+                "add-port br0 m{id} -- set Interface m{id} {interface}"
             ))?;
         }
-        wait_for_socket(&ovs.socket)?;
+        setup.plug.wait(&ovs.socket)?;
         Ok(ovs)
     }
 
@@ -390,8 +521,8 @@ impl Switch for Ovs {
         &self.socket
     }
 
-    fn process(&mut self) -> &mut Child {
-        &mut self.switch
+    fn process(&mut self) -> Option<&mut Child> {
+        Some(&mut self.switch)
     }
 
     /// The first ring is its main thread's.
@@ -453,13 +584,6 @@ pub fn ovs_vsctl<'a>(directory: &Path, words: impl IntoIterator<Item = &'a str>)
     run(
         "ovs-vsctl",
         own.into_iter().chain(words.into_iter().map(str::to_owned)),
-    )
-}
-
-fn memif_device(id: u32, socket: &Path) -> String {
-    format!(
-        "net_memif{id},role=server,id={id},socket={},socket-abstract=no",
-        socket.display()
     )
 }
 

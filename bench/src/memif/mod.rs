@@ -7,10 +7,12 @@
 
 mod channel;
 mod client;
+mod ends;
 mod ring;
 mod server;
 
 pub use channel::Channel;
 pub use client::{BUFFER_ROOM, Port, PortOptions};
+pub use ends::{MemifIn, MemifOut};
 pub use ring::Ring;
 pub use server::{Listener, Peer};

@@ -1,4 +1,5 @@
-//! memif to memif: frames a second, frames lost, busy cycles a frame, and the time of a single frame.
+//! Port to port through one forwarding core, over memif or vhost-user: frames a second, frames lost, busy cycles a frame,
+//! and the time of a single frame.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,9 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::child::Child;
 use super::host::{HugePages, Scratch, describe};
-use super::peers::{Setup, Subject, Switch};
+use super::peers::{Plug, Setup, Subject, Switch};
 use super::table::{Spread, Table};
 use crate::generator::Sink;
+use crate::vhost::Layout;
 
 /// Room for testpmd or OVS (256 MiB and what DPDK adds), and for the generator's two regions.
 const HUGE_PAGES_WANTED: u64 = 700;
@@ -23,7 +25,7 @@ const SLACK: Duration = Duration::from_secs(15);
 /// If the switch waited for its core for more than this share of the time, something else ran beside it.
 const DISTURBED_SHARE: f64 = 0.01;
 
-/// memif to memif through one forwarding core.
+/// What both comparisons are told.
 #[derive(Args, Debug)]
 pub struct Options {
     /// Subjects, in the order of their turns
@@ -49,6 +51,9 @@ pub struct Options {
     /// Measured seconds of each case
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
+    /// Seconds before the measurement of each case
+    #[arg(long, default_value_t = 1.0)]
+    warm: f64,
     /// Leave out the single frames
     #[arg(long)]
     no_latency: bool,
@@ -66,18 +71,21 @@ pub struct Options {
 enum Case {
     /// Full rate.
     Rate {
+        guest: Option<Guest>,
         size: usize,
         addresses: u16,
         sink: Sink,
     },
     /// One frame at a time.
-    Single { size: usize },
+    Single { guest: Option<Guest>, size: usize },
 }
 
 impl Case {
     fn name(self) -> String {
+        let of = |guest: Option<Guest>| guest.map_or_else(String::new, |guest| guest.name() + ", ");
         match self {
             Case::Rate {
+                guest,
                 size,
                 addresses,
                 sink,
@@ -85,9 +93,49 @@ impl Case {
                 let sink = sink
                     .to_possible_value()
                     .map_or(String::new(), |v| v.get_name().to_owned());
-                format!("{size} B, {addresses} addr., {sink}")
+                format!("{}{size} B, {addresses} addr., {sink}", of(guest))
             }
-            Case::Single { size } => format!("{size} B, one at a time"),
+            Case::Single { guest, size } => format!("{}{size} B, one at a time", of(guest)),
+        }
+    }
+}
+
+/// How a guest's rings are.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Guest {
+    /// Their layout.
+    pub layout: Layout,
+    /// Mergeable receive buffers.
+    pub mergeable: bool,
+    /// In order.
+    pub in_order: bool,
+    /// Descriptors, as a power of two.
+    pub log2_ring: u8,
+}
+
+impl Guest {
+    fn name(self) -> String {
+        let layout = match self.layout {
+            Layout::Split => "split",
+            Layout::Packed => "packed",
+        };
+        let order = if self.in_order { "" } else { " any order" };
+        let merge = if self.mergeable { " mrg" } else { "" };
+        format!("{layout}{merge}{order}")
+    }
+
+    fn tell(self, command: &mut Command) {
+        let layout = match self.layout {
+            Layout::Split => "split",
+            Layout::Packed => "packed",
+        };
+        command.args(["--layout", layout]);
+        command.args(["--log2-ring", &self.log2_ring.to_string()]);
+        if self.mergeable {
+            command.arg("--mergeable");
+        }
+        if !self.in_order {
+            command.arg("--no-in-order");
         }
     }
 }
@@ -134,14 +182,25 @@ struct Results<'a> {
 ///
 /// # Errors
 /// If a subject is missing or fails, or the run is interrupted.
-pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result<()> {
+pub fn run(
+    options: &Options,
+    plug: Plug,
+    guests: &[Guest],
+    programs: &Path,
+    json: Option<&PathBuf>,
+) -> Result<()> {
+    let run = Run {
+        options,
+        guests,
+        plug,
+    };
     for subject in &options.subjects {
         subject.prepare()?;
     }
     let _pages = HugePages::reserve(HUGE_PAGES_WANTED)?;
     let scratch = Scratch::create()?;
     let machine = describe();
-    println!("memif to memif; {machine}");
+    println!("{} to {}; {machine}", plug.name(), plug.name());
     let mut shots = Vec::new();
     for round in 0..options.rounds {
         for subject in &options.subjects {
@@ -149,12 +208,13 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
                 scratch: &scratch,
                 programs,
                 core: options.switch_core,
+                plug,
             };
-            let turn = take_turn(options, *subject, round, &setup, &mut shots);
+            let turn = take_turn(&run, *subject, round, &setup, &mut shots);
             turn.with_context(|| format!("{} in round {}", subject.name(), round + 1))?;
         }
     }
-    print(options, &shots);
+    print(&run, &shots);
     if let Some(path) = json {
         let text = serde_json::to_string_pretty(&Results {
             machine,
@@ -165,38 +225,55 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
     Ok(())
 }
 
-fn cases(options: &Options) -> Vec<Case> {
-    let mut cases = Vec::new();
-    for &size in &options.sizes {
-        for &addresses in &options.addresses {
-            for &sink in &options.sinks {
-                cases.push(Case::Rate {
-                    size,
-                    addresses,
-                    sink,
-                });
+/// One comparison.
+struct Run<'a> {
+    options: &'a Options,
+    /// How guests are, one after the other; none over memif.
+    guests: &'a [Guest],
+    plug: Plug,
+}
+
+impl Run<'_> {
+    fn cases(&self) -> Vec<Case> {
+        let guests: Vec<Option<Guest>> = match self.guests {
+            [] => vec![None],
+            guests => guests.iter().copied().map(Some).collect(),
+        };
+        let mut cases = Vec::new();
+        for guest in guests {
+            for &size in &self.options.sizes {
+                for &addresses in &self.options.addresses {
+                    for &sink in &self.options.sinks {
+                        cases.push(Case::Rate {
+                            guest,
+                            size,
+                            addresses,
+                            sink,
+                        });
+                    }
+                }
+            }
+            if !self.options.no_latency {
+                cases.push(Case::Single { guest, size: 64 });
             }
         }
+        cases
     }
-    if !options.no_latency {
-        cases.push(Case::Single { size: 64 });
-    }
-    cases
 }
 
 fn take_turn(
-    options: &Options,
+    run: &Run<'_>,
     subject: Subject,
     round: usize,
     setup: &Setup<'_>,
     shots: &mut Vec<Shot>,
 ) -> Result<()> {
     let mut switch = subject.start(setup)?;
-    for case in cases(options) {
-        let shot = measure(options, subject, case, round, setup, &mut *switch)
-            .with_context(|| case.name())?;
+    for case in run.cases() {
+        let shot =
+            measure(run, subject, case, round, setup, &mut *switch).with_context(|| case.name())?;
         eprintln!(
-            "  round {} {:12} {:26} {:6.2} M/s lost {:.4} % cycles {:.0} p50 {} ns{}",
+            "  round {} {:12} {:44} {:6.2} M/s lost {:.4} % cycles {:.0} p50 {} ns{}",
             round + 1,
             subject.name(),
             case.name(),
@@ -212,44 +289,22 @@ fn take_turn(
 }
 
 fn measure(
-    options: &Options,
+    run: &Run<'_>,
     subject: Subject,
     case: Case,
     round: usize,
     setup: &Setup<'_>,
     switch: &mut dyn Switch,
 ) -> Result<Shot> {
+    let options = run.options;
     switch.begin()?;
-    let before = switch.process().scheduled();
-    let mut command = Command::new(setup.programs.join("memif-gen"));
-    command.arg("--socket").arg(switch.socket());
-    command
-        .arg("--sink-ring")
-        .arg(switch.sink_ring().to_string());
-    command
-        .arg("--core")
-        .arg(options.generator_core.to_string());
-    command.arg("--seconds").arg(options.seconds.to_string());
-    match case {
-        Case::Rate {
-            size,
-            addresses,
-            sink,
-        } => {
-            command.arg("--size").arg(size.to_string());
-            command.arg("--addresses").arg(addresses.to_string());
-            if sink == Sink::Check {
-                command.args(["--sink", "check"]);
-            }
-        }
-        Case::Single { size } => {
-            command.args(["--measure", "latency", "--size", &size.to_string()]);
-        }
-    }
-    command.arg("--hold");
-    let mut generator = Child::start_held(command)?;
+    let before = switch.process().map(|child| child.scheduled());
+    let mut generator = Child::start_held(generator(run, case, setup, switch))?;
     let text = generator.first_line(Duration::from_secs_f64(options.seconds) + SLACK)?;
-    let waited = switch.process().scheduled().since(before).waited;
+    let after = switch.process().map(|child| child.scheduled());
+    let waited = before
+        .zip(after)
+        .map_or(Duration::ZERO, |(before, after)| after.since(before).waited);
     let line: Line = serde_json::from_str(&text).context("the generator's line")?;
     let cycles = switch.end(line.sent)?;
     generator.release(SLACK)?;
@@ -267,22 +322,56 @@ fn measure(
     })
 }
 
-fn print(options: &Options, shots: &[Shot]) {
+/// The generator's command line.
+fn generator(run: &Run<'_>, case: Case, setup: &Setup<'_>, switch: &dyn Switch) -> Command {
+    let options = run.options;
+    let mut command = run.plug.generator(setup, switch);
+    let mut add = |words: &[&str]| {
+        command.args(words);
+    };
+    add(&["--hold", "--core", &options.generator_core.to_string()]);
+    add(&["--seconds", &options.seconds.to_string()]);
+    add(&["--warm", &options.warm.to_string()]);
+    let (guest, size) = match case {
+        Case::Rate {
+            guest,
+            size,
+            addresses,
+            sink,
+        } => {
+            add(&["--addresses", &addresses.to_string()]);
+            if sink == Sink::Check {
+                add(&["--sink", "check"]);
+            }
+            (guest, size)
+        }
+        Case::Single { guest, size } => {
+            add(&["--measure", "latency"]);
+            (guest, size)
+        }
+    };
+    add(&["--size", &size.to_string()]);
+    if let Some(guest) = guest {
+        guest.tell(&mut command);
+    }
+    command
+}
+
+fn print(run: &Run<'_>, shots: &[Shot]) {
+    let options = run.options;
     let mut titles = vec!["millions of frames/s"];
     titles.extend(options.subjects.iter().map(|subject| subject.name()));
     let rates = |shot: &Shot| Some(shot.line.mpps);
     let lost = |shot: &Shot| Some(shot.line.lost_share * 1e6);
     let single = |shot: &Shot| Some(shot.line.p50_ns as f64);
     let tail = |shot: &Shot| Some(shot.line.p99_ns as f64);
-    let (rate, one): (Vec<Case>, Vec<Case>) = cases(options)
+    let (rate, one): (Vec<Case>, Vec<Case>) = run
+        .cases()
         .into_iter()
         .partition(|case| matches!(case, Case::Rate { .. }));
     let mut show = |title, cases: &[Case], digits, value: &dyn Fn(&Shot) -> Option<f64>| {
         titles[0] = title;
-        println!(
-            "\n{}",
-            tabulate(options, &titles, cases, shots, digits, value)
-        );
+        println!("\n{}", tabulate(run, &titles, cases, shots, digits, value));
     };
     show("millions of frames/s", &rate, 2, &rates);
     show("busy cycles/frame", &rate, 0, &|shot| shot.cycles);
@@ -307,7 +396,7 @@ fn print(options: &Options, shots: &[Shot]) {
 }
 
 fn tabulate(
-    options: &Options,
+    run: &Run<'_>,
     titles: &[&str],
     cases: &[Case],
     shots: &[Shot],
@@ -317,7 +406,7 @@ fn tabulate(
     let mut table = Table::new(titles);
     for case in cases {
         let mut row = vec![case.name()];
-        for subject in &options.subjects {
+        for subject in &run.options.subjects {
             let of_case = shots
                 .iter()
                 .filter(|s| s.case == *case && s.subject == *subject);
