@@ -501,7 +501,9 @@ fn packed_rings_survive_a_kill() {
     let _alone = alone();
     let directory = directory();
     let path = directory.path().join("s");
-    let own = std::path::PathBuf::from(format!("/dev/shm/windlass-rings-{}", std::process::id()));
+    let shared = format!("/dev/shm/windlass-rings-{}", std::process::id());
+    let _ = std::fs::create_dir(&shared);
+    let own = std::path::Path::new(&shared).join("machine");
     for inflight in [false, true] {
         let conf = || {
             let mut conf = conf(&path, SERVER, 1);

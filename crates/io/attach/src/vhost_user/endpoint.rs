@@ -96,7 +96,8 @@ pub struct VhostConf {
     pub role: VhostRole,
     /// What is spoken on it.
     pub session: SessionConf,
-    /// A file on tmpfs that says where packed rings stand, for the next daemon; in a directory of the daemon's own.
+    /// A file on tmpfs that says where packed rings stand, for the next daemon; in a directory for such files alone, which
+    /// is removed with the last of them.
     pub places: Option<PathBuf>,
 }
 
@@ -629,8 +630,9 @@ impl Endpoint for VhostEndpoint {
             let _ = listener.unlink();
         }
         if let Some(places) = &self.conf.places {
-            // Of no use to anybody, if it is there.
+            // Of no use to anybody, if it is there; and the directory goes with the last one.
             let _ = std::fs::remove_file(places);
+            let _ = places.parent().map(std::fs::remove_dir);
         }
     }
 }

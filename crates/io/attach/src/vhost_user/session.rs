@@ -497,7 +497,7 @@ impl Session {
         let survives = if device.survives_a_kill() {
             "yes"
         } else {
-            "no: packed rings do only if the daemon's runtime directory is in memory (tmpfs)"
+            "no: packed rings do only if the daemon has a directory in memory (tmpfs)"
         };
         vec![
             (

@@ -105,7 +105,7 @@ pub fn endpoint(
         Attachment::Memif(memif) => memif_endpoint(&vnic.name, memif, place).map(Some),
         Attachment::None(_) => Ok(None),
         Attachment::VhostUser(vhost) => {
-            super::guest::endpoint(vnic, vhost, mtu(vnic), place).map(Some)
+            super::guest::endpoint(vnic, vhost, mtu(vnic), place, state_id).map(Some)
         }
         Attachment::Packet(_) => Err(BackendError::Unsupported(
             "packet joins an interface of the host: make an uplink instead of a VNIC".into(),
