@@ -292,10 +292,12 @@ fn the_daemon_dies(daemon: &mut Daemon, a: &mut Guest, b: &mut Guest) {
     b.must("ethtool -L eth0 combined 2");
     receive(a);
     b.must("head -c 2097152 /dev/urandom >/tmp/piece");
-    let stream = "for i in 0 1 2 3 4 5 6 7 8 9 a b c d e f; do cat /tmp/piece; done";
-    let sum = b.must(&format!("({stream}) | md5sum"));
+    // With pauses, so that the transfer is still going on at the last kill, however fast the machine is.
+    let stream = |pause: &str| format!("for i in $(seq 16); do cat /tmp/piece; {pause} done");
+    let sum = b.must(&format!("({}) | md5sum", stream("")));
     b.must(&format!(
-        "({stream}) | nc {} 7000 >/tmp/answer 2>&1 &",
+        "({}) | nc {} 7000 >/tmp/answer 2>&1 &",
+        stream("sleep 0.5;"),
         address(a)
     ));
     let passed = |daemon: &Daemon| traffic(daemon, "g1")[0] > 2 * MIB;
