@@ -2,7 +2,7 @@
 //!
 //! # Why batches
 //! A frame of 64 bytes costs less in the kernel's stack than the way into the kernel and back, and a batch pays for that
-//! once. Measured against the calls one by one, with the worker on the receiver's core: docs/TESTING.md.
+//! once. What was measured stands in ARCHITECTURE.md, among the decisions.
 
 use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
