@@ -27,13 +27,13 @@
 
 use std::sync::Arc;
 
-use windlass_frame::{BURST, FloodId, Gso, Heads, TxId, Verdict};
+use windlass_frame::{BURST, FloodId, Gso, Heads, Tick, TxId, Verdict};
 use windlass_stats::Drop;
 
 use crate::fdb::{Fdb, Key, NOWHERE, Place, Reader, Sighting, Sightings};
 use crate::flood::{FloodFrom, FloodKind, FloodSet, FloodSets};
 use crate::member::{GROUP_BIT, MemberConf};
-use crate::storm::Storm;
+use crate::pace::Pace;
 use crate::vlan::{Tag, classify, is_tag, link_header, read_tag};
 
 /// 01-80-C2-00-00-00 to 0F as the low 48 bits of a little-endian load, and the bits that count.
@@ -68,10 +68,15 @@ pub struct Bridge {
     floods: FloodSets,
 }
 
+/// Addresses that one ring can have learned a second, once the first thousand ([`crate::pace`]) are. Each is work of the
+/// table's writer, who may be the worker that serves other members, too; a frame whose source has to wait passes.
+pub const LEARNED_A_SECOND: u32 = 20_000;
+
 /// What the bridge keeps of one ring between bursts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ingress {
-    storm: Storm,
+    storm: Pace,
+    learning: Pace,
 }
 
 /// What became of the frames of a burst that [`Bridge::forward`] decided on.
@@ -148,7 +153,8 @@ struct Pass<'a> {
     from: &'a MemberConf,
     reader: Reader<'a>,
     sightings: &'a mut Sightings,
-    storm: &'a mut Storm,
+    ring: &'a mut Ingress,
+    now: Tick,
 }
 
 impl Bridge {
@@ -227,7 +233,8 @@ impl Bridge {
             from,
             reader: self.fdb.reader(self.fdb.at(h.now)),
             sightings,
-            storm: &mut ring.storm,
+            ring,
+            now: h.now,
         };
         if let Some(plain) = plain {
             return pass.decide_plain(h, &plain);
@@ -405,7 +412,7 @@ impl Pass<'_> {
         match answer {
             Target::To(verdict, mtu) if fits(h, i, mtu) => verdict,
             Target::To(..) => Verdict::drop(Drop::Mtu),
-            Target::Flood(kind) => self.flood(kind, vid, h),
+            Target::Flood(kind) => self.flood(kind, vid),
             Target::Drop(reason) => Verdict::drop(reason),
         }
     }
@@ -572,17 +579,24 @@ impl Pass<'_> {
             None if self.bridge.fdb.member_is_full(me) => return Err(Drop::SourceLimit),
             None => {}
         }
-        self.sightings.note(Sighting {
+        if self.ring.learning.is_used_up(self.now) {
+            self.sightings.lose(1);
+            return Ok(());
+        }
+        let posted = self.sightings.note(Sighting {
             key,
             member: me,
             sticky: self.from.sticky,
         });
+        if posted {
+            self.ring.learning.admit(LEARNED_A_SECOND, self.now);
+        }
         Ok(())
     }
 
     /// The verdict of a frame that goes to a set.
     #[inline(never)]
-    fn flood(&mut self, kind: FloodKind, vid: u16, h: &Heads) -> Verdict {
+    fn flood(&mut self, kind: FloodKind, vid: u16) -> Verdict {
         let id = kind.id(vid);
         let from = FloodFrom {
             id: self.from.id,
@@ -595,7 +609,7 @@ impl Pass<'_> {
         {
             return Verdict::drop(Drop::NoDestination);
         }
-        if !self.storm.admit(self.from.storm_limit, h.now) {
+        if !self.ring.storm.admit(self.from.storm_limit, self.now) {
             return Verdict::drop(Drop::Storm);
         }
         Verdict::flood(id)

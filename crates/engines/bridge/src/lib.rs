@@ -45,5 +45,5 @@ pub mod fdb;
 pub mod flood;
 pub mod forward;
 pub mod member;
-pub mod storm;
+pub mod pace;
 pub mod vlan;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use windlass_bridge::fdb::{EntryFlags, Fdb, FdbWriter, Key, Limits, NoReaders, Sightings};
-use windlass_bridge::forward::{Bridge, BridgeConf, Ingress, Tally};
+use windlass_bridge::forward::{Bridge, BridgeConf, Ingress, LEARNED_A_SECOND, Tally};
 use windlass_bridge::member::MemberConf;
 use windlass_bridge::vlan::VlanMap;
 use windlass_frame::{Claim, Gso, HEADROOM, Heads, Offload, RxId, Tick, TxId, Verdict};
@@ -417,6 +417,30 @@ fn mtu() {
         f.run();
         assert_eq!(f.heads.verdict[0].as_drop(), (!fits).then_some(Drop::Mtu));
     }
+}
+
+/// A ring can have so many addresses learned at once and so many a second; the rest is counted as lost, its frames pass,
+/// and one that is learned later is not refused.
+#[test]
+fn ever_new_sources_are_paced() {
+    let mut f = plain(2);
+    let at_once = u64::from(LEARNED_A_SECOND) / 20 + 1;
+    let (mut posted, mut lost) = (0, 0);
+    for number in 0..200u32 {
+        f.begin(0);
+        for i in 0..64 {
+            let [_, b, c, d] = (number * 64 + i).to_be_bytes();
+            f.add(&frame(BROADCAST, [0x02, 0x77, 0, b, c, d], &[], 60));
+        }
+        let tally = f.run();
+        assert_eq!((tally.flooded, tally.dropped), (64, 0));
+        posted += f.sightings.posts().len() as u64;
+        lost += f.sightings.take_lost();
+    }
+    assert_eq!((posted, lost), (at_once, 200 * 64 - at_once));
+    f.now = f.now.plus(1_000_000_000);
+    f.send(0, &frame(BROADCAST, behind(9), &[], 60));
+    assert_eq!(f.sightings.posts().len(), 1, "and comes back");
 }
 
 /// A storm is cut to its rate, unicast is not; and what was dropped before the bridge stays dropped.
