@@ -253,7 +253,8 @@ pub struct TableStats {
     /// Addresses that were not learned for a limit.
     #[serde(default)]
     pub refused: u64,
-    /// Sightings lost because the learner was behind.
+    /// Sightings not acted on: more than 8 in a burst or 20,000 a second from one
+    /// ring (1,001 at once), or the learner was behind.
     #[serde(default)]
     pub sightings_lost: u64,
 }
@@ -403,6 +404,9 @@ pub struct WorkerStats {
     /// Times that it went to sleep.
     #[serde(default)]
     pub sleeps: u64,
+    /// Times that it gave its core to receivers that the kernel schedules.
+    #[serde(default)]
+    pub yields: u64,
     /// Time-stamp cycles in visits that found frames.
     #[serde(default)]
     pub cycles_busy: u64,

@@ -201,7 +201,7 @@ columns! {
     "expired" usual "Addresses that aged out." |row| counted(row, "expired");
     "evicted" usual "Addresses that had to go for others." |row| counted(row, "evicted");
     "refused" usual "Addresses not learned for a limit." |row| counted(row, "refused");
-    "sightings-lost" more "Sightings lost because the learner was behind." |row| counted(row, "sightings_lost");
+    "sightings-lost" more "Sightings not acted on: over the budget of their burst or ring, or the learner was behind." |row| counted(row, "sightings_lost");
 }
 
 columns! {
@@ -225,6 +225,7 @@ columns! {
     "visits" usual "Visits to rings that found frames." |row| counted(row, "visits");
     "empty" usual "Visits that found none." |row| counted(row, "visits_empty");
     "sleeps" usual "Times that it went to sleep." |row| counted(row, "sleeps");
+    "yields" more "Times that it gave its core to receivers that the kernel schedules." |row| counted(row, "yields");
     "busy%" usual "Share of the interval that it spent on frames." |row| share_of(row, "cycles_busy");
     "polling%" usual "Share of the interval that it spent on empty rings." |row| share_of(row, "cycles_polling");
     "cycles-per-frame" usual "Busy time-stamp cycles for each frame." cycles_per_frame;

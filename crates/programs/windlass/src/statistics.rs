@@ -88,6 +88,7 @@ const WORKER: Keys = Keys {
         "visits",
         "visits_empty",
         "sleeps",
+        "yields",
         "cycles_busy",
         "cycles_polling",
     ]],

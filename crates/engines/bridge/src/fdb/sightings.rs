@@ -4,7 +4,8 @@
 //! Every frame from an address that the table does not know, or knows elsewhere, is a sighting. Until the writer has
 //! acted on the first one, the next frames would post it again: a small direct-mapped filter holds what was posted
 //! in the last [`REPEAT_NS`]. And one source that sprays addresses could fill the ring to the writer: at
-//! most [`POSTS_MAX`] are posted for one burst. What is beyond is lost and counted; its next frame tries again.
+//! most [`POSTS_MAX`] are posted for one burst, and what a ring posts is paced ([`crate::forward::LEARNED_A_SECOND`]). What
+//! is beyond is lost and counted; its next frame tries again.
 
 use windlass_frame::{BURST, Tick};
 

@@ -728,6 +728,7 @@ impl Ports {
                 visits: t.visits_busy,
                 visits_empty: t.visits_empty,
                 sleeps: t.sleeps,
+                yields: t.yields,
                 cycles_busy: t.busy_cycles,
                 cycles_polling: 0,
                 cycles_per_second: Clock::get().hz(),
