@@ -9,6 +9,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use windlass_attach::endpoint::Rings;
 use windlass_attach::port::{
@@ -23,6 +24,8 @@ use windlass_tests::{Mac, frame, until};
 use windlass_worker::plane::BridgeTuning;
 use windlass_worker::{MemberTuning, Plane, PlaneOptions};
 
+/// Frames between two looks at the clock.
+const PIECE: u64 = 10_000;
 const ALL: Mac = [0xff; 6];
 
 /// An address as the engines have it: first byte lowest.
@@ -439,12 +442,18 @@ fn new_sources_do_not_slow_others() {
     } else {
         10_000_000
     };
-    let learn = |conf: &mut MemberConf| conf.nospoof = false;
-    let rate = |addresses: u64| {
+    // How long the honest one's pieces take, of `PIECE` frames each: other work on this machine only adds to some.
+    let pieces = |addresses: u64| {
+        let learn = |conf: &mut MemberConf| conf.nospoof = false;
         let mut bench = Bench::start(1, 8192);
+        let moments = Arc::new(Mutex::new(Vec::new()));
         for (member, addresses) in [(0, 100), (1, addresses)] {
             let template = frame(own(2), own(member), &[], "");
+            let moments = Arc::clone(&moments);
             let make = move |number: u64, room: &mut [u8]| {
+                if member == 0 && number % PIECE == 0 {
+                    moments.lock().expect("no panic").push(Instant::now());
+                }
                 room[..template.len()].copy_from_slice(&template);
                 let address = ((number % addresses) as u32).to_be_bytes();
                 room[7..11].copy_from_slice(&address);
@@ -453,21 +462,22 @@ fn new_sources_do_not_slow_others() {
             bench.add_source(Mood::Willing, count, make, learn);
         }
         bench.add(Mood::Willing, 0, silent, |_| ());
-        let begin = std::time::Instant::now();
-        bench.release();
-        until("every frame of the honest one arrives", || {
-            let taken = bench.totals()[0].ingress.frames;
-            taken == count
-        });
-        let rate = count as f64 / begin.elapsed().as_secs_f64();
         bench.run();
-        rate
+        let moments = moments.lock().expect("no panic");
+        let pairs = moments.windows(2);
+        pairs.map(|pair| pair[1] - pair[0]).collect::<Vec<_>>()
     };
-    let mut ratios: Vec<f64> = (0..5).map(|_| rate(u64::MAX) / rate(100)).collect();
+    let quartile = |mut pieces: Vec<Duration>| {
+        pieces.sort();
+        pieces[pieces.len() / 4].as_secs_f64()
+    };
+    let mut ratios: Vec<f64> = (0..5)
+        .map(|_| quartile(pieces(100)) / quartile(pieces(u64::MAX)))
+        .collect();
     ratios.sort_by(f64::total_cmp);
     println!("rate beside ever new sources / beside known ones: {ratios:.3?}");
     if !cfg!(debug_assertions) {
-        assert!(ratios[2] > 0.8, "{ratios:?}");
+        assert!(ratios[2] > 0.9, "{ratios:?}");
     }
 }
 

@@ -16,7 +16,7 @@
 //! # Model
 //! A [`Key`] is VLAN and address in 64 bits; 0 means empty. A bucket is one cache line with four slots: key, value
 //! (member 16, stamp 12, flags 4) and age in a byte of its own. A key has two buckets, by a hash with secret seeds
-//! (see [`Place`]). [`Fdb::new`] makes room for `entries` at a load of at most 75 %: a million entries are 32 MiB.
+//! (see [`Place`]); the first one counts how many of its keys had to go to their second. [`Fdb::new`] makes room for `entries` at a load of at most 75 %: a million entries are 32 MiB.
 //!
 //! *Age.* Time is cut in ticks of a sixteenth of the ageing time. [`Fdb::touch`] stores the tick in the age byte, so
 //! an entry is written at most once a tick by each worker; a reader computes whether an entry has expired, and the
@@ -37,7 +37,7 @@
 //! | store (writer) | load (reader) | what breaks without the pair |
 //! | --- | --- | --- |
 //! | place: value, age (relaxed), then key (Release) | key (Acquire), then value | a key with a stranger's value |
-//! | move: place the copy, then clear the key in the first bucket (Release) | keys of the first bucket (Acquire), then of the second | a present key missed |
+//! | move: count one more away, place the copy, then clear the key in the first bucket (Release) | keys of the first bucket (Acquire), then how many are away, then keys of the second | a present key missed |
 //! | clear: key = 0, then the slot rests one grace period ([`Grace`]) | key, then value, in one visit | a value read after the slot got another key |
 //! | change of member: value (relaxed, one word) | value | nothing: old or new, both whole |
 //! | flush: "flushing" and counter of member or VLAN (Release) | "flushing" once a burst, then the counter (relaxed) | nothing: seen by the next burst |

@@ -5,7 +5,8 @@
 //! Loads of keys are atomic, and behind one the compiler would fetch all of it anew for every frame.
 //!
 //! # Synchronization
-//! As the [module](super) says: key (Acquire), then value and age. [`Bucket::find`] looks at the slot that it chose
+//! As the [module](super) says: keys (Acquire) of the first bucket, then how many are away, then keys of the second;
+//! key, then value and age. [`Bucket::find`] looks at the slot that it chose
 //! once more and believes that second load only.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -73,6 +74,9 @@ impl<'a> Reader<'a> {
         let bucket = self.buckets.get(index as usize)?;
         if let Some(slot) = bucket.find(key) {
             return Some((bucket, slot, index));
+        }
+        if bucket.away.load(Relaxed) == 0 {
+            return None;
         }
         let index = place.second(self.mask);
         let bucket = self.buckets.get(index as usize)?;

@@ -241,3 +241,36 @@ enum Death {
     Flushed,
     Aged,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fdb::{EntryFlags, Fdb, Limits, NoReaders};
+    use windlass_frame::Tick;
+
+    /// However keys come and go in a table that is full, each bucket counts those of its keys that are away.
+    #[test]
+    fn keys_away_are_counted() {
+        let (fdb, mut writer) = Fdb::new(Limits::new(64, [3, 4]), NoReaders);
+        let buckets = fdb.buckets.len() as u32;
+        let mut most = 0;
+        for round in 0..4000_u64 {
+            let key = |n: u64| Key::new(1, (n * n % 257) << 8 | 2);
+            let _ = writer.add_fixed(key(round), 1, EntryFlags::STATIC, Tick(0));
+            writer.delete(key(round * 7 % 300));
+            let mut away = vec![0; buckets as usize];
+            for bucket in 0..buckets {
+                for slot in 0..SLOTS {
+                    if let Some((key, ..)) = writer.read(SlotAt { bucket, slot }) {
+                        let [first, _] = fdb.buckets_of(fdb.place(key));
+                        away[first as usize] += u16::from(first != bucket);
+                    }
+                }
+            }
+            let counted = fdb.buckets.iter().map(|b| b.away.load(Relaxed));
+            assert_eq!(counted.collect::<Vec<_>>(), away, "in round {round}");
+            most = most.max(away.iter().sum());
+        }
+        assert!(most > 3, "at most {most} keys were away at a time");
+    }
+}

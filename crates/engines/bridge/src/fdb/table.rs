@@ -113,6 +113,9 @@ pub struct Bucket {
     pub(super) ages: [AtomicU8; SLOTS],
     /// Packed ticket of the slot's last erasure; the writer's own.
     pub(super) rests: [AtomicU16; SLOTS],
+    /// Keys whose first bucket this is, but that stand in their second one. While it is 0, who does not find a key
+    /// here need not look there: most keys that are in the table nowhere cost one cache line.
+    pub(super) away: AtomicU16,
 }
 
 const _: () = assert!(size_of::<Bucket>() == 64);
@@ -345,8 +348,24 @@ impl Fdb {
         self.buckets.len().saturating_mul(SLOTS)
     }
 
+    /// Notes in a key's first bucket, if `bucket` is not that one, that one more or one less is away from it. What has
+    /// once reached the highest count stays there, which costs a look-up its second look.
+    pub(super) fn note_away(&self, key: Key, bucket: u32, change: i16) {
+        let [first, _] = self.buckets_of(self.place(key));
+        if first == bucket {
+            return;
+        }
+        if let Some(b) = self.buckets.get(first as usize) {
+            let away = b.away.load(Relaxed);
+            if away != u16::MAX {
+                b.away.store(away.saturating_add_signed(change), Relaxed);
+            }
+        }
+    }
+
     /// Writes an entry into a free slot: the key last.
     pub(super) fn fill(&self, at: SlotAt, key: Key, value: Value, age: u8) {
+        self.note_away(key, at.bucket, 1);
         let Some(b) = self.buckets.get(at.bucket as usize) else {
             return;
         };

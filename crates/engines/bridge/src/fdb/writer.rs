@@ -590,7 +590,9 @@ impl<G: Grace> FdbWriter<G> {
             return;
         };
         if let (Some(k), Some(r)) = (b.keys.get(at.slot), b.rests.get(at.slot)) {
+            let key = Key(k.load(Relaxed));
             k.store(0, Release);
+            self.fdb.note_away(key, at.bucket, -1);
             self.newest = self.grace.ticket();
             r.store(grace::pack(self.newest), Relaxed);
         }
