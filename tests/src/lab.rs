@@ -13,7 +13,7 @@ use windlass_sys::netns::{self, NetnsRef};
 use crate::Daemon;
 
 /// How long something that must happen may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Says that the test `name` cannot run here, and why.
 pub fn skip(name: &str, reason: &str) {

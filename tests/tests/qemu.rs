@@ -3,6 +3,9 @@
 //! One machine after the other is booted in these tests, never more than two at a time, and what can be tried in one
 //! boot is tried in it.
 
+#[path = "qemu/matrix.rs"]
+mod matrix;
+
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Stdio};
@@ -21,7 +24,12 @@ const MIB: u64 = 1 << 20;
 /// How often the daemon is killed during one transfer.
 const KILLS: u32 = 3;
 /// How long a stream may last, and stand still while its receiver moves.
-const STREAM: Duration = Duration::from_secs(90);
+const STREAM: Duration = Duration::from_secs(240);
+/// How long a transfer may last, and nothing of it come: at its slowest TCP tries again after some ten seconds here.
+const TRANSFER: Duration = Duration::from_secs(600);
+const STANDSTILL: Duration = Duration::from_secs(60);
+/// Bytes that count as some: more than what keeps a connection or an address.
+const SOME: u64 = 64 << 10;
 /// The guest that moves from one host to another.
 const MIGRATING: &str = "02:00:00:00:09:03";
 
@@ -48,8 +56,13 @@ fn place(name: &str) -> Option<(Lab, Image)> {
 }
 
 /// A bridge with the host's VNIC `h0` (10.9.0.1, in "h"), and a VNIC for each of two guests: windlass connects to
-/// QEMU's socket of `g0`, and listens for `g1`.
+/// QEMU's socket of `g0`, and listens for `g1`; the latter has two queue pairs.
 fn bridge(lab: &Lab) -> Daemon {
+    bridge_with(lab, [1, 2])
+}
+
+/// Such a bridge; the guests have so many queue pairs.
+fn bridge_with(lab: &Lab, queues: [u16; 2]) -> Daemon {
     let daemon = lab.daemon();
     daemon.must("bridge create br0");
     lab.namespace("h");
@@ -57,10 +70,14 @@ fn bridge(lab: &Lab) -> Daemon {
     let socket = daemon.directory().join("g0.sock");
     for attach in [
         format!(
-            "g0 --attach vhost-user,socket={},role=client",
-            socket.display()
+            "g0 --attach vhost-user,socket={},role=client,queues={}",
+            socket.display(),
+            queues[0]
         ),
-        "g1 --attach vhost-user,socket=g1,role=server,queues=2".into(),
+        format!(
+            "g1 --attach vhost-user,socket=g1,role=server,queues={}",
+            queues[1]
+        ),
     ] {
         daemon.must(&format!("vnic create --bridge br0 {attach}"));
     }
@@ -91,11 +108,11 @@ fn set_up(daemon: &Daemon, guest: &mut Guest) {
         address(guest)
     ));
     daemon.wait_for_state("vnic", guest.name(), "up");
-    guest.until("ping -q -c 1 -W 1 10.9.0.1", 10);
+    guest.until("ping -q -c 1 -W 1 10.9.0.1");
 }
 
 fn reaches(from: &mut Guest, to: &str) {
-    from.until(&format!("ping -q -c 1 -W 1 {to}"), 10);
+    from.until(&format!("ping -q -c 1 -W 1 {to}"));
 }
 
 /// Bytes and frames that a guest has sent and was given.
@@ -136,7 +153,7 @@ fn receive(to: &mut Guest) {
 
 /// Whether one of the guests, and the host, have addresses of DHCP's range; gives the guest's.
 fn lease(guest: &mut Guest) -> String {
-    guest.must("ip link set eth0 up; udhcpc -i eth0 -n -q -t 10 -T 1 -s /lease");
+    guest.must("ip link set eth0 up; udhcpc -i eth0 -n -q -t 60 -T 1 -s /lease");
     let shown = guest.must("ip -o -4 addr show eth0");
     let address = shown
         .split_whitespace()
@@ -180,7 +197,7 @@ fn two_guests_on_a_bridge() {
     copy(&daemon, &mut a, &mut b, &to[1], 8);
     copy(&daemon, &mut b, &mut a, &to[0], 8);
     streams(&daemon, &mut a, &mut b, &to[0]);
-    offloads(&daemon, &mut a, &mut b, &to[1]);
+    offloads(&daemon, &mut a, &mut b, &to[1], FRAME_1500);
     for queues in ["2", "1"] {
         b.must(&format!("ethtool -L eth0 combined {queues}"));
         let shown = || daemon.show("vnic", "g1")["details"]["queue-pairs"] == queues;
@@ -189,19 +206,24 @@ fn two_guests_on_a_bridge() {
         copy(&daemon, &mut b, &mut a, &to[0], 2);
     }
 
-    b.must(
-        "cd /sys/bus/virtio/drivers/virtio_net; echo virtio0 >unbind; sleep 1; test ! -e /sys/class/net/eth0; \
-         echo virtio0 >bind",
-    );
-    set_up(&daemon, &mut b);
-    reaches(&mut b, &to[0]);
-    b.reboot();
-    set_up(&daemon, &mut b);
-    reaches(&mut b, &to[0]);
+    comes_back(&daemon, &mut b, &to[0]);
     copy(&daemon, &mut b, &mut a, &to[0], 2);
     for name in ["g0", "g1"] {
         assert_eq!(daemon.drops(name, "broken"), 0);
     }
+}
+
+/// Takes a guest's driver away and gives it back, and boots the guest again.
+fn comes_back(daemon: &Daemon, guest: &mut Guest, other: &str) {
+    guest.must(
+        "cd /sys/bus/virtio/drivers/virtio_net; echo virtio0 >unbind; while test -e /sys/class/net/eth0; do usleep 50000; done; \
+         echo virtio0 >bind",
+    );
+    set_up(daemon, guest);
+    reaches(guest, other);
+    guest.reboot();
+    set_up(daemon, guest);
+    reaches(guest, other);
 }
 
 /// The host's packets of this payload, that may not be fragmented, are answered.
@@ -222,15 +244,15 @@ fn streams(daemon: &Daemon, server: &mut Guest, client: &mut Guest, to: &str) {
         ("-R", server.name().to_owned(), client.name().to_owned()),
     ] {
         let before = [traffic(daemon, &from), traffic(daemon, &to_name)];
-        client.until(&format!("iperf3 -c {to} -n 32M {direction}"), 3);
+        client.until(&format!("iperf3 -c {to} -n 32M {direction}"));
         let sizes = sizes(daemon, [&from, &to_name], before, 28 * MIB);
         assert!(sizes.iter().all(|size| *size > LARGE), "cut: {sizes:?}");
     }
     server.must("killall iperf3");
 }
 
-/// Copies with each combination of offloads at the sender and the receiver.
-fn offloads(daemon: &Daemon, from: &mut Guest, to: &mut Guest, to_address: &str) {
+/// Copies with each combination of offloads at the sender and the receiver; `frame` is the largest frame.
+fn offloads(daemon: &Daemon, from: &mut Guest, to: &mut Guest, to_address: &str, frame: u64) {
     for sender in [
         "tso off gso on tx on",
         "tso off gso off tx on",
@@ -245,7 +267,7 @@ fn offloads(daemon: &Daemon, from: &mut Guest, to: &mut Guest, to_address: &str)
             to.must(&format!("ethtool -K eth0 {receiver}"));
             let sizes = copy(daemon, from, to, to_address, 2);
             assert!(
-                sizes.iter().all(|size| *size <= FRAME_1500),
+                sizes.iter().all(|size| *size <= frame),
                 "{sender}, {receiver}: {sizes:?}"
             );
         }
@@ -254,7 +276,7 @@ fn offloads(daemon: &Daemon, from: &mut Guest, to: &mut Guest, to_address: &str)
     to.must("ethtool -K eth0 gro on rx-gro-hw on");
     let sizes = copy(daemon, from, to, to_address, 4);
     assert!(
-        sizes.iter().all(|size| *size > FRAME_1500),
+        sizes.iter().all(|size| *size > frame),
         "all on again: {sizes:?}"
     );
 }
@@ -287,30 +309,39 @@ fn either_side_is_killed_under_traffic() {
     }
 }
 
-/// Kills the daemon in the middle of a transfer from `b`, which has two queue pairs, to `a`.
+/// Kills the daemon in the middle of a transfer from `b`, which has two queue pairs, to `a`. It ends when `b` is told so,
+/// behind the last kill, however fast the machine is.
 fn the_daemon_dies(daemon: &mut Daemon, a: &mut Guest, b: &mut Guest) {
-    b.must("ethtool -L eth0 combined 2");
+    b.must("ethtool -L eth0 combined 2; rm -f /tmp/enough /tmp/sent /tmp/answer");
     receive(a);
-    b.must("head -c 2097152 /dev/urandom >/tmp/piece");
-    // With pauses, so that the transfer is still going on at the last kill, however fast the machine is.
-    let stream = |pause: &str| format!("for i in $(seq 16); do cat /tmp/piece; {pause} done");
-    let sum = b.must(&format!("({}) | md5sum", stream("")));
+    b.must("head -c 262144 /dev/urandom >/tmp/piece");
+    let before = traffic(daemon, "g0")[2];
+    let pieces = "until test -e /tmp/enough; do n=$((n+1)); echo $n >>/tmp/sent; echo $n; cat /tmp/piece; done";
     b.must(&format!(
-        "({}) | nc {} 7000 >/tmp/answer 2>&1 &",
-        stream("sleep 0.5;"),
+        "({pieces}) | nc {} 7000 >/tmp/answer 2>&1 &",
         address(a)
     ));
-    let passed = |daemon: &Daemon| traffic(daemon, "g1")[0] > 2 * MIB;
-    until("a transfer has begun", || passed(daemon));
-    for _ in 0..KILLS {
+    let more_than = |before: u64| {
+        move |daemon: &Daemon, _: &mut Guest| traffic(daemon, "g0")[2] > before + 2 * MIB
+    };
+    while_it_flows(
+        "a transfer begins",
+        daemon,
+        [&mut *a, &mut *b],
+        more_than(before),
+    );
+    for kill in 0..KILLS {
         daemon.kill();
         daemon.start_again();
-        until("the transfer goes on", || passed(daemon));
+        let what = format!("after kill {kill}");
+        while_it_flows(&what, daemon, [&mut *a, &mut *b], more_than(0));
     }
-    b.until("test -s /tmp/answer", 100);
+    b.must("touch /tmp/enough");
+    let answered = |_: &Daemon, b: &mut Guest| b.run("test -s /tmp/answer").code == 0;
+    while_it_flows("the rest", daemon, [&mut *a, &mut *b], answered);
     assert_eq!(
         b.must("cat /tmp/answer"),
-        sum,
+        b.must("for n in $(cat /tmp/sent); do echo $n; cat /tmp/piece; done | md5sum"),
         "what came is not what was sent"
     );
     for guest in [a, b] {
@@ -319,8 +350,45 @@ fn the_daemon_dies(daemon: &mut Daemon, a: &mut Guest, b: &mut Guest) {
     }
 }
 
-/// Kills both machines, the first under traffic, and boots two with an MTU of 9000 in their place.
-fn machines_die(lab: &Lab, daemon: &Daemon, image: &Image, [mut a, mut b]: [Guest; 2]) {
+/// Waits until `ends` holds for the second guest, however long that takes while bytes go on coming to the first. If they
+/// do not, fails with all that both sides can tell.
+fn while_it_flows(
+    what: &str,
+    daemon: &mut Daemon,
+    [a, b]: [&mut Guest; 2],
+    ends: impl Fn(&Daemon, &mut Guest) -> bool,
+) {
+    let begun = Instant::now();
+    let (mut came, mut since) = (0, begun);
+    while !ends(daemon, b) {
+        daemon.assert_alive();
+        let now = traffic(daemon, "g0")[2];
+        if now > came + SOME {
+            (came, since) = (now, Instant::now());
+        }
+        if since.elapsed() > STANDSTILL || begun.elapsed() > TRANSFER {
+            for vnic in ["g0", "g1"] {
+                println!("{:#}", daemon.show("vnic", vnic));
+                println!("{}", daemon.counters(vnic));
+            }
+            println!("{}", daemon.log());
+            for guest in [a, b] {
+                let told = guest.run(
+                    "netstat -tn; cat /proc/net/tcp /proc/net/dev; grep Tcp: /proc/net/snmp; \
+                     grep virtio /proc/interrupts",
+                );
+                println!("{}: {}", guest.name(), told.out);
+            }
+            let [whole, still] = [begun, since].map(|instant| instant.elapsed());
+            panic!("{what}: {came} bytes have come in {whole:?}, the last of them {still:?} ago");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    println!("{what}: {:?}, {came} bytes", begun.elapsed());
+}
+
+/// Kills both machines, the first under traffic.
+fn are_killed(daemon: &Daemon, mut a: Guest, mut b: Guest) {
     a.must("iperf3 -s -D");
     b.must("iperf3 -c 10.9.0.2 -t 60 >/dev/null 2>&1 &");
     let before = traffic(daemon, "g0")[2];
@@ -331,6 +399,11 @@ fn machines_die(lab: &Lab, daemon: &Daemon, image: &Image, [mut a, mut b]: [Gues
     reaches(&mut b, "10.9.0.1");
     b.kill();
     daemon.wait_for_state("vnic", "g1", "waiting");
+}
+
+/// Kills both machines, and boots two with an MTU of 9000 in their place.
+fn machines_die(lab: &Lab, daemon: &Daemon, image: &Image, [a, b]: [Guest; 2]) {
+    are_killed(daemon, a, b);
     for vnic in ["h0", "g0", "g1"] {
         daemon.must(&format!("vnic set {vnic} mtu=9000"));
     }
@@ -368,7 +441,7 @@ fn there_and_back(lab: &Lab, image: &Image, [near, far, lan]: &[Daemon; 3], devi
     let mut guest = Guest::start(near, image, "g1", device, &[]);
     guest.ready();
     guest.must("ethtool -L eth0 combined 2; ip addr add 10.9.0.3/24 dev eth0; ip link set eth0 up");
-    guest.until("ping -q -c 1 -W 1 10.9.0.1", 10);
+    guest.until("ping -q -c 1 -W 1 10.9.0.1");
     until("the network knows the first place", || {
         lan.knows(MIGRATING, "near")
     });

@@ -137,6 +137,26 @@ impl TxCaps {
     }
 }
 
+/// Which of `rings` (a bit for each number) a worker spreads its flows over. Where there are more rings than workers,
+/// every so manyth, so that none is shared; else one.
+#[inline]
+pub(crate) fn share(rings: u32, lane: Lane) -> u32 {
+    let stride = rings.count_ones().min(lane.workers.into()).max(1);
+    if stride == 1 {
+        return rings;
+    }
+    let first = u32::from(lane.worker) % stride;
+    let (mut left, mut mine) = (rings, 0);
+    for k in 0..rings.count_ones() {
+        let lowest = left & left.wrapping_neg();
+        left ^= lowest;
+        if k % stride == first {
+            mine |= lowest;
+        }
+    }
+    mine
+}
+
 /// Who transmits.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane {
@@ -238,14 +258,68 @@ pub trait TxPort: Send + Sync {
         picks: &[Pick],
     ) -> Sent;
 
-    /// Whether the receiver wants to hear of what was published on this lane's ring. Asked before [`TxPort::kick`], and as
+    /// Whether there can be more than one ring for a lane to choose from: constant during one connection. If so, the
+    /// worker asks for [`TxPort::choices`] and uses [`TxPort::tx_burst_on`].
+    fn has_choice(&self) -> bool {
+        false
+    }
+
+    /// The rings over which a lane is to spread its flows, a bit for each number. Rings come and go; two lanes have none in
+    /// common while there are as many rings as lanes.
+    fn choices(&self, _lane: Lane) -> u32 {
+        1
+    }
+
+    /// As [`TxPort::tx_burst`], to one of the lane's choices; to another one if that is gone meanwhile.
+    fn tx_burst_on(
+        &self,
+        section: &Section<'_>,
+        lane: Lane,
+        _ring: u8,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        picks: &[Pick],
+    ) -> Sent {
+        self.tx_burst(section, lane, heads, tails, picks)
+    }
+
+    /// Whether the receiver wants to hear of what was published on this lane's rings. Asked before [`TxPort::kick`], and as
     /// late as the worker likes before it sleeps: a port may put the fence between its index and the receiver's flags
     /// here, where the index has left the store buffer by itself.
     fn wants_kick(&self, _lane: Lane) -> bool {
         true
     }
 
-    /// Notifies the receiver of what was published on this lane's ring. Must not block for longer than the watchdog
+    /// Notifies the receiver of what was published on this lane's rings. Must not block for longer than the watchdog
     /// allows.
     fn kick(&self, lane: Lane);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever rings there are: every ring is somebody's, a lane has one where there are any, and no two lanes share one
+    /// unless there are fewer rings than lanes.
+    #[test]
+    fn shares_cover_all_rings() {
+        for rings in [0u32, 1, 0b1010, 0b1011_0001, 0xffff, !0] {
+            for workers in 1..9 {
+                let of = |worker| share(rings, Lane { worker, workers });
+                let shares: Vec<u32> = (0..workers).map(of).collect();
+                let all = shares.iter().fold(0, |all, share| all | share);
+                assert_eq!(all, rings, "{workers} workers");
+                let enough = rings.count_ones() >= u32::from(workers);
+                let sum: u32 = shares.iter().map(|s| s.count_ones()).sum();
+                if enough {
+                    assert_eq!(sum, rings.count_ones(), "none twice");
+                } else {
+                    assert!(shares.iter().all(|s| s.count_ones() == rings.min(1)));
+                }
+            }
+        }
+        let lane = |worker| Lane { worker, workers: 2 };
+        assert_eq!(share(0b1_0101_0101, lane(0)), 0b1_0001_0001);
+        assert_eq!(share(0b1_0101_0101, lane(1)), 0b0_0100_0100);
+    }
 }

@@ -1,7 +1,7 @@
 //! Descriptors that a peer sent and that no protocol of ours has any use for.
 //!
 //! # Failure modes
-//! A descriptor that is neither shared memory nor an eventfd may be one whose `close` waits for whoever serves its file
+//! A descriptor that is neither shared memory nor an eventfd nor a UNIX stream socket may be one whose `close` waits for whoever serves its file
 //! system (FUSE), for as long as that likes. Such a one is closed by a thread of its own, and the connection that brought
 //! it ends. [`Strangers`] counts these threads for one attachment: while there is any, its next peer is not met, so a peer
 //! that never lets go costs one thread and its own attachment.
@@ -10,6 +10,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::net::sockopt::{socket_domain, socket_type};
+use rustix::net::{AddressFamily, SocketType};
 use windlass_sys::unix::{self, ReceivedMessage};
 use windlass_sys::{Errno, eventfd};
 
@@ -32,7 +34,8 @@ impl Strangers {
         self.0.load(Ordering::Acquire) == 0
     }
 
-    /// Receives into `room` with every descriptor that a message can carry, all of them memory or eventfds.
+    /// Receives into `room` with every descriptor that a message can carry, all of them memory, eventfds or UNIX stream
+    /// sockets.
     pub(crate) fn receive(
         &self,
         socket: impl AsFd,
@@ -64,5 +67,10 @@ impl Strangers {
 
 /// Whether a descriptor is of a kind that messages have, and can be closed without waiting. Asks no file system.
 fn is_ordinary(fd: &OwnedFd) -> bool {
-    rustix::fs::fcntl_get_seals(fd).is_ok() || eventfd::is_eventfd(fd)
+    rustix::fs::fcntl_get_seals(fd).is_ok() || eventfd::is_eventfd(fd) || is_channel(fd)
+}
+
+/// Whether a descriptor is a UNIX stream socket.
+pub(crate) fn is_channel(fd: &OwnedFd) -> bool {
+    socket_domain(fd) == Ok(AddressFamily::UNIX) && socket_type(fd) == Ok(SocketType::STREAM)
 }

@@ -16,7 +16,7 @@ use vhost_front::*;
 use vhost_script::line;
 use windlass_attach::endpoint::Endpoint;
 use windlass_attach::vhost_user::endpoint::MESSAGES_PER_POLL;
-use windlass_attach::vhost_user::message::{Code, Region, queue_state, request};
+use windlass_attach::vhost_user::message::{Code, Iotlb, Region, protocol, queue_state, request};
 use windlass_sys::eventfd;
 use windlass_sys::unix::{self, SocketKind};
 
@@ -310,6 +310,7 @@ fn a_call_that_blocks() {
     let mut host = Host::new(conf(&path, SERVER, 1));
     let mut machine = Machine::start(&mut host, &path, Layout::Split, 1);
     let call = &machine.queues[1].call;
+    eventfd::drain(call).expect("told at the start");
     rustix::io::write(call, &(u64::MAX - 1).to_ne_bytes()).expect("full");
     let flags = rustix::fs::fcntl_getfl(call).expect("flags");
     rustix::fs::fcntl_setfl(call, flags - rustix::fs::OFlags::NONBLOCK).expect("blocking");
@@ -544,7 +545,37 @@ fn seeds() -> Vec<Vec<u8>> {
         then(line(0, 0, Code::SEND_RARP, &word(0x0900_0000_0002))),
         then(line(2, 1, Code::SET_VRING_CALL, &word(1))),
         then([line(0, 0, Code::SET_FEATURES, &word(bits)), packed].concat()),
+        behind(),
     ]
+}
+
+/// A guest behind an IOMMU, told where its memory is, then not any more, and told again.
+fn behind() -> Vec<u8> {
+    use windlass_attach::vhost_user::features::ACCESS_PLATFORM;
+    let word = |word: u64| word.to_ne_bytes();
+    let iotlb = |kind, len| {
+        let said = Iotlb {
+            iova: USER,
+            len,
+            user: USER,
+            perm: 3,
+            kind,
+        };
+        line(0, 0, Code::IOTLB_MSG, &said.encode())
+    };
+    let protocol = PROTOCOL | protocol::BACKEND_REQ;
+    [
+        comes_up(),
+        line(0, 0, Code::SET_PROTOCOL_FEATURES, &word(protocol)),
+        line(4, 1, Code::SET_BACKEND_REQ_FD, &[]),
+        line(0, 0, Code::SET_FEATURES, &word(FEATURES | ACCESS_PLATFORM)),
+        iotlb(2, 1 << 20),
+        iotlb(3, 4096),
+        iotlb(2, 4096),
+        iotlb(2, 1 << 40),
+        iotlb(3, 0),
+    ]
+    .concat()
 }
 
 /// The door is open to others while one front end says nothing at all.

@@ -27,7 +27,7 @@
 )]
 
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU16, Ordering, fence};
+use core::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ use super::layout::DESC_FLAG_NEXT;
 use super::rx::{CHAIN_MAX, PER_LINE};
 use super::view::{Buffers, Ring, View};
 use crate::kick;
-use crate::port::{Kick, Lane, Sent, Stop, TxCaps, TxPort};
+use crate::port::{Kick, Lane, Sent, Stop, TxCaps, TxPort, share};
 use crate::soft;
 
 /// What a memif peer takes as it is: nothing. The metadata word of a descriptor has no agreed use.
@@ -90,6 +90,9 @@ struct Shared {
 pub struct MemifTx {
     view: Arc<View>,
     rings: Box<[Shared]>,
+    /// Where a worker has several rings: a bit for each whose receiver is still to be notified. No two workers have one in
+    /// common, so that a bit and the index that it stands for are of one thread.
+    owed: AtomicU32,
     isa: Isa,
 }
 
@@ -170,16 +173,36 @@ impl MemifTx {
         MemifTx {
             view,
             rings: rings.into_iter().map(shared).collect(),
+            owed: AtomicU32::new(0),
             isa: Isa::detect(),
         }
     }
 
+    /// The ring that a worker asks for, or else its own; and its number.
     #[inline(always)]
-    fn ring_of(&self, lane: Lane) -> Option<&Shared> {
-        match self.rings.len() {
-            1 => self.rings.first(),
-            n => self.rings.get(usize::from(lane.worker).checked_rem(n)?),
-        }
+    fn ring_of(&self, lane: Lane, wanted: Option<u8>) -> Option<(usize, &Shared)> {
+        let number = match (self.rings.len(), wanted) {
+            (1, _) => 0,
+            (_, Some(wanted)) => wanted.into(),
+            (n, None) => usize::from(lane.worker).checked_rem(n)?,
+        };
+        Some((number, self.rings.get(number)?))
+    }
+
+    /// The lane's share of the rings.
+    #[inline]
+    fn share(&self, lane: Lane) -> u32 {
+        share(!(u32::MAX << self.rings.len().min(31)), lane)
+    }
+
+    /// Several rings: those that are numbered by the bits of `owed`.
+    fn owing(&self, owed: u32) -> impl Iterator<Item = (u32, &Shared)> {
+        let bits = self
+            .rings
+            .iter()
+            .zip(0u32..)
+            .map(|(ring, k)| (1 << (k & 31), ring));
+        bits.filter(move |(bit, _)| owed & bit != 0)
     }
 
     /// The whole transmission of the one worker of a ring.
@@ -259,12 +282,14 @@ impl MemifTx {
     fn send<const ISA: u8, const CLIENT: bool>(
         &self,
         lane: Lane,
+        wanted: Option<u8>,
         heads: &Heads,
         tails: &Tails<'_>,
         picks: &[Pick],
     ) -> Sent {
         let mut sent = Sent::default();
-        let Some(shared) = self.ring_of(lane).filter(|_| !self.view.is_dead()) else {
+        let ring = self.ring_of(lane, wanted);
+        let Some((number, shared)) = ring.filter(|_| !self.view.is_dead()) else {
             sent.stop = Stop::Down;
             return sent;
         };
@@ -282,8 +307,31 @@ impl MemifTx {
         };
         if published {
             sent.kick = Kick::Now;
+            if self.rings.len() > usize::from(lane.workers) {
+                self.owed.fetch_or(1 << (number & 31), Ordering::Relaxed);
+            }
         }
         sent
+    }
+
+    #[inline]
+    fn transmit(
+        &self,
+        lane: Lane,
+        wanted: Option<u8>,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        picks: &[Pick],
+    ) -> Sent {
+        const WIDE: u8 = Isa::Avx512 as u8;
+        const NARROW: u8 = Isa::Sse2 as u8;
+        let client = self.rings.first().is_some_and(|r| r.ring.buffers.is_some());
+        match (self.isa == Isa::Avx512, client) {
+            (true, false) => self.send::<WIDE, false>(lane, wanted, heads, tails, picks),
+            (true, true) => self.send::<WIDE, true>(lane, wanted, heads, tails, picks),
+            (false, false) => self.send::<NARROW, false>(lane, wanted, heads, tails, picks),
+            (false, true) => self.send::<NARROW, true>(lane, wanted, heads, tails, picks),
+        }
     }
 }
 
@@ -790,7 +838,7 @@ impl TxPort for MemifTx {
     }
 
     fn prefetch(&self, lane: Lane) {
-        if let Some(shared) = self.ring_of(lane) {
+        if let Some((_, shared)) = self.ring_of(lane, None) {
             let next = shared.cursor.next.load(Ordering::Relaxed);
             shared.ring.ring.fetch_ahead(next, FETCH_EARLY);
         }
@@ -804,33 +852,62 @@ impl TxPort for MemifTx {
         tails: &Tails<'_>,
         picks: &[Pick],
     ) -> Sent {
-        const WIDE: u8 = Isa::Avx512 as u8;
-        const NARROW: u8 = Isa::Sse2 as u8;
-        let client = self.rings.first().is_some_and(|r| r.ring.buffers.is_some());
-        match (self.isa == Isa::Avx512, client) {
-            (true, false) => self.send::<WIDE, false>(lane, heads, tails, picks),
-            (true, true) => self.send::<WIDE, true>(lane, heads, tails, picks),
-            (false, false) => self.send::<NARROW, false>(lane, heads, tails, picks),
-            (false, true) => self.send::<NARROW, true>(lane, heads, tails, picks),
-        }
+        self.transmit(lane, None, heads, tails, picks)
+    }
+
+    fn has_choice(&self) -> bool {
+        self.rings.len() > 1
+    }
+
+    fn choices(&self, lane: Lane) -> u32 {
+        self.share(lane)
+    }
+
+    fn tx_burst_on(
+        &self,
+        _section: &Section<'_>,
+        lane: Lane,
+        ring: u8,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        picks: &[Pick],
+    ) -> Sent {
+        self.transmit(lane, Some(ring), heads, tails, picks)
     }
 
     /// Looks at the receiver's flags behind a fence, which waits until the index that was published has reached the line
     /// that the receiver polls: 200 cycles if it is done at once.
     fn wants_kick(&self, lane: Lane) -> bool {
         fence(Ordering::SeqCst);
-        self.ring_of(lane)
-            .is_some_and(|shared| shared.ring.ring.wants_kick())
+        if self.rings.len() <= usize::from(lane.workers) {
+            let ring = self.ring_of(lane, None);
+            return ring.is_some_and(|(_, shared)| shared.ring.ring.wants_kick());
+        }
+        let mut wants = false;
+        let owed = self.owed.load(Ordering::Relaxed) & self.share(lane);
+        for (bit, shared) in self.owing(owed) {
+            if shared.ring.ring.wants_kick() {
+                wants = true;
+            } else {
+                self.owed.fetch_and(!bit, Ordering::Relaxed);
+            }
+        }
+        wants
     }
 
     fn kick(&self, lane: Lane) {
-        let Some(shared) = self.ring_of(lane) else {
-            return;
+        let share = self.share(lane);
+        let owed = if self.rings.len() <= usize::from(lane.workers) {
+            share
+        } else {
+            self.owed.fetch_and(!share, Ordering::Relaxed) & share
         };
-        if let Some(fd) = &shared.ring.kick
-            && kick::kick(fd.as_fd()).is_err()
-        {
-            self.view.fail();
+        for (_, shared) in self.owing(owed) {
+            if let Some(fd) = &shared.ring.kick
+                && kick::kick(fd.as_fd()).is_err()
+            {
+                self.view.fail();
+            }
         }
     }
 }

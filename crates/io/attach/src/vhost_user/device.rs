@@ -30,9 +30,11 @@ use std::sync::Arc;
 
 use windlass_sys::{Errno, eventfd};
 
-use super::features::{LOG_ALL, PROTOCOL_FEATURES, RING_PACKED, VERSION_1};
-use super::guest_map::{GuestMap, GuestMapError};
-use super::line::{Link, LinkedRx, MarkedTx};
+use super::behind::{BehindRx, BehindTx, Plan};
+use super::features::{ACCESS_PLATFORM, LOG_ALL, PROTOCOL_FEATURES, RING_PACKED, VERSION_1};
+use super::gate::{Shared, Visits};
+use super::guest_map::{Extent, GuestMap, GuestMapError};
+use super::line::{Link, LinkedRx};
 use super::log::DirtyLog;
 use super::memory::Memory;
 use super::message::RingAddress;
@@ -42,7 +44,6 @@ use super::rx::VhostRx;
 use super::tx::VhostTx;
 use crate::endpoint::Rings;
 use crate::kick::{self, KickError};
-use crate::port::TxPort;
 
 /// Why no rings could be made of what was said.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +83,15 @@ pub enum StartError {
 fn dup(fd: &OwnedFd) -> Result<OwnedFd, StartError> {
     fd.try_clone()
         .map_err(|e| StartError::Local("dup", Errno::from_io_error(&e).unwrap_or(Errno::MFILE)))
+}
+
+/// The descriptor that interrupts a queue's guest. One that the guest does without for the moment may come later, into the
+/// same descriptor.
+fn call_of(said: &Queue) -> Result<OwnedFd, StartError> {
+    match &said.call {
+        Some(call) => dup(call),
+        None => eventfd::create().map_err(|e| StartError::Local("eventfd", e)),
+    }
 }
 
 /// What was said about one queue.
@@ -130,12 +140,30 @@ pub fn base_word(base: Base, packed: bool) -> u32 {
     half(base.avail, base.avail_wrap) | half(base.used, base.used_wrap) << 16
 }
 
+/// The transmit half that workers have.
+#[derive(Debug)]
+enum Transmit {
+    Plain(Arc<VhostTx>),
+    Behind(Arc<BehindTx>),
+}
+
+impl Transmit {
+    fn base(&self, ring: usize) -> Option<Base> {
+        match self {
+            Transmit::Plain(half) => half.base(ring),
+            Transmit::Behind(half) => half.base(ring),
+        }
+    }
+}
+
 /// Rings that workers have.
 #[derive(Debug)]
 struct Running {
     map: Arc<GuestMap>,
     rx: Vec<(usize, Arc<Link>)>,
-    tx: Arc<VhostTx>,
+    tx: Transmit,
+    /// What they share behind an IOMMU.
+    shared: Option<Arc<Shared>>,
     /// The queue of each of the transmit half's rings.
     tx_queues: Vec<usize>,
     /// Call descriptors inside the halves, by queue.
@@ -177,7 +205,13 @@ impl Device {
 
     /// Whether it is known after a kill of this process where the rings stand: split ones tell it themselves.
     pub(super) fn survives_a_kill(&self) -> bool {
-        !self.is_packed() || self.inflight.is_some() || self.own.is_some()
+        let kept = self.inflight.is_some() || self.own.is_some();
+        !self.is_packed() || (kept && !self.is_behind())
+    }
+
+    /// Whether the guest's addresses go through an IOMMU.
+    pub(super) fn is_behind(&self) -> bool {
+        self.features & ACCESS_PLATFORM != 0
     }
 
     pub(super) fn is_packed(&self) -> bool {
@@ -246,22 +280,32 @@ impl Device {
             if first_kick.is_none() {
                 first_kick = setup.kick.as_ref().map(dup).transpose()?;
             }
-            let half = VhostRx::new(setup).map_err(|source| StartError::Queue { queue, source })?;
+            let made = VhostRx::new(setup);
+            let mut half = made.map_err(|source| StartError::Queue { queue, source })?;
+            if let Some(mark) = mark {
+                half.keep(mark);
+            }
             let link = Arc::new(Link::default());
-            rx.push(Box::new(LinkedRx::new(half, link.clone(), mark)));
+            rx.push(Box::new(LinkedRx::new(half, link.clone())));
             links.push((queue, link));
         }
         let (mut setups, mut marks) = (Vec::new(), Vec::new());
         for queue in &receive {
             let (setup, mark) = self.setup(*queue, &map, &mut calls)?;
             setups.push(setup);
-            marks.extend(mark);
+            marks.push(mark);
         }
         let mut setups = setups.into_iter();
         let first = setups
             .next()
             .ok_or(StartError::Receive(QueueError::Queues(0)))?;
-        let tx = Arc::new(VhostTx::new(first, setups).map_err(StartError::Receive)?);
+        let mut tx = VhostTx::new(first, setups).map_err(StartError::Receive)?;
+        for (ring, mark) in marks.into_iter().enumerate() {
+            if let Some(mark) = mark {
+                tx.keep(ring, mark);
+            }
+        }
+        let tx = Arc::new(tx);
         if let Some((_, link)) = links.first() {
             let waiting = core::mem::take(&mut self.announcements);
             waiting.into_iter().for_each(|mac| link.announce(mac));
@@ -269,16 +313,128 @@ impl Device {
         self.running = Some(Running {
             map,
             rx: links,
-            tx: tx.clone(),
+            tx: Transmit::Plain(tx.clone()),
+            shared: None,
             tx_queues: receive,
             calls,
             kick: first_kick,
         });
-        let tx: Arc<dyn TxPort> = match marks.is_empty() {
-            true => tx,
-            false => Arc::new(MarkedTx::new(tx, marks)),
-        };
         Ok(Rings { rx, tx })
+    }
+
+    /// The same behind an IOMMU: workers find the rings in memory as soon as these translations, or later ones, tell where
+    /// they are.
+    pub(super) fn start_behind(
+        &mut self,
+        alarm: OwnedFd,
+        extents: Arc<[Extent]>,
+    ) -> Result<Rings, StartError> {
+        let map = Arc::new(self.memory.map(alarm)?);
+        let shared = Arc::new(Shared::new(map.clone(), extents.clone(), self.queues.len()));
+        let (receive, transmit) = self.ready();
+        let (mut calls, mut links, mut first_kick) = (Vec::new(), Vec::new(), None);
+        let mut rx: Vec<Box<dyn crate::port::RxPort>> = Vec::new();
+        for queue in transmit {
+            let (plan, call) = self.plan(queue, &mut calls)?;
+            self.ask_for(&shared, &plan, &extents);
+            let kick = self.kick_of(queue).map(dup).transpose()?;
+            if first_kick.is_none() {
+                first_kick = kick.as_ref().map(dup).transpose()?;
+            }
+            let link = Arc::new(Link::default());
+            let half = BehindRx::new(shared.clone(), plan, kick, call);
+            rx.push(Box::new(LinkedRx::new(half, link.clone())));
+            links.push((queue, link));
+        }
+        let mut plans = Vec::new();
+        for queue in &receive {
+            let (plan, call) = self.plan(*queue, &mut calls)?;
+            self.ask_for(&shared, &plan, &extents);
+            plans.push((plan, call));
+        }
+        let features = self.features & ACCEPTED;
+        let tx = Arc::new(BehindTx::new(shared.clone(), features, plans));
+        if let Some((_, link)) = links.first() {
+            let waiting = core::mem::take(&mut self.announcements);
+            waiting.into_iter().for_each(|mac| link.announce(mac));
+        }
+        self.running = Some(Running {
+            map,
+            rx: links,
+            tx: Transmit::Behind(tx.clone()),
+            shared: Some(shared),
+            tx_queues: receive,
+            calls,
+            kick: first_kick,
+        });
+        Ok(Rings { rx, tx })
+    }
+
+    /// One queue behind an IOMMU, and the descriptor that interrupts its guest.
+    fn plan(
+        &self,
+        queue: usize,
+        calls: &mut Vec<(usize, RawFd)>,
+    ) -> Result<(Plan, OwnedFd), StartError> {
+        let missing = || StartError::Receive(QueueError::Queues(0));
+        let said = self.queues.get(queue).ok_or_else(missing)?;
+        let at = said.at.ok_or_else(missing)?;
+        let call = call_of(said)?;
+        calls.push((queue, call.as_raw_fd()));
+        let plan = Plan {
+            queue,
+            size: said.size.ok_or_else(missing)?,
+            at: [at.desc, at.avail, at.used],
+            base: base_of(said.base, self.is_packed()),
+            features: self.features & ACCEPTED,
+            log: self.log.clone().filter(|_| self.features & LOG_ALL != 0),
+        };
+        plan.check()
+            .map_err(|source| StartError::Queue { queue, source })?;
+        Ok((plan, call))
+    }
+
+    /// Asks for the parts of a ring before workers have it.
+    fn ask_for(&self, shared: &Shared, plan: &Plan, extents: &[Extent]) {
+        if let Some(gate) = shared.gate(plan.queue) {
+            for miss in plan.lacking(extents) {
+                gate.ask(miss);
+            }
+        }
+    }
+
+    fn kick_of(&self, queue: usize) -> Option<&OwnedFd> {
+        self.queues.get(queue)?.kick.as_ref()?.as_ref()
+    }
+
+    /// What workers share behind an IOMMU, if they have rings.
+    pub(super) fn shared(&self) -> Option<&Arc<Shared>> {
+        self.running.as_ref()?.shared.as_ref()
+    }
+
+    /// Gives other translations to the workers, and wakes those that wait for them.
+    pub(super) fn publish(&self, extents: Arc<[Extent]>) -> Result<(), KickError> {
+        let Some(shared) = self.shared() else {
+            return Ok(());
+        };
+        shared.publish(extents);
+        for queue in shared.unpark() {
+            // Whoever transmits looks by itself.
+            if queue.is_multiple_of(2) {
+                continue;
+            }
+            if let Some(kick) = self.kick_of(queue) {
+                kick::kick(kick.as_fd())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Visits that may still use translations from before the last publication.
+    pub(super) fn visits(&self) -> Visits {
+        self.shared()
+            .map(|shared| shared.visits())
+            .unwrap_or_default()
     }
 
     /// One queue as the halves want it.
@@ -295,11 +451,7 @@ impl Device {
             let found = self.memory.guest_address(user);
             found.ok_or(StartError::Address { queue, part, user })
         };
-        // A call that the guest does without for the moment may come later, into the same descriptor.
-        let call = match &said.call {
-            Some(call) => dup(call)?,
-            None => eventfd::create().map_err(|e| StartError::Local("eventfd", e))?,
-        };
+        let call = call_of(said)?;
         calls.push((queue, call.as_raw_fd()));
         let used = guest("used ring", at.used)?;
         let mut base = base_of(said.base, self.is_packed());
@@ -312,22 +464,7 @@ impl Device {
         }
         let desc = guest("descriptors", at.desc)?;
         let size = said.size.ok_or_else(missing)?;
-        let mut mark = None;
-        if self.is_packed()
-            && let Some(places) = self.inflight.as_ref().or(self.own.as_deref())
-            && let Some(file) = self.memory.file_at(desc)
-        {
-            let key = RingKey {
-                queue,
-                desc,
-                size,
-                file,
-            };
-            let begun = places.begin(&key, map, base);
-            base = begun.as_ref().map_or(base, |(_, base)| *base);
-            mark = begun.map(|(mark, _)| mark);
-        }
-        let setup = QueueSetup {
+        let mut setup = QueueSetup {
             map: map.clone(),
             desc,
             avail: guest("available ring", at.avail)?,
@@ -339,6 +476,28 @@ impl Device {
             call: Some(call),
             log: self.log.clone().filter(|_| self.features & LOG_ALL != 0),
         };
+        let mut mark = None;
+        if self.is_packed()
+            && let Some(places) = self.inflight.as_ref().or(self.own.as_deref())
+            && let Some(file) = self.memory.file_at(desc)
+        {
+            let key = RingKey {
+                queue,
+                desc,
+                size,
+                file,
+            };
+            if let Some((kept, base)) = places.begin(&key, &setup) {
+                (mark, setup.base) = (Some(kept), base);
+            }
+        }
+        // A device that was killed may have owed an interrupt for what it had given back.
+        if let Some(call) = &setup.call
+            && kick::kick(call.as_fd()).is_err()
+        {
+            // As on the data path: once, and then the connection ends.
+            map.fail();
+        }
         Ok((setup, mark))
     }
 

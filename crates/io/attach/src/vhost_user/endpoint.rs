@@ -47,7 +47,7 @@ use windlass_sys::{Errno, eventfd};
 use super::device::StartError;
 use super::message::Request;
 use super::places::Places;
-use super::session::{Refusal, Session, SessionConf, Taken, Wish};
+use super::session::{Refusal, Reply, Session, SessionConf, Taken, Wish};
 use super::since::utc;
 use super::wire::{Incoming, Wire, WireError};
 use crate::endpoint::{Endpoint, Event, InterfaceConf, Status};
@@ -63,6 +63,8 @@ pub const RETRY: Duration = Duration::from_secs(1);
 const CLOSING: Duration = Duration::from_millis(20);
 /// Silence of the front end after which rings are made.
 pub const SETTLE: Duration = Duration::from_millis(2);
+/// How often to look whether workers have left translations that are gone, if they should fail to say so.
+const LATE: Duration = Duration::from_millis(1);
 /// Messages that one poll takes.
 pub const MESSAGES_PER_POLL: usize = 32;
 /// Costly messages at once.
@@ -177,6 +179,10 @@ struct Talk {
     allowance: Allowance,
     /// A message that was read and is not taken yet.
     held: Option<Incoming>,
+    /// An answer that waits for workers.
+    late: Option<Reply>,
+    /// When to look again whether it may be given.
+    late_at: Option<Instant>,
     /// When the rings are made if the front end says nothing more.
     settle_at: Option<Instant>,
     /// When a held message may be taken.
@@ -355,6 +361,8 @@ impl VhostEndpoint {
             session: Session::over(self.conf.session, self.places.clone()),
             allowance: Allowance::new(now),
             held: None,
+            late: None,
+            late_at: None,
             settle_at: None,
             resume_at: None,
             muted: false,
@@ -374,8 +382,12 @@ impl VhostEndpoint {
             talk.session.forget_places();
             return Err(End::Broken);
         }
+        talk.session.ask()?;
         let mut event = None;
         for _ in 0..MESSAGES_PER_POLL {
+            if !talk.answer(now)? {
+                break;
+            }
             if !talk.read(now)? {
                 event = self.settle(talk, now);
                 break;
@@ -386,13 +398,14 @@ impl VhostEndpoint {
             }
             talk.settle_at = now.checked_add(SETTLE);
         }
+        talk.session.ask()?;
         self.mute(talk);
         Ok(event)
     }
 
     /// What waits in the socket of a front end that is over its budget is no reason to look; that it is gone is.
     fn mute(&self, talk: &mut Talk) {
-        let muted = talk.resume_at.is_some();
+        let muted = talk.resume_at.is_some() || talk.late.is_some();
         if muted != talk.muted {
             let interest = if muted {
                 Interest::default()
@@ -450,6 +463,29 @@ impl VhostEndpoint {
 }
 
 impl Talk {
+    /// Gives the answer that waits, if it may be given; false if it has to wait.
+    fn answer(&mut self, now: Instant) -> Result<bool, End> {
+        let Some(reply) = self.late.take() else {
+            return Ok(true);
+        };
+        if !self.session.is_clear() {
+            self.late = Some(reply);
+            self.late_at = now.checked_add(LATE);
+            return match self.wire.is_hung_up() {
+                true => Err(WireError::Closed.into()),
+                false => Ok(false),
+            };
+        }
+        self.late_at = None;
+        self.send(&reply)?;
+        Ok(true)
+    }
+
+    fn send(&self, reply: &Reply) -> Result<(), WireError> {
+        let file = reply.fd.as_ref().map(AsFd::as_fd);
+        self.wire.send(&reply.bytes, file)
+    }
+
     /// Makes sure that a message is in hand; false if none is there.
     fn read(&mut self, now: Instant) -> Result<bool, WireError> {
         if self.resume_at.is_some_and(|at| now < at) {
@@ -483,13 +519,18 @@ impl Talk {
             self.quieting = true;
             return Ok(Some(Event::Down(why)));
         }
-        let Taken { reply, refused } = self.session.take(message)?;
+        let Taken {
+            reply,
+            refused,
+            waits,
+        } = self.session.take(message)?;
         if let Some(refused) = refused {
             self.refused = Some(refused.to_string());
         }
-        if let Some(reply) = reply {
-            self.wire
-                .send(&reply.bytes, reply.fd.as_ref().map(AsFd::as_fd))?;
+        match reply {
+            Some(reply) if waits => self.late = Some(reply),
+            Some(reply) => self.send(&reply)?,
+            None => {}
         }
         Ok(None)
     }
@@ -542,7 +583,10 @@ impl Endpoint for VhostEndpoint {
         }
         match &self.talk {
             Some(talk) if talk.quieting => None,
-            Some(talk) => [talk.settle_at, talk.resume_at].into_iter().flatten().min(),
+            Some(talk) => {
+                let times = [talk.settle_at, talk.resume_at, talk.late_at];
+                times.into_iter().flatten().min()
+            }
             None if self.listener.is_some() => self.try_at,
             None => Some(self.try_at.unwrap_or_else(Instant::now)),
         }

@@ -42,7 +42,7 @@ pub const INDIRECT_DESC: u64 = 1 << 28;
 pub const EVENT_IDX: u64 = 1 << 29;
 /// `VIRTIO_F_VERSION_1`. Required.
 pub const VERSION_1: u64 = 1 << 32;
-/// `VIRTIO_F_ACCESS_PLATFORM`: addresses go through an IOMMU. Not done.
+/// `VIRTIO_F_ACCESS_PLATFORM`: addresses go through an IOMMU. QEMU accepts it only for a machine that has one.
 pub const ACCESS_PLATFORM: u64 = 1 << 33;
 /// `VIRTIO_F_RING_PACKED`.
 pub const RING_PACKED: u64 = 1 << 34;
@@ -77,6 +77,7 @@ pub const SUPPORTED: u64 = CSUM
 pub const OFFERED: u64 = SUPPORTED
     | RING_PACKED
     | LOG_ALL
+    | ACCESS_PLATFORM
     | MTU
     | CTRL_VQ
     | CTRL_RX

@@ -7,6 +7,10 @@
 //! # Failure modes
 //! An address that lies in no region, or a length that leaves its region, is `None`: also where the next region
 //! begins at once, since the two need not be neighbours in our memory. A sum that overflows cannot be formed.
+//!
+//! Behind an IOMMU ([`super::iotlb`]) a map is made of translations instead of regions, for one kind of access. There an
+//! address that is not found is a *miss*: it is noted in the map ([`GuestMap::take_miss`]) for whoever can ask the front
+//! end, and what a driver names may lie in several pieces.
 
 #![deny(
     clippy::indexing_slicing,
@@ -16,7 +20,7 @@
     clippy::panic
 )]
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -82,15 +86,55 @@ pub(super) struct Part {
     pub(super) mapping: Arc<Mapping>,
 }
 
-/// One region, by value.
-#[derive(Clone, Copy, Debug)]
+/// Access that a translation allows, or that is wanted (`VHOST_ACCESS_RO`, `VHOST_ACCESS_WO`).
+pub(super) const READ: u8 = 1;
+/// As [`READ`].
+pub(super) const WRITE: u8 = 2;
+
+/// One region, or one translation, by value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
-    gpa: u64,
-    len: u64,
-    base: *mut u8,
+    /// First address as descriptors name it.
+    pub(super) gpa: u64,
+    /// Bytes.
+    pub(super) len: u64,
+    /// Where that is in our memory.
+    pub(super) base: *mut u8,
+    /// And in the guest's: the same address, unless an IOMMU is between.
+    pub(super) real: u64,
+    /// [`READ`], [`WRITE`] or both.
+    pub(super) access: u8,
 }
 
+// SAFETY: an address and numbers; whoever uses the address holds the mapping.
+unsafe impl Send for Extent {}
+// SAFETY: as above.
+unsafe impl Sync for Extent {}
+
 impl Extent {
+    /// Holds no address.
+    const NONE: Extent = Extent {
+        gpa: 0,
+        len: 0,
+        base: core::ptr::null_mut(),
+        real: 0,
+        access: 0,
+    };
+
+    /// The last address.
+    pub(super) fn last(&self) -> u64 {
+        self.gpa.wrapping_add(self.len.wrapping_sub(1))
+    }
+
+    /// The bytes from `gpa` on, which lies inside: where, and how many.
+    fn from(&self, gpa: u64) -> (*mut u8, u64) {
+        let at = gpa.wrapping_sub(self.gpa);
+        (
+            self.base.wrapping_add(at as usize),
+            self.len.wrapping_sub(at),
+        )
+    }
+
     /// The address of `len` bytes at `gpa`, if they lie inside.
     #[inline(always)]
     fn find(&self, gpa: u64, len: u32) -> Option<*mut u8> {
@@ -102,21 +146,100 @@ impl Extent {
     }
 }
 
+/// The extent among sorted ones that holds `gpa`.
+fn holding(extents: &[Extent], gpa: u64) -> Option<&Extent> {
+    let behind = extents.partition_point(|e| e.gpa <= gpa);
+    let extent = extents.get(behind.checked_sub(1)?)?;
+    (gpa.wrapping_sub(extent.gpa) < extent.len).then_some(extent)
+}
+
+/// Extents that a search for a gap looks at: no descriptor may have more pieces.
+const GAP_STEPS: usize = 64;
+
+/// The first of `len` addresses from `gpa` on that may not be accessed so, if there is one in the first [`GAP_STEPS`]
+/// extents.
+pub(super) fn first_miss(extents: &[Extent], access: u8, gpa: u64, len: u64) -> Option<u64> {
+    let (mut at, mut left) = (gpa, len);
+    for _ in 0..GAP_STEPS {
+        if left == 0 {
+            break;
+        }
+        let extent = holding(extents, at).filter(|e| e.access & access == access);
+        let Some(extent) = extent else {
+            return Some(at);
+        };
+        let (_, n) = extent.from(at);
+        left = left.saturating_sub(n);
+        at = at.wrapping_add(n);
+    }
+    None
+}
+
+/// Calls `each` with guest addresses and lengths for `len` bytes from `gpa` on, as far as they are translated.
+pub(super) fn each_real(extents: &[Extent], gpa: u64, len: u64, mut each: impl FnMut(u64, u64)) {
+    let (mut at, mut left) = (gpa, len);
+    while left != 0
+        && let Some(extent) = holding(extents, at)
+    {
+        let n = extent.from(at).1.min(left);
+        each(extent.real.wrapping_add(at.wrapping_sub(extent.gpa)), n);
+        left = left.wrapping_sub(n);
+        at = at.wrapping_add(n);
+    }
+}
+
+/// Whether a guest's memory is of no use any more, and who is told.
+#[derive(Debug)]
+struct Alarm {
+    failed: AtomicBool,
+    fd: OwnedFd,
+}
+
+/// A translation that is lacking: the page of the address, and what access is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Miss {
+    pub(super) page: u64,
+    pub(super) access: u8,
+}
+
+/// The smallest page of an IOMMU.
+const PAGE: u64 = 4096;
+
+impl Miss {
+    pub(super) fn at(iova: u64, access: u8) -> Miss {
+        let page = iova & !PAGE.wrapping_sub(1);
+        Miss { page, access }
+    }
+
+    /// Where the next page begins.
+    pub(super) fn next(self) -> u64 {
+        self.page.wrapping_add(PAGE)
+    }
+
+    /// As one number, never 0.
+    pub(super) fn word(self) -> u64 {
+        self.page | u64::from(self.access & (READ | WRITE))
+    }
+
+    /// The reverse.
+    pub(super) fn of(word: u64) -> Option<Miss> {
+        (word != 0).then(|| Miss::at(word, word as u8 & (READ | WRITE)))
+    }
+}
+
 /// The memory of one guest.
 #[derive(Debug)]
 pub struct GuestMap {
-    extents: Box<[Extent]>,
+    extents: Arc<[Extent]>,
+    /// The last hit to begin with.
     largest: Extent,
-    mappings: Vec<Arc<Mapping>>,
-    failed: AtomicBool,
-    alarm: OwnedFd,
+    mappings: Arc<[Arc<Mapping>]>,
+    alarm: Arc<Alarm>,
+    /// Of a map behind an IOMMU: the access that it is for. Else 0.
+    access: u8,
+    /// The last [`Miss`], or 0.
+    missed: AtomicU64,
 }
-
-// SAFETY: the extents are the addresses of `mappings`, which are themselves shared between threads; every access to
-// them is atomic or assembly.
-unsafe impl Send for GuestMap {}
-// SAFETY: as above.
-unsafe impl Sync for GuestMap {}
 
 impl GuestMap {
     /// Maps the regions. `alarm` is signalled once when the data path finds the guest's queues unusable.
@@ -165,7 +288,13 @@ impl GuestMap {
                 return Err(range);
             }
             let base = part.mapping.base().wrapping_add(part.offset as usize);
-            extents.push(Extent { gpa, len, base });
+            extents.push(Extent {
+                gpa,
+                len,
+                base,
+                real: gpa,
+                access: READ | WRITE,
+            });
             if !mappings
                 .iter()
                 .any(|known| Arc::ptr_eq(known, &part.mapping))
@@ -185,30 +314,75 @@ impl GuestMap {
         Ok(GuestMap {
             extents: extents.into(),
             largest,
-            mappings,
-            failed: AtomicBool::new(false),
-            alarm,
+            mappings: mappings.into(),
+            alarm: Arc::new(Alarm {
+                failed: AtomicBool::new(false),
+                fd: alarm,
+            }),
+            access: 0,
+            missed: AtomicU64::new(0),
         })
+    }
+
+    /// The same memory behind an IOMMU, for one kind of access. `extents`: sorted translations that lie in the mappings
+    /// of this map.
+    pub(super) fn behind(&self, extents: Arc<[Extent]>, access: u8) -> GuestMap {
+        GuestMap {
+            extents,
+            largest: Extent::NONE,
+            mappings: self.mappings.clone(),
+            alarm: self.alarm.clone(),
+            access,
+            missed: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether an IOMMU is between.
+    pub(super) fn is_translated(&self) -> bool {
+        self.access != 0
+    }
+
+    /// Notes that there is no translation.
+    #[cold]
+    pub(super) fn note_miss(&self, iova: u64, access: u8) {
+        self.missed
+            .store(Miss::at(iova, access).word(), Ordering::Relaxed);
+    }
+
+    /// The miss that was noted last, once.
+    pub(super) fn take_miss(&self) -> Option<Miss> {
+        // Only the holder of the ring comes here, so there is nothing to exchange at once.
+        let word = self.missed.load(Ordering::Relaxed);
+        if word != 0 {
+            self.missed.store(0, Ordering::Relaxed);
+        }
+        Miss::of(word)
+    }
+
+    /// Has whoever waits at the alarm look, though nothing is broken.
+    pub(super) fn call(&self) {
+        // As in `fail`.
+        let _ = eventfd::signal(&self.alarm.fd);
     }
 
     /// Whether the memory is of no use any more.
     #[inline(always)]
     pub fn is_dead(&self) -> bool {
-        self.failed.load(Ordering::Relaxed) || self.mappings.iter().any(|m| m.is_dead())
+        self.alarm.failed.load(Ordering::Relaxed) || self.mappings.iter().any(|m| m.is_dead())
     }
 
     /// The guest broke the rules or took its memory away: nothing more is taken from it or given to it.
     #[cold]
     pub fn fail(&self) {
-        if !self.failed.swap(true, Ordering::Relaxed) {
+        if !self.alarm.failed.swap(true, Ordering::Relaxed) {
             // Nobody else can fill this counter, and a lost wake-up would only delay what the worker also reports.
-            let _ = eventfd::signal(&self.alarm);
+            let _ = eventfd::signal(&self.alarm.fd);
         }
     }
 
     /// Readable once [`GuestMap::fail`] was called.
     pub fn alarm(&self) -> &OwnedFd {
-        &self.alarm
+        &self.alarm.fd
     }
 
     /// `len` bytes at guest address `gpa` to be read, if they lie in one region.
@@ -220,7 +394,7 @@ impl GuestMap {
 
     /// The aligned word at `gpa`, if it lies in one region.
     pub(super) fn load_u16(&self, gpa: u64) -> Option<u16> {
-        let p: *const u16 = self.find(&mut self.hit(), gpa, 2)?.cast_const().cast();
+        let p: *const u16 = self.find_for(READ, gpa, 2)?.cast_const().cast();
         if !p.is_aligned() {
             return None;
         }
@@ -246,11 +420,46 @@ impl GuestMap {
 
     #[inline(never)]
     fn search(&self, hit: &mut Extent, gpa: u64, len: u32) -> Option<*mut u8> {
-        let behind = self.extents.partition_point(|e| e.gpa <= gpa);
-        let extent = self.extents.get(behind.checked_sub(1)?)?;
+        let extent = holding(&self.extents, gpa)?;
+        if extent.access & self.access != self.access {
+            return None;
+        }
         let p = extent.find(gpa, len)?;
         *hit = *extent;
         Some(p)
+    }
+
+    /// The address of `len` bytes that may be accessed so, wherever the map is for another access.
+    #[inline(never)]
+    pub(super) fn find_for(&self, access: u8, gpa: u64, len: u32) -> Option<*mut u8> {
+        let extent = holding(&self.extents, gpa)?;
+        if extent.access & access != access {
+            return None;
+        }
+        extent.find(gpa, len)
+    }
+
+    /// The bytes from `gpa` on that lie together and may be accessed so, `len` at most.
+    pub(super) fn run_at(&self, access: u8, gpa: u64, len: u32) -> Option<(*mut u8, u32)> {
+        let extent = holding(&self.extents, gpa)?;
+        if extent.access & access != access {
+            return None;
+        }
+        let (p, n) = extent.from(gpa);
+        Some((p, u32::try_from(n).unwrap_or(u32::MAX).min(len)))
+    }
+
+    /// The access that this map is for: of both kinds where no IOMMU is between.
+    pub(super) fn access(&self) -> u8 {
+        match self.access {
+            0 => READ | WRITE,
+            access => access,
+        }
+    }
+
+    /// The translations, sorted.
+    pub(super) fn extents(&self) -> &Arc<[Extent]> {
+        &self.extents
     }
 }
 

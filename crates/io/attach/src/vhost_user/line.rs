@@ -20,14 +20,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use windlass_frame::{Claim, HEADROOM, Heads, Pick};
+use windlass_frame::{Claim, HEADROOM, Heads};
 use windlass_shm::{Section, Tails};
 
-use super::places::Mark;
 use super::queue::Base;
 use super::rx::VhostRx;
-use super::tx::VhostTx;
-use crate::port::{Armed, Lane, Limit, Loan, More, RxPort, Sent, TxCaps, TxPort};
+use crate::port::{Armed, Limit, Loan, More, RxPort};
 
 /// Announcements that wait in one ring at most.
 const WAITING_MAX: usize = 16;
@@ -69,23 +67,32 @@ impl Link {
     }
 }
 
+/// A receive half that tells where its ring stands.
+pub(super) trait Half: RxPort {
+    /// The first chain that was not given back.
+    fn base(&self) -> Base;
+}
+
+impl Half for VhostRx {
+    fn base(&self) -> Base {
+        VhostRx::base(self)
+    }
+}
+
 /// The worker's end: a receive half with a link.
 #[derive(Debug)]
-pub(super) struct LinkedRx {
-    half: VhostRx,
+pub(super) struct LinkedRx<H: Half> {
+    half: H,
     link: Arc<Link>,
-    mark: Option<Mark>,
     /// The burst on loan is an announcement.
     announcing: bool,
 }
 
-impl LinkedRx {
-    /// `mark`: where the ring's place is kept after each burst, if anywhere.
-    pub(super) fn new(half: VhostRx, link: Arc<Link>, mark: Option<Mark>) -> LinkedRx {
+impl<H: Half> LinkedRx<H> {
+    pub(super) fn new(half: H, link: Arc<Link>) -> LinkedRx<H> {
         LinkedRx {
             half,
             link,
-            mark,
             announcing: false,
         }
     }
@@ -130,13 +137,13 @@ fn rarp(mac: [u8; 6]) -> [u8; RARP_BYTES] {
     frame
 }
 
-impl Drop for LinkedRx {
+impl<H: Half> Drop for LinkedRx<H> {
     fn drop(&mut self) {
         self.link.lock().base = Some(self.half.base());
     }
 }
 
-impl RxPort for LinkedRx {
+impl<H: Half> RxPort for LinkedRx<H> {
     #[inline]
     fn rx_burst<'q>(
         &mut self,
@@ -157,9 +164,6 @@ impl RxPort for LinkedRx {
     fn release(&mut self, section: &Section<'_>, loan: Loan) {
         if !core::mem::take(&mut self.announcing) {
             self.half.release(section, loan);
-            if let Some(mark) = &self.mark {
-                mark.set(self.half.base());
-            }
         }
     }
 
@@ -184,51 +188,6 @@ impl RxPort for LinkedRx {
 
     fn polls_memory(&self) -> bool {
         self.half.polls_memory()
-    }
-}
-
-/// The transmit half of a device whose rings' places are kept after each burst.
-pub(super) struct MarkedTx {
-    half: Arc<VhostTx>,
-    /// One for each ring, in the order of the half.
-    marks: Vec<Mark>,
-}
-
-impl MarkedTx {
-    pub(super) fn new(half: Arc<VhostTx>, marks: Vec<Mark>) -> MarkedTx {
-        MarkedTx { half, marks }
-    }
-}
-
-impl TxPort for MarkedTx {
-    fn caps(&self) -> TxCaps {
-        self.half.caps()
-    }
-
-    fn prefetch(&self, lane: Lane) {
-        self.half.prefetch(lane);
-    }
-
-    fn tx_burst(
-        &self,
-        section: &Section<'_>,
-        lane: Lane,
-        heads: &Heads,
-        tails: &Tails<'_>,
-        picks: &[Pick],
-    ) -> Sent {
-        let sent = self.half.tx_burst(section, lane, heads, tails, picks);
-        let ring = usize::from(lane.worker).checked_rem(self.marks.len());
-        if let Some(ring) = ring
-            && let (Some(mark), Some(base)) = (self.marks.get(ring), self.half.base(ring))
-        {
-            mark.set(base);
-        }
-        sent
-    }
-
-    fn kick(&self, lane: Lane) {
-        self.half.kick(lane);
     }
 }
 

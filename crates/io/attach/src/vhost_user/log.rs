@@ -20,8 +20,11 @@
 
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use windlass_shm::{MapError, Mapping};
+
+use super::guest_map::{Extent, each_real};
 
 /// Bytes of guest memory that one bit stands for (`VHOST_LOG_PAGE`).
 pub const LOG_PAGE: u64 = 4096;
@@ -30,9 +33,11 @@ const SHIFT: u32 = LOG_PAGE.trailing_zeros();
 /// The bitmap of one guest.
 #[derive(Debug)]
 pub struct DirtyLog {
-    mapping: Mapping,
+    mapping: Arc<Mapping>,
     first: u64,
     bytes: u64,
+    /// What is marked is an address behind an IOMMU, which these translate.
+    behind: Option<Arc<[Extent]>>,
 }
 
 impl DirtyLog {
@@ -44,15 +49,33 @@ impl DirtyLog {
         let end = offset.checked_add(len).filter(|_| len != 0);
         let mapping = Mapping::foreign(fd, end.ok_or(MapError::Length(len))?)?;
         Ok(DirtyLog {
-            mapping,
+            mapping: Arc::new(mapping),
             first: offset,
             bytes: len,
+            behind: None,
         })
+    }
+
+    /// The same bitmap for addresses behind an IOMMU.
+    pub(super) fn behind(&self, extents: Arc<[Extent]>) -> DirtyLog {
+        DirtyLog {
+            mapping: self.mapping.clone(),
+            first: self.first,
+            bytes: self.bytes,
+            behind: Some(extents),
+        }
     }
 
     /// Sets the bits of the pages that `len` bytes at guest address `gpa` touch.
     #[inline]
     pub fn mark(&self, gpa: u64, len: u64) {
+        match &self.behind {
+            None => self.mark_real(gpa, len),
+            Some(extents) => each_real(extents, gpa, len, |gpa, len| self.mark_real(gpa, len)),
+        }
+    }
+
+    fn mark_real(&self, gpa: u64, len: u64) {
         if len == 0 {
             return;
         }

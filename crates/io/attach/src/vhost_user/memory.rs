@@ -122,6 +122,18 @@ impl Memory {
         })
     }
 
+    /// Where the `len` bytes are that the front end calls `user`, if they lie in one region: in guest memory, and in ours.
+    /// Holds as long as the region does.
+    pub(super) fn place(&self, user: u64, len: u64) -> Option<(u64, *mut u8)> {
+        self.known.iter().find_map(|known| {
+            let at = user.checked_sub(known.region.user)?;
+            let left = known.region.len.checked_sub(at)?;
+            let offset = known.region.offset.wrapping_add(at);
+            let base = known.mapping.base().wrapping_add(offset as usize);
+            (len <= left && left != 0).then(|| (known.region.gpa.wrapping_add(at), base))
+        })
+    }
+
     /// The file that guest address `gpa` lies in: device and inode.
     pub(super) fn file_at(&self, gpa: u64) -> Option<(u64, u64)> {
         let inside = |known: &&Known| {

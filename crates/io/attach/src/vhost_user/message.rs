@@ -577,6 +577,23 @@ fn framed(code: Code, flags: u32, payload: &[u8]) -> Vec<u8> {
     [words.as_flattened(), payload].concat()
 }
 
+/// Number of the back end's own request about translations (`VHOST_USER_BACKEND_IOTLB_MSG`).
+pub const BACKEND_IOTLB_MSG: Code = Code(1);
+/// `VHOST_IOTLB_MISS`.
+const IOTLB_MISS: u8 = 1;
+
+/// The bytes by which the front end is asked for a translation of `iova` that allows `perm`.
+pub fn iotlb_miss(iova: u64, perm: u8) -> Vec<u8> {
+    let asked = Iotlb {
+        iova,
+        len: 0,
+        user: 0,
+        perm,
+        kind: IOTLB_MISS,
+    };
+    framed(BACKEND_IOTLB_MSG, VERSION, &asked.encode())
+}
+
 /// The payload that names a queue and a number.
 pub fn queue_state(queue: u32, number: u32) -> [u8; 8] {
     let mut bytes = [0; 8];

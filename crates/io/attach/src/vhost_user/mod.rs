@@ -19,6 +19,9 @@
 //!  split, packed        the words of one ring, and the walk over a chain of descriptors
 //!      |
 //!  rx, tx               the halves that workers use; line joins a receive half to its session
+//!
+//!  behind, gate         the halves of a guest behind an IOMMU, and what they share with the session
+//!  platform, iotlb      what its front end is asked, and has told; area: rings that lie page by page
 //! ```
 //!
 //! # Model
@@ -28,6 +31,9 @@
 //!
 //! A front end changes its memory, its rings or its log only by messages. One that concerns what workers use is taken, and
 //! answered, after they have given the rings back and their grace period is over; then the rings are made anew.
+//!
+//! Of a guest behind an IOMMU (`VIRTIO_F_ACCESS_PLATFORM`) every address has to be asked for. Its rings are with the workers
+//! all the time; what the front end tells and takes back reaches them between two visits. No other guest pays for that.
 //!
 //! # Ownership and lifetime
 //! A [`guest_map::GuestMap`] never changes. Each half holds one by `Arc`; another memory table means other halves. The
@@ -42,13 +48,17 @@
 //! ([`guest_map::GuestMap::fail`]), and so does a message that is none.
 //!
 //! # Not done
-//! An IOMMU, legacy devices, the control queue (which front ends serve), postcopy migration, host notifiers.
+//! Legacy devices, the control queue (which front ends serve), postcopy migration, host notifiers.
 
+mod area;
+mod behind;
 pub mod device;
 pub mod endpoint;
 pub mod features;
 mod fill;
+mod gate;
 pub mod guest_map;
+mod iotlb;
 mod line;
 pub mod log;
 pub mod memory;
@@ -56,6 +66,7 @@ pub mod message;
 pub mod packed;
 mod pieces;
 mod places;
+mod platform;
 pub mod queue;
 mod reserve;
 pub mod ring;
@@ -69,6 +80,7 @@ pub mod wire;
 pub use endpoint::{VhostConf, VhostEndpoint, VhostRole};
 pub use guest_map::{GuestMap, GuestMapError, GuestRegion};
 pub use log::DirtyLog;
+pub use platform::IotlbError;
 pub use queue::{Base, QueueError, QueueSetup};
 pub use rx::VhostRx;
 pub use session::{PAIRS_MAX, SessionConf};

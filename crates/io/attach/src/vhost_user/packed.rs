@@ -22,15 +22,28 @@
 //! | device event | us: place, then flags | our store, SeqCst fence, our load of a descriptor (`arm`) |
 //! | driver event | guest | our store of used descriptors, SeqCst fence, our load |
 //!
-//! A guest reads used descriptors in order: those behind one that is not there yet are not looked at. So the first of a
-//! publication is written last, and of several workers none waits for another.
+//! A guest reads used descriptors in order: those behind one that is not there yet are not looked at. So a publication
+//! is written from its end to its beginning, and of several workers none waits for another.
 //!
 //! # What can be lost and what cannot
 //! Used descriptors are kept in private memory until their publication: a daemon that is killed while it fills
-//! buffers leaves the ring as the guest wrote it, and the next one does the burst again. One that is killed among the
-//! stores of a publication (a hundred cycles of a burst; one store where IN_ORDER was agreed on for what the guest
-//! transmits) leaves used descriptors behind one that is not. The guest does not see them, but the next daemon cannot
-//! pass them, and the ring stands until the guest resets it.
+//! buffers leaves the ring as the guest wrote it, and the next one does the burst again. Before a publication a
+//! [`Mark`] outside the process is told from where to where it goes, and the next daemon finds one of three things
+//! ([`Packed::resume`]):
+//!
+//! | first descriptor | those behind it | the ring goes on |
+//! | --- | --- | --- |
+//! | used, or available again | all used: the guest has them | behind the publication |
+//! | available | none used: it had not begun | before it: the burst is done again |
+//! | available | some used, from the end on: the guest has seen nothing | behind it, once the others are given back too |
+//!
+//! In the third case everything is given back empty. To a guest that transmitted that makes no difference: its frames
+//! have gone out. A guest that receives drops empty buffers; the frames for them come again if they were another
+//! guest's, whose ring is not released before.
+//!
+//! Where several workers transmit on one ring, their runs are opened in any order, and what the mark knows is only what
+//! they have published together: a daemon that is killed between the two leaves a ring that stands until the guest
+//! resets it.
 //!
 //! # Failure modes
 //! A chain that goes on for the whole ring, or into descriptors that are not available, has no end: nothing behind it
@@ -53,9 +66,11 @@ use windlass_frame::BURST;
 use windlass_shm::word;
 use windlass_sync::prefetch;
 
+use super::area::{Area, Flat};
 use super::features::{EVENT_IDX, INDIRECT_DESC};
 use super::guest_map::{Extent, GuestMap};
 use super::log::DirtyLog;
+use super::places::Mark;
 use super::queue::{Base, QueueError, QueueSetup};
 use super::ring::{
     CHAIN_MAX, DESC_BYTES, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Desc, Fault, Head, Piece, Ring,
@@ -97,10 +112,36 @@ impl Default for Held {
     }
 }
 
+impl Held {
+    /// What is written, in this order: what comes last in the ring first, so that the guest sees all of it or none, and
+    /// so that whoever finds a part of it finds every chain before that as the driver wrote it.
+    #[inline(always)]
+    fn stores(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
+        let few = self.few.get(..self.count.min(BURST)).unwrap_or_default();
+        // SAFETY: `put` wrote the first `count` places.
+        let few = few.iter().rev().map(|place| unsafe { place.assume_init() });
+        self.more.iter().rev().copied().chain(few)
+    }
+}
+
+/// What a descriptor's flags say of it in a given lap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Its driver has not come so far.
+    Before,
+    Available,
+    Used,
+    /// Available in the next lap: it was used, and the driver has seen that.
+    Again,
+}
+
+/// One packed ring in one piece of memory.
+pub(super) type Packed = PackedOver<Flat>;
+
 /// One packed ring, by address.
 #[derive(Debug)]
-pub(super) struct Packed {
-    desc: *mut u64,
+pub(super) struct PackedOver<A> {
+    desc: A,
     driver_event: *const u32,
     device_event: *mut u16,
     desc_gpa: u64,
@@ -109,14 +150,15 @@ pub(super) struct Packed {
     indirect: bool,
     event_idx: bool,
     log: Option<Arc<DirtyLog>>,
+    mark: Option<Mark>,
 }
 
 // SAFETY: addresses inside the mappings of a map that whoever holds the ring holds too; every access is atomic.
-unsafe impl Send for Packed {}
+unsafe impl<A> Send for PackedOver<A> {}
 // SAFETY: as above.
-unsafe impl Sync for Packed {}
+unsafe impl<A> Sync for PackedOver<A> {}
 
-impl Packed {
+impl<A: Area> PackedOver<A> {
     /// Number of the descriptor at a place, and the lap's wrap counter.
     #[inline(always)]
     fn slot(&self, at: u16) -> (u16, bool) {
@@ -128,7 +170,7 @@ impl Packed {
 
     #[inline(always)]
     fn desc_word(&self, slot: u16) -> *mut u64 {
-        self.desc.wrapping_add(usize::from(slot).wrapping_mul(2))
+        self.desc.at(usize::from(slot).wrapping_mul(16)).cast()
     }
 
     /// The second half of the descriptor at a place: length, id, flags.
@@ -160,6 +202,96 @@ impl Packed {
     fn is_available(high: u64, wrap: bool) -> bool {
         let flags = (high >> 48) as u16 & (DESC_AVAIL | DESC_USED);
         flags == if wrap { DESC_AVAIL } else { DESC_USED }
+    }
+
+    /// What a second half says of its descriptor in a lap with this wrap counter.
+    fn state(high: u64, wrap: bool) -> State {
+        let flags = (high >> 48) as u16;
+        match [DESC_AVAIL, DESC_USED].map(|bit| (flags & bit != 0) == wrap) {
+            [true, true] => State::Used,
+            [true, false] => State::Available,
+            [false, true] => State::Again,
+            [false, false] => State::Before,
+        }
+    }
+
+    /// The second half by which a chain is given back with `len` bytes written.
+    #[inline(always)]
+    fn used(wrap: bool, id: u16, len: u32) -> u64 {
+        let lap = if wrap { DESC_AVAIL | DESC_USED } else { 0 };
+        let flags = if len != 0 { lap | DESC_WRITE } else { lap };
+        u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48
+    }
+
+    /// Whether a device has used anything of this ring since its driver made it.
+    pub(super) fn is_in_use(&self) -> bool {
+        (0..self.size)
+            .any(|slot| self.high(slot, Ordering::Relaxed) >> 48 & u64::from(DESC_USED) != 0)
+    }
+
+    /// Where the ring stands whose device was killed after it had said that it would publish what lies between two
+    /// places. If only a part of that was written, the rest is.
+    pub(super) fn resume(&self, from: Base, to: Base) -> Base {
+        let (first, end) = (self.place(from), self.place(to));
+        let (slot, wrap) = self.slot(first);
+        match Self::state(self.high(slot, Ordering::Acquire), wrap) {
+            _ if first == end => to,
+            State::Used | State::Again => to,
+            State::Available if self.complete(first, self.distance(first, end)) => to,
+            State::Available | State::Before => from,
+        }
+    }
+
+    /// Gives `count` places from `first` on back empty, if a part of them was given back, of which the guest has seen
+    /// nothing because the first is not among them. False if there was no such part: the ring is as it was.
+    fn complete(&self, first: u16, count: u16) -> bool {
+        let (mut at, mut left, mut cut) = (first, count.min(self.size), false);
+        let mut whole = Vec::new();
+        while left > 0 {
+            let (slot, wrap) = self.slot(at);
+            let high = self.high(slot, Ordering::Relaxed);
+            let mut places = 1;
+            if Self::state(high, wrap) == State::Used {
+                whole.push((slot, Self::used(wrap, (high >> 32) as u16, 0)));
+                cut = true;
+            } else if !cut {
+                // As the driver wrote it, since later ones are given back first.
+                let Some((id, span)) = self.span(at, left) else {
+                    return false;
+                };
+                whole.push((slot, Self::used(wrap, id, 0)));
+                places = span;
+            }
+            // Else a descriptor of a chain whose first one was given back.
+            at = self.advance(at, places);
+            left = left.saturating_sub(places);
+        }
+        if cut {
+            for (slot, high) in whole.into_iter().rev() {
+                self.set_high(slot, high, Ordering::Release);
+            }
+            if let Some(log) = &self.log {
+                self.log_used(log, first, at);
+            }
+        }
+        cut
+    }
+
+    /// What the chain at a place is called, and how many places it takes: `most` at most.
+    fn span(&self, at: u16, most: u16) -> Option<(u16, u16)> {
+        let mut at = at;
+        for places in 1..=most {
+            let (slot, wrap) = self.slot(at);
+            let high = self.high(slot, Ordering::Relaxed);
+            if !Self::is_available(high, wrap) {
+                return None;
+            }
+            if (high >> 48) as u16 & DESC_NEXT == 0 {
+                return Some(((high >> 32) as u16, places));
+            }
+            at = self.step(at);
+        }
+        None
     }
 
     /// One place further.
@@ -201,19 +333,19 @@ impl Packed {
     }
 }
 
-impl Ring for Packed {
+impl<A: Area> Ring for PackedOver<A> {
     const WALKED: bool = true;
 
     type Held = Held;
 
-    fn new(setup: &QueueSetup) -> Result<Packed, QueueError> {
+    fn new(setup: &QueueSetup) -> Result<PackedOver<A>, QueueError> {
         setup.check()?;
-        let bytes = u32::from(setup.size).wrapping_mul(DESC_BYTES);
-        let desc = find_part(setup, "descriptor ring", setup.desc, bytes, 16)?;
-        let driver = find_part(setup, "driver event", setup.avail, EVENT_BYTES, 4)?;
-        let device = find_part(setup, "device event", setup.used, EVENT_BYTES, 4)?;
-        Ok(Packed {
-            desc: desc.cast(),
+        let [desc, driver, device] = setup.parts();
+        let desc = A::find(setup, &desc)?;
+        let driver = find_part(setup, &driver)?;
+        let device = find_part(setup, &device)?;
+        Ok(PackedOver {
+            desc,
             driver_event: driver.cast_const().cast(),
             device_event: device.cast(),
             desc_gpa: setup.desc,
@@ -222,6 +354,7 @@ impl Ring for Packed {
             indirect: setup.features & INDIRECT_DESC != 0,
             event_idx: setup.features & EVENT_IDX != 0,
             log: setup.log.clone(),
+            mark: None,
         })
     }
 
@@ -377,9 +510,7 @@ impl Ring for Packed {
     #[inline(always)]
     fn put(&self, held: &mut Self::Held, at: u16, id: u16, len: u32) {
         let (slot, wrap) = self.slot(at);
-        let lap = if wrap { DESC_AVAIL | DESC_USED } else { 0 };
-        let flags = if len != 0 { lap | DESC_WRITE } else { lap };
-        let high = u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48;
+        let high = Self::used(wrap, id, len);
         match held.few.get_mut(held.count) {
             Some(place) => {
                 place.write((slot, high));
@@ -389,21 +520,21 @@ impl Ring for Packed {
         held.count = held.count.wrapping_add(1);
     }
 
+    fn keep(&mut self, mark: Mark) {
+        self.mark = Some(mark);
+    }
+
+    #[inline(always)]
+    fn intend(&self, from: u16, to: u16) {
+        if let Some(mark) = &self.mark {
+            mark.intend(self.base(from), self.base(to));
+        }
+    }
+
     #[inline(always)]
     fn open(&self, held: Held) {
-        for (slot, high) in &held.more {
-            self.set_high(*slot, *high, Ordering::Relaxed);
-        }
-        let mut few = held.few.iter().take(held.count);
-        let Some(first) = few.next() else { return };
-        for place in few {
-            // SAFETY: `put` wrote the first `count` places.
-            let (slot, high) = unsafe { place.assume_init() };
-            self.set_high(slot, high, Ordering::Relaxed);
-        }
-        // SAFETY: as above; there is one.
-        let (slot, high) = unsafe { first.assume_init() };
-        self.set_high(slot, high, Ordering::Release);
+        held.stores()
+            .for_each(|(slot, high)| self.set_high(slot, high, Ordering::Release));
     }
 
     #[inline(always)]
@@ -533,6 +664,120 @@ mod tests {
         };
         assert_eq!((walk(5).result, walk(5).places), (Ok(()), 5));
         assert_eq!(walk(4).result, Err(Fault::Endless));
+    }
+
+    /// Makes chains of so many descriptors available from a place on, as a driver does; tells the place behind them.
+    fn drive(ring: &Packed, memory: &Mapping, start: u16, spans: &[u16]) -> u16 {
+        let mut at = start;
+        for (number, span) in spans.iter().enumerate() {
+            for k in 1..=*span {
+                let (slot, wrap) = ring.slot(at);
+                let next = if k < *span { DESC_NEXT } else { 0 };
+                let lap = if wrap { DESC_AVAIL } else { DESC_USED };
+                let high = 1000 | (20 + number as u64) << 32 | u64::from(lap | next) << 48;
+                memory.store_u64(usize::from(slot) * 16 + 8, high, Ordering::Relaxed);
+                at = ring.step(at);
+            }
+        }
+        at
+    }
+
+    /// What a driver finds given back from a place on, of chains that it made so: ids and lengths, and the place behind.
+    fn reap(ring: &Packed, start: u16, spans: &[u16]) -> (Vec<(u16, u32)>, u16) {
+        let (mut at, mut found) = (start, Vec::new());
+        for span in spans {
+            let (slot, wrap) = ring.slot(at);
+            let high = ring.high(slot, Ordering::Acquire);
+            if Packed::state(high, wrap) != State::Used {
+                break;
+            }
+            found.push(((high >> 32) as u16, high as u32));
+            at = ring.advance(at, *span);
+        }
+        (found, at)
+    }
+
+    /// A publication that is cut off behind any of its stores, or before the first, leaves a ring that goes on: the
+    /// guest has seen all of it or nothing; what it had not seen is found untouched, or given back empty once; and the
+    /// place agreed on is the one at which the guest goes on.
+    #[test]
+    fn a_publication_is_cut_off_anywhere() {
+        let shapes: [&[u16]; 5] = [&[1], &[1; 8], &[3, 1, 2], &[1, 2, 1, 3, 1], &[1; 100]];
+        for (spans, start) in shapes
+            .into_iter()
+            .flat_map(|s| (0..16).map(move |at| (s, at)))
+        {
+            let size = if spans.len() > 8 { 128 } else { 8 };
+            let start = start * (size / 8);
+            let ids: Vec<u16> = (20..).take(spans.len()).collect();
+            for stores in 0..=spans.len() {
+                let (ring, _map, memory) = ring(size);
+                let end = drive(&ring, &memory, start, spans);
+                let mut held = Held::default();
+                let mut at = start;
+                for (id, span) in ids.iter().zip(spans) {
+                    ring.put(&mut held, at, *id, 77);
+                    at = ring.advance(at, *span);
+                }
+                for (slot, high) in held.stores().take(stores) {
+                    ring.set_high(slot, high, Ordering::Release);
+                }
+                let what = format!("{spans:?} from {start}, {stores} stores");
+                let (seen, _) = reap(&ring, start, spans);
+                let whole = stores == spans.len();
+                assert_eq!(seen.len(), if whole { spans.len() } else { 0 }, "{what}");
+
+                let goes_on = ring.resume(ring.base(start), ring.base(end));
+                let (seen, stands) = reap(&ring, start, spans);
+                let len = if whole { 77 } else { 0 };
+                let all: Vec<(u16, u32)> = ids.iter().map(|id| (*id, len)).collect();
+                let expected = if stores == 0 { &[][..] } else { &all };
+                assert_eq!(seen, expected, "{what}");
+                assert_eq!(ring.place(goes_on), stands, "{what}");
+                if stores > 0 {
+                    // Killed once more, before it has said anything new.
+                    assert_eq!(
+                        ring.resume(ring.base(start), ring.base(end)),
+                        goes_on,
+                        "{what}"
+                    );
+                    // What the guest has seen it may have made available again.
+                    let room = usize::from(size - ring.distance(start, end)).min(1);
+                    drive(&ring, &memory, stands, &vec![1; room]);
+                    drive(&ring, &memory, ring.advance(start, size), &[1]);
+                    assert_eq!(
+                        ring.resume(ring.base(start), ring.base(end)),
+                        goes_on,
+                        "{what}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// A record that fits no ring, and a guest that changes its descriptors, harm nobody: the ring stands at one of the
+    /// two places, and nothing outside it is written.
+    #[test]
+    fn a_record_is_no_more_than_a_hint() {
+        for seed in 0..2000u64 {
+            let (ring, _map, memory) = ring(8);
+            let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut next = || {
+                word ^= word << 13;
+                word ^= word >> 7;
+                word ^= word << 17;
+                word
+            };
+            for slot in 0..8usize {
+                memory.store_u64(slot * 16 + 8, next(), Ordering::Relaxed);
+            }
+            let places = [next(), next()].map(|n| Base::packed((n % 8) as u16, n & 64 != 0));
+            let stands = ring.resume(places[0], places[1]);
+            assert!(places.contains(&stands));
+            let mut behind = vec![0; 4096 - 128];
+            assert!(memory.read(128, &mut behind));
+            assert!(behind.iter().all(|byte| *byte == 0));
+        }
     }
 
     /// Places go round two laps of any size, and a distance is what was advanced.

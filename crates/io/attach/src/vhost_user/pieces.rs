@@ -17,6 +17,8 @@ pub(super) struct Gather {
     count: usize,
     total: u64,
     first: usize,
+    /// There were more than [`CHAIN_MAX`].
+    over: bool,
 }
 
 impl Gather {
@@ -32,17 +34,27 @@ impl Gather {
             count: 0,
             total: 0,
             first: 0,
+            over: false,
         }
     }
 
-    /// Adds a piece behind the others; [`CHAIN_MAX`] at most.
+    /// Adds a piece behind the others, unless there are [`CHAIN_MAX`]: pieces of descriptors behind an IOMMU are more
+    /// than descriptors.
     #[inline(always)]
     pub(super) fn push(&mut self, piece: Piece) {
         if let Some(place) = self.list.get_mut(self.count) {
             *place = piece;
             self.count += 1;
             self.total += u64::from(piece.len);
+        } else {
+            self.over = true;
         }
+    }
+
+    /// Whether there was no room for a piece.
+    #[inline(always)]
+    pub(super) fn is_over(&self) -> bool {
+        self.over
     }
 
     /// Pieces, and bytes in all of them.

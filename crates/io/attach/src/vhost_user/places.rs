@@ -2,8 +2,10 @@
 //!
 //! # Model
 //! A split ring says by its used index where it stands. A packed one does not, and the front end knows only where it
-//! stood when it was last started or stopped in order. So each half writes one word after each burst, into memory that
-//! outlives the process: the region that the front end offers (INFLIGHT_SHMFD), else a file of our own.
+//! stood when it was last started or stopped in order. So each half writes one word before each publication, from where
+//! to where it goes, into memory that outlives the process: the region that the front end offers (INFLIGHT_SHMFD), else
+//! a file of our own. Which of the two places the ring stands at, its descriptors tell ([`Packed::resume`]): as the
+//! protocol has it for `old_used_idx` and `used_idx`, but without a second store behind the publication.
 //!
 //! A word is believed if it was live, stands for the same ring in the same memory, and the ring is not a fresh one: a
 //! driver that began anew has no descriptor with the USED flag anywhere, while a ring that was in use has one, or stands
@@ -13,7 +15,9 @@
 //! The file lies where only the daemon writes. A ring that is stopped in order, or found broken, is forgotten.
 //!
 //! # What can be lost
-//! Nothing: the word is written after the burst is published, so at most one burst a ring is done twice.
+//! Nothing that lies in a guest's ring; at most one burst a ring is done twice. What a publication that was cut off would
+//! have brought to a guest is brought again if it came from another guest's ring, and lost if it came from elsewhere. A
+//! ring on which several workers transmit at once can stand still: see [`super::packed`].
 
 #![deny(
     clippy::indexing_slicing,
@@ -31,9 +35,10 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags};
 use windlass_shm::{HugePages, MapError, Mapping};
 
-use super::guest_map::GuestMap;
 use super::message::Inflight;
-use super::queue::{Base, SIZE_MAX};
+use super::packed::Packed;
+use super::queue::{Base, QueueSetup, SIZE_MAX};
+use super::ring::Ring;
 
 /// Queues that a file of our own has room for.
 const QUEUES: usize = 32;
@@ -50,10 +55,6 @@ const INFLIGHT_UNIT: u64 = 32;
 const LINE: u64 = 64;
 /// In a word, in what the protocol calls padding: the ring has not been stopped.
 const LIVE: u64 = 1 << 56;
-const DESC_BYTES: u64 = 16;
-const DESC_FLAGS: u64 = 14;
-/// `VIRTQ_DESC_F_USED`.
-const DESC_USED: u16 = 1 << 15;
 
 /// Which ring a word stands for.
 #[derive(Clone, Copy, Debug)]
@@ -74,17 +75,20 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// The ring stands at `base` and is in use.
+    /// Everything up to `from` is published, and what follows up to `to` is about to be.
     #[inline(always)]
-    pub(super) fn set(&self, base: Base) {
-        let (place, wrap) = (u64::from(base.used), u64::from(base.used_wrap));
-        let word = LIVE | place | place << 16 | wrap << 32 | wrap << 40;
+    pub(super) fn intend(&self, from: Base, to: Base) {
+        let places = u64::from(to.used) | u64::from(from.used) << 16;
+        let wraps = u64::from(to.used_wrap) << 32 | u64::from(from.used_wrap) << 40;
+        let word = LIVE | places | wraps;
         self.mapping.store_u64(self.at, word, Ordering::Release);
     }
 
-    fn get(&self) -> Option<Base> {
+    fn get(&self) -> Option<(Base, Base)> {
         let word = self.mapping.load_u64(self.at, Ordering::Acquire);
-        (word & LIVE != 0).then(|| Base::packed(word as u16, word >> 32 & 1 != 0))
+        let from = Base::packed((word >> 16) as u16, word >> 40 & 1 != 0);
+        let to = Base::packed(word as u16, word >> 32 & 1 != 0);
+        (word & LIVE != 0).then_some((from, to))
     }
 
     fn clear(&self) {
@@ -196,15 +200,19 @@ impl Places {
         })
     }
 
-    /// The word of a ring that begins, which says `said` unless the ring stood elsewhere when its last device was
-    /// killed; and where it stands.
-    pub(super) fn begin(&self, key: &RingKey, map: &GuestMap, said: Base) -> Option<(Mark, Base)> {
+    /// The word of a ring that begins, and where it stands: as `setup` says, unless its last device was killed
+    /// elsewhere.
+    pub(super) fn begin(&self, key: &RingKey, setup: &QueueSetup) -> Option<(Mark, Base)> {
         let mark = self.word(key.queue)?;
-        let left = mark.get().filter(|base| base.used < key.size);
-        let known = left.filter(|_| self.is_of(&mark, key) && is_in_use(map, key));
-        let base = known.unwrap_or(said);
-        self.enter(&mark, key);
-        mark.set(base);
+        let ring = Packed::new(setup).ok()?;
+        let same = self.is_of(&mark, key);
+        let left = mark.get().filter(|_| same && ring.is_in_use());
+        let left = left.filter(|(from, to)| from.used.max(to.used) < setup.size);
+        let base = left.map_or(setup.base, |(from, to)| ring.resume(from, to));
+        if !same {
+            self.enter(&mark, key);
+        }
+        mark.intend(base, base);
         Some((mark, base))
     }
 
@@ -248,15 +256,6 @@ impl Places {
     }
 }
 
-/// Whether a device has used anything of this ring since its driver made it.
-fn is_in_use(map: &GuestMap, key: &RingKey) -> bool {
-    (0..u64::from(key.size)).any(|slot| {
-        let at = key.desc.wrapping_add(slot.wrapping_mul(DESC_BYTES));
-        let flags = map.load_u16(at.wrapping_add(DESC_FLAGS));
-        flags.is_some_and(|flags| flags & DESC_USED != 0)
-    })
-}
-
 #[cfg(test)]
 #[allow(
     clippy::unwrap_used,
@@ -264,15 +263,18 @@ fn is_in_use(map: &GuestMap, key: &RingKey) -> bool {
     clippy::arithmetic_side_effects
 )]
 mod tests {
-    use super::super::guest_map::GuestRegion;
+    use super::super::features::{RING_PACKED, VERSION_1};
+    use super::super::guest_map::{GuestMap, GuestRegion};
+    use super::super::packed::DESC_USED;
     use super::*;
     use windlass_sys::eventfd;
 
     const SIZE: u16 = 8;
 
+    /// A ring in memory.
     struct Lab {
         memory: Mapping,
-        map: GuestMap,
+        map: Arc<GuestMap>,
     }
 
     impl Lab {
@@ -285,12 +287,28 @@ mod tests {
                 fd: file.as_fd(),
             };
             let map = GuestMap::new(&[region], eventfd::create().unwrap()).unwrap();
+            let map = Arc::new(map);
             Lab { memory, map }
         }
 
+        fn setup(&self, size: u16, base: Base) -> QueueSetup {
+            QueueSetup {
+                map: self.map.clone(),
+                desc: 0,
+                avail: 2048,
+                used: 2052,
+                size,
+                base,
+                features: VERSION_1 | RING_PACKED,
+                kick: None,
+                call: None,
+                log: None,
+            }
+        }
+
         fn flags(&self, slot: u64, flags: u16) {
-            let at = slot * DESC_BYTES + DESC_FLAGS;
-            self.memory.store_u16(at as usize, flags, Ordering::Release);
+            self.memory
+                .store_u16((slot * 16 + 14) as usize, flags, Ordering::Release);
         }
     }
 
@@ -325,10 +343,13 @@ mod tests {
             };
             let lab = Lab::new();
             let (said, left) = (Base::packed(0, true), Base::packed(5, false));
-            let begin = |places: &Places, key| places.begin(&key, &lab.map, said).unwrap().1;
+            let begin = |places: &Places, key: RingKey| {
+                places.begin(&key, &lab.setup(key.size, said)).unwrap().1
+            };
             let leave = || {
-                let (mark, _) = open().unwrap().begin(&key(1), &lab.map, said).unwrap();
-                mark.set(left);
+                let setup = lab.setup(SIZE, said);
+                let (mark, _) = open().unwrap().begin(&key(1), &setup).unwrap();
+                mark.intend(left, left);
             };
             leave();
             assert_eq!(begin(&open().unwrap(), key(1)), said, "a fresh ring");
@@ -348,7 +369,8 @@ mod tests {
                     ..key(1)
                 };
                 assert_eq!(begin(&places, other), said, "another memory");
-                assert!(places.begin(&key(QUEUES), &lab.map, said).is_none());
+                let setup = lab.setup(SIZE, said);
+                assert!(places.begin(&key(QUEUES), &setup).is_none());
             }
         }
         let _ = std::fs::remove_file(own);

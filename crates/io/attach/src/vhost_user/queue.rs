@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use windlass_sys::eventfd;
 
-use super::features::{LOG_ALL, RING_PACKED, SUPPORTED, VERSION_1};
-use super::guest_map::GuestMap;
+use super::features::{EVENT_IDX, LOG_ALL, RING_PACKED, SUPPORTED, VERSION_1};
+use super::guest_map::{GuestMap, READ, WRITE};
 use super::log::DirtyLog;
 
 /// The largest ring (VIRTIO 1.2, 2.7 and 2.8.10.1).
@@ -109,7 +109,69 @@ pub enum QueueError {
     Queues(usize),
 }
 
+/// One part of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) name: &'static str,
+    /// Its address, as descriptors name addresses.
+    pub(super) gpa: u64,
+    pub(super) bytes: u32,
+    pub(super) align: usize,
+    /// How the device accesses it.
+    pub(super) access: u8,
+}
+
+/// The parts of a ring of `size` descriptors at these addresses: descriptors, what the driver writes beside them, what
+/// the device does (VIRTIO 1.2, 2.7 and 2.8).
+pub(super) fn parts(features: u64, size: u16, [desc, avail, used]: [u64; 3]) -> [Part; 3] {
+    let part = |name, gpa, bytes, align, access| Part {
+        name,
+        gpa,
+        bytes,
+        align,
+        access,
+    };
+    let size = u32::from(size);
+    if features & RING_PACKED != 0 {
+        return [
+            part("descriptor ring", desc, size * 16, 16, READ | WRITE),
+            part("driver event", avail, 4, 4, READ),
+            part("device event", used, 4, 4, WRITE),
+        ];
+    }
+    let fixed = if features & EVENT_IDX != 0 { 6 } else { 4 };
+    [
+        part("descriptor table", desc, size * 16, 16, READ),
+        part("available ring", avail, size * 2 + fixed, 2, READ),
+        part("used ring", used, size * 8 + fixed, 4, WRITE),
+    ]
+}
+
+/// Refuses what depends on neither memory nor descriptors.
+pub(super) fn check(features: u64, size: u16, base: Base) -> Result<(), QueueError> {
+    let packed = features & RING_PACKED != 0;
+    let shape = packed || size.is_power_of_two();
+    if size == 0 || size > SIZE_MAX || !shape {
+        return Err(QueueError::Size(size));
+    }
+    if packed && base.used >= size {
+        return Err(QueueError::Base(base.used));
+    }
+    if features & VERSION_1 == 0 {
+        return Err(QueueError::Legacy);
+    }
+    if features & !ACCEPTED != 0 {
+        return Err(QueueError::Features(features & !ACCEPTED));
+    }
+    Ok(())
+}
+
 impl QueueSetup {
+    /// The parts of the ring.
+    pub(super) fn parts(&self) -> [Part; 3] {
+        parts(self.features, self.size, [self.desc, self.avail, self.used])
+    }
+
     /// Whether the ring is packed.
     pub fn is_packed(&self) -> bool {
         self.features & RING_PACKED != 0
@@ -117,19 +179,7 @@ impl QueueSetup {
 
     /// Refuses what does not depend on memory.
     pub(super) fn check(&self) -> Result<(), QueueError> {
-        let shape = self.is_packed() || self.size.is_power_of_two();
-        if self.size == 0 || self.size > SIZE_MAX || !shape {
-            return Err(QueueError::Size(self.size));
-        }
-        if self.is_packed() && self.base.used >= self.size {
-            return Err(QueueError::Base(self.base.used));
-        }
-        if self.features & VERSION_1 == 0 {
-            return Err(QueueError::Legacy);
-        }
-        if self.features & !ACCEPTED != 0 {
-            return Err(QueueError::Features(self.features & !ACCEPTED));
-        }
+        check(self.features, self.size, self.base)?;
         for (name, fd) in [("kick", &self.kick), ("call", &self.call)] {
             let Some(fd) = fd else { continue };
             if !eventfd::is_eventfd(fd) || eventfd::set_nonblocking(fd).is_err() {

@@ -119,6 +119,8 @@ enum Short {
     Never,
     /// One of them is bad.
     Fault,
+    /// One of them is not translated yet, which the map was told.
+    Missing,
     Dead,
 }
 
@@ -242,7 +244,7 @@ impl<R: Ring> Job<'_, '_, R> {
                 slots.buffers.clear();
                 slots.places = 0;
                 match short {
-                    Short::Now => Run::Full,
+                    Short::Now | Short::Missing => Run::Full,
                     Short::Dead => Run::Dead,
                     _ => Run::Drop(too_many),
                 }
@@ -289,6 +291,9 @@ impl<R: Ring> Job<'_, '_, R> {
             if walk.result == Err(Fault::Endless) {
                 self.map.fail();
                 return Err(Short::Dead);
+            }
+            if walk.result == Err(Fault::Missing) {
+                return Err(Short::Missing);
             }
             slots.buffers.push(Buffer {
                 id: walk.id,

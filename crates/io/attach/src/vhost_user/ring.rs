@@ -22,11 +22,13 @@
 use core::sync::atomic::AtomicU16;
 use std::sync::Arc;
 
+use windlass_frame::BURST;
 use windlass_shm::copy_in;
 
-use super::guest_map::{Extent, GuestMap};
+use super::guest_map::{Extent, GuestMap, Miss, READ, first_miss};
 use super::log::DirtyLog;
-use super::queue::{Base, QueueError, QueueSetup};
+use super::places::Mark;
+use super::queue::{Base, Part, QueueError, QueueSetup};
 
 /// Descriptors that one chain may have, those of its indirect table included.
 pub const CHAIN_MAX: usize = 64;
@@ -94,6 +96,8 @@ pub(super) enum Fault {
     TooLong,
     /// The ring cannot be followed behind it.
     Endless,
+    /// An address of it is not translated yet, which was noted in the map. Only behind an IOMMU.
+    Missing,
 }
 
 /// What the walk over one chain found.
@@ -190,6 +194,13 @@ pub(super) trait Ring: Sized + Send + Sync {
     /// [`Ring::set_index`] were called.
     fn put(&self, held: &mut Self::Held, at: u16, id: u16, len: u32);
 
+    /// Keeps in `mark` what is about to be published, for whoever finds the ring after a kill.
+    fn keep(&mut self, _mark: Mark) {}
+
+    /// What was put between two places is about to be opened: everything up to `from` is.
+    #[inline(always)]
+    fn intend(&self, _from: u16, _to: u16) {}
+
     /// Opens the way to what was put since `held` was made.
     fn open(&self, held: Self::Held);
 
@@ -229,11 +240,58 @@ pub(super) fn piece(
 ) -> Result<(), Fault> {
     if desc.len != 0 {
         let gpa = desc.addr;
-        let ptr = map.find(hit, gpa, desc.len).ok_or(Fault::Bad)?;
+        let Some(ptr) = map.find(hit, gpa, desc.len) else {
+            return pieces(map, map.access(), desc, each);
+        };
         let len = desc.len;
         each(Piece { ptr, len, gpa });
     }
     Ok(())
+}
+
+/// The same for one that lies in several pieces, as it may behind an IOMMU: [`CHAIN_MAX`] of them at most.
+#[cold]
+#[inline(never)]
+fn pieces(
+    map: &GuestMap,
+    access: u8,
+    desc: Desc,
+    each: &mut impl FnMut(Piece),
+) -> Result<(), Fault> {
+    if !map.is_translated() || desc.addr.checked_add(u64::from(desc.len)).is_none() {
+        return Err(Fault::Bad);
+    }
+    let (mut gpa, mut left) = (desc.addr, desc.len);
+    for _ in 0..CHAIN_MAX {
+        let Some((ptr, len)) = map.run_at(access, gpa, left) else {
+            map.note_miss(gpa, access);
+            return Err(Fault::Missing);
+        };
+        each(Piece { ptr, len, gpa });
+        left = left.wrapping_sub(len);
+        if left == 0 {
+            return Ok(());
+        }
+        gpa = gpa.wrapping_add(u64::from(len));
+    }
+    Err(Fault::TooLong)
+}
+
+/// Copies an indirect table out, piece by piece where it lies in several.
+#[inline(always)]
+fn copy_table(map: &GuestMap, hit: &mut Extent, table: Desc, to: *mut u8) -> Result<(), Fault> {
+    if !map.is_translated() {
+        let from = map.find(hit, table.addr, table.len).ok_or(Fault::Bad)?;
+        // SAFETY: `table.len` bytes that were found in the guest's memory, into as many of our own (caller).
+        unsafe { copy_in(to, from, table.len as usize) };
+        return Ok(());
+    }
+    let mut at = 0;
+    pieces(map, READ, table, &mut |piece: Piece| {
+        // SAFETY: a checked piece; all of them together are as long as the table (`pieces`).
+        unsafe { copy_in(to.wrapping_add(at), piece.ptr, piece.len as usize) };
+        at = at.wrapping_add(piece.len as usize);
+    })
 }
 
 /// Whether a descriptor is for us to write exactly if `WRITE` says so.
@@ -260,14 +318,15 @@ pub(super) fn table<R: Ring, const WRITE: bool>(
     let mut copy = [[0u64; 2]; CHAIN_MAX];
     let count = (table.len / DESC_BYTES) as usize;
     let private = copy.get_mut(..count).ok_or(Fault::TooLong)?;
-    let from = map.find(hit, table.addr, table.len).ok_or(Fault::Bad)?;
-    let to = private.as_mut_ptr().cast();
-    // SAFETY: `table.len` bytes that were found in the guest's memory, into as many of our own.
-    unsafe { copy_in(to, from, table.len as usize) };
+    copy_table(map, hit, table, private.as_mut_ptr().cast())?;
     let private = copy.get(..count).ok_or(Fault::Bad)?;
     let mut at = 0;
     for looked in before.wrapping_add(1)..=CHAIN_MAX {
         let desc = R::desc(*private.get(at).ok_or(Fault::Bad)?);
+        if looked.wrapping_sub(before) > count {
+            // More than there are: a loop.
+            break;
+        }
         let wrong_kind = R::kind_counts::<WRITE>() && !is_kind::<WRITE>(desc);
         if desc.flags & DESC_INDIRECT != 0 || wrong_kind {
             return Err(Fault::Bad);
@@ -281,16 +340,39 @@ pub(super) fn table<R: Ring, const WRITE: bool>(
     Err(Fault::TooLong)
 }
 
-/// Finds one part of a ring, aligned.
-pub(super) fn find_part(
-    setup: &QueueSetup,
-    part: &'static str,
-    gpa: u64,
-    bytes: u32,
-    align: usize,
-) -> Result<*mut u8, QueueError> {
-    let found = setup.map.find(&mut setup.map.hit(), gpa, bytes);
+/// Calls `each` for what is not translated of the first `most` chains from `at` on, as far as their heads tell: an
+/// indirect table is read, so what it is for decides.
+pub(super) fn look_ahead<R: Ring>(
+    ring: &R,
+    map: &GuestMap,
+    at: u16,
+    most: u16,
+    mut each: impl FnMut(Miss),
+) {
+    let seen = AtomicU16::new(at);
+    let most = most.min(BURST as u16);
+    // An index that cannot be is found again by whoever takes the chains.
+    let _ = ring.heads::<true>(&seen, at, most, |head| {
+        let desc = R::desc(head.words);
+        let access = match desc.flags & DESC_INDIRECT {
+            0 => map.access(),
+            _ => READ,
+        };
+        let lacking = first_miss(map.extents(), access, desc.addr, u64::from(desc.len));
+        if let Some(iova) = lacking.filter(|_| head.exists) {
+            each(Miss::at(iova, access));
+        }
+        true
+    });
+}
+
+/// Finds one part of a ring, aligned, for the access that its device has to it.
+pub(super) fn find_part(setup: &QueueSetup, part: &Part) -> Result<*mut u8, QueueError> {
+    let found = setup.map.find_for(part.access, part.gpa, part.bytes);
     found
-        .filter(|p| p.addr() & align.wrapping_sub(1) == 0)
-        .ok_or(QueueError::Place { part, gpa })
+        .filter(|p| p.addr() & part.align.wrapping_sub(1) == 0)
+        .ok_or(QueueError::Place {
+            part: part.name,
+            gpa: part.gpa,
+        })
 }

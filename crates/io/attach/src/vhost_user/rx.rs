@@ -27,7 +27,7 @@
     clippy::panic
 )]
 
-use core::sync::atomic::AtomicU16;
+use core::sync::atomic::{AtomicU16, Ordering};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -36,18 +36,21 @@ use windlass_shm::{Foreign, Isa, Section, Tails, snapshot};
 use windlass_stats::Drop;
 use windlass_sync::prefetch;
 
+use super::area::Paged;
 use super::features::{Claims, IN_ORDER};
-use super::guest_map::{Extent, GuestMap};
-use super::packed::Packed;
+use super::guest_map::{Extent, GuestMap, Miss};
+use super::packed::{Packed, PackedOver};
 use super::pieces::Gather;
+use super::places::Mark;
 use super::queue::{Base, QueueError, QueueSetup};
-use super::ring::{DESC_NEXT, Fault, HEADER_BYTES, Head, Ring};
-use super::split::Split;
+use super::ring::{DESC_NEXT, Fault, HEADER_BYTES, Head, Ring, look_ahead};
+use super::split::{Split, SplitOver};
 use crate::kick;
 use crate::port::{Armed, Limit, Loan, More, RxPort};
 
-/// Descriptors that one burst looks at, the last chain's aside.
-const LOOKED_MAX: usize = 1024;
+/// Descriptors that one burst looks at, the last chain's aside: as many as a burst of frames in four pieces has. A guest of
+/// long chains that yield nothing is not to cost more than one of short ones that are frames.
+const LOOKED_MAX: usize = 4 * BURST;
 /// The shortest frame: an Ethernet header.
 const FRAME_MIN: u32 = 14;
 /// Bytes of a cache line.
@@ -76,6 +79,8 @@ pub struct VhostRx(Half);
 enum Half {
     Split(Queue<Split>),
     Packed(Queue<Packed>),
+    SplitBehind(Queue<SplitOver<Paged>>),
+    PackedBehind(Queue<PackedOver<Paged>>),
 }
 
 /// Does the same with a queue of either layout.
@@ -84,6 +89,8 @@ macro_rules! either {
         match $half {
             Half::Split($queue) => $do,
             Half::Packed($queue) => $do,
+            Half::SplitBehind($queue) => $do,
+            Half::PackedBehind($queue) => $do,
         }
     };
 }
@@ -122,16 +129,45 @@ impl VhostRx {
     /// # Errors
     /// [`QueueError`].
     pub fn new(setup: QueueSetup) -> Result<VhostRx, QueueError> {
-        Ok(VhostRx(if setup.is_packed() {
-            Half::Packed(Queue::new(setup)?)
-        } else {
-            Half::Split(Queue::new(setup)?)
-        }))
+        Ok(VhostRx(
+            match (setup.is_packed(), setup.map.is_translated()) {
+                (false, false) => Half::Split(Queue::new(setup)?),
+                (true, false) => Half::Packed(Queue::new(setup)?),
+                (false, true) => Half::SplitBehind(Queue::new(setup)?),
+                (true, true) => Half::PackedBehind(Queue::new(setup)?),
+            },
+        ))
     }
 
     /// The first chain that was not given back: what `VHOST_USER_GET_VRING_BASE` answers once the queue is stopped.
     pub fn base(&self) -> Base {
         either!(&self.0, queue => queue.ring.base(queue.released))
+    }
+
+    /// Has the guest interrupted by this descriptor.
+    pub(super) fn set_call(&mut self, call: OwnedFd) {
+        either!(&mut self.0, queue => queue.call = Some(call));
+    }
+
+    /// Keeps in `mark` where the ring stands.
+    pub(super) fn keep(&mut self, mark: Mark) {
+        either!(&mut self.0, queue => queue.ring.keep(mark));
+    }
+
+    /// The memory that the half uses.
+    pub(super) fn map(&self) -> &GuestMap {
+        either!(&self.0, queue => &queue.map)
+    }
+
+    /// Goes on with the map of `setup`, which is otherwise the one that the half was made of. Only while nothing is on
+    /// loan; after an error only [`VhostRx::base`] may be asked until it succeeds.
+    pub(super) fn rebind(&mut self, setup: &QueueSetup) -> Result<(), QueueError> {
+        either!(&mut self.0, queue => queue.rebind(setup))
+    }
+
+    /// Calls `each` for what is not translated of the first `most` chains that are waiting.
+    pub(super) fn look_ahead(&self, most: u16, each: impl FnMut(Miss)) {
+        either!(&self.0, queue => queue.look_ahead(most, each));
     }
 }
 
@@ -153,7 +189,7 @@ impl Taken {
 /// What became of a chain that is not one whole buffer.
 enum Odd {
     Frame,
-    /// The burst has no room for its pieces.
+    /// The burst has no room for its pieces, or their translation is lacking.
     NoRoom,
     /// The queue ends.
     Dead,
@@ -187,6 +223,22 @@ impl<R: Ring> Queue<R> {
             kick: setup.kick,
             call: setup.call,
         })
+    }
+
+    /// Goes on with other translations and the ring found anew. What was staged is read again.
+    fn rebind(&mut self, setup: &QueueSetup) -> Result<(), QueueError> {
+        self.ring = R::new(setup)?;
+        self.map = setup.map.clone();
+        self.hit = self.map.hit();
+        (self.next, self.ahead) = (self.released, self.released);
+        self.seen.store(self.released, Ordering::Relaxed);
+        (self.staged, self.first, self.blocked) = (0, 0, false);
+        Ok(())
+    }
+
+    /// Notes what is not translated of the first `most` chains that are waiting, as far as their heads tell.
+    fn look_ahead(&self, most: u16, each: impl FnMut(Miss)) {
+        look_ahead(&self.ring, &self.map, self.next, most, each);
     }
 
     /// Stages until `upto` chains are. None for an index that cannot be.
@@ -384,8 +436,11 @@ impl<R: Ring> Queue<R> {
         let len = total.saturating_sub(u64::from(HEADER_BYTES));
         let bad = match walk.result {
             Err(Fault::Endless) => return Odd::Dead,
+            // The chain stays where it is, and so does what is behind it.
+            Err(Fault::Missing) => return Odd::NoRoom,
             Err(Fault::Bad) => Some(Drop::BadDescriptor),
             Err(Fault::TooLong) => Some(Drop::ChainTooLong),
+            Ok(()) if pieces.is_over() => Some(Drop::ChainTooLong),
             Ok(()) if len == 0 => Some(Drop::BadDescriptor),
             Ok(()) if len > FRAME_MAX as u64 => Some(Drop::Giant),
             Ok(()) if len < u64::from(FRAME_MIN) => Some(Drop::Runt),
@@ -455,6 +510,7 @@ impl<R: Ring> Queue<R> {
                 at = self.ring.advance(at, lent.places);
             }
         }
+        self.ring.intend(old, new);
         self.ring.open(held);
         self.ring.set_index(new);
         if let Some(log) = self.ring.log() {

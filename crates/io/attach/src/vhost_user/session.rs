@@ -6,6 +6,9 @@
 //! says [`Session::stopped`] after their grace period, and only then gives the message to `take`: so an answer says that
 //! nobody uses the old memory, the old ring or the old log any more.
 //!
+//! Behind an IOMMU, messages about translations are followed while workers use the rings: [`Taken::waits`] says that the
+//! answer must wait until [`Session::is_clear`]. [`Session::ask`] asks for what workers have found lacking.
+//!
 //! [`Session::wish`] says whether rings should be made, or made again.
 //!
 //! # Failure modes
@@ -30,14 +33,16 @@ use windlass_shm::MapError;
 use windlass_sys::eventfd;
 
 use super::device::{Device, Queue, StartError};
-use super::features::{self, OFFERED, VERSION_1};
+use super::features::{self, ACCESS_PLATFORM, OFFERED, VERSION_1};
 use super::guest_map::{GuestMapError, REGIONS_MAX};
 use super::log::DirtyLog;
-use super::message::{Code, Malformed, Request, protocol, queue_state, reply};
+use super::message::{Code, Iotlb, Malformed, Request, protocol, queue_state, reply};
 use super::places::Places;
+use super::platform::{Follow, IotlbError, Platform};
 use super::queue::SIZE_MAX;
-use super::wire::Incoming;
+use super::wire::{Incoming, WireError};
 use crate::endpoint::Rings;
+use crate::strangers::is_channel;
 
 /// Queue pairs of one device.
 pub const PAIRS_MAX: u16 = 16;
@@ -48,6 +53,7 @@ pub const PROTOCOL_OFFERED: u64 = protocol::MQ
     | protocol::RARP
     | protocol::REPLY_ACK
     | protocol::MTU
+    | protocol::BACKEND_REQ
     | protocol::INFLIGHT_SHMFD
     | protocol::RESET_DEVICE
     | protocol::CONFIGURE_MEM_SLOTS
@@ -113,6 +119,14 @@ pub enum Refusal {
         /// What the VNIC has.
         ours: u32,
     },
+    /// The guest's addresses are to go through an IOMMU, and nobody could be asked for them.
+    #[error(
+        "SET_FEATURES with access-platform, but without the protocol features backend-req and reply-ack"
+    )]
+    NoChannel,
+    /// A translation.
+    #[error("IOTLB_MSG: {0}")]
+    Iotlb(#[from] IotlbError),
     /// Not known here, or not offered.
     #[error("{0} is not done here")]
     Unknown(Code),
@@ -140,6 +154,8 @@ pub struct Taken {
     pub reply: Option<Reply>,
     /// Why it was not followed, if it was not; the front end knows.
     pub refused: Option<Refusal>,
+    /// The answer is not to be given before [`Session::is_clear`].
+    pub waits: bool,
 }
 
 /// What is to be done about the rings.
@@ -155,6 +171,8 @@ pub enum Wish {
 
 enum Answer {
     Done,
+    /// Once no visit uses what was taken away.
+    Later,
     With(Vec<u8>),
     WithFile(Vec<u8>, OwnedFd),
 }
@@ -166,6 +184,7 @@ pub struct Session {
     device: Device,
     protocol: u64,
     status: u8,
+    platform: Platform,
     /// Rings could not be made of what was said; tried again when something else is said.
     fault: Option<String>,
 }
@@ -184,6 +203,7 @@ impl Session {
             device: Device::new(pairs, own),
             protocol: 0,
             status: 0,
+            platform: Platform::default(),
             fault: None,
         }
     }
@@ -205,6 +225,9 @@ impl Session {
             None if self.device.memory.is_empty() => "connected; the front end has not begun",
             None if self.device.features & VERSION_1 == 0 => {
                 "connected; the guest's driver is older than VIRTIO 1.0, which is not done here"
+            }
+            None if self.device.is_behind() && !self.platform.has_channel() => {
+                "connected; the front end has not given the socket for questions about its IOMMU"
             }
             None => "connected; the guest has not started its queues",
         }
@@ -253,7 +276,8 @@ impl Session {
                 false => Wish::Stay,
             };
         }
-        match self.fault.is_none() && self.device.is_complete() {
+        let asks = !self.device.is_behind() || self.platform.has_channel();
+        match self.fault.is_none() && self.device.is_complete() && asks {
             true => Wish::Start,
             false => Wish::Stay,
         }
@@ -264,7 +288,10 @@ impl Session {
     /// # Errors
     /// [`StartError`]; nothing is tried again until the front end says something else.
     pub fn start(&mut self, alarm: OwnedFd) -> Result<Rings, StartError> {
-        let made = self.device.start(alarm);
+        let made = match self.device.is_behind() {
+            true => self.device.start_behind(alarm, self.platform.snapshot()),
+            false => self.device.start(alarm),
+        };
         if let Err(error) = &made {
             self.fault = Some(error.to_string());
         }
@@ -285,9 +312,10 @@ impl Session {
         match self.follow(code, message.request, message.fds) {
             Ok(Answer::With(payload)) => Ok(answered(code, &payload, None)),
             Ok(Answer::WithFile(payload, file)) => Ok(answered(code, &payload, Some(file))),
-            Ok(Answer::Done) => Ok(Taken {
+            Ok(done @ (Answer::Done | Answer::Later)) => Ok(Taken {
                 reply: acknowledge.then(|| word(0)),
                 refused: None,
+                waits: matches!(done, Answer::Later),
             }),
             // A descriptor that blocks costs milliseconds: not twice on one connection.
             Err(Refusal::Local(StartError::Kick(error))) => {
@@ -296,6 +324,7 @@ impl Session {
             Err(refused) if acknowledge => Ok(Taken {
                 reply: Some(word(1)),
                 refused: Some(refused),
+                waits: false,
             }),
             Err(refused) => Err(refused),
         }
@@ -331,12 +360,80 @@ impl Session {
             | Request::ResetOwner
             | Request::ResetDevice
             | Request::SetStatus(_) => return self.follow_device(code, request, &fds),
-            Request::SetBackendReqFd | Request::Iotlb(_) | Request::Unknown(_) => {
+            Request::SetBackendReqFd | Request::Iotlb(_)
+                if self.protocol & protocol::BACKEND_REQ == 0 =>
+            {
                 return Err(Refusal::Unknown(code));
             }
+            Request::SetBackendReqFd => self.take_channel(code, fds)?,
+            Request::Iotlb(said) => return self.follow_iotlb(&said),
+            Request::Unknown(_) => return Err(Refusal::Unknown(code)),
             _ => return self.follow_queue(code, request, fds),
         }
         Ok(Answer::Done)
+    }
+
+    /// The socket for our own questions.
+    fn take_channel(&mut self, code: Code, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let channel = fds.into_iter().next().filter(is_channel);
+        let missing = Malformed::Descriptors { code, count: 0 };
+        self.platform.set_channel(channel.ok_or(missing)?);
+        // Rings that wait for an answer ask again.
+        self.publish()
+    }
+
+    fn follow_iotlb(&mut self, said: &Iotlb) -> Result<Answer, Refusal> {
+        let follow = self.platform.follow(said, &self.device.memory)?;
+        self.publish()?;
+        if follow == Follow::Less {
+            self.platform.await_visits(self.device.visits());
+            return Ok(Answer::Later);
+        }
+        Ok(Answer::Done)
+    }
+
+    fn publish(&self) -> Result<(), Refusal> {
+        if self.device.shared().is_none() {
+            return Ok(());
+        }
+        let published = self.device.publish(self.platform.snapshot());
+        Ok(published.map_err(StartError::from)?)
+    }
+
+    /// Whether the answer that waits may be given.
+    pub fn is_clear(&mut self) -> bool {
+        let shared = self.device.shared();
+        self.platform.is_clear(shared.map(|shared| &**shared))
+    }
+
+    /// Asks the front end for the translations that workers have found lacking.
+    ///
+    /// # Errors
+    /// [`WireError`]: it is gone, or does not read.
+    pub fn ask(&mut self) -> Result<(), WireError> {
+        match self.device.shared() {
+            Some(shared) => self.platform.ask(shared, self.device.queues.len()),
+            None => Ok(()),
+        }
+    }
+
+    /// What the front end told of its IOMMU does not hold any more.
+    fn forget_translations(&mut self) -> Result<(), Refusal> {
+        self.platform.forget();
+        self.publish()
+    }
+
+    fn set_features(&mut self, code: Code, bits: u64) -> Result<(), Refusal> {
+        offered(code, bits, OFFERED)?;
+        let wanted = protocol::BACKEND_REQ | protocol::REPLY_ACK;
+        if bits & ACCESS_PLATFORM != 0 && self.protocol & wanted != wanted {
+            return Err(Refusal::NoChannel);
+        }
+        if (bits ^ self.device.features) & ACCESS_PLATFORM != 0 {
+            self.forget_translations()?;
+        }
+        self.device.features = bits;
+        Ok(())
     }
 
     /// Messages about the device as a whole.
@@ -354,17 +451,21 @@ impl Session {
         self.fault = None;
         match request {
             Request::SetFeatures(bits) => {
-                offered(code, bits, OFFERED)?;
-                self.device.features = bits;
+                self.set_features(code, bits)?;
             }
             Request::SetMemTable(table) => {
+                self.forget_translations()?;
                 self.device.memory.set(&table, fds).map_err(memory)?;
             }
             Request::AddMemReg(region) => {
+                self.forget_translations()?;
                 let fd = fds.first().ok_or(missing)?;
                 self.device.memory.add(&region, fd).map_err(memory)?;
             }
-            Request::RemMemReg(region) => self.device.memory.remove(&region),
+            Request::RemMemReg(region) => {
+                self.forget_translations()?;
+                self.device.memory.remove(&region);
+            }
             Request::SetLogBase { len, offset } => {
                 let fd = fds.first().ok_or(missing)?;
                 let log = DirtyLog::new(fd.as_fd(), offset, len).map_err(Refusal::Log)?;
@@ -385,11 +486,15 @@ impl Session {
             Request::SetStatus(status) => {
                 self.status = status as u8;
                 if status == 0 {
+                    self.forget_translations()?;
                     self.forget_places();
                     self.device.queues.iter_mut().for_each(|q| q.stop());
                 }
             }
-            Request::ResetDevice => self.reset(),
+            Request::ResetDevice => {
+                self.forget_translations()?;
+                self.reset();
+            }
             // What it once meant was never agreed on; the specification recommends this.
             _ => self
                 .device
@@ -443,6 +548,7 @@ impl Session {
                 queue.stop();
                 let state = queue_state(number, queue.base);
                 self.device.forget([number as usize]);
+                self.forget_translations()?;
                 return Ok(Answer::With(state.to_vec()));
             }
             Request::SetVringKick { .. } => queue.kick = Some(eventfd),
@@ -496,10 +602,12 @@ impl Session {
         };
         let survives = if device.survives_a_kill() {
             "yes"
+        } else if device.is_behind() {
+            "no: packed rings behind an IOMMU do not"
         } else {
             "no: packed rings do only if the daemon has a directory in memory (tmpfs)"
         };
-        vec![
+        let mut told = vec![
             (
                 "features",
                 features::describe(device.features, features::NAMES),
@@ -516,7 +624,11 @@ impl Session {
             ("ring-sizes-from-guest", sizes(&transmit)),
             ("memory-regions", device.memory.len().to_string()),
             ("memory-bytes", device.memory.bytes().to_string()),
-        ]
+        ];
+        if device.is_behind() {
+            told.push(("iommu", self.platform.describe()));
+        }
+        told
     }
 }
 
@@ -528,6 +640,7 @@ fn answered(code: Code, payload: &[u8], fd: Option<OwnedFd>) -> Taken {
             fd,
         }),
         refused: None,
+        waits: false,
     }
 }
 

@@ -35,13 +35,14 @@ use windlass_frame::BURST;
 use windlass_shm::word;
 use windlass_sync::prefetch;
 
+use super::area::{Area, Flat};
 use super::features::{EVENT_IDX, INDIRECT_DESC};
 use super::guest_map::{Extent, GuestMap};
 use super::log::DirtyLog;
 use super::queue::{Base, QueueError, QueueSetup};
 use super::ring::{
-    CHAIN_MAX, DESC_BYTES, DESC_INDIRECT, DESC_NEXT, Desc, Fault, Head, Piece, Ring, Walk,
-    find_part, is_kind, piece, table,
+    CHAIN_MAX, DESC_INDIRECT, DESC_NEXT, Desc, Fault, Head, Piece, Ring, Walk, is_kind, piece,
+    table,
 };
 
 /// `VIRTQ_USED_F_NO_NOTIFY`.
@@ -53,12 +54,15 @@ const PARK_STEP: u16 = 0x4000;
 /// Used elements on a cache line.
 const USED_PER_LINE: u16 = 8;
 
+/// One split ring in one piece of memory.
+pub(super) type Split = SplitOver<Flat>;
+
 /// One split ring, by address.
 #[derive(Debug)]
-pub(super) struct Split {
-    desc: *const u64,
-    avail: *const u16,
-    used: *mut u32,
+pub(super) struct SplitOver<A> {
+    desc: A,
+    avail: A,
+    used: A,
     used_gpa: u64,
     mask: u16,
     indirect: bool,
@@ -67,14 +71,14 @@ pub(super) struct Split {
 }
 
 // SAFETY: addresses inside the mappings of a map that whoever holds the ring holds too; every access is atomic.
-unsafe impl Send for Split {}
+unsafe impl<A> Send for SplitOver<A> {}
 // SAFETY: as above.
-unsafe impl Sync for Split {}
+unsafe impl<A> Sync for SplitOver<A> {}
 
-impl Split {
+impl<A: Area> SplitOver<A> {
     #[inline(always)]
     fn avail_word(&self, at: usize) -> *const u16 {
-        self.avail.wrapping_add(at)
+        self.avail.at(at.wrapping_mul(2)).cast_const().cast()
     }
 
     /// The guest's index.
@@ -98,8 +102,8 @@ impl Split {
 
     #[inline(always)]
     fn desc_word(&self, id: u16) -> *const u64 {
-        let at = usize::from(id & self.mask).wrapping_mul(2);
-        self.desc.wrapping_add(at)
+        let at = usize::from(id & self.mask).wrapping_mul(16);
+        self.desc.at(at).cast_const().cast()
     }
 
     /// The two halves of descriptor `id`, each read once; `None` if there is none of this number.
@@ -118,8 +122,15 @@ impl Split {
 
     #[inline(always)]
     fn used_word(&self, index: u16) -> *mut u32 {
-        let at = usize::from(index & self.mask).wrapping_mul(2);
-        self.used.wrapping_add(at).wrapping_add(1)
+        self.used_half(index, 0)
+    }
+
+    /// The first or second word of an element, which can lie on different pages.
+    #[inline(always)]
+    fn used_half(&self, index: u16, half: usize) -> *mut u32 {
+        let at = usize::from(index & self.mask).wrapping_mul(8);
+        let at = at.wrapping_add(4).wrapping_add(half.wrapping_mul(4));
+        self.used.at(at).cast()
     }
 
     /// Logs a word of the used ring, `offset` bytes behind its start.
@@ -132,14 +143,14 @@ impl Split {
     #[inline(always)]
     fn set_used_flags(&self, flags: u16) {
         // SAFETY: as in `avail_index`.
-        unsafe { word::store_u16(self.used.cast(), flags, Ordering::Relaxed) };
+        unsafe { word::store_u16(self.used.at(0).cast(), flags, Ordering::Relaxed) };
         self.log_word(0, 2);
     }
 
     #[inline(always)]
     fn set_avail_event(&self, index: u16) {
-        let elements = usize::from(self.size()).wrapping_mul(2);
-        let p = self.used.wrapping_add(elements).wrapping_add(1);
+        let elements = usize::from(self.size()).wrapping_mul(8);
+        let p = self.used.at(elements.wrapping_add(4));
         // SAFETY: the word behind the elements, found with them when EVENT_IDX was agreed on (`event_idx`).
         unsafe { word::store_u16(p.cast(), index, Ordering::Relaxed) };
         self.log_word(u64::from(self.size()).wrapping_mul(8).wrapping_add(4), 2);
@@ -152,10 +163,12 @@ impl Split {
         mut each: impl FnMut(Piece),
     ) -> Result<usize, Fault> {
         let mut desc = Split::desc(head);
+        // A descriptor passed before, set anew after 1, 2, 4 and so on: who passes it again is going round (Brent's method).
+        let mut passed = None;
         for looked in 1..=CHAIN_MAX {
             if desc.flags & DESC_INDIRECT != 0 {
                 let before = looked.wrapping_sub(1);
-                return table::<Split, WRITE>(self, (map, hit), desc, before, &mut each);
+                return table::<Self, WRITE>(self, (map, hit), desc, before, &mut each);
             }
             if !is_kind::<WRITE>(desc) {
                 return Err(Fault::Bad);
@@ -164,8 +177,11 @@ impl Split {
             if desc.flags & DESC_NEXT == 0 {
                 return Ok(looked);
             }
-            if looked == CHAIN_MAX {
+            if looked == CHAIN_MAX || passed == Some(desc.tag) {
                 break;
+            }
+            if looked.is_power_of_two() {
+                passed = Some(desc.tag);
             }
             desc = Split::desc(self.words(desc.tag).ok_or(Fault::Bad)?);
         }
@@ -173,34 +189,22 @@ impl Split {
     }
 }
 
-impl Ring for Split {
+impl<A: Area> Ring for SplitOver<A> {
     const WALKED: bool = false;
 
     type Held = ();
 
-    fn new(setup: &QueueSetup) -> Result<Split, QueueError> {
+    fn new(setup: &QueueSetup) -> Result<SplitOver<A>, QueueError> {
         setup.check()?;
-        let size = u32::from(setup.size);
-        let event_idx = setup.features & EVENT_IDX != 0;
-        let fixed = if event_idx { 6u32 } else { 4 };
-        let bytes = |each: u32, fixed| size.wrapping_mul(each).wrapping_add(fixed);
-        let desc = find_part(
-            setup,
-            "descriptor table",
-            setup.desc,
-            bytes(DESC_BYTES, 0),
-            16,
-        )?;
-        let avail = find_part(setup, "available ring", setup.avail, bytes(2, fixed), 2)?;
-        let used = find_part(setup, "used ring", setup.used, bytes(8, fixed), 4)?;
-        Ok(Split {
-            desc: desc.cast_const().cast(),
-            avail: avail.cast_const().cast(),
-            used: used.cast(),
+        let [desc, avail, used] = setup.parts();
+        Ok(SplitOver {
+            desc: A::find(setup, &desc)?,
+            avail: A::find(setup, &avail)?,
+            used: A::find(setup, &used)?,
             used_gpa: setup.used,
             mask: setup.size.wrapping_sub(1),
             indirect: setup.features & INDIRECT_DESC != 0,
-            event_idx,
+            event_idx: setup.features & EVENT_IDX != 0,
             log: setup.log.clone(),
         })
     }
@@ -325,11 +329,10 @@ impl Ring for Split {
 
     #[inline(always)]
     fn put(&self, _held: &mut (), at: u16, id: u16, len: u32) {
-        let p = self.used_word(at);
         // SAFETY: one of the `size` elements, aligned to 4 (`Ring::new`); otherwise as in `avail_index`.
-        unsafe { word::store_u32(p, u32::from(id), Ordering::Relaxed) };
+        unsafe { word::store_u32(self.used_word(at), u32::from(id), Ordering::Relaxed) };
         // SAFETY: the second half of the same element.
-        unsafe { word::store_u32(p.wrapping_add(1), len, Ordering::Relaxed) };
+        unsafe { word::store_u32(self.used_half(at, 1), len, Ordering::Relaxed) };
     }
 
     #[inline(always)]
@@ -337,7 +340,7 @@ impl Ring for Split {
 
     #[inline(always)]
     fn set_index(&self, at: u16) {
-        let p = self.used.cast::<u16>().wrapping_add(1);
+        let p = self.used.at(2).cast();
         // SAFETY: as in `avail_index`.
         unsafe { word::store_u16(p, at, Ordering::Release) }
     }

@@ -9,7 +9,7 @@
 //! Each frame is written behind a 12-byte header, which holds what the guest negotiated and how many buffers
 //! there are: 1 also without mergeable buffers (VIRTIO 1.2, 5.1.6.4).
 //!
-//! Worker `w` transmits on the queue of that number among those that are enabled, modulo their count. With one worker
+//! A worker transmits on its share of the queues that are enabled ([`TxPort::choices`]). With one worker
 //! there is no atomic read-modify-write and one publication at the end. With more, a run is reserved under the
 //! lock of [`Leases`] and published in the order of the leases: queues come and go while they work, so that none
 //! can know that it is alone on one.
@@ -35,15 +35,17 @@ use windlass_shm::{Isa, Section, Tails};
 use windlass_stats::Padded;
 use windlass_sync::leases::Leases;
 
+use super::area::Paged;
 use super::features::{MRG_RXBUF, tx_caps};
-use super::guest_map::GuestMap;
-use super::packed::Packed;
+use super::guest_map::{GuestMap, Miss};
+use super::packed::{Packed, PackedOver};
+use super::places::Mark;
 use super::queue::{Base, QueueError, QueueSetup};
 use super::reserve::{Cursor, Job, Slots};
-use super::ring::Ring;
-use super::split::Split;
+use super::ring::{Ring, look_ahead};
+use super::split::{Split, SplitOver};
 use crate::kick;
-use crate::port::{Kick, Lane, Sent, Stop, TxCaps, TxPort};
+use crate::port::{Kick, Lane, Sent, Stop, TxCaps, TxPort, share};
 
 /// Receive queues of one device.
 pub const QUEUES_MAX: usize = 16;
@@ -60,6 +62,8 @@ pub struct VhostTx(Half);
 enum Half {
     Split(Queues<Split>),
     Packed(Queues<Packed>),
+    SplitBehind(Queues<SplitOver<Paged>>),
+    PackedBehind(Queues<PackedOver<Paged>>),
 }
 
 /// Does the same with queues of either layout.
@@ -68,6 +72,8 @@ macro_rules! either {
         match $half {
             Half::Split($queues) => $do,
             Half::Packed($queues) => $do,
+            Half::SplitBehind($queues) => $do,
+            Half::PackedBehind($queues) => $do,
         }
     };
 }
@@ -112,11 +118,14 @@ impl VhostTx {
         first: QueueSetup,
         more: impl IntoIterator<Item = QueueSetup>,
     ) -> Result<VhostTx, QueueError> {
-        Ok(VhostTx(if first.is_packed() {
-            Half::Packed(Queues::new(first, more)?)
-        } else {
-            Half::Split(Queues::new(first, more)?)
-        }))
+        Ok(VhostTx(
+            match (first.is_packed(), first.map.is_translated()) {
+                (false, false) => Half::Split(Queues::new(first, more)?),
+                (true, false) => Half::Packed(Queues::new(first, more)?),
+                (false, true) => Half::SplitBehind(Queues::new(first, more)?),
+                (true, true) => Half::PackedBehind(Queues::new(first, more)?),
+            },
+        ))
     }
 
     /// The first buffer of queue `queue` that was not used: what `VHOST_USER_GET_VRING_BASE` answers once the queue
@@ -130,6 +139,42 @@ impl VhostTx {
     /// waits for a grace period of the workers. With no queue enabled, transmissions end with [`Stop::Down`].
     pub fn set_enabled(&self, queue: usize, enabled: bool) {
         either!(&self.0, queues => queues.set_enabled(queue, enabled));
+    }
+
+    /// Keeps in `mark` where queue `queue` stands.
+    pub(super) fn keep(&mut self, queue: usize, mark: Mark) {
+        either!(&mut self.0, queues => if let Some(queue) = queues.queues.get_mut(queue) {
+            queue.ring.keep(mark);
+        });
+    }
+
+    /// The memory that the half uses.
+    pub(super) fn map(&self) -> &GuestMap {
+        either!(&self.0, queues => &queues.map)
+    }
+
+    /// Goes on with the map of `setup`, which is otherwise the one that this half of one queue was made of. After an
+    /// error only [`VhostTx::base`] may be asked until it succeeds.
+    pub(super) fn rebind(&mut self, setup: &QueueSetup) -> Result<(), QueueError> {
+        either!(&mut self.0, queues => queues.rebind(setup))
+    }
+
+    /// Calls `each` for what is not translated of the first `most` buffers of the first queue.
+    pub(super) fn look_ahead(&self, most: u16, each: impl FnMut(Miss)) {
+        either!(&self.0, queues => queues.look_ahead(most, each));
+    }
+
+    /// A transmission, to queue `wanted` if that is enabled, and the number of the queue that it went to.
+    #[inline]
+    pub(super) fn send(
+        &self,
+        lane: Lane,
+        wanted: Option<u8>,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        picks: &[Pick],
+    ) -> (Sent, usize) {
+        either!(&self.0, queues => queues.transmit(lane, wanted, heads, tails, picks))
     }
 }
 
@@ -192,12 +237,31 @@ impl<R: Ring> Queues<R> {
         }
     }
 
-    /// The queue of a worker, and its number.
+    /// As [`VhostTx::rebind`].
+    fn rebind(&mut self, setup: &QueueSetup) -> Result<(), QueueError> {
+        self.map = setup.map.clone();
+        for queue in &mut self.queues {
+            queue.ring = R::new(setup)?;
+            let next = queue.cursor.next.load(Ordering::Relaxed);
+            queue.cursor.seen.store(next, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn look_ahead(&self, most: u16, each: impl FnMut(Miss)) {
+        if let Some(Queue { ring, cursor, .. }) = self.queues.first() {
+            let next = cursor.next.load(Ordering::Relaxed);
+            look_ahead(ring, &self.map, next, most, each);
+        }
+    }
+
+    /// The queue that a worker asks for, if it is enabled, or else its own; and its number.
     #[inline(always)]
-    fn queue_of(&self, lane: Lane) -> Option<(usize, &Queue<R>)> {
-        let number = match self.enabled.load(Ordering::Acquire) {
-            1 => 0,
-            enabled => nth_set(enabled, lane.worker)?,
+    fn queue_of(&self, lane: Lane, wanted: Option<u8>) -> Option<(usize, &Queue<R>)> {
+        let number = match (self.enabled.load(Ordering::Acquire), wanted) {
+            (1, _) => 0,
+            (enabled, Some(wanted)) if enabled >> (wanted & 31) & 1 != 0 => wanted.into(),
+            (enabled, _) => nth_set(enabled, lane.worker)?,
         };
         Some((number, self.queues.get(number)?))
     }
@@ -223,6 +287,7 @@ impl<R: Ring> Queues<R> {
         }
         let next = job.cursor.next.load(Ordering::Relaxed);
         if next != before {
+            job.ring.intend(before, next);
             job.ring.open(held);
             job.publish(next);
             job.ring
@@ -264,6 +329,7 @@ impl<R: Ring> Queues<R> {
             job.ring.open(held);
             if let Some(lease) = lease {
                 leases.finish(lease, |end| {
+                    job.ring.intend(end as u16, end as u16);
                     let old = job.publish(end as u16);
                     let from = published.map_or(old, |(from, _)| from);
                     published = Some((from, end as u16));
@@ -280,15 +346,16 @@ impl<R: Ring> Queues<R> {
     fn send<const ISA: u8, const LOG: bool>(
         &self,
         lane: Lane,
+        wanted: Option<u8>,
         heads: &Heads,
         tails: &Tails<'_>,
         picks: &[Pick],
-    ) -> Sent {
+    ) -> (Sent, usize) {
         let mut sent = Sent::default();
-        let queue = self.queue_of(lane).filter(|_| !self.map.is_dead());
-        let Some((number, queue)) = queue else {
+        let queue = self.queue_of(lane, wanted);
+        let Some((number, queue)) = queue.filter(|_| !self.map.is_dead()) else {
             sent.stop = Stop::Down;
-            return sent;
+            return (sent, 0);
         };
         let job = Job {
             ring: &queue.ring,
@@ -316,23 +383,32 @@ impl<R: Ring> Queues<R> {
                 }
             }
         }
-        sent
+        (sent, number)
     }
 
-    fn transmit(&self, lane: Lane, heads: &Heads, tails: &Tails<'_>, picks: &[Pick]) -> Sent {
+    /// Sends, and tells the queue.
+    #[inline]
+    fn transmit(
+        &self,
+        lane: Lane,
+        wanted: Option<u8>,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        picks: &[Pick],
+    ) -> (Sent, usize) {
         const WIDE: u8 = Isa::Avx512 as u8;
         const NARROW: u8 = Isa::Sse2 as u8;
         let logs = self.queues.first().is_some_and(|q| q.ring.log().is_some());
         match (self.isa == Isa::Avx512, logs) {
-            (true, false) => self.send::<WIDE, false>(lane, heads, tails, picks),
-            (true, true) => self.send::<WIDE, true>(lane, heads, tails, picks),
-            (false, false) => self.send::<NARROW, false>(lane, heads, tails, picks),
-            (false, true) => self.send::<NARROW, true>(lane, heads, tails, picks),
+            (true, false) => self.send::<WIDE, false>(lane, wanted, heads, tails, picks),
+            (true, true) => self.send::<WIDE, true>(lane, wanted, heads, tails, picks),
+            (false, false) => self.send::<NARROW, false>(lane, wanted, heads, tails, picks),
+            (false, true) => self.send::<NARROW, true>(lane, wanted, heads, tails, picks),
         }
     }
 
     fn prefetch(&self, lane: Lane) {
-        if let Some((_, Queue { ring, cursor, .. })) = self.queue_of(lane) {
+        if let Some((_, Queue { ring, cursor, .. })) = self.queue_of(lane, None) {
             let next = cursor.next.load(Ordering::Relaxed);
             ring.fetch_heads::<true>(&cursor.seen, next, FETCH_EARLY);
         }
@@ -381,7 +457,30 @@ impl TxPort for VhostTx {
         tails: &Tails<'_>,
         picks: &[Pick],
     ) -> Sent {
-        either!(&self.0, queues => queues.transmit(lane, heads, tails, picks))
+        self.send(lane, None, heads, tails, picks).0
+    }
+
+    fn has_choice(&self) -> bool {
+        either!(&self.0, queues => queues.queues.len() > 1)
+    }
+
+    fn choices(&self, lane: Lane) -> u32 {
+        share(
+            either!(&self.0, queues => queues.enabled.load(Ordering::Acquire)),
+            lane,
+        )
+    }
+
+    fn tx_burst_on(
+        &self,
+        _section: &Section<'_>,
+        lane: Lane,
+        ring: u8,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        picks: &[Pick],
+    ) -> Sent {
+        self.send(lane, Some(ring), heads, tails, picks).0
     }
 
     fn kick(&self, _lane: Lane) {

@@ -36,6 +36,9 @@ pub enum WireError {
     /// The peer does not read what it is told.
     #[error("the peer does not read its answers")]
     Full,
+    /// The peer does not read what it is asked.
+    #[error("the peer does not read what it is asked on its own socket")]
+    Deaf,
     /// Something came along that could keep us waiting.
     #[error("a descriptor came along that is neither shared memory nor an eventfd")]
     Strange,

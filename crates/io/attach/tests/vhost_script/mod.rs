@@ -5,15 +5,17 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
+use windlass_attach::endpoint::Rings;
 use windlass_attach::port::Limit;
 use windlass_attach::vhost_user::SessionConf;
 use windlass_attach::vhost_user::message::{Code, HEADER_BYTES, Header, Request};
 use windlass_attach::vhost_user::session::{Session, Wish};
 use windlass_attach::vhost_user::wire::Incoming;
 use windlass_frame::{Heads, RxId, Tick};
-use windlass_shm::{HugePages, Mapping, SegStore, Tails};
+use windlass_shm::{HugePages, Mapping, Section, SegStore, Tails};
 use windlass_sync::qsbr::Domain;
 use windlass_sys::eventfd;
+use windlass_sys::unix::{self, SocketKind};
 
 /// Bytes of the memory that comes with a message.
 const MEMORY: usize = 1 << 20;
@@ -21,25 +23,41 @@ const MEMORY: usize = 1 << 20;
 /// What a message can be accompanied by.
 struct Props {
     memory: OwnedFd,
+    socket: OwnedFd,
+    _peer: OwnedFd,
     plain: File,
 }
 
 impl Props {
     fn new() -> Props {
         let made = Mapping::create("vhost-script", MEMORY, HugePages::No);
+        let (socket, peer) = unix::pair(SocketKind::Stream).expect("a pair");
         Props {
             memory: made.expect("memory").1,
+            socket,
+            _peer: peer,
             plain: File::open("/proc/self/exe").expect("a file"),
         }
     }
 
     fn fd(&self, kind: u8) -> OwnedFd {
         let again = |fd: &OwnedFd| fd.try_clone().expect("a descriptor");
-        match kind % 4 {
-            0 | 1 => again(&self.memory),
-            2 => eventfd::create().expect("an eventfd"),
+        match kind % 8 {
+            0 | 1 | 5 => again(&self.memory),
+            4 => again(&self.socket),
+            2 | 6 => eventfd::create().expect("an eventfd"),
             _ => self.plain.try_clone().expect("a descriptor").into(),
         }
+    }
+}
+
+/// A worker looks at each ring.
+fn visit(rings: &mut Rings, section: &Section<'_>, (heads, store): (&mut Heads, &mut SegStore)) {
+    for rx in &mut rings.rx {
+        let mut tails = Tails::bind(store, section);
+        heads.clear(RxId(0), Tick(0));
+        let (loan, _) = rx.rx_burst(section, heads, &mut tails, Limit::FULL);
+        rx.release(section, loan);
     }
 }
 
@@ -86,6 +104,11 @@ pub fn run(mut bytes: &[u8]) {
         let Ok(taken) = session.take(message) else {
             return;
         };
+        // Nobody is in the middle of a visit.
+        assert!(!taken.waits || session.is_clear());
+        if session.ask().is_err() {
+            return;
+        }
         if let Some(reply) = taken.reply {
             assert!((HEADER_BYTES..=HEADER_BYTES + 64).contains(&reply.bytes.len()));
         }
@@ -102,12 +125,7 @@ pub fn run(mut bytes: &[u8]) {
         }
         if let Some(rings) = &mut rings {
             let section = worker.section();
-            for rx in &mut rings.rx {
-                let mut tails = Tails::bind(&mut store, &section);
-                heads.clear(RxId(0), Tick(0));
-                let (loan, _) = rx.rx_burst(&section, &mut heads, &mut tails, Limit::FULL);
-                rx.release(&section, loan);
-            }
+            visit(rings, &section, (&mut heads, &mut store));
         }
         let _ = (session.describe(), session.missing());
     }

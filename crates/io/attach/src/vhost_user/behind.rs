@@ -1,0 +1,553 @@
+//! The halves of a guest behind an IOMMU: those of any other guest, made anew whenever its translations change.
+//!
+//! # Model
+//! A [`Seat`] is a ring's place at its gate. At the beginning of each visit it looks whether there are other translations;
+//! if so, the half finds its ring anew and forgets what it has staged ([`VhostRx::rebind`], [`VhostTx::rebind`]). The parts of
+//! the ring are translated like any buffer. Inside a visit nothing differs but that an address may be lacking.
+//!
+//! # States
+//! | state | what a visit does | what leaves it |
+//! | --- | --- | --- |
+//! | lacking | nothing: a part of the ring is not translated | another generation |
+//! | bound | what it does for any guest | another generation; an address that is not translated |
+//! | parked | nothing: the next chain is not translated | another generation |
+//!
+//! # What can be lost and what cannot
+//! Nothing that the guest sends. Frames for a guest whose next buffer is not translated wait with the worker
+//! ([`Stop::Busy`]) for [`PATIENCE`] at most, in order, while the worker does not sleep; then they find the ring full. So that this is rare, buffers are asked for
+//! [`AHEAD`] chains before they are needed.
+//!
+//! # Limits
+//! Each page of a ring must lie in one piece of our memory ([`super::area`]). Of several workers one at a time transmits on a ring. Where a packed
+//! ring stands is not kept for a daemon that comes after a kill.
+
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use windlass_frame::{Heads, Pick};
+use windlass_shm::{Section, Tails};
+
+use super::features::{RING_PACKED, tx_caps};
+use super::gate::Shared;
+use super::guest_map::{Miss, READ, WRITE, first_miss};
+use super::line::Half;
+use super::log::DirtyLog;
+use super::queue::{Base, QueueError, QueueSetup, check, parts};
+use super::rx::VhostRx;
+use super::tx::VhostTx;
+use crate::kick;
+use crate::port::{
+    Armed, Kick, Lane, Limit, Loan, More, RxPort, Sent, Stop, TxCaps, TxPort, share,
+};
+
+/// How long frames for a guest wait for the translation of a buffer.
+pub(super) const PATIENCE: Duration = Duration::from_millis(50);
+/// Chains that are looked at before they are needed.
+const AHEAD: u16 = 32;
+/// The lock makes the worker that holds it the only one.
+const ALONE: Lane = Lane {
+    worker: 0,
+    workers: 1,
+};
+
+/// A queue as both sides agreed on it, but for its memory.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) queue: usize,
+    pub(super) size: u16,
+    /// Descriptors, what the driver writes beside them, what the device does.
+    pub(super) at: [u64; 3],
+    pub(super) base: Base,
+    pub(super) features: u64,
+    pub(super) log: Option<Arc<DirtyLog>>,
+}
+
+impl Plan {
+    /// Refuses what does not depend on memory.
+    pub(super) fn check(&self) -> Result<(), QueueError> {
+        check(self.features, self.size, self.base)
+    }
+
+    /// Every page of its parts that is not translated.
+    pub(super) fn lacking(&self, extents: &[super::guest_map::Extent]) -> Vec<Miss> {
+        let mut misses = Vec::new();
+        for part in parts(self.features, self.size, self.at) {
+            let mut done = 0;
+            while done < u64::from(part.bytes) {
+                let (at, left) = (
+                    part.gpa.wrapping_add(done),
+                    u64::from(part.bytes).wrapping_sub(done),
+                );
+                let Some(iova) = first_miss(extents, part.access, at, left) else {
+                    break;
+                };
+                let miss = Miss::at(iova, part.access);
+                misses.push(miss);
+                // From the next page on.
+                done = miss.next().wrapping_sub(part.gpa);
+            }
+        }
+        misses
+    }
+}
+
+/// What a visit can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sight {
+    /// Everything.
+    Bound,
+    /// Nothing, until there is another generation.
+    Lacking,
+    /// Nothing at this moment.
+    Busy,
+}
+
+/// A ring's place at its gate.
+#[derive(Debug)]
+struct Seat {
+    shared: Arc<Shared>,
+    plan: Plan,
+    /// What the half accesses its buffers for.
+    access: u8,
+    /// The generation that was looked at last.
+    seen: u64,
+    bound: bool,
+    parked: bool,
+    /// The ring was found at least once.
+    begun: bool,
+}
+
+impl Seat {
+    fn new(shared: Arc<Shared>, plan: Plan, access: u8) -> Seat {
+        Seat {
+            shared,
+            plan,
+            access,
+            seen: 0,
+            bound: false,
+            parked: false,
+            begun: false,
+        }
+    }
+
+    fn enter(&self) {
+        self.shared.enter(self.plan.queue);
+    }
+
+    fn leave(&self) {
+        self.shared.leave(self.plan.queue);
+    }
+
+    /// What the visit can do; `bind` makes the half, or makes it anew, if there are other translations.
+    fn look(&mut self, bind: impl FnOnce(QueueSetup) -> Result<(), QueueError>) -> Sight {
+        if self.shared.generation() != self.seen {
+            return self.look_anew(bind);
+        }
+        match self.bound && !self.parked {
+            true => Sight::Bound,
+            false => Sight::Lacking,
+        }
+    }
+
+    #[cold]
+    fn look_anew(&mut self, bind: impl FnOnce(QueueSetup) -> Result<(), QueueError>) -> Sight {
+        let Some((extents, generation)) = self.shared.load() else {
+            return Sight::Busy;
+        };
+        (self.seen, self.bound, self.parked) = (generation, false, false);
+        let lacking = self.plan.lacking(&extents);
+        if !lacking.is_empty() {
+            self.park(lacking);
+            return Sight::Lacking;
+        }
+        let map = self.shared.memory().behind(extents.clone(), self.access);
+        let [desc, avail, used] = self.plan.at;
+        // As where there is no IOMMU: the used index says where a split ring stands.
+        if !self.begun
+            && self.plan.features & RING_PACKED == 0
+            && let Some(index) = map.load_u16(used.wrapping_add(2))
+        {
+            self.plan.base = Base::split(index);
+        }
+        let log = self.plan.log.as_ref();
+        let setup = QueueSetup {
+            map: Arc::new(map),
+            desc,
+            avail,
+            used,
+            size: self.plan.size,
+            base: self.plan.base,
+            features: self.plan.features,
+            kick: None,
+            call: None,
+            log: log.map(|log| Arc::new(log.behind(extents))),
+        };
+        if bind(setup).is_err() {
+            // A part that lies in several pieces, or is not aligned.
+            self.shared.memory().fail();
+            return Sight::Lacking;
+        }
+        (self.bound, self.begun) = (true, true);
+        Sight::Bound
+    }
+
+    /// Asks for translations that will be needed.
+    fn ask(&self, misses: impl IntoIterator<Item = Miss>) {
+        let Some(gate) = self.shared.gate(self.plan.queue) else {
+            return;
+        };
+        let mut any = false;
+        for miss in misses {
+            any |= gate.ask(miss);
+        }
+        if any {
+            self.shared.memory().call();
+        }
+    }
+
+    /// Nothing is to be done until there is another generation, which the first of these misses brings.
+    fn park(&mut self, misses: Vec<Miss>) {
+        self.parked = true;
+        if let Some(gate) = self.shared.gate(self.plan.queue) {
+            if let Some(miss) = misses.first() {
+                gate.need(*miss);
+            }
+            gate.park();
+        }
+        self.ask(misses.into_iter().skip(1));
+        self.shared.memory().call();
+    }
+
+    /// Whether there is another generation than the one that was looked at.
+    fn is_behind(&self) -> bool {
+        self.shared.generation() != self.seen
+    }
+}
+
+/// The receive half.
+#[derive(Debug)]
+pub(super) struct BehindRx {
+    seat: Seat,
+    half: Option<VhostRx>,
+    kick: Option<OwnedFd>,
+    /// Until there is a half.
+    call: Option<OwnedFd>,
+}
+
+impl BehindRx {
+    /// The half of a queue that is found in memory when it is first visited.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        plan: Plan,
+        kick: Option<OwnedFd>,
+        call: OwnedFd,
+    ) -> BehindRx {
+        BehindRx {
+            seat: Seat::new(shared, plan, READ),
+            half: None,
+            kick,
+            call: Some(call),
+        }
+    }
+
+    fn look(&mut self) -> Sight {
+        let (half, call) = (&mut self.half, &mut self.call);
+        self.seat.look(|setup| match half {
+            Some(half) => half.rebind(&setup),
+            None => {
+                let mut made = VhostRx::new(setup)?;
+                if let Some(call) = call.take() {
+                    made.set_call(call);
+                }
+                *half = Some(made);
+                Ok(())
+            }
+        })
+    }
+}
+
+impl Half for BehindRx {
+    fn base(&self) -> Base {
+        self.half
+            .as_ref()
+            .map_or(self.seat.plan.base, VhostRx::base)
+    }
+}
+
+impl RxPort for BehindRx {
+    fn rx_burst<'q>(
+        &mut self,
+        section: &'q Section<'q>,
+        heads: &mut Heads,
+        tails: &mut Tails<'q>,
+        limit: Limit,
+    ) -> (Loan, More) {
+        self.seat.enter();
+        let more = match (self.look(), &mut self.half) {
+            (Sight::Bound, Some(half)) => {
+                let (loan, mut more) = half.rx_burst(section, heads, tails, limit);
+                if let Some(miss) = half.map().take_miss() {
+                    let mut misses = vec![miss];
+                    half.look_ahead(AHEAD, |miss| misses.push(miss));
+                    self.seat.park(misses);
+                    more = More::Drained;
+                }
+                if loan.count != 0 {
+                    // The visit goes on until the release.
+                    return (loan, more);
+                }
+                more
+            }
+            (Sight::Busy, _) => More::Left,
+            _ if self.seat.shared.memory().is_dead() => More::Dead,
+            _ => More::Drained,
+        };
+        heads.n = 0;
+        self.seat.leave();
+        (Loan::default(), more)
+    }
+
+    fn release(&mut self, section: &Section<'_>, loan: Loan) {
+        if loan.count == 0 {
+            return;
+        }
+        if let Some(half) = &mut self.half {
+            half.release(section, loan);
+        }
+        self.seat.leave();
+    }
+
+    fn arm(&mut self, section: &Section<'_>) -> Armed {
+        self.seat.enter();
+        let armed = match (self.look(), &mut self.half) {
+            (Sight::Bound, Some(half)) => half.arm(section),
+            (Sight::Busy, _) => Armed::Work,
+            _ if self.seat.is_behind() => Armed::Work,
+            // The session wakes the worker.
+            _ => Armed::Yes,
+        };
+        self.seat.leave();
+        armed
+    }
+
+    fn disarm(&mut self, section: &Section<'_>) {
+        self.seat.enter();
+        if let (Sight::Bound, Some(half)) = (self.look(), &mut self.half) {
+            half.disarm(section);
+        }
+        self.seat.leave();
+    }
+
+    fn wake(&self) -> Option<BorrowedFd<'_>> {
+        self.kick.as_ref().map(AsFd::as_fd)
+    }
+
+    fn polls_memory(&self) -> bool {
+        true
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    seat: Seat,
+    half: Option<VhostTx>,
+    /// Frames wait for a translation since the first moment, and did so at the second.
+    waits: Option<(Instant, Instant)>,
+}
+
+#[derive(Debug)]
+struct TxQueue {
+    state: Mutex<State>,
+    call: OwnedFd,
+    /// The guest is still to be interrupted.
+    owed: AtomicBool,
+}
+
+/// The transmit half.
+#[derive(Debug)]
+pub(super) struct BehindTx {
+    shared: Arc<Shared>,
+    caps: TxCaps,
+    queues: Box<[TxQueue]>,
+}
+
+impl BehindTx {
+    /// The half for queues that the guest receives on, each with the descriptor that interrupts it.
+    pub(super) fn new(shared: Arc<Shared>, features: u64, plans: Vec<(Plan, OwnedFd)>) -> BehindTx {
+        let queue = |(plan, call)| TxQueue {
+            state: Mutex::new(State {
+                seat: Seat::new(shared.clone(), plan, WRITE),
+                half: None,
+                waits: None,
+            }),
+            call,
+            owed: AtomicBool::new(false),
+        };
+        BehindTx {
+            queues: plans.into_iter().map(queue).collect(),
+            shared,
+            caps: tx_caps(features),
+        }
+    }
+
+    /// The first buffer of queue `queue` that was not used.
+    pub(super) fn base(&self, queue: usize) -> Option<Base> {
+        let state = self.queues.get(queue)?.state.lock();
+        let state = state.unwrap_or_else(PoisonError::into_inner);
+        let half = state.half.as_ref();
+        Some(
+            half.and_then(|half| half.base(0))
+                .unwrap_or(state.seat.plan.base),
+        )
+    }
+
+    fn send(
+        &self,
+        lane: Lane,
+        wanted: Option<u8>,
+        (heads, tails): (&Heads, &Tails<'_>),
+        picks: &[Pick],
+    ) -> Sent {
+        let mut sent = Sent::default();
+        let own = usize::from(lane.worker).checked_rem(self.queues.len());
+        let wanted = wanted.map(usize::from).and_then(|n| self.queues.get(n));
+        let Some(queue) = wanted.or_else(|| self.queues.get(own?)) else {
+            sent.stop = Stop::Down;
+            return sent;
+        };
+        let Some(mut state) = queue.try_lock() else {
+            sent.stop = Stop::Busy;
+            return sent;
+        };
+        state.seat.enter();
+        let sent = state.send((heads, tails), picks);
+        state.seat.leave();
+        if sent.kick != Kick::No {
+            queue.owed.store(true, Ordering::Relaxed);
+        }
+        sent
+    }
+}
+
+impl TxQueue {
+    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl State {
+    fn look(&mut self) -> Sight {
+        let half = &mut self.half;
+        self.seat.look(|setup| match half {
+            Some(half) => half.rebind(&setup),
+            None => {
+                *half = Some(VhostTx::new(setup, [])?);
+                Ok(())
+            }
+        })
+    }
+
+    fn send(&mut self, (heads, tails): (&Heads, &Tails<'_>), picks: &[Pick]) -> Sent {
+        let mut sent = Sent::default();
+        match (self.look(), &self.half) {
+            (Sight::Bound, Some(half)) => {
+                sent = half.send(ALONE, None, heads, tails, picks).0;
+                if sent.kick != Kick::No && !half.wants_kick(ALONE) {
+                    sent.kick = Kick::No;
+                }
+                let miss = half.map().take_miss();
+                let mut misses: Vec<Miss> = miss.into_iter().collect();
+                half.look_ahead(AHEAD, |miss| misses.push(miss));
+                if miss.is_none() || sent.taken > 0 {
+                    self.waits = None;
+                }
+                if miss.is_some() {
+                    self.seat.park(misses);
+                    sent.stop = self.wait();
+                } else {
+                    self.seat.ask(misses);
+                }
+            }
+            (Sight::Busy, _) => sent.stop = Stop::Busy,
+            _ if self.seat.shared.memory().is_dead() => sent.stop = Stop::Down,
+            _ => sent.stop = self.wait(),
+        }
+        sent
+    }
+
+    /// Whether frames are still to wait: not if some have waited for long, and have been followed by others ever since.
+    fn wait(&mut self) -> Stop {
+        let now = Instant::now();
+        let lately = |last: Instant| now.saturating_duration_since(last) < PATIENCE;
+        let since = match self.waits {
+            Some((since, last)) if lately(last) => since,
+            _ => now,
+        };
+        self.waits = Some((since, now));
+        match now.saturating_duration_since(since) < PATIENCE {
+            true => Stop::Busy,
+            false => Stop::Full,
+        }
+    }
+}
+
+impl TxPort for BehindTx {
+    fn caps(&self) -> TxCaps {
+        self.caps
+    }
+
+    fn tx_burst(
+        &self,
+        _section: &Section<'_>,
+        lane: Lane,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        picks: &[Pick],
+    ) -> Sent {
+        self.send(lane, None, (heads, tails), picks)
+    }
+
+    fn has_choice(&self) -> bool {
+        self.queues.len() > 1
+    }
+
+    fn choices(&self, lane: Lane) -> u32 {
+        let all = self.queues.iter().fold(0u32, |all, _| all << 1 | 1);
+        share(all, lane)
+    }
+
+    fn tx_burst_on(
+        &self,
+        _section: &Section<'_>,
+        lane: Lane,
+        ring: u8,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        picks: &[Pick],
+    ) -> Sent {
+        self.send(lane, Some(ring), (heads, tails), picks)
+    }
+
+    fn kick(&self, _lane: Lane) {
+        for queue in &self.queues {
+            if queue.owed.swap(false, Ordering::Relaxed) && kick::kick(queue.call.as_fd()).is_err()
+            {
+                self.shared.memory().fail();
+            }
+        }
+    }
+}

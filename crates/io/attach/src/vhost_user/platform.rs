@@ -1,0 +1,234 @@
+//! The session's side of an IOMMU: what the front end tells of translations, and what it is asked.
+//!
+//! # Model
+//! The front end's IOTLB messages change a [`Table`], and each change is published to the workers. An answer to a message
+//! that takes a translation away waits until no visit uses it any more ([`Shared::visits`]). What workers come upon and is not
+//! translated is asked for on a second socket that the front end gave, once each, until it is answered or taken back.
+//!
+//! A front end stops telling what is no longer true once it has stopped a queue, and speaks of other memory after it has
+//! changed that: both forget everything.
+//!
+//! # Limits
+//! [`ASKED_MAX`] questions without an answer. A front end that does not read them ends its connection.
+//!
+//! # Failure modes
+//! An address that the front end does not answer for, since the guest has none, is not asked for again until something changes:
+//! its ring waits. That is between the guest and its driver.
+
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::net::{SendFlags, send};
+use windlass_sys::Errno;
+
+use super::gate::{Shared, Visits};
+use super::guest_map::{Extent, Miss, READ, WRITE};
+use super::iotlb::Table;
+use super::memory::Memory;
+use super::message::{Iotlb, iotlb_miss};
+use super::wire::WireError;
+
+/// Questions without an answer: fewer than fill a socket.
+pub(super) const ASKED_MAX: usize = 128;
+
+/// Why an IOTLB message was not followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IotlbError {
+    /// Neither an update nor an invalidation.
+    #[error("a message of kind {0}")]
+    Kind(u8),
+    /// Not 1, 2 or 3.
+    #[error("access {0}")]
+    Access(u8),
+    /// Empty, or beyond the last address.
+    #[error("{len} bytes from {iova:#x} on")]
+    Range {
+        /// First address of the device.
+        iova: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Not inside one region of memory.
+    #[error("{len} bytes at {user:#x}, which are not in one region of the front end's memory")]
+    Memory {
+        /// First address in the front end's own address space.
+        user: u64,
+        /// Bytes.
+        len: u64,
+    },
+}
+
+/// `VHOST_IOTLB_UPDATE`.
+const UPDATE: u8 = 2;
+/// `VHOST_IOTLB_INVALIDATE`.
+const INVALIDATE: u8 = 3;
+
+/// The session's side of an IOMMU.
+#[derive(Debug, Default)]
+pub(super) struct Platform {
+    table: Table,
+    channel: Option<OwnedFd>,
+    /// Asked and not answered.
+    asked: Vec<Miss>,
+    /// Visits that an answer waits for.
+    visits: Option<Visits>,
+    /// Questions in all.
+    questions: u64,
+    /// Invalidations in all.
+    invalidations: u64,
+}
+
+/// What a message asks for beyond the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Follow {
+    /// Workers may go on with more than they had.
+    More,
+    /// They are to stop using something before the answer.
+    Less,
+}
+
+impl Platform {
+    /// Whether questions can be asked.
+    pub(super) fn has_channel(&self) -> bool {
+        self.channel.is_some()
+    }
+
+    /// Asks on this socket from now on, for everything again.
+    pub(super) fn set_channel(&mut self, channel: OwnedFd) {
+        self.channel = Some(channel);
+        self.asked.clear();
+    }
+
+    /// Follows an IOTLB message.
+    pub(super) fn follow(&mut self, said: &Iotlb, memory: &Memory) -> Result<Follow, IotlbError> {
+        match said.kind {
+            UPDATE => self.update(said, memory),
+            INVALIDATE => {
+                // A range of all addresses has a length that cannot be said: 0. To forget more than was meant is no fault.
+                let first = if said.len == 0 { 0 } else { said.iova };
+                let last = match said.len {
+                    0 => u64::MAX,
+                    len => said.iova.saturating_add(len.wrapping_sub(1)),
+                };
+                self.table.invalidate(first, last);
+                self.invalidations = self.invalidations.wrapping_add(1);
+                // Whoever still wants it asks again.
+                let within = |miss: &Miss| (first..=last).contains(&miss.page);
+                self.asked.retain(|miss| !within(miss));
+                Ok(Follow::Less)
+            }
+            kind => Err(IotlbError::Kind(kind)),
+        }
+    }
+
+    fn update(&mut self, said: &Iotlb, memory: &Memory) -> Result<Follow, IotlbError> {
+        let Iotlb {
+            iova,
+            len,
+            user,
+            perm,
+            ..
+        } = *said;
+        if !(READ..=READ | WRITE).contains(&perm) {
+            return Err(IotlbError::Access(perm));
+        }
+        if len == 0 || iova.checked_add(len.wrapping_sub(1)).is_none() {
+            return Err(IotlbError::Range { iova, len });
+        }
+        let place = memory.place(user, len);
+        let (real, base) = place.ok_or(IotlbError::Memory { user, len })?;
+        let changed = self.table.update(Extent {
+            gpa: iova,
+            len,
+            base,
+            real,
+            access: perm,
+        });
+        let table = &self.table;
+        self.asked
+            .retain(|miss| !table.covers(miss.access, miss.page, 1));
+        Ok(match changed {
+            true => Follow::Less,
+            false => Follow::More,
+        })
+    }
+
+    /// Forgets all translations and questions.
+    pub(super) fn forget(&mut self) {
+        self.table.clear();
+        self.asked.clear();
+    }
+
+    /// The translations as workers use them.
+    pub(super) fn snapshot(&self) -> Arc<[Extent]> {
+        self.table.snapshot()
+    }
+
+    /// An answer waits for these visits.
+    pub(super) fn await_visits(&mut self, visits: Visits) {
+        self.visits = Some(visits);
+    }
+
+    /// Whether no answer has to wait any more; `shared`: what the workers have, if they have rings.
+    pub(super) fn is_clear(&mut self, shared: Option<&Shared>) -> bool {
+        let (Some(visits), Some(shared)) = (&mut self.visits, shared) else {
+            self.visits = None;
+            return true;
+        };
+        let over = shared.are_over(visits);
+        if over {
+            self.visits = None;
+        }
+        over
+    }
+
+    /// Asks for what workers of so many queues have come upon.
+    ///
+    /// # Errors
+    /// [`WireError`]: the front end is gone, or does not read.
+    pub(super) fn ask(&mut self, shared: &Shared, queues: usize) -> Result<(), WireError> {
+        let Some(channel) = &self.channel else {
+            return Ok(());
+        };
+        for gate in (0..queues).filter_map(|queue| shared.gate(queue)) {
+            while self.asked.len() < ASKED_MAX
+                && let Some(miss) = gate.take()
+            {
+                if self.asked.contains(&miss) || self.table.covers(miss.access, miss.page, 1) {
+                    continue;
+                }
+                let bytes = iotlb_miss(miss.page, miss.access);
+                // Whether the socket waits is for the other side to say.
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                match send(channel, &bytes, flags) {
+                    Ok(n) if n == bytes.len() => {}
+                    Ok(_) | Err(Errno::AGAIN) => return Err(WireError::Deaf),
+                    Err(Errno::PIPE | Errno::CONNRESET) => return Err(WireError::Closed),
+                    Err(errno) => return Err(WireError::Socket(errno)),
+                }
+                self.asked.push(miss);
+                self.questions = self.questions.wrapping_add(1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Translations, questions without an answer, questions and invalidations in all, for people.
+    pub(super) fn describe(&self) -> String {
+        format!(
+            "{} translations, {} asked for; {} questions and {} invalidations so far",
+            self.table.len(),
+            self.asked.len(),
+            self.questions,
+            self.invalidations
+        )
+    }
+}
