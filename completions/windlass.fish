@@ -306,7 +306,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_s
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -f -a "qemu-args" -d 'Write the QEMU arguments that attach a machine to a VNIC'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -f -a "libvirt-xml" -d 'Write the libvirt elements that attach a machine to a VNIC'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l bridge -d 'Bridge that it is a member of' -r
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l attach -d 'Who is on the other side: tap, memif, vhost-user or none' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l attach -d 'Who is on the other side: tap, memif, vhost-user or none; a socket\'s owner=USER:GROUP by name or number' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l mac -d 'Its address [default: a random local one, drawn once and kept]' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l zone -d 'Zone that it belongs to' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l vlan -d 'VLAN of untagged frames, 0 to drop them' -r -f

@@ -54,6 +54,7 @@ pub mod packet;
 mod sockopt;
 pub mod tap;
 pub mod timer;
+pub mod udp;
 pub mod unix;
 pub mod vectored;
 

@@ -253,8 +253,8 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "us",
         AUTO,
         (0, 1000),
-        "Time that a busy ring is polled after it ran empty, before its worker sleeps; auto: as the \
-         attachment needs.",
+        "Time that a ring is polled after it ran empty, before its worker sleeps; auto: as the attachment \
+         needs, and only while the ring is busy.",
     ),
 ];
 

@@ -58,6 +58,8 @@
     clippy::panic
 )]
 
+mod flow;
 mod leave;
 
+pub use flow::FlowHash;
 pub use leave::leave;

@@ -5,7 +5,8 @@
 //! destinations are served, is tried once more at the end of the visit (a microsecond or more
 //! later, still borrowed), and is then dropped as `ring-full`. Where another worker holds the
 //! ring, the rest is copied to private memory (spilled) and this worker's later frames for that
-//! member go behind it, so that their order is kept.
+//! member go behind it, so that their order is kept. A member with several rings is so many
+//! receivers: each ring's frames go, wait and are dropped by themselves ([`crate::spread`]).
 //!
 //! # What can be lost and what cannot
 //! Every frame that is offered ends up delivered, dropped under a reason, or held; see
@@ -22,12 +23,16 @@ use crate::counters::WorkerCounters;
 use crate::courtesy::Courtesy;
 use crate::group::List;
 use crate::hold::{Held, Pool};
+use crate::spread::{Late, Spread};
 use crate::topo::{Member, Topo};
 
 /// Spilled frames that are sent at once.
 const SPILL_BURST: usize = BURST / 4;
 /// How often so many are sent before frames that follow them.
 const CATCH_UP_BURSTS: usize = 8;
+
+/// The ring that the port chooses.
+const ANY: u8 = u8::MAX;
 
 /// What a transmission needs to know besides the frames.
 #[derive(Clone, Copy)]
@@ -48,9 +53,10 @@ impl Context<'_> {
     }
 }
 
-/// One member's frames that were spilled by this worker.
+/// One member's frames, or those for one of its rings, that were spilled by this worker.
 struct Waiting {
     to: TxId,
+    ring: u8,
     frames: VecDeque<(Held, bool)>,
 }
 
@@ -61,6 +67,7 @@ pub struct Egress {
     kicked_at: Vec<Tick>,
     pool: Pool,
     waiting: Vec<Waiting>,
+    spread: Box<Spread>,
     heads: Box<Heads>,
     store: SegStore,
     /// What the kernel took, and may have made others ready to run.
@@ -76,6 +83,7 @@ impl Egress {
             kicked_at: vec![Tick(0); members],
             pool: Pool::default(),
             waiting: Vec::new(),
+            spread: Box::new(Spread::new(members)),
             heads: Heads::boxed(),
             store: SegStore::default(),
             courtesy: Courtesy::default(),
@@ -83,7 +91,7 @@ impl Egress {
     }
 
     /// Offers frames to a member for the first time. Returns how many were consumed; the rest may
-    /// be offered to [`Egress::retry`].
+    /// be offered to [`Egress::retry`]. Behind the last offer of a visit's frames, [`Egress::settle`] is called.
     #[inline]
     pub fn offer(
         &mut self,
@@ -100,11 +108,96 @@ impl Egress {
             return picks.len();
         };
         counters.offered.add(picks.len() as u64);
-        if !self.waiting.is_empty() && !self.catch_up(cx, to) {
-            self.spill(counters, heads, tails, to, picks);
+        if member.several {
+            self.offer_spread(cx, member, counters, heads, tails, to, picks);
             return picks.len();
         }
-        self.send(cx, member, counters, heads, tails, to, picks)
+        if !self.waiting.is_empty() && !self.catch_up(cx, to, ANY) {
+            self.spill(counters, heads, tails, to, ANY, picks);
+            return picks.len();
+        }
+        self.send(cx, member, counters, heads, tails, to, ANY, picks)
+    }
+
+    /// Offers frames to a member with several rings. What does not fit now is kept for [`Egress::settle`].
+    #[inline(never)]
+    #[allow(clippy::too_many_arguments)]
+    fn offer_spread(
+        &mut self,
+        cx: &Context<'_>,
+        member: &Member,
+        counters: &MemberCounters,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        to: TxId,
+        picks: &[Pick],
+    ) {
+        let choices = member.tx.as_deref().map_or(0, |tx| tx.choices(cx.lane));
+        if choices.count_ones() < 2 {
+            let ring = choices.trailing_zeros() as u8;
+            self.offer_ring(cx, member, counters, heads, tails, (to, ring), picks);
+            return;
+        }
+        let mut used = self.spread.sort(heads, to, choices, picks);
+        while used != 0 {
+            let ring = used.trailing_zeros() as u8;
+            used &= used - 1;
+            let (list, n) = self.spread.list(ring);
+            let list = list.get(..n).unwrap_or(&[]);
+            self.offer_ring(cx, member, counters, heads, tails, (to, ring), list);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn offer_ring(
+        &mut self,
+        cx: &Context<'_>,
+        member: &Member,
+        counters: &MemberCounters,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        (to, ring): (TxId, u8),
+        picks: &[Pick],
+    ) {
+        if !self.waiting.is_empty() && !self.catch_up(cx, to, ring) {
+            self.spill(counters, heads, tails, to, ring, picks);
+            return;
+        }
+        let taken = self.send(cx, member, counters, heads, tails, to, ring, picks);
+        let late = picks.get(taken..).unwrap_or(&[]).iter();
+        self.spread
+            .late
+            .extend(late.map(|&pick| Late { to, ring, pick }));
+    }
+
+    /// Tries what did not fit into one of several rings once more, then drops what still does not.
+    #[inline(always)]
+    pub fn settle(&mut self, cx: &Context<'_>, heads: &Heads, tails: &Tails<'_>) {
+        if !self.spread.late.is_empty() {
+            self.try_late(cx, heads, tails);
+        }
+    }
+
+    #[cold]
+    fn try_late(&mut self, cx: &Context<'_>, heads: &Heads, tails: &Tails<'_>) {
+        let mut late = std::mem::take(&mut self.spread.late);
+        for run in late.chunk_by(|a, b| (a.to, a.ring) == (b.to, b.ring)) {
+            let Some(&Late { to, ring, .. }) = run.first() else {
+                continue;
+            };
+            let mut picks = [Pick::frame(0, false); BURST];
+            for (place, late) in picks.iter_mut().zip(run) {
+                *place = late.pick;
+            }
+            let picks = picks.get(..run.len()).unwrap_or(&picks);
+            let member = cx.topo.member(to.0);
+            if let Some((member, counters)) = member.and_then(|m| Some((m, cx.counters(m)?))) {
+                let taken = self.send(cx, member, counters, heads, tails, to, ring, picks);
+                counters.drop_frames(Drop::RingFull, (run.len() - taken) as u64);
+            }
+        }
+        late.clear();
+        self.spread.late = late;
     }
 
     /// Tries the rest of a list once more, then drops what still does not fit.
@@ -117,7 +210,7 @@ impl Egress {
         let Some(counters) = cx.counters(member) else {
             return;
         };
-        let taken = self.send(cx, member, counters, heads, tails, to, picks);
+        let taken = self.send(cx, member, counters, heads, tails, to, ANY, picks);
         counters.drop_frames(Drop::RingFull, (picks.len() - taken) as u64);
     }
 
@@ -131,20 +224,24 @@ impl Egress {
         heads: &Heads,
         tails: &Tails<'_>,
         to: TxId,
+        ring: u8,
         picks: &[Pick],
     ) -> usize {
         let Some(tx) = member.tx.as_deref() else {
             counters.drop_frames(Drop::PeerDown, picks.len() as u64);
             return picks.len();
         };
-        let sent = tx.tx_burst(cx.section, cx.lane, heads, tails, picks);
+        let sent = match ring {
+            ANY => tx.tx_burst(cx.section, cx.lane, heads, tails, picks),
+            _ => tx.tx_burst_on(cx.section, cx.lane, ring, heads, tails, picks),
+        };
         count(counters, &sent);
         self.owe(to, &sent);
         let rest = picks.get(sent.taken..).unwrap_or(&[]);
         match sent.stop {
             Stop::Done | Stop::Full => sent.taken,
             Stop::Busy => {
-                self.spill(counters, heads, tails, to, rest);
+                self.spill(counters, heads, tails, to, ring, rest);
                 picks.len()
             }
             Stop::Down => {
@@ -172,6 +269,7 @@ impl Egress {
         heads: &Heads,
         tails: &Tails<'_>,
         to: TxId,
+        ring: u8,
         picks: &[Pick],
     ) {
         for (done, pick) in picks.iter().enumerate() {
@@ -181,12 +279,13 @@ impl Egress {
             };
             counters.held.add(1);
             counters.spilled.add(1);
-            match self.waiting.iter_mut().find(|w| w.to == to) {
+            let waiting = self.waiting.iter_mut();
+            match waiting.into_iter().find(|w| (w.to, w.ring) == (to, ring)) {
                 Some(w) => w.frames.push_back((held, pick.tagged())),
                 None => {
                     let mut frames = VecDeque::with_capacity(BURST);
                     frames.push_back((held, pick.tagged()));
-                    self.waiting.push(Waiting { to, frames });
+                    self.waiting.push(Waiting { to, ring, frames });
                 }
             }
         }
@@ -203,11 +302,15 @@ impl Egress {
         !self.waiting.is_empty()
     }
 
-    /// Sends what waits for a member before frames that are to follow it; true if nothing waits any more. Without this a
+    /// Sends what waits for a member or its ring before frames that are to follow it; true if nothing waits any more. Without this a
     /// worker that spilled once would go on filling its pool faster than [`Egress::drain`] empties it.
     #[cold]
-    fn catch_up(&mut self, cx: &Context<'_>, to: TxId) -> bool {
-        let Some(at) = self.waiting.iter().position(|w| w.to == to) else {
+    fn catch_up(&mut self, cx: &Context<'_>, to: TxId, ring: u8) -> bool {
+        let waiting = self.waiting.iter();
+        let Some(at) = waiting
+            .into_iter()
+            .position(|w| (w.to, w.ring) == (to, ring))
+        else {
             return true;
         };
         let mut w = self.waiting.swap_remove(at);
@@ -225,7 +328,7 @@ impl Egress {
         false
     }
 
-    /// Sends what was spilled, one burst for each member.
+    /// Sends what was spilled, one burst for each member or ring.
     #[cold]
     pub fn drain(&mut self, cx: &Context<'_>) {
         let mut waiting = std::mem::take(&mut self.waiting);
@@ -251,7 +354,11 @@ impl Egress {
                     picks[i] = Pick::frame(i, *tagged);
                     n = i + 1;
                 }
-                let sent = tx.tx_burst(cx.section, cx.lane, &self.heads, &tails, &picks[..n]);
+                let (heads, picks) = (&self.heads, &picks[..n]);
+                let sent = match w.ring {
+                    ANY => tx.tx_burst(cx.section, cx.lane, heads, &tails, picks),
+                    ring => tx.tx_burst_on(cx.section, cx.lane, ring, heads, &tails, picks),
+                };
                 count(counters, &sent);
                 self.owe(w.to, &sent);
                 match sent.stop {

@@ -146,6 +146,7 @@ impl Floods {
                 {
                     c.drop_frames(Drop::RingFull, 1);
                 }
+                egress.settle(cx, &self.heads, &tails);
             }
             job.rest.position += 1;
         }

@@ -13,7 +13,7 @@
 //!
 //! # Model
 //! [`plane::Plane`] is what a daemon holds. Each worker runs the loop of `run`; a `visit` is one burst. `ring` has the
-//! modes of a ring, `group` sorts a burst by destination, `egress` sends, `hold` keeps what has to wait, `flood` finishes
+//! modes of a ring, `group` sorts a burst by destination, `egress` sends (to members with several rings by `spread`), `hold` keeps what has to wait, `flood` finishes
 //! large floods; `courtesy` lets receivers on the same core run.
 //!
 //! # Synchronization
@@ -39,9 +39,11 @@ pub mod hold;
 pub mod plane;
 mod ring;
 mod run;
+pub mod spread;
 mod topo;
 pub mod visit;
 
 pub use command::Condemned;
 pub use counters::WorkerTotals;
 pub use plane::{MemberTuning, Plane, PlaneError, PlaneOptions};
+pub use ring::Spin;

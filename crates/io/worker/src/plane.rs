@@ -36,6 +36,7 @@ use windlass_sync::{mpsc, spsc};
 use crate::command::{Command, Condemned};
 use crate::counters::{WorkerCounters, WorkerTotals};
 use crate::grace::QsbrGrace;
+use crate::ring::Spin;
 use crate::run::{Seat, Shared, Worker};
 use crate::topo::{Member, Topo};
 
@@ -85,8 +86,8 @@ pub struct PlaneOptions {
 pub struct MemberTuning {
     /// The least time between two notifications of the member, in nanoseconds; 0 is no limit.
     pub kick_gap_ns: u64,
-    /// Polling before sleep, in nanoseconds: memory rings, others.
-    pub spin_ns: (u64, u64),
+    /// Polling before sleep.
+    pub spin: Spin,
 }
 
 struct DraftMember {
@@ -546,8 +547,9 @@ impl Plane {
                 Some(Arc::new(Member {
                     bridge: m.bridge,
                     tx: m.tx.clone(),
+                    several: m.tx.as_ref().is_some_and(|tx| tx.has_choice()),
                     kick_gap_ns: m.tuning.kick_gap_ns,
-                    spin_ns: m.tuning.spin_ns,
+                    spin: m.tuning.spin,
                     counters: m.counters.clone(),
                 }))
             })

@@ -13,8 +13,8 @@
 //! backlog, and no notification is asked for between two visits. `arm` looks once more after it
 //! turned notifications on, so that no wake-up is lost.
 //!
-//! Only a ring that moved [`WARM_FRAMES`] frames within [`WARM_WINDOW_NS`] may be `Warm`: spinning is paid for by
-//! traffic, and an idle ring costs nothing.
+//! Unless somebody said how long ([`Spin::Always`]), only a ring that moved [`WARM_FRAMES`] frames within
+//! [`WARM_WINDOW_NS`] may be `Warm`: spinning is paid for by traffic. An idle ring costs nothing in any case.
 
 use windlass_attach::port::RxPort;
 use windlass_bridge::forward::Ingress;
@@ -24,6 +24,29 @@ use windlass_frame::Tick;
 pub const WARM_FRAMES: u32 = 8;
 /// The time within which they must have arrived.
 pub const WARM_WINDOW_NS: u64 = 1_000_000;
+
+/// How long a ring is polled after it was found empty, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spin {
+    /// While it is busy.
+    Adaptive {
+        /// A ring in memory.
+        memory: u64,
+        /// Any other.
+        other: u64,
+    },
+    /// After every frame, whatever it costs.
+    Always(u64),
+}
+
+impl Default for Spin {
+    fn default() -> Spin {
+        Spin::Adaptive {
+            memory: 0,
+            other: 0,
+        }
+    }
+}
 
 /// The mode of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,9 +100,20 @@ impl RxRing {
         self.moved = self.moved.saturating_add(n as u32);
     }
 
-    /// Whether recent traffic pays for a spin.
+    /// Until when it is to be polled, frames having just come; none if not at all.
     #[inline]
-    pub fn is_busy(&self, now: Tick) -> bool {
+    pub fn warm_until(&self, spin: Spin, now: Tick) -> Option<Tick> {
+        let ns = match spin {
+            Spin::Always(ns) => ns,
+            Spin::Adaptive { .. } if !self.is_busy(now) => 0,
+            Spin::Adaptive { memory, .. } if self.port.polls_memory() => memory,
+            Spin::Adaptive { other, .. } => other,
+        };
+        (ns != 0).then(|| now.plus(ns))
+    }
+
+    /// Whether recent traffic pays for a spin.
+    fn is_busy(&self, now: Tick) -> bool {
         self.moved >= WARM_FRAMES && now.since(self.window) <= 2 * WARM_WINDOW_NS
     }
 }
@@ -126,5 +160,68 @@ impl Rings {
             }
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::BorrowedFd;
+    use windlass_attach::port::{Armed, Limit, Loan, More};
+    use windlass_frame::Heads;
+    use windlass_shm::{Section, Tails};
+
+    struct Empty {
+        in_memory: bool,
+    }
+
+    impl RxPort for Empty {
+        fn rx_burst<'q>(
+            &mut self,
+            _: &'q Section<'q>,
+            _: &mut Heads,
+            _: &mut Tails<'q>,
+            _: Limit,
+        ) -> (Loan, More) {
+            (Loan::default(), More::Drained)
+        }
+
+        fn release(&mut self, _: &Section<'_>, _: Loan) {}
+
+        fn arm(&mut self, _: &Section<'_>) -> Armed {
+            Armed::Yes
+        }
+
+        fn disarm(&mut self, _: &Section<'_>) {}
+
+        fn wake(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn polls_memory(&self) -> bool {
+            self.in_memory
+        }
+    }
+
+    /// By itself a ring is polled behind frames that come close upon each other, for as long as its kind; by command behind
+    /// every frame.
+    #[test]
+    fn spinning_is_paid_for_or_commanded() {
+        let start = Tick(5_000_000);
+        let adaptive = Spin::Adaptive {
+            memory: 50_000,
+            other: 20_000,
+        };
+        for (in_memory, ns) in [(true, 50_000), (false, 20_000)] {
+            let mut ring = RxRing::adopt(Box::new(Empty { in_memory }), 1);
+            ring.note(1, start);
+            assert_eq!(ring.warm_until(adaptive, start), None);
+            assert_eq!(ring.warm_until(Spin::Always(7), start), Some(start.plus(7)));
+            assert_eq!(ring.warm_until(Spin::Always(0), start), None);
+            ring.note(WARM_FRAMES as usize, start);
+            assert_eq!(ring.warm_until(adaptive, start), Some(start.plus(ns)));
+            let later = start.plus(3 * WARM_WINDOW_NS);
+            assert_eq!(ring.warm_until(adaptive, later), None);
+        }
     }
 }

@@ -32,7 +32,7 @@ use crate::counters::WorkerCounters;
 use crate::egress::{Context, Egress};
 use crate::flood::Floods;
 use crate::grace::QsbrGrace;
-use crate::ring::{Rings, RxRing, State};
+use crate::ring::{Rings, RxRing, Spin, State};
 use crate::topo::Topo;
 use crate::visit::Scratch;
 
@@ -230,10 +230,7 @@ impl Worker {
         let spin = cx
             .topo
             .member(ring.member)
-            .map_or(0, |m| match ring.port.polls_memory() {
-                true => m.spin_ns.0,
-                false => m.spin_ns.1,
-            });
+            .map_or(Spin::default(), |m| m.spin);
         let next = decide(ring, n, more, now, spin);
         if n > 0 {
             self.report();
@@ -504,7 +501,7 @@ impl Worker {
 
 /// The mode of a ring after a visit.
 #[inline]
-fn decide(ring: &mut RxRing, n: usize, more: More, now: Tick, spin_ns: u64) -> Next {
+fn decide(ring: &mut RxRing, n: usize, more: More, now: Tick, spin: Spin) -> Next {
     match (more, n) {
         (More::Dead, _) => return Next::Bury,
         (More::Left, _) => {
@@ -515,11 +512,11 @@ fn decide(ring: &mut RxRing, n: usize, more: More, now: Tick, spin_ns: u64) -> N
         (More::Drained, 0) => {}
         (More::Drained, _) => {
             ring.note(n, now);
-            if ring.is_busy(now) && spin_ns != 0 {
-                ring.state = State::Warm(now.plus(spin_ns));
-                return Next::Again;
-            }
-            return Next::Rest;
+            let Some(until) = ring.warm_until(spin, now) else {
+                return Next::Rest;
+            };
+            ring.state = State::Warm(until);
+            return Next::Again;
         }
     }
     match ring.state {

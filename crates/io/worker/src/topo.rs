@@ -6,17 +6,20 @@ use windlass_attach::port::TxPort;
 use windlass_bridge::forward::Bridge;
 use windlass_stats::{MemberCounters, Padded};
 
+use crate::ring::Spin;
+
 /// A member of a bridge, as workers see it.
 pub struct Member {
     /// The bridge's index.
     pub bridge: u16,
     /// The transmit half, while somebody is connected.
     pub tx: Option<Arc<dyn TxPort>>,
+    /// It has several rings to choose from.
+    pub several: bool,
     /// The least time between two notifications of the member, in nanoseconds; 0 is no limit.
     pub kick_gap_ns: u64,
-    /// The time for which its rings are polled after they were found empty, in nanoseconds; for memory rings and for
-    /// others.
-    pub spin_ns: (u64, u64),
+    /// How long its rings are polled after they were found empty.
+    pub spin: Spin,
     /// One block for each worker.
     pub counters: Arc<[Padded<MemberCounters>]>,
 }

@@ -155,6 +155,7 @@ impl Burst<'_, '_> {
             if taken < n {
                 self.try_rest(groups, egress, to, picks.get(taken..).unwrap_or(&[]));
             }
+            egress.settle(self.cx, self.heads, self.tails);
         } else {
             self.scatter(n, groups, egress, floods);
         }
@@ -219,6 +220,7 @@ impl Burst<'_, '_> {
                 }
             }
         }
+        egress.settle(self.cx, self.heads, self.tails);
         groups.clear();
     }
 
@@ -312,5 +314,6 @@ impl Burst<'_, '_> {
             let taken = egress.offer(self.cx, self.heads, self.tails, to, &picks[..n]);
             counters.drop_frames(Drop::RingFull, (n - taken) as u64);
         }
+        egress.settle(self.cx, self.heads, self.tails);
     }
 }

@@ -338,7 +338,10 @@ fn vnic_patch(args: &VnicSet) -> Result<VnicPatch, Failure> {
         match key {
             "bridge" => new.bridge = Some(parsed(key, text)?),
             "mac" => new.mac = Some(parsed(key, text)?),
-            "attach" => new.attach = Some(parsed(key, text)?),
+            "attach" => {
+                let told = |why| Failure::usage(format!("{key}: {why}"), "correct it");
+                new.attach = Some(accounts::attachment(text).map_err(told)?);
+            }
             _ => return Ok(false),
         }
         Ok(true)

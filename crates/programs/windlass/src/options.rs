@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use windlass_api::{Attachment, Ifname, MacAddr, Name, Netns, Scope, ZoneRef, properties};
 
+use crate::accounts;
+
 /// Time that a call may take when `--timeout` does not say.
 pub const TIMEOUT_S: f64 = 30.0;
 
@@ -503,9 +505,9 @@ pub(crate) struct VnicCreate {
     /// Bridge that it is a member of.
     #[arg(long, value_name = "BRIDGE")]
     pub(crate) bridge: Name,
-    /// Who is on the other side: tap, memif, vhost-user or none.
+    /// Who is on the other side: tap, memif, vhost-user or none; a socket's owner=USER:GROUP by name or number.
     #[arg(long, value_name = "KIND,KEY=VALUE,...", default_value = "none",
-          value_hint = ValueHint::Other)]
+          value_hint = ValueHint::Other, value_parser = accounts::attachment)]
     pub(crate) attach: Attachment,
     /// Its address [default: a random local one, drawn once and kept].
     #[arg(long, value_hint = ValueHint::Other)]
@@ -535,7 +537,8 @@ pub(crate) struct VnicSet {
     #[command(flatten)]
     pub(crate) member: MemberSet<VnicName>,
     /// Attach it to someone else.
-    #[arg(long, value_name = "KIND,KEY=VALUE,...", value_hint = ValueHint::Other)]
+    #[arg(long, value_name = "KIND,KEY=VALUE,...", value_hint = ValueHint::Other,
+          value_parser = accounts::attachment)]
     pub(crate) attach: Option<Attachment>,
     /// Give it this address.
     #[arg(long, value_hint = ValueHint::Other)]

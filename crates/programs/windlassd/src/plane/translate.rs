@@ -14,14 +14,17 @@ use windlass_bridge::vlan::VlanMap;
 use windlass_frame::{FRAME_MAX, TxId};
 use windlass_shm::HugePages;
 use windlass_stats::{Drop, MemberTotals};
-use windlass_worker::MemberTuning;
 use windlass_worker::plane::BridgeTuning;
+use windlass_worker::{MemberTuning, Spin};
 
 use crate::backend::{BackendError, Place};
 
 /// Polling before sleep where the property says `auto`: a wake-up costs 35 us and more, which a memory ring's spin of
 /// that order pays back; on a TAP, each poll is a system call.
-const SPIN_NS: (u64, u64) = (50_000, 20_000);
+const SPIN: Spin = Spin::Adaptive {
+    memory: 50_000,
+    other: 20_000,
+};
 /// MTU of a VNIC where the property says `auto`, in bytes.
 const MTU: u32 = 1500;
 /// Permission bits of a socket that windlass makes.
@@ -79,14 +82,17 @@ pub fn member_conf(settings: &MemberSettings, mac: u64, mtu: u32) -> MemberConf 
 
 /// A member's part of the workers' time.
 pub fn tuning(settings: &MemberSettings) -> MemberTuning {
-    let spin = settings.spin_us.map(|us| u64::from(us) * 1000);
+    let spin = match settings.spin_us {
+        Some(us) => Spin::Always(u64::from(us) * 1000),
+        None => SPIN,
+    };
     let gap = match settings.intr_rate {
         0 => 0,
         rate => 1_000_000_000 / u64::from(rate),
     };
     MemberTuning {
         kick_gap_ns: gap,
-        spin_ns: (spin.unwrap_or(SPIN_NS.0), spin.unwrap_or(SPIN_NS.1)),
+        spin,
     }
 }
 
