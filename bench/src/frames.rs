@@ -11,6 +11,8 @@
 
 use anyhow::{Result, bail};
 
+use crate::memory::Memory;
+
 /// A MAC address.
 pub type Mac = [u8; 6];
 
@@ -165,6 +167,46 @@ pub fn announcement(to: Mac, from: Mac) -> Vec<u8> {
     frame
 }
 
+/// Bytes of the headers of a TCP segment: Ethernet, IPv4, TCP without options.
+pub const SEGMENT_HEADERS: u32 = 54;
+/// Bytes of payload of each frame that a segment was to be cut into.
+pub const SEGMENT_MSS: u16 = 1448;
+/// Where a segment's number lies: the TCP sequence number.
+const SEGMENT_NUMBER_AT: usize = 38;
+
+/// A TCP segment of `bytes` bytes with a partial checksum, as a guest hands it to a network card that cuts it. Its
+/// number is its TCP sequence number.
+#[must_use]
+pub fn segment(to: Mac, from: Mac, bytes: usize, number: u32) -> Vec<u8> {
+    let mut frame = header(to, from, bytes);
+    frame[23] = 6;
+    frame[24..26].fill(0);
+    let sum = internet_checksum(&frame[ETHER_BYTES..ETHER_BYTES + IPV4_BYTES]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    let mut pseudo = frame[26..34].to_vec();
+    pseudo.extend([0, 6]);
+    pseudo.extend(((bytes - ETHER_BYTES - IPV4_BYTES) as u16).to_be_bytes());
+    frame.truncate(SEGMENT_NUMBER_AT);
+    frame.extend(number.to_be_bytes());
+    // Acknowledgment 1; data offset 5 words, ACK; a window; the sum of the pseudo header, not complemented.
+    frame.extend([0, 0, 0, 1, 0x50, 0x10, 0x20, 0]);
+    frame.extend((!internet_checksum(&pseudo)).to_be_bytes());
+    frame.extend([0, 0]);
+    let pattern =
+        |i: usize| ((i as u64 + u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
+    frame.extend((0..bytes - SEGMENT_HEADERS as usize).map(pattern));
+    frame
+}
+
+/// The number of the segment whose frame begins at `at`.
+#[must_use]
+#[inline]
+pub fn segment_number(memory: &Memory, at: u32) -> u32 {
+    let mut number = [0; 4];
+    memory.read(at + SEGMENT_NUMBER_AT as u32, &mut number);
+    u32::from_be_bytes(number)
+}
+
 /// RFC 1071.
 fn internet_checksum(header: &[u8]) -> u16 {
     let words = header
@@ -204,6 +246,23 @@ mod tests {
         let frame = announcement(SENDER, sink_address(7));
         assert_eq!(internet_checksum(&frame[14..34]), 0);
         assert_eq!(frame.len(), 64);
+    }
+
+    /// A segment's IPv4 header sums to zero, and what its checksum lacks is its TCP header and payload: with them, over
+    /// pseudo header and all, it is right.
+    #[test]
+    fn segment_is_completed_to_a_right_checksum() {
+        let mut frame = segment(sink_address(0), SENDER, 1000, 7);
+        assert_eq!(frame.len(), 1000);
+        assert_eq!(internet_checksum(&frame[14..34]), 0);
+        assert_eq!(frame[SEGMENT_NUMBER_AT..][..4], 7u32.to_be_bytes());
+        let sum = internet_checksum(&frame[34..]);
+        frame[50..52].copy_from_slice(&sum.to_be_bytes());
+        let mut whole = frame[26..34].to_vec();
+        whole.extend([0, 6]);
+        whole.extend((1000u16 - 34).to_be_bytes());
+        whole.extend(&frame[34..]);
+        assert_eq!(internet_checksum(&whole), 0);
     }
 
     /// 1,000 addresses are all in use over a ring of 1,024 slots.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use windlass_sync::tsc;
 
 use crate::frames::{Frames, Mac, SENDER, SEQUENCE_AT, announcement, sequence_of, sink_address};
@@ -103,7 +103,7 @@ pub struct RateReport {
 }
 
 /// What a run has seen in which the switch was started again.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct GapReport {
     /// How often a port was connected anew.
     pub restarts: u64,
@@ -117,8 +117,10 @@ pub struct GapReport {
     pub received: u64,
     /// Frames that came behind one that was sent after them: most likely for the second time.
     pub repeated: u64,
-    /// Sequence numbers that were left out.
+    /// Sequence numbers that were left out in a time in which a port was connected anew.
     pub missing: u64,
+    /// Sequence numbers that were left out at other times.
+    pub missing_other: u64,
     /// Frames with another length or other bytes than were sent.
     pub wrong: u64,
 }
@@ -140,6 +142,24 @@ pub struct LatencyReport {
     pub p999_ns: u64,
     /// Cycles of the time-stamp counter a second.
     pub tsc_hz: u64,
+}
+
+impl LatencyReport {
+    /// Of times in cycles of the time-stamp counter, at least one.
+    fn of(mut times: Vec<u64>, size: usize, lost: u64) -> LatencyReport {
+        let clock = tsc::Clock::get();
+        times.sort_unstable();
+        let at = |share: f64| clock.ns(times[((times.len() - 1) as f64 * share) as usize]);
+        LatencyReport {
+            size,
+            frames: times.len(),
+            lost,
+            p50_ns: at(0.5),
+            p99_ns: at(0.99),
+            p999_ns: at(0.999),
+            tsc_hz: clock.hz(),
+        }
+    }
 }
 
 /// Where frames are sent: buffers at offsets in one memory, used in order.
@@ -366,12 +386,25 @@ pub fn run_rate<O: Outlet, I: Inlet>(
     sink: &mut Ends<O, I>,
     plan: &Plan,
 ) -> Result<RateReport> {
+    run_rate_beside(sender, sink, plan, || ())
+}
+
+/// As [`run_rate`], and calls `beside` once in some rounds: what another guest does meanwhile.
+///
+/// # Errors
+/// As [`run_rate`].
+pub fn run_rate_beside<O: Outlet, I: Inlet>(
+    sender: &mut Ends<O, I>,
+    sink: &mut Ends<O, I>,
+    plan: &Plan,
+    mut beside: impl FnMut(),
+) -> Result<RateReport> {
     let huge_pages = sender.inlet.memory().is_huge() && sink.inlet.memory().is_huge();
     let mut pump = Pump::new(sender, sink, plan)?;
-    pump.run(plan.warm);
+    pump.run(plan.warm, &mut beside);
     let received = pump.receiver.seen.received;
     let begun = Instant::now();
-    let idle_share = pump.run(plan.time);
+    let idle_share = pump.run(plan.time, &mut beside);
     let seconds = begun.elapsed().as_secs_f64();
     let rate = (pump.receiver.seen.received - received) as f64 / seconds;
     pump.drain()?;
@@ -409,6 +442,7 @@ pub fn run_gap<O: Outlet, I: Inlet>(
     let mut pump = Pump::new(sender, sink, plan)?;
     let (mut gap, mut longest_other) = (Duration::ZERO, Duration::ZERO);
     let (mut restarts, mut mended) = (0, false);
+    let (mut missing, mut gaps) = (0, 0);
     let mut last = Instant::now();
     let end = last + plan.warm + plan.time;
     while last < end {
@@ -421,6 +455,9 @@ pub fn run_gap<O: Outlet, I: Inlet>(
             let since = now.duration_since(last);
             let longest = if mended { &mut gap } else { &mut longest_other };
             *longest = since.max(*longest);
+            let left_out = pump.receiver.seen.gaps - gaps;
+            missing += if mended { left_out } else { 0 };
+            gaps += left_out;
             (last, mended) = (now, false);
         } else if now > end {
             break;
@@ -435,7 +472,8 @@ pub fn run_gap<O: Outlet, I: Inlet>(
         sent: pump.sender.sent,
         received: seen.received,
         repeated: seen.late,
-        missing: seen.gaps,
+        missing,
+        missing_other: seen.gaps - missing,
         wrong: seen.wrong_length + seen.wrong_bytes,
     })
 }
@@ -485,11 +523,12 @@ impl<'e, O: Outlet, I: Inlet> Pump<'e, O, I> {
     }
 
     /// Sends and receives for `time`; gives the share of idle rounds.
-    fn run(&mut self, time: Duration) -> f64 {
+    fn run(&mut self, time: Duration, beside: &mut impl FnMut()) -> f64 {
         let end = Instant::now() + time;
         let (mut rounds, mut idle) = (0u64, 0u64);
         loop {
             idle += self.rounds().0;
+            beside();
             rounds += u64::from(ROUNDS_BETWEEN_CHORES);
             if Instant::now() >= end {
                 return idle as f64 / rounds as f64;
@@ -556,15 +595,79 @@ pub fn run_latency<O: Outlet, I: Inlet>(
     if times.is_empty() {
         bail!("not one frame came back");
     }
-    times.sort_unstable();
-    let at = |share: f64| clock.ns(times[((times.len() - 1) as f64 * share) as usize]);
-    Ok(LatencyReport {
-        size: plan.size,
-        frames: times.len(),
-        lost,
-        p50_ns: at(0.5),
-        p99_ns: at(0.99),
-        p999_ns: at(0.999),
-        tsc_hz: clock.hz(),
-    })
+    Ok(LatencyReport::of(times, plan.size, lost))
+}
+
+/// Sends one short frame at a time there and, once it has come, one back; `pause` between two of these trips, in which both
+/// guests poll on and the switch has nothing to do.
+///
+/// # Errors
+/// If the switch takes no frames, or none came back.
+pub fn run_trip<O: Outlet, I: Inlet>(
+    there: &mut Ends<O, I>,
+    back: &mut Ends<O, I>,
+    (warm, time, pause): (Duration, Duration, Duration),
+) -> Result<LatencyReport> {
+    let (request, reply) = (
+        announcement(sink_address(0), SENDER),
+        announcement(SENDER, sink_address(0)),
+    );
+    let size = request.len();
+    for (end, frame) in [(&*there, &request), (&*back, &reply)] {
+        for slot in 0..end.outlet.slots() {
+            end.outlet.memory().write(end.outlet.buffer(slot), frame);
+        }
+    }
+    let (mut times, mut lost, mut number) = (Vec::with_capacity(1 << 20), 0, 0);
+    let warm_until = Instant::now() + warm;
+    let end = warm_until + time;
+    while Instant::now() < end {
+        let start = tsc::now();
+        number += 1;
+        let came = cross(&mut there.outlet, &mut back.inlet, size, number)?
+            && cross(&mut back.outlet, &mut there.inlet, size, number)?;
+        let cycles = tsc::now().wrapping_sub(start);
+        let now = Instant::now();
+        match came {
+            true if now >= warm_until => times.push(cycles),
+            true => {}
+            false => lost += 1,
+        }
+        while now.elapsed() < pause {
+            std::hint::spin_loop();
+        }
+    }
+    if times.is_empty() {
+        bail!("not one frame came back");
+    }
+    Ok(LatencyReport::of(times, size, lost))
+}
+
+/// Sends the frame that all buffers hold with a number in it, and waits until that has come; false if it is lost. One
+/// that comes after it was given up has another number.
+fn cross(
+    outlet: &mut impl Outlet,
+    inlet: &mut impl Inlet,
+    size: usize,
+    number: u64,
+) -> Result<bool> {
+    let begun = tsc::now();
+    let lost_after = tsc::Clock::get().cycles(SINGLE_LOST_AFTER.as_nanos() as u64);
+    let number_at = SEQUENCE_AT as u32;
+    let sent = outlet.send(1, size as u32, |memory, _, at| {
+        memory.store_u64(at + number_at, number, Ordering::Relaxed);
+    });
+    if !sent {
+        bail!("the switch takes no frames");
+    }
+    let mut came = false;
+    loop {
+        inlet.take(TAKE_BURST, |memory, at, length| {
+            came |= length == Some(size as u32)
+                && memory.load_u64(at + number_at, Ordering::Relaxed) == number;
+        });
+        if came || tsc::now().wrapping_sub(begun) > lost_after {
+            return Ok(came);
+        }
+    }
 }

@@ -22,4 +22,6 @@ pub mod generator;
 pub mod memif;
 pub mod memory;
 pub mod null_switch;
+pub mod segments;
+pub mod third;
 pub mod vhost;

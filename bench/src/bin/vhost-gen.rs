@@ -9,9 +9,11 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use windlass_bench::core::pin;
 use windlass_bench::generator::{
-    Ends, Inlet, Outlet, Plan, Sink, announce, run_gap, run_latency, run_rate,
+    Ends, Outlet, Plan, Sink, announce, run_gap, run_latency, run_rate, run_rate_beside, run_trip,
 };
-use windlass_bench::vhost::{Layout, Link, Port, PortOptions, forward};
+use windlass_bench::segments::{self, SegmentShape};
+use windlass_bench::third::{Beside, Conduct, Third};
+use windlass_bench::vhost::{Buffers, Layout, Link, Port, PortOptions, Written, forward};
 
 /// What is measured.
 #[derive(Clone, Copy, ValueEnum)]
@@ -20,8 +22,12 @@ enum Measure {
     Rate,
     /// The time of one frame at a time.
     Latency,
+    /// The time of one frame there and one back.
+    Trip,
     /// The time without a frame while the switch is started again, and what was lost or repeated.
     Gap,
+    /// Gigabytes per second in TCP segments of 64 KiB, which pass uncut.
+    Segments,
 }
 
 /// Sends frames from one guest of a switch and counts them in another.
@@ -69,6 +75,27 @@ struct Options {
     /// Descriptors in each ring, as a power of two
     #[arg(long, default_value_t = 10)]
     log2_ring: u8,
+    /// Pause between two frames there and back
+    #[arg(long, default_value_t = 0)]
+    pause_us: u64,
+    /// Where a third guest listens, which sends beside the two that are measured
+    #[arg(long)]
+    third_socket: Option<PathBuf>,
+    /// What the third guest does
+    #[arg(long, value_enum, default_value = "honest")]
+    conduct: Conduct,
+    /// Descriptors that it offers a second
+    #[arg(long, default_value_t = 0.0)]
+    third_descriptors: f64,
+    /// Kicks that it sends a second
+    #[arg(long, default_value_t = 0.0)]
+    third_kicks: f64,
+    /// Bytes of a receive buffer, of the segments' sink
+    #[arg(long, default_value_t = SegmentShape::DEFAULT.room)]
+    room: u32,
+    /// Bytes of each piece that a segment lies in
+    #[arg(long, default_value_t = SegmentShape::DEFAULT.piece)]
+    piece: u32,
     /// Stay connected after the report until standard input ends
     #[arg(long)]
     hold: bool,
@@ -77,11 +104,20 @@ struct Options {
 fn main() -> Result<()> {
     let options = Options::parse();
     pin(options.core)?;
+    let segments = matches!(options.measure, Measure::Segments);
+    let shape = SegmentShape {
+        room: options.room,
+        piece: options.piece,
+    };
     let port = PortOptions {
         layout: options.layout,
-        mergeable: options.mergeable,
+        mergeable: options.mergeable || segments,
         in_order: !options.no_in_order,
-        log2_ring: options.log2_ring,
+        segments,
+        buffers: match segments {
+            true => shape.buffers()?,
+            false => [Buffers::of_dpdk(options.log2_ring); 2],
+        },
     };
     let ports = [Port::create(port)?, Port::create(port)?];
     let [a, b] = &ports;
@@ -92,7 +128,7 @@ fn main() -> Result<()> {
 }
 
 /// Measures with ends that were made before a switch is let in.
-fn serve<O: Outlet, I: Inlet>(
+fn serve<O: Outlet, I: Written>(
     options: &Options,
     [sender, sink]: &[Port; 2],
     mut sending: Ends<O, I>,
@@ -130,7 +166,7 @@ fn serve<O: Outlet, I: Inlet>(
     measure(options, &mut sending, &mut sinking, &mut mend)
 }
 
-fn measure<O: Outlet, I: Inlet>(
+fn measure<O: Outlet, I: Written>(
     options: &Options,
     sender: &mut Ends<O, I>,
     sink: &mut Ends<O, I>,
@@ -143,9 +179,19 @@ fn measure<O: Outlet, I: Inlet>(
         warm: Duration::from_secs_f64(options.warm),
         time: Duration::from_secs_f64(options.seconds),
     };
-    announce(sender, sink, options.addresses)?;
+    if !matches!(options.measure, Measure::Segments) {
+        announce(sender, sink, options.addresses)?;
+    }
     let line = match options.measure {
-        Measure::Rate => serde_json::to_string(&run_rate(sender, sink, &plan)?)?,
+        Measure::Segments => {
+            let report = segments::run(sender, sink, segments::BYTES, (plan.warm, plan.time))?;
+            serde_json::to_string(&report)?
+        }
+        Measure::Rate => rate(options, sender, sink, &plan)?,
+        Measure::Trip => {
+            let pause = Duration::from_micros(options.pause_us);
+            serde_json::to_string(&run_trip(sender, sink, (plan.warm, plan.time, pause))?)?
+        }
         Measure::Latency => serde_json::to_string(&run_latency(sender, sink, &plan)?)?,
         Measure::Gap => {
             plan.sink = Sink::Check;
@@ -157,4 +203,24 @@ fn measure<O: Outlet, I: Inlet>(
         std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
     }
     Ok(())
+}
+
+/// Frames per second, beside a third guest if there is one.
+fn rate<O: Outlet, I: Written>(
+    options: &Options,
+    sender: &mut Ends<O, I>,
+    sink: &mut Ends<O, I>,
+    plan: &Plan,
+) -> Result<String> {
+    let Some(socket) = &options.third_socket else {
+        return Ok(serde_json::to_string(&run_rate(sender, sink, plan)?)?);
+    };
+    let port = Third::port()?;
+    let (descriptors, kicks) = (options.third_descriptors, options.third_kicks);
+    let mut third = Third::new(&port, options.conduct, descriptors, kicks);
+    let mut link = Link::listen(&port, socket)?;
+    link.connect().context("the third guest's connection")?;
+    let rate = run_rate_beside(sender, sink, plan, || third.act())?;
+    let third = third.report(link.is_left());
+    Ok(serde_json::to_string(&Beside { rate, third })?)
 }

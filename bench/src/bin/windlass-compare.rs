@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use windlass_bench::compare::peers::Plug;
-use windlass_bench::compare::{idle, overload, peers, rate, stop, tap, vhost};
+use windlass_bench::compare::{
+    gap, idle, neighbour, overload, peers, rate, segments, stop, tap, vhost,
+};
 
 /// Measures windlass beside named peers, in turns, and prints both sides with their spread.
 #[derive(Parser)]
@@ -29,6 +31,14 @@ enum What {
     Memif(rate::Options),
     /// Guest to guest over vhost-user: windlass, testpmd, OVS-DPDK, and the generator's own limit
     Vhost(vhost::Options),
+    /// 64 KiB segments guest to guest, beside a plain memcpy of the same bytes
+    VhostSegments(segments::Options),
+    /// One frame from guest to guest and one back: windlass polling, adaptive and with interrupts, testpmd, OVS-DPDK
+    VhostTrip(vhost::TripOptions),
+    /// What a bad guest costs two others, beside what an honest one does
+    Neighbour(neighbour::Options),
+    /// The daemon killed under load: how long frames stay away, and what happens to them
+    Gap(gap::Options),
     /// TAP to TAP with iperf3: the kernel's bridge, windlass, OVS in user space
     Tap(tap::Options),
     /// Processor time of an idle daemon
@@ -57,6 +67,10 @@ fn run(options: Options) -> Result<()> {
     match options.what {
         What::Memif(options) => rate::run(&options, Plug::Memif, &[], &programs, json),
         What::Vhost(options) => vhost::run(&options, &programs, json),
+        What::VhostSegments(options) => segments::run(&options, &programs, json),
+        What::VhostTrip(options) => vhost::run_trip(&options, &programs, json),
+        What::Neighbour(options) => neighbour::run(&options, &programs, json),
+        What::Gap(options) => gap::run(&options, &programs, json),
         What::Tap(options) => tap::run_all(&options, &programs, json),
         What::Idle(options) => idle::run(&options, &programs),
         What::Overload(options) => overload::run(&options, &programs, json),

@@ -26,10 +26,21 @@ impl Child {
     ///
     /// # Errors
     /// If the program cannot be started.
-    pub fn start(mut command: Command, log: &Path) -> Result<Child> {
+    pub fn start(command: &mut Command, log: &Path) -> Result<Child> {
         let output = File::create(log)?;
         command.stdout(output.try_clone()?).stderr(output);
         Child::spawn(command)
+    }
+
+    /// Ends it with SIGKILL.
+    ///
+    /// # Errors
+    /// If it has ended before.
+    pub fn kill(&mut self) -> Result<()> {
+        self.still_runs()?;
+        self.process.kill()?;
+        self.process.wait()?;
+        Ok(())
     }
 
     /// Starts `command` with its standard output in a pipe, to be read by [`Child::output`].
@@ -41,10 +52,10 @@ impl Child {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .stdin(Stdio::null());
-        Child::spawn(command)
+        Child::spawn(&mut command)
     }
 
-    fn spawn(mut command: Command) -> Result<Child> {
+    fn spawn(command: &mut Command) -> Result<Child> {
         let name = command.get_program().to_string_lossy().into_owned();
         let process = command
             .spawn()
@@ -78,7 +89,7 @@ impl Child {
     /// If the program cannot be started.
     pub fn start_held(mut command: Command) -> Result<Child> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        Child::spawn(command)
+        Child::spawn(&mut command)
     }
 
     /// Waits for the first line of standard output; the child stays until its standard input is closed.

@@ -11,11 +11,14 @@
 //! run ends, fails, or is interrupted ([`stop`]).
 
 pub mod child;
+pub mod gap;
 pub mod host;
 pub mod idle;
+pub mod neighbour;
 pub mod overload;
 pub mod peers;
 pub mod rate;
+pub mod segments;
 pub mod stop;
 pub mod table;
 pub mod tap;

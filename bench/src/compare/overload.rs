@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::child::{Child, run_line};
 use super::host::{Namespace, Scratch, describe};
 use super::stop;
-use super::table::{Spread, Table};
+use super::table::{Spread, Table, verdict, write_json};
 use super::windlass::Daemon;
 use crate::core::pin;
 
@@ -357,11 +357,7 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
     for source in &options.sources {
         print(*source, &shots);
     }
-    if let Some(path) = json {
-        std::fs::write(path, serde_json::to_string_pretty(&shots)?)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
+    write_json(json, &shots)
 }
 
 fn print(source: Source, shots: &[Shot]) {
@@ -394,7 +390,7 @@ fn print(source: Source, shots: &[Shot]) {
         .fold(0.0, f64::max);
     if let Some(Some(last)) = delivered.last() {
         let share = last.median / peak;
-        let verdict = if share >= BAR { "met" } else { "MISSED" };
+        let verdict = verdict(share >= BAR);
         println!("at 300 % delivered {share:.2} of the peak (bar {BAR}: {verdict})");
     }
 }

@@ -13,10 +13,10 @@ use super::child::{Child, run};
 use super::host::{Scratch, find_program, require};
 use super::stop;
 use super::windlass::Daemon;
-use crate::frames::{SENDER, sink_address};
+use crate::frames::{Mac, SENDER, sink_address};
 
 /// A peer has this long to come up or to answer.
-const READY_WITHIN: Duration = Duration::from_secs(15);
+pub(super) const READY_WITHIN: Duration = Duration::from_secs(15);
 
 /// The OVS build with DPDK: Debian keeps it beside the other one.
 const OVS_WITH_DPDK: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
@@ -30,8 +30,12 @@ const MTU: u32 = 1518 - 14;
 pub enum Subject {
     /// Moves descriptors only: the generator's own limit.
     Null,
-    /// windlassd with one bridge.
+    /// windlassd with one bridge; rings poll for a short while after traffic, as by default.
     Windlass,
+    /// The same, with rings that poll for as long as they may.
+    WindlassPolling,
+    /// The same, with rings that sleep as soon as they are empty.
+    WindlassInterrupt,
     /// dpdk-testpmd, plain `io` forwarding: two copies, no look at the frame.
     Testpmd,
     /// OVS-DPDK with its `normal` action: a learning bridge.
@@ -45,6 +49,8 @@ impl Subject {
         match self {
             Subject::Null => "null switch",
             Subject::Windlass => "windlass",
+            Subject::WindlassPolling => "windlass polling",
+            Subject::WindlassInterrupt => "windlass interrupt",
             Subject::Testpmd => "testpmd io",
             Subject::Ovs => "OVS-DPDK",
         }
@@ -56,7 +62,10 @@ impl Subject {
     /// Naming what is missing.
     pub fn prepare(self) -> Result<()> {
         match self {
-            Subject::Null | Subject::Windlass => Ok(()),
+            Subject::Null
+            | Subject::Windlass
+            | Subject::WindlassPolling
+            | Subject::WindlassInterrupt => Ok(()),
             Subject::Testpmd => require(&[("dpdk-testpmd", "dpdk")]),
             Subject::Ovs => require(&[
                 (OVS_WITH_DPDK, "openvswitch-switch-dpdk"),
@@ -76,7 +85,9 @@ impl Subject {
         let switch: Box<dyn Switch> = match self {
             Subject::Null if setup.plug == Plug::Vhost => Box::new(Ceiling { socket }),
             Subject::Null => Box::new(Null::start(setup, socket)?),
-            Subject::Windlass => Box::new(Windlass::start(setup, socket)?),
+            Subject::Windlass => Box::new(Windlass::start(setup, socket, "auto")?),
+            Subject::WindlassPolling => Box::new(Windlass::start(setup, socket, "1000")?),
+            Subject::WindlassInterrupt => Box::new(Windlass::start(setup, socket, "0")?),
             Subject::Testpmd => Box::new(Testpmd::start(setup, socket)?),
             Subject::Ovs => Box::new(Ovs::start(setup, socket)?),
         };
@@ -116,7 +127,8 @@ impl Plug {
     }
 
     /// What windlass is told of a port.
-    fn attachment(self, id: u32, socket: &Path) -> String {
+    #[must_use]
+    pub fn attachment(self, id: u32, socket: &Path) -> String {
         match self {
             Plug::Memif => format!("memif,socket={},id={id},role=server", socket.display()),
             Plug::Vhost => format!(
@@ -188,7 +200,8 @@ impl Plug {
 }
 
 /// Where a guest listens.
-fn guest_socket(socket: &Path, id: u32) -> PathBuf {
+#[must_use]
+pub fn guest_socket(socket: &Path, id: u32) -> PathBuf {
     socket.with_extension(format!("guest{id}"))
 }
 
@@ -283,7 +296,7 @@ impl Null {
             .arg(socket)
             .arg("--core")
             .arg(core.to_string());
-        let child = Child::start(command, log)?;
+        let child = Child::start(&mut command, log)?;
         wait_for_socket(socket)?;
         Ok(child)
     }
@@ -315,14 +328,18 @@ impl Switch for Null {
 }
 
 /// windlassd with one worker, one bridge and two VNICs: the sender's with its own address only, the sink's with any.
-struct Windlass {
-    daemon: Daemon,
+pub(super) struct Windlass {
+    pub daemon: Daemon,
     socket: PathBuf,
     before: (u64, u64),
 }
 
 impl Windlass {
-    fn start(setup: &Setup<'_>, socket: PathBuf) -> Result<Windlass> {
+    /// `spin` is the property `spin-us` of both.
+    ///
+    /// # Errors
+    /// If it does not come up.
+    pub fn start(setup: &Setup<'_>, socket: PathBuf, spin: &str) -> Result<Windlass> {
         let daemon = Daemon::start(setup.programs, setup.scratch, Some(setup.core))?;
         daemon.command("bridge create br0")?;
         let vnics = [
@@ -330,12 +347,14 @@ impl Windlass {
             (1, "v1", sink_address(0), "--set mac-nospoof=off"),
         ];
         for (id, name, mac, more) in vnics {
-            let [a, b, c, d, e, f] = mac;
-            daemon.command(&format!(
-                "vnic create {name} --bridge br0 --mac {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} --mtu {MTU} \
-                 {more} --attach {}",
-                setup.plug.attachment(id, &socket)
-            ))?;
+            let more = format!("--set spin-us={spin} {more}");
+            add_vnic(
+                &daemon,
+                name,
+                mac,
+                &more,
+                &setup.plug.attachment(id, &socket),
+            )?;
         }
         setup.plug.wait(&socket)?;
         Ok(Windlass {
@@ -344,6 +363,22 @@ impl Windlass {
             before: (0, 0),
         })
     }
+}
+
+/// Makes a VNIC on the bridge, for the largest frame that is measured.
+pub(super) fn add_vnic(
+    daemon: &Daemon,
+    name: &str,
+    mac: Mac,
+    more: &str,
+    attach: &str,
+) -> Result<()> {
+    let [a, b, c, d, e, f] = mac;
+    let made = daemon.command(&format!(
+        "vnic create {name} --bridge br0 --mac {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} --mtu {MTU} {more} \
+         --attach {attach}"
+    ));
+    made.map(drop)
 }
 
 impl Switch for Windlass {
@@ -413,7 +448,7 @@ impl Testpmd {
         ]);
         command.stdin(Stdio::piped());
         let mut testpmd = Testpmd {
-            child: Child::start(command, &log)?,
+            child: Child::start(&mut command, &log)?,
             socket,
             log,
             read: 0,
@@ -555,7 +590,7 @@ pub fn start_ovs(directory: &Path, program: &Path, options: &[String]) -> Result
     command.envs(environment).arg(file("conf.db"));
     command.arg(format!("--remote=punix:{}", file("db.sock").display()));
     command.arg(format!("--unixctl={}", file("db.ctl").display()));
-    let database = Child::start(command, &file("db.log"))?;
+    let database = Child::start(&mut command, &file("db.log"))?;
     wait_for_socket(&file("db.sock"))?;
     ovs_vsctl(directory, ["--no-wait", "init"])?;
     let set = ["--no-wait", "set", "Open_vSwitch", "."];
@@ -569,7 +604,7 @@ pub fn start_ovs(directory: &Path, program: &Path, options: &[String]) -> Result
     command.arg("-n").arg(program).envs(environment);
     command.arg(format!("unix:{}", file("db.sock").display()));
     command.arg(format!("--unixctl={}", file("switch.ctl").display()));
-    let switch = Child::start(command, &file("switch.log"))?;
+    let switch = Child::start(&mut command, &file("switch.log"))?;
     wait_for_socket(&file("switch.ctl"))?;
     Ok((switch, database))
 }

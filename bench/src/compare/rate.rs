@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::child::Child;
 use super::host::{HugePages, Scratch, describe};
 use super::peers::{Plug, Setup, Subject, Switch};
-use super::table::{Spread, Table};
+use super::table::{Spread, Table, write_json};
 use crate::generator::Sink;
 use crate::vhost::Layout;
 
@@ -45,30 +46,37 @@ pub struct Options {
     /// What the sink does
     #[arg(long, value_enum, value_delimiter = ',', default_value = "count,check")]
     sinks: Vec<Sink>,
-    /// Turns of each subject
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
-    /// Measured seconds of each case
-    #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
-    /// Seconds before the measurement of each case
-    #[arg(long, default_value_t = 1.0)]
-    warm: f64,
     /// Leave out the single frames
     #[arg(long)]
     no_latency: bool,
+    #[command(flatten)]
+    turns: Turns,
+}
+
+/// How subjects take turns.
+#[derive(Args, Debug)]
+pub struct Turns {
+    /// Turns of each subject
+    #[arg(long, default_value_t = 3)]
+    pub(super) rounds: usize,
+    /// Measured seconds of each case
+    #[arg(long, default_value_t = 2.0)]
+    pub(super) seconds: f64,
+    /// Seconds before the measurement of each case
+    #[arg(long, default_value_t = 1.0)]
+    pub(super) warm: f64,
     /// Core of the switch
     #[arg(long, default_value_t = 0)]
-    switch_core: usize,
+    pub(super) switch_core: usize,
     /// Core of the generator
     #[arg(long, default_value_t = 1)]
-    generator_core: usize,
+    pub(super) generator_core: usize,
 }
 
 /// What is measured with each subject.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Case {
+pub(super) enum Case {
     /// Full rate.
     Rate {
         guest: Option<Guest>,
@@ -78,6 +86,8 @@ enum Case {
     },
     /// One frame at a time.
     Single { guest: Option<Guest>, size: usize },
+    /// One frame there and one back, and a pause of so many microseconds.
+    Trip { guest: Guest, pause_us: u64 },
 }
 
 impl Case {
@@ -96,6 +106,9 @@ impl Case {
                 format!("{}{size} B, {addresses} addr., {sink}", of(guest))
             }
             Case::Single { guest, size } => format!("{}{size} B, one at a time", of(guest)),
+            Case::Trip { guest, pause_us } => {
+                format!("{}, there and back, pause {pause_us} us", guest.name())
+            }
         }
     }
 }
@@ -115,20 +128,14 @@ pub struct Guest {
 
 impl Guest {
     fn name(self) -> String {
-        let layout = match self.layout {
-            Layout::Split => "split",
-            Layout::Packed => "packed",
-        };
+        let layout = self.layout.name();
         let order = if self.in_order { "" } else { " any order" };
         let merge = if self.mergeable { " mrg" } else { "" };
         format!("{layout}{merge}{order}")
     }
 
     fn tell(self, command: &mut Command) {
-        let layout = match self.layout {
-            Layout::Split => "split",
-            Layout::Packed => "packed",
-        };
+        let layout = self.layout.name();
         command.args(["--layout", layout]);
         command.args(["--log2-ring", &self.log2_ring.to_string()]);
         if self.mergeable {
@@ -190,75 +197,82 @@ pub fn run(
     json: Option<&PathBuf>,
 ) -> Result<()> {
     let run = Run {
-        options,
-        guests,
+        turns: &options.turns,
+        subjects: &options.subjects,
+        cases: cases(options, guests),
         plug,
     };
-    for subject in &options.subjects {
+    take_turns(&run, programs, json)
+}
+
+/// Measures every case with every subject in turns, prints the tables, and writes the single measurements to `json`.
+///
+/// # Errors
+/// If a subject is missing or fails, or the run is interrupted.
+pub(super) fn take_turns(run: &Run<'_>, programs: &Path, json: Option<&PathBuf>) -> Result<()> {
+    for subject in run.subjects {
         subject.prepare()?;
     }
     let _pages = HugePages::reserve(HUGE_PAGES_WANTED)?;
     let scratch = Scratch::create()?;
     let machine = describe();
-    println!("{} to {}; {machine}", plug.name(), plug.name());
+    println!("{} to {}; {machine}", run.plug.name(), run.plug.name());
     let mut shots = Vec::new();
-    for round in 0..options.rounds {
-        for subject in &options.subjects {
+    for round in 0..run.turns.rounds {
+        for subject in run.subjects {
             let setup = Setup {
                 scratch: &scratch,
                 programs,
-                core: options.switch_core,
-                plug,
+                core: run.turns.switch_core,
+                plug: run.plug,
             };
-            let turn = take_turn(&run, *subject, round, &setup, &mut shots);
+            let turn = take_turn(run, *subject, round, &setup, &mut shots);
             turn.with_context(|| format!("{} in round {}", subject.name(), round + 1))?;
         }
     }
-    print(&run, &shots);
-    if let Some(path) = json {
-        let text = serde_json::to_string_pretty(&Results {
+    print(run, &shots);
+    write_json(
+        json,
+        &Results {
             machine,
             shots: &shots,
-        })?;
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
+        },
+    )
 }
 
 /// One comparison.
-struct Run<'a> {
-    options: &'a Options,
-    /// How guests are, one after the other; none over memif.
-    guests: &'a [Guest],
-    plug: Plug,
+pub(super) struct Run<'a> {
+    pub turns: &'a Turns,
+    pub subjects: &'a [Subject],
+    pub cases: Vec<Case>,
+    pub plug: Plug,
 }
 
-impl Run<'_> {
-    fn cases(&self) -> Vec<Case> {
-        let guests: Vec<Option<Guest>> = match self.guests {
-            [] => vec![None],
-            guests => guests.iter().copied().map(Some).collect(),
-        };
-        let mut cases = Vec::new();
-        for guest in guests {
-            for &size in &self.options.sizes {
-                for &addresses in &self.options.addresses {
-                    for &sink in &self.options.sinks {
-                        cases.push(Case::Rate {
-                            guest,
-                            size,
-                            addresses,
-                            sink,
-                        });
-                    }
+/// Every combination, with guests one after the other; there are none over memif.
+fn cases(options: &Options, guests: &[Guest]) -> Vec<Case> {
+    let guests: Vec<Option<Guest>> = match guests {
+        [] => vec![None],
+        guests => guests.iter().copied().map(Some).collect(),
+    };
+    let mut cases = Vec::new();
+    for guest in guests {
+        for &size in &options.sizes {
+            for &addresses in &options.addresses {
+                for &sink in &options.sinks {
+                    cases.push(Case::Rate {
+                        guest,
+                        size,
+                        addresses,
+                        sink,
+                    });
                 }
             }
-            if !self.options.no_latency {
-                cases.push(Case::Single { guest, size: 64 });
-            }
         }
-        cases
+        if !options.no_latency {
+            cases.push(Case::Single { guest, size: 64 });
+        }
     }
+    cases
 }
 
 fn take_turn(
@@ -269,7 +283,7 @@ fn take_turn(
     shots: &mut Vec<Shot>,
 ) -> Result<()> {
     let mut switch = subject.start(setup)?;
-    for case in run.cases() {
+    for &case in &run.cases {
         let shot =
             measure(run, subject, case, round, setup, &mut *switch).with_context(|| case.name())?;
         eprintln!(
@@ -296,18 +310,9 @@ fn measure(
     setup: &Setup<'_>,
     switch: &mut dyn Switch,
 ) -> Result<Shot> {
-    let options = run.options;
-    switch.begin()?;
-    let before = switch.process().map(|child| child.scheduled());
-    let mut generator = Child::start_held(generator(run, case, setup, switch))?;
-    let text = generator.first_line(Duration::from_secs_f64(options.seconds) + SLACK)?;
-    let after = switch.process().map(|child| child.scheduled());
-    let waited = before
-        .zip(after)
-        .map_or(Duration::ZERO, |(before, after)| after.since(before).waited);
-    let line: Line = serde_json::from_str(&text).context("the generator's line")?;
-    let cycles = switch.end(line.sent)?;
-    generator.release(SLACK)?;
+    let command = generator(run, case, setup, switch);
+    let report = shoot(switch, command, run.turns.seconds, |line: &Line| line.sent)?;
+    let line = report.line;
     // The null switch copies nothing, so sequence numbers do not arrive.
     if subject != Subject::Null && line.wrong_length + line.wrong_bytes > 0 {
         bail!("frames arrived damaged: {line:?}");
@@ -317,19 +322,54 @@ fn measure(
         subject,
         case,
         line,
+        cycles: report.cycles,
+        disturbed: report.disturbed,
+    })
+}
+
+/// What a generator reports, and what was seen of the switch meanwhile.
+pub(super) struct Report<L> {
+    pub line: L,
+    /// Busy time-stamp cycles a frame, if the switch tells.
+    pub cycles: Option<f64>,
+    /// The switch had to wait for its core: something else ran there.
+    pub disturbed: bool,
+}
+
+/// Runs a generator of `seconds` measured seconds to its end; `sent` is how many frames its line says it has sent.
+pub(super) fn shoot<L: DeserializeOwned>(
+    switch: &mut dyn Switch,
+    mut command: Command,
+    seconds: f64,
+    sent: impl FnOnce(&L) -> u64,
+) -> Result<Report<L>> {
+    command.arg("--hold");
+    switch.begin()?;
+    let before = switch.process().map(|child| child.scheduled());
+    let mut generator = Child::start_held(command)?;
+    let text = generator.first_line(Duration::from_secs_f64(seconds) + SLACK)?;
+    let after = switch.process().map(|child| child.scheduled());
+    let waited = before
+        .zip(after)
+        .map_or(Duration::ZERO, |(before, after)| after.since(before).waited);
+    let line: L = serde_json::from_str(&text).context("the generator's line")?;
+    let cycles = switch.end(sent(&line))?;
+    generator.release(SLACK)?;
+    Ok(Report {
+        line,
         cycles,
-        disturbed: waited.as_secs_f64() > options.seconds * DISTURBED_SHARE,
+        disturbed: waited.as_secs_f64() > seconds * DISTURBED_SHARE,
     })
 }
 
 /// The generator's command line.
 fn generator(run: &Run<'_>, case: Case, setup: &Setup<'_>, switch: &dyn Switch) -> Command {
-    let options = run.options;
+    let options = run.turns;
     let mut command = run.plug.generator(setup, switch);
     let mut add = |words: &[&str]| {
         command.args(words);
     };
-    add(&["--hold", "--core", &options.generator_core.to_string()]);
+    add(&["--core", &options.generator_core.to_string()]);
     add(&["--seconds", &options.seconds.to_string()]);
     add(&["--warm", &options.warm.to_string()]);
     let (guest, size) = match case {
@@ -349,6 +389,10 @@ fn generator(run: &Run<'_>, case: Case, setup: &Setup<'_>, switch: &dyn Switch) 
             add(&["--measure", "latency"]);
             (guest, size)
         }
+        Case::Trip { guest, pause_us } => {
+            add(&["--measure", "trip", "--pause-us", &pause_us.to_string()]);
+            (Some(guest), 64)
+        }
     };
     add(&["--size", &size.to_string()]);
     if let Some(guest) = guest {
@@ -358,24 +402,25 @@ fn generator(run: &Run<'_>, case: Case, setup: &Setup<'_>, switch: &dyn Switch) 
 }
 
 fn print(run: &Run<'_>, shots: &[Shot]) {
-    let options = run.options;
     let mut titles = vec!["millions of frames/s"];
-    titles.extend(options.subjects.iter().map(|subject| subject.name()));
+    titles.extend(run.subjects.iter().map(|subject| subject.name()));
     let rates = |shot: &Shot| Some(shot.line.mpps);
     let lost = |shot: &Shot| Some(shot.line.lost_share * 1e6);
     let single = |shot: &Shot| Some(shot.line.p50_ns as f64);
     let tail = |shot: &Shot| Some(shot.line.p99_ns as f64);
     let (rate, one): (Vec<Case>, Vec<Case>) = run
-        .cases()
-        .into_iter()
+        .cases
+        .iter()
         .partition(|case| matches!(case, Case::Rate { .. }));
     let mut show = |title, cases: &[Case], digits, value: &dyn Fn(&Shot) -> Option<f64>| {
         titles[0] = title;
         println!("\n{}", tabulate(run, &titles, cases, shots, digits, value));
     };
-    show("millions of frames/s", &rate, 2, &rates);
-    show("busy cycles/frame", &rate, 0, &|shot| shot.cycles);
-    show("lost, parts in a million", &rate, 1, &lost);
+    if !rate.is_empty() {
+        show("millions of frames/s", &rate, 2, &rates);
+        show("busy cycles/frame", &rate, 0, &|shot| shot.cycles);
+        show("lost, parts in a million", &rate, 1, &lost);
+    }
     if !one.is_empty() {
         show("p50, ns", &one, 0, &single);
         show("p99, ns", &one, 0, &tail);
@@ -385,9 +430,22 @@ fn print(run: &Run<'_>, shots: &[Shot]) {
         .iter()
         .filter(|shot| !shot.line.huge_pages && shot.line.mpps > 0.0)
         .count();
+    let counted = |case: &Case| {
+        matches!(
+            case,
+            Case::Rate {
+                sink: Sink::Count,
+                ..
+            }
+        )
+    };
+    let note = match run.cases.iter().any(counted) {
+        true => "; the sink that only counts flatters every switch",
+        false => "",
+    };
     println!(
-        "median [lowest highest] of {} rounds; the sink that only counts flatters every switch",
-        options.rounds
+        "median [lowest highest] of {} rounds{note}",
+        run.turns.rounds
     );
     println!(
         "{disturbed} of {} measurements disturbed by other programs, {small} without huge pages",
@@ -406,7 +464,7 @@ fn tabulate(
     let mut table = Table::new(titles);
     for case in cases {
         let mut row = vec![case.name()];
-        for subject in &run.options.subjects {
+        for subject in run.subjects {
             let of_case = shots
                 .iter()
                 .filter(|s| s.case == *case && s.subject == *subject);

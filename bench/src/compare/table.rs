@@ -1,7 +1,9 @@
 //! Medians with their spread, and tables of them.
 
 use std::fmt;
+use std::path::PathBuf;
 
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 /// A median with the lowest and the highest of the values that it was taken from.
@@ -88,6 +90,24 @@ impl fmt::Display for Table {
         }
         Ok(())
     }
+}
+
+/// How a bar was taken.
+#[must_use]
+pub fn verdict(is_met: bool) -> &'static str {
+    if is_met { "met" } else { "MISSED" }
+}
+
+/// Writes single measurements to a file, if one is wanted.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write_json<T: Serialize>(path: Option<&PathBuf>, shots: &T) -> Result<()> {
+    let Some(path) = path else {
+        return Ok(());
+    };
+    std::fs::write(path, serde_json::to_string_pretty(shots)?)
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! A windlassd of our own, beside any other on this host.
 
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -8,11 +10,14 @@ use serde::Deserialize;
 
 use super::child::{Child, run};
 use super::host::Scratch;
-use super::peers::{check_programs, wait_for_socket};
+use super::peers::{READY_WITHIN, check_programs};
+use super::stop;
 
 /// A running daemon.
 pub struct Daemon {
     child: Child,
+    daemon: Command,
+    log: PathBuf,
     command: PathBuf,
     socket: PathBuf,
 }
@@ -22,6 +27,18 @@ pub struct Daemon {
 struct Worker {
     cycles_busy: u64,
     frames: u64,
+}
+
+/// Likewise of `windlass vnic show --json`.
+#[derive(Deserialize)]
+struct Vnic {
+    counters: Counters,
+}
+
+#[derive(Deserialize)]
+struct Counters {
+    #[serde(default)]
+    drops: BTreeMap<String, u64>,
 }
 
 impl Daemon {
@@ -39,22 +56,52 @@ impl Daemon {
             let _ = std::fs::remove_dir_all(path);
         }
         std::fs::create_dir_all(&state)?;
-        let mut command = Command::new(programs.join("windlassd"));
-        command
-            .arg("--socket")
-            .arg(&socket)
-            .arg("--state-dir")
-            .arg(&state);
+        let mut daemon = Command::new(programs.join("windlassd"));
+        daemon.arg("--socket").arg(&socket);
+        daemon.arg("--state-dir").arg(&state);
+        daemon
+            .arg("--runtime-dir")
+            .arg(scratch.join("windlass-run"));
         if let Some(core) = core {
-            command.arg("--workers").arg(core.to_string());
+            daemon.arg("--workers").arg(core.to_string());
         }
-        let child = Child::start(command, &scratch.join("windlassd.log"))?;
-        wait_for_socket(&socket)?;
+        let log = scratch.join("windlassd.log");
+        let child = Child::start(&mut daemon, &log)?;
+        // The socket is there a moment before it is listened on.
+        stop::until("the answer of windlassd", READY_WITHIN, || {
+            UnixStream::connect(&socket).ok()
+        })?;
         Ok(Daemon {
             child,
+            daemon,
+            log,
             command: programs.join("windlass"),
             socket,
         })
+    }
+
+    /// Kills it and starts it again at once, as a supervisor does; what it had of guests it finds again by itself.
+    ///
+    /// # Errors
+    /// If it cannot be started again.
+    pub fn kill_and_start(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child = Child::start(&mut self.daemon, &self.log)?;
+        Ok(())
+    }
+
+    /// What was dropped at a VNIC since the daemon has started, by reason.
+    ///
+    /// # Errors
+    /// If the daemon does not tell.
+    pub fn drops(&self, vnic: &str) -> Result<BTreeMap<String, u64>> {
+        let text = self.command(&format!("vnic show {vnic} --json"))?;
+        let vnics: Vec<Vnic> =
+            serde_json::from_str(&text).context("windlass vnic show --json has another form")?;
+        Ok(vnics
+            .into_iter()
+            .flat_map(|vnic| vnic.counters.drops)
+            .collect())
     }
 
     /// Runs `windlass` with these words.

@@ -9,15 +9,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use windlass_attach::vhost_user::features::{
-    IN_ORDER, MRG_RXBUF, PROTOCOL_FEATURES, RING_PACKED, VERSION_1,
+    CSUM, GUEST_CSUM, GUEST_TSO4, HOST_TSO4, IN_ORDER, INDIRECT_DESC, MRG_RXBUF, PROTOCOL_FEATURES,
+    RING_PACKED, VERSION_1,
 };
 use windlass_attach::vhost_user::message::{
     Code, HEADER_BYTES, Region, protocol, queue_state, request,
 };
 use windlass_sys::{IoSlice, eventfd, unix};
 
-use super::place::{GUEST, LOG2_RING_MAX, Place, memory_bytes};
-use super::{Layout, PackedIn, PackedOut, SplitIn, SplitOut};
+use super::place::{Buffers, GUEST, LOG2_RING_MAX, Place, first_buffer, memory_bytes};
+use super::{Layout, PackedIn, PackedOut, SEGMENT_HEADER, SplitIn, SplitOut};
 use crate::generator::Ends;
 use crate::memory::Memory;
 
@@ -32,6 +33,8 @@ const USER: u64 = 0x7f00_0000_0000;
 /// A packed ring begins at descriptor 0 with both wrap counters 1.
 const PACKED_BASE: u32 = 0x8000_8000;
 const QUEUES: [u32; 2] = [0, 1];
+/// What segments pass uncut with.
+const SEGMENTS: u64 = CSUM | GUEST_CSUM | GUEST_TSO4 | HOST_TSO4 | INDIRECT_DESC;
 
 /// What a guest agrees to, if the back end offers it.
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +45,10 @@ pub struct PortOptions {
     pub mergeable: bool,
     /// `VIRTIO_F_IN_ORDER`.
     pub in_order: bool,
-    /// Descriptors of each ring, as a power of two.
-    pub log2_ring: u8,
+    /// Checksum offload and TSO over IPv4 both ways, and indirect tables: a back end without them is refused.
+    pub segments: bool,
+    /// How the buffers of the receive and of the transmit queue lie.
+    pub buffers: [Buffers; 2],
 }
 
 /// A guest: its memory and its eventfds.
@@ -60,10 +65,14 @@ impl Port {
     /// # Errors
     /// If the host has no memory.
     pub fn create(options: PortOptions) -> Result<Port> {
-        if options.log2_ring > LOG2_RING_MAX {
+        if options
+            .buffers
+            .iter()
+            .any(|queue| queue.log2_ring > LOG2_RING_MAX)
+        {
             bail!("a ring has at most 2^{LOG2_RING_MAX} descriptors");
         }
-        let memory = Memory::create(memory_bytes(1 << options.log2_ring))?;
+        let memory = Memory::create(memory_bytes(&options.buffers))?;
         let port = Port {
             memory,
             options,
@@ -73,16 +82,21 @@ impl Port {
         for queue in QUEUES {
             port.place(queue).clear_headers();
         }
+        if options.segments {
+            port.place(1).write_headers(&SEGMENT_HEADER);
+        }
         Ok(port)
     }
 
     /// One of its queues: 0 receives, 1 transmits.
-    pub(super) fn place(&self, queue: u32) -> Place<'_> {
+    pub(crate) fn place(&self, queue: u32) -> Place<'_> {
         Place {
             memory: &self.memory,
             kick: self.kicks[queue as usize].as_fd(),
             queue,
-            size: 1 << self.options.log2_ring,
+            size: self.options.buffers[queue as usize].count(),
+            first: first_buffer(&self.options.buffers, queue),
+            buffers: self.options.buffers[queue as usize],
         }
     }
 
@@ -111,6 +125,7 @@ impl Port {
             | PROTOCOL_FEATURES
             | when(self.options.mergeable, MRG_RXBUF)
             | when(self.options.in_order, IN_ORDER)
+            | when(self.options.segments, SEGMENTS)
             | when(self.options.layout == Layout::Packed, RING_PACKED);
         if wanted & !offered != 0 {
             bail!(

@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
     use crate::generator::{Ends, Inlet, Outlet, Plan, Sink, announce, run_rate};
-    use crate::vhost::PortOptions;
+    use crate::vhost::{Buffers, PortOptions};
 
     fn run<O: Outlet, I: Inlet>(mut sender: Ends<O, I>, mut sink: Ends<O, I>, what: &str) {
         announce(&mut sender, &mut sink, 10).unwrap();
@@ -174,7 +174,8 @@ mod tests {
                 layout,
                 mergeable,
                 in_order: false,
-                log2_ring: 8,
+                segments: false,
+                buffers: [Buffers::of_dpdk(8); 2],
             };
             let ports = [(); 2].map(|()| Port::create(options).unwrap());
             let [a, b] = &ports;

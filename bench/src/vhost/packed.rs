@@ -3,14 +3,13 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
-use super::place::Place;
+use super::Written;
+use super::place::{PACKED_FLAGS, Place};
 use crate::generator::{Inlet, Outlet};
 use crate::memory::Memory;
 
-/// Where the flags begin in the second word of a descriptor.
-const FLAGS_SHIFT: u32 = 48;
-const AVAIL: u64 = 1 << (FLAGS_SHIFT + 7);
-const USED: u64 = 1 << (FLAGS_SHIFT + 15);
+const AVAIL: u64 = 1 << (PACKED_FLAGS + 7);
+const USED: u64 = 1 << (PACKED_FLAGS + 15);
 const ID_SHIFT: u32 = 32;
 const EVENT_DISABLE: u16 = 1;
 
@@ -31,6 +30,7 @@ impl<'p> Packed<'p> {
             place.write_address(slot);
             place.memory.store_u64(place.desc_at(slot) + 8, 0, Relaxed);
         }
+        place.write_tables(PACKED_FLAGS);
         place
             .memory
             .store_u16(place.avail() + 2, EVENT_DISABLE, Release);
@@ -151,7 +151,8 @@ impl Outlet for PackedOut<'_> {
                 return false;
             }
         }
-        self.ring.offer(count, Place::send_word(size), prepare);
+        let word = self.ring.place.send_word(size, PACKED_FLAGS);
+        self.ring.offer(count, word, prepare);
         true
     }
 
@@ -172,7 +173,7 @@ impl<'p> PackedIn<'p> {
     #[must_use]
     pub(super) fn new(place: Place<'p>, mergeable: bool) -> PackedIn<'p> {
         let mut ring = Packed::new(place);
-        ring.offer(place.size, Place::room_word(FLAGS_SHIFT), |_, _, _| ());
+        ring.offer(place.size, place.room_word(PACKED_FLAGS), |_, _, _| ());
         PackedIn { ring, mergeable }
     }
 }
@@ -192,6 +193,17 @@ impl Inlet for PackedIn<'_> {
 
     #[inline]
     fn take(&mut self, most: u16, mut look: impl FnMut(&Memory, u32, Option<u32>)) -> u16 {
+        let (place, mergeable) = (self.ring.place, self.mergeable);
+        self.take_written(most, |memory, at, written| {
+            let length = written.and_then(|used| place.length(at, used, mergeable));
+            look(memory, at, length);
+        })
+    }
+}
+
+impl Written for PackedIn<'_> {
+    #[inline(always)]
+    fn take_written(&mut self, most: u16, mut look: impl FnMut(&Memory, u32, Option<u32>)) -> u16 {
         let ring = &mut self.ring;
         let mut count = 0;
         while count < most {
@@ -199,16 +211,14 @@ impl Inlet for PackedIn<'_> {
                 break;
             };
             let slot = ring.place.slot(ring.seen);
-            let length = match (word >> ID_SHIFT) as u16 == slot {
-                true => ring.place.length(slot, word as u32, self.mergeable),
-                false => None,
-            };
-            look(ring.place.memory, ring.place.frame(slot), length);
+            let written = ((word >> ID_SHIFT) as u16 == slot).then_some(word as u32);
+            look(ring.place.memory, ring.place.frame(slot), written);
             ring.seen = ring.seen.wrapping_add(1);
             count += 1;
         }
         if count > 0 {
-            ring.offer(count, Place::room_word(FLAGS_SHIFT), |_, _, _| ());
+            let word = ring.place.room_word(PACKED_FLAGS);
+            ring.offer(count, word, |_, _, _| ());
         }
         count
     }

@@ -3,14 +3,13 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
-use super::place::Place;
+use super::Written;
+use super::place::{Place, SPLIT_FLAGS};
 use crate::generator::{Inlet, Outlet};
 use crate::memory::Memory;
 
 const NO_INTERRUPT: u16 = 1;
 const NO_NOTIFY: u16 = 1;
-/// Where the flags begin in the second word of a descriptor.
-const FLAGS_SHIFT: u32 = 32;
 
 /// What both directions share: the available ring, whose entry `i` always names descriptor `i`.
 #[derive(Clone, Copy)]
@@ -32,6 +31,7 @@ impl<'p> Split<'p> {
             memory.store_u16(avail + 4 + 2 * u32::from(slot), slot, Relaxed);
             place.write_address(slot);
         }
+        place.write_tables(SPLIT_FLAGS);
         memory.store_u16(avail, NO_INTERRUPT, Relaxed);
         Split {
             place,
@@ -141,7 +141,7 @@ impl Outlet for SplitOut<'_> {
         for i in 0..count {
             let slot = ring.place.slot(ring.head.wrapping_add(i));
             prepare(ring.place.memory, i, ring.place.frame(slot));
-            ring.describe(slot, Place::send_word(size));
+            ring.describe(slot, ring.place.send_word(size, SPLIT_FLAGS));
         }
         ring.publish(count);
         true
@@ -165,7 +165,8 @@ impl<'p> SplitIn<'p> {
     pub(super) fn new(place: Place<'p>, mergeable: bool) -> SplitIn<'p> {
         let mut ring = Split::new(place);
         for slot in 0..place.size {
-            ring.describe(slot, Place::room_word(FLAGS_SHIFT));
+            let word = ring.place.room_word(SPLIT_FLAGS);
+            ring.describe(slot, word);
         }
         ring.publish(place.size);
         SplitIn { ring, mergeable }
@@ -187,6 +188,17 @@ impl Inlet for SplitIn<'_> {
 
     #[inline]
     fn take(&mut self, most: u16, mut look: impl FnMut(&Memory, u32, Option<u32>)) -> u16 {
+        let (place, mergeable) = (self.ring.place, self.mergeable);
+        self.take_written(most, |memory, at, written| {
+            let length = written.and_then(|used| place.length(at, used, mergeable));
+            look(memory, at, length);
+        })
+    }
+}
+
+impl Written for SplitIn<'_> {
+    #[inline(always)]
+    fn take_written(&mut self, most: u16, mut look: impl FnMut(&Memory, u32, Option<u32>)) -> u16 {
         let ring = &mut self.ring;
         let count = ring.used_index().wrapping_sub(ring.seen).min(most);
         if count == 0 {
@@ -196,12 +208,10 @@ impl Inlet for SplitIn<'_> {
             let index = ring.seen.wrapping_add(i);
             let slot = ring.place.slot(index);
             let (id, used) = ring.used_entry(index);
-            let length = match id == u32::from(slot) {
-                true => ring.place.length(slot, used, self.mergeable),
-                false => None,
-            };
-            look(ring.place.memory, ring.place.frame(slot), length);
-            ring.describe(slot, Place::room_word(FLAGS_SHIFT));
+            let written = (id == u32::from(slot)).then_some(used);
+            look(ring.place.memory, ring.place.frame(slot), written);
+            let word = ring.place.room_word(SPLIT_FLAGS);
+            ring.describe(slot, word);
         }
         ring.seen = ring.seen.wrapping_add(count);
         ring.publish(count);
