@@ -451,7 +451,7 @@ fn new_sources_do_not_slow_others() {
             let template = frame(own(2), own(member), &[], "");
             let moments = Arc::clone(&moments);
             let make = move |number: u64, room: &mut [u8]| {
-                if member == 0 && number % PIECE == 0 {
+                if member == 0 && number.is_multiple_of(PIECE) {
                     moments.lock().expect("no panic").push(Instant::now());
                 }
                 room[..template.len()].copy_from_slice(&template);

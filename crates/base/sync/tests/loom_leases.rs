@@ -87,7 +87,7 @@ impl Ring {
 #[test]
 fn finished_leases_are_published_in_order() {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
+    model.preemption_bound.get_or_insert(3);
     model.check(|| {
         let ring = Arc::new(Ring::new());
         let workers = [ring.clone(), ring.clone()].map(|ring| {

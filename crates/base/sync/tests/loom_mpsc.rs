@@ -9,7 +9,7 @@ use windlass_sync::mpsc;
 #[test]
 fn values_of_two_producers_arrive_once() {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
+    model.preemption_bound.get_or_insert(3);
     model.check(|| {
         let (queue, mut receiver) = mpsc::channel::<u32>(2);
         queue.push(0).unwrap();

@@ -85,7 +85,7 @@ fn a_short_sleep_counts_as_quiescent() {
 #[test]
 fn a_grace_waits_for_every_worker() {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
+    model.preemption_bound.get_or_insert(3);
     model.check(|| {
         let domain = Domain::new(2);
         let published = Arc::new(Published::new(&domain, Tracked::boxed(1)));

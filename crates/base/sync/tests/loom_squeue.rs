@@ -61,7 +61,7 @@ impl Place {
 /// first out.
 fn two_producers(bound: u32) {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
+    model.preemption_bound.get_or_insert(3);
     model.check(move || {
         let place = Place::new(bound);
         let other = place.clone();
@@ -102,7 +102,7 @@ fn works_left_over_are_reported() {
 #[test]
 fn three_producers_lose_nothing() {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
+    model.preemption_bound.get_or_insert(3);
     model.check(|| {
         let place = Place::new(2);
         let others = [20, 30].map(|work| {
