@@ -5,12 +5,13 @@ mod vhost_drive;
 mod vhost_front;
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, PermissionsExt};
 use std::time::{Duration, Instant};
 
 use vhost_drive::{Guest, LAYOUTS, Layout, ONE, Station};
 use vhost_front::*;
 use windlass_attach::endpoint::Endpoint;
+use windlass_attach::port::Lane;
 use windlass_attach::vhost_user::VhostRole;
 use windlass_attach::vhost_user::message::{Code, Inflight, Region, queue_state};
 use windlass_sys::eventfd;
@@ -268,6 +269,45 @@ fn interrupts_are_redirected_in_place() {
     machine.guest.write(event, &2u16.to_le_bytes());
     one(&mut host, &mut machine, 2);
     assert_eq!((count(&other), host.downs.len()), (0, 0));
+}
+
+/// A ring that is found broken is told through the error descriptors of the device's rings, once each, before the
+/// connection ends; nothing is told while all is well, nor by a ring that is stopped.
+#[test]
+fn broken_rings_are_told() {
+    let _alone = alone();
+    let directory = directory();
+    let path = directory.path().join("s");
+    let mut host = Host::new(conf(&path, SERVER, 1));
+    let mut machine = Machine::start(&mut host, &path, Layout::Split, 1);
+    let mut station = Station::new();
+    let errs = [0u64, 1].map(|number| {
+        let err = eventfd::create().expect("an eventfd");
+        let (front, number) = (&machine.front, number.to_ne_bytes());
+        let done = front.acknowledged(&mut host, Code::SET_VRING_ERR, &number, &[err.as_fd()]);
+        assert_eq!(done, 0);
+        err
+    });
+    let told = || errs.each_ref().map(|err| eventfd::drain(err).expect("it"));
+    machine.send(1, 0, &frame(1, 64));
+    let rings = host.rings.as_mut().expect("rings");
+    assert_eq!(station.receive(rings.rx[0].as_mut()).len(), 1);
+    let stopped = queue_state(1, 0);
+    machine.front.ask(&mut host, Code::GET_VRING_BASE, &stopped);
+    machine.queues[1].start(&machine.front, 1);
+    host.until_up();
+    assert_eq!(told(), [0, 0], "all is well");
+
+    // More chains than the ring has descriptors.
+    let index = machine.queues[1].ring.setup(0).avail + 2;
+    machine.guest.write(index, &1000u16.to_le_bytes());
+    let rings = host.rings.as_mut().expect("rings");
+    assert!(station.receive(rings.rx[0].as_mut()).is_empty());
+    let front = &machine.front;
+    host.until("the connection is ended", |_| front.is_closed());
+    assert_eq!(told(), [1, 1]);
+    host.endpoint.delete();
+    assert_eq!(told(), [0, 0], "once");
 }
 
 /// SEND_RARP brings a reverse ARP request of the guest's address, as if it had sent it, and nothing else changes.
@@ -580,6 +620,75 @@ fn packed_rings_survive_a_kill() {
         assert_eq!(machine.received(0, came[0].0, came[0].1), frame(9, 64));
         next.endpoint.delete();
         assert!(!own.exists());
+    }
+}
+
+/// Of two workers on one packed ring, the second has opened its run, and the first has or has not, when the daemon is
+/// killed before either has said so: the next one knows both runs, gives back empty what was not opened, and goes on
+/// behind them.
+#[test]
+fn a_ring_of_several_workers_survives_a_kill() {
+    let _alone = alone();
+    let directory = directory();
+    let path = directory.path().join("s");
+    for opened in [false, true] {
+        let mut host = Host::new(conf(&path, SERVER, 1));
+        let mut machine = Machine::start(&mut host, &path, Layout::Packed, 1);
+        let kept = inflight_region(&mut host, &machine);
+        let region = std::fs::File::from(kept.1.try_clone().expect("the region"));
+        let mut station = Station::new();
+        let lane = |worker| Lane { worker, workers: 2 };
+        for i in 0..100u16 {
+            machine.offer(0, i % RING);
+            let tx = host.rings.as_mut().expect("rings").tx.clone();
+            assert_eq!(
+                station
+                    .send(tx.as_ref(), lane(i % 2), &[frame(1, 64)])
+                    .taken,
+                1
+            );
+            assert_eq!(machine.queues[0].ring.reap().len(), 1);
+        }
+        (0..3).for_each(|id| machine.offer(0, id));
+        let first = machine.queues[0].ring.setup(0).desc + u64::from(100 % RING) * 16 + 8;
+        let before = machine.guest.read(first, 8);
+        let mut word = [0; 8];
+        region.read_exact_at(&mut word, 16).expect("the word");
+        let tx = host.rings.as_mut().expect("rings").tx.clone();
+        for (worker, frames) in [(0, &[7][..]), (1, &[8, 9])] {
+            let frames: Vec<_> = frames.iter().map(|number| frame(*number, 64)).collect();
+            assert_eq!(
+                station.send(tx.as_ref(), lane(worker), &frames).taken,
+                frames.len()
+            );
+        }
+        drop(tx);
+        region.write_all_at(&word, 16).expect("the word");
+        if !opened {
+            machine.guest.write(first, &before);
+            assert_eq!(machine.queues[0].ring.reap(), []);
+        }
+        drop(host.rings.take());
+        std::mem::forget(host);
+        std::fs::remove_file(&path).expect("a socket");
+        let mut next = Host::new(conf(&path, SERVER, 1));
+        let front = Front::connect(&mut next, &path);
+        machine.reconnect(&mut next, front, Some(&kept));
+        machine.offer(0, 3);
+        let tx = next.rings.as_mut().expect("rings").tx.clone();
+        assert_eq!(
+            station.send(tx.as_ref(), lane(1), &[frame(10, 64)]).taken,
+            1
+        );
+        let came = machine.queues[0].ring.reap();
+        let lens = [if opened { 76 } else { 0 }, 76, 76, 76];
+        let expected: Vec<(u16, u32)> = (0..).zip(lens).collect();
+        assert_eq!(came, expected);
+        for (id, number) in [(1, 8), (2, 9), (3, 10)] {
+            assert_eq!(machine.received(0, id, 76), frame(number, 64));
+        }
+        drop(tx);
+        next.endpoint.delete();
     }
 }
 

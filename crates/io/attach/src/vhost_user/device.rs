@@ -104,6 +104,8 @@ pub(super) struct Queue {
     /// The ring was started; without a descriptor the guest is not heard and has to be polled.
     pub(super) kick: Option<Option<OwnedFd>>,
     pub(super) call: Option<OwnedFd>,
+    /// Signalled once if the ring is found broken.
+    pub(super) err: Option<OwnedFd>,
     pub(super) enabled: bool,
 }
 
@@ -234,6 +236,24 @@ impl Device {
     /// Whether the memory of the rings that workers have is of no use any more.
     pub(super) fn is_broken(&self) -> bool {
         self.running.as_ref().is_some_and(|r| r.map.is_dead())
+    }
+
+    /// Tells the front end that the rings that workers have are broken: each one's error descriptor, once. One of them is
+    /// enough for all to be taken back, and which it was is not kept.
+    pub(super) fn tell_broken(&mut self) {
+        let Some(running) = &self.running else {
+            return;
+        };
+        let transmit = running.rx.iter().map(|(queue, _)| *queue);
+        for queue in running.tx_queues.iter().copied().chain(transmit) {
+            let err = self.queues.get_mut(queue).and_then(|q| q.err.take());
+            if let Some(err) = err
+                && kick::kick(err.as_fd()).is_err()
+            {
+                // The connection ends in any case, and one that keeps us waiting does so once.
+                return;
+            }
+        }
     }
 
     fn is_ready(&self, queue: usize) -> bool {

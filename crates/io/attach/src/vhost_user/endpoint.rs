@@ -380,6 +380,7 @@ impl VhostEndpoint {
         }
         if talk.session.is_broken() {
             talk.session.forget_places();
+            talk.session.tell_broken();
             return Err(End::Broken);
         }
         talk.session.ask()?;

@@ -201,6 +201,14 @@ pub(super) trait Ring: Sized + Send + Sync {
     #[inline(always)]
     fn intend(&self, _from: u16, _to: u16) {}
 
+    /// The same where several workers publish: a run up to place `end` was reserved, and will be opened. Its number.
+    fn lease(&self, _end: u16) -> u8 {
+        0
+    }
+
+    /// Of several workers: everything up to place `at` is published, and run `next` comes behind it.
+    fn settle(&self, _at: u16, _next: u8) {}
+
     /// Opens the way to what was put since `held` was made.
     fn open(&self, held: Self::Held);
 

@@ -218,6 +218,11 @@ impl Session {
         self.device.is_broken()
     }
 
+    /// Tells the front end so, through the error descriptors of its rings.
+    pub(super) fn tell_broken(&mut self) {
+        self.device.tell_broken();
+    }
+
     /// Why there are no rings, for people.
     pub fn missing(&self) -> &str {
         match &self.fault {
@@ -553,8 +558,7 @@ impl Session {
             }
             Request::SetVringKick { .. } => queue.kick = Some(eventfd),
             Request::SetVringCall { .. } => queue.call = eventfd,
-            // Whoever wants to know asks for our status.
-            Request::SetVringErr { .. } => drop(eventfd),
+            Request::SetVringErr { .. } => queue.err = eventfd,
             Request::SetVringEnable { on, .. } => queue.enabled = on,
             _ => return Err(Refusal::Unknown(code)),
         }
@@ -562,14 +566,17 @@ impl Session {
         Ok(Answer::Done)
     }
 
-    /// Forgets what was said of the queues, but for their call descriptors.
+    /// Forgets what was said of the queues, but for the descriptors that the front end listens to.
     fn reset(&mut self) {
         self.status = 0;
         self.forget_places();
         for queue in &mut self.device.queues {
-            let call = queue.call.take();
-            *queue = Queue::default();
-            queue.call = call;
+            let (call, err) = (queue.call.take(), queue.err.take());
+            *queue = Queue {
+                call,
+                err,
+                ..Queue::default()
+            };
         }
     }
 

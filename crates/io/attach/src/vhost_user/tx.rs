@@ -321,18 +321,20 @@ impl<R: Ring> Queues<R> {
             let lease = if end == first {
                 None
             } else {
-                guard.lease(u32::from(end))
+                let number = job.ring.lease(end);
+                guard.lease(u32::from(end) | u32::from(number) << 16)
             };
             drop(guard);
             let mut held = R::Held::default();
             let goes_on = job.fill::<ISA, LOG>(run, &slots, (&mut held, first), rest, sent);
             job.ring.open(held);
             if let Some(lease) = lease {
-                leases.finish(lease, |end| {
-                    job.ring.intend(end as u16, end as u16);
-                    let old = job.publish(end as u16);
+                leases.finish(lease, |last| {
+                    let (end, number) = (last as u16, (last >> 16) as u8);
+                    job.ring.settle(end, number.wrapping_add(1));
+                    let old = job.publish(end);
                     let from = published.map_or(old, |(from, _)| from);
-                    published = Some((from, end as u16));
+                    published = Some((from, end));
                 });
             }
             if !goes_on {
