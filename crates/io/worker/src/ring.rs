@@ -74,6 +74,8 @@ pub struct RxRing {
     /// What the bridge remembers about this ring between bursts.
     pub ingress: Ingress,
     moved: u32,
+    /// Frames of the window before, if that has just ended.
+    before: u32,
     window: Tick,
 }
 
@@ -86,6 +88,7 @@ impl RxRing {
             state: State::Active,
             ingress: Ingress::default(),
             moved: 0,
+            before: 0,
             window: Tick(0),
         }
     }
@@ -93,7 +96,10 @@ impl RxRing {
     /// Notes that `n` frames arrived.
     #[inline]
     pub fn note(&mut self, n: usize, now: Tick) {
-        if now.since(self.window) > WARM_WINDOW_NS {
+        let age = now.since(self.window);
+        if age > WARM_WINDOW_NS {
+            let has_just_ended = age <= 2 * WARM_WINDOW_NS;
+            self.before = if has_just_ended { self.moved } else { 0 };
             self.moved = 0;
             self.window = now;
         }
@@ -114,7 +120,7 @@ impl RxRing {
 
     /// Whether recent traffic pays for a spin.
     fn is_busy(&self, now: Tick) -> bool {
-        self.moved >= WARM_FRAMES && now.since(self.window) <= 2 * WARM_WINDOW_NS
+        self.moved.max(self.before) >= WARM_FRAMES && now.since(self.window) <= 2 * WARM_WINDOW_NS
     }
 }
 
@@ -220,8 +226,15 @@ mod tests {
             assert_eq!(ring.warm_until(Spin::Always(0), start), None);
             ring.note(WARM_FRAMES as usize, start);
             assert_eq!(ring.warm_until(adaptive, start), Some(start.plus(ns)));
-            let later = start.plus(3 * WARM_WINDOW_NS);
+            // A ring that was busy does not have to earn it again when the next window begins.
+            let next = start.plus(WARM_WINDOW_NS + 1);
+            ring.note(1, next);
+            assert_eq!(ring.warm_until(adaptive, next), Some(next.plus(ns)));
+            let later = next.plus(WARM_WINDOW_NS + 1);
+            ring.note(1, later);
             assert_eq!(ring.warm_until(adaptive, later), None);
+            let after = later.plus(3 * WARM_WINDOW_NS);
+            assert_eq!(ring.warm_until(adaptive, after), None);
         }
     }
 }
