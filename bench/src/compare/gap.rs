@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::child::Child;
 use super::host::{HugePages, Scratch, describe};
 use super::peers::{Plug, Setup, Windlass};
+use super::rate::Cores;
 use super::stop;
 use super::table::{Spread, Table, verdict, write_json};
 use crate::generator::GapReport;
@@ -49,12 +50,8 @@ pub struct Options {
     /// Seconds of traffic around each kill
     #[arg(long, default_value_t = 1.5)]
     seconds: f64,
-    /// Core of the switch
-    #[arg(long, default_value_t = 0)]
-    switch_core: usize,
-    /// Core of the guests
-    #[arg(long, default_value_t = 1)]
-    generator_core: usize,
+    #[command(flatten)]
+    cores: Cores,
 }
 
 /// One kill.
@@ -88,7 +85,7 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
     let setup = Setup {
         scratch: &scratch,
         programs,
-        core: options.switch_core,
+        core: options.cores.switch_core,
         plug: Plug::Vhost,
     };
     let mut switch = Windlass::start(&setup, scratch.join("port.sock"), "auto")?;
@@ -113,7 +110,7 @@ fn measure(
     command.args(["--hold", "--measure", "gap", "--layout", layout.name()]);
     command.args(["--seconds", &options.seconds.to_string()]);
     command.args(["--warm", &WARM.to_string()]);
-    command.args(["--core", &options.generator_core.to_string()]);
+    command.args(["--core", &options.cores.generator_core.to_string()]);
     let mut generator = Child::start_held(command)?;
     stop::pause(KILL_AFTER)?;
     switch.daemon.kill_and_start()?;

@@ -76,7 +76,7 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
     let setup = Setup {
         scratch: &scratch,
         programs,
-        core: options.turns.switch_core,
+        core: options.turns.cores.switch_core,
         plug: Plug::Vhost,
     };
     let mut switch = Windlass::start(&setup, scratch.join("port.sock"), "auto")?;
@@ -111,7 +111,7 @@ fn measure(
     command.args(["--conduct", &conduct.name()]);
     command.args(["--third-descriptors", &options.descriptors.to_string()]);
     command.args(["--third-kicks", &options.kicks.to_string()]);
-    command.args(["--core", &turns.generator_core.to_string()]);
+    command.args(["--core", &turns.cores.generator_core.to_string()]);
     command.args(["--seconds", &turns.seconds.to_string()]);
     command.args(["--warm", &turns.warm.to_string()]);
     let report = shoot(switch, command, turns.seconds, |line: &Line| line.sent)?;

@@ -53,6 +53,17 @@ pub struct Options {
     turns: Turns,
 }
 
+/// Where the two sides run.
+#[derive(Args, Debug)]
+pub struct Cores {
+    /// Core of the switch
+    #[arg(long, default_value_t = 0)]
+    pub(super) switch_core: usize,
+    /// Core of the generator
+    #[arg(long, default_value_t = 1)]
+    pub(super) generator_core: usize,
+}
+
 /// How subjects take turns.
 #[derive(Args, Debug)]
 pub struct Turns {
@@ -65,12 +76,8 @@ pub struct Turns {
     /// Seconds before the measurement of each case
     #[arg(long, default_value_t = 1.0)]
     pub(super) warm: f64,
-    /// Core of the switch
-    #[arg(long, default_value_t = 0)]
-    pub(super) switch_core: usize,
-    /// Core of the generator
-    #[arg(long, default_value_t = 1)]
-    pub(super) generator_core: usize,
+    #[command(flatten)]
+    pub(super) cores: Cores,
 }
 
 /// What is measured with each subject.
@@ -223,7 +230,7 @@ pub(super) fn take_turns(run: &Run<'_>, programs: &Path, json: Option<&PathBuf>)
             let setup = Setup {
                 scratch: &scratch,
                 programs,
-                core: run.turns.switch_core,
+                core: run.turns.cores.switch_core,
                 plug: run.plug,
             };
             let turn = take_turn(run, *subject, round, &setup, &mut shots);
@@ -369,7 +376,7 @@ fn generator(run: &Run<'_>, case: Case, setup: &Setup<'_>, switch: &dyn Switch) 
     let mut add = |words: &[&str]| {
         command.args(words);
     };
-    add(&["--core", &options.generator_core.to_string()]);
+    add(&["--core", &options.cores.generator_core.to_string()]);
     add(&["--seconds", &options.seconds.to_string()]);
     add(&["--warm", &options.warm.to_string()]);
     let (guest, size) = match case {

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::host::{HugePages, Scratch, describe};
 use super::peers::{Plug, Setup, Subject, Switch};
-use super::rate::shoot;
+use super::rate::{Cores, shoot};
 use super::table::{Spread, Table, verdict, write_json};
 use crate::core::pin;
 use crate::segments::{BYTES, SegmentReport, SegmentShape, memcpy_rate};
@@ -46,12 +46,8 @@ pub struct Options {
     /// Measured seconds of each side
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Core of the switch, and of the plain copy
-    #[arg(long, default_value_t = 0)]
-    switch_core: usize,
-    /// Core of the guests
-    #[arg(long, default_value_t = 1)]
-    generator_core: usize,
+    #[command(flatten)]
+    cores: Cores,
 }
 
 /// One measurement of both sides.
@@ -80,7 +76,7 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
     let setup = Setup {
         scratch: &scratch,
         programs,
-        core: options.switch_core,
+        core: options.cores.switch_core,
         plug: Plug::Vhost,
     };
     let mut switch = Subject::Windlass.start(&setup)?;
@@ -119,7 +115,7 @@ fn measure(
         "--piece",
         &options.piece.to_string(),
     ]);
-    command.args(["--core", &options.generator_core.to_string()]);
+    command.args(["--core", &options.cores.generator_core.to_string()]);
     command.args(["--seconds", &options.seconds.to_string(), "--warm", "0.5"]);
     let sent = |line: &SegmentReport| line.sent;
     let report = shoot(switch, command, options.seconds, sent)?;
@@ -152,7 +148,7 @@ fn measure(
 fn plain_copy(options: &Options, shape: SegmentShape) -> Result<f64> {
     let [receive, send] = shape.buffers()?;
     let (core, time) = (
-        options.switch_core,
+        options.cores.switch_core,
         Duration::from_secs_f64(options.seconds),
     );
     let copy = move || {
@@ -163,7 +159,7 @@ fn plain_copy(options: &Options, shape: SegmentShape) -> Result<f64> {
     std::thread::scope(|threads| {
         threads.spawn(|| {
             // Without that core the copy is beside nobody, and nothing is wrong.
-            let _ = pin(options.generator_core);
+            let _ = pin(options.cores.generator_core);
             while !ends.load(Relaxed) {
                 std::hint::spin_loop();
             }

@@ -830,28 +830,38 @@ mod tests {
         }
     }
 
+    /// Writes anything into the descriptors of a ring of 8, and gives what more of it is wanted.
+    pub(super) fn scribble(memory: &Mapping, seed: u64) -> impl FnMut() -> u64 + use<> {
+        let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut next = move || {
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            word
+        };
+        for slot in 0..8usize {
+            memory.store_u64(slot * 16 + 8, next(), Ordering::Relaxed);
+        }
+        next
+    }
+
+    /// Whether nothing was written behind the descriptors of a ring of 8.
+    pub(super) fn is_empty_behind(memory: &Mapping) -> bool {
+        let mut behind = vec![0; 4096 - 128];
+        memory.read(128, &mut behind) && behind.iter().all(|byte| *byte == 0)
+    }
+
     /// A record that fits no ring, and a guest that changes its descriptors, harm nobody: the ring stands at one of the
     /// two places, and nothing outside it is written.
     #[test]
     fn a_record_is_no_more_than_a_hint() {
         for seed in 0..2000u64 {
             let (ring, _map, memory) = ring(8);
-            let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-            let mut next = || {
-                word ^= word << 13;
-                word ^= word >> 7;
-                word ^= word << 17;
-                word
-            };
-            for slot in 0..8usize {
-                memory.store_u64(slot * 16 + 8, next(), Ordering::Relaxed);
-            }
+            let mut next = scribble(&memory, seed);
             let places = [next(), next()].map(|n| Base::packed((n % 8) as u16, n & 64 != 0));
             let stands = ring.resume(places[0], places[1]);
             assert!(places.contains(&stands));
-            let mut behind = vec![0; 4096 - 128];
-            assert!(memory.read(128, &mut behind));
-            assert!(behind.iter().all(|byte| *byte == 0));
+            assert!(is_empty_behind(&memory));
         }
     }
 

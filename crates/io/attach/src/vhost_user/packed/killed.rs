@@ -6,7 +6,7 @@
     clippy::arithmetic_side_effects
 )]
 
-use super::tests::{drive, reap, ring, setup};
+use super::tests::{drive, is_empty_behind, reap, ring, scribble, setup};
 use super::*;
 use crate::vhost_user::message::Inflight;
 use crate::vhost_user::places::{Places, RingKey};
@@ -209,23 +209,12 @@ fn runs_of_several_workers_are_cut_off_anywhere() {
 fn runs_are_no_more_than_a_hint() {
     for seed in 0..2000u64 {
         let (ring, _map, memory) = ring(8);
-        let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut next = || {
-            word ^= word << 13;
-            word ^= word >> 7;
-            word ^= word << 17;
-            word
-        };
-        for slot in 0..8usize {
-            memory.store_u64(slot * 16 + 8, next(), Ordering::Relaxed);
-        }
+        let mut next = scribble(&memory, seed);
         let from = Base::packed((next() % 8) as u16, next() & 64 != 0);
         let ends: Vec<u16> = (0..16).map(|_| (next() % 20) as u16).collect();
         let stands = ring.resume_runs(from, &ends);
         assert!(stands == from || ends.contains(&ring.place(stands)));
-        let mut behind = vec![0; 4096 - 128];
-        assert!(memory.read(128, &mut behind));
-        assert!(behind.iter().all(|byte| *byte == 0));
+        assert!(is_empty_behind(&memory));
     }
 }
 
