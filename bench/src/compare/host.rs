@@ -7,6 +7,10 @@ use anyhow::{Context, Result, bail};
 use super::child::{run, run_line};
 
 const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
+const GIVE_UP_AND_JOIN: [(&str, &str); 2] = [
+    ("/proc/sys/vm/drop_caches", "1"),
+    ("/proc/sys/vm/compact_memory", "1"),
+];
 
 /// Clock ticks a second in `/proc/stat` (`USER_HZ`, fixed on x86-64).
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -25,12 +29,25 @@ impl HugePages {
         let read = || -> Result<u64> { Ok(std::fs::read_to_string(HUGE_PAGES)?.trim().parse()?) };
         let before = read()?;
         let guard = HugePages { before };
-        if before < pages {
+        let ask = || {
             std::fs::write(HUGE_PAGES, pages.to_string())
-                .with_context(|| format!("cannot reserve {pages} huge pages in {HUGE_PAGES}"))?;
+                .with_context(|| format!("cannot reserve {pages} huge pages in {HUGE_PAGES}"))
+        };
+        if before < pages {
+            ask()?;
         }
         if read()? < pages {
-            bail!("the host has no {pages} huge pages of 2 MiB");
+            // Behind a build most of the memory caches files, in pieces: the cache is given up, and the pieces are joined.
+            for (file, what) in GIVE_UP_AND_JOIN {
+                std::fs::write(file, what).with_context(|| format!("cannot write to {file}"))?;
+            }
+            ask()?;
+        }
+        let has = read()?;
+        if has < pages {
+            bail!(
+                "{pages} huge pages of 2 MiB are needed, and the host gives {has}: end what uses memory"
+            );
         }
         Ok(guard)
     }
