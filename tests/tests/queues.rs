@@ -190,6 +190,8 @@ struct Bench {
     /// The guest's side of each queue.
     rings: Vec<Box<dyn Driver>>,
     member: u16,
+    /// The switch's side of the queues.
+    tx: Option<Arc<VhostTx>>,
     senders: Vec<(Arc<AtomicU64>, Arc<OwnedFd>)>,
 }
 
@@ -229,6 +231,7 @@ impl Bench {
             guest: Guest::new(),
             rings: Vec::new(),
             member,
+            tx: None,
             senders: Vec::new(),
         };
         for (id, source, credit, wake) in made {
@@ -266,12 +269,10 @@ impl Bench {
             .take(queues as usize)
             .map(|r| r.setup(MRG_RXBUF));
         let first = setups.next().expect("a queue");
-        let tx = VhostTx::new(first, setups).expect("queues");
+        let tx = Arc::new(VhostTx::new(first, setups).expect("queues"));
+        self.tx = Some(tx.clone());
         self.plane.detach(self.member).expect("detached");
-        let rings = Rings {
-            rx: Vec::new(),
-            tx: Arc::new(tx),
-        };
+        let rings = Rings { rx: Vec::new(), tx };
         self.plane.attach(self.member, rings).expect("attached");
     }
 
@@ -449,5 +450,71 @@ fn a_full_queue_costs_the_others_nothing() {
         );
         got.extend(bench.take(1 << neglected));
         assert_eq!(6400 + 80 * STEP, 6400 + got.len() as u64 + lost);
+    }
+}
+
+/// The front end switches queues on and off under traffic, two thousand times, all but the first: no frame is lost, none finds
+/// the guest away, flows of the first queue stay on it and keep their order, and those of a queue that is off come to one
+/// that is on.
+#[test]
+fn queues_are_switched_under_traffic() {
+    const QUEUES: u64 = 4;
+    const SWITCHES: u64 = 2000;
+    for (layout, workers) in LAYOUTS.into_iter().flat_map(|l| [(l, 1), (l, 2)]) {
+        let mut bench = Bench::start(layout, workers, workers as u8, 100, QUEUES);
+        let mut next = BTreeMap::new();
+        let before = queues_of(&bench.carry(6400), &mut next);
+        let tx = bench.tx.clone().expect("queues");
+        let mut on = 0b1111u64;
+        let mut got = Got::new();
+        for n in 0..SWITCHES {
+            // Half of a step is under way while a queue goes or comes.
+            if n % 4 == 0 {
+                bench.send(STEP / 4 / workers as u64);
+            }
+            let queue = 1 + mixed(n) % (QUEUES - 1);
+            on ^= 1 << queue;
+            tx.set_enabled(queue as usize, on >> queue & 1 != 0);
+            std::thread::yield_now();
+            got.extend(bench.take(!0));
+            if n % 16 == 15 {
+                let due = (n as usize / 4 + 1) * (STEP as usize / 4);
+                spin_until("every frame is with the guest", || {
+                    got.extend(bench.take(!0));
+                    got.len() >= due
+                });
+            }
+        }
+        let what = format!("{layout:?}, {workers} workers");
+        let totals = bench.plane.totals(bench.member).expect("the guest");
+        assert_eq!(
+            totals.drops.iter().sum::<u64>(),
+            0,
+            "{what}: {:?}",
+            totals.drops
+        );
+        let stays = |source: &u8, flow: &u32| before.get(&(*source, *flow)) == Some(&0);
+        let firsts = got
+            .iter()
+            .filter(|(_, source, flow, _)| stays(source, flow));
+        let firsts: Got = firsts.copied().collect();
+        if workers == 1 {
+            let queues = queues_of(&firsts, &mut next);
+            assert!(
+                !queues.is_empty() && queues.values().all(|queue| *queue == 0),
+                "{what}"
+            );
+        }
+        let mut numbers: Vec<_> = got.iter().map(|(_, s, f, n)| (*s, *f, *n)).collect();
+        let all = numbers.len();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), all, "{what}: repeated");
+        assert_eq!(all as u64, SWITCHES / 4 * (STEP / 4), "{what}: lost");
+        let others = got.iter().filter(|(queue, ..)| *queue != 0).count();
+        let moved = got
+            .iter()
+            .filter(|(queue, s, f, _)| before.get(&(*s, *f)) != Some(queue));
+        assert!(others > all / 10 && moved.count() > all / 10, "{what}");
     }
 }

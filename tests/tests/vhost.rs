@@ -83,7 +83,7 @@ impl Way {
     /// rings a millisecond after it told its other threads to keep off them, whether they do by then or not; and what
     /// its vectorized reception has handed on already it frees once more. Two frames then come to lie in one buffer.
     fn may_mix_frames_up(self) -> bool {
-        self.packed && !self.server
+        self.packed && self.vectorized && !self.server
     }
 
     /// What virtio-user is told.
@@ -469,6 +469,8 @@ fn frames_go_on_after_every_kill() {
         way(false, 2, [0, 1, 0, 0]),
         way(false, 1, [1, 0, 1, 0]),
         way(false, 2, [1, 1, 0, 0]),
+        way(false, 8, [1, 0, 0, 0]),
+        way(false, 1, [1, 1, 1, 0]),
     ];
     for (number, way) in ways.into_iter().enumerate() {
         let sockets = place.create(way, number);

@@ -5,6 +5,10 @@
 //! if so, the half finds its ring anew and forgets what it has staged ([`VhostRx::rebind`], [`VhostTx::rebind`]). The parts of
 //! the ring are translated like any buffer. Inside a visit nothing differs but that an address may be lacking.
 //!
+//! Where a ring stands whose last device was killed can only be told by its descriptors ([`super::places`]), which are not
+//! translated when the daemon comes back. So it is found out, and what a publication left half done is repaired, when the
+//! half is made: in the first visit that has all pages of the ring, before it looks at a chain.
+//!
 //! # States
 //! | state | what a visit does | what leaves it |
 //! | --- | --- | --- |
@@ -18,8 +22,7 @@
 //! [`AHEAD`] chains before they are needed.
 //!
 //! # Limits
-//! Each page of a ring must lie in one piece of our memory ([`super::area`]). Of several workers one at a time transmits on a ring. Where a packed
-//! ring stands is not kept for a daemon that comes after a kill.
+//! Each page of a ring must lie in one piece of our memory ([`super::area`]). Of several workers one at a time transmits on a ring.
 
 #![deny(
     clippy::indexing_slicing,
@@ -29,7 +32,7 @@
     clippy::panic
 )]
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -39,12 +42,14 @@ use windlass_shm::{Section, Tails};
 
 use super::features::{RING_PACKED, tx_caps};
 use super::gate::Shared;
-use super::guest_map::{Miss, READ, WRITE, first_miss};
+use super::guest_map::{Extent, Miss, READ, WRITE, each_real, first_miss};
 use super::line::Half;
 use super::log::DirtyLog;
+use super::memory::{FileAt, file_at};
+use super::places::{Mark, Places, RingKey};
 use super::queue::{Base, QueueError, QueueSetup, check, parts};
 use super::rx::VhostRx;
-use super::tx::VhostTx;
+use super::tx::{VhostTx, chosen, set_bit};
 use crate::kick;
 use crate::port::{
     Armed, Kick, Lane, Limit, Loan, More, RxPort, Sent, Stop, TxCaps, TxPort, share,
@@ -70,6 +75,15 @@ pub(super) struct Plan {
     pub(super) base: Base,
     pub(super) features: u64,
     pub(super) log: Option<Arc<DirtyLog>>,
+    /// Where the place of a packed ring is kept.
+    pub(super) kept: Option<Kept>,
+}
+
+/// Where the places of packed rings are kept, and what the files of the guest's memory are.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub(super) places: Arc<Places>,
+    pub(super) files: Arc<[FileAt]>,
 }
 
 impl Plan {
@@ -79,7 +93,7 @@ impl Plan {
     }
 
     /// Every page of its parts that is not translated.
-    pub(super) fn lacking(&self, extents: &[super::guest_map::Extent]) -> Vec<Miss> {
+    pub(super) fn lacking(&self, extents: &[Extent]) -> Vec<Miss> {
         let mut misses = Vec::new();
         for part in parts(self.features, self.size, self.at) {
             let mut done = 0;
@@ -99,6 +113,21 @@ impl Plan {
         }
         misses
     }
+
+    /// The mark of the ring, which is all translated, and where it stands. What a publication left half done that was cut
+    /// off is done.
+    fn begin(&self, setup: &QueueSetup, extents: &[Extent]) -> Option<(Mark, Base)> {
+        let Kept { places, files } = self.kept.as_ref()?;
+        let mut first = None;
+        each_real(extents, setup.desc, 1, |real, _| first = Some(real));
+        let key = RingKey {
+            queue: self.queue,
+            desc: first?,
+            size: self.size,
+            file: file_at(files, first?)?,
+        };
+        places.begin(&key, setup)
+    }
 }
 
 /// What a visit can do.
@@ -110,6 +139,12 @@ enum Sight {
     Lacking,
     /// Nothing at this moment.
     Busy,
+}
+
+/// A ring that is all translated.
+struct Found {
+    setup: QueueSetup,
+    mark: Option<Mark>,
 }
 
 /// A ring's place at its gate.
@@ -125,6 +160,8 @@ struct Seat {
     parked: bool,
     /// The ring was found at least once.
     begun: bool,
+    /// Where its place is kept.
+    mark: Option<Mark>,
 }
 
 impl Seat {
@@ -137,6 +174,7 @@ impl Seat {
             bound: false,
             parked: false,
             begun: false,
+            mark: None,
         }
     }
 
@@ -149,7 +187,7 @@ impl Seat {
     }
 
     /// What the visit can do; `bind` makes the half, or makes it anew, if there are other translations.
-    fn look(&mut self, bind: impl FnOnce(QueueSetup) -> Result<(), QueueError>) -> Sight {
+    fn look(&mut self, bind: impl FnOnce(Found) -> Result<(), QueueError>) -> Sight {
         if self.shared.generation() != self.seen {
             return self.look_anew(bind);
         }
@@ -160,7 +198,7 @@ impl Seat {
     }
 
     #[cold]
-    fn look_anew(&mut self, bind: impl FnOnce(QueueSetup) -> Result<(), QueueError>) -> Sight {
+    fn look_anew(&mut self, bind: impl FnOnce(Found) -> Result<(), QueueError>) -> Sight {
         let Some((extents, generation)) = self.shared.load() else {
             return Sight::Busy;
         };
@@ -180,7 +218,7 @@ impl Seat {
             self.plan.base = Base::split(index);
         }
         let log = self.plan.log.as_ref();
-        let setup = QueueSetup {
+        let mut setup = QueueSetup {
             map: Arc::new(map),
             desc,
             avail,
@@ -190,9 +228,16 @@ impl Seat {
             features: self.plan.features,
             kick: None,
             call: None,
-            log: log.map(|log| Arc::new(log.behind(extents))),
+            log: log.map(|log| Arc::new(log.behind(extents.clone()))),
         };
-        if bind(setup).is_err() {
+        if !self.begun
+            && self.plan.features & RING_PACKED != 0
+            && let Some((mark, base)) = self.plan.begin(&setup, &extents)
+        {
+            (self.mark, setup.base) = (Some(mark), base);
+        }
+        let mark = self.mark.clone();
+        if bind(Found { setup, mark }).is_err() {
             // A part that lies in several pieces, or is not aligned.
             self.shared.memory().fail();
             return Sight::Lacking;
@@ -262,25 +307,35 @@ impl BehindRx {
 
     fn look(&mut self) -> Sight {
         let (half, call) = (&mut self.half, &mut self.call);
-        self.seat.look(|setup| match half {
-            Some(half) => half.rebind(&setup),
-            None => {
-                let mut made = VhostRx::new(setup)?;
-                if let Some(call) = call.take() {
-                    made.set_call(call);
+        let mut deaf = false;
+        let sight = self.seat.look(|Found { setup, mark }| {
+            match half {
+                Some(half) => half.rebind(&setup)?,
+                None => {
+                    let mut made = VhostRx::new(setup)?;
+                    if let Some(call) = call.take() {
+                        // For what was given back just now.
+                        deaf = kick::kick(call.as_fd()).is_err();
+                        made.set_call(call);
+                    }
+                    *half = Some(made);
                 }
-                *half = Some(made);
-                Ok(())
             }
-        })
+            if let (Some(half), Some(mark)) = (half, mark) {
+                half.keep(mark);
+            }
+            Ok(())
+        });
+        if deaf {
+            self.seat.shared.memory().fail();
+        }
+        sight
     }
 }
 
 impl Half for BehindRx {
-    fn base(&self) -> Base {
-        self.half
-            .as_ref()
-            .map_or(self.seat.plan.base, VhostRx::base)
+    fn base(&self) -> Option<Base> {
+        self.half.as_ref().map(VhostRx::base)
     }
 }
 
@@ -363,6 +418,8 @@ struct State {
     half: Option<VhostTx>,
     /// Frames wait for a translation since the first moment, and did so at the second.
     waits: Option<(Instant, Instant)>,
+    /// The guest is to be interrupted, for what was given back when the ring was found.
+    owes: bool,
 }
 
 #[derive(Debug)]
@@ -379,6 +436,8 @@ pub(super) struct BehindTx {
     shared: Arc<Shared>,
     caps: TxCaps,
     queues: Box<[TxQueue]>,
+    /// A bit for each queue that frames may go to.
+    enabled: AtomicU32,
 }
 
 impl BehindTx {
@@ -389,26 +448,37 @@ impl BehindTx {
                 seat: Seat::new(shared.clone(), plan, WRITE),
                 half: None,
                 waits: None,
+                owes: false,
             }),
             call,
             owed: AtomicBool::new(false),
         };
+        let queues: Box<[TxQueue]> = plans.into_iter().map(queue).collect();
+        let enabled = queues.iter().fold(0u32, |all, _| all << 1 | 1);
         BehindTx {
-            queues: plans.into_iter().map(queue).collect(),
+            queues,
+            enabled: AtomicU32::new(enabled),
             shared,
             caps: tx_caps(features),
         }
     }
 
-    /// The first buffer of queue `queue` that was not used.
+    /// As [`VhostTx::set_enabled`].
+    pub(super) fn set_enabled(&self, queue: usize, on: bool) {
+        set_bit(&self.enabled, self.queues.len(), queue, on);
+    }
+
+    /// The first buffer of queue `queue` that was not used; `None` if the ring was never found in memory. Called once no
+    /// worker visits it any more.
     pub(super) fn base(&self, queue: usize) -> Option<Base> {
         let state = self.queues.get(queue)?.state.lock();
-        let state = state.unwrap_or_else(PoisonError::into_inner);
-        let half = state.half.as_ref();
-        Some(
-            half.and_then(|half| half.base(0))
-                .unwrap_or(state.seat.plan.base),
-        )
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        if state.half.is_none() {
+            state.seat.enter();
+            state.look();
+            state.seat.leave();
+        }
+        state.half.as_ref()?.base(0)
     }
 
     fn send(
@@ -419,9 +489,8 @@ impl BehindTx {
         picks: &[Pick],
     ) -> Sent {
         let mut sent = Sent::default();
-        let own = usize::from(lane.worker).checked_rem(self.queues.len());
-        let wanted = wanted.map(usize::from).and_then(|n| self.queues.get(n));
-        let Some(queue) = wanted.or_else(|| self.queues.get(own?)) else {
+        let number = chosen(self.enabled.load(Ordering::Acquire), lane, wanted);
+        let Some(queue) = number.and_then(|number| self.queues.get(number)) else {
             sent.stop = Stop::Down;
             return sent;
         };
@@ -430,8 +499,11 @@ impl BehindTx {
             return sent;
         };
         state.seat.enter();
-        let sent = state.send((heads, tails), picks);
+        let mut sent = state.send((heads, tails), picks);
         state.seat.leave();
+        if core::mem::take(&mut state.owes) {
+            sent.kick = Kick::Now;
+        }
         if sent.kick != Kick::No {
             queue.owed.store(true, Ordering::Relaxed);
         }
@@ -451,13 +523,16 @@ impl TxQueue {
 
 impl State {
     fn look(&mut self) -> Sight {
-        let half = &mut self.half;
-        self.seat.look(|setup| match half {
-            Some(half) => half.rebind(&setup),
-            None => {
-                *half = Some(VhostTx::new(setup, [])?);
-                Ok(())
+        let (half, owes) = (&mut self.half, &mut self.owes);
+        self.seat.look(|Found { setup, mark }| {
+            match half {
+                Some(half) => half.rebind(&setup)?,
+                None => (*half, *owes) = (Some(VhostTx::new(setup, [])?), true),
             }
+            if let (Some(half), Some(mark)) = (half, mark) {
+                half.keep(0, mark);
+            }
+            Ok(())
         })
     }
 
@@ -526,8 +601,7 @@ impl TxPort for BehindTx {
     }
 
     fn choices(&self, lane: Lane) -> u32 {
-        let all = self.queues.iter().fold(0u32, |all, _| all << 1 | 1);
-        share(all, lane)
+        share(self.enabled.load(Ordering::Acquire), lane)
     }
 
     fn tx_burst_on(

@@ -2,16 +2,18 @@
 //!
 //! # Model
 //! Queue `2 i` is the guest's receive queue of pair `i`, queue `2 i + 1` its transmit queue (VIRTIO 1.2, 5.1.2). A queue is
-//! *ready* once its size, its addresses and its kick descriptor were said and it is enabled. The rings are made of all
-//! queues that are ready, at least the two of the first pair; whenever that set is to change, workers give the rings
-//! back first.
+//! *started* once its size, its addresses and its kick descriptor were said, and *ready* if it is also enabled. The rings
+//! are made of all queues that are started, as soon as the two of the first pair are ready; whenever the set of those that
+//! are started is to change, or one of the first pair is disabled, workers give the rings back first. Any other queue is
+//! enabled and disabled in its ring ([`Device::switch`]), and the others do not notice.
 //!
 //! # Ownership and lifetime
 //! While workers have rings, a value stands for them that holds the transmit half and a link to each receive half; it is
 //! made with the rings, and ends when workers have given them back and each has left its place.
 //!
 //! # What can be lost
-//! Frames for the guest while the rings change. None of the guest's.
+//! Frames for the guest while the rings change. None of the guest's. A transmission to a queue that is being disabled may
+//! end behind the answer: what it brings lies in the guest's ring.
 //!
 //! # Not done
 //! The transmit queues of a guest are left alone while they are disabled, where the specification would have their
@@ -30,7 +32,7 @@ use std::sync::Arc;
 
 use windlass_sys::{Errno, eventfd};
 
-use super::behind::{BehindRx, BehindTx, Plan};
+use super::behind::{BehindRx, BehindTx, Kept, Plan};
 use super::features::{ACCESS_PLATFORM, LOG_ALL, PROTOCOL_FEATURES, RING_PACKED, VERSION_1};
 use super::gate::{Shared, Visits};
 use super::guest_map::{Extent, GuestMap, GuestMapError};
@@ -94,6 +96,14 @@ fn call_of(said: &Queue) -> Result<OwnedFd, StartError> {
     }
 }
 
+/// Interrupts a guest whose device before was killed, and may have owed it an interrupt for what it had given back.
+fn interrupt(map: &GuestMap, call: &OwnedFd) {
+    if kick::kick(call.as_fd()).is_err() {
+        // As on the data path: once, and then the connection ends.
+        map.fail();
+    }
+}
+
 /// What was said about one queue.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
@@ -107,6 +117,8 @@ pub(super) struct Queue {
     /// Signalled once if the ring is found broken.
     pub(super) err: Option<OwnedFd>,
     pub(super) enabled: bool,
+    /// Workers had the ring, and never found it in memory: what is kept of it still says where it stands.
+    pub(super) unfound: bool,
 }
 
 impl Queue {
@@ -156,6 +168,13 @@ impl Transmit {
             Transmit::Behind(half) => half.base(ring),
         }
     }
+
+    fn set_enabled(&self, ring: usize, on: bool) {
+        match self {
+            Transmit::Plain(half) => half.set_enabled(ring, on),
+            Transmit::Behind(half) => half.set_enabled(ring, on),
+        }
+    }
 }
 
 /// Rings that workers have.
@@ -182,7 +201,7 @@ pub(super) struct Device {
     pub(super) queues: Vec<Queue>,
     pub(super) log: Option<Arc<DirtyLog>>,
     /// Where places of packed rings are kept: with the front end, else by ourselves.
-    pub(super) inflight: Option<Places>,
+    pub(super) inflight: Option<Arc<Places>>,
     own: Option<Arc<Places>>,
     running: Option<Running>,
     /// Announcements for the next rings.
@@ -207,8 +226,7 @@ impl Device {
 
     /// Whether it is known after a kill of this process where the rings stand: split ones tell it themselves.
     pub(super) fn survives_a_kill(&self) -> bool {
-        let kept = self.inflight.is_some() || self.own.is_some();
-        !self.is_packed() || (kept && !self.is_behind())
+        !self.is_packed() || self.inflight.is_some() || self.own.is_some()
     }
 
     /// Whether the guest's addresses go through an IOMMU.
@@ -256,22 +274,34 @@ impl Device {
         }
     }
 
+    fn is_started(&self, queue: usize) -> bool {
+        let queue = self.queues.get(queue);
+        queue.is_some_and(|q| q.size.is_some() && q.at.is_some() && q.kick.is_some())
+    }
+
+    fn is_enabled(&self, queue: usize) -> bool {
+        let always = self.features & PROTOCOL_FEATURES == 0;
+        self.queues.get(queue).is_some_and(|q| q.enabled || always)
+    }
+
     fn is_ready(&self, queue: usize) -> bool {
-        let enabled = self.features & PROTOCOL_FEATURES == 0;
-        self.queues.get(queue).is_some_and(|q| {
-            q.size.is_some() && q.at.is_some() && q.kick.is_some() && (q.enabled || enabled)
-        })
+        self.is_started(queue) && self.is_enabled(queue)
+    }
+
+    /// The queues of which something holds: those that the guest receives on, and those that it transmits on.
+    fn queues_that(&self, hold: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<usize>) {
+        let all = |first: usize| (first..self.queues.len()).step_by(2);
+        let holding = |first| all(first).filter(|q| hold(*q)).collect();
+        (holding(0), holding(1))
+    }
+
+    fn started(&self) -> (Vec<usize>, Vec<usize>) {
+        self.queues_that(|queue| self.is_started(queue))
     }
 
     /// The queues that are ready: those that the guest receives on, and those that it transmits on.
     pub(super) fn ready(&self) -> (Vec<usize>, Vec<usize>) {
-        let ready = |first: usize| -> Vec<usize> {
-            (first..self.queues.len())
-                .step_by(2)
-                .filter(|q| self.is_ready(*q))
-                .collect()
-        };
-        (ready(0), ready(1))
+        self.queues_that(|queue| self.is_ready(queue))
     }
 
     /// Whether rings can be made.
@@ -279,18 +309,44 @@ impl Device {
         self.features & VERSION_1 != 0 && self.is_ready(0) && self.is_ready(1)
     }
 
-    /// Whether the rings that workers have are not those that are ready.
+    /// Enables or disables a queue; where workers have its ring, in that.
+    ///
+    /// # Errors
+    /// [`KickError`]: the worker of the ring cannot be woken.
+    pub(super) fn switch(&mut self, queue: usize, on: bool) -> Result<(), KickError> {
+        if let Some(said) = self.queues.get_mut(queue) {
+            said.enabled = on;
+        }
+        let Some(running) = &self.running else {
+            return Ok(());
+        };
+        let on = self.is_enabled(queue);
+        if let Some(ring) = running.tx_queues.iter().position(|q| *q == queue) {
+            running.tx.set_enabled(ring, on);
+        }
+        let Some((_, link)) = running.rx.iter().find(|(q, _)| *q == queue) else {
+            return Ok(());
+        };
+        link.set_enabled(on);
+        match self.kick_of(queue).filter(|_| on) {
+            // What the guest has put there meanwhile is to be found.
+            Some(kick) => kick::kick(kick.as_fd()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the rings that workers have are not those that are started.
     pub(super) fn is_outdated(&self) -> bool {
         self.running.as_ref().is_some_and(|running| {
             let transmit: Vec<usize> = running.rx.iter().map(|(queue, _)| *queue).collect();
-            self.ready() != (running.tx_queues.clone(), transmit)
+            self.started() != (running.tx_queues.clone(), transmit)
         })
     }
 
-    /// Makes the rings of all queues that are ready. `alarm` is signalled when the data path finds them unusable.
+    /// Makes the rings of all queues that are started. `alarm` is signalled when the data path finds them unusable.
     pub(super) fn start(&mut self, alarm: OwnedFd) -> Result<Rings, StartError> {
         let map = Arc::new(self.memory.map(alarm)?);
-        let (receive, transmit) = self.ready();
+        let (receive, transmit) = self.started();
         let mut calls = Vec::new();
         let mut rx: Vec<Box<dyn crate::port::RxPort>> = Vec::new();
         let mut links = Vec::new();
@@ -305,7 +361,7 @@ impl Device {
             if let Some(mark) = mark {
                 half.keep(mark);
             }
-            let link = Arc::new(Link::default());
+            let link = self.link(queue);
             rx.push(Box::new(LinkedRx::new(half, link.clone())));
             links.push((queue, link));
         }
@@ -326,11 +382,7 @@ impl Device {
             }
         }
         let tx = Arc::new(tx);
-        if let Some((_, link)) = links.first() {
-            let waiting = core::mem::take(&mut self.announcements);
-            waiting.into_iter().for_each(|mac| link.announce(mac));
-        }
-        self.running = Some(Running {
+        self.runs(Running {
             map,
             rx: links,
             tx: Transmit::Plain(tx.clone()),
@@ -351,17 +403,18 @@ impl Device {
     ) -> Result<Rings, StartError> {
         let map = Arc::new(self.memory.map(alarm)?);
         let shared = Arc::new(Shared::new(map.clone(), extents.clone(), self.queues.len()));
-        let (receive, transmit) = self.ready();
+        let (receive, transmit) = self.started();
         let (mut calls, mut links, mut first_kick) = (Vec::new(), Vec::new(), None);
         let mut rx: Vec<Box<dyn crate::port::RxPort>> = Vec::new();
         for queue in transmit {
             let (plan, call) = self.plan(queue, &mut calls)?;
+            interrupt(&map, &call);
             self.ask_for(&shared, &plan, &extents);
             let kick = self.kick_of(queue).map(dup).transpose()?;
             if first_kick.is_none() {
                 first_kick = kick.as_ref().map(dup).transpose()?;
             }
-            let link = Arc::new(Link::default());
+            let link = self.link(queue);
             let half = BehindRx::new(shared.clone(), plan, kick, call);
             rx.push(Box::new(LinkedRx::new(half, link.clone())));
             links.push((queue, link));
@@ -369,16 +422,13 @@ impl Device {
         let mut plans = Vec::new();
         for queue in &receive {
             let (plan, call) = self.plan(*queue, &mut calls)?;
+            interrupt(&map, &call);
             self.ask_for(&shared, &plan, &extents);
             plans.push((plan, call));
         }
         let features = self.features & ACCEPTED;
         let tx = Arc::new(BehindTx::new(shared.clone(), features, plans));
-        if let Some((_, link)) = links.first() {
-            let waiting = core::mem::take(&mut self.announcements);
-            waiting.into_iter().for_each(|mac| link.announce(mac));
-        }
-        self.running = Some(Running {
+        self.runs(Running {
             map,
             rx: links,
             tx: Transmit::Behind(tx.clone()),
@@ -388,6 +438,24 @@ impl Device {
             kick: first_kick,
         });
         Ok(Rings { rx, tx })
+    }
+
+    /// Workers are about to have these rings.
+    fn runs(&mut self, running: Running) {
+        for (ring, queue) in running.tx_queues.iter().enumerate() {
+            running.tx.set_enabled(ring, self.is_enabled(*queue));
+        }
+        if let Some((_, link)) = running.rx.first() {
+            let waiting = core::mem::take(&mut self.announcements);
+            waiting.into_iter().for_each(|mac| link.announce(mac));
+        }
+        self.running = Some(running);
+    }
+
+    fn link(&self, queue: usize) -> Arc<Link> {
+        let link = Link::default();
+        link.set_enabled(self.is_enabled(queue));
+        Arc::new(link)
     }
 
     /// One queue behind an IOMMU, and the descriptor that interrupts its guest.
@@ -408,10 +476,19 @@ impl Device {
             base: base_of(said.base, self.is_packed()),
             features: self.features & ACCEPTED,
             log: self.log.clone().filter(|_| self.features & LOG_ALL != 0),
+            kept: self.kept(),
         };
         plan.check()
             .map_err(|source| StartError::Queue { queue, source })?;
         Ok((plan, call))
+    }
+
+    /// Where places are kept that can only be looked at once a ring is translated.
+    fn kept(&self) -> Option<Kept> {
+        let places = self.inflight.as_ref().or(self.own.as_ref());
+        let places = places.filter(|_| self.is_packed())?.clone();
+        let files = self.memory.files().into();
+        Some(Kept { places, files })
     }
 
     /// Asks for the parts of a ring before workers have it.
@@ -498,7 +575,7 @@ impl Device {
         };
         let mut mark = None;
         if self.is_packed()
-            && let Some(places) = self.inflight.as_ref().or(self.own.as_deref())
+            && let Some(places) = self.inflight.as_ref().or(self.own.as_ref())
             && let Some(file) = self.memory.file_at(desc)
         {
             let key = RingKey {
@@ -511,12 +588,8 @@ impl Device {
                 (mark, setup.base) = (Some(kept), base);
             }
         }
-        // A device that was killed may have owed an interrupt for what it had given back.
-        if let Some(call) = &setup.call
-            && kick::kick(call.as_fd()).is_err()
-        {
-            // As on the data path: once, and then the connection ends.
-            map.fail();
+        if let Some(call) = &setup.call {
+            interrupt(map, call);
         }
         Ok((setup, mark))
     }
@@ -524,12 +597,7 @@ impl Device {
     /// Queues are stopped in order, or never to be gone on with: where they stand is for the front end to say.
     pub(super) fn forget(&self, queues: impl IntoIterator<Item = usize>) {
         for queue in queues {
-            for places in self
-                .inflight
-                .as_ref()
-                .into_iter()
-                .chain(self.own.as_deref())
-            {
+            for places in self.inflight.as_ref().into_iter().chain(self.own.as_ref()) {
                 places.forget(queue);
             }
         }
@@ -543,13 +611,17 @@ impl Device {
         let packed = self.is_packed();
         let mut stands = Vec::new();
         for (queue, link) in &running.rx {
-            stands.extend(link.base().map(|base| (*queue, base)));
+            stands.push((*queue, link.base()));
         }
         for (ring, queue) in running.tx_queues.iter().enumerate() {
-            stands.extend(running.tx.base(ring).map(|base| (*queue, base)));
+            stands.push((*queue, running.tx.base(ring)));
         }
         for (queue, base) in stands {
-            if let Some(said) = self.queues.get_mut(queue) {
+            let Some(said) = self.queues.get_mut(queue) else {
+                continue;
+            };
+            said.unfound = base.is_none();
+            if let Some(base) = base {
                 said.base = base_word(base, packed);
             }
         }
@@ -563,8 +635,7 @@ impl Device {
         let Some((_, place)) = running.calls.iter().find(|(q, _)| *q == queue as usize) else {
             return Ok(());
         };
-        let is_gone =
-            |(q, link): &(usize, Arc<Link>)| *q == queue as usize && link.base().is_some();
+        let is_gone = |(q, link): &(usize, Arc<Link>)| *q == queue as usize && link.is_over();
         if running.rx.iter().any(is_gone) {
             return Ok(());
         }

@@ -3,10 +3,13 @@
 //! # Model
 //! The worker owns the half; the session keeps a [`Link`] to it. When the half is dropped, which is after the worker gave
 //! it back, its place stands in the link. An announcement is a frame that the session puts there and the next burst
-//! brings as if the guest had sent it, so that it is checked, learned from and flooded like any other of this VNIC.
+//! brings as if the guest had sent it, so that it is checked, learned from and flooded like any other of this VNIC. A ring
+//! that the front end has disabled has nothing for the worker, which sleeps until the session wakes it.
 //!
 //! # Synchronization
-//! `pending` is a hint, read once a burst; what it stands for is behind the lock.
+//! `state` is a hint, read once a burst. What [`PENDING`] stands for is behind the lock. [`DISABLED`] stands for itself: it is
+//! set for bursts that begin behind it, and cleared, Release, before the worker is woken; a worker that armed the ring
+//! while it was set finds the wake-up.
 
 #![deny(
     clippy::indexing_slicing,
@@ -16,7 +19,7 @@
     clippy::panic
 )]
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -34,8 +37,14 @@ const MUTE_US: u32 = 200;
 /// Bytes of an announcement: the shortest frame without its checksum.
 const RARP_BYTES: usize = 60;
 
+/// Announcements wait.
+const PENDING: u8 = 1;
+/// The ring is disabled.
+const DISABLED: u8 = 2;
+
 #[derive(Debug, Default)]
 struct Inner {
+    is_over: bool,
     base: Option<Base>,
     announcements: Vec<[u8; 6]>,
 }
@@ -43,7 +52,8 @@ struct Inner {
 /// The session's end.
 #[derive(Debug, Default)]
 pub(super) struct Link {
-    pending: AtomicBool,
+    /// [`PENDING`], [`DISABLED`], or both.
+    state: AtomicU8,
     inner: Mutex<Inner>,
 }
 
@@ -52,7 +62,12 @@ impl Link {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the ring stands, once its half is gone.
+    /// Whether its half is gone.
+    pub(super) fn is_over(&self) -> bool {
+        self.lock().is_over
+    }
+
+    /// Where the ring stands, once its half is gone; `None` if that never found it in memory.
     pub(super) fn base(&self) -> Option<Base> {
         self.lock().base
     }
@@ -62,20 +77,32 @@ impl Link {
         let mut inner = self.lock();
         if inner.announcements.len() < WAITING_MAX {
             inner.announcements.push(mac);
-            self.pending.store(true, Ordering::Release);
+            self.set(PENDING, true);
         }
+    }
+
+    /// Has the ring taken from, or left alone, from the next burst on.
+    pub(super) fn set_enabled(&self, on: bool) {
+        self.set(DISABLED, !on);
+    }
+
+    fn set(&self, bit: u8, on: bool) {
+        match on {
+            true => self.state.fetch_or(bit, Ordering::Release),
+            false => self.state.fetch_and(!bit, Ordering::Release),
+        };
     }
 }
 
 /// A receive half that tells where its ring stands.
 pub(super) trait Half: RxPort {
-    /// The first chain that was not given back.
-    fn base(&self) -> Base;
+    /// The first chain that was not given back; `None` if the ring was never found in memory.
+    fn base(&self) -> Option<Base>;
 }
 
 impl Half for VhostRx {
-    fn base(&self) -> Base {
-        VhostRx::base(self)
+    fn base(&self) -> Option<Base> {
+        Some(VhostRx::base(self))
     }
 }
 
@@ -97,13 +124,20 @@ impl<H: Half> LinkedRx<H> {
         }
     }
 
+    /// What a burst brings while the link's state is not 0, if that decides it.
     #[cold]
+    fn instead(&mut self, state: u8, heads: &mut Heads) -> Option<(Loan, More)> {
+        if state & DISABLED == 0 {
+            return self.announce(heads);
+        }
+        heads.n = 0;
+        Some((Loan::default(), More::Drained))
+    }
+
     fn announce(&mut self, heads: &mut Heads) -> Option<(Loan, More)> {
         let mut inner = self.link.lock();
         let mac = inner.announcements.pop();
-        self.link
-            .pending
-            .store(!inner.announcements.is_empty(), Ordering::Release);
+        self.link.set(PENDING, !inner.announcements.is_empty());
         drop(inner);
         let frame = rarp(mac?);
         let room = heads.snap.first_mut()?.0.get_mut(HEADROOM..)?;
@@ -139,7 +173,8 @@ fn rarp(mac: [u8; 6]) -> [u8; RARP_BYTES] {
 
 impl<H: Half> Drop for LinkedRx<H> {
     fn drop(&mut self) {
-        self.link.lock().base = Some(self.half.base());
+        let mut inner = self.link.lock();
+        (inner.is_over, inner.base) = (true, self.half.base());
     }
 }
 
@@ -152,8 +187,9 @@ impl<H: Half> RxPort for LinkedRx<H> {
         tails: &mut Tails<'q>,
         limit: Limit,
     ) -> (Loan, More) {
-        if self.link.pending.load(Ordering::Relaxed)
-            && let Some(burst) = self.announce(heads)
+        let state = self.link.state.load(Ordering::Acquire);
+        if state != 0
+            && let Some(burst) = self.instead(state, heads)
         {
             return burst;
         }
@@ -168,8 +204,12 @@ impl<H: Half> RxPort for LinkedRx<H> {
     }
 
     fn arm(&mut self, section: &Section<'_>) -> Armed {
-        let armed = self.half.arm(section);
-        if self.link.pending.load(Ordering::Acquire) {
+        let armed = match self.link.state.load(Ordering::Acquire) & DISABLED {
+            0 => self.half.arm(section),
+            // Its ring is not to be touched; the session wakes the worker.
+            _ => Armed::Yes,
+        };
+        if self.link.state.load(Ordering::Acquire) == PENDING {
             return Armed::Work;
         }
         match armed {
@@ -179,7 +219,9 @@ impl<H: Half> RxPort for LinkedRx<H> {
     }
 
     fn disarm(&mut self, section: &Section<'_>) {
-        self.half.disarm(section);
+        if self.link.state.load(Ordering::Acquire) & DISABLED == 0 {
+            self.half.disarm(section);
+        }
     }
 
     fn wake(&self) -> Option<BorrowedFd<'_>> {

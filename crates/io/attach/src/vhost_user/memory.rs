@@ -136,11 +136,17 @@ impl Memory {
 
     /// The file that guest address `gpa` lies in: device and inode.
     pub(super) fn file_at(&self, gpa: u64) -> Option<(u64, u64)> {
-        let inside = |known: &&Known| {
-            let at = gpa.checked_sub(known.region.gpa);
-            at.is_some_and(|at| at < known.region.len)
+        file_at(&self.files(), gpa)
+    }
+
+    /// The same for every address: first one, bytes, and the file.
+    pub(super) fn files(&self) -> Box<[FileAt]> {
+        let each = |known: &Known| FileAt {
+            gpa: known.region.gpa,
+            len: known.region.len,
+            file: known.file,
         };
-        self.known.iter().find(inside).map(|known| known.file)
+        self.known.iter().map(each).collect()
     }
 
     /// The regions as the data path uses them.
@@ -156,6 +162,21 @@ impl Memory {
         self.known = table;
         Ok(())
     }
+}
+
+/// The file of a range of guest addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FileAt {
+    gpa: u64,
+    len: u64,
+    /// Device and inode.
+    file: (u64, u64),
+}
+
+/// The file among these that guest address `gpa` lies in.
+pub(super) fn file_at(files: &[FileAt], gpa: u64) -> Option<(u64, u64)> {
+    let inside = |range: &&FileAt| gpa.checked_sub(range.gpa).is_some_and(|at| at < range.len);
+    files.iter().find(inside).map(|range| range.file)
 }
 
 fn parts(table: &[Known]) -> Vec<Part> {

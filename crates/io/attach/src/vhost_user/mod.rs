@@ -30,7 +30,8 @@
 //! back. A descriptor is read once; what was read is checked, and only that is used.
 //!
 //! A front end changes its memory, its rings or its log only by messages. One that concerns what workers use is taken, and
-//! answered, after they have given the rings back and their grace period is over; then the rings are made anew.
+//! answered, after they have given the rings back and their grace period is over; then the rings are made anew. Only a
+//! queue behind the first pair is enabled and disabled while they have it.
 //!
 //! Of a guest behind an IOMMU (`VIRTIO_F_ACCESS_PLATFORM`) every address has to be asked for. Its rings are with the workers
 //! all the time; what the front end tells and takes back reaches them between two visits. No other guest pays for that.

@@ -742,7 +742,7 @@ mod tests {
     }
 
     /// Makes chains of so many descriptors available from a place on, as a driver does; tells the place behind them.
-    pub(super) fn drive(ring: &Packed, memory: &Mapping, start: u16, spans: &[u16]) -> u16 {
+    pub(super) fn drive<A: Area>(ring: &PackedOver<A>, start: u16, spans: &[u16]) -> u16 {
         let mut at = start;
         for (number, span) in spans.iter().enumerate() {
             for k in 1..=*span {
@@ -750,7 +750,7 @@ mod tests {
                 let next = if k < *span { DESC_NEXT } else { 0 };
                 let lap = if wrap { DESC_AVAIL } else { DESC_USED };
                 let high = 1000 | (20 + number as u64) << 32 | u64::from(lap | next) << 48;
-                memory.store_u64(usize::from(slot) * 16 + 8, high, Ordering::Relaxed);
+                ring.set_high(slot, high, Ordering::Relaxed);
                 at = ring.step(at);
             }
         }
@@ -758,12 +758,16 @@ mod tests {
     }
 
     /// What a driver finds given back from a place on, of chains that it made so: ids and lengths, and the place behind.
-    pub(super) fn reap(ring: &Packed, start: u16, spans: &[u16]) -> (Vec<(u16, u32)>, u16) {
+    pub(super) fn reap<A: Area>(
+        ring: &PackedOver<A>,
+        start: u16,
+        spans: &[u16],
+    ) -> (Vec<(u16, u32)>, u16) {
         let (mut at, mut found) = (start, Vec::new());
         for span in spans {
             let (slot, wrap) = ring.slot(at);
             let high = ring.high(slot, Ordering::Acquire);
-            if Packed::state(high, wrap) != State::Used {
+            if PackedOver::<A>::state(high, wrap) != State::Used {
                 break;
             }
             found.push(((high >> 32) as u16, high as u32));
@@ -786,8 +790,8 @@ mod tests {
             let start = start * (size / 8);
             let ids: Vec<u16> = (20..).take(spans.len()).collect();
             for stores in 0..=spans.len() {
-                let (ring, _map, memory) = ring(size);
-                let end = drive(&ring, &memory, start, spans);
+                let (ring, _map, _memory) = ring(size);
+                let end = drive(&ring, start, spans);
                 let mut held = Held::default();
                 let mut at = start;
                 for (id, span) in ids.iter().zip(spans) {
@@ -818,8 +822,8 @@ mod tests {
                     );
                     // What the guest has seen it may have made available again.
                     let room = usize::from(size - ring.distance(start, end)).min(1);
-                    drive(&ring, &memory, stands, &vec![1; room]);
-                    drive(&ring, &memory, ring.advance(start, size), &[1]);
+                    drive(&ring, stands, &vec![1; room]);
+                    drive(&ring, ring.advance(start, size), &[1]);
                     assert_eq!(
                         ring.resume(ring.base(start), ring.base(end)),
                         goes_on,

@@ -4,12 +4,12 @@
 //! A split ring says by its used index where it stands. A packed one does not, and the front end knows only where it
 //! stood when it was last started or stopped in order. So each half writes one word before each publication, from where
 //! to where it goes, into memory that outlives the process: the region that the front end offers (INFLIGHT_SHMFD), else
-//! a file of our own. Which of the two places the ring stands at, its descriptors tell ([`Packed::resume`]): as the
+//! a file of our own. Which of the two places the ring stands at, its descriptors tell ([`PackedOver::resume`]): as the
 //! protocol has it for `old_used_idx` and `used_idx`, but without a second store behind the publication.
 //!
 //! Where several workers publish into a ring, the word says up to where they have published, and which run comes next;
 //! beside it stands where each run ends that was leased since ([`Mark::lease`]). What became of each of them, its
-//! descriptors tell again ([`Packed::resume_runs`]).
+//! descriptors tell again ([`PackedOver::resume_runs`]).
 //!
 //! A word is believed if it was live, stands for the same ring in the same memory, and the ring is not a fresh one: a
 //! driver that began anew has no descriptor with the USED flag anywhere, while a ring that was in use has one, or stands
@@ -41,8 +41,9 @@ use rustix::fs::{Mode, OFlags};
 use windlass_shm::{HugePages, MapError, Mapping};
 use windlass_sync::leases::LEASES_MAX;
 
+use super::area::{Area, Flat, Paged};
 use super::message::Inflight;
-use super::packed::Packed;
+use super::packed::PackedOver;
 use super::queue::{Base, QueueSetup, SIZE_MAX};
 use super::ring::Ring;
 
@@ -79,7 +80,7 @@ const _: () = assert!(256 % LEASES_MAX == 0 && RUNS_BYTES <= 40);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingKey {
     pub(super) queue: usize,
-    /// Guest address of its descriptors.
+    /// Guest address of its descriptors, as the memory table names it.
     pub(super) desc: u64,
     pub(super) size: u16,
     /// The file of its memory.
@@ -271,10 +272,17 @@ impl Places {
     }
 
     /// The word of a ring that begins, and where it stands: as `setup` says, unless its last device was killed
-    /// elsewhere.
+    /// elsewhere. Behind an IOMMU every page of it must be translated.
     pub(super) fn begin(&self, key: &RingKey, setup: &QueueSetup) -> Option<(Mark, Base)> {
+        match setup.map.is_translated() {
+            false => self.begin_over::<Flat>(key, setup),
+            true => self.begin_over::<Paged>(key, setup),
+        }
+    }
+
+    fn begin_over<A: Area>(&self, key: &RingKey, setup: &QueueSetup) -> Option<(Mark, Base)> {
         let mark = self.word(key.queue)?;
-        let ring = Packed::new(setup).ok()?;
+        let ring = PackedOver::<A>::new(setup).ok()?;
         let same = self.is_of(&mark, key);
         let is_in_use = ring.is_in_use();
         let left = mark.get().filter(|_| same);

@@ -253,8 +253,11 @@ impl Session {
             | Request::ResetOwner
             | Request::ResetDevice
             | Request::SetStatus(0) => true,
-            Request::SetVringEnable { queue, on: false }
-            | Request::GetVringBase { queue }
+            // Any other queue is switched off in its ring.
+            Request::SetVringEnable { queue, on: false } => {
+                *queue < 2 && self.device.is_queue_running(*queue)
+            }
+            Request::GetVringBase { queue }
             | Request::SetVringNum { queue, .. }
             | Request::SetVringAddr { queue, .. }
             | Request::SetVringBase { queue, .. }
@@ -486,7 +489,7 @@ impl Session {
             Request::SetInflightFd(said) => {
                 let fd = fds.first().ok_or(missing)?;
                 let places = Places::brought(fd, &said).map_err(Refusal::Inflight)?;
-                self.device.inflight = Some(places);
+                self.device.inflight = Some(Arc::new(places));
             }
             Request::SetStatus(status) => {
                 self.status = status as u8;
@@ -552,14 +555,19 @@ impl Session {
             Request::GetVringBase { .. } => {
                 queue.stop();
                 let state = queue_state(number, queue.base);
-                self.device.forget([number as usize]);
+                if !queue.unfound {
+                    self.device.forget([number as usize]);
+                }
                 self.forget_translations()?;
                 return Ok(Answer::With(state.to_vec()));
             }
             Request::SetVringKick { .. } => queue.kick = Some(eventfd),
             Request::SetVringCall { .. } => queue.call = eventfd,
             Request::SetVringErr { .. } => queue.err = eventfd,
-            Request::SetVringEnable { on, .. } => queue.enabled = on,
+            Request::SetVringEnable { on, .. } => {
+                let switched = self.device.switch(number as usize, on);
+                switched.map_err(StartError::from)?;
+            }
             _ => return Err(Refusal::Unknown(code)),
         }
         self.fault = None;
@@ -609,8 +617,6 @@ impl Session {
         };
         let survives = if device.survives_a_kill() {
             "yes"
-        } else if device.is_behind() {
-            "no: packed rings behind an IOMMU do not"
         } else {
             "no: packed rings do only if the daemon has a directory in memory (tmpfs)"
         };

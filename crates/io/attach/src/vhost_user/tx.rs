@@ -226,15 +226,7 @@ impl<R: Ring> Queues<R> {
     }
 
     fn set_enabled(&self, queue: usize, enabled: bool) {
-        if queue >= self.queues.len() {
-            return;
-        }
-        let bit = 1 << queue;
-        if enabled {
-            self.enabled.fetch_or(bit, Ordering::Release);
-        } else {
-            self.enabled.fetch_and(!bit, Ordering::Release);
-        }
+        set_bit(&self.enabled, self.queues.len(), queue, enabled);
     }
 
     /// As [`VhostTx::rebind`].
@@ -258,11 +250,7 @@ impl<R: Ring> Queues<R> {
     /// The queue that a worker asks for, if it is enabled, or else its own; and its number.
     #[inline(always)]
     fn queue_of(&self, lane: Lane, wanted: Option<u8>) -> Option<(usize, &Queue<R>)> {
-        let number = match (self.enabled.load(Ordering::Acquire), wanted) {
-            (1, _) => 0,
-            (enabled, Some(wanted)) if enabled >> (wanted & 31) & 1 != 0 => wanted.into(),
-            (enabled, _) => nth_set(enabled, lane.worker)?,
-        };
+        let number = chosen(self.enabled.load(Ordering::Acquire), lane, wanted)?;
         Some((number, self.queues.get(number)?))
     }
 
@@ -429,6 +417,29 @@ impl<R: Ring> Queues<R> {
                 self.map.fail();
             }
         }
+    }
+}
+
+/// Sets or clears the bit of one of so many queues; none of another number.
+pub(super) fn set_bit(bits: &AtomicU32, queues: usize, queue: usize, on: bool) {
+    let bit = if queue < queues.min(32) {
+        1 << queue
+    } else {
+        0
+    };
+    match on {
+        true => bits.fetch_or(bit, Ordering::Release),
+        false => bits.fetch_and(!bit, Ordering::Release),
+    };
+}
+
+/// Number of the queue that a worker asks for, if its bit is set in `enabled`, or else of the worker's own.
+#[inline(always)]
+pub(super) fn chosen(enabled: u32, lane: Lane, wanted: Option<u8>) -> Option<usize> {
+    match (enabled, wanted) {
+        (1, _) => Some(0),
+        (enabled, Some(wanted)) if enabled >> (wanted & 31) & 1 != 0 => Some(wanted.into()),
+        (enabled, _) => nth_set(enabled, lane.worker),
     }
 }
 

@@ -79,40 +79,61 @@ pub fn negotiate(host: &mut Host, front: &Front, features: u64) -> OwnedFd {
     ours
 }
 
+/// Connects, and tells everything about a guest whose memory says where its rings stand in `kept`, if it does; returns our
+/// ends.
+fn introduce(
+    host: &mut Host,
+    path: &Path,
+    (guest, queues): (&Arc<Guest>, &[Queue]),
+    features: u64,
+    kept: Option<&(Vec<u8>, OwnedFd)>,
+) -> (Front, OwnedFd) {
+    let front = Front::connect(host, path);
+    let (packed, base) = match queues[0].ring.setup(0).is_packed() {
+        false => (0, 0),
+        true => (RING_PACKED, 0x8000_8000),
+    };
+    let channel = negotiate(host, &front, features | packed);
+    let fds = [guest.file.as_fd(), guest.file.as_fd()];
+    front.say(Code::SET_MEM_TABLE, &table_payload(&table()), &fds);
+    if let Some((payload, file)) = kept {
+        front.say(Code::SET_INFLIGHT_FD, payload, &[file.as_fd()]);
+    }
+    for queue in queues {
+        let setup = queue.ring.setup(0);
+        let mut address = queue_state(queue.number, 0).to_vec();
+        for gpa in [setup.desc, setup.used, setup.avail] {
+            let iova = iova_of(Guest::offset(gpa) as u64);
+            address.extend(iova.to_ne_bytes());
+        }
+        address.extend(0u64.to_ne_bytes());
+        for (code, payload, fd) in queue.words(base) {
+            let payload = match code {
+                Code::SET_VRING_ADDR => address.clone(),
+                _ => payload,
+            };
+            front.say(code, &payload, fd.as_slice());
+        }
+    }
+    (front, channel)
+}
+
 impl Machine {
     pub fn start(host: &mut Host, path: &Path, layout: Layout, features: u64) -> Machine {
-        let front = Front::connect(host, path);
-        let packed = match layout {
-            Layout::Split => 0,
-            Layout::Packed => RING_PACKED,
-        };
-        let channel = negotiate(host, &front, features | packed);
         let guest = Guest::new();
-        let fds = [guest.file.as_fd(), guest.file.as_fd()];
-        front.say(Code::SET_MEM_TABLE, &table_payload(&table()), &fds);
-        let queues: Vec<Queue> = (0..2)
-            .map(|number| Queue::new(&guest, layout, number))
-            .collect();
-        let base = match layout {
-            Layout::Split => 0,
-            Layout::Packed => 0x8000_8000,
-        };
-        for queue in &queues {
-            let setup = queue.ring.setup(0);
-            let mut address = queue_state(queue.number, 0).to_vec();
-            for gpa in [setup.desc, setup.used, setup.avail] {
-                let iova = iova_of(Guest::offset(gpa) as u64);
-                address.extend(iova.to_ne_bytes());
-            }
-            address.extend(0u64.to_ne_bytes());
-            for (code, payload, fd) in queue.words(base) {
-                let payload = match code {
-                    Code::SET_VRING_ADDR => address.clone(),
-                    _ => payload,
-                };
-                front.say(code, &payload, fd.as_slice());
-            }
-        }
+        let queue = |number| Queue::new(&guest, layout, number);
+        let queues = (0..2).map(queue).collect();
+        Machine::of(host, path, (guest, queues), features)
+    }
+
+    /// The same with rings that somebody else has made.
+    pub fn of(
+        host: &mut Host,
+        path: &Path,
+        (guest, queues): (Arc<Guest>, Vec<Queue>),
+        features: u64,
+    ) -> Machine {
+        let (front, channel) = introduce(host, path, (&guest, &queues), features, None);
         host.until_up();
         Machine {
             guest,
@@ -121,6 +142,20 @@ impl Machine {
             channel,
             moved: HashMap::new(),
         }
+    }
+
+    /// The same guest with another back end, as QEMU does it: it says of each ring where it stood when it was started, and
+    /// nothing of translations.
+    pub fn reconnect(
+        &mut self,
+        host: &mut Host,
+        path: &Path,
+        features: u64,
+        kept: Option<&(Vec<u8>, OwnedFd)>,
+    ) {
+        let known = (&self.guest, &self.queues[..]);
+        (self.front, self.channel) = introduce(host, path, known, features, kept);
+        host.until_up();
     }
 
     /// Where the device's address is in memory.

@@ -8,9 +8,13 @@
 
 use super::tests::{drive, is_empty_behind, reap, ring, scribble, setup};
 use super::*;
+use crate::vhost_user::area::Paged;
+use crate::vhost_user::guest_map::{Extent, GuestRegion, READ, WRITE};
 use crate::vhost_user::message::Inflight;
 use crate::vhost_user::places::{Places, RingKey};
-use windlass_shm::Mapping;
+use std::os::fd::AsFd;
+use windlass_shm::{HugePages, Mapping};
+use windlass_sys::eventfd;
 
 const KEY: RingKey = RingKey {
     queue: 0,
@@ -18,6 +22,51 @@ const KEY: RingKey = RingKey {
     size: 16,
     file: (0, 0),
 };
+
+/// Where a ring lies.
+trait Place: Area {
+    /// Memory with a ring of 16 that its driver has just made.
+    fn make() -> (QueueSetup, Mapping);
+}
+
+impl Place for Flat {
+    fn make() -> (QueueSetup, Mapping) {
+        let (_, map, memory) = ring(16);
+        (setup(map, 16, Base::packed(0, true)), memory)
+    }
+}
+
+impl Place for Paged {
+    /// Over the border of two pages, which lie the other way round in memory.
+    fn make() -> (QueueSetup, Mapping) {
+        const PAGE: u64 = 4096;
+        let (memory, file) = Mapping::create("paged", 3 * 4096, HugePages::No).unwrap();
+        let region = GuestRegion {
+            gpa: 0,
+            len: 3 * PAGE,
+            offset: 0,
+            fd: file.as_fd(),
+        };
+        let plain = GuestMap::new(&[region], eventfd::create().unwrap()).unwrap();
+        let base = plain.find_for(READ, 0, 1).unwrap();
+        let page = |number: u64| Extent {
+            gpa: 0x7000 + number * PAGE,
+            len: PAGE,
+            base: base.wrapping_add(((2 - number) * PAGE) as usize),
+            real: (2 - number) * PAGE,
+            access: READ | WRITE,
+        };
+        let map = Arc::new(plain.behind([0, 1, 2].map(page).into(), READ));
+        let [desc, avail, used] = [0x7000 + PAGE - 5 * 16, 0x9000, 0x9004];
+        let setup = QueueSetup {
+            desc,
+            avail,
+            used,
+            ..setup(map, 16, Base::packed(0, true))
+        };
+        (setup, memory)
+    }
+}
 
 /// Three workers' runs on a ring of 16, from a place on, as a kill leaves them.
 #[derive(Clone, Copy, Debug)]
@@ -34,8 +83,8 @@ struct Killed<'a> {
 }
 
 /// What a kill left.
-struct Wreck {
-    ring: Packed,
+struct Wreck<A> {
+    ring: PackedOver<A>,
     setup: QueueSetup,
     /// Where the driver stands.
     seen: u16,
@@ -45,15 +94,17 @@ struct Wreck {
 }
 
 impl Killed<'_> {
-    fn leave(&self, places: &Places) -> Wreck {
-        let (mut ring, map, memory) = ring(16);
+    fn leave<A: Place>(&self, places: &Places) -> Wreck<A> {
+        let (mut setup, memory) = A::make();
+        let mut ring = PackedOver::<A>::new(&setup).unwrap();
         for n in 0..16 {
             let (slot, wrap) = ring.slot(ring.advance(self.start, n));
-            ring.set_high(slot, Packed::used(!wrap, 99, 1), Ordering::Relaxed);
+            let before = PackedOver::<A>::used(!wrap, 99, 1);
+            ring.set_high(slot, before, Ordering::Relaxed);
         }
         let spans = self.runs.concat();
-        let mut end = drive(&ring, &memory, self.start, &spans);
-        let setup = setup(map, 16, ring.base(self.start));
+        let mut end = drive(&ring, self.start, &spans);
+        setup.base = ring.base(self.start);
         places.forget(0);
         ring.keep(places.begin(&KEY, &setup).unwrap().0);
         let (mut at, mut id, mut numbers) = (self.start, 20, Vec::new());
@@ -74,7 +125,7 @@ impl Killed<'_> {
         let (_, seen) = reap(&ring, self.start, &spans);
         if self.refilled {
             let room = 16 - ring.distance(seen, end);
-            end = drive(&ring, &memory, end, &vec![1; room.into()]);
+            end = drive(&ring, end, &vec![1; room.into()]);
         }
         Wreck {
             ring,
@@ -111,7 +162,7 @@ impl Killed<'_> {
     }
 }
 
-impl Wreck {
+impl<A: Area> Wreck<A> {
     /// Where the next daemon finds the ring to stand; none where nothing tells it from a fresh one.
     fn resume(&self, places: &Places, stands: u16) -> Option<u16> {
         let alike = !self.ring.is_in_use() && stands != 0;
@@ -128,7 +179,7 @@ impl Wreck {
     fn is_available_from(&self, at: u16) -> bool {
         (0..self.ring.distance(at, self.end)).all(|n| {
             let (slot, wrap) = self.ring.slot(self.ring.advance(at, n));
-            Packed::is_available(self.ring.high(slot, Ordering::Relaxed), wrap)
+            PackedOver::<A>::is_available(self.ring.high(slot, Ordering::Relaxed), wrap)
         })
     }
 }
@@ -138,6 +189,16 @@ impl Wreck {
 /// for, none is used twice, and all behind it is as the driver wrote it. So it is if the next daemon is cut off too.
 #[test]
 fn runs_of_several_workers_are_cut_off_anywhere() {
+    are_cut_off_anywhere::<Flat>();
+}
+
+/// The same of rings behind an IOMMU, that lie in two pages.
+#[test]
+fn runs_over_two_pages_are_cut_off_anywhere() {
+    are_cut_off_anywhere::<Paged>();
+}
+
+fn are_cut_off_anywhere<A: Place>() {
     let asked = Inflight {
         len: 0,
         offset: 0,
@@ -165,7 +226,7 @@ fn runs_of_several_workers_are_cut_off_anywhere() {
             continue;
         }
         tried += 1;
-        let wreck = killed.leave(&places());
+        let wreck = killed.leave::<A>(&places());
         let touched: u16 = killed.runs[..killed.touched()].concat().iter().sum();
         let stands = wreck.ring.advance(killed.start, touched);
         let before = wreck.words();
@@ -184,7 +245,7 @@ fn runs_of_several_workers_are_cut_off_anywhere() {
         let changed = slots.map(usize::from).filter(|n| before[*n] != after[*n]);
         let changed: Vec<usize> = changed.collect();
         for kept in 1..=changed.len() {
-            let wreck = killed.leave(&places());
+            let wreck = killed.leave::<A>(&places());
             for slot in &changed[changed.len() - kept..] {
                 let high = after[*slot];
                 wreck.ring.set_high(*slot as u16, high, Ordering::Release);
