@@ -105,28 +105,37 @@ fn the_daemon_dies(lab: &Lab, daemon: &mut Daemon, guest: &mut Guest) {
     guest.until("ping -q -c 1 -W 1 10.9.0.1");
 }
 
-/// Most of twenty pings are answered: under emulation a translation can take longer than a frame waits for it. No frame is
-/// dropped for another reason, such as that it was read from where its buffer is no longer.
-fn reaches(daemon: &Daemon, guest: &mut Guest) {
+/// Pings of twenty that are answered.
+fn answered(guest: &mut Guest) -> u32 {
     let pinged = guest.run("ping -q -c 20 -i 0.1 10.9.0.1").out;
     let before = pinged.split(" packets received").next();
     let word = before.and_then(|text| text.rsplit([' ', '\n']).next());
     let received = word.and_then(|n| n.parse::<u32>().ok());
-    let received = received.unwrap_or_else(|| panic!("no number: {pinged:?}"));
+    received.unwrap_or_else(|| panic!("no number: {pinged:?}"))
+}
+
+/// Most of twenty pings are answered, if not at once then soon: under emulation, the more so on a busy machine, a translation
+/// can take longer than a frame waits for it. No frame is dropped for another reason, such as that it was read from where its
+/// buffer is no longer.
+fn reaches(daemon: &Daemon, guest: &mut Guest) {
+    let mut received = Vec::new();
+    while received.last().is_none_or(|last| *last < 10) {
+        received.push(answered(guest));
+        assert!(received.len() <= 10, "{received:?} of 20");
+    }
     let counters = daemon.counters("g1");
-    assert!(received >= 10, "{pinged} {counters}");
     for (reason, count) in counters["drops"].as_object().into_iter().flatten() {
         assert!(
             reason == "ring-full" || reason == "peer-down",
             "{count} {reason}"
         );
     }
-    println!("{received} of 20; {counters}");
+    println!("{received:?} of 20; {counters}");
 }
 
 /// A guest behind an IOMMU reaches the host and copies data both ways, with rings of either layout; what the VNIC shows says
-/// that it was asked for translations. Over packed rings the daemon is killed twice during a
-/// transfer, which goes on by itself. The driver is taken from the device and given back once.
+/// that it was asked for translations. The daemon is killed twice during a transfer, which goes on by itself. The driver is
+/// taken from the device and given back once.
 #[test]
 fn a_guest_behind_an_iommu() {
     const NAME: &str = "a_guest_behind_an_iommu";
@@ -166,9 +175,7 @@ fn a_guest_behind_an_iommu() {
             daemon.show("vnic", "g1")["details"]["survives-a-kill"],
             "yes"
         );
-        if layout.contains("packed") {
-            the_daemon_dies(&lab, &mut daemon, &mut guest);
-        }
+        the_daemon_dies(&lab, &mut daemon, &mut guest);
         let driver = "/sys/bus/virtio/drivers/virtio_net";
         guest.must(&format!(
             "echo virtio0 >{driver}/unbind; echo virtio0 >{driver}/bind"

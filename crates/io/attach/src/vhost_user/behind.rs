@@ -14,7 +14,9 @@
 //! | --- | --- | --- |
 //! | lacking | nothing: a part of the ring is not translated | another generation |
 //! | bound | what it does for any guest | another generation; an address that is not translated |
-//! | parked | nothing: the next chain is not translated | another generation |
+//! | starved | nothing: the next chain is not translated | another generation |
+//!
+//! The worker of a ring that is lacking or starved may sleep: it parks at the gate, and the session wakes it.
 //!
 //! # What can be lost and what cannot
 //! Nothing that the guest sends. Frames for a guest whose next buffer is not translated wait with the worker
@@ -157,7 +159,8 @@ struct Seat {
     /// The generation that was looked at last.
     seen: u64,
     bound: bool,
-    parked: bool,
+    /// The next chain is not translated.
+    starved: bool,
     /// The ring was found at least once.
     begun: bool,
     /// Where its place is kept.
@@ -172,7 +175,7 @@ impl Seat {
             access,
             seen: 0,
             bound: false,
-            parked: false,
+            starved: false,
             begun: false,
             mark: None,
         }
@@ -191,7 +194,7 @@ impl Seat {
         if self.shared.generation() != self.seen {
             return self.look_anew(bind);
         }
-        match self.bound && !self.parked {
+        match self.bound && !self.starved {
             true => Sight::Bound,
             false => Sight::Lacking,
         }
@@ -202,10 +205,10 @@ impl Seat {
         let Some((extents, generation)) = self.shared.load() else {
             return Sight::Busy;
         };
-        (self.seen, self.bound, self.parked) = (generation, false, false);
+        (self.seen, self.bound, self.starved) = (generation, false, false);
         let lacking = self.plan.lacking(&extents);
         if !lacking.is_empty() {
-            self.park(lacking);
+            self.starve(lacking);
             return Sight::Lacking;
         }
         let map = self.shared.memory().behind(extents.clone(), self.access);
@@ -261,21 +264,24 @@ impl Seat {
     }
 
     /// Nothing is to be done until there is another generation, which the first of these misses brings.
-    fn park(&mut self, misses: Vec<Miss>) {
-        self.parked = true;
-        if let Some(gate) = self.shared.gate(self.plan.queue) {
-            if let Some(miss) = misses.first() {
-                gate.need(*miss);
-            }
-            gate.park();
+    fn starve(&mut self, misses: Vec<Miss>) {
+        self.starved = true;
+        if let Some(gate) = self.shared.gate(self.plan.queue)
+            && let Some(miss) = misses.first()
+        {
+            gate.need(*miss);
         }
         self.ask(misses.into_iter().skip(1));
         self.shared.memory().call();
     }
 
-    /// Whether there is another generation than the one that was looked at.
-    fn is_behind(&self) -> bool {
-        self.shared.generation() != self.seen
+    /// Whether the worker may sleep until there is another generation than the one that was looked at; there can be one
+    /// already.
+    fn park(&self) -> bool {
+        if let Some(gate) = self.shared.gate(self.plan.queue) {
+            gate.park();
+        }
+        self.shared.generation() == self.seen
     }
 }
 
@@ -354,7 +360,7 @@ impl RxPort for BehindRx {
                 if let Some(miss) = half.map().take_miss() {
                     let mut misses = vec![miss];
                     half.look_ahead(AHEAD, |miss| misses.push(miss));
-                    self.seat.park(misses);
+                    self.seat.starve(misses);
                     more = More::Drained;
                 }
                 if loan.count != 0 {
@@ -387,9 +393,9 @@ impl RxPort for BehindRx {
         let armed = match (self.look(), &mut self.half) {
             (Sight::Bound, Some(half)) => half.arm(section),
             (Sight::Busy, _) => Armed::Work,
-            _ if self.seat.is_behind() => Armed::Work,
             // The session wakes the worker.
-            _ => Armed::Yes,
+            _ if self.seat.park() => Armed::Yes,
+            _ => Armed::Work,
         };
         self.seat.leave();
         armed
@@ -551,7 +557,7 @@ impl State {
                     self.waits = None;
                 }
                 if miss.is_some() {
-                    self.seat.park(misses);
+                    self.seat.starve(misses);
                     sent.stop = self.wait();
                 } else {
                     self.seat.ask(misses);
@@ -623,5 +629,59 @@ impl TxPort for BehindTx {
                 self.shared.memory().fail();
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests {
+    use super::super::features::VERSION_1;
+    use super::super::guest_map::{GuestMap, GuestRegion};
+    use super::*;
+    use windlass_shm::{HugePages, Mapping};
+    use windlass_sync::qsbr::Domain;
+    use windlass_sys::eventfd;
+
+    /// A publication that a worker sees and goes to sleep on before the session has looked who sleeps wakes it for nothing.
+    /// The next one wakes it again.
+    #[test]
+    fn a_wake_up_for_nothing_is_not_the_last() {
+        let (_memory, file) = Mapping::create("behind", 4096, HugePages::No).unwrap();
+        let region = GuestRegion {
+            gpa: 0,
+            len: 4096,
+            offset: 0,
+            fd: file.as_fd(),
+        };
+        let map = GuestMap::new(&[region], eventfd::create().unwrap()).unwrap();
+        let shared = Arc::new(Shared::new(Arc::new(map), Arc::new([]), 2));
+        let plan = Plan {
+            queue: 1,
+            size: 8,
+            at: [0, 1024, 2048],
+            base: Base::split(0),
+            features: VERSION_1,
+            log: None,
+            kept: None,
+        };
+        let call = eventfd::create().unwrap();
+        let mut half = BehindRx::new(shared.clone(), plan, None, call);
+        let mut worker = Domain::new(1).register();
+        let woken = || shared.unpark().collect::<Vec<_>>();
+        assert_eq!(half.arm(&worker.section()), Armed::Yes);
+        for _ in 0..3 {
+            shared.publish(Arc::new([]));
+            half.disarm(&worker.section());
+            assert_eq!(half.arm(&worker.section()), Armed::Yes);
+            assert_eq!(woken(), [1]);
+            half.disarm(&worker.section());
+            assert_eq!(half.arm(&worker.section()), Armed::Yes);
+            shared.publish(Arc::new([]));
+            assert_eq!(woken(), [1], "it sleeps for ever");
+            half.disarm(&worker.section());
+            assert_eq!(half.arm(&worker.section()), Armed::Yes);
+        }
+        assert_eq!(woken(), [1]);
+        assert_eq!(woken(), [], "once");
     }
 }

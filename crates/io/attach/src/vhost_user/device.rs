@@ -515,11 +515,8 @@ impl Device {
             return Ok(());
         };
         shared.publish(extents);
+        // Whoever transmits looks by itself.
         for queue in shared.unpark() {
-            // Whoever transmits looks by itself.
-            if queue.is_multiple_of(2) {
-                continue;
-            }
             if let Some(kick) = self.kick_of(queue) {
                 kick::kick(kick.as_fd())?;
             }

@@ -383,6 +383,7 @@ impl VhostEndpoint {
             talk.session.tell_broken();
             return Err(End::Broken);
         }
+        talk.session.ask_again(now)?;
         talk.session.ask()?;
         let mut event = None;
         for _ in 0..MESSAGES_PER_POLL {
@@ -585,7 +586,8 @@ impl Endpoint for VhostEndpoint {
         match &self.talk {
             Some(talk) if talk.quieting => None,
             Some(talk) => {
-                let times = [talk.settle_at, talk.resume_at, talk.late_at];
+                let again_at = talk.session.asks_again_at();
+                let times = [talk.settle_at, talk.resume_at, talk.late_at, again_at];
                 times.into_iter().flatten().min()
             }
             None if self.listener.is_some() => self.try_at,

@@ -4,8 +4,9 @@
 //! The session publishes translations as a whole ([`Shared::publish`]); each publication has a number, its *generation*. A
 //! half looks at the number when a visit begins, and takes over what it has not seen yet, so that one visit uses
 //! one set. An address that is not translated is put down in the gate of its ring, with [`MISSES`] others at most, and the
-//! session is called; the ring is *parked*, which means that visits find nothing, until there is another generation: then the
-//! session wakes its worker.
+//! session is called; visits find nothing until there is another generation. A worker that goes to sleep on that says so in
+//! the gate (*parked*): then the session wakes it with the next generation. It says so each time that it goes to sleep, since
+//! the session takes it back with every publication, also with one that the worker had seen already.
 //!
 //! # Synchronization
 //! | store | pairs with | so that |
@@ -44,7 +45,7 @@ pub(super) const MISSES: usize = 16;
 pub(super) struct Gate {
     /// Odd during a visit. Written by whoever visits, one at a time.
     visits: AtomicU64,
-    /// The ring waits for another generation.
+    /// The worker sleeps until there is another generation.
     parked: AtomicBool,
     /// [`Miss::word`] of what the ring waits for, or 0.
     needed: AtomicU64,
@@ -95,7 +96,7 @@ impl Gate {
         fence(Ordering::SeqCst);
     }
 
-    /// The ring waits for another generation than the one that its worker has seen.
+    /// The worker is about to sleep until there is another generation. It has to look at the generation once more.
     pub(super) fn park(&self) {
         self.parked.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -173,7 +174,7 @@ impl Shared {
         fence(Ordering::SeqCst);
     }
 
-    /// Queues that waited for a publication, once.
+    /// Queues whose workers sleep until there is a publication, once.
     pub(super) fn unpark(&self) -> impl Iterator<Item = usize> {
         let gates = self.gates.iter().enumerate();
         gates.filter_map(|(queue, gate)| gate.parked.swap(false, Ordering::SeqCst).then_some(queue))

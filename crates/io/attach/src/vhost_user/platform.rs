@@ -3,7 +3,8 @@
 //! # Model
 //! The front end's IOTLB messages change a [`Table`], and each change is published to the workers. An answer to a message
 //! that takes a translation away waits until no visit uses it any more ([`Shared::visits`]). What workers come upon and is not
-//! translated is asked for on a second socket that the front end gave, once each, until it is answered or taken back.
+//! translated is asked for on a second socket that the front end gave, once each, until it is answered or taken back, or the
+//! front end has let it wait for [`REPEAT_FIRST`]: then whoever still wants it asks again.
 //!
 //! A front end stops telling what is no longer true once it has stopped a queue, and speaks of other memory after it has
 //! changed that: both forget everything.
@@ -12,8 +13,10 @@
 //! [`ASKED_MAX`] questions without an answer. A front end that does not read them ends its connection.
 //!
 //! # Failure modes
-//! An address that the front end does not answer for, since the guest has none, is not asked for again until something changes:
-//! its ring waits. That is between the guest and its driver.
+//! A front end does not answer for an address that the guest has not mapped when the question is looked at. By then a question
+//! can be one of the past: asked for a buffer that was used meanwhile, and for whose address the guest now has another one,
+//! which a ring waits for. So silence is not final. Of an address that is never mapped the ring waits, and the front end is
+//! bothered every few seconds ([`DOUBLINGS`]). That is between the guest and its driver.
 
 #![deny(
     clippy::indexing_slicing,
@@ -25,6 +28,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::net::{SendFlags, send};
 use windlass_sys::Errno;
@@ -38,6 +42,12 @@ use super::wire::WireError;
 
 /// Questions without an answer: fewer than fill a socket.
 pub(super) const ASKED_MAX: usize = 128;
+
+/// How long a question waits for its answer before it is forgotten, and so can be asked again: twice as long each time, until
+/// there is an answer to all that was asked. A front end under emulation on a busy machine needs part of it.
+pub(super) const REPEAT_FIRST: Duration = Duration::from_millis(250);
+/// How often that is doubled at most.
+const DOUBLINGS: u32 = 5;
 
 /// Why an IOTLB message was not followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,8 +86,10 @@ const INVALIDATE: u8 = 3;
 pub(super) struct Platform {
     table: Table,
     channel: Option<OwnedFd>,
-    /// Asked and not answered.
-    asked: Vec<Miss>,
+    /// Asked and not answered, and when: the oldest first.
+    asked: Vec<(Miss, Instant)>,
+    /// How often in a row an answer was given up.
+    given_up: u32,
     /// Visits that an answer waits for.
     visits: Option<Visits>,
     /// Questions in all.
@@ -122,7 +134,7 @@ impl Platform {
                 self.invalidations = self.invalidations.wrapping_add(1);
                 // Whoever still wants it asks again.
                 let within = |miss: &Miss| (first..=last).contains(&miss.page);
-                self.asked.retain(|miss| !within(miss));
+                self.asked.retain(|(miss, _)| !within(miss));
                 Ok(Follow::Less)
             }
             kind => Err(IotlbError::Kind(kind)),
@@ -154,7 +166,10 @@ impl Platform {
         });
         let table = &self.table;
         self.asked
-            .retain(|miss| !table.covers(miss.access, miss.page, 1));
+            .retain(|(miss, _)| !table.covers(miss.access, miss.page, 1));
+        if self.asked.is_empty() {
+            self.given_up = 0;
+        }
         Ok(match changed {
             true => Follow::Less,
             false => Follow::More,
@@ -165,6 +180,29 @@ impl Platform {
     pub(super) fn forget(&mut self) {
         self.table.clear();
         self.asked.clear();
+    }
+
+    fn patience(&self) -> Duration {
+        REPEAT_FIRST.saturating_mul(1 << self.given_up.min(DOUBLINGS))
+    }
+
+    /// When the oldest question has waited for too long.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let (_, since) = self.asked.first()?;
+        since.checked_add(self.patience())
+    }
+
+    /// Forgets the questions that have waited for too long: whoever still wants an answer is to ask again. Whether there were
+    /// any.
+    pub(super) fn give_up(&mut self, now: Instant) -> bool {
+        if self.due().is_none_or(|due| now < due) {
+            return false;
+        }
+        let patience = self.patience();
+        self.asked
+            .retain(|(_, since)| now.saturating_duration_since(*since) < patience);
+        self.given_up = self.given_up.saturating_add(1);
+        true
     }
 
     /// The translations as workers use them.
@@ -202,7 +240,8 @@ impl Platform {
             while self.asked.len() < ASKED_MAX
                 && let Some(miss) = gate.take()
             {
-                if self.asked.contains(&miss) || self.table.covers(miss.access, miss.page, 1) {
+                let is_asked = self.asked.iter().any(|(asked, _)| *asked == miss);
+                if is_asked || self.table.covers(miss.access, miss.page, 1) {
                     continue;
                 }
                 let bytes = iotlb_miss(miss.page, miss.access);
@@ -214,7 +253,7 @@ impl Platform {
                     Err(Errno::PIPE | Errno::CONNRESET) => return Err(WireError::Closed),
                     Err(errno) => return Err(WireError::Socket(errno)),
                 }
-                self.asked.push(miss);
+                self.asked.push((miss, Instant::now()));
                 self.questions = self.questions.wrapping_add(1);
             }
         }

@@ -28,6 +28,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use windlass_shm::MapError;
 use windlass_sys::eventfd;
@@ -422,6 +423,23 @@ impl Session {
         match self.device.shared() {
             Some(shared) => self.platform.ask(shared, self.device.queues.len()),
             None => Ok(()),
+        }
+    }
+
+    /// When [`Session::ask_again`] has something to do, unless the front end answers.
+    pub fn asks_again_at(&self) -> Option<Instant> {
+        self.device.shared()?;
+        self.platform.due()
+    }
+
+    /// Has rings ask again for what was asked for long ago and was not answered.
+    ///
+    /// # Errors
+    /// [`Refusal`]: a worker cannot be woken.
+    pub fn ask_again(&mut self, now: Instant) -> Result<(), Refusal> {
+        match self.device.shared().is_some() && self.platform.give_up(now) {
+            true => self.publish(),
+            false => Ok(()),
         }
     }
 
