@@ -12,8 +12,8 @@ DIST    := crates/programs/windlassd/dist
 help: ## what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-build: ## target/release/windlass and windlassd
-	$(CARGO) build --release --locked -p windlass -p windlassd
+build: ## target/release/windlass, windlassd and libwindlass_sockets.so
+	$(CARGO) build --release --locked -p windlass -p windlassd -p windlass-preload
 
 demo: build ## two tenants, the host and a stranger on one bridge, measured (under two minutes)
 	@scripts/need demo
@@ -45,6 +45,7 @@ sanitize: ## unsafe crates under the address and thread sanitizers (nightly)
 install: build ## into $(DESTDIR)$(PREFIX)
 	install -D -m 0755 $(BIN)/windlass  $(DESTDIR)$(PREFIX)/bin/windlass
 	install -D -m 0755 $(BIN)/windlassd $(DESTDIR)$(PREFIX)/sbin/windlassd
+	install -D -m 0644 $(BIN)/libwindlass_sockets.so $(DESTDIR)$(PREFIX)/lib/windlass/libwindlass_sockets.so
 	for page in man/*.[0-9]; do \
 	  install -D -m 0644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$${page##*/} || exit 1; done
 	install -D -m 0644 completions/windlass.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/windlass
@@ -54,6 +55,7 @@ install: build ## into $(DESTDIR)$(PREFIX)
 	sed 's|/usr/bin/windlassd|$(PREFIX)/sbin/windlassd|' $(DIST)/windlassd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/windlassd.service
 	install -m 0644 $(DIST)/windlassd.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/windlassd.socket
 	install -D -m 0644 $(DIST)/windlass.toml $(DESTDIR)$(PREFIX)/share/doc/windlass/windlass.toml
+	install -m 0644 $(DIST)/sockets.conf $(DESTDIR)$(PREFIX)/share/doc/windlass/sockets.conf
 	install -m 0644 LICENSE-APACHE LICENSE-MIT $(DESTDIR)$(PREFIX)/share/doc/windlass
 
 clean: ## remove what was built

@@ -43,6 +43,9 @@ complete -c windlass -n "__fish_windlass_needs_command" -f -a "stat" -d 'Traffic
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "apply" -d 'Make the configuration like a document; what it lacks is removed'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "export" -d 'Write the configuration as a document that apply reads'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "monitor" -d 'Write what changes, as it does'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "run" -d 'Run a program with accelerated sockets'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "sockets" -d 'List accelerated programs\' sockets: who carries them, ring or kernel, and why'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "stackdump" -d 'Show every word of the channels of a process, and of all with "all": locks, rings, sleepers'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "__complete" -d 'Names of objects, for completions'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
@@ -509,6 +512,37 @@ complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s p -l parsa
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l spin -d 'Look for data so long before sleeping, in microseconds: 50 for two busy programs on cores of their own, 0 where cores are short [default: the library\'s own choice, which spins only where it gains]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l library -d 'The preload library [default: beside windlass, in ../lib/windlass, or in /usr/lib/windlass]' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand run" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l share -d 'Let programs of other users that were run with --share join, too; needs root\'s daemon'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l strict -d 'Trap socket calls made round the C library, rather than find them by count; a program that blocks SIGSYS dies'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -s v -l verbose -d 'Say on stderr which library and which daemon are used'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
+complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s c -l count -d 'Show so many times' -r
+complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand sockets" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand sockets" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand sockets" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand __complete" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand __complete" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand __complete" -l socket -d 'The daemon\'s control socket' -r -F

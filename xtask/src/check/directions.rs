@@ -47,8 +47,10 @@ impl Layer {
             _ if under("crates/io/") => Self::Io,
             "crates/control/api" => Self::Api,
             "crates/control/client" => Self::Client,
+            // Lives inside other programs: no runtime, no terminal, no logging.
+            "crates/programs/preload" => Self::Io,
             _ if under("crates/programs/") => Self::Programs,
-            "bench" | "tests" | "xtask" => Self::Around,
+            "bench" | "tests" | "tests/differential" | "xtask" => Self::Around,
             _ => return None,
         })
     }

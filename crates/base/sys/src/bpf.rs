@@ -13,7 +13,7 @@
 //! A [`Program`] is a descriptor. Where it is attached (a tc filter, a TAP) the kernel holds it
 //! too, so it may be dropped after that.
 
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
@@ -33,6 +33,8 @@ pub enum ProgramKind {
     SocketFilter = 1,
     /// `BPF_PROG_TYPE_SCHED_CLS`: a tc filter.
     Classifier = 3,
+    /// `BPF_PROG_TYPE_SK_MSG`: runs at each send of a socket in a map ([`crate::sockmap`]).
+    SocketMessage = 16,
 }
 
 /// Offset of `hash` in `struct __sk_buff` of `<linux/bpf.h>`.
@@ -70,6 +72,37 @@ impl Instruction {
             registers: (to & 0xf) | (from & 0xf) << 4,
             offset,
             immediate: 0,
+        }
+    }
+
+    /// `r{register} =` the map behind a descriptor: two instructions, one value of 64 bits.
+    #[must_use]
+    pub fn load_map(register: u8, map: BorrowedFd<'_>) -> [Self; 2] {
+        // LD | IMM | DW, with BPF_PSEUDO_MAP_FD as its source
+        let first = Self {
+            opcode: 0x18,
+            registers: (register & 0xf) | 1 << 4,
+            offset: 0,
+            immediate: map.as_raw_fd(),
+        };
+        let second = Self {
+            opcode: 0,
+            registers: 0,
+            offset: 0,
+            immediate: 0,
+        };
+        [first, second]
+    }
+
+    /// `r0 = helper(r1, r2, r3, r4, r5)`, by the kernel's number of the helper function.
+    #[must_use]
+    pub const fn call(helper: i32) -> Self {
+        // JMP | CALL
+        Self {
+            opcode: 0x85,
+            registers: 0,
+            offset: 0,
+            immediate: helper,
         }
     }
 

@@ -25,6 +25,8 @@ pub(crate) struct Told {
     todo: String,
     code: ErrorCode,
     details: Vec<Detail>,
+    /// Exit code where it is not the code's.
+    status: Option<u8>,
 }
 
 impl From<io::Error> for Failure {
@@ -55,6 +57,7 @@ impl Failure {
             todo,
             code,
             details: Vec::new(),
+            status: None,
         }))
     }
 
@@ -89,6 +92,7 @@ impl Failure {
             todo,
             code,
             details,
+            status: None,
         }))
     }
 
@@ -108,9 +112,21 @@ impl Failure {
         }
     }
 
-    /// 0 for a reader that went away, else the code's.
+    /// The same with an exit code of its own.
+    #[must_use]
+    pub(crate) fn with_status(mut self, status: u8) -> Self {
+        if let Self::Told(told) = &mut self {
+            told.status = Some(status);
+        }
+        self
+    }
+
+    /// 0 for a reader that went away, else the failure's own or its code's.
     pub(crate) fn exit_code(&self) -> u8 {
-        self.code().map_or(0, ErrorCode::exit_code)
+        match self {
+            Self::Told(told) => told.status.unwrap_or(told.code.exit_code()),
+            Self::Pipe => 0,
+        }
     }
 
     /// Tells it on stderr.
@@ -124,6 +140,7 @@ impl Failure {
             todo,
             code,
             details,
+            ..
         } = told.as_ref();
         let mut line = format!("{what} failed: {}", why.trim_end_matches('.'));
         if let ([detail], false) = (details.as_slice(), json) {

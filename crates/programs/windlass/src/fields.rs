@@ -16,7 +16,7 @@ pub struct FieldRow {
 
 /// The fields of the tables of a command (`vnic show`, `vnic show -s`, `fdb show`, ...), in order.
 pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
-    let tables: [(&str, &[Column]); 12] = [
+    let tables: [(&str, &[Column]); 13] = [
         ("zone show", ZONE),
         ("bridge show", BRIDGE),
         ("bridge show -s", TABLE),
@@ -29,6 +29,7 @@ pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
         ("fdb show", FDB),
         ("worker show", WORKER),
         ("vnic get", PROPERTY),
+        ("sockets", SOCKETS),
     ];
     let rows = |columns: &[Column]| {
         columns
@@ -230,6 +231,47 @@ columns! {
     "polling%" usual "Share of the interval that it spent on empty rings." |row| share_of(row, "cycles_polling");
     "cycles-per-frame" usual "Busy time-stamp cycles for each frame." cycles_per_frame;
     "held" more "Frames in its private memory now." |row| at(row, "/held");
+}
+
+columns! {
+    /// `sockets`. tx is what the process sent.
+    SOCKETS:
+    "local" usual "Own name of the socket." |row| at(row, "/local");
+    "peer" usual "Name of the other end." |row| at(row, "/peer");
+    "pid" usual "Process that has it." |row| at(row, "/pid");
+    "comm" usual "What the process is called." |row| at(row, "/comm");
+    "peer-pid" usual "Process at the other end." |row| at(row, "/peer_pid");
+    "peer-comm" more "What that process is called." |row| at(row, "/peer_comm");
+    "kind" more "tcp, unix-stream, unix-seqpacket, unix-datagram or udp." |row| at(row, "/kind");
+    "uid" more "User of the process." |row| at(row, "/uid");
+    "state" usual "ring: bytes may bypass the kernel; kernel: none does." |row| at(row, "/state");
+    "reason" usual "Why it is on the kernel." |row| at(row, "/reason");
+    "ring%" usual "Share of its bytes that went by the ring." ring_share;
+    "ring-tx" usual "Bytes sent by the ring." |row| counted(row, "ring_tx_bytes");
+    "ring-rx" usual "Bytes received by the ring." |row| counted(row, "ring_rx_bytes");
+    "kernel-tx" usual "Bytes sent by the kernel." |row| counted(row, "kernel_tx_bytes");
+    "kernel-rx" usual "Bytes received by the kernel." |row| counted(row, "kernel_rx_bytes");
+    "tx-queue" more "Bytes sent that the other end has not read." |row| at(row, "/tx_queue_bytes");
+    "rx-queue" more "Bytes received that the process has not read." |row| at(row, "/rx_queue_bytes");
+    "slab" more "Memory that the two processes share." |row| at(row, "/slab");
+    "channel" more "Its place in that memory." |row| at(row, "/channel");
+    "explanation" more "The reason in a sentence." |row| at(row, "/explanation");
+}
+
+/// The share of a socket's bytes that went by the ring, in percent: of the interval if there is one.
+fn ring_share(row: &Value) -> Cell {
+    let number = |key| match counted(row, key) {
+        Cell::Count(count) => count as f64,
+        Cell::Rate(rate) => rate,
+        _ => 0.0,
+    };
+    let ring = number("ring_tx_bytes") + number("ring_rx_bytes");
+    let all = ring + number("kernel_tx_bytes") + number("kernel_rx_bytes");
+    if all > 0.0 {
+        Cell::Ratio(ring / all * 100.0)
+    } else {
+        Cell::Missing
+    }
 }
 
 columns! {

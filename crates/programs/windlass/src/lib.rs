@@ -8,6 +8,8 @@
 //! # Where it sits
 //! ```text
 //! person or script -> windlass -> windlass-client --HTTP over a Unix socket--> windlassd
+//!                        |------> windlass-channel's client ----------------> broker of accelerated sockets
+//!                        '------> becomes the program of `windlass run`
 //! ```
 //! A library, so that the manual pages and the completions are made from the very same command line.
 //!
@@ -38,6 +40,9 @@ mod monitor;
 mod objects;
 mod options;
 mod property;
+mod run;
+mod sockets;
+mod stackdump;
 mod statistics;
 mod suggest;
 mod table;
@@ -141,6 +146,9 @@ fn meant(args: &[OsString]) -> clap::Command {
 }
 
 fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    if let Command::Run(args) = &options.command {
+        return run::run(args);
+    }
     if let Command::Complete { object } = &options.command {
         return objects::complete(&options.global, object, out);
     }
@@ -164,7 +172,9 @@ fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(),
         Command::Apply(args) => document::apply(&mut session, &args),
         Command::Export => document::export(&mut session),
         Command::Monitor(args) => monitor::run(&mut session, &args),
-        Command::Complete { .. } => Ok(()),
+        Command::Sockets(repeat) => sockets::show(&mut session, &repeat),
+        Command::Stackdump(args) => stackdump::show(&mut session, args.process),
+        Command::Run(_) | Command::Complete { .. } => Ok(()),
     }
 }
 

@@ -133,12 +133,82 @@ pub(crate) enum Command {
     Export,
     /// Write what changes, as it does.
     Monitor(MonitorArgs),
+    /// Run a program with accelerated sockets.
+    ///
+    /// windlass becomes the program: process id, signals, streams and exit status are its own. TCP connections between
+    /// two
+    /// such programs of one user on this host bypass the kernel while both are busy; everything else stays as it is.
+    /// See
+    /// "windlass sockets".
+    #[command(arg_required_else_help = true, after_help = RUN_EXIT_CODES)]
+    Run(RunArgs),
+    /// List accelerated programs' sockets: who carries them, ring or kernel, and why.
+    Sockets(Repeat),
+    /// Show every word of the channels of a process, and of all with "all": locks, rings, sleepers.
+    #[command(arg_required_else_help = true)]
+    Stackdump(StackdumpArgs),
     /// Names of objects, for completions.
     #[command(name = "__complete", hide = true)]
     Complete {
         /// zone, bridge, uplink, vnic or member.
         object: String,
     },
+}
+
+/// What the exit codes of `windlass run` say.
+const RUN_EXIT_CODES: &str = "Exit codes: 127 the program is not found, 126 it cannot be executed, 1 and 4 the \
+library is not there; else the program's own.";
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Look for data so long before sleeping, in microseconds: 50 for two busy programs on cores of their own, 0 where
+    /// cores are short [default: the library's own choice, which spins only where it gains].
+    #[arg(long, value_name = "USEC", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    pub(crate) spin: Option<u32>,
+    /// Let programs of other users that were run with --share join, too; needs root's daemon.
+    #[arg(long)]
+    pub(crate) share: bool,
+    /// Trap socket calls made round the C library, rather than find them by count; a program that blocks SIGSYS dies.
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Say on stderr which library and which daemon are used.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// The preload library [default: beside windlass, in ../lib/windlass, or in /usr/lib/windlass].
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) library: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM",
+          value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<std::ffi::OsString>,
+}
+
+/// Arguments of `stackdump`.
+#[derive(Debug, Args)]
+pub(crate) struct StackdumpArgs {
+    /// Process id, or "all".
+    #[arg(value_name = "PID", value_parser = process, value_hint = ValueHint::Other)]
+    pub(crate) process: Processes,
+}
+
+/// Which processes are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Processes {
+    /// All of them.
+    All,
+    /// The one with this id.
+    One(u32),
+}
+
+fn process(text: &str) -> Result<Processes, String> {
+    match text {
+        "all" => Ok(Processes::All),
+        text => text
+            .parse()
+            .map(Processes::One)
+            .map_err(|_| "not a process id, nor \"all\"".into()),
+    }
 }
 
 /// Names of objects to remove.

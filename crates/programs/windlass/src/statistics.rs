@@ -26,16 +26,16 @@ const LINES_PER_TITLE: u64 = 20;
 
 /// Rows at one moment.
 #[derive(Debug)]
-struct Sample {
-    time_ns: u64,
-    rows: Vec<Value>,
+pub(crate) struct Sample {
+    pub(crate) time_ns: u64,
+    pub(crate) rows: Vec<Value>,
 }
 
 /// Which keys of a row are counters, and which name the row.
 #[derive(Debug, Clone, Copy)]
-struct Keys {
-    name: &'static [&'static str],
-    counters: &'static [&'static [&'static str]],
+pub(crate) struct Keys {
+    pub(crate) name: &'static [&'static str],
+    pub(crate) counters: &'static [&'static [&'static str]],
 }
 
 /// The counters of [`windlass_api::Counters`]; `tx_held` is a level and has no rate.
@@ -262,7 +262,7 @@ fn drops(member: &MemberStats) -> Vec<Value> {
 }
 
 /// Shows samples: once, or for ever, or so often.
-fn repeat(
+pub(crate) fn repeat(
     session: &mut Session<'_>,
     chosen: &Chosen,
     how_often: &Repeat,

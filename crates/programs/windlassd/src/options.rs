@@ -76,6 +76,8 @@ pub struct Options {
     pub runtime_dir: PathBuf,
     /// Cores of the workers, in order; empty: one worker that is not pinned.
     pub workers: Vec<u32>,
+    /// Whether programs' sockets are accelerated.
+    pub sockets: bool,
     /// What the control socket allows.
     pub limits: Limits,
     /// Events that a monitor may lag behind.
@@ -101,6 +103,12 @@ impl Given {
             Some(Value::Number(number)) => number,
             _ => 0,
         }
+    }
+
+    fn flag(&self, name: &str) -> bool {
+        let spec = DAEMON_OPTIONS.iter().find(|spec| spec.name == name);
+        let default = || spec.and_then(OptionSpec::default_value);
+        self.0.get(name).cloned().or_else(default) == Some(Value::Flag(true))
     }
 
     fn take(&mut self, name: &'static str, value: Option<String>) {
@@ -185,6 +193,11 @@ impl Options {
                 "rings belong to the workers that were started",
             ),
             (
+                "sockets",
+                self.sockets != new.sockets,
+                "the thread that joins programs runs, or does not",
+            ),
+            (
                 "monitor-events-max",
                 self.monitor_events_max != new.monitor_events_max,
                 "the queue of events was made with it",
@@ -220,6 +233,7 @@ impl Options {
                 .map(parse_cores)
                 .transpose()?
                 .unwrap_or_default(),
+            sockets: given.flag("sockets"),
             limits: Limits {
                 connections_max: count("connections-max"),
                 connections_per_uid_max: count("connections-per-uid-max"),
@@ -319,7 +333,7 @@ mod tests {
         let old = of("");
         let new = of(
             "socket = \"/x/s\"\nstate-dir = \"/x/d\"\nruntime-dir = \"/x/r\"\n\
-             workers = \"7\"\nconnections-max = 7\nconnections-per-uid-max = 7\nbody-bytes-max = 7000\n\
+             workers = \"7\"\nsockets = false\nconnections-max = 7\nconnections-per-uid-max = 7\nbody-bytes-max = 7000\n\
              read-timeout-ms = 77\nmonitor-events-max = 77\nlog-level = \"warn\"",
         );
         let fixed: Vec<_> = old.fixed(&new).into_iter().map(|(name, _)| name).collect();

@@ -6,4 +6,5 @@ mod fake;
 mod forms;
 mod guest;
 mod output;
+mod run;
 mod statistics;

@@ -1,0 +1,106 @@
+//! epoll by libc's own names.
+//!
+//! # Purpose
+//! [`crate::epoll`] asks the kernel directly. A library that is put before libc (`LD_PRELOAD`) sees only calls of
+//! libc's functions, as most programs make them: what plays such a program waits here.
+
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::vectored::last_errno;
+
+/// Most members reported by one wait.
+pub const READY_MAX: usize = 64;
+
+/// A set of descriptors to wait for until one is readable, level-triggered.
+#[derive(Debug)]
+pub struct NamedEpoll {
+    fd: OwnedFd,
+}
+
+impl NamedEpoll {
+    /// An empty set (`epoll_create1`).
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE` or `ENOMEM`.
+    pub fn create() -> Result<Self, Errno> {
+        // SAFETY: the call takes no address.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(last_errno());
+        }
+        // SAFETY: the call just returned this descriptor, which nobody else knows.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { fd })
+    }
+
+    /// Adds `fd`, to be reported as `token` while it is readable (`epoll_ctl`).
+    ///
+    /// # Errors
+    /// `EEXIST` if it is in, `EPERM` for a regular file.
+    pub fn add(&self, fd: impl AsFd, token: u64) -> Result<(), Errno> {
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: token,
+        };
+        let (set, fd) = (self.fd.as_raw_fd(), fd.as_fd().as_raw_fd());
+        // SAFETY: the event outlives the call, which only reads it.
+        match unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) } {
+            0 => Ok(()),
+            _ => Err(last_errno()),
+        }
+    }
+
+    /// Waits, for ever if need be, and writes the tokens of what is readable (`epoll_wait`); gives how many.
+    /// A signal ends the wait with none.
+    ///
+    /// # Errors
+    /// `EINVAL` if `tokens` is empty.
+    pub fn wait(&self, tokens: &mut [u64]) -> Result<usize, Errno> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; READY_MAX];
+        let most = tokens.len().min(READY_MAX);
+        let room = i32::try_from(most).unwrap_or(0);
+        let set = self.fd.as_raw_fd();
+        // SAFETY: the kernel writes at most `room` events, and there is room for them.
+        let came = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), room, -1) };
+        match usize::try_from(came) {
+            Ok(count) => {
+                for (token, event) in tokens.iter_mut().zip(&events[..count.min(most)]) {
+                    *token = event.u64;
+                }
+                Ok(count.min(most))
+            }
+            Err(_) => match last_errno() {
+                Errno::INTR => Ok(0),
+                errno => Err(errno),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// Only the member that has something to read is reported, by its token, each time until it is read.
+    #[test]
+    fn readable_members_are_reported() -> Result<(), Errno> {
+        let set = NamedEpoll::create()?;
+        let pairs = [(); 3].map(|()| UnixStream::pair().expect("a pair"));
+        for (token, (_, end)) in (10..).zip(&pairs) {
+            set.add(end, token)?;
+        }
+        (&pairs[1].0).write_all(b"x").expect("written");
+        let mut tokens = [0; 8];
+        for _ in 0..2 {
+            assert_eq!(set.wait(&mut tokens)?, 1);
+            assert_eq!(tokens[0], 11);
+        }
+        assert_eq!(set.add(&pairs[1].1, 0), Err(Errno::EXIST));
+        Ok(())
+    }
+}

@@ -1,0 +1,36 @@
+//! Every limit of the broker, each with its unit and its reason.
+
+use std::time::Duration;
+
+/// Processes of one user: each costs three descriptors and two pages.
+pub const PROCESSES_PER_USER_MAX: usize = 4_096;
+/// Processes in all: half of the slots, so that one is not given again soon after its process died.
+pub const PROCESSES_MAX: usize = 32_000;
+/// Slabs of one user: each is a mapping of 258 MiB of addresses, of which only what is used costs memory.
+pub const SLABS_PER_USER_MAX: usize = 4_096;
+/// Slabs of one pair of processes, of 1,024 connections each.
+pub const SLABS_PER_PAIR_MAX: usize = 16;
+/// Memory of all slabs of one user, in bytes, looked at before a further one is made.
+pub const BYTES_PER_USER_MAX: u64 = 4 << 30;
+/// Requests of one user a second; each costs about 20 us.
+pub const REQUESTS_PER_USER_PER_S: u32 = 5_000;
+/// Rescues in one request of the watch: the rest waits for the next look.
+pub const RESCUES_PER_LOOK_MAX: usize = 64;
+/// Connections in all at one time: each carries one request and is closed.
+pub const CONNECTIONS_MAX: usize = 256;
+/// Connections of one user at one time; the oldest of them makes place for one more.
+pub const CONNECTIONS_PER_USER_MAX: usize = 32;
+/// Messages taken from one connection before others have their turn.
+pub const MESSAGES_PER_TURN: usize = 8;
+/// How often flagged slabs are looked at.
+pub const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// Bytes that nobody has touched for so long are rescued.
+pub const STUCK_AFTER: Duration = Duration::from_millis(200);
+/// A slab is looked at for so long after it was flagged: a process flags it once a second at most.
+pub const WATCH_FOR: Duration = Duration::from_millis(1_500);
+/// How often a slab is looked at whose bytes a rescue could not move.
+pub const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a private daemon stays without a process.
+pub const PRIVATE_LINGER: Duration = Duration::from_secs(60);
+/// Rows of a listing.
+pub const ROWS_MAX: usize = 200_000;

@@ -1,0 +1,95 @@
+//! Shared memory that the broker makes and hands out.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+
+/// A memory object of fixed size. Nobody can shrink, grow or seal it further, and its mode keeps other users from
+/// opening
+/// it anew: who was given it for reading cannot write to it.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    fd: OwnedFd,
+    bytes: usize,
+}
+
+impl Memory {
+    pub(crate) fn create(name: &str, bytes: usize) -> Result<Self, Errno> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create(name, flags)?;
+        rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
+        rustix::fs::ftruncate(&fd, bytes as u64)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&fd, seals)?;
+        Ok(Self { fd, bytes })
+    }
+
+    /// Memory that is these bytes for ever.
+    pub(crate) fn holding(name: &str, contents: &[u8]) -> Result<Self, Errno> {
+        let memory = Self {
+            fd: rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?,
+            bytes: contents.len(),
+        };
+        let mut rest = contents;
+        while !rest.is_empty() {
+            let written = rustix::io::write(&memory.fd, rest)?;
+            rest = rest.get(written..).unwrap_or_default();
+        }
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&memory.fd, seals)?;
+        Ok(memory)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes that it really takes.
+    pub(crate) fn bytes_used(&self) -> u64 {
+        let blocks = rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_blocks);
+        u64::try_from(blocks).unwrap_or(0).saturating_mul(512)
+    }
+
+    /// A descriptor of the same memory that cannot write.
+    pub(crate) fn reader(&self) -> Result<OwnedFd, Errno> {
+        let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    }
+
+    /// Stores a word; the place is known to lie inside.
+    pub(crate) fn store_u32(&self, at: usize, value: u32) {
+        // A write of four aligned bytes into memory; it has no reason to fail, and a reader would see the old word.
+        let _ = rustix::io::pwrite(&self.fd, &value.to_ne_bytes(), at as u64);
+    }
+}
+
+impl AsFd for Memory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory that was handed out can be neither cut nor lengthened, and the descriptor for readers does not write.
+    #[test]
+    fn memory_is_sealed() {
+        let memory = Memory::create("test", 8192).expect("memory");
+        assert_eq!(rustix::fs::ftruncate(&memory, 4096), Err(Errno::PERM));
+        assert_eq!(rustix::fs::ftruncate(&memory, 16384), Err(Errno::PERM));
+        let more = rustix::fs::fcntl_add_seals(&memory, SealFlags::WRITE);
+        assert_eq!(more, Err(Errno::PERM));
+        let reader = memory.reader().expect("reader");
+        assert_eq!(rustix::io::pwrite(&reader, b"x", 0), Err(Errno::BADF));
+        memory.store_u32(4, 7);
+        let mut bytes = [0; 8];
+        assert_eq!(rustix::io::pread(&reader, &mut bytes, 0), Ok(8));
+        assert_eq!(bytes, [0, 0, 0, 0, 7, 0, 0, 0]);
+        let fixed = Memory::holding("fixed", b"abc").expect("memory");
+        assert_eq!(rustix::io::pwrite(&fixed, b"x", 0), Err(Errno::PERM));
+        assert!(memory.bytes_used() <= 8192);
+    }
+}

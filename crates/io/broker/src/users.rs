@@ -1,0 +1,86 @@
+//! What each user has taken of the broker's time and memory.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use crate::limits::REQUESTS_PER_USER_PER_S;
+
+#[derive(Debug)]
+struct User {
+    /// Requests that may still be made.
+    tokens: f64,
+    filled: Instant,
+    slabs: usize,
+}
+
+/// Accounts by user. One without a slab is forgotten once its tokens are full again.
+#[derive(Debug, Default)]
+pub(crate) struct Users(HashMap<u32, User>);
+
+/// Accounts beyond which those that say nothing are thrown out.
+const ACCOUNTS_KEPT: usize = 1_024;
+
+impl Users {
+    fn of(&mut self, uid: u32, now: Instant) -> &mut User {
+        let full = f64::from(REQUESTS_PER_USER_PER_S);
+        if self.0.len() > ACCOUNTS_KEPT {
+            let full_again = |user: &User| now.duration_since(user.filled).as_secs_f64() < 1.0;
+            self.0.retain(|_, user| user.slabs > 0 || full_again(user));
+        }
+        self.0.entry(uid).or_insert(User {
+            tokens: full,
+            filled: now,
+            slabs: 0,
+        })
+    }
+
+    /// Whether the user may make a request now; it is counted.
+    pub(crate) fn may_ask(&mut self, uid: u32, now: Instant) -> bool {
+        let full = f64::from(REQUESTS_PER_USER_PER_S);
+        let user = self.of(uid, now);
+        let since = now.saturating_duration_since(user.filled).as_secs_f64();
+        user.tokens = (user.tokens + since * full).min(full);
+        user.filled = now;
+        if user.tokens < 1.0 {
+            return false;
+        }
+        user.tokens -= 1.0;
+        true
+    }
+
+    pub(crate) fn slabs(&self, uid: u32) -> usize {
+        self.0.get(&uid).map_or(0, |user| user.slabs)
+    }
+
+    pub(crate) fn take_slab(&mut self, uid: u32) {
+        self.of(uid, Instant::now()).slabs += 1;
+    }
+
+    pub(crate) fn give_slab(&mut self, uid: u32) {
+        if let Some(user) = self.0.get_mut(&uid) {
+            user.slabs = user.slabs.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A user who asks without end is refused, comes back a moment later, and costs no other user anything.
+    #[test]
+    fn requests_are_limited() {
+        let (mut users, now) = (Users::default(), Instant::now());
+        let granted = (0..1_000_000).filter(|_| users.may_ask(7, now)).count();
+        assert_eq!(granted, REQUESTS_PER_USER_PER_S as usize);
+        assert!(users.may_ask(8, now));
+        let later = now + Duration::from_millis(100);
+        let granted = (0..1_000_000).filter(|_| users.may_ask(7, later)).count();
+        assert!(
+            (1..=REQUESTS_PER_USER_PER_S as usize / 10).contains(&granted),
+            "{granted}"
+        );
+    }
+}

@@ -1,0 +1,594 @@
+//! The library's half of the talk with the broker.
+//!
+//! # Purpose
+//! What a process that is none of ours does, in the middle of a send or a receive of its own, to join a connection: ask
+//! for a slot, for the memory of a pair, for a rescue.
+//!
+//! # Model
+//! One exchange is: block signals; socket, connect, send, wait a little, receive; map what came; close every
+//! descriptor;
+//! unblock signals. Nothing stays open, nothing is allocated, `errno` is not touched, and no function of libc is
+//! called:
+//! each system call is made by itself, so that this may run inside an interposed call and is no point of cancellation.
+//!
+//! # Limits
+//! Connecting never waits; an answer is waited for [`ANSWER_MS`]. Who does not answer is not asked again for
+//! [`BACKOFF_FIRST_MS`], then for twice as long each time, up to [`BACKOFF_MS`].
+//!
+//! # Failure modes
+//! Every failure is a [`Reason`]: [`Reason::NoDaemon`] if nobody answered, or what the broker said. A socket in `/tmp`
+//! is
+//! used only in a directory that is this user's and nobody else's.
+
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
+
+use core::ffi::CStr;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{AtFlags, CWD};
+use rustix::io::{Errno, IoSliceMut};
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType,
+};
+use rustix::process::{PTracer, Pid};
+use rustix::time::ClockId;
+
+use crate::Reason;
+use crate::protocol::{Answer, FDS_MAX, MESSAGE_BYTES, PROCESSES_BYTES, Request};
+
+/// How long an answer is waited for, in milliseconds.
+pub const ANSWER_MS: u64 = 20;
+/// How long a broker that did not answer is left alone at first, in milliseconds: it may just be starting, or wait for a core.
+pub const BACKOFF_FIRST_MS: u64 = 10;
+/// How long it is left alone in the end, in milliseconds.
+pub const BACKOFF_MS: u64 = 1_000;
+/// How long a listing is waited for, in milliseconds: a person waits, not a program in its send.
+const LISTING_MS: u64 = 5_000;
+/// Longest path of a Unix socket, in bytes (`sun_path` less its end).
+pub const PATH_BYTES_MAX: usize = 107;
+/// Where root's daemon listens.
+pub const SYSTEM_PATH: &[u8] = b"/run/windlass/sockets.sock";
+/// Name of the socket in a user's directory.
+const IN_RUNTIME: &[u8] = b"/windlass/sockets.sock";
+/// Paths that are tried.
+const PATHS: usize = 3;
+
+/// Mapped memory. It is not unmapped when dropped: who asked for it knows when nobody uses it any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    /// The first byte, at the start of a page.
+    pub base: *mut u8,
+    /// Bytes.
+    pub len: usize,
+}
+
+// SAFETY: a range of addresses; whoever turns it into more than that says why that is well.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps the first `len` bytes of a shared memory object; for reading only, unless `writable`. `None` if the system
+    /// refuses.
+    pub fn of(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Option<Self> {
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        Self::map(fd, len, if writable { both } else { ProtFlags::READ })
+    }
+
+    fn map(fd: BorrowedFd<'_>, len: usize, protection: ProtFlags) -> Option<Self> {
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base =
+            unsafe { rustix::mm::mmap(core::ptr::null_mut(), len, protection, flags, fd, 0) };
+        base.ok().map(|base| Self {
+            base: base.cast(),
+            len,
+        })
+    }
+
+    /// Takes the memory out of this process.
+    ///
+    /// # Safety
+    /// Nobody uses any of it now or later.
+    pub unsafe fn unmap(self) {
+        // SAFETY: the range was mapped by `map`, and the caller knows that nobody uses it. An error leaves it mapped.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.len) };
+    }
+}
+
+/// What a process has from its registration on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Registered {
+    /// Its slot, never 0.
+    pub slot: u16,
+    /// Its own status page, to be written.
+    pub status: Region,
+    /// The directory of its user and network namespace, to be written.
+    pub directory: Region,
+    /// Process id of each slot, 0 where none lives; to be read. See [`PROCESSES_BYTES`].
+    pub processes: Region,
+}
+
+/// What two processes share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Paired {
+    /// Its number, unique while the broker lives.
+    pub slab: u32,
+    /// The side of the process that asked.
+    pub side: u8,
+    /// Slot of the process on the other side.
+    pub peer: u16,
+    /// The slab, to be written.
+    pub memory: Region,
+    /// The peer's status page, to be read.
+    pub peer_status: Region,
+}
+
+/// Who asks to be registered.
+#[derive(Debug, Clone, Copy)]
+pub struct Registration {
+    /// Any socket of this process.
+    pub socket: i32,
+    /// That socket's `SO_COOKIE`.
+    pub cookie: u64,
+    /// Address in this process of what the broker may read about its sockets, or 0.
+    pub report: u64,
+    /// [`protocol::SHARE`](crate::protocol::SHARE) or 0.
+    pub flags: u32,
+    /// Slot of the process that this one was forked from and whose slabs it uses, or 0.
+    pub parent: u16,
+}
+
+/// A path with its end.
+#[derive(Debug, Clone, Copy)]
+struct Path {
+    bytes: [u8; PATH_BYTES_MAX + 1],
+    /// Bytes of the directory if that must be checked, else 0.
+    checked: usize,
+    uid: u32,
+}
+
+impl Path {
+    /// `None` if the parts together are too long or have a zero byte.
+    fn of(parts: &[&[u8]]) -> Option<Self> {
+        let mut path = Self {
+            bytes: [0; PATH_BYTES_MAX + 1],
+            checked: 0,
+            uid: 0,
+        };
+        let mut bytes = parts.iter().copied().flatten().copied();
+        for to in path.bytes.iter_mut().take(PATH_BYTES_MAX) {
+            match bytes.next() {
+                Some(0) => return None,
+                Some(byte) => *to = byte,
+                None => break,
+            }
+        }
+        bytes.next().is_none().then_some(path)
+    }
+
+    /// The one in `/tmp`.
+    fn fallback(uid: u32) -> Option<Self> {
+        let mut digits = [0_u8; 10];
+        let (mut rest, mut first) = (uid, digits.len());
+        for (at, digit) in digits.iter_mut().enumerate().rev() {
+            *digit = b'0'.wrapping_add(u8::try_from(rest % 10).unwrap_or(0));
+            (rest, first) = (rest / 10, at);
+            if rest == 0 {
+                break;
+            }
+        }
+        let number = digits.get(first..)?;
+        let directory: &[u8] = b"/tmp/windlass-";
+        let mut path = Self::of(&[directory, number, b"/sockets.sock"])?;
+        path.checked = directory.len().checked_add(number.len())?;
+        path.uid = uid;
+        Some(path)
+    }
+
+    fn text(&self) -> Option<&CStr> {
+        CStr::from_bytes_until_nul(&self.bytes).ok()
+    }
+
+    /// Whether nobody else can have put a socket there.
+    fn is_trusted(&self) -> bool {
+        if self.checked == 0 {
+            return true;
+        }
+        let mut directory = self.bytes;
+        if let Some(end) = directory.get_mut(self.checked) {
+            *end = 0;
+        }
+        let Ok(directory) = CStr::from_bytes_until_nul(&directory) else {
+            return false;
+        };
+        let stat = rustix::fs::statat(CWD, directory, AtFlags::SYMLINK_NOFOLLOW);
+        stat.is_ok_and(|stat| {
+            let is_directory = stat.st_mode & 0o170_000 == 0o040_000;
+            is_directory && stat.st_uid == self.uid && stat.st_mode & 0o077 == 0
+        })
+    }
+}
+
+/// The way to the broker. One for a process, in a static.
+#[derive(Debug)]
+pub struct Client {
+    paths: OnceLock<[Option<Path>; PATHS]>,
+    /// Milliseconds of the monotonic clock before which nobody is asked.
+    not_before_ms: AtomicU64,
+    /// How long it was left alone the last time.
+    pause_ms: AtomicU64,
+}
+
+impl Default for Client {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Client {
+    /// One that does not know yet where to look.
+    pub const fn new() -> Self {
+        Self {
+            paths: OnceLock::new(),
+            not_before_ms: AtomicU64::new(0),
+            pause_ms: AtomicU64::new(0),
+        }
+    }
+
+    /// Says where to look, once: at `given` (`WINDLASS_SOCKETS`) alone if there is one, else at root's daemon, in
+    /// `$XDG_RUNTIME_DIR` and in `/tmp`. Later calls change nothing.
+    pub fn locate(&self, given: Option<&[u8]>, runtime_dir: Option<&[u8]>, uid: u32) {
+        self.paths.get_or_init(|| match given {
+            Some(given) if !given.is_empty() => [Path::of(&[given]), None, None],
+            _ => {
+                let runtime_dir = runtime_dir.filter(|dir| dir.first() == Some(&b'/'));
+                let user = runtime_dir.and_then(|dir| Path::of(&[dir, IN_RUNTIME]));
+                [Path::of(&[SYSTEM_PATH]), user, Path::fallback(uid)]
+            }
+        });
+    }
+
+    /// Registers this process; once in its life, and once more after a fork in the child.
+    ///
+    /// # Errors
+    /// Why it stays on the kernel.
+    pub fn register(&self, who: &Registration) -> Result<Registered, Reason> {
+        let request = Request::Register {
+            socket: who.socket,
+            cookie: who.cookie,
+            flags: who.flags,
+            parent: who.parent,
+            report: who.report,
+        };
+        let ask = || self.exchange(&request, ANSWER_MS);
+        let mut answer = ask()?;
+        if let Answer::Refused {
+            reason: Reason::NotRescuable,
+            broker,
+        } = answer.0
+        {
+            // Yama lets only descendants and a named process do it: the broker is named, and tries once more.
+            let broker = i32::try_from(broker).ok().and_then(Pid::from_raw);
+            let broker = broker.ok_or(Reason::NotRescuable)?;
+            if rustix::process::set_ptracer(PTracer::ProcessID(broker)).is_ok() {
+                answer = ask()?;
+            }
+        }
+        let Answer::Registered {
+            slot,
+            status_bytes,
+            directory_bytes,
+        } = answer.0
+        else {
+            return Err(refusal(answer.0));
+        };
+        let [Some(status), Some(directory), Some(processes)] = &answer.1 else {
+            return Err(Reason::NoDaemon);
+        };
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        let maps = [
+            Region::map(status.as_fd(), status_bytes as usize, both),
+            Region::map(directory.as_fd(), directory_bytes as usize, both),
+            Region::map(processes.as_fd(), PROCESSES_BYTES, ProtFlags::READ),
+        ];
+        let [status, directory, processes] = all(maps)?;
+        Ok(Registered {
+            slot,
+            status,
+            directory,
+            processes,
+        })
+    }
+
+    /// The memory shared with the process in a slot; `full` slabs of this pair have no channel left.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn pair(&self, peer: u16, full: u16) -> Result<Paired, Reason> {
+        self.paired(&Request::Pair { peer, full })
+    }
+
+    /// The memory of a slab that the process from which this one was forked had.
+    ///
+    /// # Errors
+    /// Why it is not given.
+    pub fn slab(&self, slab: u32) -> Result<Paired, Reason> {
+        self.paired(&Request::Slab { slab })
+    }
+
+    fn paired(&self, request: &Request) -> Result<Paired, Reason> {
+        let (answer, fds) = self.exchange(request, ANSWER_MS)?;
+        let Answer::Paired {
+            slab,
+            side,
+            peer,
+            slab_bytes,
+            status_bytes,
+        } = answer
+        else {
+            return Err(refusal(answer));
+        };
+        let [Some(memory), Some(status), _] = &fds else {
+            return Err(Reason::NoDaemon);
+        };
+        let slab_bytes = usize::try_from(slab_bytes).map_err(|_| Reason::Limit)?;
+        let maps = [
+            Region::map(
+                memory.as_fd(),
+                slab_bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+            ),
+            Region::map(status.as_fd(), status_bytes as usize, ProtFlags::READ),
+        ];
+        let [memory, peer_status] = all(maps)?;
+        Ok(Paired {
+            slab,
+            side,
+            peer,
+            memory,
+            peer_status,
+        })
+    }
+
+    /// Has the unread outgoing bytes of a side of a channel moved into the kernel.
+    ///
+    /// # Errors
+    /// Why they were not.
+    pub fn rescue(&self, slab: u32, chan: u16, side: u8) -> Result<(), Reason> {
+        match self
+            .exchange(&Request::Rescue { slab, chan, side }, ANSWER_MS)?
+            .0
+        {
+            Answer::Done => Ok(()),
+            other => Err(refusal(other)),
+        }
+    }
+
+    /// Has the broker look after a slab for a while. Nothing is waited for; the caller does this once a second at most.
+    pub fn watch(&self, slab: u32) {
+        let _masked = Masked::all();
+        if let Ok(socket) = self.connect() {
+            // A broker that does not take it now will not be there for a rescue either.
+            let _ = send(&socket, &Request::Watch { slab });
+        }
+    }
+
+    /// Memory with a row for every socket and channel that this user may see, and its bytes.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn list(&self) -> Result<(OwnedFd, u64), Reason> {
+        match self.exchange(&Request::List, LISTING_MS)? {
+            (Answer::Listing { bytes }, [Some(memory), ..]) => Ok((memory, bytes)),
+            (other, _) => Err(refusal(other)),
+        }
+    }
+
+    fn exchange(
+        &self,
+        request: &Request,
+        answer_ms: u64,
+    ) -> Result<(Answer, [Option<OwnedFd>; FDS_MAX]), Reason> {
+        if now_ms() < self.not_before_ms.load(Ordering::Relaxed) {
+            return Err(Reason::NoDaemon);
+        }
+        let _masked = Masked::all();
+        let exchanged = self.connect().and_then(|socket| {
+            send(&socket, request)?;
+            receive(&socket, answer_ms)
+        });
+        match exchanged {
+            Ok(answered) => {
+                self.pause_ms.store(0, Ordering::Relaxed);
+                Ok(answered)
+            }
+            Err(_) => {
+                let pause = self.pause_ms.load(Ordering::Relaxed).saturating_mul(2);
+                let pause = pause.clamp(BACKOFF_FIRST_MS, BACKOFF_MS);
+                self.pause_ms.store(pause, Ordering::Relaxed);
+                self.not_before_ms
+                    .store(now_ms().saturating_add(pause), Ordering::Relaxed);
+                Err(Reason::NoDaemon)
+            }
+        }
+    }
+
+    fn connect(&self) -> Result<OwnedFd, Errno> {
+        let mut last = Errno::NOENT;
+        for path in self.paths.get().into_iter().flatten().flatten() {
+            let Some(text) = path.text().filter(|_| path.is_trusted()) else {
+                continue;
+            };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let kind = SocketType::SEQPACKET;
+            let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+            match rustix::net::connect(&socket, &SocketAddrUnix::new(text)?) {
+                Ok(()) => return Ok(socket),
+                Err(errno) => last = errno,
+            }
+        }
+        Err(last)
+    }
+}
+
+/// All the regions or none.
+fn all<const N: usize>(maps: [Option<Region>; N]) -> Result<[Region; N], Reason> {
+    if maps.iter().all(Option::is_some) {
+        let nothing = Region {
+            base: core::ptr::null_mut(),
+            len: 0,
+        };
+        return Ok(maps.map(|region| region.unwrap_or(nothing)));
+    }
+    for region in maps.into_iter().flatten() {
+        // SAFETY: mapped a moment ago, and nobody else has heard of it.
+        unsafe { region.unmap() };
+    }
+    Err(Reason::Limit)
+}
+
+fn refusal(answer: Answer) -> Reason {
+    match answer {
+        Answer::Refused { reason, .. } => reason,
+        _ => Reason::NoDaemon,
+    }
+}
+
+fn now_ms() -> u64 {
+    let now = rustix::time::clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let rest = u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000;
+    seconds.saturating_mul(1_000).saturating_add(rest)
+}
+
+fn send(socket: &OwnedFd, request: &Request) -> Result<(), Errno> {
+    rustix::net::send(socket, &request.encode(), SendFlags::NOSIGNAL).map(drop)
+}
+
+fn receive(
+    socket: &OwnedFd,
+    answer_ms: u64,
+) -> Result<(Answer, [Option<OwnedFd>; FDS_MAX]), Errno> {
+    let timeout = Timespec {
+        tv_sec: i64::try_from(answer_ms / 1_000).unwrap_or(0),
+        tv_nsec: i64::try_from((answer_ms % 1_000).saturating_mul(1_000_000)).unwrap_or(0),
+    };
+    let mut wait = [PollFd::new(socket, PollFlags::IN)];
+    if rustix::event::poll(&mut wait, Some(&timeout))? == 0 {
+        return Err(Errno::TIMEDOUT);
+    }
+    let mut message = [0; MESSAGE_BYTES];
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut message)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::net::recvmsg(socket, &mut parts, &mut control, flags)?;
+    let mut fds = [const { None }; FDS_MAX];
+    let mut to = fds.iter_mut();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(came) = part {
+            for fd in came {
+                // One too many is closed where it stands.
+                if let Some(to) = to.next() {
+                    *to = Some(fd);
+                }
+            }
+        }
+    }
+    let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
+    if received.bytes != MESSAGE_BYTES || received.flags.intersects(cut) {
+        return Err(Errno::PROTO);
+    }
+    Ok((Answer::decode(&message).ok_or(Errno::PROTO)?, fds))
+}
+
+/// All signals blocked in this thread as long as it lives: a handler that jumps away would leave a descriptor behind.
+struct Masked {
+    before: u64,
+}
+
+impl Masked {
+    fn all() -> Self {
+        Self {
+            before: set_mask(u64::MAX),
+        }
+    }
+}
+
+impl Drop for Masked {
+    fn drop(&mut self) {
+        set_mask(self.before);
+    }
+}
+
+/// Sets the mask of blocked signals of this thread, and gives the one before (`rt_sigprocmask(2)`).
+fn set_mask(mask: u64) -> u64 {
+    let mut before = 0_u64;
+    let (new, old) = (&raw const mask as usize, &raw mut before as usize);
+    let how = libc::SIG_SETMASK as usize;
+    // SAFETY: the call reads 8 bytes of `mask` and writes 8 bytes of `before`.
+    unsafe { crate::sys::call(libc::SYS_rt_sigprocmask, [how, new, old, 8, 0, 0]) };
+    before
+}
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+mod tests {
+    use super::*;
+
+    /// Paths are those that the daemons listen at; one that is too long is left out rather than cut.
+    #[test]
+    fn paths_are_found() {
+        let client = Client::new();
+        client.locate(None, Some(b"/run/user/7"), 1_000_000_007);
+        let paths: Vec<_> = client.paths.get().into_iter().flatten().flatten().collect();
+        let texts: Vec<_> = paths.iter().filter_map(|path| path.text()).collect();
+        assert_eq!(
+            texts,
+            [
+                c"/run/windlass/sockets.sock",
+                c"/run/user/7/windlass/sockets.sock",
+                c"/tmp/windlass-1000000007/sockets.sock"
+            ]
+        );
+        assert!(!paths[2].is_trusted(), "nobody made that directory");
+        assert_eq!(
+            Path::fallback(0)
+                .and_then(|p| p.text().map(CStr::to_owned))
+                .as_deref(),
+            Some(c"/tmp/windlass-0/sockets.sock")
+        );
+        let long = [b'a'; PATH_BYTES_MAX + 1];
+        assert!(Path::of(&[&long]).is_none());
+        assert!(Path::of(&[&long[1..]]).is_some());
+    }
+
+    /// Where nobody listens the answer is "no daemon", at once, no descriptor stays, and the mask is as it was.
+    #[test]
+    fn nobody_listens() {
+        let client = Client::new();
+        client.locate(Some(b"/nonexistent/sockets.sock"), None, 0);
+        let before = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        let mask = set_mask(1 << 9);
+        assert_eq!(client.pair(1, 0), Err(Reason::NoDaemon));
+        assert_eq!(set_mask(mask), 1 << 9);
+        assert_eq!(client.pair(1, 0), Err(Reason::NoDaemon), "not asked again");
+        assert_eq!(
+            std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
+            before
+        );
+    }
+}

@@ -1,0 +1,591 @@
+//! [`Incoming`]: receiving on a channel, and falling asleep.
+//!
+//! # Life of a byte
+//! Kernel bytes are older than ring bytes, so they are taken first. `head_seen` advances only when `krecv ==
+//! k_sent` was
+//! seen, with `k_sent` loaded *after* `head`: then every kernel byte that was sent before the ring bytes
+//! below `head` has
+//! been taken, and none can be sent while they are unread. Ring bytes below `head_seen` may therefore be taken without
+//! another look.
+//!
+//! # Failure modes
+//! A sender that died inside a reclaim leaves `mark`: some of the ring's bytes are in the kernel as well,
+//! and only the kernel
+//! knows how many. Its lock is taken over with the flag `DRAIN`: kernel bytes only, until the kernel says
+//! that the stream
+//! has ended. What came beyond `mark_k` is skipped in the ring, and the rest of the ring follows.
+
+use crate::bufs::Bufs;
+use crate::layout::*;
+use crate::out::{Moved, Outgoing, reason_of, set_flags};
+use crate::owner::{Locked, Who, lock, unlock};
+use crate::reason::Reason;
+use crate::ring::{ORDER_MAX, Ring};
+use crate::shim::{Ordering, add_fenced, faulty, heavy};
+use crate::slab::Link;
+use crate::socket::Socket;
+
+/// Pauses between two looks at the ring of a sender in stream mode.
+const STREAM_PAUSES: u32 = 8;
+
+/// How far in front of a reader of small pieces the ring is fetched, in bytes.
+const AHEAD: usize = 512;
+
+/// How to receive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecvHow {
+    /// `MSG_PEEK`: the bytes stay.
+    pub peek: bool,
+    /// `MSG_TRUNC`: the bytes are dropped instead of copied.
+    pub discard: bool,
+    /// Ask the kernel even where the counts say that it has nothing: every 32nd time or 50 us, and whenever
+    /// a real poll said
+    /// that the descriptor is readable. For EOF, errors, bypassing writers, and bytes that a killed sender
+    /// could not count.
+    pub look: bool,
+}
+
+/// What a receive came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Took {
+    /// So many bytes, possibly fewer than asked.
+    Bytes(Moved),
+    /// Nothing: EAGAIN, or fall asleep.
+    Empty,
+    /// Kernel bytes are announced and not there yet: EAGAIN, or poll(POLLIN) and come back.
+    Pending,
+    /// The end of the stream.
+    Eof,
+    /// The real call failed, or EFAULT.
+    Error(i32),
+    /// Another thread holds the lock: come back.
+    Busy,
+    /// The shared memory held values that cannot be: ECONNRESET.
+    Broken,
+}
+
+/// Whether a thread may go to sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Asleep {
+    /// It counts as asleep: make the real call, then [`Incoming::woke`].
+    Yes,
+    /// There is something: do not sleep.
+    Ready,
+}
+
+/// What ended the kernel's part of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A receive returned 0.
+    Eof,
+    /// A receive failed.
+    Error(i32),
+}
+
+impl From<End> for Took {
+    fn from(end: End) -> Took {
+        match end {
+            End::Eof => Took::Eof,
+            End::Error(error) => Took::Error(error),
+        }
+    }
+}
+
+/// The direction in which one end receives.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming<'s> {
+    link: Link<'s>,
+    d: &'s Dir,
+}
+
+/// What the ring holds for the reader.
+enum Look<'s> {
+    /// So many bytes from `pos` on.
+    Ring(Ring<'s>, usize),
+    /// So many kernel bytes come first (0: unknown, ask).
+    Kernel(u64),
+    /// Nothing.
+    Nothing,
+    /// Values that cannot be.
+    Broken,
+}
+
+impl<'s> Incoming<'s> {
+    #[inline(always)]
+    pub(crate) fn new(link: Link<'s>) -> Incoming<'s> {
+        let d = link.dir_from(link.side.other());
+        Incoming { link, d }
+    }
+
+    fn outgoing(&self) -> Outgoing<'s> {
+        Outgoing::new(self.link)
+    }
+
+    /// Receives what is there, once, without blocking: the kernel's bytes, then the ring's. `flags` are the
+    /// program's, for a
+    /// real receive, without those that [`RecvHow`] says.
+    #[inline]
+    pub fn recv<S: Socket>(
+        &self,
+        who: Who,
+        sock: &S,
+        into: &Bufs,
+        flags: i32,
+        how: RecvHow,
+    ) -> Took {
+        self.outgoing().other_call(who);
+        if let Err(took) = self.lock(who, sock) {
+            return took;
+        }
+        let took = match self.look(into.len()) {
+            Look::Ring(ring, n) => self.take(ring, n, &mut { *into }, how, 0),
+            look => self.recv_oddly(look, sock, into, flags, how),
+        };
+        unlock(&self.d.r.lock);
+        self.wake_sender();
+        took
+    }
+
+    /// Looks at the ring, with as few loads of foreign lines as will do. Under the read lock.
+    #[inline(always)]
+    fn look(&self, asked: usize) -> Look<'s> {
+        let (w, r, a) = (&self.d.w, &self.d.r, &self.d.a);
+        let pos = r.pos.load(Ordering::Relaxed);
+        let mut seen = r.head_seen.load(Ordering::Relaxed).wrapping_sub(pos);
+        if seen < asked as u64 || seen > (PAGE << ORDER_MAX) as u64 {
+            let early = if faulty!(CountEarly) {
+                w.k_sent.load(Ordering::Acquire)
+            } else {
+                0
+            };
+            let head = w.head.load(Ordering::Acquire);
+            let sent = if faulty!(CountEarly) {
+                early
+            } else {
+                w.k_sent.load(Ordering::Acquire)
+            };
+            let got = r.krecv.load(Ordering::Relaxed);
+            if sent != got || a.flags.load(Ordering::Relaxed) & DRAIN != 0 {
+                if seen == 0 || seen > (PAGE << ORDER_MAX) as u64 {
+                    return Look::Kernel(sent.saturating_sub(got));
+                }
+            } else {
+                r.head_seen.store(head, Ordering::Relaxed);
+                seen = head.wrapping_sub(pos);
+                self.expect(pos, seen);
+            }
+        }
+        if seen == 0 {
+            return Look::Nothing;
+        }
+        let word = a.ring.load(Ordering::Relaxed);
+        match self.link.slab.ring(self.link.side.other(), word) {
+            Ok(Some(ring)) if seen <= ring.cap() as u64 => Look::Ring(ring, seen as usize),
+            _ => Look::Broken,
+        }
+    }
+
+    /// Has the first lines of `seen` new bytes come over at the same time, instead of one at each receive.
+    #[inline(always)]
+    fn expect(&self, pos: u64, seen: u64) {
+        let word = self.d.a.ring.load(Ordering::Relaxed);
+        let Ok(Some(ring)) = self.link.slab.ring(self.link.side.other(), word) else {
+            return;
+        };
+        let mut at = 0;
+        while at < seen.min(AHEAD as u64) {
+            ring.expect_read(pos.wrapping_add(at));
+            at += 64;
+        }
+    }
+
+    /// Copies from the ring. `before` bytes of the same call came from the kernel.
+    #[inline(always)]
+    fn take(&self, ring: Ring, n: usize, into: &mut Bufs, how: RecvHow, before: usize) -> Took {
+        let r = &self.d.r;
+        let pos = r.pos.load(Ordering::Relaxed);
+        if n > AHEAD {
+            ring.expect_read(pos.wrapping_add(AHEAD as u64));
+        }
+        let n = n.min(into.len());
+        let got = if how.discard {
+            n
+        } else {
+            ring.read(pos, into, n)
+        };
+        if got == 0 && n != 0 && before == 0 {
+            return Took::Error(libc::EFAULT);
+        }
+        if !how.peek {
+            let pos = pos.wrapping_add(got as u64);
+            r.pos.store(pos, Ordering::Relaxed);
+            let unpublished = pos.wrapping_sub(r.tail.load(Ordering::Relaxed));
+            if unpublished >= ring.cap() as u64 / 4 || pos == r.head_seen.load(Ordering::Relaxed) {
+                r.tail.store(pos, Ordering::Release);
+            }
+        }
+        Took::Bytes(Moved {
+            ring: got,
+            kernel: before,
+        })
+    }
+
+    /// Everything but bytes in the ring at the first look. Under the read lock.
+    #[cold]
+    fn recv_oddly<S: Socket>(
+        &self,
+        look: Look<'s>,
+        sock: &S,
+        into: &Bufs,
+        flags: i32,
+        how: RecvHow,
+    ) -> Took {
+        let limit = match look {
+            Look::Ring(ring, n) => return self.take(ring, n, &mut { *into }, how, 0),
+            Look::Broken => return self.broken(),
+            Look::Nothing if !how.look && self.d.w.wild.load(Ordering::Relaxed) == 0 => {
+                return Took::Empty;
+            }
+            Look::Nothing | Look::Kernel(0) => into.len(),
+            // A writer that does not count may have written more than was announced.
+            Look::Kernel(_) if self.d.w.wild.load(Ordering::Relaxed) != 0 => into.len(),
+            Look::Kernel(n) => into.len().min(usize::try_from(n).unwrap_or(usize::MAX)),
+        };
+        // Counts that an end has not offered yet announce nothing.
+        let announced =
+            matches!(look, Look::Kernel(1..)) && self.d.w.wild.load(Ordering::Relaxed) == 0;
+        let extra = [
+            (how.peek, libc::MSG_PEEK),
+            (how.discard, libc::MSG_TRUNC),
+            (true, libc::MSG_DONTWAIT),
+        ];
+        let flags = extra
+            .into_iter()
+            .fold(flags, |f, (on, bit)| if on { f | bit } else { f });
+        match sock.recv(into, limit, flags) {
+            Ok(0) if limit != 0 => self.ended(End::Eof, into, how),
+            Ok(n) => self.after_kernel(n, into, how),
+            Err(libc::EAGAIN) if announced => {
+                self.count_anew(sock);
+                Took::Pending
+            }
+            // The look may have come before a push: what is in the ring now is seen by the next look.
+            Err(libc::EAGAIN) => Took::Empty,
+            // These say nothing of the stream.
+            Err(error @ (libc::EFAULT | libc::EINTR | libc::ENOMEM | libc::ENOBUFS)) => {
+                Took::Error(error)
+            }
+            Err(error) => self.ended(End::Error(error), into, how),
+        }
+    }
+
+    /// `n` bytes came from the kernel; the rest of the call is for the ring, if these were all that the kernel had.
+    fn after_kernel(&self, n: usize, into: &Bufs, how: RecvHow) -> Took {
+        let r = &self.d.r;
+        let moved = Took::Bytes(Moved { ring: 0, kernel: n });
+        if how.peek {
+            let sent = self.d.w.k_sent.load(Ordering::Acquire);
+            if r.krecv.load(Ordering::Relaxed).wrapping_add(n as u64) != sent {
+                return moved;
+            }
+            return self.peek_behind(n, into, how);
+        }
+        r.krecv.fetch_add(n as u64, Ordering::Release);
+        let mut rest = *into;
+        rest.advance(n);
+        if rest.is_empty() {
+            return moved;
+        }
+        match self.look(rest.len()) {
+            Look::Ring(ring, there) => self.take(ring, there, &mut rest, how, n),
+            _ => moved,
+        }
+    }
+
+    /// Peeks at the ring behind `n` peeked kernel bytes, which are all that the kernel has.
+    fn peek_behind(&self, n: usize, into: &Bufs, how: RecvHow) -> Took {
+        let (w, r) = (&self.d.w, &self.d.r);
+        let mut rest = *into;
+        rest.advance(n);
+        let there = w
+            .head
+            .load(Ordering::Acquire)
+            .wrapping_sub(r.pos.load(Ordering::Relaxed));
+        let word = self.d.a.ring.load(Ordering::Relaxed);
+        match self.link.slab.ring(self.link.side.other(), word) {
+            Ok(Some(ring)) if there != 0 && there <= ring.cap() as u64 => {
+                self.take(ring, there as usize, &mut rest, how, n)
+            }
+            _ => Took::Bytes(Moved { ring: 0, kernel: n }),
+        }
+    }
+
+    /// The kernel's part has ended: the ring once more. Under the read lock.
+    fn ended(&self, end: End, into: &Bufs, how: RecvHow) -> Took {
+        let (w, wl, r, a) = (&self.d.w, &self.d.wl, &self.d.r, &self.d.a);
+        let head = w.head.load(Ordering::Acquire);
+        let mut pos = r.pos.load(Ordering::Relaxed);
+        if a.flags.load(Ordering::Relaxed) & DRAIN != 0 {
+            let mark = wl.mark_pos.load(Ordering::Relaxed);
+            let surplus = r
+                .krecv
+                .load(Ordering::Relaxed)
+                .wrapping_sub(wl.mark_k.load(Ordering::Relaxed));
+            if surplus > head.wrapping_sub(mark) {
+                return self.broken();
+            }
+            pos = mark.wrapping_add(surplus);
+            r.pos.store(pos, Ordering::Relaxed);
+            r.tail.store(pos, Ordering::Release);
+            a.flags.fetch_and(!DRAIN, Ordering::AcqRel);
+        }
+        let there = head.wrapping_sub(pos);
+        if there == 0 {
+            return end.into();
+        }
+        r.head_seen.store(head, Ordering::Relaxed);
+        let word = a.ring.load(Ordering::Relaxed);
+        match self.link.slab.ring(self.link.side.other(), word) {
+            Ok(Some(ring)) if there <= ring.cap() as u64 => {
+                self.take(ring, there as usize, &mut { *into }, how, 0)
+            }
+            _ => self.broken(),
+        }
+    }
+
+    /// A real call of the program's own, made while asleep, returned the end of the stream or an error: what
+    /// is left in the
+    /// ring comes first. [`Took::Eof`] or [`Took::Error`] if nothing is. After [`Incoming::woke`].
+    pub fn recv_last<S: Socket>(
+        &self,
+        who: Who,
+        sock: &S,
+        into: &Bufs,
+        how: RecvHow,
+        end: End,
+    ) -> Took {
+        if let Err(took) = self.lock(who, sock) {
+            return took;
+        }
+        let took = self.ended(end, into, how);
+        unlock(&self.d.r.lock);
+        took
+    }
+
+    /// Whether a receive would find something: ring bytes, or kernel bytes that were announced. No system
+    /// call, no store, no
+    /// lock; what it says may be old in either direction, except after [`Incoming::fall_asleep`]'s fence. The bytes
+    /// begin to
+    /// come over at once.
+    #[inline(always)]
+    pub fn ready(&self) -> bool {
+        let (w, r) = (&self.d.w, &self.d.r);
+        let head = w.head.load(Ordering::Acquire);
+        let sent = w.k_sent.load(Ordering::Acquire);
+        let pos = r.pos.load(Ordering::Relaxed);
+        if head != pos {
+            self.expect(pos, head.wrapping_sub(pos));
+            self.outgoing().expect();
+            return true;
+        }
+        sent != r.krecv.load(Ordering::Relaxed)
+    }
+
+    /// A pause between two looks at [`Incoming::ready`]: longer in stream mode, where each look makes the
+    /// sender wait for the line
+    /// and brings the fewer bytes the sooner it comes.
+    #[inline]
+    pub fn pause(&self) {
+        let streaming = self.d.w.stream.load(Ordering::Relaxed) != 0;
+        let pauses = if streaming { STREAM_PAUSES } else { 1 };
+        (0..pauses).for_each(|_| std::hint::spin_loop());
+    }
+
+    /// Whether the ring itself holds readable bytes, by the same rules: what poll and epoll may report
+    /// without the kernel.
+    #[inline(always)]
+    pub fn ring_ready(&self) -> bool {
+        let (w, r) = (&self.d.w, &self.d.r);
+        let head = w.head.load(Ordering::Acquire);
+        let sent = w.k_sent.load(Ordering::Acquire);
+        head != r.pos.load(Ordering::Relaxed)
+            && sent == r.krecv.load(Ordering::Relaxed)
+            && self.d.a.flags.load(Ordering::Relaxed) & DRAIN == 0
+    }
+
+    /// Unread bytes in the ring, for `SIOCINQ` (added to the kernel's). At most the size of a ring.
+    pub fn queued(&self) -> usize {
+        let head = self.d.w.head.load(Ordering::Acquire);
+        let there = head.wrapping_sub(self.d.r.pos.load(Ordering::Relaxed));
+        there.min((PAGE << ORDER_MAX) as u64) as usize
+    }
+
+    /// Counts the calling thread as asleep on this very descriptor, and looks once more (I5).
+    /// [`Asleep::Yes`]: make the real
+    /// call, then [`Incoming::woke`].
+    ///
+    /// Ring bytes behind kernel bytes do not keep it awake: the kernel's own wake does.
+    pub fn fall_asleep(&self) -> Asleep {
+        let a = &self.d.a;
+        add_fenced(&a.attn, 1);
+        if self.d.w.stream.load(Ordering::Acquire) != 0 && !faulty!(StreamIgnored) {
+            heavy();
+        }
+        self.wake_sender();
+        if self.ring_ready() && !faulty!(NoSecondLook) {
+            self.woke(0);
+            return Asleep::Ready;
+        }
+        Asleep::Yes
+    }
+
+    /// Ends what [`Incoming::fall_asleep`] began. `took` bytes were taken from the kernel by the real call.
+    pub fn woke(&self, took: usize) {
+        if took != 0 {
+            self.d.r.krecv.fetch_add(took as u64, Ordering::Release);
+        }
+        let down = |n: u32| n.checked_sub(1);
+        let _ = self
+            .d
+            .a
+            .attn
+            .fetch_update(Ordering::Release, Ordering::Relaxed, down);
+    }
+
+    /// Counts `n` bytes that a real receive took without [`Incoming::fall_asleep`]: under a raised slot.
+    pub fn took(&self, n: usize) {
+        self.d.r.krecv.fetch_add(n as u64, Ordering::Release);
+    }
+
+    /// Sets which epoll instances hold the socket: lines of the own status page, or
+    /// [`SLOT_ALWAYS`](crate::wait::SLOT_ALWAYS). Fenced: what is looked at afterwards is seen as it is. A
+    /// socket with bytes gets
+    /// its news bit, so that the instance looks at it.
+    pub fn set_slots(&self, slots: [u8; 4]) {
+        crate::shim::store_fenced(&self.d.a.slots, u32::from_le_bytes(slots));
+        if self.d.w.stream.load(Ordering::Acquire) != 0 {
+            self.link
+                .slab
+                .news(self.link.side)
+                .stream_on(self.link.chan);
+        }
+        if self.ready() {
+            self.link.set_news();
+        }
+    }
+
+    /// Keeps this direction on the kernel for good, and asks the sender to move what is in the ring.
+    pub fn plain(&self, reason: Reason) {
+        set_flags(self.d, NORING | WANT, reason);
+    }
+
+    /// This process will not be able to issue a `membarrier`: the sender leaves stream mode for good.
+    /// Returns after a last
+    /// `membarrier`, so a sender that still was in it has seen this or is seen.
+    pub fn no_stream(&self) {
+        self.d.a.flags.fetch_or(NOSTREAM, Ordering::AcqRel);
+        heavy();
+    }
+
+    /// Why this direction is on the kernel; [`Reason::None`] if nothing stands against the ring.
+    pub fn reason(&self) -> Reason {
+        reason_of(self.d)
+    }
+
+    /// More bytes came from the kernel than were sent, and no sender is inside a call: a writer that does
+    /// not count, or the
+    /// wrong peer. The direction goes to the kernel for good.
+    pub fn check_wild(&self) -> bool {
+        let (w, r) = (&self.d.w, &self.d.r);
+        let got = r.krecv.load(Ordering::Acquire);
+        if self.d.wl.lock.load(Ordering::Acquire) != 0 {
+            return false;
+        }
+        let wild = got > w.k_sent.load(Ordering::Acquire);
+        if wild {
+            w.wild.store(1, Ordering::Relaxed);
+            self.plain(Reason::Wild);
+        }
+        wild
+    }
+
+    /// Sets `krecv` from the kernel's own count, after a process that shared the socket was killed inside a
+    /// real receive. Right
+    /// only while no other thread is asleep in one, so `attn` is set to `asleep`, the number of those that
+    /// are known to be.
+    pub fn recount<S: Socket>(&self, who: Who, sock: &S, asleep: u32) -> bool {
+        if self.lock(who, sock).is_err() {
+            return false;
+        }
+        let received = sock.received();
+        if let (Some(received), 0) = (received, asleep) {
+            self.d.r.krecv.store(received, Ordering::Release);
+        }
+        self.d.a.attn.store(asleep, Ordering::Release);
+        unlock(&self.d.r.lock);
+        received.is_some() && asleep == 0
+    }
+
+    /// Corrects `krecv` after a reader was killed, unless somebody is asleep: what he takes would be counted
+    /// twice. Under the
+    /// read lock.
+    fn count_anew<S: Socket>(&self, sock: &S) {
+        let (r, a) = (&self.d.r, &self.d.a);
+        if a.flags.load(Ordering::Relaxed) & RECOUNT == 0 || a.attn.load(Ordering::Acquire) != 0 {
+            return;
+        }
+        if let Some(received) = sock.received() {
+            r.krecv.fetch_max(received, Ordering::AcqRel);
+            a.flags.fetch_and(!RECOUNT, Ordering::AcqRel);
+        }
+    }
+
+    /// Wakes a sender that waits for room, if one does. Outside the lock.
+    #[inline(always)]
+    fn wake_sender(&self) {
+        let space = &self.link.side.other().of(&self.link.shared().end).space;
+        if space.load(Ordering::Relaxed) != 0 {
+            space.store(0, Ordering::Relaxed);
+            #[cfg(not(loom))]
+            crate::sys::futex_wake(space);
+        }
+    }
+
+    /// Takes the read lock, and notes what a dead owner left.
+    #[inline(always)]
+    fn lock<S: Socket>(&self, who: Who, sock: &S) -> Result<(), Took> {
+        match lock(&self.d.r.lock, who) {
+            Locked::Yes => Ok(()),
+            other => self.lock_oddly(other, sock),
+        }
+    }
+
+    #[cold]
+    fn lock_oddly<S: Socket>(&self, locked: Locked, sock: &S) -> Result<(), Took> {
+        let (wl, r, a) = (&self.d.wl, &self.d.r, &self.d.a);
+        match locked {
+            Locked::Yes => {}
+            Locked::Busy => return Err(Took::Busy),
+            Locked::Stranger => return Err(self.broken()),
+            Locked::TakenOver(_) if faulty!(NoRepair) => {}
+            Locked::TakenOver(_) if wl.mark.load(Ordering::Acquire) != 0 => {
+                r.head_seen
+                    .store(r.pos.load(Ordering::Relaxed), Ordering::Relaxed);
+                a.flags.fetch_or(DRAIN | NORING, Ordering::AcqRel);
+            }
+            Locked::TakenOver(_) => {
+                a.flags.fetch_or(RECOUNT, Ordering::AcqRel);
+                self.count_anew(sock);
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn broken(&self) -> Took {
+        set_flags(self.d, NORING | BROKEN, Reason::Broken);
+        Took::Broken
+    }
+}

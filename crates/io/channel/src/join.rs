@@ -1,0 +1,216 @@
+//! Joining: each end writes who it is, checks that the other end mirrors it, and from then on looks at the ring.
+//!
+//! # States
+//! | `join` of an end | meaning | leaves by |
+//! | --- | --- | --- |
+//! | 0 | not here | [`Link::offer`] |
+//! | 1 | its names and counts are written; all its bytes are counted | [`Link::check`] finds the mirror image |
+//! | 2 | it looks at the ring at every receive, poll and epoll look: its peer may push | [`Link::leave`] |
+//! | 3 | it has left: reset, closed or refused | the channel is freed |
+//!
+//! A direction may push only when its receiver is at 2. A stale or re-used half never gets there, since
+//! cookies differ.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::layout::{End, READY, Side};
+use crate::reason::Reason;
+use crate::shim::{AtomicU64, Ordering};
+use crate::slab::Link;
+
+/// What one end says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// `SO_COOKIE` of the socket.
+    pub cookie: u64,
+    /// `SO_COOKIE` of the peer's socket as the directory names it: its low 32 bits.
+    pub peer_cookie: u32,
+    /// `SO_NETNS_COOKIE` of the socket.
+    pub netns: u64,
+    /// Own name.
+    pub local: SocketAddr,
+    /// The peer's name.
+    pub peer: SocketAddr,
+    /// Slot of the process.
+    pub slot: u16,
+    /// Process id, for people and for the daemon's rescue.
+    pub pid: u32,
+    /// Number of the descriptor in that process: a hint for the daemon.
+    pub fd: i32,
+    /// Whether this end connected (J2 needs it).
+    pub connected: bool,
+    /// Bytes given to the kernel since the start of the stream (J2).
+    pub written: u64,
+    /// Bytes taken from the kernel since the start of the stream (J2).
+    pub received: u64,
+    /// Threads that are asleep in a real receive or poll on the socket now, uncounted so far: they count as raised
+    /// `attn`, and each has to call [`Incoming::woke`](crate::Incoming::woke).
+    pub asleep: u32,
+}
+
+/// How far a join is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Join {
+    /// The other end has not offered yet.
+    Wait,
+    /// Both mirror each other: this end now looks at the ring at every receive.
+    Ready,
+    /// It will not become a channel: [`Link::leave`] it.
+    Refused(Reason),
+}
+
+/// What an end has written of itself, for listings and rescue. A hostile peer may have written anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndInfo {
+    /// 0 not here, 1 offered, 2 joined, 3 left.
+    pub join: u32,
+    /// `SO_COOKIE`.
+    pub cookie: u64,
+    /// `SO_NETNS_COOKIE`.
+    pub netns: u64,
+    /// Own name.
+    pub local: SocketAddr,
+    /// The peer's name.
+    pub peer: SocketAddr,
+    /// Process slot.
+    pub slot: u16,
+    /// Process id.
+    pub pid: u32,
+    /// Descriptor.
+    pub fd: i32,
+    /// Whether this end connected.
+    pub connected: bool,
+}
+
+const OFFERED: u32 = 1;
+const JOINED: u32 = 2;
+const LEFT: u32 = 3;
+
+/// A name as three words: the v4-mapped address, and the port.
+fn name_words(name: SocketAddr) -> [u64; 3] {
+    let address = match name.ip() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    let bits = u128::from(address);
+    [(bits >> 64) as u64, bits as u64, name.port().into()]
+}
+
+fn name_of([high, low, port]: [u64; 3]) -> SocketAddr {
+    let address = std::net::Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low));
+    SocketAddr::new(IpAddr::V6(address).to_canonical(), port as u16)
+}
+
+fn store(words: &[AtomicU64; 3], values: [u64; 3]) {
+    words
+        .iter()
+        .zip(values)
+        .for_each(|(w, v)| w.store(v, Ordering::Relaxed));
+}
+
+fn load(words: &[AtomicU64; 3]) -> [u64; 3] {
+    let [a, b, c] = words;
+    [a, b, c].map(|w| w.load(Ordering::Relaxed))
+}
+
+impl Link<'_> {
+    fn end(&self, side: Side) -> &End {
+        side.of(&self.shared().end)
+    }
+
+    /// Writes who this end is, and its counts; from now on every byte of this end goes through [`Link::outgoing`] and
+    /// [`Link::incoming`], or is counted by [`Incoming::woke`](crate::Incoming::woke). To be called when no
+    /// thread is inside
+    /// a real send, and those inside a real receive or poll are counted in `asleep`.
+    pub fn offer(&self, offer: &Offer) {
+        let end = self.end(self.side);
+        end.cookie.store(offer.cookie, Ordering::Relaxed);
+        end.netns.store(offer.netns, Ordering::Relaxed);
+        store(&end.local, name_words(offer.local));
+        store(&end.peer, name_words(offer.peer));
+        end.written.store(offer.written, Ordering::Relaxed);
+        end.received.store(offer.received, Ordering::Relaxed);
+        end.pid.store(offer.pid, Ordering::Relaxed);
+        self.moved(offer.slot, offer.fd, offer.connected);
+        let out = self.dir_from(self.side);
+        out.w.k_sent.store(offer.written, Ordering::Relaxed);
+        let inc = self.dir_from(self.side.other());
+        inc.r.krecv.store(offer.received, Ordering::Relaxed);
+        out.wl.krecv_seen.store(0, Ordering::Relaxed);
+        inc.a.attn.fetch_add(offer.asleep, Ordering::Relaxed);
+        self.side
+            .of(&self.shared().join)
+            .store(OFFERED, Ordering::Release);
+    }
+
+    /// Renews the hint where the socket is: another process or another descriptor uses it now.
+    pub fn moved(&self, slot: u16, fd: i32, connected: bool) {
+        let place = u64::from(slot) << 48 | u64::from(fd as u32) << 16 | u64::from(connected);
+        self.end(self.side).place.store(place, Ordering::Relaxed);
+    }
+
+    /// Looks whether the other end mirrors `offer`, and if so joins.
+    pub fn check(&self, offer: &Offer) -> Join {
+        let theirs = self.side.other().of(&self.shared().join);
+        match theirs.load(Ordering::Acquire) {
+            OFFERED | JOINED => {}
+            LEFT => return Join::Refused(Reason::PeerPlain),
+            _ => return Join::Wait,
+        }
+        let end = self.end(self.side.other());
+        if end.netns.load(Ordering::Relaxed) != offer.netns {
+            return Join::Refused(Reason::OtherNetns);
+        }
+        let cookie = end.cookie.load(Ordering::Relaxed);
+        let mirrored = load(&end.local) == name_words(offer.peer)
+            && load(&end.peer) == name_words(offer.local)
+            && cookie as u32 == offer.peer_cookie
+            && cookie != offer.cookie;
+        if !mirrored {
+            return Join::Refused(Reason::Mismatch);
+        }
+        let inc = self.dir_from(self.side.other());
+        inc.a.flags.fetch_or(READY, Ordering::AcqRel);
+        self.side
+            .of(&self.shared().join)
+            .store(JOINED, Ordering::Release);
+        Join::Ready
+    }
+
+    /// Whether both ends have joined.
+    pub fn is_joined(&self) -> bool {
+        self.shared()
+            .join
+            .iter()
+            .all(|j| j.load(Ordering::Acquire) == JOINED)
+    }
+
+    /// This end uses the channel no more: everything of it is on the kernel. True if the other end had left
+    /// before: the
+    /// caller then [frees](crate::Slab::free) the channel.
+    pub fn leave(&self, reason: Reason) -> bool {
+        self.incoming().plain(reason);
+        self.outgoing().plain(reason);
+        let [mine, theirs] = [self.side, self.side.other()].map(|s| s.of(&self.shared().join));
+        let before = mine.swap(LEFT, Ordering::SeqCst);
+        crate::shim::fence_full();
+        before != LEFT && theirs.load(Ordering::SeqCst) == LEFT
+    }
+
+    /// What the end at `side` has written of itself.
+    pub fn info(&self, side: Side) -> EndInfo {
+        let end = self.end(side);
+        let place = end.place.load(Ordering::Relaxed);
+        EndInfo {
+            join: side.of(&self.shared().join).load(Ordering::Acquire),
+            cookie: end.cookie.load(Ordering::Relaxed),
+            netns: end.netns.load(Ordering::Relaxed),
+            local: name_of(load(&end.local)),
+            peer: name_of(load(&end.peer)),
+            slot: (place >> 48) as u16,
+            pid: end.pid.load(Ordering::Relaxed),
+            fd: (place >> 16) as u32 as i32,
+            connected: place & 1 == 1,
+        }
+    }
+}

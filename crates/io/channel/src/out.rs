@@ -1,0 +1,954 @@
+//! [`Outgoing`]: sending on a channel.
+//!
+//! # Life of a byte
+//! [`Outgoing::send`] takes the write lock, and decides once: ring if the receiver has joined, nobody
+//! sleeps, and little is
+//! unread in the kernel; else kernel, after a reclaim. A push is copied, published by `head`, and followed by a fence
+//! (none in stream mode) and a look at who sleeps: whoever fell asleep in between gets the ring's bytes by a reclaim.
+//!
+//! # States
+//! `burst` counts pushes in a row. At [`STREAM_AFTER`] of them the direction enters **stream mode**: `stream` = 1 is
+//! published with a fence, and from then on pushes go without one. Any kernel send, and any other call of this side
+//! ([`Outgoing::other_call`]), ends it. It is changed under the write lock only.
+//!
+//! # Room
+//! The first ring is as large as the write that needs it, at most 256 KiB; an empty ring grows at once for a larger write,
+//! and doubles when it was full twice in a millisecond. A sender that may wait is told to do so where the ring is full, and
+//! where too much is unread in the kernel of a receiver that is awake: so it comes back to the ring.
+//!
+//! # What can be lost and what cannot
+//! A process that is killed inside a push has not published `head`: nothing was sent. One that is killed
+//! inside a kernel
+//! send or a reclaim leaves the lock word and, for a reclaim, `mark`, `mark_pos` and `mark_k`; whoever takes
+//! the lock over
+//! asks the kernel how many bytes it got, and adds the surplus.
+
+use std::sync::atomic::Ordering as Private;
+
+use crate::bufs::Bufs;
+use crate::layout::*;
+use crate::owner::{Locked, Who, lock, take_from_dead, try_lock, unlock};
+use crate::reason::Reason;
+use crate::ring::{Impossible, ORDER_MAX, Place, Ring};
+use crate::shim::{Ordering, faulty, light, store_fenced};
+use crate::slab::Link;
+use crate::socket::Socket;
+use crate::wait::any_asleep;
+
+/// Pushes without another call after which stream mode begins.
+pub const STREAM_AFTER: u32 = if cfg!(loom) { 1 } else { 16 };
+/// No push while more bytes than this are unread in the kernel.
+pub const KERNEL_UNREAD_MAX: u64 = 64 * 1024;
+/// `head` is published every so many bytes inside a large write.
+const PUBLISH: usize = 16 * 1024;
+/// How far in front of a writer of small pieces the ring is fetched, in bytes: the reader has those lines.
+const AHEAD: u64 = 256;
+/// Pauses between two looks at a full ring (about 1 us).
+const FULL_PAUSES: u32 = 16;
+/// Two full rings within this many cycles (about 1 ms) double the ring.
+const FULL_TWICE: u64 = 2_500_000;
+/// How long a reclaim tries for the read lock (about 20 us).
+#[cfg(not(loom))]
+const READER_PATIENCE: u64 = 50_000;
+/// Cycles in a nanosecond, rounded: for rough spans of time.
+#[cfg(not(loom))]
+const CYCLES_PER_NS: u64 = 2;
+/// How long without a push counts as idle, for the daemon's watch (about 1 s) and for giving the ring back.
+const IDLE: u64 = 2_500_000_000;
+
+/// Bytes moved by one call, by way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Through the ring.
+    pub ring: usize,
+    /// Through the kernel.
+    pub kernel: usize,
+}
+
+impl Moved {
+    /// Both.
+    #[inline(always)]
+    pub const fn total(self) -> usize {
+        self.ring + self.kernel
+    }
+}
+
+/// What a send came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Sent {
+    /// So many bytes were taken; possibly fewer than asked.
+    Bytes(Moved),
+    /// The kernel is full (EAGAIN): wait with poll(POLLOUT), without any lock, and come back.
+    KernelFull,
+    /// The ring is full, or the receiver is awake and has too many bytes left in the kernel; nothing was taken: spin,
+    /// [wait for room](Outgoing::wait_for_space), or come back with
+    /// [`WhenFull::Kernel`].
+    RingFull,
+    /// Another thread holds a lock: come back.
+    Busy,
+    /// The real call failed, or EFAULT.
+    Error(i32),
+    /// The shared memory held values that cannot be: ECONNRESET.
+    Broken,
+}
+
+/// What a send does when the ring has no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Says [`Sent::RingFull`]: a blocking caller spins and waits first.
+    Say,
+    /// Reclaims, and lets the kernel take the rest or say EAGAIN: a non-blocking caller at once, a blocking
+    /// one after 10 ms.
+    Kernel,
+}
+
+/// What a reclaim came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Reclaimed {
+    /// The ring was empty.
+    Empty,
+    /// So many bytes were moved, and the ring is empty.
+    All(usize),
+    /// So many bytes were moved, then the kernel was full.
+    Part(usize),
+    /// The reader holds its lock; the next call of the sender tries again.
+    Owed,
+    /// Another thread holds the write lock: come back.
+    Busy,
+    /// The real call failed.
+    Error(i32),
+    /// The shared memory held values that cannot be.
+    Broken,
+}
+
+/// The direction in which one end sends.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'s> {
+    link: Link<'s>,
+    d: &'s Dir,
+}
+
+impl<'s> Outgoing<'s> {
+    #[inline(always)]
+    pub(crate) fn new(link: Link<'s>) -> Outgoing<'s> {
+        let d = link.dir_from(link.side);
+        Outgoing { link, d }
+    }
+
+    #[inline(always)]
+    fn receiver(&self) -> Side {
+        self.link.side.other()
+    }
+
+    /// Sends what fits, once, without blocking. `flags` are the program's, for a real send.
+    ///
+    /// Zero-length sends of a stream move nothing: the caller answers 0 without calling.
+    #[inline]
+    pub fn send<S: Socket>(
+        &self,
+        who: Who,
+        sock: &S,
+        data: &Bufs,
+        flags: i32,
+        full: WhenFull,
+    ) -> Sent {
+        match self.lock(who, sock) {
+            Ok(()) => {}
+            Err(other) => return other.into(),
+        }
+        if self.may_push() {
+            let mut rest = *data;
+            let pushed = self.push(&mut rest);
+            match pushed {
+                Ok(0) => {}
+                Ok(n) => return self.pushed(who, sock, n),
+                Err(stop) => return self.stopped(stop),
+            }
+            if full == WhenFull::Say {
+                unlock(&self.d.wl.lock);
+                return Sent::RingFull;
+            }
+        } else if self.waits_for_kernel(full) {
+            unlock(&self.d.wl.lock);
+            return Sent::RingFull;
+        }
+        let sent = self.send_kernel(who, sock, data, flags);
+        unlock(&self.d.wl.lock);
+        sent
+    }
+
+    /// Whether a push is allowed now. Under the write lock.
+    #[inline(always)]
+    fn may_push(&self) -> bool {
+        self.is_open() && self.kernel_unread() <= KERNEL_UNREAD_MAX
+    }
+
+    /// Whether the receiver is awake and nothing stands against the ring.
+    #[inline(always)]
+    fn is_open(&self) -> bool {
+        let (a, wl) = (&self.d.a, &self.d.wl);
+        !(a.attn.load(Ordering::Relaxed) != 0
+            || a.flags.load(Ordering::Relaxed) & !(NOSTREAM | RECOUNT) != READY
+            || wl.owed.load(Ordering::Relaxed) != 0
+            || any_asleep(
+                a.slots.load(Ordering::Relaxed),
+                self.link.slab.status(self.receiver()),
+            )
+            || self.link.slab.cool(self.receiver()).load(Private::Relaxed) != 0)
+    }
+
+    /// Whether a send that may wait has to, since only bytes in the kernel keep it from the ring: a fast sender would
+    /// else
+    /// stay on the kernel for as long as its receiver is awake and slower. A wait in which the receiver counted
+    /// nothing is
+    /// not repeated: perhaps it does not count. Under the write lock.
+    #[cold]
+    fn waits_for_kernel(&self, full: WhenFull) -> bool {
+        if !self.is_open() {
+            return false;
+        }
+        let wl = &self.d.wl;
+        let mark = wl.krecv_seen.load(Ordering::Relaxed).wrapping_add(1);
+        if full == WhenFull::Say && wl.vain.load(Ordering::Relaxed) != mark {
+            wl.waited.store(mark, Ordering::Relaxed);
+            return true;
+        }
+        if wl.waited.load(Ordering::Relaxed) == mark {
+            wl.vain.store(mark, Ordering::Relaxed);
+        }
+        false
+    }
+
+    /// Bytes in the kernel that the receiver has not taken, as far as is known; asked anew only when that is too many.
+    #[inline(always)]
+    fn kernel_unread(&self) -> u64 {
+        let wl = &self.d.wl;
+        let sent = self.d.w.k_sent.load(Ordering::Relaxed);
+        let unread = sent.wrapping_sub(wl.krecv_seen.load(Ordering::Relaxed));
+        if unread <= KERNEL_UNREAD_MAX {
+            return unread;
+        }
+        let krecv = self.d.r.krecv.load(Ordering::Acquire);
+        wl.krecv_seen.store(krecv, Ordering::Relaxed);
+        if krecv > sent {
+            // Read by somebody who was not sent it: the count below would wrap.
+            return 0;
+        }
+        sent - krecv
+    }
+
+    /// Room in a ring of `cap` bytes for a write of `asked`: `tail` is read anew only when short of room.
+    #[inline(always)]
+    fn room(&self, head: u64, cap: usize, asked: usize) -> Result<usize, Impossible> {
+        let wl = &self.d.wl;
+        let used = head.wrapping_sub(wl.tail_seen.load(Ordering::Relaxed));
+        if used <= cap as u64 && cap - used as usize >= asked {
+            return Ok(cap - used as usize);
+        }
+        let tail = self.d.r.tail.load(Ordering::Acquire);
+        wl.tail_seen.store(tail, Ordering::Relaxed);
+        let used = head.wrapping_sub(tail);
+        if used > cap as u64 {
+            return Err(Impossible);
+        }
+        Ok(cap - used as usize)
+    }
+
+    /// Copies what fits, and publishes it in steps. Under the write lock.
+    #[inline(always)]
+    fn push(&self, rest: &mut Bufs) -> Result<usize, Stop> {
+        let (w, wl) = (&self.d.w, &self.d.wl);
+        let mut head = w.head.load(Ordering::Relaxed);
+        if wl.grow.load(Ordering::Relaxed) != 0 && !self.grow(head, 0)? {
+            return Ok(0);
+        }
+        let word = self.d.a.ring.load(Ordering::Relaxed);
+        let ring = match self.link.slab.ring(self.link.side, word)? {
+            Some(ring) => ring,
+            None => match self.first_ring(rest.len())? {
+                Some(ring) => ring,
+                None => return Err(Stop::NoMemory),
+            },
+        };
+        let ring = if rest.len() > ring.cap() {
+            self.enlarge(head, rest.len(), ring)?
+        } else {
+            ring
+        };
+        let (cap, start) = (ring.cap(), head);
+        while !rest.is_empty() {
+            let room = self.room(head, cap, rest.len().min(PUBLISH))?;
+            if room == 0 {
+                self.was_full(word);
+                break;
+            }
+            let step = room.min(rest.len()).min(PUBLISH);
+            let n = ring.write(head, rest, step);
+            head = head.wrapping_add(n as u64);
+            w.head.store(head, Ordering::Release);
+            if n < step {
+                if head == start {
+                    return Err(Stop::Fault);
+                }
+                break;
+            }
+        }
+        // Not outside stream mode: the reader's processor fetches lines beside those that it reads, and the two would
+        // take
+        // them from one another.
+        let ahead = head.wrapping_add(AHEAD);
+        if w.stream.load(Ordering::Relaxed) != 0
+            && ahead.wrapping_sub(wl.tail_seen.load(Ordering::Relaxed)) < cap as u64
+        {
+            ring.expect_write(ahead);
+        }
+        Ok(head.wrapping_sub(start) as usize)
+    }
+
+    /// A send is likely: the line that it begins in comes over meanwhile. `head` may be seen only when that line may
+    /// be written.
+    #[inline(always)]
+    pub(crate) fn expect(&self) {
+        let word = self.d.a.ring.load(Ordering::Relaxed);
+        if let Ok(Some(ring)) = self.link.slab.ring(self.link.side, word) {
+            ring.expect_write(self.d.w.head.load(Ordering::Relaxed));
+        }
+    }
+
+    /// What follows a push of `n` bytes: the fence, the unlock, the look at who fell asleep, the news.
+    #[inline(always)]
+    fn pushed<S: Socket>(&self, who: Who, sock: &S, n: usize) -> Sent {
+        let (w, wl, a) = (&self.d.w, &self.d.wl, &self.d.a);
+        let slots;
+        if w.stream.load(Ordering::Relaxed) != 0 {
+            unlock(&wl.lock);
+            light();
+            slots = a.slots.load(Ordering::Relaxed);
+        } else {
+            let burst = wl.burst.load(Ordering::Relaxed).wrapping_add(1);
+            wl.burst.store(burst, Ordering::Relaxed);
+            if burst >= STREAM_AFTER {
+                self.enter_stream();
+            }
+            if faulty!(NewsEarly) && a.slots.load(Ordering::Relaxed) != 0 {
+                self.link.slab.news(self.receiver()).set(self.link.chan);
+            }
+            if faulty!(NoFence) || (faulty!(StreamUnfenced) && burst >= STREAM_AFTER) {
+                unlock(&wl.lock);
+            } else {
+                store_fenced(&wl.lock, 0);
+            }
+            slots = a.slots.load(Ordering::Relaxed);
+            if slots != 0 && !faulty!(NewsEarly) {
+                self.link.slab.news(self.receiver()).set(self.link.chan);
+            }
+        }
+        self.link.slab.flag();
+        let asleep = a.attn.load(Ordering::Relaxed) != 0
+            || any_asleep(slots, self.link.slab.status(self.receiver()));
+        if asleep {
+            self.fell_asleep(who, sock);
+        }
+        Sent::Bytes(Moved { ring: n, kernel: 0 })
+    }
+
+    /// The receiver fell asleep between the decision and the push.
+    #[cold]
+    fn fell_asleep<S: Socket>(&self, who: Who, sock: &S) {
+        let slab = self.link.slab;
+        let cool = slab.cool_max.load(Private::Relaxed);
+        slab.cool(self.receiver()).store(cool, Private::Relaxed);
+        if self.lock(who, sock).is_err() {
+            // Another thread of this side is inside: it looks at the sleepers after its own push, or reclaims.
+            return;
+        }
+        let _ = self.reclaim_locked(who, sock);
+        unlock(&self.d.wl.lock);
+    }
+
+    /// Sends through the kernel: the ring is reclaimed first, since kernel bytes have to be older. Under the
+    /// write lock.
+    #[cold]
+    fn send_kernel<S: Socket>(&self, who: Who, sock: &S, data: &Bufs, flags: i32) -> Sent {
+        let cool = self.link.slab.cool(self.receiver());
+        let _ = cool.fetch_update(Private::Relaxed, Private::Relaxed, |n| n.checked_sub(1));
+        self.leave_stream();
+        match self.reclaim_locked(who, sock) {
+            Reclaimed::Empty | Reclaimed::All(_) => {}
+            Reclaimed::Part(_) => return Sent::KernelFull,
+            Reclaimed::Owed | Reclaimed::Busy => return self.push_behind(data),
+            Reclaimed::Error(error) => return Sent::Error(error),
+            Reclaimed::Broken => return Sent::Broken,
+        }
+        match sock.send(data, flags | libc::MSG_DONTWAIT) {
+            Ok(kernel) => {
+                self.d.w.k_sent.fetch_add(kernel as u64, Ordering::Release);
+                Sent::Bytes(Moved { ring: 0, kernel })
+            }
+            Err(libc::EAGAIN) => Sent::KernelFull,
+            Err(error) => Sent::Error(error),
+        }
+    }
+
+    /// The reader holds its lock and the ring is not empty: the kernel may not be used, the ring may.
+    fn push_behind(&self, data: &Bufs) -> Sent {
+        let flags = self.d.a.flags.load(Ordering::Relaxed);
+        if flags & READY == 0 || flags & BROKEN != 0 {
+            return Sent::Busy;
+        }
+        match self.push(&mut { *data }) {
+            Ok(0) => Sent::Busy,
+            Ok(ring) => {
+                crate::shim::fence_full();
+                Sent::Bytes(Moved { ring, kernel: 0 })
+            }
+            Err(Stop::Fault) => Sent::Error(libc::EFAULT),
+            Err(Stop::NoMemory) => Sent::Busy,
+            Err(Stop::Broken) => self.broken(),
+        }
+    }
+
+    #[cold]
+    fn stopped(&self, stop: Stop) -> Sent {
+        let sent = match stop {
+            Stop::Fault => Sent::Error(libc::EFAULT),
+            Stop::NoMemory => {
+                self.plain(Reason::Limit);
+                Sent::Busy
+            }
+            Stop::Broken => self.broken(),
+        };
+        unlock(&self.d.wl.lock);
+        sent
+    }
+
+    #[cold]
+    fn broken(&self) -> Sent {
+        self.set_flags(NORING | BROKEN, Reason::Broken);
+        Sent::Broken
+    }
+
+    /// Moves the unread bytes of the ring into the kernel (I3), so that a sleeper, a plain reader or the
+    /// kernel's own close
+    /// finds them. `sock` may be any descriptor of this end's socket: the daemon uses it for a rescue.
+    pub fn reclaim<S: Socket>(&self, who: Who, sock: &S) -> Reclaimed {
+        match self.lock(who, sock) {
+            Ok(()) => {}
+            Err(Refused::Busy) => return Reclaimed::Busy,
+            Err(Refused::Broken) => return Reclaimed::Broken,
+        }
+        self.leave_stream();
+        let reclaimed = self.reclaim_locked(who, sock);
+        unlock(&self.d.wl.lock);
+        reclaimed
+    }
+
+    fn reclaim_locked<S: Socket>(&self, who: Who, sock: &S) -> Reclaimed {
+        let (w, wl, r) = (&self.d.w, &self.d.wl, &self.d.r);
+        let head = w.head.load(Ordering::Relaxed);
+        if r.tail.load(Ordering::Acquire) == head {
+            wl.owed.store(0, Ordering::Relaxed);
+            return Reclaimed::Empty;
+        }
+        if !faulty!(ReclaimUnlocked) && !self.lock_reader(who) {
+            wl.owed.store(1, Ordering::Relaxed);
+            return Reclaimed::Owed;
+        }
+        let reclaimed = self.move_to_kernel(sock, head);
+        wl.owed.store(0, Ordering::Relaxed);
+        w.stream.store(0, Ordering::Release);
+        if !faulty!(ReclaimUnlocked) {
+            unlock(&r.lock);
+        }
+        if reclaimed == Reclaimed::Broken {
+            let _ = self.broken();
+        }
+        reclaimed
+    }
+
+    /// Tries for the read lock for 20 us; its living holders never wait inside. A dead holder's lock is
+    /// taken over: the ring
+    /// is as it was before its last copy, and only `krecv` may be short.
+    fn lock_reader(&self, who: Who) -> bool {
+        let word = &self.d.r.lock;
+        #[cfg(not(loom))]
+        {
+            let start = crate::sys::cycles();
+            while crate::sys::cycles().wrapping_sub(start) < READER_PATIENCE {
+                if try_lock(word, who.owner) {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        if try_lock(word, who.owner) {
+            return true;
+        }
+        let taken = take_from_dead(word, who);
+        if taken {
+            self.d.a.flags.fetch_or(RECOUNT, Ordering::AcqRel);
+        }
+        taken
+    }
+
+    /// The move itself. Under both locks.
+    fn move_to_kernel<S: Socket>(&self, sock: &S, head: u64) -> Reclaimed {
+        let (w, wl, r) = (&self.d.w, &self.d.wl, &self.d.r);
+        let word = self.d.a.ring.load(Ordering::Relaxed);
+        let Ok(Some(ring)) = self.link.slab.ring(self.link.side, word) else {
+            return Reclaimed::Broken;
+        };
+        let (start, sent) = (
+            r.pos.load(Ordering::Relaxed),
+            w.k_sent.load(Ordering::Relaxed),
+        );
+        let unread = head.wrapping_sub(start);
+        if unread > ring.cap() as u64 {
+            return Reclaimed::Broken;
+        }
+        wl.mark_pos.store(start, Ordering::Relaxed);
+        wl.mark_k.store(sent, Ordering::Relaxed);
+        wl.mark.store(1, Ordering::Release);
+        let (unread, mut moved, mut raised) = (unread as usize, 0, false);
+        let mut ended = None;
+        while moved < unread {
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            match ring.send(
+                start.wrapping_add(moved as u64),
+                unread - moved,
+                sock,
+                flags,
+            ) {
+                Ok(n) => moved += n.min(unread - moved),
+                Err(libc::EAGAIN) if !raised => {
+                    raised = true;
+                    sock.raise_send_buffer();
+                }
+                Err(libc::EINTR) => {}
+                Err(error) => {
+                    ended = Some(error);
+                    break;
+                }
+            }
+        }
+        let pos = start.wrapping_add(moved as u64);
+        w.k_sent
+            .store(sent.wrapping_add(moved as u64), Ordering::Release);
+        r.pos.store(pos, Ordering::Relaxed);
+        r.head_seen.store(pos, Ordering::Relaxed);
+        r.tail.store(pos, Ordering::Release);
+        wl.mark.store(0, Ordering::Release);
+        wl.reclaimed.fetch_add(moved as u64, Ordering::Relaxed);
+        match ended {
+            None => Reclaimed::All(moved),
+            Some(libc::EAGAIN) => Reclaimed::Part(moved),
+            Some(error) => Reclaimed::Error(error),
+        }
+    }
+
+    /// Keeps this direction on the kernel for good: the next call reclaims and stays there. A caller that
+    /// cannot wait for its
+    /// next call reclaims itself.
+    pub fn plain(&self, reason: Reason) {
+        self.set_flags(NORING, reason);
+    }
+
+    /// The next `sends` sends to the receiving process go by the kernel: what a fall does, and what tests force.
+    pub fn chill(&self, sends: u32) {
+        let cool = self.link.slab.cool(self.receiver());
+        cool.store(sends, Private::Relaxed);
+    }
+
+    /// Says that a writer that does not count may hold the socket: the receiver then always asks the kernel.
+    pub fn set_wild(&self) {
+        self.d.w.wild.store(1, Ordering::Release);
+        self.set_flags(NORING, Reason::Passed);
+    }
+
+    fn set_flags(&self, flags: u32, reason: Reason) {
+        set_flags(self.d, flags, reason);
+    }
+
+    /// Whether the ring holds bytes that the receiver has not taken, as far as it has published.
+    #[inline(always)]
+    pub fn unread(&self) -> bool {
+        self.queued() != 0
+    }
+
+    /// Unread bytes in the ring, for `SIOCOUTQ` (added to the kernel's). At most the size of a ring.
+    pub fn queued(&self) -> usize {
+        let head = self.d.w.head.load(Ordering::Acquire);
+        let used = head.wrapping_sub(self.d.r.tail.load(Ordering::Acquire));
+        used.min((PAGE << ORDER_MAX) as u64) as usize
+    }
+
+    /// Whether the receiver asks for its bytes in the kernel, or a reclaim is owed: [`Outgoing::reclaim`] soon.
+    #[inline(always)]
+    pub fn wanted(&self) -> bool {
+        self.d.a.flags.load(Ordering::Relaxed) & WANT != 0
+            || self.d.wl.owed.load(Ordering::Relaxed) != 0
+    }
+
+    /// Why this direction is on the kernel; [`Reason::None`] if nothing stands against the ring.
+    pub fn reason(&self) -> Reason {
+        reason_of(self.d)
+    }
+
+    /// Tells the channel that this side makes another call than a send: stream mode ends.
+    /// [`Incoming::recv`](crate::Incoming::recv)
+    /// does it by itself.
+    #[inline(always)]
+    pub fn other_call(&self, who: Who) {
+        let (w, wl) = (&self.d.w, &self.d.wl);
+        if wl.burst.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        wl.burst.store(0, Ordering::Relaxed);
+        if w.stream.load(Ordering::Relaxed) != 0 && try_lock(&wl.lock, who.owner) {
+            self.leave_stream();
+            unlock(&wl.lock);
+        }
+    }
+
+    fn enter_stream(&self) {
+        let forbidden = self.d.a.flags.load(Ordering::Relaxed) & NOSTREAM != 0;
+        if forbidden || !stream_possible() {
+            return;
+        }
+        // The fence of the push that enters stream mode follows, before any push without one.
+        self.d.w.stream.store(1, Ordering::Release);
+        // After `stream`: a taker that finds the listing without it takes it off, and looks at `stream` again.
+        if self.d.a.slots.load(Ordering::Relaxed) != 0 {
+            self.link
+                .slab
+                .news(self.receiver())
+                .stream_on(self.link.chan);
+        }
+    }
+
+    /// Ends stream mode. Under the write lock.
+    fn leave_stream(&self) {
+        let (w, wl) = (&self.d.w, &self.d.wl);
+        wl.burst.store(0, Ordering::Relaxed);
+        if w.stream.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let news = self.link.slab.news(self.receiver());
+        if self.d.a.slots.load(Ordering::Relaxed) != 0 {
+            news.set(self.link.chan);
+        }
+        w.stream.store(0, Ordering::Release);
+        news.stream_off(self.link.chan);
+    }
+
+    /// Takes the write lock, and repairs what a dead owner left.
+    #[inline(always)]
+    fn lock<S: Socket>(&self, who: Who, sock: &S) -> Result<(), Refused> {
+        match lock(&self.d.wl.lock, who) {
+            Locked::Yes => Ok(()),
+            other => self.lock_oddly(other, who, sock),
+        }
+    }
+
+    #[cold]
+    fn lock_oddly<S: Socket>(&self, locked: Locked, who: Who, sock: &S) -> Result<(), Refused> {
+        match locked {
+            Locked::Yes => Ok(()),
+            Locked::Busy => Err(Refused::Busy),
+            Locked::Stranger => {
+                let _ = self.broken();
+                Err(Refused::Broken)
+            }
+            Locked::TakenOver(dead) => {
+                match self.repair(sock, dead.word(), who) {
+                    Repair::Done => return Ok(()),
+                    // The lock stays the dead one's: whoever comes next repairs.
+                    Repair::Later => self.d.wl.lock.store(dead.word(), Ordering::Release),
+                    Repair::Impossible => {
+                        let _ = self.broken();
+                        unlock(&self.d.wl.lock);
+                        return Err(Refused::Broken);
+                    }
+                }
+                Err(Refused::Busy)
+            }
+        }
+    }
+
+    /// Repairs by counts what a process that died under the write lock left. Under the write lock.
+    fn repair<S: Socket>(&self, sock: &S, dead: u32, who: Who) -> Repair {
+        let (w, wl, r) = (&self.d.w, &self.d.wl, &self.d.r);
+        if faulty!(NoRepair) {
+            return Repair::Done;
+        }
+        let Some(written) = sock.written() else {
+            // The connection is not established any more: what the kernel got, it will deliver or reset.
+            self.plain(Reason::Killed);
+            let whole = wl.mark.load(Ordering::Acquire) == 0;
+            return if whole {
+                Repair::Done
+            } else {
+                Repair::Impossible
+            };
+        };
+        if wl.mark.load(Ordering::Acquire) == 0 {
+            let sent = w.k_sent.load(Ordering::Relaxed);
+            w.k_sent.store(sent.max(written), Ordering::Release);
+            return Repair::Done;
+        }
+        let held = r.lock.load(Ordering::Relaxed);
+        let ours = held == dead || held == 0;
+        let taken = ours
+            && r.lock
+                .compare_exchange(held, who.owner.word(), Ordering::Acquire, Ordering::Relaxed)
+                .is_ok();
+        if !taken && !self.lock_reader(who) {
+            return Repair::Later;
+        }
+        let start = wl.mark_pos.load(Ordering::Relaxed);
+        let before = wl.mark_k.load(Ordering::Relaxed);
+        let surplus = written.wrapping_sub(before);
+        let unread = w.head.load(Ordering::Relaxed).wrapping_sub(start);
+        let possible = surplus <= unread && unread <= (PAGE << ORDER_MAX) as u64;
+        if possible {
+            let pos = start.wrapping_add(surplus);
+            w.k_sent.store(written, Ordering::Release);
+            r.pos.store(pos, Ordering::Relaxed);
+            r.head_seen.store(pos, Ordering::Relaxed);
+            r.tail.store(pos, Ordering::Release);
+            wl.mark.store(0, Ordering::Release);
+            self.d.a.flags.fetch_and(!DRAIN, Ordering::AcqRel);
+        }
+        unlock(&r.lock);
+        if possible {
+            Repair::Done
+        } else {
+            Repair::Impossible
+        }
+    }
+
+    /// Notes a full ring; two within a millisecond ask for a larger one.
+    #[cold]
+    fn was_full(&self, word: u64) {
+        let wl = &self.d.wl;
+        let now = now();
+        let before = wl.full_at.load(Ordering::Relaxed);
+        wl.full_at.store(now, Ordering::Relaxed);
+        let largest = matches!(Place::decode(word), Ok(Some(place)) if place.order >= ORDER_MAX);
+        if !largest && before != 0 && now.wrapping_sub(before) < FULL_TWICE {
+            wl.grow.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the first ring, large enough for a write of `asked` bytes if that can be had.
+    #[cold]
+    fn first_ring(&self, asked: usize) -> Result<Option<Ring<'s>>, Stop> {
+        let (slab, side) = (self.link.slab, self.link.side);
+        let place = slab.take_pages(side, Place::order_for(asked));
+        let Some(place) = place.or_else(|| slab.take_pages(side, 0)) else {
+            return Ok(None);
+        };
+        self.d.a.ring.store(place.encode(), Ordering::Release);
+        Ok(slab.ring(side, place.encode())?)
+    }
+
+    /// A write of `asked` bytes is larger than the ring: an empty ring grows at once.
+    #[cold]
+    fn enlarge(&self, head: u64, asked: usize, ring: Ring<'s>) -> Result<Ring<'s>, Stop> {
+        let order = Place::order_for(asked);
+        if ring.cap() >= PAGE << order || !self.grow(head, order)? {
+            return Ok(ring);
+        }
+        let word = self.d.a.ring.load(Ordering::Relaxed);
+        let grown = self.link.slab.ring(self.link.side, word)?;
+        grown.ok_or(Stop::Broken)
+    }
+
+    /// Makes the ring at least twice as large, and of at least this order, if it is empty. False: it is not empty yet.
+    #[cold]
+    fn grow(&self, head: u64, order: u32) -> Result<bool, Stop> {
+        let (wl, r, slab) = (&self.d.wl, &self.d.r, self.link.slab);
+        if r.tail.load(Ordering::Acquire) != head {
+            return Ok(false);
+        }
+        wl.tail_seen.store(head, Ordering::Relaxed);
+        let owner = wl.lock.load(Ordering::Relaxed);
+        let locked = r
+            .lock
+            .compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed);
+        if locked.is_err() {
+            return Ok(true);
+        }
+        wl.grow.store(0, Ordering::Relaxed);
+        let word = self.d.a.ring.load(Ordering::Relaxed);
+        let result = match Place::decode(word) {
+            Ok(Some(old)) if old.order < ORDER_MAX => {
+                let order = order.max(old.order + 1).min(ORDER_MAX);
+                if let Some(place) = slab.take_pages(self.link.side, order) {
+                    self.d.a.ring.store(place.encode(), Ordering::Release);
+                    slab.give_pages(self.link.side, old);
+                }
+                Ok(true)
+            }
+            Ok(_) => Ok(true),
+            Err(Impossible) => Err(Stop::Broken),
+        };
+        unlock(&r.lock);
+        result
+    }
+
+    /// Gives an empty ring back whose direction has pushed nothing for about a second (the caller's idle
+    /// tick). True if there
+    /// is no ring any more.
+    pub fn idle_tick<S: Socket>(&self, who: Who, sock: &S) -> bool {
+        let (wl, r, a) = (&self.d.wl, &self.d.r, &self.d.a);
+        if a.ring.load(Ordering::Relaxed) == 0 {
+            return true;
+        }
+        let head = self.d.w.head.load(Ordering::Relaxed);
+        let now = now();
+        if wl.idle_head.swap(head, Ordering::Relaxed) != head {
+            wl.pushed_at.store(now, Ordering::Relaxed);
+            return false;
+        }
+        let idle = now.wrapping_sub(wl.pushed_at.load(Ordering::Relaxed));
+        if idle < IDLE || self.lock(who, sock).is_err() {
+            return false;
+        }
+        let mut gone = false;
+        if self.d.w.head.load(Ordering::Relaxed) == r.tail.load(Ordering::Acquire)
+            && try_lock(&r.lock, who.owner)
+        {
+            if let Ok(Some(place)) = Place::decode(a.ring.swap(0, Ordering::AcqRel)) {
+                self.link.slab.give_pages(self.link.side, place);
+            }
+            gone = true;
+            unlock(&r.lock);
+        }
+        unlock(&wl.lock);
+        gone
+    }
+
+    /// Waits until the receiver has made room, for at most `nanoseconds` (10 ms: then the kernel has to take
+    /// the rest). Returns
+    /// at once if there is room. No lock is held.
+    #[cfg(not(loom))]
+    pub fn wait_for_space(&self, nanoseconds: u64) {
+        let space = &self.link.side.of(&self.link.shared().end).space;
+        let (start, limit) = (now(), nanoseconds.saturating_mul(CYCLES_PER_NS));
+        loop {
+            store_fenced(space, 1);
+            let waited = now().wrapping_sub(start);
+            if waited >= limit || !self.is_full() {
+                break;
+            }
+            // The receiver wakes us at every receive, also where that was not enough.
+            crate::sys::futex_wait(space, 1, (limit - waited) / CYCLES_PER_NS);
+        }
+        space.store(0, Ordering::Relaxed);
+    }
+
+    /// A pause between two looks at [`Outgoing::is_full`]. The receiver publishes its room rarely, and every
+    /// look takes the line
+    /// away that it works on.
+    #[inline]
+    pub fn pause(&self) {
+        (0..FULL_PAUSES).for_each(|_| std::hint::spin_loop());
+    }
+
+    /// Whether the ring has no room, or too much is unread in the kernel, without a lock: what a blocking sender
+    /// looks at
+    /// while it spins. Never where the next send goes by the kernel anyway.
+    pub fn is_full(&self) -> bool {
+        if !self.is_open() {
+            return false;
+        }
+        let sent = self.d.w.k_sent.load(Ordering::Relaxed);
+        let unread = sent.saturating_sub(self.d.r.krecv.load(Ordering::Acquire));
+        if unread > KERNEL_UNREAD_MAX {
+            return true;
+        }
+        let word = self.d.a.ring.load(Ordering::Relaxed);
+        let Ok(Some(place)) = Place::decode(word) else {
+            return false;
+        };
+        let head = self.d.w.head.load(Ordering::Relaxed);
+        let used = head.wrapping_sub(self.d.r.tail.load(Ordering::Acquire));
+        let growing = self.d.wl.grow.load(Ordering::Relaxed) != 0;
+        used >= place.bytes() as u64 || (growing && used != 0)
+    }
+}
+
+/// Why a push stopped before it began.
+#[derive(Clone, Copy, Debug)]
+enum Stop {
+    Fault,
+    NoMemory,
+    Broken,
+}
+
+impl From<Impossible> for Stop {
+    fn from(_: Impossible) -> Stop {
+        Stop::Broken
+    }
+}
+
+/// How a repair after a dead owner ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repair {
+    Done,
+    /// The reader is inside.
+    Later,
+    /// The counts cannot be.
+    Impossible,
+}
+
+/// Why the write lock was not had.
+#[derive(Clone, Copy, Debug)]
+enum Refused {
+    Busy,
+    Broken,
+}
+
+impl From<Refused> for Sent {
+    fn from(refused: Refused) -> Sent {
+        match refused {
+            Refused::Busy => Sent::Busy,
+            Refused::Broken => Sent::Broken,
+        }
+    }
+}
+
+/// Sets flags of a direction, and the reason unless one stands there.
+pub(crate) fn set_flags(d: &Dir, flags: u32, reason: Reason) {
+    let _ =
+        d.a.flags
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |old| {
+                let shown = if old >> REASON_SHIFT == 0 {
+                    (reason as u32) << REASON_SHIFT
+                } else {
+                    0
+                };
+                Some(old | flags | shown)
+            });
+}
+
+pub(crate) fn reason_of(d: &Dir) -> Reason {
+    Reason::from_u8((d.a.flags.load(Ordering::Relaxed) >> REASON_SHIFT) as u8)
+}
+
+fn now() -> u64 {
+    #[cfg(not(loom))]
+    return crate::sys::cycles();
+    #[cfg(loom)]
+    0
+}
+
+fn stream_possible() -> bool {
+    #[cfg(not(loom))]
+    return crate::sys::membarrier_registered();
+    #[cfg(loom)]
+    crate::model::streams()
+}

@@ -1,0 +1,216 @@
+//! [`Ring`]: the bytes of one direction, in pages of the slab.
+//!
+//! # Model
+//! Positions count bytes since the channel was allocated; a byte lies at `position & (capacity - 1)`. The
+//! capacity is a
+//! power of two, so positions stay right when a ring is exchanged while it is empty.
+
+use crate::bufs::{Bufs, iovec};
+use crate::layout::{PAGE, PAGES_PER_SIDE, Side};
+use crate::socket::Socket;
+
+/// The largest ring is `PAGE << ORDER_MAX` bytes: 256 KiB, which one non-blocking send moves into the kernel.
+pub(crate) const ORDER_MAX: u32 = if cfg!(loom) { 1 } else { 6 };
+
+/// Where a ring is, as stored in shared memory: the first page + 1 in the lower half, the order in the upper one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub page: u32,
+    pub order: u32,
+}
+
+impl Place {
+    /// Reads a stored word. `None`: no ring; `Err`: the word names memory that is not the sending side's.
+    pub(crate) fn decode(word: u64) -> Result<Option<Place>, Impossible> {
+        let (page, order) = (word as u32, (word >> 32) as u32);
+        let Some(page) = page.checked_sub(1) else {
+            return Ok(None);
+        };
+        let fits = order <= ORDER_MAX && (page as usize) + (1 << order) <= PAGES_PER_SIDE;
+        if fits {
+            Ok(Some(Place { page, order }))
+        } else {
+            Err(Impossible)
+        }
+    }
+
+    pub(crate) const fn encode(self) -> u64 {
+        (self.order as u64) << 32 | (self.page as u64 + 1)
+    }
+
+    pub(crate) const fn bytes(self) -> usize {
+        PAGE << self.order
+    }
+
+    /// The smallest order whose ring takes a write of `bytes` at once, or the largest.
+    pub(crate) const fn order_for(bytes: usize) -> u32 {
+        let mut order = 0;
+        while order < ORDER_MAX && PAGE << order < bytes {
+            order += 1;
+        }
+        order
+    }
+
+    /// Offset of the ring in the page area of the slab.
+    pub(crate) const fn offset(self, side: Side) -> usize {
+        ((side as usize) * PAGES_PER_SIDE + self.page as usize) * PAGE
+    }
+}
+
+/// A value in shared memory that nobody who keeps to the protocol can have written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Impossible;
+
+/// The memory of one ring. Every access is masked, so no position reaches outside.
+#[derive(Clone, Copy)]
+pub(crate) struct Ring<'s> {
+    #[cfg(not(loom))]
+    base: *mut u8,
+    #[cfg(loom)]
+    cells: &'s [loom::cell::UnsafeCell<u8>],
+    cap: usize,
+    slab: std::marker::PhantomData<&'s ()>,
+}
+
+impl<'s> Ring<'s> {
+    /// # Safety
+    /// `cap` bytes at `base` are mapped while `'s` lasts; `cap` is a power of two.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub(crate) unsafe fn new(base: *mut u8, cap: usize) -> Ring<'s> {
+        let slab = std::marker::PhantomData;
+        Ring { base, cap, slab }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn over(cells: &'s [loom::cell::UnsafeCell<u8>]) -> Ring<'s> {
+        let (cap, slab) = (cells.len(), std::marker::PhantomData);
+        Ring { cells, cap, slab }
+    }
+
+    #[inline(always)]
+    pub(crate) fn cap(&self) -> usize {
+        self.cap
+    }
+
+    /// The writer will come to `pos` soon.
+    #[inline(always)]
+    pub(crate) fn expect_write(&self, pos: u64) {
+        #[cfg(not(loom))]
+        crate::copy::expect_write(self.base.wrapping_add(pos as usize & (self.cap - 1)));
+        #[cfg(loom)]
+        let _ = pos;
+    }
+
+    /// The reader will come to `pos` soon.
+    #[inline(always)]
+    pub(crate) fn expect_read(&self, pos: u64) {
+        #[cfg(not(loom))]
+        crate::copy::expect_read(self.base.wrapping_add(pos as usize & (self.cap - 1)));
+        #[cfg(loom)]
+        let _ = pos;
+    }
+
+    /// Copies up to `n <= cap` bytes of `from` into the ring at `pos`, and advances `from`. Fewer only after a fault.
+    #[inline(always)]
+    pub(crate) fn write(&self, pos: u64, from: &mut Bufs, n: usize) -> usize {
+        self.each(pos, from, n, |ring, at, user, len| ring.put(at, user, len))
+    }
+
+    /// Copies up to `n <= cap` bytes of the ring at `pos` into `into`, and advances it. Fewer only after a fault.
+    #[inline(always)]
+    pub(crate) fn read(&self, pos: u64, into: &mut Bufs, n: usize) -> usize {
+        self.each(pos, into, n, |ring, at, user, len| ring.get(at, user, len))
+    }
+
+    #[inline(always)]
+    fn each(
+        &self,
+        pos: u64,
+        bufs: &mut Bufs,
+        n: usize,
+        step: impl Fn(&Self, usize, *mut u8, usize) -> usize,
+    ) -> usize {
+        let mut done = 0;
+        while done < n && !bufs.is_empty() {
+            let at = (pos as usize).wrapping_add(done) & (self.cap - 1);
+            let (user, contiguous) = bufs.piece();
+            let len = contiguous.min(n - done).min(self.cap - at);
+            let copied = step(self, at, user, len);
+            bufs.advance(copied);
+            done += copied;
+            if copied < len {
+                break;
+            }
+        }
+        done
+    }
+
+    #[cfg(not(loom))]
+    #[inline(always)]
+    fn put(&self, at: usize, user: *mut u8, len: usize) -> usize {
+        // SAFETY: `[at, at + len)` lies in the ring's mapped memory (`at < cap`, cut by the caller); a
+        // program's buffer
+        // that is not mapped faults inside the routine, as its contract allows.
+        unsafe { crate::copy::copy(self.base.wrapping_add(at), user, len) }
+    }
+
+    #[cfg(not(loom))]
+    #[inline(always)]
+    fn get(&self, at: usize, user: *mut u8, len: usize) -> usize {
+        // SAFETY: as in `put`.
+        unsafe { crate::copy::copy(user, self.base.wrapping_add(at), len) }
+    }
+
+    #[cfg(loom)]
+    fn put(&self, at: usize, user: *mut u8, len: usize) -> usize {
+        for i in 0..len {
+            // SAFETY: a model's buffers are live memory.
+            let byte = unsafe { user.wrapping_add(i).read() };
+            // SAFETY: loom checks that nobody else accesses the cell at the same time.
+            self.cells[at + i].with_mut(|cell| unsafe { cell.write(byte) });
+        }
+        len
+    }
+
+    #[cfg(loom)]
+    fn get(&self, at: usize, user: *mut u8, len: usize) -> usize {
+        for i in 0..len {
+            // SAFETY: loom checks that nobody writes the cell at the same time.
+            let byte = self.cells[at + i].with(|cell| unsafe { cell.read() });
+            // SAFETY: a model's buffers are live memory.
+            unsafe { user.wrapping_add(i).write(byte) };
+        }
+        len
+    }
+
+    /// Sends `n <= cap` bytes of the ring at `pos` through the real socket, in one call.
+    pub(crate) fn send(
+        &self,
+        pos: u64,
+        n: usize,
+        sock: &impl Socket,
+        flags: i32,
+    ) -> Result<usize, i32> {
+        let at = pos as usize & (self.cap - 1);
+        let first = n.min(self.cap - at);
+        #[cfg(not(loom))]
+        let base = self.base;
+        #[cfg(loom)]
+        let mut copied = {
+            let mut bytes = vec![0u8; self.cap];
+            self.get(at, bytes[at..].as_mut_ptr(), first);
+            self.get(0, bytes.as_mut_ptr(), n - first);
+            bytes
+        };
+        #[cfg(loom)]
+        let base = copied.as_mut_ptr();
+        let piece = |from: usize, len: usize| iovec {
+            iov_base: base.wrapping_add(from).cast(),
+            iov_len: len,
+        };
+        let pieces = [piece(at, first), piece(0, n - first)];
+        let data = Bufs::vector(&pieces).ok_or(libc::EINVAL)?;
+        sock.send(&data, flags)
+    }
+}

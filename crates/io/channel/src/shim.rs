@@ -1,0 +1,85 @@
+//! The atomics and fences that the protocol uses: the standard library's, or loom's when a model is
+//! built.
+//!
+//! Only names are chosen here, except for the three functions below, where x86 is cheaper than the
+//! C11 model: a locked instruction is a full fence.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+#[cfg(loom)]
+use loom::sync::atomic::fence;
+#[cfg(not(loom))]
+use std::sync::atomic::compiler_fence;
+
+/// Whether a model has this fault in the protocol. Never outside a model.
+macro_rules! faulty {
+    ($fault:ident) => {{
+        #[cfg(loom)]
+        let faulty = $crate::model::fault($crate::model::Fault::$fault);
+        #[cfg(not(loom))]
+        let faulty = $crate::shim::never();
+        faulty
+    }};
+}
+
+/// What [`faulty`] says outside a model.
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) const fn never() -> bool {
+    false
+}
+
+pub(crate) use faulty;
+
+/// Adds to `word`, and lets no later load pass it: `lock xadd`.
+#[inline(always)]
+pub(crate) fn add_fenced(word: &AtomicU32, n: u32) {
+    word.fetch_add(n, Ordering::SeqCst);
+    after_locked();
+}
+
+/// Stores into `word` with Release, and lets no later load pass it: `xchg`.
+#[inline(always)]
+pub(crate) fn store_fenced(word: &AtomicU32, value: u32) {
+    word.swap(value, Ordering::SeqCst);
+    after_locked();
+}
+
+/// Lets no later load pass an earlier locked instruction. On x86 the instruction itself saw to that, and only the
+/// compiler has to be told.
+#[inline(always)]
+pub(crate) fn after_locked() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
+    #[cfg(not(loom))]
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// Where a `membarrier` of another process may put a fence: the compiler keeps the order, the processor need not.
+#[inline(always)]
+pub(crate) fn light() {
+    #[cfg(loom)]
+    crate::model::light();
+    #[cfg(not(loom))]
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// Makes every thread that runs library code pass a full fence.
+pub(crate) fn heavy() {
+    #[cfg(loom)]
+    crate::model::heavy();
+    #[cfg(not(loom))]
+    crate::sys::membarrier();
+}
+
+/// A full fence.
+#[inline(always)]
+pub(crate) fn fence_full() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
+    #[cfg(not(loom))]
+    std::sync::atomic::fence(Ordering::SeqCst);
+}

@@ -1,0 +1,432 @@
+//! [`Slab`]: a mapped slab, its channels and its ring memory; [`Link`]: one end of one channel in it.
+//!
+//! # Ownership and lifetime
+//! Whoever maps the memory keeps it mapped for as long as the [`Slab`] lives; links borrow it. A channel is
+//! allocated by
+//! [`Side::Low`] and freed by whichever side leaves last, or by the survivor of a killed process. Pages of rings
+//! belong to the sending side: each side has a half of its own, with a bitmap that only that side changes.
+
+use std::ptr::NonNull;
+
+use crate::inc::Incoming;
+use crate::layout::*;
+use crate::out::Outgoing;
+use crate::ring::{Impossible, Place, Ring};
+use crate::shim::{AtomicU32, AtomicU64, Ordering};
+use crate::wait::StatusPage;
+
+/// Why memory is not a slab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SlabError {
+    /// The size is wrong.
+    #[error("the memory has {0} bytes, where a slab has {SLAB_BYTES}")]
+    Size(usize),
+    /// The magic number is wrong: another version, or no slab.
+    #[error("the memory begins with {0:#018x}, which is not a slab of this version")]
+    Magic(u64),
+}
+
+/// A slab mapped into this process: the channels between two processes.
+#[derive(Debug)]
+pub struct Slab {
+    #[cfg(not(loom))]
+    base: NonNull<u8>,
+    #[cfg(loom)]
+    parts: crate::model::Parts,
+    /// The status pages of the processes on both sides, as far as this process needs them.
+    status: [Option<StatusPage>; 2],
+    /// Sends that still go by the kernel after a fall, for each receiving process. Not shared.
+    cool: [Line<std::sync::atomic::AtomicU32>; 2],
+    /// Set by the first push that found the daemon's watch asleep. Not shared.
+    alarm: std::sync::atomic::AtomicBool,
+    /// What `cool` is set to by a fall.
+    pub(crate) cool_max: std::sync::atomic::AtomicU32,
+}
+
+// SAFETY: the memory behind `base` is shared anyway, and is only accessed through atomics and the copy routine.
+#[cfg(not(loom))]
+unsafe impl Send for Slab {}
+// SAFETY: as above.
+#[cfg(not(loom))]
+unsafe impl Sync for Slab {}
+
+impl Slab {
+    /// Makes zeroed memory of [`SLAB_BYTES`] bytes a slab with a number. The daemon does this once, before
+    /// it shares it.
+    ///
+    /// # Safety
+    /// The memory is mapped read-write, page-aligned, zeroed and not yet shared.
+    #[cfg(not(loom))]
+    pub unsafe fn format(base: NonNull<u8>, id: u32) {
+        let header = base.cast::<Header>();
+        // SAFETY: mapped and page-aligned (caller); all fields are atomics, for which zeros are valid.
+        let header = unsafe { header.as_ref() };
+        header.id.store(id, Ordering::Relaxed);
+        header.magic.store(MAGIC, Ordering::Release);
+    }
+
+    /// Takes a mapping of a slab. `status` are the status pages of the processes on both sides: the peer's
+    /// is needed to
+    /// see whether its epoll instances sleep (without it every slot counts as asleep); the own one is not used.
+    ///
+    /// # Safety
+    /// `len` bytes at `base` are mapped read-write and shared, page-aligned, of a file that cannot shrink, and stay
+    /// mapped for as long as the value lives.
+    ///
+    /// # Errors
+    /// The memory is not a slab.
+    #[cfg(not(loom))]
+    pub unsafe fn attach(
+        base: NonNull<u8>,
+        len: usize,
+        status: [Option<StatusPage>; 2],
+    ) -> Result<Slab, SlabError> {
+        if len != SLAB_BYTES {
+            return Err(SlabError::Size(len));
+        }
+        let slab = Slab {
+            base,
+            status,
+            cool: Default::default(),
+            alarm: Default::default(),
+            cool_max: std::sync::atomic::AtomicU32::new(1),
+        };
+        match slab.header().magic.load(Ordering::Acquire) {
+            MAGIC => Ok(slab),
+            other => Err(SlabError::Magic(other)),
+        }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn model(parts: crate::model::Parts, status: [Option<StatusPage>; 2]) -> Slab {
+        let cool = Default::default();
+        let cool_max = std::sync::atomic::AtomicU32::new(0);
+        Slab {
+            parts,
+            status,
+            cool,
+            alarm: Default::default(),
+            cool_max,
+        }
+    }
+
+    /// The slab's number, as the daemon knows it. A hostile peer may have changed it.
+    #[cfg(not(loom))]
+    pub fn id(&self) -> u32 {
+        self.header().id.load(Ordering::Relaxed)
+    }
+
+    /// How many sends go by the kernel after the receiving process was found asleep (1 unless set).
+    pub fn set_cool(&self, sends: u32) {
+        self.cool_max
+            .store(sends, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(crate) fn cool(&self, receiver: Side) -> &std::sync::atomic::AtomicU32 {
+        &receiver.of(&self.cool).0
+    }
+
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: mapped and page-aligned (`attach`), and the slab is longer than its header.
+        unsafe { self.base.cast::<Header>().as_ref() }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn header(&self) -> &Header {
+        &self.parts.header
+    }
+
+    /// The channel; the index is masked.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub(crate) fn chan(&self, index: u16) -> &Chan {
+        let at = HEADER_BYTES + (index as usize & (CHANS - 1)) * CHAN_BYTES;
+        // SAFETY: the masked index keeps `at` inside the slab.
+        let chan = unsafe { self.base.byte_add(at) }.cast::<Chan>();
+        // SAFETY: mapped (`attach`), and a multiple of 128 from a page boundary; all fields are atomics.
+        unsafe { chan.as_ref() }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn chan(&self, _: u16) -> &Chan {
+        &self.parts.chan
+    }
+
+    #[inline(always)]
+    pub(crate) fn news(&self, receiver: Side) -> &News {
+        receiver.of(&self.header().news)
+    }
+
+    #[inline(always)]
+    pub(crate) fn status(&self, receiver: Side) -> Option<&StatusPage> {
+        receiver.of(&self.status).as_ref()
+    }
+
+    /// The ring that `sender` has at the stored place.
+    #[inline(always)]
+    pub(crate) fn ring(&self, sender: Side, word: u64) -> Result<Option<Ring<'_>>, Impossible> {
+        let Some(place) = Place::decode(word)? else {
+            return Ok(None);
+        };
+        #[cfg(not(loom))]
+        {
+            let at = PAGES_AT + place.offset(sender);
+            let base = self.base.as_ptr().wrapping_add(at);
+            // SAFETY: `decode` saw that the place lies in the side's pages, which lie in the slab.
+            Ok(Some(unsafe { Ring::new(base, place.bytes()) }))
+        }
+        #[cfg(loom)]
+        {
+            let at = place.offset(sender);
+            Ok(Some(Ring::over(&self.parts.bytes[at..at + place.bytes()])))
+        }
+    }
+
+    /// Takes `1 << order` pages of a side; `None` where nothing is free.
+    pub(crate) fn take_pages(&self, side: Side, order: u32) -> Option<Place> {
+        let run = run_of(order);
+        for (word_index, word) in side.of(&self.header().pages).iter().enumerate() {
+            let mut used = word.load(Ordering::Relaxed);
+            while let Some(bit) = free_run(used, order) {
+                match word.compare_exchange(
+                    used,
+                    used | run << bit,
+                    Ordering::Acquire,
+                    Ordering::Relaxed,
+                ) {
+                    Ok(_) => {
+                        let page = (word_index * 64) as u32 + bit;
+                        return Some(Place { page, order });
+                    }
+                    Err(now) => used = now,
+                }
+            }
+        }
+        None
+    }
+
+    /// Gives the pages of a ring back, to the side and to the system.
+    pub(crate) fn give_pages(&self, side: Side, place: Place) {
+        #[cfg(not(loom))]
+        {
+            let at = self
+                .base
+                .as_ptr()
+                .wrapping_add(PAGES_AT + place.offset(side));
+            // SAFETY: a ring that is given back is empty, and lies in the side's pages (`decode`).
+            unsafe { crate::sys::remove_pages(at, place.bytes()) };
+        }
+        let pages = side.of(&self.header().pages);
+        if let Some(word) = pages.get(place.page as usize / 64) {
+            word.fetch_and(
+                !(run_of(place.order) << (place.page % 64)),
+                Ordering::Release,
+            );
+        }
+    }
+
+    /// Allocates a channel ([`Side::Low`] only). Its words are zeroed; both directions are on the kernel.
+    /// `None` at the
+    /// limit of [`CHANS`].
+    pub fn allocate(&self) -> Option<u16> {
+        let used = &self.header().used;
+        for (index, word) in used.iter().enumerate() {
+            let mut bits = word.load(Ordering::Relaxed);
+            while bits != u64::MAX {
+                let bit = bits.trailing_ones();
+                match word.compare_exchange(
+                    bits,
+                    bits | 1 << bit,
+                    Ordering::Acquire,
+                    Ordering::Relaxed,
+                ) {
+                    Ok(_) => {
+                        let chan = (index * 64) as u16 + bit as u16;
+                        self.chan(chan).clear();
+                        return Some(chan);
+                    }
+                    Err(now) => bits = now,
+                }
+            }
+        }
+        None
+    }
+
+    /// Frees a channel that neither end uses any more: both have left, or the other process has ended. The
+    /// rings' pages go
+    /// back too.
+    pub fn free(&self, chan: u16) {
+        for side in [Side::Low, Side::High] {
+            let a = &side.of(&self.chan(chan).d).a;
+            let word = a.ring.swap(0, Ordering::AcqRel);
+            if let Ok(Some(place)) = Place::decode(word) {
+                self.give_pages(side, place);
+            }
+        }
+        let bit = 1 << (chan % 64);
+        if let Some(word) = self.header().used.get(chan as usize / 64) {
+            word.fetch_and(!bit, Ordering::Release);
+        }
+    }
+
+    /// The channels in use, for listings. A hostile peer may lie; the number is bounded by [`CHANS`].
+    pub fn channels(&self) -> impl Iterator<Item = u16> + '_ {
+        (0..CHANS as u16).filter(|chan| {
+            let word = self.header().used.get(*chan as usize / 64);
+            word.is_some_and(|w| w.load(Ordering::Relaxed) >> (chan % 64) & 1 == 1)
+        })
+    }
+
+    /// One end of a channel; `None` if the index is out of range.
+    pub fn link(&self, chan: u16, side: Side) -> Option<Link<'_>> {
+        ((chan as usize) < CHANS).then_some(Link {
+            slab: self,
+            chan,
+            side,
+        })
+    }
+
+    /// Whether a ring of the slab was pushed to since the last call: the daemon's watch asks, every 100 ms
+    /// while any slab says
+    /// yes.
+    pub fn take_watch(&self) -> bool {
+        self.header().watch.swap(0, Ordering::AcqRel) != 0
+    }
+
+    /// Flags the slab for the watch. The daemon may be asleep then: the process wakes it ([`Slab::take_alarm`]).
+    #[inline(always)]
+    pub(crate) fn flag(&self) {
+        let watch = &self.header().watch;
+        if watch.load(Ordering::Relaxed) == 0 {
+            watch.store(1, Ordering::Relaxed);
+            self.alarm.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// Whether this process has flagged the slab since the last call, and so has to wake the daemon's watch
+    /// (at most once a
+    /// second). A look without a store if not.
+    #[inline(always)]
+    pub fn take_alarm(&self) -> bool {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.alarm.load(Relaxed) && self.alarm.swap(false, Relaxed)
+    }
+}
+
+/// A run of `1 << order` bits, `order <= 6`.
+const fn run_of(order: u32) -> u64 {
+    u64::MAX >> (64 - (1u32 << order))
+}
+
+/// Where an aligned run of free bits begins.
+fn free_run(used: u64, order: u32) -> Option<u32> {
+    let step = 1u32 << order;
+    (0..64)
+        .step_by(step as usize)
+        .find(|bit| used & run_of(order) << bit == 0)
+}
+
+/// One end of one channel. Copying it costs nothing; it is valid while the slab is mapped and the channel allocated.
+#[derive(Clone, Copy, Debug)]
+pub struct Link<'s> {
+    pub(crate) slab: &'s Slab,
+    pub(crate) chan: u16,
+    pub(crate) side: Side,
+}
+
+impl<'s> Link<'s> {
+    /// The slab.
+    pub fn slab(&self) -> &'s Slab {
+        self.slab
+    }
+
+    /// The channel's index in the slab.
+    pub fn index(&self) -> u16 {
+        self.chan
+    }
+
+    /// Which end this is.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// The other end of the same channel.
+    pub fn other(&self) -> Link<'s> {
+        Link {
+            side: self.side.other(),
+            ..*self
+        }
+    }
+
+    /// The direction in which this end sends.
+    #[inline(always)]
+    pub fn outgoing(&self) -> Outgoing<'s> {
+        Outgoing::new(*self)
+    }
+
+    /// The direction in which this end receives.
+    #[inline(always)]
+    pub fn incoming(&self) -> Incoming<'s> {
+        Incoming::new(*self)
+    }
+
+    #[inline(always)]
+    pub(crate) fn shared(&self) -> &'s Chan {
+        self.slab.chan(self.chan)
+    }
+
+    /// The direction that `side` sends in.
+    #[inline(always)]
+    pub(crate) fn dir_from(&self, side: Side) -> &'s Dir {
+        side.of(&self.shared().d)
+    }
+}
+
+impl Chan {
+    /// Zeroes every word that a former connection may have left.
+    fn clear(&self) {
+        let wide = |words: &[&AtomicU64]| {
+            words.iter().for_each(|w| w.store(0, Ordering::Relaxed));
+        };
+        let narrow = |words: &[&AtomicU32]| {
+            words.iter().for_each(|w| w.store(0, Ordering::Relaxed));
+        };
+        for d in &self.d {
+            let (w, wl, r, a) = (&d.w, &d.wl, &d.r, &d.a);
+            wide(&[&w.head, &w.k_sent, &wl.tail_seen, &wl.krecv_seen]);
+            wide(&[
+                &wl.mark_pos,
+                &wl.mark_k,
+                &wl.full_at,
+                &wl.pushed_at,
+                &wl.idle_head,
+            ]);
+            wide(&[
+                &wl.reclaimed,
+                &wl.waited,
+                &wl.vain,
+                &r.tail,
+                &r.krecv,
+                &r.pos,
+                &r.head_seen,
+                &a.ring,
+            ]);
+            narrow(&[
+                &w.stream, &w.wild, &wl.lock, &wl.burst, &wl.owed, &wl.mark, &wl.grow,
+            ]);
+            narrow(&[&wl.raised, &r.lock, &a.attn, &a.flags, &a.slots]);
+        }
+        for e in &self.end {
+            wide(&[&e.cookie, &e.netns, &e.written, &e.received, &e.place]);
+            e.local
+                .iter()
+                .chain(&e.peer)
+                .for_each(|w| w.store(0, Ordering::Relaxed));
+            narrow(&[&e.pid, &e.space]);
+        }
+        self.join.iter().for_each(|w| w.store(0, Ordering::Release));
+    }
+}

@@ -1,0 +1,201 @@
+//! What the broker does with a slab besides moving bytes: make it, and copy out what it says.
+//!
+//! # Model
+//! A [`MappedSlab`] is the broker's own mapping. Everything that is read from it was written by processes that may be
+//! hostile: each word is loaded once, into plain data, and means no more than that somebody wrote it.
+
+use std::ops::Deref;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+use crate::client::Region;
+use crate::join::EndInfo;
+use crate::layout::{
+    BROKEN, DRAIN, Dir, NORING, NOSTREAM, READY, REASON_SHIFT, SLAB_BYTES, Side, WANT,
+};
+use crate::reason::Reason;
+use crate::ring::Place;
+use crate::shim::Ordering;
+use crate::slab::Slab;
+
+/// A slab that this process made and mapped. Unmapped when dropped.
+#[derive(Debug)]
+pub struct MappedSlab {
+    slab: Slab,
+    region: Region,
+}
+
+impl MappedSlab {
+    /// Makes a slab of zeroed shared memory of [`SLAB_BYTES`] that nobody else has yet. `None` if it cannot be mapped.
+    pub fn create(memory: BorrowedFd<'_>, id: u32) -> Option<Self> {
+        let region = Region::of(memory, SLAB_BYTES, true)?;
+        let base = NonNull::new(region.base)?;
+        // SAFETY: mapped read-write a moment ago, page-aligned; the caller says that it is zeroed and not shared.
+        unsafe { Slab::format(base, id) };
+        // SAFETY: mapped as long as the value lives: `drop` alone takes it away, and links borrow the value.
+        let slab = unsafe { Slab::attach(base, region.len, [None, None]) }.ok()?;
+        Some(Self { slab, region })
+    }
+
+    /// Bytes pushed by a side to a channel, and of these the bytes that were taken: `head` and `pos`. `None` where no
+    /// channel has that number.
+    pub fn unread(&self, chan: u16, side: u8) -> Option<(u64, u64)> {
+        let link = self.slab.link(chan, Side::from_u8(side))?;
+        let dir = link.dir_from(link.side());
+        let pos = dir.r.pos.load(Ordering::Acquire);
+        Some((dir.w.head.load(Ordering::Acquire), pos))
+    }
+
+    /// What a channel says, word by word.
+    pub fn chan(&self, chan: u16) -> Option<ChanWords> {
+        let link = self.slab.link(chan, Side::Low)?;
+        let has_news = |side: Side| {
+            let word = self.slab.news(side).bits.get(usize::from(chan) / 64);
+            word.is_some_and(|word| word.load(Ordering::Relaxed) >> (chan % 64) & 1 == 1)
+        };
+        Some(ChanWords {
+            news: [Side::Low, Side::High].map(has_news),
+            ends: [Side::Low, Side::High].map(|side| link.info(side)),
+            dirs: [Side::Low, Side::High].map(|side| words(link.dir_from(side))),
+        })
+    }
+}
+
+impl Deref for MappedSlab {
+    type Target = Slab;
+
+    fn deref(&self) -> &Slab {
+        &self.slab
+    }
+}
+
+impl Drop for MappedSlab {
+    fn drop(&mut self) {
+        // SAFETY: links borrow this value, so none is left.
+        unsafe { self.region.unmap() };
+    }
+}
+
+/// What a channel says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChanWords {
+    /// Whether a side has been told that there are bytes for it, and has not looked yet.
+    pub news: [bool; 2],
+    /// Its ends.
+    pub ends: [EndInfo; 2],
+    /// Its directions, by the side that sends.
+    pub dirs: [DirWords; 2],
+}
+
+/// What a direction says: the fields of the shared memory by their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirWords {
+    /// Bytes pushed to the ring.
+    pub head: u64,
+    /// Bytes given to the kernel since the start of the stream.
+    pub k_sent: u64,
+    /// Bytes taken from the ring.
+    pub pos: u64,
+    /// The same as published to the sender.
+    pub tail: u64,
+    /// Bytes taken from the kernel since the start of the stream.
+    pub krecv: u64,
+    /// Bytes that were pushed and moved to the kernel after all.
+    pub reclaimed: u64,
+    /// Time-stamp counter at the last push, 0 if nobody noted it.
+    pub pushed_at: u64,
+    /// Owner of the write lock: process slot << 16 | thread.
+    pub write_lock: u32,
+    /// Owner of the read lock.
+    pub read_lock: u32,
+    /// 1: pushes without a fence.
+    pub stream: u32,
+    /// 1: an uncounted writer may exist.
+    pub wild: u32,
+    /// 1: a reclaim is owed.
+    pub owed: u32,
+    /// 1: a reclaim is under way.
+    pub mark: u32,
+    /// Sleepers on the descriptor.
+    pub attn: u32,
+    /// Flags and reason.
+    pub flags: u32,
+    /// Lines of the receiver's status page.
+    pub slots: u32,
+    /// Bytes of the ring, 0 without one.
+    pub ring_bytes: u32,
+}
+
+impl DirWords {
+    /// The flags in words; the receiver's own first.
+    pub fn flag_words(&self) -> impl Iterator<Item = &'static str> {
+        let flags = self.flags;
+        let all = [
+            (READY, "ready"),
+            (NORING, "kernel-for-good"),
+            (WANT, "reclaim-wanted"),
+            (DRAIN, "draining"),
+            (NOSTREAM, "no-stream"),
+            (BROKEN, "broken"),
+        ];
+        let set = all.into_iter().filter(move |(bit, _)| flags & bit != 0);
+        set.map(|(_, word)| word)
+    }
+
+    /// Whether the receiver looks at the ring, and nothing keeps the direction on the kernel.
+    pub fn may_ring(&self) -> bool {
+        self.flags & (READY | NORING) == READY
+    }
+
+    /// Why it is on the kernel.
+    pub fn reason(&self) -> Reason {
+        Reason::from_u8((self.flags >> REASON_SHIFT) as u8)
+    }
+
+    /// Bytes in the ring that nobody has taken; 0 where the words make no sense.
+    pub fn ring_queue(&self) -> u64 {
+        let unread = self.head.wrapping_sub(self.pos);
+        if unread <= u64::from(self.ring_bytes) {
+            unread
+        } else {
+            0
+        }
+    }
+
+    /// Bytes in the kernel that nobody has taken; 0 where the words make no sense.
+    pub fn kernel_queue(&self) -> u64 {
+        self.k_sent.saturating_sub(self.krecv)
+    }
+
+    /// Bytes that went from sender to receiver by the ring.
+    pub fn ring_total(&self) -> u64 {
+        self.head.saturating_sub(self.reclaimed)
+    }
+}
+
+fn words(dir: &Dir) -> DirWords {
+    let place = Place::decode(dir.a.ring.load(Ordering::Acquire));
+    let ring_bytes = match place {
+        Ok(Some(place)) => u32::try_from(place.bytes()).unwrap_or(0),
+        _ => 0,
+    };
+    DirWords {
+        pos: dir.r.pos.load(Ordering::Acquire),
+        tail: dir.r.tail.load(Ordering::Relaxed),
+        krecv: dir.r.krecv.load(Ordering::Acquire),
+        head: dir.w.head.load(Ordering::Acquire),
+        k_sent: dir.w.k_sent.load(Ordering::Relaxed),
+        reclaimed: dir.wl.reclaimed.load(Ordering::Relaxed),
+        pushed_at: dir.wl.pushed_at.load(Ordering::Relaxed),
+        write_lock: dir.wl.lock.load(Ordering::Relaxed),
+        read_lock: dir.r.lock.load(Ordering::Relaxed),
+        stream: dir.w.stream.load(Ordering::Relaxed),
+        wild: dir.w.wild.load(Ordering::Relaxed),
+        owed: dir.wl.owed.load(Ordering::Relaxed),
+        mark: dir.wl.mark.load(Ordering::Relaxed),
+        attn: dir.a.attn.load(Ordering::Relaxed),
+        flags: dir.a.flags.load(Ordering::Relaxed),
+        slots: dir.a.slots.load(Ordering::Relaxed),
+        ring_bytes,
+    }
+}

@@ -1,0 +1,216 @@
+//! [`Socket`]: one end's real descriptor, and the arithmetic of stream positions (J2 of the protocol).
+//!
+//! # Model
+//! The kernel counts what the channel counts: `written = tcpi_bytes_acked + SIOCOUTQ - (1 if we connected)`, since the
+//! SYN of the connecting side is acknowledged too, and `read = tcpi_bytes_received - SIOCINQ`. Both hold while the
+//! connection is ESTABLISHED; in the other states a FIN is counted. A segment may land between the calls, so they
+//! are repeated until the numbers before and after agree.
+
+use std::os::fd::RawFd;
+
+use crate::bufs::{Bufs, iovec};
+use crate::sys;
+
+/// One end's real socket. No method blocks, and none is interposed code.
+pub trait Socket {
+    /// Sends, with `MSG_DONTWAIT` added to `flags`. Errors are errno values.
+    fn send(&self, data: &Bufs, flags: i32) -> Result<usize, i32>;
+    /// Receives at most `limit` bytes, with `MSG_DONTWAIT` added to `flags`; 0 is the end of the stream (or
+    /// `limit` 0).
+    fn recv(&self, into: &Bufs, limit: usize, flags: i32) -> Result<usize, i32>;
+    /// Bytes given to the kernel since the start of the stream; `None` where the kernel cannot tell any more.
+    fn written(&self) -> Option<u64>;
+    /// Bytes taken from the kernel since the start of the stream; `None` where the kernel cannot tell any more.
+    fn received(&self) -> Option<u64>;
+    /// Raises the send buffer so that a whole ring fits (`SO_SNDBUF` 212,992).
+    fn raise_send_buffer(&self);
+}
+
+/// A descriptor of this process as a [`Socket`], by system calls made directly.
+#[derive(Clone, Copy, Debug)]
+pub struct Fd {
+    /// The descriptor.
+    pub fd: RawFd,
+    /// Whether this end connected (its SYN is counted among the acknowledged bytes).
+    pub connected: bool,
+}
+
+/// The numbers of the kernel from which positions follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// `tcpi_bytes_acked`.
+    pub acked: u64,
+    /// `tcpi_bytes_received`.
+    pub received: u64,
+    /// `SIOCOUTQ`: bytes not yet acknowledged.
+    pub out_queue: u32,
+    /// `SIOCINQ`: bytes not yet read.
+    pub in_queue: u32,
+}
+
+impl Counts {
+    /// Bytes that programs have given to the kernel since the start of the stream.
+    pub const fn written(&self, connected: bool) -> Option<u64> {
+        (self.acked + self.out_queue as u64).checked_sub(connected as u64)
+    }
+
+    /// Bytes that programs have taken from the kernel since the start of the stream.
+    pub const fn read(&self) -> Option<u64> {
+        self.received.checked_sub(self.in_queue as u64)
+    }
+}
+
+/// `TCP_ESTABLISHED`, the first number of `tcp_info`.
+const ESTABLISHED: u8 = 1;
+/// `tcpi_bytes_acked` and `tcpi_bytes_received` in `struct tcp_info` (linux/tcp.h, since 4.1).
+const BYTES_ACKED_AT: usize = 120;
+const BYTES_RECEIVED_AT: usize = 128;
+const INFO_BYTES: usize = 136;
+/// The size that makes an unread loopback connection absorb 309 KB.
+const SEND_BUFFER: i32 = 212_992;
+/// Vectors per real call.
+const VECTORS: usize = 32;
+
+impl Fd {
+    fn info(&self) -> Option<[u8; INFO_BYTES]> {
+        let mut info = [0u8; INFO_BYTES];
+        let mut len = INFO_BYTES as libc::socklen_t;
+        let args = [
+            self.fd as usize,
+            libc::IPPROTO_TCP as usize,
+            libc::TCP_INFO as usize,
+            info.as_mut_ptr() as usize,
+            &raw mut len as usize,
+            0,
+        ];
+        // SAFETY: the buffer and its length live for the call.
+        unsafe { sys::checked(libc::SYS_getsockopt, args) }.ok()?;
+        (len as usize == INFO_BYTES).then_some(info)
+    }
+
+    fn queue(&self, request: libc::c_ulong) -> Option<u32> {
+        let mut n: libc::c_int = 0;
+        let args = [
+            self.fd as usize,
+            request as usize,
+            &raw mut n as usize,
+            0,
+            0,
+            0,
+        ];
+        // SAFETY: the number lives for the call.
+        unsafe { sys::checked(libc::SYS_ioctl, args) }.ok()?;
+        u32::try_from(n).ok()
+    }
+
+    /// The kernel's numbers at one instant; `None` unless the connection is ESTABLISHED.
+    pub fn counts(&self) -> Option<Counts> {
+        let word = |info: &[u8; INFO_BYTES], at: usize| {
+            let bytes = info.get(at..at + 8)?.try_into().ok()?;
+            Some(u64::from_ne_bytes(bytes))
+        };
+        for _ in 0..64 {
+            let before = self.info()?;
+            let out_queue = self.queue(libc::TIOCOUTQ)?;
+            let in_queue = self.queue(libc::FIONREAD)?;
+            let after = self.info()?;
+            if after.first() != Some(&ESTABLISHED) {
+                return None;
+            }
+            let counts = Counts {
+                acked: word(&after, BYTES_ACKED_AT)?,
+                received: word(&after, BYTES_RECEIVED_AT)?,
+                out_queue,
+                in_queue,
+            };
+            if word(&before, BYTES_ACKED_AT)? == counts.acked
+                && word(&before, BYTES_RECEIVED_AT)? == counts.received
+            {
+                return Some(counts);
+            }
+        }
+        None
+    }
+
+    fn message(
+        &self,
+        number: libc::c_long,
+        bufs: &Bufs,
+        limit: usize,
+        flags: i32,
+    ) -> Result<usize, i32> {
+        let mut vectors = [iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; VECTORS];
+        let filled = bufs.fill(limit, &mut vectors);
+        // SAFETY: all zeros is a valid message header.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = vectors.as_mut_ptr();
+        header.msg_iovlen = filled;
+        let args = [
+            self.fd as usize,
+            &raw mut header as usize,
+            flags as usize,
+            0,
+            0,
+            0,
+        ];
+        // SAFETY: the header and the vectors live for the call; the kernel checks the program's buffers.
+        unsafe { sys::checked(number, args) }
+    }
+
+    fn single(
+        &self,
+        number: libc::c_long,
+        at: *mut u8,
+        len: usize,
+        flags: i32,
+    ) -> Result<usize, i32> {
+        let args = [self.fd as usize, at as usize, len, flags as usize, 0, 0];
+        // SAFETY: the kernel checks the program's buffer.
+        unsafe { sys::checked(number, args) }
+    }
+}
+
+impl Socket for Fd {
+    fn send(&self, data: &Bufs, flags: i32) -> Result<usize, i32> {
+        let (at, len) = data.piece();
+        let flags = flags | libc::MSG_DONTWAIT;
+        if len == data.len() {
+            return self.single(libc::SYS_sendto, at, len, flags);
+        }
+        self.message(libc::SYS_sendmsg, data, usize::MAX, flags)
+    }
+
+    fn recv(&self, into: &Bufs, limit: usize, flags: i32) -> Result<usize, i32> {
+        let (at, len) = into.piece();
+        let flags = flags | libc::MSG_DONTWAIT;
+        if len >= limit || len == into.len() {
+            return self.single(libc::SYS_recvfrom, at, len.min(limit), flags);
+        }
+        self.message(libc::SYS_recvmsg, into, limit, flags)
+    }
+
+    fn written(&self) -> Option<u64> {
+        self.counts()?.written(self.connected)
+    }
+
+    fn received(&self) -> Option<u64> {
+        self.counts()?.read()
+    }
+
+    fn raise_send_buffer(&self) {
+        let bytes = SEND_BUFFER;
+        let args = [
+            self.fd as usize,
+            libc::SOL_SOCKET as usize,
+            libc::SO_SNDBUF as usize,
+            &raw const bytes as usize,
+            size_of::<i32>(),
+            0,
+        ];
+        // SAFETY: the number lives for the call.
+        let _ = unsafe { sys::checked(libc::SYS_setsockopt, args) };
+    }
+}

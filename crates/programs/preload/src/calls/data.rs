@@ -1,0 +1,265 @@
+//! Bytes: `read`, `write`, `send`, `recv` and what is like them.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use libc::{iovec, off_t, sockaddr, socklen_t};
+
+use crate::engine;
+use crate::own::{Data, Own, Sock};
+use crate::table;
+
+#[inline(always)]
+pub(super) fn piece(start: *const c_void, bytes: usize) -> iovec {
+    iovec {
+        iov_base: start.cast_mut(),
+        iov_len: bytes,
+    }
+}
+
+#[inline(always)]
+fn list(iov: *const iovec, count: c_int) -> Option<Data> {
+    usize::try_from(count)
+        .ok()
+        .map(|count| Data::list(iov, count))
+}
+
+#[inline(always)]
+pub(super) fn send_one(
+    sock: Sock,
+    from: *const c_void,
+    bytes: usize,
+    flags: c_int,
+    named: bool,
+    own: Own,
+) -> isize {
+    let piece = piece(from, bytes);
+    let mut data = Data::one(&piece);
+    data.named = named;
+    engine::send(sock, data, flags, own)
+}
+
+#[inline(always)]
+pub(super) fn recv_one(
+    sock: Sock,
+    into: *mut c_void,
+    bytes: usize,
+    flags: c_int,
+    name_length: *mut socklen_t,
+    own: Own,
+) -> isize {
+    let piece = piece(into, bytes);
+    let mut data = Data::one(&piece);
+    data.named = !name_length.is_null();
+    data.name_length = name_length;
+    engine::recv(sock, data, flags, own)
+}
+
+interpose! {
+    fn read(fd: c_int, into: *mut c_void, bytes: usize) -> isize {
+        match table::tracked(fd) {
+            None => pass!(read(fd, into, bytes)),
+            Some(sock) => {
+                let own = own!(read(fd, into, bytes));
+                recv_one(sock, into, bytes, 0, std::ptr::null_mut(), own)
+            }
+        }
+    }
+
+    fn __read(fd: c_int, into: *mut c_void, bytes: usize) -> isize {
+        // SAFETY: the same function under its other name.
+        unsafe { read(fd, into, bytes) }
+    }
+
+    fn __read_chk(fd: c_int, into: *mut c_void, bytes: usize, room: usize) -> isize {
+        match table::tracked(fd) {
+            Some(sock) if bytes <= room => {
+                let own = own!(read(fd, into, bytes));
+                recv_one(sock, into, bytes, 0, std::ptr::null_mut(), own)
+            }
+            _ => pass!(__read_chk(fd, into, bytes, room)),
+        }
+    }
+
+    fn recv(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int) -> isize {
+        match table::tracked(fd) {
+            None => pass!(recv(fd, into, bytes, flags)),
+            Some(sock) => {
+                let own = own!(recv(fd, into, bytes, flags));
+                recv_one(sock, into, bytes, flags, std::ptr::null_mut(), own)
+            }
+        }
+    }
+
+    fn __recv_chk(fd: c_int, into: *mut c_void, bytes: usize, room: usize, flags: c_int) -> isize {
+        match table::tracked(fd) {
+            Some(sock) if bytes <= room => {
+                let own = own!(recv(fd, into, bytes, flags));
+                recv_one(sock, into, bytes, flags, std::ptr::null_mut(), own)
+            }
+            _ => pass!(__recv_chk(fd, into, bytes, room, flags)),
+        }
+    }
+
+    fn recvfrom(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int, from: *mut sockaddr,
+        length: *mut socklen_t) -> isize {
+        match table::tracked(fd) {
+            None => pass!(recvfrom(fd, into, bytes, flags, from, length)),
+            Some(sock) => {
+                let own = own!(recvfrom(fd, into, bytes, flags, from, length));
+                let length = if from.is_null() { std::ptr::null_mut() } else { length };
+                recv_one(sock, into, bytes, flags, length, own)
+            }
+        }
+    }
+
+    fn __recvfrom_chk(fd: c_int, into: *mut c_void, bytes: usize, room: usize, flags: c_int,
+        from: *mut sockaddr, length: *mut socklen_t) -> isize {
+        if bytes > room {
+            return pass!(__recvfrom_chk(fd, into, bytes, room, flags, from, length));
+        }
+        // SAFETY: the same function once the check was made.
+        unsafe { recvfrom(fd, into, bytes, flags, from, length) }
+    }
+
+    fn readv(fd: c_int, iov: *const iovec, count: c_int) -> isize {
+        match (table::tracked(fd), list(iov, count)) {
+            (Some(sock), Some(data)) => engine::recv(sock, data, 0, own!(readv(fd, iov, count))),
+            _ => pass!(readv(fd, iov, count)),
+        }
+    }
+
+    fn preadv2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> isize {
+        match (table::tracked(fd), list(iov, count)) {
+            (Some(sock), Some(data)) if at == -1 => {
+                let own = own!(preadv2(fd, iov, count, at, flags));
+                engine::recv(sock, data, as_recv(sock, flags), own)
+            }
+            _ => pass!(preadv2(fd, iov, count, at, flags)),
+        }
+    }
+
+    fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> isize {
+        // SAFETY: the same function: `off_t` has 64 bits.
+        unsafe { preadv2(fd, iov, count, at, flags) }
+    }
+
+    fn write(fd: c_int, from: *const c_void, bytes: usize) -> isize {
+        match table::tracked(fd) {
+            None => pass!(write(fd, from, bytes)),
+            Some(sock) => {
+                let own = own!(write(fd, from, bytes));
+                send_one(sock, from, bytes, 0, false, own)
+            }
+        }
+    }
+
+    fn __write(fd: c_int, from: *const c_void, bytes: usize) -> isize {
+        // SAFETY: the same function under its other name.
+        unsafe { write(fd, from, bytes) }
+    }
+
+    fn writev(fd: c_int, iov: *const iovec, count: c_int) -> isize {
+        match (table::tracked(fd), list(iov, count)) {
+            (Some(sock), Some(data)) => engine::send(sock, data, 0, own!(writev(fd, iov, count))),
+            _ => pass!(writev(fd, iov, count)),
+        }
+    }
+
+    fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> isize {
+        match (table::tracked(fd), list(iov, count)) {
+            (Some(sock), Some(data)) if at == -1 => {
+                let own = own!(pwritev2(fd, iov, count, at, flags));
+                engine::send(sock, data, as_recv(sock, flags), own)
+            }
+            _ => pass!(pwritev2(fd, iov, count, at, flags)),
+        }
+    }
+
+    fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> isize {
+        // SAFETY: the same function: `off_t` has 64 bits.
+        unsafe { pwritev2(fd, iov, count, at, flags) }
+    }
+
+    fn send(fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> isize {
+        match table::tracked(fd) {
+            None => pass!(send(fd, from, bytes, flags)),
+            Some(sock) => {
+                let own = own!(send(fd, from, bytes, flags));
+                send_one(sock, from, bytes, flags, false, own)
+            }
+        }
+    }
+
+    fn sendto(fd: c_int, from: *const c_void, bytes: usize, flags: c_int, to: *const sockaddr,
+        length: socklen_t) -> isize {
+        match table::tracked(fd) {
+            None => pass!(sendto(fd, from, bytes, flags, to, length)),
+            Some(sock) => {
+                let own = own!(sendto(fd, from, bytes, flags, to, length));
+                send_one(sock, from, bytes, flags, !to.is_null(), own)
+            }
+        }
+    }
+
+    fn sendfile(out: c_int, file: c_int, at: *mut off_t, bytes: usize) -> isize {
+        match table::tracked(out) {
+            None => pass!(sendfile(out, file, at, bytes)),
+            Some(sock) => {
+                engine::send_file(sock, file, at, bytes, own!(sendfile(out, file, at, bytes)))
+            }
+        }
+    }
+
+    fn sendfile64(out: c_int, file: c_int, at: *mut off_t, bytes: usize) -> isize {
+        // SAFETY: the same function: `off_t` has 64 bits.
+        unsafe { sendfile(out, file, at, bytes) }
+    }
+
+    fn splice(from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, bytes: usize,
+        flags: c_uint) -> isize {
+        match (table::tracked(from), table::tracked(to)) {
+            (None, None) => pass!(splice(from, from_at, to, to_at, bytes, flags)),
+            (source, target) => {
+                let own = own!(splice(from, from_at, to, to_at, bytes, flags));
+                engine::splice(source, target, own)
+            }
+        }
+    }
+
+    fn tee(from: c_int, to: c_int, bytes: usize, flags: c_uint) -> isize {
+        match (table::tracked(from), table::tracked(to)) {
+            (None, None) => pass!(tee(from, to, bytes, flags)),
+            (source, target) => engine::splice(source, target, own!(tee(from, to, bytes, flags))),
+        }
+    }
+
+    fn vmsplice(fd: c_int, iov: *const iovec, count: usize, flags: c_uint) -> isize {
+        match table::tracked(fd) {
+            None => pass!(vmsplice(fd, iov, count, flags)),
+            sock => engine::splice(None, sock, own!(vmsplice(fd, iov, count, flags))),
+        }
+    }
+
+    fn copy_file_range(from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, bytes: usize,
+        flags: c_uint) -> isize {
+        match (table::tracked(from), table::tracked(to)) {
+            (None, None) => pass!(copy_file_range(from, from_at, to, to_at, bytes, flags)),
+            (source, target) => {
+                let own = own!(copy_file_range(from, from_at, to, to_at, bytes, flags));
+                engine::splice(source, target, own)
+            }
+        }
+    }
+}
+
+/// The flags of `preadv2` and `pwritev2` in the words of `recv` and `send`.
+fn as_recv(sock: Sock, flags: c_int) -> c_int {
+    match flags {
+        0 => 0,
+        libc::RWF_NOWAIT => libc::MSG_DONTWAIT,
+        _ => {
+            engine::plain(sock, engine::Why::Odd);
+            0
+        }
+    }
+}

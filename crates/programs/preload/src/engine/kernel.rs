@@ -1,0 +1,248 @@
+//! System calls that no library of the program sees: neither our own symbols nor libc's cancellation.
+//!
+//! # Purpose
+//! Inside the library a call of `send` would be our own. What the engine does on the program's descriptors it
+//! does here, by the instruction itself: no errno is touched, no thread is cancelled inside, and every call
+//! returns at once (the sleeps are the program's own calls, made through [`crate::real`]).
+
+use windlass_channel::sys::checked as call;
+
+/// Result of a system call: its value, or the number of the error.
+pub type Done = Result<usize, i32>;
+
+/// `getsockopt` into a value of plain bytes; how many bytes the kernel wrote.
+pub fn option<T: Plain>(fd: i32, level: i32, name: i32, value: &mut T) -> Done {
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: value and length are ours, and the length is the value's.
+    let done = unsafe {
+        call(
+            libc::SYS_getsockopt,
+            [
+                fd as usize,
+                level as usize,
+                name as usize,
+                std::ptr::from_mut(value) as usize,
+                (&raw mut length) as usize,
+                0,
+            ],
+        )
+    };
+    done.map(|_| length as usize)
+}
+
+/// `setsockopt` of a number.
+pub fn set_option<T: Plain>(fd: i32, level: i32, name: i32, value: &T) -> Done {
+    let from = std::ptr::from_ref(value) as usize;
+    // SAFETY: the value is ours, and the length is its own.
+    unsafe {
+        call(
+            libc::SYS_setsockopt,
+            [
+                fd as usize,
+                level as usize,
+                name as usize,
+                from,
+                size_of::<T>(),
+                0,
+            ],
+        )
+    }
+}
+
+/// Types of which every pattern of bytes is a value: what the kernel may write an option into.
+///
+/// # Safety
+/// Every bit pattern is a value of the type, and it has no padding that matters.
+pub unsafe trait Plain {}
+// SAFETY: integers.
+unsafe impl Plain for i32 {}
+// SAFETY: integers.
+unsafe impl Plain for u64 {}
+// SAFETY: arrays of integers.
+unsafe impl<const N: usize> Plain for [u8; N] {}
+// SAFETY: arrays of integers.
+unsafe impl<const N: usize> Plain for [i32; N] {}
+// SAFETY: two integers.
+unsafe impl Plain for libc::timeval {}
+
+/// A socket's own name or its peer's, as the kernel writes them; the length that it wrote.
+pub fn name(fd: i32, of_peer: bool, into: &mut [u8; 128]) -> Done {
+    let number = if of_peer {
+        libc::SYS_getpeername
+    } else {
+        libc::SYS_getsockname
+    };
+    let mut length = into.len() as libc::socklen_t;
+    // SAFETY: the buffer is ours, and its length is said.
+    let done = unsafe {
+        call(
+            number,
+            [
+                fd as usize,
+                into.as_mut_ptr() as usize,
+                (&raw mut length) as usize,
+                0,
+                0,
+                0,
+            ],
+        )
+    };
+    done.map(|_| length as usize)
+}
+
+/// `fcntl(F_GETFL)`.
+pub fn file_flags(fd: i32) -> Done {
+    // SAFETY: no pointers.
+    unsafe {
+        call(
+            libc::SYS_fcntl,
+            [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0],
+        )
+    }
+}
+
+/// Whether a socket of the family could be bound to the address: whether it is one of this host's.
+pub fn is_local(name: &[u8]) -> bool {
+    let Some(family) = name
+        .first_chunk::<2>()
+        .map(|bytes| u16::from_ne_bytes(*bytes))
+    else {
+        return false;
+    };
+    let kind = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as usize;
+    // SAFETY: no pointers.
+    let Ok(probe) = (unsafe { call(libc::SYS_socket, [usize::from(family), kind, 0, 0, 0, 0]) })
+    else {
+        return false;
+    };
+    let mut any_port = [0_u8; 128];
+    let length = name.len().min(any_port.len());
+    any_port[..length].copy_from_slice(&name[..length]);
+    any_port[2..4].fill(0);
+    // SAFETY: the buffer is ours and its length is said.
+    let bound = unsafe {
+        call(
+            libc::SYS_bind,
+            [probe, any_port.as_ptr() as usize, length, 0, 0, 0],
+        )
+    };
+    // SAFETY: the descriptor is the probe of this function, and nobody else's.
+    let closed = unsafe { call(libc::SYS_close, [probe, 0, 0, 0, 0, 0]) };
+    bound.is_ok() && closed.is_ok()
+}
+
+/// `epoll_pwait` with a time of zero: what the kernel has now.
+pub fn epoll_now(fd: i32, events: *mut libc::epoll_event, room: usize) -> Done {
+    // SAFETY: the array is the program's own; the kernel writes at most `room` events, with checks.
+    unsafe {
+        call(
+            libc::SYS_epoll_pwait,
+            [fd as usize, events as usize, room, 0, 0, 8],
+        )
+    }
+}
+
+/// `epoll_ctl`.
+pub fn epoll_ctl(set: i32, operation: i32, fd: i32, event: &mut libc::epoll_event) -> Done {
+    let event = std::ptr::from_mut(event) as usize;
+    // SAFETY: the event is ours.
+    unsafe {
+        call(
+            libc::SYS_epoll_ctl,
+            [set as usize, operation as usize, fd as usize, event, 0, 0],
+        )
+    }
+}
+
+/// `ppoll` with a time of zero: what the kernel has now.
+pub fn poll_now(entries: *mut libc::pollfd, count: usize) -> Done {
+    let none = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the entries are the program's own, and the kernel checks them; the time is ours.
+    unsafe {
+        call(
+            libc::SYS_ppoll,
+            [entries as usize, count, (&raw const none) as usize, 0, 0, 0],
+        )
+    }
+}
+
+/// `ppoll` for as long as unread bytes may stay in a ring of one that sleeps.
+pub fn rest(entries: *mut libc::pollfd, count: usize) -> Done {
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: i64::from(super::stream::REST_MS) * 1_000_000,
+    };
+    // SAFETY: the entries are the program's own, and the kernel checks them; the time is ours.
+    unsafe {
+        call(
+            libc::SYS_ppoll,
+            [entries as usize, count, (&raw const time) as usize, 0, 0, 0],
+        )
+    }
+}
+
+/// `epoll_pwait` for the same time.
+pub fn epoll_rest(fd: i32, events: *mut libc::epoll_event, room: usize) -> Done {
+    let millis = super::stream::REST_MS as usize;
+    // SAFETY: the array is the program's own; the kernel writes at most `room` events, with checks.
+    unsafe {
+        call(
+            libc::SYS_epoll_pwait,
+            [fd as usize, events as usize, room, millis, 0, 8],
+        )
+    }
+}
+
+/// `pselect6` with a time of zero: what the kernel has now.
+pub fn select_now(count: usize, sets: &[*mut libc::fd_set; 3]) -> Done {
+    let none = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let [input, output, except] = sets.map(|set| set as usize);
+    // SAFETY: the sets are the program's own, and the kernel checks them; the time is ours.
+    unsafe {
+        call(
+            libc::SYS_pselect6,
+            [count, input, output, except, (&raw const none) as usize, 0],
+        )
+    }
+}
+
+/// `fcntl(F_GETFD)`.
+pub fn descriptor_flags(fd: i32) -> Done {
+    // SAFETY: no pointers.
+    unsafe {
+        call(
+            libc::SYS_fcntl,
+            [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0],
+        )
+    }
+}
+
+/// Sends a signal to the calling thread.
+pub fn raise(signal: i32) {
+    // SAFETY: no pointers.
+    let process = unsafe { call(libc::SYS_getpid, [0; 6]) };
+    // SAFETY: no pointers.
+    let thread = unsafe { call(libc::SYS_gettid, [0; 6]) };
+    if let (Ok(process), Ok(thread)) = (process, thread) {
+        // SAFETY: no pointers.
+        let _ = unsafe {
+            call(
+                libc::SYS_tgkill,
+                [process, thread, signal as usize, 0, 0, 0],
+            )
+        };
+    }
+}
+
+/// Whether a process of this id exists, as far as this process may know.
+pub fn lives(pid: u32) -> bool {
+    // SAFETY: no pointers; signal 0 is none.
+    let asked = unsafe { call(libc::SYS_kill, [pid as usize, 0, 0, 0, 0, 0]) };
+    asked != Err(libc::ESRCH)
+}

@@ -1,0 +1,242 @@
+//! Ends: close, shutdown, fork, exec, exit, and descriptors that go elsewhere.
+//!
+//! # What can be lost and what cannot
+//! Before anything that another reader might see (a FIN, another program, the end of this one) the unread bytes of this
+//! end's ring go into the kernel; then the real call follows, and what the peer sees is the kernel's own. Bytes
+//! that a peer has in a ring for a reader that cannot look there are asked for, at once through the broker.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering::Relaxed;
+
+use windlass_channel::{Link, Reason, Reclaimed};
+
+use super::{Why, kernel, process, promote, sets, stream};
+use crate::counters::{self, Counter};
+use crate::own::{Own, Sock};
+use crate::record::{Record, flag};
+use crate::target::Target;
+use crate::{owner, real, table};
+
+/// How long a close waits for room in a full kernel, in steps of [`STEP_MS`].
+const STEPS: usize = 20;
+const STEP_MS: c_int = 50;
+
+/// Moves all unread bytes into the kernel, and waits a while if that is full.
+fn reclaim_all(sock: &Sock, link: &Link<'static>) {
+    for _ in 0..STEPS {
+        match stream::reclaim(sock, link) {
+            Some(Reclaimed::Part(_)) => {}
+            _ => return,
+        }
+        let mut entry = libc::pollfd {
+            fd: sock.fd,
+            events: libc::POLLOUT,
+            revents: 0,
+        };
+        // SAFETY: one entry, of this stack.
+        unsafe { real::poll(&raw mut entry, 1, STEP_MS) };
+    }
+}
+
+/// `shutdown`.
+pub fn shutdown(sock: &Sock, how: c_int, own: Own) -> isize {
+    if let Some(link) = promote::joined(sock) {
+        if how != libc::SHUT_RD {
+            link.outgoing().plain(Reason::Closing);
+            reclaim_all(sock, &link);
+        }
+        if how != libc::SHUT_WR {
+            // What arrives from now on is answered by the kernel, with a reset.
+            stream::drain(sock, &link, Reason::Closing);
+        }
+    }
+    own.call()
+}
+
+/// Adds what a record has counted to the process's own counts.
+fn fold(record: &Record) {
+    let pairs = [
+        (&record.ring_sent, Counter::RingBytesSent),
+        (&record.ring_received, Counter::RingBytesReceived),
+        (&record.kernel_sent, Counter::KernelBytesSent),
+        (&record.kernel_received, Counter::KernelBytesReceived),
+    ];
+    for (count, counter) in pairs {
+        counters::add(counter, count.swap(0, Relaxed));
+    }
+}
+
+/// The number is about to be closed.
+pub fn before_close(sock: &Sock) {
+    let record = sock.record;
+    if table::kind_of(sock.word) == table::EPOLL {
+        sets::closed(sock);
+        return;
+    }
+    let is_last = record.holders.load(Relaxed) == 1;
+    let is_last_here = is_last
+        || table::each()
+            .filter(|other| other.index() == sock.index())
+            .count()
+            <= 1;
+    if is_last_here {
+        sets::forget(sock);
+    }
+    if let Some(link) = promote::joined(sock) {
+        // A close with unread bytes resets the connection, and a reset overtakes what waits in the kernel: then the ring's
+        // bytes stay where the peer finds them.
+        let resets = is_last && link.incoming().queued() != 0;
+        if !resets {
+            reclaim_all(sock, &link);
+        }
+        if is_last {
+            leave(sock, &link);
+        }
+    }
+    if is_last {
+        promote::unlist(record);
+        fold(record);
+    }
+}
+
+/// The last number of a joined socket goes.
+fn leave(sock: &Sock, link: &Link<'static>) {
+    if link.incoming().queued() != 0 {
+        // Unread bytes: the kernel would reset the connection if it held them.
+        let linger = [1_i32, 0_i32];
+        let _ = kernel::set_option(sock.fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+    }
+    let (chan, side) = (link.index(), link.side());
+    let Some(place) = process::place_of(sock.record.slab.load(Relaxed)) else {
+        return;
+    };
+    if link.leave(Reason::Closing) {
+        link.slab().free(chan);
+    }
+    process::at(place).leave(chan, side);
+}
+
+/// The number was closed out of our sight: the kernel has ended what it knew; the ring's bytes are lost with it only if
+/// this was the last number of all.
+pub fn vanished(sock: &Sock) {
+    if table::kind_of(sock.word) == table::EPOLL {
+        sets::closed(sock);
+        return;
+    }
+    sets::forget(sock);
+    let record = sock.record;
+    if record.holders.load(Relaxed) == 1 {
+        if let Some(link) = promote::joined(sock) {
+            let (chan, side) = (link.index(), link.side());
+            if link.leave(Reason::Closing) {
+                link.slab().free(chan);
+            }
+            if let Some(place) = process::place_of(record.slab.load(Relaxed)) {
+                process::at(place).leave(chan, side);
+            }
+        }
+        promote::unlist(record);
+        fold(record);
+    }
+}
+
+/// A program without the library may get hold of the socket.
+pub fn leaked(sock: &Sock, reason: Reason) {
+    sock.record.set(flag::LEAKED);
+    promote::refuse(sock.record, reason);
+    if let Some(link) = promote::joined(sock) {
+        link.outgoing().set_wild();
+        reclaim_all(sock, &link);
+        stream::drain(sock, &link, reason);
+    }
+}
+
+/// The socket stays on the kernel; calls on it still go through the library.
+pub fn plain(sock: &Sock, reason: Reason) {
+    counters::add(Counter::Plain, 1);
+    promote::refuse(sock.record, reason);
+    if let Some(link) = promote::joined(sock) {
+        promote::plain(&link, reason);
+        reclaim_all(sock, &link);
+        stream::drain(sock, &link, reason);
+    }
+}
+
+/// The reason that a call's [`Why`] is.
+pub fn reason(why: Why) -> Reason {
+    match why {
+        Why::Stdio => Reason::Stdio,
+        Why::Beyond => Reason::Limit,
+        Why::IoUring => Reason::IoUring,
+        Why::OwnDescriptors => Reason::Cloned,
+        Why::Seccomp => Reason::Seccomp,
+        Why::Odd => Reason::Flag,
+    }
+}
+
+/// Whether a descriptor survives an exec.
+fn survives_exec(fd: c_int) -> bool {
+    kernel::descriptor_flags(fd).is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize == 0)
+}
+
+/// The process, or a child with its descriptors, is about to become another program.
+pub fn before_exec(target: Target, is_spawned: bool) {
+    if !owner::is_ours() {
+        // The child of a vfork: memory is the parent's, descriptors are not. Only words may be changed here.
+        if target == Target::Plain {
+            for sock in table::each().filter(|sock| survives_exec(sock.fd)) {
+                sock.record.set(flag::LEAKED);
+                promote::refuse(sock.record, Reason::Passed);
+                if let Some(link) = promote::joined(&sock) {
+                    link.outgoing().set_wild();
+                    link.incoming().plain(Reason::Passed);
+                }
+            }
+        }
+        return;
+    }
+    for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
+        let survives = survives_exec(sock.fd);
+        match (is_spawned, target) {
+            (_, Target::Missing) | (true, Target::Accelerated) => {}
+            (true, Target::Plain) if survives => leaked(&sock, Reason::Passed),
+            (false, _) if survives => leaked(&sock, Reason::Exec),
+            (false, _) => {
+                if let Some(link) = promote::joined(&sock) {
+                    reclaim_all(&sock, &link);
+                }
+            }
+            (true, Target::Plain) => {}
+        }
+    }
+}
+
+/// The process ends: nothing of it stays in a ring.
+pub fn before_exit() {
+    for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
+        if let Some(link) = promote::joined(&sock) {
+            let _ = stream::reclaim(&sock, &link);
+        }
+        fold(sock.record);
+    }
+}
+
+/// In a forked child.
+pub fn forked(parent: u16) {
+    process::forked(parent);
+    sets::forked();
+}
+
+/// `splice` and its kin at one end: the direction goes to the kernel for good, uncounted.
+pub fn spliced(sock: &Sock, is_target: bool) {
+    promote::refuse(sock.record, Reason::Flag);
+    let Some(link) = promote::joined(sock) else {
+        return;
+    };
+    if is_target {
+        link.outgoing().set_wild();
+        reclaim_all(sock, &link);
+    } else {
+        stream::drain(sock, &link, Reason::Flag);
+    }
+}

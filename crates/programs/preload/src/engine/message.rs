@@ -1,0 +1,187 @@
+//! Messages and files of a joined socket, in terms of [`super::stream`]: headers are taken apart, files are read.
+
+use std::ffi::c_int;
+
+use libc::{mmsghdr, msghdr, off_t};
+use windlass_channel::{Bufs, Link};
+
+use super::{memory, stream};
+use crate::calls::message::header;
+use crate::own::{Data, Own, PIECES_MAX, Sock, Store};
+
+/// Bytes of a file that are read at a time.
+const FILE_BYTES: usize = 16 * 1024;
+
+/// The pieces of a header's message; none if they cannot be used: the program's own call says why.
+fn pieces(header: &msghdr) -> Option<Data> {
+    (header.msg_iovlen <= PIECES_MAX).then(|| Data::list(header.msg_iov, header.msg_iovlen))
+}
+
+/// `sendmsg`.
+pub fn send(
+    sock: &Sock,
+    link: Link<'static>,
+    message: *const msghdr,
+    flags: c_int,
+    own: Own,
+) -> isize {
+    let Some(data) = header(message).and_then(|header| pieces(&header)) else {
+        return own.call();
+    };
+    let mut store = Store::default();
+    let Some((list, _)) = data.fetch(&mut store) else {
+        return own.call();
+    };
+    let Some(data) = Bufs::vector(list) else {
+        return own.call();
+    };
+    stream::send(sock, link, data, flags, own)
+}
+
+/// `recvmsg`. A stream has neither names nor control data: their lengths come out as 0.
+pub fn receive(
+    sock: &Sock,
+    link: Link<'static>,
+    message: *mut msghdr,
+    flags: c_int,
+    own: Own,
+) -> isize {
+    let Some(data) = header(message).and_then(|header| pieces(&header)) else {
+        return own.call();
+    };
+    let mut store = Store::default();
+    let Some((list, _)) = data.fetch(&mut store) else {
+        return own.call();
+    };
+    let Some(data) = Bufs::vector(list) else {
+        return own.call();
+    };
+    let received = stream::receive(sock, link, data, flags, own);
+    if received >= 0 {
+        let mut after = header(message).unwrap_or(
+            // SAFETY: all zeros is a header.
+            unsafe { std::mem::zeroed() },
+        );
+        (after.msg_namelen, after.msg_controllen, after.msg_flags) =
+            (0, 0, flags & libc::MSG_CMSG_CLOEXEC);
+        memory::put(message, after);
+    }
+    received
+}
+
+/// `sendmmsg`: one after another, until one is not whole.
+pub fn send_many(
+    sock: &Sock,
+    link: Link<'static>,
+    list: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+    own: Own,
+) -> isize {
+    each(list, count, own, |message, own| {
+        send(sock, link, message, flags, own)
+    })
+}
+
+/// `recvmmsg`: one after another, until there is nothing. Only the first one waits if `MSG_WAITFORONE` says so.
+pub fn receive_many(
+    sock: &Sock,
+    link: Link<'static>,
+    list: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+    own: Own,
+) -> isize {
+    let mut first = true;
+    each(list, count, own, |message, own| {
+        let only_first = flags & libc::MSG_WAITFORONE != 0 && !first;
+        let now = if only_first { libc::MSG_DONTWAIT } else { 0 };
+        first = false;
+        receive(
+            sock,
+            link,
+            message,
+            flags & !libc::MSG_WAITFORONE | now,
+            own,
+        )
+    })
+}
+
+/// Makes one call for each message and notes its length; how many succeeded, or the error of the first.
+fn each(
+    list: *mut mmsghdr,
+    count: u32,
+    own: Own,
+    mut one: impl FnMut(*mut msghdr, Own) -> isize,
+) -> isize {
+    let mut done = 0;
+    for index in 0..count.min(PIECES_MAX as u32) as usize {
+        let entry = list.wrapping_add(index);
+        let single = own.with(1, entry.addr()).with(2, 1);
+        let moved = one(entry.cast(), single);
+        if moved < 0 {
+            return if done > 0 { done } else { moved };
+        }
+        let at = entry
+            .cast::<u8>()
+            .wrapping_add(std::mem::offset_of!(mmsghdr, msg_len));
+        memory::put(at.cast(), moved as u32);
+        done += 1;
+        if moved == 0 {
+            break;
+        }
+    }
+    done
+}
+
+/// `sendfile`: the file is read in pieces; its position moves by what was sent.
+pub fn send_file(
+    sock: &Sock,
+    link: Link<'static>,
+    file: c_int,
+    at: *mut off_t,
+    bytes: usize,
+    own: Own,
+) -> isize {
+    let is_given = !at.is_null();
+    let mut position = if is_given {
+        memory::fetch(at).unwrap_or(-1)
+    } else {
+        // SAFETY: no pointers.
+        unsafe { libc::lseek(file, 0, libc::SEEK_CUR) }
+    };
+    if position < 0 {
+        return own.call();
+    }
+    let start = position;
+    let mut piece = [0_u8; FILE_BYTES];
+    let mut sent = 0;
+    while (position - start) < bytes as off_t {
+        let want = (bytes - (position - start) as usize).min(FILE_BYTES);
+        // SAFETY: the buffer has FILE_BYTES.
+        let got = unsafe { libc::pread(file, piece.as_mut_ptr().cast(), want, position) };
+        if got <= 0 {
+            sent = got;
+            break;
+        }
+        sent = stream::send(sock, link, Bufs::out(piece.as_ptr(), got as usize), 0, own);
+        if sent <= 0 {
+            break;
+        }
+        position += sent as off_t;
+        if sent < got {
+            break;
+        }
+    }
+    let total = position - start;
+    if total == 0 && sent < 0 {
+        return sent;
+    }
+    if is_given {
+        memory::put(at, position);
+    } else {
+        // SAFETY: no pointers.
+        unsafe { libc::lseek(file, position, libc::SEEK_SET) };
+    }
+    total as isize
+}

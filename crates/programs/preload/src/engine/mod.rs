@@ -1,0 +1,399 @@
+//! What a tracked socket does.
+//!
+//! # Where it sits
+//! ```text
+//! calls (libc's names) -> engine -> stream, message   bytes: ring or kernel
+//!                                -> poll, sets, waiting   waiting for many
+//!                                -> promote           from the kernel to a ring
+//!                                -> wishes, life      options; close, fork, exec, exit
+//!                                -> process           registration, slabs of pairs -> windlass-channel
+//! ```
+//!
+//! # Model
+//! Every function here is called by [`crate::calls`] with the program's own call in [`Own`]: to leave the answer to the
+//! kernel, call that. -1 and `errno`, or the result. Nothing with a destructor may be alive across [`Own::call`].
+//!
+//! A TCP socket is *young* until it has carried enough to be worth a ring ([`promote`]); then it is *joined*, and
+//! every byte of it is counted; a reason against it makes it *plain*.
+
+mod clock;
+mod kernel;
+mod life;
+mod memory;
+mod message;
+mod names;
+mod poll;
+mod process;
+mod promote;
+mod sets;
+mod stream;
+mod waiting;
+mod wishes;
+
+use std::ffi::{c_int, c_ulong, c_void};
+use std::sync::atomic::Ordering::Relaxed;
+
+use libc::{
+    epoll_event, fd_set, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, sockaddr, socklen_t,
+};
+use windlass_channel::{Bufs, Link, copy};
+
+use crate::own::{Data, Own, Sock, Store, Wait};
+use crate::record::Kind;
+use crate::target::Target;
+use crate::{options, owner, signals, table};
+
+/// Why a socket (or the whole process) stays on the kernel, as the calls tell the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// stdio works on it, or it has number 0, 1 or 2.
+    Stdio,
+    /// A number beyond the table names it.
+    Beyond,
+    /// `io_uring_setup` was called.
+    IoUring,
+    /// A thread has descriptors of its own (`unshare`, `clone` without `CLONE_FILES`).
+    OwnDescriptors,
+    /// seccomp is being entered.
+    Seccomp,
+    /// A call that takes bytes in a way that is not followed (`vmsplice`, `tee`, `preadv2` flags).
+    Odd,
+}
+
+/// Called by the constructor.
+pub fn start() {
+    clock::start();
+    signals::add_fixup(copy::start(), copy::end(), copy::fixup());
+    process::locate();
+}
+
+/// A call that moves bytes on a socket that has not joined: counted, and made; it may join behind it.
+#[inline(always)]
+fn young(sock: &Sock, is_send: bool, own: Own) -> Result<isize, Link<'static>> {
+    if !promote::is_young(sock.record) {
+        return Ok(own.call());
+    }
+    if !promote::enter(sock.record) {
+        return match promote::joined(sock) {
+            Some(link) => Err(link),
+            None => Ok(own.call()),
+        };
+    }
+    let result = own.call();
+    if result > 0 {
+        promote::moved(sock, is_send, result as usize);
+    }
+    promote::leave(sock.record);
+    Ok(result)
+}
+
+/// For tests: whether this call goes straight to the kernel, as one that the library did not see.
+#[inline(always)]
+fn is_bypassed() -> bool {
+    let (share, seed) = options::bypass();
+    share != 0 && chance(share, seed)
+}
+
+/// For tests: whether unread bytes are moved into the kernel before this call.
+#[inline(always)]
+fn is_reclaimed() -> bool {
+    let (share, seed) = options::reclaim();
+    share != 0 && chance(share, seed)
+}
+
+/// True in `share` of 1,000 calls, by a generator (xorshift64*) of each thread that begins with `seed`.
+#[cold]
+fn chance(share: u64, seed: u64) -> bool {
+    let state = &owner::thread().engine[0];
+    let mut word = state.load(Relaxed);
+    if word == 0 {
+        word = seed ^ u64::from(std::process::id()) << 32 | 1;
+    }
+    word ^= word >> 12;
+    word ^= word << 25;
+    word ^= word >> 27;
+    state.store(word, Relaxed);
+    (word.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) % 1_000 < share
+}
+
+/// The pieces of a call as the channel takes them, handed to `with`; the program's own call if they cannot be read.
+#[inline(always)]
+fn pieces(data: &Data, own: Own, with: impl FnOnce(Bufs<'_>) -> isize) -> isize {
+    let mut store = Store::default();
+    let Some((list, _)) = data.fetch(&mut store) else {
+        return own.call();
+    };
+    match list {
+        [piece] => with(Bufs::one(piece.iov_base.cast(), piece.iov_len)),
+        list => match Bufs::vector(list) {
+            Some(bufs) => with(bufs),
+            None => own.call(),
+        },
+    }
+}
+
+/// `write`, `writev`, `send`, `sendto`; `flags` as `send`'s, 0 for the first two.
+#[inline(always)]
+pub fn send(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
+    let link = match promote::joined(&sock) {
+        Some(link) => link,
+        None => match young(&sock, true, own) {
+            Ok(result) => return result,
+            Err(link) => link,
+        },
+    };
+    if is_reclaimed() {
+        stream::reclaim(&sock, &link);
+    }
+    pieces(&data, own, |data| {
+        stream::send(&sock, link, data, flags, own)
+    })
+}
+
+/// `sendmsg`. Descriptors in its control data were reported by [`passed`] before.
+pub fn send_message(sock: Sock, message: *const msghdr, flags: c_int, own: Own) -> isize {
+    match promote::joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
+        Ok(result) => result,
+        Err(link) => message::send(&sock, link, message, flags, own),
+    }
+}
+
+/// `sendmmsg`.
+pub fn send_many(sock: Sock, messages: *mut mmsghdr, count: u32, flags: c_int, own: Own) -> isize {
+    match promote::joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
+        Ok(result) => result,
+        Err(link) => message::send_many(&sock, link, messages, count, flags, own),
+    }
+}
+
+/// `read`, `readv`, `recv`, `recvfrom`.
+#[inline(always)]
+pub fn recv(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
+    if is_bypassed() {
+        return own.call();
+    }
+    let link = match promote::joined(&sock) {
+        Some(link) => link,
+        None => match young(&sock, false, own) {
+            Ok(result) => return result,
+            Err(link) => link,
+        },
+    };
+    let result = pieces(&into, own, |into| {
+        stream::receive(&sock, link, into, flags, own)
+    });
+    if result >= 0 && !into.name_length.is_null() {
+        memory::put(into.name_length, 0);
+    }
+    result
+}
+
+/// `recvmsg`. Descriptors that arrive are reported by [`taken`] afterwards.
+pub fn recv_message(sock: Sock, message: *mut msghdr, flags: c_int, own: Own) -> isize {
+    match promote::joined(&sock).map_or_else(|| young(&sock, false, own), Err) {
+        Ok(result) => result,
+        Err(link) => message::receive(&sock, link, message, flags, own),
+    }
+}
+
+/// `recvmmsg`.
+pub fn recv_many(
+    sock: Sock,
+    messages: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+    _timeout: *mut libc::timespec,
+    own: Own,
+) -> isize {
+    match promote::joined(&sock).map_or_else(|| young(&sock, false, own), Err) {
+        Ok(result) => result,
+        Err(link) => message::receive_many(&sock, link, messages, count, flags, own),
+    }
+}
+
+/// `sendfile` to the socket.
+pub fn send_file(sock: Sock, file: c_int, at: *mut off_t, bytes: usize, own: Own) -> isize {
+    match promote::joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
+        Ok(result) => result,
+        Err(link) => message::send_file(&sock, link, file, at, bytes, own),
+    }
+}
+
+/// `splice`, `tee`, `vmsplice`, `copy_file_range` out of a socket, into one, or both.
+pub fn splice(from: Option<Sock>, to: Option<Sock>, own: Own) -> isize {
+    if let Some(from) = from {
+        life::spliced(&from, false);
+    }
+    if let Some(to) = to {
+        life::spliced(&to, true);
+    }
+    own.call()
+}
+
+/// `poll` and `ppoll` on a set with at least one tracked socket.
+pub fn poll(
+    set: *mut pollfd,
+    count: nfds_t,
+    wait: Wait,
+    _mask: *const sigset_t,
+    own: Own,
+) -> isize {
+    if is_bypassed() {
+        own.call()
+    } else {
+        poll::poll(set, count, wait, own)
+    }
+}
+
+/// `select` and `pselect` on sets with at least one tracked socket. The sets are `count` bits long.
+pub fn select(
+    count: c_int,
+    sets: [*mut fd_set; 3],
+    wait: Wait,
+    _mask: *const c_void,
+    own: Own,
+) -> isize {
+    if is_bypassed() {
+        own.call()
+    } else {
+        poll::select(count, sets, wait, own)
+    }
+}
+
+/// `epoll_ctl` on an instance made in our sight; `fd` may be anything.
+pub fn epoll_ctl(
+    set: Sock,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+    own: Own,
+) -> isize {
+    sets::control(set, operation, fd, event, own)
+}
+
+/// `epoll_wait`, `epoll_pwait`, `epoll_pwait2` on an instance made in our sight.
+pub fn epoll_wait(
+    set: Sock,
+    events: *mut epoll_event,
+    room: c_int,
+    wait: Wait,
+    mask: *const sigset_t,
+    own: Own,
+) -> isize {
+    if is_bypassed() {
+        own.call()
+    } else {
+        waiting::wait(set, events, room, wait, mask, own)
+    }
+}
+
+/// `connect`; the flag [`crate::record::flag::CONNECTED_BY_US`] is set already.
+pub fn connect(_sock: Sock, _to: *const sockaddr, _length: socklen_t, own: Own) -> isize {
+    own.call()
+}
+
+/// `shutdown`.
+pub fn shutdown(sock: Sock, how: c_int, own: Own) -> isize {
+    life::shutdown(&sock, how, own)
+}
+
+/// `getsockopt`.
+pub fn getsockopt(
+    sock: Sock,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    _length: *mut socklen_t,
+    own: Own,
+) -> isize {
+    wishes::get(&sock, level, name, value, own)
+}
+
+/// `setsockopt`.
+pub fn setsockopt(
+    sock: Sock,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+    own: Own,
+) -> isize {
+    wishes::set(&sock, level, name, value, length, own)
+}
+
+/// `ioctl`.
+pub fn ioctl(sock: Sock, request: c_ulong, argument: usize, own: Own) -> isize {
+    wishes::ioctl(&sock, request, argument, own)
+}
+
+/// `fcntl`, but for the commands that make a descriptor.
+pub fn fcntl(sock: Sock, command: c_int, argument: usize, own: Own) -> isize {
+    wishes::fcntl(&sock, command, argument, own)
+}
+
+/// `accept` gave this socket (after the table has it).
+pub fn accepted(_sock: Sock) {}
+
+/// The number is about to be closed, or replaced by `dup2`: the record is still held.
+/// [`crate::record::Record::holders`] of 1 says that it is the last number.
+pub fn before_close(sock: Sock) {
+    life::before_close(&sock);
+}
+
+/// The number was closed out of our sight; it names something else by now.
+pub fn vanished(sock: Sock) {
+    life::vanished(&sock);
+}
+
+/// The socket came in by `SCM_RIGHTS` and is new to this family of processes.
+pub fn taken(sock: Sock) {
+    // Whoever sent it may go on writing to it, uncounted.
+    life::leaked(&sock, windlass_channel::Reason::Passed);
+}
+
+/// The socket is being sent by `SCM_RIGHTS` through `by` (`None`: through a socket that we do not know).
+pub fn passed(sock: Sock, _by: Option<Sock>) {
+    if sock.record.kind() == Some(Kind::Epoll) {
+        sets::estrange(&sock);
+    } else {
+        life::leaked(&sock, windlass_channel::Reason::Passed);
+    }
+}
+
+/// The socket must stay on the kernel from now on.
+pub fn plain(sock: Sock, why: Why) {
+    life::plain(&sock, life::reason(why));
+}
+
+/// The whole process must.
+pub fn plain_process(why: Why) {
+    process::forbid(life::reason(why));
+    for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
+        life::plain(&sock, life::reason(why));
+    }
+}
+
+/// The process is about to execute a file, or a child with its descriptors is (`spawned`).
+/// Called in the child of a `vfork` too: memory is the parent's then.
+pub fn before_exec(target: Target, spawned: bool) {
+    life::before_exec(target, spawned);
+}
+
+/// The execution failed and the process goes on.
+pub fn exec_failed() {}
+
+/// Before a fork, in the parent; the holders are counted up already.
+pub fn before_fork() {}
+
+/// After it, in the parent (also if it failed).
+pub fn after_fork_parent() {}
+
+/// After it, in the child; this process is not registered.
+pub fn after_fork_child() {
+    life::forked(owner::parent_slot());
+}
+
+/// The process ends by `exit`, `_exit` or `quick_exit`. Other threads may still run.
+pub fn before_exit() {
+    life::before_exit();
+}

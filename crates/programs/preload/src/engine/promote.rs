@@ -1,0 +1,427 @@
+//! From the kernel to a ring: which connections are worth it, and how both ends come to agree.
+//!
+//! # States
+//! | state of a record | meaning | leaves by |
+//! | --- | --- | --- |
+//! | young | every call is the kernel's; calls and bytes are counted | the threshold; or a reason against it |
+//! | listed | this end stands in the directory, and looks for the other end now and then | the other end is found |
+//! | joined | every byte is counted; the ring is used as soon as both ends look at it | the last close |
+//! | plain | the kernel's for good, for the reason in the record | the last close |
+//!
+//! # Synchronization
+//! A call on a young socket counts itself in `inside`, *then* looks at the flags. Who joins sets
+//! [`JOINING`], *then* looks whether it is alone inside: so either the caller waits for the end of the join (a few
+//! microseconds), or the join is put off to a later call. Both orders are by sequentially consistent operations.
+//! Positions are therefore read while nobody moves them.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+
+use windlass_channel::directory::{Hint, Key};
+use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
+
+use super::names::Names;
+use super::{kernel, process, sets, wishes};
+use crate::own::Sock;
+use crate::record::{Kind, Origin, Record, flag};
+use crate::{counters, options, owner, signals, table};
+
+/// The record has a channel: slab, channel and side are in it.
+pub const JOINED: u32 = flag::ENGINE;
+/// A thread is joining it just now.
+const JOINING: u32 = flag::ENGINE << 1;
+/// This end has offered, and the other end has not been seen to mirror it.
+pub const PENDING: u32 = flag::ENGINE << 2;
+/// This end's name is the higher one.
+const IS_HIGH: u32 = flag::ENGINE << 3;
+/// This side has allocated the channel in the record.
+const ALLOCATED: u32 = flag::ENGINE << 4;
+/// Higher bits are [`super::stream`]'s.
+pub const NEXT: u32 = flag::ENGINE << 5;
+
+/// Places in [`Record::engine`].
+const KEY: usize = 0;
+/// Calls until the directory is looked at again, and how many that are each time.
+const LEFT: usize = 1;
+const INTERVAL: usize = 2;
+/// Longest interval between two looks, in calls.
+const INTERVAL_MAX: u64 = 64;
+/// How long a caller waits for a thread that joins, in rounds of a pause each (some milliseconds).
+const JOIN_ROUNDS: u32 = 200_000;
+
+/// What a word of [`table::engine_word`] says: place + 1, side, channel.
+fn remember(place: u8, side: Side, chan: u16) -> u64 {
+    (u64::from(place) + 1) | (side as u64) << 8 | u64::from(chan) << 16
+}
+
+/// The end of the channel that a socket has, if it has joined.
+#[inline(always)]
+pub fn joined(sock: &Sock) -> Option<Link<'static>> {
+    let word = table::engine_word(sock.fd)?.load(Relaxed);
+    if word == 0 {
+        return if sock.record.has(JOINED) {
+            find(sock)
+        } else {
+            None
+        };
+    }
+    process::link(
+        (word as u8).wrapping_sub(1),
+        (word >> 16) as u16,
+        Side::from_u8((word >> 8) as u8),
+    )
+}
+
+/// The place of the slab of a joined socket, for a number whose channel was just looked up.
+#[inline(always)]
+pub fn place(sock: &Sock) -> Option<u8> {
+    let word = table::engine_word(sock.fd)?.load(Relaxed);
+    (word as u8).checked_sub(1)
+}
+
+/// [`joined`] for a number that has not been used since the socket joined.
+#[cold]
+fn find(sock: &Sock) -> Option<Link<'static>> {
+    let record = sock.record;
+    let place = match process::place_of(record.slab.load(Acquire)) {
+        Some(place) => place,
+        // A process that was forked before the join: the slab is another one's so far.
+        None => process::register(sock.fd)
+            .and_then(|()| process::slab(record.slab.load(Acquire)))
+            .ok()?,
+    };
+    let (chan, side) = (
+        record.channel.load(Relaxed),
+        Side::from_u8(record.side.load(Relaxed)),
+    );
+    if process::at(place).record(chan, side) != sock.index() {
+        process::at(place).enter(chan, side, sock.index());
+    }
+    table::engine_word(sock.fd)?.store(remember(place, side, chan), Relaxed);
+    process::link(place, chan, side)
+}
+
+/// Whether a socket might still be joined: then its calls are counted.
+#[inline(always)]
+pub fn is_young(record: &Record) -> bool {
+    !record.has(flag::PLAIN | flag::LEAKED) && record.kind() == Some(Kind::Tcp)
+}
+
+/// A call on a young socket begins. False: it has joined meanwhile.
+#[inline(always)]
+pub fn enter(record: &Record) -> bool {
+    record.inside.fetch_add(1, SeqCst);
+    let flags = record.flags.load(SeqCst);
+    flags & (JOINED | JOINING) == 0 || enter_slow(record)
+}
+
+#[cold]
+fn enter_slow(record: &Record) -> bool {
+    for _ in 0..JOIN_ROUNDS {
+        let flags = record.flags.load(SeqCst);
+        if flags & JOINED != 0 {
+            leave(record);
+            return false;
+        }
+        if flags & JOINING == 0 {
+            return true;
+        }
+        std::hint::spin_loop();
+    }
+    // Whoever was joining is gone or stopped. It finds the flag, and does not finish.
+    refuse(record, Reason::Killed);
+    if record.has(JOINED) {
+        leave(record);
+        return false;
+    }
+    true
+}
+
+/// It has ended.
+#[inline(always)]
+pub fn leave(record: &Record) {
+    record.inside.fetch_sub(1, Release);
+}
+
+/// The socket stays on the kernel.
+pub fn refuse(record: &Record, reason: Reason) {
+    let before = record.flags.fetch_or(flag::PLAIN, SeqCst);
+    if before & flag::PLAIN == 0
+        && record
+            .reason
+            .compare_exchange(0, reason as u8, Relaxed, Relaxed)
+            .is_ok()
+    {
+        counters::say(format_args!(
+            "socket {:x} stays on the kernel: {}",
+            record.cookie.load(Relaxed),
+            reason.text()
+        ));
+    }
+}
+
+/// A call has moved bytes through the kernel; joins if it is worth it. Still inside.
+#[inline(always)]
+pub fn moved(sock: &Sock, is_send: bool, bytes: usize) {
+    let record = sock.record;
+    let (calls, sum) = if is_send {
+        (&record.sends, &record.kernel_sent)
+    } else {
+        (&record.receives, &record.kernel_received)
+    };
+    let before = calls.load(Relaxed);
+    if before == 0 && record.sends.load(Relaxed) + record.receives.load(Relaxed) == 0 {
+        counters::add(counters::Counter::Connected, 1);
+    }
+    calls.store(before.saturating_add(1), Relaxed);
+    sum.store(sum.load(Relaxed) + bytes as u64, Relaxed);
+    let (least_calls, least_bytes) = options::promote();
+    let both = record
+        .sends
+        .load(Relaxed)
+        .min(record.receives.load(Relaxed));
+    if u64::from(both) >= least_calls || sum.load(Relaxed) >= least_bytes {
+        consider(sock);
+    }
+}
+
+/// Looks now and then whether the other end is there.
+fn consider(sock: &Sock) {
+    let [left, interval] = [LEFT, INTERVAL].map(|at| &sock.record.engine[at]);
+    let rest = left.load(Relaxed);
+    if rest > 0 {
+        left.store(rest - 1, Relaxed);
+        return;
+    }
+    let next = (interval.load(Relaxed) * 2).clamp(1, INTERVAL_MAX);
+    interval.store(next, Relaxed);
+    left.store(next - 1, Relaxed);
+    if let Err(reason) = attempt(sock) {
+        match reason {
+            // The hint of a process that is gone, or has another slot by now.
+            Reason::Young | Reason::PeerPlain => {}
+            Reason::NoDaemon => {
+                counters::add(counters::Counter::Unanswered, 1);
+                if sock
+                    .record
+                    .reason
+                    .compare_exchange(0, reason as u8, Relaxed, Relaxed)
+                    .is_ok()
+                {
+                    counters::say(format_args!("no daemon answers; asked again later"));
+                }
+            }
+            _ => {
+                counters::add(counters::Counter::Refused, 1);
+                refuse(sock.record, reason);
+            }
+        }
+    }
+}
+
+/// One step towards a channel, [`Reason::Young`] where the next one is the other end's.
+fn attempt(sock: &Sock) -> Result<(), Reason> {
+    let record = sock.record;
+    if record.flags.fetch_or(JOINING, SeqCst) & (JOINING | JOINED) != 0 {
+        return Err(Reason::Young);
+    }
+    signals::enter();
+    let done = if record.inside.load(SeqCst) == 1 {
+        steps(sock)
+    } else {
+        Err(Reason::Young)
+    };
+    signals::leave();
+    record.flags.fetch_and(!JOINING, SeqCst);
+    done
+}
+
+fn steps(sock: &Sock) -> Result<(), Reason> {
+    let record = sock.record;
+    if is_shared(sock) {
+        return Err(Reason::Young);
+    }
+    let (key, cookie) = list(sock)?;
+    let directory = process::directory().ok_or(Reason::NoDaemon)?;
+    let hint = directory.peer(key).ok_or(Reason::Young)?;
+    let place = process::pair_with(hint.slot)?;
+    let pair = process::at(place);
+    let side = pair.side(key.end);
+    let chan = match side {
+        Side::Low if record.has(ALLOCATED) => record.channel.load(Relaxed),
+        Side::Low => {
+            let chan = pair.slab().allocate().ok_or(Reason::Limit)?;
+            record.channel.store(chan, Relaxed);
+            record.slab.store(pair.slab().id(), Relaxed);
+            record.set(ALLOCATED);
+            directory.publish(
+                key,
+                Hint {
+                    slot: owner::process_slot(),
+                    chan: Some(chan),
+                    cookie: cookie as u32,
+                },
+            );
+            chan
+        }
+        Side::High => hint.chan.ok_or(Reason::Young)?,
+    };
+    let link = process::link(place, chan, side).ok_or(Reason::Broken)?;
+    let offer = offer(sock, hint.cookie).ok_or(Reason::NotEstablished)?;
+    wishes::note_no_delay(sock);
+    no_delay(sock);
+    sets::show(sock, &link);
+    link.offer(&offer);
+    record.channel.store(chan, Relaxed);
+    record.side.store(side as u8, Relaxed);
+    record.slab.store(pair.slab().id(), Release);
+    pair.enter(chan, side, sock.index());
+    let pending = match link.check(&offer) {
+        Join::Ready => 0,
+        Join::Wait => PENDING,
+        Join::Refused(reason) => {
+            plain(&link, reason);
+            0
+        }
+    };
+    let before = record.flags.fetch_or(JOINED | pending, AcqRel);
+    if before & flag::PLAIN != 0 {
+        plain(&link, Reason::Killed);
+    }
+    sets::has_joined(sock);
+    counters::add(counters::Counter::Joins, 1);
+    Ok(())
+}
+
+/// Both directions of a channel stay on the kernel.
+pub fn plain(link: &Link<'_>, reason: Reason) {
+    link.outgoing().plain(reason);
+    link.incoming().plain(reason);
+}
+
+/// Looks again whether the other end mirrors ours. For a joined socket that is [`PENDING`].
+#[cold]
+pub fn look_again(sock: &Sock, link: &Link<'static>) {
+    let record = sock.record;
+    let done = (|| {
+        let (key, _) = list(sock).ok()?;
+        let hint = process::directory()?.peer(key)?;
+        let offer = offer(sock, hint.cookie)?;
+        Some(link.check(&offer))
+    })();
+    match done {
+        Some(Join::Wait) => {}
+        Some(Join::Ready) => {
+            record.flags.fetch_and(!PENDING, Relaxed);
+        }
+        Some(Join::Refused(reason)) => {
+            record.flags.fetch_and(!PENDING, Relaxed);
+            let _ = record
+                .reason
+                .compare_exchange(0, reason as u8, Relaxed, Relaxed);
+            plain(link, reason);
+        }
+        None => {
+            record.flags.fetch_and(!PENDING, Relaxed);
+            plain(link, Reason::NotEstablished);
+        }
+    }
+}
+
+/// Whether numbers of other processes name the socket, too: then its calls cannot be held up from here.
+fn is_shared(sock: &Sock) -> bool {
+    let holders = sock.record.holders.load(Relaxed);
+    holders > 1
+        && table::each()
+            .filter(|other| other.index() == sock.index())
+            .count()
+            != holders as usize
+}
+
+/// Sees to it that this end stands in the directory.
+fn list(sock: &Sock) -> Result<(Key, u64), Reason> {
+    let record = sock.record;
+    let cookie = record.cookie_by(sock.fd);
+    let hash = record.engine[KEY].load(Relaxed);
+    if hash != 0 {
+        return Ok((
+            Key {
+                hash,
+                end: usize::from(record.has(IS_HIGH)),
+            },
+            cookie,
+        ));
+    }
+    if record.origin() == Origin::Found {
+        return Err(Reason::NotEligible);
+    }
+    let names = Names::of(sock.fd).ok_or(Reason::NotEstablished)?;
+    if !names.is_local() {
+        return Err(Reason::Remote);
+    }
+    if names.is_tracked(sock.fd) {
+        return Err(Reason::Tracked);
+    }
+    let key = names.key().ok_or(Reason::SelfConnected)?;
+    process::register(sock.fd)?;
+    let directory = process::directory().ok_or(Reason::NoDaemon)?;
+    directory.publish(
+        key,
+        Hint {
+            slot: owner::process_slot(),
+            chan: None,
+            cookie: cookie as u32,
+        },
+    );
+    if key.end != 0 {
+        record.set(IS_HIGH);
+    }
+    record.engine[KEY].store(key.hash, Relaxed);
+    Ok((key, cookie))
+}
+
+/// What this end says of itself now.
+fn offer(sock: &Sock, peer_cookie: u32) -> Option<Offer> {
+    let names = Names::of(sock.fd)?;
+    let counts = descriptor(sock).counts()?;
+    Some(Offer {
+        cookie: sock.record.cookie_by(sock.fd),
+        peer_cookie,
+        netns: names.netns,
+        local: names.own,
+        peer: names.peer,
+        slot: owner::process_slot(),
+        pid: std::process::id(),
+        fd: sock.fd,
+        written: counts.written(sock.record.has(flag::CONNECTED_BY_US))?,
+        received: counts.read()?,
+        connected: sock.record.has(flag::CONNECTED_BY_US),
+        asleep: 0,
+    })
+}
+
+/// The socket itself, as the channel uses it.
+#[inline(always)]
+pub fn descriptor(sock: &Sock) -> Fd {
+    Fd {
+        fd: sock.fd,
+        connected: sock.record.has(flag::CONNECTED_BY_US),
+    }
+}
+
+/// When replies go by the ring no acknowledgement rides on them, and Nagle's algorithm (RFC 896) would hold each small
+/// message back until the delayed one, 40 ms later.
+pub fn no_delay(sock: &Sock) {
+    // A socket that is closed meanwhile needs it no more.
+    let _ = kernel::set_option(sock.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1_i32);
+}
+
+/// The socket leaves the directory, when it is closed.
+pub fn unlist(record: &Record) {
+    let hash = record.engine[KEY].swap(0, Relaxed);
+    if let Some(directory) = process::directory().filter(|_| hash != 0) {
+        directory.withdraw(Key {
+            hash,
+            end: usize::from(record.has(IS_HIGH)),
+        });
+    }
+}

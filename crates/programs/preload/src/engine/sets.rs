@@ -1,0 +1,523 @@
+//! epoll: instances that report ring bytes beside what the kernel reports.
+//!
+//! # Model
+//! The kernel's instance always holds every member, exactly as the program registered it, so whoever sleeps there sleeps
+//! as without this library. Beside it stands a [`Set`] with the members that are TCP sockets of ours, and a list
+//! of those that may have ring bytes (*ready list*). A wait takes the news of all pairs, puts the members
+//! concerned on their sets' lists, and reports from its own list.
+//!
+//! # States of a member
+//! *Registered* (`set` is not 0) · *listed* ([`LISTED`]: it is on the ready list, and will be looked at) · *fresh*
+//! ([`FRESH`]: bytes came since it was last reported, which is what an edge is) · *disarmed* ([`DISARMED`]: one-shot,
+//! reported, and not renewed).
+//!
+//! # Synchronization
+//! Lists are changed under the set's lock, a word that is held for a few hundred nanoseconds with signals put off. A sender
+//! sees whether an instance sleeps by its line of the status page, which every sleep raises before its last look at
+//! the news. A thread that takes news for another set whose line is up wakes that set by its kernel
+//! registration ([`poke`]).
+//!
+//! # Limits
+//! [`SETS`] instances a process, four instances a socket; a socket beyond goes by the kernel whenever its receiver could
+//! be asleep: always.
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
+
+use libc::epoll_event;
+use windlass_channel::{Link, Reason, SLOT_ALWAYS};
+
+use super::{kernel, memory, promote, stream};
+use crate::own::{Own, Sock};
+use crate::record::{Kind, RECORDS_MAX};
+use crate::{signals, table};
+
+/// Instances with a line in the status page: lines 1 to 63.
+const SETS: usize = 63;
+/// Instances that a socket can be in.
+const PLACES: usize = 4;
+/// Members on a ready list, at most; one more makes the next wait look at all of them.
+pub(super) const READY_MAX: usize = 2_048;
+
+pub(super) const LISTED: u32 = 1;
+pub(super) const FRESH: u32 = 2;
+pub(super) const DISARMED: u32 = 4;
+pub(super) const POKED: u32 = 8;
+/// What ring bytes can be reported as.
+pub(super) const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+
+/// A socket in an instance.
+#[derive(Default)]
+pub(super) struct Member {
+    /// The set's index + 1; 0: none.
+    pub(super) set: AtomicU32,
+    pub(super) fd: AtomicI32,
+    pub(super) events: AtomicU32,
+    pub(super) state: AtomicU32,
+    pub(super) data: AtomicU64,
+}
+
+/// What this process knows of a record beside what its family shares.
+pub(super) struct Local {
+    pub(super) members: [Member; PLACES],
+    /// More memberships than places, ever: it stays on the kernel while it might be waited for.
+    pub(super) crowded: AtomicU32,
+}
+
+/// One epoll instance.
+pub(super) struct Set {
+    /// The record of the instance; 0: free.
+    pub(super) record: AtomicU32,
+    pub(super) lock: AtomicBool,
+    /// Members that are ours, and those of them that have joined.
+    pub(super) members: AtomicU32,
+    pub(super) joined: AtomicU32,
+    /// Threads asleep in it while this process had no status page: its line does not show them.
+    pub(super) unshown: AtomicU32,
+    /// Threads asleep in it.
+    pub(super) asleep: AtomicU32,
+    /// Members whose kernel registration was changed to wake a sleeper.
+    pub(super) poked: AtomicU32,
+    /// The list was full: every joined member has to be looked at.
+    pub(super) scan: AtomicBool,
+    /// It is itself waited for, or belongs to another process too: its members stay on the kernel.
+    pub(super) is_foreign: AtomicBool,
+    /// When the kernel was last asked.
+    pub(super) asked_at: AtomicU64,
+    pub(super) length: AtomicU32,
+    pub(super) ready: [AtomicU32; READY_MAX],
+}
+
+pub(super) static SET: [Set; SETS] = [const {
+    Set {
+        record: AtomicU32::new(0),
+        lock: AtomicBool::new(false),
+        members: AtomicU32::new(0),
+        joined: AtomicU32::new(0),
+        unshown: AtomicU32::new(0),
+        asleep: AtomicU32::new(0),
+        poked: AtomicU32::new(0),
+        scan: AtomicBool::new(false),
+        is_foreign: AtomicBool::new(false),
+        asked_at: AtomicU64::new(0),
+        length: AtomicU32::new(0),
+        ready: [const { AtomicU32::new(0) }; READY_MAX],
+    }
+}; SETS];
+
+static LOCALS: AtomicPtr<Local> = AtomicPtr::new(null_mut());
+
+/// What this process keeps of a record; none where there is no memory.
+pub(super) fn local(record: u32) -> Option<&'static Local> {
+    let base = match LOCALS.load(Acquire) {
+        base if base.is_null() => make_locals()?,
+        base => base,
+    };
+    let place = base.wrapping_add(record as usize);
+    // SAFETY: the mapping has RECORDS_MAX entries, zeros are valid ones, and it is never unmapped.
+    (record < RECORDS_MAX).then(|| unsafe { &*place })
+}
+
+#[cold]
+fn make_locals() -> Option<*mut Local> {
+    let bytes = RECORDS_MAX as usize * size_of::<Local>();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: an anonymous mapping at any address.
+    let place = unsafe {
+        libc::mmap(
+            null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1,
+            0,
+        )
+    };
+    if place == libc::MAP_FAILED {
+        return None;
+    }
+    let mine = place.cast::<Local>();
+    match LOCALS.compare_exchange(null_mut(), mine, AcqRel, Acquire) {
+        Ok(_) => Some(mine),
+        Err(other) => {
+            // SAFETY: another thread was first; nobody has seen this mapping.
+            unsafe { libc::munmap(place, bytes) };
+            Some(other)
+        }
+    }
+}
+
+impl Set {
+    pub(super) fn of(instance: &Sock) -> Option<(usize, &'static Set)> {
+        let index = instance.index();
+        SET.iter()
+            .enumerate()
+            .find(|(_, set)| set.record.load(Relaxed) == index)
+    }
+
+    /// The set of an instance, made if there is room.
+    fn of_or_new(instance: &Sock) -> Option<(usize, &'static Set)> {
+        Self::of(instance).or_else(|| {
+            let index = instance.index();
+            SET.iter().enumerate().find(|(_, set)| {
+                set.record
+                    .compare_exchange(0, index, AcqRel, Relaxed)
+                    .is_ok()
+            })
+        })
+    }
+
+    pub(super) fn line(index: usize) -> u8 {
+        index as u8 + 1
+    }
+
+    pub(super) fn locked<T>(&self, inside: impl FnOnce() -> T) -> T {
+        signals::enter();
+        while self
+            .lock
+            .compare_exchange_weak(false, true, Acquire, Relaxed)
+            .is_err()
+        {
+            std::hint::spin_loop();
+        }
+        let result = inside();
+        self.lock.store(false, Release);
+        signals::leave();
+        result
+    }
+
+    /// Puts a record on the ready list. Under the lock.
+    fn push(&self, record: u32) {
+        let length = self.length.load(Relaxed) as usize;
+        match self.ready.get(length) {
+            Some(place) => {
+                place.store(record, Relaxed);
+                self.length.store(length as u32 + 1, Relaxed);
+            }
+            None => self.scan.store(true, Relaxed),
+        }
+    }
+}
+
+impl Local {
+    pub(super) fn of_set(&self, set: usize) -> impl Iterator<Item = &Member> {
+        self.members
+            .iter()
+            .filter(move |member| member.set.load(Relaxed) == set as u32 + 1)
+    }
+
+    /// The slots that a sender has to look at.
+    fn slots(&self) -> [u8; PLACES] {
+        if self.crowded.load(Relaxed) != 0 {
+            return [SLOT_ALWAYS, 0, 0, 0];
+        }
+        let mut slots = [0; PLACES];
+        for (slot, member) in slots.iter_mut().zip(&self.members) {
+            let Some(set) = SET.get((member.set.load(Relaxed) as usize).wrapping_sub(1)) else {
+                continue;
+            };
+            let is_shown = set.unshown.load(SeqCst) == 0 && !set.is_foreign.load(Relaxed);
+            *slot = if is_shown {
+                member.set.load(Relaxed) as u8
+            } else {
+                SLOT_ALWAYS
+            };
+        }
+        slots
+    }
+}
+
+/// A socket that is about to join shows in which instances it is.
+pub fn show(sock: &Sock, link: &Link<'static>) {
+    let Some(local) = local(sock.index()) else {
+        return;
+    };
+    link.incoming().set_slots(local.slots());
+}
+
+/// A socket has joined.
+pub fn has_joined(sock: &Sock) {
+    let Some(local) = local(sock.index()) else {
+        return;
+    };
+    for member in &local.members {
+        if let Some(set) = SET.get((member.set.load(Relaxed) as usize).wrapping_sub(1)) {
+            set.joined.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// `epoll_ctl`.
+pub fn control(
+    instance: Sock,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+    own: Own,
+) -> isize {
+    if let Some(inner) = table::epoll(fd) {
+        if operation == libc::EPOLL_CTL_ADD {
+            estrange(&inner);
+        }
+        return own.call();
+    }
+    let Some(sock) = table::known(fd).filter(|sock| sock.record.kind() == Some(Kind::Tcp)) else {
+        return own.call();
+    };
+    let none = epoll_event { events: 0, u64: 0 };
+    let asked = if operation == libc::EPOLL_CTL_DEL {
+        Some(none)
+    } else {
+        memory::fetch(event)
+    };
+    let Some(asked) = asked else {
+        return own.call();
+    };
+    match operation {
+        libc::EPOLL_CTL_ADD => add(&instance, &sock, asked, own),
+        libc::EPOLL_CTL_MOD => modify(&instance, &sock, asked, own),
+        libc::EPOLL_CTL_DEL => {
+            let result = own.call();
+            if result == 0 {
+                remove(&instance, &sock);
+            }
+            result
+        }
+        _ => own.call(),
+    }
+}
+
+fn add(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
+    let result = own.call();
+    if result != 0 {
+        return result;
+    }
+    let Some(local) = local(sock.index()) else {
+        super::life::plain(sock, Reason::Asleep);
+        return result;
+    };
+    let set = Set::of_or_new(instance);
+    let free = local
+        .members
+        .iter()
+        .find(|member| member.set.load(Relaxed) == 0);
+    let link = promote::joined(sock);
+    match (set, free) {
+        (Some((index, set)), Some(member)) => {
+            member.fd.store(sock.fd, Relaxed);
+            member.events.store(asked.events, Relaxed);
+            member.data.store(asked.u64, Relaxed);
+            member.state.store(0, Relaxed);
+            member.set.store(index as u32 + 1, Release);
+            set.members.fetch_add(1, Relaxed);
+            if link.is_some() {
+                set.joined.fetch_add(1, Relaxed);
+            }
+        }
+        _ => local.crowded.store(1, Relaxed),
+    }
+    if let Some(link) = link {
+        link.incoming().set_slots(local.slots());
+        if let Some((index, _)) = set {
+            renew(sock, local, index, &link);
+        }
+    }
+    result
+}
+
+fn modify(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
+    let result = own.call();
+    let found = (result == 0)
+        .then(|| Set::of(instance).zip(local(sock.index())))
+        .flatten();
+    if let Some(((index, _), local)) = found {
+        for member in local
+            .of_set(index)
+            .filter(|member| member.fd.load(Relaxed) == sock.fd)
+        {
+            member.events.store(asked.events, Relaxed);
+            member.data.store(asked.u64, Relaxed);
+            member.state.fetch_and(!(DISARMED | POKED), Relaxed);
+        }
+        if let Some(link) = promote::joined(sock) {
+            renew(sock, local, index, &link);
+        }
+    }
+    result
+}
+
+/// A registration was made or changed: ring bytes that are there already are an edge, and wake a sleeper.
+fn renew(sock: &Sock, local: &'static Local, index: usize, link: &Link<'static>) {
+    if !link.incoming().ring_ready() {
+        return;
+    }
+    let Some(set) = SET.get(index) else { return };
+    for member in local.of_set(index) {
+        list(set, sock.index(), member);
+        wake(set, member);
+    }
+}
+
+/// Puts a member on its set's ready list.
+pub(super) fn list(set: &Set, record: u32, member: &Member) {
+    let before = member.state.fetch_or(LISTED | FRESH, AcqRel);
+    if before & LISTED == 0 {
+        set.locked(|| set.push(record));
+    }
+}
+
+/// Wakes the sleepers of a set, if there are any, for a member that was just listed.
+pub(super) fn wake(set: &Set, member: &Member) {
+    std::sync::atomic::fence(SeqCst);
+    if set.asleep.load(SeqCst) != 0 {
+        poke(set, member);
+    }
+}
+
+/// The doorbell: the socket is writable, so asking the kernel for that, too, wakes a sleeper, who undoes it.
+#[cold]
+fn poke(set: &Set, member: &Member) {
+    let Some(instance) = instance_of(set) else {
+        return;
+    };
+    let mut event = epoll_event {
+        events: member.events.load(Relaxed) | libc::EPOLLOUT as u32,
+        u64: member.data.load(Relaxed),
+    };
+    member.state.fetch_or(POKED, AcqRel);
+    set.poked.fetch_add(1, AcqRel);
+    // A member that is gone by now needs no waking.
+    let _ = kernel::epoll_ctl(
+        instance,
+        libc::EPOLL_CTL_MOD,
+        member.fd.load(Relaxed),
+        &mut event,
+    );
+}
+
+/// A descriptor of the instance.
+fn instance_of(set: &Set) -> Option<c_int> {
+    let record = set.record.load(Relaxed);
+    table::each()
+        .find(|sock| sock.index() == record)
+        .map(|sock| sock.fd)
+}
+
+fn remove(instance: &Sock, sock: &Sock) {
+    let Some(((index, set), local)) = Set::of(instance).zip(local(sock.index())) else {
+        return;
+    };
+    let link = promote::joined(sock);
+    for member in local
+        .of_set(index)
+        .filter(|member| member.fd.load(Relaxed) == sock.fd)
+    {
+        drop_member(set, member, link.is_some());
+    }
+    if let Some(link) = link {
+        link.incoming().set_slots(local.slots());
+    }
+}
+
+fn drop_member(set: &Set, member: &Member, has_joined: bool) {
+    member.set.store(0, Release);
+    member.state.store(0, Relaxed);
+    set.members.fetch_sub(1, Relaxed);
+    if has_joined {
+        set.joined.fetch_sub(1, Relaxed);
+    }
+}
+
+/// The last number of a socket in this process goes: the kernel forgets its registrations, and so do we.
+pub fn forget(sock: &Sock) {
+    if LOCALS.load(Relaxed).is_null() {
+        return;
+    }
+    let Some(local) = local(sock.index()) else {
+        return;
+    };
+    let has_joined = sock.record.has(promote::JOINED);
+    for member in &local.members {
+        if let Some(set) = SET.get((member.set.load(Relaxed) as usize).wrapping_sub(1)) {
+            drop_member(set, member, has_joined);
+        }
+    }
+    local.crowded.store(0, Relaxed);
+}
+
+/// An instance is closed: its members are in one set fewer.
+pub fn closed(instance: &Sock) {
+    let last = table::each()
+        .filter(|other| other.index() == instance.index())
+        .count()
+        <= 1;
+    let Some((index, set)) = Set::of(instance).filter(|_| last) else {
+        return;
+    };
+    for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
+        let Some(local) = local(sock.index()) else {
+            continue;
+        };
+        let mut was_in = false;
+        for member in local.of_set(index) {
+            member.set.store(0, Release);
+            was_in = true;
+        }
+        if let Some(link) = promote::joined(&sock).filter(|_| was_in) {
+            link.incoming().set_slots(local.slots());
+        }
+    }
+    for word in [
+        &set.members,
+        &set.joined,
+        &set.unshown,
+        &set.asleep,
+        &set.poked,
+        &set.length,
+    ] {
+        word.store(0, Relaxed);
+    }
+    set.scan.store(false, Relaxed);
+    set.is_foreign.store(false, Relaxed);
+    set.record.store(0, Release);
+}
+
+/// The instance is waited for by other means than `epoll_wait` here: its members' bytes have to be in the kernel.
+pub fn estrange(instance: &Sock) {
+    let Some((index, set)) = Set::of_or_new(instance) else {
+        return;
+    };
+    if set.is_foreign.swap(true, AcqRel) {
+        return;
+    }
+    for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
+        let Some(local) = local(sock.index()) else {
+            continue;
+        };
+        if let Some(link) = promote::joined(&sock).filter(|_| local.of_set(index).next().is_some())
+        {
+            link.incoming().set_slots(local.slots());
+            stream::drain(&sock, &link, Reason::Asleep);
+        }
+    }
+}
+
+/// In a forked child: instances are shared with the parent, whose senders do not see this process sleep.
+pub fn forked() {
+    for set in &SET {
+        set.lock.store(false, Relaxed);
+        set.asleep.store(0, Relaxed);
+        set.unshown.store(0, Relaxed);
+        // Judged at the first wait in it.
+        set.is_foreign.store(false, Relaxed);
+        if set.record.load(Relaxed) != 0 {
+            set.scan.store(true, Relaxed);
+        }
+    }
+    INHERITED.store(true, Relaxed);
+}
+
+/// This process was forked from one that had instances.
+pub(super) static INHERITED: AtomicBool = AtomicBool::new(false);

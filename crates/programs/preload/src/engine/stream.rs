@@ -1,0 +1,913 @@
+//! Bytes of a joined socket: ring or kernel, and how a call waits.
+//!
+//! # Life of a byte
+//! [`send`] and [`receive`] make one attempt after another on the channel, each under its lock and with signals put off.
+//! Between attempts, unlocked, a blocking call waits: it spins for as long as the user allows, then sleeps in the
+//! kernel, in the program's own call, on the real descriptor.
+//!
+//! # Synchronization
+//! Nothing with a destructor lives across a real call that may block: libc ends a cancelled thread by unwinding through
+//! it. A thread that is cancelled asleep leaves the channel's count of sleepers raised: the direction then stays on
+//! the kernel, which is slow and right.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+
+use windlass_channel::{
+    Asleep, Bufs, End, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Took, WhenFull, Who,
+};
+
+use super::{clock, kernel, process, promote};
+use crate::counters::{self, Counter};
+use crate::own::{Own, Sock};
+use crate::{options, owner, real, signals};
+
+/// The descriptor is non-blocking, as far as we have seen.
+pub const NONBLOCK: u32 = promote::NEXT;
+/// `NONBLOCK` is known.
+pub const FLAGS_KNOWN: u32 = promote::NEXT << 1;
+
+/// A reclaim met an error, which the next call has to report: it is in `ERROR`.
+const FAILED: u32 = promote::NEXT << 2;
+/// The program knows already that the connection was reset.
+const RESET_TOLD: u32 = promote::NEXT << 3;
+/// Place in [`crate::record::Record::engine`] of that error.
+const ERROR: usize = 5;
+/// Places in [`crate::record::Record::engine`]: what was last seen of [`KERNEL_NEWS`] and how many receives found nothing
+/// since the last look; when that was.
+const SEEN: usize = 3;
+const LOOKED_AT: usize = 4;
+/// Receives without a look at the kernel, at most.
+const LOOK_CALLS: u64 = 32;
+/// Time without a look at the kernel while receives find nothing, at most.
+const LOOK_US: u32 = 50;
+/// How often a sender asks the kernel whether the peer is still there.
+const END_US: u32 = 1_000;
+/// How long unread bytes may stay in the ring of a process that sleeps, in milliseconds.
+pub const REST_MS: i32 = 10;
+/// How long a blocking sender waits for room in the ring before the kernel has to take the rest.
+const SPACE_NS: u64 = 10_000_000;
+/// Bytes were pushed to a ring since the last sleep in an epoll instance.
+pub static PUSHED: AtomicBool = AtomicBool::new(false);
+/// Of the sends in a row that go by the ring, the first ones and then one in so many look at the clock.
+const WATCH_FIRST: u32 = 16;
+const WATCH_CALLS: u32 = 64;
+/// Flags of a send and a receive that we do ourselves.
+const SEND_FLAGS: i32 =
+    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_CONFIRM;
+const RECEIVE_FLAGS: i32 = libc::MSG_DONTWAIT
+    | libc::MSG_NOSIGNAL
+    | libc::MSG_PEEK
+    | libc::MSG_TRUNC
+    | libc::MSG_WAITALL
+    | libc::MSG_CMSG_CLOEXEC;
+
+/// Grows whenever a wait of this process saw the kernel report something: then a socket that finds nothing asks it.
+pub static KERNEL_NEWS: AtomicU32 = AtomicU32::new(1);
+
+/// Whether a call without `MSG_DONTWAIT` waits. What an unaccelerated sharer sets is not seen: then a call spins that
+/// should not, and the kernel answers.
+#[inline(always)]
+fn is_nonblocking(sock: &Sock) -> bool {
+    if !sock.record.has(FLAGS_KNOWN) {
+        learn_flags(sock);
+    }
+    sock.record.has(NONBLOCK)
+}
+
+/// Asks the kernel for the descriptor's status flags.
+#[cold]
+pub fn learn_flags(sock: &Sock) {
+    let Ok(flags) = kernel::file_flags(sock.fd) else {
+        return;
+    };
+    if flags & libc::O_NONBLOCK as usize != 0 {
+        sock.record.set(NONBLOCK | FLAGS_KNOWN);
+    } else {
+        sock.record.flags.fetch_and(!NONBLOCK, Relaxed);
+        sock.record.set(FLAGS_KNOWN);
+    }
+}
+
+/// -1 and `errno`.
+#[cold]
+pub fn fail(error: i32) -> isize {
+    real::set_errno(error);
+    -1
+}
+
+/// Sends on a joined socket; flags as `send`'s.
+#[inline(always)]
+pub fn send(sock: &Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: Own) -> isize {
+    let Some(who) = process::who().or_else(|| orphan(sock, &link)) else {
+        return own.call();
+    };
+    if sock.record.has(promote::PENDING | FAILED)
+        && let Some(error) = before_call(sock, &link)
+    {
+        return broken_pipe(sock, error, flags);
+    }
+    if data.is_empty() {
+        return own.call();
+    }
+    look_for_end(sock, &link);
+    if flags & !SEND_FLAGS != 0 {
+        // An urgent byte is sent, and may never be read as one of the stream: counts say nothing from here on.
+        link.outgoing().set_wild();
+    }
+    let waits = flags & libc::MSG_DONTWAIT == 0 && !is_nonblocking(sock);
+    let full = if waits {
+        WhenFull::Say
+    } else {
+        WhenFull::Kernel
+    };
+    // The ring keeps no segments apart, so nothing is gained by holding bytes back for more; and no signal while locked.
+    let way = flags & !libc::MSG_MORE | libc::MSG_NOSIGNAL;
+    signals::enter();
+    let sent = link
+        .outgoing()
+        .send(who, &promote::descriptor(sock), &data, way, full);
+    signals::leave();
+    match sent {
+        Sent::Bytes(moved) if moved.total() == data.len() => {
+            count_sent(sock, moved);
+            moved.total() as isize
+        }
+        sent => send_more(
+            &Sending {
+                sock,
+                link,
+                who,
+                flags,
+                waits,
+            },
+            data,
+            sent,
+        ),
+    }
+}
+
+/// Sees to it that the broker looks after what was pushed.
+#[inline(always)]
+fn watch(sock: &Sock) {
+    if let Some(place) = promote::place(sock) {
+        process::watch(place);
+    }
+}
+
+/// The error of a send, with the signal that goes with `EPIPE`.
+#[cold]
+fn broken_pipe(sock: &Sock, error: i32, flags: i32) -> isize {
+    if !matches!(error, libc::EAGAIN | libc::EFAULT | libc::EINTR) {
+        sock.record.set(RESET_TOLD);
+    }
+    if error == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
+        kernel::raise(libc::SIGPIPE);
+    }
+    fail(error)
+}
+
+/// What has to be done before a call: the rest of the join; and an error that a reclaim met is the call's.
+#[cold]
+fn before_call(sock: &Sock, link: &Link<'static>) -> Option<i32> {
+    if sock.record.has(promote::PENDING) {
+        promote::look_again(sock, link);
+    }
+    take_error(sock)
+}
+
+/// The program has asked for the socket's error and was told one.
+pub fn told(sock: &Sock) {
+    sock.record.set(RESET_TOLD);
+}
+
+/// The error that a reclaim met, once.
+pub fn take_error(sock: &Sock) -> Option<i32> {
+    if !sock.record.has(FAILED) {
+        return None;
+    }
+    sock.record.flags.fetch_and(!FAILED, Relaxed);
+    match sock.record.engine[ERROR].swap(0, Relaxed) {
+        0 => None,
+        error => Some(error as i32),
+    }
+}
+
+/// Whether the peer has gone: its process has ended (one load), or, asked now and then, the kernel says so. Then what is sent is
+/// the kernel's matter.
+#[inline(always)]
+fn look_for_end(sock: &Sock, link: &Link<'static>) {
+    let Some(place) = promote::place(sock) else {
+        return;
+    };
+    if !process::at(place).is_peer_alive() {
+        link.outgoing().plain(Reason::Killed);
+        return;
+    }
+    let row = sock.record.sends.load(Relaxed);
+    if row < WATCH_FIRST || row.is_multiple_of(WATCH_CALLS) {
+        let (now, before) = (clock::now(), sock.record.engine[LOOKED_AT].load(Relaxed));
+        if now.wrapping_sub(before) > clock::cycles(END_US) {
+            sock.record.engine[LOOKED_AT].store(now, Relaxed);
+            ask_for_end(sock, link);
+        }
+    }
+}
+
+#[cold]
+fn ask_for_end(sock: &Sock, link: &Link<'static>) {
+    let mut entry = libc::pollfd {
+        fd: sock.fd,
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    if kernel::poll_now(&raw mut entry, 1).is_ok_and(|found| found > 0) {
+        link.outgoing().plain(Reason::Closing);
+    }
+}
+
+/// One call that sends.
+struct Sending<'a> {
+    sock: &'a Sock,
+    link: Link<'static>,
+    who: Who<'static>,
+    flags: i32,
+    waits: bool,
+}
+
+/// The counts are hints for people: two threads that send at once may lose one.
+#[inline(always)]
+fn count_sent(sock: &Sock, moved: Moved) {
+    let record = sock.record;
+    if moved.ring != 0 {
+        record
+            .ring_sent
+            .store(record.ring_sent.load(Relaxed) + moved.ring as u64, Relaxed);
+        if !PUSHED.load(Relaxed) {
+            PUSHED.store(true, Relaxed);
+        }
+        let row = record.sends.load(Relaxed).wrapping_add(1);
+        record.sends.store(row, Relaxed);
+        if row < WATCH_FIRST || row.is_multiple_of(WATCH_CALLS) {
+            watch(sock);
+        }
+    }
+    if moved.kernel != 0 {
+        record.kernel_sent.store(
+            record.kernel_sent.load(Relaxed) + moved.kernel as u64,
+            Relaxed,
+        );
+    }
+}
+
+/// Goes on after a first attempt that did not end the call.
+#[cold]
+#[inline(never)]
+fn send_more(call: &Sending<'_>, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
+    let Sending {
+        sock,
+        link,
+        who,
+        flags,
+        waits,
+    } = *call;
+    let out = link.outgoing();
+    let mut done = 0_usize;
+    let mut patience = Patience::new();
+    let mut full = if waits {
+        WhenFull::Say
+    } else {
+        WhenFull::Kernel
+    };
+    loop {
+        let error = match sent {
+            Sent::Bytes(moved) => {
+                count_sent(sock, moved);
+                done += moved.total();
+                rest.advance(moved.total());
+                full = if waits {
+                    WhenFull::Say
+                } else {
+                    WhenFull::Kernel
+                };
+                if rest.is_empty() {
+                    return done as isize;
+                }
+                0
+            }
+            Sent::RingFull => {
+                if !wait_for_space(sock, &link) {
+                    full = WhenFull::Kernel;
+                }
+                0
+            }
+            Sent::KernelFull if !waits => libc::EAGAIN,
+            Sent::KernelFull => wait_for(sock, libc::POLLOUT, libc::SO_SNDTIMEO),
+            Sent::Busy => patience.wait(waits),
+            Sent::Error(error) => error,
+            Sent::Broken => libc::ECONNRESET,
+        };
+        if error != 0 && done > 0 {
+            return done as isize;
+        }
+        if error != 0 {
+            return broken_pipe(sock, error, flags);
+        }
+        signals::enter();
+        sent = out.send(
+            who,
+            &promote::descriptor(sock),
+            &rest,
+            flags & !libc::MSG_MORE | libc::MSG_NOSIGNAL,
+            full,
+        );
+        signals::leave();
+    }
+}
+
+/// Waits for room in the ring: spins, then sleeps for a while. False: there is none.
+fn wait_for_space(sock: &Sock, link: &Link<'static>) -> bool {
+    let out = link.outgoing();
+    if spin(|| !out.is_full() || !sock.still()) {
+        return true;
+    }
+    out.wait_for_space(SPACE_NS);
+    !out.is_full()
+}
+
+/// Sleeps until the kernel has room or bytes; the error that ends the call, or 0. A cancellation point.
+fn wait_for(sock: &Sock, events: i16, timeout: i32) -> i32 {
+    let mut limit = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
+    let known = kernel::option(sock.fd, libc::SOL_SOCKET, timeout, &mut limit);
+    let millis = limit
+        .tv_sec
+        .saturating_mul(1_000)
+        .saturating_add((limit.tv_usec + 999) / 1_000);
+    let millis = if known.is_err() || millis == 0 {
+        -1
+    } else {
+        i32::try_from(millis).unwrap_or(i32::MAX)
+    };
+    let mut entry = libc::pollfd {
+        fd: sock.fd,
+        events,
+        revents: 0,
+    };
+    let interrupted = || owner::thread().interrupted.load(Relaxed);
+    let before = interrupted();
+    // SAFETY: one entry, of this stack.
+    match unsafe { real::poll(&raw mut entry, 1, millis) } {
+        0 => libc::EAGAIN,
+        // As the kernel's own call: begun again, unless a time limit is set or a handler wants otherwise.
+        -1 if real::errno() == libc::EINTR && millis < 0 && interrupted() == before => 0,
+        -1 => real::errno(),
+        _ => 0,
+    }
+}
+
+/// Sleeps until announced kernel bytes are there. The sender sees a sleeper meanwhile: should somebody else have taken
+/// those bytes uncounted, the next ones come through the kernel, too.
+fn wait_for_pending(sock: &Sock, link: &Link<'static>) -> i32 {
+    let inc = link.incoming();
+    signals::enter();
+    let asleep = inc.fall_asleep();
+    signals::leave();
+    if asleep == Asleep::Ready {
+        return 0;
+    }
+    let error = wait_for(sock, libc::POLLIN, libc::SO_RCVTIMEO);
+    signals::enter();
+    inc.woke(0);
+    signals::leave();
+    error
+}
+
+/// Spins for as long as the user allows; whether `done` became true.
+#[inline]
+pub fn spin(mut done: impl FnMut() -> bool) -> bool {
+    let limit = options::spin_us() as u32;
+    if limit == 0 {
+        return done();
+    }
+    let (start, limit) = (clock::now(), clock::cycles(limit));
+    loop {
+        for _ in 0..16 {
+            if done() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if clock::now().wrapping_sub(start) > limit {
+            return false;
+        }
+    }
+}
+
+/// Receives on a joined socket; flags as `recv`'s.
+#[inline(always)]
+pub fn receive(sock: &Sock, link: Link<'static>, into: Bufs<'_>, flags: i32, own: Own) -> isize {
+    let Some(who) = process::who().or_else(|| orphan(sock, &link)) else {
+        return own.call();
+    };
+    if sock.record.has(promote::PENDING) {
+        promote::look_again(sock, &link);
+    }
+    if into.is_empty() {
+        // The kernel says EAGAIN to one who asks for nothing while it has nothing.
+        return if link.incoming().ring_ready() {
+            0
+        } else {
+            own.call()
+        };
+    }
+    if flags & !RECEIVE_FLAGS != 0 {
+        return receive_oddly(sock, &link, own);
+    }
+    let how = RecvHow {
+        peek: flags & libc::MSG_PEEK != 0,
+        discard: flags & libc::MSG_TRUNC != 0,
+        look: false,
+    };
+    signals::enter();
+    let took = link
+        .incoming()
+        .recv(who, &promote::descriptor(sock), &into, 0, how);
+    signals::leave();
+    match took {
+        Took::Bytes(moved) if moved.total() == into.len() || flags & libc::MSG_WAITALL == 0 => {
+            count_received(sock, moved, how);
+            moved.total() as isize
+        }
+        took => {
+            let waits = flags & libc::MSG_DONTWAIT == 0 && !is_nonblocking(sock);
+            let all = flags & libc::MSG_WAITALL != 0;
+            receive_more(
+                &Receiving {
+                    sock,
+                    link,
+                    who,
+                    how,
+                    waits,
+                    all,
+                    own,
+                },
+                into,
+                took,
+            )
+        }
+    }
+}
+
+/// One call that receives.
+struct Receiving<'a> {
+    sock: &'a Sock,
+    link: Link<'static>,
+    who: Who<'static>,
+    how: RecvHow,
+    waits: bool,
+    /// `MSG_WAITALL`.
+    all: bool,
+    own: Own,
+}
+
+#[inline(always)]
+fn count_received(sock: &Sock, moved: Moved, how: RecvHow) {
+    if how.peek {
+        return;
+    }
+    let record = sock.record;
+    if moved.ring != 0 {
+        record.ring_received.store(
+            record.ring_received.load(Relaxed) + moved.ring as u64,
+            Relaxed,
+        );
+        record.sends.store(0, Relaxed);
+    }
+    if moved.kernel != 0 {
+        record.kernel_received.store(
+            record.kernel_received.load(Relaxed) + moved.kernel as u64,
+            Relaxed,
+        );
+    }
+}
+
+/// What follows one attempt.
+enum Next {
+    Return(isize),
+    Again,
+    Sleep,
+}
+
+/// How far a call that receives is.
+struct Received<'a> {
+    rest: Bufs<'a>,
+    done: usize,
+    has_looked: bool,
+    patience: Patience,
+}
+
+/// Goes on after a first attempt that did not end the call.
+#[cold]
+#[inline(never)]
+fn receive_more(call: &Receiving<'_>, rest: Bufs<'_>, mut took: Took) -> isize {
+    let Receiving {
+        sock,
+        link,
+        who,
+        how,
+        ..
+    } = *call;
+    let mut so_far = Received {
+        rest,
+        done: 0,
+        has_looked: false,
+        patience: Patience::new(),
+    };
+    loop {
+        match judge(call, &mut so_far, took) {
+            Next::Return(result) => return result,
+            Next::Sleep => {
+                if let Some(ended) = wait_for_bytes(call, &mut so_far) {
+                    return ended;
+                }
+            }
+            Next::Again => {}
+        }
+        let how = RecvHow {
+            look: so_far.has_looked,
+            ..how
+        };
+        signals::enter();
+        took = link
+            .incoming()
+            .recv(who, &promote::descriptor(sock), &so_far.rest, 0, how);
+        signals::leave();
+    }
+}
+
+/// What follows one attempt.
+fn judge(call: &Receiving<'_>, so_far: &mut Received<'_>, took: Took) -> Next {
+    let Receiving {
+        sock,
+        link,
+        how,
+        waits,
+        all,
+        ..
+    } = *call;
+    let done = so_far.done;
+    match took {
+        Took::Bytes(moved) => {
+            count_received(sock, moved, how);
+            so_far.done += moved.total();
+            so_far.rest.advance(moved.total());
+            if so_far.rest.is_empty() || !all || how.peek {
+                Next::Return(so_far.done as isize)
+            } else {
+                Next::Again
+            }
+        }
+        Took::Empty | Took::Pending if sock.record.has(FAILED) => {
+            take_error(sock).map_or(Next::Again, |error| failed(done, error))
+        }
+        Took::Empty | Took::Pending if !waits => {
+            if !so_far.has_looked && is_look_due(sock) {
+                so_far.has_looked = true;
+                Next::Again
+            } else {
+                failed(done, libc::EAGAIN)
+            }
+        }
+        Took::Empty => Next::Sleep,
+        Took::Pending => match wait_for_pending(sock, &link) {
+            0 => Next::Again,
+            error => failed(done, error),
+        },
+        Took::Eof => ended(sock, &link, done),
+        Took::Error(error) => {
+            if error != libc::EFAULT {
+                sock.record.set(RESET_TOLD);
+                link.outgoing().plain(Reason::Closing);
+            }
+            failed(done, error)
+        }
+        Took::Broken => failed(done, libc::ECONNRESET),
+        Took::Busy => match so_far.patience.wait(waits) {
+            0 => Next::Again,
+            error => failed(done, error),
+        },
+    }
+}
+
+/// Waits for bytes: spins, then sleeps in the kernel. The call's result if that ends it.
+fn wait_for_bytes(call: &Receiving<'_>, so_far: &mut Received<'_>) -> Option<isize> {
+    let Receiving {
+        sock,
+        link,
+        how,
+        own,
+        ..
+    } = *call;
+    let inc = link.incoming();
+    // Kernel bytes that were announced wake the real call at once; only ring bytes make it needless.
+    let has_come = || {
+        let is_over = inc.ready() || !sock.still();
+        if !is_over {
+            inc.pause();
+        }
+        is_over
+    };
+    if spin(has_come) && inc.ring_ready() {
+        return None;
+    }
+    signals::enter();
+    let asleep = inc.fall_asleep();
+    signals::leave();
+    if asleep == Asleep::Ready {
+        return None;
+    }
+    counters::add(Counter::Sleeps, 1);
+    if link.outgoing().unread() {
+        let error = leave_nothing(sock, &link);
+        if error != 0 {
+            signals::enter();
+            inc.woke(0);
+            signals::leave();
+            return Some(if so_far.done > 0 {
+                so_far.done as isize
+            } else {
+                fail(error)
+            });
+        }
+    }
+    let result = sleep(sock, &so_far.rest, so_far.done, how, own);
+    signals::enter();
+    inc.woke(if how.peek {
+        0
+    } else {
+        usize::try_from(result).unwrap_or(0)
+    });
+    signals::leave();
+    let ended = awoke(call, &so_far.rest, so_far.done, result);
+    if ended.is_none() {
+        so_far.done += result as usize;
+        so_far.rest.advance(result as usize);
+    }
+    ended
+}
+
+/// A sleeper leaves nothing in a ring that it writes: its reader gets [`REST_MS`] to take it, then it goes into the kernel.
+/// The error that ends the call, or 0.
+#[cold]
+fn leave_nothing(sock: &Sock, link: &Link<'static>) -> i32 {
+    let mut entry = libc::pollfd {
+        fd: sock.fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let interrupted = || owner::thread().interrupted.load(Relaxed);
+    let before = interrupted();
+    // SAFETY: one entry, of this stack. A cancellation point, as the call that follows.
+    let waited = unsafe { real::poll(&raw mut entry, 1, REST_MS) };
+    if waited < 0 && interrupted() != before {
+        return libc::EINTR;
+    }
+    if waited <= 0 && link.outgoing().unread() {
+        let _ = reclaim(sock, link);
+    }
+    0
+}
+
+/// How often in a row a lock was not to be had. Its holder is stopped, or lies: each time it was waited for, for a millisecond.
+struct Patience(u32);
+
+impl Patience {
+    /// Attempts of a call that may not wait, and of one that may before it sleeps between them.
+    const SHORT: u32 = 3;
+    const LONG: u32 = 20;
+    /// Attempts before the connection is given up.
+    const END: u32 = 5_000;
+
+    fn new() -> Self {
+        Self(0)
+    }
+
+    /// Waits a little; the error that ends the call, or 0.
+    fn wait(&mut self, may_wait: bool) -> i32 {
+        self.0 += 1;
+        if !may_wait && self.0 >= Self::SHORT {
+            return libc::EAGAIN;
+        }
+        if self.0 < Self::LONG {
+            std::thread::yield_now();
+            return 0;
+        }
+        if self.0 > Self::END {
+            return libc::ECONNRESET;
+        }
+        // SAFETY: no entries; a cancellation point and interrupted by signals, as the kernel's own wait.
+        match unsafe { real::poll(std::ptr::null_mut(), 0, 1) } {
+            -1 => real::errno(),
+            _ => 0,
+        }
+    }
+}
+
+/// The end of the stream; an error that a reclaim met comes first, and a peer that was killed with unread bytes in its ring is
+/// a reset, as it would have been with unread bytes in the kernel.
+#[cold]
+fn ended(sock: &Sock, link: &Link<'static>, done: usize) -> Next {
+    // What is sent from now on is the kernel's matter.
+    let reason = link.incoming().reason();
+    link.outgoing().plain(Reason::Closing);
+    if done > 0 {
+        return Next::Return(done as isize);
+    }
+    // A library that shuts down or closes says so first; a process that is killed says nothing, and the broker tells.
+    let is_gone = reason == Reason::None
+        || link.info(link.side().other()).join == LEFT
+        || promote::place(sock).is_some_and(|place| !process::at(place).is_peer_alive());
+    if is_gone && link.outgoing().unread() && !sock.record.has(RESET_TOLD) {
+        sock.record.set(RESET_TOLD);
+        // The kernel answers for the dead process, and its answer ends the connection; what it notes is not what the
+        // reset of an established connection is called.
+        let _ = reclaim(sock, link);
+        let _ = take_error(sock);
+        let mut noted = 0_i32;
+        let _ = kernel::option(sock.fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut noted);
+        return failed(0, libc::ECONNRESET);
+    }
+    take_error(sock).map_or(Next::Return(0), |error| failed(0, error))
+}
+
+#[cold]
+fn failed(done: usize, error: i32) -> Next {
+    Next::Return(if done > 0 { done as isize } else { fail(error) })
+}
+
+/// The real call, in which the thread sleeps: the program's own while nothing has been received yet.
+fn sleep(sock: &Sock, rest: &Bufs<'_>, done: usize, how: RecvHow, own: Own) -> isize {
+    if done == 0 {
+        return own.call();
+    }
+    let (at, length) = rest.piece();
+    let flags = libc::MSG_WAITALL | if how.discard { libc::MSG_TRUNC } else { 0 };
+    // SAFETY: the program's own buffer, which the kernel checks.
+    unsafe { real::recv(sock.fd, at.cast(), length, flags) }
+}
+
+/// What a real call's result means: the end of the call, or (`MSG_WAITALL`) that it goes on.
+fn awoke(call: &Receiving<'_>, rest: &Bufs<'_>, done: usize, result: isize) -> Option<isize> {
+    let Receiving {
+        sock,
+        link,
+        who,
+        how,
+        all,
+        ..
+    } = *call;
+    if result > 0 {
+        count_received(
+            sock,
+            Moved {
+                ring: 0,
+                kernel: result as usize,
+            },
+            how,
+        );
+        // A real call that is to wait for all comes back with less only after a signal, or at the end. Only the first of
+        // several pieces was asked for where something had been received before.
+        let (_, piece) = rest.piece();
+        let goes_on = all && done > 0 && result as usize == piece && piece < rest.len();
+        return if goes_on {
+            None
+        } else {
+            Some(done as isize + result)
+        };
+    }
+    let error = real::errno();
+    let end = match (result, error) {
+        (0, _) => End::Eof,
+        (_, libc::EAGAIN | libc::EINTR | libc::EFAULT | libc::EBADF) => {
+            return Some(if done > 0 { done as isize } else { fail(error) });
+        }
+        _ => End::Error(error),
+    };
+    signals::enter();
+    let last = link
+        .incoming()
+        .recv_last(who, &promote::descriptor(sock), rest, how, end);
+    signals::leave();
+    if last == Took::Eof
+        && let Next::Return(result) = ended(sock, &link, done)
+    {
+        return Some(result);
+    }
+    Some(match last {
+        Took::Bytes(moved) => {
+            count_received(sock, moved, how);
+            (done + moved.total()) as isize
+        }
+        Took::Error(error) if done == 0 => {
+            sock.record.set(RESET_TOLD);
+            fail(error)
+        }
+        Took::Broken if done == 0 => fail(libc::ECONNRESET),
+        _ => done as isize,
+    })
+}
+
+/// Whether a receive that found nothing has to ask the kernel: for the end of the stream, errors, and writers that do not
+/// count.
+fn is_look_due(sock: &Sock) -> bool {
+    let [seen, at] =
+        [SEEN, LOOKED_AT].map(|place: usize| -> &AtomicU64 { &sock.record.engine[place] });
+    let news = u64::from(KERNEL_NEWS.load(Acquire)) << 32;
+    let word = seen.load(Relaxed);
+    let now = clock::now();
+    let is_due = word >> 32 != news >> 32
+        || word & 0xffff_ffff >= LOOK_CALLS
+        || now.wrapping_sub(at.load(Relaxed)) > clock::cycles(LOOK_US);
+    if is_due {
+        seen.store(news, Relaxed);
+        at.store(now, Relaxed);
+        counters::add(Counter::KernelLooks, 1);
+    } else {
+        seen.store(word + 1, Relaxed);
+    }
+    is_due
+}
+
+/// A receive with flags that only the kernel understands: urgent data, the queue of errors.
+#[cold]
+fn receive_oddly(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
+    drain(sock, link, Reason::Flag);
+    own.call()
+}
+
+/// Has the peer's unread bytes moved into the kernel, for good: a reader that does not look at the ring comes.
+#[cold]
+pub fn drain(sock: &Sock, link: &Link<'static>, reason: Reason) {
+    let inc = link.incoming();
+    inc.plain(reason);
+    if inc.queued() != 0 {
+        // Where the broker may not help, the peer does it at its next call.
+        let _ = process::CLIENT.rescue(
+            sock.record.slab.load(Relaxed),
+            link.index(),
+            link.side().other() as u8,
+        );
+    }
+}
+
+/// Moves this end's unread bytes into the kernel, waiting for a busy reader; what is left when the kernel is full.
+#[cold]
+pub fn reclaim(sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
+    if link.info(link.side().other()).join == LEFT {
+        // Nobody will read them; the kernel has said so to this end when the peer closed.
+        return Some(Reclaimed::Empty);
+    }
+    let who = process::who().or_else(|| orphan(sock, link))?;
+    for _ in 0..RECLAIM_ATTEMPTS {
+        signals::enter();
+        let reclaimed = link.outgoing().reclaim(who, &promote::descriptor(sock));
+        signals::leave();
+        match reclaimed {
+            Reclaimed::Owed | Reclaimed::Busy => std::thread::yield_now(),
+            other => {
+                if let Reclaimed::Error(error) = other
+                    && error != libc::EPIPE
+                {
+                    sock.record.engine[ERROR].store(error as u64, Relaxed);
+                    sock.record.set(FAILED);
+                }
+                if let Reclaimed::All(bytes) | Reclaimed::Part(bytes) = other {
+                    counters::add(Counter::Reclaims, 1);
+                    counters::add(Counter::ReclaimedBytes, bytes as u64);
+                }
+                return Some(other);
+            }
+        }
+    }
+    None
+}
+
+/// [`windlass_channel::EndInfo::join`] of an end that was closed.
+const LEFT: u32 = 3;
+/// Tries before a reader that never lets go is left alone.
+const RECLAIM_ATTEMPTS: usize = 1_000;
+
+/// A process that was forked from one that had joined: it asks for a slot of its own, for the locks. If it gets none, the
+/// socket goes to the kernel.
+#[cold]
+fn orphan(sock: &Sock, link: &Link<'static>) -> Option<Who<'static>> {
+    let who = process::who_or_register(sock.fd);
+    if who.is_none() {
+        link.outgoing().set_wild();
+        drain(sock, link, Reason::NoDaemon);
+    }
+    who
+}

@@ -1,0 +1,142 @@
+//! Options, requests and flags of a socket: what the program set and what we did stay apart.
+
+use std::ffi::{c_int, c_ulong, c_void};
+
+use libc::socklen_t;
+use windlass_channel::Reason;
+
+use super::{kernel, life, memory, promote, stream};
+use crate::own::{Own, Sock};
+use crate::record::flag;
+
+/// `SO_TIMESTAMP` and its kin, `SO_ZEROCOPY`, `SO_PEEK_OFF`: asm-generic/socket.h.
+const ODD_SOCKET: &[c_int] = &[
+    libc::SO_TIMESTAMP,
+    libc::SO_TIMESTAMPNS,
+    libc::SO_TIMESTAMPING,
+    libc::SO_ZEROCOPY,
+    libc::SO_PEEK_OFF,
+    libc::SO_ATTACH_FILTER,
+    50, // SO_ATTACH_BPF
+    63, // SO_TIMESTAMP_NEW
+    64, // SO_TIMESTAMPNS_NEW
+    65, // SO_TIMESTAMPING_NEW
+    libc::SO_OOBINLINE,
+];
+/// `TCP_REPAIR`, `TCP_ULP`, `TCP_INQ`: linux/tcp.h.
+const ODD_TCP: &[c_int] = &[libc::TCP_REPAIR, libc::TCP_ULP, libc::TCP_INQ];
+
+/// The whole number that an option is set to.
+fn number(value: *const c_void, length: socklen_t) -> Option<c_int> {
+    if (length as usize) < size_of::<c_int>() {
+        None
+    } else {
+        memory::fetch(value.cast())
+    }
+}
+
+/// `setsockopt`.
+pub fn set(
+    sock: &Sock,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+    own: Own,
+) -> isize {
+    let result = own.call();
+    if result != 0 {
+        return result;
+    }
+    let value = number(value, length);
+    match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
+            if value.is_some_and(|value| value != 0) {
+                sock.record.set(flag::NODELAY);
+            } else {
+                sock.record
+                    .flags
+                    .fetch_and(!flag::NODELAY, std::sync::atomic::Ordering::Relaxed);
+            }
+            if promote::joined(sock).is_some() {
+                promote::no_delay(sock);
+            }
+        }
+        (libc::IPPROTO_TCP, libc::TCP_CORK) if value != Some(0) => life::plain(sock, Reason::Cork),
+        (libc::IPPROTO_TCP, name) if ODD_TCP.contains(&name) => life::plain(sock, Reason::Option),
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if value.is_none_or(|value| value > 1) => {
+            life::plain(sock, Reason::Option);
+        }
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) => sock.record.set(flag::SNDBUF_SET),
+        (libc::SOL_SOCKET, name) if ODD_SOCKET.contains(&name) && value != Some(0) => {
+            life::plain(sock, Reason::Option);
+        }
+        _ => {}
+    }
+    result
+}
+
+/// `getsockopt`: `TCP_NODELAY` as the program left it.
+pub fn get(sock: &Sock, level: c_int, name: c_int, value: *mut c_void, own: Own) -> isize {
+    let result = own.call();
+    if result == 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
+        if let Some(error) = stream::take_error(sock) {
+            memory::put(value.cast(), error);
+        }
+        if memory::fetch::<c_int>(value.cast()).is_some_and(|error| error != 0) {
+            stream::told(sock);
+        }
+    }
+    let is_ours = (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY);
+    if result == 0 && is_ours && promote::joined(sock).is_some() {
+        memory::put(value.cast(), u8::from(sock.record.has(flag::NODELAY)));
+    }
+    result
+}
+
+/// `ioctl`: queues are those of kernel and ring together.
+pub fn ioctl(sock: &Sock, request: c_ulong, argument: usize, own: Own) -> isize {
+    let result = own.call();
+    if result < 0 {
+        return result;
+    }
+    let link = promote::joined(sock);
+    match request {
+        libc::FIONBIO => stream::learn_flags(sock),
+        libc::FIOASYNC => life::plain(sock, Reason::Option),
+        libc::FIONREAD => add(argument, link.map_or(0, |link| link.incoming().queued())),
+        libc::TIOCOUTQ => add(argument, link.map_or(0, |link| link.outgoing().queued())),
+        _ => {}
+    }
+    result
+}
+
+/// Adds to the number at an address of the program's.
+fn add(address: usize, more: usize) {
+    let at: *mut c_int = std::ptr::with_exposed_provenance_mut(address);
+    if let Some(number) = memory::fetch(at).filter(|_| more != 0) {
+        memory::put(at, number.saturating_add(more as c_int));
+    }
+}
+
+/// `fcntl`.
+pub fn fcntl(sock: &Sock, command: c_int, argument: usize, own: Own) -> isize {
+    let result = own.call();
+    if result >= 0 && command == libc::F_SETFL {
+        stream::learn_flags(sock);
+        if argument & libc::O_ASYNC as usize != 0 {
+            life::plain(sock, Reason::Option);
+        }
+    }
+    result
+}
+
+/// What the program has set `TCP_NODELAY` to so far, before we set it.
+pub fn note_no_delay(sock: &Sock) {
+    let mut value = 0_i32;
+    if kernel::option(sock.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &mut value).is_ok()
+        && value != 0
+    {
+        sock.record.set(flag::NODELAY);
+    }
+}

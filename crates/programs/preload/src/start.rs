@@ -1,0 +1,131 @@
+//! Life of the library in a process: it is loaded, the process forks, executes, ends.
+//!
+//! The constructor looks up libc's functions, reads the options and makes one page of memory. It talks
+//! to nobody; that begins with the first join. Forks are followed by handlers of `pthread_atfork`, since
+//! libc forks by itself too; a fork that passes those by is noticed at the next call that matters.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::counters::{self, Counter};
+use crate::{engine, options, owner, real, record, table};
+
+static ENDED: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" fn constructor() {
+    real::resolve_all();
+    options::read();
+    owner::start();
+    engine::start();
+    // SAFETY: the handlers stay mapped, since we are never unloaded.
+    unsafe { libc::pthread_atfork(Some(fork_prepare), Some(fork_parent), Some(fork_child)) };
+    // SAFETY: as above.
+    unsafe { at_quick_exit(quick_exit) };
+}
+
+unsafe extern "C" fn destructor() {
+    ends();
+}
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: unsafe extern "C" fn() = constructor;
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: unsafe extern "C" fn() = destructor;
+
+unsafe extern "C" {
+    fn at_quick_exit(function: unsafe extern "C" fn()) -> i32;
+}
+
+unsafe extern "C" fn quick_exit() {
+    ends();
+}
+
+/// The process ends by its own will: once.
+pub fn ends() {
+    if !owner::is_started() || !owner::is_ours() || ENDED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let before = real::errno();
+    if table::exists() {
+        engine::before_exit();
+        if record::is_shared() {
+            table::let_go();
+        }
+    }
+    counters::write();
+    real::set_errno(before);
+}
+
+/// The process may be replaced now: what it counted is written. Not in the child of a `vfork`.
+pub fn before_exec() {
+    if options::counters().is_some() && owner::is_ours() {
+        counters::write();
+    }
+}
+
+/// Whether anyone asks what will be executed.
+pub fn matters_to_exec() -> bool {
+    table::exists() || options::counters().is_some()
+}
+
+/// Before a fork, in the parent.
+pub fn before_fork() {
+    if table::exists() {
+        table::fork_prepare();
+        engine::before_fork();
+    }
+}
+
+/// After it, in the parent.
+pub fn after_fork_parent() {
+    table::fork_done(false);
+    if table::exists() {
+        engine::after_fork_parent();
+    }
+}
+
+/// After it, in the child.
+pub fn after_fork_child() {
+    owner::adopt();
+    table::fork_done(true);
+    counters::clear();
+    ENDED.store(false, Ordering::Relaxed);
+    if table::exists() {
+        engine::after_fork_child();
+    }
+}
+
+/// The fork did not happen.
+pub fn fork_failed() {
+    if table::exists() {
+        let before = real::errno();
+        table::let_go();
+        real::set_errno(before);
+    }
+}
+
+/// This process is a copy that was made out of our sight.
+#[cold]
+pub fn unseen_fork() {
+    if table::exists() {
+        table::fork_unseen();
+    }
+    after_fork_child();
+    counters::add(Counter::ForksUnseen, 1);
+}
+
+unsafe extern "C" fn fork_prepare() {
+    before_fork();
+}
+
+unsafe extern "C" fn fork_parent() {
+    after_fork_parent();
+}
+
+unsafe extern "C" fn fork_child() {
+    after_fork_child();
+}

@@ -1,0 +1,200 @@
+//! `windlass run`: becomes a program whose sockets are accelerated.
+//!
+//! # Model
+//! The environment names the preload library and what it is told, then the process executes the program: its id, its
+//! signal mask and dispositions, its streams and its exit status are the program's own. Where no daemon listens, a
+//! private one is forked off first; nobody waits for it, since the library asks for it only when a connection has
+//! earned it.
+//!
+//! # Failure modes
+//! As env(1) and a shell: 127 if the program is not found, 126 if it cannot be executed. A daemon that cannot be
+//! started costs acceleration, never the program; `-v` says why.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::DirBuilder;
+use std::io::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use windlass_api::ErrorCode;
+use windlass_client::socket::{check_private, fallback_dir};
+use windlass_sys::process;
+use windlass_sys::unix::{self, SocketKind};
+
+use crate::failure::Failure;
+use crate::options::RunArgs;
+
+/// File name of the preload library.
+pub const LIBRARY: &str = "libwindlass_sockets.so";
+/// Where a package puts it.
+const LIBRARY_DIR: &str = "/usr/lib/windlass";
+/// Exit code for a program that is not found, as of env(1).
+pub(crate) const NOT_FOUND: u8 = 127;
+/// Exit code for a program that cannot be executed, as of env(1).
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+
+/// Becomes the program.
+pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
+    let what = "run";
+    let library = library(args.library.as_deref())?;
+    let say = |line: &str| {
+        if args.verbose {
+            // Nobody reads it: nothing to be done about that.
+            let _ = writeln!(
+                std::io::stderr().lock(),
+                "windlass: {}",
+                crate::table::clean(line)
+            );
+        }
+    };
+    say(&format!("library {}", library.display()));
+    match daemon() {
+        Ok(line) => say(&line),
+        Err(why) => say(&format!("no daemon, so nothing is accelerated: {why}")),
+    }
+    let environment = environment(args, &library, std::env::vars_os());
+    let program: Vec<&OsStr> = args.command.iter().map(OsString::as_os_str).collect();
+    let Err(errno) = process::become_program(&program, &environment);
+    let name = program
+        .first()
+        .copied()
+        .unwrap_or_default()
+        .to_string_lossy();
+    let (code, status) = match errno {
+        windlass_sys::Errno::NOENT => (ErrorCode::NotFound, NOT_FOUND),
+        _ => (ErrorCode::Host, NOT_EXECUTABLE),
+    };
+    Err(Failure::new(code, format!("{what} {name}"), errno.to_string(), "").with_status(status))
+}
+
+/// The library: the one that was given, else beside this program, in `../lib/windlass`, or where packages put it.
+fn library(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    let own = std::env::current_exe().unwrap_or_default();
+    let candidates: Vec<PathBuf> = match given {
+        Some(path) => vec![std::path::absolute(path).unwrap_or_else(|_| path.into())],
+        None => {
+            let beside = own.parent().unwrap_or(Path::new("/"));
+            let above = beside.parent().unwrap_or(Path::new("/"));
+            vec![
+                beside.join(LIBRARY),
+                above.join("lib/windlass").join(LIBRARY),
+                Path::new(LIBRARY_DIR).join(LIBRARY),
+            ]
+        }
+    };
+    if let Some(path) = candidates.iter().find(|path| path.is_file()) {
+        // The loader splits LD_PRELOAD there.
+        if path
+            .as_os_str()
+            .as_bytes()
+            .iter()
+            .any(|byte| b": \t\n".contains(byte))
+        {
+            let why = format!(
+                "{}: a colon or a blank in the path of the library",
+                path.display()
+            );
+            let todo = "put it elsewhere, and name it with --library";
+            return Err(Failure::new(ErrorCode::Invalid, "run", why, todo));
+        }
+        return Ok(path.clone());
+    }
+    let tried: Vec<_> = candidates
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    let why = format!("there is no library at {}", tried.join(" or "));
+    Err(Failure::new(
+        ErrorCode::NotFound,
+        "run",
+        why,
+        "name it with --library",
+    ))
+}
+
+/// The program's environment: what there is, and what the library is told.
+fn environment(
+    args: &RunArgs,
+    library: &Path,
+    present: impl Iterator<Item = (OsString, OsString)>,
+) -> Vec<CString> {
+    let mut variables: BTreeMap<OsString, OsString> = present.collect();
+    let mut preload = library.as_os_str().to_owned();
+    if let Some(others) = variables.get(OsStr::new("LD_PRELOAD")) {
+        let others = others.as_bytes().split(|byte| b": \t\n".contains(byte));
+        for other in
+            others.filter(|other| !other.is_empty() && *other != library.as_os_str().as_bytes())
+        {
+            preload.push(":");
+            preload.push(OsStr::from_bytes(other));
+        }
+    }
+    variables.insert("LD_PRELOAD".into(), preload);
+    if let Some(spin_us) = args.spin {
+        variables.insert("WINDLASS_SPIN".into(), spin_us.to_string().into());
+    }
+    for (flag, name) in [
+        (args.share, "WINDLASS_SHARE"),
+        (args.strict, "WINDLASS_STRICT"),
+    ] {
+        if flag {
+            variables.insert(name.into(), "1".into());
+        }
+    }
+    let strings = variables.into_iter().map(|(name, value)| {
+        let mut line = name.into_vec();
+        line.push(b'=');
+        line.extend(value.into_vec());
+        line
+    });
+    strings.filter_map(|line| CString::new(line).ok()).collect()
+}
+
+/// Sees to it that a daemon listens; says which.
+fn daemon() -> Result<String, String> {
+    let uid = process::effective_uid();
+    let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR");
+    let given = std::env::var_os("WINDLASS_SOCKETS").filter(|path| !path.is_empty());
+    let paths = windlass_broker::paths(given.clone(), runtime_dir.clone(), uid);
+    for path in &paths {
+        if trusted(path, uid).is_ok() && unix::connect(path, SocketKind::SeqPacket).is_ok() {
+            return Ok(format!("daemon at {}", path.display()));
+        }
+    }
+    let path = match given {
+        Some(path) => PathBuf::from(path),
+        None => private_path(runtime_dir, uid)?,
+    };
+    let line = format!("private daemon started at {}", path.display());
+    process::detach(move || windlass_broker::private(&path))
+        .map_err(|errno| format!("fork: {errno}"))?;
+    Ok(line)
+}
+
+/// Refuses a directory in `/tmp` that somebody else could have made.
+pub(crate) fn trusted(path: &Path, uid: u32) -> Result<(), String> {
+    match path.parent() {
+        Some(dir) if dir == fallback_dir(uid) => {
+            check_private(dir, uid).map_err(|error| error.to_string())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Where a private daemon of this user listens. Its directory is made if it is not there.
+fn private_path(runtime_dir: Option<OsString>, uid: u32) -> Result<PathBuf, String> {
+    let paths = windlass_broker::paths(None, runtime_dir, uid);
+    let mut why = "nowhere to listen".to_owned();
+    for path in paths.into_iter().skip(1) {
+        let Some(dir) = path.parent() else { continue };
+        // One that is there is as good; what is wrong with another is found below.
+        let _ = DirBuilder::new().mode(0o700).create(dir);
+        match check_private(dir, uid) {
+            Ok(()) => return Ok(path),
+            Err(error) => why = error.to_string(),
+        }
+    }
+    Err(why)
+}

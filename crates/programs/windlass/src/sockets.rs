@@ -1,0 +1,355 @@
+//! `windlass sockets`: every socket of accelerated programs, as ss(8) lists the kernel's.
+//!
+//! # Model
+//! The brokers that this user reaches say which processes and channels there are. Sockets that are on no channel are
+//! in the library's own records, in the memory of each process: they are read here, with the rights of whoever asks,
+//! and
+//! not by a broker, which a process could make wait. Their names come from copies of the processes' descriptors.
+//! Processes that have not asked a broker for anything yet are not listed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
+
+use rustix::net::sockopt::socket_cookie;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use serde_json::{Value, json};
+use windlass_api::ErrorCode;
+use windlass_broker::listing::{ChannelRow, ProcessRow, Row};
+use windlass_channel::Reason;
+use windlass_channel::client::Client;
+use windlass_sys::process;
+
+use crate::Session;
+use crate::failure::Failure;
+use crate::fields;
+use crate::options::Repeat;
+use crate::run::trusted;
+use crate::statistics::{self, Keys, Sample};
+
+const KEYS: Keys = Keys {
+    name: &["pid", "cookie", "local", "peer"],
+    counters: &[&[
+        "ring_tx_bytes",
+        "ring_rx_bytes",
+        "kernel_tx_bytes",
+        "kernel_rx_bytes",
+    ]],
+};
+
+/// `windlass sockets`
+pub(crate) fn show(session: &mut Session<'_>, how_often: &Repeat) -> Result<(), Failure> {
+    let Some(chosen) = session.choose(fields::SOCKETS)? else {
+        return Ok(());
+    };
+    let started = Instant::now();
+    statistics::repeat(session, &chosen, how_often, KEYS, |_| {
+        let listing = listing("list sockets")?;
+        let time_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Ok(Sample {
+            time_ns,
+            rows: rows(&listing),
+        })
+    })
+}
+
+/// What one broker says.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    pub(crate) processes: Vec<ProcessRow>,
+    pub(crate) channels: Vec<ChannelRow>,
+}
+
+/// What each broker that this user reaches says.
+pub(crate) fn listing(what: &str) -> Result<Vec<Listing>, Failure> {
+    let uid = process::effective_uid();
+    let variable = |name| std::env::var_os(name);
+    let paths = windlass_broker::paths(
+        variable("WINDLASS_SOCKETS"),
+        variable("XDG_RUNTIME_DIR"),
+        uid,
+    );
+    let mut found = Vec::new();
+    for path in paths.iter().filter(|path| trusted(path, uid).is_ok()) {
+        let client = Client::new();
+        client.locate(Some(path.as_os_str().as_encoded_bytes()), None, uid);
+        let Ok((memory, bytes)) = client.list() else {
+            continue;
+        };
+        let mut text = vec![0; usize::try_from(bytes).unwrap_or(0)];
+        File::from(memory).read_exact_at(&mut text, 0)?;
+        let mut listing = Listing::default();
+        for row in Row::decode_all(&text) {
+            match row {
+                Row::Process(row) => listing.processes.push(row),
+                Row::Channel(row) => listing.channels.push(*row),
+            }
+        }
+        found.push(listing);
+    }
+    if found.is_empty() {
+        let tried: Vec<_> = paths
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        let why = format!(
+            "no broker of accelerated sockets listens at {}",
+            tried.join(" or ")
+        );
+        let todo = "\"windlass run PROGRAM\" starts one";
+        return Err(Failure::new(ErrorCode::Unreachable, what, why, todo));
+    }
+    Ok(found)
+}
+
+fn rows(listings: &[Listing]) -> Vec<Value> {
+    listings.iter().flat_map(of_broker).collect()
+}
+
+fn of_broker(listing: &Listing) -> Vec<Value> {
+    let by_slot: BTreeMap<u16, &ProcessRow> = listing
+        .processes
+        .iter()
+        .map(|row| (row.slot, row))
+        .collect();
+    let mut rows = Vec::new();
+    let mut joined = BTreeSet::new();
+    for channel in &listing.channels {
+        for side in [0, 1] {
+            joined.insert(channel.words.ends[side].cookie);
+            rows.push(end(channel, side, &by_slot));
+        }
+    }
+    for process in listing
+        .processes
+        .iter()
+        .filter(|process| !process.dead && process.report != 0)
+    {
+        let Some(records) = records(process) else {
+            continue;
+        };
+        let mut names = None;
+        for record in records {
+            // Processes that were forked share their records.
+            if record.cookie == 0 || !joined.insert(record.cookie) {
+                continue;
+            }
+            let names = names.get_or_insert_with(|| names_of(process.pid));
+            rows.push(plain(process, &record, names.get(&record.cookie)));
+        }
+    }
+    rows
+}
+
+/// One end of a channel.
+fn end(channel: &ChannelRow, side: usize, by_slot: &BTreeMap<u16, &ProcessRow>) -> Value {
+    let words = &channel.words;
+    let (own, peer) = (&words.ends[side], &words.ends[1 - side]);
+    let (tx, rx) = (&words.dirs[side], &words.dirs[1 - side]);
+    let joined = own.join == 2 && peer.join == 2;
+    let on_ring = joined && (tx.may_ring() || rx.may_ring());
+    let reason = match (joined, tx.reason(), rx.reason()) {
+        (true, Reason::None, reason) | (true, reason, _) => reason,
+        (false, Reason::None, Reason::None) => Reason::Young,
+        (false, Reason::None, reason) | (false, reason, _) => reason,
+    };
+    let process = by_slot.get(&own.slot);
+    let peer_process = by_slot.get(&peer.slot);
+    json!({
+        "local": own.local.to_string(), "peer": own.peer.to_string(), "kind": "tcp",
+        "pid": own.pid, "comm": process.map(|row| &row.comm), "uid": process.map(|row| row.uid),
+        "peer_pid": peer.pid, "peer_comm": peer_process.map(|row| &row.comm),
+        "state": if on_ring { "ring" } else { "kernel" },
+        "reason": reason.word(), "explanation": reason.text(),
+        "ring_tx_bytes": tx.ring_total(), "ring_rx_bytes": rx.ring_total(),
+        "kernel_tx_bytes": tx.k_sent, "kernel_rx_bytes": rx.krecv,
+        "tx_queue_bytes": tx.ring_queue().saturating_add(tx.kernel_queue()),
+        "rx_queue_bytes": rx.ring_queue().saturating_add(rx.kernel_queue()),
+        "cookie": own.cookie, "slab": channel.slab, "channel": channel.chan, "side": side,
+    })
+}
+
+/// A socket that is on no channel.
+fn plain(process: &ProcessRow, record: &Record, names: Option<&Names>) -> Value {
+    let name = |name: Option<SocketAddr>| name.map(|name| name.to_string());
+    let reason = match Reason::from_u8(record.reason) {
+        Reason::None => Reason::Young,
+        reason => reason,
+    };
+    json!({
+        "local": name(names.and_then(|names| names.local)), "peer": name(names.and_then(|names| names.peer)),
+        "kind": record.kind, "pid": process.pid, "comm": process.comm, "uid": process.uid,
+        "peer_pid": null, "peer_comm": null, "state": "kernel",
+        "reason": reason.word(), "explanation": reason.text(),
+        "ring_tx_bytes": record.ring_sent, "ring_rx_bytes": record.ring_received,
+        "kernel_tx_bytes": record.kernel_sent, "kernel_rx_bytes": record.kernel_received,
+        "tx_queue_bytes": null, "rx_queue_bytes": null,
+        "cookie": record.cookie, "slab": null, "channel": null, "side": null,
+    })
+}
+
+/// What the library notes of a socket. The layout is that of `record.rs` of the preload library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Record {
+    kind: &'static str,
+    cookie: u64,
+    reason: u8,
+    ring_sent: u64,
+    ring_received: u64,
+    kernel_sent: u64,
+    kernel_received: u64,
+}
+
+/// First word of the records.
+const ARENA_MAGIC: u64 = u64::from_le_bytes(*b"wlsockr1");
+const RECORD_BYTES: usize = 128;
+/// Records of one process that are read at most.
+const RECORDS_MAX: u32 = 262_144;
+/// Records read at once.
+const BATCH: usize = 512;
+/// `flag::LISTENS` of the records: nothing to accelerate.
+const LISTENS: u32 = 1 << 5;
+
+fn word<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let found = bytes.get(at..).and_then(|rest| rest.first_chunk::<N>());
+    found.copied().unwrap_or([0; N])
+}
+
+impl Record {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let kind = match u32::from_le_bytes(word(bytes, 0)) as u8 {
+            1 => "tcp",
+            2 => "unix-stream",
+            3 => "unix-seqpacket",
+            4 => "unix-datagram",
+            5 => "udp",
+            _ => return None,
+        };
+        if u32::from_le_bytes(word(bytes, 4)) & LISTENS != 0 {
+            return None;
+        }
+        let long = |at| u64::from_le_bytes(word(bytes, at));
+        Some(Self {
+            kind,
+            cookie: long(16),
+            reason: u8::from_le_bytes(word(bytes, 31)),
+            ring_sent: long(40),
+            ring_received: long(48),
+            kernel_sent: long(56),
+            kernel_received: long(64),
+        })
+    }
+}
+
+/// The records of a process; `None` if they may not be read, or are none.
+fn records(process: &ProcessRow) -> Option<Vec<Record>> {
+    let memory = File::open(format!("/proc/{}/mem", process.pid)).ok()?;
+    let mut head = [0; 16];
+    memory.read_exact_at(&mut head, process.report).ok()?;
+    if u64::from_le_bytes(word(&head, 0)) != ARENA_MAGIC {
+        return None;
+    }
+    let span = u32::from_le_bytes(word(&head, 12)).min(RECORDS_MAX) as usize;
+    let mut records = Vec::new();
+    let mut space = vec![0; BATCH * RECORD_BYTES];
+    for first in (0..span).step_by(BATCH) {
+        let at = process.report.checked_add((first * RECORD_BYTES) as u64)?;
+        let room = space.get_mut(..BATCH.min(span - first) * RECORD_BYTES)?;
+        memory.read_exact_at(room, at).ok()?;
+        // The head stands in the place of the first one.
+        let skip = usize::from(first == 0);
+        records.extend(
+            room.chunks_exact(RECORD_BYTES)
+                .skip(skip)
+                .filter_map(Record::read),
+        );
+    }
+    Some(records)
+}
+
+/// The names of a socket.
+#[derive(Debug, Clone, Copy)]
+struct Names {
+    local: Option<SocketAddr>,
+    peer: Option<SocketAddr>,
+}
+
+/// The names of a process's sockets, by their cookies, as far as copies of them can be taken.
+fn names_of(pid: u32) -> BTreeMap<u64, Names> {
+    let mut names = BTreeMap::new();
+    let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let Some(pidfd) = id.and_then(|id| pidfd_open(id, PidfdFlags::empty()).ok()) else {
+        return names;
+    };
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return names;
+    };
+    for entry in entries.flatten() {
+        let is_socket = std::fs::read_link(entry.path())
+            .is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"socket:"));
+        let number = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        let Some(number) = number.filter(|_| is_socket) else {
+            continue;
+        };
+        let Ok(socket) = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty()) else {
+            continue;
+        };
+        let local = rustix::net::getsockname(&socket).ok();
+        let peer = rustix::net::getpeername(&socket).ok().flatten();
+        let [local, peer] =
+            [local, peer].map(|name| name.and_then(|name| SocketAddr::try_from(name).ok()));
+        if let Ok(cookie) = socket_cookie(&socket) {
+            names.insert(cookie, Names { local, peer });
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page about accelerated sockets explains every reason, with its own sentence.
+    #[test]
+    fn reasons_are_documented() {
+        let page = include_str!("../../../../docs/sockets.md");
+        for reason in Reason::ALL
+            .iter()
+            .filter(|reason| !matches!(reason, Reason::None | Reason::Unknown))
+        {
+            let row = format!("| `{}` | {} |", reason.word(), reason.text());
+            assert!(page.contains(&row), "docs/sockets.md lacks: {row}");
+        }
+    }
+
+    /// A record is read as the library writes it; free ones, epoll instances and listeners are left out.
+    #[test]
+    fn records_are_read() {
+        let mut bytes = [0; RECORD_BYTES];
+        assert_eq!(Record::read(&bytes), None, "free");
+        bytes[0] = 1;
+        bytes[16..24].copy_from_slice(&77_u64.to_le_bytes());
+        bytes[31] = Reason::Stdio as u8;
+        bytes[56..64].copy_from_slice(&5_u64.to_le_bytes());
+        let record = Record::read(&bytes).expect("a record");
+        assert_eq!(
+            (record.kind, record.cookie, record.kernel_sent),
+            ("tcp", 77, 5)
+        );
+        assert_eq!(Reason::from_u8(record.reason), Reason::Stdio);
+        bytes[4] = LISTENS as u8;
+        assert_eq!(Record::read(&bytes), None, "listens");
+        (bytes[0], bytes[4]) = (6, 0);
+        assert_eq!(Record::read(&bytes), None, "epoll");
+        assert_eq!(
+            Record::read(&[1, 0, 0]).map(|record| record.cookie),
+            Some(0),
+            "cut off"
+        );
+    }
+}

@@ -1,0 +1,284 @@
+//! `windlass run` becomes the program, and `windlass sockets` and `windlass stackdump` say what a broker says.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use tempfile::TempDir;
+use windlass_broker::{Broker, Handle, Settings};
+use windlass_sys::unix::{self, SocketKind};
+
+/// A library that is there on every system: this program has it loaded.
+fn library() -> PathBuf {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let paths = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(5));
+    let mut libraries =
+        paths.filter(|path| path.contains("/libgcc_s") || path.contains("/libc.so"));
+    libraries.next().expect("a library").into()
+}
+
+fn run(socket: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+    command
+        .env("WINDLASS_SOCKETS", socket)
+        .args(["run", "--library"])
+        .arg(library());
+    command
+}
+
+/// A broker in a thread.
+struct Brokered {
+    path: PathBuf,
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+    _dir: TempDir,
+}
+
+fn broker() -> Brokered {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("sockets.sock");
+    let settings = Settings {
+        others: false,
+        policy: None,
+        linger: None,
+        needed: || true,
+    };
+    let broker = Broker::listen(&path, settings, |_| {}).expect("broker");
+    let handle = broker.handle();
+    let thread = std::thread::spawn(move || broker.run().expect("runs"));
+    Brokered {
+        path,
+        handle,
+        thread: Some(thread),
+        _dir: dir,
+    }
+}
+
+impl Drop for Brokered {
+    fn drop(&mut self) {
+        self.handle.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("text")
+}
+
+/// The program has the process id, the exit status and the streams of `windlass run`; nothing is said.
+#[test]
+fn the_program_takes_the_process() {
+    let broker = broker();
+    let child = run(&broker.path)
+        .args(["--", "sh", "-c", "cat; echo $$; echo err >&2; exit 9"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let pid = child.id();
+    let output = child.wait_with_output().expect("output");
+    assert_eq!(output.status.code(), Some(9));
+    assert_eq!(text(&output.stdout), format!("{pid}\n"));
+    assert_eq!(text(&output.stderr), "err\n");
+    let output = run(&broker.path)
+        .args(["sh", "-c", "kill -TERM $$"])
+        .output()
+        .expect("output");
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&output.status),
+        Some(15)
+    );
+}
+
+/// Ours stands first in LD_PRELOAD, others stay and none stands twice; options become variables, and only those that
+/// were
+/// given.
+#[test]
+fn the_environment_says_what_was_asked() {
+    let broker = broker();
+    let library = library();
+    let library = library.to_str().expect("text");
+    let show = "echo $LD_PRELOAD; echo ${WINDLASS_SPIN-none} ${WINDLASS_SHARE-none} ${WINDLASS_STRICT-none}";
+    let output = run(&broker.path)
+        .args(["sh", "-c", show])
+        .env_remove("LD_PRELOAD")
+        .output()
+        .expect("output");
+    assert_eq!(text(&output.stdout), format!("{library}\nnone none none\n"));
+    let output = run(&broker.path)
+        .args(["--spin", "50", "--share", "--strict", "sh", "-c", show])
+        .env("LD_PRELOAD", format!("{library} {library}"))
+        .output()
+        .expect("output");
+    assert_eq!(text(&output.stdout), format!("{library}\n50 1 1\n"));
+    let bad = run(&broker.path)
+        .args(["--spin", "1000001", "true"])
+        .output()
+        .expect("output");
+    assert_eq!(bad.status.code(), Some(2));
+}
+
+/// Blocked and ignored signals are as the caller left them, SIGPIPE among them, and a closed stream stays closed.
+#[test]
+fn signals_and_streams_are_left_alone() {
+    let broker = broker();
+    let lines = |prepare: &str| {
+        let mut script = format!("{prepare} exec \"$@\"");
+        script.push_str(" 2>/dev/null");
+        let run = run(&broker.path);
+        let show =
+            "grep -E '^Sig(Blk|Ign)' /proc/self/status; test -e /proc/self/fd/0 && echo open";
+        let plain = Command::new("sh")
+            .args(["-c", &script, "sh", "sh", "-c", show])
+            .output()
+            .expect("plain");
+        let mut through = Command::new("sh");
+        through
+            .args(["-c", &script, "sh"])
+            .arg(run.get_program())
+            .args(run.get_args());
+        let through = through
+            .env("WINDLASS_SOCKETS", &broker.path)
+            .args(["sh", "-c", show])
+            .output();
+        (
+            text(&plain.stdout).to_owned(),
+            text(&through.expect("through").stdout).to_owned(),
+        )
+    };
+    for prepare in ["", "trap '' PIPE;", "trap '' HUP INT;", "exec <&-;"] {
+        let (plain, through) = lines(prepare);
+        assert!(plain.contains("SigIgn"), "{plain}");
+        assert_eq!(plain, through, "{prepare}");
+    }
+}
+
+/// What cannot be executed is told as env(1) tells it: 127 where there is nothing, 126 else; a missing library is
+/// named.
+#[test]
+fn what_cannot_be_executed() {
+    let broker = broker();
+    for (program, code) in [
+        ("/nonexistent/program", 127),
+        ("windlass-no-such-program", 127),
+        ("/etc/passwd", 126),
+        ("/", 126),
+    ] {
+        let output = run(&broker.path).arg(program).output().expect("output");
+        assert_eq!(output.status.code(), Some(code), "{program}");
+        let said = text(&output.stderr);
+        assert!(
+            said.starts_with(&format!("windlass: run {program} failed: ")),
+            "{said}"
+        );
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    let mut none = Command::new(env!("CARGO_BIN_EXE_windlass"));
+    let output = none
+        .args(["run", "--library", "/nonexistent.so", "true"])
+        .output()
+        .expect("output");
+    assert_eq!(output.status.code(), Some(4));
+    assert!(text(&output.stderr).contains("/nonexistent.so"));
+}
+
+/// Where nobody listens a private broker comes up: no child of the program, in a session of its own, without its
+/// descriptors, and a second program finds it.
+#[test]
+fn a_private_broker_is_forked_off() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("sockets.sock");
+    let mut command = run(&path);
+    command.args(["-v", "sh", "-c", "sleep 0.3; cat /proc/$$/task/$$/children"]);
+    let output = command.process_group(0).output().expect("output");
+    assert!(
+        text(&output.stderr).contains("private daemon started"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(
+        text(&output.stdout).trim().split(' ').count() <= 1,
+        "only the cat that shows it"
+    );
+    let end = Instant::now() + Duration::from_secs(5);
+    let socket = loop {
+        match unix::connect(&path, SocketKind::SeqPacket) {
+            Ok(socket) => break socket,
+            Err(errno) => assert!(Instant::now() < end, "{errno}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let pid = unix::peer_credentials(&socket)
+        .expect("peer")
+        .pid
+        .expect("visible");
+    let again = run(&path).args(["-v", "true"]).output().expect("output");
+    assert!(
+        text(&again.stderr).contains("daemon at"),
+        "{}",
+        text(&again.stderr)
+    );
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .expect("fields")
+        .split_whitespace()
+        .collect();
+    assert_eq!(fields[3], pid.to_string(), "a session of its own");
+    let links: Vec<_> = (0..3)
+        .map(|fd| std::fs::read_link(format!("/proc/{pid}/fd/{fd}")).expect("open"))
+        .collect();
+    assert!(
+        links.iter().all(|link| link == Path::new("/dev/null")),
+        "{links:?}"
+    );
+    let pid = Pid::from_raw(i32::try_from(pid).expect("pid")).expect("pid");
+    rustix::process::kill_process(pid, Signal::TERM).expect("ended");
+}
+
+/// Listings of a broker without processes are empty in every form, and one that is not there is told with what to do.
+#[test]
+fn listings() {
+    let broker = broker();
+    let windlass = |words: &[&str], socket: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+        command
+            .env("WINDLASS_SOCKETS", socket)
+            .args(words)
+            .output()
+            .expect("output")
+    };
+    assert_eq!(
+        text(&windlass(&["sockets", "--json"], &broker.path).stdout),
+        "[]\n"
+    );
+    assert_eq!(
+        text(&windlass(&["sockets", "-p", "-o", "all"], &broker.path).stdout),
+        ""
+    );
+    assert!(text(&windlass(&["sockets"], &broker.path).stdout).starts_with("LOCAL"));
+    assert_eq!(
+        text(&windlass(&["stackdump", "all", "--json"], &broker.path).stdout),
+        "[]\n"
+    );
+    assert_eq!(
+        windlass(&["stackdump", "1"], &broker.path).status.code(),
+        Some(4)
+    );
+    assert_eq!(
+        windlass(&["stackdump", "x"], &broker.path).status.code(),
+        Some(2)
+    );
+    let absent = windlass(&["sockets"], Path::new("/nonexistent/sockets.sock"));
+    assert_eq!(absent.status.code(), Some(3));
+    assert!(text(&absent.stderr).contains("windlass run"));
+}

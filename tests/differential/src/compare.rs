@@ -1,0 +1,440 @@
+//! One script on two worlds, step by step, and what may differ.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::script::{Step, Who, print};
+use crate::world::{Launch, Replies, Reply, World};
+
+/// A call that completed on the kernel may take this long on the subject before it counts as blocked.
+pub const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Where the subject completed first, the kernel gets this long.
+const PATIENCE_REFERENCE: Duration = Duration::from_millis(250);
+
+/// Pauses before looks are repeated, in microseconds: readiness may lag.
+const PAUSES_US: &[u64] = &[
+    100, 400, 1_000, 4_000, 10_000, 30_000, 60_000, 120_000, 250_000,
+];
+
+/// Unread bytes from here on may be on either side of the connection: TCP's first window is twice this.
+const UNREAD_EXACT: i64 = 32_768;
+
+/// The first quiet point at which two runs differ.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    /// Index of the step after which it showed.
+    pub at: usize,
+    /// The steps.
+    pub script: Vec<Step>,
+    /// What each thread answered on the kernel and on the subject, where that differs.
+    pub answers: Vec<(Who, Option<Reply>, Option<Reply>)>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |reply: &Option<Reply>| match reply {
+            None => "(in its call)".to_owned(),
+            Some(reply) => words(reply),
+        };
+        let shown = self.script.len().min(self.at + 1);
+        write!(f, "{}", print(&self.script[..shown]))?;
+        for (who, kernel, subject) in &self.answers {
+            writeln!(f, "# {who}: kernel:  {}", text(kernel))?;
+            writeln!(f, "# {who}: subject: {}", text(subject))?;
+        }
+        Ok(())
+    }
+}
+
+/// What one comparison came to.
+#[derive(Clone, Default, Debug)]
+pub struct Tally {
+    /// Steps that were carried out.
+    pub steps: u64,
+    /// Steps whose thread was still in a call, or whose process was not there.
+    pub skipped: u64,
+    /// Calls that were found asleep at a quiet point.
+    pub blocked: u64,
+    /// Reads that gave fewer bytes than the kernel's, and were topped up.
+    pub short_reads: u64,
+    /// Looks that were right only when repeated.
+    pub lags: u64,
+    /// Longest that one of those took, in microseconds.
+    pub lag_us_max: u64,
+    /// What the preloaded library counted, added up.
+    pub counters: BTreeMap<String, u64>,
+}
+
+impl Tally {
+    /// Adds what another came to.
+    pub fn add(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.skipped += other.skipped;
+        self.blocked += other.blocked;
+        self.short_reads += other.short_reads;
+        self.lags += other.lags;
+        self.lag_us_max = self.lag_us_max.max(other.lag_us_max);
+        for (name, value) in &other.counters {
+            *self.counters.entry(name.clone()).or_default() += value;
+        }
+    }
+}
+
+/// Why a comparison has no result.
+#[derive(Debug)]
+pub enum Broken {
+    /// The runs differ.
+    Differs(Box<Difference>),
+    /// A process or a pipe could not be made.
+    Io(std::io::Error),
+}
+
+impl From<std::io::Error> for Broken {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Runs a script on the kernel and on the subject.
+///
+/// # Errors
+/// The first difference, or that no process could be started.
+pub fn run(
+    script: &[Step],
+    kernel: &Launch<'_>,
+    subject: &Launch<'_>,
+    patience: Duration,
+    trace: bool,
+) -> Result<Tally, Broken> {
+    let mut pair = Pair {
+        patience,
+        trace,
+        asleep: BTreeMap::new(),
+        kernel: World::start(kernel)?,
+        subject: World::start(subject)?,
+        tally: Tally::default(),
+    };
+    for (at, step) in script.iter().enumerate() {
+        if let Err(answers) = pair.step(step) {
+            let script = script.to_vec();
+            return Err(Broken::Differs(Box::new(Difference {
+                at,
+                script,
+                answers,
+            })));
+        }
+    }
+    let Pair {
+        kernel,
+        subject: world,
+        mut tally,
+        ..
+    } = pair;
+    kernel.end(false);
+    world.end(subject.counters.is_some());
+    if let Some(path) = subject.counters {
+        tally.counters = counters(&std::fs::read_to_string(path).unwrap_or_default());
+    }
+    Ok(tally)
+}
+
+/// `name value` lines, those of one name added up.
+fn counters(text: &str) -> BTreeMap<String, u64> {
+    let mut counters = BTreeMap::new();
+    for line in text.lines() {
+        if let Some((name, Ok(value))) = line
+            .split_once(' ')
+            .map(|(name, value)| (name, value.parse::<u64>()))
+        {
+            *counters.entry(name.to_owned()).or_default() += value;
+        }
+    }
+    counters
+}
+
+type Answers = Vec<(Who, Option<Reply>, Option<Reply>)>;
+
+struct Pair {
+    patience: Duration,
+    trace: bool,
+    /// The last call of each thread that was found asleep.
+    asleep: BTreeMap<Who, Step>,
+    kernel: World,
+    subject: World,
+    tally: Tally,
+}
+
+impl Pair {
+    /// One step on both, up to the next quiet point.
+    fn step(&mut self, step: &Step) -> Result<(), Answers> {
+        if !self.kernel.is_free(step) || !self.subject.is_free(step) {
+            self.tally.skipped += 1;
+            return Ok(());
+        }
+        self.tally.steps += 1;
+        self.kernel.issue(step);
+        self.subject.issue(step);
+        let ends = step.ends().then_some(step.who).into_iter().collect();
+        let mut kernel = self.kernel.settle(&ends, PATIENCE);
+        let mut subject = self
+            .subject
+            .settle(&kernel.keys().copied().collect(), self.patience);
+        let early: BTreeSet<Who> = subject
+            .keys()
+            .filter(|who| !kernel.contains_key(who))
+            .copied()
+            .collect();
+        if !early.is_empty() {
+            kernel.extend(self.kernel.settle(&early, PATIENCE_REFERENCE));
+            let late = kernel
+                .keys()
+                .filter(|who| !subject.contains_key(who))
+                .copied()
+                .collect();
+            subject.extend(self.subject.settle(&late, self.patience));
+        }
+        if !kernel.contains_key(&step.who) {
+            self.tally.blocked += 1;
+            self.asleep.insert(step.who, step.clone());
+        }
+        self.learn(step, &kernel, &subject);
+        if self.trace {
+            show(step, "kernel", &kernel);
+            show(step, "subject", &subject);
+        }
+        for (who, ..) in self.differing(step, &kernel, &subject) {
+            let slept = self.asleep.get(&who).filter(|_| who != step.who);
+            let call = slept.map_or_else(|| step.clone(), Step::at_once);
+            self.look_again(&call, &mut kernel, &mut subject);
+        }
+        let answers = self.differing(step, &kernel, &subject);
+        if answers.is_empty() {
+            Ok(())
+        } else {
+            Err(answers)
+        }
+    }
+
+    fn learn(&mut self, step: &Step, kernel: &Replies, subject: &Replies) {
+        if let Some(reply) = kernel.get(&step.who) {
+            self.kernel.learn(step, reply);
+        }
+        if let Some(reply) = subject.get(&step.who) {
+            self.subject.learn(step, reply);
+        }
+    }
+
+    fn differing(&mut self, step: &Step, kernel: &Replies, subject: &Replies) -> Answers {
+        let whos: BTreeSet<Who> = kernel.keys().chain(subject.keys()).copied().collect();
+        let mut answers = Answers::new();
+        for who in whos {
+            let one = kernel
+                .get(&who)
+                .map(|reply| normal(step, &mut self.kernel, reply));
+            let other = subject
+                .get(&who)
+                .map(|reply| normal(step, &mut self.subject, reply));
+            if one != other {
+                answers.push((who, one, other));
+            }
+        }
+        answers
+    }
+
+    /// Where one side saw less than the other and lost nothing by it, it looks again.
+    fn look_again(&mut self, step: &Step, kernel: &mut Replies, subject: &mut Replies) {
+        let (Some(one), Some(other)) = (
+            kernel.get(&step.who).cloned(),
+            subject.get(&step.who).cloned(),
+        ) else {
+            return;
+        };
+        let start = Instant::now();
+        if let Some(whole) = self.top_up(step, &one, &other) {
+            subject.insert(step.who, whole);
+            self.tally.short_reads += 1;
+            return;
+        }
+        for &pause in PAUSES_US {
+            let (kernel_again, subject_again) =
+                again(step, &kernel[&step.who], &subject[&step.who]);
+            if !kernel_again && !subject_again {
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(pause));
+            if kernel_again {
+                repeat(step, &mut self.kernel, kernel);
+            }
+            if subject_again {
+                repeat(step, &mut self.subject, subject);
+            }
+            if !self
+                .differing(step, kernel, subject)
+                .iter()
+                .any(|(who, ..)| *who == step.who)
+            {
+                self.tally.lags += 1;
+                let took = start.elapsed().as_micros() as u64;
+                self.tally.lag_us_max = self.tally.lag_us_max.max(took);
+                return;
+            }
+        }
+    }
+
+    /// A read that is shorter than the kernel's is legal on a stream: the rest is read, and the two parts
+    /// compared as one.
+    fn top_up(&mut self, step: &Step, kernel: &Reply, subject: &Reply) -> Option<Reply> {
+        let raw = ["recv", "recvfrom", "read", "readv", "recvmsg"].contains(&step.verb());
+        let (wanted, got) = (kernel.number("ret")?, subject.number("ret")?);
+        if !raw || got <= 0 || got >= wanted || step.word(3).contains("peek") {
+            return None;
+        }
+        let missing = (wanted - got).to_string();
+        let words = ["more", step.word(1), &missing, subject.get("data")?]
+            .map(str::to_owned)
+            .to_vec();
+        let more = Step {
+            who: step.who,
+            words,
+        };
+        self.subject.issue(&more);
+        let rest = self
+            .subject
+            .settle(&BTreeSet::from([step.who]), PATIENCE)
+            .remove(&step.who)?;
+        let whole = |(key, value): &(String, String)| match key.as_str() {
+            "ret" => Some((key.clone(), (got + rest.number("ret")?.max(0)).to_string())),
+            "data" => Some((key.clone(), rest.get("data")?.to_owned())),
+            _ => Some((key.clone(), value.clone())),
+        };
+        Some(Reply(subject.0.iter().filter_map(whole).collect()))
+    }
+}
+
+/// Every answer as it came.
+fn show(step: &Step, world: &str, replies: &Replies) {
+    println!("{step}");
+    for (who, reply) in replies {
+        println!("#   {world} {who}: {}", words(reply));
+    }
+}
+
+fn words(reply: &Reply) -> String {
+    let words: Vec<String> = reply
+        .0
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    words.join(" ")
+}
+
+fn repeat(step: &Step, world: &mut World, replies: &mut Replies) {
+    if !world.is_free(step) {
+        return;
+    }
+    world.issue(step);
+    let Some(now) = world
+        .settle(&BTreeSet::from([step.who]), PATIENCE)
+        .remove(&step.who)
+    else {
+        return;
+    };
+    let before = replies.get(&step.who).cloned().unwrap_or_default();
+    replies.insert(
+        step.who,
+        if step.verb().ends_with("wait") {
+            merged(&before, now)
+        } else {
+            now
+        },
+    );
+}
+
+/// Which of the two may repeat the step without losing anything: one whose read found nothing, or any
+/// look that takes nothing. An epoll set gives an edge once, so only the one that saw less looks again.
+fn again(step: &Step, kernel: &Reply, subject: &Reply) -> (bool, bool) {
+    let nothing = |reply: &Reply| reply.number("errno") == Some(11);
+    match step.verb() {
+        "poll" | "ppoll" | "select" | "pselect" | "fionread" | "atmark" => (true, true),
+        "recv" | "recvfrom" | "read" | "readv" | "recvmsg" | "recvmmsg" | "splicein" | "recvfd"
+        | "accept" | "accept4" => (nothing(kernel), nothing(subject)),
+        "wait" | "pwait" => {
+            let (one, other) = (
+                kernel.number("ret").unwrap_or(0),
+                subject.number("ret").unwrap_or(0),
+            );
+            (one <= other, other <= one)
+        }
+        _ => (false, false),
+    }
+}
+
+/// Two looks at an epoll set: of each label the events of the later look, or of the only one.
+fn merged(before: &Reply, now: Reply) -> Reply {
+    let of = |reply: &Reply| -> BTreeMap<u64, String> {
+        let events = reply.get("events").unwrap_or("");
+        let pairs = events.split(',').filter_map(|one| one.split_once(':'));
+        pairs
+            .filter_map(|(label, bits)| Some((label.parse().ok()?, bits.to_owned())))
+            .collect()
+    };
+    if now.number("ret").unwrap_or(-1) < 0 {
+        return now;
+    }
+    let mut events = of(before);
+    events.extend(of(&now));
+    let text: Vec<String> = events
+        .iter()
+        .map(|(label, bits)| format!("{label}:{bits}"))
+        .collect();
+    let mut words = vec![("ret".to_owned(), events.len().to_string())];
+    if !text.is_empty() {
+        words.push(("events".to_owned(), text.join(",")));
+    }
+    Reply(words)
+}
+
+/// A reply without what may differ between two runs on one kernel; the crate's documentation gives the
+/// reasons.
+fn normal(step: &Step, world: &mut World, reply: &Reply) -> Reply {
+    let mut words = Vec::new();
+    for (key, value) in &reply.0 {
+        let number = value.parse::<i64>().unwrap_or(0);
+        let value = match key.as_str() {
+            key if key.starts_with('~') => continue,
+            key if key.ends_with("_port") => nth_port(world, number),
+            key if key.ends_with("_address") => world.anonymous(value),
+            "unread" if number >= UNREAD_EXACT => "many".to_owned(),
+            "buffer" => buffer(world, step, number),
+            _ => value.clone(),
+        };
+        words.push((key.clone(), value));
+    }
+    Reply(words)
+}
+
+/// Ports are the kernel's choice: each is called by the order in which it was seen.
+fn nth_port(world: &mut World, port: i64) -> String {
+    let known = world.seen_ports.iter().position(|&seen| seen == port);
+    let index = known.unwrap_or_else(|| {
+        world.seen_ports.push(port);
+        world.seen_ports.len() - 1
+    });
+    format!("#{index}")
+}
+
+/// The kernel tunes a buffer until the program sets it; then it is twice what was set, or the least.
+fn buffer(world: &World, step: &Step, value: i64) -> String {
+    let least = if step.word(2) == "sndbuf" { 4608 } else { 2304 };
+    let set = world
+        .buffers
+        .iter()
+        .any(|&set| value == (2 * set).max(least));
+    if set {
+        value.to_string()
+    } else {
+        "auto".to_owned()
+    }
+}
