@@ -23,5 +23,6 @@ pub mod memif;
 pub mod memory;
 pub mod null_switch;
 pub mod segments;
+pub mod sock;
 pub mod third;
 pub mod vhost;

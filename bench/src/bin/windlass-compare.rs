@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use windlass_bench::compare::peers::Plug;
 use windlass_bench::compare::{
-    gap, idle, neighbour, overload, peers, rate, segments, stop, tap, vhost,
+    gap, idle, neighbour, overload, peers, rate, segments, sockets, stop, tap, vhost,
 };
 
 /// Measures windlass beside named peers, in turns, and prints both sides with their spread.
@@ -45,6 +45,8 @@ enum What {
     Idle(idle::Options),
     /// Sources that do not stop by themselves, far beyond the capacity
     Overload(overload::Options),
+    /// The same programs on this host's sockets, through the kernel and accelerated
+    Sockets(sockets::Options),
     /// One end of the overload test, run by it inside a namespace
     #[command(hide = true)]
     OverloadEnd(overload::End),
@@ -74,6 +76,7 @@ fn run(options: Options) -> Result<()> {
         What::Tap(options) => tap::run_all(&options, &programs, json),
         What::Idle(options) => idle::run(&options, &programs),
         What::Overload(options) => overload::run(&options, &programs, json),
+        What::Sockets(options) => sockets::run(&options, &programs, json),
         What::OverloadEnd(end) => overload::be(&end),
     }
 }

@@ -19,6 +19,7 @@ pub mod overload;
 pub mod peers;
 pub mod rate;
 pub mod segments;
+pub mod sockets;
 pub mod stop;
 pub mod table;
 pub mod tap;
