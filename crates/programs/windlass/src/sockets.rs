@@ -347,7 +347,7 @@ mod tests {
         (bytes[0], bytes[4]) = (6, 0);
         assert_eq!(Record::read(&bytes), None, "epoll");
         assert_eq!(
-            Record::read(&[1, 0, 0]).map(|record| record.cookie),
+            Record::read(&[1, 0, 0, 0]).map(|record| record.cookie),
             Some(0),
             "cut off"
         );

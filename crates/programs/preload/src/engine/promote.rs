@@ -14,6 +14,7 @@
 //! microseconds), or the join is put off to a later call. Both orders are by sequentially consistent operations.
 //! Positions are therefore read while nobody moves them.
 
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use windlass_channel::directory::{Hint, Key};
@@ -33,10 +34,8 @@ const JOINING: u32 = flag::ENGINE << 1;
 pub const PENDING: u32 = flag::ENGINE << 2;
 /// This end's name is the higher one.
 const IS_HIGH: u32 = flag::ENGINE << 3;
-/// This side has allocated the channel in the record.
-const ALLOCATED: u32 = flag::ENGINE << 4;
 /// Higher bits are [`super::stream`]'s.
-pub const NEXT: u32 = flag::ENGINE << 5;
+pub const NEXT: u32 = flag::ENGINE << 4;
 
 /// Places in [`Record::engine`].
 const KEY: usize = 0;
@@ -186,6 +185,10 @@ pub fn moved(sock: &Sock, is_send: bool, bytes: usize) {
 
 /// Looks now and then whether the other end is there.
 fn consider(sock: &Sock) {
+    if sock.record.inside.load(Relaxed) > 1 {
+        // Another thread is in a call: the next one may find it gone.
+        return;
+    }
     let [left, interval] = [LEFT, INTERVAL].map(|at| &sock.record.engine[at]);
     let rest = left.load(Relaxed);
     if rest > 0 {
@@ -243,30 +246,17 @@ fn steps(sock: &Sock) -> Result<(), Reason> {
     let (key, cookie) = list(sock)?;
     let directory = process::directory().ok_or(Reason::NoDaemon)?;
     let hint = directory.peer(key).ok_or(Reason::Young)?;
-    let place = process::pair_with(hint.slot)?;
-    let pair = process::at(place);
-    let side = pair.side(key.end);
-    let chan = match side {
-        Side::Low if record.has(ALLOCATED) => record.channel.load(Relaxed),
-        Side::Low => {
-            let chan = pair.slab().allocate().ok_or(Reason::Limit)?;
-            record.channel.store(chan, Relaxed);
-            record.slab.store(pair.slab().id(), Relaxed);
-            record.set(ALLOCATED);
-            directory.publish(
-                key,
-                Hint {
-                    slot: owner::process_slot(),
-                    chan: Some(chan),
-                    cookie: cookie as u32,
-                },
-            );
-            chan
-        }
-        Side::High => hint.chan.ok_or(Reason::Young)?,
+    let (place, link) = match process::side_towards(hint.slot, key.end)? {
+        Side::Low => allocate(sock, key, cookie, hint.slot)?,
+        Side::High => find_offered(sock, hint)?,
     };
-    let link = process::link(place, chan, side).ok_or(Reason::Broken)?;
-    let offer = offer(sock, hint.cookie).ok_or(Reason::NotEstablished)?;
+    let (pair, side, chan) = (process::at(place), link.side(), link.index());
+    let Some(offer) = offer(sock, hint.cookie) else {
+        if side == Side::Low {
+            pair.slab().free(chan);
+        }
+        return Err(Reason::NotEstablished);
+    };
     wishes::note_no_delay(sock);
     no_delay(sock);
     sets::show(sock, &link);
@@ -290,6 +280,54 @@ fn steps(sock: &Sock) -> Result<(), Reason> {
     sets::has_joined(sock);
     counters::add(counters::Counter::Joins, 1);
     Ok(())
+}
+
+/// The low side's part: a channel, and word of it in the directory.
+fn allocate(sock: &Sock, key: Key, cookie: u64, peer: u16) -> Result<(u8, Link<'static>), Reason> {
+    let record = sock.record;
+    let place = process::pair_with(peer)?;
+    let slab = process::at(place).slab();
+    let chan = slab.allocate().ok_or(Reason::Limit)?;
+    record.slab.store(slab.id(), Relaxed);
+    let hint = Hint {
+        slot: owner::process_slot(),
+        chan: Some(chan),
+        cookie: cookie as u32,
+    };
+    process::directory()
+        .ok_or(Reason::NoDaemon)?
+        .publish(key, hint);
+    Ok((
+        place,
+        process::link(place, chan, Side::Low).ok_or(Reason::Broken)?,
+    ))
+}
+
+/// The high side's part: the channel of the hint, in the slab where the other end has offered exactly this connection and nobody
+/// has answered. A hint may be old, and of another connection.
+fn find_offered(sock: &Sock, hint: Hint) -> Result<(u8, Link<'static>), Reason> {
+    let chan = hint.chan.ok_or(Reason::Young)?;
+    let names = Names::of(sock.fd).ok_or(Reason::NotEstablished)?;
+    let is_ours = |place: u8| {
+        let link = process::link(place, chan, Side::High)?;
+        let (own, low) = (link.info(Side::High), link.info(Side::Low));
+        let is_mirrored = (low.local, low.peer) == (canonical(names.peer), canonical(names.own));
+        (own.join == 0 && low.join == OFFERED && is_mirrored && low.cookie as u32 == hint.cookie)
+            .then_some((place, link))
+    };
+    let found = process::places_with(hint.slot).find_map(is_ours);
+    match found {
+        Some(found) => Ok(found),
+        None => is_ours(process::further_with(hint.slot)?).ok_or(Reason::Young),
+    }
+}
+
+/// [`windlass_channel::EndInfo::join`] of an end that waits for the other.
+const OFFERED: u32 = 1;
+
+/// A name as the channel gives it back: IPv4 as such, without scope.
+fn canonical(name: SocketAddr) -> SocketAddr {
+    SocketAddr::new(name.ip().to_canonical(), name.port())
 }
 
 /// Both directions of a channel stay on the kernel.
