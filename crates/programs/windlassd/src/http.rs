@@ -20,7 +20,8 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use axum::body::{Body, Bytes};
@@ -192,6 +193,23 @@ pub struct SocketLock {
     _lock: File,
 }
 
+/// How long a lock is tried for: a process that is just being started holds a copy of every descriptor of its parent's until
+/// it executes its program, so the lock of a daemon that has ended may live on for a moment.
+const LOCK_PATIENCE: Duration = Duration::from_millis(300);
+
+/// Locks a file, and tries again for [`LOCK_PATIENCE`] if somebody has it.
+fn patiently(lock: &File) -> Result<(), TryLockError> {
+    let until = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                thread::sleep(Duration::from_millis(5))
+            }
+            other => return other,
+        }
+    }
+}
+
 impl SocketLock {
     /// Locks the file `PATH.lock` beside the socket.
     ///
@@ -213,7 +231,7 @@ impl SocketLock {
                 let lock = lock_path.display();
                 format!("cannot make {lock}, which locks the control socket: see that its directory is there and yours")
             })?;
-        match lock.try_lock() {
+        match patiently(&lock) {
             Ok(()) => Ok(Self {
                 path: path.into(),
                 given: activated(path)?,
