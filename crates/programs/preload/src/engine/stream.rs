@@ -49,6 +49,12 @@ pub const REST_MS: i32 = 10;
 const SPACE_NS: u64 = 10_000_000;
 /// Bytes were pushed to a ring since the last sleep in an epoll instance.
 pub static PUSHED: AtomicBool = AtomicBool::new(false);
+/// Fruitless spins in a row before some are left out, and the order of the most that are left out in a row.
+const FRUITLESS: u64 = 3;
+const SKIPS_ORDER_MAX: u64 = 5;
+/// Places in [`owner::Thread::engine`]: fruitless spins in a row, and spins still to be left out.
+const SPIN_MISSES: usize = 1;
+const SPIN_SKIPS: usize = 2;
 /// Of the sends in a row that go by the ring, the first ones and then one in so many look at the clock.
 const WATCH_FIRST: u32 = 16;
 const WATCH_CALLS: u32 = 64;
@@ -385,22 +391,36 @@ fn wait_for_pending(sock: &Sock, link: &Link<'static>) -> i32 {
     error
 }
 
-/// Spins for as long as the user allows; whether `done` became true.
+/// Spins for as long as the user allows; whether `done` became true. A thread whose spins were fruitless [`FRUITLESS`] times in a
+/// row leaves out ever more of the next ones, until one bears fruit: where cores are short, spinning keeps from running
+/// whom it waits for.
 #[inline]
 pub fn spin(mut done: impl FnMut() -> bool) -> bool {
     let limit = options::spin_us() as u32;
     if limit == 0 {
         return done();
     }
+    let [misses, skips] = [SPIN_MISSES, SPIN_SKIPS].map(|at: usize| &owner::thread().engine[at]);
+    let skip = skips.load(Relaxed);
+    if skip > 0 {
+        skips.store(skip - 1, Relaxed);
+        return done();
+    }
     let (start, limit) = (clock::now(), clock::cycles(limit));
     loop {
         for _ in 0..16 {
             if done() {
+                misses.store(0, Relaxed);
                 return true;
             }
             std::hint::spin_loop();
         }
         if clock::now().wrapping_sub(start) > limit {
+            let missed = misses.load(Relaxed) + 1;
+            misses.store(missed, Relaxed);
+            if missed >= FRUITLESS {
+                skips.store(1 << (missed - FRUITLESS).min(SKIPS_ORDER_MAX), Relaxed);
+            }
             return false;
         }
     }
