@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
 use windlass_channel::client::{Client, Paired, Region, Registration};
 use windlass_channel::directory::Directory;
-use windlass_channel::layout::CHANS;
-use windlass_channel::protocol::{BROKER_SLOT, SHARE, SLOTS};
+use windlass_channel::layout::{CHANS, DIRECTORY_BYTES, STATUS_BYTES};
+use windlass_channel::protocol::{BROKER_SLOT, PROCESSES_BYTES, SHARE, SLOTS};
 use windlass_channel::{Alive, Life, Link, Owner, Reason, Side, Slab, StatusPage, Who, sys};
 
 use super::{clock, kernel, names};
@@ -170,6 +170,17 @@ pub fn register(socket: i32) -> Result<(), Reason> {
         flags: if options::share() { SHARE } else { 0 },
         parent: PARENT.load(Relaxed) as u16,
     })?;
+    let (status, directory, processes) = (
+        registered.status,
+        registered.directory,
+        registered.processes,
+    );
+    if status.len < STATUS_BYTES
+        || directory.len < DIRECTORY_BYTES
+        || processes.len < PROCESSES_BYTES
+    {
+        return Err(Reason::Broken);
+    }
     sys::register_membarrier();
     STATUS.store(registered.status.base, Release);
     DIRECTORY.store(registered.directory.base, Release);
@@ -264,7 +275,13 @@ pub fn pairs() -> impl Iterator<Item = (u8, &'static Pair)> {
         .filter(|(_, pair)| pair.id.load(Acquire) != 0)
 }
 
-/// The pair in a place that [`Ring`](super::ring::Ring) remembered.
+/// Whether any slab is mapped: whether any socket here may have joined.
+#[inline(always)]
+pub fn has_pairs() -> bool {
+    PLACES.load(Acquire) != 0
+}
+
+/// The pair in a place that [`super::promote::joined`] remembers.
 #[inline(always)]
 pub fn at(place: u8) -> &'static Pair {
     &PAIRS[usize::from(place) % PAIRS_MAX]
@@ -372,6 +389,9 @@ fn fill(place: u8, paired: Paired) -> Result<u8, Reason> {
             unsafe { region.unmap() };
         }
         return Ok(place);
+    }
+    if paired.peer_status.len < STATUS_BYTES {
+        return Err(Reason::Broken);
     }
     let page = |region: Region| {
         let base = NonNull::new(region.base)?;

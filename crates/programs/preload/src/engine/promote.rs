@@ -70,6 +70,17 @@ pub fn joined(sock: &Sock) -> Option<Link<'static>> {
     )
 }
 
+/// The end of the channel of a socket, once a thread that is joining it just now has ended.
+pub fn settled(sock: &Sock) -> Option<Link<'static>> {
+    for _ in 0..JOIN_ROUNDS {
+        if sock.record.flags.load(SeqCst) & (JOINING | JOINED) != JOINING {
+            break;
+        }
+        std::hint::spin_loop();
+    }
+    joined(sock)
+}
+
 /// The place of the slab of a joined socket, for a number whose channel was just looked up.
 #[inline(always)]
 pub fn place(sock: &Sock) -> Option<u8> {
@@ -277,7 +288,6 @@ fn steps(sock: &Sock) -> Result<(), Reason> {
     if before & flag::PLAIN != 0 {
         plain(&link, Reason::Killed);
     }
-    sets::has_joined(sock);
     counters::add(counters::Counter::Joins, 1);
     Ok(())
 }

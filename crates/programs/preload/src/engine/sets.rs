@@ -24,7 +24,7 @@
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, fence};
 
 use libc::epoll_event;
 use windlass_channel::{Link, Reason, SLOT_ALWAYS};
@@ -32,7 +32,7 @@ use windlass_channel::{Link, Reason, SLOT_ALWAYS};
 use super::{kernel, memory, promote, stream};
 use crate::own::{Own, Sock};
 use crate::record::{Kind, RECORDS_MAX};
-use crate::{signals, table};
+use crate::{owner, signals, table};
 
 /// Instances with a line in the status page: lines 1 to 63.
 const SETS: usize = 63;
@@ -71,9 +71,8 @@ pub(super) struct Set {
     /// The record of the instance; 0: free.
     pub(super) record: AtomicU32,
     pub(super) lock: AtomicBool,
-    /// Members that are ours, and those of them that have joined.
+    /// Members that are ours.
     pub(super) members: AtomicU32,
-    pub(super) joined: AtomicU32,
     /// Threads asleep in it while this process had no status page: its line does not show them.
     pub(super) unshown: AtomicU32,
     /// Threads asleep in it.
@@ -95,7 +94,6 @@ pub(super) static SET: [Set; SETS] = [const {
         record: AtomicU32::new(0),
         lock: AtomicBool::new(false),
         members: AtomicU32::new(0),
-        joined: AtomicU32::new(0),
         unshown: AtomicU32::new(0),
         asleep: AtomicU32::new(0),
         poked: AtomicU32::new(0),
@@ -231,22 +229,22 @@ impl Local {
 
 /// A socket that is about to join shows in which instances it is.
 pub fn show(sock: &Sock, link: &Link<'static>) {
-    let Some(local) = local(sock.index()) else {
-        return;
-    };
-    link.incoming().set_slots(local.slots());
+    if let Some(local) = local(sock.index()) {
+        link.incoming().set_slots(local.slots());
+    }
 }
 
-/// A socket has joined.
-pub fn has_joined(sock: &Sock) {
-    let Some(local) = local(sock.index()) else {
-        return;
-    };
-    for member in &local.members {
-        if let Some(set) = SET.get((member.set.load(Relaxed) as usize).wrapping_sub(1)) {
-            set.joined.fetch_add(1, Relaxed);
-        }
+/// Shows it anew after a change. Slots are lines of the page of the process that joined: one that was forked from it has
+/// other lines, which the sender does not see, and changes nothing.
+pub(super) fn show_again(link: &Link<'static>, local: &Local) {
+    if is_ours(link) {
+        link.incoming().set_slots(local.slots());
     }
+}
+
+/// Whether this process is the one that joined.
+fn is_ours(link: &Link<'static>) -> bool {
+    link.info(link.side()).slot == owner::process_slot()
 }
 
 /// `epoll_ctl`.
@@ -303,7 +301,6 @@ fn add(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
         .members
         .iter()
         .find(|member| member.set.load(Relaxed) == 0);
-    let link = promote::joined(sock);
     match (set, free) {
         (Some((index, set)), Some(member)) => {
             member.fd.store(sock.fd, Relaxed);
@@ -312,13 +309,16 @@ fn add(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
             member.state.store(0, Relaxed);
             member.set.store(index as u32 + 1, Release);
             set.members.fetch_add(1, Relaxed);
-            if link.is_some() {
-                set.joined.fetch_add(1, Relaxed);
-            }
         }
         _ => local.crowded.store(1, Relaxed),
     }
-    if let Some(link) = link {
+    fence(SeqCst);
+    // Who joins looks at the members after it has said so; here the member comes first. One of the two sees the other.
+    if let Some(link) = promote::settled(sock) {
+        if !is_ours(&link) {
+            stream::drain(sock, &link, Reason::Asleep);
+            return result;
+        }
         link.incoming().set_slots(local.slots());
         if let Some((index, _)) = set {
             renew(sock, local, index, &link);
@@ -350,7 +350,7 @@ fn modify(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
 
 /// A registration was made or changed: ring bytes that are there already are an edge, and wake a sleeper.
 fn renew(sock: &Sock, local: &'static Local, index: usize, link: &Link<'static>) {
-    if !link.incoming().ring_ready() {
+    if link.incoming().queued() == 0 {
         return;
     }
     let Some(set) = SET.get(index) else { return };
@@ -370,9 +370,42 @@ pub(super) fn list(set: &Set, record: u32, member: &Member) {
 
 /// Wakes the sleepers of a set, if there are any, for a member that was just listed.
 pub(super) fn wake(set: &Set, member: &Member) {
-    std::sync::atomic::fence(SeqCst);
+    fence(SeqCst);
     if set.asleep.load(SeqCst) != 0 {
         poke(set, member);
+    }
+}
+
+/// A call that may not wait said `EAGAIN` because somebody else held a lock, whatever was there: what edges were for it are
+/// edges once more.
+#[cold]
+pub fn again(sock: &Sock) {
+    let Some(local) = local(sock.index()) else {
+        return;
+    };
+    for member in &local.members {
+        let events = member.events.load(Relaxed);
+        let Some(set) = SET.get((member.set.load(Acquire) as usize).wrapping_sub(1)) else {
+            continue;
+        };
+        // A level is looked at anyway, and who holds a one-shot member renews it.
+        if events & libc::EPOLLET as u32 == 0 || events & libc::EPOLLONESHOT as u32 != 0 {
+            continue;
+        }
+        if !set.is_foreign.load(Relaxed) {
+            list(set, sock.index(), member);
+            poke(set, member);
+        } else if let Some(instance) = instance_of(set) {
+            let data = member.data.load(Relaxed);
+            let mut event = epoll_event { events, u64: data };
+            // A member that is gone by now has nothing to report.
+            let _ = kernel::epoll_ctl(
+                instance,
+                libc::EPOLL_CTL_MOD,
+                member.fd.load(Relaxed),
+                &mut event,
+            );
+        }
     }
 }
 
@@ -414,20 +447,17 @@ fn remove(instance: &Sock, sock: &Sock) {
         .of_set(index)
         .filter(|member| member.fd.load(Relaxed) == sock.fd)
     {
-        drop_member(set, member, link.is_some());
+        drop_member(set, member);
     }
     if let Some(link) = link {
-        link.incoming().set_slots(local.slots());
+        show_again(&link, local);
     }
 }
 
-fn drop_member(set: &Set, member: &Member, has_joined: bool) {
+fn drop_member(set: &Set, member: &Member) {
     member.set.store(0, Release);
     member.state.store(0, Relaxed);
     set.members.fetch_sub(1, Relaxed);
-    if has_joined {
-        set.joined.fetch_sub(1, Relaxed);
-    }
 }
 
 /// The last number of a socket in this process goes: the kernel forgets its registrations, and so do we.
@@ -438,10 +468,9 @@ pub fn forget(sock: &Sock) {
     let Some(local) = local(sock.index()) else {
         return;
     };
-    let has_joined = sock.record.has(promote::JOINED);
     for member in &local.members {
         if let Some(set) = SET.get((member.set.load(Relaxed) as usize).wrapping_sub(1)) {
-            drop_member(set, member, has_joined);
+            drop_member(set, member);
         }
     }
     local.crowded.store(0, Relaxed);
@@ -466,12 +495,11 @@ pub fn closed(instance: &Sock) {
             was_in = true;
         }
         if let Some(link) = promote::joined(&sock).filter(|_| was_in) {
-            link.incoming().set_slots(local.slots());
+            show_again(&link, local);
         }
     }
     for word in [
         &set.members,
-        &set.joined,
         &set.unshown,
         &set.asleep,
         &set.poked,

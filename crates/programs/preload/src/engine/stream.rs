@@ -17,7 +17,7 @@ use windlass_channel::{
     Asleep, Bufs, End, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Took, WhenFull, Who,
 };
 
-use super::{clock, kernel, process, promote};
+use super::{clock, kernel, process, promote, sets};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
 use crate::{options, owner, real, signals};
@@ -309,7 +309,7 @@ fn send_more(call: &Sending<'_>, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
             }
             Sent::KernelFull if !waits => libc::EAGAIN,
             Sent::KernelFull => wait_for(sock, libc::POLLOUT, libc::SO_SNDTIMEO),
-            Sent::Busy => patience.wait(waits),
+            Sent::Busy => patience.wait(sock, waits),
             Sent::Error(error) => error,
             Sent::Broken => libc::ECONNRESET,
         };
@@ -615,7 +615,7 @@ fn judge(call: &Receiving<'_>, so_far: &mut Received<'_>, took: Took) -> Next {
             failed(done, error)
         }
         Took::Broken => failed(done, libc::ECONNRESET),
-        Took::Busy => match so_far.patience.wait(waits) {
+        Took::Busy => match so_far.patience.wait(sock, waits) {
             0 => Next::Again,
             error => failed(done, error),
         },
@@ -716,9 +716,10 @@ impl Patience {
     }
 
     /// Waits a little; the error that ends the call, or 0.
-    fn wait(&mut self, may_wait: bool) -> i32 {
+    fn wait(&mut self, sock: &Sock, may_wait: bool) -> i32 {
         self.0 += 1;
         if !may_wait && self.0 >= Self::SHORT {
+            sets::again(sock);
             return libc::EAGAIN;
         }
         if self.0 < Self::LONG {

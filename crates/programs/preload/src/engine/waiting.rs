@@ -15,7 +15,7 @@ use windlass_channel::wait::heavy_barrier;
 
 use super::sets::{
     DISARMED, FRESH, INHERITED, LISTED, Local, Member, POKED, READABLE, READY_MAX, SET, Set,
-    estrange, list, local, wake,
+    estrange, list, local, show_again, wake,
 };
 use super::stream::{KERNEL_NEWS, REST_MS};
 use super::{clock, kernel, memory, process, promote, stream};
@@ -48,7 +48,7 @@ pub fn wait(
     if set.members.load(Relaxed) == 0 || set.is_foreign.load(Relaxed) || room <= 0 {
         return own.call();
     }
-    if set.joined.load(Relaxed) == 0 {
+    if !process::has_pairs() {
         return sleep(index, set, own);
     }
     Waiting {
@@ -87,13 +87,18 @@ fn wake_up(index: usize, set: &'static Set, was_shown: bool) {
         if let Some(page) = process::status() {
             page.lower(Set::line(index));
         }
-    } else {
-        set.unshown.fetch_sub(1, SeqCst);
+    } else if set.unshown.fetch_sub(1, SeqCst) == 1 {
+        // What joined meanwhile counts every wait here as asleep.
+        for (record, local) in members_of(index) {
+            if let Some((_, link)) = sock_of(record, local) {
+                show_again(&link, local);
+            }
+        }
     }
     set.asleep.fetch_sub(1, SeqCst);
 }
 
-/// One wait in a set with joined members.
+/// One wait in a set whose members may have joined.
 struct Waiting {
     instance: Sock,
     index: usize,
@@ -125,8 +130,7 @@ impl Waiting {
     fn with_kernel(&self, found: isize) -> isize {
         let now = clock::now();
         let asked = self.set.asked_at.load(Relaxed);
-        let has_others = self.set.joined.load(Relaxed) != self.set.members.load(Relaxed);
-        if found < 0 || (now.wrapping_sub(asked) < clock::cycles(KERNEL_US) && !has_others) {
+        if found < 0 || now.wrapping_sub(asked) < clock::cycles(KERNEL_US) {
             return found;
         }
         self.set.asked_at.store(now, Relaxed);
@@ -305,15 +309,22 @@ impl Waiting {
         let Some(local) = local(record) else {
             return false;
         };
-        let is_ready = link_of(record, local).is_some_and(|link| link.incoming().ring_ready());
+        let incoming = link_of(record, local).map(|link| link.incoming());
+        let is_ready = incoming.is_some_and(|incoming| incoming.ring_ready());
+        let has_bytes = is_ready || incoming.is_some_and(|incoming| incoming.queued() != 0);
         let mut stays = false;
         for member in local.of_set(self.index) {
             let events = member.events.load(Relaxed);
             let state = member.state.load(Acquire);
-            let reports = is_ready && events & READABLE != 0 && state & DISARMED == 0;
+            let reports = has_bytes && events & READABLE != 0 && state & DISARMED == 0;
             let is_edge = events & libc::EPOLLET as u32 != 0;
             if !reports || (is_edge && state & FRESH == 0) {
                 member.state.fetch_and(!LISTED, AcqRel);
+                continue;
+            }
+            // Behind kernel bytes a push is an edge as any; the level is the kernel's to report, and ours after it.
+            if !is_ready && !is_edge {
+                stays = true;
                 continue;
             }
             let Some(place) = found.get_mut(*count) else {
