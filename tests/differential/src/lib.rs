@@ -108,6 +108,9 @@ pub struct Options {
     pub environment: Vec<(String, String)>,
     /// Share of calls that the library lets go straight to the kernel, in thousandths (WINDLASS_BYPASS).
     pub bypass_permille: u32,
+    /// Share of calls that the actors make by bare system calls, those that write excepted, and share of sockets on which they
+    /// make all so, in thousandths.
+    pub raw_permille: [u32; 2],
     /// Exchange three messages on each connection before the script goes on, so that it is promoted.
     pub warm_up: bool,
     /// A whole run fails in which a smaller share of connected sockets was accelerated, in thousandths.
@@ -126,6 +129,7 @@ impl Options {
             jobs: 2,
             environment: Vec::new(),
             bypass_permille: 0,
+            raw_permille: [0; 2],
             warm_up: true,
             accelerated_permille_min: 0,
             shrink: true,
@@ -352,6 +356,13 @@ fn attempt(
         environment.push((
             "WINDLASS_BYPASS".to_owned(),
             format!("{},{seed}", options.bypass_permille),
+        ));
+    }
+    let [calls, sockets] = options.raw_permille;
+    if calls + sockets > 0 {
+        environment.push((
+            "DIFFERENTIAL_RAW".to_owned(),
+            format!("{calls},{sockets},{seed}"),
         ));
     }
     let counters = Counters::new(number);

@@ -9,7 +9,8 @@ use windlass_differential::{
 };
 
 const USAGE: &str = "\
-differential run [--seeds N] [--from S] [--jobs N] [--preload PATH] [--bypass PERMILLE] [--cold] [--whole]
+differential run [--seeds N] [--from S] [--jobs N] [--preload PATH] [--bypass PERMILLE] [--raw PERMILLE]
+                 [--raw-sockets N] [--cold] [--whole]
                  [--accelerated PERMILLE] [--env NAME=VALUE]...
 differential replay FILE... [--trace] [--preload PATH] [--bypass PERMILLE] [--env NAME=VALUE]...
 differential show SEED [--cold]
@@ -21,6 +22,8 @@ show    the script of a seed
 
 --jobs N              scripts at a time (default 2)
 --bypass PERMILLE     WINDLASS_BYPASS: this share of calls goes straight to the kernel
+--raw PERMILLE        this share of calls, those that write excepted, by bare system calls
+--raw-sockets N       every call on N of 1000 sockets by bare system calls
 --cold                no messages on a connection before the script goes on
 --whole               do not shrink what differs
 --trace               print every answer as it comes
@@ -56,6 +59,8 @@ fn command() -> Option<Command> {
             "--jobs" => options.jobs = words.next()?.parse().ok()?,
             "--preload" => command.preload = Preload::Library(PathBuf::from(words.next()?)),
             "--bypass" => options.bypass_permille = words.next()?.parse().ok()?,
+            "--raw" => options.raw_permille[0] = words.next()?.parse().ok()?,
+            "--raw-sockets" => options.raw_permille[1] = words.next()?.parse().ok()?,
             "--accelerated" => options.accelerated_permille_min = words.next()?.parse().ok()?,
             "--cold" => options.warm_up = false,
             "--trace" => options.trace = true,

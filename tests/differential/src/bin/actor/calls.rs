@@ -5,6 +5,8 @@
 
 use std::ffi::c_int;
 
+use crate::raw;
+
 /// What a call returned, and errno where that was negative (else 0).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answer {
@@ -90,12 +92,12 @@ pub(crate) fn name(fd: Fd, peer: bool) -> (Answer, Vec<u8>) {
 
 pub(crate) fn shutdown(fd: Fd, how: c_int) -> Answer {
     // SAFETY: takes numbers only.
-    int(unsafe { libc::shutdown(fd, how) })
+    int(unsafe { raw::shutdown(fd, how) })
 }
 
 pub(crate) fn close(fd: Fd) -> Answer {
     // SAFETY: the number belongs to the script; nothing of this program owns it.
-    int(unsafe { libc::close(fd) })
+    int(unsafe { raw::close(fd) })
 }
 
 pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> Answer {
@@ -105,17 +107,17 @@ pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> Answer {
 
 pub(crate) fn dup(fd: Fd) -> Answer {
     // SAFETY: takes a number only.
-    int(unsafe { libc::dup(fd) })
+    int(unsafe { raw::dup(fd) })
 }
 
 pub(crate) fn dup2(fd: Fd, onto: Fd) -> Answer {
     // SAFETY: both numbers belong to the script.
-    int(unsafe { libc::dup2(fd, onto) })
+    int(unsafe { raw::dup2(fd, onto) })
 }
 
 pub(crate) fn dup3(fd: Fd, onto: Fd, flags: c_int) -> Answer {
     // SAFETY: both numbers belong to the script.
-    int(unsafe { libc::dup3(fd, onto, flags) })
+    int(unsafe { raw::dup3(fd, onto, flags) })
 }
 
 pub(crate) fn fcntl(fd: Fd, command: c_int, argument: c_int) -> Answer {
@@ -143,18 +145,18 @@ pub(crate) fn getsockopt(fd: Fd, level: c_int, option: c_int, value: &mut [u8]) 
 
 pub(crate) fn send(fd: Fd, data: &[u8], flags: c_int) -> Answer {
     // SAFETY: `data` is readable for its length.
-    size(unsafe { libc::send(fd, data.as_ptr().cast(), data.len(), flags) })
+    size(unsafe { raw::send(fd, data.as_ptr().cast(), data.len(), flags) })
 }
 
 pub(crate) fn sendto(fd: Fd, data: &[u8], flags: c_int) -> Answer {
     let from = data.as_ptr().cast();
     // SAFETY: `data` is readable for its length; there is no address.
-    size(unsafe { libc::sendto(fd, from, data.len(), flags, std::ptr::null(), 0) })
+    size(unsafe { raw::sendto(fd, from, data.len(), flags, std::ptr::null(), 0) })
 }
 
 pub(crate) fn write(fd: Fd, data: &[u8]) -> Answer {
     // SAFETY: `data` is readable for its length.
-    size(unsafe { libc::write(fd, data.as_ptr().cast(), data.len()) })
+    size(unsafe { raw::write(fd, data.as_ptr().cast(), data.len()) })
 }
 
 /// A system call that no library sees: for the control pipes.
@@ -175,28 +177,28 @@ pub(crate) fn transfer_nowhere(fd: Fd, sends: bool, length: usize, flags: c_int)
     let nowhere = std::ptr::without_provenance_mut::<libc::c_void>(8);
     size(if sends {
         // SAFETY: the kernel finds that the address is not mapped; nothing is read.
-        unsafe { libc::send(fd, nowhere, length, flags) }
+        unsafe { raw::send(fd, nowhere, length, flags) }
     } else {
         // SAFETY: the kernel finds that the address is not mapped; nothing is written.
-        unsafe { libc::recv(fd, nowhere, length, flags) }
+        unsafe { raw::recv(fd, nowhere, length, flags) }
     })
 }
 
 pub(crate) fn recv(fd: Fd, into: &mut [u8], flags: c_int) -> Answer {
     // SAFETY: `into` is writable for its length.
-    size(unsafe { libc::recv(fd, into.as_mut_ptr().cast(), into.len(), flags) })
+    size(unsafe { raw::recv(fd, into.as_mut_ptr().cast(), into.len(), flags) })
 }
 
 pub(crate) fn recvfrom(fd: Fd, into: &mut [u8], flags: c_int) -> Answer {
     let (to, length) = (into.as_mut_ptr().cast(), into.len());
     let none = std::ptr::null_mut();
     // SAFETY: `into` is writable for its length; no address is asked for.
-    size(unsafe { libc::recvfrom(fd, to, length, flags, none, std::ptr::null_mut()) })
+    size(unsafe { raw::recvfrom(fd, to, length, flags, none, std::ptr::null_mut()) })
 }
 
 pub(crate) fn read(fd: Fd, into: &mut [u8]) -> Answer {
     // SAFETY: `into` is writable for its length.
-    size(unsafe { libc::read(fd, into.as_mut_ptr().cast(), into.len()) })
+    size(unsafe { raw::read(fd, into.as_mut_ptr().cast(), into.len()) })
 }
 
 fn vectors(data: &[u8], pieces: usize) -> Vec<libc::iovec> {
@@ -228,13 +230,13 @@ fn vectors_mut(data: &mut [u8], pieces: usize) -> Vec<libc::iovec> {
 pub(crate) fn writev(fd: Fd, data: &[u8], pieces: usize) -> Answer {
     let vectors = vectors(data, pieces);
     // SAFETY: each vector names a part of `data`, which is readable.
-    size(unsafe { libc::writev(fd, vectors.as_ptr(), vectors.len() as c_int) })
+    size(unsafe { raw::writev(fd, vectors.as_ptr(), vectors.len() as c_int) })
 }
 
 pub(crate) fn readv(fd: Fd, into: &mut [u8], pieces: usize) -> Answer {
     let vectors = vectors_mut(into, pieces);
     // SAFETY: each vector names a part of `into`, which is writable and borrowed alone.
-    size(unsafe { libc::readv(fd, vectors.as_ptr(), vectors.len() as c_int) })
+    size(unsafe { raw::readv(fd, vectors.as_ptr(), vectors.len() as c_int) })
 }
 
 fn header(vectors: &mut [libc::iovec]) -> libc::msghdr {
@@ -268,7 +270,7 @@ pub(crate) fn sendmsg(
         header.msg_controllen = 24;
     }
     // SAFETY: the header names `vectors`, parts of `data` and `control`, all alive here.
-    size(unsafe { libc::sendmsg(fd, &header, flags) })
+    size(unsafe { raw::sendmsg(fd, &header, flags) })
 }
 
 /// What recvmsg says besides its value: the flags, and a descriptor that came along.
@@ -285,7 +287,7 @@ pub(crate) fn recvmsg(fd: Fd, into: &mut [u8], pieces: usize, flags: c_int) -> M
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = 64;
     // SAFETY: the header names `vectors`, parts of `into` and `control`, all alive here.
-    let answer = size(unsafe { libc::recvmsg(fd, &mut header, flags) });
+    let answer = size(unsafe { raw::recvmsg(fd, &mut header, flags) });
     let came = answer.value >= 0 && header.msg_controllen >= RIGHTS && control[1] == (1 << 32) | 1;
     let passed = came.then_some(control[2] as u32 as i32);
     Message {
@@ -305,7 +307,7 @@ pub(crate) fn sendmmsg(fd: Fd, data: &[u8], count: usize, flags: c_int) -> (Answ
     let mut headers: Vec<libc::mmsghdr> = vectors.chunks_mut(1).map(of_many).collect();
     let count = headers.len() as u32;
     // SAFETY: each header names one vector, a part of `data`, all alive here.
-    let done = int(unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count, flags) });
+    let done = int(unsafe { raw::sendmmsg(fd, headers.as_mut_ptr(), count, flags) });
     (done, total(&headers, done))
 }
 
@@ -343,7 +345,7 @@ fn total(headers: &[libc::mmsghdr], done: Answer) -> u64 {
 
 pub(crate) fn poll(members: &mut [libc::pollfd], timeout_ms: c_int) -> Answer {
     // SAFETY: `members` is readable and writable for its length.
-    int(unsafe { libc::poll(members.as_mut_ptr(), members.len() as u64, timeout_ms) })
+    int(unsafe { raw::poll(members.as_mut_ptr(), members.len() as u64, timeout_ms) })
 }
 
 fn timespec(timeout_ms: c_int) -> libc::timespec {
@@ -403,7 +405,7 @@ pub(crate) fn epoll_create() -> Answer {
 pub(crate) fn epoll_ctl(set: Fd, op: c_int, fd: Fd, events: u32, label: u64) -> Answer {
     let mut event = libc::epoll_event { events, u64: label };
     // SAFETY: the event is readable.
-    int(unsafe { libc::epoll_ctl(set, op, fd, &mut event) })
+    int(unsafe { raw::epoll_ctl(set, op, fd, &mut event) })
 }
 
 pub(crate) fn epoll_wait(
@@ -418,7 +420,7 @@ pub(crate) fn epoll_wait(
         return int(unsafe { libc::epoll_pwait(set, into, count, timeout_ms, std::ptr::null()) });
     }
     // SAFETY: `events` is writable for its length.
-    int(unsafe { libc::epoll_wait(set, into, count, timeout_ms) })
+    int(unsafe { raw::epoll_wait(set, into, count, timeout_ms) })
 }
 
 /// An anonymous file with these bytes, read from its start.
@@ -433,7 +435,7 @@ pub(crate) fn file_of(data: &[u8]) -> Fd {
 
 pub(crate) fn sendfile(fd: Fd, file: Fd, length: usize) -> Answer {
     // SAFETY: no offset is given.
-    size(unsafe { libc::sendfile(fd, file, std::ptr::null_mut(), length) })
+    size(unsafe { raw::sendfile(fd, file, std::ptr::null_mut(), length) })
 }
 
 pub(crate) fn splice(from: Fd, to: Fd, length: usize, flags: u32) -> Answer {

@@ -12,6 +12,7 @@
 mod calls;
 mod look;
 mod make;
+mod raw;
 mod report;
 mod signals;
 mod transfer;

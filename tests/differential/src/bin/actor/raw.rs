@@ -1,0 +1,222 @@
+//! The same calls by bare system calls, which a preloaded library does not see: a share of all, and every one on some sockets.
+//!
+//! `DIFFERENTIAL_RAW=CALLS,SOCKETS,SEED`: so many of 1,000 calls, except those that write, which must not be mixed with
+//! the library's on one socket; and all calls, those that write too, on so many of 1,000 sockets.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::OnceLock;
+
+/// What the environment asks for.
+struct Shares {
+    calls: u64,
+    sockets: u64,
+    seed: u64,
+}
+
+fn shares() -> &'static Shares {
+    static SHARES: OnceLock<Shares> = OnceLock::new();
+    SHARES.get_or_init(|| {
+        let text = std::env::var("DIFFERENTIAL_RAW").unwrap_or_default();
+        let mut numbers = text.split(',').map(|word| word.parse().unwrap_or(0));
+        let mut next = || numbers.next().unwrap_or(0);
+        Shares {
+            calls: next(),
+            sockets: next(),
+            seed: next(),
+        }
+    })
+}
+
+fn mixed(word: u64) -> u64 {
+    (word ^ word >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
+}
+
+/// Whether a call that does not write is made bare.
+fn is_bare(fd: c_int) -> bool {
+    thread_local!(static CALLS: Cell<u64> = const { Cell::new(0) });
+    let Shares { calls, seed, .. } = *shares();
+    if calls == 0 {
+        return is_socket_bare(fd);
+    }
+    let number = CALLS.with(|made| made.replace(made.get() + 1));
+    mixed(number ^ seed << 32) % 1_000 < calls || is_socket_bare(fd)
+}
+
+/// Whether all calls on a socket are made bare: its cookie says.
+fn is_socket_bare(fd: c_int) -> bool {
+    let Shares { sockets, seed, .. } = *shares();
+    if sockets == 0 {
+        return false;
+    }
+    let (mut cookie, mut length) = (0_u64, 8_u32);
+    let (option, into) = (libc::SO_COOKIE, &raw mut cookie);
+    let arguments = [
+        fd.word(),
+        libc::SOL_SOCKET.word(),
+        option.word(),
+        into.word(),
+        (&raw mut length).word(),
+    ];
+    // SAFETY: the cookie is eight bytes.
+    let found = unsafe { bare(libc::SYS_getsockopt, &arguments) };
+    found == 0 && mixed(cookie ^ seed << 32) % 1_000 < sockets
+}
+
+/// An argument as a register takes it.
+trait Word {
+    fn word(self) -> usize;
+}
+
+macro_rules! words {
+    ($($type:ty)*) => { $(impl Word for $type {
+        fn word(self) -> usize {
+            self as usize
+        }
+    })* };
+}
+
+words! { c_int c_uint usize u64 }
+
+impl<T> Word for *const T {
+    fn word(self) -> usize {
+        self.expose_provenance()
+    }
+}
+
+impl<T> Word for *mut T {
+    fn word(self) -> usize {
+        self.expose_provenance()
+    }
+}
+
+/// A system call from here, with its error in `errno`: `syscall` of the C library is one that a library may see.
+///
+/// # Safety
+/// As the system call.
+unsafe fn bare(number: libc::c_long, arguments: &[usize]) -> isize {
+    let mut six = [0; 6];
+    six[..arguments.len()].copy_from_slice(arguments);
+    let result: isize;
+    // SAFETY: the instruction changes these registers and what the caller vouches for.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") six[0], in("rsi") six[1], in("rdx") six[2], in("r10") six[3], in("r8") six[4], in("r9") six[5],
+            lateout("rcx") _, lateout("r11") _,
+        );
+    }
+    if result >= 0 {
+        return result;
+    }
+    // SAFETY: takes nothing.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: the place of this thread's errno.
+    unsafe { *place = -result as c_int };
+    -1
+}
+
+/// Functions of the C library, each with its system call of the same arguments and how to decide.
+macro_rules! calls {
+    ($($decide:ident $name:ident($first:ident: $of:ty $(, $argument:ident: $type:ty)*) -> $result:ty = $number:ident;)*) => {
+        $(
+            /// As the function of this name.
+            ///
+            /// # Safety
+            /// As the function of this name.
+            pub(crate) unsafe fn $name($first: $of $(, $argument: $type)*) -> $result {
+                if $decide($first) {
+                    // SAFETY: the system call takes these very arguments; what they need the caller vouches for.
+                    unsafe { bare(libc::$number, &[$first.word() $(, $argument.word())*]) as $result }
+                } else {
+                    // SAFETY: the caller vouches for what the arguments need.
+                    unsafe { libc::$name($first $(, $argument)*) }
+                }
+            }
+        )*
+    };
+}
+
+calls! {
+    is_bare shutdown(fd: c_int, how: c_int) -> c_int = SYS_shutdown;
+    is_bare close(fd: c_int) -> c_int = SYS_close;
+    is_bare dup(fd: c_int) -> c_int = SYS_dup;
+    is_bare dup2(fd: c_int, onto: c_int) -> c_int = SYS_dup2;
+    is_bare dup3(fd: c_int, onto: c_int, flags: c_int) -> c_int = SYS_dup3;
+    is_bare read(fd: c_int, into: *mut c_void, length: usize) -> isize = SYS_read;
+    is_bare readv(fd: c_int, into: *const libc::iovec, count: c_int) -> isize = SYS_readv;
+    is_bare recvfrom(fd: c_int, into: *mut c_void, length: usize, flags: c_int, name: *mut libc::sockaddr,
+        name_length: *mut libc::socklen_t) -> isize = SYS_recvfrom;
+    is_bare recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize = SYS_recvmsg;
+    is_bare epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int = SYS_epoll_ctl;
+    is_bare epoll_wait(set: c_int, into: *mut libc::epoll_event, count: c_int, timeout: c_int) -> c_int = SYS_epoll_wait;
+    is_socket_bare write(fd: c_int, data: *const c_void, length: usize) -> isize = SYS_write;
+    is_socket_bare writev(fd: c_int, data: *const libc::iovec, count: c_int) -> isize = SYS_writev;
+    is_socket_bare sendto(fd: c_int, data: *const c_void, length: usize, flags: c_int, name: *const libc::sockaddr,
+        name_length: libc::socklen_t) -> isize = SYS_sendto;
+    is_socket_bare sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize = SYS_sendmsg;
+    is_socket_bare sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int) -> c_int = SYS_sendmmsg;
+    is_socket_bare sendfile(fd: c_int, file: c_int, at: *mut libc::off_t, length: usize) -> isize = SYS_sendfile;
+}
+
+/// As `recv`.
+///
+/// # Safety
+/// As `recv`.
+pub(crate) unsafe fn recv(fd: c_int, into: *mut c_void, length: usize, flags: c_int) -> isize {
+    if is_bare(fd) {
+        // SAFETY: the caller vouches for the memory; no name is asked for.
+        unsafe {
+            bare(
+                libc::SYS_recvfrom,
+                &[fd.word(), into.word(), length, flags.word()],
+            )
+        }
+    } else {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { libc::recv(fd, into, length, flags) }
+    }
+}
+
+/// As `send`.
+///
+/// # Safety
+/// As `send`.
+pub(crate) unsafe fn send(fd: c_int, data: *const c_void, length: usize, flags: c_int) -> isize {
+    if is_socket_bare(fd) {
+        // SAFETY: the caller vouches for the memory; no name is given.
+        unsafe {
+            bare(
+                libc::SYS_sendto,
+                &[fd.word(), data.word(), length, flags.word()],
+            )
+        }
+    } else {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { libc::send(fd, data, length, flags) }
+    }
+}
+
+/// As `poll`; a bare one is one of the share of all calls.
+///
+/// # Safety
+/// As `poll`.
+pub(crate) unsafe fn poll(
+    members: *mut libc::pollfd,
+    count: libc::nfds_t,
+    timeout: c_int,
+) -> c_int {
+    if is_bare(-1) {
+        // SAFETY: the caller vouches for the members.
+        unsafe {
+            bare(
+                libc::SYS_poll,
+                &[members.word(), count.word(), timeout.word()],
+            ) as c_int
+        }
+    } else {
+        // SAFETY: the caller vouches for the members.
+        unsafe { libc::poll(members, count, timeout) }
+    }
+}
