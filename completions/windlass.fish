@@ -512,13 +512,14 @@ complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s p -l parsa
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand run" -l spin -d 'Look for data so long before sleeping, in microseconds: 50 for two busy programs on cores of their own, 0 where cores are short [default: the library\'s own choice, which spins only where it gains]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l spin -d 'Look for data so long before sleeping, in microseconds: 50 for two busy programs on cores of their own, 0 where cores are short [default: 10, in threads that wait again within 100 us, and while it bears fruit]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l library -d 'The preload library [default: beside windlass, in ../lib/windlass, or in /usr/lib/windlass]' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l share -d 'Let programs of other users that were run with --share join, too; needs root\'s daemon'
-complete -c windlass -n "__fish_windlass_using_subcommand run" -l strict -d 'Trap socket calls made round the C library, rather than find them by count; a program that blocks SIGSYS dies'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l unix -d 'Let Unix streams join, too. They still differ from the kernel\'s in rare cases of killed and closed ends'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l strict -d 'Catch system calls made round the C library, and make them through the library: writes of both kinds then stay in order. Each costs about 1 us; others cost nothing. Not caught are threads made by a bare clone(2); Go programs, and kernels before 5.11, are not accelerated then. Whatever blocks SIGSYS out of the library\'s sight is killed by its next such call'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s v -l verbose -d 'Say on stderr which library and which daemon are used'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'

@@ -393,6 +393,10 @@ fn merged(before: &Reply, now: Reply) -> Reply {
     if now.number("ret").unwrap_or(-1) < 0 {
         return now;
     }
+    if now.number("ret") != i64::try_from(of(&now).len()).ok() {
+        // Members with equal labels cannot be told apart: the later look stands.
+        return now;
+    }
     let mut events = of(before);
     events.extend(of(&now));
     let text: Vec<String> = events

@@ -82,6 +82,10 @@ pub use world::{Launch, Replies, Reply, World};
 /// Counter of a preloaded library: sockets whose connection was joined to a channel.
 pub const COUNTER_JOINED: &str = "joined";
 
+/// Counters of a preloaded library: bytes that were sent past the kernel, and through it.
+const COUNTER_RING: &str = "ring_tx_bytes";
+const COUNTER_KERNEL: &str = "kernel_tx_bytes";
+
 /// Counter of a preloaded library: connected sockets that it saw.
 pub const COUNTER_CONNECTED: &str = "connected";
 
@@ -185,6 +189,9 @@ impl fmt::Display for Summary {
                 "; {} of 1000 connected sockets accelerated",
                 self.accelerated_permille()
             )?;
+            let bytes = |name: &str| tally.counters.get(name).copied().unwrap_or(0);
+            let (ring, kernel) = (bytes(COUNTER_RING), bytes(COUNTER_KERNEL));
+            write!(f, "; {ring} bytes by the ring, {kernel} by the kernel")?;
         }
         Ok(())
     }
@@ -230,7 +237,7 @@ impl std::error::Error for Failure {}
 /// Runs the script of each seed on the kernel and on the subject.
 ///
 /// # Errors
-/// The first seed that differs, shrunk; or a run that proves nothing.
+/// The lowest seed that differs, shrunk, where each below it was tried; or a run that proves nothing.
 pub fn compare(
     preload: &Preload,
     seeds: Range<u64>,
@@ -257,7 +264,7 @@ pub fn compare(
                             total.0.seeds += 1;
                             total.0.tally.add(&tally);
                         }
-                        Err(failure) => total.1 = total.1.take().or(Some(failure)),
+                        Err(failure) => total.1 = first_of(total.1.take(), failure),
                     }
                 }
             });
@@ -275,6 +282,18 @@ pub fn compare(
             Err(Failure::NotAccelerated(Box::new(summary)))
         }
         None => Ok(summary),
+    }
+}
+
+/// The failure of the lower seed: those above it may not have been tried.
+fn first_of(one: Option<Failure>, other: Failure) -> Option<Failure> {
+    let seed = |failure: &Failure| match failure {
+        Failure::Differs { seed, .. } => *seed,
+        _ => 0,
+    };
+    match one {
+        Some(one) if seed(&one) <= seed(&other) => Some(one),
+        _ => Some(other),
     }
 }
 

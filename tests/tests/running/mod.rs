@@ -181,7 +181,8 @@ fn free_uid() -> (u32, UnixListener) {
 }
 
 impl House {
-    fn build(name: &str, pairing: Pairing) -> Option<House> {
+    /// A place with its user, network and broker; `None` where it cannot be, said aloud.
+    pub fn build(name: &str, pairing: Pairing) -> Option<House> {
         let lab = Lab::start(name)?;
         let (uid, mine) = free_uid();
         let open = |path: &Path, mode| {

@@ -1,4 +1,5 @@
-/* One end of a TCP connection, as an ordinary program: sends bytes that depend on their place, and checks what comes.
+/* One end of a TCP connection (built with -DUNIX: of an AF_UNIX stream), as an ordinary program: sends bytes that
+ * depend on their place, and checks what comes.
  *
  * peer listen|connect PORT-FILE WAY BYTES CHUNK WINDOW
  *
@@ -28,10 +29,12 @@
 enum { CHUNK_MAX = 1 << 17 };
 
 static int side, fd, bare;
-static uint64_t limit, window, sent;
-static volatile uint64_t *taken; /* Shared with a forked writer. */
+static uint64_t limit, window;
+/* Shared with a forked writer; in the file that PEER_STATE names, for whoever asks after a kill. */
+static volatile uint64_t *taken;
 #define got (taken[0])
 #define over (taken[1])
+#define sent (taken[2])
 static size_t chunk;
 static const char *ending = "none";
 
@@ -224,6 +227,9 @@ static void loop(const char *way, uint64_t *mine, uint64_t *theirs)
 	}
 }
 
+#ifdef UNIX
+#include "open_unix.h"
+#else
 static void open_connection(const char *role, const char *path)
 {
 	struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -258,6 +264,7 @@ static void open_connection(const char *role, const char *path)
 		fail("connection");
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
+#endif
 
 /* Some small messages there and back, so that what follows meets a joined connection. */
 static void warm_up(void)
@@ -294,7 +301,12 @@ int main(int argc, char **argv)
 	const char *way = argv[3];
 	limit = strtoull(argv[4], 0, 10), chunk = strtoull(argv[5], 0, 10);
 	window = strtoull(argv[6], 0, 10);
-	taken = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	int state = getenv("PEER_STATE") ? open(getenv("PEER_STATE"), O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+	if (state >= 0 && ftruncate(state, 4096))
+		fail("PEER_STATE");
+	taken = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | (state < 0 ? MAP_ANONYMOUS : 0), state, 0);
+	if (state >= 0)
+		close(state);
 	if (!chunk || chunk > CHUNK_MAX)
 		return 64;
 	signal(SIGPIPE, SIG_IGN);
@@ -322,6 +334,13 @@ int main(int argc, char **argv)
 		waitpid(child, &status, 0);
 		printf("got %llu %s\n", (unsigned long long)got, ending);
 		return status != 0;
+#ifdef UNIX
+	} else if (!strcmp(way, "rights")) {
+		pthread_t writer;
+		pthread_create(&writer, 0, write_rights, &mine);
+		read_rights(&theirs);
+		pthread_join(writer, 0);
+#endif
 	} else {
 		loop(way, &mine, &theirs);
 	}

@@ -1,8 +1,9 @@
-//! eBPF programs of a few fixed instructions.
+//! eBPF programs of a few fixed instructions, and how many of others' are attached somewhere.
 //!
 //! # Purpose
 //! Two programs that windlass needs in the kernel, assembled here and loaded without a compiler:
-//! one that drops every frame at tc ingress, and one that names a TAP's queue.
+//! one that drops every frame at tc ingress, and one that names a TAP's queue. [`attached`] counts programs that
+//! somebody else has attached where packets pass.
 //!
 //! # Model
 //! [`Instruction`] is one 8-byte instruction of the eBPF instruction set (RFC 9669);
@@ -20,6 +21,9 @@ use rustix::io::Errno;
 use crate::vectored::last_errno;
 
 const BPF_PROG_LOAD: libc::c_int = 5;
+const BPF_PROG_QUERY: libc::c_int = 16;
+/// `BPF_F_QUERY_EFFECTIVE`: what is attached further up counts.
+const QUERY_EFFECTIVE: u32 = 1;
 const LOG_BYTES: usize = 64 * 1024;
 
 /// `TC_ACT_SHOT` of `<linux/pkt_cls.h>`: drop the frame.
@@ -129,6 +133,67 @@ pub struct LoadError {
     pub errno: Errno,
     /// What the verifier said; empty if it did not get that far.
     pub log: String,
+}
+
+/// Where programs see packets (`enum bpf_attach_type`).
+#[derive(Clone, Copy, Debug)]
+pub enum Attached<'a> {
+    /// What processes of a cgroup, or of one above it, receive.
+    CgroupIngress(BorrowedFd<'a>),
+    /// What they send.
+    CgroupEgress(BorrowedFd<'a>),
+    /// What comes in on a link, by its index in the calling thread's namespace.
+    LinkIngress(u32),
+    /// What leaves by it.
+    LinkEgress(u32),
+}
+
+/// The part of `union bpf_attr` that BPF_PROG_QUERY has had since Linux 4.15.
+#[repr(C)]
+#[derive(Default)]
+struct QueryAttributes {
+    target: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    program_ids: u64,
+    program_count: u32,
+    padding: u32,
+}
+
+/// How many programs are attached. None where the kernel does not know the place (`BPF_TCX_INGRESS` before Linux 6.6).
+/// Needs `CAP_NET_ADMIN`.
+pub fn attached(place: Attached<'_>) -> Result<u32, Errno> {
+    let (target, attach_type, query_flags) = match place {
+        Attached::CgroupIngress(fd) => (fd.as_raw_fd().cast_unsigned(), 0, QUERY_EFFECTIVE),
+        Attached::CgroupEgress(fd) => (fd.as_raw_fd().cast_unsigned(), 1, QUERY_EFFECTIVE),
+        Attached::LinkIngress(index) => (index, 46, 0),
+        Attached::LinkEgress(index) => (index, 47, 0),
+    };
+    let mut attributes = QueryAttributes {
+        target,
+        attach_type,
+        query_flags,
+        ..QueryAttributes::default()
+    };
+    // SAFETY: the structure is as long as it says; with no place for ids the kernel writes to it only.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_PROG_QUERY,
+            &raw mut attributes,
+            size_of::<QueryAttributes>(),
+        )
+    };
+    if result >= 0 {
+        return Ok(attributes.program_count);
+    }
+    match last_errno() {
+        // Without a place for ids some kernels say that there was none; the count is right.
+        Errno::NOSPC => Ok(attributes.program_count),
+        Errno::INVAL | Errno::NOENT => Ok(0),
+        errno => Err(errno),
+    }
 }
 
 /// The part of `union bpf_attr` (`<linux/bpf.h>`) that BPF_PROG_LOAD has had since Linux 4.15.

@@ -142,6 +142,19 @@ impl NetnsRef {
         Self::held(fd, None).map_err(refused)
     }
 
+    /// The namespace that a process is in now; the process is found by its number. `EACCES` if we may not know it.
+    pub fn of_process(pid: u32) -> Result<Self, NetnsError> {
+        let refused = |errno| NetnsError::Kernel {
+            operation: "open",
+            name: format!("of process {pid}"),
+            errno,
+        };
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let path = format!("/proc/{pid}/ns/net");
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(refused)?;
+        Self::held(fd, None).map_err(refused)
+    }
+
     fn held(fd: OwnedFd, name: Option<&str>) -> Result<Self, Errno> {
         let stat = rustix::fs::fstat(&fd)?;
         let id = NetnsId {

@@ -46,15 +46,16 @@
 //! Rows about every channel and socket ([`listing`]).
 //!
 //! # Not done
-//! Limits, quotas and accounting on `lo` (nftables, tc, cgroup programs) are not looked at: where they matter, the
-//! policy
-//! has to say so.
+//! A user's broker cannot see limits, quotas and accounting on `lo`; root's looks only when a pair is to get memory
+//! (`host`).
 
 #![forbid(unsafe_code)]
 
+mod host;
 pub mod limits;
 pub mod listing;
 mod memory;
+mod packets;
 pub mod policy;
 mod private;
 mod processes;
@@ -119,6 +120,14 @@ pub enum Event<'a> {
         slab: u32,
         /// The two processes.
         slots: (u16, u16),
+    },
+    /// What is known of a network namespace has changed: why its connections stay on the kernel, or that nothing is
+    /// found any more.
+    Ruled {
+        /// The cookie of the namespace.
+        netns: u64,
+        /// What was found.
+        finding: Option<&'a str>,
     },
     /// Unread bytes were to be moved into the kernel.
     Rescue {

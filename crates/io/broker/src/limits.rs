@@ -20,6 +20,8 @@ pub const RESCUES_PER_LOOK_MAX: usize = 64;
 pub const CONNECTIONS_MAX: usize = 256;
 /// Connections of one user at one time; the oldest of them makes place for one more.
 pub const CONNECTIONS_PER_USER_MAX: usize = 32;
+/// Processes that a private broker waits for before they have registered.
+pub const WITNESSES_MAX: usize = 1_024;
 /// Messages taken from one connection before others have their turn.
 pub const MESSAGES_PER_TURN: usize = 8;
 /// How often flagged slabs are looked at.
@@ -28,6 +30,9 @@ pub const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 pub const STUCK_AFTER: Duration = Duration::from_millis(200);
 /// A slab is looked at for so long after it was flagged: a process flags it once a second at most.
 pub const WATCH_FOR: Duration = Duration::from_millis(1_500);
+/// How often rings are looked for that nothing was pushed to, at first; a slab with such rings only, which its processes
+/// do not empty, is tended ever more rarely.
+pub const TEND_INTERVAL: Duration = Duration::from_millis(1_200);
 /// How often a slab is looked at whose bytes a rescue could not move.
 pub const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a private daemon stays without a process.

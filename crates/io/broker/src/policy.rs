@@ -7,10 +7,12 @@
 //! join app redis               # processes of these two users may be joined with each other
 //! deny backup                  # processes of this user stay on the kernel
 //! plain /usr/sbin/ntpd         # processes of this program stay on the kernel
+//! accounting ignore            # rules, queues and programs that count or limit packets on lo do not matter
 //! ```
 //!
 //! Without a rule, processes of one user are joined with each other, and those of two users only if both were started
-//! with `--share`.
+//! with `--share`. Where something counts, limits or copies the packets of `lo`, nobody is joined unless `accounting
+//! ignore` says that it does not matter.
 //!
 //! # Failure modes
 //! A file that others than root can change, and one with a line that is not understood, is refused as a whole, with the
@@ -62,6 +64,7 @@ pub struct Policy {
     joined: BTreeSet<(u32, u32)>,
     denied: BTreeSet<u32>,
     plain: BTreeSet<PathBuf>,
+    ignores_accounting: bool,
 }
 
 /// The names of users, as `/etc/passwd` has them.
@@ -151,10 +154,16 @@ impl Policy {
                     "plain names a program by its whole path, not \"{path}\""
                 ));
             }
+            ["accounting", "ignore"] => self.ignores_accounting = true,
+            ["accounting", ..] => return Err("accounting can only be ignored".into()),
             ["join", ..] => return Err("join names two users".into()),
             ["deny", ..] => return Err("deny names one user".into()),
             ["plain", ..] => return Err("plain names one program".into()),
-            [word, ..] => return Err(format!("a rule is join, deny or plain, not \"{word}\"")),
+            [word, ..] => {
+                return Err(format!(
+                    "a rule is join, deny, plain or accounting, not \"{word}\""
+                ));
+            }
         }
         Ok(())
     }
@@ -167,6 +176,11 @@ impl Policy {
     /// Whether processes of two users may be joined although neither asked for it.
     pub fn joins(&self, a: u32, b: u32) -> bool {
         self.joined.contains(&(a.min(b), a.max(b)))
+    }
+
+    /// Whether what counts or limits packets on `lo` does not matter.
+    pub fn ignores_accounting(&self) -> bool {
+        self.ignores_accounting
     }
 
     /// The lowest user of those that rules join with this one, over any number of steps: they use one directory.
@@ -213,6 +227,8 @@ mod tests {
         assert!(!policy.joins(1001, 7), "not over two steps");
         assert!(!policy.admits(34, Path::new("/bin/y")) && !policy.admits(1, Path::new("/bin/x")));
         assert!(policy.admits(1, Path::new("/bin/y")));
+        assert!(!policy.ignores_accounting());
+        assert!(parse("accounting ignore").is_ok_and(|policy| policy.ignores_accounting()));
         assert_eq!(
             (policy.group(1001), policy.group(7), policy.group(5)),
             (7, 7, 5)

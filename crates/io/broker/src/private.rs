@@ -1,29 +1,30 @@
 //! A broker of one user, in a process of its own, that ends by itself.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
+use windlass_sys::unix::{self, SocketKind};
 
-use crate::limits::PRIVATE_LINGER;
+use crate::policy::CONFIG_PATH;
 use crate::{Broker, Settings};
 
 /// File name of the preload library, as it stands in the maps of a process that has it.
 const LIBRARY: &str = "libwindlass_sockets.so";
 
-/// Serves this user at a path until nobody has needed it for [`PRIVATE_LINGER`]; at once if another broker listens
+/// How long the lock of a broker that is about to end is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is tried.
+const LOCK_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Serves this user at a path until nobody has needed it for `linger`; not at all if another broker listens
 /// there.
 /// For a process of its own: it raises its limit of descriptors and takes its name.
-pub fn private(path: &Path) {
-    // Two that start at once are not to take each other's socket for a stale one.
-    let lock = path.with_extension("lock");
-    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let lock = rustix::fs::open(lock, flags, Mode::RUSR | Mode::WUSR);
-    let Ok(lock) = lock else { return };
-    if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return;
-    }
+pub fn private(path: &Path, linger: Duration) {
+    let Some(_lock) = lock(path) else { return };
     // Each process takes four descriptors; a limit that stays as it is only serves fewer of them.
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(
@@ -37,14 +38,30 @@ pub fn private(path: &Path) {
     let _ = rustix::thread::set_name(c"windlass-broker");
     let settings = Settings {
         others: false,
-        policy: None,
-        linger: Some(PRIVATE_LINGER),
+        policy: getuid().is_root().then(|| CONFIG_PATH.into()),
+        linger: Some(linger),
         needed: library_is_loaded,
     };
     if let Ok(broker) = Broker::listen(path, settings, |_| {}) {
         // It ends with its last process; there is nobody to tell more.
         let _ = broker.run();
     }
+}
+
+/// The right to listen at a path; `None` if another broker does. Two that start at once would take each other's socket
+/// for a stale one; and one that ends has no socket any more, but still the lock.
+fn lock(path: &Path) -> Option<OwnedFd> {
+    let file = path.with_extension("lock");
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::open(file, flags, Mode::RUSR | Mode::WUSR).ok()?;
+    let started = Instant::now();
+    while rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if unix::connect(path, SocketKind::SeqPacket).is_ok() || started.elapsed() > LOCK_PATIENCE {
+            return None;
+        }
+        std::thread::sleep(LOCK_INTERVAL);
+    }
+    Some(file)
 }
 
 /// Whether any process of this user has the library: it may not have registered yet.

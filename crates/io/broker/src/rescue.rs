@@ -7,14 +7,20 @@
 //! reach
 //! only the connection that the peer itself is the other end of. Where the two processes belong to one user and the
 //! other end is gone, the cookie alone counts.
+//!
+//! Of two Unix sockets the kernel says whether they are each other's peers, to one who asks in their network namespace;
+//! elsewhere only those of one user count as such. A receiver that is told who sent each piece (`SO_PASSCRED` and its
+//! kin) would be told of the broker: what is meant for it stays where it is, and so does what is meant for an end that
+//! cannot be seen, unless the broker is of the sender's user.
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SocketAddrAny;
 use rustix::net::sockopt::socket_cookie;
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 use windlass_channel::layout::Side;
-use windlass_channel::{Alive, EndInfo, Fd, Life, Owner, Reason, Reclaimed, Who};
+use windlass_channel::{Alive, EndInfo, Fd, Life, Owner, Reason, Reclaimed, Who, unix};
 use windlass_sys::process;
 
 use crate::processes::{Process, Processes};
@@ -22,10 +28,10 @@ use crate::server::Broker;
 use crate::{Event, Outcome};
 
 /// Who the broker is where it takes a lock.
-const THREAD: u16 = 1;
+pub(crate) const THREAD: u16 = 1;
 
 /// What the broker knows of the owners of locks.
-struct Known<'a>(&'a Processes);
+pub(crate) struct Known<'a>(pub(crate) &'a Processes);
 
 impl Alive for Known<'_> {
     fn life(&self, owner: Owner) -> Life {
@@ -54,6 +60,37 @@ pub(crate) fn take_socket(pidfd: &OwnedFd, fd: i32, cookie: u64) -> Result<Owned
 /// The socket that an end of a channel means, taken from its process.
 fn socket_of(process: &Process, end: &EndInfo) -> Result<OwnedFd, Reason> {
     take_socket(&process.who.pidfd, end.fd, end.cookie)
+}
+
+/// Whether the kernel calls two Unix sockets each other's peers.
+fn are_peers(a: &OwnedFd, b: &OwnedFd) -> bool {
+    let inode = |socket: &OwnedFd| unix::inode(process::number(socket.as_fd()));
+    let (Some(own), Ok(cookie)) = (inode(a), socket_cookie(a)) else {
+        return false;
+    };
+    let peer = unix::peer_of(own, cookie);
+    peer.is_some() && peer == inode(b)
+}
+
+/// Whether the connection has ended in both directions, or an error is noted that the next send would take.
+fn is_over(socket: &OwnedFd) -> bool {
+    let mut entries = [PollFd::new(socket, PollFlags::empty())];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut entries, Some(&now)).is_ok_and(|found| found > 0)
+}
+
+/// Whether bytes may be sent over the sender's Unix socket in its name.
+fn may_send(sender: &Process, socket: &OwnedFd, far: Option<&OwnedFd>, same_user: bool) -> bool {
+    match far {
+        Some(far) => {
+            let names_senders = unix::wants_sender(process::number(far.as_fd()));
+            !names_senders && (same_user || are_peers(socket, far))
+        }
+        None => same_user && rustix::process::geteuid().as_raw() == sender.who.uid,
+    }
 }
 
 /// Whether two sockets name each other, in one network namespace.
@@ -100,9 +137,16 @@ impl Broker {
         let sender = self.holder(slab, own.slot).ok_or(Reason::NotEligible)?;
         let socket = socket_of(sender, &own)?;
         let receiver = self.holder(slab, other.slot);
+        if receiver.is_none() || is_over(&socket) {
+            // The sender has the kernel answer for a dead reader, and an error that is noted is for the sender's own call.
+            return Ok(Outcome::Nothing);
+        }
         let far = receiver.and_then(|process| socket_of(process, &other).ok());
         let same_user = slab.users.iter().all(|uid| *uid == sender.who.uid);
         let proven = match &far {
+            _ if unix::is_unix(process::number(socket.as_fd())) => {
+                may_send(sender, &socket, far.as_ref(), same_user)
+            }
             Some(far) => mirror(&socket, far),
             None => same_user,
         };

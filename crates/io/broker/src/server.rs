@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,10 +11,11 @@ use rustix::io::{Errno, IoSlice};
 use windlass_channel::Reason;
 use windlass_channel::protocol::{Answer, MESSAGE_BYTES, Request, SHARE};
 use windlass_sys::epoll::{Epoll, Events, Interest};
-use windlass_sys::unix::{self, Credentials, Listener, SocketKind};
+use windlass_sys::unix::{self, BindError, Credentials, Listener, SocketKind};
 use windlass_sys::{eventfd, process};
 
-use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_PER_USER_MAX, MESSAGES_PER_TURN};
+use crate::host::Host;
+use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_PER_USER_MAX, MESSAGES_PER_TURN, WITNESSES_MAX};
 use crate::listing;
 use crate::memory::Memory;
 use crate::policy::Policy;
@@ -67,6 +68,7 @@ impl Handle {
 
 /// The broker, listening but not yet running.
 pub struct Broker {
+    path: PathBuf,
     listener: Listener,
     epoll: Epoll,
     handle: Handle,
@@ -77,9 +79,13 @@ pub struct Broker {
     pub(crate) processes: Processes,
     pub(crate) slabs: Slabs,
     users: Users,
+    /// Asked before a pair is given memory; root's only.
+    host: Option<Host>,
     /// Given up for a moment where no descriptor is left, so that a connection can be taken and refused.
     spare: Option<OwnedFd>,
     idle_since: Instant,
+    /// Processes that saw a private broker listen, and rely on it: `windlass run` becomes the program in the same process.
+    witnesses: Vec<OwnedFd>,
     events: Box<dyn FnMut(&Event<'_>) + Send>,
 }
 
@@ -105,13 +111,13 @@ impl Broker {
             Some(path) => Policy::load(path)?,
             None => Policy::default(),
         };
-        let mode = if settings.others { 0o666 } else { 0o600 };
-        let listener = unix::bind_socket(path, SocketKind::SeqPacket, mode, None)?;
+        let listener = listen(path, &settings)?;
         let epoll = Epoll::create()?;
         let waker = Arc::new(eventfd::create()?);
         epoll.add(&listener, LISTENER, Interest::READABLE)?;
         epoll.add(&*waker, WAKER, Interest::READABLE)?;
         Ok(Self {
+            path: path.to_owned(),
             listener,
             epoll,
             handle: Handle {
@@ -126,8 +132,10 @@ impl Broker {
             processes: Processes::new()?,
             slabs: Slabs::default(),
             users: Users::default(),
+            host: rustix::process::geteuid().is_root().then(Host::default),
             spare: spare(),
             idle_since: Instant::now(),
+            witnesses: Vec::new(),
             events: Box::new(events),
         })
     }
@@ -150,7 +158,10 @@ impl Broker {
             }
             self.look(now);
             let Some(timeout) = self.timeout(now) else {
-                break;
+                if self.takes_leave() {
+                    return Ok(());
+                }
+                continue;
             };
             self.epoll.wait(&mut events, timeout)?;
             let due: VecDeque<_> = events.iter().collect();
@@ -179,7 +190,8 @@ impl Broker {
             Some(linger) if self.processes.alive() == 0 => {
                 let end = self.idle_since + linger;
                 if now >= end && self.connections.is_empty() {
-                    if !(self.settings.needed)() {
+                    self.witnesses.retain(|one| !process::has_ended(one));
+                    if self.witnesses.is_empty() && !(self.settings.needed)() {
                         return None;
                     }
                     self.idle_since = now;
@@ -190,6 +202,29 @@ impl Broker {
             _ => self.idle_since = now,
         }
         Some(until.map(|until| until.saturating_duration_since(now)))
+    }
+
+    /// The private broker ends, unless somebody has found it in the meantime: who saw it listen relies on it. True if it
+    /// has ended. Who finds no socket starts another broker, which waits for our lock.
+    fn takes_leave(&mut self) -> bool {
+        self.accept();
+        if !self.connections.is_empty() {
+            return false;
+        }
+        // Somebody else's by now, or gone: it is not there any more in either case.
+        let _ = self.listener.unlink();
+        self.accept();
+        if self.connections.is_empty() {
+            return true;
+        }
+        let Ok(listener) = listen(&self.path, &self.settings) else {
+            return true;
+        };
+        let _ = self.epoll.remove(&self.listener);
+        self.listener = listener;
+        self.epoll
+            .add(&self.listener, LISTENER, Interest::READABLE)
+            .is_err()
     }
 
     fn reload(&mut self) {
@@ -229,6 +264,9 @@ impl Broker {
         if !self.settings.others && who.uid != own && who.uid != 0 {
             return;
         }
+        if self.settings.linger.is_some() && who.uid == own {
+            self.remember(&socket, who);
+        }
         let mut of_user = self
             .connections
             .iter()
@@ -246,6 +284,17 @@ impl Broker {
         let token = CONNECTION | self.next_connection;
         if self.epoll.add(&socket, token, Interest::READABLE).is_ok() {
             self.connections.insert(token, Connection { socket, who });
+            self.idle_since = Instant::now();
+        }
+    }
+
+    fn remember(&mut self, socket: &OwnedFd, who: Credentials) {
+        self.witnesses.retain(|one| !process::has_ended(one));
+        let pidfd = who
+            .pid
+            .and_then(|pid| process::peer_pidfd(socket, pid).ok());
+        if self.witnesses.len() < WITNESSES_MAX {
+            self.witnesses.extend(pidfd);
         }
     }
 
@@ -441,6 +490,8 @@ impl Broker {
         if a.uid != b.uid && !both_share && !self.policy.joins(a.uid, b.uid) {
             return Err(Stop::Refuse(Reason::OtherUser));
         }
+        let (netns, pids) = (a.netns, [a.pid, b.pid]);
+        self.ask_host(netns, pids)?;
         let slab = self
             .slabs
             .pair(&mut self.processes, &mut self.users, (own, peer), full);
@@ -454,6 +505,21 @@ impl Broker {
             });
         }
         self.hand_over(token, own, slab)
+    }
+
+    /// Refuses where something on this host means every packet.
+    fn ask_host(&mut self, netns: u64, pids: [u32; 2]) -> Result<(), Stop> {
+        let host = self
+            .host
+            .as_mut()
+            .filter(|_| !self.policy.ignores_accounting());
+        let Some(host) = host else { return Ok(()) };
+        let (finding, is_news) = host.finding(netns, pids);
+        if is_news {
+            let finding = finding.as_deref();
+            self.tell(&Event::Ruled { netns, finding });
+        }
+        finding.map_or(Ok(()), |_| Err(Stop::Refuse(Reason::Policy)))
     }
 
     fn slab(&mut self, token: u64, who: Credentials, slab: u32) -> Result<(), Stop> {
@@ -564,6 +630,11 @@ enum Turn {
 pub(crate) enum Stop {
     Refuse(Reason),
     Close,
+}
+
+fn listen(path: &Path, settings: &Settings) -> Result<Listener, BindError> {
+    let mode = if settings.others { 0o666 } else { 0o600 };
+    unix::bind_socket(path, SocketKind::SeqPacket, mode, None)
 }
 
 fn spare() -> Option<OwnedFd> {

@@ -6,25 +6,54 @@
 //! *gone* when both sides are dead, or the half one is empty. A slab is *flagged* for [`WATCH_FOR`] after a process
 //! said
 //! that it began to push.
+//!
+//! Rings belong to activity: after a flag the slab is *tended* as well, first once a second and then ever more rarely,
+//! until no ring is left in it: an empty one that nothing was pushed to since the last time is given back for its owner,
+//! who may be asleep for hours.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use windlass_channel::layout::SLAB_BYTES;
+use windlass_channel::layout::{SLAB_BYTES, Side};
 use windlass_channel::snapshot::MappedSlab;
+use windlass_channel::{Bufs, Owner, Socket, Who};
 
 use crate::limits::{
     BYTES_PER_USER_MAX, LOOK_INTERVAL, RESCUES_PER_LOOK_MAX, RETRY_INTERVAL, SLABS_PER_PAIR_MAX,
-    SLABS_PER_USER_MAX, STUCK_AFTER, WATCH_FOR,
+    SLABS_PER_USER_MAX, STUCK_AFTER, TEND_INTERVAL, WATCH_FOR,
 };
 use crate::memory::Memory;
 use crate::processes::Processes;
+use crate::rescue::{Known, THREAD};
 use crate::users::Users;
 
 /// Longest pause between two looks at a half slab.
 const HALF_PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// A socket that is not at hand.
+struct NoSocket;
+
+impl Socket for NoSocket {
+    fn send(&self, _: &Bufs, _: i32) -> Result<usize, i32> {
+        Err(libc::EBADF)
+    }
+
+    fn recv(&self, _: &Bufs, _: usize, _: i32) -> Result<usize, i32> {
+        Err(libc::EBADF)
+    }
+
+    fn written(&self) -> Option<u64> {
+        None
+    }
+
+    fn received(&self) -> Option<u64> {
+        None
+    }
+
+    fn raise_send_buffer(&self) {}
+}
 
 /// Why there is no slab for a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +84,8 @@ pub(crate) struct Slab {
     stuck: HashMap<(u16, u8), Stuck>,
     /// Set while it is half: the next look and the pause after it.
     half: Option<(Instant, Duration)>,
+    /// Set while it may have rings: when it is tended next, and the pause after that.
+    tended: Option<(Instant, Duration)>,
 }
 
 impl Slab {
@@ -143,6 +174,7 @@ impl Slabs {
             flagged_until: None,
             stuck: HashMap::new(),
             half: None,
+            tended: None,
         };
         self.last = id;
         self.all.insert(id, slab);
@@ -252,6 +284,9 @@ impl Slabs {
             .filter(|slab| slab.side_of(slot).is_some())
         {
             slab.flagged_until = Some(now + WATCH_FOR);
+            let soon = now + TEND_INTERVAL;
+            let (next, _) = slab.tended.unwrap_or((soon, TEND_INTERVAL));
+            slab.tended = Some((next.min(soon), TEND_INTERVAL));
             self.look_at(now + LOOK_INTERVAL);
         }
     }
@@ -290,6 +325,16 @@ impl Slabs {
                 }
                 at(slab.half.map_or(now, |(when, _)| when));
             }
+            if let Some((when, pause)) = slab.tended {
+                if when <= now {
+                    slab.tended = slab
+                        .tend(processes)
+                        .then(|| (now + pause, (pause * 2).min(HALF_PAUSE_MAX)));
+                }
+                if let Some((when, _)) = slab.tended {
+                    at(when);
+                }
+            }
             let Some(until) = slab.flagged_until else {
                 continue;
             };
@@ -322,6 +367,31 @@ impl Slabs {
 }
 
 impl Slab {
+    /// Gives rings back that are empty and that nothing was pushed to since the last time. Whether any is left.
+    fn tend(&self, processes: &Processes) -> bool {
+        let Some(owner) = Owner::new(Owner::DAEMON, THREAD) else {
+            return false;
+        };
+        let alive = Known(processes);
+        let who = Who {
+            owner,
+            alive: &alive,
+        };
+        let mut left = false;
+        for chan in self.map.channels() {
+            let held = self.map.locks(chan);
+            for side in [Side::Low, Side::High] {
+                let link = self.map.link(chan, side);
+                // A lock that is held is at work, or its owner is dead: then the next user repairs, who has the socket.
+                let is_free = held.get(side as usize) == Some(&0);
+                let gone =
+                    link.is_none_or(|link| is_free && link.outgoing().idle_tick(who, &NoSocket));
+                left |= !gone;
+            }
+        }
+        left
+    }
+
     /// Notes which directions have unread bytes, and which of them nobody has moved for too long.
     fn look(&mut self, now: Instant, id: u32, rescues: &mut Vec<(u32, u16, u8)>) {
         let mut stuck = HashMap::new();

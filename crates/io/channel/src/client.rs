@@ -515,7 +515,10 @@ fn receive(
     Ok((Answer::decode(&message).ok_or(Errno::PROTO)?, fds))
 }
 
-/// All signals blocked in this thread as long as it lives: a handler that jumps away would leave a descriptor behind.
+/// The signal by which the kernel hands system calls to a handler, where the process asks for that: blocked, it kills.
+const TRAPS: u64 = 1 << (libc::SIGSYS - 1);
+
+/// All other signals blocked in this thread as long as it lives: a handler that jumps away would leave a descriptor behind.
 struct Masked {
     before: u64,
 }
@@ -523,7 +526,7 @@ struct Masked {
 impl Masked {
     fn all() -> Self {
         Self {
-            before: set_mask(u64::MAX),
+            before: set_mask(!TRAPS),
         }
     }
 }

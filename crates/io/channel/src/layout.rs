@@ -1,4 +1,4 @@
-//! The shared memory, field by field: [`Header`], [`News`], [`Chan`], [`Dir`], [`End`], [`Status`], [`Directory`].
+//! The shared memory, field by field: [`Header`], [`News`], [`Chan`], [`Dir`], [`End`], [`Status`], `Directory`.
 //!
 //! # Model
 //! ```text

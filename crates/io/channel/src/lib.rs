@@ -60,6 +60,8 @@ mod slab;
 pub mod snapshot;
 mod socket;
 pub mod sys;
+#[cfg(not(loom))]
+pub mod unix;
 pub mod wait;
 
 pub use bufs::Bufs;

@@ -66,6 +66,18 @@ impl Slab {
         self.news(receiver).summary.load(Ordering::Relaxed) != 0 || self.has_streams(receiver)
     }
 
+    /// Whether no channel but this one may have news for `receiver`: a look without a store. Who then looks at the
+    /// channel itself may leave its bit where it is, and its sender need not set it anew; but for a sleep it has to be
+    /// taken.
+    #[inline(always)]
+    pub fn has_only_news(&self, receiver: Side, chan: u16) -> bool {
+        let (index, bit) = place(chan);
+        let news = self.news(receiver);
+        news.summary.load(Ordering::Relaxed) & !(1 << index) == 0
+            && News::word(&news.bits, index).load(Ordering::Relaxed) & !bit == 0
+            && !self.has_streams(receiver)
+    }
+
     /// Whether any channel with epoll slots sends to `receiver` in stream mode: a sleeper needs
     /// [`heavy_barrier`](crate::wait::heavy_barrier).
     #[inline(always)]

@@ -179,6 +179,32 @@ impl<'s> Outgoing<'s> {
         sent
     }
 
+    /// Sends by the kernel, once, without blocking, through `carrier`: what only a real call can carry beside the
+    /// bytes. The ring is emptied first, through `sock`, so the order is kept.
+    pub fn send_apart<S: Socket, C: Socket>(
+        &self,
+        who: Who,
+        sock: &S,
+        carrier: &C,
+        data: &Bufs,
+        flags: i32,
+    ) -> Sent {
+        match self.lock(who, sock) {
+            Ok(()) => {}
+            Err(other) => return other.into(),
+        }
+        self.leave_stream();
+        let sent = match self.reclaim_locked(who, sock) {
+            Reclaimed::Empty | Reclaimed::All(_) => self.send_real(carrier, data, flags),
+            Reclaimed::Part(_) => Sent::KernelFull,
+            Reclaimed::Owed | Reclaimed::Busy => Sent::Busy,
+            Reclaimed::Error(error) => Sent::Error(error),
+            Reclaimed::Broken => Sent::Broken,
+        };
+        unlock(&self.d.wl.lock);
+        sent
+    }
+
     /// Whether a push is allowed now. Under the write lock.
     #[inline(always)]
     fn may_push(&self) -> bool {
@@ -382,6 +408,11 @@ impl<'s> Outgoing<'s> {
             Reclaimed::Error(error) => return Sent::Error(error),
             Reclaimed::Broken => return Sent::Broken,
         }
+        self.send_real(sock, data, flags)
+    }
+
+    /// The real send, counted. Under the write lock, with an empty ring.
+    fn send_real<S: Socket>(&self, sock: &S, data: &Bufs, flags: i32) -> Sent {
         match sock.send(data, flags | libc::MSG_DONTWAIT) {
             Ok(kernel) => {
                 self.d.w.k_sent.fetch_add(kernel as u64, Ordering::Release);

@@ -46,6 +46,17 @@ impl MappedSlab {
         Some((dir.w.head.load(Ordering::Acquire), pos))
     }
 
+    /// The owners of the write locks of a channel's directions, by the side that sends; 0 where nobody holds it.
+    pub fn locks(&self, chan: u16) -> [u32; 2] {
+        let held = |side| {
+            let link = self.slab.link(chan, side);
+            link.map_or(0, |link| {
+                link.dir_from(side).wl.lock.load(Ordering::Relaxed)
+            })
+        };
+        [held(Side::Low), held(Side::High)]
+    }
+
     /// What a channel says, word by word.
     pub fn chan(&self, chan: u16) -> Option<ChanWords> {
         let link = self.slab.link(chan, Side::Low)?;

@@ -22,6 +22,19 @@ pub trait Socket {
     fn written(&self) -> Option<u64>;
     /// Bytes taken from the kernel since the start of the stream; `None` where the kernel cannot tell any more.
     fn received(&self) -> Option<u64>;
+    /// Bytes that lie unread in the kernel, where that is exact and the kernel keeps no count of those taken; `None`
+    /// elsewhere.
+    fn unread(&self) -> Option<u64> {
+        None
+    }
+    /// Whether what the last receive took has to end the program's call: control data came with it.
+    fn ends_call(&self) -> bool {
+        false
+    }
+    /// Whether [`Socket::recv`] takes control data, which another call would lose.
+    fn carries_more(&self) -> bool {
+        false
+    }
     /// Raises the send buffer so that a whole ring fits (`SO_SNDBUF` 212,992).
     fn raise_send_buffer(&self);
 }
@@ -198,6 +211,15 @@ impl Socket for Fd {
 
     fn received(&self) -> Option<u64> {
         self.counts()?.read()
+    }
+
+    fn unread(&self) -> Option<u64> {
+        #[cfg(not(loom))]
+        return crate::unix::is_unix(self.fd)
+            .then(|| self.queue(libc::FIONREAD))?
+            .map(u64::from);
+        #[cfg(loom)]
+        None
     }
 
     fn raise_send_buffer(&self) {

@@ -27,6 +27,8 @@ counters! {
     Connected = "connected";
     /// Unknown numbers that turned out to be sockets.
     Found = "sockets_found";
+    /// Calls made round libc that strict mode caught.
+    Trapped = "calls_trapped";
     /// Numbers that were closed out of our sight.
     Vanished = "closes_unseen";
     /// Forks that were noticed only later.

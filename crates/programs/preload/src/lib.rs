@@ -63,5 +63,6 @@ pub mod signals;
     allow(dead_code, reason = "unit tests are not loaded as a library")
 )]
 pub mod start;
+pub mod strict;
 pub mod table;
 pub mod target;

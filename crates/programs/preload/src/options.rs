@@ -47,8 +47,14 @@ const fn number(unit: &'static str, default: u64, min: u64, max: u64) -> Number 
     }
 }
 
-static SPIN: [Number; 1] = [number("microseconds", 0, 0, 1_000_000)];
+/// The value of `SPIN` where the user gives none.
+const SPIN_UNSAID: u64 = u64::MAX;
+/// How long a busy thread spins then, in microseconds.
+const SPIN_DEFAULT_US: u64 = 10;
+
+static SPIN: [Number; 1] = [number("microseconds", SPIN_UNSAID, 0, 1_000_000)];
 static SHARE: [Number; 1] = [number("0 or 1", 0, 0, 1)];
+static UNIX: [Number; 1] = [number("0 or 1", 0, 0, 1)];
 static STRICT: [Number; 1] = [number("0 or 1", 0, 0, 1)];
 static PROMOTE: [Number; 2] = [
     number("calls", 2, 0, u32::MAX as u64),
@@ -67,16 +73,22 @@ static LOG: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 static COUNTERS: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 
 /// All of them.
-pub static OPTIONS: [Opt; 9] = [
+pub static OPTIONS: [Opt; 10] = [
     Opt {
         name: c"WINDLASS_SPIN",
         value: Value::Numbers(&SPIN),
-        text: "How long a call that waits looks at the ring before it sleeps in the kernel.",
+        text: "How long a call that waits looks at the ring before it sleeps in the kernel; unset: 10, and \
+               only in a thread that waits again within 100 us.",
     },
     Opt {
         name: c"WINDLASS_SHARE",
         value: Value::Numbers(&SHARE),
         text: "Let connections with programs of another user be accelerated, if those ask too.",
+    },
+    Opt {
+        name: c"WINDLASS_UNIX",
+        value: Value::Numbers(&UNIX),
+        text: "Let Unix streams be accelerated, too.",
     },
     Opt {
         name: c"WINDLASS_STRICT",
@@ -122,12 +134,29 @@ fn get(number: &Number) -> u64 {
 /// How long a call spins, in microseconds.
 #[inline]
 pub fn spin_us() -> u64 {
-    get(&SPIN[0])
+    let us = get(&SPIN[0]);
+    if us == SPIN_UNSAID {
+        SPIN_DEFAULT_US
+    } else {
+        us
+    }
+}
+
+/// Whether the user has said so.
+#[inline]
+pub fn is_spin_given() -> bool {
+    get(&SPIN[0]) != SPIN_UNSAID
 }
 
 /// Whether other users' programs may share.
 pub fn share() -> bool {
     get(&SHARE[0]) != 0
+}
+
+/// Whether Unix streams are joined.
+#[inline]
+pub fn unix() -> bool {
+    get(&UNIX[0]) != 0
 }
 
 /// Whether bare system calls are caught.

@@ -4,9 +4,9 @@ use std::ffi::{c_int, c_void};
 
 use libc::{iovec, socklen_t};
 
+use crate::engine::memory;
 use crate::real::Slot;
 use crate::record::Record;
-use crate::signals;
 use crate::table;
 
 /// The program's own call, with its own arguments: to be made when the kernel is to answer.
@@ -192,10 +192,10 @@ impl Data {
         let bytes = self.count * size_of::<iovec>();
         let list = if self.count <= PIECES_COPIED {
             let into = store.0.get_mut(..self.count)?;
-            signals::copy_in(into, self.iov).then_some(())?;
+            memory::fetch_all(into, self.iov).then_some(())?;
             into
         } else {
-            signals::readable(self.iov.cast(), bytes).then_some(())?;
+            memory::readable(self.iov.cast(), bytes).then_some(())?;
             // SAFETY: every page of the list was read a moment ago; the program keeps it for the call.
             unsafe { std::slice::from_raw_parts(self.iov, self.count) }
         };
@@ -228,7 +228,7 @@ impl Wait {
                     tv_sec: 1,
                     tv_nsec: 0,
                 }];
-                signals::copy_in(&mut time, *spec);
+                memory::fetch_all(&mut time, *spec);
                 time.iter()
                     .all(|time| (time.tv_sec, time.tv_nsec) == (0, 0))
             }
@@ -237,7 +237,7 @@ impl Wait {
                     tv_sec: 1,
                     tv_usec: 0,
                 }];
-                signals::copy_in(&mut time, *val);
+                memory::fetch_all(&mut time, *val);
                 time.iter()
                     .all(|time| (time.tv_sec, time.tv_usec) == (0, 0))
             }

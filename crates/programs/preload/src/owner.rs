@@ -12,7 +12,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use crate::{real, start};
+use crate::{real, start, strict};
 
 /// What each thread keeps.
 #[repr(C, align(64))]
@@ -28,7 +28,7 @@ pub struct Thread {
     /// The mask to restore when `deferred` is set.
     pub mask: AtomicU64,
     /// The engine's own.
-    pub engine: [AtomicU64; 3],
+    pub engine: [AtomicU64; 4],
     /// Handlers without `SA_RESTART` that have run.
     pub interrupted: AtomicU64,
 }
@@ -227,6 +227,9 @@ const VFORKED: usize = std::mem::offset_of!(Thread, vforked);
 #[unsafe(naked)]
 pub unsafe extern "C-unwind" fn vfork() -> libc::pid_t {
     std::arch::naked_asm!(
+        "sub rsp, 8",
+        "call {before}",
+        "add rsp, 8",
         "pop rdi",
         "mov rsi, qword ptr [rip + windlass_sockets_thread@gottpoff]",
         "add rsi, qword ptr fs:[0]",
@@ -237,6 +240,9 @@ pub unsafe extern "C-unwind" fn vfork() -> libc::pid_t {
         "test eax, eax",
         "jz 2f",
         "dec dword ptr [rsi + {vforked}]",
+        "push rax",
+        "call {after}",
+        "pop rax",
         "cmp eax, -4095",
         "jae 3f",
         "2:",
@@ -250,6 +256,8 @@ pub unsafe extern "C-unwind" fn vfork() -> libc::pid_t {
         "mov eax, -1",
         "ret",
         vforked = const VFORKED,
+        before = sym strict::before_vfork,
+        after = sym strict::after_vfork,
         failed = sym vfork_failed,
     )
 }

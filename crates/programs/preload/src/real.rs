@@ -263,5 +263,11 @@ real! {
     vdprintf(fd: c_int, format: *const c_char, arguments: VaList) -> c_int;
     __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: VaList) -> c_int;
 
+    pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t,
+        start: crate::strict::Start, argument: *mut c_void) -> c_int;
+    thrd_create(thread: *mut libc::pthread_t, start: crate::strict::Start, argument: *mut c_void)
+        -> c_int;
+    sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int;
+    pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int;
     sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
 }

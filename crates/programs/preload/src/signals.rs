@@ -8,7 +8,7 @@
 //! may send, receive, jump out or exit, and no lock is held. Real sleeps are outside.
 //!
 //! *Faults.* The program's memory may not be there. What copies it runs in a known range of code
-//! (what looks whether it is there, and what [`add_fixup`] names); `SIGSEGV` and `SIGBUS` inside go to the
+//! ([`add_fixup`]); `SIGSEGV` and `SIGBUS` inside go to the
 //! fix-up, which gives a short count. Elsewhere they are the program's own. [`guard`] installs this with the
 //! first socket; a program that set no handler still sees the default.
 //!
@@ -17,14 +17,16 @@
 //! *Not done.* Handlers installed by a bare system call are not deferred. Ignored `SIGSEGV` and
 //! `SIGBUS` come out as default after exec.
 
-use std::ffi::{c_int, c_long, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use libc::{sigaction, siginfo_t, ucontext_t};
+use windlass_channel::sys;
 
 use crate::counters::{self, Counter};
+use crate::engine::memory;
 use crate::owner::{self, thread};
-use crate::real;
+use crate::{real, strict};
 
 const SIGNALS: usize = 65;
 /// Top bits of a word of [`HANDLERS`]: flags that the kernel gets in another form.
@@ -47,32 +49,6 @@ type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
 
 const FIXUPS: usize = 4;
 static FIXUP: [[AtomicUsize; 3]; FIXUPS] = [const { [const { AtomicUsize::new(0) }; 3] }; FIXUPS];
-
-std::arch::global_asm!(
-    ".hidden windlass_sockets_touch",
-    ".globl windlass_sockets_touch",
-    ".type windlass_sockets_touch,@function",
-    "windlass_sockets_touch:",
-    "mov al, byte ptr [rdi]",
-    ".hidden windlass_sockets_touched",
-    ".globl windlass_sockets_touched",
-    "windlass_sockets_touched:",
-    "xor eax, eax",
-    "ret",
-    ".hidden windlass_sockets_untouched",
-    ".globl windlass_sockets_untouched",
-    "windlass_sockets_untouched:",
-    "mov eax, 1",
-    "ret",
-    ".size windlass_sockets_touch, . - windlass_sockets_touch",
-);
-
-unsafe extern "C" {
-    /// Reads a byte; 0, or 1 if it is not there.
-    fn windlass_sockets_touch(from: *const u8) -> u32;
-    static windlass_sockets_touched: u8;
-    static windlass_sockets_untouched: u8;
-}
 
 /// Enters a locked section: signals wait until the matching [`leave`]. Nests.
 #[inline(always)]
@@ -108,65 +84,9 @@ fn deliver_deferred() {
 /// The thread's mask, by a bare system call that leaves `errno` alone.
 fn set_mask(mask: u64) {
     let place: *const u64 = &mask;
-    bare(
-        libc::SYS_rt_sigprocmask,
-        [libc::SIG_SETMASK as usize, place.addr(), 0, 8],
-    );
-}
-
-/// A system call that neither sets `errno` nor is a cancellation point.
-fn bare(number: c_long, arguments: [usize; 4]) -> isize {
-    let [a, b, c, d] = arguments;
-    let result: isize;
-    // SAFETY: the callers' system calls read and write only what their arguments name.
-    unsafe {
-        std::arch::asm!(
-            "syscall",
-            inlateout("rax") number as isize => result,
-            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d,
-            lateout("rcx") _, lateout("r11") _,
-            options(nostack),
-        );
-    }
-    result
-}
-
-/// Copies from the program's memory into ours; false if it is not all there. `T` is plain data, of which
-/// every pattern of bits is one.
-#[inline]
-#[allow(
-    clippy::not_unsafe_ptr_arg_deref,
-    reason = "looks first whether it is there"
-)]
-pub fn copy_in<T: Copy>(into: &mut [T], from: *const T) -> bool {
-    let bytes = size_of_val(into);
-    if bytes == 0 || !readable(from.cast(), bytes) {
-        return bytes == 0;
-    }
-    // SAFETY: `into` has that length; every page of `from` was read a moment ago, and the program keeps
-    // it for the call, as it must for any other function.
-    unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), into.as_mut_ptr().cast(), bytes) };
-    true
-}
-
-/// Whether the program's memory can be read: touches a byte of each page.
-#[inline]
-pub fn readable(from: *const u8, bytes: usize) -> bool {
-    let last = bytes.saturating_sub(1);
-    let mut at = 0;
-    while at < last {
-        if !touch(from.wrapping_add(at)) {
-            return false;
-        }
-        at += 4_096;
-    }
-    touch(from.wrapping_add(last))
-}
-
-#[inline]
-fn touch(at: *const u8) -> bool {
-    // SAFETY: reading may fault, and then the fix-up makes it 1.
-    unsafe { windlass_sockets_touch(at) == 0 }
+    let set = libc::SIG_SETMASK as usize;
+    // SAFETY: the mask is a live variable of 8 bytes.
+    unsafe { sys::call(libc::SYS_rt_sigprocmask, [set, place.addr(), 0, 8, 0, 0]) };
 }
 
 /// Names a range of code `[from, to)` that touches the program's memory, and where to go on when it
@@ -190,9 +110,6 @@ pub fn guard() {
     if GUARDED.swap(true, Ordering::AcqRel) {
         return;
     }
-    let from = windlass_sockets_touch as *const () as usize;
-    let to = (&raw const windlass_sockets_touched).addr();
-    add_fixup(from, to, (&raw const windlass_sockets_untouched).addr());
     for signal in GUARDS {
         let mut now = empty();
         // SAFETY: `now` is a live variable.
@@ -281,6 +198,12 @@ pub unsafe fn change(signal: c_int, action: *const sigaction, old: *mut sigactio
 
 fn set(signal: c_int, word: &AtomicU64, wanted: &sigaction, previous: &mut sigaction) -> c_int {
     let handler = wanted.sa_sigaction;
+    if strict::is_kept(signal) {
+        // SAFETY: a live variable. The kernel's stays as it is.
+        let result = unsafe { real::sigaction(signal, std::ptr::null(), previous) };
+        word.store(packed(wanted), Ordering::Relaxed);
+        return result;
+    }
     let guarded = GUARDED.load(Ordering::Relaxed) && GUARDS.contains(&signal) && owner::is_ours();
     if is_bare(handler) {
         // SAFETY: both are live variables.
@@ -295,31 +218,83 @@ fn set(signal: c_int, word: &AtomicU64, wanted: &sigaction, previous: &mut sigac
         return unsafe { real::sigaction(signal, wanted, previous) };
     }
     let mut mine = *wanted;
-    let mut packed = handler as u64 & ADDRESS;
-    packed |= if wanted.sa_flags & libc::SA_SIGINFO != 0 {
-        SIGINFO
-    } else {
-        0
-    };
-    packed |= if wanted.sa_flags & libc::SA_RESTART == 0 {
-        INTERRUPTS
-    } else {
-        0
-    };
-    packed |= if wanted.sa_flags & libc::SA_RESETHAND != 0 {
-        RESETHAND
-    } else {
-        0
-    };
+    strict::strip(&mut mine);
     mine.sa_sigaction = deliver as *const () as usize;
     mine.sa_flags = (wanted.sa_flags | libc::SA_SIGINFO) & !libc::SA_RESETHAND;
-    let before = word.swap(packed, Ordering::Relaxed);
+    let before = word.swap(packed(wanted), Ordering::Relaxed);
     // SAFETY: both are live variables.
     let result = unsafe { real::sigaction(signal, &mine, previous) };
     if result != 0 {
         word.store(before, Ordering::Relaxed);
     }
     result
+}
+
+/// A handler with its flags, as [`HANDLERS`] keeps it; default and nothing are without.
+fn packed(wanted: &sigaction) -> u64 {
+    let handler = wanted.sa_sigaction;
+    let flags = [
+        (wanted.sa_flags & libc::SA_SIGINFO != 0, SIGINFO),
+        (wanted.sa_flags & libc::SA_RESTART == 0, INTERRUPTS),
+        (wanted.sa_flags & libc::SA_RESETHAND != 0, RESETHAND),
+    ];
+    let set = flags
+        .into_iter()
+        .filter(|(is_set, _)| *is_set && !is_bare(handler));
+    set.fold(handler as u64 & ADDRESS, |word, (_, flag)| word | flag)
+}
+
+/// `rt_sigaction`: the system call's arguments, and its result or the negated error.
+pub fn change_raw(x: [usize; 6]) -> isize {
+    let [signal, action, old, size, ..] = x;
+    let mut words = [0u64; 4];
+    let given =
+        action == 0 || memory::fetch_all(&mut words, std::ptr::with_exposed_provenance(action));
+    if size != 8 || !given || signal == 32 || signal == 33 {
+        // SAFETY: the program's own arguments; libc keeps those two signals to itself.
+        return unsafe { sys::call(libc::SYS_rt_sigaction, x) };
+    }
+    let mut wanted = empty();
+    wanted.sa_sigaction = words[0] as usize;
+    wanted.sa_flags = words[1] as u32 as c_int;
+    let place: *mut u64 = (&raw mut wanted.sa_mask).cast();
+    // SAFETY: libc's mask begins with the kernel's 64 bits.
+    unsafe { *place = words[3] };
+    let mut before = empty();
+    let new: *const sigaction = if action == 0 {
+        std::ptr::null()
+    } else {
+        &wanted
+    };
+    // SAFETY: null or live variables.
+    if unsafe { change(signal as c_int, new, &mut before) } != 0 {
+        return -(real::errno() as isize);
+    }
+    let restorer = before.sa_restorer.map_or(0, |code| code as usize as u64);
+    let shown = [
+        before.sa_sigaction as u64,
+        u64::from(before.sa_flags as u32),
+        restorer,
+        mask_of(&before),
+    ];
+    let place = std::ptr::with_exposed_provenance_mut(old);
+    if old != 0 && !memory::put_all(place, &shown) {
+        return -(libc::EFAULT as isize);
+    }
+    0
+}
+
+/// Takes a signal for good, with these flags; what the program set is kept for it.
+pub fn take(signal: c_int, flags: c_int) {
+    let mut action = empty();
+    let mut now = empty();
+    action.sa_sigaction = deliver as *const () as usize;
+    action.sa_flags = flags;
+    // SAFETY: both are live variables, the handler stays mapped.
+    unsafe { real::sigaction(signal, &action, &mut now) };
+    if let Some(word) = handler_word(signal).filter(|_| !is_ours(&now)) {
+        word.store(packed(&now), Ordering::Relaxed);
+    }
 }
 
 /// Turns what the kernel holds into what the program set.
@@ -350,6 +325,10 @@ fn show(signal: c_int, word: u64, action: &mut sigaction) {
 unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel gives valid information with SA_SIGINFO.
     let code = unsafe { (*info).si_code };
+    if signal == libc::SIGSYS && code == strict::USER_DISPATCH {
+        // SAFETY: the kernel's own information of a dispatched call.
+        return unsafe { strict::trapped(info, context.cast()) };
+    }
     let fault = code > 0
         && matches!(
             signal,
@@ -412,6 +391,17 @@ fn fix_up(signal: c_int, context: *mut ucontext_t) -> bool {
     false
 }
 
+/// Sends the signal to this thread once more, as it came. False: the kernel refuses.
+fn again(signal: c_int, info: *mut siginfo_t) -> bool {
+    // SAFETY: takes nothing.
+    let pid = unsafe { sys::call(libc::SYS_getpid, [0; 6]) } as usize;
+    // SAFETY: takes nothing.
+    let tid = unsafe { sys::call(libc::SYS_gettid, [0; 6]) } as usize;
+    let queue = [pid, tid, signal as usize, info.addr(), 0, 0];
+    // SAFETY: the information is the kernel's own.
+    unsafe { sys::call(libc::SYS_rt_tgsigqueueinfo, queue) == 0 }
+}
+
 /// Puts the signal back to this thread and blocks all but faults until [`leave`].
 fn defer(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) -> bool {
     let thread = thread();
@@ -428,10 +418,7 @@ fn defer(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) -> bool 
         .fold(0u64, |mask, signal| mask | 1 << (signal - 1));
     // In the handler itself too: with SA_NODEFER the signal would come at once again.
     set_mask(!open);
-    let pid = bare(libc::SYS_getpid, [0; 4]) as usize;
-    let tid = bare(libc::SYS_gettid, [0; 4]) as usize;
-    let queue = [pid, tid, signal as usize, info.addr()];
-    if bare(libc::SYS_rt_tgsigqueueinfo, queue) != 0 {
+    if !again(signal, info) {
         return false;
     }
     // SAFETY: the kernel gives a valid context, ours until we return.
@@ -453,12 +440,7 @@ fn by_default(signal: c_int, info: *mut siginfo_t, ignored: bool, fault: bool) {
     }
     reset(signal, 0);
     if !fault {
-        let pid = bare(libc::SYS_getpid, [0; 4]) as usize;
-        let tid = bare(libc::SYS_gettid, [0; 4]) as usize;
-        bare(
-            libc::SYS_rt_tgsigqueueinfo,
-            [pid, tid, signal as usize, info.addr()],
-        );
+        again(signal, info);
     }
 }
 
@@ -511,7 +493,8 @@ mod tests {
     fn mask() -> u64 {
         let mut now = 0u64;
         let place: *mut u64 = &mut now;
-        bare(libc::SYS_rt_sigprocmask, [0, 0, place.addr(), 8]);
+        // SAFETY: asks for the mask, into a live variable of 8 bytes.
+        unsafe { sys::call(libc::SYS_rt_sigprocmask, [0, 0, place.addr(), 8, 0, 0]) };
         now
     }
 
@@ -553,32 +536,5 @@ mod tests {
         assert_eq!(CAME.load(Ordering::Relaxed), 0);
         leave();
         assert_eq!(CAME.load(Ordering::Relaxed), 777);
-    }
-
-    /// Memory that is not there is noticed, at the first byte, at the last, and inside a longer range.
-    #[test]
-    fn missing_memory_is_noticed() {
-        for signal in GUARDS {
-            // The standard library has taken both in a test.
-            reset(signal, 0);
-        }
-        guard();
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: an anonymous mapping at any address.
-        let place = unsafe { libc::mmap(std::ptr::null_mut(), 3 * 4_096, access, flags, -1, 0) };
-        let start: *const u8 = place.cast();
-        let middle = start.wrapping_add(4_096).cast_mut().cast();
-        // SAFETY: the middle page of the mapping.
-        unsafe { libc::mprotect(middle, 4_096, libc::PROT_NONE) };
-        assert!(readable(start, 4_096));
-        assert!(!readable(start, 4_097));
-        assert!(!readable(start.wrapping_add(4_096), 1));
-        assert!(!readable(start, 3 * 4_096));
-        assert!(readable(start.wrapping_add(8_192), 4_096));
-        let mut two = [0u64; 2];
-        assert!(copy_in(&mut two, start.wrapping_add(4_080).cast()));
-        assert!(!copy_in(&mut two, start.wrapping_add(4_088).cast()));
-        assert!(!copy_in(&mut two, std::ptr::null()));
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::counters::{self, Counter};
-use crate::{engine, options, owner, real, record, table};
+use crate::{engine, options, owner, real, record, strict, table};
 
 static ENDED: AtomicBool = AtomicBool::new(false);
 
@@ -16,6 +16,7 @@ unsafe extern "C" fn constructor() {
     options::read();
     owner::start();
     engine::start();
+    strict::start();
     // SAFETY: the handlers stay mapped, since we are never unloaded.
     unsafe { libc::pthread_atfork(Some(fork_prepare), Some(fork_parent), Some(fork_child)) };
     // SAFETY: as above.
@@ -76,21 +77,18 @@ pub fn matters_to_exec() -> bool {
 pub fn before_fork() {
     if table::exists() {
         table::fork_prepare();
-        engine::before_fork();
     }
 }
 
 /// After it, in the parent.
 pub fn after_fork_parent() {
     table::fork_done(false);
-    if table::exists() {
-        engine::after_fork_parent();
-    }
 }
 
 /// After it, in the child.
 pub fn after_fork_child() {
     owner::adopt();
+    strict::enable();
     table::fork_done(true);
     counters::clear();
     ENDED.store(false, Ordering::Relaxed);

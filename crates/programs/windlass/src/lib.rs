@@ -121,10 +121,7 @@ fn misread(error: &clap::Error, args: &[OsString], out: &mut dyn Write) -> Resul
                 let told = writeln!(io::stderr().lock(), "{}", meant.render_help());
                 told.map_err(Failure::from)?;
             }
-            Err(Failure::usage(
-                "a word is missing",
-                "the commands above are those that there are",
-            ))
+            Err(missing(&meant))
         }
         _ => {
             let meant = meant(args);
@@ -132,6 +129,18 @@ fn misread(error: &clap::Error, args: &[OsString], out: &mut dyn Write) -> Resul
             Err(failure::misread(error, name))
         }
     }
+}
+
+/// What is missing behind a command that was given alone.
+fn missing(meant: &clap::Command) -> Failure {
+    if meant.get_name() == "run" {
+        return Failure::usage("no program is named", "as in: windlass run -- redis-server");
+    }
+    if meant.has_subcommands() {
+        let todo = "the commands above are those that there are";
+        return Failure::usage("a word is missing", todo);
+    }
+    Failure::usage("an argument is missing", "the usage above names it")
 }
 
 /// The innermost command that the arguments name.

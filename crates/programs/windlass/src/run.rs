@@ -17,8 +17,10 @@ use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use windlass_api::ErrorCode;
+use windlass_broker::limits::PRIVATE_LINGER;
 use windlass_client::socket::{check_private, fallback_dir};
 use windlass_sys::process;
 use windlass_sys::unix::{self, SocketKind};
@@ -137,6 +139,7 @@ fn environment(
     }
     for (flag, name) in [
         (args.share, "WINDLASS_SHARE"),
+        (args.unix, "WINDLASS_UNIX"),
         (args.strict, "WINDLASS_STRICT"),
     ] {
         if flag {
@@ -168,9 +171,17 @@ fn daemon() -> Result<String, String> {
         None => private_path(runtime_dir, uid)?,
     };
     let line = format!("private daemon started at {}", path.display());
-    process::detach(move || windlass_broker::private(&path))
+    let linger = linger();
+    process::detach(move || windlass_broker::private(&path, linger))
         .map_err(|errno| format!("fork: {errno}"))?;
     Ok(line)
+}
+
+/// How long a private daemon stays without a process: `WINDLASS_LINGER_MS`, else 60 s.
+fn linger() -> Duration {
+    let given = std::env::var("WINDLASS_LINGER_MS").ok();
+    let given = given.and_then(|text| text.parse().ok());
+    given.map_or(PRIVATE_LINGER, Duration::from_millis)
 }
 
 /// Refuses a directory in `/tmp` that somebody else could have made.

@@ -18,8 +18,8 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use serde_json::{Value, json};
 use windlass_api::ErrorCode;
 use windlass_broker::listing::{ChannelRow, ProcessRow, Row};
-use windlass_channel::Reason;
 use windlass_channel::client::Client;
+use windlass_channel::{Reason, unix};
 use windlass_sys::process;
 
 use crate::Session;
@@ -143,6 +143,14 @@ fn of_broker(listing: &Listing) -> Vec<Value> {
     rows
 }
 
+/// What an end is called: address and port, or, of a Unix socket, its inode as `/proc/PID/fd` shows it.
+pub(crate) fn end_name(name: SocketAddr) -> String {
+    match unix::inode_in(name) {
+        Some(inode) => format!("socket:[{inode}]"),
+        None => name.to_string(),
+    }
+}
+
 /// One end of a channel.
 fn end(channel: &ChannelRow, side: usize, by_slot: &BTreeMap<u16, &ProcessRow>) -> Value {
     let words = &channel.words;
@@ -157,14 +165,19 @@ fn end(channel: &ChannelRow, side: usize, by_slot: &BTreeMap<u16, &ProcessRow>) 
     };
     let process = by_slot.get(&own.slot);
     let peer_process = by_slot.get(&peer.slot);
+    let is_unix = unix::inode_in(own.local).is_some();
+    // The kernel does not count what goes by a Unix socket: only what went since the join is known.
+    let start = if is_unix { unix::START } else { 0 };
     json!({
-        "local": own.local.to_string(), "peer": own.peer.to_string(), "kind": "tcp",
+        "local": end_name(own.local), "peer": end_name(own.peer),
+        "kind": if is_unix { "unix-stream" } else { "tcp" },
         "pid": own.pid, "comm": process.map(|row| &row.comm), "uid": process.map(|row| row.uid),
         "peer_pid": peer.pid, "peer_comm": peer_process.map(|row| &row.comm),
         "state": if on_ring { "ring" } else { "kernel" },
         "reason": reason.word(), "explanation": reason.text(),
         "ring_tx_bytes": tx.ring_total(), "ring_rx_bytes": rx.ring_total(),
-        "kernel_tx_bytes": tx.k_sent, "kernel_rx_bytes": rx.krecv,
+        "kernel_tx_bytes": tx.k_sent.saturating_sub(start),
+        "kernel_rx_bytes": rx.krecv.saturating_sub(start),
         "tx_queue_bytes": tx.ring_queue().saturating_add(tx.kernel_queue()),
         "rx_queue_bytes": rx.ring_queue().saturating_add(rx.kernel_queue()),
         "cookie": own.cookie, "slab": channel.slab, "channel": channel.chan, "side": side,
@@ -325,6 +338,14 @@ mod tests {
             let row = format!("| `{}` | {} |", reason.word(), reason.text());
             assert!(page.contains(&row), "docs/sockets.md lacks: {row}");
         }
+    }
+
+    /// An end over IP is its address, and one of a Unix socket its inode.
+    #[test]
+    fn ends_have_names() {
+        let name = "127.0.0.1:6379".parse().expect("a name");
+        assert_eq!(end_name(name), "127.0.0.1:6379");
+        assert_eq!(end_name(unix::name(77)), "socket:[77]");
     }
 
     /// A record is read as the library writes it; free ones, epoll instances and listeners are left out.

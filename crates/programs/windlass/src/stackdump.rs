@@ -18,7 +18,7 @@ use windlass_channel::snapshot::DirWords;
 use crate::Session;
 use crate::failure::Failure;
 use crate::options::Processes;
-use crate::sockets::{Listing, listing};
+use crate::sockets::{Listing, end_name, listing};
 use crate::table::{Form, clean};
 
 /// Time between the two readings.
@@ -144,8 +144,8 @@ impl<'a> Dump<'a> {
                 writeln!(
                     out,
                     "  end {side}: {} -> {}, {state}, {}, fd {}, cookie {}{connected}{news}",
-                    end.local,
-                    end.peer,
+                    end_name(end.local),
+                    end_name(end.peer),
                     self.who(end.slot),
                     end.fd,
                     end.cookie
@@ -253,13 +253,19 @@ impl<'a> Dump<'a> {
             })
         });
         let channels = self.channels.iter().map(|(channel, old)| {
-            let ends: Vec<_> = channel.words.ends.iter().zip(channel.words.news).map(|(end, news)| {
-                json!({
-                    "local": end.local.to_string(), "peer": end.peer.to_string(), "join": end.join,
-                    "slot": end.slot, "pid": end.pid, "fd": end.fd, "cookie": end.cookie,
-                    "connected": end.connected, "news": news,
+            let ends: Vec<_> = channel
+                .words
+                .ends
+                .iter()
+                .zip(channel.words.news)
+                .map(|(end, news)| {
+                    json!({
+                        "local": end_name(end.local), "peer": end_name(end.peer), "join": end.join,
+                        "slot": end.slot, "pid": end.pid, "fd": end.fd, "cookie": end.cookie,
+                        "connected": end.connected, "news": news,
+                    })
                 })
-            }).collect();
+                .collect();
             let dirs: Vec<_> = [0, 1]
                 .into_iter()
                 .map(|side| {

@@ -96,6 +96,16 @@ fn tell(event: &Event<'_>) {
             slab,
             slots: (a, b),
         } => tracing::debug!("sockets: slab {slab} for slots {a} and {b}"),
+        Event::Ruled {
+            netns,
+            finding: Some(finding),
+        } => tracing::info!(
+            "sockets: connections in network namespace {netns} stay on the kernel: {finding}"
+        ),
+        Event::Ruled {
+            netns,
+            finding: None,
+        } => tracing::info!("sockets: nothing keeps network namespace {netns} on the kernel now"),
         Event::Rescue {
             slab,
             chan,

@@ -2,7 +2,7 @@
 //!
 //! # Purpose
 //! Reads and changes links, addresses, routes, and the one traffic-control program that windlass
-//! installs; tells when links change.
+//! installs; reads what others have put on a link (queues) and the rules of nftables; tells when links change.
 //!
 //! # Model
 //! One [`Netlink`] is one socket in one network namespace. Each method sends one request and waits
@@ -22,6 +22,7 @@ mod address;
 mod link;
 mod message;
 mod monitor;
+mod netfilter;
 mod route;
 mod traffic;
 
@@ -29,11 +30,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, sockopt};
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, sockopt,
+};
 
 pub use address::Address;
 pub use link::{ALIAS_BYTES_MAX, Link, LinkStats, Mac};
 pub use monitor::{LinkEvent, LinkMonitor};
+pub use netfilter::{
+    Chain, Expression, FAMILY_INET, FAMILY_IPV4, FAMILY_IPV6, FAMILY_NETDEV, Hook, Rule, Ruleset,
+    Set, Verdict,
+};
 pub use route::Route;
 pub use traffic::Filter;
 
@@ -102,12 +109,17 @@ pub struct Netlink {
     space: Vec<u8>,
 }
 
-fn open_socket(groups: u32, flags: SocketFlags) -> Result<OwnedFd, Errno> {
+/// `protocol`: `None` is NETLINK_ROUTE.
+fn open_socket(
+    groups: u32,
+    flags: SocketFlags,
+    protocol: Option<Protocol>,
+) -> Result<OwnedFd, Errno> {
     let fd = rustix::net::socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
         flags | SocketFlags::CLOEXEC,
-        None, // protocol 0 is NETLINK_ROUTE
+        protocol,
     )?;
     rustix::net::bind(&fd, &netlink::SocketAddrNetlink::new(0, groups))?;
     Ok(fd)
@@ -128,8 +140,12 @@ fn receive<'a>(fd: &OwnedFd, space: &'a mut [u8]) -> Result<Option<&'a [u8]>, Er
 impl Netlink {
     /// Opens a socket in the calling thread's namespace.
     pub fn open() -> Result<Self, NetlinkError> {
+        Self::open_for(None)
+    }
+
+    fn open_for(protocol: Option<Protocol>) -> Result<Self, NetlinkError> {
         let opened = || {
-            let fd = open_socket(0, SocketFlags::empty())?;
+            let fd = open_socket(0, SocketFlags::empty(), protocol)?;
             sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(TIMEOUT))?;
             // Refusals come with a sentence, and without a copy of the request.
             set_int(&fd, libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, 1)?;

@@ -44,7 +44,8 @@ impl LinkMonitor {
     /// Listens in the calling thread's namespace. List the links after this, not before: then
     /// nothing is missed.
     pub fn open() -> Result<Self, NetlinkError> {
-        let fd = open_socket(RTMGRP_LINK, SocketFlags::NONBLOCK).map_err(NetlinkError::Socket)?;
+        let fd =
+            open_socket(RTMGRP_LINK, SocketFlags::NONBLOCK, None).map_err(NetlinkError::Socket)?;
         Ok(Self {
             fd,
             space: vec![0; RECEIVE_BYTES],

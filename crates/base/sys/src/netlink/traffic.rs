@@ -1,4 +1,4 @@
-//! The one use of traffic control: an eBPF program at a link's ingress.
+//! The one use of traffic control: an eBPF program at a link's ingress; and which queues a link has.
 //!
 //! A `clsact` qdisc has no queue; it is only the place to which programs are attached
 //! (`tc-bpf(8)`). A program in direct-action mode returns the verdict itself, so no `gact` module
@@ -80,7 +80,6 @@ fn filter_body(index: u32, handle: u32, priority: u16) -> Vec<u8> {
 struct Header<'a> {
     index: u32,
     handle: u32,
-    parent: u32,
     info: u32,
     rest: &'a [u8],
 }
@@ -89,11 +88,10 @@ fn parse_header<'a>(received: &Received<'a>) -> Result<Header<'a>, Malformed> {
     let mut reader = Reader(received.payload);
     reader.u32()?;
     let (index, handle) = (reader.u32()?, reader.u32()?);
-    let (parent, info) = (reader.u32()?, reader.u32()?);
+    let (_parent, info) = (reader.u32()?, reader.u32()?);
     Ok(Header {
         index,
         handle,
-        parent,
         info,
         rest: reader.0,
     })
@@ -154,22 +152,29 @@ impl Netlink {
 
     /// Whether the link `index` has a `clsact` qdisc.
     pub fn has_clsact(&mut self, index: u32) -> Result<bool, NetlinkError> {
+        let found = self.qdiscs(index)?;
+        Ok(found.iter().any(|kind| kind == "clsact"))
+    }
+
+    /// The kinds of the queueing disciplines of the link `index`, as `tc qdisc show` has them.
+    pub fn qdiscs(&mut self, index: u32) -> Result<Vec<String>, NetlinkError> {
         let request = || Request::start(RTM_GETQDISC, DUMP, &body(index, 0, 0, 0));
-        let found = self.dump(request, "list qdiscs", |received| {
+        self.dump(request, "list qdiscs", |received| {
             if received.kind != RTM_NEWQDISC {
                 return Ok(None);
             }
             let header = parse_header(received)?;
-            let mut matches = false;
-            for attribute in message::attributes(header.rest) {
-                let (kind, value) = attribute?;
-                matches |= kind == TCA_KIND && message::text(value) == "clsact";
-            }
             // The kernel lists the qdiscs of every link.
-            let here = header.index == index && header.parent == TC_H_CLSACT;
-            Ok(Some(()).filter(|()| matches && here))
-        })?;
-        Ok(!found.is_empty())
+            if header.index != index {
+                return Ok(None);
+            }
+            for attribute in message::attributes(header.rest) {
+                if let (TCA_KIND, value) = attribute? {
+                    return Ok(Some(message::text(value)));
+                }
+            }
+            Err(Malformed)
+        })
     }
 
     /// Attaches `program` in direct-action mode to the ingress of the link `index`, which must have

@@ -45,7 +45,6 @@ fn failed(told: bool, result: c_int) -> c_int {
     if told {
         let error = crate::real::errno();
         table::exec_failed();
-        engine::exec_failed();
         crate::real::set_errno(error);
     }
     result

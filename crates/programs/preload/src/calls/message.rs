@@ -4,7 +4,8 @@ use std::ffi::{c_int, c_uint};
 
 use libc::{cmsghdr, mmsghdr, msghdr, timespec};
 
-use crate::{engine, real, signals, table};
+use crate::engine::memory;
+use crate::{engine, real, table};
 
 interpose! {
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
@@ -69,7 +70,7 @@ interpose! {
 pub fn header(message: *const msghdr) -> Option<msghdr> {
     // SAFETY: zeroes are a valid header.
     let mut copy: [msghdr; 1] = unsafe { std::mem::zeroed() };
-    signals::copy_in(&mut copy, message).then_some(copy[0])
+    memory::fetch_all(&mut copy, message).then_some(copy[0])
 }
 
 /// Tells the engine of every known socket in the control data of a message about to be sent.
@@ -119,7 +120,7 @@ fn each_right(header: &msghdr, mut with: impl FnMut(c_int)) {
             cmsg_type: 0,
         }];
         let from = header.msg_control.cast::<u8>().wrapping_add(at);
-        if !signals::copy_in(&mut items, from.cast()) || items[0].cmsg_len < head {
+        if !memory::fetch_all(&mut items, from.cast()) || items[0].cmsg_len < head {
             return;
         }
         let item = items[0];
@@ -127,7 +128,7 @@ fn each_right(header: &msghdr, mut with: impl FnMut(c_int)) {
         if item.cmsg_level == libc::SOL_SOCKET && item.cmsg_type == libc::SCM_RIGHTS {
             for offset in (head..length.saturating_sub(3)).step_by(size_of::<c_int>()) {
                 let mut fd = [-1];
-                if signals::copy_in(&mut fd, from.wrapping_add(offset).cast()) {
+                if memory::fetch_all(&mut fd, from.wrapping_add(offset).cast()) {
                     with(fd[0]);
                 }
             }

@@ -79,3 +79,5 @@ mod options;
 mod process;
 mod stdio;
 mod wait;
+
+pub use number::{by_number, note_number};

@@ -50,8 +50,7 @@ interpose! {
             None => pass!(connect(fd, address, length)),
             Some(sock) => {
                 sock.record.set(flag::CONNECTED_BY_US);
-                let own = own_int!(connect(fd, address, length));
-                engine::connect(sock, address, length, own) as c_int
+                pass!(connect(fd, address, length))
             }
         }
     }
@@ -93,9 +92,7 @@ fn accepted(listener: c_int, fd: c_int) -> c_int {
         };
         match kind {
             Some(kind) => {
-                if let Some(sock) = table::made(fd, kind, Origin::Accepted) {
-                    engine::accepted(sock);
-                }
+                table::made(fd, kind, Origin::Accepted);
             }
             None => table::plain(fd),
         }

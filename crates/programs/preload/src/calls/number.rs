@@ -6,6 +6,7 @@
 use std::ffi::{c_int, c_long};
 
 use super::{data, exec, files, message, names, options, process, wait};
+use crate::engine::memory;
 use crate::own::{Data, Own};
 use crate::{engine, owner, real, table};
 
@@ -24,7 +25,16 @@ unsafe extern "C-unwind" fn bare<const N: c_long>(
 
 /// Bytes in or out of a tracked socket; `None`: not one of these calls, or not tracked.
 fn data_call(number: c_long, x: [usize; 6]) -> Option<isize> {
-    let sock = table::tracked(x[0] as c_int)?;
+    let moves_bytes = matches!(
+        number,
+        libc::SYS_read
+            | libc::SYS_recvfrom
+            | libc::SYS_write
+            | libc::SYS_sendto
+            | libc::SYS_readv
+            | libc::SYS_writev
+    );
+    let sock = table::tracked(x[0] as c_int).filter(|_| moves_bytes)?;
     let none = std::ptr::null_mut();
     let (at, bytes, flags) = (x[1] as *mut _, x[2], x[3] as c_int);
     let result = match number {
@@ -106,15 +116,60 @@ fn other_call(number: c_long, x: [usize; 6]) -> Option<isize> {
             }
             libc::SYS_execve => exec::execve(x[0] as *const _, x[1] as *const _, x[2] as *const _),
             libc::SYS_unshare => process::unshare(fd),
-            _ => return long_call(number, x),
+            _ => return wait_call(number, x).or_else(|| long_call(number, x)),
         }
     };
     Some(result as isize)
 }
 
-/// Those that give a long, and those that only have to be known.
-fn long_call(number: c_long, x: [usize; 6]) -> Option<isize> {
+/// Waiting calls whose system call differs from libc's function: those without a socket of ours must be made as they
+/// stand.
+fn wait_call(number: c_long, x: [usize; 6]) -> Option<isize> {
     let fd = x[0] as c_int;
+    #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one a call")]
+    // SAFETY: in each arm, the program's own arguments for the call of this name.
+    let result = unsafe {
+        match number {
+            libc::SYS_ppoll if wait::any_polled(x[0] as *const _, x[1] as _) => wait::ppoll(
+                x[0] as *mut _,
+                x[1] as _,
+                x[2] as *const _,
+                x[3] as *const _,
+            ),
+            libc::SYS_pselect6 => {
+                let sets = [x[1] as *mut _, x[2] as *mut _, x[3] as *mut _];
+                let mut mask = [0usize; 2];
+                let given = x[5] == 0 || memory::fetch_all(&mut mask, x[5] as *const _);
+                if !given || !wait::any_selected(fd, sets) {
+                    return None;
+                }
+                let [read, write, except] = sets;
+                wait::pselect(
+                    fd,
+                    read,
+                    write,
+                    except,
+                    x[4] as *const _,
+                    mask[0] as *const _,
+                )
+            }
+            libc::SYS_epoll_create => wait::epoll_create(fd),
+            libc::SYS_epoll_pwait if table::epoll(fd).is_some() => {
+                let mask = x[4] as *const _;
+                wait::epoll_pwait(fd, x[1] as *mut _, x[2] as c_int, x[3] as c_int, mask)
+            }
+            libc::SYS_epoll_pwait2 if table::epoll(fd).is_some() => {
+                let mask = x[4] as *const _;
+                wait::epoll_pwait2(fd, x[1] as *mut _, x[2] as c_int, x[3] as *const _, mask)
+            }
+            _ => return None,
+        }
+    };
+    Some(result as isize)
+}
+
+/// What has to be known of calls that are made as they stand.
+pub fn note_number(number: c_long, x: [usize; 6]) {
     match number {
         libc::SYS_io_uring_setup => engine::plain_process(engine::Why::IoUring),
         libc::SYS_clone if x[0] & libc::CLONE_VM as usize != 0 => owner::will_be_borrowed(),
@@ -122,6 +177,12 @@ fn long_call(number: c_long, x: [usize; 6]) -> Option<isize> {
         libc::SYS_seccomp => engine::plain_process(engine::Why::Seccomp),
         _ => {}
     }
+}
+
+/// Those that give a long, and those that only have to be known.
+fn long_call(number: c_long, x: [usize; 6]) -> Option<isize> {
+    let fd = x[0] as c_int;
+    note_number(number, x);
     #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one a call")]
     // SAFETY: in each arm, the program's own arguments for the call of this name.
     let result = unsafe {
@@ -138,10 +199,42 @@ fn long_call(number: c_long, x: [usize; 6]) -> Option<isize> {
                 x[5] as u32,
             ),
             libc::SYS_exit_group => process::_exit(fd),
+            libc::SYS_sendmmsg => {
+                message::sendmmsg(fd, x[1] as *mut _, x[2] as u32, x[3] as c_int) as isize
+            }
+            libc::SYS_recvmmsg if table::tracked(fd).is_some() => {
+                let time = x[4] as *mut _;
+                message::recvmmsg(fd, x[1] as *mut _, x[2] as u32, x[3] as c_int, time) as isize
+            }
+            libc::SYS_getsockopt => {
+                let length = x[4] as *mut _;
+                options::getsockopt(fd, x[1] as c_int, x[2] as c_int, x[3] as *mut _, length)
+                    as isize
+            }
+            libc::SYS_setsockopt => {
+                let length = x[4] as u32;
+                options::setsockopt(fd, x[1] as c_int, x[2] as c_int, x[3] as *const _, length)
+                    as isize
+            }
+            libc::SYS_execveat => {
+                let (arguments, environment) = (x[2] as *const _, x[3] as *const _);
+                exec::execveat(fd, x[1] as *const _, arguments, environment, x[4] as c_int) as isize
+            }
+            libc::SYS_pidfd_getfd => files::pidfd_getfd(fd, x[1] as c_int, x[2] as u32) as isize,
             _ => return None,
         }
     };
     Some(result)
+}
+
+/// A system call as `syscall()` makes it: the result, or -1 and `errno`.
+///
+/// # Safety
+/// As the call of this number.
+pub unsafe fn by_number(number: c_long, x: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = x;
+    // SAFETY: passed on (caller).
+    unsafe { syscall(number as isize, a, b, c, d, e, f) }
 }
 
 interpose! {
@@ -166,9 +259,12 @@ fn concerns_first(number: c_long) -> bool {
             | libc::SYS_socketpair
             | libc::SYS_accept
             | libc::SYS_accept4
+            | libc::SYS_epoll_create
             | libc::SYS_epoll_create1
             | libc::SYS_recvmsg
             | libc::SYS_execve
+            | libc::SYS_execveat
+            | libc::SYS_pidfd_getfd
             | libc::SYS_exit_group
             | libc::SYS_io_uring_setup
             | libc::SYS_seccomp

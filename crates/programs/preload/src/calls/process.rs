@@ -6,7 +6,7 @@ use libc::pid_t;
 
 use crate::real::CloneFn;
 use crate::target;
-use crate::{engine, owner, start, table};
+use crate::{engine, owner, start, strict, table};
 
 unsafe extern "C" {
     static environ: *const *const c_char;
@@ -64,6 +64,42 @@ interpose! {
             engine::plain_process(engine::Why::OwnDescriptors);
         }
         pass!(clone(run, stack, flags, argument, parent, tls, child))
+    }
+
+    fn pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t,
+        begin: strict::Start, argument: *mut c_void) -> c_int {
+        if !strict::is_on() {
+            return pass!(pthread_create(thread, attributes, begin, argument));
+        }
+        let packed = strict::pack(begin, argument);
+        if packed.is_null() {
+            return libc::EAGAIN;
+        }
+        let result = pass!(pthread_create(thread, attributes, strict::begin, packed));
+        if result != 0 {
+            // SAFETY: no thread was made.
+            unsafe { strict::unpack(packed) };
+        }
+        result
+    }
+
+    fn thrd_create(thread: *mut libc::pthread_t, begin: strict::Start, argument: *mut c_void)
+        -> c_int {
+        if !strict::is_on() {
+            return pass!(thrd_create(thread, begin, argument));
+        }
+        /// `thrd_nomem`.
+        const NO_MEMORY: c_int = 3;
+        let packed = strict::pack(begin, argument);
+        if packed.is_null() {
+            return NO_MEMORY;
+        }
+        let result = pass!(thrd_create(thread, strict::begin, packed));
+        if result != 0 {
+            // SAFETY: no thread was made.
+            unsafe { strict::unpack(packed) };
+        }
+        result
     }
 
     fn unshare(flags: c_int) -> c_int {

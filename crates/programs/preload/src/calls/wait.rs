@@ -6,13 +6,14 @@ use std::ffi::{c_int, c_void};
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
+use crate::engine::memory;
 use crate::own::Wait;
 use crate::record::{Kind, Origin};
-use crate::{engine, signals, table};
+use crate::{engine, table};
 
 /// Whether a tracked socket is in the set. A set that cannot be read has none: the kernel says EFAULT.
 #[inline]
-fn any_polled(set: *const pollfd, count: nfds_t) -> bool {
+pub(super) fn any_polled(set: *const pollfd, count: nfds_t) -> bool {
     if !table::exists() {
         return false;
     }
@@ -23,7 +24,7 @@ fn any_polled(set: *const pollfd, count: nfds_t) -> bool {
     {
         return false;
     }
-    if count == 0 || !signals::readable(set.cast(), count * size_of::<pollfd>()) {
+    if count == 0 || !memory::readable(set.cast(), count * size_of::<pollfd>()) {
         return false;
     }
     // SAFETY: every page was read a moment ago; the program keeps the set for the call.
@@ -33,7 +34,7 @@ fn any_polled(set: *const pollfd, count: nfds_t) -> bool {
 
 /// Whether a tracked socket is in one of the sets.
 #[inline]
-fn any_selected(count: c_int, sets: [*mut fd_set; 3]) -> bool {
+pub(super) fn any_selected(count: c_int, sets: [*mut fd_set; 3]) -> bool {
     let Some(count) = usize::try_from(count).ok().filter(|_| table::exists()) else {
         return false;
     };
@@ -42,7 +43,7 @@ fn any_selected(count: c_int, sets: [*mut fd_set; 3]) -> bool {
         return false;
     }
     sets.into_iter().filter(|set| !set.is_null()).any(|set| {
-        signals::readable(set.cast(), words * 8)
+        memory::readable(set.cast(), words * 8)
             && (0..words).any(|index| {
                 let place = set.cast::<u64>().wrapping_add(index);
                 // SAFETY: every page was read a moment ago; the program keeps the set for the call.

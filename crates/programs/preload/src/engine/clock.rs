@@ -17,12 +17,7 @@ const RATE_BEFORE: u64 = 2_560_000;
 /// The rate is taken only over at least this long.
 const BASE_NS: u64 = 10_000_000;
 
-/// The time-stamp counter.
-#[inline(always)]
-pub fn now() -> u64 {
-    // SAFETY: RDTSC exists on every x86-64 processor and touches no memory.
-    unsafe { std::arch::x86_64::_rdtsc() }
-}
+pub use windlass_channel::sys::cycles as now;
 
 /// Notes the first pair of times.
 pub fn start() {

@@ -169,6 +169,19 @@ pub fn poll_now(entries: *mut libc::pollfd, count: usize) -> Done {
     }
 }
 
+/// What the kernel says now of one descriptor, of what is asked and of what needs no asking; in bits of `poll` and epoll alike.
+pub fn poll_one(fd: i32, events: u32) -> u32 {
+    let mut entry = libc::pollfd {
+        fd,
+        events: events as i16,
+        revents: 0,
+    };
+    match poll_now(&raw mut entry, 1) {
+        Ok(_) => u32::from(entry.revents as u16),
+        Err(_) => 0,
+    }
+}
+
 /// `ppoll` for as long as unread bytes may stay in a ring of one that sleeps.
 pub fn rest(entries: *mut libc::pollfd, count: usize) -> Done {
     let time = libc::timespec {
@@ -210,6 +223,32 @@ pub fn select_now(count: usize, sets: &[*mut libc::fd_set; 3]) -> Done {
             [count, input, output, except, (&raw const none) as usize, 0],
         )
     }
+}
+
+/// Opens a file for reading; the path ends with a zero.
+pub fn open(path: &[u8; 32]) -> Done {
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+    let at = libc::AT_FDCWD as usize;
+    // SAFETY: the path is ours and ends within its array.
+    unsafe {
+        call(
+            libc::SYS_openat,
+            [at, path.as_ptr() as usize, flags, 0, 0, 0],
+        )
+    }
+}
+
+/// Reads from a file that [`open`] gave.
+pub fn read(file: usize, into: &mut [u8]) -> Done {
+    let at = into.as_mut_ptr() as usize;
+    // SAFETY: the buffer is ours, and its length is said.
+    unsafe { call(libc::SYS_read, [file, at, into.len(), 0, 0, 0]) }
+}
+
+/// Closes a file that [`open`] gave.
+pub fn close(file: usize) {
+    // SAFETY: no pointers; the number is nobody else's.
+    let _ = unsafe { call(libc::SYS_close, [file, 0, 0, 0, 0, 0]) };
 }
 
 /// `fcntl(F_GETFD)`.

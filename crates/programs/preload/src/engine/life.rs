@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use windlass_channel::{Link, Reason, Reclaimed};
 
-use super::{Why, kernel, process, promote, sets, stream};
+use super::{Why, kernel, process, promote, sets, stream, unix};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
 use crate::record::{Record, flag};
@@ -20,6 +20,9 @@ use crate::{owner, real, table};
 /// How long a close waits for room in a full kernel, in steps of [`STEP_MS`].
 const STEPS: usize = 20;
 const STEP_MS: c_int = 50;
+
+/// Bytes that a connection takes at once whatever is unread: half of TCP's first window on loopback.
+const ROOM: usize = 32 * 1024;
 
 /// Moves all unread bytes into the kernel, and waits a while if that is full.
 fn reclaim_all(sock: &Sock, link: &Link<'static>) {
@@ -83,10 +86,10 @@ pub fn before_close(sock: &Sock) {
         sets::forget(sock);
     }
     if let Some(link) = promote::joined(sock) {
-        // A close with unread bytes resets the connection, and a reset overtakes what waits in the kernel: then the ring's
-        // bytes stay where the peer finds them.
-        let resets = is_last && link.incoming().queued() != 0;
-        if !resets {
+        // A close with unread bytes resets the connection, and a reset overtakes what waits in the kernel for room: more than
+        // surely has room stays in the ring, where the peer finds it.
+        let resets = is_last && link.incoming().queued() != 0 && !unix::is_stream(record);
+        if !resets || link.outgoing().queued() <= ROOM {
             reclaim_all(sock, &link);
         }
         if is_last {
@@ -101,7 +104,9 @@ pub fn before_close(sock: &Sock) {
 
 /// The last number of a joined socket goes.
 fn leave(sock: &Sock, link: &Link<'static>) {
-    if link.incoming().queued() != 0 {
+    if unix::is_stream(sock.record) {
+        unix::leave_unread(sock, link);
+    } else if link.incoming().queued() != 0 {
         // Unread bytes: the kernel would reset the connection if it held them.
         let linger = [1_i32, 0_i32];
         let _ = kernel::set_option(sock.fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
@@ -170,6 +175,7 @@ pub fn reason(why: Why) -> Reason {
         Why::IoUring => Reason::IoUring,
         Why::OwnDescriptors => Reason::Cloned,
         Why::Seccomp => Reason::Seccomp,
+        Why::Strict => Reason::Strict,
         Why::Odd => Reason::Flag,
     }
 }
@@ -179,25 +185,31 @@ fn survives_exec(fd: c_int) -> bool {
     kernel::descriptor_flags(fd).is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize == 0)
 }
 
+/// Whether the socket was given to the next program under another number: that one is to use it.
+fn is_handed_on(sock: &Sock) -> bool {
+    sock.record.has(flag::INHERITED)
+}
+
 /// The process, or a child with its descriptors, is about to become another program.
 pub fn before_exec(target: Target, is_spawned: bool) {
     if !owner::is_ours() {
         // The child of a vfork: memory is the parent's, descriptors are not. Only words may be changed here.
-        if target == Target::Plain {
-            for sock in table::each().filter(|sock| survives_exec(sock.fd)) {
-                sock.record.set(flag::LEAKED);
-                promote::refuse(sock.record, Reason::Passed);
-                if let Some(link) = promote::joined(&sock) {
-                    link.outgoing().set_wild();
-                    link.incoming().plain(Reason::Passed);
-                }
+        let is_plain = target == Target::Plain;
+        let goes = |sock: &Sock| is_handed_on(sock) || is_plain && survives_exec(sock.fd);
+        for sock in table::each().filter(goes) {
+            sock.record.set(flag::LEAKED);
+            promote::refuse(sock.record, Reason::Passed);
+            if let Some(link) = promote::joined(&sock) {
+                link.outgoing().set_wild();
+                link.incoming().plain(Reason::Passed);
             }
         }
         return;
     }
     for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
-        let survives = survives_exec(sock.fd);
+        let survives = is_handed_on(&sock) || survives_exec(sock.fd);
         match (is_spawned, target) {
+            (true, Target::Accelerated) if is_handed_on(&sock) => leaked(&sock, Reason::Passed),
             (_, Target::Missing) | (true, Target::Accelerated) => {}
             (true, Target::Plain) if survives => leaked(&sock, Reason::Passed),
             (false, _) if survives => leaked(&sock, Reason::Exec),

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use libc::{mmsghdr, msghdr, off_t};
 use windlass_channel::{Bufs, Link};
 
-use super::{memory, stream};
+use super::{memory, stream, unix};
 use crate::calls::message::header;
 use crate::own::{Data, Own, PIECES_MAX, Sock, Store};
 
@@ -25,7 +25,10 @@ pub fn send(
     flags: c_int,
     own: Own,
 ) -> isize {
-    let Some(data) = header(message).and_then(|header| pieces(&header)) else {
+    let Some(head) = header(message) else {
+        return own.call();
+    };
+    let Some(data) = pieces(&head) else {
         return own.call();
     };
     let mut store = Store::default();
@@ -35,10 +38,13 @@ pub fn send(
     let Some(data) = Bufs::vector(list) else {
         return own.call();
     };
+    if unix::is_stream(sock.record) && unix::is_more_than_bytes(&head) {
+        return unix::send_message(sock, link, &head, data, flags, own);
+    }
     stream::send(sock, link, data, flags, own)
 }
 
-/// `recvmsg`. A stream has neither names nor control data: their lengths come out as 0.
+/// `recvmsg`. A stream over IP has neither names nor control data: their lengths come out as 0.
 pub fn receive(
     sock: &Sock,
     link: Link<'static>,
@@ -46,7 +52,10 @@ pub fn receive(
     flags: c_int,
     own: Own,
 ) -> isize {
-    let Some(data) = header(message).and_then(|header| pieces(&header)) else {
+    let Some(head) = header(message) else {
+        return own.call();
+    };
+    let Some(data) = pieces(&head) else {
         return own.call();
     };
     let mut store = Store::default();
@@ -56,6 +65,9 @@ pub fn receive(
     let Some(data) = Bufs::vector(list) else {
         return own.call();
     };
+    if unix::is_stream(sock.record) && unix::is_more_than_bytes(&head) {
+        return unix::receive_message(sock, link, message, data, flags, own);
+    }
     let received = stream::receive(sock, link, data, flags, own);
     if received >= 0 {
         let mut after = header(message).unwrap_or(
@@ -105,6 +117,16 @@ pub fn receive_many(
             own,
         )
     })
+}
+
+/// How many bytes the first `count` messages moved, as the kernel has noted.
+pub fn bytes_of(list: *const mmsghdr, count: usize) -> usize {
+    let at = std::mem::offset_of!(mmsghdr, msg_len);
+    let lengths = (0..count).map(|index| {
+        let place = list.wrapping_add(index).wrapping_byte_add(at);
+        memory::fetch::<u32>(place.cast()).unwrap_or(0) as usize
+    });
+    lengths.sum()
 }
 
 /// Makes one call for each message and notes its length; how many succeeded, or the error of the first.

@@ -5,7 +5,7 @@
 //! calls (libc's names) -> engine -> stream, message   bytes: ring or kernel
 //!                                -> poll, sets, waiting   waiting for many
 //!                                -> promote           from the kernel to a ring
-//!                                -> wishes, life      options; close, fork, exec, exit
+//!                                -> sockopt, life     options; close, fork, exec, exit
 //!                                -> process           registration, slabs of pairs -> windlass-channel
 //! ```
 //!
@@ -16,26 +16,28 @@
 //! A TCP socket is *young* until it has carried enough to be worth a ring ([`promote`]); then it is *joined*, and
 //! every byte of it is counted; a reason against it makes it *plain*.
 
+mod armed;
 mod clock;
+mod death;
 mod kernel;
 mod life;
-mod memory;
+pub mod memory;
 mod message;
 mod names;
 mod poll;
 mod process;
 mod promote;
 mod sets;
+mod sockopt;
 mod stream;
+mod twins;
+mod unix;
 mod waiting;
-mod wishes;
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::Ordering::Relaxed;
 
-use libc::{
-    epoll_event, fd_set, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, sockaddr, socklen_t,
-};
+use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, socklen_t};
 use windlass_channel::{Bufs, Link, copy};
 
 use crate::own::{Data, Own, Sock, Store, Wait};
@@ -56,6 +58,8 @@ pub enum Why {
     OwnDescriptors,
     /// seccomp is being entered.
     Seccomp,
+    /// Strict mode was asked for and cannot be had.
+    Strict,
     /// A call that takes bytes in a way that is not followed (`vmsplice`, `tee`, `preadv2` flags).
     Odd,
 }
@@ -70,6 +74,17 @@ pub fn start() {
 /// A call that moves bytes on a socket that has not joined: counted, and made; it may join behind it.
 #[inline(always)]
 fn young(sock: &Sock, is_send: bool, own: Own) -> Result<isize, Link<'static>> {
+    young_by(sock, is_send, own, |result| result)
+}
+
+/// The same of a call whose result is told in bytes by `bytes`.
+#[inline(always)]
+fn young_by(
+    sock: &Sock,
+    is_send: bool,
+    own: Own,
+    bytes: impl Fn(usize) -> usize,
+) -> Result<isize, Link<'static>> {
     if !promote::is_young(sock.record) {
         return Ok(own.call());
     }
@@ -81,7 +96,7 @@ fn young(sock: &Sock, is_send: bool, own: Own) -> Result<isize, Link<'static>> {
     }
     let result = own.call();
     if result > 0 {
-        promote::moved(sock, is_send, result as usize);
+        promote::moved(sock, is_send, bytes(result as usize));
     }
     promote::leave(sock.record);
     Ok(result)
@@ -145,6 +160,9 @@ pub fn send(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
     if is_reclaimed() {
         stream::reclaim(&sock, &link);
     }
+    if data.named && unix::is_stream(sock.record) {
+        return own.call();
+    }
     pieces(&data, own, |data| {
         stream::send(&sock, link, data, flags, own)
     })
@@ -160,7 +178,8 @@ pub fn send_message(sock: Sock, message: *const msghdr, flags: c_int, own: Own) 
 
 /// `sendmmsg`.
 pub fn send_many(sock: Sock, messages: *mut mmsghdr, count: u32, flags: c_int, own: Own) -> isize {
-    match promote::joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
+    let bytes = |count| message::bytes_of(messages, count);
+    match promote::joined(&sock).map_or_else(|| young_by(&sock, true, own, bytes), Err) {
         Ok(result) => result,
         Err(link) => message::send_many(&sock, link, messages, count, flags, own),
     }
@@ -179,6 +198,9 @@ pub fn recv(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
             Err(link) => link,
         },
     };
+    if !into.name_length.is_null() && unix::is_stream(sock.record) {
+        return unix::receive_named(&sock, &link, own);
+    }
     let result = pieces(&into, own, |into| {
         stream::receive(&sock, link, into, flags, own)
     });
@@ -205,7 +227,8 @@ pub fn recv_many(
     _timeout: *mut libc::timespec,
     own: Own,
 ) -> isize {
-    match promote::joined(&sock).map_or_else(|| young(&sock, false, own), Err) {
+    let bytes = |count| message::bytes_of(messages, count);
+    match promote::joined(&sock).map_or_else(|| young_by(&sock, false, own, bytes), Err) {
         Ok(result) => result,
         Err(link) => message::receive_many(&sock, link, messages, count, flags, own),
     }
@@ -287,11 +310,6 @@ pub fn epoll_wait(
     }
 }
 
-/// `connect`; the flag [`crate::record::flag::CONNECTED_BY_US`] is set already.
-pub fn connect(_sock: Sock, _to: *const sockaddr, _length: socklen_t, own: Own) -> isize {
-    own.call()
-}
-
 /// `shutdown`.
 pub fn shutdown(sock: Sock, how: c_int, own: Own) -> isize {
     life::shutdown(&sock, how, own)
@@ -306,7 +324,7 @@ pub fn getsockopt(
     _length: *mut socklen_t,
     own: Own,
 ) -> isize {
-    wishes::get(&sock, level, name, value, own)
+    sockopt::get(&sock, level, name, value, own)
 }
 
 /// `setsockopt`.
@@ -318,21 +336,18 @@ pub fn setsockopt(
     length: socklen_t,
     own: Own,
 ) -> isize {
-    wishes::set(&sock, level, name, value, length, own)
+    sockopt::set(&sock, level, name, value, length, own)
 }
 
 /// `ioctl`.
 pub fn ioctl(sock: Sock, request: c_ulong, argument: usize, own: Own) -> isize {
-    wishes::ioctl(&sock, request, argument, own)
+    sockopt::ioctl(&sock, request, argument, own)
 }
 
 /// `fcntl`, but for the commands that make a descriptor.
 pub fn fcntl(sock: Sock, command: c_int, argument: usize, own: Own) -> isize {
-    wishes::fcntl(&sock, command, argument, own)
+    sockopt::fcntl(&sock, command, argument, own)
 }
-
-/// `accept` gave this socket (after the table has it).
-pub fn accepted(_sock: Sock) {}
 
 /// The number is about to be closed, or replaced by `dup2`: the record is still held.
 /// [`crate::record::Record::holders`] of 1 says that it is the last number.
@@ -379,16 +394,7 @@ pub fn before_exec(target: Target, spawned: bool) {
     life::before_exec(target, spawned);
 }
 
-/// The execution failed and the process goes on.
-pub fn exec_failed() {}
-
-/// Before a fork, in the parent; the holders are counted up already.
-pub fn before_fork() {}
-
-/// After it, in the parent (also if it failed).
-pub fn after_fork_parent() {}
-
-/// After it, in the child; this process is not registered.
+/// After a fork, in the child; this process is not registered.
 pub fn after_fork_child() {
     life::forked(owner::parent_slot());
 }

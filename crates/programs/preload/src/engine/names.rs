@@ -40,8 +40,7 @@ impl Names {
         let peer_length = kernel::name(fd, true, &mut peer_raw).ok()?;
         let own = read(own_raw.get(..own_length)?)?;
         let peer = read(peer_raw.get(..peer_length)?)?;
-        let (mut netns, mut device) = (0_u64, 0_i32);
-        kernel::option(fd, libc::SOL_SOCKET, NETNS_COOKIE, &mut netns).ok()?;
+        let (netns, mut device) = (netns(fd)?, 0_i32);
         kernel::option(fd, libc::SOL_SOCKET, BIND_TO_IFINDEX, &mut device).ok()?;
         let is_v6 = own_raw[..2] == (libc::AF_INET6 as u16).to_ne_bytes();
         Some(Self {
@@ -98,6 +97,13 @@ fn read(raw: &[u8]) -> Option<SocketAddr> {
         _ => return None,
     };
     Some(SocketAddr::new(address, port))
+}
+
+/// The cookie of a socket's network namespace.
+pub fn netns(fd: i32) -> Option<u64> {
+    let mut netns = 0_u64;
+    kernel::option(fd, libc::SOL_SOCKET, NETNS_COOKIE, &mut netns).ok()?;
+    Some(netns)
 }
 
 /// `SO_COOKIE` of a socket; none if it is no socket.

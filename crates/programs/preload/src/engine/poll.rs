@@ -14,16 +14,18 @@ use libc::{fd_set, nfds_t, pollfd};
 use windlass_channel::{Asleep, Link, Reason};
 
 use super::stream::KERNEL_NEWS;
-use super::{clock, kernel, memory, promote, stream};
+use super::{clock, death, kernel, memory, promote, stream};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock, Wait};
-use crate::{signals, table};
+use crate::{options, signals, table};
 
 /// Joined members of one call.
 const MEMBERS: usize = 128;
 /// Numbers in a `select` whose sets are copied.
 const BITS: usize = 4_096;
 const WORDS: usize = BITS / 64;
+/// Looks of a call whose ring bytes are moved away under it, each time anew, before it relies on the kernel alone.
+const RETRIES: u32 = 1_000;
 /// A spin asks the kernel every so often.
 const LOOK_US: u32 = 4;
 const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
@@ -40,6 +42,24 @@ impl Members {
             count: 0,
             list: [None; MEMBERS],
         }
+    }
+
+    /// Those of a `poll`.
+    fn of(entries: &[pollfd]) -> Self {
+        let mut members = Self::new();
+        for (at, entry) in entries
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| entry.events & READABLE != 0)
+        {
+            let Some(sock) = table::known(entry.fd) else {
+                continue;
+            };
+            if let Some(link) = promote::joined(&sock) {
+                members.add(at, sock, link);
+            }
+        }
+        members
     }
 
     /// One more; beyond the limit its bytes are asked for in the kernel.
@@ -124,26 +144,33 @@ pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, own: Own) -> isize {
 
 /// The same for a set with at least one joined member.
 fn poll_joined(set: *mut pollfd, entries: &[pollfd], wait: Wait, own: Own) -> isize {
-    let mut members = Members::new();
-    for (at, entry) in entries
-        .iter()
-        .enumerate()
-        .filter(|(_, entry)| entry.events & READABLE != 0)
-    {
-        let Some(sock) = table::known(entry.fd) else {
-            continue;
-        };
-        if let Some(link) = promote::joined(&sock) {
-            members.add(at, sock, link);
-        }
-    }
+    (0..RETRIES)
+        .find_map(|_| poll_once(set, entries, wait, own))
+        .unwrap_or_else(|| own.call())
+}
+
+/// A look and a sleep. `None`: bytes of a ring were seen and then not found, since their sender has moved them into the
+/// kernel after it had been asked.
+fn poll_once(set: *mut pollfd, entries: &[pollfd], wait: Wait, own: Own) -> Option<isize> {
+    death::notice();
+    let members = Members::of(entries);
     if members.any_ready() {
-        return poll_now(set, entries, &members);
+        return found_some(poll_now(set, entries, &members));
     }
     if wait.is_now() {
-        return noted(own.call());
+        let result = own.call();
+        return Some(if result > 0 && death::notice() {
+            poll_now(set, entries, &members)
+        } else {
+            noted(result)
+        });
     }
-    let mut looked_at = 0;
+    // Without a spin the program's own call follows at once.
+    let mut looked_at = if options::spin_us() == 0 {
+        clock::now()
+    } else {
+        0
+    };
     let mut found = 0;
     stream::spin(|| {
         if members.any_ready() {
@@ -157,10 +184,13 @@ fn poll_joined(set: *mut pollfd, entries: &[pollfd], wait: Wait, own: Own) -> is
         found != 0
     });
     if found != 0 {
-        return noted(found as isize);
+        if death::notice() {
+            return found_some(poll_now(set, entries, &members));
+        }
+        return Some(noted(found as isize));
     }
     if !members.fall_asleep() {
-        return poll_now(set, entries, &members);
+        return found_some(poll_now(set, entries, &members));
     }
     counters::add(Counter::Sleeps, 1);
     if members.has_left() {
@@ -169,17 +199,23 @@ fn poll_joined(set: *mut pollfd, entries: &[pollfd], wait: Wait, own: Own) -> is
             Ok(_) => {}
             Err(error) => {
                 members.wake_up();
-                return stream::fail(error);
+                return Some(stream::fail(error));
             }
         }
     }
     let result = asleep_young(entries, own);
     members.wake_up();
-    if result < 0 || !members.any_ready() {
-        result
-    } else {
-        poll_now(set, entries, &members)
+    if result < 0 || !(death::notice() || members.any_ready()) {
+        return Some(result);
     }
+    let found = poll_now(set, entries, &members);
+    // A time that is over is over.
+    (found != 0 || result == 0).then_some(found)
+}
+
+/// An answer, unless it is that nothing was found.
+fn found_some(found: isize) -> Option<isize> {
+    (found != 0).then_some(found)
 }
 
 /// The program's own call, counted at the members that might join meanwhile.
@@ -267,6 +303,7 @@ impl Sets {
 
 /// `select` and `pselect`.
 pub fn select(count: c_int, sets: [*mut fd_set; 3], wait: Wait, own: Own) -> isize {
+    death::notice();
     let Some(copy) = Sets::copy(count, &sets) else {
         for sock in table::each().filter(|sock| sock.fd < count) {
             if let Some(link) = promote::joined(&sock) {
@@ -284,11 +321,33 @@ pub fn select(count: c_int, sets: [*mut fd_set; 3], wait: Wait, own: Own) -> isi
             members.add(fd, sock, link);
         }
     }
+    for _ in 0..RETRIES {
+        if let Some(found) = select_once(&copy, sets, &members, wait, own) {
+            return found;
+        }
+        copy.restore(&sets);
+    }
+    own.call()
+}
+
+/// As [`poll_once`]. The sets are as the program gave them.
+fn select_once(
+    copy: &Sets,
+    sets: [*mut fd_set; 3],
+    members: &Members,
+    wait: Wait,
+    own: Own,
+) -> Option<isize> {
     if members.any_ready() {
-        return select_now(&copy, &sets, &members);
+        return found_some(select_now(copy, &sets, members));
     }
     if wait.is_now() {
-        return noted(own.call());
+        let result = own.call();
+        if result > 0 && death::notice() {
+            copy.restore(&sets);
+            return found_some(select_now(copy, &sets, members));
+        }
+        return Some(noted(result));
     }
     let mut looked_at = clock::now();
     let mut found = 0;
@@ -309,22 +368,27 @@ pub fn select(count: c_int, sets: [*mut fd_set; 3], wait: Wait, own: Own) -> isi
         });
     }
     if found != 0 {
-        return noted(found as isize);
+        if death::notice() {
+            copy.restore(&sets);
+            return found_some(select_now(copy, &sets, members));
+        }
+        return Some(noted(found as isize));
     }
     if !members.fall_asleep() {
-        return select_now(&copy, &sets, &members);
+        return found_some(select_now(copy, &sets, members));
     }
     if members.has_left() {
         // A select of its own would need copies of the sets: the bytes go at once.
         members.reclaim();
     }
-    let result = asleep_select(&copy, own);
+    let result = asleep_select(copy, own);
     members.wake_up();
-    if result < 0 || !members.any_ready() {
-        return result;
+    if result < 0 || !(death::notice() || members.any_ready()) {
+        return Some(result);
     }
     copy.restore(&sets);
-    select_now(&copy, &sets, &members)
+    let found = select_now(copy, &sets, members);
+    (found != 0 || result == 0).then_some(found)
 }
 
 /// The program's own call, counted at the members that might join meanwhile.

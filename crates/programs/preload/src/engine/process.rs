@@ -28,6 +28,7 @@ use windlass_channel::layout::{CHANS, DIRECTORY_BYTES, STATUS_BYTES};
 use windlass_channel::protocol::{BROKER_SLOT, PROCESSES_BYTES, SHARE, SLOTS};
 use windlass_channel::{Alive, Life, Link, Owner, Reason, Side, Slab, StatusPage, Who, sys};
 
+use super::death::{self, Burial};
 use super::{clock, kernel, names};
 use crate::{options, owner, record};
 
@@ -63,6 +64,10 @@ pub struct Pair {
     rests_since: AtomicU64,
     /// When the broker was last asked to look after it, in cycles.
     watched_at: AtomicU64,
+    /// The peer's mark of death; null where both ends are here.
+    mark: AtomicPtr<AtomicU32>,
+    /// How far its sockets were seen to after its death.
+    pub burial: Burial,
     slab: UnsafeCell<MaybeUninit<Slab>>,
     memory: UnsafeCell<MaybeUninit<Paired>>,
     /// The record on each side of each channel, 0 = none of this process.
@@ -80,6 +85,8 @@ static PAIRS: [Pair; PAIRS_MAX] = [const {
         users: AtomicU32::new(0),
         rests_since: AtomicU64::new(0),
         watched_at: AtomicU64::new(0),
+        mark: AtomicPtr::new(std::ptr::null_mut()),
+        burial: Burial::new(),
         slab: UnsafeCell::new(MaybeUninit::uninit()),
         memory: UnsafeCell::new(MaybeUninit::uninit()),
         records: [const { [const { AtomicU32::new(0) }; CHANS] }; 2],
@@ -185,6 +192,7 @@ pub fn register(socket: i32) -> Result<(), Reason> {
     STATUS.store(registered.status.base, Release);
     DIRECTORY.store(registered.directory.base, Release);
     PROCESSES.store(registered.processes.base.cast(), Release);
+    death::arm(registered.status.base);
     owner::set_process_slot(registered.slot);
     Ok(())
 }
@@ -238,6 +246,7 @@ impl Pair {
     /// A socket of this process has taken an end of the channel.
     pub fn enter(&self, chan: u16, side: Side, record: u32) {
         self.users.fetch_add(1, Relaxed);
+        self.burial.open();
         self.records[side as usize][usize::from(chan) % CHANS].store(record, Release);
     }
 
@@ -249,9 +258,17 @@ impl Pair {
         }
     }
 
-    /// Whether the process on the other side lives, as far as the broker has seen.
+    /// Whether the process on the other side lives, by its own mark ([`super::death`]), and as far as the broker has seen.
     #[inline(always)]
     pub fn is_peer_alive(&self) -> bool {
+        let mark = self.mark.load(Relaxed);
+        if !mark.is_null() {
+            // SAFETY: line 0 of the peer's status page, which stays mapped as long as the slab.
+            let word = unsafe { &*mark }.load(Acquire);
+            if word != 0 {
+                return !death::is_dead(word);
+            }
+        }
         let table = PROCESSES.load(Relaxed);
         if table.is_null() {
             return true;
@@ -416,12 +433,20 @@ fn fill(place: u8, paired: Paired) -> Result<u8, Reason> {
     let pair = at(place);
     // SAFETY: the place is free and the gate is ours, so nobody reads or writes it.
     unsafe { pair.slab.get().write(MaybeUninit::new(slab)) };
+    let mark = if is_own {
+        std::ptr::null_mut()
+    } else {
+        paired.peer_status.base.cast()
+    };
     // SAFETY: as above.
     unsafe { pair.memory.get().write(MaybeUninit::new(paired)) };
     pair.peer.store(u32::from(paired.peer), Relaxed);
     pair.side.store(u32::from(paired.side), Relaxed);
+    pair.mark.store(mark, Relaxed);
+    pair.burial.open();
     pair.users.store(0, Relaxed);
     pair.rests_since.store(clock::now(), Relaxed);
+    pair.watched_at.store(0, Relaxed);
     pair.id.store(paired.slab + 1, Release);
     PLACES.fetch_max(u32::from(place) + 1, Relaxed);
     Ok(place)
@@ -438,21 +463,27 @@ pub fn forked(parent: u16) {
     PARENT.store(u32::from(parent), Relaxed);
     GATE.store(false, Relaxed);
     STATUS.store(std::ptr::null_mut(), Relaxed);
+    death::forked();
 }
 
 /// Asks the broker to look after a slab that was pushed to, once a second at most: a reader that does not look at its
-/// ring is found so.
+/// ring is found so. The broker takes the slab's flag at each look, and goes on for longer than a second after it found
+/// one: so who has just flagged the slab need not ask again within a second. `is_due`: ask in any case, should the last
+/// time have been in vain.
 #[inline(always)]
-pub fn watch(place: u8) {
+pub fn watch(place: u8, is_due: bool) {
     let pair = at(place);
-    let (now, before) = (clock::now(), pair.watched_at.load(Relaxed));
-    if now.wrapping_sub(before) > clock::cycles(WATCH_US) {
-        ask_watch(pair, now, before);
+    if pair.slab().take_alarm() || is_due {
+        ask_watch(pair);
     }
 }
 
 #[cold]
-fn ask_watch(pair: &'static Pair, now: u64, before: u64) {
+fn ask_watch(pair: &'static Pair) {
+    let (now, before) = (clock::now(), pair.watched_at.load(Relaxed));
+    if before != 0 && now.wrapping_sub(before) <= clock::cycles(WATCH_US) {
+        return;
+    }
     if pair
         .watched_at
         .compare_exchange(before, now, Relaxed, Relaxed)

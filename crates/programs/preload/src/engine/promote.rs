@@ -20,8 +20,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use windlass_channel::directory::{Hint, Key};
 use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
 
-use super::names::Names;
-use super::{kernel, process, sets, wishes};
+use super::names::{self, Names};
+use super::{death, kernel, process, sets, sockopt, unix};
 use crate::own::Sock;
 use crate::record::{Kind, Origin, Record, flag};
 use crate::{counters, options, owner, signals, table};
@@ -113,7 +113,17 @@ fn find(sock: &Sock) -> Option<Link<'static>> {
 /// Whether a socket might still be joined: then its calls are counted.
 #[inline(always)]
 pub fn is_young(record: &Record) -> bool {
-    !record.has(flag::PLAIN | flag::LEAKED) && record.kind() == Some(Kind::Tcp)
+    !record.has(flag::PLAIN | flag::LEAKED) && is_stream(record)
+}
+
+/// Whether sockets of this kind are joined at all.
+#[inline(always)]
+pub fn is_stream(record: &Record) -> bool {
+    match record.kind() {
+        Some(Kind::Tcp) => true,
+        Some(Kind::UnixStream) => options::unix(),
+        _ => false,
+    }
 }
 
 /// A call on a young socket begins. False: it has joined meanwhile.
@@ -257,6 +267,10 @@ fn steps(sock: &Sock) -> Result<(), Reason> {
     let (key, cookie) = list(sock)?;
     let directory = process::directory().ok_or(Reason::NoDaemon)?;
     let hint = directory.peer(key).ok_or(Reason::Young)?;
+    let is_unix = unix::is_stream(record);
+    if is_unix && hint.slot == owner::process_slot() {
+        return Err(Reason::Young);
+    }
     let (place, link) = match process::side_towards(hint.slot, key.end)? {
         Side::Low => allocate(sock, key, cookie, hint.slot)?,
         Side::High => find_offered(sock, hint)?,
@@ -268,15 +282,17 @@ fn steps(sock: &Sock) -> Result<(), Reason> {
         }
         return Err(Reason::NotEstablished);
     };
-    wishes::note_no_delay(sock);
-    no_delay(sock);
+    if !is_unix {
+        sockopt::note_no_delay(sock);
+        no_delay(sock);
+    }
     sets::show(sock, &link);
     link.offer(&offer);
     record.channel.store(chan, Relaxed);
     record.side.store(side as u8, Relaxed);
     record.slab.store(pair.slab().id(), Release);
     pair.enter(chan, side, sock.index());
-    let pending = match link.check(&offer) {
+    let pending = match check(sock, &link, &offer) {
         Join::Ready => 0,
         Join::Wait => PENDING,
         Join::Refused(reason) => {
@@ -289,7 +305,18 @@ fn steps(sock: &Sock) -> Result<(), Reason> {
         plain(&link, Reason::Killed);
     }
     counters::add(counters::Counter::Joins, 1);
+    death::arm_again();
     Ok(())
+}
+
+/// Whether the other end mirrors this one, whose counts are known then.
+fn check(sock: &Sock, link: &Link<'static>, offer: &Offer) -> Join {
+    let theirs = link.info(link.side().other()).join;
+    let is_open = unix::is_stream(sock.record) && theirs != CLOSED;
+    if is_open && (theirs < OFFERED || !unix::count(sock, link)) {
+        return Join::Wait;
+    }
+    link.check(offer)
 }
 
 /// The low side's part: a channel, and word of it in the directory.
@@ -317,11 +344,11 @@ fn allocate(sock: &Sock, key: Key, cookie: u64, peer: u16) -> Result<(u8, Link<'
 /// has answered. A hint may be old, and of another connection.
 fn find_offered(sock: &Sock, hint: Hint) -> Result<(u8, Link<'static>), Reason> {
     let chan = hint.chan.ok_or(Reason::Young)?;
-    let names = Names::of(sock.fd).ok_or(Reason::NotEstablished)?;
+    let (own_name, peer_name, _) = names(sock).ok_or(Reason::NotEstablished)?;
     let is_ours = |place: u8| {
         let link = process::link(place, chan, Side::High)?;
         let (own, low) = (link.info(Side::High), link.info(Side::Low));
-        let is_mirrored = (low.local, low.peer) == (canonical(names.peer), canonical(names.own));
+        let is_mirrored = (low.local, low.peer) == (canonical(peer_name), canonical(own_name));
         (own.join == 0 && low.join == OFFERED && is_mirrored && low.cookie as u32 == hint.cookie)
             .then_some((place, link))
     };
@@ -334,6 +361,8 @@ fn find_offered(sock: &Sock, hint: Hint) -> Result<(u8, Link<'static>), Reason> 
 
 /// [`windlass_channel::EndInfo::join`] of an end that waits for the other.
 const OFFERED: u32 = 1;
+/// The same of an end that was closed.
+const CLOSED: u32 = 3;
 
 /// A name as the channel gives it back: IPv4 as such, without scope.
 fn canonical(name: SocketAddr) -> SocketAddr {
@@ -354,7 +383,7 @@ pub fn look_again(sock: &Sock, link: &Link<'static>) {
         let (key, _) = list(sock).ok()?;
         let hint = process::directory()?.peer(key)?;
         let offer = offer(sock, hint.cookie)?;
-        Some(link.check(&offer))
+        Some(check(sock, link, &offer))
     })();
     match done {
         Some(Join::Wait) => {}
@@ -389,27 +418,19 @@ fn is_shared(sock: &Sock) -> bool {
 fn list(sock: &Sock) -> Result<(Key, u64), Reason> {
     let record = sock.record;
     let cookie = record.cookie_by(sock.fd);
-    let hash = record.engine[KEY].load(Relaxed);
-    if hash != 0 {
-        return Ok((
-            Key {
-                hash,
-                end: usize::from(record.has(IS_HIGH)),
-            },
-            cookie,
-        ));
+    if let Some(key) = key_of(record, record.engine[KEY].load(Relaxed)) {
+        return Ok((key, cookie));
     }
     if record.origin() == Origin::Found {
         return Err(Reason::NotEligible);
     }
-    let names = Names::of(sock.fd).ok_or(Reason::NotEstablished)?;
-    if !names.is_local() {
-        return Err(Reason::Remote);
-    }
-    if names.is_tracked(sock.fd) {
-        return Err(Reason::Tracked);
-    }
-    let key = names.key().ok_or(Reason::SelfConnected)?;
+    let (key, word) = if unix::is_stream(record) {
+        let word = unix::identify(sock, cookie)?;
+        (unix::key(word).ok_or(Reason::SelfConnected)?, word)
+    } else {
+        let key = identify(sock)?;
+        (key, key.hash)
+    };
     process::register(sock.fd)?;
     let directory = process::directory().ok_or(Reason::NoDaemon)?;
     directory.publish(
@@ -423,25 +444,71 @@ fn list(sock: &Sock) -> Result<(Key, u64), Reason> {
     if key.end != 0 {
         record.set(IS_HIGH);
     }
-    record.engine[KEY].store(key.hash, Relaxed);
+    record.engine[KEY].store(word, Relaxed);
     Ok((key, cookie))
+}
+
+/// The key that a record's word stands for.
+fn key_of(record: &Record, word: u64) -> Option<Key> {
+    if word == 0 {
+        None
+    } else if unix::is_stream(record) {
+        unix::key(word)
+    } else {
+        Some(Key {
+            hash: word,
+            end: usize::from(record.has(IS_HIGH)),
+        })
+    }
+}
+
+/// Which connection over IP the socket is.
+fn identify(sock: &Sock) -> Result<Key, Reason> {
+    let names = Names::of(sock.fd).ok_or(Reason::NotEstablished)?;
+    if !names.is_local() {
+        return Err(Reason::Remote);
+    }
+    if names.is_tracked(sock.fd) {
+        return Err(Reason::Tracked);
+    }
+    names.key().ok_or(Reason::SelfConnected)
+}
+
+/// Own name, the peer's, and the cookie of the network namespace.
+fn names(sock: &Sock) -> Option<(SocketAddr, SocketAddr, u64)> {
+    if unix::is_stream(sock.record) {
+        let (own, peer) = unix::names(sock.record.engine[KEY].load(Relaxed));
+        return Some((own, peer, names::netns(sock.fd)?));
+    }
+    let names = Names::of(sock.fd)?;
+    Some((names.own, names.peer, names.netns))
+}
+
+/// Bytes given to the kernel and taken from it since the start of the stream, as far as they are known.
+fn counts(sock: &Sock) -> Option<(u64, u64)> {
+    if unix::is_stream(sock.record) {
+        return Some((unix::START, unix::UNKNOWN));
+    }
+    let counts = descriptor(sock).counts()?;
+    let is_connector = sock.record.has(flag::CONNECTED_BY_US);
+    Some((counts.written(is_connector)?, counts.read()?))
 }
 
 /// What this end says of itself now.
 fn offer(sock: &Sock, peer_cookie: u32) -> Option<Offer> {
-    let names = Names::of(sock.fd)?;
-    let counts = descriptor(sock).counts()?;
+    let (local, peer, netns) = names(sock)?;
+    let (written, received) = counts(sock)?;
     Some(Offer {
         cookie: sock.record.cookie_by(sock.fd),
         peer_cookie,
-        netns: names.netns,
-        local: names.own,
-        peer: names.peer,
+        netns,
+        local,
+        peer,
         slot: owner::process_slot(),
         pid: std::process::id(),
         fd: sock.fd,
-        written: counts.written(sock.record.has(flag::CONNECTED_BY_US))?,
-        received: counts.read()?,
+        written,
+        received,
         connected: sock.record.has(flag::CONNECTED_BY_US),
         asleep: 0,
     })
@@ -465,11 +532,8 @@ pub fn no_delay(sock: &Sock) {
 
 /// The socket leaves the directory, when it is closed.
 pub fn unlist(record: &Record) {
-    let hash = record.engine[KEY].swap(0, Relaxed);
-    if let Some(directory) = process::directory().filter(|_| hash != 0) {
-        directory.withdraw(Key {
-            hash,
-            end: usize::from(record.has(IS_HIGH)),
-        });
+    let key = key_of(record, record.engine[KEY].swap(0, Relaxed));
+    if let (Some(directory), Some(key)) = (process::directory(), key) {
+        directory.withdraw(key);
     }
 }

@@ -9,7 +9,8 @@
 //! # States of a member
 //! *Registered* (`set` is not 0) · *listed* ([`LISTED`]: it is on the ready list, and will be looked at) · *fresh*
 //! ([`FRESH`]: bytes came since it was last reported, which is what an edge is) · *disarmed* ([`DISARMED`]: one-shot,
-//! reported, and not renewed).
+//! reported, and not renewed) · *muted* ([`MUTED`]: spent by bytes of the ring; the kernel can be told to report nothing
+//! of it but errors and the end, and the first such report is swallowed, which disarms it there, too) · *poked* ([`POKED`]).
 //!
 //! # Synchronization
 //! Lists are changed under the set's lock, a word that is held for a few hundred nanoseconds with signals put off. A sender
@@ -29,9 +30,11 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, 
 use libc::epoll_event;
 use windlass_channel::{Link, Reason, SLOT_ALWAYS};
 
+use super::armed::{self, Fired};
+use super::twins::Seen;
 use super::{kernel, memory, promote, stream};
 use crate::own::{Own, Sock};
-use crate::record::{Kind, RECORDS_MAX};
+use crate::record::RECORDS_MAX;
 use crate::{owner, signals, table};
 
 /// Instances with a line in the status page: lines 1 to 63.
@@ -45,6 +48,8 @@ pub(super) const LISTED: u32 = 1;
 pub(super) const FRESH: u32 = 2;
 pub(super) const DISARMED: u32 = 4;
 pub(super) const POKED: u32 = 8;
+pub(super) const MUTED: u32 = 16;
+pub(super) const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
 /// What ring bytes can be reported as.
 pub(super) const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
@@ -57,6 +62,8 @@ pub(super) struct Member {
     pub(super) events: AtomicU32,
     pub(super) state: AtomicU32,
     pub(super) data: AtomicU64,
+    /// One-shot: what the kernel had reported of the set when it was armed.
+    pub(super) armed_at: AtomicU64,
 }
 
 /// What this process knows of a record beside what its family shares.
@@ -83,8 +90,21 @@ pub(super) struct Set {
     pub(super) scan: AtomicBool,
     /// It is itself waited for, or belongs to another process too: its members stay on the kernel.
     pub(super) is_foreign: AtomicBool,
-    /// When the kernel was last asked.
+    /// It has, or had, one-shot members.
+    pub(super) has_one_shots: AtomicBool,
+    /// What the kernel reported lately, of such a set.
+    pub(super) fired: Fired,
+    /// Its members by their data.
+    pub(super) seen: Seen,
+    /// One-shot members that the ring spent and that the kernel would still report as broken.
+    pub(super) muted: AtomicU32,
+    /// When the kernel was last asked, and waits since then that ended without a look at the clock.
     pub(super) asked_at: AtomicU64,
+    pub(super) unasked: AtomicU32,
+    /// The last wait that found nothing at first was ended by the kernel: the next one asks it before it spins.
+    pub(super) kernel_first: AtomicBool,
+    /// The record of the member whose ring was last reported; 0: none. Looked at first.
+    pub(super) hot: AtomicU32,
     pub(super) length: AtomicU32,
     pub(super) ready: [AtomicU32; READY_MAX],
 }
@@ -99,7 +119,14 @@ pub(super) static SET: [Set; SETS] = [const {
         poked: AtomicU32::new(0),
         scan: AtomicBool::new(false),
         is_foreign: AtomicBool::new(false),
+        has_one_shots: AtomicBool::new(false),
+        fired: Fired::new(),
+        seen: Seen::new(),
+        muted: AtomicU32::new(0),
         asked_at: AtomicU64::new(0),
+        unasked: AtomicU32::new(0),
+        kernel_first: AtomicBool::new(true),
+        hot: AtomicU32::new(0),
         length: AtomicU32::new(0),
         ready: [const { AtomicU32::new(0) }; READY_MAX],
     }
@@ -156,14 +183,19 @@ impl Set {
     }
 
     /// The set of an instance, made if there is room.
-    fn of_or_new(instance: &Sock) -> Option<(usize, &'static Set)> {
+    pub(super) fn of_or_new(instance: &Sock) -> Option<(usize, &'static Set)> {
         Self::of(instance).or_else(|| {
             let index = instance.index();
-            SET.iter().enumerate().find(|(_, set)| {
+            let mut all = SET.iter().enumerate();
+            let made = all.find(|(_, set)| {
                 set.record
                     .compare_exchange(0, index, AcqRel, Relaxed)
                     .is_ok()
-            })
+            });
+            if let Some((_, set)) = made {
+                set.seen.learn(instance.fd);
+            }
+            made
         })
     }
 
@@ -261,7 +293,12 @@ pub fn control(
         }
         return own.call();
     }
-    let Some(sock) = table::known(fd).filter(|sock| sock.record.kind() == Some(Kind::Tcp)) else {
+    let Some(sock) = table::known(fd).filter(|sock| promote::is_stream(sock.record)) else {
+        if operation != libc::EPOLL_CTL_DEL
+            && let Some(((_, set), asked)) = Set::of(&instance).zip(memory::fetch(event))
+        {
+            set.seen.add(asked.u64);
+        }
         return own.call();
     };
     let none = epoll_event { events: 0, u64: 0 };
@@ -288,6 +325,8 @@ pub fn control(
 }
 
 fn add(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
+    let set = Set::of_or_new(instance);
+    let before = note_one_shot(set, asked.events);
     let result = own.call();
     if result != 0 {
         return result;
@@ -296,7 +335,6 @@ fn add(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
         super::life::plain(sock, Reason::Asleep);
         return result;
     };
-    let set = Set::of_or_new(instance);
     let free = local
         .members
         .iter()
@@ -307,8 +345,10 @@ fn add(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
             member.events.store(asked.events, Relaxed);
             member.data.store(asked.u64, Relaxed);
             member.state.store(0, Relaxed);
+            member.armed_at.store(before, Relaxed);
             member.set.store(index as u32 + 1, Release);
             set.members.fetch_add(1, Relaxed);
+            set.seen.add(asked.u64);
         }
         _ => local.crowded.store(1, Relaxed),
     }
@@ -327,18 +367,34 @@ fn add(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
     result
 }
 
+/// What the kernel has reported of the instance so far, if a one-shot member is about to be armed in it.
+fn note_one_shot(set: Option<(usize, &'static Set)>, events: u32) -> u64 {
+    set.filter(|_| events & ONE_SHOT != 0)
+        .map_or(0, |(_, set)| {
+            set.has_one_shots.store(true, SeqCst);
+            set.fired.count()
+        })
+}
+
 fn modify(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
+    let before = note_one_shot(Set::of(instance), asked.events);
     let result = own.call();
     let found = (result == 0)
         .then(|| Set::of(instance).zip(local(sock.index())))
         .flatten();
-    if let Some(((index, _), local)) = found {
+    if let Some(((index, set), local)) = found {
         for member in local
             .of_set(index)
             .filter(|member| member.fd.load(Relaxed) == sock.fd)
         {
             member.events.store(asked.events, Relaxed);
-            member.data.store(asked.u64, Relaxed);
+            let data = member.data.swap(asked.u64, Relaxed);
+            if data != asked.u64 {
+                set.seen.remove(data);
+                set.seen.add(asked.u64);
+            }
+            member.armed_at.store(before, Relaxed);
+            unmute(set, member);
             member.state.fetch_and(!(DISARMED | POKED), Relaxed);
         }
         if let Some(link) = promote::joined(sock) {
@@ -358,6 +414,33 @@ fn renew(sock: &Sock, local: &'static Local, index: usize, link: &Link<'static>)
         list(set, sock.index(), member);
         wake(set, member);
     }
+}
+
+/// A muted member is one no more.
+pub(super) fn unmute(set: &Set, member: &Member) {
+    if member.state.fetch_and(!MUTED, AcqRel) & MUTED != 0 {
+        set.muted.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Whether a one-shot member was reported since it was armed, by the kernel as far as that is known or can be seen.
+pub(super) fn is_spent(instance: c_int, set: &Set, member: &Member) -> bool {
+    if member.events.load(Relaxed) & ONE_SHOT == 0 {
+        return false;
+    }
+    if member.state.load(Acquire) & DISARMED != 0 {
+        return true;
+    }
+    let (data, now) = (member.data.load(Relaxed), set.fired.count());
+    if !set.fired.may_have(data, member.armed_at.load(Relaxed)) {
+        return false;
+    }
+    if armed::mask(instance, member.fd.load(Relaxed), data) == Some(0) {
+        member.state.fetch_or(DISARMED, AcqRel);
+        return true;
+    }
+    member.armed_at.store(now, Relaxed);
+    false
 }
 
 /// Puts a member on its set's ready list.
@@ -415,19 +498,24 @@ fn poke(set: &Set, member: &Member) {
     let Some(instance) = instance_of(set) else {
         return;
     };
+    if is_spent(instance, set, member) {
+        return;
+    }
     let mut event = epoll_event {
         events: member.events.load(Relaxed) | libc::EPOLLOUT as u32,
         u64: member.data.load(Relaxed),
     };
     member.state.fetch_or(POKED, AcqRel);
     set.poked.fetch_add(1, AcqRel);
-    // A member that is gone by now needs no waking.
-    let _ = kernel::epoll_ctl(
-        instance,
-        libc::EPOLL_CTL_MOD,
-        member.fd.load(Relaxed),
-        &mut event,
-    );
+    let fd = member.fd.load(Relaxed);
+    // A member that is gone by now needs no waking. An exclusive one cannot be changed: its bytes have to wake.
+    let changed = kernel::epoll_ctl(instance, libc::EPOLL_CTL_MOD, fd, &mut event);
+    if changed == Err(libc::EINVAL)
+        && let Some(sock) = table::known(fd)
+        && let Some(link) = promote::joined(&sock)
+    {
+        stream::drain(&sock, &link, Reason::Asleep);
+    }
 }
 
 /// A descriptor of the instance.
@@ -455,6 +543,8 @@ fn remove(instance: &Sock, sock: &Sock) {
 }
 
 fn drop_member(set: &Set, member: &Member) {
+    unmute(set, member);
+    set.seen.remove(member.data.load(Relaxed));
     member.set.store(0, Release);
     member.state.store(0, Relaxed);
     set.members.fetch_sub(1, Relaxed);
@@ -503,12 +593,16 @@ pub fn closed(instance: &Sock) {
         &set.unshown,
         &set.asleep,
         &set.poked,
+        &set.muted,
         &set.length,
+        &set.hot,
     ] {
         word.store(0, Relaxed);
     }
     set.scan.store(false, Relaxed);
     set.is_foreign.store(false, Relaxed);
+    set.has_one_shots.store(false, Relaxed);
+    set.seen.clear();
     set.record.store(0, Release);
 }
 

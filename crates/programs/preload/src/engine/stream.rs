@@ -14,10 +14,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use windlass_channel::{
-    Asleep, Bufs, End, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Took, WhenFull, Who,
+    Asleep, Bufs, End, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Socket, Took, WhenFull, Who,
 };
 
-use super::{clock, kernel, process, promote, sets};
+use super::death::RESET;
+use super::{clock, death, kernel, process, promote, sets, unix};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
 use crate::{options, owner, real, signals};
@@ -29,8 +30,6 @@ pub const FLAGS_KNOWN: u32 = promote::NEXT << 1;
 
 /// A reclaim met an error, which the next call has to report: it is in `ERROR`.
 const FAILED: u32 = promote::NEXT << 2;
-/// The program knows already that the connection was reset.
-const RESET_TOLD: u32 = promote::NEXT << 3;
 /// Place in [`crate::record::Record::engine`] of that error.
 const ERROR: usize = 5;
 /// Places in [`crate::record::Record::engine`]: what was last seen of [`KERNEL_NEWS`] and how many receives found nothing
@@ -55,9 +54,18 @@ const SKIPS_ORDER_MAX: u64 = 5;
 /// Places in [`owner::Thread::engine`]: fruitless spins in a row, and spins still to be left out.
 const SPIN_MISSES: usize = 1;
 const SPIN_SKIPS: usize = 2;
-/// Of the sends in a row that go by the ring, the first ones and then one in so many look at the clock.
-const WATCH_FIRST: u32 = 16;
-const WATCH_CALLS: u32 = 64;
+/// When this thread last came to spin, in cycles.
+const SPIN_AT: usize = 3;
+/// Where the user has not said how long to spin, only a thread that waits at least so often does.
+const BUSY_US: u32 = 100;
+/// A spin lets others run after so long, and again at every look at the clock.
+const YIELD_US: u32 = 5;
+/// Looks of a spin between two at the clock, which costs as much as some of them.
+const SPIN_LOOKS: u32 = 4;
+/// Of the sends in a row that go by the ring, the first ones but for the very first, which answers the peer, and then one in so
+/// many look at the clock.
+const CLOCK_FIRST: u32 = 16;
+const CLOCK_CALLS: u32 = 64;
 /// Flags of a send and a receive that we do ourselves.
 const SEND_FLAGS: i32 =
     libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_CONFIRM;
@@ -74,7 +82,7 @@ pub static KERNEL_NEWS: AtomicU32 = AtomicU32::new(1);
 /// Whether a call without `MSG_DONTWAIT` waits. What an unaccelerated sharer sets is not seen: then a call spins that
 /// should not, and the kernel answers.
 #[inline(always)]
-fn is_nonblocking(sock: &Sock) -> bool {
+pub fn is_nonblocking(sock: &Sock) -> bool {
     if !sock.record.has(FLAGS_KNOWN) {
         learn_flags(sock);
     }
@@ -108,25 +116,21 @@ pub fn send(sock: &Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: O
     let Some(who) = process::who().or_else(|| orphan(sock, &link)) else {
         return own.call();
     };
-    if sock.record.has(promote::PENDING | FAILED)
+    look_for_end(sock, &link);
+    if sock.record.has(promote::PENDING | FAILED | RESET)
         && let Some(error) = before_call(sock, &link)
     {
-        return broken_pipe(sock, error, flags);
+        return broken_pipe(error, flags);
     }
     if data.is_empty() {
         return own.call();
     }
-    look_for_end(sock, &link);
     if flags & !SEND_FLAGS != 0 {
         // An urgent byte is sent, and may never be read as one of the stream: counts say nothing from here on.
         link.outgoing().set_wild();
     }
     let waits = flags & libc::MSG_DONTWAIT == 0 && !is_nonblocking(sock);
-    let full = if waits {
-        WhenFull::Say
-    } else {
-        WhenFull::Kernel
-    };
+    let full = when_full(waits);
     // The ring keeps no segments apart, so nothing is gained by holding bytes back for more; and no signal while locked.
     let way = flags & !libc::MSG_MORE | libc::MSG_NOSIGNAL;
     signals::enter();
@@ -153,20 +157,9 @@ pub fn send(sock: &Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: O
     }
 }
 
-/// Sees to it that the broker looks after what was pushed.
-#[inline(always)]
-fn watch(sock: &Sock) {
-    if let Some(place) = promote::place(sock) {
-        process::watch(place);
-    }
-}
-
 /// The error of a send, with the signal that goes with `EPIPE`.
 #[cold]
-fn broken_pipe(sock: &Sock, error: i32, flags: i32) -> isize {
-    if !matches!(error, libc::EAGAIN | libc::EFAULT | libc::EINTR) {
-        sock.record.set(RESET_TOLD);
-    }
+pub fn broken_pipe(error: i32, flags: i32) -> isize {
     if error == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
         kernel::raise(libc::SIGPIPE);
     }
@@ -175,16 +168,21 @@ fn broken_pipe(sock: &Sock, error: i32, flags: i32) -> isize {
 
 /// What has to be done before a call: the rest of the join; and an error that a reclaim met is the call's.
 #[cold]
-fn before_call(sock: &Sock, link: &Link<'static>) -> Option<i32> {
+pub fn before_call(sock: &Sock, link: &Link<'static>) -> Option<i32> {
     if sock.record.has(promote::PENDING) {
         promote::look_again(sock, link);
     }
-    take_error(sock)
+    if unix::is_stream(sock.record) {
+        // The kernel's send says that nobody reads any more, and leaves the reset to a receive.
+        return None;
+    }
+    take_error(sock).or_else(|| death::take_reset(sock))
 }
 
-/// The program has asked for the socket's error and was told one.
-pub fn told(sock: &Sock) {
-    sock.record.set(RESET_TOLD);
+/// An error that the next call has to report.
+pub fn fail_later(sock: &Sock, error: i32) {
+    sock.record.engine[ERROR].store(error as u64, Relaxed);
+    sock.record.set(FAILED);
 }
 
 /// The error that a reclaim met, once.
@@ -207,11 +205,11 @@ fn look_for_end(sock: &Sock, link: &Link<'static>) {
         return;
     };
     if !process::at(place).is_peer_alive() {
-        link.outgoing().plain(Reason::Killed);
+        death::bury_all(sock, link);
         return;
     }
     let row = sock.record.sends.load(Relaxed);
-    if row < WATCH_FIRST || row.is_multiple_of(WATCH_CALLS) {
+    if row != 0 && (row < CLOCK_FIRST || row.is_multiple_of(CLOCK_CALLS)) {
         let (now, before) = (clock::now(), sock.record.engine[LOOKED_AT].load(Relaxed));
         if now.wrapping_sub(before) > clock::cycles(END_US) {
             sock.record.engine[LOOKED_AT].store(now, Relaxed);
@@ -243,7 +241,7 @@ struct Sending<'a> {
 
 /// The counts are hints for people: two threads that send at once may lose one.
 #[inline(always)]
-fn count_sent(sock: &Sock, moved: Moved) {
+pub fn count_sent(sock: &Sock, moved: Moved) {
     let record = sock.record;
     if moved.ring != 0 {
         record
@@ -254,8 +252,8 @@ fn count_sent(sock: &Sock, moved: Moved) {
         }
         let row = record.sends.load(Relaxed).wrapping_add(1);
         record.sends.store(row, Relaxed);
-        if row < WATCH_FIRST || row.is_multiple_of(WATCH_CALLS) {
-            watch(sock);
+        if let Some(place) = promote::place(sock) {
+            process::watch(place, row.is_multiple_of(CLOCK_CALLS));
         }
     }
     if moved.kernel != 0 {
@@ -263,6 +261,16 @@ fn count_sent(sock: &Sock, moved: Moved) {
             record.kernel_sent.load(Relaxed) + moved.kernel as u64,
             Relaxed,
         );
+    }
+}
+
+/// What a send does first where the ring is full.
+#[inline(always)]
+const fn when_full(waits: bool) -> WhenFull {
+    if waits {
+        WhenFull::Say
+    } else {
+        WhenFull::Kernel
     }
 }
 
@@ -280,22 +288,14 @@ fn send_more(call: &Sending<'_>, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
     let out = link.outgoing();
     let mut done = 0_usize;
     let mut patience = Patience::new();
-    let mut full = if waits {
-        WhenFull::Say
-    } else {
-        WhenFull::Kernel
-    };
+    let mut full = when_full(waits);
     loop {
         let error = match sent {
             Sent::Bytes(moved) => {
                 count_sent(sock, moved);
                 done += moved.total();
                 rest.advance(moved.total());
-                full = if waits {
-                    WhenFull::Say
-                } else {
-                    WhenFull::Kernel
-                };
+                full = when_full(waits);
                 if rest.is_empty() {
                     return done as isize;
                 }
@@ -317,7 +317,16 @@ fn send_more(call: &Sending<'_>, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
             return done as isize;
         }
         if error != 0 {
-            return broken_pipe(sock, error, flags);
+            return broken_pipe(error, flags);
+        }
+        if death::is_peers(sock) {
+            death::bury_all(sock, &link);
+            if sock.record.has(FAILED | RESET) && done > 0 {
+                return done as isize;
+            }
+            if let Some(error) = before_call(sock, &link) {
+                return broken_pipe(error, flags);
+            }
         }
         signals::enter();
         sent = out.send(
@@ -334,7 +343,14 @@ fn send_more(call: &Sending<'_>, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
 /// Waits for room in the ring: spins, then sleeps for a while. False: there is none.
 fn wait_for_space(sock: &Sock, link: &Link<'static>) -> bool {
     let out = link.outgoing();
-    if spin(|| !out.is_full() || !sock.still()) {
+    let is_over = || {
+        let is_over = !out.is_full() || !sock.still();
+        if !is_over {
+            out.pause();
+        }
+        is_over
+    };
+    if spin(is_over) {
         return true;
     }
     out.wait_for_space(SPACE_NS);
@@ -342,7 +358,7 @@ fn wait_for_space(sock: &Sock, link: &Link<'static>) -> bool {
 }
 
 /// Sleeps until the kernel has room or bytes; the error that ends the call, or 0. A cancellation point.
-fn wait_for(sock: &Sock, events: i16, timeout: i32) -> i32 {
+pub fn wait_for(sock: &Sock, events: i16, timeout: i32) -> i32 {
     let mut limit = libc::timeval {
         tv_sec: 0,
         tv_usec: 0,
@@ -400,22 +416,40 @@ pub fn spin(mut done: impl FnMut() -> bool) -> bool {
     if limit == 0 {
         return done();
     }
-    let [misses, skips] = [SPIN_MISSES, SPIN_SKIPS].map(|at: usize| &owner::thread().engine[at]);
+    let words = &owner::thread().engine;
+    let [misses, skips] = [SPIN_MISSES, SPIN_SKIPS].map(|at: usize| &words[at]);
     let skip = skips.load(Relaxed);
     if skip > 0 {
         skips.store(skip - 1, Relaxed);
         return done();
     }
-    let (start, limit) = (clock::now(), clock::cycles(limit));
+    let limit = clock::cycles(limit);
+    let mut start = 0;
+    if !options::is_spin_given() {
+        start = clock::now();
+        let before = words[SPIN_AT].load(Relaxed);
+        words[SPIN_AT].store(start, Relaxed);
+        if start.wrapping_sub(before) > clock::cycles(BUSY_US) {
+            return done();
+        }
+    }
     loop {
-        for _ in 0..16 {
+        for _ in 0..SPIN_LOOKS {
             if done() {
                 misses.store(0, Relaxed);
                 return true;
             }
-            std::hint::spin_loop();
         }
-        if clock::now().wrapping_sub(start) > limit {
+        let now = clock::now();
+        if start == 0 {
+            start = now;
+        }
+        let spun = now.wrapping_sub(start);
+        if spun > clock::cycles(YIELD_US) {
+            // Whoever is waited for may be waiting for this core.
+            std::thread::yield_now();
+        }
+        if spun > limit {
             let missed = misses.load(Relaxed) + 1;
             misses.store(missed, Relaxed);
             if missed >= FRUITLESS {
@@ -426,10 +460,28 @@ pub fn spin(mut done: impl FnMut() -> bool) -> bool {
     }
 }
 
+/// The calling thread, for the locks of a joined socket; none: the call is the kernel's.
+pub fn caller(sock: &Sock, link: &Link<'static>) -> Option<Who<'static>> {
+    process::who().or_else(|| orphan(sock, link))
+}
+
 /// Receives on a joined socket; flags as `recv`'s.
 #[inline(always)]
 pub fn receive(sock: &Sock, link: Link<'static>, into: Bufs<'_>, flags: i32, own: Own) -> isize {
-    let Some(who) = process::who().or_else(|| orphan(sock, &link)) else {
+    receive_through(sock, link, into, flags, own, &promote::descriptor(sock))
+}
+
+/// The same, with the socket that takes what is in the kernel.
+#[inline(always)]
+pub fn receive_through<S: Socket>(
+    sock: &Sock,
+    link: Link<'static>,
+    into: Bufs<'_>,
+    flags: i32,
+    own: Own,
+    through: &S,
+) -> isize {
+    let Some(who) = caller(sock, &link) else {
         return own.call();
     };
     if sock.record.has(promote::PENDING) {
@@ -452,9 +504,7 @@ pub fn receive(sock: &Sock, link: Link<'static>, into: Bufs<'_>, flags: i32, own
         look: false,
     };
     signals::enter();
-    let took = link
-        .incoming()
-        .recv(who, &promote::descriptor(sock), &into, 0, how);
+    let took = link.incoming().recv(who, through, &into, 0, how);
     signals::leave();
     match took {
         Took::Bytes(moved) if moved.total() == into.len() || flags & libc::MSG_WAITALL == 0 => {
@@ -473,6 +523,7 @@ pub fn receive(sock: &Sock, link: Link<'static>, into: Bufs<'_>, flags: i32, own
                     waits,
                     all,
                     own,
+                    through,
                 },
                 into,
                 took,
@@ -482,7 +533,7 @@ pub fn receive(sock: &Sock, link: Link<'static>, into: Bufs<'_>, flags: i32, own
 }
 
 /// One call that receives.
-struct Receiving<'a> {
+struct Receiving<'a, S> {
     sock: &'a Sock,
     link: Link<'static>,
     who: Who<'static>,
@@ -491,6 +542,8 @@ struct Receiving<'a> {
     /// `MSG_WAITALL`.
     all: bool,
     own: Own,
+    /// What takes the kernel's bytes.
+    through: &'a S,
 }
 
 #[inline(always)]
@@ -532,14 +585,8 @@ struct Received<'a> {
 /// Goes on after a first attempt that did not end the call.
 #[cold]
 #[inline(never)]
-fn receive_more(call: &Receiving<'_>, rest: Bufs<'_>, mut took: Took) -> isize {
-    let Receiving {
-        sock,
-        link,
-        who,
-        how,
-        ..
-    } = *call;
+fn receive_more<S: Socket>(call: &Receiving<'_, S>, rest: Bufs<'_>, mut took: Took) -> isize {
+    let Receiving { link, who, how, .. } = *call;
     let mut so_far = Received {
         rest,
         done: 0,
@@ -563,13 +610,13 @@ fn receive_more(call: &Receiving<'_>, rest: Bufs<'_>, mut took: Took) -> isize {
         signals::enter();
         took = link
             .incoming()
-            .recv(who, &promote::descriptor(sock), &so_far.rest, 0, how);
+            .recv(who, call.through, &so_far.rest, 0, how);
         signals::leave();
     }
 }
 
 /// What follows one attempt.
-fn judge(call: &Receiving<'_>, so_far: &mut Received<'_>, took: Took) -> Next {
+fn judge<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>, took: Took) -> Next {
     let Receiving {
         sock,
         link,
@@ -584,7 +631,7 @@ fn judge(call: &Receiving<'_>, so_far: &mut Received<'_>, took: Took) -> Next {
             count_received(sock, moved, how);
             so_far.done += moved.total();
             so_far.rest.advance(moved.total());
-            if so_far.rest.is_empty() || !all || how.peek {
+            if so_far.rest.is_empty() || !all || how.peek || call.through.ends_call() {
                 Next::Return(so_far.done as isize)
             } else {
                 Next::Again
@@ -594,25 +641,25 @@ fn judge(call: &Receiving<'_>, so_far: &mut Received<'_>, took: Took) -> Next {
             take_error(sock).map_or(Next::Again, |error| failed(done, error))
         }
         Took::Empty | Took::Pending if !waits => {
-            if !so_far.has_looked && is_look_due(sock) {
+            if !so_far.has_looked && (is_look_due(sock) || is_ending(sock, &link)) {
                 so_far.has_looked = true;
                 Next::Again
             } else {
                 failed(done, libc::EAGAIN)
             }
         }
-        Took::Empty => Next::Sleep,
-        Took::Pending => match wait_for_pending(sock, &link) {
+        // Only the first sleep is in the program's own call, which control data may come with.
+        Took::Empty if done == 0 || !call.through.carries_more() => Next::Sleep,
+        Took::Empty | Took::Pending => match wait_for_pending(sock, &link) {
             0 => Next::Again,
             error => failed(done, error),
         },
         Took::Eof => ended(sock, &link, done),
         Took::Error(error) => {
             if error != libc::EFAULT {
-                sock.record.set(RESET_TOLD);
                 link.outgoing().plain(Reason::Closing);
             }
-            failed(done, error)
+            failed(done, death::named(sock, error))
         }
         Took::Broken => failed(done, libc::ECONNRESET),
         Took::Busy => match so_far.patience.wait(sock, waits) {
@@ -623,7 +670,7 @@ fn judge(call: &Receiving<'_>, so_far: &mut Received<'_>, took: Took) -> Next {
 }
 
 /// Waits for bytes: spins, then sleeps in the kernel. The call's result if that ends it.
-fn wait_for_bytes(call: &Receiving<'_>, so_far: &mut Received<'_>) -> Option<isize> {
+fn wait_for_bytes<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>) -> Option<isize> {
     let Receiving {
         sock,
         link,
@@ -702,7 +749,7 @@ fn leave_nothing(sock: &Sock, link: &Link<'static>) -> i32 {
 }
 
 /// How often in a row a lock was not to be had. Its holder is stopped, or lies: each time it was waited for, for a millisecond.
-struct Patience(u32);
+pub struct Patience(u32);
 
 impl Patience {
     /// Attempts of a call that may not wait, and of one that may before it sleeps between them.
@@ -711,12 +758,13 @@ impl Patience {
     /// Attempts before the connection is given up.
     const END: u32 = 5_000;
 
-    fn new() -> Self {
+    /// Nobody has waited so far.
+    pub fn new() -> Self {
         Self(0)
     }
 
     /// Waits a little; the error that ends the call, or 0.
-    fn wait(&mut self, sock: &Sock, may_wait: bool) -> i32 {
+    pub fn wait(&mut self, sock: &Sock, may_wait: bool) -> i32 {
         self.0 += 1;
         if !may_wait && self.0 >= Self::SHORT {
             sets::again(sock);
@@ -742,26 +790,15 @@ impl Patience {
 #[cold]
 fn ended(sock: &Sock, link: &Link<'static>, done: usize) -> Next {
     // What is sent from now on is the kernel's matter.
-    let reason = link.incoming().reason();
     link.outgoing().plain(Reason::Closing);
     if done > 0 {
         return Next::Return(done as isize);
     }
-    // A library that shuts down or closes says so first; a process that is killed says nothing, and the broker tells.
-    let is_gone = reason == Reason::None
-        || link.info(link.side().other()).join == LEFT
-        || promote::place(sock).is_some_and(|place| !process::at(place).is_peer_alive());
-    if is_gone && link.outgoing().unread() && !sock.record.has(RESET_TOLD) {
-        sock.record.set(RESET_TOLD);
-        // The kernel answers for the dead process, and its answer ends the connection; what it notes is not what the
-        // reset of an established connection is called.
-        let _ = reclaim(sock, link);
-        let _ = take_error(sock);
-        let mut noted = 0_i32;
-        let _ = kernel::option(sock.fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut noted);
-        return failed(0, libc::ECONNRESET);
+    if death::is_peers(sock) {
+        death::bury_all(sock, link);
     }
-    take_error(sock).map_or(Next::Return(0), |error| failed(0, error))
+    let error = take_error(sock).or_else(|| death::take_reset(sock));
+    error.map_or(Next::Return(0), |error| failed(0, error))
 }
 
 #[cold]
@@ -781,7 +818,12 @@ fn sleep(sock: &Sock, rest: &Bufs<'_>, done: usize, how: RecvHow, own: Own) -> i
 }
 
 /// What a real call's result means: the end of the call, or (`MSG_WAITALL`) that it goes on.
-fn awoke(call: &Receiving<'_>, rest: &Bufs<'_>, done: usize, result: isize) -> Option<isize> {
+fn awoke<S: Socket>(
+    call: &Receiving<'_, S>,
+    rest: &Bufs<'_>,
+    done: usize,
+    result: isize,
+) -> Option<isize> {
     let Receiving {
         sock,
         link,
@@ -829,13 +871,13 @@ fn awoke(call: &Receiving<'_>, rest: &Bufs<'_>, done: usize, result: isize) -> O
     }
     Some(match last {
         Took::Bytes(moved) => {
+            if let End::Error(error) = end {
+                fail_later(sock, death::named(sock, error));
+            }
             count_received(sock, moved, how);
             (done + moved.total()) as isize
         }
-        Took::Error(error) if done == 0 => {
-            sock.record.set(RESET_TOLD);
-            fail(error)
-        }
+        Took::Error(error) if done == 0 => fail(death::named(sock, error)),
         Took::Broken if done == 0 => fail(libc::ECONNRESET),
         _ => done as isize,
     })
@@ -862,11 +904,23 @@ fn is_look_due(sock: &Sock) -> bool {
     is_due
 }
 
+/// Whether the other end has said that nothing more comes, or has died: then the kernel is asked at each receive.
+fn is_ending(sock: &Sock, link: &Link<'static>) -> bool {
+    link.incoming().reason() != Reason::None
+        || link.info(link.side().other()).join == LEFT
+        || sock.record.has(RESET)
+        || death::is_peers(sock)
+}
+
 /// A receive with flags that only the kernel understands: urgent data, the queue of errors.
 #[cold]
 fn receive_oddly(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
     drain(sock, link, Reason::Flag);
-    own.call()
+    let result = own.call();
+    if result < 0 {
+        real::set_errno(death::named(sock, real::errno()));
+    }
+    result
 }
 
 /// Has the peer's unread bytes moved into the kernel, for good: a reader that does not look at the ring comes.
@@ -891,6 +945,10 @@ pub fn reclaim(sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
         // Nobody will read them; the kernel has said so to this end when the peer closed.
         return Some(Reclaimed::Empty);
     }
+    if death::events(sock) & (libc::EPOLLERR | libc::EPOLLHUP) != 0 {
+        // The connection is over: a send would take the error that another call has to tell.
+        return Some(Reclaimed::Empty);
+    }
     let who = process::who().or_else(|| orphan(sock, link))?;
     for _ in 0..RECLAIM_ATTEMPTS {
         signals::enter();
@@ -902,8 +960,7 @@ pub fn reclaim(sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
                 if let Reclaimed::Error(error) = other
                     && error != libc::EPIPE
                 {
-                    sock.record.engine[ERROR].store(error as u64, Relaxed);
-                    sock.record.set(FAILED);
+                    fail_later(sock, error);
                 }
                 if let Reclaimed::All(bytes) | Reclaimed::Part(bytes) = other {
                     counters::add(Counter::Reclaims, 1);

@@ -9,16 +9,17 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 
 use libc::{epoll_event, sigset_t};
-use windlass_channel::Link;
 use windlass_channel::layout::CHANS;
 use windlass_channel::wait::heavy_barrier;
+use windlass_channel::{Link, Side};
 
+use super::process::Pair;
 use super::sets::{
-    DISARMED, FRESH, INHERITED, LISTED, Local, Member, POKED, READABLE, READY_MAX, SET, Set,
-    estrange, list, local, show_again, wake,
+    DISARMED, FRESH, INHERITED, LISTED, Local, MUTED, Member, ONE_SHOT, POKED, READABLE, READY_MAX,
+    SET, Set, estrange, is_spent, list, local, show_again, unmute, wake,
 };
 use super::stream::{KERNEL_NEWS, REST_MS};
-use super::{clock, kernel, memory, process, promote, stream};
+use super::{armed, clock, death, kernel, memory, process, promote, stream};
 use crate::own::{Own, Sock, Wait};
 use crate::record::{self, Record};
 use crate::{counters, options, table};
@@ -27,8 +28,11 @@ use crate::{counters, options, table};
 const EVENTS: usize = 64;
 /// A wait that reports ring events asks the kernel, too, if it has not for so long.
 const KERNEL_US: u32 = 20;
-/// A wait that spins asks the kernel every so often.
+/// Of the waits in a row that report one ring event, one in so many looks at the clock for that.
+const CLOCK_WAITS: u32 = 4;
+/// A wait that spins asks the kernel every so often, and looks at the clock for that after so many looks at the rings.
 const SPIN_LOOK_US: u32 = 4;
+const SPIN_LOOKS: u32 = 64;
 
 /// `epoll_wait` and its kin.
 pub fn wait(
@@ -39,17 +43,24 @@ pub fn wait(
     mask: *const sigset_t,
     own: Own,
 ) -> isize {
-    let Some((index, set)) = Set::of(&instance) else {
+    // Who sleeps counts from the first time on: a member may be added meanwhile.
+    let known = Set::of(&instance).or_else(|| {
+        (!wait.is_now())
+            .then(|| Set::of_or_new(&instance))
+            .flatten()
+    });
+    let Some((index, set)) = known else {
         return own.call();
     };
     if INHERITED.load(Relaxed) && instance.record.holders.load(Relaxed) > 1 {
         estrange(&instance);
     }
-    if set.members.load(Relaxed) == 0 || set.is_foreign.load(Relaxed) || room <= 0 {
+    let is_empty = set.members.load(Relaxed) == 0;
+    if set.is_foreign.load(Relaxed) || room <= 0 || wait.is_now() && is_empty {
         return own.call();
     }
-    if !process::has_pairs() {
-        return sleep(index, set, own);
+    if is_empty || !process::has_pairs() {
+        return sleep(index, set, events, own);
     }
     Waiting {
         instance,
@@ -65,7 +76,7 @@ pub fn wait(
 }
 
 /// The real call, with the set's line up so that senders see it.
-fn sleep(index: usize, set: &'static Set, own: Own) -> isize {
+fn sleep(index: usize, set: &'static Set, events: *mut epoll_event, own: Own) -> isize {
     let page = process::status();
     set.asleep.fetch_add(1, SeqCst);
     match &page {
@@ -78,8 +89,16 @@ fn sleep(index: usize, set: &'static Set, own: Own) -> isize {
     wake_up(index, set, page.is_some());
     if result > 0 {
         KERNEL_NEWS.fetch_add(1, Relaxed);
+        note_fired(set, events, result as usize);
     }
     result
+}
+
+/// Keeps what the kernel reported, where that may have spent a one-shot member.
+fn note_fired(set: &Set, events: *mut epoll_event, count: usize) {
+    if set.has_one_shots.load(Relaxed) {
+        set.locked(|| (0..count).for_each(|at| set.fired.note(event_at(events, at).u64)));
+    }
 }
 
 fn wake_up(index: usize, set: &'static Set, was_shown: bool) {
@@ -110,24 +129,102 @@ struct Waiting {
     is_long: bool,
 }
 
+/// The member of a set whose ring was last reported, if a look at its ring says all that a report needs to know: it is the only
+/// one of its socket here, level-triggered and wants to be read.
+struct Hot {
+    sock: Sock,
+    link: Link<'static>,
+    member: &'static Member,
+    pair: &'static Pair,
+}
+
+impl Hot {
+    fn of(waiting: &Waiting) -> Option<Hot> {
+        let record = waiting.set.hot.load(Relaxed);
+        if record == 0 {
+            return None;
+        }
+        let local = local(record)?;
+        let mut members = local.of_set(waiting.index);
+        let (member, other) = (members.next()?, members.next());
+        let odd = libc::EPOLLET as u32 | ONE_SHOT;
+        if other.is_some() || member.events.load(Relaxed) & odd != 0 {
+            return None;
+        }
+        let sock = table::known(member.fd.load(Relaxed)).filter(|sock| sock.index() == record)?;
+        let link = promote::joined(&sock)?;
+        Some(Hot {
+            pair: process::at(promote::place(&sock)?),
+            sock,
+            link,
+            member,
+        })
+    }
+
+    /// The event to be reported, if there are bytes.
+    #[inline(always)]
+    fn event(&self) -> Option<epoll_event> {
+        if !self.link.incoming().ready() || !self.link.incoming().ring_ready() {
+            return None;
+        }
+        let events = self.member.events.load(Relaxed) & READABLE;
+        let is_valid = self.sock.still() && self.member.set.load(Acquire) != 0 && events != 0;
+        is_valid.then(|| epoll_event {
+            events,
+            u64: self.member.data.load(Relaxed),
+        })
+    }
+
+    /// Whether the news of one side of a pair are at most this member's own.
+    #[inline(always)]
+    fn is_all_of(&self, pair: &'static Pair, side: Side) -> bool {
+        std::ptr::eq(pair, self.pair)
+            && side == self.link.side()
+            && pair.slab().has_only_news(side, self.link.index())
+    }
+}
+
 impl Waiting {
     fn run(&self, is_now: bool) -> isize {
-        take_news(self.index);
-        let found = self.gather(0);
+        death::notice();
+        let hot = Hot::of(self);
+        let found = self.look(hot.as_ref());
         if found != 0 {
             return self.with_kernel(found);
         }
         if is_now {
             return self.kernel_only();
         }
-        match self.spin() {
+        match self.spin(hot.as_ref()) {
             0 => self.sleep(),
             found => found,
         }
     }
 
+    /// Reports what the rings have now. The news of the hot member are left where they are, as long as there are no others:
+    /// its sender then need not set them again, and no line but the ring's own travels.
+    #[inline(always)]
+    fn look(&self, hot: Option<&Hot>) -> isize {
+        let set = self.set;
+        if set.length.load(Relaxed) != 0 || set.scan.load(Relaxed) || has_news_beyond(hot) {
+            take_news(self.index);
+            return self.gather(0);
+        }
+        match hot.and_then(Hot::event) {
+            None => 0,
+            Some(event) if memory::put(self.events, event) => 1,
+            Some(_) => stream::fail(libc::EFAULT),
+        }
+    }
+
     /// Adds what the kernel has to `found` ring events, if it was not asked lately.
     fn with_kernel(&self, found: isize) -> isize {
+        let unasked = self.set.unasked.load(Relaxed) + 1;
+        if found == 1 && unasked < CLOCK_WAITS {
+            self.set.unasked.store(unasked, Relaxed);
+            return found;
+        }
+        self.set.unasked.store(0, Relaxed);
         let now = clock::now();
         let asked = self.set.asked_at.load(Relaxed);
         if found < 0 || now.wrapping_sub(asked) < clock::cycles(KERNEL_US) {
@@ -142,7 +239,7 @@ impl Waiting {
         match kernel::epoll_now(self.instance.fd, behind, room) {
             Ok(more) if more > 0 => {
                 KERNEL_NEWS.fetch_add(1, Relaxed);
-                let more = self.restore(behind, more);
+                let more = self.restore(behind, self.with_deaths(behind, more, room));
                 self.merge(found as usize, more) as isize
             }
             _ => found,
@@ -156,33 +253,67 @@ impl Waiting {
             Ok(found) => {
                 if found > 0 {
                     KERNEL_NEWS.fetch_add(1, Relaxed);
+                    self.set.kernel_first.store(true, Relaxed);
                 }
+                let found = self.with_deaths(self.events, found, self.room);
                 self.restore(self.events, found) as isize
             }
             Err(error) => stream::fail(error),
         }
     }
 
-    /// Spins for as long as the user allows, with looks at the kernel before and in it.
-    fn spin(&self) -> isize {
+    /// Brings `found` kernel events up to date with what the death of a peer has changed since: resets that the kernel had to be
+    /// told of. What the kernel reports once more takes the place of what it had reported.
+    fn with_deaths(&self, events: *mut epoll_event, found: usize, room: usize) -> usize {
+        if found == 0 || found >= room || !death::notice() {
+            return found;
+        }
+        let behind = events.wrapping_add(found);
+        let more = kernel::epoll_now(self.instance.fd, behind, room - found).unwrap_or(0);
+        let mut kept = 0;
+        for at in 0..found + more {
+            let event = event_at(events, at);
+            let is_old = at < found
+                && (found..found + more).any(|at| event_at(events, at).u64 == { event.u64 });
+            if !is_old {
+                memory::put(events.wrapping_add(kept), event);
+                kept += 1;
+            }
+        }
+        kept
+    }
+
+    /// Spins for as long as the user allows, with looks at the kernel in it; the first one before it if the last wait was ended by
+    /// the kernel, and else after the first looks at the rings.
+    fn spin(&self, hot: Option<&Hot>) -> isize {
         if options::spin_us() == 0 {
             return 0;
         }
-        let found = self.kernel_only();
-        if found != 0 {
-            return found;
-        }
-        let mut looked_at = clock::now();
-        let mut result = 0;
-        let has_ended = stream::spin(|| {
-            if has_news() || self.set.length.load(Relaxed) != 0 {
-                take_news(self.index);
-                result = self.gather(0);
+        let mut looked_at = 0;
+        if self.set.kernel_first.load(Relaxed) {
+            let found = self.kernel_only();
+            if found != 0 {
+                return found;
             }
-            let now = clock::now();
-            if result == 0 && now.wrapping_sub(looked_at) > clock::cycles(SPIN_LOOK_US) {
-                looked_at = now;
-                result = self.kernel_only();
+            looked_at = clock::now();
+        }
+        let (mut looks, mut result) = (0, 0);
+        let has_ended = stream::spin(|| {
+            result = self.look(hot);
+            looks += 1;
+            if result == 0 && looks % SPIN_LOOKS == 0 {
+                let now = clock::now();
+                if now.wrapping_sub(looked_at) > clock::cycles(SPIN_LOOK_US) {
+                    looked_at = now;
+                    result = self.kernel_only();
+                    return result != 0 || !self.instance.still();
+                }
+            }
+            if result == 0 {
+                // Looks in close order keep the line from the sender who wants to write it.
+                std::hint::spin_loop();
+            } else if self.set.kernel_first.load(Relaxed) {
+                self.set.kernel_first.store(false, Relaxed);
             }
             result != 0 || !self.instance.still()
         });
@@ -194,7 +325,7 @@ impl Waiting {
         let Self { index, set, .. } = *self;
         loop {
             let Some(page) = process::status() else {
-                return sleep(index, set, self.own);
+                return sleep(index, set, self.events, self.own);
             };
             set.asleep.fetch_add(1, SeqCst);
             page.raise(Set::line(index));
@@ -219,7 +350,8 @@ impl Waiting {
             if result > 0 {
                 KERNEL_NEWS.fetch_add(1, Relaxed);
             }
-            let mut total = self.restore(self.events, result as usize);
+            let woken = self.with_deaths(self.events, result as usize, self.room);
+            let mut total = self.restore(self.events, woken);
             if total < self.room {
                 take_news(self.index);
                 let more = self.gather(total);
@@ -259,7 +391,7 @@ impl Waiting {
     /// Reports members of the ready list, behind `at` events; how many, or -1 and `errno`.
     fn gather(&self, at: usize) -> isize {
         let set = self.set;
-        if set.scan.swap(false, Relaxed) {
+        if set.scan.load(Relaxed) && set.scan.swap(false, Relaxed) {
             self.list_all();
         }
         if set.length.load(Relaxed) == 0 {
@@ -316,7 +448,10 @@ impl Waiting {
         for member in local.of_set(self.index) {
             let events = member.events.load(Relaxed);
             let state = member.state.load(Acquire);
-            let reports = has_bytes && events & READABLE != 0 && state & DISARMED == 0;
+            let reports = has_bytes
+                && events & READABLE != 0
+                && state & DISARMED == 0
+                && !is_spent(self.instance.fd, self.set, member);
             let is_edge = events & libc::EPOLLET as u32 != 0;
             if !reports || (is_edge && state & FRESH == 0) {
                 member.state.fetch_and(!LISTED, AcqRel);
@@ -336,20 +471,26 @@ impl Waiting {
                 u64: member.data.load(Relaxed),
             };
             *count += 1;
-            if events & libc::EPOLLONESHOT as u32 != 0 {
-                member.state.store(DISARMED, Relaxed);
+            if events & ONE_SHOT != 0 {
+                place.events |= kernel::poll_one(member.fd.load(Relaxed), events);
+                unmute(self.set, member);
+                member.state.store(DISARMED | MUTED, Relaxed);
+                self.set.muted.fetch_add(1, Relaxed);
                 self.disarm(member);
             } else if is_edge {
                 member.state.fetch_and(!(LISTED | FRESH), AcqRel);
             } else {
-                member.state.fetch_and(!FRESH, Relaxed);
+                if state & FRESH != 0 {
+                    member.state.fetch_and(!FRESH, Relaxed);
+                }
                 stays = true;
+                self.set.hot.store(record, Relaxed);
             }
         }
         stays
     }
 
-    /// A one-shot member was reported: the kernel must not report it again.
+    /// A one-shot member was reported: the kernel must not report it again. It still does for errors and the end, once.
     fn disarm(&self, member: &Member) {
         let mut nothing = epoll_event {
             events: libc::EPOLLONESHOT as u32,
@@ -375,13 +516,57 @@ impl Waiting {
         }
     }
 
-    /// Undoes doorbells among `count` kernel events; how many events remain.
+    /// Takes what is not for the program out of `count` kernel events; how many remain.
     fn restore(&self, events: *mut epoll_event, count: usize) -> usize {
-        if self.set.poked.swap(0, AcqRel) == 0 {
+        let heard = self.swallow(events, count);
+        let kept = self.undo_doorbells(events, heard);
+        note_fired(self.set, events, kept);
+        kept
+    }
+
+    /// Takes out what the kernel says of members that are spent.
+    fn swallow(&self, events: *mut epoll_event, count: usize) -> usize {
+        if self.set.muted.load(Relaxed) == 0 {
+            return count;
+        }
+        let only = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+        let mut kept = 0;
+        for at in 0..count {
+            let event = event_at(events, at);
+            if event.events & !only != 0 || !self.was_muted(event.u64) {
+                memory::put(events.wrapping_add(kept), event);
+                kept += 1;
+            }
+        }
+        kept
+    }
+
+    /// Whether a muted member with this data has just been disarmed by the kernel; it is muted no more.
+    fn was_muted(&self, data: u64) -> bool {
+        for (_, local) in members_of(self.index) {
+            for member in local.of_set(self.index) {
+                let is_muted = member.state.load(Acquire) & MUTED != 0;
+                let fd = member.fd.load(Relaxed);
+                if is_muted
+                    && member.data.load(Relaxed) == data
+                    && armed::mask(self.instance.fd, fd, data).is_none_or(|mask| mask == 0)
+                {
+                    unmute(self.set, member);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Undoes doorbells among `count` kernel events; how many events remain.
+    fn undo_doorbells(&self, events: *mut epoll_event, count: usize) -> usize {
+        if self.set.poked.load(Acquire) == 0 || self.set.poked.swap(0, AcqRel) == 0 {
             return count;
         }
         let mut kept = 0;
-        for (record, local) in members_of(self.index) {
+        // Whoever rang has put the member on the list before.
+        for (_, local) in members_of(self.index) {
             for member in local
                 .of_set(self.index)
                 .filter(|m| m.state.load(Relaxed) & POKED != 0)
@@ -391,6 +576,17 @@ impl Waiting {
                     events: member.events.load(Relaxed),
                     u64: member.data.load(Relaxed),
                 };
+                let is_written = event.events & libc::EPOLLOUT as u32 != 0;
+                let told = if is_written {
+                    mask_of(events, count, event.u64)
+                } else {
+                    strip(events, count, member.fd.load(Relaxed), event)
+                };
+                if event.events & ONE_SHOT != 0 && told != 0 {
+                    // The program is told something: it is spent, as the kernel thinks.
+                    member.state.fetch_or(DISARMED, AcqRel);
+                    continue;
+                }
                 // A member that is gone by now has nothing to restore.
                 let _ = kernel::epoll_ctl(
                     self.instance.fd,
@@ -398,10 +594,6 @@ impl Waiting {
                     member.fd.load(Relaxed),
                     &mut event,
                 );
-                mark(record, Some(self.index));
-                if event.events & libc::EPOLLOUT as u32 == 0 {
-                    strip(events, count, event.u64);
-                }
             }
         }
         for at in 0..count {
@@ -416,10 +608,19 @@ impl Waiting {
 
     /// Folds `more` kernel events behind `found` ring events into them where they are of one member.
     fn merge(&self, found: usize, more: usize) -> usize {
+        self.merge_either(found, more, false)
+    }
+
+    /// The same for ring events behind kernel events.
+    fn merge_back(&self, kernel: usize, more: usize) -> usize {
+        self.merge_either(kernel, more, true)
+    }
+
+    fn merge_either(&self, found: usize, more: usize, is_back: bool) -> usize {
         let mut total = found;
         for at in found..found + more {
             let event = event_at(self.events, at);
-            if !self.fold(found, event) {
+            if !self.fold(found, event, is_back) {
                 memory::put(self.events.wrapping_add(total), event);
                 total += 1;
             }
@@ -427,16 +628,14 @@ impl Waiting {
         total
     }
 
-    /// The same for ring events behind kernel events.
-    fn merge_back(&self, kernel: usize, more: usize) -> usize {
-        self.merge(kernel, more)
-    }
-
-    /// Whether one of the first `count` events has the same data: then it takes the mask over.
-    fn fold(&self, count: usize, event: epoll_event) -> bool {
+    /// Whether one of the first `count` events is of the same member: then it takes the mask over. The first ones are the
+    /// kernel's if this is a ring's (`is_back`), else the other way round.
+    fn fold(&self, count: usize, event: epoll_event, is_back: bool) -> bool {
         for at in 0..count {
             let mut other = event_at(self.events, at);
-            if { other.u64 } == { event.u64 } {
+            let of_kernel = if is_back { other } else { event };
+            if { other.u64 } == { event.u64 } && self.set.seen.is_same(self.instance.fd, of_kernel)
+            {
                 other.events |= event.events;
                 memory::put(self.events.wrapping_add(at), other);
                 return true;
@@ -451,15 +650,39 @@ fn event_at(events: *mut epoll_event, at: usize) -> epoll_event {
     memory::fetch(events.wrapping_add(at)).unwrap_or(epoll_event { events: 0, u64: 0 })
 }
 
-/// Takes a doorbell's EPOLLOUT out of the events of a member.
-fn strip(events: *mut epoll_event, count: usize, data: u64) {
-    for at in 0..count {
-        let mut event = event_at(events, at);
-        if { event.u64 } == data {
-            event.events &= !(libc::EPOLLOUT as u32);
-            memory::put(events.wrapping_add(at), event);
-        }
-    }
+/// What the events say of a member.
+fn mask_of(events: *mut epoll_event, count: usize, data: u64) -> u32 {
+    (0..count)
+        .map(|at| event_at(events, at))
+        .filter(|event| { event.u64 } == data)
+        .fold(0, |mask, event| mask | event.events)
+}
+
+/// Takes a doorbell's EPOLLOUT out of the event of a member; what its data still says. Of several members with this data it is
+/// the one of which the kernel says the rest.
+fn strip(events: *mut epoll_event, count: usize, fd: c_int, asked: epoll_event) -> u32 {
+    let out = libc::EPOLLOUT as u32;
+    let is_rung = |at: &usize| {
+        let event = event_at(events, *at);
+        (event.u64, event.events & out) == (asked.u64, out)
+    };
+    let rung = || (0..count).filter(is_rung);
+    let Some(first) = rung().next() else {
+        return mask_of(events, count, asked.u64);
+    };
+    let is_its = |at: &usize| {
+        let rest = event_at(events, *at).events & !out;
+        rest == kernel::poll_one(fd, asked.events) & !out
+    };
+    let place = if rung().count() < 2 {
+        first
+    } else {
+        rung().find(is_its).unwrap_or(first)
+    };
+    let mut event = event_at(events, place);
+    event.events &= !out;
+    memory::put(events.wrapping_add(place), event);
+    mask_of(events, count, asked.u64)
 }
 
 /// The records that have a member in a set.
@@ -490,10 +713,14 @@ fn link_of(index: u32, local: &Local) -> Option<Link<'static>> {
         .map(|(_, link)| link)
 }
 
-/// Whether any pair has news for this process.
+/// Whether any pair has news for this process, but for those of one member.
 #[inline(always)]
-pub fn has_news() -> bool {
-    process::pairs().any(|(_, pair)| pair.sides().any(|side| pair.slab().has_news(side)))
+fn has_news_beyond(hot: Option<&Hot>) -> bool {
+    process::pairs().any(|(_, pair)| {
+        pair.sides().any(|side| {
+            pair.slab().has_news(side) && !hot.is_some_and(|hot| hot.is_all_of(pair, side))
+        })
+    })
 }
 
 fn has_streams() -> bool {
@@ -505,8 +732,13 @@ pub fn take_news(current: usize) {
     for (_, pair) in process::pairs() {
         for side in pair.sides() {
             if pair.slab().has_news(side) {
-                pair.slab()
-                    .take_news(side, |chan| mark(pair.record(chan, side), Some(current)));
+                // News are hints; bytes that have been taken meanwhile are none.
+                let is_ready = |link: Link<'_>| link.incoming().ring_ready();
+                pair.slab().take_news(side, |chan| {
+                    if pair.slab().link(chan, side).is_some_and(is_ready) {
+                        mark(pair.record(chan, side), Some(current));
+                    }
+                });
             }
         }
     }

@@ -4,8 +4,9 @@ use std::ffi::{c_int, c_ulong, c_void};
 
 use libc::socklen_t;
 use windlass_channel::Reason;
+use windlass_channel::unix::SENDER_OPTIONS;
 
-use super::{kernel, life, memory, promote, stream};
+use super::{death, kernel, life, memory, promote, stream, unix};
 use crate::own::{Own, Sock};
 use crate::record::flag;
 
@@ -15,7 +16,6 @@ const ODD_SOCKET: &[c_int] = &[
     libc::SO_TIMESTAMPNS,
     libc::SO_TIMESTAMPING,
     libc::SO_ZEROCOPY,
-    libc::SO_PEEK_OFF,
     libc::SO_ATTACH_FILTER,
     50, // SO_ATTACH_BPF
     63, // SO_TIMESTAMP_NEW
@@ -44,6 +44,13 @@ pub fn set(
     length: socklen_t,
     own: Own,
 ) -> isize {
+    if level == libc::SOL_SOCKET && SENDER_OPTIONS.contains(&name) && unix::is_stream(sock.record) {
+        // What was sent before names no sender, so it moves before the option is set.
+        if number(value, length) != Some(0) {
+            life::plain(sock, Reason::Option);
+        }
+        return own.call();
+    }
     let result = own.call();
     if result != 0 {
         return result;
@@ -67,6 +74,10 @@ pub fn set(
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if value.is_none_or(|value| value > 1) => {
             life::plain(sock, Reason::Option);
         }
+        // 0 is a place to peek from, too; only a negative one is none.
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if value.is_none_or(|value| value >= 0) => {
+            life::plain(sock, Reason::Option);
+        }
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => sock.record.set(flag::SNDBUF_SET),
         (libc::SOL_SOCKET, name) if ODD_SOCKET.contains(&name) && value != Some(0) => {
             life::plain(sock, Reason::Option);
@@ -78,13 +89,16 @@ pub fn set(
 
 /// `getsockopt`: `TCP_NODELAY` as the program left it.
 pub fn get(sock: &Sock, level: c_int, name: c_int, value: *mut c_void, own: Own) -> isize {
+    let is_error = (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR);
+    if is_error {
+        death::notice();
+    }
     let result = own.call();
-    if result == 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
-        if let Some(error) = stream::take_error(sock) {
+    if result == 0 && is_error {
+        let noted = memory::fetch::<c_int>(value.cast()).unwrap_or(0);
+        let error = stream::take_error(sock).unwrap_or_else(|| death::named(sock, noted));
+        if error != noted {
             memory::put(value.cast(), error);
-        }
-        if memory::fetch::<c_int>(value.cast()).is_some_and(|error| error != 0) {
-            stream::told(sock);
         }
     }
     let is_ours = (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY);

@@ -1,0 +1,501 @@
+//! Whether the rules of nftables do something to each packet of a connection over `lo`.
+//!
+//! # Purpose
+//! A rule that counts, limits, logs or copies packets means every packet. Bytes that go by a ring would pass it unseen,
+//! so who has such a rule for `lo` keeps his connections on the kernel.
+//!
+//! # Model
+//! The chains are followed as a TCP packet over `lo` would be, with three answers to each question: yes, no, and maybe
+//! for all that depends on more than the interface and the protocol. What would be done to a packet that does or may
+//! come by is a finding; a rule that certainly accepts (`iif lo accept`) ends its chain.
+//!
+//! Chains of type `nat` see only the first packet of a connection and are left out, as is forwarding. A counter in the
+//! tables of iptables says nothing: every rule there has one.
+//!
+//! # Limits
+//! [`VISITS_MAX`] rules are followed; a ruleset that takes more counts as a finding.
+
+use std::collections::{HashMap, HashSet};
+
+use windlass_sys::netlink::{
+    Chain, Expression, FAMILY_INET, FAMILY_IPV4, FAMILY_IPV6, FAMILY_NETDEV, Rule, Ruleset, Verdict,
+};
+
+/// Rules that are looked at, one more than once if several chains lead there.
+const VISITS_MAX: u32 = 50_000;
+/// As the kernel's `NFT_JUMP_STACK_SIZE`.
+const JUMPS_MAX: u32 = 16;
+
+/// `NFT_META_IIF` to `NFT_META_OIFTYPE`, and `NFT_META_L4PROTO`.
+const KEYS: std::ops::RangeInclusive<u32> = 4..=9;
+const L4PROTO: u32 = 16;
+/// The index of `lo`, which is the first interface of every namespace.
+pub(crate) const LO: u32 = 1;
+const LO_NAME: [u8; 16] = *b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+const ARPHRD_LOOPBACK: u16 = 772;
+
+/// Matches and targets of iptables that do something to each packet, or look at what has been done.
+const XTABLES: [&str; 14] = [
+    "limit",
+    "hashlimit",
+    "quota",
+    "connbytes",
+    "nfacct",
+    "rateest",
+    "statistic",
+    "LOG",
+    "NFLOG",
+    "ULOG",
+    "NFQUEUE",
+    "TEE",
+    "RATEEST",
+    "IDLETIMER",
+];
+
+/// Which way the packet goes past a chain.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    In,
+    Out,
+}
+
+/// What becomes of the packet at the end of a chain.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    /// It is accepted or dropped for certain.
+    Ends,
+    /// It may go on behind the chain.
+    GoesOn,
+}
+
+type Key<'a> = (u8, &'a str, &'a str);
+
+/// The first thing that a ruleset does to a packet over `lo`, in words; `None` if there is none.
+pub(crate) fn finding(ruleset: &Ruleset) -> Option<String> {
+    let mut rules: HashMap<Key<'_>, Vec<&Rule>> = HashMap::new();
+    for rule in &ruleset.rules {
+        let key = (rule.family, rule.table.as_str(), rule.chain.as_str());
+        rules.entry(key).or_default().push(rule);
+    }
+    let mut walk = Walk {
+        ruleset,
+        rules,
+        visits: 0,
+        mapped: HashSet::new(),
+    };
+    for chain in &ruleset.chains {
+        let Some(way) = way(chain) else { continue };
+        if chain.hook.as_ref().is_some_and(|hook| hook.counts)
+            && !of_iptables(chain.family, &chain.table)
+        {
+            let place = place(chain.family, &chain.table, &chain.name);
+            return Some(format!("{place}: counter"));
+        }
+        walk.mapped.clear();
+        if let Err(found) = walk.chain((chain.family, &chain.table, &chain.name), way, 0) {
+            return Some(found);
+        }
+    }
+    None
+}
+
+/// Which way packets over `lo` pass a base chain; `None` if they do not, or if only the first one does.
+fn way(chain: &Chain) -> Option<Way> {
+    let hook = chain.hook.as_ref().filter(|hook| hook.kind != "nat")?;
+    let on_lo = hook.devices.iter().any(|device| device == "lo");
+    match (chain.family, hook.number) {
+        (FAMILY_INET | FAMILY_IPV4 | FAMILY_IPV6, 0 | 1) => Some(Way::In),
+        (FAMILY_INET | FAMILY_IPV4 | FAMILY_IPV6, 3 | 4) => Some(Way::Out),
+        (FAMILY_INET, 5) | (FAMILY_NETDEV, 0) if on_lo => Some(Way::In),
+        (FAMILY_NETDEV, 1) if on_lo => Some(Way::Out),
+        _ => None,
+    }
+}
+
+fn of_iptables(family: u8, table: &str) -> bool {
+    matches!(family, FAMILY_IPV4 | FAMILY_IPV6)
+        && ["filter", "nat", "mangle", "raw", "security"].contains(&table)
+}
+
+fn place(family: u8, table: &str, chain: &str) -> String {
+    let family = match family {
+        FAMILY_INET => "inet",
+        FAMILY_IPV4 => "ip",
+        FAMILY_IPV6 => "ip6",
+        _ => "netdev",
+    };
+    format!("nftables {family} {table} {chain}")
+}
+
+struct Walk<'a> {
+    ruleset: &'a Ruleset,
+    rules: HashMap<Key<'a>, Vec<&'a Rule>>,
+    visits: u32,
+    /// Chains that were followed because a map of verdicts may lead there.
+    mapped: HashSet<Key<'a>>,
+}
+
+/// What is known of a packet at a place in a rule.
+struct Look {
+    way: Way,
+    /// It came here for certain.
+    sure: bool,
+    register: Option<(u32, Value)>,
+}
+
+/// What a register holds.
+struct Value {
+    bytes: Vec<u8>,
+    /// There is no such interface: kernels differ in what they say of it.
+    absent: bool,
+}
+
+/// What follows from one expression.
+enum Step<'a> {
+    Next,
+    /// The rule does not match.
+    Skip,
+    Verdict(&'a Verdict),
+}
+
+impl<'a> Walk<'a> {
+    fn chain(&mut self, key: Key<'a>, way: Way, depth: u32) -> Result<Flow, String> {
+        let rules = self.rules.get(&key).cloned().unwrap_or_default();
+        for rule in rules {
+            self.visits += 1;
+            if self.visits > VISITS_MAX || depth > JUMPS_MAX {
+                return Err("nftables: more rules than can be followed".into());
+            }
+            if let Some(flow) = self.rule(rule, way, depth)? {
+                return Ok(flow);
+            }
+        }
+        Ok(Flow::GoesOn)
+    }
+
+    /// Follows a rule. `Some`: for certain, nothing behind it in its chain is reached.
+    fn rule(&mut self, rule: &'a Rule, way: Way, depth: u32) -> Result<Option<Flow>, String> {
+        let mut look = Look {
+            way,
+            sure: true,
+            register: None,
+        };
+        for expression in &rule.expressions {
+            match self.step(rule, expression, &mut look, depth)? {
+                Step::Next => {}
+                Step::Skip => return Ok(None),
+                Step::Verdict(verdict) => return self.verdict(rule, verdict, &look, depth),
+            }
+        }
+        Ok(None)
+    }
+
+    fn verdict(
+        &mut self,
+        rule: &'a Rule,
+        verdict: &'a Verdict,
+        look: &Look,
+        depth: u32,
+    ) -> Result<Option<Flow>, String> {
+        let flow = match verdict {
+            Verdict::Queue => return Err(found(rule, "queue")),
+            Verdict::Continue => return Ok(None),
+            Verdict::Final => Flow::Ends,
+            Verdict::Return => Flow::GoesOn,
+            Verdict::Jump(chain) => {
+                match self.chain((rule.family, &rule.table, chain), look.way, depth + 1)? {
+                    Flow::Ends => Flow::Ends,
+                    Flow::GoesOn => return Ok(None),
+                }
+            }
+            Verdict::Goto(chain) => {
+                self.chain((rule.family, &rule.table, chain), look.way, depth + 1)?
+            }
+        };
+        Ok(look.sure.then_some(flow))
+    }
+
+    fn step(
+        &mut self,
+        rule: &'a Rule,
+        expression: &'a Expression,
+        look: &mut Look,
+        depth: u32,
+    ) -> Result<Step<'a>, String> {
+        match expression {
+            Expression::Meta { key, register } => {
+                look.register = value(*key, look.way).map(|value| (*register, value));
+            }
+            Expression::Compare {
+                register,
+                operation,
+                value,
+            } => return Ok(look.compare(*register, *operation, value)),
+            Expression::Verdict(verdict) => return Ok(Step::Verdict(verdict)),
+            Expression::Lookup { set, verdict } => {
+                look.sure = false;
+                self.elements(rule, set)?;
+                if *verdict {
+                    self.mapped(rule, look.way, depth)?;
+                }
+            }
+            Expression::Counts => return Err(found(rule, "ct bytes")),
+            Expression::Does(what)
+                if what == "counter" && of_iptables(rule.family, &rule.table) => {}
+            Expression::Does(what) => return Err(found(rule, what)),
+            Expression::Xtables(name) if XTABLES.contains(&name.as_str()) => {
+                return Err(found(rule, name));
+            }
+            Expression::Xtables(_) | Expression::Match => {
+                look.sure = false;
+                look.register = None;
+            }
+        }
+        Ok(Step::Next)
+    }
+
+    /// What the elements of a set do.
+    fn elements(&self, rule: &Rule, name: &str) -> Result<(), String> {
+        let mut sets = self.ruleset.sets.iter();
+        let set = sets.find(|set| {
+            (set.family, set.table.as_str(), set.name.as_str()) == (rule.family, &rule.table, name)
+        });
+        match set.and_then(|set| set.does.first()) {
+            Some(what) => Err(found(rule, &format!("{what} of set {name}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Follows all chains of the table that a map of verdicts may lead to.
+    fn mapped(&mut self, rule: &'a Rule, way: Way, depth: u32) -> Result<(), String> {
+        let chains = self.ruleset.chains.iter().filter(|chain| {
+            chain.hook.is_none() && (chain.family, &chain.table) == (rule.family, &rule.table)
+        });
+        for chain in chains {
+            let key = (chain.family, chain.table.as_str(), chain.name.as_str());
+            if self.mapped.insert(key) {
+                self.chain(key, way, depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Look {
+    /// A comparison: equality (0) or inequality (1) of what is known; anything else may be.
+    fn compare<'a>(&mut self, register: u32, operation: u32, value: &[u8]) -> Step<'a> {
+        let known = self.register.as_ref().filter(|(at, _)| *at == register);
+        let Some((_, known)) = known.filter(|_| operation <= 1) else {
+            self.sure = false;
+            return Step::Next;
+        };
+        let equal = known.bytes.starts_with(value);
+        if equal == (operation == 0) {
+            self.sure &= !known.absent;
+            return Step::Next;
+        }
+        Step::Skip
+    }
+}
+
+fn found(rule: &Rule, what: &str) -> String {
+    let place = place(rule.family, &rule.table, &rule.chain);
+    format!("{place}, handle {}: {what}", rule.handle)
+}
+
+/// What the kernel says of a TCP packet over `lo`; `None` if that depends.
+fn value(key: u32, way: Way) -> Option<Value> {
+    if key == L4PROTO {
+        let bytes = vec![libc::IPPROTO_TCP as u8];
+        return Some(Value {
+            bytes,
+            absent: false,
+        });
+    }
+    if !KEYS.contains(&key) {
+        return None;
+    }
+    // Even keys are of the interface that it came in by, odd ones of the one that it leaves by.
+    let absent = key.is_multiple_of(2) != (way == Way::In);
+    let bytes = match key {
+        4 | 5 => LO.to_ne_bytes().to_vec(),
+        6 | 7 => LO_NAME.to_vec(),
+        _ => ARPHRD_LOOPBACK.to_ne_bytes().to_vec(),
+    };
+    let bytes = if absent { vec![0; bytes.len()] } else { bytes };
+    Some(Value { bytes, absent })
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_sys::netlink::{Hook, Set};
+
+    use super::*;
+
+    fn chain(name: &str, hook: Option<(u32, &str)>) -> Chain {
+        let hook = hook.map(|(number, kind)| Hook {
+            number,
+            kind: kind.into(),
+            devices: Vec::new(),
+            counts: false,
+        });
+        Chain {
+            family: FAMILY_INET,
+            table: "t".into(),
+            name: name.into(),
+            hook,
+        }
+    }
+
+    fn rule(chain: &str, expressions: impl Into<Vec<Expression>>) -> Rule {
+        Rule {
+            family: FAMILY_INET,
+            table: "t".into(),
+            chain: chain.into(),
+            handle: 7,
+            expressions: expressions.into(),
+        }
+    }
+
+    /// `iifname NAME` or `oifname NAME`, or unequal to it.
+    fn interface(key: u32, operation: u32, name: &str) -> [Expression; 2] {
+        let mut value = name.as_bytes().to_vec();
+        value.resize(16, 0);
+        [
+            Expression::Meta { key, register: 1 },
+            Expression::Compare {
+                register: 1,
+                operation,
+                value,
+            },
+        ]
+    }
+
+    fn counter() -> Expression {
+        Expression::Does("counter".into())
+    }
+
+    fn judged(hook: (u32, &str), rules: Vec<Rule>) -> Option<String> {
+        finding(&Ruleset {
+            chains: vec![chain("c", Some(hook)), chain("d", None)],
+            rules,
+            sets: Vec::new(),
+        })
+    }
+
+    /// A counter is found where packets over `lo` pass it, and only there.
+    #[test]
+    fn counters_are_found_where_packets_pass() {
+        let one = |hook| judged(hook, vec![rule("c", [counter()])]);
+        assert_eq!(
+            one((1, "filter")).as_deref(),
+            Some("nftables inet t c, handle 7: counter")
+        );
+        assert!(one((3, "route")).is_some() && one((4, "filter")).is_some());
+        assert!(one((2, "filter")).is_none(), "forwarding");
+        assert!(one((3, "nat")).is_none(), "the first packet only");
+        assert!(
+            judged((1, "filter"), vec![rule("d", [counter()])]).is_none(),
+            "nobody jumps"
+        );
+    }
+
+    /// Rules about other interfaces are not about `lo`, whichever way they say so.
+    #[test]
+    fn other_interfaces_do_not_matter() {
+        let found = |hook, key, operation, name: &str| {
+            let expressions = [&interface(key, operation, name)[..], &[counter()]].concat();
+            judged((hook, "filter"), vec![rule("c", expressions)]).is_some()
+        };
+        assert!(found(1, 6, 0, "lo") && !found(1, 6, 0, "eth0"));
+        assert!(!found(1, 6, 1, "lo") && found(1, 6, 1, "eth0"));
+        assert!(found(3, 7, 0, "lo") && !found(3, 7, 0, "eth0"));
+        assert!(!found(3, 6, 0, "lo"), "what is sent came in nowhere");
+        assert!(found(3, 6, 1, "lo"), "so it did not come in by lo");
+        let other_register = [
+            Expression::Meta {
+                key: 6,
+                register: 2,
+            },
+            interface(6, 0, "eth0")[1].clone(),
+            counter(),
+        ];
+        assert!(judged((1, "filter"), vec![rule("c", other_register)]).is_some());
+    }
+
+    /// What is accepted for certain passes nothing behind it in that chain; what may be does.
+    #[test]
+    fn certain_verdicts_end_a_chain() {
+        let accept = Expression::Verdict(Verdict::Final);
+        let sure = [&interface(6, 0, "lo")[..], std::slice::from_ref(&accept)].concat();
+        let maybe = vec![Expression::Match, accept];
+        let behind = |first: Vec<Expression>| {
+            judged(
+                (1, "filter"),
+                vec![rule("c", first), rule("c", [counter()])],
+            )
+            .is_some()
+        };
+        assert!(!behind(sure.clone()) && behind(maybe));
+        let jump = |to: Verdict, inner: Vec<Expression>| {
+            let rules = vec![
+                rule("c", [Expression::Verdict(to)]),
+                rule("c", [counter()]),
+                rule("d", inner),
+            ];
+            judged((1, "filter"), rules).is_some()
+        };
+        assert!(!jump(Verdict::Jump("d".into()), sure));
+        let back = vec![Expression::Verdict(Verdict::Return), counter()];
+        assert!(jump(Verdict::Jump("d".into()), back.clone()));
+        assert!(!jump(Verdict::Goto("d".into()), back));
+        assert!(jump(Verdict::Jump("d".into()), vec![counter()]));
+    }
+
+    /// Maps of verdicts may lead to any chain of the table; elements of sets do what their set says.
+    #[test]
+    fn sets_and_maps_are_followed() {
+        let lookup = |verdict| Expression::Lookup {
+            set: "s".into(),
+            verdict,
+        };
+        let rules = |verdict| vec![rule("c", [lookup(verdict)]), rule("d", [counter()])];
+        assert!(judged((1, "filter"), rules(true)).is_some());
+        assert!(judged((1, "filter"), rules(false)).is_none());
+        let with = finding(&Ruleset {
+            chains: vec![chain("c", Some((1, "filter")))],
+            rules: vec![rule("c", [lookup(false)])],
+            sets: vec![Set {
+                family: FAMILY_INET,
+                table: "t".into(),
+                name: "s".into(),
+                does: vec!["quota".into()],
+            }],
+        });
+        assert_eq!(
+            with.as_deref(),
+            Some("nftables inet t c, handle 7: quota of set s")
+        );
+    }
+
+    /// Counters of iptables are everywhere and mean nothing; its matches do. Chains that jump in circles end.
+    #[test]
+    fn iptables_and_circles() {
+        let of = |expression| {
+            let mut chain = chain("INPUT", Some((1, "filter")));
+            let mut rule = rule("INPUT", [expression]);
+            (chain.family, rule.family) = (FAMILY_IPV4, FAMILY_IPV4);
+            (chain.table, rule.table) = ("filter".into(), "filter".into());
+            finding(&Ruleset {
+                chains: vec![chain],
+                rules: vec![rule],
+                sets: Vec::new(),
+            })
+        };
+        assert!(of(counter()).is_none());
+        assert!(of(Expression::Xtables("quota".into())).is_some());
+        assert!(of(Expression::Xtables("comment".into())).is_none());
+        let circle = Expression::Verdict(Verdict::Jump("c".into()));
+        assert!(judged((1, "filter"), vec![rule("c", [circle])]).is_some());
+    }
+}

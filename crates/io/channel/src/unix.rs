@@ -1,0 +1,230 @@
+//! Unix sockets: which two are one connection, and what they are called in a channel.
+//!
+//! # Model
+//! The kernel knows the peer of every connected Unix socket by its inode, a number of its own that no program chooses
+//! (`UNIX_DIAG_PEER` of sock_diag(7)). So two inodes name a connection exactly, and no translation can come between.
+//! A channel keeps names as addresses: an inode is the address `100::INODE`, of the prefix that nobody can have
+//! (RFC 6666), with port 0.
+//!
+//! # Positions
+//! The kernel does not count the bytes of a Unix socket. A sender begins to count at [`START`] when it offers, and the
+//! receiver's count is the sender's less what is unread in the kernel: see
+//! [`Incoming::count_by_queue`](crate::Incoming::count_by_queue).
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::RawFd;
+
+use crate::sys;
+
+/// Where a Unix socket's sender begins to count: more than can ever be unread in the kernel.
+pub const START: u64 = 1 << 40;
+/// What a receiver has counted before it can know better: neither what a sender counts, nor what a channel without one
+/// says.
+pub const UNKNOWN: u64 = 1;
+
+/// The upper half of the address of an inode.
+const PREFIX: u64 = 0x0100 << 48;
+
+/// `SOCK_DIAG_BY_FAMILY`: linux/sock_diag.h.
+const BY_FAMILY: u16 = 20;
+/// `UDIAG_SHOW_PEER`, `UNIX_DIAG_PEER`: linux/unix_diag.h.
+const SHOW_PEER: u32 = 4;
+const DIAG_PEER: u16 = 2;
+/// Bytes of `nlmsghdr`, `unix_diag_req` and `unix_diag_msg`.
+const HEADER_BYTES: usize = 16;
+const REQUEST_BYTES: usize = HEADER_BYTES + 24;
+const MESSAGE_BYTES: usize = 16;
+/// Room for an answer: a message and one attribute.
+const ANSWER_BYTES: usize = 256;
+
+/// What an inode is called in a channel.
+pub fn name(inode: u32) -> SocketAddr {
+    let bits = u128::from(PREFIX) << 64 | u128::from(inode);
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::from_bits(bits)), 0)
+}
+
+/// The inode that a name in a channel is; none if it is an internet address.
+pub fn inode_in(name: SocketAddr) -> Option<u32> {
+    let IpAddr::V6(address) = name.ip() else {
+        return None;
+    };
+    let bits = address.to_bits();
+    let is_ours = (bits >> 64) as u64 == PREFIX && name.port() == 0;
+    u32::try_from(bits as u64).ok().filter(|_| is_ours)
+}
+
+/// The inode of a descriptor.
+pub fn inode(fd: RawFd) -> Option<u32> {
+    // SAFETY: all zeros is a valid value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    let args = [fd as usize, &raw mut stat as usize, 0, 0, 0, 0];
+    // SAFETY: the buffer lives for the call.
+    unsafe { sys::checked(libc::SYS_fstat, args) }.ok()?;
+    u32::try_from(stat.st_ino).ok()
+}
+
+/// Whether a descriptor is a Unix socket.
+pub fn is_unix(fd: RawFd) -> bool {
+    option(fd, libc::SO_DOMAIN) == Some(libc::AF_UNIX)
+}
+
+/// Whether a receiver wants to know who sent each piece, which only a real send can say (`SO_PASSCRED` and its kin).
+pub fn wants_sender(fd: RawFd) -> bool {
+    SENDER_OPTIONS
+        .iter()
+        .any(|&name| option(fd, name).is_some_and(|value| value != 0))
+}
+
+/// `SO_PASSCRED`, `SO_PASSSEC`, `SO_PASSPIDFD`: asm-generic/socket.h.
+pub const SENDER_OPTIONS: [i32; 3] = [libc::SO_PASSCRED, libc::SO_PASSSEC, 76];
+
+fn option(fd: RawFd, name: i32) -> Option<i32> {
+    let (mut value, mut length) = (0_i32, size_of::<i32>() as libc::socklen_t);
+    let args = [
+        fd as usize,
+        libc::SOL_SOCKET as usize,
+        name as usize,
+        &raw mut value as usize,
+        &raw mut length as usize,
+        0,
+    ];
+    // SAFETY: the value and its length live for the call.
+    unsafe { sys::checked(libc::SYS_getsockopt, args) }.ok()?;
+    Some(value)
+}
+
+/// The inode of the peer of the connected socket with this inode and `SO_COOKIE`. None where it has none that a program
+/// holds (it was not accepted so far, it was closed), or where the kernel does not tell: another network namespace.
+pub fn peer_of(inode: u32, cookie: u64) -> Option<u32> {
+    let flags = (libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as usize;
+    let args = [
+        libc::AF_NETLINK as usize,
+        flags,
+        libc::NETLINK_SOCK_DIAG as usize,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: no pointers.
+    let asking = unsafe { sys::checked(libc::SYS_socket, args) }.ok()?;
+    let peer = ask(asking, inode, cookie);
+    // SAFETY: the descriptor was made above, and nobody else has it.
+    let _ = unsafe { sys::checked(libc::SYS_close, [asking, 0, 0, 0, 0, 0]) };
+    peer.filter(|peer| *peer != 0)
+}
+
+fn ask(asking: usize, inode: u32, cookie: u64) -> Option<u32> {
+    let request = request(inode, cookie);
+    let args = [asking, request.as_ptr() as usize, REQUEST_BYTES, 0, 0, 0];
+    // SAFETY: the request lives for the call.
+    unsafe { sys::checked(libc::SYS_sendto, args) }.ok()?;
+    let mut answer = [0_u8; ANSWER_BYTES];
+    let args = [asking, answer.as_mut_ptr() as usize, ANSWER_BYTES, 0, 0, 0];
+    // SAFETY: the answer's place lives for the call, and its length is said.
+    let length = unsafe { sys::checked(libc::SYS_recvfrom, args) }.ok()?;
+    peer_in(answer.get(..length)?)
+}
+
+/// `nlmsghdr` and `unix_diag_req` for one socket.
+fn request(inode: u32, cookie: u64) -> [u8; REQUEST_BYTES] {
+    let mut bytes = [0; REQUEST_BYTES];
+    let mut put = |at: usize, value: &[u8]| {
+        if let Some(place) = bytes.get_mut(at..at + value.len()) {
+            place.copy_from_slice(value);
+        }
+    };
+    put(0, &(REQUEST_BYTES as u32).to_ne_bytes());
+    put(4, &BY_FAMILY.to_ne_bytes());
+    put(6, &(libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    put(HEADER_BYTES, &[libc::AF_UNIX as u8]);
+    put(HEADER_BYTES + 4, &u32::MAX.to_ne_bytes());
+    put(HEADER_BYTES + 8, &inode.to_ne_bytes());
+    put(HEADER_BYTES + 12, &SHOW_PEER.to_ne_bytes());
+    // Two halves, the lower one first, also where numbers are stored the other way round.
+    put(HEADER_BYTES + 16, &(cookie as u32).to_ne_bytes());
+    put(HEADER_BYTES + 20, &((cookie >> 32) as u32).to_ne_bytes());
+    bytes
+}
+
+/// The peer's inode in an answer.
+fn peer_in(answer: &[u8]) -> Option<u32> {
+    let half = |at: usize| {
+        let bytes = answer.get(at..at + 2)?;
+        Some(u16::from_ne_bytes(*bytes.first_chunk()?))
+    };
+    if half(4)? != BY_FAMILY {
+        return None;
+    }
+    let mut at = HEADER_BYTES + MESSAGE_BYTES;
+    loop {
+        let (length, kind) = (usize::from(half(at)?), half(at + 2)?);
+        if kind == DIAG_PEER {
+            let bytes = answer.get(at + 4..at + 8)?;
+            return Some(u32::from_ne_bytes(*bytes.first_chunk()?));
+        }
+        at += length.max(4).next_multiple_of(4);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// A name gives its inode back, and an internet address is none.
+    #[test]
+    fn names_are_inodes_again() {
+        for inode in [1, 7_654_321, u32::MAX] {
+            assert_eq!(inode_in(name(inode)), Some(inode));
+        }
+        for other in ["127.0.0.1:80", "[::1]:80", "[100::7]:80", "[::7]:0"] {
+            assert_eq!(inode_in(other.parse().unwrap()), None);
+        }
+    }
+
+    /// The kernel names each end of a pair as the peer of the other; a wrong cookie gets no answer.
+    #[test]
+    fn the_kernel_names_the_peer() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let cookie = |socket: &UnixStream| {
+            let mut cookie = 0_u64;
+            let mut length = size_of::<u64>() as libc::socklen_t;
+            let args = [
+                socket.as_raw_fd() as usize,
+                libc::SOL_SOCKET as usize,
+                libc::SO_COOKIE as usize,
+                &raw mut cookie as usize,
+                &raw mut length as usize,
+                0,
+            ];
+            // SAFETY: the value and its length live for the call.
+            unsafe { sys::checked(libc::SYS_getsockopt, args) }.unwrap();
+            cookie
+        };
+        let [first, second] = [&a, &b].map(|socket| inode(socket.as_raw_fd()).unwrap());
+        assert!(is_unix(a.as_raw_fd()) && !wants_sender(a.as_raw_fd()));
+        if peer_of(first, cookie(&a)).is_none() {
+            println!("skipped: the_kernel_names_the_peer: no sock_diag of Unix sockets here");
+            return;
+        }
+        assert_eq!(peer_of(first, cookie(&a)), Some(second));
+        assert_eq!(peer_of(second, cookie(&b)), Some(first));
+        assert_eq!(peer_of(second, cookie(&a)), None);
+        drop(b);
+        assert_eq!(peer_of(first, cookie(&a)), None);
+    }
+
+    /// Answers of every length and content end the search, without a peer that is not there.
+    #[test]
+    fn odd_answers_name_nobody() {
+        let mut answer = vec![0_u8; 64];
+        answer[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
+        for length in 0..answer.len() {
+            assert_eq!(peer_in(&answer[..length]), None);
+        }
+        answer[4] = 2;
+        assert_eq!(peer_in(&answer), None);
+    }
+}

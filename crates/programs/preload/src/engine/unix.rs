@@ -1,0 +1,302 @@
+//! Unix sockets: what differs from TCP.
+//!
+//! # Model
+//! Two streams are one connection if the kernel names each as the peer of the other, by inode; no firewall and no
+//! address can come between. The kernel counts no bytes of theirs, so a sender counts from its offer on, and the
+//! receiver finds its own count from what is unread ([`windlass_channel::unix`]). What travels beside the bytes,
+//! descriptors and credentials, goes by the kernel: a message with control data empties the ring first and is sent by a
+//! real call, so it keeps its place among the bytes; a receiver that asks for control data takes kernel bytes by a call
+//! that can carry them, and a call ends with the bytes that descriptors came with.
+//!
+//! # Not done
+//! A pair whose two ends are in one process stays on the kernel until two processes use it. Receivers that want to know
+//! who sent each piece (`SO_PASSCRED`, `SO_PASSSEC`, `SO_PASSPIDFD`) stay there for good.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::net::SocketAddr;
+
+use libc::{iovec, msghdr};
+use windlass_channel::directory::Key;
+pub use windlass_channel::unix::{START, UNKNOWN};
+use windlass_channel::{Bufs, Fd, Link, Reason, Sent, Socket, sys, unix};
+
+use super::{kernel, memory, process, promote, stream};
+use crate::calls::message::header;
+use crate::own::{Own, PIECES_MAX, Sock};
+use crate::record::{Kind, Record};
+use crate::signals;
+
+/// Vectors per real call.
+const VECTORS: usize = 32;
+/// Stands in the flags of a header that no real call has written.
+const UNWRITTEN: c_int = 0x7a5a_0000;
+
+/// Whether the socket is a Unix stream.
+#[inline(always)]
+pub fn is_stream(record: &Record) -> bool {
+    record.kind() == Some(Kind::UnixStream)
+}
+
+/// Both inodes, own one first, as they are kept in a record.
+fn inodes(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}
+
+/// Which connection the socket is, as a word for its record.
+///
+/// # Errors
+/// Why it cannot be joined; [`Reason::Young`] while nobody has accepted it.
+pub fn identify(sock: &Sock, cookie: u64) -> Result<u64, Reason> {
+    if unix::wants_sender(sock.fd) {
+        return Err(Reason::Option);
+    }
+    let own = unix::inode(sock.fd).ok_or(Reason::NotEstablished)?;
+    let peer = unix::peer_of(own, cookie).ok_or(Reason::Young)?;
+    Ok(u64::from(own) | u64::from(peer) << 32)
+}
+
+/// The key of the connection with these inodes.
+pub fn key(word: u64) -> Option<Key> {
+    let (own, peer) = inodes(word);
+    Key::new(0, 0, unix::name(own), unix::name(peer))
+}
+
+/// The names of both ends, own one first.
+pub fn names(word: u64) -> (SocketAddr, SocketAddr) {
+    let (own, peer) = inodes(word);
+    (unix::name(own), unix::name(peer))
+}
+
+/// Finds out how many bytes this end has taken, in the counts of the other end, which has offered. False: come back.
+pub fn count(sock: &Sock, link: &Link<'static>) -> bool {
+    let Some(who) = process::who() else {
+        return false;
+    };
+    signals::enter();
+    let done = link
+        .incoming()
+        .count_by_queue(who, &promote::descriptor(sock));
+    signals::leave();
+    done
+}
+
+/// A message of the program's, as the channel uses its socket: real calls carry its control data.
+pub struct Message {
+    fd: Fd,
+    control: (*mut libc::c_void, usize),
+    flags: c_int,
+    /// Control data and flags that came, once a real receive succeeded.
+    came: Cell<Option<(usize, c_int)>>,
+}
+
+impl Message {
+    fn of(sock: &Sock, from: &msghdr, flags: c_int) -> Self {
+        Self {
+            fd: promote::descriptor(sock),
+            control: (from.msg_control, from.msg_controllen),
+            flags,
+            came: Cell::new(None),
+        }
+    }
+
+    fn call(
+        &self,
+        number: libc::c_long,
+        data: &Bufs<'_>,
+        limit: usize,
+        flags: c_int,
+    ) -> Result<(usize, msghdr), i32> {
+        let mut vectors = [iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; VECTORS];
+        let filled = data.fill(limit, &mut vectors);
+        // SAFETY: all zeros is a header.
+        let mut header: msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = vectors.as_mut_ptr();
+        header.msg_iovlen = filled;
+        (header.msg_control, header.msg_controllen) = self.control;
+        let args = [
+            self.fd.fd as usize,
+            &raw mut header as usize,
+            (flags | self.flags | libc::MSG_DONTWAIT) as usize,
+            0,
+            0,
+            0,
+        ];
+        // SAFETY: header and vectors live for the call; the kernel checks what they name.
+        let moved = unsafe { sys::checked(number, args) }?;
+        Ok((moved, header))
+    }
+}
+
+impl Socket for Message {
+    fn send(&self, data: &Bufs<'_>, flags: i32) -> Result<usize, i32> {
+        let (moved, _) = self.call(libc::SYS_sendmsg, data, usize::MAX, flags)?;
+        Ok(moved)
+    }
+
+    fn recv(&self, into: &Bufs<'_>, limit: usize, flags: i32) -> Result<usize, i32> {
+        let (moved, header) = self.call(libc::SYS_recvmsg, into, limit, flags)?;
+        self.came
+            .set(Some((header.msg_controllen, header.msg_flags)));
+        Ok(moved)
+    }
+
+    fn written(&self) -> Option<u64> {
+        self.fd.written()
+    }
+
+    fn received(&self) -> Option<u64> {
+        self.fd.received()
+    }
+
+    fn unread(&self) -> Option<u64> {
+        self.fd.unread()
+    }
+
+    fn ends_call(&self) -> bool {
+        self.came
+            .get()
+            .is_some_and(|(length, flags)| length != 0 || flags & libc::MSG_CTRUNC != 0)
+    }
+
+    fn carries_more(&self) -> bool {
+        true
+    }
+
+    fn raise_send_buffer(&self) {
+        self.fd.raise_send_buffer();
+    }
+}
+
+/// `sendmsg` with a name or control data: the kernel refuses the first, and carries the second.
+pub fn send_message(
+    sock: &Sock,
+    link: Link<'static>,
+    from: &msghdr,
+    mut data: Bufs<'_>,
+    flags: c_int,
+    own: Own,
+) -> isize {
+    let Some(who) = stream::caller(sock, &link) else {
+        return own.call();
+    };
+    if from.msg_namelen != 0 || data.is_empty() {
+        return own.call();
+    }
+    if let Some(error) = stream::before_call(sock, &link) {
+        return stream::broken_pipe(error, flags);
+    }
+    let waits = flags & libc::MSG_DONTWAIT == 0 && !stream::is_nonblocking(sock);
+    let message = Message::of(sock, from, 0);
+    let mut patience = stream::Patience::new();
+    loop {
+        signals::enter();
+        let sent = link.outgoing().send_apart(
+            who,
+            &message.fd,
+            &message,
+            &data,
+            flags | libc::MSG_NOSIGNAL,
+        );
+        signals::leave();
+        let error = match sent {
+            Sent::Bytes(moved) => {
+                stream::count_sent(sock, moved);
+                data.advance(moved.total());
+                let rest = if data.is_empty() || !waits {
+                    0
+                } else {
+                    stream::send(sock, link, data, flags, own)
+                };
+                return (moved.total() + usize::try_from(rest).unwrap_or(0)) as isize;
+            }
+            Sent::KernelFull | Sent::RingFull if !waits => libc::EAGAIN,
+            Sent::KernelFull | Sent::RingFull => {
+                stream::wait_for(sock, libc::POLLOUT, libc::SO_SNDTIMEO)
+            }
+            Sent::Busy => patience.wait(sock, waits),
+            Sent::Error(error) => error,
+            Sent::Broken => libc::ECONNRESET,
+        };
+        if error != 0 {
+            return stream::broken_pipe(error, flags);
+        }
+    }
+}
+
+/// `recvmsg` with room for a name or control data.
+pub fn receive_message(
+    sock: &Sock,
+    link: Link<'static>,
+    message: *mut msghdr,
+    into: Bufs<'_>,
+    flags: c_int,
+    own: Own,
+) -> isize {
+    let Some(before) = header(message) else {
+        return own.call();
+    };
+    let flags_at = std::mem::offset_of!(msghdr, msg_flags);
+    let flags_at: *mut c_int = message.cast::<u8>().wrapping_add(flags_at).cast();
+    if !memory::put(flags_at, UNWRITTEN) {
+        return own.call();
+    }
+    let through = Message::of(sock, &before, flags & libc::MSG_CMSG_CLOEXEC);
+    let received = stream::receive_through(sock, link, into, flags, own, &through);
+    if received < 0 {
+        memory::put(flags_at, before.msg_flags);
+        return received;
+    }
+    let Some(mut after) = header(message) else {
+        return received;
+    };
+    let (length, said) = match through.came.get() {
+        Some(came) => came,
+        None if after.msg_flags != UNWRITTEN => return received,
+        None => (0, flags & libc::MSG_CMSG_CLOEXEC),
+    };
+    (after.msg_controllen, after.msg_flags) = (length, said);
+    after.msg_namelen = put_name(sock, &before);
+    memory::put(message, after);
+    received
+}
+
+/// The sender's name where the program wants it: its length, 0 if the sender has none.
+fn put_name(sock: &Sock, wanted: &msghdr) -> libc::socklen_t {
+    let mut name = [0_u8; 128];
+    let length = match kernel::name(sock.fd, true, &mut name) {
+        Ok(length) if length > size_of::<libc::sa_family_t>() => length.min(name.len()),
+        _ => return 0,
+    };
+    if wanted.msg_name.is_null() {
+        return 0;
+    }
+    let room = length.min(wanted.msg_namelen as usize);
+    memory::put_all(wanted.msg_name.cast(), name.get(..room).unwrap_or_default());
+    length as libc::socklen_t
+}
+
+/// Whether a header asks for, or carries, more than bytes.
+pub fn is_more_than_bytes(header: &msghdr) -> bool {
+    let has_control = !header.msg_control.is_null() && header.msg_controllen != 0;
+    let has_name = !header.msg_name.is_null() && header.msg_namelen != 0;
+    (has_control || has_name) && header.msg_iovlen <= PIECES_MAX
+}
+
+/// `recvfrom` that wants the sender's name: the kernel's, since only its call knows where to put it.
+#[cold]
+pub fn receive_named(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
+    stream::drain(sock, link, Reason::Flag);
+    own.call()
+}
+
+/// A close that leaves unread bytes in the ring: the peer's kernel socket notes a reset only for what it
+/// finds in the kernel.
+pub fn leave_unread(sock: &Sock, link: &Link<'static>) {
+    if link.incoming().queued() != 0 {
+        stream::drain(sock, link, Reason::Closing);
+    }
+}

@@ -1,0 +1,137 @@
+//! Programs' own network test-suites: the same results without the library and under `windlass run`, with both ends
+//! of most connections accelerated.
+
+mod running;
+
+use std::collections::BTreeMap;
+
+use running::{House, Pairing, Side, find, must, soaks};
+use windlass_tests::skip;
+
+/// Of CPython's suite, what opens connections, waits for descriptors, starts processes or handles signals.
+const PYTHON: &[&str] = &[
+    "test_asyncore",
+    "test_epoll",
+    "test_fcntl",
+    "test_ftplib",
+    "test_httplib",
+    "test_httpservers",
+    "test_imaplib",
+    "test_poll",
+    "test_poplib",
+    "test_select",
+    "test_selectors",
+    "test_signal",
+    "test_smtplib",
+    "test_socket",
+    "test_ssl",
+    "test_subprocess",
+    "test_telnetlib",
+    "test_urllib2_localnet",
+    "test_xmlrpc",
+    "test_asyncio.test_buffered_proto",
+    "test_asyncio.test_sendfile",
+    "test_asyncio.test_server",
+    "test_asyncio.test_sock_lowlevel",
+    "test_asyncio.test_ssl",
+    "test_asyncio.test_streams",
+    "test_asyncio.test_subprocess",
+    "test_asyncio.test_unix_events",
+];
+/// Runs one module, and prints each test and its result, sorted. Sockets of virtual machines wait for ever here.
+const RUNNER: &str = r#"
+import sys, unittest
+name = "test." + sys.argv[1]
+results = {}
+class Result(unittest.TextTestResult):
+    def note(self, test, what):
+        if results.get(test.id()) in (None, "ok"):
+            results[test.id()] = what
+    def addSuccess(self, test): self.note(test, "ok")
+    def addError(self, test, error): super().addError(test, error); self.note(test, "error")
+    def addFailure(self, test, error): super().addFailure(test, error); self.note(test, "failure")
+    def addSkip(self, test, why): self.note(test, "skipped")
+    def addExpectedFailure(self, test, error): self.note(test, "expected failure")
+    def addUnexpectedSuccess(self, test): self.note(test, "unexpected success")
+    def addSubTest(self, test, part, error):
+        super().addSubTest(test, part, error)
+        if error: self.note(test, "failure")
+def keep(suite):
+    for test in suite:
+        if isinstance(test, unittest.TestSuite): yield from keep(test)
+        elif "VSOCK" not in test.id(): yield test
+suite = unittest.TestSuite(keep(unittest.defaultTestLoader.loadTestsFromName(name)))
+runner = unittest.TextTestRunner(stream=open(sys.argv[2], "w"), resultclass=Result)
+runner.run(suite)
+with open(sys.argv[3], "w") as file:
+    for test in sorted(results): print(test, results[test], sep="\t", file=file)
+"#;
+
+/// How often a module may differ before it counts: its own tests wait by the clock.
+const TRIES: usize = 3;
+
+/// Results of a module by test.
+fn results(house: &House, module: &str) -> BTreeMap<String, String> {
+    let runner = house.write("runner.py", RUNNER);
+    let [told, listed] = ["told", "listed"].map(|what| house.file(what));
+    let _ = std::fs::remove_file(&listed);
+    let mut command = house.command(Side::Server, "timeout");
+    command.args(["300", "python3"]).arg(runner).arg(module);
+    command
+        .args([&told, &listed])
+        .env("WINDLASS_PROMOTE", "1,1");
+    must(command, b"");
+    let text = std::fs::read_to_string(&listed).unwrap_or_default();
+    let pairs = text.lines().filter_map(|line| line.split_once('\t'));
+    let results: BTreeMap<_, _> = pairs
+        .map(|(test, result)| (test.to_owned(), result.to_owned()))
+        .collect();
+    let told = std::fs::read_to_string(&told).unwrap_or_default();
+    assert!(!results.is_empty(), "{module}: no results: {told}");
+    results
+}
+
+/// CPython's own tests of sockets, TLS, asyncio, servers, processes and signals give the same results, and connections
+/// were accelerated while they ran.
+#[test]
+fn pythons_own_tests_pass() {
+    let name = "pythons_own_tests_pass";
+    if !soaks(name) {
+        return;
+    }
+    let python = find("python3").map(std::process::Command::new);
+    let has_tests = python.is_some_and(|mut python| {
+        let output = python.args(["-c", "import test.test_socket"]).output();
+        output.is_ok_and(|output| output.status.success())
+    });
+    if !has_tests {
+        return skip(name, "python3 has no test-suite (libpython3-testsuite)");
+    }
+    let [plain, ours] = [false, true].map(|server| Pairing {
+        server,
+        client: false,
+        spin: 20,
+    });
+    let (Some(plain), Some(ours)) = (House::build(name, plain), House::build(name, ours)) else {
+        return;
+    };
+    let mut tests = 0;
+    for module in PYTHON {
+        let differs = (0..TRIES).map_while(|_| {
+            let (wanted, found) = (results(&plain, module), results(&ours, module));
+            tests += found.len();
+            let odd = found
+                .iter()
+                .filter(|(test, result)| wanted.get(*test) != Some(result));
+            let odd: Vec<_> = odd
+                .map(|(test, result)| format!("{test}: {result}"))
+                .collect();
+            (!odd.is_empty() || wanted.len() != found.len()).then_some(odd)
+        });
+        let differs: Vec<_> = differs.collect();
+        assert!(differs.len() < TRIES, "{module}: {differs:?}");
+    }
+    let joined = ours.counted(Side::Server).get("joined").copied();
+    println!("{name}: {tests} tests, joined: {joined:?}");
+    assert!(joined.unwrap_or(0) > 100, "nothing was accelerated");
+}

@@ -1,0 +1,344 @@
+//! Two ends of one connection under `windlass run`: `peer.c`, compiled by each test, at both of them.
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use windlass_tests::{program, skip};
+
+/// Longest time that anything may take; nothing needs two seconds on an idle machine.
+pub const PATIENCE: Duration = Duration::from_secs(40);
+/// Where the library lies, beside `windlass`.
+pub const LIBRARY: &str = "libwindlass_sockets.so";
+
+pub fn soaks() -> bool {
+    std::env::var_os("WINDLASS_SOAK").is_some()
+}
+
+/// A directory for one test, the compiled program, and a daemon that is found by nobody else.
+pub struct Place {
+    pub directory: tempfile::TempDir,
+    pub number: AtomicU32,
+    /// Ends that the ring has served.
+    pub rung: Arc<AtomicU32>,
+    windlass: PathBuf,
+    /// Whose processes the programs are, if not this one's.
+    user: Option<u32>,
+}
+
+impl Place {
+    pub fn new(name: &str) -> Option<Place> {
+        Place::built(name, &[])
+    }
+
+    /// With further options for the compiler.
+    pub fn built(name: &str, options: &[&str]) -> Option<Place> {
+        let windlass = program("windlass");
+        if !windlass.with_file_name(LIBRARY).exists() {
+            skip(name, "libwindlass_sockets.so was not built beside windlass");
+            return None;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let closed = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(directory.path(), closed).expect("closed to others");
+        fs::create_dir(directory.path().join("windlass.d")).expect("a directory");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sockets/peer.c");
+        let mut compiler = Command::new("cc");
+        compiler
+            .args(["-O2", "-pthread"])
+            .args(options)
+            .arg("-o")
+            .arg(directory.path().join("peer"))
+            .arg(source);
+        match compiler.status() {
+            Ok(status) => assert!(status.success(), "peer.c does not compile"),
+            Err(error) => {
+                skip(name, &format!("cc: {error}"));
+                return None;
+            }
+        }
+        Some(Place {
+            directory,
+            number: AtomicU32::new(0),
+            rung: Arc::default(),
+            windlass,
+            user: None,
+        })
+    }
+
+    /// The same for a user of its own, if this process may act for others: no other process of this user has the library.
+    pub fn of_user(name: &str) -> Option<Place> {
+        let mut place = Place::new(name)?;
+        if !rustix::process::geteuid().is_root() {
+            return Some(place);
+        }
+        // Nobody's numbers, apart from those of other tests.
+        let user = 61_200 + std::process::id() % 300;
+        let own = place.directory.path().to_owned();
+        for file in ["windlass", LIBRARY] {
+            let from = place.windlass.with_file_name(file);
+            fs::copy(from, own.join(file)).expect("a copy");
+        }
+        place.windlass = own.join("windlass");
+        for path in [own.clone(), own.join("windlass.d")] {
+            chown(&path, Some(user), Some(user)).expect("given");
+        }
+        place.user = Some(user);
+        Some(place)
+    }
+
+    /// Where the daemon of this place listens.
+    pub fn daemon(&self) -> PathBuf {
+        self.directory.path().join("windlass.d/sockets.sock")
+    }
+
+    /// Makes the directory of one more pair.
+    pub fn room(&self) -> PathBuf {
+        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        let directory = self.directory.path().join(number.to_string());
+        fs::create_dir(&directory).expect("a directory");
+        if let Some(user) = self.user {
+            chown(&directory, Some(user), Some(user)).expect("given");
+        }
+        directory
+    }
+
+    /// Starts one end, `listen` or `connect`.
+    pub fn end(&self, how: &How<'_>, directory: &Path, role: &str) -> Child {
+        let log = File::create(directory.join(role)).expect("a log");
+        let mut words = how
+            .before
+            .iter()
+            .map(OsStr::new)
+            .chain([self.windlass.as_os_str()]);
+        let mut command = Command::new(words.next().expect("windlass"));
+        command
+            .args(words)
+            .args(["run", "--spin", how.spin, "--"])
+            .arg(self.directory.path().join("peer"));
+        command.arg(role).arg(directory.join("port")).arg(how.way);
+        command.args([how.bytes, how.chunk, how.window].map(|number| number.to_string()));
+        command.env("WINDLASS_SOCKETS", self.daemon());
+        command.env("PEER_STATE", directory.join(format!("{role}.state")));
+        command.env(
+            "WINDLASS_COUNTERS",
+            directory.join(format!("{role}.counters")),
+        );
+        command
+            .env("WINDLASS_UNIX", "1")
+            .envs(how.options.iter().copied());
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a log"))
+            .stderr(log);
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+        command.process_group(0);
+        command.spawn().expect("windlass")
+    }
+
+    /// Starts both ends.
+    pub fn connect(&self, how: &How<'_>) -> Pair {
+        let directory = self.room();
+        let ends = ["listen", "connect"].map(|role| self.end(how, &directory, role));
+        self.pair(how, directory, ends)
+    }
+
+    /// Both ends, that were started one by one.
+    pub fn pair(&self, how: &How<'_>, directory: PathBuf, ends: [Child; 2]) -> Pair {
+        Pair {
+            directory,
+            ends,
+            told: format!("{how:?}"),
+            rung: self.rung.clone(),
+        }
+    }
+}
+
+/// How both ends behave.
+#[derive(Clone, Copy, Debug)]
+pub struct How<'a> {
+    pub way: &'a str,
+    pub spin: &'a str,
+    pub bytes: u64,
+    pub chunk: u64,
+    pub window: u64,
+    pub options: &'a [(&'a str, &'a str)],
+    /// Words before the command.
+    pub before: &'a [&'a str],
+}
+
+pub const HOW: How<'static> = How {
+    way: "block",
+    spin: "0",
+    bytes: 2_000_000,
+    chunk: 4096,
+    window: 16_384,
+    options: &[],
+    before: &[],
+};
+
+/// Both ends of one connection.
+pub struct Pair {
+    pub directory: PathBuf,
+    pub ends: [Child; 2],
+    told: String,
+    /// Ends that the ring has served, of the whole place.
+    pub rung: Arc<AtomicU32>,
+}
+
+impl Pair {
+    pub fn said(&self, end: usize) -> String {
+        fs::read_to_string(self.directory.join(["listen", "connect"][end])).unwrap_or_default()
+    }
+
+    /// What both processes have counted, in sums.
+    pub fn counted(&self, end: usize) -> BTreeMap<String, u64> {
+        let role = ["listen", "connect"][end];
+        let text =
+            fs::read_to_string(self.directory.join(format!("{role}.counters"))).unwrap_or_default();
+        let mut sums = BTreeMap::new();
+        for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
+            *sums.entry(name.to_owned()).or_default() += value.parse::<u64>().expect("a number");
+        }
+        sums
+    }
+
+    /// How many bytes a program has received and sent so far, as it has noted itself.
+    pub fn noted(&self, end: usize) -> [u64; 2] {
+        let role = ["listen", "connect"][end];
+        let bytes = fs::read(self.directory.join(format!("{role}.state"))).unwrap_or_default();
+        let word = |at: usize| {
+            let word = bytes
+                .get(at * 8..at * 8 + 8)
+                .and_then(|word| word.try_into().ok());
+            word.map_or(0, u64::from_ne_bytes)
+        };
+        [word(0), word(2)]
+    }
+
+    /// What happened, for a failure.
+    pub fn both(&self) -> String {
+        let of = |end| format!("{:?} {:?}", self.said(end), self.counted(end));
+        format!("{}: {}; {}", self.told, of(0), of(1))
+    }
+
+    pub fn signal(&self, end: usize, signal: Signal) {
+        kill_process_group(Pid::from_child(&self.ends[end]), signal).expect("an own child");
+    }
+
+    /// Waits until both ends have exchanged some messages.
+    pub fn warm(&mut self) {
+        self.until("the first messages", |pair| {
+            (0..2).all(|end| pair.said(end).lines().any(|line| line == "warm"))
+        });
+    }
+
+    pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Pair) -> bool) {
+        let begin = Instant::now();
+        while !done(self) {
+            let said = [self.said(0), self.said(1)];
+            assert!(
+                begin.elapsed() < PATIENCE,
+                "{what} did not come: {} {said:?}",
+                self.told
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Waits for the end of one program, however it ends; gives what it said. It must not have found a wrong byte.
+    pub fn end_of(&mut self, end: usize) -> String {
+        self.until("the end of a program", |pair| {
+            pair.ends[end].try_wait().expect("a child").is_some()
+        });
+        let said = self.said(end);
+        assert!(
+            !said.contains("WRONG") && !said.contains("STUCK"),
+            "{}",
+            self.both()
+        );
+        said
+    }
+
+    /// Waits for the end of one program, which must have succeeded; gives what it said.
+    pub fn wait(&mut self, end: usize) -> String {
+        self.until("the end of a program", |pair| {
+            pair.ends[end].try_wait().expect("a child").is_some()
+        });
+        let status = self.ends[end].wait().expect("a child");
+        let said = self.said(end);
+        assert!(
+            status.success(),
+            "{}: {status}: {said} (the other: {})",
+            self.told,
+            self.said(1 - end)
+        );
+        said
+    }
+
+    /// Both got everything, and the ring carried a part of it.
+    pub fn finish(mut self, bytes: u64) {
+        for end in 0..2 {
+            let said = self.wait(end);
+            let right = said.contains(&format!("sent {bytes}\n"))
+                && said.contains(&format!("got {bytes} eof\n"));
+            assert!(right, "{}", self.both());
+        }
+        for end in 0..2 {
+            let counted = self.counted(end);
+            let of = |name: &str| counted.get(name).copied().unwrap_or(0);
+            self.rung.fetch_add(
+                u32::from(of("joined") > 0 && of("ring_tx_bytes") + of("ring_rx_bytes") > 0),
+                Ordering::Relaxed,
+            );
+        }
+    }
+}
+
+impl Place {
+    /// Fails unless the ring has served a pair: a join needs the daemon's answer, which a busy machine may delay beyond the end
+    /// of a short stream, and a busy reader is mostly found asleep.
+    pub fn assert_rung(&self) {
+        let pairs = self.number.load(Ordering::Relaxed);
+        let rung = self.rung.load(Ordering::Relaxed);
+        assert!(rung >= 2, "the ring served {rung} of {} ends", 2 * pairs);
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for end in &mut self.ends {
+            let _ = kill_process_group(Pid::from_child(end), Signal::KILL);
+            let _ = end.wait();
+        }
+    }
+}
+
+/// Random numbers from a seed (xorshift64*).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 20) % limit
+    }
+}
+
+pub fn seed() -> Random {
+    let seed = std::process::id().into();
+    println!("seed {seed}");
+    Random(seed)
+}

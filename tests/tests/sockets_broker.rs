@@ -1,0 +1,120 @@
+//! The daemon of accelerated sockets at its ends: one that is about to end is met, and one is killed.
+
+#[path = "sockets/place.rs"]
+mod place;
+
+use std::time::{Duration, Instant};
+
+use place::{HOW, How, PATIENCE, Pair, Place, seed, soaks};
+use rustix::process::{Pid, Signal, kill_process};
+use windlass_sys::unix::{self, SocketKind};
+use windlass_tests::program;
+
+/// The process that listens at the place's socket.
+fn daemon(place: &Place) -> Option<Pid> {
+    let socket = unix::connect(&place.daemon(), SocketKind::SeqPacket).ok()?;
+    Pid::from_raw(unix::peer_credentials(&socket).ok()?.pid?.cast_signed())
+}
+
+/// What `windlass sockets` says of the pair, and whether both its ends are on the ring.
+fn listed(place: &Place, pair: &Pair) -> (String, bool) {
+    let mut command = std::process::Command::new(program("windlass"));
+    command
+        .args(["sockets", "--json"])
+        .env("WINDLASS_SOCKETS", place.daemon());
+    let listed = command.output().expect("windlass");
+    let rows: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap_or_default();
+    let pids = pair.ends.each_ref().map(|end| u64::from(end.id()));
+    let on_ring = |pid: u64| {
+        let mut rows = rows.as_array().into_iter().flatten();
+        rows.any(|row| row["pid"] == pid && row["state"] == "ring")
+    };
+    let text = [listed.stdout, listed.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    (text, pids.into_iter().all(on_ring))
+}
+
+/// `windlass run` meets a daemon that is about to end, again and again: each pair of programs has one, and is joined.
+#[test]
+fn a_daemon_about_to_end_leaves_another_one() {
+    let Some(place) = Place::of_user("a_daemon_about_to_end_leaves_another_one") else {
+        return;
+    };
+    let mut random = seed();
+    let linger = Duration::from_millis(40);
+    let millis = linger.as_millis().to_string();
+    let options = [("WINDLASS_LINGER_MS", millis.as_str())];
+    let mut daemons = std::collections::BTreeSet::new();
+    let rounds = if soaks() { 200 } else { 20 };
+    for round in 0..rounds {
+        let mut pair = place.connect(&How {
+            way: "level",
+            bytes: 0,
+            options: &options,
+            ..HOW
+        });
+        let started = Instant::now();
+        loop {
+            let (text, is_joined) = listed(&place, &pair);
+            if is_joined {
+                break;
+            }
+            assert!(
+                started.elapsed() < PATIENCE,
+                "round {round}: {} {text}",
+                pair.both()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        daemons.extend(daemon(&place).map(Pid::as_raw_nonzero));
+        for end in 0..2 {
+            pair.signal(end, Signal::KILL);
+            let _ = pair.ends[end].wait();
+        }
+        // The next one comes when its time is nearly over, or just.
+        let micros = random.below(2 * linger.as_micros() as u64);
+        std::thread::sleep(Duration::from_micros(micros));
+    }
+    println!("{} daemons in {rounds} rounds", daemons.len());
+    // Where this process is of the daemons' user, they wait for it, too.
+    let is_other = rustix::process::geteuid().is_root();
+    assert!(daemons.len() > 1 || !is_other, "no daemon has ended");
+}
+
+/// The daemon is killed under traffic: the streams go on and are right; and programs that start later have a daemon again.
+#[test]
+fn streams_outlive_the_daemon() {
+    let Some(place) = Place::new("streams_outlive_the_daemon") else {
+        return;
+    };
+    let mut killed = None;
+    for way in ["block", "level", "edge"] {
+        let bytes = 4 * HOW.bytes;
+        let mut pair = place.connect(&How {
+            way,
+            spin: "50",
+            bytes,
+            ..HOW
+        });
+        pair.warm();
+        pair.until("the daemon", |_| daemon(&place).is_some());
+        let pid = daemon(&place).expect("a daemon");
+        assert_ne!(Some(pid), killed, "it was killed");
+        kill_process(pid, Signal::KILL).expect("killed");
+        killed = Some(pid);
+        pair.finish(bytes);
+    }
+    let started = Instant::now();
+    loop {
+        let pair = place.connect(&How {
+            way: "level",
+            ..HOW
+        });
+        let before = place.rung.load(std::sync::atomic::Ordering::Relaxed);
+        pair.finish(HOW.bytes);
+        if place.rung.load(std::sync::atomic::Ordering::Relaxed) >= before + 2 {
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "no pair is joined any more");
+    }
+}

@@ -1,0 +1,219 @@
+//! What root's daemon sees on a host keeps connections off the ring: rules that count, limit or log packets of `lo`.
+
+#[path = "sockets/place.rs"]
+mod place;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use place::{HOW, How, PATIENCE, Pair, Place, soaks};
+use windlass_tests::{Lab, run, skip};
+
+/// A daemon in one namespace, and a place for programs in another one.
+struct Scene {
+    lab: Lab,
+    daemon: windlass_tests::Daemon,
+    place: Place,
+}
+
+impl Scene {
+    fn new(name: &str, tools: &[&str]) -> Option<Scene> {
+        let place = Place::new(name)?;
+        for tool in tools {
+            if Command::new(tool).arg("-V").output().is_err() {
+                skip(name, &format!("{tool} is missing"));
+                return None;
+            }
+        }
+        let lab = Lab::start(name)?;
+        lab.namespace("a");
+        let daemon = lab.daemon();
+        Some(Scene { lab, daemon, place })
+    }
+
+    fn must(&self, words: &str) {
+        let mut words = words.split(' ');
+        let program = words.next().expect("a program");
+        let done = run(self.lab.command("a", program).args(words));
+        assert_eq!(done.code, 0, "{}", done.err);
+    }
+
+    /// Starts a pair of programs, with these words before each.
+    fn start(&self, words: &[&str]) -> Pair {
+        let socket = self.daemon.runtime_dir().join("sockets.sock");
+        let options = [("WINDLASS_SOCKETS", socket.to_str().expect("a path"))];
+        let namespace = format!("--net=/run/netns/{}", self.lab.name("a"));
+        let before = [&["nsenter", &namespace, "--"], words].concat();
+        self.place.connect(&How {
+            spin: "50",
+            options: &options,
+            before: &before,
+            ..HOW
+        })
+    }
+
+    /// Runs a pair of programs; gives how many of the ends were joined.
+    fn joined(&self) -> usize {
+        let mut pair = self.start(&[]);
+        for end in 0..2 {
+            pair.wait(end);
+        }
+        let joined = |end| {
+            pair.counted(end)
+                .get("joined")
+                .is_some_and(|count| *count > 0)
+        };
+        (0..2).filter(|end| joined(*end)).count()
+    }
+
+    /// Programs are joined: at once, or once the daemon has looked again and has had time to answer.
+    fn assert_joins(&self, what: &str) {
+        let started = Instant::now();
+        while self.joined() < 2 {
+            let log = self.daemon.log();
+            assert!(started.elapsed() < PATIENCE, "{what}: {log}");
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    }
+
+    /// Programs stay on the kernel, and the daemon says why; no pair is joined once it has seen it.
+    fn assert_kept(&self, finding: &str) {
+        let started = Instant::now();
+        let told = |scene: &Scene| scene.daemon.log().matches(finding).count();
+        let before = told(self);
+        loop {
+            let joined = self.joined();
+            if told(self) > before {
+                break;
+            }
+            let log = self.daemon.log();
+            assert!(
+                started.elapsed() < PATIENCE,
+                "{finding}: {joined} joined: {log}"
+            );
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        assert_eq!(self.joined(), 0, "{finding}");
+    }
+}
+
+/// Rules of nftables that mean every packet of `lo` keep connections on the kernel, by name; rules about other interfaces,
+/// about first packets, or behind an acceptance of all of `lo` do not. Once they are gone, programs are joined again.
+#[test]
+fn rules_of_nftables_are_respected() {
+    let Some(scene) = Scene::new("rules_of_nftables_are_respected", &["nft"]) else {
+        return;
+    };
+    scene.assert_joins("without rules");
+    let chain = "nft add table inet t; add chain inet t c { type filter hook input priority 0; }";
+    let all = [
+        ("counter", "handle 2: counter"),
+        ("quota over 4000 mbytes drop", "handle 2: quota"),
+        ("limit rate over 1000 mbytes/second drop", "handle 2: limit"),
+        ("tcp dport 1-65535 log", "handle 2: log"),
+    ];
+    for (rule, finding) in all.into_iter().take(if soaks() { 4 } else { 2 }) {
+        scene.must(&format!("{chain}; add rule inet t c {rule}"));
+        scene.assert_kept(finding);
+        scene.must("nft flush ruleset");
+    }
+    scene.must(&format!(
+        "{chain}; add rule inet t c iifname eth0 counter; add rule inet t c iif lo accept; add rule inet t c counter"
+    ));
+    scene.must("nft add table ip n; add chain ip n c { type nat hook output priority 0; }; add rule ip n c counter");
+    scene.assert_joins("rules that do not mean lo");
+}
+
+/// Loads an eBPF program that lets everything pass, and attaches it to what a cgroup sends: `bpf(2)` by hand.
+const ATTACH: &str = r#"
+import ctypes, os, struct, sys
+def bpf(command, attributes):
+    buffer = ctypes.create_string_buffer(attributes)
+    result = ctypes.CDLL(None, use_errno=True).syscall(321, command, buffer, len(attributes))
+    if result < 0:
+        sys.exit(os.strerror(ctypes.get_errno()))
+    return result
+code = ctypes.create_string_buffer(struct.pack("<BBhiBBhi", 0xb7, 0, 0, 1, 0x95, 0, 0, 0))
+licence = ctypes.create_string_buffer(b"GPL")
+address = ctypes.addressof
+program = bpf(5, struct.pack("<IIQQIIQII", 8, 2, address(code), address(licence), 0, 0, 0, 0, 0))
+group = os.open(sys.argv[1], os.O_RDONLY)
+bpf(8, struct.pack("<IIII", group, program, 1, 0))
+"#;
+
+/// A cgroup of its own, with a program attached; gone with the value.
+struct Group(std::path::PathBuf);
+
+impl Group {
+    /// Why there is none, where none can be made.
+    fn with_program() -> Result<Group, String> {
+        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+        let root = roots
+            .into_iter()
+            .find(|root| Path::new(root).join("cgroup.procs").exists());
+        let root = root.ok_or("there is no hierarchy of cgroups (version 2)")?;
+        let path = Path::new(root).join(format!("windlass-tests-{}", std::process::id()));
+        std::fs::create_dir(&path).map_err(|error| error.to_string())?;
+        let group = Group(path);
+        let done = run(Command::new("python3").args(["-c", ATTACH]).arg(&group.0));
+        match done.code {
+            0 => Ok(group),
+            _ => Err(done.err),
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let started = Instant::now();
+        // A process that was killed a moment ago may still be there.
+        while std::fs::remove_dir(&self.0).is_err() && started.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// An eBPF program that sees the packets of the processes' cgroup keeps their connections on the kernel, and those of
+/// processes elsewhere not.
+#[test]
+fn programs_of_cgroups_are_respected() {
+    let name = "programs_of_cgroups_are_respected";
+    let Some(scene) = Scene::new(name, &["python3"]) else {
+        return;
+    };
+    let group = match Group::with_program() {
+        Ok(group) => group,
+        Err(why) => return skip(name, &why),
+    };
+    let enter = format!("echo 0 > {}/cgroup.procs && exec \"$@\"", group.0.display());
+    scene.assert_joins("outside");
+    let started = Instant::now();
+    let mut refused = 0;
+    while refused == 0 {
+        let mut pair = scene.start(&["sh", "-c", &enter, "sh"]);
+        for end in 0..2 {
+            pair.wait(end);
+            let counted = pair.counted(end);
+            assert_eq!(counted.get("joined"), None, "inside");
+            refused += counted.get("joins_refused").copied().unwrap_or(0);
+        }
+        assert!(
+            started.elapsed() < PATIENCE,
+            "nobody asked: {}",
+            pair.both()
+        );
+    }
+}
+
+/// A queue on `lo` that somebody has put there keeps connections on the kernel.
+#[test]
+fn queues_of_lo_are_respected() {
+    let Some(scene) = Scene::new("queues_of_lo_are_respected", &["tc"]) else {
+        return;
+    };
+    scene.must("tc qdisc add dev lo root tbf rate 100gbit burst 10mb latency 50ms");
+    scene.assert_kept("a queue of kind tbf at lo");
+    scene.must("tc qdisc del dev lo root");
+    scene.assert_joins("without a queue");
+}
