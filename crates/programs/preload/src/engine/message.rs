@@ -8,6 +8,7 @@ use windlass_channel::{Bufs, Link};
 use super::{memory, stream, unix};
 use crate::calls::message::header;
 use crate::own::{Data, Own, PIECES_MAX, Sock, Store};
+use crate::real;
 
 /// Bytes of a file that are read at a time.
 const FILE_BYTES: usize = 16 * 1024;
@@ -88,10 +89,13 @@ pub fn send_many(
     list: *mut mmsghdr,
     count: u32,
     flags: c_int,
-    own: Own,
 ) -> isize {
-    each(list, count, own, |message, own| {
-        send(sock, link, message, flags, own)
+    let single = |message: *mut msghdr| {
+        let arguments = [sock.fd as usize, message.addr(), flags as usize, 0, 0, 0];
+        Own::long(&real::slot::sendmsg, arguments)
+    };
+    each(list, count, |message| {
+        send(sock, link, message, flags, single(message))
     })
 }
 
@@ -102,20 +106,16 @@ pub fn receive_many(
     list: *mut mmsghdr,
     count: u32,
     flags: c_int,
-    own: Own,
 ) -> isize {
     let mut first = true;
-    each(list, count, own, |message, own| {
+    each(list, count, |message| {
         let only_first = flags & libc::MSG_WAITFORONE != 0 && !first;
         let now = if only_first { libc::MSG_DONTWAIT } else { 0 };
         first = false;
-        receive(
-            sock,
-            link,
-            message,
-            flags & !libc::MSG_WAITFORONE | now,
-            own,
-        )
+        let flags = flags & !libc::MSG_WAITFORONE | now;
+        let arguments = [sock.fd as usize, message.addr(), flags as usize, 0, 0, 0];
+        let single = Own::long(&real::slot::recvmsg, arguments);
+        receive(sock, link, message, flags, single)
     })
 }
 
@@ -130,17 +130,11 @@ pub fn bytes_of(list: *const mmsghdr, count: usize) -> usize {
 }
 
 /// Makes one call for each message and notes its length; how many succeeded, or the error of the first.
-fn each(
-    list: *mut mmsghdr,
-    count: u32,
-    own: Own,
-    mut one: impl FnMut(*mut msghdr, Own) -> isize,
-) -> isize {
+fn each(list: *mut mmsghdr, count: u32, mut one: impl FnMut(*mut msghdr) -> isize) -> isize {
     let mut done = 0;
     for index in 0..count.min(PIECES_MAX as u32) as usize {
         let entry = list.wrapping_add(index);
-        let single = own.with(1, entry.addr()).with(2, 1);
-        let moved = one(entry.cast(), single);
+        let moved = one(entry.cast());
         if moved < 0 {
             return if done > 0 { done } else { moved };
         }

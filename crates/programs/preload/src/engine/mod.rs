@@ -181,7 +181,7 @@ pub fn send_many(sock: Sock, messages: *mut mmsghdr, count: u32, flags: c_int, o
     let bytes = |count| message::bytes_of(messages, count);
     match promote::joined(&sock).map_or_else(|| young_by(&sock, true, own, bytes), Err) {
         Ok(result) => result,
-        Err(link) => message::send_many(&sock, link, messages, count, flags, own),
+        Err(link) => message::send_many(&sock, link, messages, count, flags),
     }
 }
 
@@ -230,7 +230,7 @@ pub fn recv_many(
     let bytes = |count| message::bytes_of(messages, count);
     match promote::joined(&sock).map_or_else(|| young_by(&sock, false, own, bytes), Err) {
         Ok(result) => result,
-        Err(link) => message::receive_many(&sock, link, messages, count, flags, own),
+        Err(link) => message::receive_many(&sock, link, messages, count, flags),
     }
 }
 
