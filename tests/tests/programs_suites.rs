@@ -67,6 +67,52 @@ with open(sys.argv[3], "w") as file:
     for test in sorted(results): print(test, results[test], sep="\t", file=file)
 "#;
 
+/// Of OpenSSH's suite, what carries bytes: sessions, copies, forwarded ports, connections shared by several sessions,
+/// agents, keys exchanged anew, ends that leave early. Without the tests of keys, ciphers and configuration files alone.
+const SSH: &[&str] = &[
+    "connect",
+    "proxy-connect",
+    "proto-version",
+    "proto-mismatch",
+    "exit-status",
+    "exit-status-signal",
+    "transfer",
+    "banner",
+    "rekey",
+    "stderr-data",
+    "stderr-after-eof",
+    "broken-pipe",
+    "yes-head",
+    "login-timeout",
+    "agent",
+    "keyscan",
+    "scp",
+    "scp3",
+    "sftp",
+    "sftp-batch",
+    "sftp-cmds",
+    "reconfigure",
+    "dynamic-forward",
+    "forwarding",
+    "multiplex",
+    "reexec",
+    "forward-control",
+    "integrity",
+    "channel-timeout",
+    "connection-timeout",
+];
+/// Where Debian's openssh-tests puts it.
+const SSH_PLACE: &str = "/usr/lib/openssh/regress";
+/// Runs one of its tests in the directory that is $1, and prints how `make` ended.
+const SSH_RUNNER: &str = r#"
+cd "$1"; LOGNAME=tester; USER=tester; export LOGNAME USER
+timeout 300 make -s .OBJDIR="$1" .CURDIR="$1" BUILDDIR="$1" OBJ="$1" SUDO= TEST_SHELL=sh TEST_SSH_SSH=ssh \
+    TEST_SSH_SFTPSERVER=/usr/lib/openssh/sftp-server TEST_SSH_PLINK=none TEST_SSH_PUTTYGEN=none TEST_SSH_CONCH=none \
+    TEST_SSH_IPV6=yes TEST_SSH_ECC=yes TEST_SSH_UNSAFE_PERMISSIONS=1 INTEROP_TESTS= EXTRA_TESTS= \
+    t-exec LTESTS="$2" </dev/zero >"$1/out.$2" 2>&1
+echo $?
+"#;
+
 /// How often a module may differ before it counts: its own tests wait by the clock.
 const TRIES: usize = 3;
 
@@ -134,4 +180,60 @@ fn pythons_own_tests_pass() {
     let joined = ours.counted(Side::Server).get("joined").copied();
     println!("{name}: {tests} tests, joined: {joined:?}");
     assert!(joined.unwrap_or(0) > 100, "nothing was accelerated");
+}
+
+/// OpenSSH's own tests of sessions and forwarding end as they do without the library, and connections were accelerated
+/// while they ran.
+#[test]
+fn opensshs_own_tests_pass() {
+    let name = "opensshs_own_tests_pass";
+    if !soaks(name) {
+        return;
+    }
+    if !std::path::Path::new(SSH_PLACE).is_dir() || find("sshd").is_none() {
+        return skip(
+            name,
+            "OpenSSH has no test-suite (openssh-tests, openssh-server)",
+        );
+    }
+    let houses = [false, true].map(|server| {
+        let pairing = Pairing {
+            server,
+            client: false,
+            spin: 20,
+        };
+        House::build(name, pairing)
+    });
+    let [Some(plain), Some(ours)] = houses else {
+        return;
+    };
+    for house in [&plain, &ours] {
+        let mut copy = house.plain("cp");
+        copy.args(["-r", SSH_PLACE]).arg(house.file("regress"));
+        must(copy, b"");
+    }
+    let ended = |house: &House, test: &str| {
+        let runner = house.write("runner.sh", SSH_RUNNER);
+        let mut command = house.named_for(Side::Server, "sh");
+        command.arg(runner).arg(house.file("regress")).arg(test);
+        must(command, b"").trim() == "0"
+    };
+    let mut passed = 0;
+    for test in SSH {
+        // Some fail by themselves, where a name or a device is missing: then they say nothing.
+        let differs = (0..TRIES).all(|_| {
+            let wanted = ended(&plain, test);
+            passed += usize::from(wanted);
+            wanted && !ended(&ours, test)
+        });
+        let told = std::fs::read_to_string(ours.file("regress").join(format!("out.{test}")));
+        assert!(!differs, "{test}: {}", told.unwrap_or_default());
+    }
+    let joined = ours.counted(Side::Server).get("joined").copied();
+    println!(
+        "{name}: {passed} of {} tests, joined: {joined:?}",
+        SSH.len()
+    );
+    assert!(passed > SSH.len() / 2, "most of them fail by themselves");
+    assert!(joined.unwrap_or(0) > 0, "nothing was accelerated");
 }

@@ -1,5 +1,5 @@
 //! A reader with unread bytes in its ring hands the connection to a program without the library: by exec, and by passing
-//! the descriptor. `sockets/hand.c` plays all of them.
+//! the descriptor; or it enters a seccomp filter, under which the library may do nothing. `sockets/hand.c` plays all of them.
 
 #[path = "sockets/place.rs"]
 mod place;
@@ -117,7 +117,7 @@ fn unread_bytes_go_with_the_connection() {
         skip(name, "no static programs can be made here");
         return;
     }
-    for how in ["exec", "pass"] {
+    for how in ["exec", "pass", "confine"] {
         let unread: Vec<u64> = (0..TRIES)
             .map(|_| hand_over(&place, how))
             .scan(0, |met, bytes| {

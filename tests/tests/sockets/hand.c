@@ -1,22 +1,28 @@
 /* A stream whose reader changes in the middle: it becomes another program, or gives its descriptor away.
  *
  * hand send PORT-FILE BYTES
- * hand exec|pass PORT-FILE BYTES TAKES PLAIN
+ * hand exec|pass|confine PORT-FILE BYTES TAKES PLAIN
  * hand drain BYTES TAKEN [CHANNEL]
  *
  * send: connects, sends BYTES that depend on their place, and ends when the reader has closed. exec and pass: accept,
  * read TAKES bytes, leave the rest for a moment, then PLAIN reads it: by exec with the connection as descriptor 9, or by
- * a process that was started before and gets the descriptor over a Unix socket (CHANNEL). Whoever reads last prints
+ * a process that was started before and gets the descriptor over a Unix socket (CHANNEL). confine: the reader itself goes
+ * on, under a seccomp filter that kills whoever does more than read, write and exit. Whoever reads last prints
  * `got N eof`. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <netinet/tcp.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -58,8 +64,9 @@ static uint64_t take(int fd, uint64_t place, uint64_t limit)
 static int drain(int fd, uint64_t bytes, uint64_t taken)
 {
 	uint64_t got = take(fd, taken, UINT64_MAX);
-	printf("got %llu eof\n", (unsigned long long)got);
-	return got != bytes;
+	char text[64];
+	int length = snprintf(text, sizeof text, "got %llu eof\n", (unsigned long long)got);
+	return write(1, text, length) != length || got != bytes;
 }
 
 /* Sends or receives a descriptor. */
@@ -78,6 +85,21 @@ static int pass(int channel, int fd)
 		fail("recvmsg");
 	memcpy(&fd, CMSG_DATA(header), sizeof fd);
 	return fd;
+}
+
+static void confine(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_read, 3, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_write, 2, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog filter = { sizeof code / sizeof *code, code };
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter))
+		fail("seccomp");
 }
 
 static int connection(const char *path, int listens)
@@ -173,12 +195,19 @@ int main(int argc, char **argv)
 	}
 	uint64_t takes = strtoull(argv[4], 0, 10);
 	int fd = connection(argv[2], 1);
+	/* As many programs ask whether there is seccomp: no filter is entered by it. */
+	if (!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0) || errno != EFAULT)
+		fail("no seccomp");
 	for (uint64_t place = 0; place < takes;) {
 		place = take(fd, place, place + 1000 < takes ? place + 1000 : takes);
 		if (place <= 20000 && place % 1000 == 0 && send(fd, "a", 1, MSG_NOSIGNAL) != 1)
 			fail("answer");
 	}
 	stay_awake(20);
+	if (!strcmp(argv[1], "confine")) {
+		confine();
+		return drain(fd, strtoull(argv[3], 0, 10), takes);
+	}
 	if (!passes) {
 		dup2(fd, 9);
 		close(fd);

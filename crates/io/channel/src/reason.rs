@@ -48,7 +48,7 @@ reasons! {
     Exec = 8, "exec", "the process replaced itself by another program";
     Passed = 9, "passed", "the descriptor was passed to, or inherited by, a program without the library";
     IoUring = 10, "io-uring", "the process uses io_uring, whose calls the library cannot see";
-    Seccomp = 11, "seccomp", "the process has entered a seccomp filter";
+    Seccomp = 11, "seccomp", "the process has entered a seccomp filter, so the library makes no calls of its own";
     NoDaemon = 12, "no-daemon", "no daemon answers that could pair the two processes";
     NotRescuable = 13, "not-rescuable", "the daemon may not take descriptors of the process, so it could not help its peers";
     OtherUser = 14, "other-user", "the two ends belong to different users and did not both ask to be joined";

@@ -1,7 +1,8 @@
 //! Life of the library in a process: it is loaded, the process forks, executes, ends.
 //!
 //! The constructor looks up libc's functions, reads the options and makes one page of memory. It talks
-//! to nobody; that begins with the first join. Forks are followed by handlers of `pthread_atfork`, since
+//! to nobody; that begins with the first join. Under a seccomp filter it does nothing at all: which calls such a filter
+//! allows is known to the program alone. Forks are followed by handlers of `pthread_atfork`, since
 //! libc forks by itself too; a fork that passes those by is noticed at the next call that matters.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +15,9 @@ static ENDED: AtomicBool = AtomicBool::new(false);
 unsafe extern "C" fn constructor() {
     real::resolve_all();
     options::read();
+    if is_confined() {
+        return;
+    }
     owner::start();
     engine::start();
     strict::start();
@@ -61,16 +65,40 @@ pub fn ends() {
     real::set_errno(before);
 }
 
+/// The process is about to enter a seccomp filter: whatever it holds becomes plain, what it counted is written, and from
+/// then on the library makes no system call of its own. Not in the child of a `vfork`.
+pub fn before_seccomp() {
+    if !owner::is_started() || !owner::is_ours() {
+        return;
+    }
+    let before = real::errno();
+    if table::exists() {
+        engine::before_seccomp();
+    }
+    table::retire();
+    if !ENDED.swap(true, Ordering::AcqRel) {
+        counters::write();
+    }
+    real::set_errno(before);
+}
+
+/// Whether the process was started under a seccomp filter: it stays as it is.
+fn is_confined() -> bool {
+    let (option, none) = (libc::PR_GET_SECCOMP, 0_usize);
+    // SAFETY: takes numbers only.
+    unsafe { real::prctl(option, none, none, none, none) > 0 }
+}
+
 /// The process may be replaced now: what it counted is written. Not in the child of a `vfork`.
 pub fn before_exec() {
-    if options::counters().is_some() && owner::is_ours() {
+    if options::counters().is_some() && !table::is_retired() && owner::is_ours() {
         counters::write();
     }
 }
 
 /// Whether anyone asks what will be executed.
 pub fn matters_to_exec() -> bool {
-    table::exists() || options::counters().is_some()
+    table::exists() || (options::counters().is_some() && !table::is_retired())
 }
 
 /// Before a fork, in the parent.
@@ -87,6 +115,9 @@ pub fn after_fork_parent() {
 
 /// After it, in the child.
 pub fn after_fork_child() {
+    if table::is_retired() {
+        return;
+    }
     owner::adopt();
     strict::enable();
     table::fork_done(true);

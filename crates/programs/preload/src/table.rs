@@ -22,7 +22,7 @@
 //! *Limits.* [`ENTRIES_MAX`] numbers; the process's hard limit at the first socket.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::counters::{self, Counter};
 use crate::own::Sock;
@@ -185,7 +185,7 @@ pub fn make() -> bool {
     if exists() {
         return true;
     }
-    if !owner::is_started() || !record::make_arena() {
+    if is_retired() || !owner::is_started() || !record::make_arena() {
         return false;
     }
     let mut limit = libc::rlimit {
@@ -226,6 +226,25 @@ pub fn make() -> bool {
     signals::guard();
     PLACE.entries.store(entries, Ordering::Release);
     true
+}
+
+/// The table was put away.
+static RETIRED: AtomicBool = AtomicBool::new(false);
+
+/// Puts the table away for good: every number is plain from now on, and the family counts this process as one that it
+/// hears nothing of.
+pub fn retire() {
+    each().for_each(|sock| record::inherit(sock.index()));
+    if record::is_shared() {
+        let_go();
+    }
+    RETIRED.store(true, Ordering::Release);
+    PLACE.entries.store(0, Ordering::Release);
+}
+
+/// Whether [`retire`] was called.
+pub fn is_retired() -> bool {
+    RETIRED.load(Ordering::Acquire)
 }
 
 /// Changes of the table that are under way, and the thread that forks: a fork waits for the first, and

@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_long};
 use super::{data, exec, files, message, names, options, process, wait};
 use crate::engine::memory;
 use crate::own::{Data, Own};
-use crate::{engine, owner, real, table};
+use crate::{engine, owner, real, start, table};
 
 /// One system call by number, as `syscall()` makes it.
 unsafe extern "C-unwind" fn bare<const N: c_long>(
@@ -168,13 +168,22 @@ fn wait_call(number: c_long, x: [usize; 6]) -> Option<isize> {
     Some(result as isize)
 }
 
+/// Whether `seccomp(2)` is asked for more than what it can do (by an operation, or by a filter that is not there).
+fn sets_seccomp([operation, _, filter, ..]: [usize; 6]) -> bool {
+    match operation as libc::c_uint {
+        libc::SECCOMP_SET_MODE_STRICT => true,
+        libc::SECCOMP_SET_MODE_FILTER => filter != 0,
+        _ => false,
+    }
+}
+
 /// What has to be known of calls that are made as they stand.
 pub fn note_number(number: c_long, x: [usize; 6]) {
     match number {
         libc::SYS_io_uring_setup => engine::plain_process(engine::Why::IoUring),
         libc::SYS_clone if x[0] & libc::CLONE_VM as usize != 0 => owner::will_be_borrowed(),
         libc::SYS_vfork | libc::SYS_clone3 => owner::will_be_borrowed(),
-        libc::SYS_seccomp => engine::plain_process(engine::Why::Seccomp),
+        libc::SYS_seccomp if sets_seccomp(x) => start::before_seccomp(),
         _ => {}
     }
 }

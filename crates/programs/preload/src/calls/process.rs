@@ -110,8 +110,9 @@ interpose! {
     }
 
     fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-        if option == libc::PR_SET_SECCOMP {
-            engine::plain_process(engine::Why::Seccomp);
+        let filters = a == libc::SECCOMP_MODE_FILTER as usize && b != 0;
+        if option == libc::PR_SET_SECCOMP && (filters || a == libc::SECCOMP_MODE_STRICT as usize) {
+            start::before_seccomp();
         }
         pass!(prctl(option, a, b, c, d))
     }

@@ -174,7 +174,6 @@ pub fn reason(why: Why) -> Reason {
         Why::Beyond => Reason::Limit,
         Why::IoUring => Reason::IoUring,
         Why::OwnDescriptors => Reason::Cloned,
-        Why::Seccomp => Reason::Seccomp,
         Why::Strict => Reason::Strict,
         Why::Odd => Reason::Flag,
     }

@@ -38,7 +38,7 @@ use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, socklen_t};
-use windlass_channel::{Bufs, Link, copy};
+use windlass_channel::{Bufs, Link, Reason, copy};
 
 use crate::own::{Data, Own, Sock, Store, Wait};
 use crate::record::Kind;
@@ -56,8 +56,6 @@ pub enum Why {
     IoUring,
     /// A thread has descriptors of its own (`unshare`, `clone` without `CLONE_FILES`).
     OwnDescriptors,
-    /// seccomp is being entered.
-    Seccomp,
     /// Strict mode was asked for and cannot be had.
     Strict,
     /// A call that takes bytes in a way that is not followed (`vmsplice`, `tee`, `preadv2` flags).
@@ -363,7 +361,7 @@ pub fn vanished(sock: Sock) {
 /// The socket came in by `SCM_RIGHTS` and is new to this family of processes.
 pub fn taken(sock: Sock) {
     // Whoever sent it may go on writing to it, uncounted.
-    life::leaked(&sock, windlass_channel::Reason::Passed);
+    life::leaked(&sock, Reason::Passed);
 }
 
 /// The socket is being sent by `SCM_RIGHTS` through `by` (`None`: through a socket that we do not know).
@@ -371,7 +369,7 @@ pub fn passed(sock: Sock, _by: Option<Sock>) {
     if sock.record.kind() == Some(Kind::Epoll) {
         sets::estrange(&sock);
     } else {
-        life::leaked(&sock, windlass_channel::Reason::Passed);
+        life::leaked(&sock, Reason::Passed);
     }
 }
 
@@ -385,6 +383,15 @@ pub fn plain_process(why: Why) {
     process::forbid(life::reason(why));
     for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
         life::plain(&sock, life::reason(why));
+    }
+}
+
+/// The process is about to enter a seccomp filter, which may forbid every call but those of the program: no call on any
+/// socket comes here again.
+pub fn before_seccomp() {
+    process::forbid(Reason::Seccomp);
+    for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
+        life::leaked(&sock, Reason::Seccomp);
     }
 }
 
