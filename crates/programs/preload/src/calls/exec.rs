@@ -21,12 +21,12 @@ fn before(target: Target) -> bool {
     if target == Target::Missing {
         return false;
     }
-    start::before_exec();
     let told = table::exists();
     if told {
         engine::before_exec(target, false);
         table::before_exec(false);
     }
+    start::before_exec();
     told
 }
 

@@ -219,6 +219,9 @@ pub fn before_exec(target: Target, is_spawned: bool) {
             }
             (true, Target::Plain) => {}
         }
+        if !is_spawned && target != Target::Missing {
+            fold(sock.record);
+        }
     }
 }
 
