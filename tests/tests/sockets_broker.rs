@@ -3,6 +3,9 @@
 #[path = "sockets/place.rs"]
 mod place;
 
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use place::{HOW, How, PATIENCE, Pair, Place, seed, soaks};
@@ -18,13 +21,18 @@ fn daemon(place: &Place) -> Option<Pid> {
 
 /// What `windlass sockets` says of the pair, and whether both its ends are on the ring.
 fn listed(place: &Place, pair: &Pair) -> (String, bool) {
-    let mut command = std::process::Command::new(program("windlass"));
+    listed_as(place, pair.ends.each_ref())
+}
+
+/// The same of two processes.
+fn listed_as(place: &Place, ends: [&Child; 2]) -> (String, bool) {
+    let mut command = Command::new(program("windlass"));
     command
         .args(["sockets", "--json"])
         .env("WINDLASS_SOCKETS", place.daemon());
     let listed = command.output().expect("windlass");
     let rows: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap_or_default();
-    let pids = pair.ends.each_ref().map(|end| u64::from(end.id()));
+    let pids = ends.map(|end| u64::from(end.id()));
     let on_ring = |pid: u64| {
         let mut rows = rows.as_array().into_iter().flatten();
         rows.any(|row| row["pid"] == pid && row["state"] == "ring")
@@ -117,4 +125,108 @@ fn streams_outlive_the_daemon() {
         }
         assert!(started.elapsed() < PATIENCE, "no pair is joined any more");
     }
+}
+
+/// Two programs, killed when dropped.
+struct Both([Child; 2]);
+
+impl Drop for Both {
+    fn drop(&mut self) {
+        for end in &mut self.0 {
+            let _ = end.kill();
+            let _ = end.wait();
+        }
+    }
+}
+
+impl Both {
+    /// Waits until something is so.
+    fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut [Child; 2]) -> Result<(), String>) {
+        let started = Instant::now();
+        while let Err(text) = is_so(&mut self.0) {
+            assert!(started.elapsed() < PATIENCE, "{what} did not come: {text}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Compiles a program of `sockets/`.
+fn compile(place: &Place, name: &str) {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sockets");
+    let mut compiler = Command::new("cc");
+    let status = compiler
+        .args(["-O2", "-pthread", "-o"])
+        .arg(place.directory.path().join(name))
+        .arg(sources.join(name).with_extension("c"))
+        .status();
+    assert!(
+        status.is_ok_and(|status| status.success()),
+        "{name}.c does not compile"
+    );
+}
+
+/// The daemon is killed under traffic, and another one is started: the programs that had registered with the first one join
+/// new connections with the second one. One of them has a thread asleep in an epoll instance all the time.
+#[test]
+fn programs_outlive_the_daemon() {
+    let Some(place) = Place::new("programs_outlive_the_daemon") else {
+        return;
+    };
+    compile(&place, "outlive");
+    let own = place.directory.path();
+    let directory = place.room();
+    let said = |role: &str| fs::read_to_string(directory.join(role)).unwrap_or_default();
+    let run = |words: &[&str], log: Option<fs::File>| {
+        let mut command = Command::new(program("windlass"));
+        command.args(["run", "--spin", "50", "--"]).args(words);
+        command.env("WINDLASS_SOCKETS", place.daemon());
+        command
+            .stdin(Stdio::null())
+            .stdout(log.map_or_else(Stdio::null, Stdio::from));
+        command.spawn().expect("windlass")
+    };
+    let mut both = Both(["serve", "ask"].map(|role| {
+        let log = fs::File::create(directory.join(role)).expect("a log");
+        let outlive = own.join("outlive");
+        let port = directory.join("port");
+        let words =
+            [outlive.as_path(), Path::new(role), &port].map(|word| word.to_str().expect("text"));
+        run(&words, Some(log))
+    }));
+    let mark = |name: &str| fs::write(directory.join(name), "").expect("a file");
+    let on_ring = |ends: &mut [Child; 2]| {
+        let (text, is_joined) = listed_as(&place, ends.each_ref());
+        is_joined
+            .then_some(())
+            .ok_or_else(|| format!("{text} {:?} {:?}", said("serve"), said("ask")))
+    };
+    both.until("the first join", on_ring);
+    let killed = daemon(&place).expect("a daemon");
+    kill_process(killed, Signal::KILL).expect("killed");
+    std::thread::sleep(Duration::from_millis(50));
+    mark("port.first");
+    both.until("the end of the first connection", |_| {
+        let text = said("ask");
+        (text == "alone\n").then_some(()).ok_or(text)
+    });
+    assert!(
+        run(&["true"], None)
+            .wait()
+            .is_ok_and(|status| status.success())
+    );
+    mark("port.second");
+    both.until("the second join", on_ring);
+    assert_ne!(daemon(&place), Some(killed), "it was killed");
+    mark("port.end");
+    both.until("the end", |ends| {
+        let [serve, ask] = ends.each_mut().map(|end| end.try_wait().expect("a child"));
+        let is_done = serve.is_some() && ask.is_some();
+        is_done
+            .then_some(())
+            .ok_or_else(|| format!("{:?} {:?}", said("serve"), said("ask")))
+    });
+    assert_eq!(
+        (said("serve"), said("ask")),
+        ("done\n".into(), "alone\ndone\n".into())
+    );
 }

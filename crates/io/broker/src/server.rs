@@ -130,7 +130,7 @@ impl Broker {
             connections: BTreeMap::new(),
             next_connection: 0,
             processes: Processes::new()?,
-            slabs: Slabs::default(),
+            slabs: Slabs::new(),
             users: Users::default(),
             host: rustix::process::geteuid().is_root().then(Host::default),
             spare: spare(),

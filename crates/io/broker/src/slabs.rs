@@ -12,6 +12,7 @@
 //! who may be asleep for hours.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -109,7 +110,7 @@ impl Slab {
 }
 
 /// All of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Slabs {
     all: BTreeMap<u32, Slab>,
     pairs: HashMap<[u16; 2], Vec<u32>>,
@@ -118,6 +119,17 @@ pub(crate) struct Slabs {
 }
 
 impl Slabs {
+    /// None yet. Numbers begin anywhere: one that a process has from a broker that has ended names no slab of this one.
+    pub(crate) fn new() -> Self {
+        let last = RandomState::new().build_hasher().finish() as u32;
+        Self {
+            all: BTreeMap::new(),
+            pairs: HashMap::new(),
+            last,
+            next_look: None,
+        }
+    }
+
     pub(crate) fn get(&self, id: u32) -> Option<&Slab> {
         self.all.get(&id)
     }
@@ -186,7 +198,8 @@ impl Slabs {
     }
 
     fn free_id(&self) -> u32 {
-        let after = (self.last.saturating_add(1)..=u32::MAX).chain(1..=self.last);
+        // One above the last is stored by processes, too, which have 0 for none.
+        let after = (self.last.saturating_add(1)..u32::MAX).chain(1..=self.last);
         let mut free = after.into_iter().filter(|id| !self.all.contains_key(id));
         free.next().unwrap_or(0)
     }

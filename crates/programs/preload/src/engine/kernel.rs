@@ -279,9 +279,15 @@ pub fn raise(signal: i32) {
     }
 }
 
-/// Whether a process of this id exists, as far as this process may know.
+/// Whether a process of this id runs, as far as this process may know: one that has ended and was not waited for does not.
 pub fn lives(pid: u32) -> bool {
-    // SAFETY: no pointers; signal 0 is none.
-    let asked = unsafe { call(libc::SYS_kill, [pid as usize, 0, 0, 0, 0, 0]) };
-    asked != Err(libc::ESRCH)
+    // SAFETY: no pointers.
+    match unsafe { call(libc::SYS_pidfd_open, [pid as usize, 0, 0, 0, 0, 0]) } {
+        Ok(file) => {
+            let ended = poll_one(file as i32, libc::POLLIN as u32);
+            close(file);
+            ended == 0
+        }
+        Err(error) => error != libc::ESRCH,
+    }
 }

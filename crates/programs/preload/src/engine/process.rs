@@ -3,7 +3,9 @@
 //! # States
 //! A process is *unregistered* until its first connection is worth a ring; then the broker gives it a slot, a status
 //! page and the directory, and it stays *registered*. A forked child is unregistered again, keeps the pairs that it
-//! inherited, and asks for a slot of its own at its first locked section.
+//! inherited, and asks for a slot of its own at its first locked section. A process whose broker has ended is
+//! *orphaned*: what has joined goes on, nothing joins. Once no socket of it has been in a channel for
+//! [`REST_CYCLES_US`], it forgets its pairs and registers with the next broker, whose numbers mean other processes and slabs.
 //!
 //! # Ownership and lifetime
 //! [`PAIRS`] holds every slab that is mapped. A slab whose last socket here was closed stays, since the same
@@ -14,22 +16,32 @@
 //! [`GATE`] is held while something is asked of the broker or a place is filled, at most a few milliseconds, never on
 //! the way of data; who finds it taken stays on the kernel for now. A pair's `id` is stored last (release), and
 //! read first (acquire).
+//!
+//! A thread asleep in an epoll instance has raised a line of the status page ([`raise`]). Where the page is changed
+//! meanwhile, the same line of the new one is up as well ([`CARRIED`]) until nobody sleeps by the old one:
+//!
+//! | sleeper | who registers anew |
+//! | --- | --- |
+//! | raises the line of the page; *fence* | stores the new page; *fence* |
+//! | looks whether it is still the page; else once more | looks at the lines of the old page, carries those that are up |
 
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, fence};
 
 use windlass_channel::client::{Client, Paired, Region, Registration};
 use windlass_channel::directory::Directory;
-use windlass_channel::layout::{CHANS, DIRECTORY_BYTES, STATUS_BYTES};
+use windlass_channel::layout::{CHANS, DIRECTORY_BYTES, STATUS_BYTES, STATUS_LINES};
 use windlass_channel::protocol::{BROKER_SLOT, PROCESSES_BYTES, SHARE, SLOTS};
-use windlass_channel::{Alive, Life, Link, Owner, Reason, Side, Slab, StatusPage, Who, sys};
+use windlass_channel::{
+    Alive, Life, Link, Owner, Reason, SLOT_FIRST, Side, Slab, StatusPage, Who, sys,
+};
 
 use super::death::{self, Burial};
-use super::{clock, kernel, names};
+use super::{clock, kernel, names, promote};
 use crate::{options, owner, record};
 
 /// Slabs that a process has at a time: a wait looks at one word of each.
@@ -45,6 +57,10 @@ pub static CLIENT: Client = Client::new();
 
 static GATE: AtomicBool = AtomicBool::new(false);
 static STATUS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+/// Lines of the status page, a bit each, that are up once more for sleepers who have raised those of the page before.
+static CARRIED: AtomicU64 = AtomicU64::new(0);
+/// The broker is alive and cannot be seen: its process id means nothing here.
+static IS_BROKER_UNSEEN: AtomicBool = AtomicBool::new(false);
 static DIRECTORY: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static PROCESSES: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 /// The slot of the process that this one was forked from.
@@ -98,14 +114,13 @@ struct Processes;
 
 impl Alive for Processes {
     fn life(&self, owner: Owner) -> Life {
-        let table = PROCESSES.load(Acquire);
-        if table.is_null() || owner.process() == owner::process_slot() {
+        let Some(word) = process_word(owner.process()) else {
+            return Life::Lives;
+        };
+        if owner.process() == owner::process_slot() {
             return Life::Lives;
         }
-        let word = table.wrapping_add(usize::from(owner.process()) % SLOTS);
-        // SAFETY: the table has a word for each of the SLOTS slots, and is never unmapped.
-        let pid = unsafe { &*word }.load(Relaxed);
-        match (pid, owner.process()) {
+        match (word.load(Relaxed), owner.process()) {
             (0, _) => Life::Dead,
             (pid, BROKER_SLOT) if !kernel::lives(pid) => Life::Dead,
             _ => Life::Lives,
@@ -127,6 +142,7 @@ pub fn who() -> Option<Who<'static>> {
 /// The same in a process that was forked after it had joined: it asks for a slot of its own first.
 pub fn who_or_register(socket: i32) -> Option<Who<'static>> {
     who().or_else(|| {
+        let _seeker = Seeker::enter();
         register(socket).ok()?;
         who()
     })
@@ -153,21 +169,43 @@ pub fn locate() {
     CLIENT.locate(options::sockets().map(CStr::to_bytes), runtime, user);
 }
 
+/// The word of the table of processes that belongs to a slot; `None` before the first registration.
+fn process_word(slot: u16) -> Option<&'static AtomicU32> {
+    let table = PROCESSES.load(Acquire);
+    if table.is_null() {
+        return None;
+    }
+    let word = table.wrapping_add(usize::from(slot) % SLOTS);
+    // SAFETY: the table has a word for each of the SLOTS slots, and is never unmapped.
+    Some(unsafe { &*word })
+}
+
+/// Whether the broker that this process, or the one from which it was forked, has registered with has ended.
+fn is_orphaned() -> bool {
+    let broker = process_word(BROKER_SLOT).map(|word| word.load(Relaxed));
+    broker.is_some_and(|pid| !kernel::lives(pid)) && !IS_BROKER_UNSEEN.load(Relaxed)
+}
+
 /// Makes sure that this process is registered.
 ///
 /// # Errors
-/// Why it is not; [`Reason::Young`] while another thread is at it.
+/// Why it is not; [`Reason::Young`] while another thread is at it, [`Reason::NoDaemon`] also while an orphaned process has
+/// channels.
 pub fn register(socket: i32) -> Result<(), Reason> {
     let forbidden = FORBIDDEN.load(Relaxed);
     if forbidden != 0 {
         return Err(Reason::from_u8(forbidden as u8));
     }
-    if owner::process_slot() != 0 {
+    if owner::process_slot() != 0 && !is_orphaned() {
         return Ok(());
     }
     let _gate = Gate::enter().ok_or(Reason::Young)?;
-    if owner::process_slot() != 0 {
+    let is_orphan = is_orphaned();
+    if owner::process_slot() != 0 && !is_orphan {
         return Ok(());
+    }
+    if is_orphan && (CARRIED.load(Acquire) != 0 || PAIRS.iter().any(|pair| !pair.is_resting())) {
+        return Err(Reason::NoDaemon);
     }
     let cookie = names::cookie(socket).ok_or(Reason::NotEligible)?;
     let registered = CLIENT.register(&Registration {
@@ -175,7 +213,11 @@ pub fn register(socket: i32) -> Result<(), Reason> {
         cookie,
         report: record::arena().map_or(0, |(address, _, _)| address),
         flags: if options::share() { SHARE } else { 0 },
-        parent: PARENT.load(Relaxed) as u16,
+        parent: if is_orphan {
+            0
+        } else {
+            PARENT.load(Relaxed) as u16
+        },
     })?;
     let (status, directory, processes) = (
         registered.status,
@@ -189,12 +231,92 @@ pub fn register(socket: i32) -> Result<(), Reason> {
         return Err(Reason::Broken);
     }
     sys::register_membarrier();
-    STATUS.store(registered.status.base, Release);
+    if is_orphan {
+        forget_pairs();
+    }
+    let before = process_word(BROKER_SLOT).map(|word| word.load(Relaxed));
+    change_status(registered.status.base);
     DIRECTORY.store(registered.directory.base, Release);
     PROCESSES.store(registered.processes.base.cast(), Release);
+    if is_orphan && process_word(BROKER_SLOT).map(|word| word.load(Relaxed)) == before {
+        IS_BROKER_UNSEEN.store(true, Relaxed);
+    }
     death::arm(registered.status.base);
     owner::set_process_slot(registered.slot);
+    if is_orphan {
+        promote::list_anew();
+    }
     Ok(())
+}
+
+/// The pairs of a broker that has ended: all of them rest. Under the gate.
+fn forget_pairs() {
+    for pair in PAIRS.iter().filter(|pair| pair.id.load(Relaxed) != 0) {
+        pair.clear();
+    }
+}
+
+/// A line of the status page that the calling thread has raised.
+#[derive(Clone, Copy)]
+pub struct Raised {
+    page: *mut u8,
+    line: u8,
+}
+
+/// The status page at an address that was [`STATUS`] once.
+fn page_at(base: *mut u8) -> Option<StatusPage> {
+    // SAFETY: the broker gave this memory for a status page; it is mapped for good.
+    NonNull::new(base).map(|base| unsafe { StatusPage::new(base) })
+}
+
+/// Shows that an epoll instance is about to sleep, by its line. `None`: the process is not registered. A full fence.
+pub fn raise(line: u8) -> Option<Raised> {
+    loop {
+        let base = STATUS.load(SeqCst);
+        page_at(base)?.raise(line);
+        let raised = Raised { page: base, line };
+        if STATUS.load(SeqCst) == base {
+            return Some(raised);
+        }
+        lower(raised);
+    }
+}
+
+/// Shows that it is awake again.
+pub fn lower(raised: Raised) {
+    let Raised { page: base, line } = raised;
+    let Some(page) = page_at(base) else { return };
+    page.lower(line);
+    if STATUS.load(SeqCst) != base {
+        carry_no_more(&page, line);
+    }
+}
+
+/// Lowers the line for sleepers by an older page, if there are none any more.
+#[cold]
+fn carry_no_more(before: &StatusPage, line: u8) {
+    let bit = 1_u64 << (line % 64);
+    fence(SeqCst);
+    if !before.is_asleep(line)
+        && CARRIED.fetch_and(!bit, SeqCst) & bit != 0
+        && let Some(page) = status()
+    {
+        page.lower(line);
+    }
+}
+
+/// Another page is this process's status page from now on. Under the gate.
+fn change_status(base: *mut u8) {
+    let before = page_at(STATUS.swap(base, SeqCst));
+    fence(SeqCst);
+    let (Some(before), Some(page)) = (before, page_at(base)) else {
+        return;
+    };
+    for line in (SLOT_FIRST..STATUS_LINES as u8).filter(|line| before.is_asleep(*line)) {
+        page.raise(line);
+        CARRIED.fetch_or(1 << (line % 64), SeqCst);
+        carry_no_more(&before, line);
+    }
 }
 
 /// The directory of connections, once registered.
@@ -205,10 +327,13 @@ pub fn directory() -> Option<Directory> {
 }
 
 /// This process's status page, once registered.
-pub fn status() -> Option<StatusPage> {
-    let base = NonNull::new(STATUS.load(Acquire))?;
-    // SAFETY: the broker gave this memory for a status page; it is mapped for good.
-    Some(unsafe { StatusPage::new(base) })
+fn status() -> Option<StatusPage> {
+    page_at(STATUS.load(Acquire))
+}
+
+/// Whether this process has a status page.
+pub fn is_shown() -> bool {
+    !STATUS.load(Acquire).is_null()
 }
 
 impl Pair {
@@ -269,17 +394,35 @@ impl Pair {
                 return !death::is_dead(word);
             }
         }
-        let table = PROCESSES.load(Relaxed);
-        if table.is_null() {
-            return true;
-        }
-        let word = table.wrapping_add(self.peer.load(Relaxed) as usize % SLOTS);
-        // SAFETY: the table has a word for each of the SLOTS slots, and is never unmapped.
-        unsafe { &*word }.load(Relaxed) != 0
+        process_word(self.peer.load(Relaxed) as u16).is_none_or(|word| word.load(Relaxed) != 0)
     }
 
     fn number(&self) -> u32 {
         self.id.load(Acquire).wrapping_sub(1)
+    }
+
+    /// Whether it is free, or no socket of this process has been in it for a while.
+    fn is_resting(&self) -> bool {
+        let since = clock::now().wrapping_sub(self.rests_since.load(Relaxed));
+        self.id.load(Relaxed) == 0
+            || self.users.load(Acquire) == 0 && since > clock::cycles(REST_CYCLES_US)
+    }
+
+    /// Gives up a resting place that is in use, under the gate.
+    fn clear(&self) {
+        self.id.store(0, SeqCst);
+        if SEEKERS.load(SeqCst) > 1 {
+            // Another thread may just have found it: the memory stays mapped.
+            return;
+        }
+        // SAFETY: the gate is the caller's, and nobody else reads it.
+        let memory = unsafe { &*self.memory.get() };
+        // SAFETY: the place was in use, so its memory was written.
+        let memory = unsafe { memory.assume_init_read() };
+        for region in [memory.memory, memory.peer_status] {
+            // SAFETY: no socket here has a channel in it, and none had for a second, far longer than any locked section.
+            unsafe { region.unmap() };
+        }
     }
 }
 
@@ -376,25 +519,13 @@ pub fn slab(number: u32) -> Result<u8, Reason> {
 
 /// A place for one more slab, under the gate.
 fn free_place() -> Result<u8, Reason> {
-    let rest = clock::cycles(REST_CYCLES_US);
-    let now = clock::now();
-    let rests = |pair: &Pair| {
-        pair.users.load(Acquire) == 0 && now.wrapping_sub(pair.rests_since.load(Relaxed)) > rest
-    };
     let all = || (0u8..).zip(&PAIRS);
     if let Some((place, _)) = all().find(|(_, pair)| pair.id.load(Relaxed) == 0) {
         return Ok(place);
     }
-    let (place, pair) = all().find(|(_, pair)| rests(pair)).ok_or(Reason::Limit)?;
-    pair.id.store(0, Release);
-    // SAFETY: the gate is ours, and nobody else reads it.
-    let memory = unsafe { &*pair.memory.get() };
-    // SAFETY: the place was full, so its memory was written.
-    let memory = unsafe { memory.assume_init_read() };
-    for region in [memory.memory, memory.peer_status] {
-        // SAFETY: no socket here has a channel in it, and none had for a second, far longer than any locked section.
-        unsafe { region.unmap() };
-    }
+    let found = all().find(|(_, pair)| pair.is_resting());
+    let (place, pair) = found.ok_or(Reason::Limit)?;
+    pair.clear();
     Ok(place)
 }
 
@@ -463,6 +594,8 @@ pub fn forked(parent: u16) {
     PARENT.store(u32::from(parent), Relaxed);
     GATE.store(false, Relaxed);
     STATUS.store(std::ptr::null_mut(), Relaxed);
+    CARRIED.store(0, Relaxed);
+    SEEKERS.store(0, Relaxed);
     death::forked();
 }
 
@@ -490,6 +623,26 @@ fn ask_watch(pair: &'static Pair) {
         .is_ok()
     {
         CLIENT.watch(pair.number());
+    }
+}
+
+/// Threads that look for a place or register.
+static SEEKERS: AtomicU32 = AtomicU32::new(0);
+
+/// As long as it lives, the calling thread may use a place that it has found and no socket has entered.
+pub struct Seeker;
+
+impl Seeker {
+    /// Before the first look at the places.
+    pub fn enter() -> Self {
+        SEEKERS.fetch_add(1, SeqCst);
+        Self
+    }
+}
+
+impl Drop for Seeker {
+    fn drop(&mut self) {
+        SEEKERS.fetch_sub(1, SeqCst);
     }
 }
 

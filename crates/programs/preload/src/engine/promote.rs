@@ -92,6 +92,7 @@ pub fn place(sock: &Sock) -> Option<u8> {
 #[cold]
 fn find(sock: &Sock) -> Option<Link<'static>> {
     let record = sock.record;
+    let _seeker = process::Seeker::enter();
     let place = match process::place_of(record.slab.load(Acquire)) {
         Some(place) => place,
         // A process that was forked before the join: the slab is another one's so far.
@@ -103,11 +104,16 @@ fn find(sock: &Sock) -> Option<Link<'static>> {
         record.channel.load(Relaxed),
         Side::from_u8(record.side.load(Relaxed)),
     );
+    let link = process::link(place, chan, side)?;
+    if link.info(side).cookie != record.cookie_by(sock.fd) {
+        // The number of the slab is another broker's, and of another slab.
+        return None;
+    }
     if process::at(place).record(chan, side) != sock.index() {
         process::at(place).enter(chan, side, sock.index());
     }
     table::engine_word(sock.fd)?.store(remember(place, side, chan), Relaxed);
-    process::link(place, chan, side)
+    Some(link)
 }
 
 /// Whether a socket might still be joined: then its calls are counted.
@@ -261,6 +267,7 @@ fn attempt(sock: &Sock) -> Result<(), Reason> {
 
 fn steps(sock: &Sock) -> Result<(), Reason> {
     let record = sock.record;
+    let _seeker = process::Seeker::enter();
     if is_shared(sock) {
         return Err(Reason::Young);
     }
@@ -380,7 +387,7 @@ pub fn plain(link: &Link<'_>, reason: Reason) {
 pub fn look_again(sock: &Sock, link: &Link<'static>) {
     let record = sock.record;
     let done = (|| {
-        let (key, _) = list(sock).ok()?;
+        let key = key_of(record, record.engine[KEY].load(Relaxed))?;
         let hint = process::directory()?.peer(key)?;
         let offer = offer(sock, hint.cookie)?;
         Some(check(sock, link, &offer))
@@ -418,7 +425,11 @@ fn is_shared(sock: &Sock) -> bool {
 fn list(sock: &Sock) -> Result<(Key, u64), Reason> {
     let record = sock.record;
     let cookie = record.cookie_by(sock.fd);
-    if let Some(key) = key_of(record, record.engine[KEY].load(Relaxed)) {
+    let listed = || key_of(record, record.engine[KEY].load(Relaxed));
+    if listed().is_some() {
+        process::register(sock.fd)?;
+    }
+    if let Some(key) = listed() {
         return Ok((key, cookie));
     }
     if record.origin() == Origin::Found {
@@ -446,6 +457,13 @@ fn list(sock: &Sock) -> Result<(Key, u64), Reason> {
     }
     record.engine[KEY].store(word, Relaxed);
     Ok((key, cookie))
+}
+
+/// This process has another directory: each socket has to be listed there, too.
+pub fn list_anew() {
+    for sock in table::each().filter(|sock| !sock.record.has(JOINED)) {
+        sock.record.engine[KEY].store(0, Relaxed);
+    }
 }
 
 /// The key that a record's word stands for.

@@ -13,7 +13,7 @@ use windlass_channel::layout::CHANS;
 use windlass_channel::wait::heavy_barrier;
 use windlass_channel::{Link, Side};
 
-use super::process::Pair;
+use super::process::{Pair, Raised};
 use super::sets::{
     DISARMED, FRESH, INHERITED, LISTED, Local, MUTED, Member, ONE_SHOT, POKED, READABLE, READY_MAX,
     SET, Set, estrange, is_spent, list, local, show_again, unmute, wake,
@@ -77,16 +77,13 @@ pub fn wait(
 
 /// The real call, with the set's line up so that senders see it.
 fn sleep(index: usize, set: &'static Set, events: *mut epoll_event, own: Own) -> isize {
-    let page = process::status();
     set.asleep.fetch_add(1, SeqCst);
-    match &page {
-        Some(page) => page.raise(Set::line(index)),
-        None => {
-            set.unshown.fetch_add(1, SeqCst);
-        }
+    let raised = process::raise(Set::line(index));
+    if raised.is_none() {
+        set.unshown.fetch_add(1, SeqCst);
     }
     let result = own.call();
-    wake_up(index, set, page.is_some());
+    wake_up(index, set, raised);
     if result > 0 {
         KERNEL_NEWS.fetch_add(1, Relaxed);
         note_fired(set, events, result as usize);
@@ -101,11 +98,9 @@ fn note_fired(set: &Set, events: *mut epoll_event, count: usize) {
     }
 }
 
-fn wake_up(index: usize, set: &'static Set, was_shown: bool) {
-    if was_shown {
-        if let Some(page) = process::status() {
-            page.lower(Set::line(index));
-        }
+fn wake_up(index: usize, set: &'static Set, raised: Option<Raised>) {
+    if let Some(raised) = raised {
+        process::lower(raised);
     } else if set.unshown.fetch_sub(1, SeqCst) == 1 {
         // What joined meanwhile counts every wait here as asleep.
         for (record, local) in members_of(index) {
@@ -324,18 +319,18 @@ impl Waiting {
     fn sleep(&self) -> isize {
         let Self { index, set, .. } = *self;
         loop {
-            let Some(page) = process::status() else {
+            if !process::is_shown() {
                 return sleep(index, set, self.events, self.own);
-            };
+            }
             set.asleep.fetch_add(1, SeqCst);
-            page.raise(Set::line(index));
+            let raised = process::raise(Set::line(index));
             if has_streams() {
                 heavy_barrier();
             }
             take_news(index);
             let found = self.gather(0);
             if found != 0 {
-                wake_up(index, set, true);
+                wake_up(index, set, raised);
                 return self.with_kernel(found);
             }
             counters::add(counters::Counter::Sleeps, 1);
@@ -343,7 +338,7 @@ impl Waiting {
                 0 => self.own.call(),
                 found => found,
             };
-            wake_up(index, set, true);
+            wake_up(index, set, raised);
             if result < 0 {
                 return result;
             }

@@ -1,0 +1,144 @@
+/* Two programs that live longer than the daemon.
+ *
+ * outlive serve PORT-FILE
+ * outlive ask PORT-FILE
+ *
+ * serve: one thread takes connections and puts them into an epoll instance, from which two others answer: one of them sleeps
+ * in it at any time. ask: exchanges on one connection until PORT-FILE.first is there, closes it and prints `alone`, waits for
+ * PORT-FILE.second, exchanges on a new connection until PORT-FILE.end is there, and prints `done` when every answer was right.
+ * The server ends after the second connection. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { MESSAGE = 32 };
+
+static void fail(const char *what)
+{
+	printf("FAIL %s: %s\n", what, strerror(errno));
+	fflush(stdout);
+	exit(2);
+}
+
+/* Moves a message; 0 at the end of the stream. */
+static int move(int fd, char *bytes, int is_send)
+{
+	for (int at = 0; at < MESSAGE;) {
+		ssize_t n = is_send ? send(fd, bytes + at, MESSAGE - at, 0) : recv(fd, bytes + at, MESSAGE - at, 0);
+		if (!n && !at)
+			return 0;
+		if (n <= 0)
+			fail(is_send ? "send" : "recv");
+		at += n;
+	}
+	return 1;
+}
+
+static int is_there(const char *path, const char *what)
+{
+	char name[4096];
+	snprintf(name, sizeof name, "%s.%s", path, what);
+	return !access(name, F_OK);
+}
+
+static atomic_int ended;
+
+static void *answer(void *set)
+{
+	for (;;) {
+		struct epoll_event event;
+		char bytes[MESSAGE];
+		if (epoll_wait(*(int *)set, &event, 1, -1) != 1)
+			fail("epoll_wait");
+		if (move(event.data.fd, bytes, 0)) {
+			event.events = EPOLLIN | EPOLLONESHOT;
+			move(event.data.fd, bytes, 1);
+			if (epoll_ctl(*(int *)set, EPOLL_CTL_MOD, event.data.fd, &event))
+				fail("epoll_ctl");
+			continue;
+		}
+		close(event.data.fd);
+		if (++ended == 2) {
+			puts("done");
+			fflush(stdout);
+			exit(0);
+		}
+	}
+}
+
+static int serve(const char *path)
+{
+	struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t length = sizeof name;
+	char temporary[4096];
+	int fd = socket(AF_INET, SOCK_STREAM, 0), set = epoll_create1(0);
+	pthread_t threads[2];
+	if (bind(fd, (void *)&name, length) || listen(fd, 4) || getsockname(fd, (void *)&name, &length))
+		fail("listen");
+	for (int i = 0; i < 2; i++)
+		if (pthread_create(threads + i, 0, answer, &set))
+			fail("pthread_create");
+	snprintf(temporary, sizeof temporary, "%s.new", path);
+	FILE *file = fopen(temporary, "w");
+	fprintf(file, "%d", ntohs(name.sin_port));
+	fclose(file);
+	rename(temporary, path);
+	for (;;) {
+		struct epoll_event event = { .events = EPOLLIN | EPOLLONESHOT };
+		event.data.fd = accept(fd, 0, 0);
+		if (event.data.fd < 0 || epoll_ctl(set, EPOLL_CTL_ADD, event.data.fd, &event))
+			fail("accept");
+	}
+}
+
+static void exchange_until(const char *path, const char *what)
+{
+	struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int port, fd = socket(AF_INET, SOCK_STREAM, 0);
+	FILE *file = fopen(path, "r");
+	if (!file || fscanf(file, "%d", &port) != 1)
+		fail("port");
+	fclose(file);
+	name.sin_port = htons(port);
+	if (connect(fd, (void *)&name, sizeof name))
+		fail("connect");
+	for (uint64_t round = 0; !is_there(path, what); round++) {
+		char asked[MESSAGE] = { 0 }, got[MESSAGE];
+		snprintf(asked, sizeof asked, "%llu", (unsigned long long)(round * 0x9e3779b97f4a7c15ull));
+		move(fd, asked, 1);
+		if (!move(fd, got, 0) || memcmp(asked, got, MESSAGE)) {
+			printf("WRONG %.32s instead of %s\n", got, asked);
+			exit(1);
+		}
+		/* The server's thread sleeps now and then. */
+		if (round % 64 == 63)
+			usleep(1000);
+	}
+	close(fd);
+}
+
+int main(int count, char **words)
+{
+	if (count == 3 && !strcmp(words[1], "serve"))
+		return serve(words[2]);
+	while (access(words[2], F_OK))
+		usleep(5000);
+	exchange_until(words[2], "first");
+	puts("alone");
+	fflush(stdout);
+	while (!is_there(words[2], "second"))
+		usleep(5000);
+	exchange_until(words[2], "end");
+	puts("done");
+	return 0;
+}
