@@ -75,6 +75,7 @@ use std::time::{Duration, Instant};
 
 pub use compare::{Broken, Difference, PATIENCE, Tally};
 pub use generate::generate;
+pub use model::Kind;
 pub use script::{NotAStep, PROCESS_VERBS, Step, VERBS, Who, parse, print};
 pub use shrink::shrink;
 pub use world::{Launch, Replies, Reply, World};
@@ -117,6 +118,8 @@ pub struct Options {
     pub raw_permille: [u32; 2],
     /// Exchange three messages on each connection before the script goes on, so that it is promoted.
     pub warm_up: bool,
+    /// What every connection of the scripts is; mixed if none is said.
+    pub kind: Option<Kind>,
     /// A whole run fails in which a smaller share of connected sockets was accelerated, in thousandths.
     pub accelerated_permille_min: u64,
     /// Shrink what differs.
@@ -135,6 +138,7 @@ impl Options {
             bypass_permille: 0,
             raw_permille: [0; 2],
             warm_up: true,
+            kind: None,
             accelerated_permille_min: 0,
             shrink: true,
             trace: false,
@@ -303,7 +307,7 @@ fn one_seed(
     options: &Options,
     stop: &AtomicBool,
 ) -> Result<Tally, Failure> {
-    let script = generate(seed, options.warm_up);
+    let script = generate(seed, options.warm_up, options.kind);
     let difference = match attempt(preload, &script, seed, options, PATIENCE) {
         Ok(tally) => return Ok(tally),
         Err(Broken::Io(error)) => return Err(Failure::Io(error)),

@@ -40,15 +40,37 @@ impl Random {
     }
 }
 
+/// What a connection is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// TCP.
     Tcp,
+    /// A Unix stream.
     Unix,
+    /// A Unix connection that keeps messages apart (`SOCK_SEQPACKET`).
     Seq,
+    /// Two Unix datagram sockets, connected to each other.
     Dgram,
 }
 
 impl Kind {
+    /// The kind that is called so on a command line, in a script's `socket` too, `tcp6` excepted.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Tcp, Self::Unix, Self::Seq, Self::Dgram]
+            .into_iter()
+            .find(|kind| kind.name() == name)
+    }
+
+    /// Its name in a script.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Unix => "unix",
+            Self::Seq => "seq",
+            Self::Dgram => "dgram",
+        }
+    }
+
     pub(crate) fn is_stream(self) -> bool {
         matches!(self, Self::Tcp | Self::Unix)
     }
@@ -123,6 +145,8 @@ pub(crate) struct Set {
 /// The script so far, and what it made.
 pub(crate) struct Model {
     pub(crate) random: Random,
+    /// What every connection is, if they are not mixed.
+    pub(crate) kind: Option<Kind>,
     pub(crate) steps: Vec<Step>,
     pub(crate) links: Vec<Link>,
     pub(crate) sets: Vec<Set>,
@@ -133,9 +157,10 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, kind: Option<Kind>) -> Self {
         Self {
             random: Random::new(seed),
+            kind,
             steps: Vec::new(),
             links: Vec::new(),
             sets: Vec::new(),

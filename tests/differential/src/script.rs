@@ -336,9 +336,9 @@ mod tests {
     #[test]
     fn text_and_steps_are_the_same() {
         for seed in 0..50 {
-            let script = generate(seed, true);
+            let script = generate(seed, true, None);
             assert_eq!(parse(&print(&script)).as_ref(), Ok(&script));
-            assert_eq!(script, generate(seed, true), "a seed is one script");
+            assert_eq!(script, generate(seed, true, None), "a seed is one script");
         }
     }
 

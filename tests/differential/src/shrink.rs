@@ -41,7 +41,7 @@ mod tests {
     /// Proves that all is dropped that is not needed, and nothing that is.
     #[test]
     fn what_is_needed_remains() {
-        let script = generate(7, true);
+        let script = generate(7, true, None);
         let (one, two) = (script[3].clone(), script[script.len() - 2].clone());
         let shortest = shrink(script, |rest| {
             let first = rest.iter().position(|step| *step == one);

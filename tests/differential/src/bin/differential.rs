@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use windlass_differential::{
-    Broken, Options, Preload, Summary, compare, generate, parse, print, replay,
+    Broken, Kind, Options, Preload, Summary, compare, generate, parse, print, replay,
 };
 
 const USAGE: &str = "\
 differential run [--seeds N] [--from S] [--jobs N] [--preload PATH] [--bypass PERMILLE] [--raw PERMILLE]
-                 [--raw-sockets N] [--cold] [--whole]
+                 [--raw-sockets N] [--kind KIND] [--cold] [--whole]
                  [--accelerated PERMILLE] [--env NAME=VALUE]...
 differential replay FILE... [--trace] [--preload PATH] [--bypass PERMILLE] [--env NAME=VALUE]...
-differential show SEED [--cold]
+differential show SEED [--kind KIND] [--cold]
 
 run     the scripts of N seeds (default 1000) from S (default 1): on the kernel, and on the subject, which is
         a preloaded library or, without --preload, the kernel again
@@ -24,6 +24,7 @@ show    the script of a seed
 --bypass PERMILLE     WINDLASS_BYPASS: this share of calls goes straight to the kernel
 --raw PERMILLE        this share of calls, those that write excepted, by bare system calls
 --raw-sockets N       every call on N of 1000 sockets by bare system calls
+--kind KIND           every connection is tcp, unix, seq or dgram
 --cold                no messages on a connection before the script goes on
 --whole               do not shrink what differs
 --trace               print every answer as it comes
@@ -62,6 +63,7 @@ fn command() -> Option<Command> {
             "--raw" => options.raw_permille[0] = words.next()?.parse().ok()?,
             "--raw-sockets" => options.raw_permille[1] = words.next()?.parse().ok()?,
             "--accelerated" => options.accelerated_permille_min = words.next()?.parse().ok()?,
+            "--kind" => options.kind = Some(Kind::named(&words.next()?)?),
             "--cold" => options.warm_up = false,
             "--trace" => options.trace = true,
             "--whole" => options.shrink = false,
@@ -123,7 +125,14 @@ fn main() -> ExitCode {
                 .get(1)
                 .and_then(|word| word.parse().ok())
                 .unwrap_or(1);
-            print!("{}", print(&generate(seed, command.options.warm_up)));
+            print!(
+                "{}",
+                print(&generate(
+                    seed,
+                    command.options.warm_up,
+                    command.options.kind
+                ))
+            );
             Ok(())
         }
         _ => Err(USAGE.to_owned()),

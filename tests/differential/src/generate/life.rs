@@ -17,7 +17,8 @@ pub(super) fn connect(model: &mut Model, warm_up: bool) {
         Kind::Seq,
         Kind::Dgram,
     ];
-    let kind = *model.random.one(&kinds);
+    let mixed = *model.random.one(&kinds);
+    let kind = model.kind.unwrap_or(mixed);
     let (client, server, listener) = (model.name("c"), model.name("s"), model.name("l"));
     let (a, b) = (first('A'), first('B'));
     match kind {
@@ -36,7 +37,7 @@ pub(super) fn connect(model: &mut Model, warm_up: bool) {
             model.say(b, &format!("setopt {server} nodelay 1"));
         }
         Kind::Unix | Kind::Seq => {
-            let family = if kind == Kind::Unix { "unix" } else { "seq" };
+            let family = kind.name();
             model.say(b, &format!("socket {listener} {family}"));
             model.say(b, &format!("bind {listener} u:{listener}"));
             model.say(b, &format!("listen {listener} 5 {listener}"));

@@ -4,7 +4,7 @@ mod life;
 mod readiness;
 mod transfer;
 
-use crate::model::Model;
+use crate::model::{Kind, Model};
 use crate::script::{Step, Who};
 use life::{
     ask, close, connect, connect_late, copy, exec, fork, kill, mistake, nonblocking, option, pass,
@@ -56,9 +56,9 @@ const IDIOMS: &[Idiom] = &[
     (1, stop),
 ];
 
-/// The script of a seed.
-pub fn generate(seed: u64, warm_up: bool) -> Vec<Step> {
-    let mut model = Model::new(seed);
+/// The script of a seed; its connections are mixed, or all of one kind.
+pub fn generate(seed: u64, warm_up: bool, kind: Option<Kind>) -> Vec<Step> {
+    let mut model = Model::new(seed, kind);
     for _ in 0..1 + model.random.below(2) {
         connect(&mut model, warm_up);
     }
