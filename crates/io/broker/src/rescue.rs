@@ -3,7 +3,8 @@
 //! # Model
 //! The slab names a process, a descriptor and a cookie. All three are what somebody wrote into shared memory, so they
 //! are hints: the process must be one that has this slab, its descriptor must be a socket with that cookie, and its two
-//! names must be those that the other end has the other way round. So bytes that a hostile peer put into a ring can
+//! names must be those that the other end has the other way round. Where that process has ended, or has the socket under
+//! another number by now, it is looked for among all of that side that have this slab, by its cookie. So bytes that a hostile peer put into a ring can
 //! reach
 //! only the connection that the peer itself is the other end of. Where the two processes belong to one user and the
 //! other end is gone, the cookie alone counts.
@@ -23,8 +24,10 @@ use windlass_channel::layout::Side;
 use windlass_channel::{Alive, EndInfo, Fd, Life, Owner, Reason, Reclaimed, Who, unix};
 use windlass_sys::process;
 
+use crate::limits::NUMBERS_MAX;
 use crate::processes::{Process, Processes};
 use crate::server::Broker;
+use crate::slabs::Slab;
 use crate::{Event, Outcome};
 
 /// Who the broker is where it takes a lock.
@@ -57,9 +60,35 @@ pub(crate) fn take_socket(pidfd: &OwnedFd, fd: i32, cookie: u64) -> Result<Owned
     }
 }
 
-/// The socket that an end of a channel means, taken from its process.
+/// The socket that an end of a channel means, taken from a process that may have it: under the number that the end names, or
+/// under another one, if that number was closed.
 fn socket_of(process: &Process, end: &EndInfo) -> Result<OwnedFd, Reason> {
-    take_socket(&process.who.pidfd, end.fd, end.cookie)
+    let take = |fd| take_socket(&process.who.pidfd, fd, end.cookie);
+    take(end.fd).or_else(|reason| {
+        numbers_of(process.who.pid)
+            .find_map(|fd| take(fd).ok())
+            .ok_or(reason)
+    })
+}
+
+/// The numbers under which a process has sockets, as far as they may be seen.
+fn numbers_of(pid: u32) -> impl Iterator<Item = i32> {
+    let is_socket = |entry: &std::fs::DirEntry| {
+        let target = std::fs::read_link(entry.path());
+        target.is_ok_and(|target| {
+            target
+                .as_os_str()
+                .as_encoded_bytes()
+                .starts_with(b"socket:")
+        })
+    };
+    std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .take(NUMBERS_MAX)
+        .filter_map(Result::ok)
+        .filter(is_socket)
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// Whether the kernel calls two Unix sockets each other's peers.
@@ -134,14 +163,12 @@ impl Broker {
             .link(chan, Side::from_u8(side))
             .ok_or(Reason::NotEligible)?;
         let (own, other) = (link.info(link.side()), link.info(link.side().other()));
-        let sender = self.holder(slab, own.slot).ok_or(Reason::NotEligible)?;
-        let socket = socket_of(sender, &own)?;
-        let receiver = self.holder(slab, other.slot);
-        if receiver.is_none() || is_over(&socket) {
+        let (sender, socket) = self.end_of(slab, &own)?;
+        if self.holders(slab, other.slot).next().is_none() || is_over(&socket) {
             // The sender has the kernel answer for a dead reader, and an error that is noted is for the sender's own call.
             return Ok(Outcome::Nothing);
         }
-        let far = receiver.and_then(|process| socket_of(process, &other).ok());
+        let far = self.end_of(slab, &other).ok().map(|(_, socket)| socket);
         let same_user = slab.users.iter().all(|uid| *uid == sender.who.uid);
         let proven = match &far {
             _ if unix::is_unix(process::number(socket.as_fd())) => {
@@ -172,9 +199,27 @@ impl Broker {
         })
     }
 
-    /// The living process in a slot, if it has the slab.
-    fn holder(&self, slab: &crate::slabs::Slab, slot: u16) -> Option<&Process> {
-        slab.side_of(slot)?;
-        self.processes.living(slot)
+    /// The living processes on the side of a slot that has the slab: the one in it first, then those that were forked from it
+    /// or had it from there.
+    fn holders(&self, slab: &Slab, slot: u16) -> impl Iterator<Item = &Process> {
+        let side = slab.side_of(slot).map(|(side, _)| side);
+        let others = slab.holders(side).filter(move |other| *other != slot);
+        side.map(|_| slot)
+            .into_iter()
+            .chain(others)
+            .filter_map(|slot| self.processes.living(slot))
+    }
+
+    /// A process that has the socket of an end, and a copy of it. Whoever joined may have ended, or closed it, while a process
+    /// that was forked from it goes on.
+    fn end_of(&self, slab: &Slab, end: &EndInfo) -> Result<(&Process, OwnedFd), Reason> {
+        let mut reason = Reason::NotEligible;
+        for process in self.holders(slab, end.slot) {
+            match socket_of(process, end) {
+                Ok(socket) => return Ok((process, socket)),
+                Err(refused) => reason = refused,
+            }
+        }
+        Err(reason)
     }
 }

@@ -101,6 +101,12 @@ impl Slab {
         }
     }
 
+    /// The slots on a side, living or dead.
+    pub(crate) fn holders(&self, side: Option<u8>) -> impl Iterator<Item = u16> {
+        let holders = side.and_then(|side| self.holders.get(usize::from(side)));
+        holders.into_iter().flatten().copied()
+    }
+
     fn live_on(&self, side: usize, processes: &Processes) -> bool {
         let holders = self.holders.get(side).into_iter().flatten();
         holders
