@@ -205,8 +205,9 @@ impl Pair {
             show(step, "subject", &subject);
         }
         for (who, ..) in self.differing(step, &kernel, &subject) {
+            // A wait that gave less is not repeated to sleep: what it then waits for would be nobody's question.
             let slept = self.asleep.get(&who).filter(|_| who != step.who);
-            let call = slept.map_or_else(|| step.clone(), Step::at_once);
+            let call = slept.unwrap_or(step).at_once();
             self.look_again(&call, &mut kernel, &mut subject);
         }
         let answers = self.differing(step, &kernel, &subject);
