@@ -33,6 +33,7 @@ use crate::ring::{Impossible, ORDER_MAX, Place, Ring};
 use crate::shim::{Ordering, faulty, light, store_fenced};
 use crate::slab::Link;
 use crate::socket::Socket;
+use crate::unix::order_max;
 use crate::wait::any_asleep;
 
 /// Pushes without another call after which stream mode begins.
@@ -767,7 +768,8 @@ impl<'s> Outgoing<'s> {
         let now = now();
         let before = wl.full_at.load(Ordering::Relaxed);
         wl.full_at.store(now, Ordering::Relaxed);
-        let largest = matches!(Place::decode(word), Ok(Some(place)) if place.order >= ORDER_MAX);
+        let largest =
+            matches!(Place::decode(word), Ok(Some(place)) if place.order >= order_max(&self.link));
         if !largest && before != 0 && now.wrapping_sub(before) < FULL_TWICE {
             wl.grow.store(1, Ordering::Relaxed);
         }
@@ -777,7 +779,8 @@ impl<'s> Outgoing<'s> {
     #[cold]
     fn first_ring(&self, asked: usize) -> Result<Option<Ring<'s>>, Stop> {
         let (slab, side) = (self.link.slab, self.link.side);
-        let place = slab.take_pages(side, Place::order_for(asked));
+        let order = Place::order_for(asked).min(order_max(&self.link));
+        let place = slab.take_pages(side, order);
         let Some(place) = place.or_else(|| slab.take_pages(side, 0)) else {
             return Ok(None);
         };
@@ -788,7 +791,7 @@ impl<'s> Outgoing<'s> {
     /// A write of `asked` bytes is larger than the ring: an empty ring grows at once.
     #[cold]
     fn enlarge(&self, head: u64, asked: usize, ring: Ring<'s>) -> Result<Ring<'s>, Stop> {
-        let order = Place::order_for(asked);
+        let order = Place::order_for(asked).min(order_max(&self.link));
         if ring.cap() >= PAGE << order || !self.grow(head, order)? {
             return Ok(ring);
         }
@@ -815,8 +818,8 @@ impl<'s> Outgoing<'s> {
         wl.grow.store(0, Ordering::Relaxed);
         let word = self.d.a.ring.load(Ordering::Relaxed);
         let result = match Place::decode(word) {
-            Ok(Some(old)) if old.order < ORDER_MAX => {
-                let order = order.max(old.order + 1).min(ORDER_MAX);
+            Ok(Some(old)) if old.order < order_max(&self.link) => {
+                let order = order.max(old.order + 1).min(order_max(&self.link));
                 if let Some(place) = slab.take_pages(self.link.side, order) {
                     self.d.a.ring.store(place.encode(), Ordering::Release);
                     slab.give_pages(self.link.side, old);

@@ -14,6 +14,8 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 
+use crate::ring::{ORDER_MAX, Place};
+use crate::slab::Link;
 use crate::sys;
 
 /// Where a Unix socket's sender begins to count: more than can ever be unread in the kernel.
@@ -21,6 +23,10 @@ pub const START: u64 = 1 << 40;
 /// What a receiver has counted before it can know better: neither what a sender counts, nor what a channel without one
 /// says.
 pub const UNKNOWN: u64 = 1;
+
+/// The largest ring of a Unix socket: with what may be unread in the kernel before it, it holds less than a Unix socket's send
+/// buffer takes in one piece, so a writer that nobody reads stops where it would without the ring.
+pub const RING_BYTES_MAX: usize = 128 * 1024;
 
 /// The upper half of the address of an inode.
 const PREFIX: u64 = 0x0100 << 48;
@@ -51,6 +57,15 @@ pub fn inode_in(name: SocketAddr) -> Option<u32> {
     let bits = address.to_bits();
     let is_ours = (bits >> 64) as u64 == PREFIX && name.port() == 0;
     u32::try_from(bits as u64).ok().filter(|_| is_ours)
+}
+
+/// The order of the largest ring of a connection.
+#[cold]
+pub(crate) fn order_max(link: &Link<'_>) -> u32 {
+    match inode_in(link.info(link.side()).local) {
+        Some(_) => Place::order_for(RING_BYTES_MAX),
+        None => ORDER_MAX,
+    }
 }
 
 /// The inode of a descriptor.

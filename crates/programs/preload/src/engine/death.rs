@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32};
 use windlass_channel::layout::Line;
 use windlass_channel::{Link, Reason};
 
-use super::{kernel, process, promote, stream};
+use super::{kernel, process, promote, stream, unix};
 use crate::own::Sock;
 use crate::record::Kind;
 use crate::table;
@@ -34,7 +34,8 @@ use crate::table;
 /// What the kernel sets in the word of a robust mutex whose owner died: linux/futex.h.
 const OWNER_DIED: u32 = 0x4000_0000;
 
-/// [`crate::record::Record::flags`]: the kernel was made to note the reset, and calls it `EPIPE`.
+/// [`crate::record::Record::flags`]: the kernel was made to note the reset, and calls it `EPIPE`. Of a Unix socket: the reset
+/// was noted, here or by the kernel.
 pub const RESET: u32 = promote::NEXT << 3;
 
 /// How often a thread gives way to one that buries.
@@ -198,13 +199,7 @@ pub fn bury(sock: &Sock, link: &Link<'static>) {
         return;
     }
     if sock.record.kind() != Some(Kind::Tcp) {
-        // A Unix socket that is closed with unread bytes notes the reset at its peer (unix_release_sock in net/unix/af_unix.c).
-        // Where another process still has it, nothing is closed.
-        if events(sock) & libc::EPOLLHUP == 0 {
-            return;
-        }
-        sock.record.set(RESET);
-        stream::fail_later(sock, libc::ECONNRESET);
+        unix::note_reset(sock, link);
         return;
     }
     let is_said = stream::reclaim(sock, link).is_some() && events(sock) & libc::EPOLLERR != 0;
@@ -220,7 +215,12 @@ pub fn events(sock: &Sock) -> i32 {
 
 /// An error that was taken from the socket, by its right name.
 pub fn named(sock: &Sock, error: i32) -> i32 {
-    if error == libc::EPIPE && sock.record.has(RESET) && sock.record.kind() == Some(Kind::Tcp) {
+    let is_tcp = sock.record.kind() == Some(Kind::Tcp);
+    if !is_tcp && error == libc::ECONNRESET {
+        // The kernel's own: ring bytes that were left beside it are no second one.
+        sock.record.set(RESET);
+    }
+    if error == libc::EPIPE && sock.record.has(RESET) && is_tcp {
         libc::ECONNRESET
     } else {
         error

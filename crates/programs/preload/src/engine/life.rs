@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use windlass_channel::{Link, Reason, Reclaimed};
 
-use super::{Why, kernel, process, promote, sets, stream, unix};
+use super::{Why, kernel, process, promote, replaced, sets, stream, unix};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
 use crate::record::{Record, flag};
@@ -167,6 +167,14 @@ pub fn plain(sock: &Sock, reason: Reason) {
     }
 }
 
+/// What this end sends stays on the kernel.
+pub fn plain_sending(sock: &Sock, reason: Reason) {
+    if let Some(link) = promote::joined(sock) {
+        link.outgoing().plain(reason);
+        reclaim_all(sock, &link);
+    }
+}
+
 /// The reason that a call's [`Why`] is.
 pub fn reason(why: Why) -> Reason {
     match why {
@@ -211,7 +219,12 @@ pub fn before_exec(target: Target, is_spawned: bool) {
             (true, Target::Accelerated) if is_handed_on(&sock) => leaked(&sock, Reason::Passed),
             (_, Target::Missing) | (true, Target::Accelerated) => {}
             (true, Target::Plain) if survives => leaked(&sock, Reason::Passed),
-            (false, _) if survives => leaked(&sock, Reason::Exec),
+            (false, _) if survives => {
+                leaked(&sock, Reason::Exec);
+                if let Some(link) = promote::joined(&sock) {
+                    replaced::replace(&sock, &link);
+                }
+            }
             (false, _) => {
                 if let Some(link) = promote::joined(&sock) {
                     reclaim_all(&sock, &link);

@@ -27,6 +27,7 @@ mod names;
 mod poll;
 mod process;
 mod promote;
+mod replaced;
 mod sets;
 mod sockopt;
 mod stream;
@@ -262,7 +263,7 @@ pub fn poll(
     if is_bypassed() {
         own.call()
     } else {
-        poll::poll(set, count, wait, own)
+        unix::told(poll::poll(set, count, wait, own), set)
     }
 }
 
@@ -304,7 +305,11 @@ pub fn epoll_wait(
     if is_bypassed() {
         own.call()
     } else {
-        waiting::wait(set, events, room, wait, mask, own)
+        unix::told_waiting(
+            waiting::wait(set, events, room, wait, mask, own),
+            &set,
+            events,
+        )
     }
 }
 

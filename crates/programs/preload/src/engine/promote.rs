@@ -295,6 +295,9 @@ fn steps(sock: &Sock) -> Result<(), Reason> {
     }
     sets::show(sock, &link);
     link.offer(&offer);
+    if is_unix && unix::has_little_room(sock.fd) {
+        link.outgoing().plain(Reason::Option);
+    }
     record.channel.store(chan, Relaxed);
     record.side.store(side as u8, Relaxed);
     record.slab.store(pair.slab().id(), Release);

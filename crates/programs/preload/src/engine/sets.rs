@@ -526,6 +526,21 @@ fn instance_of(set: &Set) -> Option<c_int> {
         .map(|sock| sock.fd)
 }
 
+/// The member of an instance with this data that has joined.
+#[cold]
+pub fn member_with(instance: &Sock, data: u64) -> Option<Sock> {
+    let (index, _) = Set::of(instance)?;
+    table::each()
+        .filter(|sock| table::kind_of(sock.word) == table::TRACKED)
+        .filter(|sock| sock.record.has(promote::JOINED))
+        .find(|sock| {
+            let mut members = local(sock.index())
+                .into_iter()
+                .flat_map(|local| local.of_set(index));
+            members.any(|member| member.data.load(Relaxed) == data)
+        })
+}
+
 fn remove(instance: &Sock, sock: &Sock) {
     let Some(((index, set), local)) = Set::of(instance).zip(local(sock.index())) else {
         return;
@@ -539,6 +554,25 @@ fn remove(instance: &Sock, sock: &Sock) {
     }
     if let Some(link) = link {
         show_again(&link, local);
+    }
+}
+
+/// Another socket has taken the numbers of this one: the kernel forgot their registrations, and is told of them again.
+#[cold]
+pub fn add_again(sock: &Sock) {
+    for member in local(sock.index()).iter().flat_map(|local| &local.members) {
+        let set = SET.get((member.set.load(Acquire) as usize).wrapping_sub(1));
+        if let Some(instance) = set.and_then(instance_of)
+            && member.state.load(Acquire) & DISARMED == 0
+        {
+            let mut event = epoll_event {
+                events: member.events.load(Relaxed),
+                u64: member.data.load(Relaxed),
+            };
+            let fd = member.fd.load(Relaxed);
+            // A member that is gone by now has nothing to report.
+            let _ = kernel::epoll_ctl(instance, libc::EPOLL_CTL_ADD, fd, &mut event);
+        }
     }
 }
 

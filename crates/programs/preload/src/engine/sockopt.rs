@@ -44,18 +44,21 @@ pub fn set(
     length: socklen_t,
     own: Own,
 ) -> isize {
+    let value = number(value, length);
     if level == libc::SOL_SOCKET && SENDER_OPTIONS.contains(&name) && unix::is_stream(sock.record) {
         // What was sent before names no sender, so it moves before the option is set.
-        if number(value, length) != Some(0) {
+        if value != Some(0) {
             life::plain(sock, Reason::Option);
         }
         return own.call();
+    }
+    if level == libc::SOL_SOCKET && [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE].contains(&name) {
+        unix::before_send_buffer(sock, value);
     }
     let result = own.call();
     if result != 0 {
         return result;
     }
-    let value = number(value, length);
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
             if value.is_some_and(|value| value != 0) {
@@ -95,6 +98,7 @@ pub fn get(sock: &Sock, level: c_int, name: c_int, value: *mut c_void, own: Own)
     }
     let result = own.call();
     if result == 0 && is_error {
+        unix::owes_error(sock);
         let noted = memory::fetch::<c_int>(value.cast()).unwrap_or(0);
         let error = stream::take_error(sock).unwrap_or_else(|| death::named(sock, noted));
         if error != noted {

@@ -179,6 +179,11 @@ pub fn before_call(sock: &Sock, link: &Link<'static>) -> Option<i32> {
     take_error(sock).or_else(|| death::take_reset(sock))
 }
 
+/// Whether an error waits for a call that reports it.
+pub fn has_error(sock: &Sock) -> bool {
+    sock.record.has(FAILED)
+}
+
 /// An error that the next call has to report.
 pub fn fail_later(sock: &Sock, error: i32) {
     sock.record.engine[ERROR].store(error as u64, Relaxed);
@@ -492,7 +497,7 @@ pub fn receive_through<S: Socket>(
         return if link.incoming().ring_ready() {
             0
         } else {
-            own.call()
+            unix::received_nothing(sock, own.call())
         };
     }
     if flags & !RECEIVE_FLAGS != 0 {
@@ -651,7 +656,11 @@ fn judge<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>, took: To
         // Only the first sleep is in the program's own call, which control data may come with.
         Took::Empty if done == 0 || !call.through.carries_more() => Next::Sleep,
         Took::Empty | Took::Pending => match wait_for_pending(sock, &link) {
-            0 => Next::Again,
+            0 => {
+                // What has woken it may be the end, which only the kernel tells.
+                so_far.has_looked = true;
+                Next::Again
+            }
             error => failed(done, error),
         },
         Took::Eof => ended(sock, &link, done),
@@ -797,6 +806,7 @@ fn ended(sock: &Sock, link: &Link<'static>, done: usize) -> Next {
     if death::is_peers(sock) {
         death::bury_all(sock, link);
     }
+    unix::note_reset(sock, link);
     let error = take_error(sock).or_else(|| death::take_reset(sock));
     error.map_or(Next::Return(0), |error| failed(0, error))
 }
@@ -974,7 +984,7 @@ pub fn reclaim(sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
 }
 
 /// [`windlass_channel::EndInfo::join`] of an end that was closed.
-const LEFT: u32 = 3;
+pub const LEFT: u32 = 3;
 /// Tries before a reader that never lets go is left alone.
 const RECLAIM_ATTEMPTS: usize = 1_000;
 

@@ -15,17 +15,18 @@
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering::AcqRel;
 
-use libc::{iovec, msghdr};
+use libc::{epoll_event, iovec, msghdr, pollfd};
 use windlass_channel::directory::Key;
 pub use windlass_channel::unix::{START, UNKNOWN};
-use windlass_channel::{Bufs, Fd, Link, Reason, Sent, Socket, sys, unix};
+use windlass_channel::{Bufs, Fd, KERNEL_UNREAD_MAX, Link, Reason, Sent, Socket, sys, unix};
 
-use super::{kernel, memory, process, promote, stream};
+use super::{death, kernel, life, memory, process, promote, sets, stream};
 use crate::calls::message::header;
 use crate::own::{Own, PIECES_MAX, Sock};
 use crate::record::{Kind, Record};
-use crate::signals;
+use crate::{signals, table};
 
 /// Vectors per real call.
 const VECTORS: usize = 32;
@@ -277,6 +278,116 @@ fn put_name(sock: &Sock, wanted: &msghdr) -> libc::socklen_t {
     let room = length.min(wanted.msg_namelen as usize);
     memory::put_all(wanted.msg_name.cast(), name.get(..room).unwrap_or_default());
     length as libc::socklen_t
+}
+
+/// The size of a send buffer, as the kernel counts it, that takes as much as ring and kernel hold of one direction: the
+/// largest ring and [`KERNEL_UNREAD_MAX`] before it. A smaller one would be felt.
+const SEND_BUFFER_LEAST: i64 = (unix::RING_BYTES_MAX + KERNEL_UNREAD_MAX as usize) as i64;
+
+/// Whether the kernel takes less of this socket than a ring would.
+pub fn has_little_room(fd: c_int) -> bool {
+    let mut bytes = 0_i32;
+    let asked = kernel::option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &mut bytes);
+    asked.is_ok() && i64::from(bytes) < SEND_BUFFER_LEAST
+}
+
+/// The program is about to set `SO_SNDBUF` to a value, which the kernel doubles. If that makes it small, the direction goes
+/// to the kernel before: it takes what is unread while it has room.
+pub fn before_send_buffer(sock: &Sock, value: Option<c_int>) {
+    let is_little = value.is_none_or(|value| i64::from(value) * 2 < SEND_BUFFER_LEAST);
+    if is_stream(sock.record) && is_little {
+        life::plain_sending(sock, Reason::Option);
+    }
+}
+
+/// Notes the reset that the kernel notes where a Unix socket is closed with unread bytes, at its peer (`unix_release_sock` in
+/// net/unix/af_unix.c), if those were in the ring: a killed process leaves them there, and one that closes, if the broker
+/// cannot have them moved in time. Where another process still has the peer's socket, nothing is closed.
+pub fn note_reset(sock: &Sock, link: &Link<'static>) {
+    if !is_stream(sock.record) || sock.record.has(death::RESET) || !link.outgoing().unread() {
+        return;
+    }
+    let is_left = link.info(link.side().other()).join == stream::LEFT;
+    let events = death::events(sock);
+    if !(is_left || death::is_peers(sock)) || events & libc::EPOLLHUP == 0 {
+        return;
+    }
+    let before = sock.record.flags.fetch_or(death::RESET, AcqRel);
+    if before & death::RESET == 0 && events & libc::EPOLLERR == 0 {
+        stream::fail_later(sock, libc::ECONNRESET);
+    }
+}
+
+/// Whether an error waits here that the kernel would have noted at the socket itself.
+pub fn owes_error(sock: &Sock) -> bool {
+    if !is_stream(sock.record) {
+        return false;
+    }
+    if let Some(link) = promote::joined(sock) {
+        note_reset(sock, &link);
+    }
+    stream::has_error(sock)
+}
+
+/// What a receive of no bytes says, which found nothing in the ring and that the kernel answered so: bytes that are there come
+/// before an error that waits.
+#[cold]
+pub fn received_nothing(sock: &Sock, result: isize) -> isize {
+    if result != 0 || !owes_error(sock) || promote::descriptor(sock).unread() != Some(0) {
+        return result;
+    }
+    stream::take_error(sock).map_or(0, stream::fail)
+}
+
+/// Whether the kernel would show `POLLERR` beside these events: the end of both directions always comes with an error.
+#[inline(always)]
+fn may_lack_error(events: u32) -> bool {
+    let (end, error) = (libc::EPOLLHUP as u32, libc::EPOLLERR as u32);
+    events & (end | error) == end
+}
+
+/// What `poll` has found, with the errors that the kernel does not know.
+#[inline]
+pub fn told(found: isize, set: *mut pollfd) -> isize {
+    let mut rest = found;
+    let mut entry = set;
+    while rest > 0 {
+        let Some(mut seen) = memory::fetch(entry) else {
+            break;
+        };
+        if seen.revents != 0 {
+            rest -= 1;
+        }
+        if may_lack_error(u32::from(seen.revents as u16))
+            && table::known(seen.fd).is_some_and(|sock| owes_error(&sock))
+        {
+            seen.revents |= libc::POLLERR;
+            memory::put(entry, seen);
+        }
+        entry = entry.wrapping_add(1);
+    }
+    found
+}
+
+/// The same of `epoll_wait`.
+#[inline]
+pub fn told_waiting(found: isize, instance: &Sock, events: *mut epoll_event) -> isize {
+    for at in 0..usize::try_from(found).unwrap_or(0) {
+        let place = events.wrapping_add(at);
+        if let Some(event) = memory::fetch(place).filter(|event| may_lack_error(event.events)) {
+            tell_member(instance, place, event);
+        }
+    }
+    found
+}
+
+#[cold]
+fn tell_member(instance: &Sock, place: *mut epoll_event, mut event: epoll_event) {
+    let data = event.u64;
+    if sets::member_with(instance, data).is_some_and(|sock| owes_error(&sock)) {
+        event.events |= libc::EPOLLERR as u32;
+        memory::put(place, event);
+    }
 }
 
 /// Whether a header asks for, or carries, more than bytes.
