@@ -535,6 +535,15 @@ impl<'s> Incoming<'s> {
         received.is_some() && asleep == 0
     }
 
+    /// Corrects `krecv` if bytes were taken that nobody counted: after a join with threads inside a receive, when one of them
+    /// has returned.
+    pub fn count_owed<S: Socket>(&self, who: Who, sock: &S) {
+        if self.d.a.flags.load(Ordering::Relaxed) & RECOUNT != 0 && self.lock(who, sock).is_ok() {
+            self.count_anew(sock);
+            unlock(&self.d.r.lock);
+        }
+    }
+
     /// Corrects `krecv` after a reader was killed, unless somebody is asleep: what he takes would be counted
     /// twice. Under the
     /// read lock.

@@ -13,7 +13,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::layout::{End, READY, Side};
+use crate::layout::{End, READY, RECOUNT, Side};
 use crate::reason::Reason;
 use crate::shim::{AtomicU64, Ordering};
 use crate::slab::Link;
@@ -43,9 +43,12 @@ pub struct Offer {
     pub written: u64,
     /// Bytes taken from the kernel since the start of the stream (J2).
     pub received: u64,
-    /// Threads that are asleep in a real receive or poll on the socket now, uncounted so far: they count as raised
-    /// `attn`, and each has to call [`Incoming::woke`](crate::Incoming::woke).
+    /// Threads that are inside a real receive or poll on the socket now, uncounted so far: they count as raised `attn`, and
+    /// each has to call [`Incoming::woke`](crate::Incoming::woke) with 0 bytes.
     pub asleep: u32,
+    /// Such threads may have taken bytes since [`Offer::received`] was asked for: it is a lower bound, and what they take is
+    /// counted by the kernel once nobody is asleep ([`Incoming::count_owed`](crate::Incoming::count_owed)).
+    pub is_recounted: bool,
 }
 
 /// How far a join is.
@@ -119,9 +122,8 @@ impl Link<'_> {
     }
 
     /// Writes who this end is, and its counts; from now on every byte of this end goes through [`Link::outgoing`] and
-    /// [`Link::incoming`], or is counted by [`Incoming::woke`](crate::Incoming::woke). To be called when no
-    /// thread is inside
-    /// a real send, and those inside a real receive or poll are counted in `asleep`.
+    /// [`Link::incoming`], or is counted by the kernel. To be called when no thread is inside a real send, and those inside
+    /// a real receive or poll are counted in `asleep`.
     pub fn offer(&self, offer: &Offer) {
         let end = self.end(self.side);
         end.cookie.store(offer.cookie, Ordering::Relaxed);
@@ -138,6 +140,9 @@ impl Link<'_> {
         inc.r.krecv.store(offer.received, Ordering::Relaxed);
         out.wl.krecv_seen.store(0, Ordering::Relaxed);
         inc.a.attn.fetch_add(offer.asleep, Ordering::Relaxed);
+        if offer.is_recounted {
+            inc.a.flags.fetch_or(RECOUNT, Ordering::Relaxed);
+        }
         self.side
             .of(&self.shared().join)
             .store(OFFERED, Ordering::Release);

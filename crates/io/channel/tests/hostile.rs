@@ -287,6 +287,7 @@ impl Honest {
             written: 0,
             received: 0,
             asleep: 0,
+            is_recounted: false,
         });
         let links = [Side::Low, Side::High].map(|side| slab.link(chan, side).expect("in range"));
         links

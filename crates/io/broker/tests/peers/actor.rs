@@ -341,6 +341,7 @@ impl Stage {
             written: counts.written(self.connected).expect("count"),
             received: counts.read().expect("count"),
             asleep: 0,
+            is_recounted: false,
         };
         self.link().offer(&offer);
         self.offer = Some(offer);

@@ -346,6 +346,7 @@ pub fn join(shared: Shared, a: &TcpStream, b: &TcpStream) -> u16 {
             written: counts.written(connected).unwrap(),
             received: counts.read().unwrap(),
             asleep: 0,
+            is_recounted: false,
         }
     });
     let low = shared.slab.link(chan, Side::Low).unwrap();

@@ -4,7 +4,7 @@
 //! ```text
 //! calls (libc's names) -> engine -> stream, message   bytes: ring or kernel
 //!                                -> poll, sets, waiting   waiting for many
-//!                                -> promote           from the kernel to a ring
+//!                                -> promote, inside   from the kernel to a ring
 //!                                -> sockopt, life     options; close, fork, exec, exit
 //!                                -> process           registration, slabs of pairs -> windlass-channel
 //! ```
@@ -19,6 +19,7 @@
 mod armed;
 mod clock;
 mod death;
+mod inside;
 mod kernel;
 mod life;
 pub mod memory;
@@ -87,17 +88,15 @@ fn young_by(
     if !promote::is_young(sock.record) {
         return Ok(own.call());
     }
-    if !promote::enter(sock.record) {
+    if !inside::enter(sock.record, is_send) {
         return match promote::joined(sock) {
             Some(link) => Err(link),
             None => Ok(own.call()),
         };
     }
     let result = own.call();
-    if result > 0 {
-        promote::moved(sock, is_send, bytes(result as usize));
-    }
-    promote::leave(sock.record);
+    let has_joined = result > 0 && promote::moved(sock, is_send, bytes(result as usize));
+    inside::leave(sock, is_send, has_joined);
     Ok(result)
 }
 

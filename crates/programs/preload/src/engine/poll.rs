@@ -13,6 +13,7 @@ use std::ffi::c_int;
 use libc::{fd_set, nfds_t, pollfd};
 use windlass_channel::{Asleep, Link, Reason};
 
+use super::inside::Sleeper;
 use super::stream::KERNEL_NEWS;
 use super::{clock, death, kernel, memory, promote, stream};
 use crate::counters::{self, Counter};
@@ -57,6 +58,20 @@ impl Members {
             };
             if let Some(link) = promote::joined(&sock) {
                 members.add(at, sock, link);
+            }
+        }
+        members
+    }
+
+    /// Those of a `select`.
+    fn selected(copy: &Sets) -> Self {
+        let mut members = Self::new();
+        for fd in (0..copy.count).filter(|fd| copy.wants_input(*fd)) {
+            let Some(sock) = table::known(fd as c_int) else {
+                continue;
+            };
+            if let Some(link) = promote::joined(&sock) {
+                members.add(fd, sock, link);
             }
         }
         members
@@ -116,13 +131,10 @@ impl Members {
     }
 }
 
-/// Young members count the call, so that none joins while a thread sleeps uncounted.
-fn each_young(set: &[pollfd], each: impl Fn(&crate::record::Record)) {
-    for sock in set.iter().filter_map(|entry| table::known(entry.fd)) {
-        if promote::is_young(sock.record) && !sock.record.has(promote::JOINED) {
-            each(sock.record);
-        }
-    }
+/// The socket of a number if it has not joined, and might.
+fn young(fd: c_int) -> Option<Sock> {
+    table::known(fd)
+        .filter(|sock| promote::is_young(sock.record) && !sock.record.has(promote::JOINED))
 }
 
 /// `poll` and `ppoll`; the set was read a moment ago.
@@ -133,11 +145,14 @@ pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, own: Own) -> isize {
         table::known(entry.fd).is_some_and(|sock| sock.record.has(promote::JOINED))
     };
     if !entries.iter().any(has_joined) {
-        return if wait.is_now() {
-            noted(own.call())
+        let result = if wait.is_now() {
+            Some(noted(own.call()))
         } else {
             asleep_young(entries, own)
         };
+        if let Some(result) = result {
+            return result;
+        }
     }
     poll_joined(set, entries, wait, own)
 }
@@ -205,6 +220,7 @@ fn poll_once(set: *mut pollfd, entries: &[pollfd], wait: Wait, own: Own) -> Opti
     }
     let result = asleep_young(entries, own);
     members.wake_up();
+    let result = result?;
     if result < 0 || !(death::notice() || members.any_ready()) {
         return Some(result);
     }
@@ -218,16 +234,13 @@ fn found_some(found: isize) -> Option<isize> {
     (found != 0).then_some(found)
 }
 
-/// The program's own call, counted at the members that might join meanwhile.
-fn asleep_young(entries: &[pollfd], own: Own) -> isize {
-    each_young(entries, |record| {
-        record
-            .inside
-            .fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-    });
+/// The program's own call, counted at the members that might join meanwhile. `None`: one has joined before it.
+fn asleep_young(entries: &[pollfd], own: Own) -> Option<isize> {
+    let sock = |at: usize| young(entries.get(at)?.fd);
+    let asleep = Sleeper::enter(sock, entries.len())?;
     let result = own.call();
-    each_young(entries, promote::leave);
-    noted(result)
+    asleep.leave(|at| table::known(entries.get(at)?.fd));
+    Some(noted(result))
 }
 
 /// The kernel has reported something: sockets that find nothing ask it.
@@ -312,17 +325,8 @@ pub fn select(count: c_int, sets: [*mut fd_set; 3], wait: Wait, own: Own) -> isi
         }
         return own.call();
     };
-    let mut members = Members::new();
-    for fd in (0..copy.count).filter(|fd| copy.wants_input(*fd)) {
-        let Some(sock) = table::known(fd as c_int) else {
-            continue;
-        };
-        if let Some(link) = promote::joined(&sock) {
-            members.add(fd, sock, link);
-        }
-    }
     for _ in 0..RETRIES {
-        if let Some(found) = select_once(&copy, sets, &members, wait, own) {
+        if let Some(found) = select_once(&copy, sets, &Members::selected(&copy), wait, own) {
             return found;
         }
         copy.restore(&sets);
@@ -383,6 +387,7 @@ fn select_once(
     }
     let result = asleep_select(copy, own);
     members.wake_up();
+    let result = result?;
     if result < 0 || !(death::notice() || members.any_ready()) {
         return Some(result);
     }
@@ -391,29 +396,13 @@ fn select_once(
     (found != 0 || result == 0).then_some(found)
 }
 
-/// The program's own call, counted at the members that might join meanwhile.
-fn asleep_select(copy: &Sets, own: Own) -> isize {
-    let young = |each: &dyn Fn(&crate::record::Record)| {
-        for fd in 0..copy.count {
-            let sock = copy
-                .wants_input(fd)
-                .then(|| table::known(fd as c_int))
-                .flatten();
-            let is_young =
-                |sock: &Sock| promote::is_young(sock.record) && !sock.record.has(promote::JOINED);
-            if let Some(sock) = sock.filter(is_young) {
-                each(sock.record);
-            }
-        }
-    };
-    young(&|record| {
-        record
-            .inside
-            .fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-    });
+/// As [`asleep_young`].
+fn asleep_select(copy: &Sets, own: Own) -> Option<isize> {
+    let sock = |fd: usize| copy.wants_input(fd).then(|| young(fd as c_int))?;
+    let asleep = Sleeper::enter(sock, copy.count)?;
     let result = own.call();
-    young(&|record| promote::leave(record));
-    noted(result)
+    asleep.leave(|fd| table::known(fd as c_int));
+    Some(noted(result))
 }
 
 /// What kernel and rings have now.

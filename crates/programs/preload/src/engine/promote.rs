@@ -9,10 +9,8 @@
 //! | plain | the kernel's for good, for the reason in the record | the last close |
 //!
 //! # Synchronization
-//! A call on a young socket counts itself in `inside`, *then* looks at the flags. Who joins sets
-//! [`JOINING`], *then* looks whether it is alone inside: so either the caller waits for the end of the join (a few
-//! microseconds), or the join is put off to a later call. Both orders are by sequentially consistent operations.
-//! Positions are therefore read while nobody moves them.
+//! [`LOOKING`] is held by the thread that looks for the other end, which may ask the broker; [`JOINING`] while positions are
+//! read and the channel is offered. Who is in the middle of a call then, [`super::inside`] knows.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -20,6 +18,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use windlass_channel::directory::{Hint, Key};
 use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
 
+use super::inside::{self, JOIN_ROUNDS};
 use super::names::{self, Names};
 use super::{death, kernel, process, sets, sockopt, unix};
 use crate::own::Sock;
@@ -28,14 +27,16 @@ use crate::{counters, options, owner, signals, table};
 
 /// The record has a channel: slab, channel and side are in it.
 pub const JOINED: u32 = flag::ENGINE;
-/// A thread is joining it just now.
-const JOINING: u32 = flag::ENGINE << 1;
+/// A thread is joining it just now: nobody begins a call.
+pub const JOINING: u32 = flag::ENGINE << 1;
 /// This end has offered, and the other end has not been seen to mirror it.
 pub const PENDING: u32 = flag::ENGINE << 2;
 /// This end's name is the higher one.
 const IS_HIGH: u32 = flag::ENGINE << 3;
 /// Higher bits are [`super::stream`]'s.
 pub const NEXT: u32 = flag::ENGINE << 4;
+/// A thread looks for the other end just now.
+const LOOKING: u32 = 1 << 31;
 
 /// Places in [`Record::engine`].
 const KEY: usize = 0;
@@ -44,9 +45,6 @@ const LEFT: usize = 1;
 const INTERVAL: usize = 2;
 /// Longest interval between two looks, in calls.
 const INTERVAL_MAX: u64 = 64;
-/// How long a caller waits for a thread that joins, in rounds of a pause each (some milliseconds).
-const JOIN_ROUNDS: u32 = 200_000;
-
 /// What a word of [`table::engine_word`] says: place + 1, side, channel.
 fn remember(place: u8, side: Side, chan: u16) -> u64 {
     (u64::from(place) + 1) | (side as u64) << 8 | u64::from(chan) << 16
@@ -132,42 +130,6 @@ pub fn is_stream(record: &Record) -> bool {
     }
 }
 
-/// A call on a young socket begins. False: it has joined meanwhile.
-#[inline(always)]
-pub fn enter(record: &Record) -> bool {
-    record.inside.fetch_add(1, SeqCst);
-    let flags = record.flags.load(SeqCst);
-    flags & (JOINED | JOINING) == 0 || enter_slow(record)
-}
-
-#[cold]
-fn enter_slow(record: &Record) -> bool {
-    for _ in 0..JOIN_ROUNDS {
-        let flags = record.flags.load(SeqCst);
-        if flags & JOINED != 0 {
-            leave(record);
-            return false;
-        }
-        if flags & JOINING == 0 {
-            return true;
-        }
-        std::hint::spin_loop();
-    }
-    // Whoever was joining is gone or stopped. It finds the flag, and does not finish.
-    refuse(record, Reason::Killed);
-    if record.has(JOINED) {
-        leave(record);
-        return false;
-    }
-    true
-}
-
-/// It has ended.
-#[inline(always)]
-pub fn leave(record: &Record) {
-    record.inside.fetch_sub(1, Release);
-}
-
 /// The socket stays on the kernel.
 pub fn refuse(record: &Record, reason: Reason) {
     let before = record.flags.fetch_or(flag::PLAIN, SeqCst);
@@ -185,9 +147,9 @@ pub fn refuse(record: &Record, reason: Reason) {
     }
 }
 
-/// A call has moved bytes through the kernel; joins if it is worth it. Still inside.
+/// A call has moved bytes through the kernel; joins if it is worth it, and says whether it did. Still inside.
 #[inline(always)]
-pub fn moved(sock: &Sock, is_send: bool, bytes: usize) {
+pub fn moved(sock: &Sock, is_send: bool, bytes: usize) -> bool {
     let record = sock.record;
     let (calls, sum) = if is_send {
         (&record.sends, &record.kernel_sent)
@@ -205,67 +167,59 @@ pub fn moved(sock: &Sock, is_send: bool, bytes: usize) {
         .sends
         .load(Relaxed)
         .min(record.receives.load(Relaxed));
-    if u64::from(both) >= least_calls || sum.load(Relaxed) >= least_bytes {
-        consider(sock);
-    }
+    (u64::from(both) >= least_calls || sum.load(Relaxed) >= least_bytes) && consider(sock, is_send)
 }
 
-/// Looks now and then whether the other end is there.
-fn consider(sock: &Sock) {
-    if sock.record.inside.load(Relaxed) > 1 {
-        // Another thread is in a call: the next one may find it gone.
-        return;
-    }
+/// Looks now and then whether the other end is there; whether the socket has joined.
+fn consider(sock: &Sock, is_send: bool) -> bool {
     let [left, interval] = [LEFT, INTERVAL].map(|at| &sock.record.engine[at]);
     let rest = left.load(Relaxed);
     if rest > 0 {
         left.store(rest - 1, Relaxed);
-        return;
+        return false;
     }
     let next = (interval.load(Relaxed) * 2).clamp(1, INTERVAL_MAX);
     interval.store(next, Relaxed);
     left.store(next - 1, Relaxed);
-    if let Err(reason) = attempt(sock) {
-        match reason {
-            // The hint of a process that is gone, or has another slot by now.
-            Reason::Young | Reason::PeerPlain => {}
-            Reason::NoDaemon => {
-                counters::add(counters::Counter::Unanswered, 1);
-                if sock
-                    .record
-                    .reason
-                    .compare_exchange(0, reason as u8, Relaxed, Relaxed)
-                    .is_ok()
-                {
-                    counters::say(format_args!("no daemon answers; asked again later"));
-                }
-            }
-            _ => {
-                counters::add(counters::Counter::Refused, 1);
-                refuse(sock.record, reason);
+    let Err(reason) = attempt(sock, is_send) else {
+        return true;
+    };
+    match reason {
+        // The hint of a process that is gone, or has another slot by now.
+        Reason::Young | Reason::PeerPlain => {}
+        Reason::NoDaemon => {
+            counters::add(counters::Counter::Unanswered, 1);
+            if sock
+                .record
+                .reason
+                .compare_exchange(0, reason as u8, Relaxed, Relaxed)
+                .is_ok()
+            {
+                counters::say(format_args!("no daemon answers; asked again later"));
             }
         }
+        _ => {
+            counters::add(counters::Counter::Refused, 1);
+            refuse(sock.record, reason);
+        }
     }
+    false
 }
 
 /// One step towards a channel, [`Reason::Young`] where the next one is the other end's.
-fn attempt(sock: &Sock) -> Result<(), Reason> {
+fn attempt(sock: &Sock, is_send: bool) -> Result<(), Reason> {
     let record = sock.record;
-    if record.flags.fetch_or(JOINING, SeqCst) & (JOINING | JOINED) != 0 {
+    if record.flags.fetch_or(LOOKING, SeqCst) & (LOOKING | JOINED) != 0 {
         return Err(Reason::Young);
     }
     signals::enter();
-    let done = if record.inside.load(SeqCst) == 1 {
-        steps(sock)
-    } else {
-        Err(Reason::Young)
-    };
+    let done = steps(sock, is_send);
     signals::leave();
-    record.flags.fetch_and(!JOINING, SeqCst);
+    record.flags.fetch_and(!(LOOKING | JOINING), SeqCst);
     done
 }
 
-fn steps(sock: &Sock) -> Result<(), Reason> {
+fn steps(sock: &Sock, is_send: bool) -> Result<(), Reason> {
     let record = sock.record;
     let _seeker = process::Seeker::enter();
     if is_shared(sock) {
@@ -274,26 +228,49 @@ fn steps(sock: &Sock) -> Result<(), Reason> {
     let (key, cookie) = list(sock)?;
     let directory = process::directory().ok_or(Reason::NoDaemon)?;
     let hint = directory.peer(key).ok_or(Reason::Young)?;
-    let is_unix = unix::is_stream(record);
-    if is_unix && hint.slot == owner::process_slot() {
+    if unix::is_stream(record) && hint.slot == owner::process_slot() {
         return Err(Reason::Young);
     }
     let (place, link) = match process::side_towards(hint.slot, key.end)? {
         Side::Low => allocate(sock, key, cookie, hint.slot)?,
         Side::High => find_offered(sock, hint)?,
     };
+    let done = join(sock, place, &link, hint.cookie, is_send);
+    if done.is_err() && link.side() == Side::Low {
+        process::at(place).slab().free(link.index());
+    }
+    done
+}
+
+/// Offers, with nobody in the middle of a send, and joins if the other end has offered.
+fn join(
+    sock: &Sock,
+    place: u8,
+    link: &Link<'static>,
+    peer_cookie: u32,
+    is_send: bool,
+) -> Result<(), Reason> {
+    let record = sock.record;
     let (pair, side, chan) = (process::at(place), link.side(), link.index());
-    let Some(offer) = offer(sock, hint.cookie) else {
-        if side == Side::Low {
-            pair.slab().free(chan);
-        }
-        return Err(Reason::NotEstablished);
-    };
+    let is_unix = unix::is_stream(record);
+    record.flags.fetch_or(JOINING, SeqCst);
+    let is_taking = inside::wait_for_senders(record, is_send)?;
+    if is_taking && is_unix {
+        // The kernel keeps no count of what they take.
+        return Err(Reason::Young);
+    }
+    let mut offer = offer(sock, peer_cookie).ok_or(Reason::NotEstablished)?;
     if !is_unix {
         sockopt::note_no_delay(sock);
         no_delay(sock);
     }
-    sets::show(sock, &link);
+    sets::show(sock, link);
+    offer.is_recounted = is_taking;
+    offer.asleep = if is_taking {
+        inside::convert(record, is_send)
+    } else {
+        0
+    };
     link.offer(&offer);
     if is_unix && unix::has_little_room(sock.fd) {
         link.outgoing().plain(Reason::Option);
@@ -302,17 +279,17 @@ fn steps(sock: &Sock) -> Result<(), Reason> {
     record.side.store(side as u8, Relaxed);
     record.slab.store(pair.slab().id(), Release);
     pair.enter(chan, side, sock.index());
-    let pending = match check(sock, &link, &offer) {
+    let pending = match check(sock, link, &offer) {
         Join::Ready => 0,
         Join::Wait => PENDING,
         Join::Refused(reason) => {
-            plain(&link, reason);
+            plain(link, reason);
             0
         }
     };
     let before = record.flags.fetch_or(JOINED | pending, AcqRel);
     if before & flag::PLAIN != 0 {
-        plain(&link, Reason::Killed);
+        plain(link, Reason::Killed);
     }
     counters::add(counters::Counter::Joins, 1);
     death::arm_again();
@@ -532,6 +509,7 @@ fn offer(sock: &Sock, peer_cookie: u32) -> Option<Offer> {
         received,
         connected: sock.record.has(flag::CONNECTED_BY_US),
         asleep: 0,
+        is_recounted: false,
     })
 }
 
