@@ -354,11 +354,12 @@ impl Slabs {
                     at(when);
                 }
             }
-            let Some(until) = slab.flagged_until else {
+            let Some(mut until) = slab.flagged_until else {
                 continue;
             };
             if slab.map.take_watch() {
-                slab.flagged_until = Some(now + WATCH_FOR);
+                until = now + WATCH_FOR;
+                slab.flagged_until = Some(until);
             }
             // Once a process has ended nobody is left to be rescued, or to be rescued for.
             if slab.half.is_none() {

@@ -273,10 +273,23 @@ impl<'s> Incoming<'s> {
                 }
                 Took::Bytes(Moved { ring: 0, kernel: n })
             }
-            Ok(n) => self.after_kernel(n, into, how),
+            Ok(n) => {
+                let took = self.after_kernel(n, into, how);
+                if announced && n < limit && !how.peek {
+                    self.count_anew(sock);
+                }
+                took
+            }
             Err(libc::EAGAIN) if announced => {
-                self.count_anew(sock);
-                Took::Pending
+                if !self.count_anew(sock) {
+                    return Took::Pending;
+                }
+                match self.look(into.len()) {
+                    Look::Ring(ring, n) => self.take(ring, n, &mut { *into }, how, 0),
+                    Look::Nothing => Took::Empty,
+                    Look::Kernel(_) => Took::Pending,
+                    Look::Broken => self.broken(),
+                }
             }
             // The look may have come before a push: what is in the ring now is seen by the next look.
             Err(libc::EAGAIN) => Took::Empty,
@@ -544,20 +557,37 @@ impl<'s> Incoming<'s> {
         }
     }
 
-    /// Corrects `krecv` after a reader was killed, unless somebody is asleep: what he takes would be counted
-    /// twice. Under the
-    /// read lock.
-    fn count_anew<S: Socket>(&self, sock: &S) {
+    /// Corrects `krecv` by the kernel's own count where announced bytes are not in the kernel: a reader took them round the
+    /// library, or was killed before it had counted. Not while somebody is asleep, whose bytes would count twice. Whether it
+    /// is right now. Under the read lock.
+    fn count_anew<S: Socket>(&self, sock: &S) -> bool {
         let (r, a) = (&self.d.r, &self.d.a);
-        if a.flags.load(Ordering::Relaxed) & RECOUNT == 0 || a.attn.load(Ordering::Acquire) != 0 {
-            return;
-        }
-        if let Some(received) = sock.received() {
-            r.krecv.fetch_max(received, Ordering::AcqRel);
+        let look =
+            || (a.attn.load(Ordering::Acquire) == 0).then(|| r.krecv.load(Ordering::Acquire));
+        let before = look();
+        let Some(counted) = before else {
+            return false;
+        };
+        let is_right = match sock.received() {
+            Some(received) => {
+                crate::shim::fence_full();
+                look() == before
+                    && (received <= counted
+                        || r.krecv
+                            .compare_exchange(
+                                counted,
+                                received,
+                                Ordering::AcqRel,
+                                Ordering::Relaxed,
+                            )
+                            .is_ok())
+            }
+            None => self.by_queue(sock),
+        };
+        if is_right && a.flags.load(Ordering::Relaxed) & RECOUNT != 0 {
             a.flags.fetch_and(!RECOUNT, Ordering::AcqRel);
-        } else if self.by_queue(sock) {
-            a.flags.fetch_and(!RECOUNT, Ordering::AcqRel);
         }
+        is_right
     }
 
     /// Sets `krecv` to what the sender has counted, less what is unread in the kernel: for sockets of which the kernel
