@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use windlass_channel::{Link, Reason, Reclaimed};
 
-use super::{Why, kernel, process, promote, replaced, sets, stream, unix};
+use super::{Why, death, kernel, process, promote, replaced, rest, sets, stream, unix};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
 use crate::record::{Record, flag};
@@ -43,6 +43,8 @@ fn reclaim_all(sock: &Sock, link: &Link<'static>) {
 
 /// `shutdown`.
 pub fn shutdown(sock: &Sock, how: c_int, own: Own) -> isize {
+    // A connection that its peer's death has reset is none any more.
+    death::notice();
     if let Some(link) = promote::joined(sock) {
         if how != libc::SHUT_RD {
             link.outgoing().plain(Reason::Closing);
@@ -86,6 +88,8 @@ pub fn before_close(sock: &Sock) {
         sets::forget(sock);
     }
     if let Some(link) = promote::joined(sock) {
+        rest::let_end(sock);
+        death::notice();
         // A close with unread bytes resets the connection, and a reset overtakes what waits in the kernel for room: more than
         // surely has room stays in the ring, where the peer finds it.
         let resets = is_last && link.incoming().queued() != 0 && !unix::is_stream(record);
@@ -107,9 +111,12 @@ fn leave(sock: &Sock, link: &Link<'static>) {
     if unix::is_stream(sock.record) {
         unix::leave_unread(sock, link);
     } else if link.incoming().queued() != 0 {
-        // Unread bytes: the kernel would reset the connection if it held them.
-        let linger = [1_i32, 0_i32];
-        let _ = kernel::set_option(sock.fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+        // A reset comes of unread bytes in the kernel, unless somebody whom we have not seen has the socket, and reads them.
+        stream::drain(sock, link, Reason::Closing);
+        if link.incoming().queued() != 0 {
+            let linger = [1_i32, 0_i32];
+            let _ = kernel::set_option(sock.fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+        }
     }
     let (chan, side) = (link.index(), link.side());
     let Some(place) = process::place_of(sock.record.slab.load(Relaxed)) else {

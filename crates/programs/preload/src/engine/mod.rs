@@ -29,6 +29,7 @@ mod poll;
 mod process;
 mod promote;
 mod replaced;
+mod rest;
 mod sets;
 mod sockopt;
 mod stream;

@@ -15,7 +15,7 @@ use windlass_channel::{Asleep, Link, Reason};
 
 use super::inside::Sleeper;
 use super::stream::KERNEL_NEWS;
-use super::{clock, death, kernel, memory, promote, stream};
+use super::{clock, death, kernel, memory, promote, rest, stream};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock, Wait};
 use crate::{options, signals, table};
@@ -209,7 +209,10 @@ fn poll_once(set: *mut pollfd, entries: &[pollfd], wait: Wait, own: Own) -> Opti
     }
     counters::add(Counter::Sleeps, 1);
     if members.has_left() {
-        match kernel::rest(set, entries.len()) {
+        members.iter().for_each(|(_, sock, _)| rest::begin(sock));
+        let rested = kernel::rest(set, entries.len());
+        members.iter().for_each(|(_, sock, _)| rest::end(sock));
+        match rested {
             Ok(0) => members.reclaim(),
             Ok(_) => {}
             Err(error) => {

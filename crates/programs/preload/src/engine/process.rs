@@ -41,7 +41,7 @@ use windlass_channel::{
 };
 
 use super::death::{self, Burial};
-use super::{clock, kernel, names, promote};
+use super::{clock, kernel, names, promote, rest};
 use crate::{options, owner, record};
 
 /// Slabs that a process has at a time: a wait looks at one word of each.
@@ -145,6 +145,15 @@ pub fn who_or_register(socket: i32) -> Option<Who<'static>> {
         let _seeker = Seeker::enter();
         register(socket).ok()?;
         who()
+    })
+}
+
+/// The calling process in its parent's name, for a short moment: it was forked from one that had joined, and got no slot.
+pub fn heir() -> Option<Who<'static>> {
+    let owner = Owner::new(owner::parent_slot(), owner::NO_SLOT as u16)?;
+    Some(Who {
+        owner,
+        alive: &Processes,
     })
 }
 
@@ -597,6 +606,7 @@ pub fn forked(parent: u16) {
     CARRIED.store(0, Relaxed);
     SEEKERS.store(0, Relaxed);
     death::forked();
+    rest::forked();
 }
 
 /// Asks the broker to look after a slab that was pushed to, once a second at most: a reader that does not look at its

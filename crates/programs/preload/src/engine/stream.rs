@@ -18,7 +18,7 @@ use windlass_channel::{
 };
 
 use super::death::RESET;
-use super::{clock, death, kernel, process, promote, sets, unix};
+use super::{clock, death, kernel, process, promote, rest, sets, unix};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
 use crate::{options, owner, real, signals};
@@ -497,7 +497,7 @@ pub fn receive_through<S: Socket>(
         return if link.incoming().ring_ready() {
             0
         } else {
-            unix::received_nothing(sock, own.call())
+            receive_nothing(sock, &link, own)
         };
     }
     if flags & !RECEIVE_FLAGS != 0 {
@@ -706,18 +706,18 @@ fn wait_for_bytes<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>)
         return None;
     }
     counters::add(Counter::Sleeps, 1);
-    if link.outgoing().unread() {
-        let error = leave_nothing(sock, &link);
-        if error != 0 {
-            signals::enter();
-            inc.woke(0);
-            signals::leave();
-            return Some(if so_far.done > 0 {
-                so_far.done as isize
-            } else {
-                fail(error)
-            });
-        }
+    if link.outgoing().unread()
+        && let Some(error) = rest::leave_nothing(sock, &link)
+    {
+        signals::enter();
+        inc.woke(0);
+        signals::leave();
+        so_far.has_looked = true;
+        return match (error, so_far.done) {
+            (0, _) => None,
+            (error, 0) => Some(fail(error)),
+            (_, done) => Some(done as isize),
+        };
     }
     let result = sleep(sock, &so_far.rest, so_far.done, how, own);
     signals::enter();
@@ -733,28 +733,6 @@ fn wait_for_bytes<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>)
         so_far.rest.advance(result as usize);
     }
     ended
-}
-
-/// A sleeper leaves nothing in a ring that it writes: its reader gets [`REST_MS`] to take it, then it goes into the kernel.
-/// The error that ends the call, or 0.
-#[cold]
-fn leave_nothing(sock: &Sock, link: &Link<'static>) -> i32 {
-    let mut entry = libc::pollfd {
-        fd: sock.fd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let interrupted = || owner::thread().interrupted.load(Relaxed);
-    let before = interrupted();
-    // SAFETY: one entry, of this stack. A cancellation point, as the call that follows.
-    let waited = unsafe { real::poll(&raw mut entry, 1, REST_MS) };
-    if waited < 0 && interrupted() != before {
-        return libc::EINTR;
-    }
-    if waited <= 0 && link.outgoing().unread() {
-        let _ = reclaim(sock, link);
-    }
-    0
 }
 
 /// How often in a row a lock was not to be had. Its holder is stopped, or lies: each time it was waited for, for a millisecond.
@@ -922,6 +900,20 @@ fn is_ending(sock: &Sock, link: &Link<'static>) -> bool {
         || death::is_peers(sock)
 }
 
+/// A receive that asks for nothing while the ring has nothing: the kernel knows errors, but for the name of a reset that it was
+/// made to note.
+#[cold]
+fn receive_nothing(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
+    if death::is_peers(sock) {
+        death::bury_all(sock, link);
+    }
+    if unix::is_stream(sock.record) {
+        return unix::received_nothing(sock, own.call());
+    }
+    let error = take_error(sock).or_else(|| death::take_reset(sock));
+    error.map_or_else(|| own.call(), fail)
+}
+
 /// A receive with flags that only the kernel understands: urgent data, the queue of errors.
 #[cold]
 fn receive_oddly(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
@@ -959,7 +951,10 @@ pub fn reclaim(sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
         // The connection is over: a send would take the error that another call has to tell.
         return Some(Reclaimed::Empty);
     }
-    let who = process::who().or_else(|| orphan(sock, link))?;
+    reclaim_as(caller(sock, link)?, sock, link)
+}
+
+fn reclaim_as(who: Who<'static>, sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
     for _ in 0..RECLAIM_ATTEMPTS {
         signals::enter();
         let reclaimed = link.outgoing().reclaim(who, &promote::descriptor(sock));
@@ -989,12 +984,16 @@ pub const LEFT: u32 = 3;
 const RECLAIM_ATTEMPTS: usize = 1_000;
 
 /// A process that was forked from one that had joined: it asks for a slot of its own, for the locks. If it gets none, the
-/// socket goes to the kernel.
+/// socket goes to the kernel, with what lies in its ring.
 #[cold]
 fn orphan(sock: &Sock, link: &Link<'static>) -> Option<Who<'static>> {
     let who = process::who_or_register(sock.fd);
     if who.is_none() {
         link.outgoing().set_wild();
+        if let Some(heir) = process::heir() {
+            // What is in the ring is older than what this process sends from now on.
+            let _ = reclaim_as(heir, sock, link);
+        }
         drain(sock, link, Reason::NoDaemon);
     }
     who

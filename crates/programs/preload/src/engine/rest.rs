@@ -1,0 +1,94 @@
+//! What a thread leaves behind in a ring that it writes when it falls asleep: nothing.
+//!
+//! # Model
+//! A thread that is to sleep in the kernel first rests for [`REST_MS`], in which the reader may take its bytes. Then it
+//! makes the real call. To the program both are one call that waits, so what another thread does to the descriptor in
+//! between must not reach the second one: a descriptor that is made non-blocking is waited for by `poll`, and a close waits
+//! until nobody rests on the socket ([`let_end`]).
+//!
+//! # Synchronization
+//! [`RESTING`] is this process's: how many threads rest, by record, where several records share a place. A thread that is
+//! cancelled in its rest leaves its place raised; closes of those sockets then take [`REST_MS`] longer.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
+
+use windlass_channel::Link;
+
+use super::kernel;
+use super::stream::{self, REST_MS};
+use crate::own::Sock;
+use crate::{owner, real};
+
+/// Looks of a close for the end of a rest: for a little longer than it takes.
+const LOOKS: i32 = REST_MS + 2;
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+const PLACES: usize = 64;
+static RESTING: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
+
+fn place(sock: &Sock) -> &'static AtomicU32 {
+    &RESTING[sock.index() as usize % PLACES]
+}
+
+/// The calling thread begins to rest on a socket.
+pub fn begin(sock: &Sock) {
+    place(sock).fetch_add(1, SeqCst);
+}
+
+/// It makes its real call next.
+pub fn end(sock: &Sock) {
+    place(sock).fetch_sub(1, SeqCst);
+}
+
+/// In a forked child: nobody rests.
+pub fn forked() {
+    RESTING.iter().for_each(|place| place.store(0, Relaxed));
+}
+
+/// Before a number is closed: who rests on its socket gets into the kernel, where a close does not reach him.
+pub fn let_end(sock: &Sock) {
+    if place(sock).load(SeqCst) != 0 {
+        wait_for_end(sock);
+    }
+}
+
+#[cold]
+fn wait_for_end(sock: &Sock) {
+    for _ in 0..LOOKS {
+        if place(sock).load(SeqCst) == 0 {
+            break;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Before a receive sleeps: the reader of this end's ring gets [`REST_MS`] to take what is in it, then it goes into the kernel.
+/// `None`: now the real call may sleep. Otherwise there is no need to, or this function has slept: 0, or the error that ends
+/// the call.
+#[cold]
+pub fn leave_nothing(sock: &Sock, link: &Link<'static>) -> Option<i32> {
+    let mut entry = libc::pollfd {
+        fd: sock.fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    begin(sock);
+    let interrupted = || owner::thread().interrupted.load(Relaxed);
+    let before = interrupted();
+    // SAFETY: one entry, of this stack. A cancellation point, as the call that follows.
+    let waited = unsafe { real::poll(&raw mut entry, 1, REST_MS) };
+    let is_over = waited < 0 && interrupted() != before;
+    if waited <= 0 && !is_over && link.outgoing().unread() {
+        let _ = stream::reclaim(sock, link);
+    }
+    // A call that has begun to wait goes on, though another thread has made the descriptor non-blocking meanwhile; the real one
+    // would not.
+    let flags = kernel::file_flags(sock.fd).unwrap_or(0);
+    end(sock);
+    if is_over {
+        return Some(libc::EINTR);
+    }
+    (flags & libc::O_NONBLOCK as usize != 0)
+        .then(|| stream::wait_for(sock, libc::POLLIN, libc::SO_RCVTIMEO))
+}
