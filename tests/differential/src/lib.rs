@@ -382,13 +382,13 @@ fn attempt(
         ));
     }
     let [calls, sockets] = options.raw_permille;
+    let seen = Temporary::new(number, "sockets");
     if calls + sockets > 0 {
-        environment.push((
-            "DIFFERENTIAL_RAW".to_owned(),
-            format!("{calls},{sockets},{seed}"),
-        ));
+        std::fs::write(&seen.0, [0; SOCKETS_BYTES])?;
+        let text = format!("{calls},{sockets},{seed},{}", seen.0.display());
+        environment.push(("DIFFERENTIAL_RAW".to_owned(), text));
     }
-    let counters = Counters::new(number);
+    let counters = Temporary::new(number, "counters");
     let subject = Launch {
         actor: &options.actor,
         preload: Some(library),
@@ -399,19 +399,22 @@ fn attempt(
     compare::run(script, &kernel, &subject, patience, options.trace)
 }
 
-/// A file that is gone when it was read.
-struct Counters(PathBuf);
+/// Bytes of the file in which actors number the sockets of a script.
+const SOCKETS_BYTES: usize = 8192;
 
-impl Counters {
-    fn new(number: u32) -> Self {
-        let name = format!("differential-{}-{number}.counters", std::process::id());
+/// The path of a file that is removed with this.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new(number: u32, what: &str) -> Self {
+        let name = format!("differential-{}-{number}.{what}", std::process::id());
         Self(std::env::temp_dir().join(name))
     }
 }
 
-impl Drop for Counters {
+impl Drop for Temporary {
     fn drop(&mut self) {
-        // It is not there when no library wrote it.
+        // It is not there when nobody wrote it.
         let _ = std::fs::remove_file(&self.0);
     }
 }

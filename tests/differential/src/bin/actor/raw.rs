@@ -1,31 +1,80 @@
 //! The same calls by bare system calls, which a preloaded library does not see: a share of all, and every one on some sockets.
 //!
-//! `DIFFERENTIAL_RAW=CALLS,SOCKETS,SEED`: so many of 1,000 calls, except those that write, which must not be mixed with
-//! the library's on one socket; and all calls, those that write too, on so many of 1,000 sockets.
+//! `DIFFERENTIAL_RAW=CALLS,SOCKETS,SEED,FILE`: so many of 1,000 calls, except those that write, which must not be mixed with
+//! the library's on one socket; and all calls, those that write too, on so many of 1,000 sockets. The file has room for
+//! [`SOCKETS`] cookies: all processes of a script number the sockets in it, in the order of their first calls, so that a
+//! script that is run again makes the same ones bare.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Sockets that are told apart; further ones are all alike.
+const SOCKETS: usize = 1024;
 
 /// What the environment asks for.
 struct Shares {
     calls: u64,
     sockets: u64,
     seed: u64,
+    /// The cookie of each socket, at its number.
+    seen: &'static [AtomicU64],
 }
 
 fn shares() -> &'static Shares {
     static SHARES: OnceLock<Shares> = OnceLock::new();
     SHARES.get_or_init(|| {
         let text = std::env::var("DIFFERENTIAL_RAW").unwrap_or_default();
-        let mut numbers = text.split(',').map(|word| word.parse().unwrap_or(0));
-        let mut next = || numbers.next().unwrap_or(0);
+        let mut words = text.split(',');
+        let mut next = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+        let [calls, sockets, seed] = [next(), next(), next()];
         Shares {
-            calls: next(),
-            sockets: next(),
-            seed: next(),
+            calls,
+            sockets,
+            seed,
+            seen: words.next().and_then(map).unwrap_or(&[]),
         }
     })
+}
+
+/// The cookies in a file, which all processes see.
+fn map(path: &str) -> Option<&'static [AtomicU64]> {
+    let file = File::options().read(true).write(true).open(path).ok()?;
+    let (access, length) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        SOCKETS * size_of::<u64>(),
+    );
+    if file.metadata().ok()?.len() < length as u64 {
+        return None;
+    }
+    let fd = file.as_raw_fd();
+    // SAFETY: new memory, of a file that is as long; it is never unmapped.
+    let memory = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            length,
+            access,
+            libc::MAP_SHARED,
+            fd,
+            0,
+        )
+    };
+    // SAFETY: mapped so long, and used by atomic operations only.
+    (memory != libc::MAP_FAILED)
+        .then(|| unsafe { std::slice::from_raw_parts(memory.cast(), SOCKETS) })
+}
+
+/// The number of a socket by the order of first calls.
+fn number(cookie: u64) -> u64 {
+    let is_its = |place: &AtomicU64| {
+        let held = place.compare_exchange(0, cookie, Ordering::Relaxed, Ordering::Relaxed);
+        held.is_ok() || held == Err(cookie)
+    };
+    let found = shares().seen.iter().position(is_its);
+    found.unwrap_or(SOCKETS) as u64
 }
 
 fn mixed(word: u64) -> u64 {
@@ -60,7 +109,7 @@ fn is_socket_bare(fd: c_int) -> bool {
     ];
     // SAFETY: the cookie is eight bytes.
     let found = unsafe { bare(libc::SYS_getsockopt, &arguments) };
-    found == 0 && mixed(cookie ^ seed << 32) % 1_000 < sockets
+    found == 0 && mixed(number(cookie) ^ seed << 32) % 1_000 < sockets
 }
 
 /// An argument as a register takes it.
