@@ -12,7 +12,7 @@
 //! each system call is made by itself, so that this may run inside an interposed call and is no point of cancellation.
 //!
 //! # Limits
-//! Connecting never waits; an answer is waited for [`ANSWER_MS`]. Who does not answer is not asked again for
+//! Connecting never waits; an answer is waited for [`ANSWER_MS`], that to a rescue for longer. Who does not answer is not asked again for
 //! [`BACKOFF_FIRST_MS`], then for twice as long each time, up to [`BACKOFF_MS`].
 //!
 //! # Failure modes
@@ -50,6 +50,9 @@ use crate::protocol::{Answer, FDS_MAX, MESSAGE_BYTES, PROCESSES_BYTES, Request};
 
 /// How long an answer is waited for, in milliseconds.
 pub const ANSWER_MS: u64 = 20;
+/// How long a rescue is waited for, in milliseconds: where it does not come, the peer or the broker's watch moves the bytes later,
+/// and a call that is made meanwhile does not find them.
+const RESCUE_MS: u64 = 250;
 /// How long a broker that did not answer is left alone at first, in milliseconds: it may just be starting, or wait for a core.
 pub const BACKOFF_FIRST_MS: u64 = 10;
 /// How long it is left alone in the end, in milliseconds.
@@ -369,7 +372,7 @@ impl Client {
     /// Why they were not.
     pub fn rescue(&self, slab: u32, chan: u16, side: u8) -> Result<(), Reason> {
         match self
-            .exchange(&Request::Rescue { slab, chan, side }, ANSWER_MS)?
+            .exchange(&Request::Rescue { slab, chan, side }, RESCUE_MS)?
             .0
         {
             Answer::Done => Ok(()),
