@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use windlass_differential::{
-    Broken, COUNTER_JOINED, Difference, Failure, Options, Preload, compare, replay, scripts,
+    Broken, COUNTER_JOINED, Difference, Failure, Kind, Options, Preload, compare, replay, scripts,
 };
 
 /// What still differs, found by this very runner.
@@ -17,6 +17,9 @@ const SEEDS: u64 = 2_000;
 
 /// Seeds that are tried in each way of looking past the library; ten times as many with WINDLASS_SOAK=1.
 const RAW_SEEDS: u64 = 250;
+
+/// Seeds that are tried with Unix streams alone; ten times as many with WINDLASS_SOAK=1.
+const UNIX_SEEDS: u64 = 400;
 
 /// Scripts at a time: they sleep most of the time.
 const JOBS: usize = 6;
@@ -89,6 +92,19 @@ fn accelerated_sockets_are_like_the_kernels() {
         return;
     };
     compare_seeds(&windlass, &preload, SEEDS, &options);
+}
+
+/// Proves the same where every connection is a Unix stream.
+#[test]
+fn unix_streams_are_like_the_kernels() {
+    let Some((windlass, preload, options)) = subject("unix_streams_are_like_the_kernels") else {
+        return;
+    };
+    let options = Options {
+        kind: Some(Kind::Unix),
+        ..options
+    };
+    compare_seeds(&windlass, &preload, UNIX_SEEDS, &options);
 }
 
 /// Proves the same where the library does not see one call in a hundred, of those that do not write: they are bare system

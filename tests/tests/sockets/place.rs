@@ -135,9 +135,7 @@ impl Place {
             "WINDLASS_COUNTERS",
             directory.join(format!("{role}.counters")),
         );
-        command
-            .env("WINDLASS_UNIX", "1")
-            .envs(how.options.iter().copied());
+        command.envs(how.options.iter().copied());
         command
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a log"))

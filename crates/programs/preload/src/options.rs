@@ -54,7 +54,7 @@ const SPIN_DEFAULT_US: u64 = 10;
 
 static SPIN: [Number; 1] = [number("microseconds", SPIN_UNSAID, 0, 1_000_000)];
 static SHARE: [Number; 1] = [number("0 or 1", 0, 0, 1)];
-static UNIX: [Number; 1] = [number("0 or 1", 0, 0, 1)];
+static UNIX: [Number; 1] = [number("0 or 1", 1, 0, 1)];
 static STRICT: [Number; 1] = [number("0 or 1", 0, 0, 1)];
 static PROMOTE: [Number; 2] = [
     number("calls", 2, 0, u32::MAX as u64),
@@ -88,7 +88,7 @@ pub static OPTIONS: [Opt; 10] = [
     Opt {
         name: c"WINDLASS_UNIX",
         value: Value::Numbers(&UNIX),
-        text: "Let Unix streams be accelerated, too.",
+        text: "0: Unix streams stay on the kernel.",
     },
     Opt {
         name: c"WINDLASS_STRICT",

@@ -169,9 +169,12 @@ pub(crate) struct RunArgs {
     /// Let programs of other users that were run with --share join, too; needs root's daemon.
     #[arg(long)]
     pub(crate) share: bool,
-    /// Let Unix streams join, too. They still differ from the kernel's in rare cases of killed and closed ends.
-    #[arg(long)]
+    /// Let Unix streams join, too, where the environment says otherwise (WINDLASS_UNIX=0).
+    #[arg(long, overrides_with = "no_unix")]
     pub(crate) unix: bool,
+    /// Keep Unix streams on the kernel.
+    #[arg(long, overrides_with = "unix")]
+    pub(crate) no_unix: bool,
     /// Catch system calls made round the C library, and make them through the library: writes of both kinds then stay in
     /// order. Each costs about 1 us; others cost nothing. Not caught are threads made by a bare clone(2); Go programs,
     /// and kernels before 5.11, are not accelerated then. Whatever blocks SIGSYS out of the library's sight is killed by

@@ -137,13 +137,14 @@ fn environment(
     if let Some(spin_us) = args.spin {
         variables.insert("WINDLASS_SPIN".into(), spin_us.to_string().into());
     }
-    for (flag, name) in [
-        (args.share, "WINDLASS_SHARE"),
-        (args.unix, "WINDLASS_UNIX"),
-        (args.strict, "WINDLASS_STRICT"),
+    for (flag, name, value) in [
+        (args.share, "WINDLASS_SHARE", "1"),
+        (args.unix, "WINDLASS_UNIX", "1"),
+        (args.no_unix, "WINDLASS_UNIX", "0"),
+        (args.strict, "WINDLASS_STRICT", "1"),
     ] {
         if flag {
-            variables.insert(name.into(), "1".into());
+            variables.insert(name.into(), value.into());
         }
     }
     let strings = variables.into_iter().map(|(name, value)| {
