@@ -98,7 +98,6 @@ impl From<End> for Took {
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<'s> {
     link: Link<'s>,
-    d: &'s Dir,
 }
 
 /// What the ring holds for the reader.
@@ -116,20 +115,24 @@ enum Look<'s> {
 impl<'s> Incoming<'s> {
     #[inline(always)]
     pub(crate) fn new(link: Link<'s>) -> Incoming<'s> {
-        let d = link.dir_from(link.side.other());
-        Incoming { link, d }
+        Incoming { link }
     }
 
-    fn outgoing(&self) -> Outgoing<'s> {
+    #[inline(always)]
+    fn d(self) -> &'s Dir {
+        self.link.dir_from(self.link.side().other())
+    }
+
+    fn outgoing(self) -> Outgoing<'s> {
         Outgoing::new(self.link)
     }
 
     /// Receives what is there, once, without blocking: the kernel's bytes, then the ring's. `flags` are the
     /// program's, for a
     /// real receive, without those that [`RecvHow`] says.
-    #[inline]
+    #[inline(always)]
     pub fn recv<S: Socket>(
-        &self,
+        self,
         who: Who,
         sock: &S,
         into: &Bufs,
@@ -142,17 +145,17 @@ impl<'s> Incoming<'s> {
         }
         let took = match self.look(into.len()) {
             Look::Ring(ring, n) => self.take(ring, n, &mut { *into }, how, 0),
-            look => self.recv_oddly(look, sock, into, flags, how),
+            look => self.recv_oddly(look, sock, *into, flags, how),
         };
-        unlock(&self.d.r.lock);
+        unlock(&self.d().r.lock);
         self.wake_sender();
         took
     }
 
     /// Looks at the ring, with as few loads of foreign lines as will do. Under the read lock.
     #[inline(always)]
-    fn look(&self, asked: usize) -> Look<'s> {
-        let (w, r, a) = (&self.d.w, &self.d.r, &self.d.a);
+    fn look(self, asked: usize) -> Look<'s> {
+        let (w, r, a) = (&self.d().w, &self.d().r, &self.d().a);
         let pos = r.pos.load(Ordering::Relaxed);
         let mut seen = r.head_seen.load(Ordering::Relaxed).wrapping_sub(pos);
         if seen < asked as u64 || seen > (PAGE << ORDER_MAX) as u64 {
@@ -182,7 +185,7 @@ impl<'s> Incoming<'s> {
             return Look::Nothing;
         }
         let word = a.ring.load(Ordering::Relaxed);
-        match self.link.slab.ring(self.link.side.other(), word) {
+        match self.link.slab().ring(self.link.side().other(), word) {
             Ok(Some(ring)) if seen <= ring.cap() as u64 => Look::Ring(ring, seen as usize),
             _ => Look::Broken,
         }
@@ -190,9 +193,9 @@ impl<'s> Incoming<'s> {
 
     /// Has the first lines of `seen` new bytes come over at the same time, instead of one at each receive.
     #[inline(always)]
-    fn expect(&self, pos: u64, seen: u64) {
-        let word = self.d.a.ring.load(Ordering::Relaxed);
-        let Ok(Some(ring)) = self.link.slab.ring(self.link.side.other(), word) else {
+    fn expect(self, pos: u64, seen: u64) {
+        let word = self.d().a.ring.load(Ordering::Relaxed);
+        let Ok(Some(ring)) = self.link.slab().ring(self.link.side().other(), word) else {
             return;
         };
         let mut at = 0;
@@ -204,8 +207,8 @@ impl<'s> Incoming<'s> {
 
     /// Copies from the ring. `before` bytes of the same call came from the kernel.
     #[inline(always)]
-    fn take(&self, ring: Ring, n: usize, into: &mut Bufs, how: RecvHow, before: usize) -> Took {
-        let r = &self.d.r;
+    fn take(self, ring: Ring, n: usize, into: &mut Bufs, how: RecvHow, before: usize) -> Took {
+        let r = &self.d().r;
         let pos = r.pos.load(Ordering::Relaxed);
         if n > AHEAD {
             ring.expect_read(pos.wrapping_add(AHEAD as u64));
@@ -236,27 +239,27 @@ impl<'s> Incoming<'s> {
     /// Everything but bytes in the ring at the first look. Under the read lock.
     #[cold]
     fn recv_oddly<S: Socket>(
-        &self,
+        self,
         look: Look<'s>,
         sock: &S,
-        into: &Bufs,
+        into: Bufs,
         flags: i32,
         how: RecvHow,
     ) -> Took {
         let limit = match look {
-            Look::Ring(ring, n) => return self.take(ring, n, &mut { *into }, how, 0),
+            Look::Ring(ring, n) => return self.take(ring, n, &mut { into }, how, 0),
             Look::Broken => return self.broken(),
-            Look::Nothing if !how.look && self.d.w.wild.load(Ordering::Relaxed) == 0 => {
+            Look::Nothing if !how.look && self.d().w.wild.load(Ordering::Relaxed) == 0 => {
                 return Took::Empty;
             }
             Look::Nothing | Look::Kernel(0) => into.len(),
             // A writer that does not count may have written more than was announced.
-            Look::Kernel(_) if self.d.w.wild.load(Ordering::Relaxed) != 0 => into.len(),
+            Look::Kernel(_) if self.d().w.wild.load(Ordering::Relaxed) != 0 => into.len(),
             Look::Kernel(n) => into.len().min(usize::try_from(n).unwrap_or(usize::MAX)),
         };
         // Counts that an end has not offered yet announce nothing.
         let announced =
-            matches!(look, Look::Kernel(1..)) && self.d.w.wild.load(Ordering::Relaxed) == 0;
+            matches!(look, Look::Kernel(1..)) && self.d().w.wild.load(Ordering::Relaxed) == 0;
         let extra = [
             (how.peek, libc::MSG_PEEK),
             (how.discard, libc::MSG_TRUNC),
@@ -265,8 +268,8 @@ impl<'s> Incoming<'s> {
         let flags = extra
             .into_iter()
             .fold(flags, |f, (on, bit)| if on { f | bit } else { f });
-        match sock.recv(into, limit, flags) {
-            Ok(0) if limit != 0 => self.ended(End::Eof, into, how),
+        match sock.recv(&into, limit, flags) {
+            Ok(0) if limit != 0 => self.ended(End::Eof, &into, how),
             Ok(n) if sock.ends_call() => {
                 if !how.peek {
                     self.took(n);
@@ -274,7 +277,7 @@ impl<'s> Incoming<'s> {
                 Took::Bytes(Moved { ring: 0, kernel: n })
             }
             Ok(n) => {
-                let took = self.after_kernel(n, into, how);
+                let took = self.after_kernel(n, &into, how);
                 if announced && n < limit && !how.peek {
                     self.count_anew(sock);
                 }
@@ -285,7 +288,7 @@ impl<'s> Incoming<'s> {
                     return Took::Pending;
                 }
                 match self.look(into.len()) {
-                    Look::Ring(ring, n) => self.take(ring, n, &mut { *into }, how, 0),
+                    Look::Ring(ring, n) => self.take(ring, n, &mut { into }, how, 0),
                     Look::Nothing => Took::Empty,
                     Look::Kernel(_) => Took::Pending,
                     Look::Broken => self.broken(),
@@ -297,16 +300,16 @@ impl<'s> Incoming<'s> {
             Err(error @ (libc::EFAULT | libc::EINTR | libc::ENOMEM | libc::ENOBUFS)) => {
                 Took::Error(error)
             }
-            Err(error) => self.ended(End::Error(error), into, how),
+            Err(error) => self.ended(End::Error(error), &into, how),
         }
     }
 
     /// `n` bytes came from the kernel; the rest of the call is for the ring, if these were all that the kernel had.
-    fn after_kernel(&self, n: usize, into: &Bufs, how: RecvHow) -> Took {
-        let r = &self.d.r;
+    fn after_kernel(self, n: usize, into: &Bufs, how: RecvHow) -> Took {
+        let r = &self.d().r;
         let moved = Took::Bytes(Moved { ring: 0, kernel: n });
         if how.peek {
-            let sent = self.d.w.k_sent.load(Ordering::Acquire);
+            let sent = self.d().w.k_sent.load(Ordering::Acquire);
             if r.krecv.load(Ordering::Relaxed).wrapping_add(n as u64) != sent {
                 return moved;
             }
@@ -325,16 +328,16 @@ impl<'s> Incoming<'s> {
     }
 
     /// Peeks at the ring behind `n` peeked kernel bytes, which are all that the kernel has.
-    fn peek_behind(&self, n: usize, into: &Bufs, how: RecvHow) -> Took {
-        let (w, r) = (&self.d.w, &self.d.r);
+    fn peek_behind(self, n: usize, into: &Bufs, how: RecvHow) -> Took {
+        let (w, r) = (&self.d().w, &self.d().r);
         let mut rest = *into;
         rest.advance(n);
         let there = w
             .head
             .load(Ordering::Acquire)
             .wrapping_sub(r.pos.load(Ordering::Relaxed));
-        let word = self.d.a.ring.load(Ordering::Relaxed);
-        match self.link.slab.ring(self.link.side.other(), word) {
+        let word = self.d().a.ring.load(Ordering::Relaxed);
+        match self.link.slab().ring(self.link.side().other(), word) {
             Ok(Some(ring)) if there != 0 && there <= ring.cap() as u64 => {
                 self.take(ring, there as usize, &mut rest, how, n)
             }
@@ -343,8 +346,8 @@ impl<'s> Incoming<'s> {
     }
 
     /// The kernel's part has ended: the ring once more. Under the read lock.
-    fn ended(&self, end: End, into: &Bufs, how: RecvHow) -> Took {
-        let (w, wl, r, a) = (&self.d.w, &self.d.wl, &self.d.r, &self.d.a);
+    fn ended(self, end: End, into: &Bufs, how: RecvHow) -> Took {
+        let (w, wl, r, a) = (&self.d().w, &self.d().wl, &self.d().r, &self.d().a);
         let head = w.head.load(Ordering::Acquire);
         let mut pos = r.pos.load(Ordering::Relaxed);
         if a.flags.load(Ordering::Relaxed) & DRAIN != 0 {
@@ -367,7 +370,7 @@ impl<'s> Incoming<'s> {
         }
         r.head_seen.store(head, Ordering::Relaxed);
         let word = a.ring.load(Ordering::Relaxed);
-        match self.link.slab.ring(self.link.side.other(), word) {
+        match self.link.slab().ring(self.link.side().other(), word) {
             Ok(Some(ring)) if there <= ring.cap() as u64 => {
                 self.take(ring, there as usize, &mut { *into }, how, 0)
             }
@@ -379,7 +382,7 @@ impl<'s> Incoming<'s> {
     /// is left in the
     /// ring comes first. [`Took::Eof`] or [`Took::Error`] if nothing is. After [`Incoming::woke`].
     pub fn recv_last<S: Socket>(
-        &self,
+        self,
         who: Who,
         sock: &S,
         into: &Bufs,
@@ -390,7 +393,7 @@ impl<'s> Incoming<'s> {
             return took;
         }
         let took = self.ended(end, into, how);
-        unlock(&self.d.r.lock);
+        unlock(&self.d().r.lock);
         took
     }
 
@@ -400,8 +403,8 @@ impl<'s> Incoming<'s> {
     /// begin to
     /// come over at once.
     #[inline(always)]
-    pub fn ready(&self) -> bool {
-        let (w, r) = (&self.d.w, &self.d.r);
+    pub fn ready(self) -> bool {
+        let (w, r) = (&self.d().w, &self.d().r);
         let head = w.head.load(Ordering::Acquire);
         let sent = w.k_sent.load(Ordering::Acquire);
         let pos = r.pos.load(Ordering::Relaxed);
@@ -417,8 +420,8 @@ impl<'s> Incoming<'s> {
     /// write it. Longer in stream mode, where each look makes the sender wait for the line and brings the fewer bytes the
     /// sooner it comes.
     #[inline]
-    pub fn pause(&self) {
-        let streaming = self.d.w.stream.load(Ordering::Relaxed) != 0;
+    pub fn pause(self) {
+        let streaming = self.d().w.stream.load(Ordering::Relaxed) != 0;
         let pauses = if streaming { STREAM_PAUSES } else { 1 };
         (0..pauses).for_each(|_| std::hint::spin_loop());
     }
@@ -426,19 +429,19 @@ impl<'s> Incoming<'s> {
     /// Whether the ring itself holds readable bytes, by the same rules: what poll and epoll may report
     /// without the kernel.
     #[inline(always)]
-    pub fn ring_ready(&self) -> bool {
-        let (w, r) = (&self.d.w, &self.d.r);
+    pub fn ring_ready(self) -> bool {
+        let (w, r) = (&self.d().w, &self.d().r);
         let head = w.head.load(Ordering::Acquire);
         let sent = w.k_sent.load(Ordering::Acquire);
         head != r.pos.load(Ordering::Relaxed)
             && sent == r.krecv.load(Ordering::Relaxed)
-            && self.d.a.flags.load(Ordering::Relaxed) & DRAIN == 0
+            && self.d().a.flags.load(Ordering::Relaxed) & DRAIN == 0
     }
 
     /// Unread bytes in the ring, for `SIOCINQ` (added to the kernel's). At most the size of a ring.
-    pub fn queued(&self) -> usize {
-        let head = self.d.w.head.load(Ordering::Acquire);
-        let there = head.wrapping_sub(self.d.r.pos.load(Ordering::Relaxed));
+    pub fn queued(self) -> usize {
+        let head = self.d().w.head.load(Ordering::Acquire);
+        let there = head.wrapping_sub(self.d().r.pos.load(Ordering::Relaxed));
         there.min((PAGE << ORDER_MAX) as u64) as usize
     }
 
@@ -447,10 +450,10 @@ impl<'s> Incoming<'s> {
     /// call, then [`Incoming::woke`].
     ///
     /// Ring bytes behind kernel bytes do not keep it awake: the kernel's own wake does.
-    pub fn fall_asleep(&self) -> Asleep {
-        let a = &self.d.a;
+    pub fn fall_asleep(self) -> Asleep {
+        let a = &self.d().a;
         add_fenced(&a.attn, 1);
-        if self.d.w.stream.load(Ordering::Acquire) != 0 && !faulty!(StreamIgnored) {
+        if self.d().w.stream.load(Ordering::Acquire) != 0 && !faulty!(StreamIgnored) {
             heavy();
         }
         self.wake_sender();
@@ -462,34 +465,34 @@ impl<'s> Incoming<'s> {
     }
 
     /// Ends what [`Incoming::fall_asleep`] began. `took` bytes were taken from the kernel by the real call.
-    pub fn woke(&self, took: usize) {
+    pub fn woke(self, took: usize) {
         if took != 0 {
-            self.d.r.krecv.fetch_add(took as u64, Ordering::Release);
+            self.d().r.krecv.fetch_add(took as u64, Ordering::Release);
         }
         let down = |n: u32| n.checked_sub(1);
         let _ = self
-            .d
+            .d()
             .a
             .attn
             .fetch_update(Ordering::Release, Ordering::Relaxed, down);
     }
 
     /// Counts `n` bytes that a real receive took without [`Incoming::fall_asleep`]: under a raised slot.
-    pub fn took(&self, n: usize) {
-        self.d.r.krecv.fetch_add(n as u64, Ordering::Release);
+    pub fn took(self, n: usize) {
+        self.d().r.krecv.fetch_add(n as u64, Ordering::Release);
     }
 
     /// Sets which epoll instances hold the socket: lines of the own status page, or
     /// [`SLOT_ALWAYS`](crate::wait::SLOT_ALWAYS). Fenced: what is looked at afterwards is seen as it is. A
     /// socket with bytes gets
     /// its news bit, so that the instance looks at it.
-    pub fn set_slots(&self, slots: [u8; 4]) {
-        crate::shim::store_fenced(&self.d.a.slots, u32::from_le_bytes(slots));
-        if self.d.w.stream.load(Ordering::Acquire) != 0 {
+    pub fn set_slots(self, slots: [u8; 4]) {
+        crate::shim::store_fenced(&self.d().a.slots, u32::from_le_bytes(slots));
+        if self.d().w.stream.load(Ordering::Acquire) != 0 {
             self.link
-                .slab
-                .news(self.link.side)
-                .stream_on(self.link.chan);
+                .slab()
+                .news(self.link.side())
+                .stream_on(self.link.index());
         }
         if self.ready() {
             self.link.set_news();
@@ -497,30 +500,30 @@ impl<'s> Incoming<'s> {
     }
 
     /// Keeps this direction on the kernel for good, and asks the sender to move what is in the ring.
-    pub fn plain(&self, reason: Reason) {
-        set_flags(self.d, NORING | WANT, reason);
+    pub fn plain(self, reason: Reason) {
+        set_flags(self.d(), NORING | WANT, reason);
     }
 
     /// This process will not be able to issue a `membarrier`: the sender leaves stream mode for good.
     /// Returns after a last
     /// `membarrier`, so a sender that still was in it has seen this or is seen.
-    pub fn no_stream(&self) {
-        self.d.a.flags.fetch_or(NOSTREAM, Ordering::AcqRel);
+    pub fn no_stream(self) {
+        self.d().a.flags.fetch_or(NOSTREAM, Ordering::AcqRel);
         heavy();
     }
 
     /// Why this direction is on the kernel; [`Reason::None`] if nothing stands against the ring.
-    pub fn reason(&self) -> Reason {
-        reason_of(self.d)
+    pub fn reason(self) -> Reason {
+        reason_of(self.d())
     }
 
     /// More bytes came from the kernel than were sent, and no sender is inside a call: a writer that does
     /// not count, or the
     /// wrong peer. The direction goes to the kernel for good.
-    pub fn check_wild(&self) -> bool {
-        let (w, r) = (&self.d.w, &self.d.r);
+    pub fn check_wild(self) -> bool {
+        let (w, r) = (&self.d().w, &self.d().r);
         let got = r.krecv.load(Ordering::Acquire);
-        if self.d.wl.lock.load(Ordering::Acquire) != 0 {
+        if self.d().wl.lock.load(Ordering::Acquire) != 0 {
             return false;
         }
         let wild = got > w.k_sent.load(Ordering::Acquire);
@@ -535,33 +538,33 @@ impl<'s> Incoming<'s> {
     /// real receive. Right
     /// only while no other thread is asleep in one, so `attn` is set to `asleep`, the number of those that
     /// are known to be.
-    pub fn recount<S: Socket>(&self, who: Who, sock: &S, asleep: u32) -> bool {
+    pub fn recount<S: Socket>(self, who: Who, sock: &S, asleep: u32) -> bool {
         if self.lock(who, sock).is_err() {
             return false;
         }
         let received = sock.received();
         if let (Some(received), 0) = (received, asleep) {
-            self.d.r.krecv.store(received, Ordering::Release);
+            self.d().r.krecv.store(received, Ordering::Release);
         }
-        self.d.a.attn.store(asleep, Ordering::Release);
-        unlock(&self.d.r.lock);
+        self.d().a.attn.store(asleep, Ordering::Release);
+        unlock(&self.d().r.lock);
         received.is_some() && asleep == 0
     }
 
     /// Corrects `krecv` if bytes were taken that nobody counted: after a join with threads inside a receive, when one of them
     /// has returned.
-    pub fn count_owed<S: Socket>(&self, who: Who, sock: &S) {
-        if self.d.a.flags.load(Ordering::Relaxed) & RECOUNT != 0 && self.lock(who, sock).is_ok() {
+    pub fn count_owed<S: Socket>(self, who: Who, sock: &S) {
+        if self.d().a.flags.load(Ordering::Relaxed) & RECOUNT != 0 && self.lock(who, sock).is_ok() {
             self.count_anew(sock);
-            unlock(&self.d.r.lock);
+            unlock(&self.d().r.lock);
         }
     }
 
     /// Corrects `krecv` by the kernel's own count where announced bytes are not in the kernel: a reader took them round the
     /// library, or was killed before it had counted. Not while somebody is asleep, whose bytes would count twice. Whether it
     /// is right now. Under the read lock.
-    fn count_anew<S: Socket>(&self, sock: &S) -> bool {
-        let (r, a) = (&self.d.r, &self.d.a);
+    fn count_anew<S: Socket>(self, sock: &S) -> bool {
+        let (r, a) = (&self.d().r, &self.d().a);
         let look =
             || (a.attn.load(Ordering::Acquire) == 0).then(|| r.krecv.load(Ordering::Acquire));
         let before = look();
@@ -593,20 +596,20 @@ impl<'s> Incoming<'s> {
     /// Sets `krecv` to what the sender has counted, less what is unread in the kernel: for sockets of which the kernel
     /// keeps no count, when the sender has offered and before this end joins. False: somebody is inside a call; come
     /// back.
-    pub fn count_by_queue<S: Socket>(&self, who: Who, sock: &S) -> bool {
+    pub fn count_by_queue<S: Socket>(self, who: Who, sock: &S) -> bool {
         if self.lock(who, sock).is_err() {
             return false;
         }
         let done = self.by_queue(sock);
-        unlock(&self.d.r.lock);
+        unlock(&self.d().r.lock);
         done
     }
 
     /// The same under the read lock. Neither count moves between two looks that find both as they were, no sender
     /// inside and nobody asleep: so what the kernel said in between belongs to them. Who falls asleep later adds to
     /// what is corrected by addition.
-    fn by_queue<S: Socket>(&self, sock: &S) -> bool {
-        let (w, wl, r, a) = (&self.d.w, &self.d.wl, &self.d.r, &self.d.a);
+    fn by_queue<S: Socket>(self, sock: &S) -> bool {
+        let (w, wl, r, a) = (&self.d().w, &self.d().wl, &self.d().r, &self.d().a);
         let look = || {
             let is_quiet =
                 wl.lock.load(Ordering::Acquire) == 0 && a.attn.load(Ordering::Acquire) == 0;
@@ -632,8 +635,8 @@ impl<'s> Incoming<'s> {
 
     /// Wakes a sender that waits for room, if one does. Outside the lock.
     #[inline(always)]
-    fn wake_sender(&self) {
-        let space = &self.link.side.other().of(&self.link.shared().end).space;
+    fn wake_sender(self) {
+        let space = &self.link.side().other().of(&self.link.shared().end).space;
         if space.load(Ordering::Relaxed) != 0 {
             space.store(0, Ordering::Relaxed);
             #[cfg(not(loom))]
@@ -643,16 +646,16 @@ impl<'s> Incoming<'s> {
 
     /// Takes the read lock, and notes what a dead owner left.
     #[inline(always)]
-    fn lock<S: Socket>(&self, who: Who, sock: &S) -> Result<(), Took> {
-        match lock(&self.d.r.lock, who) {
+    fn lock<S: Socket>(self, who: Who, sock: &S) -> Result<(), Took> {
+        match lock(&self.d().r.lock, who) {
             Locked::Yes => Ok(()),
             other => self.lock_oddly(other, sock),
         }
     }
 
     #[cold]
-    fn lock_oddly<S: Socket>(&self, locked: Locked, sock: &S) -> Result<(), Took> {
-        let (wl, r, a) = (&self.d.wl, &self.d.r, &self.d.a);
+    fn lock_oddly<S: Socket>(self, locked: Locked, sock: &S) -> Result<(), Took> {
+        let (wl, r, a) = (&self.d().wl, &self.d().r, &self.d().a);
         match locked {
             Locked::Yes => {}
             Locked::Busy => return Err(Took::Busy),
@@ -672,8 +675,8 @@ impl<'s> Incoming<'s> {
     }
 
     #[cold]
-    fn broken(&self) -> Took {
-        set_flags(self.d, NORING | BROKEN, Reason::Broken);
+    fn broken(self) -> Took {
+        set_flags(self.d(), NORING | BROKEN, Reason::Broken);
         Took::Broken
     }
 }

@@ -125,7 +125,7 @@ impl Link<'_> {
     /// [`Link::incoming`], or is counted by the kernel. To be called when no thread is inside a real send, and those inside
     /// a real receive or poll are counted in `asleep`.
     pub fn offer(&self, offer: &Offer) {
-        let end = self.end(self.side);
+        let end = self.end(self.side());
         end.cookie.store(offer.cookie, Ordering::Relaxed);
         end.netns.store(offer.netns, Ordering::Relaxed);
         store(&end.local, name_words(offer.local));
@@ -134,16 +134,16 @@ impl Link<'_> {
         end.received.store(offer.received, Ordering::Relaxed);
         end.pid.store(offer.pid, Ordering::Relaxed);
         self.moved(offer.slot, offer.fd, offer.connected);
-        let out = self.dir_from(self.side);
+        let out = self.dir_from(self.side());
         out.w.k_sent.store(offer.written, Ordering::Relaxed);
-        let inc = self.dir_from(self.side.other());
+        let inc = self.dir_from(self.side().other());
         inc.r.krecv.store(offer.received, Ordering::Relaxed);
         out.wl.krecv_seen.store(0, Ordering::Relaxed);
         inc.a.attn.fetch_add(offer.asleep, Ordering::Relaxed);
         if offer.is_recounted {
             inc.a.flags.fetch_or(RECOUNT, Ordering::Relaxed);
         }
-        self.side
+        self.side()
             .of(&self.shared().join)
             .store(OFFERED, Ordering::Release);
     }
@@ -151,18 +151,18 @@ impl Link<'_> {
     /// Renews the hint where the socket is: another process or another descriptor uses it now.
     pub fn moved(&self, slot: u16, fd: i32, connected: bool) {
         let place = u64::from(slot) << 48 | u64::from(fd as u32) << 16 | u64::from(connected);
-        self.end(self.side).place.store(place, Ordering::Relaxed);
+        self.end(self.side()).place.store(place, Ordering::Relaxed);
     }
 
     /// Looks whether the other end mirrors `offer`, and if so joins.
     pub fn check(&self, offer: &Offer) -> Join {
-        let theirs = self.side.other().of(&self.shared().join);
+        let theirs = self.side().other().of(&self.shared().join);
         match theirs.load(Ordering::Acquire) {
             OFFERED | JOINED => {}
             LEFT => return Join::Refused(Reason::PeerPlain),
             _ => return Join::Wait,
         }
-        let end = self.end(self.side.other());
+        let end = self.end(self.side().other());
         if end.netns.load(Ordering::Relaxed) != offer.netns {
             return Join::Refused(Reason::OtherNetns);
         }
@@ -174,9 +174,9 @@ impl Link<'_> {
         if !mirrored {
             return Join::Refused(Reason::Mismatch);
         }
-        let inc = self.dir_from(self.side.other());
+        let inc = self.dir_from(self.side().other());
         inc.a.flags.fetch_or(READY, Ordering::AcqRel);
-        self.side
+        self.side()
             .of(&self.shared().join)
             .store(JOINED, Ordering::Release);
         Join::Ready
@@ -196,7 +196,7 @@ impl Link<'_> {
     pub fn leave(&self, reason: Reason) -> bool {
         self.incoming().plain(reason);
         self.outgoing().plain(reason);
-        let [mine, theirs] = [self.side, self.side.other()].map(|s| s.of(&self.shared().join));
+        let [mine, theirs] = [self.side(), self.side().other()].map(|s| s.of(&self.shared().join));
         let before = mine.swap(LEFT, Ordering::SeqCst);
         crate::shim::fence_full();
         before != LEFT && theirs.load(Ordering::SeqCst) == LEFT

@@ -54,6 +54,7 @@ pub mod owner;
 pub mod protocol;
 mod reason;
 mod ring;
+mod room;
 mod shim;
 mod slab;
 #[cfg(not(loom))]

@@ -138,6 +138,6 @@ impl Slab {
 impl Link<'_> {
     /// Sets this end's own news bit: for a taker that cannot report the channel now, or to tell a second instance.
     pub fn set_news(&self) {
-        self.slab.news(self.side).set(self.chan);
+        self.slab().news(self.side()).set(self.index());
     }
 }

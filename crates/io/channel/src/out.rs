@@ -11,11 +11,6 @@
 //! published with a fence, and from then on pushes go without one. Any kernel send, and any other call of this side
 //! ([`Outgoing::other_call`]), ends it. It is changed under the write lock only.
 //!
-//! # Room
-//! The first ring is as large as the write that needs it, at most 256 KiB; an empty ring grows at once for a larger write,
-//! and doubles when it was full twice in a millisecond. A sender that may wait is told to do so where the ring is full, and
-//! where too much is unread in the kernel of a receiver that is awake: so it comes back to the ring.
-//!
 //! # What can be lost and what cannot
 //! A process that is killed inside a push has not published `head`: nothing was sent. One that is killed
 //! inside a kernel
@@ -29,11 +24,10 @@ use crate::bufs::Bufs;
 use crate::layout::*;
 use crate::owner::{Locked, Who, lock, take_from_dead, try_lock, unlock};
 use crate::reason::Reason;
-use crate::ring::{Impossible, ORDER_MAX, Place, Ring};
+use crate::ring::{Impossible, ORDER_MAX};
 use crate::shim::{Ordering, faulty, light, store_fenced};
 use crate::slab::Link;
 use crate::socket::Socket;
-use crate::unix::order_max;
 use crate::wait::any_asleep;
 
 /// Pushes without another call after which stream mode begins.
@@ -44,18 +38,9 @@ pub const KERNEL_UNREAD_MAX: u64 = 64 * 1024;
 const PUBLISH: usize = 16 * 1024;
 /// How far in front of a writer of small pieces the ring is fetched, in bytes: the reader has those lines.
 const AHEAD: u64 = 256;
-/// Pauses between two looks at a full ring (about 1 us).
-const FULL_PAUSES: u32 = 16;
-/// Two full rings within this many cycles (about 1 ms) double the ring.
-const FULL_TWICE: u64 = 2_500_000;
 /// How long a reclaim tries for the read lock (about 20 us).
 #[cfg(not(loom))]
 const READER_PATIENCE: u64 = 50_000;
-/// Cycles in a nanosecond, rounded: for rough spans of time.
-#[cfg(not(loom))]
-const CYCLES_PER_NS: u64 = 2;
-/// How long without a push counts as idle, for the daemon's watch (about 1 s) and for giving the ring back.
-const IDLE: u64 = 2_500_000_000;
 
 /// Bytes moved by one call, by way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,28 +112,31 @@ pub enum Reclaimed {
 /// The direction in which one end sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'s> {
-    link: Link<'s>,
-    d: &'s Dir,
+    pub(crate) link: Link<'s>,
 }
 
 impl<'s> Outgoing<'s> {
     #[inline(always)]
     pub(crate) fn new(link: Link<'s>) -> Outgoing<'s> {
-        let d = link.dir_from(link.side);
-        Outgoing { link, d }
+        Outgoing { link }
     }
 
     #[inline(always)]
-    fn receiver(&self) -> Side {
-        self.link.side.other()
+    pub(crate) fn d(self) -> &'s Dir {
+        self.link.dir_from(self.link.side())
+    }
+
+    #[inline(always)]
+    fn receiver(self) -> Side {
+        self.link.side().other()
     }
 
     /// Sends what fits, once, without blocking. `flags` are the program's, for a real send.
     ///
     /// Zero-length sends of a stream move nothing: the caller answers 0 without calling.
-    #[inline]
+    #[inline(always)]
     pub fn send<S: Socket>(
-        &self,
+        self,
         who: Who,
         sock: &S,
         data: &Bufs,
@@ -168,22 +156,22 @@ impl<'s> Outgoing<'s> {
                 Err(stop) => return self.stopped(stop),
             }
             if full == WhenFull::Say {
-                unlock(&self.d.wl.lock);
+                unlock(&self.d().wl.lock);
                 return Sent::RingFull;
             }
         } else if self.waits_for_kernel(full) {
-            unlock(&self.d.wl.lock);
+            unlock(&self.d().wl.lock);
             return Sent::RingFull;
         }
-        let sent = self.send_kernel(who, sock, data, flags);
-        unlock(&self.d.wl.lock);
+        let sent = self.send_kernel(who, sock, *data, flags);
+        unlock(&self.d().wl.lock);
         sent
     }
 
     /// Sends by the kernel, once, without blocking, through `carrier`: what only a real call can carry beside the
     /// bytes. The ring is emptied first, through `sock`, so the order is kept.
     pub fn send_apart<S: Socket, C: Socket>(
-        &self,
+        self,
         who: Who,
         sock: &S,
         carrier: &C,
@@ -202,28 +190,33 @@ impl<'s> Outgoing<'s> {
             Reclaimed::Error(error) => Sent::Error(error),
             Reclaimed::Broken => Sent::Broken,
         };
-        unlock(&self.d.wl.lock);
+        unlock(&self.d().wl.lock);
         sent
     }
 
     /// Whether a push is allowed now. Under the write lock.
     #[inline(always)]
-    fn may_push(&self) -> bool {
+    fn may_push(self) -> bool {
         self.is_open() && self.kernel_unread() <= KERNEL_UNREAD_MAX
     }
 
     /// Whether the receiver is awake and nothing stands against the ring.
     #[inline(always)]
-    fn is_open(&self) -> bool {
-        let (a, wl) = (&self.d.a, &self.d.wl);
+    pub(crate) fn is_open(self) -> bool {
+        let (a, wl) = (&self.d().a, &self.d().wl);
         !(a.attn.load(Ordering::Relaxed) != 0
             || a.flags.load(Ordering::Relaxed) & !(NOSTREAM | RECOUNT) != READY
             || wl.owed.load(Ordering::Relaxed) != 0
             || any_asleep(
                 a.slots.load(Ordering::Relaxed),
-                self.link.slab.status(self.receiver()),
+                self.link.slab().status(self.receiver()),
             )
-            || self.link.slab.cool(self.receiver()).load(Private::Relaxed) != 0)
+            || self
+                .link
+                .slab()
+                .cool(self.receiver())
+                .load(Private::Relaxed)
+                != 0)
     }
 
     /// Whether a send that may wait has to, since only bytes in the kernel keep it from the ring: a fast sender would
@@ -232,11 +225,11 @@ impl<'s> Outgoing<'s> {
     /// nothing is
     /// not repeated: perhaps it does not count. Under the write lock.
     #[cold]
-    fn waits_for_kernel(&self, full: WhenFull) -> bool {
+    fn waits_for_kernel(self, full: WhenFull) -> bool {
         if !self.is_open() {
             return false;
         }
-        let wl = &self.d.wl;
+        let wl = &self.d().wl;
         let mark = wl.krecv_seen.load(Ordering::Relaxed).wrapping_add(1);
         if full == WhenFull::Say && wl.vain.load(Ordering::Relaxed) != mark {
             wl.waited.store(mark, Ordering::Relaxed);
@@ -250,14 +243,14 @@ impl<'s> Outgoing<'s> {
 
     /// Bytes in the kernel that the receiver has not taken, as far as is known; asked anew only when that is too many.
     #[inline(always)]
-    fn kernel_unread(&self) -> u64 {
-        let wl = &self.d.wl;
-        let sent = self.d.w.k_sent.load(Ordering::Relaxed);
+    fn kernel_unread(self) -> u64 {
+        let wl = &self.d().wl;
+        let sent = self.d().w.k_sent.load(Ordering::Relaxed);
         let unread = sent.wrapping_sub(wl.krecv_seen.load(Ordering::Relaxed));
         if unread <= KERNEL_UNREAD_MAX {
             return unread;
         }
-        let krecv = self.d.r.krecv.load(Ordering::Acquire);
+        let krecv = self.d().r.krecv.load(Ordering::Acquire);
         wl.krecv_seen.store(krecv, Ordering::Relaxed);
         if krecv > sent {
             // Read by somebody who was not sent it: the count below would wrap.
@@ -268,13 +261,13 @@ impl<'s> Outgoing<'s> {
 
     /// Room in a ring of `cap` bytes for a write of `asked`: `tail` is read anew only when short of room.
     #[inline(always)]
-    fn room(&self, head: u64, cap: usize, asked: usize) -> Result<usize, Impossible> {
-        let wl = &self.d.wl;
+    fn room(self, head: u64, cap: usize, asked: usize) -> Result<usize, Impossible> {
+        let wl = &self.d().wl;
         let used = head.wrapping_sub(wl.tail_seen.load(Ordering::Relaxed));
         if used <= cap as u64 && cap - used as usize >= asked {
             return Ok(cap - used as usize);
         }
-        let tail = self.d.r.tail.load(Ordering::Acquire);
+        let tail = self.d().r.tail.load(Ordering::Acquire);
         wl.tail_seen.store(tail, Ordering::Relaxed);
         let used = head.wrapping_sub(tail);
         if used > cap as u64 {
@@ -285,14 +278,14 @@ impl<'s> Outgoing<'s> {
 
     /// Copies what fits, and publishes it in steps. Under the write lock.
     #[inline(always)]
-    fn push(&self, rest: &mut Bufs) -> Result<usize, Stop> {
-        let (w, wl) = (&self.d.w, &self.d.wl);
+    fn push(self, rest: &mut Bufs) -> Result<usize, Stop> {
+        let (w, wl) = (&self.d().w, &self.d().wl);
         let mut head = w.head.load(Ordering::Relaxed);
         if wl.grow.load(Ordering::Relaxed) != 0 && !self.grow(head, 0)? {
             return Ok(0);
         }
-        let word = self.d.a.ring.load(Ordering::Relaxed);
-        let ring = match self.link.slab.ring(self.link.side, word)? {
+        let word = self.d().a.ring.load(Ordering::Relaxed);
+        let ring = match self.link.slab().ring(self.link.side(), word)? {
             Some(ring) => ring,
             None => match self.first_ring(rest.len())? {
                 Some(ring) => ring,
@@ -337,17 +330,17 @@ impl<'s> Outgoing<'s> {
     /// A send is likely: the line that it begins in comes over meanwhile. `head` may be seen only when that line may
     /// be written.
     #[inline(always)]
-    pub(crate) fn expect(&self) {
-        let word = self.d.a.ring.load(Ordering::Relaxed);
-        if let Ok(Some(ring)) = self.link.slab.ring(self.link.side, word) {
-            ring.expect_write(self.d.w.head.load(Ordering::Relaxed));
+    pub(crate) fn expect(self) {
+        let word = self.d().a.ring.load(Ordering::Relaxed);
+        if let Ok(Some(ring)) = self.link.slab().ring(self.link.side(), word) {
+            ring.expect_write(self.d().w.head.load(Ordering::Relaxed));
         }
     }
 
     /// What follows a push of `n` bytes: the fence, the unlock, the look at who fell asleep, the news.
     #[inline(always)]
-    fn pushed<S: Socket>(&self, who: Who, sock: &S, n: usize) -> Sent {
-        let (w, wl, a) = (&self.d.w, &self.d.wl, &self.d.a);
+    fn pushed<S: Socket>(self, who: Who, sock: &S, n: usize) -> Sent {
+        let (w, wl, a) = (&self.d().w, &self.d().wl, &self.d().a);
         let slots;
         if w.stream.load(Ordering::Relaxed) != 0 {
             unlock(&wl.lock);
@@ -360,7 +353,10 @@ impl<'s> Outgoing<'s> {
                 self.enter_stream();
             }
             if faulty!(NewsEarly) && a.slots.load(Ordering::Relaxed) != 0 {
-                self.link.slab.news(self.receiver()).set(self.link.chan);
+                self.link
+                    .slab()
+                    .news(self.receiver())
+                    .set(self.link.index());
             }
             if faulty!(NoFence) || (faulty!(StreamUnfenced) && burst >= STREAM_AFTER) {
                 unlock(&wl.lock);
@@ -369,12 +365,15 @@ impl<'s> Outgoing<'s> {
             }
             slots = a.slots.load(Ordering::Relaxed);
             if slots != 0 && !faulty!(NewsEarly) {
-                self.link.slab.news(self.receiver()).set(self.link.chan);
+                self.link
+                    .slab()
+                    .news(self.receiver())
+                    .set(self.link.index());
             }
         }
-        self.link.slab.flag();
+        self.link.slab().flag();
         let asleep = a.attn.load(Ordering::Relaxed) != 0
-            || any_asleep(slots, self.link.slab.status(self.receiver()));
+            || any_asleep(slots, self.link.slab().status(self.receiver()));
         if asleep {
             self.fell_asleep(who, sock);
         }
@@ -383,8 +382,8 @@ impl<'s> Outgoing<'s> {
 
     /// The receiver fell asleep between the decision and the push.
     #[cold]
-    fn fell_asleep<S: Socket>(&self, who: Who, sock: &S) {
-        let slab = self.link.slab;
+    fn fell_asleep<S: Socket>(self, who: Who, sock: &S) {
+        let slab = self.link.slab();
         let cool = slab.cool_max.load(Private::Relaxed);
         slab.cool(self.receiver()).store(cool, Private::Relaxed);
         if self.lock(who, sock).is_err() {
@@ -392,31 +391,34 @@ impl<'s> Outgoing<'s> {
             return;
         }
         let _ = self.reclaim_locked(who, sock);
-        unlock(&self.d.wl.lock);
+        unlock(&self.d().wl.lock);
     }
 
     /// Sends through the kernel: the ring is reclaimed first, since kernel bytes have to be older. Under the
     /// write lock.
     #[cold]
-    fn send_kernel<S: Socket>(&self, who: Who, sock: &S, data: &Bufs, flags: i32) -> Sent {
-        let cool = self.link.slab.cool(self.receiver());
+    fn send_kernel<S: Socket>(self, who: Who, sock: &S, data: Bufs, flags: i32) -> Sent {
+        let cool = self.link.slab().cool(self.receiver());
         let _ = cool.fetch_update(Private::Relaxed, Private::Relaxed, |n| n.checked_sub(1));
         self.leave_stream();
         match self.reclaim_locked(who, sock) {
             Reclaimed::Empty | Reclaimed::All(_) => {}
             Reclaimed::Part(_) => return Sent::KernelFull,
-            Reclaimed::Owed | Reclaimed::Busy => return self.push_behind(data),
+            Reclaimed::Owed | Reclaimed::Busy => return self.push_behind(&data),
             Reclaimed::Error(error) => return Sent::Error(error),
             Reclaimed::Broken => return Sent::Broken,
         }
-        self.send_real(sock, data, flags)
+        self.send_real(sock, &data, flags)
     }
 
     /// The real send, counted. Under the write lock, with an empty ring.
-    fn send_real<S: Socket>(&self, sock: &S, data: &Bufs, flags: i32) -> Sent {
+    fn send_real<S: Socket>(self, sock: &S, data: &Bufs, flags: i32) -> Sent {
         match sock.send(data, flags | libc::MSG_DONTWAIT) {
             Ok(kernel) => {
-                self.d.w.k_sent.fetch_add(kernel as u64, Ordering::Release);
+                self.d()
+                    .w
+                    .k_sent
+                    .fetch_add(kernel as u64, Ordering::Release);
                 Sent::Bytes(Moved { ring: 0, kernel })
             }
             Err(libc::EAGAIN) => Sent::KernelFull,
@@ -425,8 +427,8 @@ impl<'s> Outgoing<'s> {
     }
 
     /// The reader holds its lock and the ring is not empty: the kernel may not be used, the ring may.
-    fn push_behind(&self, data: &Bufs) -> Sent {
-        let flags = self.d.a.flags.load(Ordering::Relaxed);
+    fn push_behind(self, data: &Bufs) -> Sent {
+        let flags = self.d().a.flags.load(Ordering::Relaxed);
         if flags & READY == 0 || flags & BROKEN != 0 {
             return Sent::Busy;
         }
@@ -443,7 +445,7 @@ impl<'s> Outgoing<'s> {
     }
 
     #[cold]
-    fn stopped(&self, stop: Stop) -> Sent {
+    fn stopped(self, stop: Stop) -> Sent {
         let sent = match stop {
             Stop::Fault => Sent::Error(libc::EFAULT),
             Stop::NoMemory => {
@@ -452,12 +454,12 @@ impl<'s> Outgoing<'s> {
             }
             Stop::Broken => self.broken(),
         };
-        unlock(&self.d.wl.lock);
+        unlock(&self.d().wl.lock);
         sent
     }
 
     #[cold]
-    fn broken(&self) -> Sent {
+    fn broken(self) -> Sent {
         self.set_flags(NORING | BROKEN, Reason::Broken);
         Sent::Broken
     }
@@ -465,7 +467,7 @@ impl<'s> Outgoing<'s> {
     /// Moves the unread bytes of the ring into the kernel (I3), so that a sleeper, a plain reader or the
     /// kernel's own close
     /// finds them. `sock` may be any descriptor of this end's socket: the daemon uses it for a rescue.
-    pub fn reclaim<S: Socket>(&self, who: Who, sock: &S) -> Reclaimed {
+    pub fn reclaim<S: Socket>(self, who: Who, sock: &S) -> Reclaimed {
         match self.lock(who, sock) {
             Ok(()) => {}
             Err(Refused::Busy) => return Reclaimed::Busy,
@@ -473,12 +475,12 @@ impl<'s> Outgoing<'s> {
         }
         self.leave_stream();
         let reclaimed = self.reclaim_locked(who, sock);
-        unlock(&self.d.wl.lock);
+        unlock(&self.d().wl.lock);
         reclaimed
     }
 
-    fn reclaim_locked<S: Socket>(&self, who: Who, sock: &S) -> Reclaimed {
-        let (w, wl, r) = (&self.d.w, &self.d.wl, &self.d.r);
+    fn reclaim_locked<S: Socket>(self, who: Who, sock: &S) -> Reclaimed {
+        let (w, wl, r) = (&self.d().w, &self.d().wl, &self.d().r);
         let head = w.head.load(Ordering::Relaxed);
         if r.tail.load(Ordering::Acquire) == head {
             wl.owed.store(0, Ordering::Relaxed);
@@ -503,8 +505,8 @@ impl<'s> Outgoing<'s> {
     /// Tries for the read lock for 20 us; its living holders never wait inside. A dead holder's lock is
     /// taken over: the ring
     /// is as it was before its last copy, and only `krecv` may be short.
-    fn lock_reader(&self, who: Who) -> bool {
-        let word = &self.d.r.lock;
+    fn lock_reader(self, who: Who) -> bool {
+        let word = &self.d().r.lock;
         #[cfg(not(loom))]
         {
             let start = crate::sys::cycles();
@@ -520,16 +522,16 @@ impl<'s> Outgoing<'s> {
         }
         let taken = take_from_dead(word, who);
         if taken {
-            self.d.a.flags.fetch_or(RECOUNT, Ordering::AcqRel);
+            self.d().a.flags.fetch_or(RECOUNT, Ordering::AcqRel);
         }
         taken
     }
 
     /// The move itself. Under both locks.
-    fn move_to_kernel<S: Socket>(&self, sock: &S, head: u64) -> Reclaimed {
-        let (w, wl, r) = (&self.d.w, &self.d.wl, &self.d.r);
-        let word = self.d.a.ring.load(Ordering::Relaxed);
-        let Ok(Some(ring)) = self.link.slab.ring(self.link.side, word) else {
+    fn move_to_kernel<S: Socket>(self, sock: &S, head: u64) -> Reclaimed {
+        let (w, wl, r) = (&self.d().w, &self.d().wl, &self.d().r);
+        let word = self.d().a.ring.load(Ordering::Relaxed);
+        let Ok(Some(ring)) = self.link.slab().ring(self.link.side(), word) else {
             return Reclaimed::Broken;
         };
         let (start, sent) = (
@@ -583,57 +585,57 @@ impl<'s> Outgoing<'s> {
     /// Keeps this direction on the kernel for good: the next call reclaims and stays there. A caller that
     /// cannot wait for its
     /// next call reclaims itself.
-    pub fn plain(&self, reason: Reason) {
+    pub fn plain(self, reason: Reason) {
         self.set_flags(NORING, reason);
     }
 
     /// The next `sends` sends to the receiving process go by the kernel: what a fall does, and what tests force.
-    pub fn chill(&self, sends: u32) {
-        let cool = self.link.slab.cool(self.receiver());
+    pub fn chill(self, sends: u32) {
+        let cool = self.link.slab().cool(self.receiver());
         cool.store(sends, Private::Relaxed);
     }
 
     /// Says that a writer that does not count may hold the socket: the receiver then always asks the kernel.
-    pub fn set_wild(&self) {
-        self.d.w.wild.store(1, Ordering::Release);
+    pub fn set_wild(self) {
+        self.d().w.wild.store(1, Ordering::Release);
         self.set_flags(NORING, Reason::Passed);
     }
 
-    fn set_flags(&self, flags: u32, reason: Reason) {
-        set_flags(self.d, flags, reason);
+    fn set_flags(self, flags: u32, reason: Reason) {
+        set_flags(self.d(), flags, reason);
     }
 
     /// Whether the ring holds bytes that the receiver has not taken, as far as it has published.
     #[inline(always)]
-    pub fn unread(&self) -> bool {
+    pub fn unread(self) -> bool {
         self.queued() != 0
     }
 
     /// Unread bytes in the ring, for `SIOCOUTQ` (added to the kernel's). At most the size of a ring.
-    pub fn queued(&self) -> usize {
-        let head = self.d.w.head.load(Ordering::Acquire);
-        let used = head.wrapping_sub(self.d.r.tail.load(Ordering::Acquire));
+    pub fn queued(self) -> usize {
+        let head = self.d().w.head.load(Ordering::Acquire);
+        let used = head.wrapping_sub(self.d().r.tail.load(Ordering::Acquire));
         used.min((PAGE << ORDER_MAX) as u64) as usize
     }
 
     /// Whether the receiver asks for its bytes in the kernel, or a reclaim is owed: [`Outgoing::reclaim`] soon.
     #[inline(always)]
-    pub fn wanted(&self) -> bool {
-        self.d.a.flags.load(Ordering::Relaxed) & WANT != 0
-            || self.d.wl.owed.load(Ordering::Relaxed) != 0
+    pub fn wanted(self) -> bool {
+        self.d().a.flags.load(Ordering::Relaxed) & WANT != 0
+            || self.d().wl.owed.load(Ordering::Relaxed) != 0
     }
 
     /// Why this direction is on the kernel; [`Reason::None`] if nothing stands against the ring.
-    pub fn reason(&self) -> Reason {
-        reason_of(self.d)
+    pub fn reason(self) -> Reason {
+        reason_of(self.d())
     }
 
     /// Tells the channel that this side makes another call than a send: stream mode ends.
     /// [`Incoming::recv`](crate::Incoming::recv)
     /// does it by itself.
     #[inline(always)]
-    pub fn other_call(&self, who: Who) {
-        let (w, wl) = (&self.d.w, &self.d.wl);
+    pub fn other_call(self, who: Who) {
+        let (w, wl) = (&self.d().w, &self.d().wl);
         if wl.burst.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -644,48 +646,48 @@ impl<'s> Outgoing<'s> {
         }
     }
 
-    fn enter_stream(&self) {
-        let forbidden = self.d.a.flags.load(Ordering::Relaxed) & NOSTREAM != 0;
+    fn enter_stream(self) {
+        let forbidden = self.d().a.flags.load(Ordering::Relaxed) & NOSTREAM != 0;
         if forbidden || !stream_possible() {
             return;
         }
         // The fence of the push that enters stream mode follows, before any push without one.
-        self.d.w.stream.store(1, Ordering::Release);
+        self.d().w.stream.store(1, Ordering::Release);
         // After `stream`: a taker that finds the listing without it takes it off, and looks at `stream` again.
-        if self.d.a.slots.load(Ordering::Relaxed) != 0 {
+        if self.d().a.slots.load(Ordering::Relaxed) != 0 {
             self.link
-                .slab
+                .slab()
                 .news(self.receiver())
-                .stream_on(self.link.chan);
+                .stream_on(self.link.index());
         }
     }
 
     /// Ends stream mode. Under the write lock.
-    fn leave_stream(&self) {
-        let (w, wl) = (&self.d.w, &self.d.wl);
+    fn leave_stream(self) {
+        let (w, wl) = (&self.d().w, &self.d().wl);
         wl.burst.store(0, Ordering::Relaxed);
         if w.stream.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let news = self.link.slab.news(self.receiver());
-        if self.d.a.slots.load(Ordering::Relaxed) != 0 {
-            news.set(self.link.chan);
+        let news = self.link.slab().news(self.receiver());
+        if self.d().a.slots.load(Ordering::Relaxed) != 0 {
+            news.set(self.link.index());
         }
         w.stream.store(0, Ordering::Release);
-        news.stream_off(self.link.chan);
+        news.stream_off(self.link.index());
     }
 
     /// Takes the write lock, and repairs what a dead owner left.
     #[inline(always)]
-    fn lock<S: Socket>(&self, who: Who, sock: &S) -> Result<(), Refused> {
-        match lock(&self.d.wl.lock, who) {
+    pub(crate) fn lock<S: Socket>(self, who: Who, sock: &S) -> Result<(), Refused> {
+        match lock(&self.d().wl.lock, who) {
             Locked::Yes => Ok(()),
             other => self.lock_oddly(other, who, sock),
         }
     }
 
     #[cold]
-    fn lock_oddly<S: Socket>(&self, locked: Locked, who: Who, sock: &S) -> Result<(), Refused> {
+    fn lock_oddly<S: Socket>(self, locked: Locked, who: Who, sock: &S) -> Result<(), Refused> {
         match locked {
             Locked::Yes => Ok(()),
             Locked::Busy => Err(Refused::Busy),
@@ -697,10 +699,10 @@ impl<'s> Outgoing<'s> {
                 match self.repair(sock, dead.word(), who) {
                     Repair::Done => return Ok(()),
                     // The lock stays the dead one's: whoever comes next repairs.
-                    Repair::Later => self.d.wl.lock.store(dead.word(), Ordering::Release),
+                    Repair::Later => self.d().wl.lock.store(dead.word(), Ordering::Release),
                     Repair::Impossible => {
                         let _ = self.broken();
-                        unlock(&self.d.wl.lock);
+                        unlock(&self.d().wl.lock);
                         return Err(Refused::Broken);
                     }
                 }
@@ -710,8 +712,8 @@ impl<'s> Outgoing<'s> {
     }
 
     /// Repairs by counts what a process that died under the write lock left. Under the write lock.
-    fn repair<S: Socket>(&self, sock: &S, dead: u32, who: Who) -> Repair {
-        let (w, wl, r) = (&self.d.w, &self.d.wl, &self.d.r);
+    fn repair<S: Socket>(self, sock: &S, dead: u32, who: Who) -> Repair {
+        let (w, wl, r) = (&self.d().w, &self.d().wl, &self.d().r);
         if faulty!(NoRepair) {
             return Repair::Done;
         }
@@ -751,7 +753,7 @@ impl<'s> Outgoing<'s> {
             r.head_seen.store(pos, Ordering::Relaxed);
             r.tail.store(pos, Ordering::Release);
             wl.mark.store(0, Ordering::Release);
-            self.d.a.flags.fetch_and(!DRAIN, Ordering::AcqRel);
+            self.d().a.flags.fetch_and(!DRAIN, Ordering::AcqRel);
         }
         unlock(&r.lock);
         if possible {
@@ -760,164 +762,11 @@ impl<'s> Outgoing<'s> {
             Repair::Impossible
         }
     }
-
-    /// Notes a full ring; two within a millisecond ask for a larger one.
-    #[cold]
-    fn was_full(&self, word: u64) {
-        let wl = &self.d.wl;
-        let now = now();
-        let before = wl.full_at.load(Ordering::Relaxed);
-        wl.full_at.store(now, Ordering::Relaxed);
-        let largest =
-            matches!(Place::decode(word), Ok(Some(place)) if place.order >= order_max(&self.link));
-        if !largest && before != 0 && now.wrapping_sub(before) < FULL_TWICE {
-            wl.grow.store(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Takes the first ring, large enough for a write of `asked` bytes if that can be had.
-    #[cold]
-    fn first_ring(&self, asked: usize) -> Result<Option<Ring<'s>>, Stop> {
-        let (slab, side) = (self.link.slab, self.link.side);
-        let order = Place::order_for(asked).min(order_max(&self.link));
-        let place = slab.take_pages(side, order);
-        let Some(place) = place.or_else(|| slab.take_pages(side, 0)) else {
-            return Ok(None);
-        };
-        self.d.a.ring.store(place.encode(), Ordering::Release);
-        Ok(slab.ring(side, place.encode())?)
-    }
-
-    /// A write of `asked` bytes is larger than the ring: an empty ring grows at once.
-    #[cold]
-    fn enlarge(&self, head: u64, asked: usize, ring: Ring<'s>) -> Result<Ring<'s>, Stop> {
-        let order = Place::order_for(asked).min(order_max(&self.link));
-        if ring.cap() >= PAGE << order || !self.grow(head, order)? {
-            return Ok(ring);
-        }
-        let word = self.d.a.ring.load(Ordering::Relaxed);
-        let grown = self.link.slab.ring(self.link.side, word)?;
-        grown.ok_or(Stop::Broken)
-    }
-
-    /// Makes the ring at least twice as large, and of at least this order, if it is empty. False: it is not empty yet.
-    #[cold]
-    fn grow(&self, head: u64, order: u32) -> Result<bool, Stop> {
-        let (wl, r, slab) = (&self.d.wl, &self.d.r, self.link.slab);
-        if r.tail.load(Ordering::Acquire) != head {
-            return Ok(false);
-        }
-        wl.tail_seen.store(head, Ordering::Relaxed);
-        let owner = wl.lock.load(Ordering::Relaxed);
-        let locked = r
-            .lock
-            .compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed);
-        if locked.is_err() {
-            return Ok(true);
-        }
-        wl.grow.store(0, Ordering::Relaxed);
-        let word = self.d.a.ring.load(Ordering::Relaxed);
-        let result = match Place::decode(word) {
-            Ok(Some(old)) if old.order < order_max(&self.link) => {
-                let order = order.max(old.order + 1).min(order_max(&self.link));
-                if let Some(place) = slab.take_pages(self.link.side, order) {
-                    self.d.a.ring.store(place.encode(), Ordering::Release);
-                    slab.give_pages(self.link.side, old);
-                }
-                Ok(true)
-            }
-            Ok(_) => Ok(true),
-            Err(Impossible) => Err(Stop::Broken),
-        };
-        unlock(&r.lock);
-        result
-    }
-
-    /// Gives an empty ring back whose direction has pushed nothing for about a second (the caller's idle
-    /// tick). True if there
-    /// is no ring any more.
-    pub fn idle_tick<S: Socket>(&self, who: Who, sock: &S) -> bool {
-        let (wl, r, a) = (&self.d.wl, &self.d.r, &self.d.a);
-        if a.ring.load(Ordering::Relaxed) == 0 {
-            return true;
-        }
-        let head = self.d.w.head.load(Ordering::Relaxed);
-        let now = now();
-        if wl.idle_head.swap(head, Ordering::Relaxed) != head {
-            wl.pushed_at.store(now, Ordering::Relaxed);
-            return false;
-        }
-        let idle = now.wrapping_sub(wl.pushed_at.load(Ordering::Relaxed));
-        if idle < IDLE || self.lock(who, sock).is_err() {
-            return false;
-        }
-        let mut gone = false;
-        if self.d.w.head.load(Ordering::Relaxed) == r.tail.load(Ordering::Acquire)
-            && try_lock(&r.lock, who.owner)
-        {
-            if let Ok(Some(place)) = Place::decode(a.ring.swap(0, Ordering::AcqRel)) {
-                self.link.slab.give_pages(self.link.side, place);
-            }
-            gone = true;
-            unlock(&r.lock);
-        }
-        unlock(&wl.lock);
-        gone
-    }
-
-    /// Waits until the receiver has made room, for at most `nanoseconds` (10 ms: then the kernel has to take
-    /// the rest). Returns
-    /// at once if there is room. No lock is held.
-    #[cfg(not(loom))]
-    pub fn wait_for_space(&self, nanoseconds: u64) {
-        let space = &self.link.side.of(&self.link.shared().end).space;
-        let (start, limit) = (now(), nanoseconds.saturating_mul(CYCLES_PER_NS));
-        loop {
-            store_fenced(space, 1);
-            let waited = now().wrapping_sub(start);
-            if waited >= limit || !self.is_full() {
-                break;
-            }
-            // The receiver wakes us at every receive, also where that was not enough.
-            crate::sys::futex_wait(space, 1, (limit - waited) / CYCLES_PER_NS);
-        }
-        space.store(0, Ordering::Relaxed);
-    }
-
-    /// A pause between two looks at [`Outgoing::is_full`]. The receiver publishes its room rarely, and every
-    /// look takes the line
-    /// away that it works on.
-    #[inline]
-    pub fn pause(&self) {
-        (0..FULL_PAUSES).for_each(|_| std::hint::spin_loop());
-    }
-
-    /// Whether the ring has no room, or too much is unread in the kernel, without a lock: what a blocking sender
-    /// looks at
-    /// while it spins. Never where the next send goes by the kernel anyway.
-    pub fn is_full(&self) -> bool {
-        if !self.is_open() {
-            return false;
-        }
-        let sent = self.d.w.k_sent.load(Ordering::Relaxed);
-        let unread = sent.saturating_sub(self.d.r.krecv.load(Ordering::Acquire));
-        if unread > KERNEL_UNREAD_MAX {
-            return true;
-        }
-        let word = self.d.a.ring.load(Ordering::Relaxed);
-        let Ok(Some(place)) = Place::decode(word) else {
-            return false;
-        };
-        let head = self.d.w.head.load(Ordering::Relaxed);
-        let used = head.wrapping_sub(self.d.r.tail.load(Ordering::Acquire));
-        let growing = self.d.wl.grow.load(Ordering::Relaxed) != 0;
-        used >= place.bytes() as u64 || (growing && used != 0)
-    }
 }
 
 /// Why a push stopped before it began.
 #[derive(Clone, Copy, Debug)]
-enum Stop {
+pub(crate) enum Stop {
     Fault,
     NoMemory,
     Broken,
@@ -941,7 +790,7 @@ enum Repair {
 
 /// Why the write lock was not had.
 #[derive(Clone, Copy, Debug)]
-enum Refused {
+pub(crate) enum Refused {
     Busy,
     Broken,
 }
@@ -973,7 +822,7 @@ pub(crate) fn reason_of(d: &Dir) -> Reason {
     Reason::from_u8((d.a.flags.load(Ordering::Relaxed) >> REASON_SHIFT) as u8)
 }
 
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     #[cfg(not(loom))]
     return crate::sys::cycles();
     #[cfg(loom)]

@@ -13,10 +13,11 @@
 
 use crate::shim::{AtomicU32, Ordering};
 
-/// Who holds a lock: a process slot (given by the daemon, never 0) and a thread of that process.
+/// Who holds a lock: a process slot (given by the daemon, never 0) and a thread of that process. A lock word has 32 bits;
+/// here it is a whole register, as [`Link`](crate::Link) says why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
-pub struct Owner(u32);
+pub struct Owner(u64);
 
 impl Owner {
     /// The process slot of the daemon.
@@ -28,11 +29,11 @@ impl Owner {
         if process == 0 {
             return None;
         }
-        Some(Owner((process as u32) << 16 | thread as u32))
+        Some(Owner((process as u64) << 16 | thread as u64))
     }
 
     pub(crate) const fn from_word(word: u32) -> Owner {
-        Owner(word)
+        Owner(word as u64)
     }
 
     /// The process slot.
@@ -47,7 +48,7 @@ impl Owner {
 
     #[inline(always)]
     pub(crate) const fn word(self) -> u32 {
-        self.0
+        self.0 as u32
     }
 }
 

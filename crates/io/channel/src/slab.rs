@@ -282,11 +282,7 @@ impl Slab {
 
     /// One end of a channel; `None` if the index is out of range.
     pub fn link(&self, chan: u16, side: Side) -> Option<Link<'_>> {
-        ((chan as usize) < CHANS).then_some(Link {
-            slab: self,
-            chan,
-            side,
-        })
+        ((chan as usize) < CHANS).then_some(Link::new(self, chan, side))
     }
 
     /// Whether a ring of the slab was pushed to since the last call: the daemon's watch asks, every 100 ms
@@ -330,57 +326,68 @@ fn free_run(used: u64, order: u32) -> Option<u32> {
 }
 
 /// One end of one channel. Copying it costs nothing; it is valid while the slab is mapped and the channel allocated.
+///
+/// Two words, so that it and what is made of it are handed over in registers. In memory a larger one would be stored by
+/// fields and loaded as a whole: such a load waits until every store before it has reached the cache, also those of the
+/// call before to lines that the other end's core holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Link<'s> {
-    pub(crate) slab: &'s Slab,
-    pub(crate) chan: u16,
-    pub(crate) side: Side,
+    slab: &'s Slab,
+    /// Channel << 1 | side.
+    end: u32,
 }
 
 impl<'s> Link<'s> {
+    #[inline(always)]
+    fn new(slab: &'s Slab, chan: u16, side: Side) -> Link<'s> {
+        let end = u32::from(chan) << 1 | side as u32;
+        Link { slab, end }
+    }
+
     /// The slab.
-    pub fn slab(&self) -> &'s Slab {
+    #[inline(always)]
+    pub fn slab(self) -> &'s Slab {
         self.slab
     }
 
     /// The channel's index in the slab.
-    pub fn index(&self) -> u16 {
-        self.chan
+    #[inline(always)]
+    pub fn index(self) -> u16 {
+        (self.end >> 1) as u16
     }
 
     /// Which end this is.
-    pub fn side(&self) -> Side {
-        self.side
+    #[inline(always)]
+    pub fn side(self) -> Side {
+        Side::from_u8(self.end as u8)
     }
 
     /// The other end of the same channel.
-    pub fn other(&self) -> Link<'s> {
-        Link {
-            side: self.side.other(),
-            ..*self
-        }
+    #[inline(always)]
+    pub fn other(self) -> Link<'s> {
+        Link::new(self.slab, self.index(), self.side().other())
     }
 
     /// The direction in which this end sends.
     #[inline(always)]
-    pub fn outgoing(&self) -> Outgoing<'s> {
-        Outgoing::new(*self)
+    pub fn outgoing(self) -> Outgoing<'s> {
+        Outgoing::new(self)
     }
 
     /// The direction in which this end receives.
     #[inline(always)]
-    pub fn incoming(&self) -> Incoming<'s> {
-        Incoming::new(*self)
+    pub fn incoming(self) -> Incoming<'s> {
+        Incoming::new(self)
     }
 
     #[inline(always)]
-    pub(crate) fn shared(&self) -> &'s Chan {
-        self.slab.chan(self.chan)
+    pub(crate) fn shared(self) -> &'s Chan {
+        self.slab.chan(self.index())
     }
 
     /// The direction that `side` sends in.
     #[inline(always)]
-    pub(crate) fn dir_from(&self, side: Side) -> &'s Dir {
+    pub(crate) fn dir_from(self, side: Side) -> &'s Dir {
         side.of(&self.shared().d)
     }
 }
@@ -414,9 +421,7 @@ impl Chan {
                 &r.head_seen,
                 &a.ring,
             ]);
-            narrow(&[
-                &w.stream, &w.wild, &wl.lock, &wl.burst, &wl.owed, &wl.mark, &wl.grow,
-            ]);
+            narrow(&[&w.stream, &w.wild, &wl.burst, &wl.owed, &wl.mark, &wl.grow]);
             narrow(&[&wl.raised, &r.lock, &a.attn, &a.flags, &a.slots]);
         }
         for e in &self.end {

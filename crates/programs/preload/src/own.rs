@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use libc::{iovec, socklen_t};
+use windlass_channel::Bufs;
 
 use crate::engine::memory;
 use crate::real::Slot;
@@ -170,6 +171,18 @@ impl Data {
             name_length: std::ptr::null_mut(),
             named: false,
         }
+    }
+
+    /// The bytes of a call that names one piece of memory; otherwise, or if the piece is too long, see [`Data::fetch`].
+    #[inline(always)]
+    pub fn single(&self) -> Option<Bufs<'_>> {
+        if !self.ours {
+            return None;
+        }
+        // SAFETY: `one` was given a live variable, and `self` does not outlive the call.
+        let piece = unsafe { &*self.iov };
+        (piece.iov_len <= isize::MAX as usize)
+            .then(|| Bufs::one(piece.iov_base.cast(), piece.iov_len))
     }
 
     /// The pieces, readable, and how many bytes they hold together. `None`: the list is not readable,

@@ -137,20 +137,13 @@ fn sock(fd: c_int, word: u64) -> Sock {
 /// The socket behind a number, if calls for data on it go to the engine.
 #[inline(always)]
 pub fn tracked(fd: c_int) -> Option<Sock> {
-    let word = word(fd);
-    if kind_of(word) == PLAIN {
-        return None;
-    }
-    tracked_slow(fd, word)
-}
-
-#[inline(always)]
-fn tracked_slow(fd: c_int, word: u64) -> Option<Sock> {
-    match kind_of(word) {
-        TRACKED => Some(sock(fd, word)),
-        UNKNOWN => find(fd, word),
-        _ => None,
-    }
+    let word = match word(fd) {
+        word if kind_of(word) == PLAIN => return None,
+        word if kind_of(word) == TRACKED => word,
+        word if kind_of(word) == UNKNOWN => find(fd, word)?,
+        _ => return None,
+    };
+    Some(sock(fd, word))
 }
 
 /// The socket behind a number if that is known without asking the kernel; for scans.
@@ -393,9 +386,11 @@ pub fn closing(sock: Sock) {
 
 /// A data call on an unknown number: asks the kernel what it is. If the number changes meanwhile,
 /// nothing is entered.
+///
+/// It gives a word, which fits into a register. A [`Sock`] would come in memory, as would those of all calls then.
 #[cold]
 #[inline(never)]
-fn find(fd: c_int, word: u64) -> Option<Sock> {
+fn find(fd: c_int, word: u64) -> Option<u64> {
     if fd < 0 || !ours() {
         return None;
     }
@@ -407,7 +402,7 @@ fn find(fd: c_int, word: u64) -> Option<Sock> {
             return None;
         }
     };
-    enter_found(fd, word, cookie, Origin::Found)
+    enter_found(fd, word, cookie, Origin::Found).map(|sock| sock.word)
 }
 
 /// Enters a socket that was not made by a call of ours: it may be one that we know by another number.

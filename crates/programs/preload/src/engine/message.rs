@@ -42,7 +42,7 @@ pub fn send(
     if unix::is_stream(sock.record) && unix::is_more_than_bytes(&head) {
         return unix::send_message(sock, link, &head, data, flags, own);
     }
-    stream::send(sock, link, data, flags, own)
+    stream::send(*sock, link, data, flags, own)
 }
 
 /// `recvmsg`. A stream over IP has neither names nor control data: their lengths come out as 0.
@@ -69,7 +69,7 @@ pub fn receive(
     if unix::is_stream(sock.record) && unix::is_more_than_bytes(&head) {
         return unix::receive_message(sock, link, message, data, flags, own);
     }
-    let received = stream::receive(sock, link, data, flags, own);
+    let received = stream::receive(*sock, link, data, flags, own);
     if received >= 0 {
         let mut after = header(message).unwrap_or(
             // SAFETY: all zeros is a header.
@@ -180,7 +180,7 @@ pub fn send_file(
             sent = got;
             break;
         }
-        sent = stream::send(sock, link, Bufs::out(piece.as_ptr(), got as usize), 0, own);
+        sent = stream::send(*sock, link, Bufs::out(piece.as_ptr(), got as usize), 0, own);
         if sent <= 0 {
             break;
         }

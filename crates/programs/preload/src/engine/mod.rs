@@ -32,6 +32,7 @@ mod replaced;
 mod rest;
 mod sets;
 mod sockopt;
+mod spin;
 mod stream;
 mod twins;
 mod unix;
@@ -131,24 +132,28 @@ fn chance(share: u64, seed: u64) -> bool {
 }
 
 /// The pieces of a call as the channel takes them, handed to `with`; the program's own call if they cannot be read.
-#[inline(always)]
 fn pieces(data: &Data, own: Own, with: impl FnOnce(Bufs<'_>) -> isize) -> isize {
     let mut store = Store::default();
     let Some((list, _)) = data.fetch(&mut store) else {
         return own.call();
     };
-    match list {
-        [piece] => with(Bufs::one(piece.iov_base.cast(), piece.iov_len)),
-        list => match Bufs::vector(list) {
-            Some(bufs) => with(bufs),
-            None => own.call(),
-        },
-    }
+    Bufs::vector(list).map_or_else(|| own.call(), with)
 }
 
 /// `write`, `writev`, `send`, `sendto`; `flags` as `send`'s, 0 for the first two.
 #[inline(always)]
 pub fn send(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
+    match (promote::joined(&sock), data.single()) {
+        (Some(link), Some(bytes)) if !data.named && !is_reclaimed() => {
+            stream::send(sock, link, bytes, flags, own)
+        }
+        _ => send_otherwise(sock, data, flags, own),
+    }
+}
+
+/// A send on a socket that has not joined, of several pieces, to a name, or with a reclaim before it.
+#[inline(never)]
+fn send_otherwise(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
     let link = match promote::joined(&sock) {
         Some(link) => link,
         None => match young(&sock, true, own) {
@@ -163,7 +168,7 @@ pub fn send(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
         return own.call();
     }
     pieces(&data, own, |data| {
-        stream::send(&sock, link, data, flags, own)
+        stream::send(sock, link, data, flags, own)
     })
 }
 
@@ -187,6 +192,17 @@ pub fn send_many(sock: Sock, messages: *mut mmsghdr, count: u32, flags: c_int, o
 /// `read`, `readv`, `recv`, `recvfrom`.
 #[inline(always)]
 pub fn recv(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
+    match (promote::joined(&sock), into.single()) {
+        (Some(link), Some(bytes)) if into.name_length.is_null() && !is_bypassed() => {
+            stream::receive(sock, link, bytes, flags, own)
+        }
+        _ => recv_otherwise(sock, into, flags, own),
+    }
+}
+
+/// A receive on a socket that has not joined, into several pieces, with the name of the sender, or past the library.
+#[inline(never)]
+fn recv_otherwise(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
     if is_bypassed() {
         return own.call();
     }
@@ -201,7 +217,7 @@ pub fn recv(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
         return unix::receive_named(&sock, &link, own);
     }
     let result = pieces(&into, own, |into| {
-        stream::receive(&sock, link, into, flags, own)
+        stream::receive(sock, link, into, flags, own)
     });
     if result >= 0 && !into.name_length.is_null() {
         memory::put(into.name_length, 0);

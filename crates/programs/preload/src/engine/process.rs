@@ -131,7 +131,12 @@ impl Alive for Processes {
 /// The calling thread, for locks; none while the process is not registered.
 #[inline(always)]
 pub fn who() -> Option<Who<'static>> {
-    let word = owner::owner()?;
+    who_of(owner::owner()?)
+}
+
+/// The thread with this lock word.
+#[inline(always)]
+pub fn who_of(word: u32) -> Option<Who<'static>> {
     let owner = Owner::new((word >> 16) as u16, word as u16)?;
     Some(Who {
         owner,
@@ -139,12 +144,13 @@ pub fn who() -> Option<Who<'static>> {
     })
 }
 
-/// The same in a process that was forked after it had joined: it asks for a slot of its own first.
-pub fn who_or_register(socket: i32) -> Option<Who<'static>> {
-    who().or_else(|| {
+/// The lock word of the calling thread of a process that was forked after it had joined: it asks for a slot of its own
+/// first.
+pub fn word_or_register(socket: i32) -> Option<u32> {
+    owner::owner().or_else(|| {
         let _seeker = Seeker::enter();
         register(socket).ok()?;
-        who()
+        owner::owner()
     })
 }
 

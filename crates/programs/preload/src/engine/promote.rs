@@ -53,14 +53,11 @@ fn remember(place: u8, side: Side, chan: u16) -> u64 {
 /// The end of the channel that a socket has, if it has joined.
 #[inline(always)]
 pub fn joined(sock: &Sock) -> Option<Link<'static>> {
-    let word = table::engine_word(sock.fd)?.load(Relaxed);
-    if word == 0 {
-        return if sock.record.has(JOINED) {
-            find(sock)
-        } else {
-            None
-        };
-    }
+    let word = match table::engine_word(sock.fd)?.load(Relaxed) {
+        0 if !sock.record.has(JOINED) => return None,
+        0 => find(*sock)?,
+        word => word,
+    };
     process::link(
         (word as u8).wrapping_sub(1),
         (word >> 16) as u16,
@@ -86,9 +83,9 @@ pub fn place(sock: &Sock) -> Option<u8> {
     (word as u8).checked_sub(1)
 }
 
-/// [`joined`] for a number that has not been used since the socket joined.
+/// The word that [`joined`] needs, for a number that has not been used since the socket joined.
 #[cold]
-fn find(sock: &Sock) -> Option<Link<'static>> {
+fn find(sock: Sock) -> Option<u64> {
     let record = sock.record;
     let _seeker = process::Seeker::enter();
     let place = match process::place_of(record.slab.load(Acquire)) {
@@ -110,8 +107,9 @@ fn find(sock: &Sock) -> Option<Link<'static>> {
     if process::at(place).record(chan, side) != sock.index() {
         process::at(place).enter(chan, side, sock.index());
     }
-    table::engine_word(sock.fd)?.store(remember(place, side, chan), Relaxed);
-    Some(link)
+    let word = remember(place, side, chan);
+    table::engine_word(sock.fd)?.store(word, Relaxed);
+    Some(word)
 }
 
 /// Whether a socket might still be joined: then its calls are counted.

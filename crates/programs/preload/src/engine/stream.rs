@@ -6,6 +6,10 @@
 //! kernel, in the program's own call, on the real descriptor.
 //!
 //! # Synchronization
+//! What the first attempt needs is kept in registers: cold functions take and give values, no addresses. A value in
+//! memory is loaded by other pieces than it was stored by, and such a load waits until all stores before it have left
+//! the processor; among them are those of the call before, to lines that the other end's core holds.
+//!
 //! Nothing with a destructor lives across a real call that may block: libc ends a cancelled thread by unwinding through
 //! it. A thread that is cancelled asleep leaves the channel's count of sleepers raised: the direction then stays on
 //! the kernel, which is slow and right.
@@ -21,7 +25,9 @@ use super::death::RESET;
 use super::{clock, death, kernel, process, promote, rest, sets, unix};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
-use crate::{options, owner, real, signals};
+use crate::{owner, real, signals};
+
+pub use super::spin::spin;
 
 /// The descriptor is non-blocking, as far as we have seen.
 pub const NONBLOCK: u32 = promote::NEXT;
@@ -48,20 +54,6 @@ pub const REST_MS: i32 = 10;
 const SPACE_NS: u64 = 10_000_000;
 /// Bytes were pushed to a ring since the last sleep in an epoll instance.
 pub static PUSHED: AtomicBool = AtomicBool::new(false);
-/// Fruitless spins in a row before some are left out, and the order of the most that are left out in a row.
-const FRUITLESS: u64 = 3;
-const SKIPS_ORDER_MAX: u64 = 5;
-/// Places in [`owner::Thread::engine`]: fruitless spins in a row, and spins still to be left out.
-const SPIN_MISSES: usize = 1;
-const SPIN_SKIPS: usize = 2;
-/// When this thread last came to spin, in cycles.
-const SPIN_AT: usize = 3;
-/// Where the user has not said how long to spin, only a thread that waits at least so often does.
-const BUSY_US: u32 = 100;
-/// A spin lets others run after so long, and again at every look at the clock.
-const YIELD_US: u32 = 5;
-/// Looks of a spin between two at the clock, which costs as much as some of them.
-const SPIN_LOOKS: u32 = 4;
 /// Of the sends in a row that go by the ring, the first ones but for the very first, which answers the peer, and then one in so
 /// many look at the clock.
 const CLOCK_FIRST: u32 = 16;
@@ -84,7 +76,7 @@ pub static KERNEL_NEWS: AtomicU32 = AtomicU32::new(1);
 #[inline(always)]
 pub fn is_nonblocking(sock: &Sock) -> bool {
     if !sock.record.has(FLAGS_KNOWN) {
-        learn_flags(sock);
+        learn_flags(&{ *sock });
     }
     sock.record.has(NONBLOCK)
 }
@@ -112,13 +104,28 @@ pub fn fail(error: i32) -> isize {
 
 /// Sends on a joined socket; flags as `send`'s.
 #[inline(always)]
-pub fn send(sock: &Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: Own) -> isize {
-    let Some(who) = process::who().or_else(|| orphan(sock, &link)) else {
+pub fn send(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: Own) -> isize {
+    let is_odd = data.is_empty() || flags & !SEND_FLAGS != 0;
+    let bits = sock.record.flags.load(Relaxed);
+    let is_settled = bits & (promote::PENDING | FAILED | RESET | FLAGS_KNOWN) == FLAGS_KNOWN;
+    match process::who() {
+        Some(who) if is_settled && !is_odd && !is_end_due(&sock) => {
+            first_send(sock, link, who, data, flags)
+        }
+        _ => send_carefully(sock, link, data, flags, own),
+    }
+}
+
+/// What has to be done before some sends.
+#[cold]
+#[inline(never)]
+fn send_carefully(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: Own) -> isize {
+    let Some(who) = caller(&sock, &link) else {
         return own.call();
     };
-    look_for_end(sock, &link);
+    look_for_end(&sock, &link);
     if sock.record.has(promote::PENDING | FAILED | RESET)
-        && let Some(error) = before_call(sock, &link)
+        && let Some(error) = before_call(&sock, &link)
     {
         return broken_pipe(error, flags);
     }
@@ -129,31 +136,42 @@ pub fn send(sock: &Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: O
         // An urgent byte is sent, and may never be read as one of the stream: counts say nothing from here on.
         link.outgoing().set_wild();
     }
-    let waits = flags & libc::MSG_DONTWAIT == 0 && !is_nonblocking(sock);
+    first_send(sock, link, who, data, flags)
+}
+
+/// The first attempt, which most often is the only one.
+#[inline(always)]
+fn first_send(
+    sock: Sock,
+    link: Link<'static>,
+    who: Who<'static>,
+    data: Bufs<'_>,
+    flags: i32,
+) -> isize {
+    let waits = flags & libc::MSG_DONTWAIT == 0 && !is_nonblocking(&sock);
     let full = when_full(waits);
     // The ring keeps no segments apart, so nothing is gained by holding bytes back for more; and no signal while locked.
     let way = flags & !libc::MSG_MORE | libc::MSG_NOSIGNAL;
     signals::enter();
     let sent = link
         .outgoing()
-        .send(who, &promote::descriptor(sock), &data, way, full);
+        .send(who, &promote::descriptor(&sock), &data, way, full);
     signals::leave();
     match sent {
         Sent::Bytes(moved) if moved.total() == data.len() => {
-            count_sent(sock, moved);
+            count_sent(&sock, moved);
             moved.total() as isize
         }
-        sent => send_more(
-            &Sending {
+        sent => {
+            let call = Sending {
                 sock,
                 link,
                 who,
                 flags,
                 waits,
-            },
-            data,
-            sent,
-        ),
+            };
+            send_more(call, data, sent)
+        }
     }
 }
 
@@ -202,9 +220,17 @@ pub fn take_error(sock: &Sock) -> Option<i32> {
     }
 }
 
-/// Whether the peer has gone: its process has ended (one load), or, asked now and then, the kernel says so. Then what is sent is
-/// the kernel's matter.
+/// Whether a send has to [look for the end](look_for_end): the process of the peer has ended (one load), or it is time to
+/// look at the clock.
 #[inline(always)]
+fn is_end_due(sock: &Sock) -> bool {
+    let row = sock.record.sends.load(Relaxed);
+    let is_clock_due = row != 0 && (row < CLOCK_FIRST || row.is_multiple_of(CLOCK_CALLS));
+    is_clock_due || !promote::place(sock).is_some_and(|place| process::at(place).is_peer_alive())
+}
+
+/// Whether the peer has gone: its process has ended, or, asked now and then, the kernel says so. Then what is sent is the
+/// kernel's matter.
 fn look_for_end(sock: &Sock, link: &Link<'static>) {
     let Some(place) = promote::place(sock) else {
         return;
@@ -213,17 +239,13 @@ fn look_for_end(sock: &Sock, link: &Link<'static>) {
         death::bury_all(sock, link);
         return;
     }
-    let row = sock.record.sends.load(Relaxed);
-    if row != 0 && (row < CLOCK_FIRST || row.is_multiple_of(CLOCK_CALLS)) {
-        let (now, before) = (clock::now(), sock.record.engine[LOOKED_AT].load(Relaxed));
-        if now.wrapping_sub(before) > clock::cycles(END_US) {
-            sock.record.engine[LOOKED_AT].store(now, Relaxed);
-            ask_for_end(sock, link);
-        }
+    let (now, before) = (clock::now(), sock.record.engine[LOOKED_AT].load(Relaxed));
+    if now.wrapping_sub(before) > clock::cycles(END_US) {
+        sock.record.engine[LOOKED_AT].store(now, Relaxed);
+        ask_for_end(sock, link);
     }
 }
 
-#[cold]
 fn ask_for_end(sock: &Sock, link: &Link<'static>) {
     let mut entry = libc::pollfd {
         fd: sock.fd,
@@ -236,8 +258,8 @@ fn ask_for_end(sock: &Sock, link: &Link<'static>) {
 }
 
 /// One call that sends.
-struct Sending<'a> {
-    sock: &'a Sock,
+struct Sending {
+    sock: Sock,
     link: Link<'static>,
     who: Who<'static>,
     flags: i32,
@@ -282,14 +304,14 @@ const fn when_full(waits: bool) -> WhenFull {
 /// Goes on after a first attempt that did not end the call.
 #[cold]
 #[inline(never)]
-fn send_more(call: &Sending<'_>, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
+fn send_more(call: Sending, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
     let Sending {
-        sock,
+        ref sock,
         link,
         who,
         flags,
         waits,
-    } = *call;
+    } = call;
     let out = link.outgoing();
     let mut done = 0_usize;
     let mut patience = Patience::new();
@@ -412,97 +434,67 @@ fn wait_for_pending(sock: &Sock, link: &Link<'static>) -> i32 {
     error
 }
 
-/// Spins for as long as the user allows; whether `done` became true. A thread whose spins were fruitless [`FRUITLESS`] times in a
-/// row leaves out ever more of the next ones, until one bears fruit: where cores are short, spinning keeps from running
-/// whom it waits for.
-#[inline]
-pub fn spin(mut done: impl FnMut() -> bool) -> bool {
-    let limit = options::spin_us() as u32;
-    if limit == 0 {
-        return done();
-    }
-    let words = &owner::thread().engine;
-    let [misses, skips] = [SPIN_MISSES, SPIN_SKIPS].map(|at: usize| &words[at]);
-    let skip = skips.load(Relaxed);
-    if skip > 0 {
-        skips.store(skip - 1, Relaxed);
-        return done();
-    }
-    let limit = clock::cycles(limit);
-    let mut start = 0;
-    if !options::is_spin_given() {
-        start = clock::now();
-        let before = words[SPIN_AT].load(Relaxed);
-        words[SPIN_AT].store(start, Relaxed);
-        if start.wrapping_sub(before) > clock::cycles(BUSY_US) {
-            return done();
-        }
-    }
-    loop {
-        for _ in 0..SPIN_LOOKS {
-            if done() {
-                misses.store(0, Relaxed);
-                return true;
-            }
-        }
-        let now = clock::now();
-        if start == 0 {
-            start = now;
-        }
-        let spun = now.wrapping_sub(start);
-        if spun > clock::cycles(YIELD_US) {
-            // Whoever is waited for may be waiting for this core.
-            std::thread::yield_now();
-        }
-        if spun > limit {
-            let missed = misses.load(Relaxed) + 1;
-            misses.store(missed, Relaxed);
-            if missed >= FRUITLESS {
-                skips.store(1 << (missed - FRUITLESS).min(SKIPS_ORDER_MAX), Relaxed);
-            }
-            return false;
-        }
-    }
-}
-
 /// The calling thread, for the locks of a joined socket; none: the call is the kernel's.
+#[inline(always)]
 pub fn caller(sock: &Sock, link: &Link<'static>) -> Option<Who<'static>> {
-    process::who().or_else(|| orphan(sock, link))
+    process::who_of(owner::owner().or_else(|| orphan(*sock, *link))?)
 }
 
 /// Receives on a joined socket; flags as `recv`'s.
 #[inline(always)]
-pub fn receive(sock: &Sock, link: Link<'static>, into: Bufs<'_>, flags: i32, own: Own) -> isize {
-    receive_through(sock, link, into, flags, own, &promote::descriptor(sock))
+pub fn receive(sock: Sock, link: Link<'static>, into: Bufs<'_>, flags: i32, own: Own) -> isize {
+    let through = promote::descriptor(&sock);
+    let is_odd = into.is_empty() || flags & !RECEIVE_FLAGS != 0;
+    match process::who() {
+        Some(who) if !is_odd && !sock.record.has(promote::PENDING) => {
+            first_receive(sock, link, who, into, flags, own, &through)
+        }
+        _ => receive_through(sock, link, into, flags, own, &through),
+    }
 }
 
-/// The same, with the socket that takes what is in the kernel.
-#[inline(always)]
+/// The same, with the socket that takes what is in the kernel, and with what has to be done before some receives.
+#[cold]
+#[inline(never)]
 pub fn receive_through<S: Socket>(
-    sock: &Sock,
+    sock: Sock,
     link: Link<'static>,
     into: Bufs<'_>,
     flags: i32,
     own: Own,
     through: &S,
 ) -> isize {
-    let Some(who) = caller(sock, &link) else {
+    let Some(who) = caller(&sock, &link) else {
         return own.call();
     };
     if sock.record.has(promote::PENDING) {
-        promote::look_again(sock, &link);
+        promote::look_again(&sock, &link);
     }
     if into.is_empty() {
         // The kernel says EAGAIN to one who asks for nothing while it has nothing.
         return if link.incoming().ring_ready() {
             0
         } else {
-            receive_nothing(sock, &link, own)
+            receive_nothing(&sock, &link, own)
         };
     }
     if flags & !RECEIVE_FLAGS != 0 {
-        return receive_oddly(sock, &link, own);
+        return receive_oddly(&sock, &link, own);
     }
+    first_receive(sock, link, who, into, flags, own, through)
+}
+
+/// The first attempt, which most often is the only one.
+#[inline(always)]
+fn first_receive<S: Socket>(
+    sock: Sock,
+    link: Link<'static>,
+    who: Who<'static>,
+    into: Bufs<'_>,
+    flags: i32,
+    own: Own,
+    through: &S,
+) -> isize {
     let how = RecvHow {
         peek: flags & libc::MSG_PEEK != 0,
         discard: flags & libc::MSG_TRUNC != 0,
@@ -513,33 +505,29 @@ pub fn receive_through<S: Socket>(
     signals::leave();
     match took {
         Took::Bytes(moved) if moved.total() == into.len() || flags & libc::MSG_WAITALL == 0 => {
-            count_received(sock, moved, how);
+            count_received(&sock, moved, how);
             moved.total() as isize
         }
         took => {
-            let waits = flags & libc::MSG_DONTWAIT == 0 && !is_nonblocking(sock);
-            let all = flags & libc::MSG_WAITALL != 0;
-            receive_more(
-                &Receiving {
-                    sock,
-                    link,
-                    who,
-                    how,
-                    waits,
-                    all,
-                    own,
-                    through,
-                },
-                into,
-                took,
-            )
+            let waits = flags & libc::MSG_DONTWAIT == 0 && !is_nonblocking(&sock);
+            let call = Receiving {
+                sock,
+                link,
+                who,
+                how,
+                waits,
+                all: flags & libc::MSG_WAITALL != 0,
+                own,
+                through,
+            };
+            receive_more(call, into, took)
         }
     }
 }
 
 /// One call that receives.
 struct Receiving<'a, S> {
-    sock: &'a Sock,
+    sock: Sock,
     link: Link<'static>,
     who: Who<'static>,
     how: RecvHow,
@@ -590,8 +578,8 @@ struct Received<'a> {
 /// Goes on after a first attempt that did not end the call.
 #[cold]
 #[inline(never)]
-fn receive_more<S: Socket>(call: &Receiving<'_, S>, rest: Bufs<'_>, mut took: Took) -> isize {
-    let Receiving { link, who, how, .. } = *call;
+fn receive_more<S: Socket>(call: Receiving<'_, S>, rest: Bufs<'_>, mut took: Took) -> isize {
+    let Receiving { link, who, how, .. } = call;
     let mut so_far = Received {
         rest,
         done: 0,
@@ -599,10 +587,10 @@ fn receive_more<S: Socket>(call: &Receiving<'_, S>, rest: Bufs<'_>, mut took: To
         patience: Patience::new(),
     };
     loop {
-        match judge(call, &mut so_far, took) {
+        match judge(&call, &mut so_far, took) {
             Next::Return(result) => return result,
             Next::Sleep => {
-                if let Some(ended) = wait_for_bytes(call, &mut so_far) {
+                if let Some(ended) = wait_for_bytes(&call, &mut so_far) {
                     return ended;
                 }
             }
@@ -623,7 +611,7 @@ fn receive_more<S: Socket>(call: &Receiving<'_, S>, rest: Bufs<'_>, mut took: To
 /// What follows one attempt.
 fn judge<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>, took: Took) -> Next {
     let Receiving {
-        sock,
+        ref sock,
         link,
         how,
         waits,
@@ -681,7 +669,7 @@ fn judge<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>, took: To
 /// Waits for bytes: spins, then sleeps in the kernel. The call's result if that ends it.
 fn wait_for_bytes<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>) -> Option<isize> {
     let Receiving {
-        sock,
+        ref sock,
         link,
         how,
         own,
@@ -813,7 +801,7 @@ fn awoke<S: Socket>(
     result: isize,
 ) -> Option<isize> {
     let Receiving {
-        sock,
+        ref sock,
         link,
         who,
         how,
@@ -984,17 +972,17 @@ pub const LEFT: u32 = 3;
 const RECLAIM_ATTEMPTS: usize = 1_000;
 
 /// A process that was forked from one that had joined: it asks for a slot of its own, for the locks. If it gets none, the
-/// socket goes to the kernel, with what lies in its ring.
+/// socket goes to the kernel, with what lies in its ring. Its lock word.
 #[cold]
-fn orphan(sock: &Sock, link: &Link<'static>) -> Option<Who<'static>> {
-    let who = process::who_or_register(sock.fd);
-    if who.is_none() {
+fn orphan(sock: Sock, link: Link<'static>) -> Option<u32> {
+    let word = process::word_or_register(sock.fd);
+    if word.is_none() {
         link.outgoing().set_wild();
         if let Some(heir) = process::heir() {
             // What is in the ring is older than what this process sends from now on.
-            let _ = reclaim_as(heir, sock, link);
+            let _ = reclaim_as(heir, &sock, &link);
         }
-        drain(sock, link, Reason::NoDaemon);
+        drain(&sock, &link, Reason::NoDaemon);
     }
-    who
+    word
 }

@@ -210,7 +210,7 @@ pub fn send_message(
                 let rest = if data.is_empty() || !waits {
                     0
                 } else {
-                    stream::send(sock, link, data, flags, own)
+                    stream::send(*sock, link, data, flags, own)
                 };
                 return (moved.total() + usize::try_from(rest).unwrap_or(0)) as isize;
             }
@@ -246,7 +246,7 @@ pub fn receive_message(
         return own.call();
     }
     let through = Message::of(sock, &before, flags & libc::MSG_CMSG_CLOEXEC);
-    let received = stream::receive_through(sock, link, into, flags, own, &through);
+    let received = stream::receive_through(*sock, link, into, flags, own, &through);
     if received < 0 {
         memory::put(flags_at, before.msg_flags);
         return received;

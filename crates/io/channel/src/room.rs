@@ -1,0 +1,190 @@
+//! The room of an outgoing direction: how large its ring is, and how a sender waits for it.
+//!
+//! # Model
+//! The first ring is as large as the write that needs it, at most 256 KiB; an empty ring grows at once for a larger write,
+//! and doubles when it was full twice in a millisecond. A sender that may wait is told to do so where the ring is full, and
+//! where too much is unread in the kernel of a receiver that is awake: so it comes back to the ring.
+
+use crate::layout::*;
+use crate::out::{KERNEL_UNREAD_MAX, Outgoing, Stop, now};
+use crate::owner::{Who, try_lock, unlock};
+#[cfg(loom)]
+use crate::ring::ORDER_MAX;
+use crate::ring::{Impossible, Place, Ring};
+use crate::shim::Ordering;
+#[cfg(not(loom))]
+use crate::shim::store_fenced;
+use crate::socket::Socket;
+
+/// Pauses between two looks at a full ring (about 1 us).
+const FULL_PAUSES: u32 = 16;
+/// Two full rings within this many cycles (about 1 ms) double the ring.
+const FULL_TWICE: u64 = 2_500_000;
+/// Cycles in a nanosecond, rounded: for rough spans of time.
+#[cfg(not(loom))]
+const CYCLES_PER_NS: u64 = 2;
+/// How long without a push counts as idle, for the daemon's watch (about 1 s) and for giving the ring back.
+const IDLE: u64 = 2_500_000_000;
+
+impl<'s> Outgoing<'s> {
+    /// Notes a full ring; two within a millisecond ask for a larger one.
+    #[cold]
+    pub(crate) fn was_full(self, word: u64) {
+        let wl = &self.d().wl;
+        let now = now();
+        let before = wl.full_at.load(Ordering::Relaxed);
+        wl.full_at.store(now, Ordering::Relaxed);
+        let largest =
+            matches!(Place::decode(word), Ok(Some(place)) if place.order >= self.order_max());
+        if !largest && before != 0 && now.wrapping_sub(before) < FULL_TWICE {
+            wl.grow.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the first ring, large enough for a write of `asked` bytes if that can be had.
+    #[cold]
+    pub(crate) fn first_ring(self, asked: usize) -> Result<Option<Ring<'s>>, Stop> {
+        let (slab, side) = (self.link.slab(), self.link.side());
+        let order = Place::order_for(asked).min(self.order_max());
+        let place = slab.take_pages(side, order);
+        let Some(place) = place.or_else(|| slab.take_pages(side, 0)) else {
+            return Ok(None);
+        };
+        self.d().a.ring.store(place.encode(), Ordering::Release);
+        Ok(slab.ring(side, place.encode())?)
+    }
+
+    /// A write of `asked` bytes is larger than the ring: an empty ring grows at once.
+    #[cold]
+    pub(crate) fn enlarge(self, head: u64, asked: usize, ring: Ring<'s>) -> Result<Ring<'s>, Stop> {
+        let order = Place::order_for(asked).min(self.order_max());
+        if ring.cap() >= PAGE << order || !self.grow(head, order)? {
+            return Ok(ring);
+        }
+        let word = self.d().a.ring.load(Ordering::Relaxed);
+        let grown = self.link.slab().ring(self.link.side(), word)?;
+        grown.ok_or(Stop::Broken)
+    }
+
+    /// Makes the ring at least twice as large, and of at least this order, if it is empty. False: it is not empty yet.
+    #[cold]
+    pub(crate) fn grow(self, head: u64, order: u32) -> Result<bool, Stop> {
+        let (wl, r, slab) = (&self.d().wl, &self.d().r, self.link.slab());
+        if r.tail.load(Ordering::Acquire) != head {
+            return Ok(false);
+        }
+        wl.tail_seen.store(head, Ordering::Relaxed);
+        let owner = wl.lock.load(Ordering::Relaxed);
+        let locked = r
+            .lock
+            .compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed);
+        if locked.is_err() {
+            return Ok(true);
+        }
+        wl.grow.store(0, Ordering::Relaxed);
+        let word = self.d().a.ring.load(Ordering::Relaxed);
+        let result = match Place::decode(word) {
+            Ok(Some(old)) if old.order < self.order_max() => {
+                let order = order.max(old.order + 1).min(self.order_max());
+                if let Some(place) = slab.take_pages(self.link.side(), order) {
+                    self.d().a.ring.store(place.encode(), Ordering::Release);
+                    slab.give_pages(self.link.side(), old);
+                }
+                Ok(true)
+            }
+            Ok(_) => Ok(true),
+            Err(Impossible) => Err(Stop::Broken),
+        };
+        unlock(&r.lock);
+        result
+    }
+
+    /// The largest order of a ring of this direction.
+    fn order_max(self) -> u32 {
+        #[cfg(not(loom))]
+        return crate::unix::order_max(&self.link);
+        #[cfg(loom)]
+        ORDER_MAX
+    }
+
+    /// Gives an empty ring back whose direction has pushed nothing for about a second (the caller's idle
+    /// tick). True if there
+    /// is no ring any more.
+    pub fn idle_tick<S: Socket>(self, who: Who, sock: &S) -> bool {
+        let (wl, r, a) = (&self.d().wl, &self.d().r, &self.d().a);
+        if a.ring.load(Ordering::Relaxed) == 0 {
+            return true;
+        }
+        let head = self.d().w.head.load(Ordering::Relaxed);
+        let now = now();
+        if wl.idle_head.swap(head, Ordering::Relaxed) != head {
+            wl.pushed_at.store(now, Ordering::Relaxed);
+            return false;
+        }
+        let idle = now.wrapping_sub(wl.pushed_at.load(Ordering::Relaxed));
+        if idle < IDLE || self.lock(who, sock).is_err() {
+            return false;
+        }
+        let mut gone = false;
+        if self.d().w.head.load(Ordering::Relaxed) == r.tail.load(Ordering::Acquire)
+            && try_lock(&r.lock, who.owner)
+        {
+            if let Ok(Some(place)) = Place::decode(a.ring.swap(0, Ordering::AcqRel)) {
+                self.link.slab().give_pages(self.link.side(), place);
+            }
+            gone = true;
+            unlock(&r.lock);
+        }
+        unlock(&wl.lock);
+        gone
+    }
+
+    /// Waits until the receiver has made room, for at most `nanoseconds` (10 ms: then the kernel has to take
+    /// the rest). Returns
+    /// at once if there is room. No lock is held.
+    #[cfg(not(loom))]
+    pub fn wait_for_space(self, nanoseconds: u64) {
+        let space = &self.link.side().of(&self.link.shared().end).space;
+        let (start, limit) = (now(), nanoseconds.saturating_mul(CYCLES_PER_NS));
+        loop {
+            store_fenced(space, 1);
+            let waited = now().wrapping_sub(start);
+            if waited >= limit || !self.is_full() {
+                break;
+            }
+            // The receiver wakes us at every receive, also where that was not enough.
+            crate::sys::futex_wait(space, 1, (limit - waited) / CYCLES_PER_NS);
+        }
+        space.store(0, Ordering::Relaxed);
+    }
+
+    /// A pause between two looks at [`Outgoing::is_full`]. The receiver publishes its room rarely, and every
+    /// look takes the line
+    /// away that it works on.
+    #[inline]
+    pub fn pause(self) {
+        (0..FULL_PAUSES).for_each(|_| std::hint::spin_loop());
+    }
+
+    /// Whether the ring has no room, or too much is unread in the kernel, without a lock: what a blocking sender
+    /// looks at
+    /// while it spins. Never where the next send goes by the kernel anyway.
+    pub fn is_full(self) -> bool {
+        if !self.is_open() {
+            return false;
+        }
+        let sent = self.d().w.k_sent.load(Ordering::Relaxed);
+        let unread = sent.saturating_sub(self.d().r.krecv.load(Ordering::Acquire));
+        if unread > KERNEL_UNREAD_MAX {
+            return true;
+        }
+        let word = self.d().a.ring.load(Ordering::Relaxed);
+        let Ok(Some(place)) = Place::decode(word) else {
+            return false;
+        };
+        let head = self.d().w.head.load(Ordering::Relaxed);
+        let used = head.wrapping_sub(self.d().r.tail.load(Ordering::Acquire));
+        let growing = self.d().wl.grow.load(Ordering::Relaxed) != 0;
+        used >= place.bytes() as u64 || (growing && used != 0)
+    }
+}
