@@ -22,7 +22,7 @@ use windlass_channel::directory::Key;
 pub use windlass_channel::unix::{START, UNKNOWN};
 use windlass_channel::{Bufs, Fd, KERNEL_UNREAD_MAX, Link, Reason, Sent, Socket, sys, unix};
 
-use super::{death, kernel, life, memory, process, promote, sets, stream};
+use super::{armed, death, kernel, life, memory, process, promote, sets, stream};
 use crate::calls::message::header;
 use crate::own::{Own, PIECES_MAX, Sock};
 use crate::record::{Kind, Record};
@@ -384,7 +384,13 @@ pub fn told_waiting(found: isize, instance: &Sock, events: *mut epoll_event) -> 
 #[cold]
 fn tell_member(instance: &Sock, place: *mut epoll_event, mut event: epoll_event) {
     let data = event.u64;
-    if sets::member_with(instance, data).is_some_and(|sock| owes_error(&sock)) {
+    let owes = match sets::member_with(instance, data) {
+        Some(sock) => owes_error(&sock),
+        // Another process of the family has registered it.
+        None => table::each()
+            .any(|sock| owes_error(&sock) && armed::mask(instance.fd, sock.fd, data).is_some()),
+    };
+    if owes {
         event.events |= libc::EPOLLERR as u32;
         memory::put(place, event);
     }
