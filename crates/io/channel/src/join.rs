@@ -9,7 +9,8 @@
 //! | 3 | it has left: reset, closed or refused | the channel is freed |
 //!
 //! A direction may push only when its receiver is at 2. A stale or re-used half never gets there, since
-//! cookies differ.
+//! cookies differ. Where addresses may be translated, both ends stay at 1 until they are proved to be one connection
+//! ([`Link::is_proved`]).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -49,6 +50,8 @@ pub struct Offer {
     /// Such threads may have taken bytes since [`Offer::received`] was asked for: it is a lower bound, and what they take is
     /// counted by the kernel once nobody is asleep ([`Incoming::count_owed`](crate::Incoming::count_owed)).
     pub is_recounted: bool,
+    /// Connection tracking knows the connection: names are no proof, and bytes have to be ([`Link::is_proved`]).
+    pub is_tracked: bool,
 }
 
 /// How far a join is.
@@ -133,6 +136,9 @@ impl Link<'_> {
         end.written.store(offer.written, Ordering::Relaxed);
         end.received.store(offer.received, Ordering::Relaxed);
         end.pid.store(offer.pid, Ordering::Relaxed);
+        end.proved.store(0, Ordering::Relaxed);
+        end.tracked
+            .store(offer.is_tracked.into(), Ordering::Relaxed);
         self.moved(offer.slot, offer.fd, offer.connected);
         let out = self.dir_from(self.side());
         out.w.k_sent.store(offer.written, Ordering::Relaxed);
@@ -173,6 +179,12 @@ impl Link<'_> {
             && cookie != offer.cookie;
         if !mirrored {
             return Join::Refused(Reason::Mismatch);
+        }
+        if (end.tracked.load(Ordering::Relaxed) != 0) != offer.is_tracked {
+            return Join::Refused(Reason::Tracked);
+        }
+        if offer.is_tracked && !self.is_proved() {
+            return Join::Wait;
         }
         let inc = self.dir_from(self.side().other());
         inc.a.flags.fetch_or(READY, Ordering::AcqRel);

@@ -230,8 +230,12 @@ pub struct End {
     pub(crate) pid: AtomicU32,
     /// Futex: 1 while this end, as a sender, waits for room in its ring.
     pub(crate) space: AtomicU32,
+    /// Bits of proof that this end's bytes come to the other end.
+    pub(crate) proved: AtomicU32,
+    /// 1: connection tracking knows this end's connection.
+    pub(crate) tracked: AtomicU32,
     /// Unused.
-    pub(crate) spare: [AtomicU64; 3],
+    pub(crate) spare: [AtomicU64; 2],
 }
 
 /// One connection.

@@ -40,7 +40,7 @@ reasons! {
     None = 0, "none", "nothing stands against the ring";
     Young = 1, "young", "the connection has carried too little to be worth a ring";
     NotEligible = 2, "not-eligible", "the socket was made or used where the library could not see it";
-    Tracked = 3, "tracked", "conntrack follows the connection, so its two ends are not proved to be one connection";
+    Tracked = 3, "tracked", "conntrack follows the connection, and its two ends were not proved to be one connection";
     Limit = 4, "limit", "a limit of channels, of ring memory or of active pairs is reached";
     Option = 5, "option", "a socket option is set that only the kernel implements";
     Flag = 6, "flag", "a call used a flag that only the kernel implements";

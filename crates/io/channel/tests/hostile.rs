@@ -288,6 +288,7 @@ impl Honest {
             received: 0,
             asleep: 0,
             is_recounted: false,
+            is_tracked: false,
         });
         let links = [Side::Low, Side::High].map(|side| slab.link(chan, side).expect("in range"));
         links

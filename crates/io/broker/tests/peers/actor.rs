@@ -342,6 +342,7 @@ impl Stage {
             received: counts.read().expect("count"),
             asleep: 0,
             is_recounted: false,
+            is_tracked: false,
         };
         self.link().offer(&offer);
         self.offer = Some(offer);

@@ -347,6 +347,7 @@ pub fn join(shared: Shared, a: &TcpStream, b: &TcpStream) -> u16 {
             received: counts.read().unwrap(),
             asleep: 0,
             is_recounted: false,
+            is_tracked: false,
         }
     });
     let low = shared.slab.link(chan, Side::Low).unwrap();

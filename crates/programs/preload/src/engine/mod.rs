@@ -28,6 +28,7 @@ mod names;
 mod poll;
 mod process;
 mod promote;
+mod proof;
 mod replaced;
 mod rest;
 mod sets;

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //! Both names, the network namespace's cookie and the bound device say which connection it is, equally at both
-//! ends, unless somebody translates addresses. Translation is asked for ([`Names::is_tracked`]): where
-//! connection tracking knows the connection, four names prove nothing.
+//! ends, unless somebody translates addresses. Translation is asked for ([`Names::tracking`]): where
+//! connection tracking knows the connection, four names prove nothing ([`super::proof`]).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -17,6 +17,17 @@ const ORIGINAL_DST: i32 = 80;
 const NETNS_COOKIE: i32 = 71;
 /// `SO_BINDTOIFINDEX`, Linux 5.0.
 const BIND_TO_IFINDEX: i32 = 62;
+
+/// What connection tracking has to do with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tracking {
+    /// Nothing.
+    None,
+    /// It follows the connection, and may have translated the name of the end that connected.
+    Known,
+    /// It has translated the name of the other end, or cannot be asked.
+    Translated,
+}
 
 /// The names of a connected socket.
 pub struct Names {
@@ -65,27 +76,42 @@ impl Names {
                 .is_some_and(kernel::is_local)
     }
 
-    /// Whether connection tracking knows the connection, or might: then it may have been translated.
-    pub fn is_tracked(&self, fd: i32) -> bool {
-        let mut original = [0_u8; 128];
+    /// What connection tracking knows of the connection, or might.
+    pub fn tracking(&self, fd: i32) -> Tracking {
         // A dual-stack socket that carries IPv4 is tracked as IPv4.
         let levels: &[i32] = if self.is_v6 {
             &[libc::IPPROTO_IP, libc::IPPROTO_IPV6]
         } else {
             &[libc::IPPROTO_IP]
         };
-        levels.iter().any(|&level| {
-            !matches!(
-                kernel::option(fd, level, ORIGINAL_DST, &mut original),
-                Err(libc::ENOENT | libc::ENOPROTOOPT | libc::EOPNOTSUPP)
-            )
-        })
+        let mut tracking = Tracking::None;
+        for &level in levels {
+            let mut original = [0_u8; 128];
+            match kernel::option(fd, level, ORIGINAL_DST, &mut original) {
+                Err(libc::ENOENT | libc::ENOPROTOOPT | libc::EOPNOTSUPP) => {}
+                Err(_) => return Tracking::Translated,
+                Ok(length) => {
+                    // What the connecting end called the other one: its own name here, or the peer's there.
+                    let name = original.get(..length).and_then(read).map(fold);
+                    if name != Some(fold(self.own)) && name != Some(fold(self.peer)) {
+                        return Tracking::Translated;
+                    }
+                    tracking = Tracking::Known;
+                }
+            }
+        }
+        tracking
     }
 
     /// The key under which both ends look each other up; none for a socket that is connected to itself.
     pub fn key(&self) -> Option<Key> {
         Key::new(self.netns, self.device as u32, self.own, self.peer)
     }
+}
+
+/// A name with its address as IPv4 where it is one, and without scope.
+fn fold(name: SocketAddr) -> SocketAddr {
+    SocketAddr::new(name.ip().to_canonical(), name.port())
 }
 
 /// The name in a `sockaddr_in` or `sockaddr_in6`; none for other families.

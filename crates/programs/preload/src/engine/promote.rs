@@ -19,8 +19,8 @@ use windlass_channel::directory::{Hint, Key};
 use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
 
 use super::inside::{self, JOIN_ROUNDS};
-use super::names::{self, Names};
-use super::{death, kernel, process, sets, sockopt, unix};
+use super::names::{self, Names, Tracking};
+use super::{death, kernel, process, proof, sets, sockopt, unix};
 use crate::own::Sock;
 use crate::record::{Kind, Origin, Record, flag};
 use crate::{counters, options, owner, signals, table};
@@ -35,6 +35,8 @@ pub const PENDING: u32 = flag::ENGINE << 2;
 const IS_HIGH: u32 = flag::ENGINE << 3;
 /// Higher bits are [`super::stream`]'s.
 pub const NEXT: u32 = flag::ENGINE << 4;
+/// Connection tracking knows the connection.
+pub const TRACKED: u32 = 1 << 30;
 /// A thread looks for the other end just now.
 const LOOKING: u32 = 1 << 31;
 
@@ -269,6 +271,7 @@ fn join(
     } else {
         0
     };
+    proof::begin(record);
     link.offer(&offer);
     if is_unix && unix::has_little_room(sock.fd) {
         link.outgoing().plain(Reason::Option);
@@ -360,10 +363,24 @@ pub fn plain(link: &Link<'_>, reason: Reason) {
     link.incoming().plain(reason);
 }
 
+/// The other end could not be proved to be this connection's.
+pub fn disown(sock: &Sock, link: &Link<'static>) {
+    let record = sock.record;
+    record.flags.fetch_and(!PENDING, Relaxed);
+    let reason = Reason::Tracked;
+    let _ = record
+        .reason
+        .compare_exchange(0, reason as u8, Relaxed, Relaxed);
+    link.disown(reason);
+}
+
 /// Looks again whether the other end mirrors ours. For a joined socket that is [`PENDING`].
 #[cold]
 pub fn look_again(sock: &Sock, link: &Link<'static>) {
     let record = sock.record;
+    if record.has(TRACKED) && !link.is_proved() {
+        return;
+    }
     let done = (|| {
         let key = key_of(record, record.engine[KEY].load(Relaxed))?;
         let hint = process::directory()?.peer(key)?;
@@ -464,8 +481,10 @@ fn identify(sock: &Sock) -> Result<Key, Reason> {
     if !names.is_local() {
         return Err(Reason::Remote);
     }
-    if names.is_tracked(sock.fd) {
-        return Err(Reason::Tracked);
+    match names.tracking(sock.fd) {
+        Tracking::None => {}
+        Tracking::Known => sock.record.set(TRACKED),
+        Tracking::Translated => return Err(Reason::Tracked),
     }
     names.key().ok_or(Reason::SelfConnected)
 }
@@ -508,6 +527,7 @@ fn offer(sock: &Sock, peer_cookie: u32) -> Option<Offer> {
         connected: sock.record.has(flag::CONNECTED_BY_US),
         asleep: 0,
         is_recounted: false,
+        is_tracked: sock.record.has(TRACKED),
     })
 }
 

@@ -22,7 +22,7 @@ use windlass_channel::{
 };
 
 use super::death::RESET;
-use super::{clock, death, kernel, process, promote, rest, sets, unix};
+use super::{clock, death, kernel, process, promote, proof, rest, sets, unix};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
 use crate::{owner, real, signals};
@@ -124,9 +124,8 @@ fn send_carefully(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, o
         return own.call();
     };
     look_for_end(&sock, &link);
-    if sock.record.has(promote::PENDING | FAILED | RESET)
-        && let Some(error) = before_call(&sock, &link)
-    {
+    let is_odd = sock.record.has(promote::PENDING | FAILED | RESET);
+    if is_odd && let Some(error) = before_call(&sock, &link) {
         return broken_pipe(error, flags);
     }
     if data.is_empty() {
@@ -136,7 +135,30 @@ fn send_carefully(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, o
         // An urgent byte is sent, and may never be read as one of the stream: counts say nothing from here on.
         link.outgoing().set_wild();
     }
+    if is_odd && let Some(sent) = proof::send(&sock, &link, who, &data, way(flags)) {
+        let call = Sending {
+            sock,
+            link,
+            who,
+            flags,
+            waits: waits(&sock, flags),
+        };
+        return end_send(call, data, sent);
+    }
     first_send(sock, link, who, data, flags)
+}
+
+/// Whether a send may wait.
+#[inline(always)]
+fn waits(sock: &Sock, flags: i32) -> bool {
+    flags & libc::MSG_DONTWAIT == 0 && !is_nonblocking(sock)
+}
+
+/// The flags of a real send: the ring keeps no segments apart, so nothing is gained by holding bytes back for more; and no
+/// signal while locked.
+#[inline(always)]
+fn way(flags: i32) -> i32 {
+    flags & !libc::MSG_MORE | libc::MSG_NOSIGNAL
 }
 
 /// The first attempt, which most often is the only one.
@@ -148,30 +170,31 @@ fn first_send(
     data: Bufs<'_>,
     flags: i32,
 ) -> isize {
-    let waits = flags & libc::MSG_DONTWAIT == 0 && !is_nonblocking(&sock);
+    let waits = waits(&sock, flags);
     let full = when_full(waits);
-    // The ring keeps no segments apart, so nothing is gained by holding bytes back for more; and no signal while locked.
-    let way = flags & !libc::MSG_MORE | libc::MSG_NOSIGNAL;
     signals::enter();
-    let sent = link
-        .outgoing()
-        .send(who, &promote::descriptor(&sock), &data, way, full);
+    let fd = promote::descriptor(&sock);
+    let sent = link.outgoing().send(who, &fd, &data, way(flags), full);
     signals::leave();
+    let call = Sending {
+        sock,
+        link,
+        who,
+        flags,
+        waits,
+    };
+    end_send(call, data, sent)
+}
+
+/// What follows the first attempt.
+#[inline(always)]
+fn end_send(call: Sending, data: Bufs<'_>, sent: Sent) -> isize {
     match sent {
         Sent::Bytes(moved) if moved.total() == data.len() => {
-            count_sent(&sock, moved);
+            count_sent(&call.sock, moved);
             moved.total() as isize
         }
-        sent => {
-            let call = Sending {
-                sock,
-                link,
-                who,
-                flags,
-                waits,
-            };
-            send_more(call, data, sent)
-        }
+        sent => send_more(call, data, sent),
     }
 }
 
@@ -247,14 +270,10 @@ fn look_for_end(sock: &Sock, link: &Link<'static>) {
 }
 
 fn ask_for_end(sock: &Sock, link: &Link<'static>) {
-    let mut entry = libc::pollfd {
-        fd: sock.fd,
-        events: libc::POLLRDHUP,
-        revents: 0,
-    };
-    if kernel::poll_now(&raw mut entry, 1).is_ok_and(|found| found > 0) {
+    if kernel::poll_one(sock.fd, libc::POLLRDHUP as u32) != 0 {
         link.outgoing().plain(Reason::Closing);
     }
+    proof::refresh(sock, link);
 }
 
 /// One call that sends.

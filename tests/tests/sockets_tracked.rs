@@ -1,0 +1,211 @@
+//! Connections that conntrack follows: both ends are proved to be one connection before the ring is used, and two that only
+//! look like one never use it.
+
+#[path = "sockets/place.rs"]
+mod place;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use place::{PATIENCE, Place};
+use windlass_tests::{Lab, program, run, skip};
+
+/// Answers as many connections as it is told with what they send.
+const SERVER: &str = r#"
+import socket, sys, threading
+def answer(connection):
+    while data := connection.recv(4096):
+        connection.sendall(data)
+listener = socket.create_server(("127.0.0.1", 7000), backlog=8)
+print("listens", flush=True)
+threads = [threading.Thread(target=answer, args=(listener.accept()[0],)) for _ in range(int(sys.argv[1]))]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"#;
+
+/// Exchanges messages of 64 bytes from a given address and port, and checks every answer. It begins when a file is there.
+const CLIENT: &str = r#"
+import os, socket, sys, time
+name, address, port, rounds, begin = sys.argv[1:]
+connection = socket.create_connection(("127.0.0.1", 7000), source_address=(address, int(port)))
+print("connected", flush=True)
+while not os.path.exists(begin):
+    time.sleep(0.005)
+for round in range(int(rounds)):
+    message = f"{name} {round}".ljust(64).encode()
+    connection.sendall(message)
+    got = b""
+    while len(got) < 64:
+        got += connection.recv(64 - len(got))
+    assert got == message, (got, message)
+print("right", flush=True)
+"#;
+
+/// How often it is tried until the ring has served: whether both ends are awake is up to the machine.
+const TRIES: u32 = 10;
+const ROUNDS: &str = "4000";
+
+/// A namespace with rules, root's daemon, and what was started there.
+struct Scene {
+    lab: Lab,
+    daemon: windlass_tests::Daemon,
+    place: Place,
+}
+
+/// A program that is killed when dropped.
+struct One {
+    child: Child,
+    log: PathBuf,
+    counters: PathBuf,
+}
+
+impl Drop for One {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl One {
+    fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn until(&self, word: &str) {
+        let started = Instant::now();
+        while !self.said().contains(word) {
+            assert!(started.elapsed() < PATIENCE, "{word}: {}", self.said());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    /// What it has counted, once it has ended well.
+    fn counted(&mut self) -> BTreeMap<String, u64> {
+        let started = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                break status;
+            }
+            assert!(started.elapsed() < PATIENCE, "stuck: {}", self.said());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        };
+        assert!(status.success(), "{}", self.said());
+        let text = fs::read_to_string(&self.counters).unwrap_or_default();
+        let lines = text.lines().filter_map(|line| line.split_once(' '));
+        lines
+            .map(|(name, value)| (name.to_owned(), value.parse().expect("a number")))
+            .collect()
+    }
+}
+
+fn of(counted: &BTreeMap<String, u64>, name: &str) -> u64 {
+    counted.get(name).copied().unwrap_or(0)
+}
+
+impl Scene {
+    fn new(name: &str, rules: &str) -> Option<Scene> {
+        for tool in ["nft", "python3"] {
+            if Command::new(tool).arg("-V").output().is_err() {
+                skip(name, &format!("{tool} is missing"));
+                return None;
+            }
+        }
+        let place = Place::new(name)?;
+        let lab = Lab::start(name)?;
+        lab.namespace("a");
+        let daemon = lab.daemon();
+        let done = run(lab.command("a", "nft").arg(rules));
+        assert_eq!(done.code, 0, "{}", done.err);
+        Some(Scene { lab, daemon, place })
+    }
+
+    fn start(&self, directory: &Path, name: &str, code: &str, words: &[&str]) -> One {
+        let log = directory.join(name);
+        let counters = directory.join(format!("{name}.counters"));
+        let file = fs::File::create(&log).expect("a log");
+        let windlass = program("windlass");
+        let mut command = self.lab.command("a", windlass.to_str().expect("text"));
+        command
+            .args(["run", "--spin", "50", "--", "python3", "-c", code])
+            .args(words)
+            .env(
+                "WINDLASS_SOCKETS",
+                self.daemon.runtime_dir().join("sockets.sock"),
+            )
+            .env("WINDLASS_COUNTERS", &counters)
+            .stdin(Stdio::null())
+            .stderr(file.try_clone().expect("a log"))
+            .stdout(file);
+        One {
+            child: command.spawn().expect("windlass"),
+            log,
+            counters,
+        }
+    }
+}
+
+/// Where rules look at the state of connections, two ends prove that they are one connection, and then the ring serves them.
+#[test]
+fn tracked_connections_are_proved() {
+    let rules = "add table inet t; add chain inet t c { type filter hook input priority 0; }; \
+                 add rule inet t c ct state established,related accept; \
+                 add rule inet t c ct state invalid drop";
+    let Some(scene) = Scene::new("tracked_connections_are_proved", rules) else {
+        return;
+    };
+    for attempt in 0..TRIES {
+        let directory = scene.place.room();
+        fs::write(directory.join("begin"), "").expect("a file");
+        let begin = directory.join("begin");
+        let mut server = scene.start(&directory, "server", SERVER, &["1"]);
+        server.until("listens");
+        let words = ["x", "127.0.0.1", "0", ROUNDS, begin.to_str().expect("text")];
+        let mut client = scene.start(&directory, "client", CLIENT, &words);
+        let counted = [client.counted(), server.counted()];
+        let is_rung = |counted| of(counted, "ring_rx_bytes") > 0 && of(counted, "joined") > 0;
+        println!("{attempt}: {counted:?}");
+        if counted.iter().all(is_rung) {
+            return;
+        }
+    }
+    panic!("the ring has not served a tracked connection");
+}
+
+/// The source of one connection is translated to the name of the end of another one, which is then translated as well: the
+/// server's end of the first names the client's end of the second as its peer, and is named by it. Both move alike. They offer
+/// a channel to each other, and never use it; every byte is right.
+#[test]
+fn translated_connections_are_not_mistaken() {
+    let rules = "add table ip n; add chain ip n c { type nat hook postrouting priority 100; }; \
+                 add rule ip n c ip saddr 127.0.0.2 tcp dport 7000 snat to 127.0.0.1:5000";
+    let Some(scene) = Scene::new("translated_connections_are_not_mistaken", rules) else {
+        return;
+    };
+    let directory = scene.place.room();
+    let begin = directory.join("begin");
+    let mut server = scene.start(&directory, "server", SERVER, &["2"]);
+    server.until("listens");
+    let client = |name: &str, address: &str| {
+        let words = [name, address, "5000", ROUNDS, begin.to_str().expect("text")];
+        let client = scene.start(&directory, name, CLIENT, &words);
+        client.until("connected");
+        client
+    };
+    let mut clients = [client("x", "127.0.0.2"), client("y", "127.0.0.1")];
+    fs::write(&begin, "").expect("a file");
+    let counted = clients.each_mut().map(One::counted);
+    let served = server.counted();
+    for counted in counted.iter().chain([&served]) {
+        let by_ring = of(counted, "ring_rx_bytes") + of(counted, "ring_tx_bytes");
+        assert_eq!(by_ring, 0, "{counted:?}");
+    }
+    println!("{counted:?} {served:?}");
+    let [_, second] = &counted;
+    assert!(
+        of(second, "joined") > 0 && of(&served, "joined") > 0,
+        "the two ends have not met: {second:?} {served:?}"
+    );
+}
