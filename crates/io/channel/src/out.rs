@@ -618,6 +618,12 @@ impl<'s> Outgoing<'s> {
         used.min((PAGE << ORDER_MAX) as u64) as usize
     }
 
+    /// Bytes given to the kernel since the stream began, by whoever sends here.
+    #[inline(always)]
+    pub fn kernel_sent(&self) -> u64 {
+        self.d.w.k_sent.load(Ordering::Acquire)
+    }
+
     /// Whether the receiver asks for its bytes in the kernel, or a reclaim is owed: [`Outgoing::reclaim`] soon.
     #[inline(always)]
     pub fn wanted(self) -> bool {

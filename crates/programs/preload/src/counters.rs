@@ -69,6 +69,8 @@ counters! {
     ReclaimedBytes = "reclaimed_bytes";
     /// Sleeps in the kernel on a joined socket.
     Sleeps = "sleeps";
+    /// Changes by `epoll_ctl` that the kernel was not told of at once.
+    Kept = "epoll_changes_kept";
 }
 
 static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];

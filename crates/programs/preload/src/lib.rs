@@ -66,3 +66,4 @@ pub mod start;
 pub mod strict;
 pub mod table;
 pub mod target;
+pub mod watch;

@@ -26,7 +26,7 @@ use windlass_channel::sys;
 use crate::counters::{self, Counter};
 use crate::engine::memory;
 use crate::owner::{self, thread};
-use crate::{real, strict};
+use crate::{engine, real, strict, watch};
 
 const SIGNALS: usize = 65;
 /// Top bits of a word of [`HANDLERS`]: flags that the kernel gets in another form.
@@ -198,6 +198,11 @@ pub unsafe fn change(signal: c_int, action: *const sigaction, old: *mut sigactio
 
 fn set(signal: c_int, word: &AtomicU64, wanted: &sigaction, previous: &mut sigaction) -> c_int {
     let handler = wanted.sa_sigaction;
+    if signal == libc::SIGSYS {
+        watch::retire();
+    } else if !is_bare(handler) {
+        watch::blocks(mask_of(wanted));
+    }
     if strict::is_kept(signal) {
         // SAFETY: a live variable. The kernel's stays as it is.
         let result = unsafe { real::sigaction(signal, std::ptr::null(), previous) };
@@ -297,6 +302,33 @@ pub fn take(signal: c_int, flags: c_int) {
     }
 }
 
+/// Gives up a signal that was free when it was [taken](take).
+pub fn give_back(signal: c_int) {
+    // SAFETY: a live variable.
+    unsafe { real::sigaction(signal, &empty(), std::ptr::null_mut()) };
+}
+
+/// Whether `SIGSYS` means nothing to the program, and is blocked neither now nor in any handler.
+pub fn has_free_traps() -> bool {
+    let bit = 1u64 << (libc::SIGSYS - 1);
+    let mut mask = 0u64;
+    let into = (&raw mut mask).addr();
+    // SAFETY: asks for the mask, 8 bytes.
+    unsafe { sys::call(libc::SYS_rt_sigprocmask, [0, 0, into, 8, 0, 0]) };
+    let is_open = |signal: usize| {
+        let mut action = [0u64; 4];
+        let into = action.as_mut_ptr().addr();
+        // SAFETY: asks for the disposition, four words.
+        unsafe { sys::call(libc::SYS_rt_sigaction, [signal, 0, into, 8, 0, 0]) };
+        let handler = action[0] as usize;
+        if signal == libc::SIGSYS as usize {
+            return handler == libc::SIG_DFL;
+        }
+        is_bare(handler) || action[3] & bit == 0
+    };
+    mask & bit == 0 && (1..SIGNALS).all(is_open)
+}
+
 /// Turns what the kernel holds into what the program set.
 fn show(signal: c_int, word: u64, action: &mut sigaction) {
     if !is_ours(action) {
@@ -362,6 +394,8 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
             Ordering::Relaxed,
         );
     }
+    // The handler may wait in, or jump to, whatever sees the kernel's view.
+    engine::settle();
     let address: *const () = std::ptr::with_exposed_provenance(address);
     // SAFETY: the program installed this address as a handler.
     let handler = unsafe { std::mem::transmute::<*const (), Handler>(address) };

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::counters::{self, Counter};
-use crate::{engine, options, owner, real, record, strict, table};
+use crate::{engine, options, owner, real, record, strict, table, watch};
 
 static ENDED: AtomicBool = AtomicBool::new(false);
 
@@ -72,6 +72,7 @@ pub fn before_seccomp() {
         return;
     }
     let before = real::errno();
+    watch::retire();
     if table::exists() {
         engine::before_seccomp();
     }
@@ -104,6 +105,7 @@ pub fn matters_to_exec() -> bool {
 /// Before a fork, in the parent.
 pub fn before_fork() {
     if table::exists() {
+        engine::settle();
         table::fork_prepare();
     }
 }
@@ -120,6 +122,7 @@ pub fn after_fork_child() {
     }
     owner::adopt();
     strict::enable();
+    watch::forked();
     table::fork_done(true);
     counters::clear();
     ENDED.store(false, Ordering::Relaxed);

@@ -40,11 +40,12 @@ use windlass_channel::sys;
 
 use crate::counters::{self, Counter};
 use crate::engine::memory;
-use crate::{calls, engine, options, owner, real, signals};
+use crate::{calls, engine, options, owner, real, signals, watch};
 
 /// `si_code` of a dispatched call.
 pub const USER_DISPATCH: c_int = 2;
-const PR_SET_SYSCALL_USER_DISPATCH: usize = 59;
+/// `prctl` of the dispatch.
+pub const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
 const OFF: usize = 0;
 const ON: usize = 1;
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
@@ -163,6 +164,17 @@ pub fn start() {
 }
 
 fn try_start() -> Result<(), &'static str> {
+    prepare()?;
+    ACTIVE.store(true, Ordering::Release);
+    if !catch() {
+        ACTIVE.store(false, Ordering::Release);
+        return Err("this kernel has no Syscall User Dispatch");
+    }
+    Ok(())
+}
+
+/// Looks for the code that may make system calls, and has ours made there.
+pub fn prepare() -> Result<(), &'static str> {
     let mut search = Search {
         inside: real::slot::read.get().addr(),
         text: [0; 2],
@@ -184,13 +196,23 @@ fn try_start() -> Result<(), &'static str> {
         .for_each(|(word, value)| word.store(value, Ordering::Relaxed));
     // SAFETY: found in libc's text just now, which is never unloaded.
     unsafe { sys::set_gate(gate) };
-    take_signal();
-    ACTIVE.store(true, Ordering::Release);
-    if switch(ON) != 0 {
-        ACTIVE.store(false, Ordering::Release);
-        return Err("this kernel has no Syscall User Dispatch");
-    }
     Ok(())
+}
+
+/// Takes the signal and switches dispatch on for this thread; false: this kernel has none. After [`prepare`].
+pub fn catch() -> bool {
+    take_signal();
+    let is_on = switch(ON) == 0;
+    if !is_on {
+        signals::give_back(libc::SIGSYS);
+    }
+    is_on
+}
+
+/// Undoes [`catch`].
+pub fn release() {
+    switch(OFF);
+    signals::give_back(libc::SIGSYS);
 }
 
 /// `SIGSYS` is ours, and not blocked.
@@ -228,7 +250,14 @@ fn switch(mode: usize) -> isize {
     unsafe {
         sys::call(
             libc::SYS_prctl,
-            [PR_SET_SYSCALL_USER_DISPATCH, mode, from, bytes, 0, 0],
+            [
+                PR_SET_SYSCALL_USER_DISPATCH as usize,
+                mode,
+                from,
+                bytes,
+                0,
+                0,
+            ],
         )
     }
 }
@@ -242,6 +271,7 @@ pub fn enable() {
 
 /// Before a `vfork` of ours, whose instruction is none of libc's.
 pub extern "C" fn before_vfork() {
+    watch::retire();
     if is_on() {
         switch(OFF);
     }
@@ -302,6 +332,10 @@ pub unsafe extern "C-unwind" fn begin(place: *mut c_void) -> *mut c_void {
 pub unsafe fn trapped(info: *mut siginfo_t, context: *mut ucontext_t) {
     // SAFETY: for this code the kernel writes the address at 16, the number at 24 and the architecture at 28.
     let words = unsafe { &*info.cast::<[u32; 8]>() };
+    if watch::is_on() {
+        // SAFETY: passed on (caller).
+        return unsafe { watch::trapped(words[6] as c_int, context) };
+    }
     // SAFETY: the kernel gives a valid context, ours until we return.
     let context = unsafe { &mut *context };
     let before = real::errno();
@@ -343,12 +377,17 @@ fn as_kernel(result: isize) -> isize {
     }
 }
 
+/// The arguments of a trapped call, if it was made by our own text.
+pub fn own_call(context: &mut ucontext_t) -> Option<[usize; 6]> {
+    let at = register(context, libc::REG_RIP).map_or(0, |place| *place as usize);
+    let [from, to] = OWN.each_ref().map(|word| word.load(Ordering::Relaxed));
+    (from..to).contains(&at).then(|| arguments(context))
+}
+
 /// Makes the call; `None`: it is made behind the handler.
 fn make(number: c_long, context: &mut ucontext_t) -> Option<isize> {
     let x = arguments(context);
-    let at = register(context, libc::REG_RIP).map_or(0, |place| *place as usize);
-    let [from, to] = OWN.each_ref().map(|word| word.load(Ordering::Relaxed));
-    if (from..to).contains(&at) {
+    if own_call(context).is_some() {
         // SAFETY: the arguments of the trapped call, which libraries that we are built of make by themselves.
         return Some(unsafe { sys::call(number, x) });
     }

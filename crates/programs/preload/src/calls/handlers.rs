@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libc::sigaction as Action;
 use libc::{sighandler_t, sigset_t};
 
-use crate::{real, signals, strict};
+use crate::{real, signals, strict, watch};
 
 /// Signals that `siginterrupt` made interrupt; bit `signal - 1`. libc keeps such a set of its own.
 static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
@@ -154,6 +154,9 @@ interpose! {
     }
 
     fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
+        if !set.is_null() && how != libc::SIG_UNBLOCK {
+            watch::blocks(word_of(set));
+        }
         if set.is_null() || how == libc::SIG_UNBLOCK || !strict::is_on() {
             return pass!(sigprocmask(how, set, old));
         }
@@ -163,6 +166,9 @@ interpose! {
     }
 
     fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
+        if !set.is_null() && how != libc::SIG_UNBLOCK {
+            watch::blocks(word_of(set));
+        }
         if set.is_null() || how == libc::SIG_UNBLOCK || !strict::is_on() {
             return pass!(pthread_sigmask(how, set, old));
         }
@@ -170,6 +176,12 @@ interpose! {
         let set = open_to_traps(unsafe { *set });
         pass!(pthread_sigmask(how, &raw const set, old))
     }
+}
+
+/// The kernel's part of a set.
+fn word_of(set: *const sigset_t) -> u64 {
+    // SAFETY: libc reads it just so, and its mask begins with the kernel's 64 bits.
+    unsafe { set.cast::<u64>().read() }
 }
 
 /// The set without the signal of strict mode.

@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_long};
 use super::{data, exec, files, message, names, options, process, wait};
 use crate::engine::memory;
 use crate::own::{Data, Own};
-use crate::{engine, owner, real, start, table};
+use crate::{engine, owner, real, start, table, watch};
 
 /// One system call by number, as `syscall()` makes it.
 unsafe extern "C-unwind" fn bare<const N: c_long>(
@@ -179,8 +179,15 @@ fn sets_seccomp([operation, _, filter, ..]: [usize; 6]) -> bool {
 
 /// What has to be known of calls that are made as they stand.
 pub fn note_number(number: c_long, x: [usize; 6]) {
+    if matches!(
+        number,
+        libc::SYS_clone | libc::SYS_clone3 | libc::SYS_vfork | libc::SYS_fork
+    ) {
+        watch::retire();
+    }
     match number {
         libc::SYS_io_uring_setup => engine::plain_process(engine::Why::IoUring),
+        libc::SYS_rt_sigaction | libc::SYS_rt_sigprocmask | libc::SYS_prctl => watch::retire(),
         libc::SYS_clone if x[0] & libc::CLONE_VM as usize != 0 => owner::will_be_borrowed(),
         libc::SYS_vfork | libc::SYS_clone3 => owner::will_be_borrowed(),
         libc::SYS_seccomp if sets_seccomp(x) => start::before_seccomp(),
@@ -255,7 +262,10 @@ interpose! {
         let number = number as c_long;
         match data_call(number, x).or_else(|| other_call(number, x)) {
             Some(result) => result,
-            None => pass!(syscall(number as isize, a, b, c, d, e, f)),
+            None => {
+                engine::settle();
+                pass!(syscall(number as isize, a, b, c, d, e, f))
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use libc::pid_t;
 
 use crate::real::CloneFn;
 use crate::target;
-use crate::{engine, owner, start, strict, table};
+use crate::{engine, owner, start, strict, table, watch};
 
 unsafe extern "C" {
     static environ: *const *const c_char;
@@ -56,6 +56,7 @@ interpose! {
 
     fn clone(run: CloneFn, stack: *mut c_void, flags: c_int, argument: *mut c_void,
         parent: *mut c_void, tls: *mut c_void, child: *mut c_void) -> c_int {
+        watch::retire();
         if flags & libc::CLONE_VM != 0 && flags & libc::CLONE_THREAD == 0 {
             owner::will_be_borrowed();
         }
@@ -68,6 +69,7 @@ interpose! {
 
     fn pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t,
         begin: strict::Start, argument: *mut c_void) -> c_int {
+        watch::retire();
         if !strict::is_on() {
             return pass!(pthread_create(thread, attributes, begin, argument));
         }
@@ -85,6 +87,7 @@ interpose! {
 
     fn thrd_create(thread: *mut libc::pthread_t, begin: strict::Start, argument: *mut c_void)
         -> c_int {
+        watch::retire();
         if !strict::is_on() {
             return pass!(thrd_create(thread, begin, argument));
         }
@@ -113,6 +116,8 @@ interpose! {
         let filters = a == libc::SECCOMP_MODE_FILTER as usize && b != 0;
         if option == libc::PR_SET_SECCOMP && (filters || a == libc::SECCOMP_MODE_STRICT as usize) {
             start::before_seccomp();
+        } else if option == strict::PR_SET_SYSCALL_USER_DISPATCH {
+            watch::retire();
         }
         pass!(prctl(option, a, b, c, d))
     }

@@ -62,6 +62,7 @@ pub(super) fn any_selected(count: c_int, sets: [*mut fd_set; 3]) -> bool {
 
 interpose! {
     fn poll(set: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+        engine::settle();
         if !any_polled(set, count) {
             return pass!(poll(set, count, timeout));
         }
@@ -84,6 +85,7 @@ interpose! {
 
     fn ppoll(set: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t)
         -> c_int {
+        engine::settle();
         if !any_polled(set, count) {
             return pass!(ppoll(set, count, timeout, mask));
         }
@@ -103,6 +105,7 @@ interpose! {
     fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
         timeout: *mut timeval) -> c_int {
         let sets = [read, write, except];
+        engine::settle();
         if !any_selected(count, sets) {
             return pass!(select(count, read, write, except, timeout));
         }
@@ -119,6 +122,7 @@ interpose! {
     fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
         timeout: *const timespec, mask: *const sigset_t) -> c_int {
         let sets = [read, write, except];
+        engine::settle();
         if !any_selected(count, sets) {
             return pass!(pselect(count, read, write, except, timeout, mask));
         }
@@ -145,7 +149,10 @@ interpose! {
 
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
         match table::epoll(set) {
-            None => pass!(epoll_ctl(set, operation, fd, event)),
+            None => {
+                engine::settle();
+                pass!(epoll_ctl(set, operation, fd, event))
+            }
             Some(instance) => {
                 let own = own_int!(epoll_ctl(set, operation, fd, event));
                 engine::epoll_ctl(instance, operation, fd, event, own) as c_int
@@ -155,7 +162,10 @@ interpose! {
 
     fn epoll_wait(set: c_int, events: *mut epoll_event, room: c_int, timeout: c_int) -> c_int {
         match table::epoll(set) {
-            None => pass!(epoll_wait(set, events, room, timeout)),
+            None => {
+                engine::settle();
+                pass!(epoll_wait(set, events, room, timeout))
+            }
             Some(instance) => {
                 let own = own_int!(epoll_wait(set, events, room, timeout));
                 let wait = Wait::Millis(timeout);
@@ -167,7 +177,10 @@ interpose! {
     fn epoll_pwait(set: c_int, events: *mut epoll_event, room: c_int, timeout: c_int,
         mask: *const sigset_t) -> c_int {
         match table::epoll(set) {
-            None => pass!(epoll_pwait(set, events, room, timeout, mask)),
+            None => {
+                engine::settle();
+                pass!(epoll_pwait(set, events, room, timeout, mask))
+            }
             Some(instance) => {
                 let own = own_int!(epoll_pwait(set, events, room, timeout, mask));
                 engine::epoll_wait(instance, events, room, Wait::Millis(timeout), mask, own) as c_int
@@ -178,7 +191,10 @@ interpose! {
     fn epoll_pwait2(set: c_int, events: *mut epoll_event, room: c_int, timeout: *const timespec,
         mask: *const sigset_t) -> c_int {
         match table::epoll(set) {
-            None => pass!(epoll_pwait2(set, events, room, timeout, mask)),
+            None => {
+                engine::settle();
+                pass!(epoll_pwait2(set, events, room, timeout, mask))
+            }
             Some(instance) => {
                 let own = own_int!(epoll_pwait2(set, events, room, timeout, mask));
                 engine::epoll_wait(instance, events, room, Wait::Spec(timeout), mask, own) as c_int

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use windlass_channel::{Link, Reason, Reclaimed};
 
-use super::{Why, death, kernel, process, promote, replaced, rest, sets, stream, unix};
+use super::{Why, death, interest, kernel, process, promote, replaced, rest, sets, stream, unix};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
 use crate::record::{Record, flag};
@@ -73,6 +73,7 @@ fn fold(record: &Record) {
 
 /// The number is about to be closed.
 pub fn before_close(sock: &Sock) {
+    interest::settle_all();
     let record = sock.record;
     if table::kind_of(sock.word) == table::EPOLL {
         sets::closed(sock);
@@ -206,6 +207,7 @@ fn is_handed_on(sock: &Sock) -> bool {
 
 /// The process, or a child with its descriptors, is about to become another program.
 pub fn before_exec(target: Target, is_spawned: bool) {
+    interest::settle_all();
     if !owner::is_ours() {
         // The child of a vfork: memory is the parent's, descriptors are not. Only words may be changed here.
         let is_plain = target == Target::Plain;

@@ -20,6 +20,7 @@ mod armed;
 mod clock;
 mod death;
 mod inside;
+mod interest;
 mod kernel;
 mod life;
 pub mod memory;
@@ -48,7 +49,7 @@ use windlass_channel::{Bufs, Link, Reason, copy};
 use crate::own::{Data, Own, Sock, Store, Wait};
 use crate::record::Kind;
 use crate::target::Target;
-use crate::{options, owner, signals, table};
+use crate::{options, owner, signals, table, watch};
 
 /// Why a socket (or the whole process) stays on the kernel, as the calls tell the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -320,6 +321,8 @@ pub fn epoll_wait(
     own: Own,
 ) -> isize {
     if is_bypassed() {
+        // A bare call is caught before.
+        interest::settle_all();
         own.call()
     } else {
         unix::told_waiting(
@@ -400,8 +403,15 @@ pub fn plain(sock: Sock, why: Why) {
     life::plain(&sock, life::reason(why));
 }
 
+/// Whatever follows may show the kernel's view of an epoll instance to somebody: it is brought up to date.
+#[inline(always)]
+pub fn settle() {
+    interest::settle_all();
+}
+
 /// The whole process must.
 pub fn plain_process(why: Why) {
+    watch::retire();
     process::forbid(life::reason(why));
     for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
         life::plain(&sock, life::reason(why));

@@ -1,8 +1,8 @@
 //! epoll: instances that report ring bytes beside what the kernel reports.
 //!
 //! # Model
-//! The kernel's instance always holds every member, exactly as the program registered it, so whoever sleeps there sleeps
-//! as without this library. Beside it stands a [`Set`] with the members that are TCP sockets of ours, and a list
+//! Whenever somebody sleeps there, the kernel's instance holds every member exactly as the program registered it, so that he
+//! sleeps as without this library. Beside it stands a [`Set`] with the members that are TCP sockets of ours, and a list
 //! of those that may have ring bytes (*ready list*). A wait takes the news of all pairs, puts the members
 //! concerned on their sets' lists, and reports from its own list.
 //!
@@ -10,7 +10,8 @@
 //! *Registered* (`set` is not 0) · *listed* ([`LISTED`]: it is on the ready list, and will be looked at) · *fresh*
 //! ([`FRESH`]: bytes came since it was last reported, which is what an edge is) · *disarmed* ([`DISARMED`]: one-shot,
 //! reported, and not renewed) · *muted* ([`MUTED`]: spent by bytes of the ring; the kernel can be told to report nothing
-//! of it but errors and the end, and the first such report is swallowed, which disarms it there, too) · *poked* ([`POKED`]).
+//! of it but errors and the end, and the first such report is swallowed, which disarms it there, too) · *poked* ([`POKED`]) ·
+//! *lagging* ([`LAGS`]: the kernel has it otherwise, see [`super::interest`]; [`ABSENT`]: the program has removed it).
 //!
 //! # Synchronization
 //! Lists are changed under the set's lock, a word that is held for a few hundred nanoseconds with signals put off. A sender
@@ -31,6 +32,7 @@ use libc::epoll_event;
 use windlass_channel::{Link, Reason, SLOT_ALWAYS};
 
 use super::armed::{self, Fired};
+use super::interest::{self, LAGGING_MAX};
 use super::twins::Seen;
 use super::{kernel, memory, promote, stream};
 use crate::own::{Own, Sock};
@@ -49,6 +51,13 @@ pub(super) const FRESH: u32 = 2;
 pub(super) const DISARMED: u32 = 4;
 pub(super) const POKED: u32 = 8;
 pub(super) const MUTED: u32 = 16;
+/// The kernel has other events of it than the program wants, or has it although the program has removed it ([`ABSENT`]).
+pub(super) const LAGS: u32 = 32;
+pub(super) const ABSENT: u32 = 64;
+/// It stands on the list of lagging ones.
+pub(super) const QUEUED: u32 = 128;
+/// Whether it can be written is answered here.
+pub(super) const HERE: u32 = 256;
 pub(super) const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
 /// What ring bytes can be reported as.
 pub(super) const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
@@ -64,6 +73,11 @@ pub(super) struct Member {
     pub(super) data: AtomicU64,
     /// One-shot: what the kernel had reported of the set when it was armed.
     pub(super) armed_at: AtomicU64,
+    /// The events that the kernel was told.
+    pub(super) told: AtomicU32,
+    /// When the kernel said that the socket is writable, in cycles, 0 if it did not; and what it had been given by then.
+    pub(super) room_at: AtomicU64,
+    pub(super) sent: AtomicU64,
 }
 
 /// What this process knows of a record beside what its family shares.
@@ -107,6 +121,11 @@ pub(super) struct Set {
     pub(super) hot: AtomicU32,
     pub(super) length: AtomicU32,
     pub(super) ready: [AtomicU32; READY_MAX],
+    /// See [`super::interest`]: the records of lagging members; changes that were seen; whether the kernel has what we think.
+    pub(super) lagging: AtomicU32,
+    pub(super) laggards: [AtomicU32; LAGGING_MAX],
+    pub(super) changes: AtomicU32,
+    pub(super) is_trusted: AtomicU32,
 }
 
 pub(super) static SET: [Set; SETS] = [const {
@@ -129,10 +148,19 @@ pub(super) static SET: [Set; SETS] = [const {
         hot: AtomicU32::new(0),
         length: AtomicU32::new(0),
         ready: [const { AtomicU32::new(0) }; READY_MAX],
+        lagging: AtomicU32::new(0),
+        laggards: [const { AtomicU32::new(0) }; LAGGING_MAX],
+        changes: AtomicU32::new(0),
+        is_trusted: AtomicU32::new(0),
     }
 }; SETS];
 
 static LOCALS: AtomicPtr<Local> = AtomicPtr::new(null_mut());
+
+/// Whether any socket has been in an instance.
+pub(super) fn has_locals() -> bool {
+    !LOCALS.load(Relaxed).is_null()
+}
 
 /// What this process keeps of a record; none where there is no memory.
 pub(super) fn local(record: u32) -> Option<&'static Local> {
@@ -288,6 +316,7 @@ pub fn control(
     own: Own,
 ) -> isize {
     if let Some(inner) = table::epoll(fd) {
+        interest::settle_all();
         if operation == libc::EPOLL_CTL_ADD {
             estrange(&inner);
         }
@@ -299,6 +328,7 @@ pub fn control(
         {
             set.seen.add(asked.u64);
         }
+        interest::settle_all();
         return own.call();
     };
     let none = epoll_event { events: 0, u64: 0 };
@@ -310,6 +340,10 @@ pub fn control(
     let Some(asked) = asked else {
         return own.call();
     };
+    if interest::defer(&instance, &sock, operation, asked) {
+        return 0;
+    }
+    interest::settle_all();
     match operation {
         libc::EPOLL_CTL_ADD => add(&instance, &sock, asked, own),
         libc::EPOLL_CTL_MOD => modify(&instance, &sock, asked, own),
@@ -346,6 +380,8 @@ fn add(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
             member.data.store(asked.u64, Relaxed);
             member.state.store(0, Relaxed);
             member.armed_at.store(before, Relaxed);
+            member.told.store(asked.events, Relaxed);
+            member.room_at.store(0, Relaxed);
             member.set.store(index as u32 + 1, Release);
             set.members.fetch_add(1, Relaxed);
             set.seen.add(asked.u64);
@@ -395,7 +431,8 @@ fn modify(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
             }
             member.armed_at.store(before, Relaxed);
             unmute(set, member);
-            member.state.fetch_and(!(DISARMED | POKED), Relaxed);
+            member.told.store(asked.events, Relaxed);
+            member.state.fetch_and(!(DISARMED | POKED | HERE), Relaxed);
         }
         if let Some(link) = promote::joined(sock) {
             renew(sock, local, index, &link);
@@ -519,7 +556,7 @@ fn poke(set: &Set, member: &Member) {
 }
 
 /// A descriptor of the instance.
-fn instance_of(set: &Set) -> Option<c_int> {
+pub(super) fn instance_of(set: &Set) -> Option<c_int> {
     let record = set.record.load(Relaxed);
     table::each()
         .find(|sock| sock.index() == record)
@@ -576,8 +613,9 @@ pub fn add_again(sock: &Sock) {
     }
 }
 
-fn drop_member(set: &Set, member: &Member) {
+pub(super) fn drop_member(set: &Set, member: &Member) {
     unmute(set, member);
+    interest::dropped(member);
     set.seen.remove(member.data.load(Relaxed));
     member.set.store(0, Release);
     member.state.store(0, Relaxed);
@@ -615,6 +653,7 @@ pub fn closed(instance: &Sock) {
         };
         let mut was_in = false;
         for member in local.of_set(index) {
+            interest::dropped(member);
             member.set.store(0, Release);
             was_in = true;
         }
@@ -630,6 +669,9 @@ pub fn closed(instance: &Sock) {
         &set.muted,
         &set.length,
         &set.hot,
+        &set.lagging,
+        &set.changes,
+        &set.is_trusted,
     ] {
         word.store(0, Relaxed);
     }
@@ -645,6 +687,7 @@ pub fn estrange(instance: &Sock) {
     let Some((index, set)) = Set::of_or_new(instance) else {
         return;
     };
+    interest::settle_all();
     if set.is_foreign.swap(true, AcqRel) {
         return;
     }
@@ -672,6 +715,7 @@ pub fn forked() {
             set.scan.store(true, Relaxed);
         }
     }
+    interest::forked();
     INHERITED.store(true, Relaxed);
 }
 

@@ -6,7 +6,7 @@ use libc::socklen_t;
 use windlass_channel::Reason;
 use windlass_channel::unix::SENDER_OPTIONS;
 
-use super::{death, kernel, life, memory, promote, stream, unix};
+use super::{death, interest, kernel, life, memory, promote, stream, unix};
 use crate::own::{Own, Sock};
 use crate::record::flag;
 
@@ -59,6 +59,7 @@ pub fn set(
     if result != 0 {
         return result;
     }
+    interest::doubt_room(sock);
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
             if value.is_some_and(|value| value != 0) {

@@ -58,9 +58,14 @@ impl Seen {
         self.0.iter().for_each(|count| count.store(0, Relaxed));
     }
 
+    /// Whether more than one member may have this data.
+    pub fn may_be_many(&self, data: u64) -> bool {
+        self.count(data).load(Relaxed) > 1
+    }
+
     /// Whether an event of the kernel is of a member whose ring bytes are reported, too, under the same data.
     pub fn is_same(&self, instance: c_int, event: epoll_event) -> bool {
-        self.count(event.u64).load(Relaxed) < 2 || is_of_ring(instance, event)
+        !self.may_be_many(event.u64) || is_of_ring(instance, event)
     }
 }
 

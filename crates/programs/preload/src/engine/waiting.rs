@@ -19,7 +19,7 @@ use super::sets::{
     SET, Set, estrange, is_spent, list, local, show_again, unmute, wake,
 };
 use super::stream::{KERNEL_NEWS, REST_MS};
-use super::{armed, clock, death, kernel, memory, process, promote, stream};
+use super::{armed, clock, death, interest, kernel, memory, process, promote, stream};
 use crate::own::{Own, Sock, Wait};
 use crate::record::{self, Record};
 use crate::{counters, options, table};
@@ -50,6 +50,7 @@ pub fn wait(
             .flatten()
     });
     let Some((index, set)) = known else {
+        interest::settle_all();
         return own.call();
     };
     if INHERITED.load(Relaxed) && instance.record.holders.load(Relaxed) > 1 {
@@ -57,6 +58,7 @@ pub fn wait(
     }
     let is_empty = set.members.load(Relaxed) == 0;
     if set.is_foreign.load(Relaxed) || room <= 0 || wait.is_now() && is_empty {
+        interest::settle_all();
         return own.call();
     }
     if is_empty || !process::has_pairs() {
@@ -77,6 +79,7 @@ pub fn wait(
 
 /// The real call, with the set's line up so that senders see it.
 fn sleep(index: usize, set: &'static Set, events: *mut epoll_event, own: Own) -> isize {
+    interest::settle_all();
     set.asleep.fetch_add(1, SeqCst);
     let raised = process::raise(Set::line(index));
     if raised.is_none() {
@@ -231,7 +234,7 @@ impl Waiting {
             return found;
         }
         let behind = self.events.wrapping_add(found as usize);
-        match kernel::epoll_now(self.instance.fd, behind, room) {
+        match self.ask(behind, room) {
             Ok(more) if more > 0 => {
                 KERNEL_NEWS.fetch_add(1, Relaxed);
                 let more = self.restore(behind, self.with_deaths(behind, more, room));
@@ -241,10 +244,31 @@ impl Waiting {
         }
     }
 
+    /// What the kernel has of what the program has asked for.
+    fn ask(&self, into: *mut epoll_event, room: usize) -> kernel::Done {
+        let instance = self.instance.fd;
+        interest::before_look(instance, self.index);
+        let found = kernel::epoll_now(instance, into, room)?;
+        if found == 0 || self.set.lagging.load(Relaxed) == 0 {
+            return Ok(found);
+        }
+        let mut events = [epoll_event { events: 0, u64: 0 }; EVENTS];
+        let events = &mut events[..found.min(EVENTS)];
+        memory::fetch_all(events, into);
+        let kept = interest::filter(self.index, events);
+        if kept < found && found == room {
+            // What nobody asked for has taken the room of something else, maybe.
+            interest::settle(instance, self.index);
+            return kernel::epoll_now(instance, into, room);
+        }
+        memory::put_all(into, &events[..kept]);
+        Ok(kept)
+    }
+
     /// What the kernel has now.
     fn kernel_only(&self) -> isize {
         self.set.asked_at.store(clock::now(), Relaxed);
-        match kernel::epoll_now(self.instance.fd, self.events, self.room) {
+        match self.ask(self.events, self.room) {
             Ok(found) => {
                 if found > 0 {
                     KERNEL_NEWS.fetch_add(1, Relaxed);
@@ -264,7 +288,7 @@ impl Waiting {
             return found;
         }
         let behind = events.wrapping_add(found);
-        let more = kernel::epoll_now(self.instance.fd, behind, room - found).unwrap_or(0);
+        let more = self.ask(behind, room - found).unwrap_or(0);
         let mut kept = 0;
         for at in 0..found + more {
             let event = event_at(events, at);
@@ -318,6 +342,7 @@ impl Waiting {
     /// Sleeps in the program's own call, after a last look with the line up.
     fn sleep(&self) -> isize {
         let Self { index, set, .. } = *self;
+        interest::settle(self.instance.fd, index);
         loop {
             if !process::is_shown() {
                 return sleep(index, set, self.events, self.own);
@@ -436,15 +461,18 @@ impl Waiting {
         let Some(local) = local(record) else {
             return false;
         };
-        let incoming = link_of(record, local).map(|link| link.incoming());
+        let joined = joined_of(record, local);
+        let incoming = joined.as_ref().map(|(_, link)| link.incoming());
         let is_ready = incoming.is_some_and(|incoming| incoming.ring_ready());
         let has_bytes = is_ready || incoming.is_some_and(|incoming| incoming.queued() != 0);
         let mut stays = false;
         for member in local.of_set(self.index) {
             let events = member.events.load(Relaxed);
             let state = member.state.load(Acquire);
-            let reports = has_bytes
-                && events & READABLE != 0
+            let out = joined
+                .as_ref()
+                .map_or(0, |(sock, link)| interest::writable(sock, link, member));
+            let reports = (has_bytes && events & READABLE != 0 || out != 0)
                 && state & DISARMED == 0
                 && !is_spent(self.instance.fd, self.set, member);
             let is_edge = events & libc::EPOLLET as u32 != 0;
@@ -453,7 +481,7 @@ impl Waiting {
                 continue;
             }
             // Behind kernel bytes a push is an edge as any; the level is the kernel's to report, and ours after it.
-            if !is_ready && !is_edge {
+            if !is_ready && !is_edge && out == 0 {
                 stays = true;
                 continue;
             }
@@ -461,8 +489,9 @@ impl Waiting {
                 stays = true;
                 continue;
             };
+            let bytes = if is_ready || is_edge { READABLE } else { 0 };
             *place = epoll_event {
-                events: events & READABLE,
+                events: events & bytes | out,
                 u64: member.data.load(Relaxed),
             };
             *count += 1;
@@ -479,7 +508,9 @@ impl Waiting {
                     member.state.fetch_and(!FRESH, Relaxed);
                 }
                 stays = true;
-                self.set.hot.store(record, Relaxed);
+                if is_ready {
+                    self.set.hot.store(record, Relaxed);
+                }
             }
         }
         stays
@@ -698,14 +729,13 @@ fn sock_of(index: u32, local: &Local) -> Option<(Sock, Link<'static>)> {
     promote::joined(&sock).map(|link| (sock, link))
 }
 
-/// The channel of a record that has joined.
-fn link_of(index: u32, local: &Local) -> Option<Link<'static>> {
+/// The same without a look at the numbers of one that has not.
+fn joined_of(index: u32, local: &Local) -> Option<(Sock, Link<'static>)> {
     let record: &Record = record::at(index);
     record
         .has(promote::JOINED)
         .then(|| sock_of(index, local))
         .flatten()
-        .map(|(_, link)| link)
 }
 
 /// Whether any pair has news for this process, but for those of one member.
