@@ -621,7 +621,7 @@ impl<'s> Outgoing<'s> {
     /// Bytes given to the kernel since the stream began, by whoever sends here.
     #[inline(always)]
     pub fn kernel_sent(&self) -> u64 {
-        self.d.w.k_sent.load(Ordering::Acquire)
+        self.d().w.k_sent.load(Ordering::Acquire)
     }
 
     /// Whether the receiver asks for its bytes in the kernel, or a reclaim is owed: [`Outgoing::reclaim`] soon.

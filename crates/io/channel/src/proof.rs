@@ -140,6 +140,9 @@ impl Link<'_> {
 
     /// Has the next message of this end go by the kernel.
     pub fn send_next_by_kernel(&self) {
-        self.dir_from(self.side()).wl.owed.store(1, Ordering::Relaxed);
+        self.dir_from(self.side())
+            .wl
+            .owed
+            .store(1, Ordering::Relaxed);
     }
 }
