@@ -1,11 +1,35 @@
-/* peer.c over an AF_UNIX stream: PORT-FILE is the socket's name. */
+/* peer.c over an AF_UNIX stream or seqpacket connection: PORT-FILE is the socket's name. */
 #include <sys/un.h>
+
+#ifdef RECORDS
+enum { TYPE = SOCK_SEQPACKET };
+#else
+enum { TYPE = SOCK_STREAM };
+#endif
+
+/* Role pair: both ends, of a socketpair, in two processes. */
+static void open_pair(void)
+{
+	int both[2];
+	if (socketpair(AF_UNIX, TYPE, 0, both))
+		fail("socketpair");
+	other_end = fork();
+	side = !other_end;
+	if (side)
+		taken = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	fd = both[side];
+	close(both[!side]);
+}
 
 static void open_connection(const char *role, const char *path)
 {
 	struct sockaddr_un name = { .sun_family = AF_UNIX };
+	if (!strcmp(role, "pair")) {
+		open_pair();
+		return;
+	}
 	strncpy(name.sun_path, path, sizeof name.sun_path - 1);
-	fd = socket(AF_UNIX, SOCK_STREAM, 0);
+	fd = socket(AF_UNIX, TYPE, 0);
 	if (!strcmp(role, "listen")) {
 		int listener = fd;
 		char temporary[4096];
@@ -88,7 +112,7 @@ static void read_rights(uint64_t *state)
 	static unsigned char bytes[CHUNK_MAX];
 	unsigned long long files = 0;
 	for (;;) {
-		struct iovec piece = { bytes, random_size(state) };
+		struct iovec piece = { bytes, TYPE == SOCK_STREAM ? random_size(state) : sizeof bytes };
 		union {
 			struct cmsghdr head;
 			char room[CMSG_SPACE(4 * sizeof(int))];

@@ -1,7 +1,8 @@
-/* One end of a TCP connection (built with -DUNIX: of an AF_UNIX stream), as an ordinary program: sends bytes that
- * depend on their place, and checks what comes.
+/* One end of a TCP connection (built with -DUNIX: of an AF_UNIX stream; with -DUNIX -DRECORDS: of an AF_UNIX seqpacket
+ * connection), as an ordinary program: sends bytes that depend on their place, and checks what comes. Records have to come with
+ * the lengths that their sender gave them, which follow from the place, too; some have no bytes.
  *
- * peer listen|connect PORT-FILE WAY BYTES CHUNK WINDOW
+ * peer listen|connect|pair PORT-FILE WAY BYTES CHUNK WINDOW
  *
  * WAY: block (a thread each way), poll, select, level, edge, oneshot, fork (a process each way), bare (reads by a bare
  * system call). BYTES 0: until the connection ends. WINDOW: so many bytes
@@ -29,6 +30,8 @@
 enum { CHUNK_MAX = 1 << 17 };
 
 static int side, fd, bare;
+/* Role pair: the process at the other end. */
+static pid_t other_end;
 static uint64_t limit, window;
 /* Shared with a forked writer; in the file that PEER_STATE names, for whoever asks after a kill. */
 static volatile uint64_t *taken;
@@ -67,11 +70,37 @@ static size_t random_size(uint64_t *state)
 	return 1 + (*state * 0x2545f4914f6cdd1dull >> 20) % chunk;
 }
 
+#ifdef RECORDS
+/* The length of the record of a direction that begins at a place. */
+static size_t size_at(int from, uint64_t place)
+{
+	uint64_t state = (place * 2 + from) * 0x9e3779b97f4a7c15ull | 1;
+	return random_size(&state);
+}
+
+/* Before a record at every eighth place or so one without bytes goes. */
+static int is_after_none(uint64_t place)
+{
+	return (place * 0x2545f4914f6cdd1dull >> 61) == 0;
+}
+#endif
+
 /* One send; 0: no room; -1: over. */
 static int send_some(uint64_t *state)
 {
 	static unsigned char bytes[CHUNK_MAX];
+#ifdef RECORDS
+	static uint64_t noted = UINT64_MAX;
+	size_t n = size_at(side, sent);
+	(void)state;
+	if (sent != noted && is_after_none(sent) && (!limit || sent < limit)) {
+		if (send(fd, bytes, 0, MSG_NOSIGNAL) < 0)
+			return errno == EAGAIN || errno == EINTR ? 0 : -1;
+		noted = sent;
+	}
+#else
 	size_t n = random_size(state);
+#endif
 	if (limit && sent + n > limit)
 		n = limit - sent;
 	if (!n)
@@ -113,11 +142,45 @@ static ssize_t read_some(unsigned char *into, size_t n)
 	return r;
 }
 
+#ifdef RECORDS
+/* Whether what came is the record that begins where the reader is; bytes beyond its room were dropped. The last one may be
+ * shorter. */
+static void check_length(ssize_t r, size_t room)
+{
+	size_t length = size_at(!side, got);
+	if (limit && got + length > limit)
+		length = limit - got;
+	if ((size_t)r != (length < room ? length : room)) {
+		printf("WRONG length %zd, not %zu, at %llu\n", r, length, (unsigned long long)got);
+		exit(1);
+	}
+}
+
+/* Nothing came: a record without bytes, or the end. */
+static int is_none(void)
+{
+	static uint64_t last = UINT64_MAX;
+	if (last == got || !is_after_none(got) || (limit && got >= limit))
+		return 0;
+	last = got;
+	return 1;
+}
+#endif
+
 /* One receive; 0: nothing there; -1: over. */
 static int take_some(uint64_t *state)
 {
 	static unsigned char bytes[CHUNK_MAX];
+#ifdef RECORDS
+	ssize_t r = read_some(bytes, sizeof bytes);
+	(void)state;
+	if (r > 0)
+		check_length(r, sizeof bytes);
+	if (r == 0 && is_none())
+		return 1;
+#else
 	ssize_t r = read_some(bytes, random_size(state));
+#endif
 	if (r > 0) {
 		check(bytes, r);
 		return 1;
@@ -346,5 +409,8 @@ int main(int argc, char **argv)
 	}
 	close(fd);
 	print_state();
-	return 0;
+	int status = 0;
+	if (other_end)
+		waitpid(other_end, &status, 0);
+	return status != 0;
 }

@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use windlass_channel::EndInfo;
 use windlass_channel::layout::{STATUS_BYTES, STATUS_LINES};
-use windlass_channel::snapshot::{ChanWords, DirWords};
+use windlass_channel::snapshot::{ChanWords, DirWords, RecordBytes};
 
 use crate::limits::ROWS_MAX;
 use crate::processes::{Process, Processes};
@@ -143,6 +143,11 @@ impl Writer {
         for (low, high) in pairs {
             self.put(u64::from(low) | u64::from(high) << 32);
         }
+        let records = &dir.records;
+        self.put(records.ring_sent);
+        self.put(records.ring_taken);
+        self.put(records.kernel_sent);
+        self.put(records.kernel_taken);
     }
 
     fn finish(self) -> impl Iterator<Item = u8> {
@@ -190,6 +195,12 @@ impl Reader<'_> {
         let (owed, mark) = pair(self.word());
         let (attn, flags) = pair(self.word());
         let (slots, ring_bytes) = pair(self.word());
+        let records = RecordBytes {
+            ring_sent: self.word(),
+            ring_taken: self.word(),
+            kernel_sent: self.word(),
+            kernel_taken: self.word(),
+        };
         DirWords {
             head,
             k_sent,
@@ -208,6 +219,7 @@ impl Reader<'_> {
             flags,
             slots,
             ring_bytes,
+            records,
         }
     }
 }
@@ -414,6 +426,12 @@ mod tests {
             flags: 15,
             slots: u32::MAX,
             ring_bytes: 17,
+            records: RecordBytes {
+                ring_sent: 18,
+                ring_taken: 19,
+                kernel_sent: 20,
+                kernel_taken: 21,
+            },
         };
         let words = ChanWords {
             news: [false, true],

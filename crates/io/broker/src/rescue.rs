@@ -21,6 +21,7 @@ use rustix::net::SocketAddrAny;
 use rustix::net::sockopt::socket_cookie;
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 use windlass_channel::layout::Side;
+use windlass_channel::records::RecordFd;
 use windlass_channel::{Alive, EndInfo, Fd, Life, Owner, Reason, Reclaimed, Who, unix};
 use windlass_sys::process;
 
@@ -186,11 +187,14 @@ impl Broker {
             owner,
             alive: &alive,
         };
-        let socket = Fd {
-            fd: process::number(socket.as_fd()),
-            connected: own.connected,
+        let fd = process::number(socket.as_fd());
+        let reclaimed = if unix::keeps_records(fd) {
+            link.outgoing().reclaim(who, &RecordFd(fd))
+        } else {
+            let connected = own.connected;
+            link.outgoing().reclaim(who, &Fd { fd, connected })
         };
-        Ok(match link.outgoing().reclaim(who, &socket) {
+        Ok(match reclaimed {
             Reclaimed::Empty => Outcome::Nothing,
             Reclaimed::All(bytes) => Outcome::Moved(bytes),
             Reclaimed::Part(_) | Reclaimed::Owed | Reclaimed::Busy => Outcome::Partly,

@@ -97,11 +97,11 @@ impl From<End> for Took {
 /// The direction in which one end receives.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<'s> {
-    link: Link<'s>,
+    pub(crate) link: Link<'s>,
 }
 
 /// What the ring holds for the reader.
-enum Look<'s> {
+pub(crate) enum Look<'s> {
     /// So many bytes from `pos` on.
     Ring(Ring<'s>, usize),
     /// So many kernel bytes come first (0: unknown, ask).
@@ -119,11 +119,11 @@ impl<'s> Incoming<'s> {
     }
 
     #[inline(always)]
-    fn d(self) -> &'s Dir {
+    pub(crate) fn d(self) -> &'s Dir {
         self.link.dir_from(self.link.side().other())
     }
 
-    fn outgoing(self) -> Outgoing<'s> {
+    pub(crate) fn outgoing(self) -> Outgoing<'s> {
         Outgoing::new(self.link)
     }
 
@@ -154,7 +154,7 @@ impl<'s> Incoming<'s> {
 
     /// Looks at the ring, with as few loads of foreign lines as will do. Under the read lock.
     #[inline(always)]
-    fn look(self, asked: usize) -> Look<'s> {
+    pub(crate) fn look(self, asked: usize) -> Look<'s> {
         let (w, r, a) = (&self.d().w, &self.d().r, &self.d().a);
         let pos = r.pos.load(Ordering::Relaxed);
         let mut seen = r.head_seen.load(Ordering::Relaxed).wrapping_sub(pos);
@@ -563,7 +563,7 @@ impl<'s> Incoming<'s> {
     /// Corrects `krecv` by the kernel's own count where announced bytes are not in the kernel: a reader took them round the
     /// library, or was killed before it had counted. Not while somebody is asleep, whose bytes would count twice. Whether it
     /// is right now. Under the read lock.
-    fn count_anew<S: Socket>(self, sock: &S) -> bool {
+    pub(crate) fn count_anew<S: Socket>(self, sock: &S) -> bool {
         let (r, a) = (&self.d().r, &self.d().a);
         let look =
             || (a.attn.load(Ordering::Acquire) == 0).then(|| r.krecv.load(Ordering::Acquire));
@@ -635,7 +635,7 @@ impl<'s> Incoming<'s> {
 
     /// Wakes a sender that waits for room, if one does. Outside the lock.
     #[inline(always)]
-    fn wake_sender(self) {
+    pub(crate) fn wake_sender(self) {
         let space = &self.link.side().other().of(&self.link.shared().end).space;
         if space.load(Ordering::Relaxed) != 0 {
             space.store(0, Ordering::Relaxed);
@@ -646,7 +646,7 @@ impl<'s> Incoming<'s> {
 
     /// Takes the read lock, and notes what a dead owner left.
     #[inline(always)]
-    fn lock<S: Socket>(self, who: Who, sock: &S) -> Result<(), Took> {
+    pub(crate) fn lock<S: Socket>(self, who: Who, sock: &S) -> Result<(), Took> {
         match lock(&self.d().r.lock, who) {
             Locked::Yes => Ok(()),
             other => self.lock_oddly(other, sock),
@@ -675,7 +675,7 @@ impl<'s> Incoming<'s> {
     }
 
     #[cold]
-    fn broken(self) -> Took {
+    pub(crate) fn broken(self) -> Took {
         set_flags(self.d(), NORING | BROKEN, Reason::Broken);
         Took::Broken
     }

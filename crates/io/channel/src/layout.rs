@@ -101,7 +101,7 @@ impl<T> Deref for Line<T> {
 pub struct Wire {
     /// Bytes pushed to the ring since the channel was allocated.
     pub(crate) head: AtomicU64,
-    /// Bytes given to the kernel since the start of the TCP stream.
+    /// Bytes given to the kernel since the start of the TCP stream; records, where the socket carries such.
     pub(crate) k_sent: AtomicU64,
     /// 1: the sender pushes without a fence; a sleeper has to issue a `membarrier`.
     pub(crate) stream: AtomicU32,
@@ -145,6 +145,10 @@ pub struct WriteOwn {
     pub(crate) waited: AtomicU64,
     /// `krecv` + 1 where such a wait was in vain: no other one before it moves.
     pub(crate) vain: AtomicU64,
+    /// Bytes of the records that were pushed and not reclaimed; bytes of a stream are counted by `head`.
+    pub(crate) ring_bytes: AtomicU64,
+    /// Bytes of the records that were given to the kernel.
+    pub(crate) kernel_bytes: AtomicU64,
 }
 
 /// What only the receiving side uses, and the sender while it reclaims.
@@ -153,7 +157,7 @@ pub struct WriteOwn {
 pub struct ReadOwn {
     /// Bytes taken from the ring, as published.
     pub(crate) tail: AtomicU64,
-    /// Bytes taken from the kernel since the start of the TCP stream.
+    /// Bytes taken from the kernel since the start of the TCP stream; records, where the socket carries such.
     pub(crate) krecv: AtomicU64,
     /// [`Owner`](crate::Owner) of the read lock.
     pub(crate) lock: AtomicU32,
@@ -163,6 +167,10 @@ pub struct ReadOwn {
     pub(crate) pos: AtomicU64,
     /// `head` as last read while `krecv == k_sent`: no kernel byte is older than the bytes below it.
     pub(crate) head_seen: AtomicU64,
+    /// Bytes of the records that were taken from the ring.
+    pub(crate) ring_bytes: AtomicU64,
+    /// Bytes of the records that were taken from the kernel.
+    pub(crate) kernel_bytes: AtomicU64,
 }
 
 /// Who sleeps, and what both sides have agreed on: rarely written, so Shared at the sender.

@@ -25,7 +25,8 @@
 //! byte in the ring. The sender decides per call: ring if the receiver is awake, kernel if not. Counts from
 //! the start of the
 //! stream (`k_sent`, `krecv`) say when the ring may be read, and the kernel keeps the same counts, so a killed process
-//! loses none. `reclaim` moves unread ring bytes into the kernel at any moment.
+//! loses none. `reclaim` moves unread ring bytes into the kernel at any moment. Sockets that keep the limits of what was sent
+//! have [`records`] in the ring, and count those.
 //!
 //! # Synchronization
 //! Field by field in [`layout`]; sleeping against pushing in [`wait`]; locks in [`owner`]. Lock order: write
@@ -54,6 +55,7 @@ pub mod owner;
 mod proof;
 pub mod protocol;
 mod reason;
+pub mod records;
 mod ring;
 mod room;
 mod shim;

@@ -225,7 +225,7 @@ impl<'s> Outgoing<'s> {
     /// nothing is
     /// not repeated: perhaps it does not count. Under the write lock.
     #[cold]
-    fn waits_for_kernel(self, full: WhenFull) -> bool {
+    pub(crate) fn waits_for_kernel(self, full: WhenFull) -> bool {
         if !self.is_open() {
             return false;
         }
@@ -339,7 +339,7 @@ impl<'s> Outgoing<'s> {
 
     /// What follows a push of `n` bytes: the fence, the unlock, the look at who fell asleep, the news.
     #[inline(always)]
-    fn pushed<S: Socket>(self, who: Who, sock: &S, n: usize) -> Sent {
+    pub(crate) fn pushed<S: Socket>(self, who: Who, sock: &S, n: usize) -> Sent {
         let (w, wl, a) = (&self.d().w, &self.d().wl, &self.d().a);
         let slots;
         if w.stream.load(Ordering::Relaxed) != 0 {
@@ -398,8 +398,7 @@ impl<'s> Outgoing<'s> {
     /// write lock.
     #[cold]
     fn send_kernel<S: Socket>(self, who: Who, sock: &S, data: Bufs, flags: i32) -> Sent {
-        let cool = self.link.slab().cool(self.receiver());
-        let _ = cool.fetch_update(Private::Relaxed, Private::Relaxed, |n| n.checked_sub(1));
+        self.warm();
         self.leave_stream();
         match self.reclaim_locked(who, sock) {
             Reclaimed::Empty | Reclaimed::All(_) => {}
@@ -411,14 +410,22 @@ impl<'s> Outgoing<'s> {
         self.send_real(sock, &data, flags)
     }
 
+    /// One send fewer that has to go by the kernel after a fall.
+    pub(crate) fn warm(self) {
+        let cool = self.link.slab().cool(self.receiver());
+        let _ = cool.fetch_update(Private::Relaxed, Private::Relaxed, |n| n.checked_sub(1));
+    }
+
     /// The real send, counted. Under the write lock, with an empty ring.
-    fn send_real<S: Socket>(self, sock: &S, data: &Bufs, flags: i32) -> Sent {
+    pub(crate) fn send_real<S: Socket>(self, sock: &S, data: &Bufs, flags: i32) -> Sent {
         match sock.send(data, flags | libc::MSG_DONTWAIT) {
             Ok(kernel) => {
-                self.d()
-                    .w
-                    .k_sent
-                    .fetch_add(kernel as u64, Ordering::Release);
+                let step = if S::RECORDS { 1 } else { kernel as u64 };
+                if S::RECORDS {
+                    let sum = &self.d().wl.kernel_bytes;
+                    sum.fetch_add(kernel as u64, Ordering::Relaxed);
+                }
+                self.d().w.k_sent.fetch_add(step, Ordering::Release);
                 Sent::Bytes(Moved { ring: 0, kernel })
             }
             Err(libc::EAGAIN) => Sent::KernelFull,
@@ -445,7 +452,7 @@ impl<'s> Outgoing<'s> {
     }
 
     #[cold]
-    fn stopped(self, stop: Stop) -> Sent {
+    pub(crate) fn stopped(self, stop: Stop) -> Sent {
         let sent = match stop {
             Stop::Fault => Sent::Error(libc::EFAULT),
             Stop::NoMemory => {
@@ -459,7 +466,7 @@ impl<'s> Outgoing<'s> {
     }
 
     #[cold]
-    fn broken(self) -> Sent {
+    pub(crate) fn broken(self) -> Sent {
         self.set_flags(NORING | BROKEN, Reason::Broken);
         Sent::Broken
     }
@@ -479,7 +486,7 @@ impl<'s> Outgoing<'s> {
         reclaimed
     }
 
-    fn reclaim_locked<S: Socket>(self, who: Who, sock: &S) -> Reclaimed {
+    pub(crate) fn reclaim_locked<S: Socket>(self, who: Who, sock: &S) -> Reclaimed {
         let (w, wl, r) = (&self.d().w, &self.d().wl, &self.d().r);
         let head = w.head.load(Ordering::Relaxed);
         if r.tail.load(Ordering::Acquire) == head {
@@ -490,7 +497,11 @@ impl<'s> Outgoing<'s> {
             wl.owed.store(1, Ordering::Relaxed);
             return Reclaimed::Owed;
         }
-        let reclaimed = self.move_to_kernel(sock, head);
+        let reclaimed = if S::RECORDS {
+            self.move_records(sock, head)
+        } else {
+            self.move_to_kernel(sock, head)
+        };
         wl.owed.store(0, Ordering::Relaxed);
         w.stream.store(0, Ordering::Release);
         if !faulty!(ReclaimUnlocked) {
@@ -669,7 +680,7 @@ impl<'s> Outgoing<'s> {
     }
 
     /// Ends stream mode. Under the write lock.
-    fn leave_stream(self) {
+    pub(crate) fn leave_stream(self) {
         let (w, wl) = (&self.d().w, &self.d().wl);
         wl.burst.store(0, Ordering::Relaxed);
         if w.stream.load(Ordering::Relaxed) == 0 {

@@ -144,12 +144,18 @@ impl<'s> Outgoing<'s> {
     /// at once if there is room. No lock is held.
     #[cfg(not(loom))]
     pub fn wait_for_space(self, nanoseconds: u64) {
+        self.wait_while(nanoseconds, || self.is_full());
+    }
+
+    /// The same with another way to tell whether there is room.
+    #[cfg(not(loom))]
+    pub fn wait_while(self, nanoseconds: u64, is_full: impl Fn() -> bool) {
         let space = &self.link.side().of(&self.link.shared().end).space;
         let (start, limit) = (now(), nanoseconds.saturating_mul(CYCLES_PER_NS));
         loop {
             store_fenced(space, 1);
             let waited = now().wrapping_sub(start);
-            if waited >= limit || !self.is_full() {
+            if waited >= limit || !is_full() {
                 break;
             }
             // The receiver wakes us at every receive, also where that was not enough.

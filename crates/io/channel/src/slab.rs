@@ -421,7 +421,14 @@ impl Chan {
                 &r.head_seen,
                 &a.ring,
             ]);
-            narrow(&[&w.stream, &w.wild, &wl.burst, &wl.owed, &wl.mark, &wl.grow]);
+            wide(&[
+                &wl.ring_bytes,
+                &wl.kernel_bytes,
+                &r.ring_bytes,
+                &r.kernel_bytes,
+            ]);
+            narrow(&[&w.stream, &w.wild, &wl.lock, &wl.burst]);
+            narrow(&[&wl.owed, &wl.mark, &wl.grow]);
             narrow(&[&wl.raised, &r.lock, &a.attn, &a.flags, &a.slots]);
         }
         for e in &self.end {

@@ -4,7 +4,7 @@
 //! The kernel knows the peer of every connected Unix socket by its inode, a number of its own that no program chooses
 //! (`UNIX_DIAG_PEER` of sock_diag(7)). So two inodes name a connection exactly, and no translation can come between.
 //! A channel keeps names as addresses: an inode is the address `100::INODE`, of the prefix that nobody can have
-//! (RFC 6666), with port 0.
+//! (RFC 6666), with port 0, or that of its type where it carries records.
 //!
 //! # Positions
 //! The kernel does not count the bytes of a Unix socket. A sender begins to count at [`START`] when it offers, and the
@@ -31,6 +31,9 @@ pub const RING_BYTES_MAX: usize = 128 * 1024;
 /// The upper half of the address of an inode.
 const PREFIX: u64 = 0x0100 << 48;
 
+/// The port in the name of a socket that carries records: its type.
+const RECORDS_PORT: u16 = libc::SOCK_SEQPACKET as u16;
+
 /// `SOCK_DIAG_BY_FAMILY`: linux/sock_diag.h.
 const BY_FAMILY: u16 = 20;
 /// `UDIAG_SHOW_PEER`, `UNIX_DIAG_PEER`: linux/unix_diag.h.
@@ -43,10 +46,16 @@ const MESSAGE_BYTES: usize = 16;
 /// Room for an answer: a message and one attribute.
 const ANSWER_BYTES: usize = 256;
 
-/// What an inode is called in a channel.
-pub fn name(inode: u32) -> SocketAddr {
+/// What an inode is called in a channel: its socket carries records, or a stream.
+pub fn name(inode: u32, has_records: bool) -> SocketAddr {
     let bits = u128::from(PREFIX) << 64 | u128::from(inode);
-    SocketAddr::new(IpAddr::V6(Ipv6Addr::from_bits(bits)), 0)
+    let port = if has_records { RECORDS_PORT } else { 0 };
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::from_bits(bits)), port)
+}
+
+/// Whether a name in a channel is that of a socket that carries records.
+pub fn has_records(name: SocketAddr) -> bool {
+    inode_in(name).is_some() && name.port() == RECORDS_PORT
 }
 
 /// The inode that a name in a channel is; none if it is an internet address.
@@ -55,7 +64,7 @@ pub fn inode_in(name: SocketAddr) -> Option<u32> {
         return None;
     };
     let bits = address.to_bits();
-    let is_ours = (bits >> 64) as u64 == PREFIX && name.port() == 0;
+    let is_ours = (bits >> 64) as u64 == PREFIX && matches!(name.port(), 0 | RECORDS_PORT);
     u32::try_from(bits as u64).ok().filter(|_| is_ours)
 }
 
@@ -81,6 +90,11 @@ pub fn inode(fd: RawFd) -> Option<u32> {
 /// Whether a descriptor is a Unix socket.
 pub fn is_unix(fd: RawFd) -> bool {
     option(fd, libc::SO_DOMAIN) == Some(libc::AF_UNIX)
+}
+
+/// Whether a descriptor is a socket that keeps the limits of what was sent.
+pub fn keeps_records(fd: RawFd) -> bool {
+    option(fd, libc::SO_TYPE) == Some(libc::SOCK_SEQPACKET)
 }
 
 /// Whether a receiver wants to know who sent each piece, which only a real send can say (`SO_PASSCRED` and its kin).
@@ -192,7 +206,10 @@ mod tests {
     #[test]
     fn names_are_inodes_again() {
         for inode in [1, 7_654_321, u32::MAX] {
-            assert_eq!(inode_in(name(inode)), Some(inode));
+            for kind in [false, true] {
+                assert_eq!(inode_in(name(inode, kind)), Some(inode));
+                assert_eq!(has_records(name(inode, kind)), kind);
+            }
         }
         for other in ["127.0.0.1:80", "[::1]:80", "[100::7]:80", "[::7]:0"] {
             assert_eq!(inode_in(other.parse().unwrap()), None);

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use libc::{iovec, socklen_t};
+use libc::{iovec, sockaddr, socklen_t};
 use windlass_channel::Bufs;
 
 use crate::engine::memory;
@@ -120,8 +120,9 @@ pub struct Data {
     count: usize,
     /// The list is our own, not the program's.
     ours: bool,
-    /// Where `recvfrom` wants the length of the sender's name; null elsewhere. A stream's socket
-    /// reports 0.
+    /// Where `recvfrom` wants the sender's name; null elsewhere.
+    pub name: *mut sockaddr,
+    /// Where it wants the length of that name; null elsewhere. A stream's socket reports 0.
     pub name_length: *mut socklen_t,
     /// The call names a receiver or wants the sender's name or control data.
     pub named: bool,
@@ -157,6 +158,7 @@ impl Data {
             iov,
             count: 1,
             ours: true,
+            name: std::ptr::null_mut(),
             name_length: std::ptr::null_mut(),
             named: false,
         }
@@ -168,6 +170,7 @@ impl Data {
             iov,
             count,
             ours: false,
+            name: std::ptr::null_mut(),
             name_length: std::ptr::null_mut(),
             named: false,
         }
@@ -183,6 +186,13 @@ impl Data {
         let piece = unsafe { &*self.iov };
         (piece.iov_len <= isize::MAX as usize)
             .then(|| Bufs::one(piece.iov_base.cast(), piece.iov_len))
+    }
+
+    /// Whether it is of `readv`, `writev` or their kin, which do nothing where there is no byte to move; a record without
+    /// any moves by the other calls.
+    #[inline(always)]
+    pub fn is_list(&self) -> bool {
+        !self.ours
     }
 
     /// The pieces, readable, and how many bytes they hold together. `None`: the list is not readable,

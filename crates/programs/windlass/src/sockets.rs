@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use windlass_api::ErrorCode;
 use windlass_broker::listing::{ChannelRow, ProcessRow, Row};
 use windlass_channel::client::Client;
+use windlass_channel::snapshot::DirWords;
 use windlass_channel::{Reason, unix};
 use windlass_sys::process;
 
@@ -166,22 +167,57 @@ fn end(channel: &ChannelRow, side: usize, by_slot: &BTreeMap<u16, &ProcessRow>) 
     let process = by_slot.get(&own.slot);
     let peer_process = by_slot.get(&peer.slot);
     let is_unix = unix::inode_in(own.local).is_some();
-    // The kernel does not count what goes by a Unix socket: only what went since the join is known.
-    let start = if is_unix { unix::START } else { 0 };
+    let kind = match is_unix {
+        true if unix::has_records(own.local) => "unix-seqpacket",
+        true => "unix-stream",
+        false => "tcp",
+    };
+    let (tx, rx) = (Bytes::of(tx, kind), Bytes::of(rx, kind));
     json!({
         "local": end_name(own.local), "peer": end_name(own.peer),
-        "kind": if is_unix { "unix-stream" } else { "tcp" },
+        "kind": kind,
         "pid": own.pid, "comm": process.map(|row| &row.comm), "uid": process.map(|row| row.uid),
         "peer_pid": peer.pid, "peer_comm": peer_process.map(|row| &row.comm),
         "state": if on_ring { "ring" } else { "kernel" },
         "reason": reason.word(), "explanation": reason.text(),
-        "ring_tx_bytes": tx.ring_total(), "ring_rx_bytes": rx.ring_total(),
-        "kernel_tx_bytes": tx.k_sent.saturating_sub(start),
-        "kernel_rx_bytes": rx.krecv.saturating_sub(start),
-        "tx_queue_bytes": tx.ring_queue().saturating_add(tx.kernel_queue()),
-        "rx_queue_bytes": rx.ring_queue().saturating_add(rx.kernel_queue()),
+        "ring_tx_bytes": tx.ring, "ring_rx_bytes": rx.ring,
+        "kernel_tx_bytes": tx.kernel_sent, "kernel_rx_bytes": rx.kernel_taken,
+        "tx_queue_bytes": tx.queue, "rx_queue_bytes": rx.queue,
         "cookie": own.cookie, "slab": channel.slab, "channel": channel.chan, "side": side,
     })
+}
+
+/// Bytes of one direction.
+struct Bytes {
+    ring: u64,
+    kernel_sent: u64,
+    kernel_taken: u64,
+    /// Unread, in ring and kernel.
+    queue: u64,
+}
+
+impl Bytes {
+    fn of(dir: &DirWords, kind: &str) -> Self {
+        if kind == "unix-seqpacket" {
+            let bytes = &dir.records;
+            let unread = |sent: u64, taken: u64| sent.saturating_sub(taken);
+            return Self {
+                ring: bytes.ring_sent,
+                kernel_sent: bytes.kernel_sent,
+                kernel_taken: bytes.kernel_taken,
+                queue: unread(bytes.ring_sent, bytes.ring_taken)
+                    .saturating_add(unread(bytes.kernel_sent, bytes.kernel_taken)),
+            };
+        }
+        // The kernel does not count what goes by a Unix socket: only what went since the join is known.
+        let start = if kind == "tcp" { 0 } else { unix::START };
+        Self {
+            ring: dir.ring_total(),
+            kernel_sent: dir.k_sent.saturating_sub(start),
+            kernel_taken: dir.krecv.saturating_sub(start),
+            queue: dir.ring_queue().saturating_add(dir.kernel_queue()),
+        }
+    }
 }
 
 /// A socket that is on no channel.
@@ -345,7 +381,7 @@ mod tests {
     fn ends_have_names() {
         let name = "127.0.0.1:6379".parse().expect("a name");
         assert_eq!(end_name(name), "127.0.0.1:6379");
-        assert_eq!(end_name(unix::name(77)), "socket:[77]");
+        assert_eq!(end_name(unix::name(77, true)), "socket:[77]");
     }
 
     /// A record is read as the library writes it; free ones, epoll instances and listeners are left out.

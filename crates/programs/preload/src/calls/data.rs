@@ -38,30 +38,35 @@ pub(super) fn send_one(
     engine::send(sock, data, flags, own)
 }
 
+/// Of a call that does not ask for the sender's name.
+pub(super) const NO_NAME: (*mut sockaddr, *mut socklen_t) =
+    (std::ptr::null_mut(), std::ptr::null_mut());
+
 #[inline(always)]
 pub(super) fn recv_one(
     sock: Sock,
     into: *mut c_void,
     bytes: usize,
     flags: c_int,
-    name_length: *mut socklen_t,
+    (name, name_length): (*mut sockaddr, *mut socklen_t),
     own: Own,
 ) -> isize {
     let piece = piece(into, bytes);
     let mut data = Data::one(&piece);
     data.named = !name_length.is_null();
-    data.name_length = name_length;
+    (data.name, data.name_length) = (name, name_length);
     engine::recv(sock, data, flags, own)
 }
 
 interpose! {
     fn read(fd: c_int, into: *mut c_void, bytes: usize) -> isize {
         match table::tracked(fd) {
-            None => pass!(read(fd, into, bytes)),
-            Some(sock) => {
+            // The kernel does not ask a socket for no byte, whatever it has.
+            Some(sock) if bytes != 0 => {
                 let own = own!(read(fd, into, bytes));
-                recv_one(sock, into, bytes, 0, std::ptr::null_mut(), own)
+                recv_one(sock, into, bytes, 0, NO_NAME, own)
             }
+            _ => pass!(read(fd, into, bytes)),
         }
     }
 
@@ -72,9 +77,9 @@ interpose! {
 
     fn __read_chk(fd: c_int, into: *mut c_void, bytes: usize, room: usize) -> isize {
         match table::tracked(fd) {
-            Some(sock) if bytes <= room => {
+            Some(sock) if bytes != 0 && bytes <= room => {
                 let own = own!(read(fd, into, bytes));
-                recv_one(sock, into, bytes, 0, std::ptr::null_mut(), own)
+                recv_one(sock, into, bytes, 0, NO_NAME, own)
             }
             _ => pass!(__read_chk(fd, into, bytes, room)),
         }
@@ -85,7 +90,7 @@ interpose! {
             None => pass!(recv(fd, into, bytes, flags)),
             Some(sock) => {
                 let own = own!(recv(fd, into, bytes, flags));
-                recv_one(sock, into, bytes, flags, std::ptr::null_mut(), own)
+                recv_one(sock, into, bytes, flags, NO_NAME, own)
             }
         }
     }
@@ -94,7 +99,7 @@ interpose! {
         match table::tracked(fd) {
             Some(sock) if bytes <= room => {
                 let own = own!(recv(fd, into, bytes, flags));
-                recv_one(sock, into, bytes, flags, std::ptr::null_mut(), own)
+                recv_one(sock, into, bytes, flags, NO_NAME, own)
             }
             _ => pass!(__recv_chk(fd, into, bytes, room, flags)),
         }
@@ -107,7 +112,7 @@ interpose! {
             Some(sock) => {
                 let own = own!(recvfrom(fd, into, bytes, flags, from, length));
                 let length = if from.is_null() { std::ptr::null_mut() } else { length };
-                recv_one(sock, into, bytes, flags, length, own)
+                recv_one(sock, into, bytes, flags, (from, length), own)
             }
         }
     }

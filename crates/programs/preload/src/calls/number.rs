@@ -33,9 +33,8 @@ fn data_call(number: c_long, x: [usize; 6]) -> Option<isize> {
             | libc::SYS_sendto
             | libc::SYS_readv
             | libc::SYS_writev
-    );
+    ) && (number != libc::SYS_read || x[2] != 0);
     let sock = table::tracked(x[0] as c_int).filter(|_| moves_bytes)?;
-    let none = std::ptr::null_mut();
     let (at, bytes, flags) = (x[1] as *mut _, x[2], x[3] as c_int);
     let result = match number {
         libc::SYS_read => data::recv_one(
@@ -43,13 +42,17 @@ fn data_call(number: c_long, x: [usize; 6]) -> Option<isize> {
             at,
             bytes,
             0,
-            none,
+            data::NO_NAME,
             Own::raw(bare::<{ libc::SYS_read }>, x),
         ),
         libc::SYS_recvfrom => {
-            let length = if x[4] == 0 { none } else { x[5] as *mut _ };
+            let name = if x[4] == 0 {
+                data::NO_NAME
+            } else {
+                (x[4] as *mut _, x[5] as *mut _)
+            };
             let own = Own::raw(bare::<{ libc::SYS_recvfrom }>, x);
-            data::recv_one(sock, at, bytes, flags, length, own)
+            data::recv_one(sock, at, bytes, flags, name, own)
         }
         libc::SYS_write => data::send_one(
             sock,

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use libc::{mmsghdr, msghdr, off_t};
 use windlass_channel::{Bufs, Link};
 
-use super::{memory, stream, unix};
+use super::{memory, records, stream, unix};
 use crate::calls::message::header;
 use crate::own::{Data, Own, PIECES_MAX, Sock, Store};
 use crate::real;
@@ -39,6 +39,9 @@ pub fn send(
     let Some(data) = Bufs::vector(list) else {
         return own.call();
     };
+    if records::is_record(sock.record) {
+        return records::send_message(sock, link, &head, data, flags, own);
+    }
     if unix::is_stream(sock.record) && unix::is_more_than_bytes(&head) {
         return unix::send_message(sock, link, &head, data, flags, own);
     }
@@ -66,6 +69,9 @@ pub fn receive(
     let Some(data) = Bufs::vector(list) else {
         return own.call();
     };
+    if records::is_record(sock.record) {
+        return records::receive_message(sock, link, message, data, flags, own);
+    }
     if unix::is_stream(sock.record) && unix::is_more_than_bytes(&head) {
         return unix::receive_message(sock, link, message, data, flags, own);
     }
@@ -94,7 +100,7 @@ pub fn send_many(
         let arguments = [sock.fd as usize, message.addr(), flags as usize, 0, 0, 0];
         Own::long(&real::slot::sendmsg, arguments)
     };
-    each(list, count, |message| {
+    each(sock, list, count, |message| {
         send(sock, link, message, flags, single(message))
     })
 }
@@ -108,7 +114,7 @@ pub fn receive_many(
     flags: c_int,
 ) -> isize {
     let mut first = true;
-    each(list, count, |message| {
+    each(sock, list, count, |message| {
         let only_first = flags & libc::MSG_WAITFORONE != 0 && !first;
         let now = if only_first { libc::MSG_DONTWAIT } else { 0 };
         first = false;
@@ -130,7 +136,14 @@ pub fn bytes_of(list: *const mmsghdr, count: usize) -> usize {
 }
 
 /// Makes one call for each message and notes its length; how many succeeded, or the error of the first.
-fn each(list: *mut mmsghdr, count: u32, mut one: impl FnMut(*mut msghdr) -> isize) -> isize {
+fn each(
+    sock: &Sock,
+    list: *mut mmsghdr,
+    count: u32,
+    mut one: impl FnMut(*mut msghdr) -> isize,
+) -> isize {
+    // A record without bytes is one.
+    let ends_at_none = !records::is_record(sock.record);
     let mut done = 0;
     for index in 0..count.min(PIECES_MAX as u32) as usize {
         let entry = list.wrapping_add(index);
@@ -143,7 +156,7 @@ fn each(list: *mut mmsghdr, count: u32, mut one: impl FnMut(*mut msghdr) -> isiz
             .wrapping_add(std::mem::offset_of!(mmsghdr, msg_len));
         memory::put(at.cast(), moved as u32);
         done += 1;
-        if moved == 0 {
+        if moved == 0 && ends_at_none {
             break;
         }
     }

@@ -26,10 +26,12 @@ mod life;
 pub mod memory;
 mod message;
 mod names;
+mod patience;
 mod poll;
 mod process;
 mod promote;
 mod proof;
+mod records;
 mod replaced;
 mod rest;
 mod sets;
@@ -169,6 +171,16 @@ fn send_otherwise(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
     if data.named && unix::is_stream(sock.record) {
         return own.call();
     }
+    if records::is_record(sock.record) {
+        if data.named {
+            return records::send_uncounted(&sock, &link, own);
+        }
+        let by_list = data.is_list();
+        return pieces(&data, own, |data| match data.len() {
+            0 if by_list => own.call(),
+            _ => records::send(&sock, link, data, flags, own),
+        });
+    }
     pieces(&data, own, |data| {
         stream::send(sock, link, data, flags, own)
     })
@@ -215,6 +227,14 @@ fn recv_otherwise(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
             Err(link) => link,
         },
     };
+    if records::is_record(sock.record) {
+        let name = (into.name, into.name_length);
+        let by_list = into.is_list();
+        return pieces(&into, own, |into| match into.len() {
+            0 if by_list => own.call(),
+            _ => records::receive(&sock, link, into, flags, name, own),
+        });
+    }
     if !into.name_length.is_null() && unix::is_stream(sock.record) {
         return unix::receive_named(&sock, &link, own);
     }
@@ -255,6 +275,7 @@ pub fn recv_many(
 pub fn send_file(sock: Sock, file: c_int, at: *mut off_t, bytes: usize, own: Own) -> isize {
     match promote::joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
         Ok(result) => result,
+        Err(link) if records::is_record(sock.record) => records::send_uncounted(&sock, &link, own),
         Err(link) => message::send_file(&sock, link, file, at, bytes, own),
     }
 }

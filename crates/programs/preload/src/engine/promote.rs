@@ -20,7 +20,7 @@ use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
 
 use super::inside::{self, JOIN_ROUNDS};
 use super::names::{self, Names, Tracking};
-use super::{death, kernel, process, proof, sets, sockopt, unix};
+use super::{death, kernel, process, proof, records, sets, sockopt, unix};
 use crate::own::Sock;
 use crate::record::{Kind, Origin, Record, flag};
 use crate::{counters, options, owner, signals, table};
@@ -43,7 +43,7 @@ const LOOKING: u32 = 1 << 31;
 /// Places in [`Record::engine`].
 const KEY: usize = 0;
 /// Calls until the directory is looked at again, and how many that are each time.
-const LEFT: usize = 1;
+pub const LEFT: usize = 1;
 const INTERVAL: usize = 2;
 /// Longest interval between two looks, in calls.
 const INTERVAL_MAX: u64 = 64;
@@ -125,7 +125,7 @@ pub fn is_young(record: &Record) -> bool {
 pub fn is_stream(record: &Record) -> bool {
     match record.kind() {
         Some(Kind::Tcp) => true,
-        Some(Kind::UnixStream) => options::unix(),
+        Some(Kind::UnixStream | Kind::UnixSeqpacket) => options::unix(),
         _ => false,
     }
 }
@@ -228,7 +228,7 @@ fn steps(sock: &Sock, is_send: bool) -> Result<(), Reason> {
     let (key, cookie) = list(sock)?;
     let directory = process::directory().ok_or(Reason::NoDaemon)?;
     let hint = directory.peer(key).ok_or(Reason::Young)?;
-    if unix::is_stream(record) && hint.slot == owner::process_slot() {
+    if unix::is_any(record) && hint.slot == owner::process_slot() {
         return Err(Reason::Young);
     }
     let (place, link) = match process::side_towards(hint.slot, key.end)? {
@@ -252,7 +252,7 @@ fn join(
 ) -> Result<(), Reason> {
     let record = sock.record;
     let (pair, side, chan) = (process::at(place), link.side(), link.index());
-    let is_unix = unix::is_stream(record);
+    let is_unix = unix::is_any(record);
     record.flags.fetch_or(JOINING, SeqCst);
     let is_taking = inside::wait_for_senders(record, is_send)?;
     if is_taking && is_unix {
@@ -264,6 +264,9 @@ fn join(
         sockopt::note_no_delay(sock);
         no_delay(sock);
     }
+    if records::is_record(record) {
+        records::note_buffer(sock);
+    }
     sets::show(sock, link);
     offer.is_recounted = is_taking;
     offer.asleep = if is_taking {
@@ -273,7 +276,7 @@ fn join(
     };
     proof::begin(record);
     link.offer(&offer);
-    if is_unix && unix::has_little_room(sock.fd) {
+    if unix::is_stream(record) && unix::has_little_room(sock.fd) {
         link.outgoing().plain(Reason::Option);
     }
     record.channel.store(chan, Relaxed);
@@ -300,7 +303,7 @@ fn join(
 /// Whether the other end mirrors this one, whose counts are known then.
 fn check(sock: &Sock, link: &Link<'static>, offer: &Offer) -> Join {
     let theirs = link.info(link.side().other()).join;
-    let is_open = unix::is_stream(sock.record) && theirs != CLOSED;
+    let is_open = unix::is_any(sock.record) && theirs != CLOSED;
     if is_open && (theirs < OFFERED || !unix::count(sock, link)) {
         return Join::Wait;
     }
@@ -430,9 +433,9 @@ fn list(sock: &Sock) -> Result<(Key, u64), Reason> {
     if record.origin() == Origin::Found {
         return Err(Reason::NotEligible);
     }
-    let (key, word) = if unix::is_stream(record) {
+    let (key, word) = if unix::is_any(record) {
         let word = unix::identify(sock, cookie)?;
-        (unix::key(word).ok_or(Reason::SelfConnected)?, word)
+        (unix::key(record, word).ok_or(Reason::SelfConnected)?, word)
     } else {
         let key = identify(sock)?;
         (key, key.hash)
@@ -465,8 +468,8 @@ pub fn list_anew() {
 fn key_of(record: &Record, word: u64) -> Option<Key> {
     if word == 0 {
         None
-    } else if unix::is_stream(record) {
-        unix::key(word)
+    } else if unix::is_any(record) {
+        unix::key(record, word)
     } else {
         Some(Key {
             hash: word,
@@ -491,8 +494,8 @@ fn identify(sock: &Sock) -> Result<Key, Reason> {
 
 /// Own name, the peer's, and the cookie of the network namespace.
 fn names(sock: &Sock) -> Option<(SocketAddr, SocketAddr, u64)> {
-    if unix::is_stream(sock.record) {
-        let (own, peer) = unix::names(sock.record.engine[KEY].load(Relaxed));
+    if unix::is_any(sock.record) {
+        let (own, peer) = unix::names(sock.record, sock.record.engine[KEY].load(Relaxed));
         return Some((own, peer, names::netns(sock.fd)?));
     }
     let names = Names::of(sock.fd)?;
@@ -501,7 +504,7 @@ fn names(sock: &Sock) -> Option<(SocketAddr, SocketAddr, u64)> {
 
 /// Bytes given to the kernel and taken from it since the start of the stream, as far as they are known.
 fn counts(sock: &Sock) -> Option<(u64, u64)> {
-    if unix::is_stream(sock.record) {
+    if unix::is_any(sock.record) {
         return Some((unix::START, unix::UNKNOWN));
     }
     let counts = descriptor(sock).counts()?;

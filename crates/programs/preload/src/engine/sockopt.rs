@@ -6,7 +6,7 @@ use libc::socklen_t;
 use windlass_channel::Reason;
 use windlass_channel::unix::SENDER_OPTIONS;
 
-use super::{death, interest, kernel, life, memory, promote, stream, unix};
+use super::{death, interest, kernel, life, memory, promote, records, stream, unix};
 use crate::own::{Own, Sock};
 use crate::record::flag;
 
@@ -25,6 +25,9 @@ const ODD_SOCKET: &[c_int] = &[
 ];
 /// `TCP_REPAIR`, `TCP_ULP`, `TCP_INQ`: linux/tcp.h.
 const ODD_TCP: &[c_int] = &[libc::TCP_REPAIR, libc::TCP_ULP, libc::TCP_INQ];
+
+/// The options that set the size of the send buffer.
+const BUFFERS: [c_int; 2] = [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE];
 
 /// The whole number that an option is set to.
 fn number(value: *const c_void, length: socklen_t) -> Option<c_int> {
@@ -45,17 +48,24 @@ pub fn set(
     own: Own,
 ) -> isize {
     let value = number(value, length);
-    if level == libc::SOL_SOCKET && SENDER_OPTIONS.contains(&name) && unix::is_stream(sock.record) {
+    if level == libc::SOL_SOCKET && SENDER_OPTIONS.contains(&name) && unix::is_any(sock.record) {
         // What was sent before names no sender, so it moves before the option is set.
         if value != Some(0) {
             life::plain(sock, Reason::Option);
         }
         return own.call();
     }
-    if level == libc::SOL_SOCKET && [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE].contains(&name) {
+    let is_buffer = level == libc::SOL_SOCKET && BUFFERS.contains(&name);
+    let has_records = is_buffer && records::is_record(sock.record);
+    if has_records {
+        records::before_buffer(sock);
+    } else if is_buffer {
         unix::before_send_buffer(sock, value);
     }
     let result = own.call();
+    if has_records {
+        records::note_buffer(sock);
+    }
     if result != 0 {
         return result;
     }
@@ -123,6 +133,9 @@ pub fn ioctl(sock: &Sock, request: c_ulong, argument: usize, own: Own) -> isize 
     match request {
         libc::FIONBIO => stream::learn_flags(sock),
         libc::FIOASYNC => life::plain(sock, Reason::Option),
+        libc::FIONREAD if records::is_record(sock.record) => {
+            add(argument, link.map_or(0, |link| records::queued(&link)));
+        }
         libc::FIONREAD => add(argument, link.map_or(0, |link| link.incoming().queued())),
         libc::TIOCOUTQ => add(argument, link.map_or(0, |link| link.outgoing().queued())),
         _ => {}

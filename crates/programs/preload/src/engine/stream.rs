@@ -17,12 +17,14 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
+use windlass_channel::records::RecordFd;
 use windlass_channel::{
     Asleep, Bufs, End, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Socket, Took, WhenFull, Who,
 };
 
 use super::death::RESET;
-use super::{clock, death, kernel, process, promote, proof, rest, sets, unix};
+use super::patience::Patience;
+use super::{clock, death, kernel, process, promote, proof, records, rest, unix};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
 use crate::{owner, real, signals};
@@ -61,7 +63,7 @@ const CLOCK_CALLS: u32 = 64;
 /// Flags of a send and a receive that we do ourselves.
 const SEND_FLAGS: i32 =
     libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_CONFIRM;
-const RECEIVE_FLAGS: i32 = libc::MSG_DONTWAIT
+pub const RECEIVE_FLAGS: i32 = libc::MSG_DONTWAIT
     | libc::MSG_NOSIGNAL
     | libc::MSG_PEEK
     | libc::MSG_TRUNC
@@ -220,6 +222,16 @@ pub fn before_call(sock: &Sock, link: &Link<'static>) -> Option<i32> {
     take_error(sock).or_else(|| death::take_reset(sock))
 }
 
+/// The same, where anything has to be done.
+#[inline(always)]
+pub fn due(sock: &Sock, link: &Link<'static>) -> Option<i32> {
+    if sock.record.has(promote::PENDING | FAILED | RESET) {
+        before_call(sock, link)
+    } else {
+        None
+    }
+}
+
 /// Whether an error waits for a call that reports it.
 pub fn has_error(sock: &Sock) -> bool {
     sock.record.has(FAILED)
@@ -254,7 +266,7 @@ fn is_end_due(sock: &Sock) -> bool {
 
 /// Whether the peer has gone: its process has ended, or, asked now and then, the kernel says so. Then what is sent is the
 /// kernel's matter.
-fn look_for_end(sock: &Sock, link: &Link<'static>) {
+pub fn look_for_end(sock: &Sock, link: &Link<'static>) {
     let Some(place) = promote::place(sock) else {
         return;
     };
@@ -438,7 +450,7 @@ pub fn wait_for(sock: &Sock, events: i16, timeout: i32) -> i32 {
 
 /// Sleeps until announced kernel bytes are there. The sender sees a sleeper meanwhile: should somebody else have taken
 /// those bytes uncounted, the next ones come through the kernel, too.
-fn wait_for_pending(sock: &Sock, link: &Link<'static>) -> i32 {
+pub fn wait_for_pending(sock: &Sock, link: &Link<'static>) -> i32 {
     let inc = link.incoming();
     signals::enter();
     let asleep = inc.fall_asleep();
@@ -559,7 +571,7 @@ struct Receiving<'a, S> {
 }
 
 #[inline(always)]
-fn count_received(sock: &Sock, moved: Moved, how: RecvHow) {
+pub fn count_received(sock: &Sock, moved: Moved, how: RecvHow) {
     if how.peek {
         return;
     }
@@ -580,7 +592,7 @@ fn count_received(sock: &Sock, moved: Moved, how: RecvHow) {
 }
 
 /// What follows one attempt.
-enum Next {
+pub enum Next {
     Return(isize),
     Again,
     Sleep,
@@ -742,47 +754,10 @@ fn wait_for_bytes<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>)
     ended
 }
 
-/// How often in a row a lock was not to be had. Its holder is stopped, or lies: each time it was waited for, for a millisecond.
-pub struct Patience(u32);
-
-impl Patience {
-    /// Attempts of a call that may not wait, and of one that may before it sleeps between them.
-    const SHORT: u32 = 3;
-    const LONG: u32 = 20;
-    /// Attempts before the connection is given up.
-    const END: u32 = 5_000;
-
-    /// Nobody has waited so far.
-    pub fn new() -> Self {
-        Self(0)
-    }
-
-    /// Waits a little; the error that ends the call, or 0.
-    pub fn wait(&mut self, sock: &Sock, may_wait: bool) -> i32 {
-        self.0 += 1;
-        if !may_wait && self.0 >= Self::SHORT {
-            sets::again(sock);
-            return libc::EAGAIN;
-        }
-        if self.0 < Self::LONG {
-            std::thread::yield_now();
-            return 0;
-        }
-        if self.0 > Self::END {
-            return libc::ECONNRESET;
-        }
-        // SAFETY: no entries; a cancellation point and interrupted by signals, as the kernel's own wait.
-        match unsafe { real::poll(std::ptr::null_mut(), 0, 1) } {
-            -1 => real::errno(),
-            _ => 0,
-        }
-    }
-}
-
 /// The end of the stream; an error that a reclaim met comes first, and a peer that was killed with unread bytes in its ring is
 /// a reset, as it would have been with unread bytes in the kernel.
 #[cold]
-fn ended(sock: &Sock, link: &Link<'static>, done: usize) -> Next {
+pub fn ended(sock: &Sock, link: &Link<'static>, done: usize) -> Next {
     // What is sent from now on is the kernel's matter.
     link.outgoing().plain(Reason::Closing);
     if done > 0 {
@@ -880,7 +855,7 @@ fn awoke<S: Socket>(
 
 /// Whether a receive that found nothing has to ask the kernel: for the end of the stream, errors, and writers that do not
 /// count.
-fn is_look_due(sock: &Sock) -> bool {
+pub fn is_look_due(sock: &Sock) -> bool {
     let [seen, at] =
         [SEEN, LOOKED_AT].map(|place: usize| -> &AtomicU64 { &sock.record.engine[place] });
     let news = u64::from(KERNEL_NEWS.load(Acquire)) << 32;
@@ -900,7 +875,7 @@ fn is_look_due(sock: &Sock) -> bool {
 }
 
 /// Whether the other end has said that nothing more comes, or has died: then the kernel is asked at each receive.
-fn is_ending(sock: &Sock, link: &Link<'static>) -> bool {
+pub fn is_ending(sock: &Sock, link: &Link<'static>) -> bool {
     link.incoming().reason() != Reason::None
         || link.info(link.side().other()).join == LEFT
         || sock.record.has(RESET)
@@ -923,7 +898,7 @@ fn receive_nothing(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
 
 /// A receive with flags that only the kernel understands: urgent data, the queue of errors.
 #[cold]
-fn receive_oddly(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
+pub fn receive_oddly(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
     drain(sock, link, Reason::Flag);
     let result = own.call();
     if result < 0 {
@@ -964,7 +939,11 @@ pub fn reclaim(sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
 fn reclaim_as(who: Who<'static>, sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
     for _ in 0..RECLAIM_ATTEMPTS {
         signals::enter();
-        let reclaimed = link.outgoing().reclaim(who, &promote::descriptor(sock));
+        let reclaimed = if records::is_record(sock.record) {
+            link.outgoing().reclaim(who, &RecordFd(sock.fd))
+        } else {
+            link.outgoing().reclaim(who, &promote::descriptor(sock))
+        };
         signals::leave();
         match reclaimed {
             Reclaimed::Owed | Reclaimed::Busy => std::thread::yield_now(),

@@ -19,10 +19,12 @@ use std::sync::atomic::Ordering::AcqRel;
 
 use libc::{epoll_event, iovec, msghdr, pollfd};
 use windlass_channel::directory::Key;
+use windlass_channel::records::RecordFd;
 pub use windlass_channel::unix::{START, UNKNOWN};
 use windlass_channel::{Bufs, Fd, KERNEL_UNREAD_MAX, Link, Reason, Sent, Socket, sys, unix};
 
-use super::{armed, death, kernel, life, memory, process, promote, sets, stream};
+use super::patience::Patience;
+use super::{armed, death, kernel, life, memory, process, promote, records, sets, stream};
 use crate::calls::message::header;
 use crate::own::{Own, PIECES_MAX, Sock};
 use crate::record::{Kind, Record};
@@ -37,6 +39,12 @@ const UNWRITTEN: c_int = 0x7a5a_0000;
 #[inline(always)]
 pub fn is_stream(record: &Record) -> bool {
     record.kind() == Some(Kind::UnixStream)
+}
+
+/// Whether it is a Unix socket of a kind that is joined.
+#[inline(always)]
+pub fn is_any(record: &Record) -> bool {
+    matches!(record.kind(), Some(Kind::UnixStream | Kind::UnixSeqpacket))
 }
 
 /// Both inodes, own one first, as they are kept in a record.
@@ -58,15 +66,16 @@ pub fn identify(sock: &Sock, cookie: u64) -> Result<u64, Reason> {
 }
 
 /// The key of the connection with these inodes.
-pub fn key(word: u64) -> Option<Key> {
-    let (own, peer) = inodes(word);
-    Key::new(0, 0, unix::name(own), unix::name(peer))
+pub fn key(record: &Record, word: u64) -> Option<Key> {
+    let (own, peer) = names(record, word);
+    Key::new(0, 0, own, peer)
 }
 
 /// The names of both ends, own one first.
-pub fn names(word: u64) -> (SocketAddr, SocketAddr) {
+pub fn names(record: &Record, word: u64) -> (SocketAddr, SocketAddr) {
     let (own, peer) = inodes(word);
-    (unix::name(own), unix::name(peer))
+    let has_records = records::is_record(record);
+    (unix::name(own, has_records), unix::name(peer, has_records))
 }
 
 /// Finds out how many bytes this end has taken, in the counts of the other end, which has offered. False: come back.
@@ -75,9 +84,12 @@ pub fn count(sock: &Sock, link: &Link<'static>) -> bool {
         return false;
     };
     signals::enter();
-    let done = link
-        .incoming()
-        .count_by_queue(who, &promote::descriptor(sock));
+    let inc = link.incoming();
+    let done = if records::is_record(sock.record) {
+        inc.count_by_queue(who, &RecordFd(sock.fd))
+    } else {
+        inc.count_by_queue(who, &promote::descriptor(sock))
+    };
     signals::leave();
     done
 }
@@ -192,7 +204,7 @@ pub fn send_message(
     }
     let waits = flags & libc::MSG_DONTWAIT == 0 && !stream::is_nonblocking(sock);
     let message = Message::of(sock, from, 0);
-    let mut patience = stream::Patience::new();
+    let mut patience = Patience::new();
     loop {
         signals::enter();
         let sent = link.outgoing().send_apart(
@@ -266,7 +278,7 @@ pub fn receive_message(
 }
 
 /// The sender's name where the program wants it: its length, 0 if the sender has none.
-fn put_name(sock: &Sock, wanted: &msghdr) -> libc::socklen_t {
+pub fn put_name(sock: &Sock, wanted: &msghdr) -> libc::socklen_t {
     let mut name = [0_u8; 128];
     let length = match kernel::name(sock.fd, true, &mut name) {
         Ok(length) if length > size_of::<libc::sa_family_t>() => length.min(name.len()),
@@ -304,7 +316,10 @@ pub fn before_send_buffer(sock: &Sock, value: Option<c_int>) {
 /// net/unix/af_unix.c), if those were in the ring: a killed process leaves them there, and one that closes, if the broker
 /// cannot have them moved in time. Where another process still has the peer's socket, nothing is closed.
 pub fn note_reset(sock: &Sock, link: &Link<'static>) {
-    if !is_stream(sock.record) || sock.record.has(death::RESET) || !link.outgoing().unread() {
+    if !is_any(sock.record) || sock.record.has(death::RESET) || !link.outgoing().unread() {
+        return;
+    }
+    if records::is_record(sock.record) && !link.outgoing().has_more_than_nothing() {
         return;
     }
     let is_left = link.info(link.side().other()).join == stream::LEFT;
@@ -320,7 +335,7 @@ pub fn note_reset(sock: &Sock, link: &Link<'static>) {
 
 /// Whether an error waits here that the kernel would have noted at the socket itself.
 pub fn owes_error(sock: &Sock) -> bool {
-    if !is_stream(sock.record) {
+    if !is_any(sock.record) {
         return false;
     }
     if let Some(link) = promote::joined(sock) {
