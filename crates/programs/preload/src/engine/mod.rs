@@ -148,14 +148,16 @@ fn pieces(data: &Data, own: Own, with: impl FnOnce(Bufs<'_>) -> isize) -> isize 
 #[inline(always)]
 pub fn send(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
     match (promote::joined(&sock), data.single()) {
-        (Some(link), Some(bytes)) if !data.named && !is_reclaimed() => {
+        (Some(link), Some(bytes))
+            if !data.named && !is_reclaimed() && !records::is_record(sock.record) =>
+        {
             stream::send(sock, link, bytes, flags, own)
         }
         _ => send_otherwise(sock, data, flags, own),
     }
 }
 
-/// A send on a socket that has not joined, of several pieces, to a name, or with a reclaim before it.
+/// A send on a socket that has not joined, of several pieces, of a record, to a name, or with a reclaim before it.
 #[inline(never)]
 fn send_otherwise(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
     let link = match promote::joined(&sock) {
@@ -207,14 +209,17 @@ pub fn send_many(sock: Sock, messages: *mut mmsghdr, count: u32, flags: c_int, o
 #[inline(always)]
 pub fn recv(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
     match (promote::joined(&sock), into.single()) {
-        (Some(link), Some(bytes)) if into.name_length.is_null() && !is_bypassed() => {
+        (Some(link), Some(bytes))
+            if into.name_length.is_null() && !is_bypassed() && !records::is_record(sock.record) =>
+        {
             stream::receive(sock, link, bytes, flags, own)
         }
         _ => recv_otherwise(sock, into, flags, own),
     }
 }
 
-/// A receive on a socket that has not joined, into several pieces, with the name of the sender, or past the library.
+/// A receive on a socket that has not joined, into several pieces, of a record, with the name of the sender, or past the
+/// library.
 #[inline(never)]
 fn recv_otherwise(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
     if is_bypassed() {
