@@ -57,6 +57,7 @@ fn join_records(shared: Shared, fds: [RawFd; 2]) -> u16 {
         written: START,
         received: UNKNOWN,
         asleep: 0,
+        is_tracked: false,
         is_recounted: false,
     });
     for ((side, fd), offer) in ends.iter().zip(&offers) {

@@ -263,6 +263,7 @@ fn join(
     if !is_unix {
         sockopt::note_no_delay(sock);
         no_delay(sock);
+        proof::begin(record);
     }
     if records::is_record(record) {
         records::note_buffer(sock);
@@ -274,7 +275,6 @@ fn join(
     } else {
         0
     };
-    proof::begin(record);
     link.offer(&offer);
     if unix::is_stream(record) && unix::has_little_room(sock.fd) {
         link.outgoing().plain(Reason::Option);
