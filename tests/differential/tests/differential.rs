@@ -91,7 +91,7 @@ fn broken_libraries_are_found() {
                     "{fault}: seed {seed}, {again} of 3 times again, {} steps",
                     difference.at + 1
                 );
-                let short = difference.at < 16;
+                let short = difference.at < 24;
                 assert!(
                     short || !["swap", "hup"].contains(fault),
                     "{fault} was not shrunk:\n{difference}"

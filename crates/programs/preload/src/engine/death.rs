@@ -233,6 +233,12 @@ pub fn take_reset(sock: &Sock) -> Option<i32> {
     if !sock.record.has(RESET) || sock.record.kind() != Some(Kind::Tcp) {
         return None;
     }
+    take_noted(sock)
+}
+
+/// The error that the kernel has noted for the next call, by its right name; it is noted no more.
+#[cold]
+pub fn take_noted(sock: &Sock) -> Option<i32> {
     let mut error = 0_i32;
     let asked = kernel::option(sock.fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
     (asked.is_ok() && error != 0).then(|| named(sock, error))

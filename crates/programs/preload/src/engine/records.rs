@@ -490,13 +490,16 @@ fn take<S: RecordSocket>(
     if flags & !stream::RECEIVE_FLAGS != 0 {
         return Outcome::Result(stream::receive_oddly(sock, &link, own));
     }
+    // Of records, the kernel tells an error before what it has, and so before what the ring has.
     if death::is_peers(sock) {
+        if let Some(error) = death::take_noted(sock) {
+            return Outcome::Result(stream::fail(error));
+        }
         death::bury_all(sock, &link);
     }
     if link.incoming().reason() != Reason::None {
         unix::note_reset(sock, &link);
     }
-    // Of records, the kernel tells an error before what it has.
     if let Some(error) = stream::due(sock, &link) {
         return Outcome::Result(stream::fail(error));
     }

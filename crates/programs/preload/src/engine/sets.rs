@@ -59,6 +59,8 @@ pub(super) const QUEUED: u32 = 128;
 /// Whether it can be written is answered here.
 pub(super) const HERE: u32 = 256;
 pub(super) const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
+/// Of the waits in a row that report one ring event, one in so many looks at the clock for asking the kernel, too.
+pub(super) const CLOCK_WAITS: u32 = 4;
 /// What ring bytes can be reported as.
 pub(super) const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
@@ -246,9 +248,26 @@ impl Set {
         result
     }
 
-    /// Puts a record on the ready list. Under the lock.
+    /// Has the next wait ask the kernel: it may know more of an edge-triggered member that was added or changed, and an edge
+    /// carries the whole mask.
+    fn ask_for(&self, events: u32) {
+        if events & libc::EPOLLET as u32 != 0 {
+            self.asked_at.store(0, Relaxed);
+            self.unasked.store(CLOCK_WAITS, Relaxed);
+        }
+    }
+
+    /// Puts a record on the ready list, unless it is there: for another of its members, or for one that was removed. Under the
+    /// lock.
     fn push(&self, record: u32) {
         let length = self.length.load(Relaxed) as usize;
+        let listed = self.ready.iter().take(length);
+        if listed
+            .into_iter()
+            .any(|place| place.load(Relaxed) == record)
+        {
+            return;
+        }
         match self.ready.get(length) {
             Some(place) => {
                 place.store(record, Relaxed);
@@ -385,6 +404,7 @@ fn add(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
             member.set.store(index as u32 + 1, Release);
             set.members.fetch_add(1, Relaxed);
             set.seen.add(asked.u64);
+            set.ask_for(asked.events);
         }
         _ => local.crowded.store(1, Relaxed),
     }
@@ -419,6 +439,7 @@ fn modify(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
         .then(|| Set::of(instance).zip(local(sock.index())))
         .flatten();
     if let Some(((index, set), local)) = found {
+        set.ask_for(asked.events);
         for member in local
             .of_set(index)
             .filter(|member| member.fd.load(Relaxed) == sock.fd)

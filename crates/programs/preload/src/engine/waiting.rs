@@ -15,8 +15,8 @@ use windlass_channel::{Link, Side};
 
 use super::process::{Pair, Raised};
 use super::sets::{
-    DISARMED, FRESH, INHERITED, LISTED, Local, MUTED, Member, ONE_SHOT, POKED, READABLE, READY_MAX,
-    SET, Set, estrange, is_spent, list, local, show_again, unmute, wake,
+    CLOCK_WAITS, DISARMED, FRESH, INHERITED, LISTED, Local, MUTED, Member, ONE_SHOT, POKED,
+    READABLE, READY_MAX, SET, Set, estrange, is_spent, list, local, show_again, unmute, wake,
 };
 use super::stream::{KERNEL_NEWS, REST_MS};
 use super::{armed, clock, death, interest, kernel, memory, process, promote, stream};
@@ -28,8 +28,6 @@ use crate::{counters, options, table};
 const EVENTS: usize = 64;
 /// A wait that reports ring events asks the kernel, too, if it has not for so long.
 const KERNEL_US: u32 = 20;
-/// Of the waits in a row that report one ring event, one in so many looks at the clock for that.
-const CLOCK_WAITS: u32 = 4;
 /// A wait that spins asks the kernel every so often, and looks at the clock for that after so many looks at the rings.
 const SPIN_LOOK_US: u32 = 4;
 const SPIN_LOOKS: u32 = 64;
