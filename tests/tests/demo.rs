@@ -126,8 +126,10 @@ fn a_stopped_demo_leaves_nothing() {
         return;
     };
     let before = names();
-    let mut command = demo(&lab, Command::new(script));
-    let mut child = command
+    // Whoever runs the tests in the background may have them ignore the signal, and a shell cannot trap it then.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT").arg(script);
+    let mut child = demo(&lab, command)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
