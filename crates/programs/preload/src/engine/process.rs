@@ -195,10 +195,21 @@ fn process_word(slot: u16) -> Option<&'static AtomicU32> {
     Some(unsafe { &*word })
 }
 
+/// When the broker was last seen alive, in cycles, and for how long that is believed, in microseconds: sockets that never join
+/// list themselves over and over.
+static BROKER_SEEN_AT: AtomicU64 = AtomicU64::new(0);
+const BROKER_SEEN_US: u32 = 10_000;
+
 /// Whether the broker that this process, or the one from which it was forked, has registered with has ended.
 fn is_orphaned() -> bool {
+    let now = clock::now();
+    if now.wrapping_sub(BROKER_SEEN_AT.load(Relaxed)) < clock::cycles(BROKER_SEEN_US) {
+        return false;
+    }
     let broker = process_word(BROKER_SLOT).map(|word| word.load(Relaxed));
-    broker.is_some_and(|pid| !kernel::lives(pid)) && !IS_BROKER_UNSEEN.load(Relaxed)
+    let has_ended = broker.is_some_and(|pid| !kernel::lives(pid));
+    BROKER_SEEN_AT.store(if has_ended { 0 } else { now }, Relaxed);
+    has_ended && !IS_BROKER_UNSEEN.load(Relaxed)
 }
 
 /// Makes sure that this process is registered.
