@@ -6,40 +6,14 @@ mod place;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
-use place::{PATIENCE, Place};
+use place::{One, Place};
 use windlass_tests::program;
 
 const ROUNDS: u64 = 3_000;
 /// How often it is tried until the ring has served both images: whether both ends are awake is up to the machine.
 const TRIES: u32 = 10;
-
-/// One program, killed when dropped.
-struct One(Child);
-
-impl One {
-    fn end(&mut self) -> bool {
-        let started = Instant::now();
-        loop {
-            if let Some(status) = self.0.try_wait().expect("a child") {
-                return status.success();
-            }
-            if started.elapsed() > PATIENCE {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-}
-
-impl Drop for One {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// What each image of a program has counted: `processes` is the last line of each.
 fn images(path: &Path) -> Vec<BTreeMap<String, u64>> {

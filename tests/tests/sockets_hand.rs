@@ -6,10 +6,9 @@ mod place;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
-use place::{PATIENCE, Place};
+use place::{One, Place};
 use windlass_tests::{program, skip};
 
 const BYTES: u64 = 1_000_000;
@@ -17,31 +16,6 @@ const BYTES: u64 = 1_000_000;
 const TAKES: u64 = 60_000;
 /// How often it is tried until a handover met unread bytes in a ring: whether the sender is fast enough is up to chance.
 const TRIES: u32 = 40;
-
-/// One program, killed when dropped.
-struct One(Child);
-
-impl One {
-    fn end(&mut self) -> bool {
-        let started = Instant::now();
-        loop {
-            if let Some(status) = self.0.try_wait().expect("a child") {
-                return status.success();
-            }
-            if started.elapsed() > PATIENCE {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-}
-
-impl Drop for One {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// The sum of a counter.
 fn counted(path: &Path, name: &str) -> u64 {

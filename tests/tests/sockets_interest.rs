@@ -7,10 +7,10 @@ mod place;
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use place::{PATIENCE, Place, soaks};
+use place::{One, PATIENCE, Place, soaks};
 use windlass_tests::program;
 
 /// How a run ends: who looks at the instance after random changes that the kernel may not know of.
@@ -22,31 +22,6 @@ const SEEDS: u64 = 2;
 const SEEDS_SOAK: u64 = 100;
 /// Runs of a seed that may differ before it counts: how much room the kernel makes in a full connection is up to time.
 const TRIES: usize = 3;
-
-/// One program, killed when dropped.
-struct One(Child);
-
-impl Drop for One {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl One {
-    fn end(&mut self) -> bool {
-        let started = Instant::now();
-        loop {
-            if let Some(status) = self.0.try_wait().expect("a child") {
-                return status.success();
-            }
-            if started.elapsed() > PATIENCE {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-}
 
 /// The lines of a run, and how many changes the library kept in it.
 fn run(place: &Place, is_accelerated: bool, seed: u64, last: &str) -> (String, u64) {

@@ -24,6 +24,32 @@ pub fn soaks() -> bool {
     std::env::var_os("WINDLASS_SOAK").is_some()
 }
 
+/// One program, killed when dropped.
+pub struct One(pub Child);
+
+impl One {
+    /// Waits for its end; whether it succeeded. False, too, if its time is over.
+    pub fn end(&mut self) -> bool {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().expect("a child") {
+                return status.success();
+            }
+            if started.elapsed() > PATIENCE {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for One {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A directory for one test, the compiled program, and a daemon that is found by nobody else.
 pub struct Place {
     pub directory: tempfile::TempDir,

@@ -35,7 +35,8 @@ pub const WATCH_FOR: Duration = Duration::from_millis(1_500);
 pub const TEND_INTERVAL: Duration = Duration::from_millis(1_200);
 /// How often a slab is looked at whose bytes a rescue could not move.
 pub const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Descriptors of a process among which a socket is looked for that is not where its end said; about 1 us each.
+/// Descriptors among which the sockets of one rescue are looked for that are not where their ends said, and those of one round
+/// of the watch; a few microseconds each. One that a process asked for counts as a request of its user.
 pub const NUMBERS_MAX: usize = 4_096;
 /// How long a private daemon stays without a process.
 pub const PRIVATE_LINGER: Duration = Duration::from_secs(60);

@@ -25,7 +25,6 @@ use windlass_channel::records::RecordFd;
 use windlass_channel::{Alive, EndInfo, Fd, Life, Owner, Reason, Reclaimed, Who, unix};
 use windlass_sys::process;
 
-use crate::limits::NUMBERS_MAX;
 use crate::processes::{Process, Processes};
 use crate::server::Broker;
 use crate::slabs::Slab;
@@ -63,17 +62,18 @@ pub(crate) fn take_socket(pidfd: &OwnedFd, fd: i32, cookie: u64) -> Result<Owned
 
 /// The socket that an end of a channel means, taken from a process that may have it: under the number that the end names, or
 /// under another one, if that number was closed.
-fn socket_of(process: &Process, end: &EndInfo) -> Result<OwnedFd, Reason> {
+fn socket_of(process: &Process, end: &EndInfo, left: &mut usize) -> Result<OwnedFd, Reason> {
     let take = |fd| take_socket(&process.who.pidfd, fd, end.cookie);
     take(end.fd).or_else(|reason| {
-        numbers_of(process.who.pid)
+        numbers_of(process.who.pid, left)
             .find_map(|fd| take(fd).ok())
             .ok_or(reason)
     })
 }
 
-/// The numbers under which a process has sockets, as far as they may be seen.
-fn numbers_of(pid: u32) -> impl Iterator<Item = i32> {
+/// The numbers under which a process has sockets, as far as they may be seen, among at most `left` descriptors; those looked
+/// at are taken off it.
+fn numbers_of(pid: u32, left: &mut usize) -> impl Iterator<Item = i32> {
     let is_socket = |entry: &std::fs::DirEntry| {
         let target = std::fs::read_link(entry.path());
         target.is_ok_and(|target| {
@@ -83,10 +83,16 @@ fn numbers_of(pid: u32) -> impl Iterator<Item = i32> {
                 .starts_with(b"socket:")
         })
     };
-    std::fs::read_dir(format!("/proc/{pid}/fd"))
+    // Not even the list is read for one who has none left.
+    let listed = (*left > 0).then(|| std::fs::read_dir(format!("/proc/{pid}/fd")));
+    listed
         .into_iter()
         .flatten()
-        .take(NUMBERS_MAX)
+        .flatten()
+        .map_while(move |entry| {
+            *left = left.checked_sub(1)?;
+            Some(entry)
+        })
         .filter_map(Result::ok)
         .filter(is_socket)
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -136,9 +142,18 @@ fn mirror(a: &OwnedFd, b: &OwnedFd) -> bool {
 }
 
 impl Broker {
-    /// Moves the unread bytes that `side` of a channel has pushed into the kernel.
-    pub(crate) fn rescue_one(&mut self, id: u32, chan: u16, side: u8) -> Result<(), Reason> {
-        let outcome = self.move_bytes(id, chan, side);
+    /// Moves the unread bytes that `side` of a channel has pushed into the kernel. `left`: descriptors that may be looked at
+    /// for sockets that are not where their ends said.
+    pub(crate) fn rescue_one(
+        &mut self,
+        id: u32,
+        chan: u16,
+        side: u8,
+        left: &mut usize,
+    ) -> Result<(), Reason> {
+        let outcome = self
+            .try_move(id, chan, side, left)
+            .unwrap_or_else(Outcome::Refused);
         self.tell(&Event::Rescue {
             slab: id,
             chan,
@@ -152,24 +167,22 @@ impl Broker {
         }
     }
 
-    fn move_bytes(&self, id: u32, chan: u16, side: u8) -> Outcome {
-        self.try_move(id, chan, side)
-            .unwrap_or_else(Outcome::Refused)
-    }
-
-    fn try_move(&self, id: u32, chan: u16, side: u8) -> Result<Outcome, Reason> {
+    fn try_move(&self, id: u32, chan: u16, side: u8, left: &mut usize) -> Result<Outcome, Reason> {
         let slab = self.slabs.get(id).ok_or(Reason::NotEligible)?;
         let link = slab
             .map
             .link(chan, Side::from_u8(side))
             .ok_or(Reason::NotEligible)?;
         let (own, other) = (link.info(link.side()), link.info(link.side().other()));
-        let (sender, socket) = self.end_of(slab, &own)?;
+        let (sender, socket) = self.end_of(slab, &own, left)?;
         if self.holders(slab, other.slot).next().is_none() || is_over(&socket) {
             // The sender has the kernel answer for a dead reader, and an error that is noted is for the sender's own call.
             return Ok(Outcome::Nothing);
         }
-        let far = self.end_of(slab, &other).ok().map(|(_, socket)| socket);
+        let far = self
+            .end_of(slab, &other, left)
+            .ok()
+            .map(|(_, socket)| socket);
         let same_user = slab.users.iter().all(|uid| *uid == sender.who.uid);
         let proven = match &far {
             _ if unix::is_unix(process::number(socket.as_fd())) => {
@@ -216,13 +229,23 @@ impl Broker {
 
     /// A process that has the socket of an end, and a copy of it. Whoever joined may have ended, or closed it, while a process
     /// that was forked from it goes on.
-    fn end_of(&self, slab: &Slab, end: &EndInfo) -> Result<(&Process, OwnedFd), Reason> {
+    fn end_of(
+        &self,
+        slab: &Slab,
+        end: &EndInfo,
+        left: &mut usize,
+    ) -> Result<(&Process, OwnedFd), Reason> {
         let mut reason = Reason::NotEligible;
         for process in self.holders(slab, end.slot) {
-            match socket_of(process, end) {
+            match socket_of(process, end, left) {
                 Ok(socket) => return Ok((process, socket)),
                 Err(refused) => reason = refused,
             }
+            // The next process is one look more.
+            let Some(fewer) = left.checked_sub(1) else {
+                break;
+            };
+            *left = fewer;
         }
         Err(reason)
     }

@@ -15,7 +15,9 @@ use windlass_sys::unix::{self, BindError, Credentials, Listener, SocketKind};
 use windlass_sys::{eventfd, process};
 
 use crate::host::Host;
-use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_PER_USER_MAX, MESSAGES_PER_TURN, WITNESSES_MAX};
+use crate::limits::{
+    CONNECTIONS_MAX, CONNECTIONS_PER_USER_MAX, MESSAGES_PER_TURN, NUMBERS_MAX, WITNESSES_MAX,
+};
 use crate::listing;
 use crate::memory::Memory;
 use crate::policy::Policy;
@@ -561,7 +563,11 @@ impl Broker {
         if !held {
             return Err(Stop::Refuse(Reason::NotEligible));
         }
-        match self.rescue_one(id, chan, side) {
+        let may = self.users.looks(who.uid);
+        let mut left = may;
+        let rescued = self.rescue_one(id, chan, side, &mut left);
+        self.users.looked(who.uid, may - left);
+        match rescued {
             Ok(()) => self.send(token, &Answer::Done, &[]),
             Err(reason) => Err(Stop::Refuse(reason)),
         }
@@ -610,9 +616,10 @@ impl Broker {
             return;
         }
         let stuck = self.slabs.look(&mut self.processes, &mut self.users, now);
+        let mut left = NUMBERS_MAX;
         for (slab, chan, side) in stuck {
             // What could not be moved now is tried at a later look.
-            let _ = self.rescue_one(slab, chan, side);
+            let _ = self.rescue_one(slab, chan, side, &mut left);
         }
     }
 }

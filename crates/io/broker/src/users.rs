@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use crate::limits::REQUESTS_PER_USER_PER_S;
+use crate::limits::{NUMBERS_MAX, REQUESTS_PER_USER_PER_S};
 
 #[derive(Debug)]
 struct User {
@@ -48,6 +48,20 @@ impl Users {
         true
     }
 
+    /// How many descriptors may be looked at for the user now: as many as requests are left to him.
+    pub(crate) fn looks(&self, uid: u32) -> usize {
+        self.0
+            .get(&uid)
+            .map_or(0, |user| (user.tokens as usize).min(NUMBERS_MAX))
+    }
+
+    /// So many were looked at.
+    pub(crate) fn looked(&mut self, uid: u32, count: usize) {
+        if let Some(user) = self.0.get_mut(&uid) {
+            user.tokens = (user.tokens - count as f64).max(0.0);
+        }
+    }
+
     pub(crate) fn slabs(&self, uid: u32) -> usize {
         self.0.get(&uid).map_or(0, |user| user.slabs)
     }
@@ -76,6 +90,10 @@ mod tests {
         let granted = (0..1_000_000).filter(|_| users.may_ask(7, now)).count();
         assert_eq!(granted, REQUESTS_PER_USER_PER_S as usize);
         assert!(users.may_ask(8, now));
+        assert_eq!(users.looks(7), 0);
+        assert_eq!(users.looks(8), NUMBERS_MAX);
+        users.looked(8, NUMBERS_MAX);
+        assert!(users.looks(8) < NUMBERS_MAX);
         let later = now + Duration::from_millis(100);
         let granted = (0..1_000_000).filter(|_| users.may_ask(7, later)).count();
         assert!(

@@ -66,7 +66,8 @@ impl Link<'_> {
         self.join_of(self.side().other()) == OFFERED && d.r.krecv.load(Ordering::Acquire) == sent
     }
 
-    /// Sends a message of one piece by the kernel, its second part once the other end has taken the first one, or `is_patient` has said no; without blocking. `None`: nothing was sent, since the moment is not quiet or the kernel refuses.
+    /// Sends a message of one piece by the kernel, its second part once the other end has taken the first one, or `is_patient`
+    /// has said no; without blocking. `None`: nothing was sent, since the moment is not quiet or the kernel refuses.
     pub fn send_in_two<S: Socket>(
         &self,
         who: Who,

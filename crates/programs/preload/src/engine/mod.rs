@@ -5,6 +5,9 @@
 //! calls (libc's names) -> engine -> stream, message   bytes: ring or kernel
 //!                                -> poll, sets, waiting   waiting for many
 //!                                -> promote, inside   from the kernel to a ring
+//!                                -> proof, unix, records   tracked TCP, Unix streams, seqpacket
+//!                                -> interest          epoll_ctl that the kernel need not know
+//!                                -> rest, death       before a sleep; after a peer's end
 //!                                -> sockopt, life     options; close, fork, exec, exit
 //!                                -> process           registration, slabs of pairs -> windlass-channel
 //! ```
