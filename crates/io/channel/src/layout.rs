@@ -141,10 +141,10 @@ pub struct WriteOwn {
     pub(crate) pushed_at: AtomicU64,
     /// Bytes that were pushed and then moved to the kernel by a reclaim.
     pub(crate) reclaimed: AtomicU64,
-    /// `krecv` + 1 when a sender was last told to wait for the receiver to take kernel bytes.
-    pub(crate) waited: AtomicU64,
-    /// `krecv` + 1 where such a wait was in vain: no other one before it moves.
-    pub(crate) vain: AtomicU64,
+    /// Cycles for which no sender waits for room after the last wait, which was in vain; 0: it was not.
+    pub(crate) pause: AtomicU64,
+    /// Time stamp of the pause's end, in cycles.
+    pub(crate) paused_until: AtomicU64,
     /// Bytes of the records that were pushed and not reclaimed; bytes of a stream are counted by `head`.
     pub(crate) ring_bytes: AtomicU64,
     /// Bytes of the records that were given to the kernel.

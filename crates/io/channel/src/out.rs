@@ -127,7 +127,7 @@ impl<'s> Outgoing<'s> {
     }
 
     #[inline(always)]
-    fn receiver(self) -> Side {
+    pub(crate) fn receiver(self) -> Side {
         self.link.side().other()
     }
 
@@ -155,7 +155,7 @@ impl<'s> Outgoing<'s> {
                 Ok(n) => return self.pushed(who, sock, n),
                 Err(stop) => return self.stopped(stop),
             }
-            if full == WhenFull::Say {
+            if self.waits(full) {
                 unlock(&self.d().wl.lock);
                 return Sent::RingFull;
             }
@@ -220,25 +220,10 @@ impl<'s> Outgoing<'s> {
     }
 
     /// Whether a send that may wait has to, since only bytes in the kernel keep it from the ring: a fast sender would
-    /// else
-    /// stay on the kernel for as long as its receiver is awake and slower. A wait in which the receiver counted
-    /// nothing is
-    /// not repeated: perhaps it does not count. Under the write lock.
+    /// else stay on the kernel for as long as its receiver is awake and slower. Under the write lock.
     #[cold]
     pub(crate) fn waits_for_kernel(self, full: WhenFull) -> bool {
-        if !self.is_open() {
-            return false;
-        }
-        let wl = &self.d().wl;
-        let mark = wl.krecv_seen.load(Ordering::Relaxed).wrapping_add(1);
-        if full == WhenFull::Say && wl.vain.load(Ordering::Relaxed) != mark {
-            wl.waited.store(mark, Ordering::Relaxed);
-            return true;
-        }
-        if wl.waited.load(Ordering::Relaxed) == mark {
-            wl.vain.store(mark, Ordering::Relaxed);
-        }
-        false
+        self.is_open() && self.waits(full)
     }
 
     /// Bytes in the kernel that the receiver has not taken, as far as is known; asked anew only when that is too many.

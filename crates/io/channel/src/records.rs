@@ -251,7 +251,7 @@ impl Outgoing<'_> {
             if !self.kernel_has_records() {
                 match self.push_record(data, ring_max) {
                     Ok(true) => return self.pushed(who, sock, data.len()),
-                    Ok(false) if full == WhenFull::Say => {
+                    Ok(false) if self.waits(full) => {
                         unlock(&self.d().wl.lock);
                         return Sent::RingFull;
                     }

@@ -3,10 +3,14 @@
 //! # Model
 //! The first ring is as large as the write that needs it, at most 256 KiB; an empty ring grows at once for a larger write,
 //! and doubles when it was full twice in a millisecond. A sender that may wait is told to do so where the ring is full, and
-//! where too much is unread in the kernel of a receiver that is awake: so it comes back to the ring.
+//! where too much is unread in the kernel of a receiver that is awake: so it comes back to the ring. An awake receiver need
+//! not be one that reads: it may wait for room itself, in the other direction or on another connection, as a proxy does, and
+//! a program that reads and writes by turns would then wait for as long as its peer waits for it. So where both directions
+//! are waited for, both waits are short, and after a wait in which the receiver took nothing there is none for ever longer:
+//! meanwhile the kernel's buffers take the bytes.
 
 use crate::layout::*;
-use crate::out::{KERNEL_UNREAD_MAX, Outgoing, Stop, now};
+use crate::out::{KERNEL_UNREAD_MAX, Outgoing, Stop, WhenFull, now};
 use crate::owner::{Who, try_lock, unlock};
 #[cfg(loom)]
 use crate::ring::ORDER_MAX;
@@ -23,6 +27,12 @@ const FULL_TWICE: u64 = 2_500_000;
 /// Cycles in a nanosecond, rounded: for rough spans of time.
 #[cfg(not(loom))]
 const CYCLES_PER_NS: u64 = 2;
+/// Nanoseconds that a sender waits whose peer waits for room, too.
+#[cfg(not(loom))]
+const MUTUAL_NS: u64 = 200_000;
+/// Cycles for which nobody waits after a first wait in vain, and after many (10 ms and 640 ms).
+#[cfg(not(loom))]
+const VAIN: (u64, u64) = (10_000_000 * CYCLES_PER_NS, 640_000_000 * CYCLES_PER_NS);
 /// How long without a push counts as idle, for the daemon's watch (about 1 s) and for giving the ring back.
 const IDLE: u64 = 2_500_000_000;
 
@@ -150,18 +160,62 @@ impl<'s> Outgoing<'s> {
     /// The same with another way to tell whether there is room.
     #[cfg(not(loom))]
     pub fn wait_while(self, nanoseconds: u64, is_full: impl Fn() -> bool) {
-        let space = &self.link.side().of(&self.link.shared().end).space;
-        let (start, limit) = (now(), nanoseconds.saturating_mul(CYCLES_PER_NS));
-        loop {
+        let end = &self.link.shared().end;
+        let space = &self.link.side().of(end).space;
+        let peers = &self.receiver().of(end).space;
+        let taken = || {
+            let r = &self.d().r;
+            (
+                r.tail.load(Ordering::Acquire),
+                r.krecv.load(Ordering::Acquire),
+            )
+        };
+        let (start, before) = (now(), taken());
+        let is_vain = loop {
             store_fenced(space, 1);
-            let waited = now().wrapping_sub(start);
-            if waited >= limit || !is_full() {
-                break;
+            if !is_full() {
+                break false;
+            }
+            let is_mutual = peers.load(Ordering::Relaxed) != 0;
+            let limit = if is_mutual {
+                nanoseconds.min(MUTUAL_NS)
+            } else {
+                nanoseconds
+            };
+            let left = limit
+                .saturating_mul(CYCLES_PER_NS)
+                .saturating_sub(now().wrapping_sub(start));
+            if left == 0 {
+                break taken() == before;
             }
             // The receiver wakes us at every receive, also where that was not enough.
-            crate::sys::futex_wait(space, 1, (limit - waited) / CYCLES_PER_NS);
-        }
+            crate::sys::futex_wait(space, 1, left / CYCLES_PER_NS);
+        };
         space.store(0, Ordering::Relaxed);
+        self.waited(is_vain);
+    }
+
+    /// Notes whether the receiver took anything in a wait.
+    #[cfg(not(loom))]
+    fn waited(self, is_vain: bool) {
+        let wl = &self.d().wl;
+        let pause = if is_vain {
+            wl.pause
+                .load(Ordering::Relaxed)
+                .saturating_mul(2)
+                .clamp(VAIN.0, VAIN.1)
+        } else {
+            0
+        };
+        wl.pause.store(pause, Ordering::Relaxed);
+        wl.paused_until
+            .store(now().wrapping_add(pause), Ordering::Relaxed);
+    }
+
+    /// Whether a send waits for room: one that may, unless the last waits were in vain.
+    #[cold]
+    pub(crate) fn waits(self, full: WhenFull) -> bool {
+        full == WhenFull::Say && now() >= self.d().wl.paused_until.load(Ordering::Relaxed)
     }
 
     /// A pause between two looks at [`Outgoing::is_full`]. The receiver publishes its room rarely, and every

@@ -413,8 +413,8 @@ impl Chan {
             ]);
             wide(&[
                 &wl.reclaimed,
-                &wl.waited,
-                &wl.vain,
+                &wl.pause,
+                &wl.paused_until,
                 &r.tail,
                 &r.krecv,
                 &r.pos,

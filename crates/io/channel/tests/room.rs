@@ -4,6 +4,7 @@
 mod harness;
 
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 use harness::*;
 use windlass_channel::layout::SLAB_BYTES;
@@ -24,7 +25,7 @@ fn recv(end: &Endpoint) -> Took {
 }
 
 /// A non-blocking write fits into its ring at once, the first one and a larger one behind it; and a sender that may wait
-/// is told to wait for bytes in the kernel of a receiver that is awake, once for each time that the receiver counts, and
+/// is told to wait for bytes in the kernel of a receiver that is awake, no more for a while once such waits were in vain, and
 /// then comes back to the ring.
 #[test]
 fn a_sender_comes_back_to_a_ring_that_is_large_enough() {
@@ -56,8 +57,10 @@ fn a_sender_comes_back_to_a_ring_that_is_large_enough() {
     }
     assert_eq!(send(&low, 64, WhenFull::Say), Sent::RingFull);
     assert!(out.is_full());
-    out.wait_for_space(1_000_000);
-    // A wait in vain: the kernel takes this one and the next ones.
+    // Waits in vain: the kernel takes this one and the next ones, here for 640 ms.
+    for _ in 0..8 {
+        out.wait_for_space(100_000);
+    }
     let by_kernel = Sent::Bytes(Moved {
         ring: 0,
         kernel: 64,
@@ -78,4 +81,48 @@ fn a_sender_comes_back_to_a_ring_that_is_large_enough() {
         kernel: 0,
     });
     assert_eq!(send(&low, 64, WhenFull::Say), by_ring);
+}
+
+/// An end whose peer waits for room, too, does not wait for long, and its next sends not at all: of two programs that write
+/// and read by turns, one would else wait for the other at each turn.
+#[test]
+fn two_do_not_wait_for_each_other() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|p| p.into_inner());
+    assert!(sys::register_membarrier());
+    let (slab, board) = (memory(SLAB_BYTES), memory(4096));
+    let shared = Shared::map(slab.as_raw_fd(), board.as_raw_fd(), true);
+    let (a, b) = tcp();
+    let chan = join(shared, &a, &b);
+    let ends = [(Side::Low, &a), (Side::High, &b)].map(|(side, socket)| {
+        Endpoint::new(shared, chan, side, socket.as_raw_fd(), side == Side::Low)
+    });
+    for end in &ends {
+        while !end.link.outgoing().is_full() {
+            end.link.outgoing().chill(1);
+            assert!(matches!(send(end, 8_192, WhenFull::Kernel), Sent::Bytes(_)));
+        }
+        assert_eq!(send(end, 64, WhenFull::Say), Sent::RingFull);
+    }
+    let started = Instant::now();
+    let second = Duration::from_secs(1);
+    std::thread::scope(|scope| {
+        let [first, other] = &ends;
+        scope.spawn(|| {
+            first
+                .link
+                .outgoing()
+                .wait_for_space(second.as_nanos() as u64)
+        });
+        std::thread::sleep(second / 10);
+        let out = other.link.outgoing();
+        (0..8).for_each(|_| out.wait_for_space(10 * second.as_nanos() as u64));
+        let by_kernel = Moved {
+            ring: 0,
+            kernel: 64,
+        };
+        assert_eq!(send(other, 64, WhenFull::Say), Sent::Bytes(by_kernel));
+        assert!(started.elapsed() < second, "{:?}", started.elapsed());
+    });
+    let took = started.elapsed();
+    assert!(took >= second, "the first one did not wait: {took:?}");
 }
