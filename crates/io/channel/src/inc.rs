@@ -14,6 +14,11 @@
 //! knows how many. Its lock is taken over with the flag `DRAIN`: kernel bytes only, until the kernel says
 //! that the stream
 //! has ended. What came beyond `mark_k` is skipped in the ring, and the rest of the ring follows.
+//!
+//! A connection that is reset drops what the sender's kernel had not yet handed over, while bytes that were sent after it lie
+//! in the ring. They would follow a gap, so they are not delivered: the stream has ended where the kernel's part did. Where
+//! fewer bytes were counted than sent, the kernel says whether they never came or were taken uncounted
+//! ([`Socket::arrived`]).
 
 use crate::bufs::Bufs;
 use crate::layout::*;
@@ -52,6 +57,8 @@ pub struct RecvHow {
 pub enum Took {
     /// So many bytes, possibly fewer than asked.
     Bytes(Moved),
+    /// The same, the ring's, after an error of the kernel, which it tells once: the next call reports it.
+    Failing(Moved, i32),
     /// Nothing: EAGAIN, or fall asleep.
     Empty,
     /// Kernel bytes are announced and not there yet: EAGAIN, or poll(POLLIN) and come back.
@@ -269,7 +276,7 @@ impl<'s> Incoming<'s> {
             .into_iter()
             .fold(flags, |f, (on, bit)| if on { f | bit } else { f });
         match sock.recv(&into, limit, flags) {
-            Ok(0) if limit != 0 => self.ended(End::Eof, &into, how),
+            Ok(0) if limit != 0 => self.ended(End::Eof, sock, &into, how),
             Ok(n) if sock.ends_call() => {
                 if !how.peek {
                     self.took(n);
@@ -300,7 +307,7 @@ impl<'s> Incoming<'s> {
             Err(error @ (libc::EFAULT | libc::EINTR | libc::ENOMEM | libc::ENOBUFS)) => {
                 Took::Error(error)
             }
-            Err(error) => self.ended(End::Error(error), &into, how),
+            Err(error) => self.ended(End::Error(error), sock, &into, how),
         }
     }
 
@@ -345,12 +352,19 @@ impl<'s> Incoming<'s> {
         }
     }
 
-    /// The kernel's part has ended: the ring once more. Under the read lock.
-    fn ended(self, end: End, into: &Bufs, how: RecvHow) -> Took {
+    /// The kernel's part has ended: the ring once more, unless older bytes were lost. Under the read lock.
+    fn ended<S: Socket>(self, end: End, sock: &S, into: &Bufs, how: RecvHow) -> Took {
         let (w, wl, r, a) = (&self.d().w, &self.d().wl, &self.d().r, &self.d().a);
         let head = w.head.load(Ordering::Acquire);
         let mut pos = r.pos.load(Ordering::Relaxed);
-        if a.flags.load(Ordering::Relaxed) & DRAIN != 0 {
+        let drains = a.flags.load(Ordering::Relaxed) & DRAIN != 0;
+        // What a reclaim had moved beyond its mark and was lost is still in the ring.
+        let older = if drains { &wl.mark_k } else { &w.k_sent }.load(Ordering::Acquire);
+        let is_short = |count: u64| count < older;
+        if is_short(r.krecv.load(Ordering::Relaxed)) && sock.arrived().is_some_and(is_short) {
+            return end.into();
+        }
+        if drains {
             let mark = wl.mark_pos.load(Ordering::Relaxed);
             let surplus = r
                 .krecv
@@ -372,7 +386,11 @@ impl<'s> Incoming<'s> {
         let word = a.ring.load(Ordering::Relaxed);
         match self.link.slab().ring(self.link.side().other(), word) {
             Ok(Some(ring)) if there <= ring.cap() as u64 => {
-                self.take(ring, there as usize, &mut { *into }, how, 0)
+                let took = self.take(ring, there as usize, &mut { *into }, how, 0);
+                match (took, end) {
+                    (Took::Bytes(moved), End::Error(error)) => Took::Failing(moved, error),
+                    _ => took,
+                }
             }
             _ => self.broken(),
         }
@@ -392,7 +410,7 @@ impl<'s> Incoming<'s> {
         if let Err(took) = self.lock(who, sock) {
             return took;
         }
-        let took = self.ended(end, into, how);
+        let took = self.ended(end, sock, into, how);
         unlock(&self.d().r.lock);
         took
     }

@@ -360,23 +360,33 @@ impl<'s> Outgoing<'s> {
         let asleep = a.attn.load(Ordering::Relaxed) != 0
             || any_asleep(slots, self.link.slab().status(self.receiver()));
         if asleep {
-            self.fell_asleep(who, sock);
+            let error = self.fell_asleep(who, sock);
+            if error != 0 {
+                return Sent::Error(error);
+            }
         }
         Sent::Bytes(Moved { ring: n, kernel: 0 })
     }
 
-    /// The receiver fell asleep between the decision and the push.
+    /// The receiver fell asleep between the decision and the push. The error that the kernel told, which it tells once, or 0:
+    /// the connection is over, and what was pushed went nowhere.
     #[cold]
-    fn fell_asleep<S: Socket>(self, who: Who, sock: &S) {
+    fn fell_asleep<S: Socket>(self, who: Who, sock: &S) -> i32 {
         let slab = self.link.slab();
         let cool = slab.cool_max.load(Private::Relaxed);
         slab.cool(self.receiver()).store(cool, Private::Relaxed);
         if self.lock(who, sock).is_err() {
             // Another thread of this side is inside: it looks at the sleepers after its own push, or reclaims.
-            return;
+            return 0;
         }
-        let _ = self.reclaim_locked(who, sock);
+        let reclaimed = self.reclaim_locked(who, sock);
         unlock(&self.d().wl.lock);
+        match reclaimed {
+            // The kernel is short of memory, and the bytes are still on their way.
+            Reclaimed::Error(libc::ENOMEM | libc::ENOBUFS) => 0,
+            Reclaimed::Error(error) => error,
+            _ => 0,
+        }
     }
 
     /// Sends through the kernel: the ring is reclaimed first, since kernel bytes have to be older. Under the

@@ -24,6 +24,11 @@ pub trait Socket {
     fn written(&self) -> Option<u64>;
     /// Bytes taken from the kernel since the start of the stream; `None` where the kernel cannot tell any more.
     fn received(&self) -> Option<u64>;
+    /// Bytes that have reached this end's kernel since the start of the stream, in whatever state the connection is; an end of
+    /// stream may count as one more. `None` where no byte that was sent can be lost.
+    fn arrived(&self) -> Option<u64> {
+        None
+    }
     /// Bytes that lie unread in the kernel, where that is exact and the kernel keeps no count of those taken; `None`
     /// elsewhere.
     fn unread(&self) -> Option<u64> {
@@ -86,6 +91,12 @@ const SEND_BUFFER: i32 = 212_992;
 /// Vectors per real call.
 const VECTORS: usize = 32;
 
+/// A number of `struct tcp_info`.
+fn word(info: &[u8; INFO_BYTES], at: usize) -> Option<u64> {
+    let bytes = info.get(at..at + 8)?.try_into().ok()?;
+    Some(u64::from_ne_bytes(bytes))
+}
+
 impl Fd {
     fn info(&self) -> Option<[u8; INFO_BYTES]> {
         let mut info = [0u8; INFO_BYTES];
@@ -120,10 +131,6 @@ impl Fd {
 
     /// The kernel's numbers at one instant; `None` unless the connection is ESTABLISHED.
     pub fn counts(&self) -> Option<Counts> {
-        let word = |info: &[u8; INFO_BYTES], at: usize| {
-            let bytes = info.get(at..at + 8)?.try_into().ok()?;
-            Some(u64::from_ne_bytes(bytes))
-        };
         for _ in 0..64 {
             let before = self.info()?;
             let out_queue = self.queue(libc::TIOCOUTQ)?;
@@ -213,6 +220,10 @@ impl Socket for Fd {
 
     fn received(&self) -> Option<u64> {
         self.counts()?.read()
+    }
+
+    fn arrived(&self) -> Option<u64> {
+        word(&self.info()?, BYTES_RECEIVED_AT)
     }
 
     fn unread(&self) -> Option<u64> {

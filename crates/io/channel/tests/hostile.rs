@@ -257,7 +257,7 @@ impl Honest {
             link.incoming().recv(who, &self.fd(), &bufs, 0, how)
         };
         match took {
-            Took::Bytes(moved) => self.moved(moved, asked),
+            Took::Bytes(moved) | Took::Failing(moved, _) => self.moved(moved, asked),
             Took::Broken => self.done.broken += 1,
             Took::Error(error) => assert_ne!(error, libc::EFAULT),
             Took::Empty | Took::Pending | Took::Eof | Took::Busy => {}

@@ -6,13 +6,13 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use windlass_channel::layout::SLAB_BYTES;
 use windlass_channel::{
-    Alive, Asleep, Bufs, End, Fd, Join, Life, Link, Offer, Owner, Reclaimed, RecvHow, Sent, Side,
-    Slab, Took, WhenFull, Who, sys,
+    Alive, Asleep, Bufs, End, Fd, Join, Life, Link, Moved, Offer, Owner, Reclaimed, RecvHow, Sent,
+    Side, Slab, Took, WhenFull, Who, sys,
 };
 
 /// Connections are made one at a time: descriptors that are to be inherited must not leak into another test's child.
@@ -27,6 +27,8 @@ pub struct Board {
     pub done: [AtomicU32; 2],
     /// Pid of the process on each side that has ended and was reaped.
     pub dead: [AtomicU32; 2],
+    /// An error of the kernel that a call of this side has met and could not report: the kernel tells it once. Or 0.
+    pub error: [AtomicI32; 2],
     /// 1: senders stop.
     pub stop: AtomicU32,
 }
@@ -94,6 +96,14 @@ pub fn tcp() -> (TcpStream, TcpStream) {
     a.set_nodelay(true).unwrap();
     b.set_nodelay(true).unwrap();
     (a, b)
+}
+
+/// Sets a number of a socket.
+pub fn set<T>(socket: &TcpStream, name: i32, value: T) {
+    let (at, len) = ((&raw const value).cast(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: the value lives for the call.
+    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, name, at, len) };
+    assert_eq!(done, 0);
 }
 
 /// Knows whether the process on each side lives, by the board.
@@ -202,7 +212,8 @@ impl Endpoint {
             how.look = false;
             match took {
                 Took::Bytes(moved) => return Ok(moved.total()),
-                Took::Eof => return Ok(0),
+                Took::Failing(moved, error) => return Ok(self.failing(moved, error)),
+                Took::Eof => return self.ended(),
                 Took::Error(error) => return Err(error),
                 Took::Broken => return Err(libc::ENOTRECOVERABLE),
                 Took::Busy => {
@@ -235,8 +246,11 @@ impl Endpoint {
         // I6: whoever pushed waits for at most 10 ms before it sees to its own unread bytes.
         if self.link.outgoing().unread() && !poll(self.fd.fd, libc::POLLIN, 10) {
             inc.woke(0);
-            let _ = self.link.outgoing().reclaim(self.who(thread), &self.fd);
-            return None;
+            let reclaimed = self.link.outgoing().reclaim(self.who(thread), &self.fd);
+            return match reclaimed {
+                Reclaimed::Error(error) => Some(self.last(thread, into, End::Error(error))),
+                _ => None,
+            };
         }
         if habits.poll || habits.nonblocking {
             poll(self.fd.fd, libc::POLLIN, 10_000);
@@ -275,6 +289,24 @@ impl Endpoint {
         }
     }
 
+    /// The last bytes come before the error that ended the kernel's stream.
+    fn failing(&self, moved: Moved, error: i32) -> usize {
+        self.noted().store(error, Ordering::Release);
+        moved.total()
+    }
+
+    /// The end of the stream, unless an error is to be reported.
+    fn ended(&self) -> Received {
+        match self.noted().swap(0, Ordering::AcqRel) {
+            0 => Ok(0),
+            error => Err(error),
+        }
+    }
+
+    fn noted(&self) -> &AtomicI32 {
+        &self.board.error[self.link.side() as usize]
+    }
+
     /// The kernel's stream has ended: what is left in the ring, then the end.
     fn last(&self, thread: u16, into: &mut [u8], end: End) -> Received {
         let bufs = Bufs::one(into.as_mut_ptr(), into.len());
@@ -282,7 +314,8 @@ impl Endpoint {
         loop {
             match inc.recv_last(who, &self.fd, &bufs, RecvHow::default(), end) {
                 Took::Bytes(moved) => return Ok(moved.total()),
-                Took::Eof => return Ok(0),
+                Took::Failing(moved, error) => return Ok(self.failing(moved, error)),
+                Took::Eof => return self.ended(),
                 Took::Error(error) => return Err(error),
                 Took::Busy => sys::yield_now(),
                 other => panic!("{other:?} at the end"),

@@ -605,7 +605,7 @@ fn judge<S: RecordSocket>(
             error
         }
         Took::Busy => patience.wait(sock, waits),
-        Took::Broken | Took::Bytes(_) => libc::ECONNRESET,
+        Took::Broken | Took::Bytes(_) | Took::Failing(..) => libc::ECONNRESET,
     };
     (error != 0).then(|| Outcome::Result(stream::fail(error)))
 }

@@ -106,7 +106,7 @@ fn move_unread(sock: &Sock, link: &Link<'static>, far: &End) -> bool {
             .recv(who, &promote::descriptor(sock), &into, 0, how);
         signals::leave();
         match took {
-            Took::Bytes(moved) => {
+            Took::Bytes(moved) | Took::Failing(moved, _) => {
                 let bytes = piece.get(..moved.total()).unwrap_or_default();
                 if send(far.0, bytes) != Ok(bytes.len()) {
                     return false;

@@ -661,6 +661,11 @@ fn judge<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>, took: To
                 Next::Again
             }
         }
+        Took::Failing(moved, error) => {
+            fail_later(sock, death::named(sock, error));
+            count_received(sock, moved, how);
+            Next::Return((done + moved.total()) as isize)
+        }
         Took::Empty | Took::Pending if sock.record.has(FAILED) => {
             take_error(sock).map_or(Next::Again, |error| failed(done, error))
         }
@@ -746,12 +751,7 @@ fn wait_for_bytes<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>)
         usize::try_from(result).unwrap_or(0)
     });
     signals::leave();
-    let ended = awoke(call, &so_far.rest, so_far.done, result);
-    if ended.is_none() {
-        so_far.done += result as usize;
-        so_far.rest.advance(result as usize);
-    }
-    ended
+    awoke(call, so_far, result)
 }
 
 /// The end of the stream; an error that a reclaim met comes first, and a peer that was killed with unread bytes in its ring is
@@ -787,11 +787,10 @@ fn sleep(sock: &Sock, rest: &Bufs<'_>, done: usize, how: RecvHow, own: Own) -> i
     unsafe { real::recv(sock.fd, at.cast(), length, flags) }
 }
 
-/// What a real call's result means: the end of the call, or (`MSG_WAITALL`) that it goes on.
+/// What a real call's result means: the end of the call, or that it goes on.
 fn awoke<S: Socket>(
     call: &Receiving<'_, S>,
-    rest: &Bufs<'_>,
-    done: usize,
+    so_far: &mut Received<'_>,
     result: isize,
 ) -> Option<isize> {
     let Receiving {
@@ -802,6 +801,7 @@ fn awoke<S: Socket>(
         all,
         ..
     } = *call;
+    let done = so_far.done;
     if result > 0 {
         count_received(
             sock,
@@ -813,13 +813,11 @@ fn awoke<S: Socket>(
         );
         // A real call that is to wait for all comes back with less only after a signal, or at the end. Only the first of
         // several pieces was asked for where something had been received before.
-        let (_, piece) = rest.piece();
-        let goes_on = all && done > 0 && result as usize == piece && piece < rest.len();
-        return if goes_on {
-            None
-        } else {
-            Some(done as isize + result)
-        };
+        let (_, piece) = so_far.rest.piece();
+        let goes_on = all && done > 0 && result as usize == piece && piece < so_far.rest.len();
+        so_far.done += result as usize;
+        so_far.rest.advance(result as usize);
+        return (!goes_on).then_some(so_far.done as isize);
     }
     let error = real::errno();
     let end = match (result, error) {
@@ -830,27 +828,18 @@ fn awoke<S: Socket>(
         _ => End::Error(error),
     };
     signals::enter();
-    let last = link
-        .incoming()
-        .recv_last(who, &promote::descriptor(sock), rest, how, end);
+    let fd = promote::descriptor(sock);
+    let last = link.incoming().recv_last(who, &fd, &so_far.rest, how, end);
     signals::leave();
-    if last == Took::Eof
-        && let Next::Return(result) = ended(sock, &link, done)
-    {
-        return Some(result);
+    if let (Took::Busy, End::Error(error)) = (last, end) {
+        // Another thread is inside. The kernel will only tell the end again.
+        fail_later(sock, death::named(sock, error));
     }
-    Some(match last {
-        Took::Bytes(moved) => {
-            if let End::Error(error) = end {
-                fail_later(sock, death::named(sock, error));
-            }
-            count_received(sock, moved, how);
-            (done + moved.total()) as isize
-        }
-        Took::Error(error) if done == 0 => fail(death::named(sock, error)),
-        Took::Broken if done == 0 => fail(libc::ECONNRESET),
-        _ => done as isize,
-    })
+    so_far.has_looked = true;
+    match judge(call, so_far, last) {
+        Next::Return(result) => Some(result),
+        Next::Again | Next::Sleep => None,
+    }
 }
 
 /// Whether a receive that found nothing has to ask the kernel: for the end of the stream, errors, and writers that do not
