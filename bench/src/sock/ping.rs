@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use windlass_sync::tsc;
-use windlass_sys::named::{NamedEpoll, READY_MAX};
+use windlass_sys::named::{NamedEpoll, READY_MAX, poll_readable, select_readable};
 
 use super::histogram::Histogram;
 use super::place::{Listener, Place, Stream};
@@ -24,6 +24,10 @@ pub enum Wait {
     Spin,
     /// In `epoll_wait`, for ever, then one receive.
     Epoll,
+    /// In `poll`, the same way.
+    Poll,
+    /// In `select`, the same way.
+    Select,
 }
 
 /// Which end this is.
@@ -70,6 +74,7 @@ struct Report {
 /// The used connection, the idle ones, and the set that holds all.
 struct Ends {
     stream: Stream,
+    wait: Wait,
     set: Option<NamedEpoll>,
     _idle: Vec<Stream>,
 }
@@ -78,7 +83,7 @@ impl Ends {
     fn new(mut streams: Vec<Stream>, wait: Wait) -> Result<Ends> {
         let set = match wait {
             Wait::Epoll => Some(NamedEpoll::create()?),
-            Wait::Block | Wait::Spin => None,
+            _ => None,
         };
         for (token, stream) in (0..).zip(&streams) {
             if let Some(set) = &set {
@@ -89,6 +94,7 @@ impl Ends {
         stream.set_nonblocking(wait == Wait::Spin)?;
         Ok(Ends {
             stream,
+            wait,
             set,
             _idle: streams,
         })
@@ -98,6 +104,11 @@ impl Ends {
     fn take(&mut self, into: &mut [u8]) -> Result<bool> {
         if let Some(set) = &self.set {
             while set.wait(&mut [0; READY_MAX])? == 0 {}
+        }
+        match self.wait {
+            Wait::Poll => poll_readable(&self.stream)?,
+            Wait::Select => select_readable(&self.stream)?,
+            Wait::Block | Wait::Spin | Wait::Epoll => {}
         }
         Ok(self.stream.take_all(into)?)
     }

@@ -14,6 +14,8 @@ pub enum Row {
     Ping,
     /// The same through `epoll_wait`
     Epoll,
+    /// The same through `poll` and `select`
+    Poll,
     /// Processor time of a send and a receive of 64 bytes
     Pair,
     /// One way, 64 bytes to 64 KiB
@@ -141,6 +143,7 @@ impl Ours {
         match row {
             Row::Ping => vec![self.ping()],
             Row::Epoll => [1, 1000].map(|members| self.epoll(members)).into(),
+            Row::Poll => ["poll", "select"].map(|wait| self.poll(wait)).into(),
             Row::Pair => vec![self.pair()],
             Row::Stream => STREAMS.map(|(size, times)| self.stream(size, times)).into(),
             Row::Redis => self.redis(),
@@ -187,6 +190,16 @@ impl Ours {
                 time("p50", "us", Bar::Lines(3.0)),
                 time("p99", "us", Bar::Shown),
             ],
+        }
+    }
+
+    fn poll(self, wait: &'static str) -> Group {
+        Group {
+            row: Row::Poll,
+            title: format!("half round trip through {wait}"),
+            more_turns: 1,
+            cases: ours_and_kernel(self.spin, What::Ping(wait, 1, false)),
+            lines: vec![time("p50", "us", Bar::Shown), time("p99", "us", Bar::Shown)],
         }
     }
 

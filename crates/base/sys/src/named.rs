@@ -1,4 +1,4 @@
-//! epoll by libc's own names.
+//! Waiting by libc's own names.
 //!
 //! # Purpose
 //! [`crate::epoll`] asks the kernel directly. A library that is put before libc (`LD_PRELOAD`) sees only calls of
@@ -79,9 +79,49 @@ impl NamedEpoll {
     }
 }
 
+/// Waits until `fd` is readable or broken, for ever if need be (`poll`); a signal ends the wait, too.
+///
+/// # Errors
+/// None that is known for an open descriptor.
+pub fn poll_readable(fd: impl AsFd) -> Result<(), Errno> {
+    let mut entry = libc::pollfd {
+        fd: fd.as_fd().as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: the entry outlives the call.
+    ended(unsafe { libc::poll(&raw mut entry, 1, -1) })
+}
+
+/// The same by `select`.
+///
+/// # Errors
+/// `EBADF` if the number is beyond the set.
+pub fn select_readable(fd: impl AsFd) -> Result<(), Errno> {
+    let fd = fd.as_fd().as_raw_fd();
+    if !(0..libc::FD_SETSIZE as i32).contains(&fd) {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: zeros are an empty set.
+    let mut set: libc::fd_set = unsafe { std::mem::zeroed() };
+    // SAFETY: the number fits into the set.
+    unsafe { libc::FD_SET(fd, &raw mut set) };
+    let (input, none) = (&raw mut set, std::ptr::null_mut());
+    // SAFETY: the set outlives the call; no other is given, and no time.
+    ended(unsafe { libc::select(fd + 1, input, none, none, std::ptr::null_mut()) })
+}
+
+fn ended(result: i32) -> Result<(), Errno> {
+    match last_errno() {
+        errno if result < 0 && errno != Errno::INTR => Err(errno),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Write};
+    use std::os::fd::BorrowedFd;
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -101,6 +141,25 @@ mod tests {
             assert_eq!(tokens[0], 11);
         }
         assert_eq!(set.add(&pairs[1].1, 0), Err(Errno::EXIST));
+        Ok(())
+    }
+
+    /// Both calls wait until there is something to read, and leave it there.
+    #[test]
+    fn a_readable_one_ends_the_wait() -> Result<(), Errno> {
+        type Wait = fn(BorrowedFd<'_>) -> Result<(), Errno>;
+        let waits: [Wait; 2] = [|fd| poll_readable(fd), |fd| select_readable(fd)];
+        for wait in waits {
+            let (mut writer, mut reader) = UnixStream::pair().expect("a pair");
+            let waiting = std::thread::spawn(move || {
+                wait(reader.as_fd())?;
+                let mut byte = [0];
+                reader.read_exact(&mut byte).expect("read");
+                Ok(byte)
+            });
+            writer.write_all(b"x").expect("written");
+            assert_eq!(waiting.join().expect("no panic")?, *b"x");
+        }
         Ok(())
     }
 }

@@ -63,6 +63,8 @@ counters! {
     KernelBytesReceived = "kernel_rx_bytes";
     /// Looks at the kernel that found nothing.
     KernelLooks = "kernel_looks";
+    /// Looks at the kernel by `poll` and `select`, besides the program's own calls.
+    PollLooks = "poll_looks";
     /// Times that unread ring bytes were moved into the kernel.
     Reclaims = "reclaims";
     /// Bytes moved so.

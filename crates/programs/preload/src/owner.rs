@@ -1,6 +1,6 @@
 //! Who we are: process, thread, and what each thread keeps.
 //!
-//! *Threads.* [`Thread`] is 64 bytes of thread-local memory of the initial-exec model, so that reaching
+//! *Threads.* [`Thread`] is 128 bytes of thread-local memory of the initial-exec model, so that reaching
 //! it is one load, never allocates, and is safe in signal handlers. A thread gets its slot at its first
 //! lock and gives it back when it ends.
 //!
@@ -31,9 +31,22 @@ pub struct Thread {
     pub engine: [AtomicU64; 4],
     /// Handlers without `SA_RESTART` that have run.
     pub interrupted: AtomicU64,
+    /// What `poll` and `select` know of the kernel: `engine::looks`.
+    pub looks: [Look; 2],
 }
 
-const _: () = assert!(size_of::<Thread>() == 64);
+/// A thread's last look at the kernel for one set of descriptors.
+#[repr(C)]
+pub struct Look {
+    /// Which set.
+    pub key: AtomicU64,
+    /// When, in cycles; 0: it says nothing.
+    pub at: AtomicU64,
+    /// What it said of room.
+    pub room: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Thread>() == 128);
 
 std::arch::global_asm!(
     ".section .tbss.windlass_sockets_thread,\"awT\",@nobits",
@@ -41,9 +54,9 @@ std::arch::global_asm!(
     ".hidden windlass_sockets_thread",
     ".globl windlass_sockets_thread",
     ".type windlass_sockets_thread,@object",
-    ".size windlass_sockets_thread,64",
+    ".size windlass_sockets_thread,128",
     "windlass_sockets_thread:",
-    ".zero 64",
+    ".zero 128",
     ".previous",
 );
 

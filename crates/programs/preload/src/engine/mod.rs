@@ -3,7 +3,7 @@
 //! # Where it sits
 //! ```text
 //! calls (libc's names) -> engine -> stream, message   bytes: ring or kernel
-//!                                -> poll, sets, waiting   waiting for many
+//!                                -> poll, looks, sets, waiting   waiting for many
 //!                                -> promote, inside   from the kernel to a ring
 //!                                -> proof, unix, records   tracked TCP, Unix streams, seqpacket
 //!                                -> interest          epoll_ctl that the kernel need not know
@@ -26,6 +26,7 @@ mod inside;
 mod interest;
 mod kernel;
 mod life;
+mod looks;
 pub mod memory;
 mod message;
 mod names;
@@ -364,6 +365,7 @@ pub fn epoll_wait(
 
 /// `shutdown`.
 pub fn shutdown(sock: Sock, how: c_int, own: Own) -> isize {
+    looks::doubt();
     life::shutdown(&sock, how, own)
 }
 
@@ -388,6 +390,7 @@ pub fn setsockopt(
     length: socklen_t,
     own: Own,
 ) -> isize {
+    looks::doubt();
     sockopt::set(&sock, level, name, value, length, own)
 }
 
@@ -404,6 +407,7 @@ pub fn fcntl(sock: Sock, command: c_int, argument: usize, own: Own) -> isize {
 /// The number is about to be closed, or replaced by `dup2`: the record is still held.
 /// [`crate::record::Record::holders`] of 1 says that it is the last number.
 pub fn before_close(sock: Sock) {
+    looks::doubt();
     life::before_close(&sock);
 }
 

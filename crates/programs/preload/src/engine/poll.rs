@@ -3,7 +3,8 @@
 //! # Model
 //! Each joined member that is asked for input is looked at. If one has bytes, the kernel is asked without waiting and its
 //! answer completed. If none has, the call spins as the user allows, counts itself as a sleeper on each such
-//! member, looks once more, and sleeps in the program's own call.
+//! member, looks once more, and sleeps in the program's own call. Where the kernel was asked a moment ago, the rings answer
+//! alone ([`super::looks`]).
 //!
 //! # Limits
 //! [`MEMBERS`] joined members a call, and [`BITS`] numbers in a `select`; a call with more asks for their bytes in the kernel.
@@ -14,11 +15,12 @@ use libc::{fd_set, nfds_t, pollfd};
 use windlass_channel::{Asleep, Link, Reason};
 
 use super::inside::Sleeper;
+use super::looks::{Key, room_of};
 use super::stream::KERNEL_NEWS;
 use super::{clock, death, kernel, memory, promote, rest, stream};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock, Wait};
-use crate::{options, signals, table};
+use crate::{signals, table};
 
 /// Joined members of one call.
 const MEMBERS: usize = 128;
@@ -30,6 +32,7 @@ const RETRIES: u32 = 1_000;
 /// A spin asks the kernel every so often.
 const LOOK_US: u32 = 4;
 const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
+const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM;
 
 /// The joined members of a call that wait for input: where each stands in the set, and its channel.
 struct Members {
@@ -169,23 +172,23 @@ fn poll_joined(set: *mut pollfd, entries: &[pollfd], wait: Wait, own: Own) -> is
 fn poll_once(set: *mut pollfd, entries: &[pollfd], wait: Wait, own: Own) -> Option<isize> {
     death::notice();
     let members = Members::of(entries);
-    if members.any_ready() {
-        return found_some(poll_now(set, entries, &members));
-    }
-    if wait.is_now() {
-        let result = own.call();
-        return Some(if result > 0 && death::notice() {
-            poll_now(set, entries, &members)
-        } else {
-            noted(result)
-        });
-    }
-    // Without a spin the program's own call follows at once.
-    let mut looked_at = if options::spin_us() == 0 {
-        clock::now()
-    } else {
-        0
+    let polled = Polled {
+        set,
+        entries,
+        members: &members,
+        key: key_of(entries),
     };
+    if wait.is_now() {
+        return polled.at_once(own);
+    }
+    let known = polled.by_rings();
+    if known.is_some() {
+        return known;
+    }
+    if members.any_ready() {
+        return found_some(polled.look());
+    }
+    let mut looked_at = polled.key.looks_from();
     let mut found = 0;
     stream::spin(|| {
         if members.any_ready() {
@@ -194,18 +197,18 @@ fn poll_once(set: *mut pollfd, entries: &[pollfd], wait: Wait, own: Own) -> Opti
         let now = clock::now();
         if now.wrapping_sub(looked_at) > clock::cycles(LOOK_US) {
             looked_at = now;
-            found = kernel::poll_now(set, entries.len()).unwrap_or(0);
+            found = polled.ask().unwrap_or(0);
         }
         found != 0
     });
     if found != 0 {
         if death::notice() {
-            return found_some(poll_now(set, entries, &members));
+            return found_some(polled.look());
         }
         return Some(noted(found as isize));
     }
-    if !members.fall_asleep() {
-        return found_some(poll_now(set, entries, &members));
+    if members.any_ready() || !members.fall_asleep() {
+        return polled.by_rings().or_else(|| found_some(polled.look()));
     }
     counters::add(Counter::Sleeps, 1);
     if members.has_left() {
@@ -227,7 +230,7 @@ fn poll_once(set: *mut pollfd, entries: &[pollfd], wait: Wait, own: Own) -> Opti
     if result < 0 || !(death::notice() || members.any_ready()) {
         return Some(result);
     }
-    let found = poll_now(set, entries, &members);
+    let found = polled.look();
     // A time that is over is over.
     (found != 0 || result == 0).then_some(found)
 }
@@ -254,26 +257,124 @@ fn noted(result: isize) -> isize {
     result
 }
 
-/// What kernel and rings have now.
-fn poll_now(set: *mut pollfd, entries: &[pollfd], members: &Members) -> isize {
-    let found = match kernel::poll_now(set, entries.len()) {
-        Ok(found) => found,
-        Err(error) => return stream::fail(error),
-    };
-    let mut found = noted(found as isize);
-    for (at, _, link) in members.iter() {
-        if !link.incoming().ring_ready() {
-            continue;
+/// What a `poll` asks for, as one number.
+fn key_of(entries: &[pollfd]) -> Key {
+    let word = |entry: &pollfd| u64::from(entry.fd as u32) | u64::from(entry.events as u16) << 32;
+    let asks_for_room = entries.iter().any(|entry| entry.events & WRITABLE != 0);
+    Key::of(entries.iter().map(word), asks_for_room)
+}
+
+/// How many bytes the kernel was given by a joined socket.
+fn given(fd: c_int) -> Option<u64> {
+    let link = promote::joined(&table::known(fd)?)?;
+    Some(link.outgoing().kernel_sent())
+}
+
+/// The set of a `poll`, and its joined members.
+struct Polled<'a> {
+    set: *mut pollfd,
+    entries: &'a [pollfd],
+    members: &'a Members,
+    key: Key,
+}
+
+impl Polled<'_> {
+    /// The whole of a call that may not wait.
+    fn at_once(&self, own: Own) -> Option<isize> {
+        if self.members.any_ready() {
+            return found_some(self.look());
         }
-        let entry = set.wrapping_add(*at);
-        // SAFETY: the kernel has just written the set.
-        let mut value = unsafe { entry.read_unaligned() };
-        found += isize::from(value.revents == 0);
-        value.revents |= value.events & READABLE;
-        // SAFETY: as above.
-        unsafe { entry.write_unaligned(value) };
+        let result = own.call();
+        Some(if result > 0 && death::notice() {
+            self.look()
+        } else {
+            noted(result)
+        })
     }
-    found
+
+    /// What the kernel has now, in the set.
+    fn ask(&self) -> kernel::Done {
+        counters::add(Counter::PollLooks, 1);
+        let found = kernel::poll_now(self.set, self.entries.len())?;
+        self.key.remember(match found {
+            0 => Some(0),
+            _ => self.only_room(),
+        });
+        Ok(found)
+    }
+
+    /// The joined members that are asked for room, if the kernel has reported just that of them, and nothing else.
+    fn only_room(&self) -> Option<u64> {
+        let is_room = |at: usize| {
+            let entry = memory::fetch(self.set.wrapping_add(at))?;
+            let asked = entry.events & WRITABLE;
+            let has_room = asked != 0 && given(entry.fd).is_some();
+            (entry.revents == if has_room { asked } else { 0 }).then_some(())
+        };
+        let is_all = (0..self.entries.len()).all(|at| is_room(at).is_some());
+        is_all.then(|| self.room())
+    }
+
+    fn room(&self) -> u64 {
+        let asked = self
+            .entries
+            .iter()
+            .filter(|entry| entry.events & WRITABLE != 0);
+        room_of(asked.filter_map(|entry| given(entry.fd)))
+    }
+
+    /// What rings and kernel have now, if the kernel need not be asked and there is something.
+    fn by_rings(&self) -> Option<isize> {
+        let room = self.key.believed()?;
+        if room != 0 && room != self.room() {
+            return None;
+        }
+        let ready = |(at, _, link): &(usize, Sock, Link<'static>)| {
+            link.incoming().ring_ready().then_some(*at)
+        };
+        let mut ready = self.members.iter().filter_map(ready).peekable();
+        if room == 0 && ready.peek().is_none() {
+            return None;
+        }
+        let mut found = 0;
+        for (at, entry) in self.entries.iter().enumerate() {
+            let mut entry = *entry;
+            entry.revents = 0;
+            if ready.next_if_eq(&at).is_some() {
+                entry.revents = entry.events & READABLE;
+            }
+            if room != 0 && entry.events & WRITABLE != 0 && given(entry.fd).is_some() {
+                entry.revents |= entry.events & WRITABLE;
+            }
+            found += isize::from(entry.revents != 0);
+            if !memory::put(self.set.wrapping_add(at), entry) {
+                return None;
+            }
+        }
+        Some(found)
+    }
+
+    /// What kernel and rings have now.
+    fn look(&self) -> isize {
+        let found = match self.ask() {
+            Ok(found) => found,
+            Err(error) => return stream::fail(error),
+        };
+        let mut found = noted(found as isize);
+        for (at, _, link) in self.members.iter() {
+            if !link.incoming().ring_ready() {
+                continue;
+            }
+            let entry = self.set.wrapping_add(*at);
+            // SAFETY: the kernel has just written the set.
+            let mut value = unsafe { entry.read_unaligned() };
+            found += isize::from(value.revents == 0);
+            value.revents |= value.events & READABLE;
+            // SAFETY: as above.
+            unsafe { entry.write_unaligned(value) };
+        }
+        found
+    }
 }
 
 /// The three sets of a `select`, copied.
@@ -304,16 +405,35 @@ impl Sets {
         self.words[0][fd / 64] >> (fd % 64) & 1 == 1
     }
 
-    /// Writes the sets as they were before the call.
-    fn restore(&self, sets: &[*mut fd_set; 3]) {
-        for (words, set) in self
-            .words
-            .iter()
-            .zip(sets)
-            .filter(|(_, set)| !set.is_null())
-        {
-            memory::put_all(set.cast(), &words[..self.count.div_ceil(64)]);
-        }
+    /// All that is asked for, as one number.
+    fn key(&self) -> Key {
+        let length = self.count.div_ceil(64);
+        let words = self.words.iter().flat_map(|words| &words[..length]);
+        let asks_for_room = self.words[1][..length].iter().any(|word| *word != 0);
+        Key::of(words.copied().chain([self.count as u64]), asks_for_room)
+    }
+
+    /// The numbers that are asked for room.
+    fn writers(&self) -> impl Iterator<Item = c_int> {
+        let rows = self.words[1][..self.count.div_ceil(64)].iter().enumerate();
+        rows.filter(|(_, word)| **word != 0)
+            .flat_map(|(row, word)| {
+                let bits = (0..64).filter(move |bit| word >> bit & 1 == 1);
+                bits.map(move |bit| (row * 64 + bit) as c_int)
+            })
+    }
+
+    /// The same for those with a channel only.
+    fn room(&self) -> u64 {
+        room_of(self.writers().filter_map(given))
+    }
+
+    /// Writes them to where the program has its sets; false if there is no memory.
+    fn put(&self, sets: &[*mut fd_set; 3]) -> bool {
+        let length = self.count.div_ceil(64);
+        let all = self.words.iter().zip(sets);
+        all.filter(|(_, set)| !set.is_null())
+            .all(|(words, set)| memory::put_all(set.cast(), &words[..length]))
     }
 }
 
@@ -332,7 +452,7 @@ pub fn select(count: c_int, sets: [*mut fd_set; 3], wait: Wait, own: Own) -> isi
         if let Some(found) = select_once(&copy, sets, &Members::selected(&copy), wait, own) {
             return found;
         }
-        copy.restore(&sets);
+        copy.put(&sets);
     }
     own.call()
 }
@@ -345,18 +465,23 @@ fn select_once(
     wait: Wait,
     own: Own,
 ) -> Option<isize> {
-    if members.any_ready() {
-        return found_some(select_now(copy, &sets, members));
-    }
+    let selected = Selected {
+        copy,
+        sets,
+        members,
+        key: copy.key(),
+    };
     if wait.is_now() {
-        let result = own.call();
-        if result > 0 && death::notice() {
-            copy.restore(&sets);
-            return found_some(select_now(copy, &sets, members));
-        }
-        return Some(noted(result));
+        return selected.at_once(own);
     }
-    let mut looked_at = clock::now();
+    let known = selected.by_rings();
+    if known.is_some() {
+        return known;
+    }
+    if members.any_ready() {
+        return found_some(selected.look());
+    }
+    let mut looked_at = selected.key.looks_from();
     let mut found = 0;
     if members.count != 0 {
         stream::spin(|| {
@@ -366,9 +491,9 @@ fn select_once(
             let now = clock::now();
             if now.wrapping_sub(looked_at) > clock::cycles(LOOK_US) {
                 looked_at = now;
-                found = kernel::select_now(copy.count, &sets).unwrap_or(0);
+                found = selected.ask().unwrap_or(0);
                 if found == 0 {
-                    copy.restore(&sets);
+                    copy.put(&sets);
                 }
             }
             found != 0
@@ -376,14 +501,15 @@ fn select_once(
     }
     if found != 0 {
         if death::notice() {
-            copy.restore(&sets);
-            return found_some(select_now(copy, &sets, members));
+            copy.put(&sets);
+            return found_some(selected.look());
         }
         return Some(noted(found as isize));
     }
-    if !members.fall_asleep() {
-        return found_some(select_now(copy, &sets, members));
+    if members.any_ready() || !members.fall_asleep() {
+        return selected.by_rings().or_else(|| found_some(selected.look()));
     }
+    counters::add(Counter::Sleeps, 1);
     if members.has_left() {
         // A select of its own would need copies of the sets: the bytes go at once.
         members.reclaim();
@@ -394,8 +520,8 @@ fn select_once(
     if result < 0 || !(death::notice() || members.any_ready()) {
         return Some(result);
     }
-    copy.restore(&sets);
-    let found = select_now(copy, &sets, members);
+    copy.put(&sets);
+    let found = selected.look();
     (found != 0 || result == 0).then_some(found)
 }
 
@@ -408,24 +534,91 @@ fn asleep_select(copy: &Sets, own: Own) -> Option<isize> {
     Some(noted(result))
 }
 
-/// What kernel and rings have now.
-fn select_now(copy: &Sets, sets: &[*mut fd_set; 3], members: &Members) -> isize {
-    let found = match kernel::select_now(copy.count, sets) {
-        Ok(found) => found,
-        Err(error) => return stream::fail(error),
-    };
-    let mut found = noted(found as isize);
-    for (fd, _, link) in members.iter() {
-        if !link.incoming().ring_ready() {
-            continue;
+/// The sets of a `select`, and their joined members.
+struct Selected<'a> {
+    copy: &'a Sets,
+    sets: [*mut fd_set; 3],
+    members: &'a Members,
+    key: Key,
+}
+
+impl Selected<'_> {
+    /// The whole of a call that may not wait.
+    fn at_once(&self, own: Own) -> Option<isize> {
+        if self.members.any_ready() {
+            return found_some(self.look());
         }
-        let word = sets[0].cast::<u64>().wrapping_add(fd / 64);
-        // SAFETY: the kernel has just written the set.
-        let mut value = unsafe { word.read_unaligned() };
-        found += isize::from(value >> (fd % 64) & 1 == 0);
-        value |= 1 << (fd % 64);
-        // SAFETY: as above.
-        unsafe { word.write_unaligned(value) };
+        let result = own.call();
+        if result > 0 && death::notice() {
+            self.copy.put(&self.sets);
+            return found_some(self.look());
+        }
+        Some(noted(result))
     }
-    found
+
+    /// What the kernel has now, in the sets.
+    fn ask(&self) -> kernel::Done {
+        counters::add(Counter::PollLooks, 1);
+        let found = kernel::select_now(self.copy.count, &self.sets)?;
+        self.key.remember(match found {
+            0 => Some(0),
+            _ => self.only_room(found),
+        });
+        Ok(found)
+    }
+
+    /// As [`Polled::only_room`], of `found` bits.
+    fn only_room(&self, found: usize) -> Option<u64> {
+        let now = Sets::copy(self.copy.count as c_int, &self.sets)?;
+        let joined = |fds: &Sets| fds.writers().filter(|fd| given(*fd).is_some()).count();
+        (joined(&now) == found && joined(self.copy) == found).then(|| self.copy.room())
+    }
+
+    /// As [`Polled::by_rings`].
+    fn by_rings(&self) -> Option<isize> {
+        let room = self.key.believed()?;
+        if room != 0 && room != self.copy.room() {
+            return None;
+        }
+        let mut answer = Sets {
+            words: [[0; WORDS]; 3],
+            count: self.copy.count,
+        };
+        let mut found = 0;
+        let mut set = |words: usize, fd: usize| {
+            answer.words[words][fd / 64] |= 1 << (fd % 64);
+            found += 1;
+        };
+        let ready = self.members.iter();
+        ready
+            .filter(|(_, _, link)| link.incoming().ring_ready())
+            .for_each(|(fd, ..)| set(0, *fd));
+        if room != 0 {
+            let writers = self.copy.writers().filter(|fd| given(*fd).is_some());
+            writers.for_each(|fd| set(1, fd as usize));
+        }
+        (found != 0 && answer.put(&self.sets)).then_some(found)
+    }
+
+    /// What kernel and rings have now.
+    fn look(&self) -> isize {
+        let found = match self.ask() {
+            Ok(found) => found,
+            Err(error) => return stream::fail(error),
+        };
+        let mut found = noted(found as isize);
+        for (fd, _, link) in self.members.iter() {
+            if !link.incoming().ring_ready() {
+                continue;
+            }
+            let word = self.sets[0].cast::<u64>().wrapping_add(fd / 64);
+            // SAFETY: the kernel has just written the set.
+            let mut value = unsafe { word.read_unaligned() };
+            found += isize::from(value >> (fd % 64) & 1 == 0);
+            value |= 1 << (fd % 64);
+            // SAFETY: as above.
+            unsafe { word.write_unaligned(value) };
+        }
+        found
+    }
 }
