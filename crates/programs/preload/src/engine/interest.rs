@@ -263,7 +263,8 @@ pub(super) fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll
         libc::EPOLL_CTL_MOD,
         libc::EPOLL_CTL_DEL,
     ];
-    if owner::has_threads() || watch::is_over() || !changes.contains(&operation) {
+    let has_joined = sock.record.has(promote::JOINED);
+    if !has_joined || owner::has_threads() || watch::is_over() || !changes.contains(&operation) {
         return false;
     }
     let Some((index, set)) = Set::of(instance) else {

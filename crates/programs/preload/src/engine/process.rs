@@ -461,10 +461,10 @@ pub fn pairs() -> impl Iterator<Item = (u8, &'static Pair)> {
         .filter(|(_, pair)| pair.id.load(Acquire) != 0)
 }
 
-/// Whether any slab is mapped: whether any socket here may have joined.
+/// Whether any slab is mapped: whether any socket here may have joined. In one order with what a join looks at afterwards.
 #[inline(always)]
 pub fn has_pairs() -> bool {
-    PLACES.load(Acquire) != 0
+    PLACES.load(SeqCst) != 0
 }
 
 /// The pair in a place that [`super::promote::joined`] remembers.
@@ -605,7 +605,7 @@ fn fill(place: u8, paired: Paired) -> Result<u8, Reason> {
     pair.rests_since.store(clock::now(), Relaxed);
     pair.watched_at.store(0, Relaxed);
     pair.id.store(paired.slab + 1, Release);
-    PLACES.fetch_max(u32::from(place) + 1, Relaxed);
+    PLACES.fetch_max(u32::from(place) + 1, SeqCst);
     Ok(place)
 }
 

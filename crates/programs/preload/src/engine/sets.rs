@@ -433,11 +433,10 @@ fn note_one_shot(set: Option<(usize, &'static Set)>, events: u32) -> u64 {
 }
 
 fn modify(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
-    let before = note_one_shot(Set::of(instance), asked.events);
+    let set = Set::of(instance);
+    let before = note_one_shot(set, asked.events);
     let result = own.call();
-    let found = (result == 0)
-        .then(|| Set::of(instance).zip(local(sock.index())))
-        .flatten();
+    let found = set.filter(|_| result == 0).zip(local(sock.index()));
     if let Some(((index, set), local)) = found {
         set.ask_for(asked.events);
         for member in local
@@ -445,7 +444,12 @@ fn modify(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
             .filter(|member| member.fd.load(Relaxed) == sock.fd)
         {
             member.events.store(asked.events, Relaxed);
-            let data = member.data.swap(asked.u64, Relaxed);
+            let is_other = member.data.load(Relaxed) != asked.u64;
+            let data = if is_other {
+                member.data.swap(asked.u64, Relaxed)
+            } else {
+                asked.u64
+            };
             if data != asked.u64 {
                 set.seen.remove(data);
                 set.seen.add(asked.u64);
@@ -453,7 +457,10 @@ fn modify(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
             member.armed_at.store(before, Relaxed);
             unmute(set, member);
             member.told.store(asked.events, Relaxed);
-            member.state.fetch_and(!(DISARMED | POKED | HERE), Relaxed);
+            let over = DISARMED | POKED | HERE;
+            if member.state.load(Relaxed) & over != 0 {
+                member.state.fetch_and(!over, Relaxed);
+            }
         }
         if let Some(link) = promote::joined(sock) {
             renew(sock, local, index, &link);
@@ -476,7 +483,8 @@ fn renew(sock: &Sock, local: &'static Local, index: usize, link: &Link<'static>)
 
 /// A muted member is one no more.
 pub(super) fn unmute(set: &Set, member: &Member) {
-    if member.state.fetch_and(!MUTED, AcqRel) & MUTED != 0 {
+    let is_muted = member.state.load(Acquire) & MUTED != 0;
+    if is_muted && member.state.fetch_and(!MUTED, AcqRel) & MUTED != 0 {
         set.muted.fetch_sub(1, Relaxed);
     }
 }

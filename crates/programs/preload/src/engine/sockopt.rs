@@ -131,7 +131,7 @@ pub fn ioctl(sock: &Sock, request: c_ulong, argument: usize, own: Own) -> isize 
     }
     let link = promote::joined(sock);
     match request {
-        libc::FIONBIO => stream::learn_flags(sock),
+        libc::FIONBIO => stream::forget_flags(sock),
         libc::FIOASYNC => life::plain(sock, Reason::Option),
         libc::FIONREAD if records::is_record(sock.record) => {
             add(argument, link.map_or(0, |link| records::queued(&link)));
@@ -155,7 +155,7 @@ fn add(address: usize, more: usize) {
 pub fn fcntl(sock: &Sock, command: c_int, argument: usize, own: Own) -> isize {
     let result = own.call();
     if result >= 0 && command == libc::F_SETFL {
-        stream::learn_flags(sock);
+        stream::forget_flags(sock);
         if argument & libc::O_ASYNC as usize != 0 {
             life::plain(sock, Reason::Option);
         }

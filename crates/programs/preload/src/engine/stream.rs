@@ -83,9 +83,18 @@ pub fn is_nonblocking(sock: &Sock) -> bool {
     sock.record.has(NONBLOCK)
 }
 
+/// The program has changed the descriptor's status flags: the next call that wants them asks the kernel. A socket that never joins
+/// never does.
+#[inline]
+pub fn forget_flags(sock: &Sock) {
+    if sock.record.has(FLAGS_KNOWN) {
+        sock.record.flags.fetch_and(!FLAGS_KNOWN, Relaxed);
+    }
+}
+
 /// Asks the kernel for the descriptor's status flags.
 #[cold]
-pub fn learn_flags(sock: &Sock) {
+fn learn_flags(sock: &Sock) {
     let Ok(flags) = kernel::file_flags(sock.fd) else {
         return;
     };

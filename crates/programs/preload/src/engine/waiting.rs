@@ -86,7 +86,9 @@ fn sleep(index: usize, set: &'static Set, events: *mut epoll_event, own: Own) ->
     let result = own.call();
     wake_up(index, set, raised);
     if result > 0 {
-        KERNEL_NEWS.fetch_add(1, Relaxed);
+        if process::has_pairs() {
+            KERNEL_NEWS.fetch_add(1, Relaxed);
+        }
         note_fired(set, events, result as usize);
     }
     result
@@ -102,8 +104,8 @@ fn note_fired(set: &Set, events: *mut epoll_event, count: usize) {
 fn wake_up(index: usize, set: &'static Set, raised: Option<Raised>) {
     if let Some(raised) = raised {
         process::lower(raised);
-    } else if set.unshown.fetch_sub(1, SeqCst) == 1 {
-        // What joined meanwhile counts every wait here as asleep.
+    } else if set.unshown.fetch_sub(1, SeqCst) == 1 && process::has_pairs() {
+        // What joined meanwhile counts every wait here as asleep. A join that saw this one had its slab before.
         for (record, local) in members_of(index) {
             if let Some((_, link)) = sock_of(record, local) {
                 show_again(&link, local);
