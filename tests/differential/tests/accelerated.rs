@@ -10,9 +10,9 @@ use windlass_differential::{
 };
 
 /// What still differs, found by this very runner: bytes of a killed peer that are unread in the ring, or its reset, are lost at
-/// an exec; and a Unix stream whose send buffer is made small over unread bytes is writable sooner, since their pieces are not
+/// the exec of one of several processes that share the socket; and a Unix stream whose send buffer is made small over unread bytes is writable sooner, since their pieces are not
 /// the kernel's own. And the kernel moves large transfers through small buffers more slowly than the runner waits.
-const OPEN: &str = "a peer killed before an exec, a send buffer made small over unread bytes, or a transfer for which the \
+const OPEN: &str = "a peer killed before an exec of a sharer, a send buffer made small over unread bytes, or a transfer for which the \
                     kernel takes long";
 
 /// Seeds that are tried; ten times as many with WINDLASS_SOAK=1.
@@ -65,9 +65,14 @@ fn is_open(difference: &Difference) -> bool {
         kernel.is_none() && subject.as_ref().is_some_and(has_moved)
     });
     let is_small = steps.iter().any(|step| step.word(2) == "sndbuf");
-    is_slow
-        || is_early && is_small
-        || killed.is_some_and(|killed| steps[killed..].iter().any(|step| step.verb() == "exec"))
+    let executed = killed.and_then(|killed| {
+        let mut rest = steps[killed..].iter();
+        let after = rest.rposition(|step| step.verb() == "exec")?;
+        Some(killed + after)
+    });
+    let is_sharers =
+        executed.is_some_and(|end| steps[..end].iter().any(|step| step.verb() == "fork"));
+    is_slow || is_early && is_small || is_sharers
 }
 
 /// Compares the scripts of the first `seeds` seeds. A script counts as different if it differs each time that it is repeated:

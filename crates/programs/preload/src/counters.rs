@@ -71,6 +71,10 @@ counters! {
     ReclaimedBytes = "reclaimed_bytes";
     /// Sleeps in the kernel on a joined socket.
     Sleeps = "sleeps";
+    /// Sockets of dead peers that gave way, at an exec, to others with what was unread in the ring.
+    Replaced = "sockets_replaced";
+    /// Sockets of dead peers whose unread ring bytes, or reset, an exec lost.
+    Lost = "sockets_lost";
     /// Changes by `epoll_ctl` that the kernel was not told of at once.
     Kept = "epoll_changes_kept";
 }

@@ -222,6 +222,7 @@ pub fn before_exec(target: Target, is_spawned: bool) {
         }
         return;
     }
+    death::notice();
     for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
         let survives = is_handed_on(&sock) || survives_exec(sock.fd);
         match (is_spawned, target) {
