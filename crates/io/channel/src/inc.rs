@@ -495,6 +495,11 @@ impl<'s> Incoming<'s> {
             .fetch_update(Ordering::Release, Ordering::Relaxed, down);
     }
 
+    /// Whether anybody counts as asleep on this very descriptor.
+    pub fn is_slept_on(self) -> bool {
+        self.d().a.attn.load(Ordering::Acquire) != 0
+    }
+
     /// Counts `n` bytes that a real receive took without [`Incoming::fall_asleep`]: under a raised slot.
     pub fn took(self, n: usize) {
         self.d().r.krecv.fetch_add(n as u64, Ordering::Release);

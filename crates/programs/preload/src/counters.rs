@@ -71,6 +71,8 @@ counters! {
     ReclaimedBytes = "reclaimed_bytes";
     /// Sleeps in the kernel on a joined socket.
     Sleeps = "sleeps";
+    /// Channels that were given up since the peer became another program: the sockets may be joined anew.
+    Renewed = "joins_renewed";
     /// Sockets of dead peers that gave way, at an exec, to others with what was unread in the ring.
     Replaced = "sockets_replaced";
     /// Sockets of dead peers whose unread ring bytes, or reset, an exec lost.

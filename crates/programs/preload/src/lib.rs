@@ -52,6 +52,7 @@
 mod calls;
 pub mod counters;
 pub mod engine;
+mod handed;
 pub mod options;
 pub mod own;
 pub mod owner;

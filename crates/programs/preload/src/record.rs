@@ -93,6 +93,8 @@ pub enum Origin {
     Found = 3,
     /// Received by `SCM_RIGHTS`.
     Passed = 4,
+    /// Handed on by the program that this one was before ([`crate::handed`]).
+    Handed = 5,
 }
 
 /// Bits of [`Record::flags`].
@@ -169,6 +171,7 @@ impl Record {
             1 => Origin::Made,
             2 => Origin::Accepted,
             4 => Origin::Passed,
+            5 => Origin::Handed,
             _ => Origin::Found,
         }
     }

@@ -18,7 +18,7 @@
 //! `SIGBUS` come out as default after exec.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use libc::{sigaction, siginfo_t, ucontext_t};
 use windlass_channel::sys;
@@ -399,8 +399,18 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
     let address: *const () = std::ptr::with_exposed_provenance(address);
     // SAFETY: the program installed this address as a handler.
     let handler = unsafe { std::mem::transmute::<*const (), Handler>(address) };
+    HANDLING.fetch_add(1, Ordering::Relaxed);
     // SAFETY: a handler of either form takes these registers.
-    unsafe { handler(signal, info, context) }
+    unsafe { handler(signal, info, context) };
+    HANDLING.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Handlers of the program that have not returned; one that jumps out never does.
+static HANDLING: AtomicU32 = AtomicU32::new(0);
+
+/// Whether a handler of the program runs now, perhaps in the middle of a call.
+pub fn is_handling() -> bool {
+    HANDLING.load(Ordering::Relaxed) != 0
 }
 
 /// Ends a copy that met memory that is not there.

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::counters::{self, Counter};
-use crate::{engine, options, owner, real, record, strict, table, watch};
+use crate::{engine, handed, options, owner, real, record, strict, table, watch};
 
 static ENDED: AtomicBool = AtomicBool::new(false);
 
@@ -16,11 +16,13 @@ unsafe extern "C" fn constructor() {
     real::resolve_all();
     options::read();
     if is_confined() {
+        handed::take(true);
         return;
     }
     owner::start();
     engine::start();
     strict::start();
+    handed::take(false);
     // SAFETY: the handlers stay mapped, since we are never unloaded.
     unsafe { libc::pthread_atfork(Some(fork_prepare), Some(fork_parent), Some(fork_child)) };
     // SAFETY: as above.

@@ -489,6 +489,17 @@ pub fn taken(fd: c_int) {
     }
 }
 
+/// The program that this one was before says that nobody else has the socket; `flags` are those of its record.
+pub fn handed(fd: c_int, cookie: u64, flags: u32) {
+    if fd >= 0
+        && record::cookie(fd) == Ok(cookie)
+        && make()
+        && let Some(sock) = enter_found(fd, word(fd), cookie, Origin::Handed)
+    {
+        sock.record.set(flags);
+    }
+}
+
 /// Everything in the table that has a record.
 pub fn each() -> impl Iterator<Item = Sock> {
     range(0, u32::MAX)
@@ -505,14 +516,16 @@ pub fn range(first: u32, last: u32) -> impl Iterator<Item = Sock> {
     (i64::from(first)..=end).filter_map(|fd| any(fd as c_int))
 }
 
-/// What the next program will have of it: numbers without `FD_CLOEXEC`, asked of the kernel, and what
-/// was doubled for it.
+/// Whether the next program will have it: a number without `FD_CLOEXEC`, asked of the kernel, or what was doubled for it.
+pub fn survives(sock: &Sock) -> bool {
+    // SAFETY: asks for the descriptor's flags only.
+    let flags = unsafe { real::fcntl(sock.fd, libc::F_GETFD, 0) };
+    sock.record.has(flag::INHERITED) || (flags >= 0 && flags & libc::FD_CLOEXEC == 0)
+}
+
+/// What the next program will have.
 pub fn surviving() -> impl Iterator<Item = Sock> {
-    each().filter(|sock| {
-        // SAFETY: asks for the descriptor's flags only.
-        let flags = unsafe { real::fcntl(sock.fd, libc::F_GETFD, 0) };
-        sock.record.has(flag::INHERITED) || (flags >= 0 && flags & libc::FD_CLOEXEC == 0)
-    })
+    each().filter(survives)
 }
 
 /// This process (or the child of a `vfork`, or one that libc spawns) is about to execute a file. What

@@ -9,6 +9,7 @@ use std::ffi::{c_char, c_int};
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use super::process::environment;
+use crate::handed::Environment;
 use crate::record::flag;
 use crate::target::{self, Target};
 use crate::{engine, start, table};
@@ -16,33 +17,58 @@ use crate::{engine, start, table};
 type Args = *const *const c_char;
 type MutArgs = *const *mut c_char;
 
-/// Tells the engine, and gives whether it was told.
-fn before(target: Target) -> bool {
-    if target == Target::Missing {
-        return false;
+/// What was done before an exec.
+struct Before {
+    /// The engine was told.
+    told: bool,
+    /// The environment with what is handed on.
+    handed: Option<Environment>,
+    environment: Args,
+}
+
+impl Before {
+    /// The environment of the new program.
+    fn environment(&self) -> Args {
+        let handed = self.handed.as_ref().and_then(Environment::list);
+        handed.unwrap_or(self.environment)
     }
-    let told = table::exists();
+}
+
+/// Tells the engine.
+fn before(target: Target, environment: Args) -> Before {
+    let told = target != Target::Missing && table::exists();
+    let mut handed = None;
     if told {
-        engine::before_exec(target, false);
+        if target == Target::Accelerated && table::ours() {
+            // SAFETY: the list was read by who judged the target.
+            handed = unsafe { Environment::over(environment) };
+        }
+        engine::before_exec(target, false, handed.as_mut());
         table::before_exec(false);
     }
-    start::before_exec();
-    told
+    if target != Target::Missing {
+        start::before_exec();
+    }
+    Before {
+        told,
+        handed,
+        environment,
+    }
 }
 
 /// A child that libc makes by itself will execute a file.
 pub(super) fn before_spawn(target: Target) {
     if target != Target::Missing && table::exists() {
         let error = crate::real::errno();
-        engine::before_exec(target, true);
+        engine::before_exec(target, true, None);
         table::before_exec(true);
         crate::real::set_errno(error);
     }
 }
 
 /// The call came back: it failed.
-fn failed(told: bool, result: c_int) -> c_int {
-    if told {
+fn failed(before: &Before, result: c_int) -> c_int {
+    if before.told {
         let error = crate::real::errno();
         table::exec_failed();
         crate::real::set_errno(error);
@@ -68,36 +94,36 @@ fn judge_search(file: *const c_char, environment: Args) -> Target {
 
 interpose! {
     fn execve(path: *const c_char, arguments: Args, environment: Args) -> c_int {
-        let told = before(judge(path, environment));
-        failed(told, pass!(execve(path, arguments, environment)))
+        let before = before(judge(path, environment), environment);
+        failed(&before, pass!(execve(path, arguments, before.environment())))
     }
 
     fn execv(path: *const c_char, arguments: Args) -> c_int {
-        let told = before(judge(path, environment()));
-        failed(told, pass!(execv(path, arguments)))
+        let before = before(judge(path, environment()), environment());
+        failed(&before, pass!(execve(path, arguments, before.environment())))
     }
 
     fn execvp(file: *const c_char, arguments: Args) -> c_int {
-        let told = before(judge_search(file, environment()));
-        failed(told, pass!(execvp(file, arguments)))
+        let before = before(judge_search(file, environment()), environment());
+        failed(&before, pass!(execvpe(file, arguments, before.environment())))
     }
 
     fn execvpe(file: *const c_char, arguments: Args, environment: Args) -> c_int {
-        let told = before(judge_search(file, environment));
-        failed(told, pass!(execvpe(file, arguments, environment)))
+        let before = before(judge_search(file, environment), environment);
+        failed(&before, pass!(execvpe(file, arguments, before.environment())))
     }
 
     fn fexecve(fd: c_int, arguments: Args, environment: Args) -> c_int {
         // SAFETY: an empty path names the descriptor itself.
-        let told = before(unsafe { judge_at(fd, c"".as_ptr(), environment) });
-        failed(told, pass!(fexecve(fd, arguments, environment)))
+        let before = before(unsafe { judge_at(fd, c"".as_ptr(), environment) }, environment);
+        failed(&before, pass!(fexecve(fd, arguments, before.environment())))
     }
 
     fn execveat(at: c_int, path: *const c_char, arguments: Args, environment: Args, flags: c_int)
         -> c_int {
         // SAFETY: as for execveat.
-        let told = before(unsafe { judge_at(at, path, environment) });
-        failed(told, pass!(execveat(at, path, arguments, environment, flags)))
+        let before = before(unsafe { judge_at(at, path, environment) }, environment);
+        failed(&before, pass!(execveat(at, path, arguments, before.environment(), flags)))
     }
 
     fn posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int,

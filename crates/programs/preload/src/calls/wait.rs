@@ -151,7 +151,11 @@ interpose! {
         match table::epoll(set) {
             None => {
                 engine::settle();
-                pass!(epoll_ctl(set, operation, fd, event))
+                let result = pass!(epoll_ctl(set, operation, fd, event));
+                if result == 0 && operation == libc::EPOLL_CTL_ADD && table::is_entered(fd) {
+                    engine::waited_for_unseen(fd);
+                }
+                result
             }
             Some(instance) => {
                 let own = own_int!(epoll_ctl(set, operation, fd, event));

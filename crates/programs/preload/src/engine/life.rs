@@ -12,6 +12,7 @@ use windlass_channel::{Link, Reason, Reclaimed};
 
 use super::{Why, death, interest, kernel, process, promote, replaced, rest, sets, stream, unix};
 use crate::counters::{self, Counter};
+use crate::handed::Environment;
 use crate::own::{Own, Sock};
 use crate::record::{Record, flag};
 use crate::target::Target;
@@ -206,7 +207,7 @@ fn is_handed_on(sock: &Sock) -> bool {
 }
 
 /// The process, or a child with its descriptors, is about to become another program.
-pub fn before_exec(target: Target, is_spawned: bool) {
+pub fn before_exec(target: Target, is_spawned: bool, mut handed: Option<&mut Environment>) {
     interest::settle_all();
     if !owner::is_ours() {
         // The child of a vfork: memory is the parent's, descriptors are not. Only words may be changed here.
@@ -229,12 +230,7 @@ pub fn before_exec(target: Target, is_spawned: bool) {
             (true, Target::Accelerated) if is_handed_on(&sock) => leaked(&sock, Reason::Passed),
             (_, Target::Missing) | (true, Target::Accelerated) => {}
             (true, Target::Plain) if survives => leaked(&sock, Reason::Passed),
-            (false, _) if survives => {
-                leaked(&sock, Reason::Exec);
-                if let Some(link) = promote::joined(&sock) {
-                    replaced::replace(&sock, &link);
-                }
-            }
+            (false, _) if survives => hand_on(&sock, handed.as_deref_mut()),
             (false, _) => {
                 if let Some(link) = promote::joined(&sock) {
                     reclaim_all(&sock, &link);
@@ -245,6 +241,26 @@ pub fn before_exec(target: Target, is_spawned: bool) {
         if !is_spawned && target != Target::Missing {
             fold(sock.record);
         }
+    }
+}
+
+/// The program that this process becomes gets the socket, as a socket of the kernel; it may join it if nobody else has it.
+fn hand_on(sock: &Sock, handed: Option<&mut Environment>) {
+    let may_join = promote::may_be_handed(sock);
+    promote::unlist(sock.record);
+    leaked(sock, Reason::Exec);
+    let Some(link) = promote::joined(sock) else {
+        if let Some(handed) = handed.filter(|_| may_join) {
+            handed.add(sock);
+        }
+        return;
+    };
+    promote::give_back_delay(sock);
+    let is_new = replaced::replace(sock, &link);
+    // What is still in the ring would come behind what the next program sends.
+    let may_join = may_join && !is_new && !link.outgoing().unread();
+    if let Some(handed) = handed.filter(|_| may_join) {
+        handed.add(sock);
     }
 }
 

@@ -52,6 +52,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, socklen_t};
 use windlass_channel::{Bufs, Link, Reason, copy};
 
+use crate::handed::Environment;
 use crate::own::{Data, Own, Sock, Store, Wait};
 use crate::record::Kind;
 use crate::target::Target;
@@ -341,6 +342,14 @@ pub fn epoll_ctl(
     sets::control(set, operation, fd, event, own)
 }
 
+/// `epoll_ctl` has added this number to an instance that is not known: nobody sees who sleeps there.
+#[cold]
+pub fn waited_for_unseen(fd: c_int) {
+    if let Some(sock) = table::known(fd) {
+        life::plain(&sock, Reason::Asleep);
+    }
+}
+
 /// `epoll_wait`, `epoll_pwait`, `epoll_pwait2` on an instance made in our sight.
 pub fn epoll_wait(
     set: Sock,
@@ -462,8 +471,9 @@ pub fn before_seccomp() {
 
 /// The process is about to execute a file, or a child with its descriptors is (`spawned`).
 /// Called in the child of a `vfork` too: memory is the parent's then.
-pub fn before_exec(target: Target, spawned: bool) {
-    life::before_exec(target, spawned);
+/// What the next program may go on with is put into `handed`.
+pub fn before_exec(target: Target, spawned: bool, handed: Option<&mut Environment>) {
+    life::before_exec(target, spawned, handed);
 }
 
 /// After a fork, in the child; this process is not registered.

@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | young | every call is the kernel's; calls and bytes are counted | the threshold; or a reason against it |
 //! | listed | this end stands in the directory, and looks for the other end now and then | the other end is found |
-//! | joined | every byte is counted; the ring is used as soon as both ends look at it | the last close |
+//! | joined | every byte is counted; the ring is used as soon as both ends look at it | the last close; the peer's exec ([`renew`]: it is young again) |
 //! | plain | the kernel's for good, for the reason in the record | the last close |
 //!
 //! # Synchronization
@@ -20,7 +20,7 @@ use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
 
 use super::inside::{self, JOIN_ROUNDS};
 use super::names::{self, Names, Tracking};
-use super::{death, kernel, process, proof, records, sets, sockopt, unix};
+use super::{death, interest, kernel, process, proof, records, sets, sockopt, stream, unix};
 use crate::own::Sock;
 use crate::record::{Kind, Origin, Record, flag};
 use crate::{counters, options, owner, signals, table};
@@ -228,6 +228,10 @@ fn steps(sock: &Sock, is_send: bool) -> Result<(), Reason> {
     let (key, cookie) = list(sock)?;
     let directory = process::directory().ok_or(Reason::NoDaemon)?;
     let hint = directory.peer(key).ok_or(Reason::Young)?;
+    if process::places_with(hint.slot).any(|place| !process::at(place).is_peer_alive()) {
+        // Of a program that the process at the other end was before.
+        return Err(Reason::Young);
+    }
     if unix::is_any(record) && hint.slot == owner::process_slot() {
         return Err(Reason::Young);
     }
@@ -548,6 +552,89 @@ pub fn descriptor(sock: &Sock) -> Fd {
 pub fn no_delay(sock: &Sock) {
     // A socket that is closed meanwhile needs it no more.
     let _ = kernel::set_option(sock.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1_i32);
+}
+
+/// What the program left off is off again, where the connection is the kernel's.
+pub fn give_back_delay(sock: &Sock) {
+    if !sock.record.has(flag::NODELAY) && sock.record.kind() == Some(Kind::Tcp) {
+        let _ = kernel::set_option(sock.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &0_i32);
+    }
+}
+
+/// Whether the program that this process becomes may join the socket: nobody else has it, it has no other number, nor a place
+/// in an epoll instance that goes on, of all of which the next image would not know; and nothing but the peer's own exec or
+/// death stands against the ring.
+pub fn may_be_handed(sock: &Sock) -> bool {
+    let shared = flag::PLAIN | flag::LEAKED | flag::INHERITED | flag::HEIRS;
+    let is_own = sock.record.kind() == Some(Kind::Tcp)
+        && !sock.record.has(shared | death::RESET)
+        && sock.record.holders.load(Relaxed) == 1
+        && sock.record.origin() != Origin::Found
+        && !stream::has_error(sock)
+        && !sets::outlive(sock);
+    let is_open = |link: Link<'static>| {
+        let out = [Reason::None, Reason::Exec, Reason::Killed];
+        let inc = [Reason::None, Reason::Exec, Reason::Passed];
+        out.contains(&link.outgoing().reason()) && inc.contains(&link.incoming().reason())
+    };
+    is_own && joined(sock).is_none_or(is_open)
+}
+
+/// Where the peer has become another program, its channel is over once both rings are empty: the socket is young again, so that
+/// the two may join anew. At the end of a call, which may not use the channel any more.
+#[inline]
+pub fn renew(sock: &Sock, link: &Link<'static>) {
+    let is_over = link.outgoing().reason() == Reason::Exec || sock.record.has(PENDING);
+    if is_over && death::is_peers(sock) {
+        renew_now(sock, link);
+    }
+}
+
+/// Nobody else may be in the middle of a call on the socket, with the channel in his hands: neither another thread, nor one
+/// that a signal handler interrupts, nor a sleeper.
+#[cold]
+fn renew_now(sock: &Sock, link: &Link<'static>) {
+    let record = sock.record;
+    let is_busy = owner::has_threads()
+        || signals::is_handling()
+        || record.inside.load(SeqCst) != 0
+        || link.incoming().is_slept_on()
+        || is_shared(sock);
+    let is_plain = record.kind() != Some(Kind::Tcp)
+        || record.has(flag::PLAIN | flag::LEAKED | death::RESET)
+        || stream::has_error(sock);
+    let has_bytes = || link.outgoing().unread() || link.incoming().queued() != 0;
+    if is_busy || is_plain || has_bytes() || !owner::is_ours() {
+        return;
+    }
+    let Some(place) = place(sock) else { return };
+    interest::settle_all();
+    if !sets::is_as_told(sock) {
+        return;
+    }
+    signals::enter();
+    unlist(record);
+    record
+        .flags
+        .fetch_and(!(JOINED | PENDING | IS_HIGH | TRACKED), SeqCst);
+    for word in &record.engine {
+        word.store(0, Relaxed);
+    }
+    record.sends.store(0, Relaxed);
+    record.receives.store(0, Relaxed);
+    record.slab.store(0, Relaxed);
+    let numbers = table::each().filter(|other| other.index() == sock.index());
+    numbers
+        .filter_map(|other| table::engine_word(other.fd))
+        .for_each(|word| word.store(0, Relaxed));
+    let _ = link.leave(Reason::Exec);
+    process::at(place).leave(link.index(), link.side());
+    // The image at the other end is gone.
+    link.slab().free(link.index());
+    give_back_delay(sock);
+    interest::doubt_room(sock);
+    signals::leave();
+    counters::add(counters::Counter::Renewed, 1);
 }
 
 /// The socket leaves the directory, when it is closed.

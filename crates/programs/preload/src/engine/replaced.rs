@@ -94,8 +94,8 @@ enum Ending {
     Over,
 }
 
-/// Replaces the socket if its peer has died and the kernel does not know all of it.
-pub fn replace(sock: &Sock, link: &Link<'static>) {
+/// Replaces the socket if its peer has died and the kernel does not know all of it; whether it did.
+pub fn replace(sock: &Sock, link: &Link<'static>) -> bool {
     let is_gone = death::is_peers(sock) || link.info(link.side().other()).join == stream::LEFT;
     // Where the kernel was made to note the reset of a TCP connection, it has the wrong name.
     let is_misnamed = sock.record.kind() == Some(Kind::Tcp)
@@ -103,13 +103,16 @@ pub fn replace(sock: &Sock, link: &Link<'static>) {
         && death::events(sock) & libc::EPOLLERR != 0;
     let is_needed = link.incoming().queued() != 0 || is_misnamed || unix::owes_error(sock);
     if !is_gone || !is_needed || !has_ended(sock, link) {
-        return;
+        return false;
     }
-    let counter = match make_and_put(sock, link) {
-        Some(()) => Counter::Replaced,
-        None => Counter::Lost,
+    let is_done = make_and_put(sock, link).is_some();
+    let counter = if is_done {
+        Counter::Replaced
+    } else {
+        Counter::Lost
     };
     counters::add(counter, 1);
+    is_done
 }
 
 /// Whether the kernel has ended the connection, too: else another process has the peer's socket. One that is just being killed

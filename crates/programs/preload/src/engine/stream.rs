@@ -156,7 +156,9 @@ fn send_carefully(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, o
         };
         return end_send(call, data, sent);
     }
-    first_send(sock, link, who, data, flags)
+    let result = first_send(sock, link, who, data, flags);
+    promote::renew(&sock, &link);
+    result
 }
 
 /// Whether a send may wait.
@@ -628,9 +630,13 @@ fn receive_more<S: Socket>(call: Receiving<'_, S>, rest: Bufs<'_>, mut took: Too
     };
     loop {
         match judge(&call, &mut so_far, took) {
-            Next::Return(result) => return result,
+            Next::Return(result) => {
+                promote::renew(&call.sock, &link);
+                return result;
+            }
             Next::Sleep => {
                 if let Some(ended) = wait_for_bytes(&call, &mut so_far) {
+                    promote::renew(&call.sock, &link);
                     return ended;
                 }
             }
