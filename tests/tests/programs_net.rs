@@ -2,18 +2,21 @@
 
 mod running;
 
+use std::path::PathBuf;
+
 use running::{Expected, House, Running, Side, in_all_pairings, must, soaks};
-use rustix::process::Signal;
-use windlass_tests::until;
+use rustix::process::{Pid, Signal, kill_process};
+use windlass_tests::{until, until_some};
 
 const PORT: u16 = 6500;
 
-fn nginx(house: &House) -> Running {
+/// The file for nginx, which has further lines for the main part, and says where errors go.
+fn nginx_configuration(house: &House, main: &str) -> PathBuf {
     let home = house.file(".");
     let home = home.display();
     house.pattern("small", 1024);
     let configuration = format!(
-        "daemon off; worker_processes 2; pid {home}/nginx.pid; error_log stderr;
+        "worker_processes 2; pid {home}/nginx.pid; {main}
         events {{ worker_connections 256; }}
         http {{
             access_log off; sendfile on; keepalive_requests 1000000000;
@@ -22,10 +25,37 @@ fn nginx(house: &House) -> Running {
             server {{ listen 127.0.0.1:{PORT}; root {home}; }}
         }}"
     );
-    let configuration = house.write("nginx.conf", configuration);
+    house.write("nginx.conf", configuration)
+}
+
+fn nginx(house: &House) -> Running {
+    let configuration = nginx_configuration(house, "daemon off; error_log stderr;");
     let mut command = house.command(Side::Server, "nginx");
     command.arg("-c").arg(configuration).args(["-e", "stderr"]);
     house.serve(command, "nginx", PORT)
+}
+
+/// Starts 20 connections of wrk that ask for a small file over and over.
+fn load(house: &House, seconds: u32) -> Running {
+    let mut client = house.command(Side::Client, "wrk");
+    client.args(["-t1", "-c20", &format!("-d{seconds}s")]);
+    client.arg(format!("http://127.0.0.1:{PORT}/small"));
+    house.start(client, "wrk")
+}
+
+/// It has answers to all requests, and got every connection.
+fn assert_answered(load: Running) {
+    let (code, said) = load.wait();
+    assert_eq!(code, 0, "{said}");
+    assert!(
+        said.contains("requests in") && !said.contains("Non-2xx"),
+        "{said}"
+    );
+    let errors = said.lines().find(|line| line.contains("Socket errors"));
+    // A worker that ends closes connections on which the next request may be under way.
+    let is_well =
+        errors.is_none_or(|line| line.contains("connect 0") && line.contains("timeout 0"));
+    assert!(is_well, "{said}");
 }
 
 /// Workers of nginx answer under load and across a reload: no answer but the right one; old workers end.
@@ -34,22 +64,10 @@ fn nginx_reloads_under_load() {
     let needs = ["nginx", "wrk", "curl"];
     in_all_pairings("nginx_reloads_under_load", &needs, |house| {
         let server = nginx(house);
-        let mut client = house.command(Side::Client, "wrk");
-        client.args([
-            "-t1",
-            "-c20",
-            "-d2s",
-            &format!("http://127.0.0.1:{PORT}/small"),
-        ]);
-        let load = house.start(client, "wrk");
+        let load = load(house, 2);
         std::thread::sleep(std::time::Duration::from_millis(700));
         server.signal(Signal::HUP);
-        let (code, said) = load.wait();
-        assert_eq!(code, 0, "{said}");
-        assert!(
-            said.contains("requests in") && !said.contains("Non-2xx"),
-            "{said}"
-        );
+        assert_answered(load);
         let log = server.log();
         assert!(!log.contains("[alert]") && !log.contains("[crit]"), "{log}");
         for _ in 0..3 {
@@ -61,6 +79,61 @@ fn nginx_reloads_under_load() {
             assert_eq!(read("got"), read("small"));
         }
         server.end();
+        house.assert_accelerated(Expected::Ring);
+    });
+}
+
+/// Whether a process that is nobody's child here has ended.
+fn has_ended(pid: Pid) -> bool {
+    let path = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
+    std::fs::read(path).is_ok_and(|words| words.is_empty())
+        || kill_process(pid, Signal::CONT).is_err()
+}
+
+/// nginx puts a new program in its place under load (`SIGUSR2`): the new master inherits the listener, the old one's workers
+/// end, and no request goes without its answer; connections of the new workers are joined like any. nginx takes only the
+/// variables into the new program that its file names.
+#[test]
+fn nginx_is_upgraded_under_load() {
+    let needs = ["nginx", "wrk", "curl"];
+    in_all_pairings("nginx_is_upgraded_under_load", &needs, |house| {
+        let log = house.file("error.log");
+        let kept = [
+            "LD_PRELOAD",
+            "XDG_RUNTIME_DIR",
+            "WINDLASS_SPIN",
+            "WINDLASS_COUNTERS",
+        ];
+        let kept: String = kept.iter().map(|name| format!("env {name}; ")).collect();
+        let main = format!("daemon on; error_log {}; {kept}", log.display());
+        let configuration = nginx_configuration(house, &main);
+        let mut command = house.command(Side::Server, "nginx");
+        command.arg("-c").arg(configuration).arg("-e").arg(&log);
+        assert_eq!(house.start(command, "nginx").wait().0, 0);
+        let master = || {
+            let text = std::fs::read_to_string(house.file("nginx.pid")).ok()?;
+            Pid::from_raw(text.trim().parse().ok()?)
+        };
+        until("nginx listens", || house.listens(PORT));
+        let old = until_some("the master", master);
+        let first = load(house, 2);
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        kill_process(old, Signal::USR2).expect("the old master");
+        let new = until_some("the new master", || master().filter(|new| *new != old));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        kill_process(old, Signal::QUIT).expect("the old master");
+        until("the end of the old master", || has_ended(old));
+        assert_answered(first);
+        // What is counted from now on is the new program's.
+        house.forget();
+        assert_answered(load(house, 1));
+        kill_process(new, Signal::QUIT).expect("the new master");
+        until("the end of the new master", || has_ended(new));
+        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        assert!(
+            !said.contains("[alert]") && !said.contains("[crit]"),
+            "{said}"
+        );
         house.assert_accelerated(Expected::Ring);
     });
 }
