@@ -48,7 +48,7 @@ fn compile(place: &Place, name: &str) {
     let source = format!("tests/sockets/{name}.c");
     let mut compiler = Command::new("cc");
     let compiled = compiler
-        .args(["-O2", "-o"])
+        .args(["-O2", "-pthread", "-o"])
         .arg(place.directory.path().join(name))
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source))
         .status();
@@ -186,5 +186,53 @@ fn an_end_is_killed_between_execs() {
             done && is_right,
             "round {round}, {way}: {role}, within {PATIENCE:?}: {said:?}"
         );
+    }
+}
+
+/// Every answer is right, whoever goes on with a connection: the server itself or a child of it. It is joined anew where nobody
+/// else has it, in a program that was told so; and never where a sibling has it, the exec has failed, the parent that had joined
+/// it lives on, or the peer has threads.
+#[test]
+fn a_connection_has_one_heir() {
+    let Some(place) = Place::new("a_connection_has_one_heir") else {
+        return;
+    };
+    compile(&place, "heir");
+    let cases = [
+        ("exec", false, true),
+        ("inetd", false, true),
+        ("exec", true, false),
+        ("fail", false, false),
+        ("fork", false, false),
+        ("sibling", false, false),
+    ];
+    for (how, has_threads, is_renewed) in cases {
+        let mut renewed = 0;
+        for _ in 0..TRIES {
+            let directory = place.room();
+            let mut asks = vec![ROUNDS.to_string()];
+            asks.extend(has_threads.then(|| "threads".to_owned()));
+            let mut server = start(&place, &directory, "heir", "serve", &[how.to_owned()]);
+            let mut client = start(&place, &directory, "heir", "ask", &asks);
+            let done = [client.end(), server.end()];
+            let said = ["ask", "serve"]
+                .map(|role| fs::read_to_string(directory.join(role)).expect("a log"));
+            let counted = images(&directory.join("ask.counters"));
+            let text = format!("{how}, threads: {has_threads}: {said:?} {counted:?}");
+            assert_eq!(done, [true, true], "{text}");
+            assert_eq!(said, ["done\n", ""], "{text}");
+            renewed = counted
+                .iter()
+                .map(|image| count(image, "joins_renewed"))
+                .sum();
+            assert!(is_renewed || renewed == 0, "{text}");
+            if renewed != 0
+                || !is_renewed && counted.iter().any(|image| count(image, "joined") != 0)
+            {
+                break;
+            }
+            println!("{text}");
+        }
+        assert_eq!(renewed != 0, is_renewed, "{how}, threads: {has_threads}");
     }
 }

@@ -7,6 +7,7 @@
 //! | 1 | its names and counts are written; all its bytes are counted | [`Link::check`] finds the mirror image |
 //! | 2 | it looks at the ring at every receive, poll and epoll look: its peer may push | [`Link::leave`] |
 //! | 3 | it has left: reset, closed or refused | the channel is freed |
+//! | 4 | its process is about to execute another program, and no other one has the socket | [`Link::come_back`]; the channel is freed |
 //!
 //! A direction may push only when its receiver is at 2. A stale or re-used half never gets there, since
 //! cookies differ. Where addresses may be translated, both ends stay at 1 until they are proved to be one connection
@@ -68,7 +69,7 @@ pub enum Join {
 /// What an end has written of itself, for listings and rescue. A hostile peer may have written anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndInfo {
-    /// 0 not here, 1 offered, 2 joined, 3 left.
+    /// 0 not here, 1 offered, 2 joined, 3 left, 4 away.
     pub join: u32,
     /// `SO_COOKIE`.
     pub cookie: u64,
@@ -91,6 +92,7 @@ pub struct EndInfo {
 const OFFERED: u32 = 1;
 const JOINED: u32 = 2;
 const LEFT: u32 = 3;
+const AWAY: u32 = 4;
 
 /// A name as three words: the v4-mapped address, and the port.
 fn name_words(name: SocketAddr) -> [u64; 3] {
@@ -212,6 +214,29 @@ impl Link<'_> {
         let before = mine.swap(LEFT, Ordering::SeqCst);
         crate::shim::fence_full();
         before != LEFT && theirs.load(Ordering::SeqCst) == LEFT
+    }
+
+    /// The process of this end is about to execute another program, which will not have the channel, and no other process has
+    /// the socket: once it is gone, [nobody uses this end](Link::is_deserted).
+    pub fn go_away(&self) {
+        self.change(JOINED, AWAY);
+    }
+
+    /// It was not executed.
+    pub fn come_back(&self) {
+        self.change(AWAY, JOINED);
+    }
+
+    fn change(&self, from: u32, to: u32) {
+        let mine = self.side().of(&self.shared().join);
+        let _ = mine.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Whether nobody uses the other end, if the process that had it is gone: it was never taken, or that process had it alone
+    /// and has become another program. The channel may be [freed](crate::Slab::free) then.
+    pub fn is_deserted(&self) -> bool {
+        let theirs = self.side().other().of(&self.shared().join);
+        matches!(theirs.load(Ordering::Acquire), 0 | AWAY)
     }
 
     /// What the end at `side` has written of itself.

@@ -250,7 +250,7 @@ pub struct End {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Chan {
-    /// 0 free, 1 offered, 2 looks at the ring, 3 left.
+    /// 0 free, 1 offered, 2 looks at the ring, 3 left, 4 away.
     pub(crate) join: Line<[AtomicU32; 2]>,
     pub(crate) end: [End; 2],
     pub(crate) d: [Dir; 2],

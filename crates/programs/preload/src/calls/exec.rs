@@ -70,6 +70,9 @@ pub(super) fn before_spawn(target: Target) {
 fn failed(before: &Before, result: c_int) -> c_int {
     if before.told {
         let error = crate::real::errno();
+        if table::ours() {
+            engine::exec_failed();
+        }
         table::exec_failed();
         crate::real::set_errno(error);
     }

@@ -260,8 +260,16 @@ fn hand_on(sock: &Sock, handed: Option<&mut Environment>) {
     // What is still in the ring would come behind what the next program sends.
     let may_join = may_join && !is_new && !link.outgoing().unread();
     if let Some(handed) = handed.filter(|_| may_join) {
+        link.go_away();
         handed.add(sock);
     }
+}
+
+/// There was no exec: what was handed on stays here.
+pub fn exec_failed() {
+    let all = table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED);
+    all.filter_map(|sock| promote::joined(&sock))
+        .for_each(|link| link.come_back());
 }
 
 /// The process ends: nothing of it stays in a ring.

@@ -476,6 +476,11 @@ pub fn before_exec(target: Target, spawned: bool, handed: Option<&mut Environmen
     life::before_exec(target, spawned, handed);
 }
 
+/// It was not executed.
+pub fn exec_failed() {
+    life::exec_failed();
+}
+
 /// After a fork, in the child; this process is not registered.
 pub fn after_fork_child() {
     life::forked(owner::parent_slot());

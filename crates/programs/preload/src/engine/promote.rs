@@ -580,12 +580,12 @@ pub fn may_be_handed(sock: &Sock) -> bool {
     is_own && joined(sock).is_none_or(is_open)
 }
 
-/// Where the peer has become another program, its channel is over once both rings are empty: the socket is young again, so that
-/// the two may join anew. At the end of a call, which may not use the channel any more.
+/// Where the peer has become another program, and nobody else has its end of the channel, that is over once both rings are empty:
+/// the socket is young again, so that the two may join anew. At the end of a call, which may not use the channel any more.
 #[inline]
 pub fn renew(sock: &Sock, link: &Link<'static>) {
     let is_over = link.outgoing().reason() == Reason::Exec || sock.record.has(PENDING);
-    if is_over && death::is_peers(sock) {
+    if is_over && link.is_deserted() && death::is_peers(sock) {
         renew_now(sock, link);
     }
 }
@@ -629,7 +629,6 @@ fn renew_now(sock: &Sock, link: &Link<'static>) {
         .for_each(|word| word.store(0, Relaxed));
     let _ = link.leave(Reason::Exec);
     process::at(place).leave(link.index(), link.side());
-    // The image at the other end is gone.
     link.slab().free(link.index());
     give_back_delay(sock);
     interest::doubt_room(sock);
