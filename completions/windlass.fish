@@ -518,8 +518,8 @@ complete -c windlass -n "__fish_windlass_using_subcommand run" -s o -l output -d
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l share -d 'Let programs of other users that were run with --share join, too; needs root\'s daemon'
-complete -c windlass -n "__fish_windlass_using_subcommand run" -l unix -d 'Let Unix streams and seqpacket sockets join, too, where the environment says otherwise (WINDLASS_UNIX=0)'
-complete -c windlass -n "__fish_windlass_using_subcommand run" -l no-unix -d 'Keep Unix streams and seqpacket sockets on the kernel'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l unix -d 'Let Unix sockets join, too, where the environment says otherwise (WINDLASS_UNIX=0)'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l no-unix -d 'Keep Unix sockets on the kernel'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l strict -d 'Catch system calls made round the C library, and make them through the library: writes of both kinds then stay in order. Each costs about 1 us; others cost nothing. Not caught are threads made by a bare clone(2); Go programs, and kernels before 5.11, are not accelerated then. Whatever blocks SIGSYS out of the library\'s sight is killed by its next such call'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s v -l verbose -d 'Say on stderr which library and which daemon are used'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'

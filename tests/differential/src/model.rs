@@ -71,6 +71,11 @@ impl Kind {
         }
     }
 
+    /// Whether neither end can tell that the other is gone.
+    pub(crate) fn is_datagram(self) -> bool {
+        self == Self::Dgram
+    }
+
     pub(crate) fn is_stream(self) -> bool {
         matches!(self, Self::Tcp | Self::Unix)
     }
@@ -115,6 +120,8 @@ pub(crate) struct Link {
     pub(crate) tight: bool,
     /// Something was shut, closed or reset: errors are to be expected.
     pub(crate) over: bool,
+    /// Of the sockets that the ends began as, for `connect` and `sendto`.
+    pub(crate) names: [String; 2],
 }
 
 impl Link {

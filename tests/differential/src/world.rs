@@ -204,13 +204,13 @@ impl World {
         match (verb, word) {
             ("bind", "here") => format!("4:{address}:0"),
             ("bind", "here6") => format!("6:{address}:0"),
-            ("bind" | "connect", word) if word.starts_with("u:") => {
+            ("bind" | "connect" | "sendto", word) if word.starts_with("u:") => {
                 format!("u:{prefix}{}", &word[2..])
             }
             ("connect", word) if word.starts_with("6:") => {
                 format!("6:{address}:{}", port(&word[2..]))
             }
-            ("connect", word) if self.ports.contains_key(word) || word == "nobody" => {
+            ("connect" | "sendto", word) if self.ports.contains_key(word) || word == "nobody" => {
                 format!("4:{address}:{}", port(word))
             }
             (_, word) => match word.strip_prefix('$') {

@@ -10,10 +10,12 @@ use windlass_differential::{
 };
 
 /// What still differs, found by this very runner: bytes of a killed peer that are unread in the ring, or its reset, are lost at
-/// the exec of one of several processes that share the socket; and a Unix stream whose send buffer is made small over unread bytes is writable sooner, since their pieces are not
-/// the kernel's own. And the kernel moves large transfers through small buffers more slowly than the runner waits.
-const OPEN: &str = "a peer killed before an exec of a sharer, a send buffer made small over unread bytes, or a transfer for which the \
-                    kernel takes long";
+/// the exec of one of several processes that share the socket, and datagrams at any; a Unix stream whose send buffer is made
+/// small over unread bytes is writable sooner, since their pieces are not the kernel's own; and a datagram that the close of its
+/// sender moves into the kernel is one more edge. And the kernel moves large transfers through small buffers more slowly than
+/// the runner waits.
+const OPEN: &str = "a peer killed before an exec of a sharer or with datagrams, a send buffer made small over unread bytes, a \
+                    second edge for a datagram, or a transfer for which the kernel takes long";
 
 /// Seeds that are tried; ten times as many with WINDLASS_SOAK=1.
 const SEEDS: u64 = 2_000;
@@ -23,6 +25,9 @@ const RAW_SEEDS: u64 = 250;
 
 /// Seeds that are tried with Unix streams alone; ten times as many with WINDLASS_SOAK=1.
 const UNIX_SEEDS: u64 = 400;
+
+/// Seeds that are tried with Unix datagrams alone; ten times as many with WINDLASS_SOAK=1.
+const DATAGRAM_SEEDS: u64 = 400;
 
 /// Of a thousand connected sockets so many have to be accelerated.
 const MOST: u64 = 500;
@@ -64,6 +69,14 @@ fn is_open(difference: &Difference) -> bool {
         let has_moved = |reply: &Reply| reply.get("given").or(reply.get("taken")).is_some();
         kernel.is_none() && subject.as_ref().is_some_and(has_moved)
     });
+    let is_edge = difference.answers.iter().all(|(_, kernel, subject)| {
+        let has_events = |reply: &Reply| reply.get("events").is_some();
+        kernel.is_none() && subject.as_ref().is_some_and(has_events)
+    });
+    let is_closed = difference
+        .script
+        .get(difference.at)
+        .is_some_and(|step| step.verb().starts_with("close"));
     let is_small = steps.iter().any(|step| step.word(2) == "sndbuf");
     let executed = killed.and_then(|killed| {
         let mut rest = steps[killed..].iter();
@@ -72,7 +85,11 @@ fn is_open(difference: &Difference) -> bool {
     });
     let is_sharers =
         executed.is_some_and(|end| steps[..end].iter().any(|step| step.verb() == "fork"));
-    is_slow || is_early && is_small || is_sharers
+    let has_datagrams = steps
+        .iter()
+        .any(|step| step.verb() == "socket" && matches!(step.word(2), "dgram" | "udp"));
+    let is_datagrams = executed.is_some() && has_datagrams;
+    is_slow || is_edge && is_closed || is_early && is_small || is_sharers || is_datagrams
 }
 
 /// Compares the scripts of the first `seeds` seeds. A script counts as different if it differs each time that it is repeated:
@@ -144,6 +161,19 @@ fn unix_streams_are_like_the_kernels() {
         ..options
     };
     compare_seeds(&windlass, &preload, UNIX_SEEDS, &options, MOST);
+}
+
+/// Proves the same where every connection is one of two Unix datagram sockets.
+#[test]
+fn unix_datagrams_are_like_the_kernels() {
+    let Some((windlass, preload, options)) = subject("unix_datagrams_are_like_the_kernels") else {
+        return;
+    };
+    let options = Options {
+        kind: Some(Kind::Dgram),
+        ..options
+    };
+    compare_seeds(&windlass, &preload, DATAGRAM_SEEDS, &options, MOST);
 }
 
 /// Proves the same where the library does not see one call in a hundred, of those that do not write: they are bare system

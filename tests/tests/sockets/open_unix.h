@@ -1,7 +1,10 @@
-/* peer.c over an AF_UNIX stream or seqpacket connection: PORT-FILE is the socket's name. */
+/* peer.c over an AF_UNIX stream or seqpacket connection: PORT-FILE is the socket's name. Of two datagram sockets, each has that
+ * name with its role behind it, and is connected to the other. */
 #include <sys/un.h>
 
-#ifdef RECORDS
+#ifdef DATAGRAMS
+enum { TYPE = SOCK_DGRAM };
+#elif defined(RECORDS)
 enum { TYPE = SOCK_SEQPACKET };
 #else
 enum { TYPE = SOCK_STREAM };
@@ -20,6 +23,29 @@ static void open_pair(void)
 	fd = both[side];
 	close(both[!side]);
 }
+
+#ifdef DATAGRAMS
+static void open_connection(const char *role, const char *path)
+{
+	struct sockaddr_un names[2] = { { .sun_family = AF_UNIX }, { .sun_family = AF_UNIX } };
+	if (!strcmp(role, "pair")) {
+		open_pair();
+		return;
+	}
+	side = !strcmp(role, "connect");
+	for (int i = 0; i < 2; i++)
+		snprintf(names[i].sun_path, sizeof names[i].sun_path, "%s.%d", path, i);
+	fd = socket(AF_UNIX, TYPE, 0);
+	if (bind(fd, (void *)&names[side], sizeof names[side]))
+		fail("bind");
+	int connected = -1;
+	for (int i = 0; i < 2000 && connected; i++)
+		if ((connected = connect(fd, (void *)&names[!side], sizeof names[side])))
+			usleep(5000);
+	if (connected)
+		fail("connect");
+}
+#else
 
 static void open_connection(const char *role, const char *path)
 {
@@ -52,6 +78,7 @@ static void open_connection(const char *role, const char *path)
 	if (fd < 0)
 		fail("connection");
 }
+#endif
 
 /* Every seventh message carries a descriptor, of a file that says where in the stream the message begins. */
 enum { EACH = 7 };
@@ -141,6 +168,8 @@ static void read_rights(uint64_t *state)
 		if (message.msg_flags & MSG_CTRUNC)
 			fail("truncated control data");
 		check(bytes, n);
+		if (is_complete())
+			break;
 	}
 	over = 1;
 	printf("descriptors %llu\n", files);

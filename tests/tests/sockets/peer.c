@@ -1,5 +1,6 @@
 /* One end of a TCP connection (built with -DUNIX: of an AF_UNIX stream; with -DUNIX -DRECORDS: of an AF_UNIX seqpacket
- * connection), as an ordinary program: sends bytes that depend on their place, and checks what comes. Records have to come with
+ * connection; with -DDATAGRAMS, too: of two AF_UNIX datagram sockets that are connected to each other, which have no end, so
+ * that each stops when it has got all), as an ordinary program: sends bytes that depend on their place, and checks what comes. Records have to come with
  * the lengths that their sender gave them, which follow from the place, too; some have no bytes.
  *
  * peer listen|connect|pair PORT-FILE WAY BYTES CHUNK WINDOW
@@ -85,6 +86,37 @@ static int is_after_none(uint64_t place)
 }
 #endif
 
+/* Whether nothing more comes, and nothing says so. */
+static int is_complete(void)
+{
+#ifdef DATAGRAMS
+	if (limit && got == limit) {
+		ending = "eof";
+		return 1;
+	}
+#endif
+	return 0;
+}
+
+static void print_state(void)
+{
+	printf("sent %llu\ngot %llu %s\n", (unsigned long long)sent, (unsigned long long)got, ending);
+	fflush(stdout);
+}
+
+/* A send was refused. The peer of a datagram socket is gone then, and nobody wakes those who read. */
+static int refused(void)
+{
+#ifdef DATAGRAMS
+	if (errno == ECONNREFUSED) {
+		ending = "refused";
+		print_state();
+		_exit(0);
+	}
+#endif
+	return -1;
+}
+
 /* One send; 0: no room; -1: over. */
 static int send_some(uint64_t *state)
 {
@@ -95,7 +127,7 @@ static int send_some(uint64_t *state)
 	(void)state;
 	if (sent != noted && is_after_none(sent) && (!limit || sent < limit)) {
 		if (send(fd, bytes, 0, MSG_NOSIGNAL) < 0)
-			return errno == EAGAIN || errno == EINTR ? 0 : -1;
+			return errno == EAGAIN || errno == EINTR ? 0 : refused();
 		noted = sent;
 	}
 #else
@@ -118,7 +150,7 @@ static int send_some(uint64_t *state)
 		}
 		if (r < 0) {
 			sent += done;
-			return -1;
+			return refused();
 		}
 		done += r;
 		if (fcntl(fd, F_GETFL) & O_NONBLOCK)
@@ -183,7 +215,7 @@ static int take_some(uint64_t *state)
 #endif
 	if (r > 0) {
 		check(bytes, r);
-		return 1;
+		return is_complete() ? -1 : 1;
 	}
 	if (r < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 		return 0;
@@ -349,12 +381,6 @@ static void warm_up(void)
 			}
 		}
 	}
-}
-
-static void print_state(void)
-{
-	printf("sent %llu\ngot %llu %s\n", (unsigned long long)sent, (unsigned long long)got, ending);
-	fflush(stdout);
 }
 
 int main(int argc, char **argv)

@@ -118,9 +118,15 @@ fn is_over(socket: &OwnedFd) -> bool {
     poll(&mut entries, Some(&now)).is_ok_and(|found| found > 0)
 }
 
-/// Whether bytes may be sent over the sender's Unix socket in its name.
+/// Whether bytes may be sent over the sender's Unix socket in its name. A datagram goes to whomever the socket is connected to
+/// now, and one that is refused takes away what the sender has not read: the receiver has to be there, and the right one.
 fn may_send(sender: &Process, socket: &OwnedFd, far: Option<&OwnedFd>, same_user: bool) -> bool {
+    let is_datagram = unix::is_datagram(process::number(socket.as_fd()));
     match far {
+        far if is_datagram => far.is_some_and(|far| {
+            let names_senders = unix::wants_sender(process::number(far.as_fd()));
+            !names_senders && are_peers(socket, far) && are_peers(far, socket)
+        }),
         Some(far) => {
             let names_senders = unix::wants_sender(process::number(far.as_fd()));
             !names_senders && (same_user || are_peers(socket, far))

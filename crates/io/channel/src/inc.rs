@@ -452,8 +452,9 @@ impl<'s> Incoming<'s> {
         let head = w.head.load(Ordering::Acquire);
         let sent = w.k_sent.load(Ordering::Acquire);
         head != r.pos.load(Ordering::Relaxed)
-            && sent == r.krecv.load(Ordering::Relaxed)
-            && self.d().a.flags.load(Ordering::Relaxed) & DRAIN == 0
+            && (self.d().a.flags.load(Ordering::Relaxed) & DRAIN != 0 && self.has_no_end()
+                || sent == r.krecv.load(Ordering::Relaxed)
+                    && self.d().a.flags.load(Ordering::Relaxed) & DRAIN == 0)
     }
 
     /// Unread bytes in the ring, for `SIOCINQ` (added to the kernel's). At most the size of a ring.

@@ -43,6 +43,7 @@ pub mod bufs;
 pub mod client;
 #[cfg(not(loom))]
 pub mod copy;
+mod datagrams;
 pub mod directory;
 mod inc;
 mod join;

@@ -35,7 +35,7 @@ pub const MESSAGE_BYTES: usize = 64;
 /// `WLS1`, in the order of bytes.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"WLS1");
 /// Version of messages and of the memory that they hand over: both sides are built together.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// The environment variable that names the broker's socket.
 pub const PATH_VARIABLE: &str = "WINDLASS_SOCKETS";
 /// Slots that there can be; slot 0 is nobody's.

@@ -1,4 +1,4 @@
-//! Records on a channel: sockets that keep the limits of what was sent (`AF_UNIX` `SOCK_SEQPACKET`).
+//! Records on a channel: sockets that keep the limits of what was sent (`AF_UNIX` `SOCK_SEQPACKET` and `SOCK_DGRAM`).
 //!
 //! # Model
 //! A record in the ring is a word with its length, then its bytes, and the rest of its slot, which is a multiple of
@@ -15,7 +15,8 @@
 //! # What can be lost and what cannot
 //! A sender that is killed inside a reclaim leaves `mark`, as for bytes: the receiver takes the kernel's records until the end,
 //! counts those beyond the mark, and skips as many in the ring. Where a process that shares the *sending* end goes on,
-//! nobody knows how many records the kernel got, and the direction is broken.
+//! nobody knows how many records the kernel got, and the direction is broken. Datagrams have no end: theirs is that the kernel
+//! has none ([`datagrams`](crate::datagrams)).
 //!
 //! # Failure modes
 //! A length is copied out once and has to lie within what is unread; else the direction is broken.
@@ -213,7 +214,7 @@ impl RecordSocket for RecordFd {
 }
 
 /// Length and slots of the record at `pos`, of which `unread` bytes are there.
-fn measure(ring: &Ring, pos: u64, unread: u64) -> Result<(usize, usize), Impossible> {
+pub(crate) fn measure(ring: &Ring, pos: u64, unread: u64) -> Result<(usize, usize), Impossible> {
     let mut word = [0_u8; WORD];
     let copied = ring.read(pos, &mut Bufs::one(word.as_mut_ptr(), WORD), WORD);
     let length = u64::from_le_bytes(word);
@@ -568,6 +569,7 @@ impl Incoming<'_> {
                 }
                 Got::Record(record)
             }
+            Err(libc::EAGAIN) if self.drains_datagrams() => self.drained(into, how),
             Err(libc::EAGAIN) if announced => {
                 if !self.count_anew(sock) {
                     return Got::No(Took::Pending);
@@ -598,7 +600,7 @@ impl Incoming<'_> {
     }
 
     /// The kernel's part has ended: the ring once more. Under the read lock.
-    fn records_ended(&self, end: End, into: &Bufs, how: RecvHow) -> Got {
+    pub(crate) fn records_ended(&self, end: End, into: &Bufs, how: RecvHow) -> Got {
         let (w, wl, r, a) = (&self.d().w, &self.d().wl, &self.d().r, &self.d().a);
         let head = w.head.load(Ordering::Acquire);
         let word = a.ring.load(Ordering::Relaxed);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use harness::*;
 use windlass_channel::layout::{PAGES_AT, SLAB_BYTES};
 use windlass_channel::records::{Got, Record, RecordFd, ring_max};
-use windlass_channel::unix::{START, UNKNOWN, name};
+use windlass_channel::unix::{Kind, START, UNKNOWN, name};
 use windlass_channel::{
     Asleep, Bufs, End, Join, Moved, Offer, Reclaimed, RecvHow, Sent, Side, Took, WhenFull, sys,
 };
@@ -30,9 +30,9 @@ fn factor() -> f64 {
 }
 
 /// A connected pair of sockets that keep records.
-fn pair() -> [OwnedFd; 2] {
+fn pair(kind: i32) -> [OwnedFd; 2] {
     let mut fds = [-1; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    let kind = kind | libc::SOCK_CLOEXEC;
     // SAFETY: room for two descriptors.
     let made = unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) };
     assert_eq!(made, 0);
@@ -41,15 +41,15 @@ fn pair() -> [OwnedFd; 2] {
 }
 
 /// Joins both ends of a fresh channel; the first socket is on the low side.
-fn join_records(shared: Shared, fds: [RawFd; 2]) -> u16 {
+fn join_records(shared: Shared, fds: [RawFd; 2], kind: Kind) -> u16 {
     let chan = shared.slab.allocate().expect("a channel");
     let ends = [(Side::Low, fds[0]), (Side::High, fds[1])];
     let offers = ends.map(|(side, fd)| Offer {
         cookie: 7 + side as u64,
         peer_cookie: 8 - side as u32,
         netns: 1,
-        local: name(10 + side as u32, true),
-        peer: name(11 - side as u32, true),
+        local: name(10 + side as u32, kind),
+        peer: name(11 - side as u32, kind),
         slot: side as u16 + 1,
         pid: std::process::id(),
         fd,
@@ -75,10 +75,15 @@ fn join_records(shared: Shared, fds: [RawFd; 2]) -> u16 {
 
 /// A slab, a board, a pair, and its channel.
 fn joined() -> (Shared, [OwnedFd; 2], u16) {
+    joined_as(libc::SOCK_SEQPACKET, Kind::Seqpacket)
+}
+
+/// The same of another type.
+fn joined_as(number: i32, kind: Kind) -> (Shared, [OwnedFd; 2], u16) {
     let (slab, board) = (memory(SLAB_BYTES), memory(4096));
     let shared = Shared::map(slab.as_raw_fd(), board.as_raw_fd(), true);
-    let fds = pair();
-    let chan = join_records(shared, [fds[0].as_raw_fd(), fds[1].as_raw_fd()]);
+    let fds = pair(number);
+    let chan = join_records(shared, [fds[0].as_raw_fd(), fds[1].as_raw_fd()], kind);
     (shared, fds, chan)
 }
 
@@ -488,8 +493,9 @@ fn lengths_that_cannot_be_break_the_channel() {
         for by_reader in [true, false] {
             let (slab, board) = (memory(SLAB_BYTES), memory(4096));
             let shared = Shared::map(slab.as_raw_fd(), board.as_raw_fd(), true);
-            let fds = pair();
-            let chan = join_records(shared, [fds[0].as_raw_fd(), fds[1].as_raw_fd()]);
+            let fds = pair(libc::SOCK_SEQPACKET);
+            let numbers = [fds[0].as_raw_fd(), fds[1].as_raw_fd()];
+            let chan = join_records(shared, numbers, Kind::Seqpacket);
             let [low, high] = [Side::Low, Side::High].map(|side| {
                 Endpoint::new(shared, chan, side, fds[side as usize].as_raw_fd(), false)
             });
@@ -567,4 +573,83 @@ fn a_killed_sender_leaves_whole_records() {
         killer.join().expect("a thread");
     }
     assert!(most > 0, "no record was sent before the first kill");
+}
+
+/// Takes the datagrams that are there, the first of which has this number; the number of the next one.
+fn take_datagrams(end: &Endpoint, mut number: u64, expected: &mut Vec<u8>, into: &mut [u8]) -> u64 {
+    let bufs = Bufs::one(into.as_mut_ptr(), into.len());
+    let how = RecvHow {
+        look: true,
+        ..RecvHow::default()
+    };
+    let inc = end.link.incoming();
+    loop {
+        match inc.recv_record(end.who(2), &descriptor(end), &bufs, 0, how) {
+            Got::Record(record) => {
+                fill(Side::Low, number, expected);
+                assert_eq!(into.get(..record.length), Some(&expected[..]), "{number}");
+                number += 1;
+            }
+            Got::No(Took::Busy) => {}
+            Got::No(Took::Empty | Took::Pending) => return number,
+            Got::No(other) => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The same of datagrams, which have no end: when the kernel has none any more, the rest of the ring follows. Nothing that was
+/// sent is missing.
+#[test]
+fn a_killed_sender_leaves_whole_datagrams() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|p| p.into_inner());
+    let rounds = (40.0 * factor()) as u64;
+    let mut most = 0;
+    for round in 0..rounds {
+        let (shared, fds, chan) = joined_as(libc::SOCK_DGRAM, Kind::Datagram);
+        let counted = memory(4096);
+        let sent = |number: u64| {
+            let word = number.to_le_bytes();
+            // SAFETY: the bytes are live.
+            unsafe { libc::pwrite(counted.as_raw_fd(), word.as_ptr().cast(), 8, 0) };
+        };
+        // SAFETY: the child calls nothing that another thread's lock could hold up, but for memory, which it has.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let end = Endpoint::new(shared, chan, Side::Low, fds[0].as_raw_fd(), false);
+            let mut data = Vec::with_capacity(LONGEST + 100_000);
+            let mut number = 0;
+            loop {
+                fill(Side::Low, number, &mut data);
+                if send(&end, &data, NOW).is_ok() {
+                    number += 1;
+                    sent(number);
+                }
+                if number % 5 == 0 {
+                    let _ = end.link.outgoing().reclaim(end.who(1), &descriptor(&end));
+                }
+            }
+        }
+        assert!(pid > 0);
+        let end = Endpoint::new(shared, chan, Side::High, fds[1].as_raw_fd(), false);
+        let (mut number, mut expected, mut into) = (0, Vec::new(), vec![0_u8; LONGEST + 100_000]);
+        let mut take_all = || number = take_datagrams(&end, number, &mut expected, &mut into);
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_micros(200 + round * 731 % 20_000) {
+            take_all();
+        }
+        // SAFETY: an own child.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+        // SAFETY: as above.
+        unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+        shared.board.dead[0].store(1, Ordering::Release);
+        take_all();
+        let taken = number;
+        let mut word = [0_u8; 8];
+        // SAFETY: as above.
+        unsafe { libc::pread(counted.as_raw_fd(), word.as_mut_ptr().cast(), 8, 0) };
+        let sent = u64::from_le_bytes(word);
+        assert!(taken == sent || taken == sent + 1, "{taken} of {sent}");
+        most = most.max(taken);
+    }
+    assert!(most > 0, "no datagram was sent before the first kill");
 }

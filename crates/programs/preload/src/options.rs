@@ -88,7 +88,7 @@ pub static OPTIONS: [Opt; 10] = [
     Opt {
         name: c"WINDLASS_UNIX",
         value: Value::Numbers(&UNIX),
-        text: "0: Unix streams stay on the kernel.",
+        text: "0: Unix sockets stay on the kernel.",
     },
     Opt {
         name: c"WINDLASS_STRICT",
@@ -153,7 +153,7 @@ pub fn share() -> bool {
     get(&SHARE[0]) != 0
 }
 
-/// Whether Unix streams are joined.
+/// Whether Unix sockets are joined.
 #[inline]
 pub fn unix() -> bool {
     get(&UNIX[0]) != 0

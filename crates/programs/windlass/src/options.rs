@@ -169,10 +169,10 @@ pub(crate) struct RunArgs {
     /// Let programs of other users that were run with --share join, too; needs root's daemon.
     #[arg(long)]
     pub(crate) share: bool,
-    /// Let Unix streams and seqpacket sockets join, too, where the environment says otherwise (WINDLASS_UNIX=0).
+    /// Let Unix sockets join, too, where the environment says otherwise (WINDLASS_UNIX=0).
     #[arg(long, overrides_with = "no_unix")]
     pub(crate) unix: bool,
-    /// Keep Unix streams and seqpacket sockets on the kernel.
+    /// Keep Unix sockets on the kernel.
     #[arg(long, overrides_with = "unix")]
     pub(crate) no_unix: bool,
     /// Catch system calls made round the C library, and make them through the library: writes of both kinds then stay in

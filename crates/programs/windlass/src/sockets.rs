@@ -166,11 +166,11 @@ fn end(channel: &ChannelRow, side: usize, by_slot: &BTreeMap<u16, &ProcessRow>) 
     };
     let process = by_slot.get(&own.slot);
     let peer_process = by_slot.get(&peer.slot);
-    let is_unix = unix::inode_in(own.local).is_some();
-    let kind = match is_unix {
-        true if unix::has_records(own.local) => "unix-seqpacket",
-        true => "unix-stream",
-        false => "tcp",
+    let kind = match unix::kind_in(own.local) {
+        Some(unix::Kind::Seqpacket) => "unix-seqpacket",
+        Some(unix::Kind::Datagram) => "unix-datagram",
+        Some(unix::Kind::Stream) => "unix-stream",
+        None => "tcp",
     };
     let (tx, rx) = (Bytes::of(tx, kind), Bytes::of(rx, kind));
     json!({
@@ -198,7 +198,7 @@ struct Bytes {
 
 impl Bytes {
     fn of(dir: &DirWords, kind: &str) -> Self {
-        if kind == "unix-seqpacket" {
+        if matches!(kind, "unix-seqpacket" | "unix-datagram") {
             let bytes = &dir.records;
             let unread = |sent: u64, taken: u64| sent.saturating_sub(taken);
             return Self {
@@ -381,7 +381,10 @@ mod tests {
     fn ends_have_names() {
         let name = "127.0.0.1:6379".parse().expect("a name");
         assert_eq!(end_name(name), "127.0.0.1:6379");
-        assert_eq!(end_name(unix::name(77, true)), "socket:[77]");
+        assert_eq!(
+            end_name(unix::name(77, unix::Kind::Seqpacket)),
+            "socket:[77]"
+        );
     }
 
     /// A record is read as the library writes it; free ones, epoll instances and listeners are left out.

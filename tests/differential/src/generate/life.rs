@@ -67,6 +67,7 @@ pub(super) fn connect(model: &mut Model, warm_up: bool) {
         ends,
         tight: false,
         over: false,
+        names: [format!("u:{client}"), format!("u:{server}")],
     });
 }
 
@@ -252,6 +253,10 @@ pub(super) fn close(model: &mut Model) {
     let Some(who) = model.thread(process, false) else {
         return;
     };
+    if model.links[link].kind.is_datagram() && model.busy.keys().any(|one| one.process == process) {
+        // No end wakes who waits for datagrams, and the first of several who are woken by one may let go of the socket.
+        return;
+    }
     if model.links[link].kind == Kind::Tcp && model.random.chance(20) {
         let seconds = *model.random.one(&[0, 0, 1]);
         model.say(who, &format!("setopt {name} linger {seconds}"));
@@ -445,6 +450,7 @@ pub(super) fn connect_late(model: &mut Model) {
         ends,
         tight: false,
         over: false,
+        names: [String::new(), String::new()],
     });
 }
 

@@ -50,7 +50,7 @@ interpose! {
             None => pass!(connect(fd, address, length)),
             Some(sock) => {
                 sock.record.set(flag::CONNECTED_BY_US);
-                pass!(connect(fd, address, length))
+                engine::connect(sock, own_int!(connect(fd, address, length))) as c_int
             }
         }
     }

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32};
 use windlass_channel::layout::Line;
 use windlass_channel::{Link, Reason};
 
-use super::{kernel, process, promote, stream, unix};
+use super::{datagrams, kernel, process, promote, stream, unix};
 use crate::own::Sock;
 use crate::record::Kind;
 use crate::table;
@@ -196,6 +196,10 @@ pub fn bury(sock: &Sock, link: &Link<'static>) {
     let was_shut = link.incoming().reason() == Reason::Closing;
     out.plain(Reason::Killed);
     if !out.unread() || sock.record.has(RESET) {
+        return;
+    }
+    if datagrams::is_datagram(sock.record) {
+        datagrams::forget_if_gone(sock, link);
         return;
     }
     if sock.record.kind() != Some(Kind::Tcp) {

@@ -26,7 +26,7 @@ const STEP_MS: c_int = 50;
 const ROOM: usize = 32 * 1024;
 
 /// Moves all unread bytes into the kernel, and waits a while if that is full.
-fn reclaim_all(sock: &Sock, link: &Link<'static>) {
+pub fn reclaim_all(sock: &Sock, link: &Link<'static>) {
     for _ in 0..STEPS {
         match stream::reclaim(sock, link) {
             Some(Reclaimed::Part(_)) => {}

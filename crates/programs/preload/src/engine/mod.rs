@@ -5,7 +5,7 @@
 //! calls (libc's names) -> engine -> stream, message   bytes: ring or kernel
 //!                                -> poll, looks, sets, waiting   waiting for many
 //!                                -> promote, inside   from the kernel to a ring
-//!                                -> proof, unix, records   tracked TCP, Unix streams, seqpacket
+//!                                -> proof, unix, records, datagrams   tracked TCP, Unix sockets
 //!                                -> interest          epoll_ctl that the kernel need not know
 //!                                -> rest, death       before a sleep; after a peer's end
 //!                                -> sockopt, life     options; close, fork, exec, exit
@@ -21,6 +21,7 @@
 
 mod armed;
 mod clock;
+mod datagrams;
 mod death;
 mod inside;
 mod interest;
@@ -180,7 +181,7 @@ fn send_otherwise(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
     }
     if records::is_record(sock.record) {
         if data.named {
-            return records::send_uncounted(&sock, &link, own);
+            return records::send_uncounted(&sock, &link, flags, own);
         }
         let by_list = data.is_list();
         return pieces(&data, own, |data| match data.len() {
@@ -285,7 +286,9 @@ pub fn recv_many(
 pub fn send_file(sock: Sock, file: c_int, at: *mut off_t, bytes: usize, own: Own) -> isize {
     match promote::joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
         Ok(result) => result,
-        Err(link) if records::is_record(sock.record) => records::send_uncounted(&sock, &link, own),
+        Err(link) if records::is_record(sock.record) => {
+            records::send_uncounted(&sock, &link, 0, own)
+        }
         Err(link) => message::send_file(&sock, link, file, at, bytes, own),
     }
 }
@@ -369,6 +372,15 @@ pub fn epoll_wait(
             &set,
             events,
         )
+    }
+}
+
+/// `connect`.
+pub fn connect(sock: Sock, own: Own) -> isize {
+    if datagrams::is_datagram(sock.record) {
+        datagrams::connect(&sock, own)
+    } else {
+        own.call()
     }
 }
 

@@ -20,7 +20,9 @@ use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
 
 use super::inside::{self, JOIN_ROUNDS};
 use super::names::{self, Names, Tracking};
-use super::{death, interest, kernel, process, proof, records, sets, sockopt, stream, unix};
+use super::{
+    datagrams, death, interest, kernel, process, proof, records, sets, sockopt, stream, unix,
+};
 use crate::own::Sock;
 use crate::record::{Kind, Origin, Record, flag};
 use crate::{counters, options, owner, signals, table};
@@ -125,7 +127,7 @@ pub fn is_young(record: &Record) -> bool {
 pub fn is_stream(record: &Record) -> bool {
     match record.kind() {
         Some(Kind::Tcp) => true,
-        Some(Kind::UnixStream | Kind::UnixSeqpacket) => options::unix(),
+        Some(Kind::UnixStream | Kind::UnixSeqpacket | Kind::UnixDatagram) => options::unix(),
         _ => false,
     }
 }
@@ -157,7 +159,8 @@ pub fn moved(sock: &Sock, is_send: bool, bytes: usize) -> bool {
         (&record.receives, &record.kernel_received)
     };
     let before = calls.load(Relaxed);
-    if before == 0 && record.sends.load(Relaxed) + record.receives.load(Relaxed) == 0 {
+    let is_first = before == 0 && record.sends.load(Relaxed) + record.receives.load(Relaxed) == 0;
+    if is_first && !datagrams::is_datagram(record) {
         counters::add(counters::Counter::Connected, 1);
     }
     calls.store(before.saturating_add(1), Relaxed);
@@ -261,6 +264,9 @@ fn join(
     let is_taking = inside::wait_for_senders(record, is_send)?;
     if is_taking && is_unix {
         // The kernel keeps no count of what they take.
+        return Err(Reason::Young);
+    }
+    if datagrams::is_datagram(record) && !datagrams::is_as_listed(sock) {
         return Err(Reason::Young);
     }
     let mut offer = offer(sock, peer_cookie).ok_or(Reason::NotEstablished)?;
@@ -458,6 +464,10 @@ fn list(sock: &Sock) -> Result<(Key, u64), Reason> {
         record.set(IS_HIGH);
     }
     record.engine[KEY].store(word, Relaxed);
+    if datagrams::is_datagram(record) {
+        // Whether it is connected was not known before.
+        counters::add(counters::Counter::Connected, 1);
+    }
     Ok((key, cookie))
 }
 
@@ -466,6 +476,11 @@ pub fn list_anew() {
     for sock in table::each().filter(|sock| !sock.record.has(JOINED)) {
         sock.record.engine[KEY].store(0, Relaxed);
     }
+}
+
+/// The word for the connection that a Unix socket was listed under: both inodes, own one first.
+pub fn identity(record: &Record) -> u64 {
+    record.engine[KEY].load(Relaxed)
 }
 
 /// The key that a record's word stands for.

@@ -1,4 +1,4 @@
-//! Records: `AF_UNIX` `SOCK_SEQPACKET`, and what differs from streams.
+//! Records: `AF_UNIX` `SOCK_SEQPACKET` and `SOCK_DGRAM`, and what differs from streams.
 //!
 //! # Model
 //! Pairs are found, joined and ended as Unix streams are ([`super::unix`]); what goes by the ring are records
@@ -11,8 +11,8 @@
 //! buffer is used. So a sender asleep in poll looks for itself after a while, and ever later: [`LOOK_MS`].
 //!
 //! # Not done
-//! Datagrams (`AF_UNIX` and UDP) stay on the kernel. A call with a name (`sendto` with an address) or a flag that is not
-//! known leaves the socket there for good.
+//! UDP stays on the kernel. A call with a name (`sendto` with an address) or a flag that is not known leaves what the socket
+//! sends there for good.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -21,11 +21,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use libc::{msghdr, sockaddr, socklen_t};
 use windlass_channel::records::{self, Got, Record as Taken, RecordFd, RecordSocket};
 use windlass_channel::{
-    Asleep, Bufs, End, Link, Moved, Reason, RecvHow, Sent, Socket, Took, WhenFull, Who,
+    Asleep, Bufs, End, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Socket, Took, WhenFull, Who,
 };
 
 use super::patience::Patience;
-use super::{death, kernel, memory, promote, rest, stream, unix};
+use super::{datagrams, death, kernel, memory, promote, rest, stream, unix};
 use crate::calls::message::header;
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
@@ -46,7 +46,10 @@ const RING_MAX: usize = promote::LEFT;
 /// Whether what the socket carries are records.
 #[inline(always)]
 pub fn is_record(record: &Record) -> bool {
-    record.kind() == Some(Kind::UnixSeqpacket)
+    matches!(
+        record.kind(),
+        Some(Kind::UnixSeqpacket | Kind::UnixDatagram)
+    )
 }
 
 /// The socket itself, as the channel uses it.
@@ -72,6 +75,22 @@ pub fn note_buffer(sock: &Sock) {
     let known = kernel::option(sock.fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &mut bytes);
     let bytes = known.map_or(0, |_| usize::try_from(bytes).unwrap_or(0));
     sock.record.engine[RING_MAX].store(records::ring_max(bytes) as u64, Relaxed);
+}
+
+/// The calling thread, for the locks of a joined socket; none: the call is the kernel's.
+#[inline(always)]
+fn caller(sock: &Sock, link: &Link<'static>) -> Option<Who<'static>> {
+    if sock.record.has(datagrams::STRAYED) {
+        None
+    } else {
+        stream::caller(sock, link)
+    }
+}
+
+/// Whether a send may wait.
+#[inline(always)]
+fn waits(sock: &Sock, flags: c_int) -> bool {
+    flags & libc::MSG_DONTWAIT == 0 && !stream::is_nonblocking(sock)
 }
 
 /// One call that sends.
@@ -110,9 +129,9 @@ impl Sending<'_> {
 #[inline]
 pub fn send(sock: &Sock, link: Link<'static>, data: Bufs<'_>, flags: c_int, own: Own) -> isize {
     if flags & !SEND_FLAGS != 0 {
-        return send_uncounted(sock, &link, own);
+        return send_uncounted(sock, &link, flags, own);
     }
-    let Some(who) = stream::caller(sock, &link) else {
+    let Some(who) = caller(sock, &link) else {
         return own.call();
     };
     stream::look_for_end(sock, &link);
@@ -124,7 +143,7 @@ pub fn send(sock: &Sock, link: Link<'static>, data: Bufs<'_>, flags: c_int, own:
         link,
         who,
         flags,
-        waits: flags & libc::MSG_DONTWAIT == 0 && !stream::is_nonblocking(sock),
+        waits: waits(sock, flags),
     };
     let full = if call.waits {
         WhenFull::Say
@@ -150,7 +169,10 @@ fn send_more(
     attempt: impl Fn(WhenFull) -> Sent,
 ) -> isize {
     let Sending {
-        sock, link, waits, ..
+        sock,
+        ref link,
+        waits,
+        ..
     } = *call;
     let mut patience = Patience::new();
     let mut full = if waits {
@@ -174,16 +196,19 @@ fn send_more(
             Sent::KernelFull if !waits => libc::EAGAIN,
             Sent::KernelFull => wait_for_kernel(sock, &mut waited, &mut look),
             Sent::Busy => patience.wait(sock, waits),
-            Sent::Error(error) => error,
+            Sent::Error(error) => {
+                datagrams::note_refusal(sock, link);
+                error
+            }
             Sent::Broken => libc::ECONNRESET,
         };
         if error != 0 {
             return stream::fail(error);
         }
         if death::is_peers(sock) {
-            death::bury_all(sock, &link);
+            death::bury_all(sock, link);
         }
-        if let Some(error) = stream::due(sock, &link) {
+        if let Some(error) = stream::due(sock, link) {
             return stream::fail(error);
         }
         sent = attempt(full);
@@ -250,10 +275,24 @@ fn wait_for_kernel(sock: &Sock, waited: &mut i64, look: &mut c_int) -> c_int {
 
 /// A send that only the kernel understands: what the ring holds goes before it, and nothing comes into the ring again.
 #[cold]
-pub fn send_uncounted(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
+pub fn send_uncounted(sock: &Sock, link: &Link<'static>, flags: c_int, own: Own) -> isize {
     link.outgoing().set_wild();
-    let _ = stream::reclaim(sock, link);
-    own.call()
+    let (mut waited, mut look) = (0, LOOK_MS.0);
+    while let Some(Reclaimed::Part(_)) = stream::reclaim(sock, link) {
+        let error = if waits(sock, flags) {
+            wait_for_kernel(sock, &mut waited, &mut look)
+        } else {
+            libc::EAGAIN
+        };
+        if error != 0 {
+            return stream::fail(error);
+        }
+    }
+    let result = own.call();
+    if result < 0 {
+        datagrams::note_refusal(sock, link);
+    }
+    result
 }
 
 /// Real calls of a message: they carry its name and control data.
@@ -337,12 +376,12 @@ pub fn send_message(
 ) -> isize {
     let has_name = !head.msg_name.is_null() && head.msg_namelen != 0;
     if has_name || flags & !SEND_FLAGS != 0 {
-        return send_uncounted(sock, &link, own);
+        return send_uncounted(sock, &link, flags, own);
     }
     if head.msg_control.is_null() || head.msg_controllen == 0 {
         return send(sock, link, data, flags, own);
     }
-    let Some(who) = stream::caller(sock, &link) else {
+    let Some(who) = caller(sock, &link) else {
         return own.call();
     };
     if let Some(error) = stream::due(sock, &link) {
@@ -366,7 +405,7 @@ pub fn send_message(
         link,
         who,
         flags,
-        waits: flags & libc::MSG_DONTWAIT == 0 && !stream::is_nonblocking(sock),
+        waits: waits(sock, flags),
     };
     send_more(&call, attempt(WhenFull::Kernel), data.len(), attempt)
 }
@@ -484,7 +523,7 @@ fn take<S: RecordSocket>(
     own: Own,
     through: &S,
 ) -> Outcome {
-    let Some(who) = stream::caller(sock, &link) else {
+    let Some(who) = caller(sock, &link) else {
         return Outcome::Result(own.call());
     };
     if flags & !stream::RECEIVE_FLAGS != 0 {
@@ -516,7 +555,7 @@ fn take<S: RecordSocket>(
             Outcome::Record(record)
         }
         Got::No(took) => {
-            let waits = flags & libc::MSG_DONTWAIT == 0 && !stream::is_nonblocking(sock);
+            let waits = waits(sock, flags);
             let call = Receiving {
                 sock,
                 link,

@@ -20,7 +20,7 @@ use std::time::Duration;
 use windlass_channel::records::{Got, RecordFd};
 use windlass_channel::{Bufs, Link, RecvHow, Took, Who, sys};
 
-use super::{death, kernel, promote, sets, stream, unix};
+use super::{datagrams, death, kernel, promote, sets, stream, unix};
 use crate::counters::{self, Counter};
 use crate::own::Sock;
 use crate::record::{Kind, flag};
@@ -97,6 +97,12 @@ enum Ending {
 /// Replaces the socket if its peer has died and the kernel does not know all of it; whether it did.
 pub fn replace(sock: &Sock, link: &Link<'static>) -> bool {
     let is_gone = death::is_peers(sock) || link.info(link.side().other()).join == stream::LEFT;
+    if datagrams::is_datagram(sock.record) {
+        // Nothing makes them another socket's.
+        let is_lost = is_gone && link.incoming().queued() != 0;
+        counters::add(Counter::Lost, u64::from(is_lost));
+        return false;
+    }
     // Where the kernel was made to note the reset of a TCP connection, it has the wrong name.
     let is_misnamed = sock.record.kind() == Some(Kind::Tcp)
         && sock.record.has(death::RESET)

@@ -6,7 +6,7 @@ use libc::socklen_t;
 use windlass_channel::Reason;
 use windlass_channel::unix::SENDER_OPTIONS;
 
-use super::{death, interest, kernel, life, memory, promote, records, stream, unix};
+use super::{datagrams, death, interest, kernel, life, memory, promote, records, stream, unix};
 use crate::own::{Own, Sock};
 use crate::record::flag;
 
@@ -133,6 +133,14 @@ pub fn ioctl(sock: &Sock, request: c_ulong, argument: usize, own: Own) -> isize 
     match request {
         libc::FIONBIO => stream::forget_flags(sock),
         libc::FIOASYNC => life::plain(sock, Reason::Option),
+        libc::FIONREAD if datagrams::is_datagram(sock.record) => {
+            // The kernel's are older.
+            if let Some(link) = link
+                && memory::fetch(std::ptr::with_exposed_provenance_mut(argument)) == Some(0)
+            {
+                add(argument, datagrams::next_length(sock, &link));
+            }
+        }
         libc::FIONREAD if records::is_record(sock.record) => {
             add(argument, link.map_or(0, |link| records::queued(&link)));
         }

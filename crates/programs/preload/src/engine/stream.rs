@@ -24,7 +24,7 @@ use windlass_channel::{
 
 use super::death::RESET;
 use super::patience::Patience;
-use super::{clock, death, kernel, process, promote, proof, records, rest, unix};
+use super::{clock, datagrams, death, kernel, process, promote, proof, records, rest, unix};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
 use crate::{owner, real, signals};
@@ -293,7 +293,9 @@ pub fn look_for_end(sock: &Sock, link: &Link<'static>) {
 }
 
 fn ask_for_end(sock: &Sock, link: &Link<'static>) {
-    if kernel::poll_one(sock.fd, libc::POLLRDHUP as u32) != 0 {
+    if datagrams::is_datagram(sock.record) {
+        datagrams::forget_if_gone(sock, link);
+    } else if kernel::poll_one(sock.fd, libc::POLLRDHUP as u32) != 0 {
         link.outgoing().plain(Reason::Closing);
     }
     proof::refresh(sock, link);
@@ -935,6 +937,10 @@ pub fn reclaim(sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
     }
     if death::events(sock) & (libc::EPOLLERR | libc::EPOLLHUP) != 0 {
         // The connection is over: a send would take the error that another call has to tell.
+        return Some(Reclaimed::Empty);
+    }
+    if datagrams::is_datagram(sock.record) && datagrams::forget_if_gone(sock, link) {
+        // A send would be refused, and take away what is unread here.
         return Some(Reclaimed::Empty);
     }
     reclaim_as(caller(sock, link)?, sock, link)

@@ -24,7 +24,9 @@ pub use windlass_channel::unix::{START, UNKNOWN};
 use windlass_channel::{Bufs, Fd, KERNEL_UNREAD_MAX, Link, Reason, Sent, Socket, sys, unix};
 
 use super::patience::Patience;
-use super::{armed, death, kernel, life, memory, process, promote, records, sets, stream};
+use super::{
+    armed, datagrams, death, kernel, life, memory, process, promote, records, sets, stream,
+};
 use crate::calls::message::header;
 use crate::own::{Own, PIECES_MAX, Sock};
 use crate::record::{Kind, Record};
@@ -44,7 +46,10 @@ pub fn is_stream(record: &Record) -> bool {
 /// Whether it is a Unix socket of a kind that is joined.
 #[inline(always)]
 pub fn is_any(record: &Record) -> bool {
-    matches!(record.kind(), Some(Kind::UnixStream | Kind::UnixSeqpacket))
+    matches!(
+        record.kind(),
+        Some(Kind::UnixStream | Kind::UnixSeqpacket | Kind::UnixDatagram)
+    )
 }
 
 /// Both inodes, own one first, as they are kept in a record.
@@ -55,10 +60,13 @@ fn inodes(word: u64) -> (u32, u32) {
 /// Which connection the socket is, as a word for its record.
 ///
 /// # Errors
-/// Why it cannot be joined; [`Reason::Young`] while nobody has accepted it.
+/// Why it cannot be joined; [`Reason::Young`] while nobody has accepted it, or a datagram socket is not connected.
 pub fn identify(sock: &Sock, cookie: u64) -> Result<u64, Reason> {
     if unix::wants_sender(sock.fd) {
         return Err(Reason::Option);
+    }
+    if datagrams::is_datagram(sock.record) && !datagrams::is_connected(sock.fd) {
+        return Err(Reason::Young);
     }
     let own = unix::inode(sock.fd).ok_or(Reason::NotEstablished)?;
     let peer = unix::peer_of(own, cookie).ok_or(Reason::Young)?;
@@ -74,8 +82,12 @@ pub fn key(record: &Record, word: u64) -> Option<Key> {
 /// The names of both ends, own one first.
 pub fn names(record: &Record, word: u64) -> (SocketAddr, SocketAddr) {
     let (own, peer) = inodes(word);
-    let has_records = records::is_record(record);
-    (unix::name(own, has_records), unix::name(peer, has_records))
+    let kind = match record.kind() {
+        Some(Kind::UnixDatagram) => unix::Kind::Datagram,
+        Some(Kind::UnixSeqpacket) => unix::Kind::Seqpacket,
+        _ => unix::Kind::Stream,
+    };
+    (unix::name(own, kind), unix::name(peer, kind))
 }
 
 /// Finds out how many bytes this end has taken, in the counts of the other end, which has offered. False: come back.
@@ -316,7 +328,8 @@ pub fn before_send_buffer(sock: &Sock, value: Option<c_int>) {
 /// net/unix/af_unix.c), if those were in the ring: a killed process leaves them there, and one that closes, if the broker
 /// cannot have them moved in time. Where another process still has the peer's socket, nothing is closed.
 pub fn note_reset(sock: &Sock, link: &Link<'static>) {
-    if !is_any(sock.record) || sock.record.has(death::RESET) || !link.outgoing().unread() {
+    let is_connection = is_any(sock.record) && !datagrams::is_datagram(sock.record);
+    if !is_connection || sock.record.has(death::RESET) || !link.outgoing().unread() {
         return;
     }
     if records::is_record(sock.record) && !link.outgoing().has_more_than_nothing() {
@@ -428,7 +441,9 @@ pub fn receive_named(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
 /// A close that leaves unread bytes in the ring: the peer's kernel socket notes a reset only for what it
 /// finds in the kernel.
 pub fn leave_unread(sock: &Sock, link: &Link<'static>) {
-    if link.incoming().queued() != 0 {
+    if datagrams::is_datagram(sock.record) {
+        datagrams::leave(link);
+    } else if link.incoming().queued() != 0 {
         stream::drain(sock, link, Reason::Closing);
     }
 }

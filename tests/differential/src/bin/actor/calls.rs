@@ -148,10 +148,15 @@ pub(crate) fn send(fd: Fd, data: &[u8], flags: c_int) -> Answer {
     size(unsafe { raw::send(fd, data.as_ptr().cast(), data.len(), flags) })
 }
 
-pub(crate) fn sendto(fd: Fd, data: &[u8], flags: c_int) -> Answer {
+/// To nobody in particular where the address is empty.
+pub(crate) fn sendto(fd: Fd, data: &[u8], flags: c_int, to: &[u8]) -> Answer {
     let from = data.as_ptr().cast();
-    // SAFETY: `data` is readable for its length; there is no address.
-    size(unsafe { raw::sendto(fd, from, data.len(), flags, std::ptr::null(), 0) })
+    let name = match to {
+        [] => std::ptr::null(),
+        _ => to.as_ptr().cast(),
+    };
+    // SAFETY: data and address are readable for their lengths.
+    size(unsafe { raw::sendto(fd, from, data.len(), flags, name, to.len() as u32) })
 }
 
 pub(crate) fn write(fd: Fd, data: &[u8]) -> Answer {
@@ -194,6 +199,18 @@ pub(crate) fn recvfrom(fd: Fd, into: &mut [u8], flags: c_int) -> Answer {
     let none = std::ptr::null_mut();
     // SAFETY: `into` is writable for its length; no address is asked for.
     size(unsafe { raw::recvfrom(fd, to, length, flags, none, std::ptr::null_mut()) })
+}
+
+/// The sender's name, too.
+pub(crate) fn recvname(fd: Fd, into: &mut [u8], flags: c_int) -> (Answer, Vec<u8>) {
+    let mut name = vec![0_u8; 128];
+    let mut room = 128;
+    let (to, length) = (into.as_mut_ptr().cast(), into.len());
+    let at = name.as_mut_ptr().cast();
+    // SAFETY: `into` and the name are writable for their lengths.
+    let answer = size(unsafe { raw::recvfrom(fd, to, length, flags, at, &raw mut room) });
+    name.truncate(if answer.value < 0 { 0 } else { room as usize });
+    (answer, name)
 }
 
 pub(crate) fn read(fd: Fd, into: &mut [u8]) -> Answer {

@@ -33,8 +33,11 @@ fn family(kind: &str) -> (i32, i32) {
     }
 }
 
-/// `4:ADDRESS:PORT`, `6:ADDRESS:PORT` in IPv6's form of that address, or `u:NAME` (abstract).
-fn address(text: &str) -> Vec<u8> {
+/// `4:ADDRESS:PORT`, `6:ADDRESS:PORT` in IPv6's form of that address, `u:NAME` (abstract), or `none` (`AF_UNSPEC`).
+pub(crate) fn address(text: &str) -> Vec<u8> {
+    if text == "none" {
+        return vec![0; size_of::<libc::sockaddr>()];
+    }
     let (kind, rest) = text.split_once(':').unwrap_or(("", ""));
     if kind == "u" {
         let family = (libc::AF_UNIX as u16).to_ne_bytes();
@@ -85,6 +88,15 @@ fn told(name: &[u8]) -> (String, Option<u16>) {
     }
 }
 
+/// Reports whose name it is, and the name.
+pub(crate) fn tell(whose: &str, name: &[u8], report: &mut Report) {
+    let (address, port) = told(name);
+    report.put(&format!("{whose}_address"), address);
+    if let Some(port) = port {
+        report.put(&format!("{whose}_port"), port);
+    }
+}
+
 fn ends(actor: &Actor, words: &Arguments, report: &mut Report) -> bool {
     let (one, two) = (words.word(1), words.word(2));
     let mut made = |answer: Answer| {
@@ -121,11 +133,7 @@ fn ends(actor: &Actor, words: &Arguments, report: &mut Report) -> bool {
             for (key, peer) in [("local", false), ("peer", true)] {
                 let (answer, name) = calls::name(actor.fd(one), peer);
                 report.answer(answer);
-                let (address, port) = told(&name);
-                report.put(&format!("{key}_address"), address);
-                if let Some(port) = port {
-                    report.put(&format!("{key}_port"), port);
-                }
+                tell(key, &name, report);
             }
         }
         "shutdown" => {

@@ -2,6 +2,7 @@
 
 use crate::Actor;
 use crate::calls::{self, Answer, Fd};
+use crate::make::{address, tell};
 use crate::report::{Arguments, Report, pattern};
 
 /// Most bytes of one transfer.
@@ -44,7 +45,9 @@ pub(crate) fn run(actor: &Actor, words: &Arguments, report: &mut Report) -> bool
     let fd = actor.fd(words.word(1));
     match words.word(0) {
         "send" | "sendto" | "write" | "writev" | "sendmsg" | "sendmmsg" => send(fd, words, report),
-        "recv" | "recvfrom" | "read" | "readv" | "recvmsg" => receive(fd, words, report),
+        "recv" | "recvfrom" | "recvname" | "read" | "readv" | "recvmsg" => {
+            receive(fd, words, report)
+        }
         "recvmmsg" => receive_many(fd, words, report),
         "more" => more(fd, words, report),
         "give" => give(fd, words, report),
@@ -82,7 +85,8 @@ fn send(fd: Fd, words: &Arguments, report: &mut Report) {
     );
     let answer = match words.word(0) {
         "send" => calls::send(fd, &data, flags),
-        "sendto" => calls::sendto(fd, &data, flags),
+        "sendto" if words.word(5).is_empty() => calls::sendto(fd, &data, flags, &[]),
+        "sendto" => calls::sendto(fd, &data, flags, &address(words.word(5))),
         "write" => calls::write(fd, &data),
         "writev" => calls::writev(fd, &data, pieces),
         "sendmsg" => calls::sendmsg(fd, &data, pieces, flags, None),
@@ -105,6 +109,11 @@ fn receive(fd: Fd, words: &Arguments, report: &mut Report) {
     let answer = match words.word(0) {
         "recv" => calls::recv(fd, &mut into, flags),
         "recvfrom" => calls::recvfrom(fd, &mut into, flags),
+        "recvname" => {
+            let (answer, name) = calls::recvname(fd, &mut into, flags);
+            tell("from", &name, report);
+            answer
+        }
         "read" => calls::read(fd, &mut into),
         "readv" => calls::readv(fd, &mut into, pieces),
         _ => {
