@@ -51,12 +51,14 @@ pub enum Kind {
     Seq,
     /// Two Unix datagram sockets, connected to each other.
     Dgram,
+    /// Two UDP sockets, connected to each other.
+    Udp,
 }
 
 impl Kind {
     /// The kind that is called so on a command line, in a script's `socket` too, `tcp6` excepted.
     pub fn named(name: &str) -> Option<Self> {
-        [Self::Tcp, Self::Unix, Self::Seq, Self::Dgram]
+        [Self::Tcp, Self::Unix, Self::Seq, Self::Dgram, Self::Udp]
             .into_iter()
             .find(|kind| kind.name() == name)
     }
@@ -68,12 +70,13 @@ impl Kind {
             Self::Unix => "unix",
             Self::Seq => "seq",
             Self::Dgram => "dgram",
+            Self::Udp => "udp",
         }
     }
 
     /// Whether neither end can tell that the other is gone.
     pub(crate) fn is_datagram(self) -> bool {
-        self == Self::Dgram
+        matches!(self, Self::Dgram | Self::Udp)
     }
 
     pub(crate) fn is_stream(self) -> bool {

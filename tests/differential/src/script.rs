@@ -83,8 +83,8 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     ("pipe", "NAME NAME", "pipe2"),
     (
         "bind",
-        "NAME here|here6|u:TEXT",
-        "bind; here is this run's own loopback address, port 0",
+        "NAME here|here6|u:TEXT [PORT]",
+        "bind; here is this run's own loopback address, port 0; the port is known as PORT from now on",
     ),
     (
         "listen",

@@ -26,7 +26,7 @@ const RAW_SEEDS: u64 = 250;
 /// Seeds that are tried with Unix streams alone; ten times as many with WINDLASS_SOAK=1.
 const UNIX_SEEDS: u64 = 400;
 
-/// Seeds that are tried with Unix datagrams alone; ten times as many with WINDLASS_SOAK=1.
+/// Seeds that are tried with Unix datagrams alone, and with UDP alone; ten times as many with WINDLASS_SOAK=1.
 const DATAGRAM_SEEDS: u64 = 400;
 
 /// Of a thousand connected sockets so many have to be accelerated.
@@ -171,6 +171,25 @@ fn unix_datagrams_are_like_the_kernels() {
     };
     let options = Options {
         kind: Some(Kind::Dgram),
+        ..options
+    };
+    compare_seeds(&windlass, &preload, DATAGRAM_SEEDS, &options, MOST);
+}
+
+/// Proves the same where every connection is one of two UDP sockets, which keep within their buffers.
+#[test]
+fn udp_is_like_the_kernels() {
+    let Some((windlass, preload, options)) = subject("udp_is_like_the_kernels") else {
+        return;
+    };
+    let count = std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count");
+    if count.is_ok_and(|count| count.trim() != "0") {
+        println!("skipped: udp_is_like_the_kernels: connection tracking follows something here");
+        return;
+    }
+    let options = Options {
+        kind: Some(Kind::Udp),
+        environment: vec![("WINDLASS_UDP".to_owned(), "1".to_owned())],
         ..options
     };
     compare_seeds(&windlass, &preload, DATAGRAM_SEEDS, &options, MOST);

@@ -1,6 +1,6 @@
 /* One end of a TCP connection (built with -DUNIX: of an AF_UNIX stream; with -DUNIX -DRECORDS: of an AF_UNIX seqpacket
- * connection; with -DDATAGRAMS, too: of two AF_UNIX datagram sockets that are connected to each other, which have no end, so
- * that each stops when it has got all), as an ordinary program: sends bytes that depend on their place, and checks what comes. Records have to come with
+ * connection; with -DDATAGRAMS, too: of two AF_UNIX datagram sockets that are connected to each other, without -DUNIX: of two such UDP
+ * sockets. Those have no end, so each stops when it has got all), as an ordinary program: sends bytes that depend on their place, and checks what comes. Records have to come with
  * the lengths that their sender gave them, which follow from the place, too; some have no bytes.
  *
  * peer listen|connect|pair PORT-FILE WAY BYTES CHUNK WINDOW
@@ -221,6 +221,8 @@ static int take_some(uint64_t *state)
 		return 0;
 	if (r < 0 && errno == EINTR)
 		return 1;
+	if (r < 0)
+		refused();
 	ending = r == 0 ? "eof" : errno == ECONNRESET ? "reset" : strerror(errno);
 	return -1;
 }
@@ -230,12 +232,25 @@ static int may_send(void)
 	return !window || sent < got + window;
 }
 
+/* A peer that is expected to be killed may be gone if nothing has come for long: a datagram without bytes tells. */
+static void probe(int i)
+{
+#ifdef DATAGRAMS
+	if (!limit && i > 10000 && send(fd, "", 0, MSG_NOSIGNAL) < 0)
+		refused();
+#else
+	(void)i;
+#endif
+}
+
 static void *write_all(void *state)
 {
 	do
 		for (int i = 0; !may_send() && !over; i++)
-			if (i > 1000)
+			if (i > 1000) {
 				usleep(20);
+				probe(i);
+			}
 	while (send_some(state) > 0);
 	shutdown(fd, SHUT_WR);
 	return 0;
@@ -324,6 +339,8 @@ static void loop(const char *way, uint64_t *mine, uint64_t *theirs)
 
 #ifdef UNIX
 #include "open_unix.h"
+#elif defined(DATAGRAMS)
+#include "open_udp.h"
 #else
 static void open_connection(const char *role, const char *path)
 {

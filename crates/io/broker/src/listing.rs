@@ -118,7 +118,7 @@ impl Writer {
         self.put(end.slot);
         self.put(end.pid);
         self.put(u64::from(end.fd.cast_unsigned()));
-        self.put(end.connected);
+        self.put(u64::from(end.connected) | u64::from(end.room) << 32);
     }
 
     fn dir(&mut self, dir: &DirWords) {
@@ -174,7 +174,7 @@ impl Reader<'_> {
     }
 
     fn end(&mut self) -> EndInfo {
-        EndInfo {
+        let mut end = EndInfo {
             join: self.half(),
             cookie: self.word(),
             netns: self.word(),
@@ -183,8 +183,12 @@ impl Reader<'_> {
             slot: self.word() as u16,
             pid: self.half(),
             fd: self.half().cast_signed(),
-            connected: self.word() != 0,
-        }
+            connected: false,
+            room: 0,
+        };
+        let word = self.word();
+        (end.connected, end.room) = (word & 1 != 0, (word >> 32) as u32);
+        end
     }
 
     fn dir(&mut self) -> DirWords {
@@ -407,6 +411,7 @@ mod tests {
             pid: 99,
             fd: -1,
             connected: true,
+            room: 212_992,
         };
         let dir = DirWords {
             head: 1,

@@ -195,7 +195,7 @@ impl Broker {
                 may_send(sender, &socket, far.as_ref(), same_user)
             }
             Some(far) => mirror(&socket, far),
-            None => same_user,
+            None => same_user && !unix::is_datagram(process::number(socket.as_fd())),
         };
         if !proven {
             return Err(Reason::Mismatch);

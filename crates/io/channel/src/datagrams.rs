@@ -9,6 +9,10 @@
 //! - Who finds that the peer was killed drops what it has sent ([`Outgoing::forget`]).
 //! - A reclaimer that was killed has put its records into the receiver's queue before it died: the kernel's part has ended
 //!   when that queue is empty ([`Incoming::drained`]).
+//!
+//! UDP datagrams may be lost in the kernel, and come late: so the receiver counts anew whenever the kernel has none
+//! ([`Incoming::is_miscounted`]), and one that comes later still is taken for a younger one. The ring is as large at once as the
+//! receive buffer asks for ([`Link::room_there`]), and what has no room there is dropped, as the kernel does.
 
 use crate::bufs::Bufs;
 use crate::inc::{End, Incoming, Look, RecvHow, Took};
@@ -30,8 +34,10 @@ impl Link<'_> {
     /// Whether the two ends exchange datagrams.
     fn carries_datagrams(&self) -> bool {
         #[cfg(not(loom))]
-        return crate::unix::kind_in(self.info(self.side()).local)
-            == Some(crate::unix::Kind::Datagram);
+        {
+            let own = self.info(self.side());
+            own.room != 0 || crate::unix::kind_in(own.local) == Some(crate::unix::Kind::Datagram)
+        }
         #[cfg(loom)]
         false
     }
@@ -78,6 +84,23 @@ impl Incoming<'_> {
     #[cold]
     pub(crate) fn has_no_end(self) -> bool {
         self.link.carries_datagrams()
+    }
+
+    /// Whether what is in the ring may be taken though the counts do not say so; the sender has counted `sent`.
+    #[cold]
+    pub(crate) fn is_ready_endlessly(self, sent: u64) -> bool {
+        let (r, flags) = (&self.d().r, self.d().a.flags.load(Ordering::Relaxed));
+        let is_late = r.krecv.load(Ordering::Relaxed).wrapping_sub(sent) < u64::MAX / 2;
+        (flags & DRAIN != 0 || is_late) && self.has_no_end()
+    }
+
+    /// Whether datagrams were lost in the kernel, or came after they had been counted as lost. Under the read lock.
+    pub(crate) fn is_miscounted(self) -> bool {
+        let (w, r) = (&self.d().w, &self.d().r);
+        let is_wild = w.wild.load(Ordering::Relaxed) != 0;
+        w.k_sent.load(Ordering::Acquire) != r.krecv.load(Ordering::Acquire)
+            && !is_wild
+            && self.has_no_end()
     }
 
     /// Drops what is unread in the ring, and from now on counts say nothing: anybody may send to this socket, or it is closed.

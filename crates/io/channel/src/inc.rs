@@ -451,10 +451,12 @@ impl<'s> Incoming<'s> {
         let (w, r) = (&self.d().w, &self.d().r);
         let head = w.head.load(Ordering::Acquire);
         let sent = w.k_sent.load(Ordering::Acquire);
-        head != r.pos.load(Ordering::Relaxed)
-            && (self.d().a.flags.load(Ordering::Relaxed) & DRAIN != 0 && self.has_no_end()
-                || sent == r.krecv.load(Ordering::Relaxed)
-                    && self.d().a.flags.load(Ordering::Relaxed) & DRAIN == 0)
+        if head == r.pos.load(Ordering::Relaxed) {
+            return false;
+        }
+        let is_plain = sent == r.krecv.load(Ordering::Relaxed)
+            && self.d().a.flags.load(Ordering::Relaxed) & DRAIN == 0;
+        is_plain || self.is_ready_endlessly(sent)
     }
 
     /// Unread bytes in the ring, for `SIOCINQ` (added to the kernel's). At most the size of a ring.

@@ -87,6 +87,8 @@ pub struct EndInfo {
     pub fd: i32,
     /// Whether this end connected.
     pub connected: bool,
+    /// Bytes of its receive buffer, where the connection carries UDP datagrams; else 0.
+    pub room: u32,
 }
 
 const OFFERED: u32 = 1;
@@ -160,6 +162,20 @@ impl Link<'_> {
     pub fn moved(&self, slot: u16, fd: i32, connected: bool) {
         let place = u64::from(slot) << 48 | u64::from(fd as u32) << 16 | u64::from(connected);
         self.end(self.side()).place.store(place, Ordering::Relaxed);
+    }
+
+    /// Says how many bytes the receive buffer of this end has for UDP datagrams, 0 where it carries none. Before
+    /// [`Link::offer`].
+    pub fn set_room(&self, bytes: u32) {
+        let room = &self.end(self.side()).room;
+        room.store(bytes.into(), Ordering::Release);
+    }
+
+    /// What the other end has said so.
+    #[inline(always)]
+    pub fn room_there(&self) -> u32 {
+        let room = &self.end(self.side().other()).room;
+        room.load(Ordering::Acquire) as u32
     }
 
     /// Looks whether the other end mirrors `offer`, and if so joins.
@@ -253,6 +269,7 @@ impl Link<'_> {
             pid: end.pid.load(Ordering::Relaxed),
             fd: (place >> 16) as u32 as i32,
             connected: place & 1 == 1,
+            room: end.room.load(Ordering::Relaxed) as u32,
         }
     }
 }

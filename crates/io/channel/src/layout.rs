@@ -242,8 +242,10 @@ pub struct End {
     pub(crate) proved: AtomicU32,
     /// 1: connection tracking knows this end's connection.
     pub(crate) tracked: AtomicU32,
+    /// Bytes that the receive buffer (`SO_RCVBUF`) of this end has for UDP datagrams; 0: this end carries none.
+    pub(crate) room: AtomicU64,
     /// Unused.
-    pub(crate) spare: [AtomicU64; 2],
+    pub(crate) spare: AtomicU64,
 }
 
 /// One connection.

@@ -66,6 +66,8 @@ pub mod snapshot;
 mod socket;
 pub mod sys;
 #[cfg(not(loom))]
+pub mod udp;
+#[cfg(not(loom))]
 pub mod unix;
 pub mod wait;
 

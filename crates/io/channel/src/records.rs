@@ -318,7 +318,7 @@ impl Outgoing<'_> {
         let word = self.d().a.ring.load(Ordering::Relaxed);
         let ring = match self.link.slab().ring(self.link.side(), word)? {
             Some(ring) => ring,
-            None => match self.first_ring(asked)? {
+            None => match self.first_ring(asked.max(self.lossy_max(ring_max)))? {
                 Some(ring) => ring,
                 None => return Err(Stop::NoMemory),
             },
@@ -443,6 +443,32 @@ impl Outgoing<'_> {
             .store(less.wrapping_sub(bytes as u64), Ordering::Relaxed);
         add(&wl.kernel_bytes, bytes);
         ended.unwrap_or(Reclaimed::All(bytes))
+    }
+
+    /// Bytes that a ring has to have at once since what does not fit is dropped.
+    fn lossy_max(&self, ring_max: usize) -> usize {
+        if self.link.room_there() == 0 {
+            0
+        } else {
+            ring_max
+        }
+    }
+
+    /// Whether a UDP datagram of so many bytes is to be dropped: the ring is as large as it may be, and full, and the receiver is
+    /// awake and looks at it. Without a lock.
+    pub fn has_to_drop(&self, length: usize, ring_max: usize) -> bool {
+        let asked = slots(length) as u64;
+        let sent = self.d().w.k_sent.load(Ordering::Relaxed);
+        if !self.is_open() || self.d().r.krecv.load(Ordering::Acquire) < sent {
+            return false;
+        }
+        let word = self.d().a.ring.load(Ordering::Relaxed);
+        let Ok(Some(ring)) = self.link.slab().ring(self.link.side(), word) else {
+            return false;
+        };
+        let head = self.d().w.head.load(Ordering::Relaxed);
+        let used = head.wrapping_sub(self.d().r.tail.load(Ordering::Acquire));
+        ring.cap() >= ring_max && used.saturating_add(asked) > ring_max as u64
     }
 
     /// Whether a record of so many bytes has no room, or the kernel has records, without a lock: what a blocking sender
@@ -570,7 +596,7 @@ impl Incoming<'_> {
                 Got::Record(record)
             }
             Err(libc::EAGAIN) if self.drains_datagrams() => self.drained(into, how),
-            Err(libc::EAGAIN) if announced => {
+            Err(libc::EAGAIN) if announced || self.is_miscounted() => {
                 if !self.count_anew(sock) {
                     return Got::No(Took::Pending);
                 }

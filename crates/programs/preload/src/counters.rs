@@ -23,6 +23,8 @@ macro_rules! counters {
 counters! {
     /// Records made: sockets and epoll instances seen.
     Sockets = "sockets";
+    /// UDP datagrams that found their ring full.
+    Dropped = "dropped";
     /// Connected sockets that moved bytes.
     Connected = "connected";
     /// Unknown numbers that turned out to be sockets.

@@ -23,7 +23,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use crate::real;
+use crate::{options, real};
 
 /// Records of one arena (32 MiB of address space, touched as used). Record 0 is its head.
 pub const RECORDS_MAX: u32 = 262_144;
@@ -71,6 +71,11 @@ impl Kind {
                 if protocol == 0 || protocol == libc::IPPROTO_TCP =>
             {
                 Some(Kind::Tcp)
+            }
+            (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM)
+                if (protocol == 0 || protocol == libc::IPPROTO_UDP) && options::udp() =>
+            {
+                Some(Kind::Udp)
             }
             (libc::AF_UNIX, libc::SOCK_STREAM) => Some(Kind::UnixStream),
             (libc::AF_UNIX, libc::SOCK_SEQPACKET) => Some(Kind::UnixSeqpacket),

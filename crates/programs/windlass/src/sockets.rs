@@ -170,6 +170,7 @@ fn end(channel: &ChannelRow, side: usize, by_slot: &BTreeMap<u16, &ProcessRow>) 
         Some(unix::Kind::Seqpacket) => "unix-seqpacket",
         Some(unix::Kind::Datagram) => "unix-datagram",
         Some(unix::Kind::Stream) => "unix-stream",
+        None if own.room != 0 => "udp",
         None => "tcp",
     };
     let (tx, rx) = (Bytes::of(tx, kind), Bytes::of(rx, kind));
@@ -198,7 +199,7 @@ struct Bytes {
 
 impl Bytes {
     fn of(dir: &DirWords, kind: &str) -> Self {
-        if matches!(kind, "unix-seqpacket" | "unix-datagram") {
+        if matches!(kind, "unix-seqpacket" | "unix-datagram" | "udp") {
             let bytes = &dir.records;
             let unread = |sent: u64, taken: u64| sent.saturating_sub(taken);
             return Self {

@@ -2,7 +2,33 @@
 
 use super::first;
 use super::transfer::{arrived, took};
-use crate::model::Model;
+use crate::model::{Kind, Model};
+use crate::script::Who;
+
+/// What a socket of this kind and name is called in `connect` and `sendto`.
+pub(super) fn address(kind: Kind, name: &str) -> String {
+    match kind {
+        Kind::Udp => format!("p{name}"),
+        _ => format!("u:{name}"),
+    }
+}
+
+/// Two sockets, bound and connected to each other.
+pub(super) fn connect(model: &mut Model, kind: Kind, ends: [(Who, &str); 2]) {
+    for (who, name) in ends {
+        let place = match kind {
+            Kind::Udp => format!("here {}", address(kind, name)),
+            _ => address(kind, name),
+        };
+        model.say(who, &format!("socket {name} {}", kind.name()));
+        model.say(who, &format!("bind {name} {place}"));
+    }
+    let [(one, first), (two, second)] = ends;
+    let connects = [(one, first, second), (two, second, first)];
+    for (who, name, peer) in connects {
+        model.say(who, &format!("connect {name} {}", address(kind, peer)));
+    }
+}
 
 /// One of them, on a connection that is in good order.
 pub(super) fn odd(model: &mut Model) {

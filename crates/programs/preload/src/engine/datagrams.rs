@@ -1,10 +1,18 @@
-//! Datagrams: `AF_UNIX` `SOCK_DGRAM`, two sockets that are connected to each other, and what differs from other records.
+//! Datagrams: `AF_UNIX` `SOCK_DGRAM` and UDP, two sockets that are connected to each other, and what differs from other records.
 //!
 //! # Model
 //! Two datagram sockets are joined while each is connected to the other: then the kernel refuses whatever others send to them,
 //! and has no limit but the send buffer (`unix_dgram_sendmsg` in net/unix/af_unix.c). Nothing tells an end that its peer
 //! is gone but a send that is refused, which also takes the connection and what is unread away. So a joined socket that has lost
 //! its peer, or was connected to another one, has *strayed* ([`STRAYED`]): every call on it is the kernel's, for good.
+//!
+//! # UDP
+//! Only where the user says so, since rules of a firewall judge each datagram. Two sockets with each other's names are a pair if
+//! the kernel finds each as the receiver of the other ([`windlass_channel::udp`]), at the join and every millisecond of sending.
+//! Where anything is tracked in the network namespace, names may be translated, and nothing tells of which connection
+//! (`SO_ORIGINAL_DST` is of TCP): all UDP stays on the kernel there. A ring holds what the receive buffer would, and what
+//! comes beyond that is dropped and counted. Options of the levels of IP and UDP, and those of sockets that are not known to
+//! matter to nobody, leave the socket on the kernel.
 //!
 //! # What can be lost and what cannot
 //! Before a socket is connected anew, the unread datagrams of both directions go into the kernel: it keeps those of the peer,
@@ -13,9 +21,11 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::AcqRel;
 
+use windlass_channel::directory::Key;
 use windlass_channel::records::RecordFd;
-use windlass_channel::{Link, Reason, unix};
+use windlass_channel::{Link, Reason, udp, unix};
 
+use super::names::{self, Names};
 use super::{inside, kernel, life, process, promote, stream};
 use crate::own::{Own, Sock};
 use crate::record::{Kind, Record};
@@ -27,7 +37,100 @@ pub const STRAYED: u32 = 1 << 29;
 /// Whether what the socket carries are datagrams.
 #[inline(always)]
 pub fn is_datagram(record: &Record) -> bool {
-    record.kind() == Some(Kind::UnixDatagram)
+    matches!(record.kind(), Some(Kind::UnixDatagram | Kind::Udp))
+}
+
+/// Whether it is a UDP socket.
+#[inline(always)]
+pub fn is_udp(record: &Record) -> bool {
+    record.kind() == Some(Kind::Udp)
+}
+
+/// A UDP datagram that is longer goes by the kernel, which knows which are too long.
+const UDP_BYTES_MAX: usize = 60_000;
+/// Bytes of slots that a ring of UDP datagrams has at most.
+const UDP_RING_MAX: usize = 256 * 1024;
+/// Of a socket: options that do not matter to the ring, or are looked after elsewhere.
+const HARMLESS: [c_int; 11] = [
+    libc::SO_SNDBUF,
+    libc::SO_SNDBUFFORCE,
+    libc::SO_RCVBUF,
+    libc::SO_RCVBUFFORCE,
+    libc::SO_SNDTIMEO,
+    libc::SO_RCVTIMEO,
+    libc::SO_RCVLOWAT,
+    libc::SO_KEEPALIVE,
+    libc::SO_LINGER,
+    libc::SO_BROADCAST,
+    libc::SO_OOBINLINE,
+];
+
+/// Whether a datagram of so many bytes is too long for a ring.
+#[inline(always)]
+pub fn is_long(record: &Record, bytes: usize) -> bool {
+    bytes > UDP_BYTES_MAX && is_udp(record)
+}
+
+/// Bytes of slots that may be in a ring of UDP datagrams. The kernel counts 768 bytes for a short one, of 512 here.
+#[inline(always)]
+pub fn ring_max(link: &Link<'static>) -> usize {
+    (link.room_there() as usize / 3 * 2).min(UDP_RING_MAX)
+}
+
+/// Bytes of the receive buffer of a UDP socket; 0 for others.
+pub fn room(sock: &Sock) -> u32 {
+    let mut bytes = 0_i32;
+    if !is_udp(sock.record) {
+        return 0;
+    }
+    let known = kernel::option(sock.fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &mut bytes);
+    known.map_or(1, |_| u32::try_from(bytes).unwrap_or(0).max(1))
+}
+
+/// The program has set an option.
+pub fn note_option(sock: &Sock, level: c_int, name: c_int) {
+    if !is_udp(sock.record) {
+        return;
+    }
+    let is_harmless = match level {
+        libc::SOL_SOCKET => HARMLESS.contains(&name),
+        libc::IPPROTO_IPV6 => name == libc::IPV6_V6ONLY,
+        _ => false,
+    };
+    if !is_harmless {
+        life::plain(sock, Reason::Option);
+    } else if let Some(link) = promote::joined(sock) {
+        link.set_room(room(sock));
+    }
+}
+
+/// Which connection a UDP socket is.
+///
+/// # Errors
+/// [`Reason::Tracked`] where connection tracking follows anything, [`Reason::SelfConnected`].
+pub fn identify(names: &Names) -> Result<Key, Reason> {
+    if names::may_track() {
+        return Err(Reason::Tracked);
+    }
+    names.key(true).ok_or(Reason::SelfConnected)
+}
+
+/// Whether the kernel gives what this end of a UDP channel sends to the other end.
+pub fn has_receiver(link: &Link<'static>) -> bool {
+    let [own, other] = [link.side(), link.side().other()].map(|side| link.info(side));
+    udp::receiver(own.local, own.peer) == Some(other.cookie)
+}
+
+/// The same, and the socket has the names that it had when it joined.
+fn has_receiver_still(sock: &Sock) -> bool {
+    let (Some(link), Some(names)) = (promote::joined(sock), Names::of(sock.fd)) else {
+        return false;
+    };
+    let own = link.info(link.side());
+    let is_named = (names.own.ip().to_canonical(), names.own.port())
+        == (own.local.ip(), own.local.port())
+        && (names.peer.ip().to_canonical(), names.peer.port()) == (own.peer.ip(), own.peer.port());
+    is_named && has_receiver(&link)
 }
 
 /// Whether a call may find a connection: a datagram socket without one is asked nothing else.
@@ -35,8 +138,11 @@ pub fn is_connected(fd: c_int) -> bool {
     kernel::name(fd, true, &mut [0; 128]).is_ok()
 }
 
-/// Whether the socket is connected to the peer that it had when it was listed or joined, and that one is open.
+/// Whether the socket is connected to the peer that it had when it joined, and that one is open.
 pub fn has_peer(sock: &Sock) -> bool {
+    if is_udp(sock.record) {
+        return has_receiver_still(sock);
+    }
     let inodes = promote::identity(sock.record);
     let (own, peer) = (inodes as u32, (inodes >> 32) as u32);
     unix::peer_of(own, sock.record.cookie_by(sock.fd)) == Some(peer)
@@ -142,7 +248,11 @@ pub fn next_length(sock: &Sock, link: &Link<'static>) -> usize {
 /// Whether the socket is connected as it was when it was listed; else it is listed no more. For a join, with nobody in the
 /// middle of a `connect`.
 pub fn is_as_listed(sock: &Sock) -> bool {
-    let as_listed = has_peer(sock);
+    let as_listed = if is_udp(sock.record) {
+        promote::identify(sock).is_ok_and(|key| key.hash == promote::identity(sock.record))
+    } else {
+        has_peer(sock)
+    };
     if !as_listed {
         promote::unlist(sock.record);
     }

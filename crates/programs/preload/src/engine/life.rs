@@ -94,7 +94,7 @@ pub fn before_close(sock: &Sock) {
         death::notice();
         // A close with unread bytes resets the connection, and a reset overtakes what waits in the kernel for room: more than
         // surely has room stays in the ring, where the peer finds it.
-        let resets = is_last && link.incoming().queued() != 0 && !unix::is_any(record);
+        let resets = is_last && link.incoming().queued() != 0 && !promote::is_uncounted(record);
         if !resets || link.outgoing().queued() <= ROOM {
             reclaim_all(sock, &link);
         }
@@ -110,7 +110,7 @@ pub fn before_close(sock: &Sock) {
 
 /// The last number of a joined socket goes.
 fn leave(sock: &Sock, link: &Link<'static>) {
-    if unix::is_any(sock.record) {
+    if promote::is_uncounted(sock.record) {
         unix::leave_unread(sock, link);
     } else if link.incoming().queued() != 0 {
         // A reset comes of unread bytes in the kernel, unless somebody whom we have not seen has the socket, and reads them.

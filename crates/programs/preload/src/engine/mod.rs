@@ -377,6 +377,7 @@ pub fn epoll_wait(
 
 /// `connect`.
 pub fn connect(sock: Sock, own: Own) -> isize {
+    looks::doubt();
     if datagrams::is_datagram(sock.record) {
         datagrams::connect(&sock, own)
     } else {

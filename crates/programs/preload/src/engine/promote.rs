@@ -128,6 +128,7 @@ pub fn is_stream(record: &Record) -> bool {
     match record.kind() {
         Some(Kind::Tcp) => true,
         Some(Kind::UnixStream | Kind::UnixSeqpacket | Kind::UnixDatagram) => options::unix(),
+        Some(Kind::Udp) => options::udp(),
         _ => false,
     }
 }
@@ -235,7 +236,7 @@ fn steps(sock: &Sock, is_send: bool) -> Result<(), Reason> {
         // Of a program that the process at the other end was before.
         return Err(Reason::Young);
     }
-    if unix::is_any(record) && hint.slot == owner::process_slot() {
+    if is_uncounted(record) && hint.slot == owner::process_slot() {
         return Err(Reason::Young);
     }
     let (place, link) = match process::side_towards(hint.slot, key.end)? {
@@ -259,10 +260,10 @@ fn join(
 ) -> Result<(), Reason> {
     let record = sock.record;
     let (pair, side, chan) = (process::at(place), link.side(), link.index());
-    let is_unix = unix::is_any(record);
+    let is_uncounted = is_uncounted(record);
     record.flags.fetch_or(JOINING, SeqCst);
     let is_taking = inside::wait_for_senders(record, is_send)?;
-    if is_taking && is_unix {
+    if is_taking && is_uncounted {
         // The kernel keeps no count of what they take.
         return Err(Reason::Young);
     }
@@ -270,7 +271,7 @@ fn join(
         return Err(Reason::Young);
     }
     let mut offer = offer(sock, peer_cookie).ok_or(Reason::NotEstablished)?;
-    if !is_unix {
+    if !is_uncounted {
         sockopt::note_no_delay(sock);
         no_delay(sock);
         proof::begin(record);
@@ -285,6 +286,7 @@ fn join(
     } else {
         0
     };
+    link.set_room(datagrams::room(sock));
     link.offer(&offer);
     if unix::is_stream(record) && unix::has_little_room(sock.fd) {
         link.outgoing().plain(Reason::Option);
@@ -313,9 +315,12 @@ fn join(
 /// Whether the other end mirrors this one, whose counts are known then.
 fn check(sock: &Sock, link: &Link<'static>, offer: &Offer) -> Join {
     let theirs = link.info(link.side().other()).join;
-    let is_open = unix::is_any(sock.record) && theirs != CLOSED;
+    let is_open = is_uncounted(sock.record) && theirs != CLOSED;
     if is_open && (theirs < OFFERED || !unix::count(sock, link)) {
         return Join::Wait;
+    }
+    if datagrams::is_udp(sock.record) && !datagrams::has_receiver(link) {
+        return Join::Refused(Reason::Mismatch);
     }
     link.check(offer)
 }
@@ -462,6 +467,8 @@ fn list(sock: &Sock) -> Result<(Key, u64), Reason> {
     );
     if key.end != 0 {
         record.set(IS_HIGH);
+    } else {
+        record.flags.fetch_and(!IS_HIGH, Relaxed);
     }
     record.engine[KEY].store(word, Relaxed);
     if datagrams::is_datagram(record) {
@@ -478,7 +485,7 @@ pub fn list_anew() {
     }
 }
 
-/// The word for the connection that a Unix socket was listed under: both inodes, own one first.
+/// The word for the connection that a socket was listed under; of a Unix socket both inodes, own one first.
 pub fn identity(record: &Record) -> u64 {
     record.engine[KEY].load(Relaxed)
 }
@@ -497,18 +504,30 @@ fn key_of(record: &Record, word: u64) -> Option<Key> {
     }
 }
 
+/// Whether the kernel keeps no count of what the socket carries.
+pub fn is_uncounted(record: &Record) -> bool {
+    unix::is_any(record) || datagrams::is_udp(record)
+}
+
 /// Which connection over IP the socket is.
-fn identify(sock: &Sock) -> Result<Key, Reason> {
+pub fn identify(sock: &Sock) -> Result<Key, Reason> {
+    let is_udp = datagrams::is_udp(sock.record);
+    if is_udp && !datagrams::is_connected(sock.fd) {
+        return Err(Reason::Young);
+    }
     let names = Names::of(sock.fd).ok_or(Reason::NotEstablished)?;
     if !names.is_local() {
         return Err(Reason::Remote);
+    }
+    if is_udp {
+        return datagrams::identify(&names);
     }
     match names.tracking(sock.fd) {
         Tracking::None => {}
         Tracking::Known => sock.record.set(TRACKED),
         Tracking::Translated => return Err(Reason::Tracked),
     }
-    names.key().ok_or(Reason::SelfConnected)
+    names.key(false).ok_or(Reason::SelfConnected)
 }
 
 /// Own name, the peer's, and the cookie of the network namespace.
@@ -523,7 +542,7 @@ fn names(sock: &Sock) -> Option<(SocketAddr, SocketAddr, u64)> {
 
 /// Bytes given to the kernel and taken from it since the start of the stream, as far as they are known.
 fn counts(sock: &Sock) -> Option<(u64, u64)> {
-    if unix::is_any(sock.record) {
+    if is_uncounted(sock.record) {
         return Some((unix::START, unix::UNKNOWN));
     }
     let counts = descriptor(sock).counts()?;

@@ -11,7 +11,7 @@
 //! buffer is used. So a sender asleep in poll looks for itself after a while, and ever later: [`LOOK_MS`].
 //!
 //! # Not done
-//! UDP stays on the kernel. A call with a name (`sendto` with an address) or a flag that is not known leaves what the socket
+//! A call with a name (`sendto` with an address) or a flag that is not known leaves what the socket
 //! sends there for good.
 
 use std::cell::Cell;
@@ -48,7 +48,7 @@ const RING_MAX: usize = promote::LEFT;
 pub fn is_record(record: &Record) -> bool {
     matches!(
         record.kind(),
-        Some(Kind::UnixSeqpacket | Kind::UnixDatagram)
+        Some(Kind::UnixSeqpacket | Kind::UnixDatagram | Kind::Udp)
     )
 }
 
@@ -87,6 +87,12 @@ fn caller(sock: &Sock, link: &Link<'static>) -> Option<Who<'static>> {
     }
 }
 
+/// Whether flags of a send ask for what only the kernel does. Of UDP it holds datagrams back for more.
+#[inline(always)]
+fn is_odd(sock: &Sock, flags: c_int) -> bool {
+    flags & !SEND_FLAGS != 0 || flags & libc::MSG_MORE != 0 && datagrams::is_udp(sock.record)
+}
+
 /// Whether a send may wait.
 #[inline(always)]
 fn waits(sock: &Sock, flags: c_int) -> bool {
@@ -104,13 +110,31 @@ struct Sending<'a> {
 
 impl Sending<'_> {
     fn ring_max(&self) -> usize {
+        if datagrams::is_udp(self.sock.record) {
+            return datagrams::ring_max(&self.link);
+        }
         self.sock.record.engine[RING_MAX].load(Relaxed) as usize
+    }
+
+    /// What an attempt does first where the ring is full.
+    #[inline(always)]
+    fn when_full(&self) -> WhenFull {
+        if self.waits || datagrams::is_udp(self.sock.record) {
+            WhenFull::Say
+        } else {
+            WhenFull::Kernel
+        }
     }
 
     /// One attempt.
     #[inline(always)]
     fn attempt(&self, data: &Bufs<'_>, full: WhenFull) -> Sent {
         let out = self.link.outgoing();
+        let ring_max = if datagrams::is_long(self.sock.record, data.len()) {
+            0
+        } else {
+            self.ring_max()
+        };
         signals::enter();
         let sent = out.send_record(
             self.who,
@@ -118,7 +142,7 @@ impl Sending<'_> {
             data,
             self.flags | libc::MSG_NOSIGNAL,
             full,
-            self.ring_max(),
+            ring_max,
         );
         signals::leave();
         sent
@@ -128,7 +152,7 @@ impl Sending<'_> {
 /// `write`, `send` and their kin on a joined socket.
 #[inline]
 pub fn send(sock: &Sock, link: Link<'static>, data: Bufs<'_>, flags: c_int, own: Own) -> isize {
-    if flags & !SEND_FLAGS != 0 {
+    if is_odd(sock, flags) {
         return send_uncounted(sock, &link, flags, own);
     }
     let Some(who) = caller(sock, &link) else {
@@ -145,12 +169,7 @@ pub fn send(sock: &Sock, link: Link<'static>, data: Bufs<'_>, flags: c_int, own:
         flags,
         waits: waits(sock, flags),
     };
-    let full = if call.waits {
-        WhenFull::Say
-    } else {
-        WhenFull::Kernel
-    };
-    match call.attempt(&data, full) {
+    match call.attempt(&data, call.when_full()) {
         Sent::Bytes(moved) => {
             stream::count_sent(sock, moved);
             data.len() as isize
@@ -175,17 +194,21 @@ fn send_more(
         ..
     } = *call;
     let mut patience = Patience::new();
-    let mut full = if waits {
-        WhenFull::Say
-    } else {
-        WhenFull::Kernel
-    };
+    let mut full = call.when_full();
     let (mut waited, mut look) = (0, LOOK_MS.0);
     loop {
         let error = match sent {
             Sent::Bytes(moved) => {
                 stream::count_sent(sock, moved);
                 return length as isize;
+            }
+            Sent::RingFull if datagrams::is_udp(sock.record) => {
+                if link.outgoing().has_to_drop(length, call.ring_max()) {
+                    counters::add(Counter::Dropped, 1);
+                    return length as isize;
+                }
+                full = WhenFull::Kernel;
+                0
             }
             Sent::RingFull => {
                 if !wait_for_space(call, length) {
@@ -375,10 +398,13 @@ pub fn send_message(
     own: Own,
 ) -> isize {
     let has_name = !head.msg_name.is_null() && head.msg_namelen != 0;
-    if has_name || flags & !SEND_FLAGS != 0 {
+    let has_control = !head.msg_control.is_null() && head.msg_controllen != 0;
+    // Control data of UDP may make several datagrams of one call.
+    let is_several = has_control && datagrams::is_udp(sock.record);
+    if has_name || is_several || is_odd(sock, flags) {
         return send_uncounted(sock, &link, flags, own);
     }
-    if head.msg_control.is_null() || head.msg_controllen == 0 {
+    if !has_control {
         return send(sock, link, data, flags, own);
     }
     let Some(who) = caller(sock, &link) else {
@@ -745,9 +771,15 @@ fn awoke<S: RecordSocket>(
         _ => End::Error(error),
     };
     let inc = link.incoming();
-    signals::enter();
-    let last = inc.recv_record_last(who, &descriptor(sock), into, how, end);
-    signals::leave();
+    let mut patience = Patience::new();
+    let last = loop {
+        signals::enter();
+        let last = inc.recv_record_last(who, &descriptor(sock), into, how, end);
+        signals::leave();
+        if !matches!(last, Got::No(Took::Busy)) || patience.wait(sock, true) != 0 {
+            break last;
+        }
+    };
     match last {
         Got::Record(record) => {
             if let End::Error(error) = end {

@@ -70,6 +70,7 @@ pub fn set(
         return result;
     }
     interest::doubt_room(sock);
+    datagrams::note_option(sock, level, name);
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
             if value.is_some_and(|value| value != 0) {

@@ -122,7 +122,13 @@ fn ends(actor: &Actor, words: &Arguments, report: &mut Report) -> bool {
             report.answer(answer);
             report.put("fds", format_args!("{},{}", pair[0], pair[1]));
         }
-        "bind" => report.answer(calls::bind(actor.fd(one), &address(two))),
+        "bind" => {
+            report.answer(calls::bind(actor.fd(one), &address(two)));
+            if !words.word(3).is_empty() {
+                let (_, name) = calls::name(actor.fd(one), false);
+                report.put("~port", told(&name).1.unwrap_or(0));
+            }
+        }
         "listen" => {
             report.answer(calls::listen(actor.fd(one), words.number(2) as i32));
             let (_, name) = calls::name(actor.fd(one), false);

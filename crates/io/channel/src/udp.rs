@@ -1,0 +1,155 @@
+//! UDP: which socket the kernel gives a datagram to.
+//!
+//! # Model
+//! Two names say little of a UDP socket: several sockets may have the same ones (`SO_REUSEADDR`, `SO_REUSEPORT`). sock_diag(7)
+//! looks a socket up as the kernel itself does for a datagram that arrives, and tells its cookie: so the receiver of what a
+//! connected socket sends is known exactly, for as long as both stay as they are. Translation of addresses is not seen by it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+
+use crate::sys;
+
+/// `SOCK_DIAG_BY_FAMILY`: linux/sock_diag.h.
+const BY_FAMILY: u16 = 20;
+/// Bytes of `nlmsghdr` and of `inet_diag_req_v2`: linux/inet_diag.h.
+const HEADER_BYTES: usize = 16;
+const REQUEST_BYTES: usize = HEADER_BYTES + 56;
+/// Where `inet_diag_sockid` stands in a request and in an answer, and its cookie in it.
+const ID_AT: usize = HEADER_BYTES + 8;
+const ANSWER_ID_AT: usize = HEADER_BYTES + 4;
+const COOKIE_AT: usize = 40;
+/// Room for an answer with its attributes.
+const ANSWER_BYTES: usize = 512;
+
+/// The `SO_COOKIE` of the socket that gets a datagram from `from` to `to`, in the network namespace of the calling thread. None
+/// where there is none, or the kernel does not tell.
+pub fn receiver(from: SocketAddr, to: SocketAddr) -> Option<u64> {
+    let flags = (libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as usize;
+    let args = [
+        libc::AF_NETLINK as usize,
+        flags,
+        libc::NETLINK_SOCK_DIAG as usize,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: no pointers.
+    let asking = unsafe { sys::checked(libc::SYS_socket, args) }.ok()? as RawFd;
+    let cookie = ask(asking as usize, from, to);
+    // SAFETY: the descriptor was made above, and nobody else has it.
+    let _ = unsafe { sys::checked(libc::SYS_close, [asking as usize, 0, 0, 0, 0, 0]) };
+    cookie
+}
+
+fn ask(asking: usize, from: SocketAddr, to: SocketAddr) -> Option<u64> {
+    let request = request(from, to);
+    let args = [asking, request.as_ptr() as usize, REQUEST_BYTES, 0, 0, 0];
+    // SAFETY: the request lives for the call.
+    unsafe { sys::checked(libc::SYS_sendto, args) }.ok()?;
+    let mut answer = [0_u8; ANSWER_BYTES];
+    let args = [asking, answer.as_mut_ptr() as usize, ANSWER_BYTES, 0, 0, 0];
+    // SAFETY: the answer's place lives for the call, and its length is said.
+    let length = unsafe { sys::checked(libc::SYS_recvfrom, args) }.ok()?;
+    cookie_in(answer.get(..length)?)
+}
+
+/// `nlmsghdr` and `inet_diag_req_v2` for what a datagram finds: the sender is the source.
+fn request(from: SocketAddr, to: SocketAddr) -> [u8; REQUEST_BYTES] {
+    let mut bytes = [0; REQUEST_BYTES];
+    let mut put = |at: usize, value: &[u8]| {
+        if let Some(place) = bytes.get_mut(at..at + value.len()) {
+            place.copy_from_slice(value);
+        }
+    };
+    let (from_ip, to_ip) = (from.ip().to_canonical(), to.ip().to_canonical());
+    let family = match from_ip {
+        IpAddr::V4(_) => libc::AF_INET,
+        IpAddr::V6(_) => libc::AF_INET6,
+    };
+    put(0, &(REQUEST_BYTES as u32).to_ne_bytes());
+    put(4, &BY_FAMILY.to_ne_bytes());
+    put(6, &(libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    put(HEADER_BYTES, &[family as u8, libc::IPPROTO_UDP as u8]);
+    put(HEADER_BYTES + 4, &u32::MAX.to_ne_bytes());
+    put(ID_AT, &from.port().to_be_bytes());
+    put(ID_AT + 2, &to.port().to_be_bytes());
+    for (at, ip) in [(ID_AT + 4, from_ip), (ID_AT + 20, to_ip)] {
+        match ip {
+            IpAddr::V4(ip) => put(at, &ip.octets()),
+            IpAddr::V6(ip) => put(at, &ip.octets()),
+        }
+    }
+    // No cookie is asked for.
+    put(ID_AT + COOKIE_AT, &u64::MAX.to_ne_bytes());
+    bytes
+}
+
+/// The cookie in an answer.
+fn cookie_in(answer: &[u8]) -> Option<u64> {
+    let kind = u16::from_ne_bytes(*answer.get(4..)?.first_chunk()?);
+    let half = |at: usize| Some(u32::from_ne_bytes(*answer.get(at..)?.first_chunk()?));
+    let at = ANSWER_ID_AT + COOKIE_AT;
+    let (low, high) = (half(at)?, half(at + 4)?);
+    (kind == BY_FAMILY).then_some(u64::from(low) | u64::from(high) << 32)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    fn cookie(socket: &UdpSocket) -> u64 {
+        let mut cookie = 0_u64;
+        let mut length = size_of::<u64>() as libc::socklen_t;
+        let args = [
+            socket.as_raw_fd() as usize,
+            libc::SOL_SOCKET as usize,
+            libc::SO_COOKIE as usize,
+            &raw mut cookie as usize,
+            &raw mut length as usize,
+            0,
+        ];
+        // SAFETY: the value and its length live for the call.
+        unsafe { sys::checked(libc::SYS_getsockopt, args) }.unwrap();
+        cookie
+    }
+
+    /// Of two sockets that are connected to each other each is the receiver of the other, also over IPv6 and with an IPv4
+    /// address in IPv6's form; a socket that was closed is nobody's.
+    #[test]
+    fn the_kernel_tells_the_receiver() {
+        for any in ["127.0.0.1:0", "[::1]:0"] {
+            let (Ok(a), Ok(b)) = (UdpSocket::bind(any), UdpSocket::bind(any)) else {
+                println!("skipped: the_kernel_tells_the_receiver: no {any} here");
+                continue;
+            };
+            let [own, peer] = [&a, &b].map(|socket| socket.local_addr().unwrap());
+            a.connect(peer).unwrap();
+            b.connect(own).unwrap();
+            if receiver(own, peer).is_none() {
+                println!(
+                    "skipped: the_kernel_tells_the_receiver: no sock_diag of UDP sockets here"
+                );
+                return;
+            }
+            assert_eq!(receiver(own, peer), Some(cookie(&b)));
+            assert_eq!(receiver(peer, own), Some(cookie(&a)));
+            let other = SocketAddr::new(own.ip(), own.port() ^ 1);
+            assert_ne!(receiver(other, peer), Some(cookie(&b)));
+            drop(b);
+            assert_eq!(receiver(own, peer), None);
+        }
+    }
+
+    /// Answers of every length and content end the search.
+    #[test]
+    fn odd_answers_name_nobody() {
+        let answer = [0_u8; 128];
+        for length in 0..answer.len() {
+            assert_eq!(cookie_in(&answer[..length]), None);
+        }
+    }
+}
