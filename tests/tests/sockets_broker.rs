@@ -10,14 +10,7 @@ use std::time::{Duration, Instant};
 
 use place::{HOW, How, PATIENCE, Pair, Place, seed, soaks};
 use rustix::process::{Pid, Signal, kill_process};
-use windlass_sys::unix::{self, SocketKind};
 use windlass_tests::program;
-
-/// The process that listens at the place's socket.
-fn daemon(place: &Place) -> Option<Pid> {
-    let socket = unix::connect(&place.daemon(), SocketKind::SeqPacket).ok()?;
-    Pid::from_raw(unix::peer_credentials(&socket).ok()?.pid?.cast_signed())
-}
 
 /// What `windlass sockets` says of the pair, and whether both its ends are on the ring.
 fn listed(place: &Place, pair: &Pair) -> (String, bool) {
@@ -74,7 +67,7 @@ fn a_daemon_about_to_end_leaves_another_one() {
             );
             std::thread::sleep(Duration::from_millis(10));
         }
-        daemons.extend(daemon(&place).map(Pid::as_raw_nonzero));
+        daemons.extend(place.daemon_process().map(Pid::as_raw_nonzero));
         for end in 0..2 {
             pair.signal(end, Signal::KILL);
             let _ = pair.ends[end].wait();
@@ -105,8 +98,8 @@ fn streams_outlive_the_daemon() {
             ..HOW
         });
         pair.warm();
-        pair.until("the daemon", |_| daemon(&place).is_some());
-        let pid = daemon(&place).expect("a daemon");
+        pair.until("the daemon", |_| place.daemon_process().is_some());
+        let pid = place.daemon_process().expect("a daemon");
         assert_ne!(Some(pid), killed, "it was killed");
         kill_process(pid, Signal::KILL).expect("killed");
         killed = Some(pid);
@@ -201,7 +194,7 @@ fn programs_outlive_the_daemon() {
             .ok_or_else(|| format!("{text} {:?} {:?}", said("serve"), said("ask")))
     };
     both.until("the first join", on_ring);
-    let killed = daemon(&place).expect("a daemon");
+    let killed = place.daemon_process().expect("a daemon");
     kill_process(killed, Signal::KILL).expect("killed");
     std::thread::sleep(Duration::from_millis(50));
     mark("port.first");
@@ -216,7 +209,7 @@ fn programs_outlive_the_daemon() {
     );
     mark("port.second");
     both.until("the second join", on_ring);
-    assert_ne!(daemon(&place), Some(killed), "it was killed");
+    assert_ne!(place.daemon_process(), Some(killed), "it was killed");
     mark("port.end");
     both.until("the end", |ends| {
         let [serve, ask] = ends.each_mut().map(|end| end.try_wait().expect("a child"));

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use place::{HOW, How, LIBRARY, PATIENCE, Pair, Place, Random, seed, soaks};
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use windlass_tests::{program, skip};
 
 /// What makes cuts, and where.
@@ -237,6 +237,59 @@ fn killed_at_any_instruction() {
         ends.values().sum::<u32>() * 4 > cuts,
         "{ends:?} of {cuts} were in a stream"
     );
+}
+
+/// A daemon that is stopped.
+struct Stopped(Pid);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+/// One end killed inside a receive, often with its lock held and bytes unread, while nobody tells the other one of the death but
+/// the kernel: it comes to its end all the same, by events that it waits for.
+#[test]
+fn killed_without_a_daemon_that_tells() {
+    let Some(cutter) = Cutter::new("killed_without_a_daemon_that_tells") else {
+        return;
+    };
+    let mut random = seed();
+    for round in 0..if soaks() { 300 } else { 16 } {
+        let reclaims = format!("300,{}", random.below(1 << 30));
+        let options = [("WINDLASS_RECLAIM", reclaims.as_str())];
+        let how = How {
+            way: ["edge", "level", "block", "poll"][round % 4],
+            spin: ["0", "50"][random.below(2) as usize],
+            bytes: 0,
+            options: if random.below(2) == 0 { &options } else { &[] },
+            ..HOW
+        };
+        let victim = random.below(2) as usize;
+        let (hits, steps) = (2_000 + random.below(500), 20 + random.below(200));
+        let words = [hits.to_string(), steps.to_string()];
+        let words = [&words[0], &words[1], "kill"];
+        let Some((mut pair, mut cut)) = cutter.start(&how, victim, words, &["recv"]) else {
+            skip(
+                "killed_without_a_daemon_that_tells",
+                "processes may not be traced here",
+            );
+            return;
+        };
+        pair.warm();
+        let _stopped = cutter.place.daemon_process().map(|daemon| {
+            kill_process(daemon, Signal::STOP).expect("a daemon");
+            Stopped(daemon)
+        });
+        let at = cut.wait();
+        assert!(at.contains("cut at"), "{how:?}: {at} {}", pair.both());
+        let said = pair.end_of(1 - victim);
+        assert!(
+            said.contains(" eof\n") || said.contains(" reset\n"),
+            "{hits} {steps} {how:?} victim {victim}: {said}"
+        );
+    }
 }
 
 /// One end held again and again at instructions inside send, receive, wait and join, for so long that the daemon rescues

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use windlass_sys::unix::{self, SocketKind};
 use windlass_tests::{program, skip};
 
 /// Longest time that anything may take; nothing needs two seconds on an idle machine.
@@ -127,6 +128,12 @@ impl Place {
     /// Where the daemon of this place listens.
     pub fn daemon(&self) -> PathBuf {
         self.directory.path().join("windlass.d/sockets.sock")
+    }
+
+    /// The process that listens there.
+    pub fn daemon_process(&self) -> Option<Pid> {
+        let socket = unix::connect(&self.daemon(), SocketKind::SeqPacket).ok()?;
+        Pid::from_raw(unix::peer_credentials(&socket).ok()?.pid?.cast_signed())
     }
 
     /// Makes the directory of one more pair.

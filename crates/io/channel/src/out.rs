@@ -438,6 +438,13 @@ impl<'s> Outgoing<'s> {
             Ok(0) => Sent::Busy,
             Ok(ring) => {
                 crate::shim::fence_full();
+                if self.d().a.slots.load(Ordering::Relaxed) != 0 {
+                    self.link
+                        .slab()
+                        .news(self.receiver())
+                        .set(self.link.index());
+                }
+                self.link.slab().flag();
                 Sent::Bytes(Moved { ring, kernel: 0 })
             }
             Err(Stop::Fault) => Sent::Error(libc::EFAULT),

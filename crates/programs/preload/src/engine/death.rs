@@ -168,14 +168,15 @@ fn bury_pair(place: u8, burial: &Burial) {
         }
         return;
     }
+    let mut is_over = true;
     for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
         if let Some(link) = promote::joined(&sock)
             && promote::place(&sock) == Some(place)
         {
-            bury(&sock, &link);
+            is_over &= bury(&sock, &link);
         }
     }
-    burial.0.store(BURIED, Release);
+    burial.0.store(if is_over { BURIED } else { 0 }, Release);
 }
 
 /// The peer of this socket has died: all its sockets here are seen to, and this one surely.
@@ -188,15 +189,16 @@ pub fn bury_all(sock: &Sock, link: &Link<'static>) {
 }
 
 /// The peer of this socket has died: nothing goes to its ring any more, and what lies there unread is answered by the kernel,
-/// if nobody else has the peer's socket.
+/// if nobody else has the peer's socket. False: it still lies there, since somebody is inside of whom it is not known that he
+/// has died, too.
 #[cold]
-pub fn bury(sock: &Sock, link: &Link<'static>) {
+pub fn bury(sock: &Sock, link: &Link<'static>) -> bool {
     let out = link.outgoing();
     // After a FIN that the peer itself had sent, the kernel calls the reset by that name, too.
     let was_shut = link.incoming().reason() == Reason::Closing;
     out.plain(Reason::Killed);
     if !out.unread() || sock.record.has(RESET) {
-        return;
+        return true;
     }
     if datagrams::is_datagram(sock.record) {
         datagrams::forget_if_gone(sock, link);
@@ -204,12 +206,13 @@ pub fn bury(sock: &Sock, link: &Link<'static>) {
     }
     if sock.record.kind() != Some(Kind::Tcp) {
         unix::note_reset(sock, link);
-        return;
+        return true;
     }
-    let is_said = stream::reclaim(sock, link).is_some() && events(sock) & libc::EPOLLERR != 0;
-    if is_said && !was_shut {
+    let is_moved = stream::reclaim(sock, link).is_some();
+    if is_moved && events(sock) & libc::EPOLLERR != 0 && !was_shut {
         sock.record.set(RESET);
     }
+    is_moved
 }
 
 /// What the kernel says of a socket without being asked: errors and the end.

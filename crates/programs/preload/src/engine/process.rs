@@ -120,9 +120,15 @@ impl Alive for Processes {
         if owner.process() == owner::process_slot() {
             return Life::Lives;
         }
-        match (word.load(Relaxed), owner.process()) {
-            (0, _) => Life::Dead,
-            (pid, BROKER_SLOT) if !kernel::lives(pid) => Life::Dead,
+        // The broker may be late, or gone. A mark is of a thread, and an id may be another process's in another namespace: only
+        // both say that no thread is left.
+        let is_marked = |slot| {
+            let mut its = pairs().filter(|(_, pair)| pair.peer.load(Relaxed) as u16 == slot);
+            slot == BROKER_SLOT || its.any(|(_, pair)| !pair.is_peer_alive())
+        };
+        match word.load(Relaxed) {
+            0 => Life::Dead,
+            pid if is_marked(owner.process()) && !kernel::lives(pid) => Life::Dead,
             _ => Life::Lives,
         }
     }

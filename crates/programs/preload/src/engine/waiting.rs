@@ -24,6 +24,8 @@ use crate::own::{Own, Sock, Wait};
 use crate::record::{self, Record};
 use crate::{counters, options, table};
 
+/// Rests before a sleep, at most; the later ones for a reader who does not let go of what it reads.
+const RESTS: usize = 10;
 /// Ring events that one wait reports, at most.
 const EVENTS: usize = 64;
 /// A wait that reports ring events asks the kernel, too, if it has not for so long.
@@ -393,19 +395,27 @@ impl Waiting {
         if !self.is_long || !stream::PUSHED.swap(false, Relaxed) {
             return 0;
         }
-        let found = match kernel::epoll_rest(self.instance.fd, self.events, self.room) {
-            Ok(found) => found,
-            Err(error) => return stream::fail(error),
-        };
-        if found == 0 {
-            for (record, local) in members_of(self.index) {
-                let sock = sock_of(record, local);
-                if let Some((sock, link)) = sock.filter(|(_, link)| link.outgoing().unread()) {
-                    let _ = stream::reclaim(&sock, &link);
-                }
+        for _ in 0..RESTS {
+            match kernel::epoll_rest(self.instance.fd, self.events, self.room) {
+                Ok(0) if !self.reclaim() => {}
+                Ok(found) => return found as isize,
+                Err(error) => return stream::fail(error),
             }
         }
-        found as isize
+        0
+    }
+
+    /// Moves what members have left in rings into the kernel. False: a reader who died inside, as is not known yet, or who is
+    /// stopped there, keeps something from it.
+    fn reclaim(&self) -> bool {
+        let mut is_done = true;
+        for (record, local) in members_of(self.index) {
+            let sock = sock_of(record, local);
+            if let Some((sock, link)) = sock.filter(|(_, link)| link.outgoing().unread()) {
+                is_done &= stream::reclaim(&sock, &link).is_some();
+            }
+        }
+        is_done
     }
 
     /// Reports members of the ready list, behind `at` events; how many, or -1 and `errno`.
