@@ -203,25 +203,22 @@ fn a_killed_process_leaves_a_correct_prefix() {
         two.shared.board.dead[1].store(1, Ordering::Release);
         let (got, error) = two
             .result
-            .recv_timeout(Duration::from_secs(5))
-            .unwrap_or_else(|why| {
-                let link = two.shared.slab.link(0, Side::Low).unwrap();
-                let words = (link.outgoing(), link.incoming());
-                panic!("the survivor hangs, seed {seed}, {why}: {words:#?}")
+            .recv_timeout(Duration::from_secs(20))
+            .unwrap_or_else(|why| match why {
+                mpsc::RecvTimeoutError::Timeout => panic!("the survivor hangs, seed {seed}"),
+                mpsc::RecvTimeoutError::Disconnected => {
+                    panic!("the survivor found a wrong byte, seed {seed}")
+                }
             });
         let sent = two.shared.board.sent[1].load(Ordering::Acquire);
         two.shared.board.stop.store(1, Ordering::Relaxed);
         // The descriptor's number must not be another connection's while the sender may still use it.
         let other_thread = two.sending.join().unwrap();
-        // The kernel tells of a reset once: the thread that sends may have been the one.
+        // The kernel tells of a reset once: the thread that sends may have been the one. Any other call that meets it reports it,
+        // so `EPIPE` alone says that all bytes had come.
         match error.or(other_thread.filter(|&error| error == libc::ECONNRESET)) {
             None => {
-                let link = two.shared.slab.link(0, Side::Low).unwrap();
-                let incoming = link.incoming();
-                assert!(
-                    got >= sent,
-                    "{got} of {sent} bytes, seed {seed}: {incoming:#?}"
-                );
+                assert!(got >= sent, "{got} of {sent} bytes, seed {seed}");
                 ends[0] += 1;
             }
             Some(libc::ECONNRESET | libc::EPIPE) => ends[1] += 1,

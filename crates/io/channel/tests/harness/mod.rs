@@ -253,7 +253,8 @@ impl Endpoint {
             };
         }
         if habits.poll || habits.nonblocking {
-            poll(self.fd.fd, libc::POLLIN, 10_000);
+            // For longer than any test is patient: nothing but a wake may end it.
+            poll(self.fd.fd, libc::POLLIN, 60_000);
             inc.woke(0);
             let mut byte = 0u8;
             let peeked = recv_raw(
