@@ -13,11 +13,17 @@ use std::time::Instant;
 use place::{PATIENCE, Place};
 use windlass_tests::{Lab, program, run, skip};
 
-/// Answers as many connections as it is told with what they send.
+/// Answers as many connections as it is told with what they send, which they take a while after it has come.
 const SERVER: &str = r#"
-import socket, sys, threading
+import os, select, socket, sys, threading, time
+pause = float(os.environ.get("PAUSE", 0))
 def answer(connection):
-    while data := connection.recv(4096):
+    while True:
+        if pause:
+            select.select([connection], [], [])
+            time.sleep(pause)
+        if not (data := connection.recv(4096)):
+            break
         connection.sendall(data)
 listener = socket.create_server(("127.0.0.1", 7000), backlog=8)
 print("listens", flush=True)
@@ -26,10 +32,12 @@ threads = [threading.Thread(target=answer, args=(listener.accept()[0],)) for _ i
 [thread.join() for thread in threads]
 "#;
 
-/// Exchanges messages of 64 bytes from a given address and port, and checks every answer. It begins when a file is there.
+/// Exchanges messages of 64 bytes from a given address and port, and checks every answer, which it takes a while after it
+/// has come. It begins when a file is there.
 const CLIENT: &str = r#"
-import os, socket, sys, time
+import os, select, socket, sys, time
 name, address, port, rounds, begin = sys.argv[1:]
+pause = float(os.environ.get("PAUSE", 0))
 connection = socket.create_connection(("127.0.0.1", 7000), source_address=(address, int(port)))
 print("connected", flush=True)
 while not os.path.exists(begin):
@@ -37,6 +45,9 @@ while not os.path.exists(begin):
 for round in range(int(rounds)):
     message = f"{name} {round}".ljust(64).encode()
     connection.sendall(message)
+    if pause:
+        select.select([connection], [], [])
+        time.sleep(pause)
     got = b""
     while len(got) < 64:
         got += connection.recv(64 - len(got))
@@ -53,6 +64,8 @@ struct Scene {
     lab: Lab,
     daemon: windlass_tests::Daemon,
     place: Place,
+    /// Variables of what is started.
+    options: Vec<(&'static str, &'static str)>,
 }
 
 /// A program that is killed when dropped.
@@ -119,7 +132,12 @@ impl Scene {
         let daemon = lab.daemon();
         let done = run(lab.command("a", "nft").arg(rules));
         assert_eq!(done.code, 0, "{}", done.err);
-        Some(Scene { lab, daemon, place })
+        Some(Scene {
+            lab,
+            daemon,
+            place,
+            options: Vec::new(),
+        })
     }
 
     fn start(&self, directory: &Path, name: &str, code: &str, words: &[&str]) -> One {
@@ -136,6 +154,7 @@ impl Scene {
                 self.daemon.runtime_dir().join("sockets.sock"),
             )
             .env("WINDLASS_COUNTERS", &counters)
+            .envs(self.options.iter().copied())
             .stdin(Stdio::null())
             .stderr(file.try_clone().expect("a log"))
             .stdout(file);
@@ -145,26 +164,32 @@ impl Scene {
             counters,
         }
     }
+
+    /// What a client and a server have counted after `rounds` messages each way.
+    fn exchange(&self, rounds: &str) -> [BTreeMap<String, u64>; 2] {
+        let directory = self.place.room();
+        let begin = directory.join("begin");
+        fs::write(&begin, "").expect("a file");
+        let mut server = self.start(&directory, "server", SERVER, &["1"]);
+        server.until("listens");
+        let words = ["x", "127.0.0.1", "0", rounds, begin.to_str().expect("text")];
+        let mut client = self.start(&directory, "client", CLIENT, &words);
+        [client.counted(), server.counted()]
+    }
 }
+
+const STATEFUL: &str = "add table inet t; add chain inet t c { type filter hook input priority 0; }; \
+                        add rule inet t c ct state established,related accept; \
+                        add rule inet t c ct state invalid drop";
 
 /// Where rules look at the state of connections, two ends prove that they are one connection, and then the ring serves them.
 #[test]
 fn tracked_connections_are_proved() {
-    let rules = "add table inet t; add chain inet t c { type filter hook input priority 0; }; \
-                 add rule inet t c ct state established,related accept; \
-                 add rule inet t c ct state invalid drop";
-    let Some(scene) = Scene::new("tracked_connections_are_proved", rules) else {
+    let Some(scene) = Scene::new("tracked_connections_are_proved", STATEFUL) else {
         return;
     };
     for attempt in 0..TRIES {
-        let directory = scene.place.room();
-        fs::write(directory.join("begin"), "").expect("a file");
-        let begin = directory.join("begin");
-        let mut server = scene.start(&directory, "server", SERVER, &["1"]);
-        server.until("listens");
-        let words = ["x", "127.0.0.1", "0", ROUNDS, begin.to_str().expect("text")];
-        let mut client = scene.start(&directory, "client", CLIENT, &words);
-        let counted = [client.counted(), server.counted()];
+        let counted = scene.exchange(ROUNDS);
         let is_rung = |counted| of(counted, "ring_rx_bytes") > 0 && of(counted, "joined") > 0;
         println!("{attempt}: {counted:?}");
         if counted.iter().all(is_rung) {
@@ -172,6 +197,51 @@ fn tracked_connections_are_proved() {
         }
     }
     panic!("the ring has not served a tracked connection");
+}
+
+/// A tracked connection on the ring sends a message by the kernel now and then, so that its state is not forgotten: as often as
+/// it is told, and not within a second if it is told nothing.
+#[test]
+fn tracked_connections_are_kept_known() {
+    let Some(mut scene) = Scene::new("tracked_connections_are_kept_known", STATEFUL) else {
+        return;
+    };
+    let unsaid = scene.exchange(ROUNDS);
+    for counted in &unsaid {
+        assert_eq!(of(counted, "refreshes"), 0, "{counted:?}");
+    }
+    scene.options = vec![("WINDLASS_REFRESH", "2")];
+    for attempt in 0..TRIES {
+        let counted = scene.exchange(ROUNDS);
+        println!("{attempt}: {counted:?}");
+        // The last one may have been due when the stream ended.
+        let is_kept = |counted: &BTreeMap<String, u64>| {
+            let refreshes = of(counted, "refreshes");
+            let sent = of(counted, "kernel_tx_bytes") / 64;
+            assert!(sent + 1 >= refreshes, "{counted:?}");
+            of(counted, "ring_tx_bytes") > 0 && refreshes > 0
+        };
+        if counted.iter().all(is_kept) {
+            return;
+        }
+    }
+    panic!("no message was made to go by the kernel");
+}
+
+/// Ends that never take the first part of a cut message in time are cut sixteen times, and then left on the kernel for good.
+#[test]
+fn unproved_connections_are_given_up() {
+    let Some(mut scene) = Scene::new("unproved_connections_are_given_up", STATEFUL) else {
+        return;
+    };
+    scene.options = vec![("PAUSE", "0.002")];
+    let counted = scene.exchange("900");
+    println!("{counted:?}");
+    for counted in &counted {
+        assert_eq!(of(counted, "joins_unproved"), 1, "{counted:?}");
+        let by_ring = of(counted, "ring_rx_bytes") + of(counted, "ring_tx_bytes");
+        assert_eq!(by_ring, 0, "{counted:?}");
+    }
 }
 
 /// The source of one connection is translated to the name of the end of another one, which is then translated as well: the

@@ -79,6 +79,10 @@ counters! {
     Replaced = "sockets_replaced";
     /// Sockets of dead peers whose unread ring bytes, or reset, an exec lost.
     Lost = "sockets_lost";
+    /// Tracked connections whose ends were not proved to be one connection, and not tried any more.
+    Unproved = "joins_unproved";
+    /// Messages of tracked connections that were made to go by the kernel, which forgets what is silent.
+    Refreshes = "refreshes";
     /// Changes by `epoll_ctl` that the kernel was not told of at once.
     Kept = "epoll_changes_kept";
 }

@@ -61,6 +61,7 @@ static PROMOTE: [Number; 2] = [
     number("calls", 2, 0, u32::MAX as u64),
     number("bytes", 65_536, 0, u64::MAX),
 ];
+static REFRESH: [Number; 1] = [number("milliseconds", 30_000, 1, 1_000_000)];
 static BYPASS: [Number; 2] = [
     number("in 1000 calls", 0, 0, 1_000),
     number("seed", 1, 0, u64::MAX),
@@ -105,6 +106,11 @@ pub static OPTIONS: [Opt; 11] = [
         name: c"WINDLASS_PROMOTE",
         value: Value::Numbers(&PROMOTE),
         text: "Calls each way, or bytes one way, after which a connection is accelerated.",
+    },
+    Opt {
+        name: c"WINDLASS_REFRESH",
+        value: Value::Numbers(&REFRESH),
+        text: "How often one message of a connection that connection tracking follows goes by the kernel.",
     },
     Opt {
         name: c"WINDLASS_BYPASS",
@@ -180,6 +186,12 @@ pub fn strict() -> bool {
 #[inline]
 pub fn promote() -> (u64, u64) {
     (get(&PROMOTE[0]), get(&PROMOTE[1]))
+}
+
+/// After how many milliseconds a message of a tracked connection goes by the kernel.
+#[inline]
+pub fn refresh_ms() -> u64 {
+    get(&REFRESH[0])
 }
 
 /// For tests: calls in 1000 that go straight to the kernel; seed.

@@ -6,16 +6,17 @@
 //! connection stays on the kernel for good.
 //!
 //! Connection tracking forgets a connection of which it sees nothing, and then a firewall may drop what goes back to the
-//! kernel. So one message every [`REFRESH_US`] of activity goes by the kernel.
+//! kernel. So one message in each [`options::refresh_ms`] of activity goes by the kernel.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use windlass_channel::{Bufs, Cut, Link, Moved, Sent, Who};
 
 use super::{clock, promote};
+use crate::counters::{self, Counter};
 use crate::own::Sock;
 use crate::record::Record;
-use crate::signals;
+use crate::{options, signals};
 
 /// How long the rest of a message is held back, at most.
 const PATIENCE_US: u32 = 1_000;
@@ -26,8 +27,6 @@ const PLACES: usize = 4_096;
 /// Cuts in vain until the connection stays on the kernel. After each one twice as many messages go uncut, up to an order.
 const FAILURES_MAX: u64 = 16;
 const PAUSE_ORDER_MAX: u64 = 6;
-/// A message goes by the kernel at least so often, in microseconds.
-const REFRESH_US: u32 = 30_000_000;
 /// Places in [`Record::engine`] that are free once a socket has offered: cuts in vain << 32 | messages to leave uncut; when a
 /// message was last made to go by the kernel, in cycles.
 const TRIES: usize = 1;
@@ -93,6 +92,7 @@ pub fn send(
         let pause = 1 << failures.min(PAUSE_ORDER_MAX);
         record.engine[TRIES].store(failures << 32 | pause, Relaxed);
         if failures >= FAILURES_MAX {
+            counters::add(Counter::Unproved, 1);
             promote::disown(sock, link);
         }
     }
@@ -105,10 +105,10 @@ pub fn send(
 /// Has a message go by the kernel if none was made to for long enough. Of a sender that is at work.
 pub fn refresh(sock: &Sock, link: &Link<'static>) {
     let (now, last) = (clock::now(), &sock.record.engine[REFRESHED_AT]);
-    if sock.record.has(promote::TRACKED)
-        && now.wrapping_sub(last.load(Relaxed)) > clock::cycles(REFRESH_US)
-    {
+    let interval = || clock::cycles(1_000).saturating_mul(options::refresh_ms());
+    if sock.record.has(promote::TRACKED) && now.wrapping_sub(last.load(Relaxed)) > interval() {
         last.store(now, Relaxed);
+        counters::add(Counter::Refreshes, 1);
         link.send_next_by_kernel();
     }
 }
