@@ -121,9 +121,12 @@ impl Cutter {
     }
 }
 
-/// Where the library begins in a process.
+/// Where the library begins in a process, once its code is in its place: the loader maps the whole file first and the code over it
+/// then, and in between other bytes stand at the addresses of functions.
 fn base_of(maps: &str) -> Option<u64> {
-    let line = maps.lines().find(|line| line.ends_with(LIBRARY))?;
+    let mut lines = maps.lines().filter(|line| line.ends_with(LIBRARY));
+    let line = lines.next()?;
+    lines.find(|line| line.contains(" r-xp "))?;
     u64::from_str_radix(line.split('-').next()?, 16).ok()
 }
 
