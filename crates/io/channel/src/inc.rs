@@ -151,7 +151,7 @@ impl<'s> Incoming<'s> {
             return took;
         }
         let took = match self.look(into.len()) {
-            Look::Ring(ring, n) => self.take(ring, n, &mut { *into }, how, 0),
+            Look::Ring(ring, n) => self.take(ring, n, into, how, 0),
             look => self.recv_oddly(look, sock, *into, flags, how),
         };
         unlock(&self.d().r.lock);
@@ -214,7 +214,7 @@ impl<'s> Incoming<'s> {
 
     /// Copies from the ring. `before` bytes of the same call came from the kernel.
     #[inline(always)]
-    fn take(self, ring: Ring, n: usize, into: &mut Bufs, how: RecvHow, before: usize) -> Took {
+    fn take(self, ring: Ring, n: usize, into: &Bufs, how: RecvHow, before: usize) -> Took {
         let r = &self.d().r;
         let pos = r.pos.load(Ordering::Relaxed);
         if n > AHEAD {
@@ -224,7 +224,8 @@ impl<'s> Incoming<'s> {
         let got = if how.discard {
             n
         } else {
-            ring.read(pos, into, n)
+            let straight = ring.read_straight(pos, into, n);
+            straight.unwrap_or_else(|| ring.read_pieces(pos, *into, n))
         };
         if got == 0 && n != 0 && before == 0 {
             return Took::Error(libc::EFAULT);
@@ -254,7 +255,7 @@ impl<'s> Incoming<'s> {
         how: RecvHow,
     ) -> Took {
         let limit = match look {
-            Look::Ring(ring, n) => return self.take(ring, n, &mut { into }, how, 0),
+            Look::Ring(ring, n) => return self.take(ring, n, &into, how, 0),
             Look::Broken => return self.broken(),
             Look::Nothing if !how.look && self.d().w.wild.load(Ordering::Relaxed) == 0 => {
                 return Took::Empty;
@@ -295,7 +296,7 @@ impl<'s> Incoming<'s> {
                     return Took::Pending;
                 }
                 match self.look(into.len()) {
-                    Look::Ring(ring, n) => self.take(ring, n, &mut { into }, how, 0),
+                    Look::Ring(ring, n) => self.take(ring, n, &into, how, 0),
                     Look::Nothing => Took::Empty,
                     Look::Kernel(_) => Took::Pending,
                     Look::Broken => self.broken(),
@@ -329,7 +330,7 @@ impl<'s> Incoming<'s> {
             return moved;
         }
         match self.look(rest.len()) {
-            Look::Ring(ring, there) => self.take(ring, there, &mut rest, how, n),
+            Look::Ring(ring, there) => self.take(ring, there, &rest, how, n),
             _ => moved,
         }
     }
@@ -346,7 +347,7 @@ impl<'s> Incoming<'s> {
         let word = self.d().a.ring.load(Ordering::Relaxed);
         match self.link.slab().ring(self.link.side().other(), word) {
             Ok(Some(ring)) if there != 0 && there <= ring.cap() as u64 => {
-                self.take(ring, there as usize, &mut rest, how, n)
+                self.take(ring, there as usize, &rest, how, n)
             }
             _ => Took::Bytes(Moved { ring: 0, kernel: n }),
         }
@@ -386,7 +387,7 @@ impl<'s> Incoming<'s> {
         let word = a.ring.load(Ordering::Relaxed);
         match self.link.slab().ring(self.link.side().other(), word) {
             Ok(Some(ring)) if there <= ring.cap() as u64 => {
-                let took = self.take(ring, there as usize, &mut { *into }, how, 0);
+                let took = self.take(ring, there as usize, into, how, 0);
                 match (took, end) {
                     (Took::Bytes(moved), End::Error(error)) => Took::Failing(moved, error),
                     _ => took,

@@ -24,7 +24,7 @@ use crate::bufs::Bufs;
 use crate::layout::*;
 use crate::owner::{Locked, Who, lock, take_from_dead, try_lock, unlock};
 use crate::reason::Reason;
-use crate::ring::{Impossible, ORDER_MAX};
+use crate::ring::{Impossible, ORDER_MAX, Ring};
 use crate::shim::{Ordering, faulty, light, store_fenced};
 use crate::slab::Link;
 use crate::socket::Socket;
@@ -148,8 +148,7 @@ impl<'s> Outgoing<'s> {
             Err(other) => return other.into(),
         }
         if self.may_push() {
-            let mut rest = *data;
-            let pushed = self.push(&mut rest);
+            let pushed = self.push(data);
             match pushed {
                 Ok(0) => {}
                 Ok(n) => return self.pushed(who, sock, n),
@@ -261,9 +260,31 @@ impl<'s> Outgoing<'s> {
         Ok(cap - used as usize)
     }
 
-    /// Copies what fits, and publishes it in steps. Under the write lock.
+    /// Copies what fits, and publishes it. Under the write lock.
     #[inline(always)]
-    fn push(self, rest: &mut Bufs) -> Result<usize, Stop> {
+    fn push(self, data: &Bufs) -> Result<usize, Stop> {
+        let (w, wl, n) = (&self.d().w, &self.d().wl, data.len());
+        let head = w.head.load(Ordering::Relaxed);
+        let word = self.d().a.ring.load(Ordering::Relaxed);
+        if let Some(ring) = self.link.slab().ring(self.link.side(), word)?
+            && wl.grow.load(Ordering::Relaxed) == 0
+            && n <= PUBLISH
+        {
+            let used = head.wrapping_sub(wl.tail_seen.load(Ordering::Relaxed));
+            let has_room = used <= ring.cap() as u64 && ring.cap() - used as usize >= n;
+            if has_room && ring.write_straight(head, data, n) == Some(n) {
+                let head = head.wrapping_add(n as u64);
+                w.head.store(head, Ordering::Release);
+                self.expect_next(ring, head);
+                return Ok(n);
+            }
+        }
+        self.push_steps(*data)
+    }
+
+    /// The same for more than one step or piece, and for a ring that has to be made or grown first.
+    #[inline(never)]
+    fn push_steps(self, mut rest: Bufs) -> Result<usize, Stop> {
         let (w, wl) = (&self.d().w, &self.d().wl);
         let mut head = w.head.load(Ordering::Relaxed);
         if wl.grow.load(Ordering::Relaxed) != 0 && !self.grow(head, 0)? {
@@ -290,7 +311,7 @@ impl<'s> Outgoing<'s> {
                 break;
             }
             let step = room.min(rest.len()).min(PUBLISH);
-            let n = ring.write(head, rest, step);
+            let n = ring.write(head, &mut rest, step);
             head = head.wrapping_add(n as u64);
             w.head.store(head, Ordering::Release);
             if n < step {
@@ -300,16 +321,19 @@ impl<'s> Outgoing<'s> {
                 break;
             }
         }
-        // Not outside stream mode: the reader's processor fetches lines beside those that it reads, and the two would
-        // take
-        // them from one another.
+        self.expect_next(ring, head);
+        Ok(head.wrapping_sub(start) as usize)
+    }
+
+    /// Has the lines come over that the next pushes will write. Not outside stream mode: the reader's processor fetches lines
+    /// beside those that it reads, and the two would take them from one another.
+    #[inline(always)]
+    fn expect_next(self, ring: Ring<'_>, head: u64) {
         let ahead = head.wrapping_add(AHEAD);
-        if w.stream.load(Ordering::Relaxed) != 0
-            && ahead.wrapping_sub(wl.tail_seen.load(Ordering::Relaxed)) < cap as u64
-        {
+        let used = ahead.wrapping_sub(self.d().wl.tail_seen.load(Ordering::Relaxed));
+        if self.d().w.stream.load(Ordering::Relaxed) != 0 && used < ring.cap() as u64 {
             ring.expect_write(ahead);
         }
-        Ok(head.wrapping_sub(start) as usize)
     }
 
     /// A send is likely: the line that it begins in comes over meanwhile. `head` may be seen only when that line may
@@ -434,7 +458,7 @@ impl<'s> Outgoing<'s> {
         if flags & READY == 0 || flags & BROKEN != 0 {
             return Sent::Busy;
         }
-        match self.push(&mut { *data }) {
+        match self.push(data) {
             Ok(0) => Sent::Busy,
             Ok(ring) => {
                 crate::shim::fence_full();

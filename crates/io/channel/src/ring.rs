@@ -123,6 +123,34 @@ impl<'s> Ring<'s> {
         self.each(pos, into, n, |ring, at, user, len| ring.get(at, user, len))
     }
 
+    /// The same for bytes that are one piece of memory and do not reach beyond the end of the ring, as those of most small
+    /// calls: without a loop. `None`: they are not.
+    #[inline(always)]
+    pub(crate) fn write_straight(&self, pos: u64, from: &Bufs, n: usize) -> Option<usize> {
+        let (at, user) = self.straight(pos, from, n)?;
+        Some(self.put(at, user, n))
+    }
+
+    /// As [`Ring::write_straight`].
+    #[inline(always)]
+    pub(crate) fn read_straight(&self, pos: u64, into: &Bufs, n: usize) -> Option<usize> {
+        let (at, user) = self.straight(pos, into, n)?;
+        Some(self.get(at, user, n))
+    }
+
+    #[inline(always)]
+    fn straight(&self, pos: u64, bufs: &Bufs, n: usize) -> Option<(usize, *mut u8)> {
+        let at = pos as usize & (self.cap - 1);
+        let (user, contiguous) = bufs.piece();
+        (n <= contiguous && n <= self.cap - at).then_some((at, user))
+    }
+
+    /// As [`Ring::read`], out of the way of callers that have tried the straight way.
+    #[inline(never)]
+    pub(crate) fn read_pieces(self, pos: u64, mut into: Bufs, n: usize) -> usize {
+        self.read(pos, &mut into, n)
+    }
+
     #[inline(always)]
     fn each(
         &self,
