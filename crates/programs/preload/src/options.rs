@@ -75,7 +75,7 @@ static LOG: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 static COUNTERS: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 
 /// All of them.
-pub static OPTIONS: [Opt; 11] = [
+pub static OPTIONS: [Opt; 12] = [
     Opt {
         name: c"WINDLASS_SPIN",
         value: Value::Numbers(&SPIN),

@@ -202,7 +202,7 @@ pub fn bury(sock: &Sock, link: &Link<'static>) -> bool {
     }
     if datagrams::is_datagram(sock.record) {
         datagrams::forget_if_gone(sock, link);
-        return;
+        return true;
     }
     if sock.record.kind() != Some(Kind::Tcp) {
         unix::note_reset(sock, link);
