@@ -242,6 +242,28 @@ fn python_processes_echo() {
     });
 }
 
+/// What one socat sends to another, and that one's child gives back, arrives as it was: both read a piece and write it by
+/// turns, on sockets that block.
+#[test]
+fn socat_echoes() {
+    in_all_pairings("socat_echoes", &["socat"], |house| {
+        let sent = house.pattern("sent", 8 << 20);
+        let listen = format!("TCP-LISTEN:{PORT},bind=127.0.0.1,reuseaddr");
+        let mut command = house.command(Side::Server, "socat");
+        command.args([listen.as_str(), "EXEC:cat"]);
+        let server = house.serve(command, "socat", PORT);
+        let mut client = house.command(Side::Client, "socat");
+        client.args(["-t", "10"]);
+        client.arg(format!("OPEN:{},rdonly!!CREATE:got", sent.display()));
+        client.arg(format!("TCP:127.0.0.1:{PORT}"));
+        must(client, b"");
+        assert_eq!(server.wait().0, 0);
+        let read = |name: &str| std::fs::read(house.file(name)).expect("a file");
+        assert!(read("got") == read("sent"), "{} bytes", read("got").len());
+        house.assert_accelerated(Expected::Joined);
+    });
+}
+
 /// A server in a JVM gives back what it got.
 #[test]
 fn jvm_echoes() {

@@ -106,10 +106,10 @@ const SSH_PLACE: &str = "/usr/lib/openssh/regress";
 /// Runs one of its tests in the directory that is $1, and prints how `make` ended. PAM would look for the user in /etc/shadow.
 const SSH_RUNNER: &str = r#"
 cd "$1"; LOGNAME=tester; USER=tester; export LOGNAME USER
+sed -i 's/UsePAM.*yes/UsePAM no/' test-exec.sh
 timeout 300 make -s .OBJDIR="$1" .CURDIR="$1" BUILDDIR="$1" OBJ="$1" SUDO= TEST_SHELL=sh TEST_SSH_SSH=ssh \
     TEST_SSH_SFTPSERVER=/usr/lib/openssh/sftp-server TEST_SSH_PLINK=none TEST_SSH_PUTTYGEN=none TEST_SSH_CONCH=none \
-    TEST_SSH_IPV6=yes TEST_SSH_ECC=yes TEST_SSH_UNSAFE_PERMISSIONS=1 TEST_SSH_SSHD_CONFOPTS="UsePAM no" \
-    INTEROP_TESTS= EXTRA_TESTS= \
+    TEST_SSH_IPV6=yes TEST_SSH_ECC=yes TEST_SSH_UNSAFE_PERMISSIONS=1 INTEROP_TESTS= EXTRA_TESTS= \
     t-exec LTESTS="$2" </dev/zero >"$1/out.$2" 2>&1
 echo $?
 "#;

@@ -282,6 +282,12 @@ impl Listener {
         rustix::net::accept_with(&self.fd, flags)
     }
 
+    /// Whether the path still leads to this socket: else nobody can connect any more.
+    pub fn is_in_place(&self) -> bool {
+        rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.inode)
+    }
+
     /// Removes the path, if it is still this socket's.
     pub fn unlink(&self) -> Result<(), Errno> {
         unlink_same(&self.directory, &self.name, self.inode)

@@ -193,7 +193,9 @@ impl Broker {
                 let end = self.idle_since + linger;
                 if now >= end && self.connections.is_empty() {
                     self.witnesses.retain(|one| !process::has_ended(one));
-                    if self.witnesses.is_empty() && !(self.settings.needed)() {
+                    // Whoever comes later finds another one.
+                    let is_found = self.listener.is_in_place();
+                    if !is_found || self.witnesses.is_empty() && !(self.settings.needed)() {
                         return None;
                     }
                     self.idle_since = now;

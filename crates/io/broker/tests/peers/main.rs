@@ -4,6 +4,7 @@ mod actor;
 mod attacks;
 mod stage;
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -248,4 +249,26 @@ fn users_are_kept_apart() {
     stage::connect(&mut a, &mut b);
     assert_eq!(a.ask("register"), "policy");
     assert!(b.ask("register").parse::<u16>().is_ok());
+}
+
+/// How often a private broker has asked whether it is needed.
+static ASKED: AtomicU32 = AtomicU32::new(0);
+
+/// A private broker that is needed stays, and ends once nobody can find it any more: its socket was removed.
+#[test]
+fn a_broker_without_its_socket_ends() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("sockets.sock");
+    let settings = windlass_broker::Settings {
+        linger: Some(Duration::from_millis(20)),
+        needed: || ASKED.fetch_add(1, Ordering::Relaxed) < u32::MAX,
+        ..stage::settings()
+    };
+    let broker = windlass_broker::Broker::listen(&path, settings, |_| {}).expect("a broker");
+    let thread = std::thread::spawn(|| broker.run());
+    stage::wait_for("its questions", || ASKED.load(Ordering::Relaxed) > 2);
+    assert!(!thread.is_finished(), "it is needed");
+    std::fs::remove_file(&path).expect("its socket");
+    stage::wait_for("its end", || thread.is_finished());
+    assert!(thread.join().is_ok_and(|ended| ended.is_ok()));
 }
