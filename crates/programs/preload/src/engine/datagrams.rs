@@ -19,6 +19,7 @@
 //! drops those that came in, and tells the peer so. Those that the broker cannot move are dropped without a word.
 
 use std::ffi::c_int;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering::AcqRel;
 
 use windlass_channel::directory::Key;
@@ -121,38 +122,33 @@ pub fn has_receiver(link: &Link<'static>) -> bool {
     udp::receiver(own.local, own.peer) == Some(other.cookie)
 }
 
-/// The same, and the socket has the names that it had when it joined.
-fn has_receiver_still(sock: &Sock) -> bool {
-    let (Some(link), Some(names)) = (promote::joined(sock), Names::of(sock.fd)) else {
-        return false;
-    };
-    let own = link.info(link.side());
-    let is_named = (names.own.ip().to_canonical(), names.own.port())
-        == (own.local.ip(), own.local.port())
-        && (names.peer.ip().to_canonical(), names.peer.port()) == (own.peer.ip(), own.peer.port());
-    is_named && has_receiver(&link)
-}
-
 /// Whether a call may find a connection: a datagram socket without one is asked nothing else.
 pub fn is_connected(fd: c_int) -> bool {
     kernel::name(fd, true, &mut [0; 128]).is_ok()
 }
 
 /// Whether the socket is connected to the peer that it had when it joined, and that one is open.
-pub fn has_peer(sock: &Sock) -> bool {
+fn has_peer(sock: &Sock, link: &Link<'static>) -> bool {
+    let own = link.info(link.side());
     if is_udp(sock.record) {
-        return has_receiver_still(sock);
+        let name = |name: SocketAddr| (name.ip().to_canonical(), name.port());
+        let is_named = Names::of(sock.fd).is_some_and(|names| {
+            (name(names.own), name(names.peer)) == (name(own.local), name(own.peer))
+        });
+        return is_named && has_receiver(link);
     }
-    let inodes = promote::identity(sock.record);
-    let (own, peer) = (inodes as u32, (inodes >> 32) as u32);
-    unix::peer_of(own, sock.record.cookie_by(sock.fd)) == Some(peer)
+    let inodes = (unix::inode_in(own.local), unix::inode_in(own.peer));
+    let (Some(inode), Some(peer)) = inodes else {
+        return false;
+    };
+    unix::peer_of(inode, sock.record.cookie_by(sock.fd)) == Some(peer)
 }
 
 /// If the peer is gone, this end sends by the kernel, and what that one has not taken is dropped, as the kernel does, which
 /// says nothing of it. Whether it was so.
 #[cold]
 pub fn forget_if_gone(sock: &Sock, link: &Link<'static>) -> bool {
-    if has_peer(sock) {
+    if has_peer(sock, link) {
         return false;
     }
     link.outgoing().plain(Reason::Closing);
@@ -228,7 +224,7 @@ fn connect_anew(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
     link.incoming().settle();
     stream::drain(sock, link, Reason::Mismatch);
     let result = own.call();
-    if result == 0 && !has_peer(sock) {
+    if result == 0 && !has_peer(sock, link) {
         stray(sock, link);
     }
     result
@@ -248,10 +244,11 @@ pub fn next_length(sock: &Sock, link: &Link<'static>) -> usize {
 /// Whether the socket is connected as it was when it was listed; else it is listed no more. For a join, with nobody in the
 /// middle of a `connect`.
 pub fn is_as_listed(sock: &Sock) -> bool {
+    let word = promote::identity(sock.record);
     let as_listed = if is_udp(sock.record) {
-        promote::identify(sock).is_ok_and(|key| key.hash == promote::identity(sock.record))
+        promote::identify(sock).is_ok_and(|key| key.hash == word)
     } else {
-        has_peer(sock)
+        unix::peer_of(word as u32, sock.record.cookie_by(sock.fd)) == Some((word >> 32) as u32)
     };
     if !as_listed {
         promote::unlist(sock.record);
