@@ -214,10 +214,10 @@ impl Model {
     pub(crate) fn link(&mut self) -> Option<(usize, usize)> {
         let live: Vec<usize> = (0..self.links.len())
             .filter(|&index| {
-                self.links[index]
-                    .ends
-                    .iter()
-                    .any(|end| !end.holders.is_empty())
+                let link = &self.links[index];
+                let is_held = link.ends.iter().any(|end| !end.holders.is_empty());
+                // Which call of several is told of an ICMP error is nobody's promise.
+                is_held && !(link.over && link.kind == Kind::Udp)
             })
             .collect();
         if live.is_empty() {
