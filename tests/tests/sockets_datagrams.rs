@@ -174,8 +174,9 @@ fn a_killed_peer_leaves_whole_datagrams_and_refuses() {
         let counted = pair.counted(1 - killed);
         by_ring += usize::from(counted.get("ring_rx_bytes").is_some_and(|bytes| *bytes > 0));
     }
+    // Where a program sleeps at each wait, the kernel serves it.
     assert!(
-        by_ring * 2 >= rounds,
+        by_ring * 4 >= rounds,
         "the ring served {by_ring} of {rounds}"
     );
 }

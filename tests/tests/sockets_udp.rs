@@ -142,7 +142,7 @@ fn a_killed_udp_peer_leaves_whole_datagrams_and_refuses() {
     for round in 0..rounds {
         let killed = round % 2;
         let mut pair = place.connect(&How {
-            spin: ["50", "0"][round / 2 % 2],
+            spin: ["50", "0"][round / 8 % 2],
             bytes: 0,
             options: &[ON],
             ..HOW
@@ -158,8 +158,9 @@ fn a_killed_udp_peer_leaves_whole_datagrams_and_refuses() {
         let counted = pair.counted(1 - killed);
         by_ring += usize::from(counted.get("ring_rx_bytes").is_some_and(|bytes| *bytes > 0));
     }
+    // Where a program sleeps at each wait, the kernel serves it.
     assert!(
-        by_ring * 2 >= rounds,
+        by_ring * 4 >= rounds,
         "the ring served {by_ring} of {rounds}"
     );
 }
