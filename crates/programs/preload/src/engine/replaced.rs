@@ -90,6 +90,8 @@ enum Ending {
     Eof,
     /// A reset has come, and no call has told of it.
     Reset,
+    /// The same after the peer's end: the kernel tells it as `EPIPE`.
+    ResetAfterEnd,
     /// A reset was told, or both ends have sent all.
     Over,
 }
@@ -184,7 +186,10 @@ fn make_and_put(sock: &Sock, link: &Link<'static>) -> Option<()> {
 
 fn ending(sock: &Sock) -> Ending {
     let events = death::events(sock);
-    if events & libc::EPOLLERR != 0 || unix::owes_error(sock) {
+    let is_tcp = sock.record.kind() == Some(Kind::Tcp);
+    if events & libc::EPOLLERR != 0 && is_tcp && death::take_noted(sock) == Some(libc::EPIPE) {
+        Ending::ResetAfterEnd
+    } else if events & libc::EPOLLERR != 0 || unix::owes_error(sock) {
         Ending::Reset
     } else if events & libc::EPOLLHUP != 0 {
         Ending::Over
@@ -267,6 +272,13 @@ fn end_connection(near: &End, far: End, ending: Ending, moved: usize) {
         return;
     }
     let _ = within(PATIENCE_MS, || unread(near.0) >= moved);
+    if ending == Ending::ResetAfterEnd {
+        let args = [far.0 as usize, libc::SHUT_WR as usize, 0, 0, 0, 0];
+        // SAFETY: no pointers.
+        let _ = unsafe { sys::checked(libc::SYS_shutdown, args) };
+        let end = libc::EPOLLRDHUP as u32;
+        let _ = within(PATIENCE_MS, || kernel::poll_one(near.0, end) & end != 0);
+    }
     let linger = [1_i32, 0_i32];
     let _ = kernel::set_option(far.0, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
     drop(far);

@@ -363,8 +363,8 @@ pub fn control(
         return 0;
     }
     interest::settle_all();
-    match operation {
-        libc::EPOLL_CTL_ADD => add(&instance, &sock, asked, own),
+    let result = match operation {
+        libc::EPOLL_CTL_ADD => return add(&instance, &sock, asked, own),
         libc::EPOLL_CTL_MOD => modify(&instance, &sock, asked, own),
         libc::EPOLL_CTL_DEL => {
             let result = own.call();
@@ -374,7 +374,14 @@ pub fn control(
             result
         }
         _ => own.call(),
+    };
+    // The process that joined cannot see it, and would go on as before: the kernel alone tells it from now on.
+    if result == 0
+        && let Some(link) = promote::joined(&sock).filter(|link| !is_ours(link))
+    {
+        stream::drain(&sock, &link, Reason::Asleep);
     }
+    result
 }
 
 fn add(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {

@@ -919,7 +919,8 @@ pub fn drain(sock: &Sock, link: &Link<'static>, reason: Reason) {
     let inc = link.incoming();
     inc.plain(reason);
     if inc.queued() != 0 {
-        // Where the broker may not help, the peer does it at its next call.
+        // Where the broker may not help, the peer does it at its next call. It hears those that it knows.
+        let _ = process::word_or_register(sock.fd);
         let _ = process::CLIENT.rescue(
             sock.record.slab.load(Relaxed),
             link.index(),
