@@ -128,7 +128,7 @@ pub fn is_connected(fd: c_int) -> bool {
 }
 
 /// Whether the socket is connected to the peer that it had when it joined, and that one is open.
-fn has_peer(sock: &Sock, link: &Link<'static>) -> bool {
+pub fn has_peer(sock: &Sock, link: &Link<'static>) -> bool {
     let own = link.info(link.side());
     if is_udp(sock.record) {
         let name = |name: SocketAddr| (name.ip().to_canonical(), name.port());

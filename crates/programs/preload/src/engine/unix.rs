@@ -326,7 +326,8 @@ pub fn before_send_buffer(sock: &Sock, value: Option<c_int>) {
 
 /// Notes the reset that the kernel notes where a Unix socket is closed with unread bytes, at its peer (`unix_release_sock` in
 /// net/unix/af_unix.c), if those were in the ring: a killed process leaves them there, and one that closes, if the broker
-/// cannot have them moved in time. Where another process still has the peer's socket, nothing is closed.
+/// cannot have them moved in time, or if it counted a killed child as one that still has the socket. Where another process still
+/// has the peer's socket, nothing is closed.
 pub fn note_reset(sock: &Sock, link: &Link<'static>) {
     let is_connection = is_any(sock.record) && !datagrams::is_datagram(sock.record);
     if !is_connection || sock.record.has(death::RESET) || !link.outgoing().unread() {
@@ -337,7 +338,8 @@ pub fn note_reset(sock: &Sock, link: &Link<'static>) {
     }
     let is_left = link.info(link.side().other()).join == stream::LEFT;
     let events = death::events(sock);
-    if !(is_left || death::is_peers(sock)) || events & libc::EPOLLHUP == 0 {
+    let is_gone = || is_left || death::is_peers(sock) || !datagrams::has_peer(sock, link);
+    if events & libc::EPOLLHUP == 0 || !is_gone() {
         return;
     }
     let before = sock.record.flags.fetch_or(death::RESET, AcqRel);
