@@ -27,7 +27,7 @@ use windlass_channel::layout::Line;
 use windlass_channel::{Link, Reason};
 
 use super::{datagrams, kernel, process, promote, stream, unix};
-use crate::own::Sock;
+use crate::own::{Own, Sock};
 use crate::record::Kind;
 use crate::table;
 
@@ -249,6 +249,23 @@ pub fn take_noted(sock: &Sock) -> Option<i32> {
     let mut error = 0_i32;
     let asked = kernel::option(sock.fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
     (asked.is_ok() && error != 0).then(|| named(sock, error))
+}
+
+/// A receive that asks for nothing while the ring has nothing: the kernel knows errors, but for the name of a reset that it was
+/// made to note. Bytes that are there come before any error.
+#[cold]
+pub fn receive_nothing(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
+    if is_peers(sock) {
+        bury_all(sock, link);
+    }
+    if unix::is_stream(sock.record) {
+        return unix::received_nothing(sock, own.call());
+    }
+    if kernel::unread(sock.fd) != 0 {
+        return 0;
+    }
+    let error = stream::take_error(sock).or_else(|| take_reset(sock));
+    error.map_or_else(|| own.call(), stream::fail)
 }
 
 /// Whether the process at the other end has died.

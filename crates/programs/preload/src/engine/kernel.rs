@@ -311,3 +311,13 @@ pub fn read_file(path: &std::ffi::CStr, into: &mut [u8]) -> Done {
     close(file);
     done
 }
+
+/// Bytes that lie unread in the kernel (`FIONREAD`); 0 where it does not tell.
+pub fn unread(fd: i32) -> usize {
+    let mut bytes = 0_i32;
+    let at = (&raw mut bytes) as usize;
+    let args = [fd as usize, libc::FIONREAD as usize, at, 0, 0, 0];
+    // SAFETY: the number lives for the call.
+    let asked = unsafe { call(libc::SYS_ioctl, args) };
+    asked.map_or(0, |_| usize::try_from(bytes).unwrap_or(0))
+}

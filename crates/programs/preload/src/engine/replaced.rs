@@ -271,7 +271,7 @@ fn end_connection(near: &End, far: End, ending: Ending, moved: usize) {
     if ending == Ending::Eof {
         return;
     }
-    let _ = within(PATIENCE_MS, || unread(near.0) >= moved);
+    let _ = within(PATIENCE_MS, || kernel::unread(near.0) >= moved);
     if ending == Ending::ResetAfterEnd {
         let args = [far.0 as usize, libc::SHUT_WR as usize, 0, 0, 0, 0];
         // SAFETY: no pointers.
@@ -302,16 +302,6 @@ fn send(fd: c_int, bytes: &[u8]) -> kernel::Done {
     unsafe { sys::checked(libc::SYS_sendto, args) }
 }
 
-/// Bytes that lie unread in the kernel.
-fn unread(fd: c_int) -> usize {
-    let mut bytes = 0_i32;
-    let at = (&raw mut bytes) as usize;
-    let args = [fd as usize, libc::FIONREAD as usize, at, 0, 0, 0];
-    // SAFETY: the number lives for the call.
-    let asked = unsafe { sys::checked(libc::SYS_ioctl, args) };
-    asked.map_or(0, |_| usize::try_from(bytes).unwrap_or(0))
-}
-
 /// How everything is taken that can come.
 const HOW: RecvHow = RecvHow {
     peek: false,
@@ -327,7 +317,7 @@ fn move_bytes(
     room: &Room,
     far: &End,
 ) -> Option<usize> {
-    if unread(sock.fd) + link.incoming().queued() > ROOM as usize {
+    if kernel::unread(sock.fd) + link.incoming().queued() > ROOM as usize {
         return None;
     }
     let mut all = 0;

@@ -519,7 +519,7 @@ pub fn receive_through<S: Socket>(
         return if link.incoming().ring_ready() {
             0
         } else {
-            receive_nothing(&sock, &link, own)
+            death::receive_nothing(&sock, &link, own)
         };
     }
     if flags & !RECEIVE_FLAGS != 0 {
@@ -886,20 +886,6 @@ pub fn is_ending(sock: &Sock, link: &Link<'static>) -> bool {
         || link.info(link.side().other()).join == LEFT
         || sock.record.has(RESET)
         || death::is_peers(sock)
-}
-
-/// A receive that asks for nothing while the ring has nothing: the kernel knows errors, but for the name of a reset that it was
-/// made to note.
-#[cold]
-fn receive_nothing(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
-    if death::is_peers(sock) {
-        death::bury_all(sock, link);
-    }
-    if unix::is_stream(sock.record) {
-        return unix::received_nothing(sock, own.call());
-    }
-    let error = take_error(sock).or_else(|| death::take_reset(sock));
-    error.map_or_else(|| own.call(), fail)
 }
 
 /// A receive with flags that only the kernel understands: urgent data, the queue of errors.
