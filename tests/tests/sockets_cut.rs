@@ -295,6 +295,52 @@ fn killed_without_a_daemon_that_tells() {
     }
 }
 
+/// A process killed at an instruction inside send or receive, while another one that it has forked has the socket, too: that
+/// one goes on where it was, and both streams are whole, but for what the killed call had taken.
+#[test]
+fn a_forked_process_goes_on() {
+    let Some(cutter) = Cutter::new("a_forked_process_goes_on") else {
+        return;
+    };
+    let mut random = seed();
+    let mut cuts = 0;
+    for round in 0..if soaks() { 300 } else { 10 } {
+        let function = ["send", "recv"][round % 2];
+        let (hits, steps) = (60 + random.below(150), some_steps(&mut random, 10));
+        let reclaims = format!("300,{}", random.below(1 << 30));
+        let options = [("WINDLASS_RECLAIM", reclaims.as_str())];
+        let how = How {
+            way: "heir",
+            spin: ["0", "50"][random.below(2) as usize],
+            options: if random.below(3) == 0 { &options } else { &[] },
+            ..HOW
+        };
+        let victim = random.below(2) as usize;
+        let words = [hits.to_string(), steps.to_string()];
+        let words = [&words[0], &words[1], "kill"];
+        let Some((mut pair, mut cut)) = cutter.start(&how, victim, words, &[function]) else {
+            skip(
+                "a_forked_process_goes_on",
+                "processes may not be traced here",
+            );
+            return;
+        };
+        let at = cut.wait();
+        let told = format!("{function} {hits} {steps} victim {victim}: {at}");
+        assert!(at.contains("cut at"), "{told} {}", pair.both());
+        cuts += 1;
+        let whole = format!("got {} eof\n", how.bytes);
+        let said = pair.wait(1 - victim);
+        assert!(said.contains(&whole), "{told} {}", pair.both());
+        pair.until("the end of the heir", |pair| {
+            let said = pair.said(victim);
+            assert!(!said.contains("WRONG"), "{told} {}", pair.both());
+            said.contains(&whole)
+        });
+    }
+    println!("{cuts} cuts");
+}
+
 /// One end held again and again at instructions inside send, receive, wait and join, for so long that the daemon rescues
 /// its bytes in some: both streams come to their ends, and are right.
 #[test]

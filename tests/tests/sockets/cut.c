@@ -6,7 +6,7 @@
  *
  * kill: at the HITS-th entry of one of the functions, STEPS instructions further, the process group is killed. hold:
  * ROUNDS times after a random number of entries, a random number of instructions further, the thread is held for 1 to
- * 300 ms. All threads that the process makes are followed; forks are not. Prints `ready`, then `cut` or `gone`. */
+ * 300 ms. All threads that the process makes are followed; a process that it forks is let go as if there were no cutter. Prints `ready`, then `cut` or `gone`. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -62,6 +62,27 @@ static void gone(int status)
 	exit(0);
 }
 
+/* Whether it is a thread of the process, and not of one that this one has forked. */
+static int is_thread(pid_t who)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/task/%d", process, who);
+	return !access(path, F_OK);
+}
+
+/* A forked process, before its first instruction, loses its copies of the breakpoints, and is not traced any more. */
+static void let_go(pid_t child)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/mem", child);
+	int its = open(path, O_RDWR | O_CLOEXEC);
+	for (int i = 0; i < functions; i++)
+		if (pwrite(its, &bytes[i], 1, addresses[i]) != 1)
+			fail("child");
+	close(its);
+	ptrace(PTRACE_DETACH, child, 0, 0);
+}
+
 /* Waits for any thread. Breakpoints are set anew all the while: one that was lost would be waited for in vain. */
 static pid_t next(int *status)
 {
@@ -70,6 +91,10 @@ static pid_t next(int *status)
 		if (who < 0 && errno == EINTR && time(0) < deadline) {
 			if (is_set)
 				set(1);
+			continue;
+		}
+		if (who > 0 && WIFSTOPPED(*status) && *status >> 16 == PTRACE_EVENT_STOP && !is_thread(who)) {
+			let_go(who);
 			continue;
 		}
 		if (who < 0 || ((WIFEXITED(*status) || WIFSIGNALED(*status)) && who == process))
@@ -173,7 +198,7 @@ int main(int argc, char **argv)
 	char path[64];
 	snprintf(path, sizeof path, "/proc/%d/mem", process);
 	memory = open(path, O_RDWR | O_CLOEXEC);
-	if (memory < 0 || ptrace(PTRACE_SEIZE, process, 0, PTRACE_O_TRACECLONE))
+	if (memory < 0 || ptrace(PTRACE_SEIZE, process, 0, PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK))
 		fail("attach");
 	for (int i = 0; i < functions; i++) {
 		addresses[i] = strtoull(argv[5 + i], 0, 16);

@@ -6,7 +6,7 @@
  * peer listen|connect|pair PORT-FILE WAY BYTES CHUNK WINDOW
  *
  * WAY: block (a thread each way), poll, select, level, edge, oneshot, fork (a process each way), bare (reads by a bare
- * system call). BYTES 0: until the connection ends. WINDOW: so many bytes
+ * system call), heir (as block, and a forked process goes on where this one is killed). BYTES 0: until the connection ends. WINDOW: so many bytes
  * at most are sent beyond those received (0: no limit). Prints `sent N`, `got N END`; exit code 1 if a byte was wrong. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -400,6 +400,61 @@ static void warm_up(void)
 	}
 }
 
+/* How many bytes a killed process had sent, at most a call more than it noted: as many as come at the other end until nothing
+ * comes any more. */
+static void find_sent(const char *path, const char *role)
+{
+	char name[4096];
+	const char *other = strcmp(role, "listen") ? "listen" : "connect";
+	snprintf(name, sizeof name, "%.*s/%s.state", (int)(strrchr(path, '/') - path), path, other);
+	int file = open(name, O_RDONLY | O_CLOEXEC);
+	volatile uint64_t *others = mmap(0, 4096, PROT_READ, MAP_SHARED, file, 0);
+	if (file < 0 || others == MAP_FAILED)
+		fail(name);
+	uint64_t come = others[0];
+	for (int still = 0; still < 70; still++) {
+		usleep(10000);
+		if (come != others[0])
+			come = others[0], still = 0;
+	}
+	if (come < sent || come > sent + chunk) {
+		printf("WRONG: %llu bytes came of %llu\n", (unsigned long long)come, (unsigned long long)sent);
+		exit(1);
+	}
+	sent = come;
+}
+
+/* How many it had taken, at most a call more than it noted: the next bytes show it. */
+static void find_got(void)
+{
+	unsigned char first[64];
+	ssize_t r = recv(fd, first, sizeof first, MSG_WAITALL);
+	uint64_t least = got;
+	if (r == 0 && limit - got <= chunk)
+		got = limit;
+	for (uint64_t place = least; r > 0 && got == least; place++) {
+		ssize_t same = 0;
+		while (same < r && first[same] == at(!side, place + same))
+			same++;
+		if (same == r)
+			got = place + r;
+		else if (place > least + chunk) {
+			printf("WRONG bytes after %llu\n", (unsigned long long)least);
+			exit(1);
+		}
+	}
+}
+
+static void exchange(uint64_t *mine, uint64_t *theirs, int takes_over)
+{
+	pthread_t writer;
+	pthread_create(&writer, 0, write_all, mine);
+	if (takes_over)
+		find_got();
+	read_all(theirs);
+	pthread_join(writer, 0);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc != 7)
@@ -422,11 +477,26 @@ int main(int argc, char **argv)
 	printf("warm\n");
 	fflush(stdout);
 	if (!strcmp(way, "block") || !strcmp(way, "bare")) {
-		pthread_t writer;
 		bare = !strcmp(way, "bare");
-		pthread_create(&writer, 0, write_all, &mine);
-		read_all(&theirs);
-		pthread_join(writer, 0);
+		exchange(&mine, &theirs, 0);
+	} else if (!strcmp(way, "heir")) {
+		int life[2];
+		char none;
+		if (pipe(life))
+			fail("pipe");
+		pid_t heir = fork();
+		/* The group is killed. */
+		setpgid(heir, 0);
+		if (!heir) {
+			alarm(60);
+			close(life[1]);
+			while (read(life[0], &none, 1) < 0)
+				;
+			if (over && sent == limit)
+				return 0;
+			find_sent(argv[2], argv[1]);
+		}
+		exchange(&mine, &theirs, !heir);
 	} else if (!strcmp(way, "fork")) {
 		pid_t child = fork();
 		if (!child) {
