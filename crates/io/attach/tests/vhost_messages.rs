@@ -457,7 +457,9 @@ proptest! {
         let directory = directory();
         let before = (open_fds(), windlass_shm::regions_in_use());
         random_words(&directory.path().join("s"), &script);
-        prop_assert_eq!((open_fds(), windlass_shm::regions_in_use()), before);
+        // A thread of an earlier test may have closed one of its own meanwhile.
+        prop_assert!(open_fds() <= before.0, "{} became {}", before.0, open_fds());
+        prop_assert_eq!(windlass_shm::regions_in_use(), before.1);
     }
 
     /// Random bytes, and random words of the handler's own script, are survived without a socket as well.
