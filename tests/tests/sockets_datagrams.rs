@@ -1,6 +1,8 @@
 //! Accelerated `AF_UNIX` datagrams: two sockets that are connected to each other, in real programs, whose bytes and lengths
 //! depend on their place.
 
+#[path = "sockets/every.rs"]
+mod every;
 #[path = "sockets/place.rs"]
 mod place;
 
@@ -8,11 +10,6 @@ use std::time::Duration;
 
 use place::{HOW, How, Place, seed, soaks};
 use rustix::process::Signal;
-
-/// The ways of waiting; `fork` has a process for each direction.
-const WAYS: [&str; 7] = [
-    "block", "poll", "select", "level", "edge", "oneshot", "fork",
-];
 
 fn datagrams(name: &str) -> Option<Place> {
     Place::built(name, &["-DUNIX", "-DRECORDS", "-DDATAGRAMS"])
@@ -25,22 +22,8 @@ fn datagrams_are_right_by_every_way_of_waiting() {
     let Some(place) = datagrams("datagrams_are_right_by_every_way_of_waiting") else {
         return;
     };
-    let rounds = if soaks() { 20 } else { 1 };
-    for way in WAYS.repeat(rounds) {
-        for (spin, chunk, window) in [("0", 4096, 16_384), ("50", 100_000, 0), ("50", 100, 2_000)] {
-            let bytes = if chunk == 100 { 200_000 } else { HOW.bytes };
-            let how = How {
-                way,
-                spin,
-                chunk,
-                window,
-                bytes,
-                ..HOW
-            };
-            place.connect(&how).finish(bytes);
-        }
-    }
-    place.assert_rung();
+    let cases = [("0", 4096, 16_384), ("50", 100_000, 0), ("50", 100, 2_000)];
+    every::by_every_way(&place, &cases, &[]);
 }
 
 /// Unread datagrams forced back into the kernel at random calls, and a hundredth of the reads and waits made round the
@@ -50,26 +33,7 @@ fn datagrams_survive_reclaims_and_bypassed_calls() {
     let Some(place) = datagrams("datagrams_survive_reclaims_and_bypassed_calls") else {
         return;
     };
-    let mut random = seed();
-    for _ in 0..if soaks() { 50 } else { 1 } {
-        for (way, name, share) in [
-            ("block", "WINDLASS_RECLAIM", 100),
-            ("level", "WINDLASS_RECLAIM", 100),
-            ("edge", "WINDLASS_BYPASS", 10),
-            ("block", "WINDLASS_BYPASS", 10),
-        ] {
-            let value = format!("{share},{}", random.below(1 << 30));
-            let options = [(name, value.as_str())];
-            let how = How {
-                way,
-                spin: "50",
-                options: &options,
-                ..HOW
-            };
-            place.connect(&how).finish(HOW.bytes);
-        }
-    }
-    place.assert_rung();
+    every::reclaimed_and_bypassed(&place, &mut seed(), &[]);
 }
 
 /// A reader that makes bare system calls gets every datagram, in order and whole: the broker moves those of the ring.
@@ -78,13 +42,7 @@ fn a_reader_of_datagrams_outside_libc_is_served() {
     let Some(place) = datagrams("a_reader_of_datagrams_outside_libc_is_served") else {
         return;
     };
-    let how = How {
-        way: "bare",
-        spin: "50",
-        ..HOW
-    };
-    place.connect(&how).finish(HOW.bytes);
-    place.assert_rung();
+    every::read_outside_libc(&place, &[]);
 }
 
 /// Descriptors arrive with the datagram that they were sent with, both ways, while those without one go by the ring.
@@ -93,25 +51,7 @@ fn descriptors_arrive_with_their_datagrams() {
     let Some(place) = datagrams("descriptors_arrive_with_their_datagrams") else {
         return;
     };
-    for _ in 0..if soaks() { 50 } else { 1 } {
-        for (spin, window) in [("0", 16_384), ("50", 16_384), ("50", 0)] {
-            let mut pair = place.connect(&How {
-                way: "rights",
-                spin,
-                window,
-                ..HOW
-            });
-            let files = [0, 1].map(|end| {
-                let said = pair.wait(end);
-                let of = |line: &str| line.strip_prefix("descriptors ")?.parse::<u64>().ok();
-                said.lines().find_map(of).expect("a number")
-            });
-            // Datagrams have 2 KiB on average, and one in seven carries a descriptor.
-            assert!(files.iter().all(|files| *files > 100), "{files:?}");
-            pair.finish(HOW.bytes);
-        }
-    }
-    place.assert_rung();
+    every::with_descriptors(&place);
 }
 
 /// An end that stands still for a while stops its sender, and loses nothing.
@@ -166,14 +106,9 @@ fn a_killed_peer_leaves_whole_datagrams_and_refuses() {
             std::thread::sleep(Duration::from_millis(random.below(500)));
         }
         pair.signal(killed, Signal::KILL);
-        let said = pair.wait(1 - killed);
-        let line = said.lines().find_map(|line| line.strip_prefix("got "));
-        let (bytes, end) = line.and_then(|line| line.split_once(' ')).expect("an end");
-        let bytes: u64 = bytes.parse().expect("a number");
+        let (bytes, end) = every::survivor_got(&mut pair, 1 - killed);
         assert!(bytes > 0 && end == "refused", "{}", pair.both());
-        let counted = pair.counted(1 - killed);
-        let of = |name: &str| counted.get(name).copied().unwrap_or(0);
-        by_ring += usize::from(of("ring_rx_bytes") + of("ring_tx_bytes") > 0);
+        by_ring += usize::from(every::is_rung(&pair, 1 - killed));
     }
     // Where a program sleeps at each wait, the kernel serves it.
     assert!(

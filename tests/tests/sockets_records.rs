@@ -1,17 +1,14 @@
 //! Accelerated records (`AF_UNIX` `SOCK_SEQPACKET`): real programs at both ends, whose bytes and lengths depend on their place.
 
+#[path = "sockets/every.rs"]
+mod every;
 #[path = "sockets/place.rs"]
 mod place;
 
 use std::time::Duration;
 
-use place::{HOW, How, Pair, Place, seed, soaks};
+use place::{HOW, How, Place, seed, soaks};
 use rustix::process::Signal;
-
-/// The ways of waiting; `fork` has a process for each direction.
-const WAYS: [&str; 7] = [
-    "block", "poll", "select", "level", "edge", "oneshot", "fork",
-];
 
 fn records(name: &str) -> Option<Place> {
     Place::built(name, &["-DUNIX", "-DRECORDS"])
@@ -24,22 +21,8 @@ fn records_are_right_by_every_way_of_waiting() {
     let Some(place) = records("records_are_right_by_every_way_of_waiting") else {
         return;
     };
-    let rounds = if soaks() { 20 } else { 1 };
-    for way in WAYS.repeat(rounds) {
-        for (spin, chunk, window) in [("0", 4096, 16_384), ("50", 100_000, 0), ("50", 100, 2_000)] {
-            let bytes = if chunk == 100 { 200_000 } else { HOW.bytes };
-            let how = How {
-                way,
-                spin,
-                chunk,
-                window,
-                bytes,
-                ..HOW
-            };
-            place.connect(&how).finish(bytes);
-        }
-    }
-    place.assert_rung();
+    let cases = [("0", 4096, 16_384), ("50", 100_000, 0), ("50", 100, 2_000)];
+    every::by_every_way(&place, &cases, &[]);
 }
 
 /// Both ends of a socketpair, in two processes, are joined, and right.
@@ -80,26 +63,7 @@ fn records_survive_reclaims_and_bypassed_calls() {
     let Some(place) = records("records_survive_reclaims_and_bypassed_calls") else {
         return;
     };
-    let mut random = seed();
-    for _ in 0..if soaks() { 50 } else { 1 } {
-        for (way, name, share) in [
-            ("block", "WINDLASS_RECLAIM", 100),
-            ("level", "WINDLASS_RECLAIM", 100),
-            ("edge", "WINDLASS_BYPASS", 10),
-            ("block", "WINDLASS_BYPASS", 10),
-        ] {
-            let value = format!("{share},{}", random.below(1 << 30));
-            let options = [(name, value.as_str())];
-            let how = How {
-                way,
-                spin: "50",
-                options: &options,
-                ..HOW
-            };
-            place.connect(&how).finish(HOW.bytes);
-        }
-    }
-    place.assert_rung();
+    every::reclaimed_and_bypassed(&place, &mut seed(), &[]);
 }
 
 /// A reader that makes bare system calls gets every record, in order and whole: the broker moves those of the ring.
@@ -108,13 +72,7 @@ fn a_reader_of_records_outside_libc_is_served() {
     let Some(place) = records("a_reader_of_records_outside_libc_is_served") else {
         return;
     };
-    let how = How {
-        way: "bare",
-        spin: "50",
-        ..HOW
-    };
-    place.connect(&how).finish(HOW.bytes);
-    place.assert_rung();
+    every::read_outside_libc(&place, &[]);
 }
 
 /// Descriptors arrive with the record that they were sent with, both ways, while the records without one go by the ring.
@@ -123,33 +81,7 @@ fn descriptors_arrive_with_their_records() {
     let Some(place) = records("descriptors_arrive_with_their_records") else {
         return;
     };
-    for _ in 0..if soaks() { 50 } else { 1 } {
-        for (spin, window) in [("0", 16_384), ("50", 16_384), ("50", 0)] {
-            let mut pair = place.connect(&How {
-                way: "rights",
-                spin,
-                window,
-                ..HOW
-            });
-            let files = [0, 1].map(|end| {
-                let said = pair.wait(end);
-                let of = |line: &str| line.strip_prefix("descriptors ")?.parse::<u64>().ok();
-                said.lines().find_map(of).expect("a number")
-            });
-            // Records have 2 KiB on average, and one in seven carries a descriptor.
-            assert!(files.iter().all(|files| *files > 100), "{files:?}");
-            pair.finish(HOW.bytes);
-        }
-    }
-    place.assert_rung();
-}
-
-/// How many bytes a killed process's peer has got, and how that ended.
-fn survivor_got(pair: &mut Pair, survivor: usize) -> (u64, String) {
-    let said = pair.wait(survivor);
-    let line = said.lines().find_map(|line| line.strip_prefix("got "));
-    let (bytes, end) = line.and_then(|line| line.split_once(' ')).expect("an end");
-    (bytes.parse().expect("a number"), end.to_owned())
+    every::with_descriptors(&place);
 }
 
 /// Either end killed at a random instant, in half of the rounds after it was stopped for a while: the other sees a prefix of
@@ -176,7 +108,7 @@ fn a_killed_peer_leaves_whole_records_and_an_end() {
             std::thread::sleep(Duration::from_millis(random.below(500)));
         }
         pair.signal(killed, Signal::KILL);
-        let (bytes, end) = survivor_got(&mut pair, 1 - killed);
+        let (bytes, end) = every::survivor_got(&mut pair, 1 - killed);
         assert!(bytes > 0, "{}", pair.both());
         assert!(end == "eof" || end == "reset", "{}", pair.both());
     }

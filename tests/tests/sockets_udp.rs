@@ -1,6 +1,8 @@
 //! Accelerated UDP: two sockets that are connected to each other, in real programs that keep within the receive buffer, whose
 //! bytes and lengths depend on their place.
 
+#[path = "sockets/every.rs"]
+mod every;
 #[path = "sockets/place.rs"]
 mod place;
 
@@ -10,10 +12,6 @@ use place::{HOW, How, Place, seed, soaks};
 use rustix::process::Signal;
 use windlass_tests::skip;
 
-/// The ways of waiting; `fork` has a process for each direction.
-const WAYS: [&str; 7] = [
-    "block", "poll", "select", "level", "edge", "oneshot", "fork",
-];
 /// What is asked for.
 const ON: (&str, &str) = ("WINDLASS_UDP", "1");
 
@@ -37,27 +35,12 @@ fn udp_is_right_by_every_way_of_waiting() {
     let Some(place) = udp("udp_is_right_by_every_way_of_waiting") else {
         return;
     };
-    let rounds = if soaks() { 20 } else { 1 };
-    for way in WAYS.repeat(rounds) {
-        for (spin, chunk, window) in [
-            ("0", 4096, 16_384),
-            ("50", 30_000, 32_768),
-            ("50", 100, 2_000),
-        ] {
-            let bytes = if chunk == 100 { 200_000 } else { HOW.bytes };
-            let how = How {
-                way,
-                spin,
-                chunk,
-                window,
-                bytes,
-                options: &[ON],
-                ..HOW
-            };
-            place.connect(&how).finish(bytes);
-        }
-    }
-    place.assert_rung();
+    let cases = [
+        ("0", 4096, 16_384),
+        ("50", 30_000, 32_768),
+        ("50", 100, 2_000),
+    ];
+    every::by_every_way(&place, &cases, &[ON]);
 }
 
 /// Unread datagrams forced back into the kernel at random calls, and a hundredth of the reads and waits made round the
@@ -67,26 +50,7 @@ fn udp_survives_reclaims_and_bypassed_calls() {
     let Some(place) = udp("udp_survives_reclaims_and_bypassed_calls") else {
         return;
     };
-    let mut random = seed();
-    for _ in 0..if soaks() { 50 } else { 1 } {
-        for (way, name, share) in [
-            ("block", "WINDLASS_RECLAIM", 100),
-            ("level", "WINDLASS_RECLAIM", 100),
-            ("edge", "WINDLASS_BYPASS", 10),
-            ("block", "WINDLASS_BYPASS", 10),
-        ] {
-            let value = format!("{share},{}", random.below(1 << 30));
-            let options = [ON, (name, value.as_str())];
-            let how = How {
-                way,
-                spin: "50",
-                options: &options,
-                ..HOW
-            };
-            place.connect(&how).finish(HOW.bytes);
-        }
-    }
-    place.assert_rung();
+    every::reclaimed_and_bypassed(&place, &mut seed(), &[ON]);
 }
 
 /// A reader that makes bare system calls gets every datagram: the broker moves those of the ring.
@@ -95,14 +59,7 @@ fn a_reader_of_udp_outside_libc_is_served() {
     let Some(place) = udp("a_reader_of_udp_outside_libc_is_served") else {
         return;
     };
-    let how = How {
-        way: "bare",
-        spin: "50",
-        options: &[ON],
-        ..HOW
-    };
-    place.connect(&how).finish(HOW.bytes);
-    place.assert_rung();
+    every::read_outside_libc(&place, &[ON]);
 }
 
 /// Nothing is joined that nobody asked for, nor where only one end did.
@@ -150,14 +107,9 @@ fn a_killed_udp_peer_leaves_whole_datagrams_and_refuses() {
         pair.warm();
         std::thread::sleep(Duration::from_micros(random.below(20_000)));
         pair.signal(killed, Signal::KILL);
-        let said = pair.wait(1 - killed);
-        let line = said.lines().find_map(|line| line.strip_prefix("got "));
-        let (bytes, end) = line.and_then(|line| line.split_once(' ')).expect("an end");
-        let bytes: u64 = bytes.parse().expect("a number");
+        let (bytes, end) = every::survivor_got(&mut pair, 1 - killed);
         assert!(bytes > 0 && end == "refused", "{}", pair.both());
-        let counted = pair.counted(1 - killed);
-        let of = |name: &str| counted.get(name).copied().unwrap_or(0);
-        by_ring += usize::from(of("ring_rx_bytes") + of("ring_tx_bytes") > 0);
+        by_ring += usize::from(every::is_rung(&pair, 1 - killed));
     }
     // Where a program sleeps at each wait, the kernel serves it.
     assert!(

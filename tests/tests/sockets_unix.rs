@@ -1,17 +1,14 @@
 //! Accelerated Unix streams: real programs at both ends, whose bytes depend on their place.
 
+#[path = "sockets/every.rs"]
+mod every;
 #[path = "sockets/place.rs"]
 mod place;
 
 use std::time::Duration;
 
-use place::{HOW, How, Pair, Place, seed, soaks};
+use place::{HOW, How, Place, seed, soaks};
 use rustix::process::Signal;
-
-/// The ways of waiting; `fork` has a process for each direction.
-const WAYS: [&str; 7] = [
-    "block", "poll", "select", "level", "edge", "oneshot", "fork",
-];
 
 /// Leaves out of a command what stands before the program.
 const UNACCELERATED: &str = r#"while [ "$1" != -- ]; do shift; done; shift; exec "$@""#;
@@ -27,21 +24,8 @@ fn unix_streams_are_right_by_every_way_of_waiting() {
     let Some(place) = unix("unix_streams_are_right_by_every_way_of_waiting") else {
         return;
     };
-    let rounds = if soaks() { 20 } else { 1 };
-    for way in WAYS.repeat(rounds) {
-        for (spin, chunk, window) in [("0", 4096, 16_384), ("50", 100_000, 0)] {
-            place
-                .connect(&How {
-                    way,
-                    spin,
-                    chunk,
-                    window,
-                    ..HOW
-                })
-                .finish(HOW.bytes);
-        }
-    }
-    place.assert_rung();
+    let cases = [("0", 4096, 16_384), ("50", 100_000, 0)];
+    every::by_every_way(&place, &cases, &[]);
 }
 
 /// Unread bytes forced back into the kernel at random calls, and a hundredth of the reads and waits made round the
@@ -51,27 +35,7 @@ fn unix_streams_survive_reclaims_and_bypassed_calls() {
     let Some(place) = unix("unix_streams_survive_reclaims_and_bypassed_calls") else {
         return;
     };
-    let mut random = seed();
-    for _ in 0..if soaks() { 50 } else { 1 } {
-        for (way, name, share) in [
-            ("block", "WINDLASS_RECLAIM", 100),
-            ("level", "WINDLASS_RECLAIM", 100),
-            ("edge", "WINDLASS_BYPASS", 10),
-            ("block", "WINDLASS_BYPASS", 10),
-        ] {
-            let value = format!("{share},{}", random.below(1 << 30));
-            let options = [(name, value.as_str())];
-            place
-                .connect(&How {
-                    way,
-                    spin: "50",
-                    options: &options,
-                    ..HOW
-                })
-                .finish(HOW.bytes);
-        }
-    }
-    place.assert_rung();
+    every::reclaimed_and_bypassed(&place, &mut seed(), &[]);
 }
 
 /// A reader that makes bare system calls, which the library does not see, gets every byte in order: the broker takes a
@@ -81,14 +45,7 @@ fn a_unix_reader_outside_libc_is_served() {
     let Some(place) = unix("a_unix_reader_outside_libc_is_served") else {
         return;
     };
-    place
-        .connect(&How {
-            way: "bare",
-            spin: "50",
-            ..HOW
-        })
-        .finish(HOW.bytes);
-    place.assert_rung();
+    every::read_outside_libc(&place, &[]);
 }
 
 /// Descriptors sent in the middle of a stream arrive in the call that gives the first byte of their message, both ways,
@@ -98,33 +55,7 @@ fn descriptors_arrive_with_their_bytes() {
     let Some(place) = unix("descriptors_arrive_with_their_bytes") else {
         return;
     };
-    for _ in 0..if soaks() { 50 } else { 1 } {
-        for (spin, window) in [("0", 16_384), ("50", 16_384), ("50", 0)] {
-            let mut pair = place.connect(&How {
-                way: "rights",
-                spin,
-                window,
-                ..HOW
-            });
-            let files = [0, 1].map(|end| {
-                let said = pair.wait(end);
-                let of = |line: &str| line.strip_prefix("descriptors ")?.parse::<u64>().ok();
-                said.lines().find_map(of).expect("a number")
-            });
-            // Messages have 2 KiB on average, and one in seven carries a descriptor.
-            assert!(files.iter().all(|files| *files > 100), "{files:?}");
-            pair.finish(HOW.bytes);
-        }
-    }
-    place.assert_rung();
-}
-
-/// How many bytes a killed process's peer has got, and how that ended.
-fn survivor_got(pair: &mut Pair, survivor: usize) -> (u64, String) {
-    let said = pair.wait(survivor);
-    let line = said.lines().find_map(|line| line.strip_prefix("got "));
-    let (bytes, end) = line.and_then(|line| line.split_once(' ')).expect("an end");
-    (bytes.parse().expect("a number"), end.to_owned())
+    every::with_descriptors(&place);
 }
 
 /// Either end killed at a random instant: the other sees a correct prefix, then the end of the stream or a reset.
@@ -145,7 +76,7 @@ fn a_killed_unix_peer_leaves_a_prefix_and_an_end() {
         pair.warm();
         std::thread::sleep(Duration::from_micros(random.below(20_000)));
         pair.signal(killed, Signal::KILL);
-        let (bytes, end) = survivor_got(&mut pair, 1 - killed);
+        let (bytes, end) = every::survivor_got(&mut pair, 1 - killed);
         assert!(bytes > 0, "{}", pair.both());
         assert!(end == "eof" || end == "reset", "{}", pair.both());
     }
