@@ -44,6 +44,8 @@ pub mod client;
 #[cfg(not(loom))]
 pub mod copy;
 mod datagrams;
+#[cfg(not(loom))]
+mod diag;
 pub mod directory;
 mod inc;
 mod join;

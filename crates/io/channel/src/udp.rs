@@ -6,14 +6,10 @@
 //! connected socket sends is known exactly, for as long as both stay as they are. Translation of addresses is not seen by it.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::RawFd;
 
-use crate::sys;
+use crate::diag::{self, BY_FAMILY, HEADER_BYTES};
 
-/// `SOCK_DIAG_BY_FAMILY`: linux/sock_diag.h.
-const BY_FAMILY: u16 = 20;
-/// Bytes of `nlmsghdr` and of `inet_diag_req_v2`: linux/inet_diag.h.
-const HEADER_BYTES: usize = 16;
+/// Bytes of a question with `inet_diag_req_v2`: linux/inet_diag.h.
 const REQUEST_BYTES: usize = HEADER_BYTES + 56;
 /// Where `inet_diag_sockid` stands in a request and in an answer, and its cookie in it.
 const ID_AT: usize = HEADER_BYTES + 8;
@@ -25,63 +21,28 @@ const ANSWER_BYTES: usize = 512;
 /// The `SO_COOKIE` of the socket that gets a datagram from `from` to `to`, in the network namespace of the calling thread. None
 /// where there is none, or the kernel does not tell.
 pub fn receiver(from: SocketAddr, to: SocketAddr) -> Option<u64> {
-    let flags = (libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as usize;
-    let args = [
-        libc::AF_NETLINK as usize,
-        flags,
-        libc::NETLINK_SOCK_DIAG as usize,
-        0,
-        0,
-        0,
-    ];
-    // SAFETY: no pointers.
-    let asking = unsafe { sys::checked(libc::SYS_socket, args) }.ok()? as RawFd;
-    let cookie = ask(asking as usize, from, to);
-    // SAFETY: the descriptor was made above, and nobody else has it.
-    let _ = unsafe { sys::checked(libc::SYS_close, [asking as usize, 0, 0, 0, 0, 0]) };
-    cookie
-}
-
-fn ask(asking: usize, from: SocketAddr, to: SocketAddr) -> Option<u64> {
-    let request = request(from, to);
-    let args = [asking, request.as_ptr() as usize, REQUEST_BYTES, 0, 0, 0];
-    // SAFETY: the request lives for the call.
-    unsafe { sys::checked(libc::SYS_sendto, args) }.ok()?;
     let mut answer = [0_u8; ANSWER_BYTES];
-    let args = [asking, answer.as_mut_ptr() as usize, ANSWER_BYTES, 0, 0, 0];
-    // SAFETY: the answer's place lives for the call, and its length is said.
-    let length = unsafe { sys::checked(libc::SYS_recvfrom, args) }.ok()?;
-    cookie_in(answer.get(..length)?)
+    cookie_in(diag::ask(&request(from, to), &mut answer)?)
 }
 
-/// `nlmsghdr` and `inet_diag_req_v2` for what a datagram finds: the sender is the source.
+/// What asks for the receiver of a datagram: the sender is the source.
 fn request(from: SocketAddr, to: SocketAddr) -> [u8; REQUEST_BYTES] {
-    let mut bytes = [0; REQUEST_BYTES];
-    let mut put = |at: usize, value: &[u8]| {
-        if let Some(place) = bytes.get_mut(at..at + value.len()) {
-            place.copy_from_slice(value);
-        }
-    };
     let (from_ip, to_ip) = (from.ip().to_canonical(), to.ip().to_canonical());
     let family = match from_ip {
         IpAddr::V4(_) => libc::AF_INET,
         IpAddr::V6(_) => libc::AF_INET6,
     };
-    put(0, &(REQUEST_BYTES as u32).to_ne_bytes());
-    put(4, &BY_FAMILY.to_ne_bytes());
-    put(6, &(libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    put(HEADER_BYTES, &[family as u8, libc::IPPROTO_UDP as u8]);
-    put(HEADER_BYTES + 4, &u32::MAX.to_ne_bytes());
-    put(ID_AT, &from.port().to_be_bytes());
-    put(ID_AT + 2, &to.port().to_be_bytes());
+    let mut bytes = diag::question(family, libc::IPPROTO_UDP);
+    diag::put(&mut bytes, ID_AT, &from.port().to_be_bytes());
+    diag::put(&mut bytes, ID_AT + 2, &to.port().to_be_bytes());
     for (at, ip) in [(ID_AT + 4, from_ip), (ID_AT + 20, to_ip)] {
         match ip {
-            IpAddr::V4(ip) => put(at, &ip.octets()),
-            IpAddr::V6(ip) => put(at, &ip.octets()),
+            IpAddr::V4(ip) => diag::put(&mut bytes, at, &ip.octets()),
+            IpAddr::V6(ip) => diag::put(&mut bytes, at, &ip.octets()),
         }
     }
     // No cookie is asked for.
-    put(ID_AT + COOKIE_AT, &u64::MAX.to_ne_bytes());
+    diag::put(&mut bytes, ID_AT + COOKIE_AT, &u64::MAX.to_ne_bytes());
     bytes
 }
 
@@ -100,6 +61,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+    use crate::sys;
 
     fn cookie(socket: &UdpSocket) -> u64 {
         let mut cookie = 0_u64;

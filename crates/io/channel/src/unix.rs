@@ -15,6 +15,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 
+use crate::diag::{self, BY_FAMILY, HEADER_BYTES};
 use crate::ring::{ORDER_MAX, Place};
 use crate::slab::Link;
 use crate::sys;
@@ -36,13 +37,10 @@ const PREFIX: u64 = 0x0100 << 48;
 const SEQPACKET_PORT: u16 = libc::SOCK_SEQPACKET as u16;
 const DATAGRAM_PORT: u16 = libc::SOCK_DGRAM as u16;
 
-/// `SOCK_DIAG_BY_FAMILY`: linux/sock_diag.h.
-const BY_FAMILY: u16 = 20;
 /// `UDIAG_SHOW_PEER`, `UNIX_DIAG_PEER`: linux/unix_diag.h.
 const SHOW_PEER: u32 = 4;
 const DIAG_PEER: u16 = 2;
-/// Bytes of `nlmsghdr`, `unix_diag_req` and `unix_diag_msg`.
-const HEADER_BYTES: usize = 16;
+/// Bytes of a question with `unix_diag_req`, and of `unix_diag_msg`.
 const REQUEST_BYTES: usize = HEADER_BYTES + 24;
 const MESSAGE_BYTES: usize = 16;
 /// Room for an answer: a message and one attribute.
@@ -156,53 +154,20 @@ fn option(fd: RawFd, name: i32) -> Option<i32> {
 /// The inode of the peer of the connected socket with this inode and `SO_COOKIE`. None where it has none that a program
 /// holds (it was not accepted so far, it was closed), or where the kernel does not tell: another network namespace.
 pub fn peer_of(inode: u32, cookie: u64) -> Option<u32> {
-    let flags = (libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as usize;
-    let args = [
-        libc::AF_NETLINK as usize,
-        flags,
-        libc::NETLINK_SOCK_DIAG as usize,
-        0,
-        0,
-        0,
-    ];
-    // SAFETY: no pointers.
-    let asking = unsafe { sys::checked(libc::SYS_socket, args) }.ok()?;
-    let peer = ask(asking, inode, cookie);
-    // SAFETY: the descriptor was made above, and nobody else has it.
-    let _ = unsafe { sys::checked(libc::SYS_close, [asking, 0, 0, 0, 0, 0]) };
+    let mut answer = [0_u8; ANSWER_BYTES];
+    let peer = peer_in(diag::ask(&request(inode, cookie), &mut answer)?);
     peer.filter(|peer| *peer != 0)
 }
 
-fn ask(asking: usize, inode: u32, cookie: u64) -> Option<u32> {
-    let request = request(inode, cookie);
-    let args = [asking, request.as_ptr() as usize, REQUEST_BYTES, 0, 0, 0];
-    // SAFETY: the request lives for the call.
-    unsafe { sys::checked(libc::SYS_sendto, args) }.ok()?;
-    let mut answer = [0_u8; ANSWER_BYTES];
-    let args = [asking, answer.as_mut_ptr() as usize, ANSWER_BYTES, 0, 0, 0];
-    // SAFETY: the answer's place lives for the call, and its length is said.
-    let length = unsafe { sys::checked(libc::SYS_recvfrom, args) }.ok()?;
-    peer_in(answer.get(..length)?)
-}
-
-/// `nlmsghdr` and `unix_diag_req` for one socket.
+/// What asks for the peer of one socket.
 fn request(inode: u32, cookie: u64) -> [u8; REQUEST_BYTES] {
-    let mut bytes = [0; REQUEST_BYTES];
-    let mut put = |at: usize, value: &[u8]| {
-        if let Some(place) = bytes.get_mut(at..at + value.len()) {
-            place.copy_from_slice(value);
-        }
-    };
-    put(0, &(REQUEST_BYTES as u32).to_ne_bytes());
-    put(4, &BY_FAMILY.to_ne_bytes());
-    put(6, &(libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    put(HEADER_BYTES, &[libc::AF_UNIX as u8]);
-    put(HEADER_BYTES + 4, &u32::MAX.to_ne_bytes());
-    put(HEADER_BYTES + 8, &inode.to_ne_bytes());
-    put(HEADER_BYTES + 12, &SHOW_PEER.to_ne_bytes());
+    let mut bytes = diag::question(libc::AF_UNIX, 0);
+    diag::put(&mut bytes, HEADER_BYTES + 8, &inode.to_ne_bytes());
+    diag::put(&mut bytes, HEADER_BYTES + 12, &SHOW_PEER.to_ne_bytes());
     // Two halves, the lower one first, also where numbers are stored the other way round.
-    put(HEADER_BYTES + 16, &(cookie as u32).to_ne_bytes());
-    put(HEADER_BYTES + 20, &((cookie >> 32) as u32).to_ne_bytes());
+    let halves = [cookie as u32, (cookie >> 32) as u32];
+    diag::put(&mut bytes, HEADER_BYTES + 16, &halves[0].to_ne_bytes());
+    diag::put(&mut bytes, HEADER_BYTES + 20, &halves[1].to_ne_bytes());
     bytes
 }
 
