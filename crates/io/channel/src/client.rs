@@ -43,10 +43,10 @@ use rustix::net::{
     SocketAddrUnix, SocketFlags, SocketType,
 };
 use rustix::process::{PTracer, Pid};
-use rustix::time::ClockId;
 
 use crate::Reason;
 use crate::protocol::{Answer, FDS_MAX, MESSAGE_BYTES, PROCESSES_BYTES, Request};
+use crate::sys;
 
 /// How long an answer is waited for, in milliseconds.
 pub const ANSWER_MS: u64 = 20;
@@ -470,8 +470,9 @@ fn refusal(answer: Answer) -> Reason {
     }
 }
 
+/// Milliseconds of the monotonic clock; 0 where the system does not tell.
 fn now_ms() -> u64 {
-    let now = rustix::time::clock_gettime(ClockId::Monotonic);
+    let now = sys::monotonic();
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     let rest = u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000;
     seconds.saturating_mul(1_000).saturating_add(rest)
@@ -546,7 +547,7 @@ fn set_mask(mask: u64) -> u64 {
     let (new, old) = (&raw const mask as usize, &raw mut before as usize);
     let how = libc::SIG_SETMASK as usize;
     // SAFETY: the call reads 8 bytes of `mask` and writes 8 bytes of `before`.
-    unsafe { crate::sys::call(libc::SYS_rt_sigprocmask, [how, new, old, 8, 0, 0]) };
+    unsafe { sys::call(libc::SYS_rt_sigprocmask, [how, new, old, 8, 0, 0]) };
     before
 }
 

@@ -23,7 +23,7 @@
 use crate::bufs::Bufs;
 use crate::layout::*;
 use crate::out::{Moved, Outgoing, reason_of, set_flags};
-use crate::owner::{Locked, Who, lock, unlock};
+use crate::owner::{Locked, Owner, Who, lock, try_lock, unlock};
 use crate::reason::Reason;
 use crate::ring::{ORDER_MAX, Ring};
 use crate::shim::{Ordering, add_fenced, faulty, heavy};
@@ -36,6 +36,12 @@ const STREAM_PAUSES: u32 = 96;
 
 /// How far in front of a reader of small pieces the ring is fetched, in bytes.
 const AHEAD: usize = 512;
+
+/// What a look at a sender in stream mode is to bring, in bytes, and how long a reader that gets less waits before the next one,
+/// in cycles: at first, and at most (about 3 us).
+const GAIN_WANTED: u64 = 2048;
+const BEHIND_FIRST: u32 = 512;
+const BEHIND_MAX: u32 = 8192;
 
 /// How to receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,6 +111,8 @@ impl From<End> for Took {
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<'s> {
     pub(crate) link: Link<'s>,
+    /// As in [`Outgoing`].
+    dir: &'s Dir,
 }
 
 /// What the ring holds for the reader.
@@ -122,12 +130,13 @@ pub(crate) enum Look<'s> {
 impl<'s> Incoming<'s> {
     #[inline(always)]
     pub(crate) fn new(link: Link<'s>) -> Incoming<'s> {
-        Incoming { link }
+        let dir = link.dir_from(link.side().other());
+        Incoming { link, dir }
     }
 
     #[inline(always)]
     pub(crate) fn d(self) -> &'s Dir {
-        self.link.dir_from(self.link.side().other())
+        self.dir
     }
 
     pub(crate) fn outgoing(self) -> Outgoing<'s> {
@@ -146,7 +155,7 @@ impl<'s> Incoming<'s> {
         flags: i32,
         how: RecvHow,
     ) -> Took {
-        self.outgoing().other_call(who);
+        self.outgoing().other_call(who.owner);
         if let Err(took) = self.lock(who, sock) {
             return took;
         }
@@ -159,6 +168,24 @@ impl<'s> Incoming<'s> {
         took
     }
 
+    /// Receives into one piece of memory that is not empty what the ring has, if nothing else is to be done and thought of; the
+    /// number of bytes, 0: nothing was done, and [`Incoming::recv`] is to be asked. As [`Outgoing::send_straight`].
+    #[inline(always)]
+    pub fn recv_straight(self, owner: Owner, into: &Bufs) -> usize {
+        self.outgoing().other_call(owner);
+        let lock = &self.d().r.lock;
+        if !try_lock(lock, owner) {
+            return 0;
+        }
+        let got = match self.look(into.len()) {
+            Look::Ring(ring, n) => self.take_straight(ring, n, into).unwrap_or(0),
+            _ => 0,
+        };
+        unlock(lock);
+        self.wake_sender();
+        got
+    }
+
     /// Looks at the ring, with as few loads of foreign lines as will do. Under the read lock.
     #[inline(always)]
     pub(crate) fn look(self, asked: usize) -> Look<'s> {
@@ -166,6 +193,9 @@ impl<'s> Incoming<'s> {
         let pos = r.pos.load(Ordering::Relaxed);
         let mut seen = r.head_seen.load(Ordering::Relaxed).wrapping_sub(pos);
         if seen < asked as u64 || seen > (PAGE << ORDER_MAX) as u64 {
+            if seen == 0 {
+                self.fall_back();
+            }
             let early = if faulty!(CountEarly) {
                 w.k_sent.load(Ordering::Acquire)
             } else {
@@ -184,7 +214,9 @@ impl<'s> Incoming<'s> {
                 }
             } else {
                 r.head_seen.store(head, Ordering::Relaxed);
+                let gained = head.wrapping_sub(pos.wrapping_add(seen));
                 seen = head.wrapping_sub(pos);
+                self.note_gain(gained);
                 self.expect(pos, seen);
             }
         }
@@ -196,6 +228,36 @@ impl<'s> Incoming<'s> {
             Ok(Some(ring)) if seen <= ring.cap() as u64 => Look::Ring(ring, seen as usize),
             _ => Look::Broken,
         }
+    }
+
+    /// Waits before a look at `head`, if the last ones brought few bytes of a sender in stream mode: a reader close behind it takes
+    /// lines that are being written and those in front of them, and each message then costs both sides a transfer more.
+    #[inline(always)]
+    fn fall_back(self) {
+        let cycles = self.d().r.behind.load(Ordering::Relaxed).min(BEHIND_MAX);
+        #[cfg(not(loom))]
+        if cycles != 0 {
+            let start = crate::sys::cycles();
+            while crate::sys::cycles().wrapping_sub(start) < u64::from(cycles) {
+                std::hint::spin_loop();
+            }
+        }
+        #[cfg(loom)]
+        let _ = cycles;
+    }
+
+    /// A look at `head` brought so many bytes: how long the next one waits.
+    #[inline(always)]
+    fn note_gain(self, gained: u64) {
+        let (w, r) = (&self.d().w, &self.d().r);
+        let before = r.behind.load(Ordering::Relaxed);
+        let is_close = gained < GAIN_WANTED && w.stream.load(Ordering::Relaxed) != 0;
+        let behind = match before {
+            0 if !is_close => return,
+            _ if !is_close => before / 2,
+            _ => before.saturating_mul(2).clamp(BEHIND_FIRST, BEHIND_MAX),
+        };
+        r.behind.store(behind, Ordering::Relaxed);
     }
 
     /// Has the first lines of `seen` new bytes come over at the same time, instead of one at each receive.
@@ -215,33 +277,67 @@ impl<'s> Incoming<'s> {
     /// Copies from the ring. `before` bytes of the same call came from the kernel.
     #[inline(always)]
     fn take(self, ring: Ring, n: usize, into: &Bufs, how: RecvHow, before: usize) -> Took {
-        let r = &self.d().r;
-        let pos = r.pos.load(Ordering::Relaxed);
-        if n > AHEAD {
-            ring.expect_read(pos.wrapping_add(AHEAD as u64));
-        }
-        let n = n.min(into.len());
-        let got = if how.discard {
-            n
+        let got = if how.peek || how.discard {
+            self.take_oddly(ring, n.min(into.len()), into, how)
         } else {
-            let straight = ring.read_straight(pos, into, n);
-            straight.unwrap_or_else(|| ring.read_pieces(pos, *into, n))
+            self.take_straight(ring, n, into)
+                .unwrap_or_else(|| self.take_pieces(ring, n.min(into.len()), into))
         };
-        if got == 0 && n != 0 && before == 0 {
+        if got == 0 && !into.is_empty() && before == 0 {
             return Took::Error(libc::EFAULT);
-        }
-        if !how.peek {
-            let pos = pos.wrapping_add(got as u64);
-            r.pos.store(pos, Ordering::Relaxed);
-            let unpublished = pos.wrapping_sub(r.tail.load(Ordering::Relaxed));
-            if unpublished >= ring.cap() as u64 / 4 || pos == r.head_seen.load(Ordering::Relaxed) {
-                r.tail.store(pos, Ordering::Release);
-            }
         }
         Took::Bytes(Moved {
             ring: got,
             kernel: before,
         })
+    }
+
+    /// Copies what fits of `n` bytes, which are one piece on both sides.
+    #[inline(always)]
+    fn take_straight(self, ring: Ring, n: usize, into: &Bufs) -> Option<usize> {
+        let pos = self.d().r.pos.load(Ordering::Relaxed);
+        if n > AHEAD {
+            ring.expect_read(pos.wrapping_add(AHEAD as u64));
+        }
+        let got = ring.read_straight(pos, into, n.min(into.len()))?;
+        self.taken(ring, got);
+        Some(got)
+    }
+
+    /// Copies `n` bytes piece by piece.
+    #[inline(never)]
+    fn take_pieces(self, ring: Ring, n: usize, into: &Bufs) -> usize {
+        let mut into = *into;
+        let got = ring.read(self.d().r.pos.load(Ordering::Relaxed), &mut into, n);
+        self.taken(ring, got);
+        got
+    }
+
+    /// Copies, or drops, `n` bytes that may have to stay.
+    #[cold]
+    fn take_oddly(self, ring: Ring, n: usize, into: &Bufs, how: RecvHow) -> usize {
+        let mut into = *into;
+        let got = if how.discard {
+            n
+        } else {
+            ring.read(self.d().r.pos.load(Ordering::Relaxed), &mut into, n)
+        };
+        if !how.peek {
+            self.taken(ring, got);
+        }
+        got
+    }
+
+    /// `n` bytes of the ring are taken.
+    #[inline(always)]
+    fn taken(self, ring: Ring, n: usize) {
+        let r = &self.d().r;
+        let pos = r.pos.load(Ordering::Relaxed).wrapping_add(n as u64);
+        r.pos.store(pos, Ordering::Relaxed);
+        let unpublished = pos.wrapping_sub(r.tail.load(Ordering::Relaxed));
+        if unpublished >= ring.cap() as u64 / 4 || pos == r.head_seen.load(Ordering::Relaxed) {
+            r.tail.store(pos, Ordering::Release);
+        }
     }
 
     /// Everything but bytes in the ring at the first look. Under the read lock.

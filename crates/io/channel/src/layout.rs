@@ -161,8 +161,8 @@ pub struct ReadOwn {
     pub(crate) krecv: AtomicU64,
     /// [`Owner`](crate::Owner) of the read lock.
     pub(crate) lock: AtomicU32,
-    /// Unused.
-    pub(crate) spare: AtomicU32,
+    /// Cycles that the reader waits before its next look at `head`.
+    pub(crate) behind: AtomicU32,
     /// Bytes taken from the ring.
     pub(crate) pos: AtomicU64,
     /// `head` as last read while `krecv == k_sent`: no kernel byte is older than the bytes below it.

@@ -77,7 +77,9 @@ pub use bufs::Bufs;
 pub use inc::{Asleep, End, Incoming, RecvHow, Took};
 pub use join::{EndInfo, Join, Offer};
 pub use layout::Side;
-pub use out::{KERNEL_UNREAD_MAX, Moved, Outgoing, Reclaimed, STREAM_AFTER, Sent, WhenFull};
+pub use out::{
+    KERNEL_UNREAD_MAX, Moved, Outgoing, Reclaimed, STREAM_AFTER, Sent, Straight, WhenFull,
+};
 pub use owner::{Alive, Life, Owner, Who};
 pub use proof::{Cut, PROOF_BITS, Split};
 pub use reason::Reason;

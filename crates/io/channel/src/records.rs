@@ -523,7 +523,7 @@ impl Incoming<'_> {
         flags: i32,
         how: RecvHow,
     ) -> Got {
-        self.outgoing().other_call(who);
+        self.outgoing().other_call(who.owner);
         if let Err(took) = self.lock(who, sock) {
             return Got::No(took);
         }

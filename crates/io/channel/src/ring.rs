@@ -145,12 +145,6 @@ impl<'s> Ring<'s> {
         (n <= contiguous && n <= self.cap - at).then_some((at, user))
     }
 
-    /// As [`Ring::read`], out of the way of callers that have tried the straight way.
-    #[inline(never)]
-    pub(crate) fn read_pieces(self, pos: u64, mut into: Bufs, n: usize) -> usize {
-        self.read(pos, &mut into, n)
-    }
-
     #[inline(always)]
     fn each(
         &self,

@@ -429,7 +429,7 @@ impl Chan {
             ]);
             narrow(&[&w.stream, &w.wild, &wl.lock, &wl.burst]);
             narrow(&[&wl.owed, &wl.mark, &wl.grow]);
-            narrow(&[&wl.raised, &r.lock, &a.attn, &a.flags, &a.slots]);
+            narrow(&[&wl.raised, &r.lock, &r.behind, &a.attn, &a.flags, &a.slots]);
         }
         for e in &self.end {
             wide(&[&e.cookie, &e.netns, &e.written, &e.received, &e.place]);

@@ -17,7 +17,7 @@ use windlass_channel::layout::{
 };
 use windlass_channel::{
     Alive, Asleep, Bufs, End, Fd, Life, Link, Moved, Offer, Owner, Reason, RecvHow, Sent, Side,
-    Slab, StatusPage, Took, WhenFull, Who, sys,
+    Slab, StatusPage, Straight, Took, WhenFull, Who, sys,
 };
 
 mod harness;
@@ -189,6 +189,14 @@ impl Honest {
         }
     }
 
+    fn moved_straight(&mut self, bytes: usize, asked: usize) {
+        let moved = Moved {
+            ring: bytes,
+            kernel: 0,
+        };
+        self.moved(moved, asked);
+    }
+
     fn moved(&mut self, moved: Moved, asked: usize) {
         assert!(moved.total() <= asked, "{moved:?} of {asked}");
         self.done.ring += moved.ring as u64;
@@ -229,10 +237,19 @@ impl Honest {
         } else {
             WhenFull::Kernel
         };
-        match link
-            .outgoing()
-            .send(who, &self.fd(), &bufs, libc::MSG_NOSIGNAL, full)
-        {
+        let out = link.outgoing();
+        let is_straight = asked != 0 && random.next().is_multiple_of(2);
+        let straight = if is_straight {
+            out.send_straight(who.owner, &bufs)
+        } else {
+            Straight::No
+        };
+        let sent = match straight {
+            Straight::No => out.send(who, &self.fd(), &bufs, libc::MSG_NOSIGNAL, full),
+            Straight::Sent => return self.moved_straight(asked, asked),
+            Straight::Asleep => out.look_after_sleeper(who, &self.fd(), asked),
+        };
+        match sent {
             Sent::Bytes(moved) => self.moved(moved, asked),
             Sent::Broken => self.done.broken += 1,
             Sent::RingFull => link.outgoing().wait_for_space(1_000_000),
@@ -245,6 +262,12 @@ impl Honest {
         let asked = random.size();
         let bufs = Bufs::one(self.buffer[MARGIN..].as_mut_ptr(), asked);
         let bits = random.next();
+        if asked != 0 && bits & 128 == 0 {
+            let got = link.incoming().recv_straight(who.owner, &bufs);
+            if got != 0 {
+                return self.moved_straight(got, asked);
+            }
+        }
         let how = RecvHow {
             peek: bits & 7 == 0,
             discard: bits & 56 == 0,
@@ -380,7 +403,7 @@ impl Honest {
                     out.is_full(),
                     out.reason(),
                 );
-                out.other_call(who);
+                out.other_call(who.owner);
                 link.set_news();
             }
             _ => {

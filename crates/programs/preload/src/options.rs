@@ -206,6 +206,11 @@ pub fn reclaim() -> (u64, u64) {
     (get(&RECLAIM[0]), get(&RECLAIM[1]))
 }
 
+/// For tests: whether any call is treated so.
+pub fn is_disturbed() -> bool {
+    bypass().0 != 0 || reclaim().0 != 0
+}
+
 /// The daemon's socket, if it was named.
 pub fn sockets() -> Option<&'static CStr> {
     path(&SOCKETS)

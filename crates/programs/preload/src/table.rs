@@ -153,6 +153,15 @@ pub fn known(fd: c_int) -> Option<Sock> {
     (kind_of(word) == TRACKED).then(|| sock(fd, word))
 }
 
+/// The socket behind a number with the word that the engine keeps for it, if that is not 0.
+#[inline(always)]
+pub fn joined(fd: c_int) -> Option<(Sock, u64)> {
+    let entry = entry(fd)?;
+    let word = entry.word.load(Ordering::Acquire);
+    let engine = entry.engine.load(Ordering::Relaxed);
+    (kind_of(word) == TRACKED && engine != 0).then(|| (sock(fd, word), engine))
+}
+
 /// The epoll instance behind a number.
 #[inline(always)]
 pub fn epoll(fd: c_int) -> Option<Sock> {

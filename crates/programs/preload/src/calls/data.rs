@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, off_t, sockaddr, socklen_t};
 
-use crate::engine;
+use crate::engine::{self, straight};
 use crate::own::{Data, Own, Sock};
 use crate::table;
 
@@ -60,6 +60,9 @@ pub(super) fn recv_one(
 
 interpose! {
     fn read(fd: c_int, into: *mut c_void, bytes: usize) -> isize {
+        if let Some(got) = straight::recv(fd, into, bytes, 0) {
+            return got;
+        }
         match table::tracked(fd) {
             // The kernel does not ask a socket for no byte, whatever it has.
             Some(sock) if bytes != 0 => {
@@ -86,6 +89,9 @@ interpose! {
     }
 
     fn recv(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int) -> isize {
+        if let Some(got) = straight::recv(fd, into, bytes, flags) {
+            return got;
+        }
         match table::tracked(fd) {
             None => pass!(recv(fd, into, bytes, flags)),
             Some(sock) => {
@@ -107,6 +113,9 @@ interpose! {
 
     fn recvfrom(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int, from: *mut sockaddr,
         length: *mut socklen_t) -> isize {
+        if from.is_null() && let Some(got) = straight::recv(fd, into, bytes, flags) {
+            return got;
+        }
         match table::tracked(fd) {
             None => pass!(recvfrom(fd, into, bytes, flags, from, length)),
             Some(sock) => {
@@ -149,6 +158,9 @@ interpose! {
     }
 
     fn write(fd: c_int, from: *const c_void, bytes: usize) -> isize {
+        if let Some(sent) = straight::send(fd, from, bytes, 0) {
+            return sent;
+        }
         match table::tracked(fd) {
             None => pass!(write(fd, from, bytes)),
             Some(sock) => {
@@ -186,6 +198,9 @@ interpose! {
     }
 
     fn send(fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> isize {
+        if let Some(sent) = straight::send(fd, from, bytes, flags) {
+            return sent;
+        }
         match table::tracked(fd) {
             None => pass!(send(fd, from, bytes, flags)),
             Some(sock) => {
@@ -197,6 +212,9 @@ interpose! {
 
     fn sendto(fd: c_int, from: *const c_void, bytes: usize, flags: c_int, to: *const sockaddr,
         length: socklen_t) -> isize {
+        if to.is_null() && let Some(sent) = straight::send(fd, from, bytes, flags) {
+            return sent;
+        }
         match table::tracked(fd) {
             None => pass!(sendto(fd, from, bytes, flags, to, length)),
             Some(sock) => {

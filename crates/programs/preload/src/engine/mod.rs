@@ -2,7 +2,8 @@
 //!
 //! # Where it sits
 //! ```text
-//! calls (libc's names) -> engine -> stream, message   bytes: ring or kernel
+//! calls (libc's names) -> engine -> straight          few bytes by the ring
+//!                                -> stream, message   bytes: ring or kernel
 //!                                -> poll, looks, sets, waiting   waiting for many
 //!                                -> promote, inside   from the kernel to a ring
 //!                                -> proof, unix, records, datagrams   tracked TCP, Unix sockets
@@ -42,6 +43,7 @@ mod rest;
 mod sets;
 mod sockopt;
 mod spin;
+pub mod straight;
 mod stream;
 mod twins;
 mod unix;
@@ -151,7 +153,7 @@ fn pieces(data: &Data, own: Own, with: impl FnOnce(Bufs<'_>) -> isize) -> isize 
 }
 
 /// `write`, `writev`, `send`, `sendto`; `flags` as `send`'s, 0 for the first two.
-#[inline(always)]
+#[inline(never)]
 pub fn send(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
     match (promote::joined(&sock), data.single()) {
         (Some(link), Some(bytes))
@@ -212,7 +214,7 @@ pub fn send_many(sock: Sock, messages: *mut mmsghdr, count: u32, flags: c_int, o
 }
 
 /// `read`, `readv`, `recv`, `recvfrom`.
-#[inline(always)]
+#[inline(never)]
 pub fn recv(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
     match (promote::joined(&sock), into.single()) {
         (Some(link), Some(bytes))

@@ -49,9 +49,40 @@ pub const LEFT: usize = 1;
 const INTERVAL: usize = 2;
 /// Longest interval between two looks, in calls.
 const INTERVAL_MAX: u64 = 64;
-/// What a word of [`table::engine_word`] says: place + 1, side, channel.
-fn remember(place: u8, side: Side, chan: u16) -> u64 {
-    (u64::from(place) + 1) | (side as u64) << 8 | u64::from(chan) << 16
+/// What a word of [`table::engine_word`] says: place + 1, side, channel, and [`IS_STRAIGHT`].
+fn remember(record: &Record, place: u8, side: Side, chan: u16) -> u64 {
+    let word = (u64::from(place) + 1) | (side as u64) << 8 | u64::from(chan) << 16;
+    let is_straight = !records::is_record(record) && !options::is_disturbed();
+    if is_straight {
+        word | IS_STRAIGHT
+    } else {
+        word
+    }
+}
+
+/// Calls may go by [`super::straight`].
+const IS_STRAIGHT: u64 = 1 << 63;
+
+/// Whether calls on a socket with this word may go by [`super::straight`].
+#[inline(always)]
+pub fn is_straight(word: u64) -> bool {
+    word & IS_STRAIGHT != 0
+}
+
+/// The place of the slab that a word names.
+#[inline(always)]
+pub fn place_in(word: u64) -> Option<u8> {
+    (word as u8).checked_sub(1)
+}
+
+/// The end of the channel that a word names.
+#[inline(always)]
+pub fn link_in(word: u64) -> Option<Link<'static>> {
+    process::link(
+        (word as u8).wrapping_sub(1),
+        (word >> 16) as u16,
+        Side::from_u8((word >> 8) as u8),
+    )
 }
 
 /// The end of the channel that a socket has, if it has joined.
@@ -62,11 +93,7 @@ pub fn joined(sock: &Sock) -> Option<Link<'static>> {
         0 => find(*sock)?,
         word => word,
     };
-    process::link(
-        (word as u8).wrapping_sub(1),
-        (word >> 16) as u16,
-        Side::from_u8((word >> 8) as u8),
-    )
+    link_in(word)
 }
 
 /// The end of the channel of a socket, once a thread that is joining it just now has ended.
@@ -83,8 +110,7 @@ pub fn settled(sock: &Sock) -> Option<Link<'static>> {
 /// The place of the slab of a joined socket, for a number whose channel was just looked up.
 #[inline(always)]
 pub fn place(sock: &Sock) -> Option<u8> {
-    let word = table::engine_word(sock.fd)?.load(Relaxed);
-    (word as u8).checked_sub(1)
+    place_in(table::engine_word(sock.fd)?.load(Relaxed))
 }
 
 /// The word that [`joined`] needs, for a number that has not been used since the socket joined.
@@ -111,7 +137,7 @@ fn find(sock: Sock) -> Option<u64> {
     if process::at(place).record(chan, side) != sock.index() {
         process::at(place).enter(chan, side, sock.index());
     }
-    let word = remember(place, side, chan);
+    let word = remember(record, place, side, chan);
     table::engine_word(sock.fd)?.store(word, Relaxed);
     Some(word)
 }

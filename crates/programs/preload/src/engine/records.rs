@@ -25,7 +25,7 @@ use windlass_channel::{
 };
 
 use super::patience::Patience;
-use super::{datagrams, death, kernel, memory, promote, rest, stream, unix};
+use super::{datagrams, death, kernel, memory, promote, rest, straight, stream, unix};
 use crate::calls::message::header;
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
@@ -171,7 +171,7 @@ pub fn send(sock: &Sock, link: Link<'static>, data: Bufs<'_>, flags: c_int, own:
     };
     match call.attempt(&data, call.when_full()) {
         Sent::Bytes(moved) => {
-            stream::count_sent(sock, moved);
+            straight::count_sent(sock, moved);
             data.len() as isize
         }
         sent => send_more(&call, sent, data.len(), |full| call.attempt(&data, full)),
@@ -199,7 +199,7 @@ fn send_more(
     loop {
         let error = match sent {
             Sent::Bytes(moved) => {
-                stream::count_sent(sock, moved);
+                straight::count_sent(sock, moved);
                 return length as isize;
             }
             Sent::RingFull if datagrams::is_udp(sock.record) => {
@@ -603,7 +603,7 @@ fn count(sock: &Sock, record: Taken, how: RecvHow) {
     } else {
         (record.length, 0)
     };
-    stream::count_received(sock, Moved { ring, kernel }, how);
+    straight::count_received(sock, Moved { ring, kernel }, how);
 }
 
 /// Goes on after a first attempt that did not end the call.

@@ -15,7 +15,7 @@
 //! the kernel, which is slow and right.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use windlass_channel::records::RecordFd;
 use windlass_channel::{
@@ -24,9 +24,11 @@ use windlass_channel::{
 
 use super::death::RESET;
 use super::patience::Patience;
+use super::straight::{count_received, count_sent, is_end_due};
 use super::{clock, datagrams, death, kernel, process, promote, proof, records, rest, unix};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
+use crate::record::Record;
 use crate::{owner, real, signals};
 
 pub use super::spin::spin;
@@ -54,12 +56,6 @@ const END_US: u32 = 1_000;
 pub const REST_MS: i32 = 10;
 /// How long a blocking sender waits for room in the ring before the kernel has to take the rest.
 const SPACE_NS: u64 = 10_000_000;
-/// Bytes were pushed to a ring since the last sleep in an epoll instance.
-pub static PUSHED: AtomicBool = AtomicBool::new(false);
-/// Of the sends in a row that go by the ring, the first ones but for the very first, which answers the peer, and then one in so
-/// many look at the clock.
-const CLOCK_FIRST: u32 = 16;
-const CLOCK_CALLS: u32 = 64;
 /// Flags of a send and a receive that we do ourselves.
 const SEND_FLAGS: i32 =
     libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_CONFIRM;
@@ -117,14 +113,52 @@ pub fn fail(error: i32) -> isize {
 #[inline(always)]
 pub fn send(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: Own) -> isize {
     let is_odd = data.is_empty() || flags & !SEND_FLAGS != 0;
-    let bits = sock.record.flags.load(Relaxed);
-    let is_settled = bits & (promote::PENDING | FAILED | RESET | FLAGS_KNOWN) == FLAGS_KNOWN;
+    let is_due = promote::place(&sock).is_none_or(|place| is_end_due(sock.record, place));
     match process::who() {
-        Some(who) if is_settled && !is_odd && !is_end_due(&sock) => {
+        Some(who) if is_settled(sock.record) && !is_odd && !is_due => {
             first_send(sock, link, who, data, flags)
         }
         _ => send_carefully(sock, link, data, flags, own),
     }
+}
+
+/// Whether nothing has to be done before a send but for what [`is_end_due`] says.
+#[inline(always)]
+pub fn is_settled(record: &Record) -> bool {
+    let bits = record.flags.load(Relaxed);
+    bits & (promote::PENDING | FAILED | RESET | FLAGS_KNOWN) == FLAGS_KNOWN
+}
+
+/// Ends a send by the ring whose receiver fell asleep; inside a locked section, which it leaves. Takes no addresses: what is in
+/// registers stays there for all other calls.
+#[cold]
+#[inline(never)]
+pub fn end_asleep(
+    fd: i32,
+    word: u64,
+    record: &'static Record,
+    link: Link<'static>,
+    (from, bytes): (*const u8, usize),
+    flags: i32,
+) -> isize {
+    let sock = Sock { fd, word, record };
+    let Some(who) = process::who() else {
+        // The caller had a slot for the push.
+        signals::leave();
+        return bytes as isize;
+    };
+    let fd = promote::descriptor(&sock);
+    let sent = link.outgoing().look_after_sleeper(who, &fd, bytes);
+    signals::leave();
+    let waits = waits(&sock, flags);
+    let call = Sending {
+        sock,
+        link,
+        who,
+        flags,
+        waits,
+    };
+    end_send(call, Bufs::out(from, bytes), sent)
 }
 
 /// What has to be done before some sends.
@@ -266,15 +300,6 @@ pub fn take_error(sock: &Sock) -> Option<i32> {
     }
 }
 
-/// Whether a send has to [look for the end](look_for_end): the process of the peer has ended (one load), or it is time to
-/// look at the clock.
-#[inline(always)]
-fn is_end_due(sock: &Sock) -> bool {
-    let row = sock.record.sends.load(Relaxed);
-    let is_clock_due = row != 0 && (row < CLOCK_FIRST || row.is_multiple_of(CLOCK_CALLS));
-    is_clock_due || !promote::place(sock).is_some_and(|place| process::at(place).is_peer_alive())
-}
-
 /// Whether the peer has gone: its process has ended, or, asked now and then, the kernel says so. Then what is sent is the
 /// kernel's matter.
 pub fn look_for_end(sock: &Sock, link: &Link<'static>) {
@@ -308,31 +333,6 @@ struct Sending {
     who: Who<'static>,
     flags: i32,
     waits: bool,
-}
-
-/// The counts are hints for people: two threads that send at once may lose one.
-#[inline(always)]
-pub fn count_sent(sock: &Sock, moved: Moved) {
-    let record = sock.record;
-    if moved.ring != 0 {
-        record
-            .ring_sent
-            .store(record.ring_sent.load(Relaxed) + moved.ring as u64, Relaxed);
-        if !PUSHED.load(Relaxed) {
-            PUSHED.store(true, Relaxed);
-        }
-        let row = record.sends.load(Relaxed).wrapping_add(1);
-        record.sends.store(row, Relaxed);
-        if let Some(place) = promote::place(sock) {
-            process::watch(place, row.is_multiple_of(CLOCK_CALLS));
-        }
-    }
-    if moved.kernel != 0 {
-        record.kernel_sent.store(
-            record.kernel_sent.load(Relaxed) + moved.kernel as u64,
-            Relaxed,
-        );
-    }
 }
 
 /// What a send does first where the ring is full.
@@ -581,27 +581,6 @@ struct Receiving<'a, S> {
     own: Own,
     /// What takes the kernel's bytes.
     through: &'a S,
-}
-
-#[inline(always)]
-pub fn count_received(sock: &Sock, moved: Moved, how: RecvHow) {
-    if how.peek {
-        return;
-    }
-    let record = sock.record;
-    if moved.ring != 0 {
-        record.ring_received.store(
-            record.ring_received.load(Relaxed) + moved.ring as u64,
-            Relaxed,
-        );
-        record.sends.store(0, Relaxed);
-    }
-    if moved.kernel != 0 {
-        record.kernel_received.store(
-            record.kernel_received.load(Relaxed) + moved.kernel as u64,
-            Relaxed,
-        );
-    }
 }
 
 /// What follows one attempt.

@@ -25,7 +25,8 @@ use windlass_channel::{Bufs, Fd, KERNEL_UNREAD_MAX, Link, Reason, Sent, Socket, 
 
 use super::patience::Patience;
 use super::{
-    armed, datagrams, death, kernel, life, memory, process, promote, records, sets, stream,
+    armed, datagrams, death, kernel, life, memory, process, promote, records, sets, straight,
+    stream,
 };
 use crate::calls::message::header;
 use crate::own::{Own, PIECES_MAX, Sock};
@@ -229,7 +230,7 @@ pub fn send_message(
         signals::leave();
         let error = match sent {
             Sent::Bytes(moved) => {
-                stream::count_sent(sock, moved);
+                straight::count_sent(sock, moved);
                 data.advance(moved.total());
                 let rest = if data.is_empty() || !waits {
                     0

@@ -18,6 +18,7 @@ use super::sets::{
     CLOCK_WAITS, DISARMED, FRESH, INHERITED, LISTED, Local, MUTED, Member, ONE_SHOT, POKED,
     READABLE, READY_MAX, SET, Set, estrange, is_spent, list, local, show_again, unmute, wake,
 };
+use super::straight::PUSHED;
 use super::stream::{KERNEL_NEWS, REST_MS};
 use super::{armed, clock, death, interest, kernel, memory, process, promote, stream};
 use crate::own::{Own, Sock, Wait};
@@ -392,7 +393,7 @@ impl Waiting {
     /// A sleeper leaves nothing in a ring that it writes: readers get a few milliseconds to take it, then it goes into the
     /// kernel. How many events came meanwhile.
     fn rest(&self) -> isize {
-        if !self.is_long || !stream::PUSHED.swap(false, Relaxed) {
+        if !self.is_long || !PUSHED.swap(false, Relaxed) {
             return 0;
         }
         for _ in 0..RESTS {
