@@ -242,25 +242,41 @@ fn python_processes_echo() {
     });
 }
 
-/// What one socat sends to another, and that one's child gives back, arrives as it was: both read a piece and write it by
-/// turns, on sockets that block.
+/// Sends a file by socat, whose command begins with `before`, to another socat, whose child gives it back: both read a piece and
+/// write it by turns, on sockets that block.
+fn socats(house: &House, before: &[&str], bytes: usize) {
+    let sent = house.pattern("sent", bytes);
+    let listen = format!("TCP-LISTEN:{PORT},bind=127.0.0.1,reuseaddr");
+    let mut command = house.command(Side::Server, "socat");
+    command.args([listen.as_str(), "EXEC:cat"]);
+    let server = house.serve(command, "socat", PORT);
+    let line: Vec<&str> = before.iter().copied().chain(["socat"]).collect();
+    let mut client = house.command(Side::Client, line.first().expect("a program"));
+    client.args(line.iter().skip(1)).args(["-t", "10"]);
+    client.arg(format!("OPEN:{},rdonly!!CREATE:got", sent.display()));
+    client.arg(format!("TCP:127.0.0.1:{PORT}"));
+    must(client, b"");
+    assert_eq!(server.wait().0, 0);
+    let read = |name: &str| std::fs::read(house.file(name)).expect("a file");
+    assert!(read("got") == read("sent"), "{} bytes", read("got").len());
+    house.assert_accelerated(Expected::Joined);
+}
+
+/// What one socat sends to another comes back as it was.
 #[test]
 fn socat_echoes() {
     in_all_pairings("socat_echoes", &["socat"], |house| {
-        let sent = house.pattern("sent", 8 << 20);
-        let listen = format!("TCP-LISTEN:{PORT},bind=127.0.0.1,reuseaddr");
-        let mut command = house.command(Side::Server, "socat");
-        command.args([listen.as_str(), "EXEC:cat"]);
-        let server = house.serve(command, "socat", PORT);
-        let mut client = house.command(Side::Client, "socat");
-        client.args(["-t", "10"]);
-        client.arg(format!("OPEN:{},rdonly!!CREATE:got", sent.display()));
-        client.arg(format!("TCP:127.0.0.1:{PORT}"));
-        must(client, b"");
-        assert_eq!(server.wait().0, 0);
-        let read = |name: &str| std::fs::read(house.file(name)).expect("a file");
-        assert!(read("got") == read("sent"), "{} bytes", read("got").len());
-        house.assert_accelerated(Expected::Joined);
+        socats(house, &[], 8 << 20);
+    });
+}
+
+/// The same while valgrind watches the client, which has no vDSO then: nothing is read that was not written.
+#[test]
+fn a_program_under_valgrind_echoes() {
+    let needs = ["socat", "valgrind"];
+    in_all_pairings("a_program_under_valgrind_echoes", &needs, |house| {
+        let before = ["valgrind", "--quiet", "--error-exitcode=9"];
+        socats(house, &before, 1 << 20);
     });
 }
 
