@@ -507,13 +507,22 @@ impl<'s> Outgoing<'s> {
 
     /// The reader holds its lock and the ring is not empty: the kernel may not be used, the ring may.
     fn push_behind(self, data: &Bufs) -> Sent {
-        let flags = self.d().a.flags.load(Ordering::Relaxed);
-        if flags & READY == 0 || flags & BROKEN != 0 {
+        if !self.may_push_behind() {
             return Sent::Busy;
         }
-        match self.push(data) {
-            Ok(0) => Sent::Busy,
-            Ok(ring) => {
+        let pushed = self.push(data).map(|bytes| (bytes != 0).then_some(bytes));
+        self.pushed_behind(pushed)
+    }
+
+    /// Whether the ring may be pushed to while a reclaim is owed.
+    pub(crate) fn may_push_behind(self) -> bool {
+        self.d().a.flags.load(Ordering::Relaxed) & (READY | BROKEN) == READY
+    }
+
+    /// What follows such a push: the fence, and the news for who waits for them; the reclaim that is owed sees to sleepers.
+    pub(crate) fn pushed_behind(self, pushed: Result<Option<usize>, Stop>) -> Sent {
+        match pushed {
+            Ok(Some(ring)) => {
                 crate::shim::fence_full();
                 if self.d().a.slots.load(Ordering::Relaxed) != 0 {
                     self.link
@@ -525,7 +534,7 @@ impl<'s> Outgoing<'s> {
                 Sent::Bytes(Moved { ring, kernel: 0 })
             }
             Err(Stop::Fault) => Sent::Error(libc::EFAULT),
-            Err(Stop::NoMemory) => Sent::Busy,
+            Ok(None) | Err(Stop::NoMemory) => Sent::Busy,
             Err(Stop::Broken) => self.broken(),
         }
     }

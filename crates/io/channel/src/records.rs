@@ -26,7 +26,7 @@ use std::os::fd::RawFd;
 use crate::bufs::{Bufs, iovec};
 use crate::inc::{End, Incoming, Look, RecvHow, Took};
 use crate::layout::*;
-use crate::out::{Moved, Outgoing, Reclaimed, Sent, Stop, WhenFull};
+use crate::out::{Outgoing, Reclaimed, Sent, Stop, WhenFull};
 use crate::owner::{Who, unlock};
 use crate::ring::{Impossible, ORDER_MAX, Ring};
 use crate::shim::{AtomicU64, Ordering};
@@ -369,22 +369,11 @@ impl Outgoing<'_> {
 
     /// The reader holds its lock and the ring is not empty: the kernel may not be used, the ring may.
     fn push_record_behind(&self, data: &Bufs, ring_max: usize) -> Sent {
-        let flags = self.d().a.flags.load(Ordering::Relaxed);
-        if flags & READY == 0 || flags & BROKEN != 0 || slots(data.len()) > ring_max {
+        if !self.may_push_behind() || slots(data.len()) > ring_max {
             return Sent::Busy;
         }
-        match self.push_record(data, ring_max) {
-            Ok(true) => {
-                crate::shim::fence_full();
-                Sent::Bytes(Moved {
-                    ring: data.len(),
-                    kernel: 0,
-                })
-            }
-            Ok(false) | Err(Stop::NoMemory) => Sent::Busy,
-            Err(Stop::Fault) => Sent::Error(libc::EFAULT),
-            Err(Stop::Broken) => self.broken(),
-        }
+        let pushed = self.push_record(data, ring_max);
+        self.pushed_behind(pushed.map(|is_done| is_done.then_some(data.len())))
     }
 
     /// The move of a reclaim, record by record. Under both locks.
