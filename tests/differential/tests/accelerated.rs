@@ -6,16 +6,16 @@ use std::process::{Command, Stdio};
 
 use windlass_differential::{
     Broken, COUNTER_CONNECTED, COUNTER_JOINED, Difference, Failure, Kind, Options, Preload, Reply,
-    compare, replay, scripts,
+    Step, compare, replay, scripts,
 };
 
 /// What still differs, found by this very runner: bytes of a killed peer that are unread in the ring, or its reset, are lost at
-/// the exec of one of several processes that share the socket, and datagrams at any; a Unix stream whose send buffer is made
-/// small over unread bytes is writable sooner, since their pieces are not the kernel's own; and a datagram that the close of its
-/// sender moves into the kernel is one more edge. And the kernel moves large transfers through small buffers more slowly than
-/// the runner waits.
-const OPEN: &str = "a peer killed before an exec of a sharer or with datagrams, a send buffer made small over unread bytes, a \
-                    second edge for a datagram, or a transfer for which the kernel takes long";
+/// the exec of one of several processes that share the socket, and datagrams for a Unix socket with a name at any; a Unix stream
+/// whose send buffer is made small over unread bytes is writable sooner, since their pieces are not the kernel's own; and a
+/// datagram that the close of its sender moves into the kernel is one more edge. And the kernel moves large transfers through
+/// small buffers more slowly than the runner waits.
+const OPEN: &str = "a peer killed before an exec of a sharer or with datagrams for a name, a send buffer made small over unread \
+                    bytes, a second edge for a datagram, or a transfer for which the kernel takes long";
 
 /// Seeds that are tried; ten times as many with WINDLASS_SOAK=1.
 const SEEDS: u64 = 2_000;
@@ -28,6 +28,10 @@ const UNIX_SEEDS: u64 = 400;
 
 /// Seeds that are tried with Unix datagrams alone, and with UDP alone; ten times as many with WINDLASS_SOAK=1.
 const DATAGRAM_SEEDS: u64 = 400;
+
+/// Seeds of a thousand that may differ as [`OPEN`] says, and as many that may differ but not each time that they are repeated;
+/// one each in any case.
+const FORGIVEN: u64 = 4;
 
 /// Of a thousand connected sockets so many have to be accelerated.
 const MOST: u64 = 500;
@@ -85,11 +89,12 @@ fn is_open(difference: &Difference) -> bool {
     });
     let is_sharers =
         executed.is_some_and(|end| steps[..end].iter().any(|step| step.verb() == "fork"));
-    let has_datagrams = steps
-        .iter()
-        .any(|step| step.verb() == "socket" && matches!(step.word(2), "dgram" | "udp"));
-    let is_datagrams = executed.is_some() && has_datagrams;
-    is_slow || is_edge && is_closed || is_early && is_small || is_sharers || is_datagrams
+    let has_name = |step: &Step| step.verb() == "bind" && step.word(2).starts_with("u:");
+    let has = |is: &dyn Fn(&Step) -> bool| steps.iter().any(is);
+    let is_named = executed.is_some()
+        && has(&|step| step.verb() == "socket" && step.word(2) == "dgram")
+        && has(&has_name);
+    is_slow || is_edge && is_closed || is_early && is_small || is_sharers || is_named
 }
 
 /// Compares the scripts of the first `seeds` seeds. A script counts as different if it differs each time that it is repeated:
@@ -105,6 +110,7 @@ fn compare_seeds(
     let is_long = std::env::var_os("WINDLASS_SOAK").is_some_and(|value| value == "1");
     let end = if is_long { 10 * seeds } else { seeds } + 1;
     let (mut from, mut joined, mut connected) = (1, 0, 0);
+    let (mut open, mut rare) = (0, 0);
     while from < end {
         keep_daemon(windlass);
         let until = (from + AT_ONCE).min(end);
@@ -122,17 +128,26 @@ fn compare_seeds(
                 difference,
             }) if again < 3 => {
                 println!("seed {seed} differed, and {again} of 3 times again: {difference}");
+                rare += 1;
                 from = seed + 1;
             }
             Err(Failure::Differs {
                 seed, difference, ..
             }) if is_open(&difference) => {
                 println!("open: seed {seed}: {OPEN}");
+                open += 1;
                 from = seed + 1;
             }
             Err(failure) => panic!("{failure}"),
         }
     }
+    println!("{open} open and {rare} rare differences");
+    let forgiven = 1 + (end - 1) * FORGIVEN / 1_000;
+    assert!(
+        open <= forgiven && rare <= forgiven,
+        "{open} open and {rare} rare differences in {} scripts",
+        end - 1
+    );
     assert!(
         joined * 1_000 >= connected * permille_min && joined > 0,
         "{joined} of {connected} connected sockets were accelerated"
@@ -233,12 +248,21 @@ fn scripts_are_the_same_accelerated() {
     keep_daemon(&windlass);
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
     let scripts = scripts(&directory).expect("scripts");
+    let with_udp = Options {
+        environment: vec![("WINDLASS_UDP".to_owned(), "1".to_owned())],
+        ..options.clone()
+    };
     let (mut joined, mut differ) = (0, Vec::new());
     for (name, script) in &scripts {
-        let mut run = replay(&preload, script, &options);
+        let options = if name.starts_with("udp") {
+            &with_udp
+        } else {
+            &options
+        };
+        let mut run = replay(&preload, script, options);
         for _ in 0..3 {
             if run.is_err() {
-                run = replay(&preload, script, &options);
+                run = replay(&preload, script, options);
             }
         }
         match run {

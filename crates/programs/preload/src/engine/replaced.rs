@@ -8,7 +8,7 @@
 //!
 //! # Limits
 //! The new socket has other ports than the old one, and a Unix socket has no name; of the options it has those of
-//! [`copy_settings`]. Where another process has the socket, too, or descriptors are on their way in it, the old one stays, and
+//! [`copy_settings`]. UDP needs none: [`send_again`]. Where another process has the socket, too, or descriptors are on their way in it, the old one stays, and
 //! what is in the ring is lost with this image ([`Counter::Lost`]). Before a reset of a TCP connection no more bytes come than
 //! `net.core.rmem_max` has room for.
 
@@ -18,9 +18,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use windlass_channel::records::{Got, RecordFd};
-use windlass_channel::{Bufs, Link, RecvHow, Took, Who, sys};
+use windlass_channel::{Bufs, Link, Reclaimed, RecvHow, Took, Who, sys};
 
-use super::{datagrams, death, kernel, promote, sets, stream, unix};
+use super::{datagrams, death, kernel, promote, records, sets, stream, unix};
 use crate::counters::{self, Counter};
 use crate::own::Sock;
 use crate::record::{Kind, flag};
@@ -100,10 +100,7 @@ enum Ending {
 pub fn replace(sock: &Sock, link: &Link<'static>) -> bool {
     let is_gone = death::is_peers(sock) || link.info(link.side().other()).join == stream::LEFT;
     if datagrams::is_datagram(sock.record) {
-        // Nothing makes them another socket's.
-        let is_lost = is_gone && link.incoming().queued() != 0;
-        counters::add(Counter::Lost, u64::from(is_lost));
-        return false;
+        return is_gone && link.incoming().queued() != 0 && keep_datagrams(sock, link);
     }
     // Where the kernel was made to note the reset of a TCP connection, it has the wrong name.
     let is_misnamed = sock.record.kind() == Some(Kind::Tcp)
@@ -113,14 +110,69 @@ pub fn replace(sock: &Sock, link: &Link<'static>) -> bool {
     if !is_gone || !is_needed || !has_ended(sock, link) {
         return false;
     }
-    let is_done = make_and_put(sock, link).is_some();
-    let counter = if is_done {
-        Counter::Replaced
-    } else {
-        Counter::Lost
+    counted(make_and_put(sock, link))
+}
+
+/// Whether it was done, which is counted.
+fn counted(done: Option<()>) -> bool {
+    let counter = match done {
+        Some(()) => Counter::Replaced,
+        None => Counter::Lost,
     };
     counters::add(counter, 1);
-    is_done
+    done.is_some()
+}
+
+/// The same of datagrams: nothing says in the kernel that a peer is gone. UDP's are sent once more, whoever shares the socket; a
+/// Unix socket gives way if it has no name, by which others may reach it later.
+fn keep_datagrams(sock: &Sock, link: &Link<'static>) -> bool {
+    let pid = link.info(link.side().other()).pid;
+    let mut name = [0_u8; 128];
+    let length = kernel::name(sock.fd, false, &mut name).unwrap_or(name.len());
+    let kept = if !within(PATIENCE_MS, || !kernel::lives(pid)) {
+        None
+    } else if datagrams::is_udp(sock.record) {
+        send_again(sock, link)
+    } else if length == size_of::<libc::sa_family_t>() {
+        make_and_put(sock, link)
+    } else {
+        None
+    };
+    counted(kept)
+}
+
+/// Puts what is unread in the ring into the kernel's queue, behind what is there, from a socket at the address of the dead peer.
+fn send_again(sock: &Sock, link: &Link<'static>) -> Option<()> {
+    let (mut own, mut peers) = ([0_u8; 128], [0_u8; 128]);
+    let own_length = kernel::name(sock.fd, false, &mut own).ok()?;
+    let peers_length = kernel::name(sock.fd, true, &mut peers).ok()?;
+    let family = u16::from_ne_bytes(*peers.first_chunk()?);
+    let far = inet(family, libc::SOCK_DGRAM)?;
+    let at = peers.as_ptr() as usize;
+    let args = [far.0 as usize, at, peers_length, 0, 0, 0];
+    // SAFETY: the name lives for the call.
+    unsafe { sys::checked(libc::SYS_bind, args) }.ok()?;
+    let at = own.as_ptr() as usize;
+    let args = [far.0 as usize, at, own_length, 0, 0, 0];
+    // SAFETY: as above.
+    unsafe { sys::checked(libc::SYS_connect, args) }.ok()?;
+    let who = stream::caller(sock, link)?;
+    let is_moved = || {
+        signals::enter();
+        let reclaimed = link.other().outgoing().reclaim(who, &RecordFd(far.0));
+        signals::leave();
+        matches!(reclaimed, Reclaimed::Empty | Reclaimed::All(_))
+    };
+    within(PATIENCE_MS, is_moved).then_some(())
+}
+
+/// A socket of a family of IP.
+fn inet(family: u16, kind: c_int) -> Option<End> {
+    let kind = (kind | libc::SOCK_CLOEXEC) as usize;
+    let args = [usize::from(family), kind, 0, 0, 0, 0];
+    // SAFETY: no pointers.
+    let made = unsafe { sys::checked(libc::SYS_socket, args) }.ok()?;
+    Some(End(made as c_int))
 }
 
 /// Whether the kernel has ended the connection, too: else another process has the peer's socket. One that is just being killed
@@ -157,10 +209,11 @@ fn make_and_put(sock: &Sock, link: &Link<'static>) -> Option<()> {
         Kind::Tcp => connection(sock.fd)?,
         Kind::UnixStream => pair(libc::SOCK_STREAM)?,
         Kind::UnixSeqpacket => pair(libc::SOCK_SEQPACKET)?,
+        Kind::UnixDatagram => pair(libc::SOCK_DGRAM)?,
         _ => return None,
     };
     let room = Room::take()?;
-    let moved = if kind == Kind::UnixSeqpacket {
+    let moved = if records::is_record(sock.record) {
         // The kernel tells an error of records before what it has.
         let _ = death::take_noted(sock);
         move_records(sock, link, who, &room, &far)?
@@ -228,13 +281,7 @@ fn connection(old: c_int) -> Option<(End, End)> {
     let mut name = [0_u8; 128];
     let length = kernel::name(old, false, &mut name).ok()?;
     let family = u16::from_ne_bytes(*name.first_chunk()?);
-    let make = || {
-        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        let args = [usize::from(family), kind as usize, 0, 0, 0, 0];
-        // SAFETY: no pointers.
-        let made = unsafe { sys::checked(libc::SYS_socket, args) }.ok()?;
-        Some(End(made as c_int))
-    };
+    let make = || inet(family, libc::SOCK_STREAM | libc::SOCK_NONBLOCK);
     let (listener, far) = (make()?, make()?);
     // As much as may be had, before the connection: its window is agreed on then.
     let _ = kernel::set_option(listener.0, libc::SOL_SOCKET, libc::SO_RCVBUF, &ROOM);
