@@ -58,26 +58,9 @@ fn cookie_in(answer: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
-    use std::os::fd::AsRawFd;
 
     use super::*;
-    use crate::sys;
-
-    fn cookie(socket: &UdpSocket) -> u64 {
-        let mut cookie = 0_u64;
-        let mut length = size_of::<u64>() as libc::socklen_t;
-        let args = [
-            socket.as_raw_fd() as usize,
-            libc::SOL_SOCKET as usize,
-            libc::SO_COOKIE as usize,
-            &raw mut cookie as usize,
-            &raw mut length as usize,
-            0,
-        ];
-        // SAFETY: the value and its length live for the call.
-        unsafe { sys::checked(libc::SYS_getsockopt, args) }.unwrap();
-        cookie
-    }
+    use crate::diag::cookie;
 
     /// Of two sockets that are connected to each other each is the receiver of the other, also over IPv6 and with an IPv4
     /// address in IPv6's form; a socket that was closed is nobody's.

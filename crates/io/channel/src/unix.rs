@@ -197,6 +197,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::diag::cookie;
 
     /// A name gives its inode back, and an internet address is none.
     #[test]
@@ -217,21 +218,6 @@ mod tests {
     #[test]
     fn the_kernel_names_the_peer() {
         let (a, b) = UnixStream::pair().unwrap();
-        let cookie = |socket: &UnixStream| {
-            let mut cookie = 0_u64;
-            let mut length = size_of::<u64>() as libc::socklen_t;
-            let args = [
-                socket.as_raw_fd() as usize,
-                libc::SOL_SOCKET as usize,
-                libc::SO_COOKIE as usize,
-                &raw mut cookie as usize,
-                &raw mut length as usize,
-                0,
-            ];
-            // SAFETY: the value and its length live for the call.
-            unsafe { sys::checked(libc::SYS_getsockopt, args) }.unwrap();
-            cookie
-        };
         let [first, second] = [&a, &b].map(|socket| inode(socket.as_raw_fd()).unwrap());
         assert!(is_unix(a.as_raw_fd()) && !wants_sender(a.as_raw_fd()));
         if peer_of(first, cookie(&a)).is_none() {

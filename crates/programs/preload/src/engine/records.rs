@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use libc::{msghdr, sockaddr, socklen_t};
 use windlass_channel::records::{self, Got, Record as Taken, RecordFd, RecordSocket};
 use windlass_channel::{
-    Asleep, Bufs, End, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Socket, Took, WhenFull, Who,
+    Bufs, End, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Socket, Took, WhenFull, Who,
 };
 
 use super::patience::Patience;
@@ -698,31 +698,13 @@ fn sleep<S: RecordSocket>(
         ..
     } = *call;
     let inc = link.incoming();
-    let has_come = || {
-        let is_over = inc.ready() || !sock.still();
-        if !is_over {
-            inc.pause();
+    match rest::fall_asleep(sock, &link) {
+        rest::Wait::Ready => return None,
+        rest::Wait::Waited(error) => {
+            *has_looked = true;
+            return (error != 0).then(|| Outcome::Result(stream::fail(error)));
         }
-        is_over
-    };
-    if stream::spin(has_come) && inc.ring_ready() {
-        return None;
-    }
-    signals::enter();
-    let asleep = inc.fall_asleep();
-    signals::leave();
-    if asleep == Asleep::Ready {
-        return None;
-    }
-    counters::add(Counter::Sleeps, 1);
-    if link.outgoing().unread()
-        && let Some(error) = rest::leave_nothing(sock, &link)
-    {
-        signals::enter();
-        inc.woke(0);
-        signals::leave();
-        *has_looked = true;
-        return (error != 0).then(|| Outcome::Result(stream::fail(error)));
+        rest::Wait::Asleep => {}
     }
     let result = own.call();
     let error = real::errno();

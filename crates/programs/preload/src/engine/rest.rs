@@ -1,4 +1,4 @@
-//! What a thread leaves behind in a ring that it writes when it falls asleep: nothing.
+//! How a receive falls asleep, and what it leaves behind in the ring that its end writes: nothing.
 //!
 //! # Model
 //! A thread that is to sleep in the kernel first rests for [`REST_MS`], in which the reader may take its bytes. Then it
@@ -14,12 +14,14 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-use windlass_channel::Link;
+use windlass_channel::{Asleep, Link};
 
 use super::kernel;
+use super::spin::spin;
 use super::stream::{self, REST_MS};
+use crate::counters::{self, Counter};
 use crate::own::Sock;
-use crate::{owner, real};
+use crate::{owner, real, signals};
 
 /// Looks of a close for the end of a rest: for a little longer than it takes.
 const LOOKS: i32 = REST_MS + 2;
@@ -63,11 +65,57 @@ fn wait_for_end(sock: &Sock) {
     }
 }
 
+/// What came of a receive's wait outside the kernel.
+pub enum Wait {
+    /// There may be something in the ring.
+    Ready,
+    /// The wait was in the kernel: it is to be asked. 0, or the error that ends the call.
+    Waited(i32),
+    /// The calling thread counts as asleep: the real call is to follow, and then `woke`.
+    Asleep,
+}
+
+/// Spins for bytes in the ring, then falls asleep.
+#[inline]
+pub fn fall_asleep(sock: &Sock, link: &Link<'static>) -> Wait {
+    let inc = link.incoming();
+    // Kernel bytes that were announced wake the real call at once; only ring bytes make it needless.
+    let has_come = || {
+        let is_over = inc.ready() || !sock.still();
+        if !is_over {
+            inc.pause();
+        }
+        is_over
+    };
+    if spin(has_come) && inc.ring_ready() {
+        return Wait::Ready;
+    }
+    signals::enter();
+    let asleep = inc.fall_asleep();
+    signals::leave();
+    if asleep == Asleep::Ready {
+        return Wait::Ready;
+    }
+    counters::add(Counter::Sleeps, 1);
+    let waited = link
+        .outgoing()
+        .unread()
+        .then(|| leave_nothing(sock, link))
+        .flatten();
+    let Some(error) = waited else {
+        return Wait::Asleep;
+    };
+    signals::enter();
+    inc.woke(0);
+    signals::leave();
+    Wait::Waited(error)
+}
+
 /// Before a receive sleeps: the reader of this end's ring gets [`REST_MS`] to take what is in it, then it goes into the kernel.
 /// `None`: now the real call may sleep. Otherwise there is no need to, or this function has slept: 0, or the error that ends
 /// the call.
 #[cold]
-pub fn leave_nothing(sock: &Sock, link: &Link<'static>) -> Option<i32> {
+fn leave_nothing(sock: &Sock, link: &Link<'static>) -> Option<i32> {
     let mut entry = libc::pollfd {
         fd: sock.fd,
         events: libc::POLLIN,

@@ -707,41 +707,21 @@ fn wait_for_bytes<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>)
         own,
         ..
     } = *call;
-    let inc = link.incoming();
-    // Kernel bytes that were announced wake the real call at once; only ring bytes make it needless.
-    let has_come = || {
-        let is_over = inc.ready() || !sock.still();
-        if !is_over {
-            inc.pause();
+    match rest::fall_asleep(sock, &link) {
+        rest::Wait::Ready => return None,
+        rest::Wait::Waited(error) => {
+            so_far.has_looked = true;
+            return match (error, so_far.done) {
+                (0, _) => None,
+                (error, 0) => Some(fail(error)),
+                (_, done) => Some(done as isize),
+            };
         }
-        is_over
-    };
-    if spin(has_come) && inc.ring_ready() {
-        return None;
-    }
-    signals::enter();
-    let asleep = inc.fall_asleep();
-    signals::leave();
-    if asleep == Asleep::Ready {
-        return None;
-    }
-    counters::add(Counter::Sleeps, 1);
-    if link.outgoing().unread()
-        && let Some(error) = rest::leave_nothing(sock, &link)
-    {
-        signals::enter();
-        inc.woke(0);
-        signals::leave();
-        so_far.has_looked = true;
-        return match (error, so_far.done) {
-            (0, _) => None,
-            (error, 0) => Some(fail(error)),
-            (_, done) => Some(done as isize),
-        };
+        rest::Wait::Asleep => {}
     }
     let result = sleep(sock, &so_far.rest, so_far.done, how, own);
     signals::enter();
-    inc.woke(if how.peek {
+    link.incoming().woke(if how.peek {
         0
     } else {
         usize::try_from(result).unwrap_or(0)
