@@ -18,17 +18,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "meet.h"
+
 enum { MESSAGE = 512 };
 
 static uint64_t bytes, sent, received;
 static int is_connector;
-
-static void fail(const char *what)
-{
-	printf("FAIL %s: %s\n", what, strerror(errno));
-	fflush(stdout);
-	exit(2);
-}
 
 static uint8_t at(uint64_t place, int of_connector)
 {
@@ -122,31 +117,10 @@ static void go_on(int fd, const char *way, uint64_t until)
 
 static int meet(const char *path)
 {
-	struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t length = sizeof name;
-	int port = 0, fd = socket(AF_INET, SOCK_STREAM, 0);
+	if (is_connector)
+		return dial(path);
+	int connection = accept_at(path);
 	char temporary[4096];
-	if (is_connector) {
-		FILE *file = 0;
-		for (int i = 0; i < 8000 && !(file = fopen(path, "r")); i++)
-			usleep(5000);
-		if (!file || fscanf(file, "%d", &port) != 1)
-			fail("port");
-		fclose(file);
-		name.sin_port = htons(port);
-		if (connect(fd, (void *)&name, sizeof name))
-			fail("connect");
-		return fd;
-	}
-	if (bind(fd, (void *)&name, length) || listen(fd, 1) || getsockname(fd, (void *)&name, &length))
-		fail("listen");
-	snprintf(temporary, sizeof temporary, "%s.new", path);
-	FILE *file = fopen(temporary, "w");
-	fprintf(file, "%d", ntohs(name.sin_port));
-	fclose(file);
-	rename(temporary, path);
-	int connection = accept(fd, 0, 0);
-	close(fd);
 	snprintf(temporary, sizeof temporary, "%s.met", path);
 	rename(path, temporary);
 	return connection;

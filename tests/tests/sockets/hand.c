@@ -27,16 +27,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "meet.h"
+
 static unsigned char at(uint64_t place)
 {
 	return place * 0x9e3779b97f4a7c15ull >> 56;
-}
-
-static void fail(const char *what)
-{
-	printf("FAIL %s: %s\n", what, strerror(errno));
-	fflush(stdout);
-	exit(2);
 }
 
 /* Reads up to `limit` bytes of the stream; where it then is. */
@@ -104,31 +99,7 @@ static void confine(void)
 
 static int connection(const char *path, int listens)
 {
-	struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t length = sizeof name;
-	int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1, port = 0;
-	if (listens) {
-		if (bind(fd, (void *)&name, length) || listen(fd, 1) || getsockname(fd, (void *)&name, &length))
-			fail("listen");
-		char temporary[4096];
-		snprintf(temporary, sizeof temporary, "%s.new", path);
-		FILE *file = fopen(temporary, "w");
-		fprintf(file, "%d", ntohs(name.sin_port));
-		fclose(file);
-		rename(temporary, path);
-		fd = accept(fd, 0, 0);
-	} else {
-		FILE *file = 0;
-		for (int i = 0; i < 8000 && !(file = fopen(path, "r")); i++)
-			usleep(5000);
-		if (!file || fscanf(file, "%d", &port) != 1)
-			fail("port");
-		name.sin_port = htons(port);
-		if (connect(fd, (void *)&name, length))
-			fail("connect");
-	}
-	if (fd < 0)
-		fail("connection");
+	int fd = listens ? accept_at(path) : dial(path), one = 1;
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 	return fd;
 }

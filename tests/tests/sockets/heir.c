@@ -20,27 +20,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MESSAGE = 32, ARGUMENTS = 40000, LONG = 100000 };
+#include "meet.h"
+#include "message.h"
 
-static void fail(const char *what)
-{
-	printf("FAIL %s: %s\n", what, strerror(errno));
-	fflush(stdout);
-	_exit(2);
-}
-
-static int move(int fd, char *bytes, int is_send)
-{
-	for (int at = 0; at < MESSAGE;) {
-		ssize_t n = is_send ? send(fd, bytes + at, MESSAGE - at, 0) : recv(fd, bytes + at, MESSAGE - at, 0);
-		if (!n && !at)
-			return 0;
-		if (n <= 0)
-			fail(is_send ? "send" : "recv");
-		at += n;
-	}
-	return 1;
-}
+enum { ARGUMENTS = 40000, LONG = 100000 };
 
 static void execute(char **words, int fd)
 {
@@ -93,24 +76,6 @@ static void serve(char **words, int fd)
 	exit(0);
 }
 
-static int listen_and_accept(const char *path)
-{
-	struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t length = sizeof name;
-	char temporary[4096];
-	int fd = socket(AF_INET, SOCK_STREAM, 0);
-	if (bind(fd, (void *)&name, length) || listen(fd, 1) || getsockname(fd, (void *)&name, &length))
-		fail("listen");
-	snprintf(temporary, sizeof temporary, "%s.new", path);
-	FILE *file = fopen(temporary, "w");
-	fprintf(file, "%d", ntohs(name.sin_port));
-	fclose(file);
-	rename(temporary, path);
-	int connection = accept(fd, 0, 0);
-	close(fd);
-	return connection;
-}
-
 static void *idle(void *nothing)
 {
 	pause();
@@ -119,18 +84,10 @@ static void *idle(void *nothing)
 
 static int ask(const char *path, uint64_t rounds, int has_threads)
 {
-	struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	int port, fd = socket(AF_INET, SOCK_STREAM, 0);
+	int fd = dial(path);
 	pthread_t thread;
-	FILE *file = 0;
-	for (int i = 0; i < 8000 && !(file = fopen(path, "r")); i++)
-		usleep(5000);
-	if (!file || fscanf(file, "%d", &port) != 1)
-		fail("port");
-	fclose(file);
-	name.sin_port = htons(port);
-	if (connect(fd, (void *)&name, sizeof name) || (has_threads && pthread_create(&thread, 0, idle, 0)))
-		fail("connect");
+	if (has_threads && pthread_create(&thread, 0, idle, 0))
+		fail("pthread_create");
 	for (uint64_t round = 0; round < 3 * rounds; round++) {
 		char asked[MESSAGE] = "exec", got[MESSAGE];
 		if (round != rounds && round != 2 * rounds)
@@ -151,7 +108,7 @@ int main(int count, char **words)
 		return ask(words[2], strtoull(words[3], 0, 10), count > 4);
 	if (count == 5)
 		serve(words, atoi(words[4]));
-	int fd = listen_and_accept(words[2]);
+	int fd = accept_at(words[2]);
 	if (strcmp(words[3], "inetd"))
 		serve(words, fd);
 	if (!fork()) {

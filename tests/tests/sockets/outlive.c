@@ -21,28 +21,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { MESSAGE = 32 };
-
-static void fail(const char *what)
-{
-	printf("FAIL %s: %s\n", what, strerror(errno));
-	fflush(stdout);
-	exit(2);
-}
-
-/* Moves a message; 0 at the end of the stream. */
-static int move(int fd, char *bytes, int is_send)
-{
-	for (int at = 0; at < MESSAGE;) {
-		ssize_t n = is_send ? send(fd, bytes + at, MESSAGE - at, 0) : recv(fd, bytes + at, MESSAGE - at, 0);
-		if (!n && !at)
-			return 0;
-		if (n <= 0)
-			fail(is_send ? "send" : "recv");
-		at += n;
-	}
-	return 1;
-}
+#include "meet.h"
+#include "message.h"
 
 static int is_there(const char *path, const char *what)
 {
@@ -78,21 +58,12 @@ static void *answer(void *set)
 
 static int serve(const char *path)
 {
-	struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t length = sizeof name;
-	char temporary[4096];
-	int fd = socket(AF_INET, SOCK_STREAM, 0), set = epoll_create1(0);
+	int set = epoll_create1(0);
 	pthread_t threads[2];
-	if (bind(fd, (void *)&name, length) || listen(fd, 4) || getsockname(fd, (void *)&name, &length))
-		fail("listen");
 	for (int i = 0; i < 2; i++)
 		if (pthread_create(threads + i, 0, answer, &set))
 			fail("pthread_create");
-	snprintf(temporary, sizeof temporary, "%s.new", path);
-	FILE *file = fopen(temporary, "w");
-	fprintf(file, "%d", ntohs(name.sin_port));
-	fclose(file);
-	rename(temporary, path);
+	int fd = listen_at(path);
 	for (;;) {
 		struct epoll_event event = { .events = EPOLLIN | EPOLLONESHOT };
 		event.data.fd = accept(fd, 0, 0);
@@ -103,15 +74,7 @@ static int serve(const char *path)
 
 static void exchange_until(const char *path, const char *what)
 {
-	struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	int port, fd = socket(AF_INET, SOCK_STREAM, 0);
-	FILE *file = fopen(path, "r");
-	if (!file || fscanf(file, "%d", &port) != 1)
-		fail("port");
-	fclose(file);
-	name.sin_port = htons(port);
-	if (connect(fd, (void *)&name, sizeof name))
-		fail("connect");
+	int fd = dial(path);
 	for (uint64_t round = 0; !is_there(path, what); round++) {
 		char asked[MESSAGE] = { 0 }, got[MESSAGE];
 		snprintf(asked, sizeof asked, "%llu", (unsigned long long)(round * 0x9e3779b97f4a7c15ull));
@@ -131,8 +94,6 @@ int main(int count, char **words)
 {
 	if (count == 3 && !strcmp(words[1], "serve"))
 		return serve(words[2]);
-	while (access(words[2], F_OK))
-		usleep(5000);
 	exchange_until(words[2], "first");
 	puts("alone");
 	fflush(stdout);

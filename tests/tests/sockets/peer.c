@@ -28,6 +28,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "meet.h"
+
 enum { CHUNK_MAX = 1 << 17 };
 
 static int side, fd, bare;
@@ -45,12 +47,6 @@ static const char *ending = "none";
 static unsigned char at(int from, uint64_t place)
 {
 	return (place + ((uint64_t)from << 60)) * 0x9e3779b97f4a7c15ull >> 56;
-}
-
-static void fail(const char *what)
-{
-	printf("FAIL %s: %s\n", what, strerror(errno));
-	exit(2);
 }
 
 static void check(const unsigned char *bytes, ssize_t n)
@@ -344,36 +340,9 @@ static void loop(const char *way, uint64_t *mine, uint64_t *theirs)
 #else
 static void open_connection(const char *role, const char *path)
 {
-	struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t length = sizeof name;
 	int one = 1;
-	fd = socket(AF_INET, SOCK_STREAM, 0);
-	if (!strcmp(role, "listen")) {
-		int listener = fd;
-		if (bind(fd, (void *)&name, length) || listen(fd, 1) || getsockname(fd, (void *)&name, &length))
-			fail("listen");
-		char temporary[4096];
-		snprintf(temporary, sizeof temporary, "%s.new", path);
-		FILE *file = fopen(temporary, "w");
-		fprintf(file, "%d", ntohs(name.sin_port));
-		fclose(file);
-		rename(temporary, path);
-		fd = accept(listener, 0, 0);
-		close(listener);
-	} else {
-		side = 1;
-		FILE *file;
-		int port = 0;
-		for (int i = 0; i < 2000 && !(file = fopen(path, "r")); i++)
-			usleep(5000);
-		if (!file || fscanf(file, "%d", &port) != 1)
-			fail("port");
-		name.sin_port = htons(port);
-		if (connect(fd, (void *)&name, length))
-			fail("connect");
-	}
-	if (fd < 0)
-		fail("connection");
+	side = !strcmp(role, "connect");
+	fd = side ? dial(path) : accept_at(path);
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 #endif

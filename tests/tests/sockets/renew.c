@@ -17,24 +17,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { MESSAGE = 32 };
-
-static void fail(const char *what)
-{
-	printf("FAIL %s: %s\n", what, strerror(errno));
-	fflush(stdout);
-	exit(2);
-}
-
-static void move(int fd, char *bytes, int is_send)
-{
-	for (int at = 0; at < MESSAGE;) {
-		ssize_t n = is_send ? send(fd, bytes + at, MESSAGE - at, 0) : recv(fd, bytes + at, MESSAGE - at, 0);
-		if (n <= 0)
-			fail(is_send ? "send" : "recv");
-		at += n;
-	}
-}
+#include "meet.h"
+#include "message.h"
 
 /* Answers until the end of the connection; whether it was told to renew itself. */
 static int answer(int fd)
@@ -60,28 +44,11 @@ static void exchange(int fd, uint64_t first, uint64_t rounds)
 		char asked[MESSAGE] = { 0 }, got[MESSAGE];
 		snprintf(asked, sizeof asked, "%llu", (unsigned long long)round * 0x9e3779b97f4a7c15ull);
 		move(fd, asked, 1);
-		move(fd, got, 0);
-		if (memcmp(asked, got, MESSAGE)) {
+		if (!move(fd, got, 0) || memcmp(asked, got, MESSAGE)) {
 			printf("WRONG %s instead of %s\n", got, asked);
 			exit(1);
 		}
 	}
-}
-
-static int dial(const char *path)
-{
-	struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	FILE *file = 0;
-	int port, fd = socket(AF_INET, SOCK_STREAM, 0);
-	for (int i = 0; i < 8000 && !(file = fopen(path, "r")); i++)
-		usleep(5000);
-	if (!file || fscanf(file, "%d", &port) != 1)
-		fail("port");
-	fclose(file);
-	name.sin_port = htons(port);
-	if (connect(fd, (void *)&name, sizeof name))
-		fail("connect");
-	return fd;
 }
 
 static int ask(const char *path, uint64_t rounds)
@@ -102,17 +69,8 @@ static int ask(const char *path, uint64_t rounds)
 
 static int serve(char **words)
 {
-	struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t length = sizeof name;
-	char temporary[4096], numbers[2][16];
-	int fd = socket(AF_INET, SOCK_STREAM, 0);
-	if (bind(fd, (void *)&name, length) || listen(fd, 4) || getsockname(fd, (void *)&name, &length))
-		fail("listen");
-	snprintf(temporary, sizeof temporary, "%s.new", words[2]);
-	FILE *file = fopen(temporary, "w");
-	fprintf(file, "%d", ntohs(name.sin_port));
-	fclose(file);
-	rename(temporary, words[2]);
+	char numbers[2][16];
+	int fd = listen_at(words[2]);
 	int connection = accept(fd, 0, 0);
 	if (connection < 0 || !answer(connection))
 		fail("the first connection");

@@ -122,11 +122,13 @@ pub fn send(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: Ow
     }
 }
 
-/// Whether nothing has to be done before a send but for what [`is_end_due`] says.
+/// Whether nothing has to be done before a send but for what [`is_end_due`] says. Each one on a tracked connection looks at the
+/// clock ([`proof::refresh`]), also one that answers the peer.
 #[inline(always)]
 pub fn is_settled(record: &Record) -> bool {
     let bits = record.flags.load(Relaxed);
-    bits & (promote::PENDING | FAILED | RESET | FLAGS_KNOWN) == FLAGS_KNOWN
+    let odd = promote::PENDING | promote::TRACKED | FAILED | RESET;
+    bits & (odd | FLAGS_KNOWN) == FLAGS_KNOWN
 }
 
 /// Ends a send by the ring whose receiver fell asleep; inside a locked section, which it leaves. Takes no addresses: what is in
