@@ -1,11 +1,12 @@
-//! Accelerated UDP: two sockets that are connected to each other, in real programs that keep within the receive buffer, whose
-//! bytes and lengths depend on their place.
+//! Accelerated UDP: two sockets that are connected to each other, in real programs whose bytes and lengths depend on their place,
+//! and that keep within the receive buffer (`sockets/peer.c`) or do not (`sockets/flood.c`).
 
 #[path = "sockets/every.rs"]
 mod every;
 #[path = "sockets/place.rs"]
 mod place;
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use place::{HOW, How, Place, seed, soaks};
@@ -62,6 +63,48 @@ fn a_reader_of_udp_outside_libc_is_served() {
     every::read_outside_libc(&place, &[ON]);
 }
 
+/// Datagrams over IPv6 arrive as those over IPv4 do, and so do those between an IPv6 socket with IPv4 addresses in IPv6's form and
+/// an IPv4 socket; the ring carries a part.
+#[test]
+fn udp_is_right_over_ipv6_and_between_both() {
+    let name = "udp_is_right_over_ipv6_and_between_both";
+    let Some(place) = udp(name) else {
+        return;
+    };
+    if std::net::UdpSocket::bind("[::1]:0").is_err() {
+        skip(name, "there is no ::1 here");
+        return;
+    }
+    for names in ["6", "both"] {
+        let before = place.rung.load(Relaxed);
+        for (way, spin) in [("block", "50"), ("edge", "50"), ("level", "0")] {
+            let how = How {
+                way,
+                spin,
+                options: &[ON, ("PEER_NAMES", names)],
+                ..HOW
+            };
+            place.connect(&how).finish(HOW.bytes);
+        }
+        let rung = place.rung.load(Relaxed) - before;
+        assert!(rung > 0, "{names}: the ring has served nobody");
+    }
+    place.assert_rung();
+    let Some(place) = Place::compiled(name, "flood.c", &[]) else {
+        return;
+    };
+    for names in ["6", "both"] {
+        let flood = Flood::run(
+            &place,
+            &How {
+                options: &[ON, ("PEER_NAMES", names)],
+                ..FLOOD
+            },
+        );
+        flood.check();
+    }
+}
+
 /// Nothing is joined that nobody asked for, nor where only one end did.
 #[test]
 fn udp_stays_on_the_kernel_unless_both_ask() {
@@ -116,4 +159,102 @@ fn a_killed_udp_peer_leaves_whole_datagrams_and_refuses() {
         by_ring * 4 >= rounds,
         "the ring served {by_ring} of {rounds}"
     );
+}
+
+/// The receive buffer has room for about 40 such datagrams.
+const FLOOD: How<'static> = How {
+    way: "late",
+    bytes: 400,
+    chunk: 100,
+    window: 16_384,
+    spin: "50",
+    options: &[ON],
+    ..HOW
+};
+
+/// What both ends of `flood.c` have said and counted in one run.
+#[derive(Debug)]
+struct Flood {
+    sent: u64,
+    /// Datagrams that came.
+    got: u64,
+    /// The most of them in one round.
+    most: u64,
+    /// Datagrams that the kernel dropped, and that the sender's library did.
+    lost: u64,
+    dropped: u64,
+    /// Bytes that each end has sent by the ring, and once it had joined by the kernel.
+    by_ring: [u64; 2],
+    by_kernel: [u64; 2],
+}
+
+impl Flood {
+    fn run(place: &Place, how: &How<'_>) -> Flood {
+        let mut pair = place.connect(how);
+        let said = [0, 1].map(|end| pair.wait(end));
+        let word = |end: usize, name: &str| -> u64 {
+            let of = |line: &str| line.strip_prefix(name)?.trim().parse().ok();
+            said[end].lines().find_map(of).expect("a number")
+        };
+        let counted = |end: usize, name: &str| pair.counted(end).get(name).copied().unwrap_or(0);
+        Flood {
+            sent: word(1, "sent"),
+            got: word(0, "got"),
+            most: word(0, "most"),
+            lost: word(0, "lost"),
+            dropped: counted(1, "dropped"),
+            by_ring: [0, 1].map(|end| counted(end, "ring_tx_bytes")),
+            by_kernel: [0, 1].map(|end| counted(end, "kernel_tx_bytes")),
+        }
+    }
+
+    /// Fails unless each datagram is accounted for, and more of what each end has sent went by the ring than by the kernel: both
+    /// are always awake.
+    fn check(&self) {
+        assert_eq!(self.got + self.lost + self.dropped, self.sent, "{self:?}");
+        let is_by_ring = |end: usize| self.by_ring[end] > self.by_kernel[end];
+        assert!(is_by_ring(0) && is_by_ring(1), "{self:?}");
+    }
+}
+
+/// What the receive buffer has no room for is dropped by the ring as by the kernel: the sends succeed, each drop is counted, what
+/// comes is whole, in order and each once, and who reads late gets what was first, as much as from the kernel.
+#[test]
+fn datagrams_without_room_are_dropped_and_counted() {
+    let name = "datagrams_without_room_are_dropped_and_counted";
+    if udp(name).is_none() {
+        return;
+    }
+    let Some(place) = Place::compiled(name, "flood.c", &[]) else {
+        return;
+    };
+    for (way, bytes, chunk) in [
+        ("late", 400, 100),
+        ("late", 400, 1400),
+        ("slow", 2_000, 3_000),
+    ] {
+        let how = How {
+            way,
+            bytes,
+            chunk,
+            ..FLOOD
+        };
+        let kernels = Flood::run(
+            &place,
+            &How {
+                is_plain: true,
+                ..how
+            },
+        );
+        assert_eq!(kernels.got + kernels.lost, kernels.sent, "{kernels:?}");
+        assert!(kernels.lost > 0, "{kernels:?}");
+        let flood = Flood::run(&place, &how);
+        println!("{way} {chunk}: {flood:?}, by the kernel {kernels:?}");
+        flood.check();
+        assert!(flood.dropped > 0, "{flood:?}");
+        if way == "late" {
+            let is_alike = flood.most * 2 >= kernels.most && flood.most <= kernels.most * 2;
+            assert!(is_alike, "{flood:?}, by the kernel {kernels:?}");
+        }
+    }
 }

@@ -70,6 +70,11 @@ impl Place {
 
     /// With further options for the compiler.
     pub fn built(name: &str, options: &[&str]) -> Option<Place> {
+        Place::compiled(name, "peer.c", options)
+    }
+
+    /// With another program than `peer.c`, which takes the same words.
+    pub fn compiled(name: &str, source: &str, options: &[&str]) -> Option<Place> {
         let windlass = program("windlass");
         if !windlass.with_file_name(LIBRARY).exists() {
             skip(name, "libwindlass_sockets.so was not built beside windlass");
@@ -79,16 +84,16 @@ impl Place {
         let closed = fs::Permissions::from_mode(0o700);
         fs::set_permissions(directory.path(), closed).expect("closed to others");
         fs::create_dir(directory.path().join("windlass.d")).expect("a directory");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sockets/peer.c");
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sockets");
         let mut compiler = Command::new("cc");
         compiler
             .args(["-O2", "-pthread"])
             .args(options)
             .arg("-o")
             .arg(directory.path().join("peer"))
-            .arg(source);
+            .arg(sources.join(source));
         match compiler.status() {
-            Ok(status) => assert!(status.success(), "peer.c does not compile"),
+            Ok(status) => assert!(status.success(), "{source} does not compile"),
             Err(error) => {
                 skip(name, &format!("cc: {error}"));
                 return None;
@@ -150,16 +155,17 @@ impl Place {
     /// Starts one end, `listen` or `connect`.
     pub fn end(&self, how: &How<'_>, directory: &Path, role: &str) -> Child {
         let log = File::create(directory.join(role)).expect("a log");
+        let peer = self.directory.path().join("peer");
+        let run = ["run", "--spin", how.spin, "--"].map(OsStr::new);
+        let windlass = [self.windlass.as_os_str()].into_iter().chain(run);
         let mut words = how
             .before
             .iter()
             .map(OsStr::new)
-            .chain([self.windlass.as_os_str()]);
-        let mut command = Command::new(words.next().expect("windlass"));
-        command
-            .args(words)
-            .args(["run", "--spin", how.spin, "--"])
-            .arg(self.directory.path().join("peer"));
+            .chain(windlass.filter(|_| !how.is_plain))
+            .chain([peer.as_os_str()]);
+        let mut command = Command::new(words.next().expect("a program"));
+        command.args(words);
         command.arg(role).arg(directory.join("port")).arg(how.way);
         command.args([how.bytes, how.chunk, how.window].map(|number| number.to_string()));
         command.env("WINDLASS_SOCKETS", self.daemon());
@@ -210,6 +216,8 @@ pub struct How<'a> {
     pub options: &'a [(&'a str, &'a str)],
     /// Words before the command.
     pub before: &'a [&'a str],
+    /// Without windlass.
+    pub is_plain: bool,
 }
 
 pub const HOW: How<'static> = How {
@@ -220,6 +228,7 @@ pub const HOW: How<'static> = How {
     window: 16_384,
     options: &[],
     before: &[],
+    is_plain: false,
 };
 
 /// Both ends of one connection.

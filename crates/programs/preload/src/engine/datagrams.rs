@@ -116,10 +116,10 @@ pub fn identify(names: &Names) -> Result<Key, Reason> {
     names.key(true).ok_or(Reason::SelfConnected)
 }
 
-/// Whether the kernel gives what this end of a UDP channel sends to the other end.
+/// Whether the kernel gives what this end of a UDP channel sends to the other end, if that one has said which socket it is.
 pub fn has_receiver(link: &Link<'static>) -> bool {
     let [own, other] = [link.side(), link.side().other()].map(|side| link.info(side));
-    udp::receiver(own.local, own.peer) == Some(other.cookie)
+    other.join == 0 || udp::receiver(own.local, own.peer) == Some(other.cookie)
 }
 
 /// Whether a call may find a connection: a datagram socket without one is asked nothing else.
