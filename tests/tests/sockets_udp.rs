@@ -6,15 +6,20 @@ mod every;
 #[path = "sockets/place.rs"]
 mod place;
 
+use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use place::{HOW, How, Place, seed, soaks};
 use rustix::process::Signal;
-use windlass_tests::skip;
+use serde_json::Value;
+use windlass_tests::{Lab, program, run, skip};
 
 /// What is asked for.
 const ON: (&str, &str) = ("WINDLASS_UDP", "1");
+
+/// How `peer.c` is compiled.
+const PEER: [&str; 2] = ["-DRECORDS", "-DDATAGRAMS"];
 
 /// None where nothing can be joined: connection tracking follows something here.
 fn udp(name: &str) -> Option<Place> {
@@ -26,7 +31,7 @@ fn udp(name: &str) -> Option<Place> {
         );
         return None;
     }
-    Place::built(name, &["-DRECORDS", "-DDATAGRAMS"])
+    Place::built(name, &PEER)
 }
 
 /// Datagrams both ways arrive whole, each once, in order, with their lengths, those without bytes included, by every way of
@@ -94,14 +99,11 @@ fn udp_is_right_over_ipv6_and_between_both() {
         return;
     };
     for names in ["6", "both"] {
-        let flood = Flood::run(
-            &place,
-            &How {
-                options: &[ON, ("PEER_NAMES", names)],
-                ..FLOOD
-            },
-        );
-        flood.check();
+        let how = How {
+            options: &[ON, ("PEER_NAMES", names)],
+            ..FLOOD
+        };
+        assert!(Flood::by_ring(&place, &how).dropped > 0, "{names}");
     }
 }
 
@@ -161,6 +163,8 @@ fn a_killed_udp_peer_leaves_whole_datagrams_and_refuses() {
     );
 }
 
+/// How often it is tried until the ring has served.
+const TRIES: u32 = 10;
 /// The receive buffer has room for about 40 such datagrams.
 const FLOOD: How<'static> = How {
     way: "late",
@@ -208,12 +212,19 @@ impl Flood {
         }
     }
 
-    /// Fails unless each datagram is accounted for, and more of what each end has sent went by the ring than by the kernel: both
-    /// are always awake.
-    fn check(&self) {
-        assert_eq!(self.got + self.lost + self.dropped, self.sent, "{self:?}");
-        let is_by_ring = |end: usize| self.by_ring[end] > self.by_kernel[end];
-        assert!(is_by_ring(0) && is_by_ring(1), "{self:?}");
+    /// A run in which more of what each end has sent went by the ring than by the kernel: both are always awake, but how
+    /// soon they join is up to the machine.
+    fn by_ring(place: &Place, how: &How<'_>) -> Flood {
+        for _ in 0..TRIES {
+            let flood = Flood::run(place, how);
+            let accounted = flood.got + flood.lost + flood.dropped;
+            assert_eq!(accounted, flood.sent, "{flood:?}");
+            if (0..2).all(|end| flood.by_ring[end] > flood.by_kernel[end]) {
+                return flood;
+            }
+            println!("mostly by the kernel: {flood:?}");
+        }
+        panic!("the ring has served little of {how:?}");
     }
 }
 
@@ -248,13 +259,131 @@ fn datagrams_without_room_are_dropped_and_counted() {
         );
         assert_eq!(kernels.got + kernels.lost, kernels.sent, "{kernels:?}");
         assert!(kernels.lost > 0, "{kernels:?}");
-        let flood = Flood::run(&place, &how);
+        let flood = Flood::by_ring(&place, &how);
         println!("{way} {chunk}: {flood:?}, by the kernel {kernels:?}");
-        flood.check();
         assert!(flood.dropped > 0, "{flood:?}");
         if way == "late" {
             let is_alike = flood.most * 2 >= kernels.most && flood.most <= kernels.most * 2;
             assert!(is_alike, "{flood:?}, by the kernel {kernels:?}");
         }
     }
+}
+
+/// A namespace without rules, and the words that run a command there.
+fn namespace(name: &str) -> Option<(Lab, [String; 3])> {
+    if Command::new("nft").arg("-v").output().is_err() {
+        skip(name, "nft is missing");
+        return None;
+    }
+    let lab = Lab::start(name)?;
+    let path = format!("--net=/run/netns/{}", lab.namespace("a"));
+    Some((lab, ["nsenter".to_owned(), path, "--".to_owned()]))
+}
+
+/// From now on connection tracking follows what the kernel carries in the namespace.
+fn track(lab: &Lab) {
+    let rules = "add table inet t; add chain inet t c { type filter hook input priority 0; }; \
+                 add rule inet t c ct state established,related accept";
+    let done = run(lab.command("a", "nft").arg(rules));
+    assert_eq!(done.code, 0, "{}", done.err);
+}
+
+/// Where connection tracking follows the datagrams, both sockets stay on the kernel, and say why.
+#[test]
+fn tracked_udp_stays_on_the_kernel() {
+    let name = "tracked_udp_stays_on_the_kernel";
+    let Some((lab, before)) = namespace(name) else {
+        return;
+    };
+    let Some(place) = Place::built(name, &PEER) else {
+        return;
+    };
+    let before = before.each_ref().map(String::as_str);
+    let log = place.directory.path().join("log");
+    let options = [ON, ("WINDLASS_LOG", log.to_str().expect("text"))];
+    let how = How {
+        spin: "50",
+        options: &options,
+        before: &before,
+        ..HOW
+    };
+    // Nothing else is against the ring there.
+    place.connect(&how).finish(HOW.bytes);
+    place.assert_rung();
+    track(&lab);
+    let mut pair = place.connect(&how);
+    for end in 0..2 {
+        let said = pair.wait(end);
+        assert!(said.contains(&format!("got {} eof\n", HOW.bytes)), "{said}");
+        let counted = pair.counted(end);
+        let of = |name: &str| counted.get(name).copied().unwrap_or(0);
+        assert_eq!((of("joined"), of("joins_refused")), (0, 1), "{counted:?}");
+    }
+    let log = std::fs::read_to_string(&log).expect("a log");
+    let told = "stays on the kernel: conntrack follows the connection";
+    assert_eq!(log.matches(told).count(), 2, "{log}");
+}
+
+/// The rows of a place's sockets, as `windlass sockets` gives them.
+fn rows(place: &Place) -> Vec<Value> {
+    let mut command = Command::new(program("windlass"));
+    command.args(["sockets", "--json"]);
+    let done = run(command.env("WINDLASS_SOCKETS", place.daemon()));
+    assert_eq!(done.code, 0, "{}", done.err);
+    serde_json::from_str(&done.out).expect("a list")
+}
+
+/// Connection tracking that comes while two UDP sockets use the ring sends both back to the kernel within the interval of
+/// `WINDLASS_REFRESH`; they say why, and nothing goes by the ring any more.
+#[test]
+fn udp_that_is_tracked_later_goes_back_to_the_kernel() {
+    let name = "udp_that_is_tracked_later_goes_back_to_the_kernel";
+    let Some((lab, before)) = namespace(name) else {
+        return;
+    };
+    let Some(place) = Place::built(name, &PEER) else {
+        return;
+    };
+    let before = before.each_ref().map(String::as_str);
+    // Who waits so long without sleeping is served by the ring alone.
+    let mut pair = place.connect(&How {
+        way: "level",
+        spin: "100000",
+        bytes: 0,
+        options: &[ON, ("WINDLASS_REFRESH", "200")],
+        before: &before,
+        ..HOW
+    });
+    pair.warm();
+    let all = |is: &dyn Fn(&Value) -> bool| {
+        let rows = rows(&place);
+        rows.len() == 2 && rows.iter().all(is)
+    };
+    let is_rung = |row: &Value| row["reason"] == "none" && row["ring_tx_bytes"].as_u64() > Some(0);
+    pair.until("the ring", |_| all(&is_rung));
+    track(&lab);
+    let begun = Instant::now();
+    let is_back = |row: &Value| row["reason"] == "tracked" && row["state"] == "kernel";
+    pair.until("the way back", |_| all(&is_back));
+    assert!(begun.elapsed() < Duration::from_secs(3), "{begun:?}");
+    let bytes = |rows: &[Value], name: &str| -> u64 {
+        let of = |row: &Value| row[name].as_u64().expect("a number");
+        rows.iter().map(of).sum()
+    };
+    let first = rows(&place);
+    let noted = [0, 1].map(|end| pair.noted(end)[0]);
+    pair.until("more", |pair| {
+        (0..2).all(|end| pair.noted(end)[0] > noted[end] + 200_000)
+    });
+    let last = rows(&place);
+    assert!(bytes(&last, "kernel_tx_bytes") > bytes(&first, "kernel_tx_bytes"));
+    assert_eq!(
+        bytes(&last, "ring_tx_bytes"),
+        bytes(&first, "ring_tx_bytes")
+    );
+    assert!(
+        (0..2).all(|end| !pair.said(end).contains("WRONG")),
+        "{}",
+        pair.both()
+    );
 }

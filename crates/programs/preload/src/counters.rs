@@ -81,7 +81,7 @@ counters! {
     Lost = "sockets_lost";
     /// Tracked connections whose ends were not proved to be one connection, and not tried any more.
     Unproved = "joins_unproved";
-    /// Messages of tracked connections that were made to go by the kernel, which forgets what is silent.
+    /// Messages of tracked connections, and of UDP sockets, that were made to go by the kernel: it forgets what is silent.
     Refreshes = "refreshes";
     /// Changes by `epoll_ctl` that the kernel was not told of at once.
     Kept = "epoll_changes_kept";

@@ -10,7 +10,8 @@
 //! Only where the user says so, since rules of a firewall judge each datagram. Two sockets with each other's names are a pair if
 //! the kernel finds each as the receiver of the other ([`windlass_channel::udp`]), at the join and every millisecond of sending.
 //! Where anything is tracked in the network namespace, names may be translated, and nothing tells of which connection
-//! (`SO_ORIGINAL_DST` is of TCP): all UDP stays on the kernel there. A ring holds what the receive buffer would, and what
+//! (`SO_ORIGINAL_DST` is of TCP): all UDP stays on the kernel there, and goes back to it where that begins later, for which
+//! a sender looks every millisecond, too ([`leave_if_tracked`]). A ring holds what the receive buffer would, and what
 //! comes beyond that is dropped and counted. Options of the levels of IP and UDP, and those of sockets that are not known to
 //! matter to nobody, leave the socket on the kernel.
 //!
@@ -51,6 +52,8 @@ pub fn is_udp(record: &Record) -> bool {
 const UDP_BYTES_MAX: usize = 60_000;
 /// Bytes of slots that a ring of UDP datagrams has at most.
 const UDP_RING_MAX: usize = 256 * 1024;
+/// Place in [`Record::engine`]: when a sender last asked the kernel for its receiver, in cycles. Free once the socket has joined.
+pub const ASKED_AT: usize = promote::INTERVAL;
 /// Of a socket: options that do not matter to the ring, or are looked after elsewhere.
 const HARMLESS: [c_int; 11] = [
     libc::SO_SNDBUF,
@@ -159,6 +162,15 @@ pub fn forget_if_gone(sock: &Sock, link: &Link<'static>) -> bool {
     link.outgoing().forget(who);
     signals::leave();
     true
+}
+
+/// If connection tracking has come into the network namespace since the join, a UDP socket and its peer go back to the kernel,
+/// and what is unread in both rings with them. Of a sender that is at work.
+pub fn leave_if_tracked(sock: &Sock, link: &Link<'static>) {
+    let is_open = is_udp(sock.record) && link.outgoing().reason() == Reason::None;
+    if is_open && names::may_track() {
+        promote::plain(link, Reason::Tracked);
+    }
 }
 
 /// The last number of a joined socket is about to be closed: what it has not taken is gone.

@@ -46,7 +46,7 @@ const LOOKING: u32 = 1 << 31;
 const KEY: usize = 0;
 /// Calls until the directory is looked at again, and how many that are each time.
 pub const LEFT: usize = 1;
-const INTERVAL: usize = 2;
+pub const INTERVAL: usize = 2;
 /// Longest interval between two looks, in calls.
 const INTERVAL_MAX: u64 = 64;
 /// What a word of [`table::engine_word`] says: place + 1, side, channel, and [`IS_STRAIGHT`].
@@ -301,6 +301,9 @@ fn join(
         sockopt::note_no_delay(sock);
         no_delay(sock);
         proof::begin(record);
+    }
+    if datagrams::is_udp(record) {
+        proof::begin_refreshing(record);
     }
     if records::is_record(record) {
         records::note_buffer(sock);

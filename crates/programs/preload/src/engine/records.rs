@@ -67,8 +67,8 @@ pub fn before_buffer(sock: &Sock) {
 
 /// Finds out how large the send buffer is: when the socket joins, and when the program has set it.
 pub fn note_buffer(sock: &Sock) {
-    if !sock.record.has(promote::JOINED | promote::JOINING) {
-        // The place is another one's until the socket joins.
+    if !sock.record.has(promote::JOINED | promote::JOINING) || datagrams::is_udp(sock.record) {
+        // The place is another one's until the socket joins, and of UDP for good, where the receiver says what there is room for.
         return;
     }
     let mut bytes = 0_i32;

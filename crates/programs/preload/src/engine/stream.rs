@@ -312,16 +312,24 @@ pub fn look_for_end(sock: &Sock, link: &Link<'static>) {
         death::bury_all(sock, link);
         return;
     }
-    let (now, before) = (clock::now(), sock.record.engine[LOOKED_AT].load(Relaxed));
-    if now.wrapping_sub(before) > clock::cycles(END_US) {
-        sock.record.engine[LOOKED_AT].store(now, Relaxed);
+    // A receive that looks at the kernel sees the end of a stream, too, but not whether a datagram's receiver is there.
+    let place = if datagrams::is_datagram(sock.record) {
+        datagrams::ASKED_AT
+    } else {
+        LOOKED_AT
+    };
+    let (now, asked_at) = (clock::now(), &sock.record.engine[place]);
+    if now.wrapping_sub(asked_at.load(Relaxed)) > clock::cycles(END_US) {
+        asked_at.store(now, Relaxed);
         ask_for_end(sock, link);
     }
 }
 
 fn ask_for_end(sock: &Sock, link: &Link<'static>) {
     if datagrams::is_datagram(sock.record) {
-        datagrams::forget_if_gone(sock, link);
+        if !datagrams::forget_if_gone(sock, link) {
+            datagrams::leave_if_tracked(sock, link);
+        }
     } else if kernel::poll_one(sock.fd, libc::POLLRDHUP as u32) != 0 {
         link.outgoing().plain(Reason::Closing);
     }
