@@ -23,6 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "meet.h"
+
 enum { CHUNK_MAX = 4096, ROUNDS = 20, EXCHANGES = 400 };
 
 static int side, fd;
@@ -30,12 +32,6 @@ static size_t chunk;
 static int is_late;
 /* Rounds of which all was sent: in memory of both, so that it is seen without a call. */
 static _Atomic uint32_t *done;
-
-static void fail(const char *what)
-{
-	printf("FAIL %s: %s\n", what, strerror(errno));
-	exit(2);
-}
 
 static void wrong(const char *what, uint64_t number, uint64_t other)
 {
