@@ -114,6 +114,7 @@ pub fn run(
         patience,
         trace,
         asleep: BTreeMap::new(),
+        lacks_bytes: false,
         kernel: World::start(kernel)?,
         subject: World::start(subject)?,
         tally: Tally::default(),
@@ -163,16 +164,26 @@ struct Pair {
     trace: bool,
     /// The last call of each thread that was found asleep.
     asleep: BTreeMap<Who, Step>,
+    /// A step was left out that would have sent what a later one takes.
+    lacks_bytes: bool,
     kernel: World,
     subject: World,
     tally: Tally,
 }
 
+/// Steps that send.
+const SENDS: [&str; 7] = [
+    "give", "fill", "send", "sendto", "sendmsg", "write", "writev",
+];
+
 impl Pair {
     /// One step on both, up to the next quiet point.
     fn step(&mut self, step: &Step) -> Result<(), Answers> {
-        if !self.kernel.is_free(step) || !self.subject.is_free(step) {
+        // A `take` whose bytes are not sent would sleep, and take those of others.
+        let is_lonely = step.verb() == "take" && std::mem::take(&mut self.lacks_bytes);
+        if is_lonely || !self.kernel.is_free(step) || !self.subject.is_free(step) {
             self.tally.skipped += 1;
+            self.lacks_bytes |= SENDS.contains(&step.verb());
             return Ok(());
         }
         self.tally.steps += 1;

@@ -181,18 +181,19 @@ fn send_otherwise(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
     if data.named && unix::is_stream(sock.record) {
         return own.call();
     }
-    if records::is_record(sock.record) {
-        if data.named {
-            return records::send_uncounted(&sock, &link, flags, own);
-        }
-        let by_list = data.is_list();
-        return pieces(&data, own, |data| match data.len() {
-            0 if by_list => own.call(),
-            _ => records::send(&sock, link, data, flags, own),
-        });
+    if data.named && records::is_record(sock.record) {
+        return records::send_uncounted(&sock, &link, flags, own);
     }
+    let by_list = data.is_list();
     pieces(&data, own, |data| {
-        stream::send(sock, link, data, flags, own)
+        if by_list && data.is_empty() {
+            // The kernel does not ask a socket, whatever it has.
+            own.call()
+        } else if records::is_record(sock.record) {
+            records::send(&sock, link, data, flags, own)
+        } else {
+            stream::send(sock, link, data, flags, own)
+        }
     })
 }
 
