@@ -183,7 +183,7 @@ impl<'s> Outgoing<'s> {
     }
 
     /// Sends all of one piece of memory that is not empty by the ring, if nothing else is to be done and thought of: what most
-    /// sends of few bytes come to. Without anything that would have to be in memory, it costs half of what [`Outgoing::send`] does.
+    /// sends of few bytes come to. Nothing of it has to be in memory, so it costs less than what [`Outgoing::send`] does.
     #[inline(always)]
     pub fn send_straight(self, owner: Owner, data: &Bufs) -> Straight {
         let lock = &self.d().wl.lock;
