@@ -1,5 +1,5 @@
-//! Programs that execute themselves with open connections: the new image joins them like any program. `sockets/renew.c` is a
-//! server and its client; of `sockets/again.c` both ends execute themselves over and over.
+//! Programs that execute themselves with open connections: those stay on the kernel, whole and in order, and new ones join.
+//! `sockets/renew.c` is a server and its client; of `sockets/again.c` both ends execute themselves over and over.
 
 #[path = "sockets/place.rs"]
 mod place;
@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 use place::{One, PATIENCE, Place, seed, soaks};
 use windlass_tests::program;
 
-/// Exchanges on each connection, and the bytes of one, each way.
+/// Exchanges on each connection.
 const ROUNDS: u64 = 3_000;
-const MESSAGE: u64 = 32;
 /// How often it is tried until the ring has served all images: whether both ends are awake is up to the machine.
 const TRIES: u32 = 10;
 
@@ -79,11 +78,11 @@ fn start(place: &Place, directory: &Path, name: &str, role: &str, words: &[Strin
     One(command.spawn().expect("windlass"))
 }
 
-/// Every answer is right before and after, on the connection that goes through the exec and on a new one; and the ring serves
-/// connections of both images, of the second one both.
+/// Every answer is right before and after, on the connection that goes through the exec and on a new one; the ring serves the
+/// first image's connection and the second image's new one, and no other.
 #[test]
-fn a_new_image_joins_like_any_program() {
-    let name = "a_new_image_joins_like_any_program";
+fn a_new_image_joins_new_connections() {
+    let name = "a_new_image_joins_new_connections";
     let Some(place) = Place::new(name) else {
         return;
     };
@@ -109,8 +108,8 @@ fn a_new_image_joins_like_any_program() {
         };
         let is_served = count(first, "joined") == 1
             && count(first, "ring_rx_bytes") > 0
-            && count(second, "joined") == 2
-            && count(second, "ring_rx_bytes") > ROUNDS * MESSAGE;
+            && count(second, "joined") == 1
+            && count(second, "ring_rx_bytes") > 0;
         if is_served {
             return;
         }
@@ -124,8 +123,7 @@ fn again(place: &Place, directory: &Path, way: &str) -> [One; 2] {
     ["accept", "connect"].map(|role| start(place, directory, "again", role, &words))
 }
 
-/// Two streams in both directions come whole though both ends execute themselves in the middle of them seven times, and the
-/// ring carries most of them.
+/// Two streams in both directions come whole though both ends execute themselves in the middle of them seven times.
 #[test]
 fn streams_go_on_over_many_execs() {
     let Some(place) = Place::new("streams_go_on_over_many_execs") else {
@@ -134,25 +132,16 @@ fn streams_go_on_over_many_execs() {
     compile(&place, "again");
     let ways = ["block", "poll", "epoll", "edge"];
     for way in ways.repeat(if soaks() { 20 } else { 1 }) {
-        let is_served = (0..TRIES).any(|_| {
-            let directory = place.room();
-            let mut ends = again(&place, &directory, way);
-            let done = ends.each_mut().map(One::end);
-            ["accept", "connect"].iter().zip(done).all(|(role, done)| {
-                let said = fs::read_to_string(directory.join(role)).unwrap_or_default();
-                let counted = images(&directory.join(format!("{role}.counters")));
-                let text = format!("{way} {role}: {said:?} {counted:?}");
-                assert!(done && said == "done\n", "{text}");
-                assert_eq!(counted.len() as u64, IMAGES, "{text}");
-                let sum = |name| counted.iter().map(|image| count(image, name)).sum::<u64>();
-                let is_most = sum("joined") > IMAGES / 2 && sum("ring_rx_bytes") > BYTES / 2;
-                if !is_most {
-                    println!("{text}");
-                }
-                is_most
-            })
-        });
-        assert!(is_served, "{way}: the ring has not carried most of it");
+        let directory = place.room();
+        let mut ends = again(&place, &directory, way);
+        let done = ends.each_mut().map(One::end);
+        for (role, done) in ["accept", "connect"].iter().zip(done) {
+            let said = fs::read_to_string(directory.join(role)).unwrap_or_default();
+            let counted = images(&directory.join(format!("{role}.counters")));
+            let text = format!("{way} {role}: {said:?} {counted:?}");
+            assert!(done && said == "done\n", "{text}");
+            assert_eq!(counted.len() as u64, IMAGES, "{text}");
+        }
     }
 }
 
@@ -186,53 +175,5 @@ fn an_end_is_killed_between_execs() {
             done && is_right,
             "round {round}, {way}: {role}, within {PATIENCE:?}: {said:?}"
         );
-    }
-}
-
-/// Every answer is right, whoever goes on with a connection: the server itself or a child of it. It is joined anew where nobody
-/// else has it, in a program that was told so; and never where a sibling has it, the exec has failed, the parent that had joined
-/// it lives on, or the peer has threads.
-#[test]
-fn a_connection_has_one_heir() {
-    let Some(place) = Place::new("a_connection_has_one_heir") else {
-        return;
-    };
-    compile(&place, "heir");
-    let cases = [
-        ("exec", false, true),
-        ("inetd", false, true),
-        ("exec", true, false),
-        ("fail", false, false),
-        ("fork", false, false),
-        ("sibling", false, false),
-    ];
-    for (how, has_threads, is_renewed) in cases {
-        let mut renewed = 0;
-        for _ in 0..TRIES {
-            let directory = place.room();
-            let mut asks = vec![ROUNDS.to_string()];
-            asks.extend(has_threads.then(|| "threads".to_owned()));
-            let mut server = start(&place, &directory, "heir", "serve", &[how.to_owned()]);
-            let mut client = start(&place, &directory, "heir", "ask", &asks);
-            let done = [client.end(), server.end()];
-            let said = ["ask", "serve"]
-                .map(|role| fs::read_to_string(directory.join(role)).expect("a log"));
-            let counted = images(&directory.join("ask.counters"));
-            let text = format!("{how}, threads: {has_threads}: {said:?} {counted:?}");
-            assert_eq!(done, [true, true], "{text}");
-            assert_eq!(said, ["done\n", ""], "{text}");
-            renewed = counted
-                .iter()
-                .map(|image| count(image, "joins_renewed"))
-                .sum();
-            assert!(is_renewed || renewed == 0, "{text}");
-            if renewed != 0
-                || !is_renewed && counted.iter().any(|image| count(image, "joined") != 0)
-            {
-                break;
-            }
-            println!("{text}");
-        }
-        assert_eq!(renewed != 0, is_renewed, "{how}, threads: {has_threads}");
     }
 }

@@ -47,18 +47,12 @@ pub enum Kind {
     Tcp,
     /// A Unix stream.
     Unix,
-    /// A Unix connection that keeps messages apart (`SOCK_SEQPACKET`).
-    Seq,
-    /// Two Unix datagram sockets, connected to each other.
-    Dgram,
-    /// Two UDP sockets, connected to each other.
-    Udp,
 }
 
 impl Kind {
     /// The kind that is called so on a command line, in a script's `socket` too, `tcp6` excepted.
     pub fn named(name: &str) -> Option<Self> {
-        [Self::Tcp, Self::Unix, Self::Seq, Self::Dgram, Self::Udp]
+        [Self::Tcp, Self::Unix]
             .into_iter()
             .find(|kind| kind.name() == name)
     }
@@ -68,19 +62,7 @@ impl Kind {
         match self {
             Self::Tcp => "tcp",
             Self::Unix => "unix",
-            Self::Seq => "seq",
-            Self::Dgram => "dgram",
-            Self::Udp => "udp",
         }
-    }
-
-    /// Whether neither end can tell that the other is gone.
-    pub(crate) fn is_datagram(self) -> bool {
-        matches!(self, Self::Dgram | Self::Udp)
-    }
-
-    pub(crate) fn is_stream(self) -> bool {
-        matches!(self, Self::Tcp | Self::Unix)
     }
 }
 
@@ -91,9 +73,8 @@ pub(crate) type Holder = (char, String);
 pub(crate) struct End {
     pub(crate) holders: Vec<Holder>,
     pub(crate) nonblock: bool,
-    /// Bytes, or of datagrams the sizes, that wait to be read here.
+    /// Bytes that wait to be read here.
     pub(crate) unread: usize,
-    pub(crate) records: Vec<usize>,
     /// A thread may be asleep in a read here.
     pub(crate) reader: Option<Who>,
     /// A thread may be asleep in a look at this end.
@@ -107,7 +88,6 @@ impl End {
             holders: vec![(process, name.to_owned())],
             nonblock: false,
             unread: 0,
-            records: Vec::new(),
             reader: None,
             watched: false,
             shut: false,
@@ -123,24 +103,13 @@ pub(crate) struct Link {
     pub(crate) tight: bool,
     /// Something was shut, closed or reset: errors are to be expected.
     pub(crate) over: bool,
-    /// Of the sockets that the ends began as, for `connect` and `sendto`.
-    pub(crate) names: [String; 2],
 }
 
 impl Link {
     /// Room for unread bytes at this end.
     pub(crate) fn room(&self, end: usize) -> usize {
         let most = if self.tight { 600 } else { UNREAD_MAX };
-        let records = if self.kind.is_stream() {
-            0
-        } else {
-            self.ends[end].records.len()
-        };
-        if records >= 5 {
-            0
-        } else {
-            most.saturating_sub(self.ends[end].unread)
-        }
+        most.saturating_sub(self.ends[end].unread)
     }
 }
 
@@ -215,9 +184,7 @@ impl Model {
         let live: Vec<usize> = (0..self.links.len())
             .filter(|&index| {
                 let link = &self.links[index];
-                let is_held = link.ends.iter().any(|end| !end.holders.is_empty());
-                // Which call of several is told of an ICMP error is nobody's promise.
-                is_held && !(link.over && link.kind == Kind::Udp)
+                link.ends.iter().any(|end| !end.holders.is_empty())
             })
             .collect();
         if live.is_empty() {

@@ -74,11 +74,7 @@ const SLEEPING_VERBS: &[&str] = &[
 
 /// Every verb: what follows it, and what it does.
 pub const VERBS: &[(&str, &str, &str)] = &[
-    (
-        "socket",
-        "NAME tcp|tcp6|udp|unix|seq|dgram [nonblock|cloexec]",
-        "socket",
-    ),
+    ("socket", "NAME tcp|tcp6|unix [nonblock|cloexec]", "socket"),
     ("pair", "NAME NAME KIND [FLAGS]", "socketpair"),
     ("pipe", "NAME NAME", "pipe2"),
     (

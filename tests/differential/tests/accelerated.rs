@@ -10,8 +10,7 @@ use windlass_differential::{
 };
 
 /// What still differs, found by this very runner. Of a killed peer, bytes that are unread in the ring, or its reset, are lost at
-/// the exec of one of several processes that share the socket, and datagrams for a Unix socket with a name at any; a child of
-/// the reader that was forked later does not see that there are datagrams. A Unix stream whose send buffer is made small over
+/// an exec. A Unix stream whose send buffer is made small over
 /// unread bytes is writable sooner, since their pieces are not the kernel's own. What a close or an exec moves into the kernel
 /// is one more edge. The kernel moves large transfers through small buffers more slowly than the runner waits. Where the
 /// library does not see all calls, a peek may give less than there is, and a socket that was handed on may write beside it.
@@ -26,9 +25,6 @@ const RAW_SEEDS: u64 = 250;
 
 /// Seeds that are tried with Unix streams alone; ten times as many with WINDLASS_SOAK=1.
 const UNIX_SEEDS: u64 = 400;
-
-/// Seeds that are tried with Unix datagrams alone, and with UDP alone; ten times as many with WINDLASS_SOAK=1.
-const DATAGRAM_SEEDS: u64 = 400;
 
 /// Seeds of a thousand that may differ as [`OPEN`] says, and as many that may differ but not each time that they are repeated;
 /// one each in any case.
@@ -85,17 +81,8 @@ fn is_open(difference: &Difference, options: &Options) -> bool {
         let after = rest.rposition(|step| step.verb() == "exec")?;
         Some(killed + after)
     });
-    let is_datagram =
-        |step: &Step| step.verb() == "socket" && matches!(step.word(2), "dgram" | "udp");
-
     let is_sharers =
         executed.is_some_and(|end| steps[..end].iter().any(|step| step.verb() == "fork"));
-    let is_named = executed.is_some()
-        && has(&|step| step.verb() == "socket" && step.word(2) == "dgram")
-        && has(&|step| step.verb() == "bind" && step.word(2).starts_with("u:"));
-    let is_childs = killed.is_some_and(|at| steps[at..].iter().any(|step| step.verb() == "fork"))
-        && has(&is_datagram)
-        && all(&|kernel, subject| tells(kernel, both, "in") && !tells(subject, both, "in"));
     let is_early = has(&|step| step.word(2) == "sndbuf")
         && all(&|kernel, subject| tells(subject, both, "out") && !tells(kernel, both, "out"));
     let is_edge = (asked.is_some_and(|step| step.verb().starts_with("close"))
@@ -111,10 +98,7 @@ fn is_open(difference: &Difference, options: &Options) -> bool {
             number(subject).is_some_and(|n| n > 0) && number(subject) < number(kernel)
         });
     let is_mixed = options.raw_permille[1] != 0 && has(&|step| step.verb() == "sendfd");
-    [
-        is_sharers, is_named, is_childs, is_early, is_edge, is_slow, is_short, is_mixed,
-    ]
-    .contains(&true)
+    [is_sharers, is_early, is_edge, is_slow, is_short, is_mixed].contains(&true)
 }
 
 /// Whether the kernel differs from itself in the script of a seed: two that read at once may each get what the other got before.
@@ -211,38 +195,6 @@ fn unix_streams_are_like_the_kernels() {
     compare_seeds(&windlass, &preload, UNIX_SEEDS, &options, MOST);
 }
 
-/// Proves the same where every connection is one of two Unix datagram sockets.
-#[test]
-fn unix_datagrams_are_like_the_kernels() {
-    let Some((windlass, preload, options)) = subject("unix_datagrams_are_like_the_kernels") else {
-        return;
-    };
-    let options = Options {
-        kind: Some(Kind::Dgram),
-        ..options
-    };
-    compare_seeds(&windlass, &preload, DATAGRAM_SEEDS, &options, MOST);
-}
-
-/// Proves the same where every connection is one of two UDP sockets, which keep within their buffers.
-#[test]
-fn udp_is_like_the_kernels() {
-    let Some((windlass, preload, options)) = subject("udp_is_like_the_kernels") else {
-        return;
-    };
-    let count = std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count");
-    if count.is_ok_and(|count| count.trim() != "0") {
-        println!("skipped: udp_is_like_the_kernels: connection tracking follows something here");
-        return;
-    }
-    let options = Options {
-        kind: Some(Kind::Udp),
-        environment: vec![("WINDLASS_UDP".to_owned(), "1".to_owned())],
-        ..options
-    };
-    compare_seeds(&windlass, &preload, DATAGRAM_SEEDS, &options, MOST);
-}
-
 /// Proves the same where the library does not see one call in a hundred, of those that do not write: they are bare system
 /// calls.
 #[test]
@@ -281,21 +233,12 @@ fn scripts_are_the_same_accelerated() {
     keep_daemon(&windlass);
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
     let scripts = scripts(&directory).expect("scripts");
-    let with_udp = Options {
-        environment: vec![("WINDLASS_UDP".to_owned(), "1".to_owned())],
-        ..options.clone()
-    };
     let (mut joined, mut differ) = (0, Vec::new());
     for (name, script) in &scripts {
-        let options = if name.starts_with("udp") {
-            &with_udp
-        } else {
-            &options
-        };
-        let mut run = replay(&preload, script, options);
+        let mut run = replay(&preload, script, &options);
         for _ in 0..3 {
             if run.is_err() {
-                run = replay(&preload, script, options);
+                run = replay(&preload, script, &options);
             }
         }
         match run {

@@ -1,14 +1,7 @@
-/* peer.c over an AF_UNIX stream or seqpacket connection: PORT-FILE is the socket's name. Of two datagram sockets, each has that
- * name with its role behind it, and is connected to the other. */
+/* peer.c over an AF_UNIX stream: PORT-FILE is the socket's name. */
 #include <sys/un.h>
 
-#ifdef DATAGRAMS
-enum { TYPE = SOCK_DGRAM };
-#elif defined(RECORDS)
-enum { TYPE = SOCK_SEQPACKET };
-#else
 enum { TYPE = SOCK_STREAM };
-#endif
 
 /* Role pair: both ends, of a socketpair, in two processes. */
 static void open_pair(void)
@@ -23,29 +16,6 @@ static void open_pair(void)
 	fd = both[side];
 	close(both[!side]);
 }
-
-#ifdef DATAGRAMS
-static void open_connection(const char *role, const char *path)
-{
-	struct sockaddr_un names[2] = { { .sun_family = AF_UNIX }, { .sun_family = AF_UNIX } };
-	if (!strcmp(role, "pair")) {
-		open_pair();
-		return;
-	}
-	side = !strcmp(role, "connect");
-	for (int i = 0; i < 2; i++)
-		snprintf(names[i].sun_path, sizeof names[i].sun_path, "%s.%d", path, i);
-	fd = socket(AF_UNIX, TYPE, 0);
-	if (bind(fd, (void *)&names[side], sizeof names[side]))
-		fail("bind");
-	int connected = -1;
-	for (int i = 0; i < 2000 && connected; i++)
-		if ((connected = connect(fd, (void *)&names[!side], sizeof names[side])))
-			usleep(5000);
-	if (connected)
-		fail("connect");
-}
-#else
 
 static void open_connection(const char *role, const char *path)
 {
@@ -78,7 +48,6 @@ static void open_connection(const char *role, const char *path)
 	if (fd < 0)
 		fail("connection");
 }
-#endif
 
 /* Every seventh message carries a descriptor, of a file that says where in the stream the message begins. */
 enum { EACH = 7 };
@@ -139,7 +108,7 @@ static void read_rights(uint64_t *state)
 	static unsigned char bytes[CHUNK_MAX];
 	unsigned long long files = 0;
 	for (;;) {
-		struct iovec piece = { bytes, TYPE == SOCK_STREAM ? random_size(state) : sizeof bytes };
+		struct iovec piece = { bytes, random_size(state) };
 		union {
 			struct cmsghdr head;
 			char room[CMSG_SPACE(4 * sizeof(int))];
@@ -168,8 +137,6 @@ static void read_rights(uint64_t *state)
 		if (message.msg_flags & MSG_CTRUNC)
 			fail("truncated control data");
 		check(bytes, n);
-		if (is_complete())
-			break;
 	}
 	over = 1;
 	printf("descriptors %llu\n", files);

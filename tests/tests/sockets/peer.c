@@ -1,7 +1,5 @@
-/* One end of a TCP connection (built with -DUNIX: of an AF_UNIX stream; with -DUNIX -DRECORDS: of an AF_UNIX seqpacket
- * connection; with -DDATAGRAMS, too: of two AF_UNIX datagram sockets that are connected to each other, without -DUNIX: of two such UDP
- * sockets. Those have no end, so each stops when it has got all), as an ordinary program: sends bytes that depend on their place, and checks what comes. Records have to come with
- * the lengths that their sender gave them, which follow from the place, too; some have no bytes.
+/* One end of a TCP connection (built with -DUNIX: of an AF_UNIX stream), as an ordinary program: sends bytes that depend on
+ * their place, and checks what comes.
  *
  * peer listen|connect|pair PORT-FILE WAY BYTES CHUNK WINDOW
  *
@@ -67,68 +65,17 @@ static size_t random_size(uint64_t *state)
 	return 1 + (*state * 0x2545f4914f6cdd1dull >> 20) % chunk;
 }
 
-#ifdef RECORDS
-/* The length of the record of a direction that begins at a place. */
-static size_t size_at(int from, uint64_t place)
-{
-	uint64_t state = (place * 2 + from) * 0x9e3779b97f4a7c15ull | 1;
-	return random_size(&state);
-}
-
-/* Before a record at every eighth place or so one without bytes goes. */
-static int is_after_none(uint64_t place)
-{
-	return (place * 0x2545f4914f6cdd1dull >> 61) == 0;
-}
-#endif
-
-/* Whether nothing more comes, and nothing says so. */
-static int is_complete(void)
-{
-#ifdef DATAGRAMS
-	if (limit && got == limit) {
-		ending = "eof";
-		return 1;
-	}
-#endif
-	return 0;
-}
-
 static void print_state(void)
 {
 	printf("sent %llu\ngot %llu %s\n", (unsigned long long)sent, (unsigned long long)got, ending);
 	fflush(stdout);
 }
 
-/* A send was refused. The peer of a datagram socket is gone then, and nobody wakes those who read. */
-static int refused(void)
-{
-#ifdef DATAGRAMS
-	if (errno == ECONNREFUSED) {
-		ending = "refused";
-		print_state();
-		_exit(0);
-	}
-#endif
-	return -1;
-}
-
 /* One send; 0: no room; -1: over. */
 static int send_some(uint64_t *state)
 {
 	static unsigned char bytes[CHUNK_MAX];
-#ifdef RECORDS
-	static uint64_t noted = UINT64_MAX;
-	size_t n = size_at(side, sent);
-	(void)state;
-	if (sent != noted && is_after_none(sent) && (!limit || sent < limit)) {
-		if (send(fd, bytes, 0, MSG_NOSIGNAL) < 0)
-			return errno == EAGAIN || errno == EINTR ? 0 : refused();
-		noted = sent;
-	}
-#else
 	size_t n = random_size(state);
-#endif
 	if (limit && sent + n > limit)
 		n = limit - sent;
 	if (!n)
@@ -146,7 +93,7 @@ static int send_some(uint64_t *state)
 		}
 		if (r < 0) {
 			sent += done;
-			return refused();
+			return -1;
 		}
 		done += r;
 		if (fcntl(fd, F_GETFL) & O_NONBLOCK)
@@ -170,55 +117,20 @@ static ssize_t read_some(unsigned char *into, size_t n)
 	return r;
 }
 
-#ifdef RECORDS
-/* Whether what came is the record that begins where the reader is; bytes beyond its room were dropped. The last one may be
- * shorter. */
-static void check_length(ssize_t r, size_t room)
-{
-	size_t length = size_at(!side, got);
-	if (limit && got + length > limit)
-		length = limit - got;
-	if ((size_t)r != (length < room ? length : room)) {
-		printf("WRONG length %zd, not %zu, at %llu\n", r, length, (unsigned long long)got);
-		exit(1);
-	}
-}
-
-/* Nothing came: a record without bytes, or the end. */
-static int is_none(void)
-{
-	static uint64_t last = UINT64_MAX;
-	if (last == got || !is_after_none(got) || (limit && got >= limit))
-		return 0;
-	last = got;
-	return 1;
-}
-#endif
 
 /* One receive; 0: nothing there; -1: over. */
 static int take_some(uint64_t *state)
 {
 	static unsigned char bytes[CHUNK_MAX];
-#ifdef RECORDS
-	ssize_t r = read_some(bytes, sizeof bytes);
-	(void)state;
-	if (r > 0)
-		check_length(r, sizeof bytes);
-	if (r == 0 && is_none())
-		return 1;
-#else
 	ssize_t r = read_some(bytes, random_size(state));
-#endif
 	if (r > 0) {
 		check(bytes, r);
-		return is_complete() ? -1 : 1;
+		return 1;
 	}
 	if (r < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 		return 0;
 	if (r < 0 && errno == EINTR)
 		return 1;
-	if (r < 0)
-		refused();
 	ending = r == 0 ? "eof" : errno == ECONNRESET ? "reset" : strerror(errno);
 	return -1;
 }
@@ -228,25 +140,12 @@ static int may_send(void)
 	return !window || sent < got + window;
 }
 
-/* A peer that is expected to be killed may be gone if nothing has come for long: a datagram without bytes tells. */
-static void probe(int i)
-{
-#ifdef DATAGRAMS
-	if (!limit && i > 10000 && send(fd, "", 0, MSG_NOSIGNAL) < 0)
-		refused();
-#else
-	(void)i;
-#endif
-}
-
 static void *write_all(void *state)
 {
 	do
 		for (int i = 0; !may_send() && !over; i++)
-			if (i > 1000) {
+			if (i > 1000)
 				usleep(20);
-				probe(i);
-			}
 	while (send_some(state) > 0);
 	shutdown(fd, SHUT_WR);
 	return 0;
@@ -335,8 +234,6 @@ static void loop(const char *way, uint64_t *mine, uint64_t *theirs)
 
 #ifdef UNIX
 #include "open_unix.h"
-#elif defined(DATAGRAMS)
-#include "open_udp.h"
 #else
 static void open_connection(const char *role, const char *path)
 {

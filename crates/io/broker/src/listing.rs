@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use windlass_channel::EndInfo;
 use windlass_channel::layout::{STATUS_BYTES, STATUS_LINES};
-use windlass_channel::snapshot::{ChanWords, DirWords, RecordBytes};
+use windlass_channel::snapshot::{ChanWords, DirWords};
 
 use crate::limits::ROWS_MAX;
 use crate::processes::{Process, Processes};
@@ -118,7 +118,7 @@ impl Writer {
         self.put(end.slot);
         self.put(end.pid);
         self.put(u64::from(end.fd.cast_unsigned()));
-        self.put(u64::from(end.connected) | u64::from(end.room) << 32);
+        self.put(u64::from(end.connected));
     }
 
     fn dir(&mut self, dir: &DirWords) {
@@ -143,11 +143,6 @@ impl Writer {
         for (low, high) in pairs {
             self.put(u64::from(low) | u64::from(high) << 32);
         }
-        let records = &dir.records;
-        self.put(records.ring_sent);
-        self.put(records.ring_taken);
-        self.put(records.kernel_sent);
-        self.put(records.kernel_taken);
     }
 
     fn finish(self) -> impl Iterator<Item = u8> {
@@ -184,10 +179,9 @@ impl Reader<'_> {
             pid: self.half(),
             fd: self.half().cast_signed(),
             connected: false,
-            room: 0,
         };
         let word = self.word();
-        (end.connected, end.room) = (word & 1 != 0, (word >> 32) as u32);
+        end.connected = word & 1 != 0;
         end
     }
 
@@ -199,12 +193,6 @@ impl Reader<'_> {
         let (owed, mark) = pair(self.word());
         let (attn, flags) = pair(self.word());
         let (slots, ring_bytes) = pair(self.word());
-        let records = RecordBytes {
-            ring_sent: self.word(),
-            ring_taken: self.word(),
-            kernel_sent: self.word(),
-            kernel_taken: self.word(),
-        };
         DirWords {
             head,
             k_sent,
@@ -223,7 +211,6 @@ impl Reader<'_> {
             flags,
             slots,
             ring_bytes,
-            records,
         }
     }
 }
@@ -411,7 +398,6 @@ mod tests {
             pid: 99,
             fd: -1,
             connected: true,
-            room: 212_992,
         };
         let dir = DirWords {
             head: 1,
@@ -431,12 +417,6 @@ mod tests {
             flags: 15,
             slots: u32::MAX,
             ring_bytes: 17,
-            records: RecordBytes {
-                ring_sent: 18,
-                ring_taken: 19,
-                kernel_sent: 20,
-                kernel_taken: 21,
-            },
         };
         let words = ChanWords {
             news: [false, true],

@@ -21,7 +21,6 @@ use rustix::net::SocketAddrAny;
 use rustix::net::sockopt::socket_cookie;
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 use windlass_channel::layout::Side;
-use windlass_channel::records::RecordFd;
 use windlass_channel::{Alive, EndInfo, Fd, Life, Owner, Reason, Reclaimed, Who, unix};
 use windlass_sys::process;
 
@@ -118,15 +117,9 @@ fn is_over(socket: &OwnedFd) -> bool {
     poll(&mut entries, Some(&now)).is_ok_and(|found| found > 0)
 }
 
-/// Whether bytes may be sent over the sender's Unix socket in its name. A datagram goes to whomever the socket is connected to
-/// now, and one that is refused takes away what the sender has not read: the receiver has to be there, and the right one.
+/// Whether bytes may be sent over the sender's Unix socket in its name.
 fn may_send(sender: &Process, socket: &OwnedFd, far: Option<&OwnedFd>, same_user: bool) -> bool {
-    let is_datagram = unix::is_datagram(process::number(socket.as_fd()));
     match far {
-        far if is_datagram => far.is_some_and(|far| {
-            let names_senders = unix::wants_sender(process::number(far.as_fd()));
-            !names_senders && are_peers(socket, far) && are_peers(far, socket)
-        }),
         Some(far) => {
             let names_senders = unix::wants_sender(process::number(far.as_fd()));
             !names_senders && (same_user || are_peers(socket, far))
@@ -195,7 +188,7 @@ impl Broker {
                 may_send(sender, &socket, far.as_ref(), same_user)
             }
             Some(far) => mirror(&socket, far),
-            None => same_user && !unix::is_datagram(process::number(socket.as_fd())),
+            None => same_user,
         };
         if !proven {
             return Err(Reason::Mismatch);
@@ -207,12 +200,8 @@ impl Broker {
             alive: &alive,
         };
         let fd = process::number(socket.as_fd());
-        let reclaimed = if unix::keeps_records(fd) {
-            link.outgoing().reclaim(who, &RecordFd(fd))
-        } else {
-            let connected = own.connected;
-            link.outgoing().reclaim(who, &Fd { fd, connected })
-        };
+        let connected = own.connected;
+        let reclaimed = link.outgoing().reclaim(who, &Fd { fd, connected });
         Ok(match reclaimed {
             Reclaimed::Empty => Outcome::Nothing,
             Reclaimed::All(bytes) => Outcome::Moved(bytes),

@@ -551,9 +551,8 @@ impl<'s> Incoming<'s> {
         if head == r.pos.load(Ordering::Relaxed) {
             return false;
         }
-        let is_plain = sent == r.krecv.load(Ordering::Relaxed)
-            && self.d().a.flags.load(Ordering::Relaxed) & DRAIN == 0;
-        is_plain || self.is_ready_endlessly(sent)
+        sent == r.krecv.load(Ordering::Relaxed)
+            && self.d().a.flags.load(Ordering::Relaxed) & DRAIN == 0
     }
 
     /// Unread bytes in the ring, for `SIOCINQ` (added to the kernel's). At most the size of a ring.
@@ -593,11 +592,6 @@ impl<'s> Incoming<'s> {
             .a
             .attn
             .fetch_update(Ordering::Release, Ordering::Relaxed, down);
-    }
-
-    /// Whether anybody counts as asleep on this very descriptor.
-    pub fn is_slept_on(self) -> bool {
-        self.d().a.attn.load(Ordering::Acquire) != 0
     }
 
     /// Counts `n` bytes that a real receive took without [`Incoming::fall_asleep`]: under a raised slot.

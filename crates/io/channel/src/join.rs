@@ -87,14 +87,11 @@ pub struct EndInfo {
     pub fd: i32,
     /// Whether this end connected.
     pub connected: bool,
-    /// Bytes of its receive buffer, where the connection carries UDP datagrams; else 0.
-    pub room: u32,
 }
 
 const OFFERED: u32 = 1;
 const JOINED: u32 = 2;
 const LEFT: u32 = 3;
-const AWAY: u32 = 4;
 
 /// A name as three words: the v4-mapped address, and the port.
 fn name_words(name: SocketAddr) -> [u64; 3] {
@@ -164,20 +161,6 @@ impl Link<'_> {
         self.end(self.side()).place.store(place, Ordering::Relaxed);
     }
 
-    /// Says how many bytes the receive buffer of this end has for UDP datagrams, 0 where it carries none. Before
-    /// [`Link::offer`].
-    pub fn set_room(&self, bytes: u32) {
-        let room = &self.end(self.side()).room;
-        room.store(bytes.into(), Ordering::Release);
-    }
-
-    /// What the other end has said so.
-    #[inline(always)]
-    pub fn room_there(&self) -> u32 {
-        let room = &self.end(self.side().other()).room;
-        room.load(Ordering::Acquire) as u32
-    }
-
     /// Looks whether the other end mirrors `offer`, and if so joins.
     pub fn check(&self, offer: &Offer) -> Join {
         let theirs = self.side().other().of(&self.shared().join);
@@ -232,29 +215,6 @@ impl Link<'_> {
         before != LEFT && theirs.load(Ordering::SeqCst) == LEFT
     }
 
-    /// The process of this end is about to execute another program, which will not have the channel, and no other process has
-    /// the socket: once it is gone, [nobody uses this end](Link::is_deserted).
-    pub fn go_away(&self) {
-        self.change(JOINED, AWAY);
-    }
-
-    /// It was not executed.
-    pub fn come_back(&self) {
-        self.change(AWAY, JOINED);
-    }
-
-    fn change(&self, from: u32, to: u32) {
-        let mine = self.side().of(&self.shared().join);
-        let _ = mine.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
-    }
-
-    /// Whether nobody uses the other end, if the process that had it is gone: it was never taken, or that process had it alone
-    /// and has become another program. The channel may be [freed](crate::Slab::free) then.
-    pub fn is_deserted(&self) -> bool {
-        let theirs = self.side().other().of(&self.shared().join);
-        matches!(theirs.load(Ordering::Acquire), 0 | AWAY)
-    }
-
     /// What the end at `side` has written of itself.
     pub fn info(&self, side: Side) -> EndInfo {
         let end = self.end(side);
@@ -269,7 +229,6 @@ impl Link<'_> {
             pid: end.pid.load(Ordering::Relaxed),
             fd: (place >> 16) as u32 as i32,
             connected: place & 1 == 1,
-            room: end.room.load(Ordering::Relaxed) as u32,
         }
     }
 }

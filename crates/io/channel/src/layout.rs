@@ -101,7 +101,7 @@ impl<T> Deref for Line<T> {
 pub struct Wire {
     /// Bytes pushed to the ring since the channel was allocated.
     pub(crate) head: AtomicU64,
-    /// Bytes given to the kernel since the start of the TCP stream; records, where the socket carries such.
+    /// Bytes given to the kernel since the start of the stream.
     pub(crate) k_sent: AtomicU64,
     /// 1: the sender pushes without a fence; a sleeper has to issue a `membarrier`.
     pub(crate) stream: AtomicU32,
@@ -145,10 +145,6 @@ pub struct WriteOwn {
     pub(crate) pause: AtomicU64,
     /// Time stamp of the pause's end, in cycles.
     pub(crate) paused_until: AtomicU64,
-    /// Bytes of the records that were pushed and not reclaimed; bytes of a stream are counted by `head`.
-    pub(crate) ring_bytes: AtomicU64,
-    /// Bytes of the records that were given to the kernel.
-    pub(crate) kernel_bytes: AtomicU64,
 }
 
 /// What only the receiving side uses, and the sender while it reclaims.
@@ -157,7 +153,7 @@ pub struct WriteOwn {
 pub struct ReadOwn {
     /// Bytes taken from the ring, as published.
     pub(crate) tail: AtomicU64,
-    /// Bytes taken from the kernel since the start of the TCP stream; records, where the socket carries such.
+    /// Bytes taken from the kernel since the start of the stream.
     pub(crate) krecv: AtomicU64,
     /// [`Owner`](crate::Owner) of the read lock.
     pub(crate) lock: AtomicU32,
@@ -167,10 +163,6 @@ pub struct ReadOwn {
     pub(crate) pos: AtomicU64,
     /// `head` as last read while `krecv == k_sent`: no kernel byte is older than the bytes below it.
     pub(crate) head_seen: AtomicU64,
-    /// Bytes of the records that were taken from the ring.
-    pub(crate) ring_bytes: AtomicU64,
-    /// Bytes of the records that were taken from the kernel.
-    pub(crate) kernel_bytes: AtomicU64,
 }
 
 /// Who sleeps, and what both sides have agreed on: rarely written, so Shared at the sender.
@@ -242,17 +234,15 @@ pub struct End {
     pub(crate) proved: AtomicU32,
     /// 1: connection tracking knows this end's connection.
     pub(crate) tracked: AtomicU32,
-    /// Bytes that the receive buffer (`SO_RCVBUF`) of this end has for UDP datagrams; 0: this end carries none.
-    pub(crate) room: AtomicU64,
     /// Unused.
-    pub(crate) spare: AtomicU64,
+    pub(crate) spare: [AtomicU64; 2],
 }
 
 /// One connection.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Chan {
-    /// 0 free, 1 offered, 2 looks at the ring, 3 left, 4 away.
+    /// 0 free, 1 offered, 2 looks at the ring, 3 left.
     pub(crate) join: Line<[AtomicU32; 2]>,
     pub(crate) end: [End; 2],
     pub(crate) d: [Dir; 2],

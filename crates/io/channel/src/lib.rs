@@ -25,8 +25,7 @@
 //! byte in the ring. The sender decides per call: ring if the receiver is awake, kernel if not. Counts from
 //! the start of the
 //! stream (`k_sent`, `krecv`) say when the ring may be read, and the kernel keeps the same counts, so a killed process
-//! loses none. `reclaim` moves unread ring bytes into the kernel at any moment. Sockets that keep the limits of what was sent
-//! have [`records`] in the ring, and count those.
+//! loses none. `reclaim` moves unread ring bytes into the kernel at any moment.
 //!
 //! # Synchronization
 //! Field by field in [`layout`]; sleeping against pushing in [`wait`]; locks in [`owner`]. Lock order: write
@@ -43,7 +42,6 @@ pub mod bufs;
 pub mod client;
 #[cfg(not(loom))]
 pub mod copy;
-mod datagrams;
 #[cfg(not(loom))]
 mod diag;
 pub mod directory;
@@ -58,7 +56,6 @@ pub mod owner;
 mod proof;
 pub mod protocol;
 mod reason;
-pub mod records;
 mod ring;
 mod room;
 mod shim;
@@ -67,8 +64,6 @@ mod slab;
 pub mod snapshot;
 mod socket;
 pub mod sys;
-#[cfg(not(loom))]
-pub mod udp;
 #[cfg(not(loom))]
 pub mod unix;
 pub mod wait;

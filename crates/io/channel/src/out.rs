@@ -492,12 +492,10 @@ impl<'s> Outgoing<'s> {
     pub(crate) fn send_real<S: Socket>(self, sock: &S, data: &Bufs, flags: i32) -> Sent {
         match sock.send(data, flags | libc::MSG_DONTWAIT) {
             Ok(kernel) => {
-                let step = if S::RECORDS { 1 } else { kernel as u64 };
-                if S::RECORDS {
-                    let sum = &self.d().wl.kernel_bytes;
-                    sum.fetch_add(kernel as u64, Ordering::Relaxed);
-                }
-                self.d().w.k_sent.fetch_add(step, Ordering::Release);
+                self.d()
+                    .w
+                    .k_sent
+                    .fetch_add(kernel as u64, Ordering::Release);
                 Sent::Bytes(Moved { ring: 0, kernel })
             }
             Err(libc::EAGAIN) => Sent::KernelFull,
@@ -585,11 +583,7 @@ impl<'s> Outgoing<'s> {
             wl.owed.store(1, Ordering::Relaxed);
             return Reclaimed::Owed;
         }
-        let reclaimed = if S::RECORDS {
-            self.move_records(sock, head)
-        } else {
-            self.move_to_kernel(sock, head)
-        };
+        let reclaimed = self.move_to_kernel(sock, head);
         wl.owed.store(0, Ordering::Relaxed);
         w.stream.store(0, Ordering::Release);
         if !faulty!(ReclaimUnlocked) {

@@ -68,7 +68,6 @@ reasons! {
     Asleep = 28, "asleep", "waiters of several processes, or more than four epoll instances, share the socket";
     Closing = 29, "closing", "the socket is being closed or shut down";
     Off = 30, "off", "acceleration is switched off";
-    Strict = 31, "strict", "strict mode was asked for and cannot be had here";
     Privileged = 32, "privileged", "the process is not dumpable or has other credentials than the daemon accepts";
     Unknown = 255, "unknown", "a reason that this version does not know";
 }

@@ -116,12 +116,6 @@ impl Slab {
         self.header().id.load(Ordering::Relaxed)
     }
 
-    /// How many sends go by the kernel after the receiving process was found asleep (1 unless set).
-    pub fn set_cool(&self, sends: u32) {
-        self.cool_max
-            .store(sends, std::sync::atomic::Ordering::Relaxed);
-    }
-
     #[inline(always)]
     pub(crate) fn cool(&self, receiver: Side) -> &std::sync::atomic::AtomicU32 {
         &receiver.of(&self.cool).0
@@ -420,12 +414,6 @@ impl Chan {
                 &r.pos,
                 &r.head_seen,
                 &a.ring,
-            ]);
-            wide(&[
-                &wl.ring_bytes,
-                &wl.kernel_bytes,
-                &r.ring_bytes,
-                &r.kernel_bytes,
             ]);
             narrow(&[&w.stream, &w.wild, &wl.lock, &wl.burst]);
             narrow(&[&wl.owed, &wl.mark, &wl.grow]);

@@ -135,21 +135,6 @@ pub struct DirWords {
     pub slots: u32,
     /// Bytes of the ring, 0 without one.
     pub ring_bytes: u32,
-    /// Bytes of records; 0 of a stream, of which the fields above say all.
-    pub records: RecordBytes,
-}
-
-/// Bytes of the records of a direction, whose other counts are of records and slots.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RecordBytes {
-    /// Pushed to the ring and not moved to the kernel after all.
-    pub ring_sent: u64,
-    /// Taken from the ring.
-    pub ring_taken: u64,
-    /// Given to the kernel.
-    pub kernel_sent: u64,
-    /// Taken from the kernel.
-    pub kernel_taken: u64,
 }
 
 impl DirWords {
@@ -223,11 +208,5 @@ fn words(dir: &Dir) -> DirWords {
         flags: dir.a.flags.load(Ordering::Relaxed),
         slots: dir.a.slots.load(Ordering::Relaxed),
         ring_bytes,
-        records: RecordBytes {
-            ring_taken: dir.r.ring_bytes.load(Ordering::Acquire),
-            kernel_taken: dir.r.kernel_bytes.load(Ordering::Acquire),
-            ring_sent: dir.wl.ring_bytes.load(Ordering::Relaxed),
-            kernel_sent: dir.wl.kernel_bytes.load(Ordering::Relaxed),
-        },
     }
 }

@@ -13,8 +13,6 @@ use crate::sys;
 
 /// One end's real socket. No method blocks, and none is interposed code.
 pub trait Socket {
-    /// Whether the socket keeps the limits of what was sent: the ring then holds [records](crate::records).
-    const RECORDS: bool = false;
     /// Sends, with `MSG_DONTWAIT` added to `flags`. Errors are errno values.
     fn send(&self, data: &Bufs, flags: i32) -> Result<usize, i32>;
     /// Receives at most `limit` bytes, with `MSG_DONTWAIT` added to `flags`; 0 is the end of the stream (or

@@ -2,53 +2,18 @@
 //! very library that uses this crate.
 
 use core::arch::asm;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// This process may be reached by a `membarrier`.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 /// This process makes no system calls of the channel's own any more.
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
-/// Where the instruction is made instead of here; 0: here.
-static GATE: AtomicUsize = AtomicUsize::new(0);
-
-/// From now on [`call`] goes through code elsewhere: where the kernel hands system calls of all but one range of code
-/// to a handler (Syscall User Dispatch), ours must come from that range.
-///
-/// # Safety
-/// At `address` stand the instructions `syscall` and `ret`, for as long as the process runs.
-pub unsafe fn set_gate(address: usize) {
-    GATE.store(address, Ordering::Relaxed);
-}
-
-#[cold]
-#[inline(never)]
-unsafe fn call_through(gate: usize, number: libc::c_long, args: [usize; 6]) -> isize {
-    let result: isize;
-    let [a, b, c, d, e, f] = args;
-    // SAFETY: as in `call`; at the gate stand the same instruction and a return.
-    unsafe {
-        asm!(
-            "call {gate}",
-            gate = in(reg) gate,
-            inlateout("rax") number as isize => result,
-            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
-            lateout("rcx") _, lateout("r11") _,
-        );
-    }
-    result
-}
-
 /// A system call with up to six arguments; errors are negative numbers from -4095 on.
 ///
 /// # Safety
 /// The arguments are what the call named by `number` demands.
 #[inline(always)]
 pub unsafe fn call(number: libc::c_long, args: [usize; 6]) -> isize {
-    let gate = GATE.load(Ordering::Relaxed);
-    if gate != 0 {
-        // SAFETY: passed on (caller).
-        return unsafe { call_through(gate, number, args) };
-    }
     let result: isize;
     let [a, b, c, d, e, f] = args;
     // SAFETY: the arguments are right (caller); the kernel changes rax, rcx, r11 and memory that they point to.

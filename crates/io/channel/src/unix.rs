@@ -3,9 +3,8 @@
 //! # Model
 //! The kernel knows the peer of every connected Unix socket by its inode, a number of its own that no program chooses
 //! (`UNIX_DIAG_PEER` of sock_diag(7)). So two inodes name a connection exactly, and no translation can come between.
-//! Two datagram sockets are a pair where each is connected to the other. A channel keeps names as addresses: an inode is the
-//! address `100::INODE`, of the prefix that nobody can have (RFC 6666), with port 0, or that of its type where it carries
-//! records.
+//! A channel keeps names as addresses: an inode is the address `100::INODE`, of the prefix that nobody can have (RFC 6666),
+//! with port 0.
 //!
 //! # Positions
 //! The kernel does not count the bytes of a Unix socket. A sender begins to count at [`START`] when it offers, and the
@@ -33,10 +32,6 @@ pub const RING_BYTES_MAX: usize = 128 * 1024;
 /// The upper half of the address of an inode.
 const PREFIX: u64 = 0x0100 << 48;
 
-/// The ports in the names of sockets that carry records: their types.
-const SEQPACKET_PORT: u16 = libc::SOCK_SEQPACKET as u16;
-const DATAGRAM_PORT: u16 = libc::SOCK_DGRAM as u16;
-
 /// `UDIAG_SHOW_PEER`, `UNIX_DIAG_PEER`: linux/unix_diag.h.
 const SHOW_PEER: u32 = 4;
 const DIAG_PEER: u16 = 2;
@@ -46,36 +41,10 @@ const MESSAGE_BYTES: usize = 16;
 /// Room for an answer: a message and one attribute.
 const ANSWER_BYTES: usize = 256;
 
-/// The types of Unix sockets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// `SOCK_STREAM`.
-    Stream,
-    /// `SOCK_SEQPACKET`.
-    Seqpacket,
-    /// `SOCK_DGRAM`.
-    Datagram,
-}
-
-/// What the inode of a socket of this type is called in a channel.
-pub fn name(inode: u32, kind: Kind) -> SocketAddr {
+/// What an inode is called in a channel.
+pub fn name(inode: u32) -> SocketAddr {
     let bits = u128::from(PREFIX) << 64 | u128::from(inode);
-    let port = match kind {
-        Kind::Stream => 0,
-        Kind::Seqpacket => SEQPACKET_PORT,
-        Kind::Datagram => DATAGRAM_PORT,
-    };
-    SocketAddr::new(IpAddr::V6(Ipv6Addr::from_bits(bits)), port)
-}
-
-/// The type of the socket that a name in a channel is of; none if it is an internet address.
-pub fn kind_in(name: SocketAddr) -> Option<Kind> {
-    inode_in(name)?;
-    Some(match name.port() {
-        SEQPACKET_PORT => Kind::Seqpacket,
-        DATAGRAM_PORT => Kind::Datagram,
-        _ => Kind::Stream,
-    })
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::from_bits(bits)), 0)
 }
 
 /// The inode that a name in a channel is; none if it is an internet address.
@@ -84,8 +53,7 @@ pub fn inode_in(name: SocketAddr) -> Option<u32> {
         return None;
     };
     let bits = address.to_bits();
-    let is_ours =
-        (bits >> 64) as u64 == PREFIX && matches!(name.port(), 0 | SEQPACKET_PORT | DATAGRAM_PORT);
+    let is_ours = (bits >> 64) as u64 == PREFIX && name.port() == 0;
     u32::try_from(bits as u64).ok().filter(|_| is_ours)
 }
 
@@ -111,19 +79,6 @@ pub fn inode(fd: RawFd) -> Option<u32> {
 /// Whether a descriptor is a Unix socket.
 pub fn is_unix(fd: RawFd) -> bool {
     option(fd, libc::SO_DOMAIN) == Some(libc::AF_UNIX)
-}
-
-/// Whether a descriptor is a socket that keeps the limits of what was sent.
-pub fn keeps_records(fd: RawFd) -> bool {
-    matches!(
-        option(fd, libc::SO_TYPE),
-        Some(libc::SOCK_SEQPACKET | libc::SOCK_DGRAM)
-    )
-}
-
-/// Whether a descriptor is a datagram socket.
-pub fn is_datagram(fd: RawFd) -> bool {
-    option(fd, libc::SO_TYPE) == Some(libc::SOCK_DGRAM)
 }
 
 /// Whether a receiver wants to know who sent each piece, which only a real send can say (`SO_PASSCRED` and its kin).
@@ -203,14 +158,10 @@ mod tests {
     #[test]
     fn names_are_inodes_again() {
         for inode in [1, 7_654_321, u32::MAX] {
-            for kind in [Kind::Stream, Kind::Seqpacket, Kind::Datagram] {
-                assert_eq!(inode_in(name(inode, kind)), Some(inode));
-                assert_eq!(kind_in(name(inode, kind)), Some(kind));
-            }
+            assert_eq!(inode_in(name(inode)), Some(inode));
         }
         for other in ["127.0.0.1:80", "[::1]:80", "[100::7]:80", "[::7]:0"] {
             assert_eq!(inode_in(other.parse().unwrap()), None);
-            assert_eq!(kind_in(other.parse().unwrap()), None);
         }
     }
 

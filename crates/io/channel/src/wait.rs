@@ -89,11 +89,6 @@ impl StatusPage {
             .fetch_update(Ordering::Release, Ordering::Relaxed, down);
     }
 
-    /// Sets line 0, whatever the two processes agree that it means.
-    pub fn set_process(&self, value: u32) {
-        self.line(0).store(value, Ordering::Release);
-    }
-
     /// Line 0.
     pub fn process(&self) -> u32 {
         self.line(0).load(Ordering::Acquire)

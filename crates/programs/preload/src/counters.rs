@@ -23,14 +23,10 @@ macro_rules! counters {
 counters! {
     /// Records made: sockets and epoll instances seen.
     Sockets = "sockets";
-    /// UDP datagrams that found their ring full.
-    Dropped = "dropped";
     /// Connected sockets that moved bytes.
     Connected = "connected";
     /// Unknown numbers that turned out to be sockets.
     Found = "sockets_found";
-    /// Calls made round libc that strict mode caught.
-    Trapped = "calls_trapped";
     /// Numbers that were closed out of our sight.
     Vanished = "closes_unseen";
     /// Forks that were noticed only later.
@@ -73,15 +69,9 @@ counters! {
     ReclaimedBytes = "reclaimed_bytes";
     /// Sleeps in the kernel on a joined socket.
     Sleeps = "sleeps";
-    /// Channels that were given up since the peer became another program: the sockets may be joined anew.
-    Renewed = "joins_renewed";
-    /// Sockets of dead peers that gave way, at an exec, to others with what was unread in the ring.
-    Replaced = "sockets_replaced";
-    /// Sockets of dead peers whose unread ring bytes, or reset, an exec lost.
-    Lost = "sockets_lost";
     /// Tracked connections whose ends were not proved to be one connection, and not tried any more.
     Unproved = "joins_unproved";
-    /// Messages of tracked connections, and of UDP sockets, that were made to go by the kernel: it forgets what is silent.
+    /// Messages of tracked connections that were made to go by the kernel: it forgets what is silent.
     Refreshes = "refreshes";
     /// Changes by `epoll_ctl` that the kernel was not told of at once.
     Kept = "epoll_changes_kept";

@@ -23,7 +23,7 @@
 //! # Life
 //! [`start`]: the constructor reads [`options`], finds libc's functions ([`real`]) and prepares [`owner`]; nothing else
 //! happens until the first socket, which makes table and records, and nobody is asked anything until the first
-//! join. Forks, executions ([`target`]) and ends are told to the engine.
+//! join. Forks, executions and ends are told to the engine.
 //!
 //! # Synchronization
 //! The program's threads and signal handlers call in at any time. The table is lock-free; channels have locks of
@@ -38,7 +38,7 @@
 //! Nothing, unless asked: [`counters`] to `WINDLASS_COUNTERS`, reasons to `WINDLASS_LOG`. It keeps no descriptor.
 //!
 //! # Not done
-//! Only x86-64 Linux with glibc. UDP is not tracked. Signal handlers installed by a bare system call are not deferred.
+//! Only x86-64 Linux with glibc. Only streams are tracked. Signal handlers installed by a bare system call are not deferred.
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
@@ -52,7 +52,6 @@
 mod calls;
 pub mod counters;
 pub mod engine;
-mod handed;
 pub mod options;
 pub mod own;
 pub mod owner;
@@ -64,7 +63,4 @@ pub mod signals;
     allow(dead_code, reason = "unit tests are not loaded as a library")
 )]
 pub mod start;
-pub mod strict;
 pub mod table;
-pub mod target;
-pub mod watch;

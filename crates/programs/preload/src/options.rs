@@ -55,8 +55,6 @@ const SPIN_DEFAULT_US: u64 = 10;
 static SPIN: [Number; 1] = [number("microseconds", SPIN_UNSAID, 0, 1_000_000)];
 static SHARE: [Number; 1] = [number("0 or 1", 0, 0, 1)];
 static UNIX: [Number; 1] = [number("0 or 1", 1, 0, 1)];
-static UDP: [Number; 1] = [number("0 or 1", 0, 0, 1)];
-static STRICT: [Number; 1] = [number("0 or 1", 0, 0, 1)];
 static PROMOTE: [Number; 2] = [
     number("calls", 2, 0, u32::MAX as u64),
     number("bytes", 65_536, 0, u64::MAX),
@@ -75,7 +73,7 @@ static LOG: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 static COUNTERS: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 
 /// All of them.
-pub static OPTIONS: [Opt; 12] = [
+pub static OPTIONS: [Opt; 10] = [
     Opt {
         name: c"WINDLASS_SPIN",
         value: Value::Numbers(&SPIN),
@@ -91,16 +89,6 @@ pub static OPTIONS: [Opt; 12] = [
         name: c"WINDLASS_UNIX",
         value: Value::Numbers(&UNIX),
         text: "0: Unix sockets stay on the kernel.",
-    },
-    Opt {
-        name: c"WINDLASS_UDP",
-        value: Value::Numbers(&UDP),
-        text: "1: UDP sockets that are connected to each other are accelerated.",
-    },
-    Opt {
-        name: c"WINDLASS_STRICT",
-        value: Value::Numbers(&STRICT),
-        text: "Catch system calls that do not go through libc.",
     },
     Opt {
         name: c"WINDLASS_PROMOTE",
@@ -169,17 +157,6 @@ pub fn share() -> bool {
 #[inline]
 pub fn unix() -> bool {
     get(&UNIX[0]) != 0
-}
-
-/// Whether UDP sockets are joined.
-#[inline]
-pub fn udp() -> bool {
-    get(&UDP[0]) != 0
-}
-
-/// Whether bare system calls are caught.
-pub fn strict() -> bool {
-    get(&STRICT[0]) != 0
 }
 
 /// Calls each way, and bytes one way, before a connection is joined.

@@ -12,7 +12,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use crate::{real, start, strict};
+use crate::{engine, real, start};
 
 /// What each thread keeps.
 #[repr(C, align(64))]
@@ -224,7 +224,7 @@ pub fn is_ours() -> bool {
     unsafe { libc::getpid() == PID.load(Ordering::Relaxed) }
 }
 
-/// A child with this memory and its own process id is being made by something else than `vfork`.
+/// A thread or a child with this memory is being made by something else than libc's threads and `vfork`.
 pub fn will_be_borrowed() {
     BORROWED.store(true, Ordering::Relaxed);
 }
@@ -253,9 +253,6 @@ pub unsafe extern "C-unwind" fn vfork() -> libc::pid_t {
         "test eax, eax",
         "jz 2f",
         "dec dword ptr [rsi + {vforked}]",
-        "push rax",
-        "call {after}",
-        "pop rax",
         "cmp eax, -4095",
         "jae 3f",
         "2:",
@@ -269,10 +266,13 @@ pub unsafe extern "C-unwind" fn vfork() -> libc::pid_t {
         "mov eax, -1",
         "ret",
         vforked = const VFORKED,
-        before = sym strict::before_vfork,
-        after = sym strict::after_vfork,
+        before = sym before_vfork,
         failed = sym vfork_failed,
     )
+}
+
+extern "C-unwind" fn before_vfork() {
+    engine::settle();
 }
 
 extern "C-unwind" fn vfork_failed(error: i32) {
@@ -296,6 +296,9 @@ unsafe extern "C" {
 
 /// Whether the process has had a second thread.
 pub fn has_threads() -> bool {
+    if BORROWED.load(Ordering::Relaxed) {
+        return true;
+    }
     // SAFETY: libc's own variable, written before a second thread exists.
     unsafe { (&raw const __libc_single_threaded).read_volatile() == 0 }
 }

@@ -92,6 +92,8 @@ pub fn set_errno(value: c_int) {
 pub type VaList = *mut c_void;
 /// What `clone` starts.
 pub type CloneFn = Option<unsafe extern "C" fn(*mut c_void) -> c_int>;
+/// What a thread starts with.
+pub type ThreadFn = Option<unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void>;
 type Args = *const *const c_char;
 type MutArgs = *const *mut c_char;
 
@@ -264,10 +266,7 @@ real! {
     __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: VaList) -> c_int;
 
     pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t,
-        start: crate::strict::Start, argument: *mut c_void) -> c_int;
-    thrd_create(thread: *mut libc::pthread_t, start: crate::strict::Start, argument: *mut c_void)
-        -> c_int;
-    sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int;
-    pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int;
+        start: ThreadFn, argument: *mut c_void) -> c_int;
+    thrd_create(thread: *mut libc::pthread_t, start: ThreadFn, argument: *mut c_void) -> c_int;
     sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
 }

@@ -23,7 +23,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use crate::{options, real};
+use crate::real;
 
 /// Records of one arena (32 MiB of address space, touched as used). Record 0 is its head.
 pub const RECORDS_MAX: u32 = 262_144;
@@ -39,28 +39,15 @@ pub enum Kind {
     Tcp = 1,
     /// `AF_UNIX` stream.
     UnixStream = 2,
-    /// `AF_UNIX` seqpacket.
-    UnixSeqpacket = 3,
-    /// `AF_UNIX` datagram.
-    UnixDatagram = 4,
-    /// UDP over IPv4 or IPv6.
-    Udp = 5,
     /// An epoll instance.
-    Epoll = 6,
+    Epoll = 3,
 }
 
 impl Kind {
     fn of(code: u8) -> Option<Kind> {
-        [
-            Kind::Tcp,
-            Kind::UnixStream,
-            Kind::UnixSeqpacket,
-            Kind::UnixDatagram,
-            Kind::Udp,
-            Kind::Epoll,
-        ]
-        .into_iter()
-        .find(|kind| *kind as u8 == code)
+        [Kind::Tcp, Kind::UnixStream, Kind::Epoll]
+            .into_iter()
+            .find(|kind| *kind as u8 == code)
     }
 
     /// Which kind of record a socket of this domain and type gets, if any.
@@ -72,14 +59,7 @@ impl Kind {
             {
                 Some(Kind::Tcp)
             }
-            (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM)
-                if (protocol == 0 || protocol == libc::IPPROTO_UDP) && options::udp() =>
-            {
-                Some(Kind::Udp)
-            }
             (libc::AF_UNIX, libc::SOCK_STREAM) => Some(Kind::UnixStream),
-            (libc::AF_UNIX, libc::SOCK_SEQPACKET) => Some(Kind::UnixSeqpacket),
-            (libc::AF_UNIX, libc::SOCK_DGRAM) => Some(Kind::UnixDatagram),
             _ => None,
         }
     }
@@ -98,8 +78,6 @@ pub enum Origin {
     Found = 3,
     /// Received by `SCM_RIGHTS`.
     Passed = 4,
-    /// Handed on by the program that this one was before ([`crate::handed`]).
-    Handed = 5,
 }
 
 /// Bits of [`Record::flags`].
@@ -176,7 +154,6 @@ impl Record {
             1 => Origin::Made,
             2 => Origin::Accepted,
             4 => Origin::Passed,
-            5 => Origin::Handed,
             _ => Origin::Found,
         }
     }

@@ -18,15 +18,14 @@
 //! `SIGBUS` come out as default after exec.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use libc::{sigaction, siginfo_t, ucontext_t};
 use windlass_channel::sys;
 
 use crate::counters::{self, Counter};
-use crate::engine::memory;
 use crate::owner::{self, thread};
-use crate::{engine, real, strict, watch};
+use crate::{engine, real};
 
 const SIGNALS: usize = 65;
 /// Top bits of a word of [`HANDLERS`]: flags that the kernel gets in another form.
@@ -198,17 +197,6 @@ pub unsafe fn change(signal: c_int, action: *const sigaction, old: *mut sigactio
 
 fn set(signal: c_int, word: &AtomicU64, wanted: &sigaction, previous: &mut sigaction) -> c_int {
     let handler = wanted.sa_sigaction;
-    if signal == libc::SIGSYS {
-        watch::retire();
-    } else if !is_bare(handler) {
-        watch::blocks(mask_of(wanted));
-    }
-    if strict::is_kept(signal) {
-        // SAFETY: a live variable. The kernel's stays as it is.
-        let result = unsafe { real::sigaction(signal, std::ptr::null(), previous) };
-        word.store(packed(wanted), Ordering::Relaxed);
-        return result;
-    }
     let guarded = GUARDED.load(Ordering::Relaxed) && GUARDS.contains(&signal) && owner::is_ours();
     if is_bare(handler) {
         // SAFETY: both are live variables.
@@ -223,7 +211,6 @@ fn set(signal: c_int, word: &AtomicU64, wanted: &sigaction, previous: &mut sigac
         return unsafe { real::sigaction(signal, wanted, previous) };
     }
     let mut mine = *wanted;
-    strict::strip(&mut mine);
     mine.sa_sigaction = deliver as *const () as usize;
     mine.sa_flags = (wanted.sa_flags | libc::SA_SIGINFO) & !libc::SA_RESETHAND;
     let before = word.swap(packed(wanted), Ordering::Relaxed);
@@ -247,86 +234,6 @@ fn packed(wanted: &sigaction) -> u64 {
         .into_iter()
         .filter(|(is_set, _)| *is_set && !is_bare(handler));
     set.fold(handler as u64 & ADDRESS, |word, (_, flag)| word | flag)
-}
-
-/// `rt_sigaction`: the system call's arguments, and its result or the negated error.
-pub fn change_raw(x: [usize; 6]) -> isize {
-    let [signal, action, old, size, ..] = x;
-    let mut words = [0u64; 4];
-    let given =
-        action == 0 || memory::fetch_all(&mut words, std::ptr::with_exposed_provenance(action));
-    if size != 8 || !given || signal == 32 || signal == 33 {
-        // SAFETY: the program's own arguments; libc keeps those two signals to itself.
-        return unsafe { sys::call(libc::SYS_rt_sigaction, x) };
-    }
-    let mut wanted = empty();
-    wanted.sa_sigaction = words[0] as usize;
-    wanted.sa_flags = words[1] as u32 as c_int;
-    let place: *mut u64 = (&raw mut wanted.sa_mask).cast();
-    // SAFETY: libc's mask begins with the kernel's 64 bits.
-    unsafe { *place = words[3] };
-    let mut before = empty();
-    let new: *const sigaction = if action == 0 {
-        std::ptr::null()
-    } else {
-        &wanted
-    };
-    // SAFETY: null or live variables.
-    if unsafe { change(signal as c_int, new, &mut before) } != 0 {
-        return -(real::errno() as isize);
-    }
-    let restorer = before.sa_restorer.map_or(0, |code| code as usize as u64);
-    let shown = [
-        before.sa_sigaction as u64,
-        u64::from(before.sa_flags as u32),
-        restorer,
-        mask_of(&before),
-    ];
-    let place = std::ptr::with_exposed_provenance_mut(old);
-    if old != 0 && !memory::put_all(place, &shown) {
-        return -(libc::EFAULT as isize);
-    }
-    0
-}
-
-/// Takes a signal for good, with these flags; what the program set is kept for it.
-pub fn take(signal: c_int, flags: c_int) {
-    let mut action = empty();
-    let mut now = empty();
-    action.sa_sigaction = deliver as *const () as usize;
-    action.sa_flags = flags;
-    // SAFETY: both are live variables, the handler stays mapped.
-    unsafe { real::sigaction(signal, &action, &mut now) };
-    if let Some(word) = handler_word(signal).filter(|_| !is_ours(&now)) {
-        word.store(packed(&now), Ordering::Relaxed);
-    }
-}
-
-/// Gives up a signal that was free when it was [taken](take).
-pub fn give_back(signal: c_int) {
-    // SAFETY: a live variable.
-    unsafe { real::sigaction(signal, &empty(), std::ptr::null_mut()) };
-}
-
-/// Whether `SIGSYS` means nothing to the program, and is blocked neither now nor in any handler.
-pub fn has_free_traps() -> bool {
-    let bit = 1u64 << (libc::SIGSYS - 1);
-    let mut mask = 0u64;
-    let into = (&raw mut mask).addr();
-    // SAFETY: asks for the mask, 8 bytes.
-    unsafe { sys::call(libc::SYS_rt_sigprocmask, [0, 0, into, 8, 0, 0]) };
-    let is_open = |signal: usize| {
-        let mut action = [0u64; 4];
-        let into = action.as_mut_ptr().addr();
-        // SAFETY: asks for the disposition, four words.
-        unsafe { sys::call(libc::SYS_rt_sigaction, [signal, 0, into, 8, 0, 0]) };
-        let handler = action[0] as usize;
-        if signal == libc::SIGSYS as usize {
-            return handler == libc::SIG_DFL;
-        }
-        is_bare(handler) || action[3] & bit == 0
-    };
-    mask & bit == 0 && (1..SIGNALS).all(is_open)
 }
 
 /// Turns what the kernel holds into what the program set.
@@ -357,10 +264,6 @@ fn show(signal: c_int, word: u64, action: &mut sigaction) {
 unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel gives valid information with SA_SIGINFO.
     let code = unsafe { (*info).si_code };
-    if signal == libc::SIGSYS && code == strict::USER_DISPATCH {
-        // SAFETY: the kernel's own information of a dispatched call.
-        return unsafe { strict::trapped(info, context.cast()) };
-    }
     let fault = code > 0
         && matches!(
             signal,
@@ -399,18 +302,8 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
     let address: *const () = std::ptr::with_exposed_provenance(address);
     // SAFETY: the program installed this address as a handler.
     let handler = unsafe { std::mem::transmute::<*const (), Handler>(address) };
-    HANDLING.fetch_add(1, Ordering::Relaxed);
     // SAFETY: a handler of either form takes these registers.
     unsafe { handler(signal, info, context) };
-    HANDLING.fetch_sub(1, Ordering::Relaxed);
-}
-
-/// Handlers of the program that have not returned; one that jumps out never does.
-static HANDLING: AtomicU32 = AtomicU32::new(0);
-
-/// Whether a handler of the program runs now, perhaps in the middle of a call.
-pub fn is_handling() -> bool {
-    HANDLING.load(Ordering::Relaxed) != 0
 }
 
 /// Ends a copy that met memory that is not there.

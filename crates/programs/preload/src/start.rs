@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::counters::{self, Counter};
-use crate::{engine, handed, options, owner, real, record, strict, table, watch};
+use crate::{engine, options, owner, real, record, table};
 
 static ENDED: AtomicBool = AtomicBool::new(false);
 
@@ -16,13 +16,10 @@ unsafe extern "C" fn constructor() {
     real::resolve_all();
     options::read();
     if is_confined() {
-        handed::take(true);
         return;
     }
     owner::start();
     engine::start();
-    strict::start();
-    handed::take(false);
     // SAFETY: the handlers stay mapped, since we are never unloaded.
     unsafe { libc::pthread_atfork(Some(fork_prepare), Some(fork_parent), Some(fork_child)) };
     // SAFETY: as above.
@@ -74,7 +71,6 @@ pub fn before_seccomp() {
         return;
     }
     let before = real::errno();
-    watch::retire();
     if table::exists() {
         engine::before_seccomp();
     }
@@ -92,16 +88,34 @@ fn is_confined() -> bool {
     unsafe { real::prctl(option, none, none, none, none) > 0 }
 }
 
-/// The process may be replaced now: what it counted is written. Not in the child of a `vfork`.
+/// The process, or the child of a `vfork` with its memory, may be replaced now. What it counted is written.
 pub fn before_exec() {
-    if options::counters().is_some() && !table::is_retired() && owner::is_ours() {
+    let before = real::errno();
+    if table::exists() {
+        engine::before_exec();
+        table::before_exec(false);
+    }
+    if !table::is_retired() && owner::is_ours() {
         counters::write();
+    }
+    real::set_errno(before);
+}
+
+/// It was not.
+pub fn exec_failed() {
+    if table::exists() {
+        table::exec_failed();
     }
 }
 
-/// Whether anyone asks what will be executed.
-pub fn matters_to_exec() -> bool {
-    table::exists() || (options::counters().is_some() && !table::is_retired())
+/// libc is about to make a child by itself that executes a file.
+pub fn before_spawn() {
+    let before = real::errno();
+    if table::exists() {
+        engine::before_exec();
+        table::before_exec(true);
+    }
+    real::set_errno(before);
 }
 
 /// Before a fork, in the parent.
@@ -123,8 +137,6 @@ pub fn after_fork_child() {
         return;
     }
     owner::adopt();
-    strict::enable();
-    watch::forked();
     table::fork_done(true);
     counters::clear();
     ENDED.store(false, Ordering::Relaxed);

@@ -498,17 +498,6 @@ pub fn taken(fd: c_int) {
     }
 }
 
-/// The program that this one was before says that nobody else has the socket; `flags` are those of its record.
-pub fn handed(fd: c_int, cookie: u64, flags: u32) {
-    if fd >= 0
-        && record::cookie(fd) == Ok(cookie)
-        && make()
-        && let Some(sock) = enter_found(fd, word(fd), cookie, Origin::Handed)
-    {
-        sock.record.set(flags);
-    }
-}
-
 /// Everything in the table that has a record.
 pub fn each() -> impl Iterator<Item = Sock> {
     range(0, u32::MAX)

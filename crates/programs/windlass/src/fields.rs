@@ -242,7 +242,7 @@ columns! {
     "comm" usual "What the process is called." |row| at(row, "/comm");
     "peer-pid" usual "Process at the other end." |row| at(row, "/peer_pid");
     "peer-comm" more "What that process is called." |row| at(row, "/peer_comm");
-    "kind" more "tcp, unix-stream, unix-seqpacket, unix-datagram or udp." |row| at(row, "/kind");
+    "kind" more "tcp or unix-stream." |row| at(row, "/kind");
     "uid" more "User of the process." |row| at(row, "/uid");
     "state" usual "ring: bytes may bypass the kernel; kernel: none does." |row| at(row, "/state");
     "reason" usual "Why it is on the kernel." |row| at(row, "/reason");

@@ -175,16 +175,6 @@ pub(crate) struct RunArgs {
     /// Keep Unix sockets on the kernel.
     #[arg(long, overrides_with = "unix")]
     pub(crate) no_unix: bool,
-    /// Let UDP sockets that are connected to each other join: rules of a firewall that judge each datagram do not see those of the
-    /// ring.
-    #[arg(long)]
-    pub(crate) udp: bool,
-    /// Catch system calls made round the C library, and make them through the library: writes of both kinds then stay in
-    /// order. Each costs about 1 us; others cost nothing. Not caught are threads made by a bare clone(2); Go programs,
-    /// and kernels before 5.11, are not accelerated then. Whatever blocks SIGSYS out of the library's sight is killed by
-    /// its next such call.
-    #[arg(long)]
-    pub(crate) strict: bool,
     /// Say on stderr which library and which daemon are used.
     #[arg(short, long)]
     pub(crate) verbose: bool,

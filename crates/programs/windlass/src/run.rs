@@ -141,8 +141,6 @@ fn environment(
         (args.share, "WINDLASS_SHARE", "1"),
         (args.unix, "WINDLASS_UNIX", "1"),
         (args.no_unix, "WINDLASS_UNIX", "0"),
-        (args.udp, "WINDLASS_UDP", "1"),
-        (args.strict, "WINDLASS_STRICT", "1"),
     ] {
         if flag {
             variables.insert(name.into(), value.into());

@@ -166,11 +166,8 @@ fn end(channel: &ChannelRow, side: usize, by_slot: &BTreeMap<u16, &ProcessRow>) 
     };
     let process = by_slot.get(&own.slot);
     let peer_process = by_slot.get(&peer.slot);
-    let kind = match unix::kind_in(own.local) {
-        Some(unix::Kind::Seqpacket) => "unix-seqpacket",
-        Some(unix::Kind::Datagram) => "unix-datagram",
-        Some(unix::Kind::Stream) => "unix-stream",
-        None if own.room != 0 => "udp",
+    let kind = match unix::inode_in(own.local) {
+        Some(_) => "unix-stream",
         None => "tcp",
     };
     let (tx, rx) = (Bytes::of(tx, kind), Bytes::of(rx, kind));
@@ -199,17 +196,6 @@ struct Bytes {
 
 impl Bytes {
     fn of(dir: &DirWords, kind: &str) -> Self {
-        if matches!(kind, "unix-seqpacket" | "unix-datagram" | "udp") {
-            let bytes = &dir.records;
-            let unread = |sent: u64, taken: u64| sent.saturating_sub(taken);
-            return Self {
-                ring: bytes.ring_sent,
-                kernel_sent: bytes.kernel_sent,
-                kernel_taken: bytes.kernel_taken,
-                queue: unread(bytes.ring_sent, bytes.ring_taken)
-                    .saturating_add(unread(bytes.kernel_sent, bytes.kernel_taken)),
-            };
-        }
         // The kernel does not count what goes by a Unix socket: only what went since the join is known.
         let start = if kind == "tcp" { 0 } else { unix::START };
         Self {
@@ -272,9 +258,6 @@ impl Record {
         let kind = match u32::from_le_bytes(word(bytes, 0)) as u8 {
             1 => "tcp",
             2 => "unix-stream",
-            3 => "unix-seqpacket",
-            4 => "unix-datagram",
-            5 => "udp",
             _ => return None,
         };
         if u32::from_le_bytes(word(bytes, 4)) & LISTENS != 0 {
@@ -382,10 +365,7 @@ mod tests {
     fn ends_have_names() {
         let name = "127.0.0.1:6379".parse().expect("a name");
         assert_eq!(end_name(name), "127.0.0.1:6379");
-        assert_eq!(
-            end_name(unix::name(77, unix::Kind::Seqpacket)),
-            "socket:[77]"
-        );
+        assert_eq!(end_name(unix::name(77)), "socket:[77]");
     }
 
     /// A record is read as the library writes it; free ones, epoll instances and listeners are left out.
@@ -405,7 +385,7 @@ mod tests {
         assert_eq!(Reason::from_u8(record.reason), Reason::Stdio);
         bytes[4] = LISTENS as u8;
         assert_eq!(Record::read(&bytes), None, "listens");
-        (bytes[0], bytes[4]) = (6, 0);
+        (bytes[0], bytes[4]) = (3, 0);
         assert_eq!(Record::read(&bytes), None, "epoll");
         assert_eq!(
             Record::read(&[1, 0, 0, 0]).map(|record| record.cookie),

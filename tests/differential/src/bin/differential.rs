@@ -24,7 +24,7 @@ show    the script of a seed
 --bypass PERMILLE     WINDLASS_BYPASS: this share of calls goes straight to the kernel
 --raw PERMILLE        this share of calls, those that write excepted, by bare system calls
 --raw-sockets N       every call on N of 1000 sockets by bare system calls
---kind KIND           every connection is tcp, unix, seq, dgram or udp (with WINDLASS_UDP=1)
+--kind KIND           every connection is tcp or unix
 --cold                no messages on a connection before the script goes on
 --whole               do not shrink what differs
 --trace               print every answer as it comes

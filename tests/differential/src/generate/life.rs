@@ -1,6 +1,5 @@
 //! Idioms that make, change, share and end connections and processes.
 
-use super::datagram::address;
 use super::first;
 use super::readiness::members_of;
 use super::transfer::{arrived, took};
@@ -15,8 +14,6 @@ pub(super) fn connect(model: &mut Model, warm_up: bool) {
         Kind::Tcp,
         Kind::Tcp,
         Kind::Unix,
-        Kind::Seq,
-        Kind::Dgram,
     ];
     let mixed = *model.random.one(&kinds);
     let kind = model.kind.unwrap_or(mixed);
@@ -37,17 +34,13 @@ pub(super) fn connect(model: &mut Model, warm_up: bool) {
             model.say(a, &format!("setopt {client} nodelay 1"));
             model.say(b, &format!("setopt {server} nodelay 1"));
         }
-        Kind::Unix | Kind::Seq => {
-            let family = kind.name();
-            model.say(b, &format!("socket {listener} {family}"));
+        Kind::Unix => {
+            model.say(b, &format!("socket {listener} unix"));
             model.say(b, &format!("bind {listener} u:{listener}"));
             model.say(b, &format!("listen {listener} 5 {listener}"));
-            model.say(a, &format!("socket {client} {family}"));
+            model.say(a, &format!("socket {client} unix"));
             model.say(a, &format!("connect {client} u:{listener}"));
             model.say(b, &format!("accept {server} {listener}"));
-        }
-        Kind::Dgram | Kind::Udp => {
-            super::datagram::connect(model, kind, [(a, &client), (b, &server)])
         }
     }
     for round in 0..if warm_up { 3 } else { 0 } {
@@ -63,7 +56,6 @@ pub(super) fn connect(model: &mut Model, warm_up: bool) {
         ends,
         tight: false,
         over: false,
-        names: [&client, &server].map(|name| address(kind, name)),
     });
 }
 
@@ -194,10 +186,6 @@ pub(super) fn option(model: &mut Model) {
         "oobinline 0",
     ];
     let chosen = *model.random.one(&options);
-    if model.links[link].kind == Kind::Udp && chosen == "rcvbuf 4096" {
-        // What has no room is lost, and what takes how much of it is nobody's promise.
-        return;
-    }
     model.say(who, &format!("setopt {name} {chosen}"));
     let option = chosen.split(' ').next().unwrap_or("");
     model.say(who, &format!("getopt {name} {option}"));
@@ -253,10 +241,6 @@ pub(super) fn close(model: &mut Model) {
     let Some(who) = model.thread(process, false) else {
         return;
     };
-    if model.links[link].kind.is_datagram() && model.busy.keys().any(|one| one.process == process) {
-        // No end wakes who waits for datagrams, and the first of several who are woken by one may let go of the socket.
-        return;
-    }
     if model.links[link].kind == Kind::Tcp && model.random.chance(20) {
         let seconds = *model.random.one(&[0, 0, 1]);
         model.say(who, &format!("setopt {name} linger {seconds}"));
@@ -450,7 +434,6 @@ pub(super) fn connect_late(model: &mut Model) {
         ends,
         tight: false,
         over: false,
-        names: [String::new(), String::new()],
     });
 }
 

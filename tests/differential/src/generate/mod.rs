@@ -1,6 +1,5 @@
 //! Scripts from seeds: connections, then idioms picked at random, each of which is exact on a kernel.
 
-mod datagram;
 mod life;
 mod readiness;
 mod transfer;
@@ -55,7 +54,6 @@ const IDIOMS: &[Idiom] = &[
     (1, kill),
     (2, connect_late),
     (1, stop),
-    (6, datagram::odd),
 ];
 
 /// The script of a seed; its connections are mixed, or all of one kind.

@@ -45,29 +45,20 @@ pub(super) fn send(model: &mut Model) {
 
 /// Bytes came to an end; one who slept for them took them.
 pub(super) fn arrived(model: &mut Model, link: usize, end: usize, size: usize) {
-    let stream = model.links[link].kind.is_stream();
     let to = &mut model.links[link].ends[end];
-    if size == 0 && stream {
+    if size == 0 {
         return;
     }
     if to.reader.is_none() {
         to.unread += size;
-        if !stream {
-            to.records.push(size);
-        }
     }
     model.woke(link, end);
 }
 
 /// Bytes were taken at an end.
 pub(super) fn took(model: &mut Model, link: usize, end: usize, size: usize) {
-    let stream = model.links[link].kind.is_stream();
     let at = &mut model.links[link].ends[end];
-    if stream {
-        at.unread = at.unread.saturating_sub(size);
-    } else if !at.records.is_empty() {
-        at.unread = at.unread.saturating_sub(at.records.remove(0));
-    }
+    at.unread = at.unread.saturating_sub(size);
 }
 
 /// One of the ways to receive what is there, or to find that nothing is.
@@ -83,12 +74,10 @@ pub(super) fn receive(model: &mut Model) {
     };
     let state = &model.links[link];
     let at = &state.ends[end];
-    let empty = at.unread == 0 && at.records.is_empty();
-    let may_sleep = empty && !at.nonblock && !state.over;
+    let may_sleep = at.unread == 0 && !at.nonblock && !state.over;
     let size = *model
         .random
         .one(&[0, 1, 3, 50, 100, 1000, 5000, 30_000, 60_000]);
-    let stream = model.links[link].kind.is_stream();
     let tcp = model.links[link].kind == Kind::Tcp;
     let flag = match model.random.below(8) {
         _ if may_sleep || model.links[link].over || model.links[link].ends[end].watched => {
@@ -97,7 +86,6 @@ pub(super) fn receive(model: &mut Model) {
         0 => "peek",
         1 => "peek|dontwait",
         2 if tcp => "trunc|dontwait",
-        3 if !stream => "trunc",
         4 => "dontwait",
         _ => "-",
     };
@@ -108,18 +96,11 @@ pub(super) fn receive(model: &mut Model) {
         1 if plain => format!("readv {name} {size} - {pieces}"),
         2 => format!("recvmsg {name} {size} {flag} {pieces}"),
         3 => format!("recvfrom {name} {size} {flag}"),
-        4 if !stream && size > pieces => format!("recvmmsg {name} {size} dontwait {pieces}"),
         _ => format!("recv {name} {size} {flag}"),
     };
     model.say(who, &text);
     if !flag.contains("peek") {
-        for _ in 0..if text.starts_with("recvmmsg") {
-            pieces
-        } else {
-            1
-        } {
-            took(model, link, end, size);
-        }
+        took(model, link, end, size);
     }
 }
 
@@ -130,11 +111,7 @@ pub(super) fn receive_asleep(model: &mut Model) {
     };
     let state = &model.links[link];
     let at = &state.ends[end];
-    let quiet = at.unread == 0
-        && at.records.is_empty()
-        && at.reader.is_none()
-        && !at.watched
-        && !at.nonblock;
+    let quiet = at.unread == 0 && at.reader.is_none() && !at.watched && !at.nonblock;
     if !quiet || state.over {
         return;
     }
@@ -184,8 +161,7 @@ pub(super) fn wait_for_all(model: &mut Model) {
 
 /// A call that sleeps is interrupted by a signal, and goes on after it or does not.
 pub(super) fn interrupt(model: &mut Model) {
-    let Some((link, end, (one, name), (other, peer))) =
-        quiet_pair(model, &[Kind::Tcp, Kind::Unix, Kind::Seq])
+    let Some((link, end, (one, name), (other, peer))) = quiet_pair(model, &[Kind::Tcp, Kind::Unix])
     else {
         return;
     };
@@ -233,7 +209,7 @@ pub(super) fn take_all(model: &mut Model) {
     let Some((process, name)) = model.holder(link, end) else {
         return;
     };
-    if !model.links[link].kind.is_stream() || size == 0 || model.links[link].over {
+    if size == 0 || model.links[link].over {
         return;
     }
     if let Some(who) = model.thread(process, false) {
@@ -256,7 +232,7 @@ pub(super) fn quiet_pair(
     let (link, end) = model.link()?;
     let state = &model.links[link];
     let to = &state.ends[1 - end];
-    let quiet = to.unread == 0 && to.records.is_empty() && to.reader.is_none() && !to.watched;
+    let quiet = to.unread == 0 && to.reader.is_none() && !to.watched;
     if !quiet || state.over || !kinds.contains(&state.kind) {
         return None;
     }
@@ -382,9 +358,7 @@ pub(super) fn odd_transfer(model: &mut Model) {
 
 /// A read that gives up.
 pub(super) fn time_limit(model: &mut Model) {
-    let Some((link, end, _, (process, name))) =
-        quiet_pair(model, &[Kind::Tcp, Kind::Unix, Kind::Seq])
-    else {
+    let Some((link, end, _, (process, name))) = quiet_pair(model, &[Kind::Tcp, Kind::Unix]) else {
         return;
     };
     let Some(who) = model.thread(process, true) else {

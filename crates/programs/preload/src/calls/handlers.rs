@@ -4,9 +4,9 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::sigaction as Action;
-use libc::{sighandler_t, sigset_t};
+use libc::sighandler_t;
 
-use crate::{real, signals, strict, watch};
+use crate::{real, signals};
 
 /// Signals that `siginterrupt` made interrupt; bit `signal - 1`. libc keeps such a set of its own.
 static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
@@ -152,43 +152,4 @@ interpose! {
         // SAFETY: a live variable.
         unsafe { signals::change(signal, &action, std::ptr::null_mut()) }
     }
-
-    fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
-        if !set.is_null() && how != libc::SIG_UNBLOCK {
-            watch::blocks(word_of(set));
-        }
-        if set.is_null() || how == libc::SIG_UNBLOCK || !strict::is_on() {
-            return pass!(sigprocmask(how, set, old));
-        }
-        // SAFETY: libc reads it just so.
-        let set = open_to_traps(unsafe { *set });
-        pass!(sigprocmask(how, &raw const set, old))
-    }
-
-    fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
-        if !set.is_null() && how != libc::SIG_UNBLOCK {
-            watch::blocks(word_of(set));
-        }
-        if set.is_null() || how == libc::SIG_UNBLOCK || !strict::is_on() {
-            return pass!(pthread_sigmask(how, set, old));
-        }
-        // SAFETY: libc reads it just so.
-        let set = open_to_traps(unsafe { *set });
-        pass!(pthread_sigmask(how, &raw const set, old))
-    }
-}
-
-/// The kernel's part of a set.
-fn word_of(set: *const sigset_t) -> u64 {
-    // SAFETY: libc reads it just so, and its mask begins with the kernel's 64 bits.
-    unsafe { set.cast::<u64>().read() }
-}
-
-/// The set without the signal of strict mode.
-fn open_to_traps(mut set: sigset_t) -> sigset_t {
-    let place: *mut u64 = (&raw mut set).cast();
-    // SAFETY: libc's mask begins with the kernel's 64 bits.
-    let word = unsafe { &mut *place };
-    *word = strict::without(*word);
-    set
 }

@@ -79,5 +79,3 @@ mod options;
 mod process;
 mod stdio;
 mod wait;
-
-pub use number::{by_number, note_number};

@@ -50,7 +50,7 @@ interpose! {
             None => pass!(connect(fd, address, length)),
             Some(sock) => {
                 sock.record.set(flag::CONNECTED_BY_US);
-                engine::connect(sock, own_int!(connect(fd, address, length))) as c_int
+                engine::connect(own_int!(connect(fd, address, length))) as c_int
             }
         }
     }

@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_long};
 use super::{data, exec, files, message, names, options, process, wait};
 use crate::engine::memory;
 use crate::own::{Data, Own};
-use crate::{engine, owner, real, start, table, watch};
+use crate::{engine, owner, real, start, table};
 
 /// One system call by number, as `syscall()` makes it.
 unsafe extern "C-unwind" fn bare<const N: c_long>(
@@ -181,16 +181,15 @@ fn sets_seccomp([operation, _, filter, ..]: [usize; 6]) -> bool {
 }
 
 /// What has to be known of calls that are made as they stand.
-pub fn note_number(number: c_long, x: [usize; 6]) {
+fn note_number(number: c_long, x: [usize; 6]) {
     if matches!(
         number,
         libc::SYS_clone | libc::SYS_clone3 | libc::SYS_vfork | libc::SYS_fork
     ) {
-        watch::retire();
+        engine::settle();
     }
     match number {
         libc::SYS_io_uring_setup => engine::plain_process(engine::Why::IoUring),
-        libc::SYS_rt_sigaction | libc::SYS_rt_sigprocmask | libc::SYS_prctl => watch::retire(),
         libc::SYS_clone if x[0] & libc::CLONE_VM as usize != 0 => owner::will_be_borrowed(),
         libc::SYS_vfork | libc::SYS_clone3 => owner::will_be_borrowed(),
         libc::SYS_seccomp if sets_seccomp(x) => start::before_seccomp(),
@@ -244,16 +243,6 @@ fn long_call(number: c_long, x: [usize; 6]) -> Option<isize> {
         }
     };
     Some(result)
-}
-
-/// A system call as `syscall()` makes it: the result, or -1 and `errno`.
-///
-/// # Safety
-/// As the call of this number.
-pub unsafe fn by_number(number: c_long, x: [usize; 6]) -> isize {
-    let [a, b, c, d, e, f] = x;
-    // SAFETY: passed on (caller).
-    unsafe { syscall(number as isize, a, b, c, d, e, f) }
 }
 
 interpose! {

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32};
 use windlass_channel::layout::Line;
 use windlass_channel::{Link, Reason};
 
-use super::{datagrams, kernel, process, promote, stream, unix};
+use super::{kernel, process, promote, stream, unix};
 use crate::own::{Own, Sock};
 use crate::record::Kind;
 use crate::table;
@@ -198,10 +198,6 @@ pub fn bury(sock: &Sock, link: &Link<'static>) -> bool {
     let was_shut = link.incoming().reason() == Reason::Closing;
     out.plain(Reason::Killed);
     if !out.unread() || sock.record.has(RESET) {
-        return true;
-    }
-    if datagrams::is_datagram(sock.record) {
-        datagrams::forget_if_gone(sock, link);
         return true;
     }
     if sock.record.kind() != Some(Kind::Tcp) {

@@ -18,8 +18,8 @@
 //! # What can be lost and what cannot
 //! Errors are the kernel's: only a change that it would surely make is kept here, any other is the program's own call. Who
 //! could see the kernel's view, or change it, without this library, excludes all this: an instance or a socket with several numbers
-//! or processes, several threads. System calls round libc are caught ([`crate::watch`]), and end it. A process that is killed takes
-//! its instance with it.
+//! or processes, several threads. A bare system call on an instance, mixed with calls through libc, sees interest as it was
+//! at the last wait. A process that is killed takes its instance with it.
 //!
 //! # Limits
 //! [`LAGGING_MAX`] lagging members an instance; one more tells the kernel of all of them. A copy of the instance that
@@ -41,7 +41,7 @@ use super::{armed, clock, kernel, promote};
 use crate::counters::{self, Counter};
 use crate::own::Sock;
 use crate::record::{Kind, flag};
-use crate::{owner, signals, table, watch};
+use crate::{owner, signals, table};
 
 /// Lagging members of an instance.
 pub(super) const LAGGING_MAX: usize = 128;
@@ -264,7 +264,7 @@ pub(super) fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll
         libc::EPOLL_CTL_DEL,
     ];
     let has_joined = sock.record.has(promote::JOINED);
-    if !has_joined || owner::has_threads() || watch::is_over() || !changes.contains(&operation) {
+    if !has_joined || owner::has_threads() || !changes.contains(&operation) {
         return false;
     }
     let Some((index, set)) = Set::of(instance) else {
@@ -358,7 +358,7 @@ fn is_worth(instance: c_int, index: usize, set: &Set) -> bool {
     if seen < WORTH {
         return false;
     }
-    let trusts = watch::start() && has_same_members(instance, index, set);
+    let trusts = has_same_members(instance, index, set);
     set.is_trusted
         .store(if trusts { TRUSTED } else { MISTRUSTED }, Relaxed);
     trusts

@@ -251,17 +251,6 @@ pub fn close(file: usize) {
     let _ = unsafe { call(libc::SYS_close, [file, 0, 0, 0, 0, 0]) };
 }
 
-/// `fcntl(F_GETFD)`.
-pub fn descriptor_flags(fd: i32) -> Done {
-    // SAFETY: no pointers.
-    unsafe {
-        call(
-            libc::SYS_fcntl,
-            [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0],
-        )
-    }
-}
-
 /// Sends a signal to the calling thread.
 pub fn raise(signal: i32) {
     // SAFETY: no pointers.
@@ -290,26 +279,6 @@ pub fn lives(pid: u32) -> bool {
         }
         Err(error) => error != libc::ESRCH,
     }
-}
-
-/// Reads the beginning of a file: how many bytes there are.
-pub fn read_file(path: &std::ffi::CStr, into: &mut [u8]) -> Done {
-    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-    let args = [
-        libc::AT_FDCWD as usize,
-        path.as_ptr() as usize,
-        flags,
-        0,
-        0,
-        0,
-    ];
-    // SAFETY: a C string.
-    let file = unsafe { call(libc::SYS_openat, args) }?;
-    let args = [file, into.as_mut_ptr() as usize, into.len(), 0, 0, 0];
-    // SAFETY: the buffer is ours, and its length is said.
-    let done = unsafe { call(libc::SYS_read, args) };
-    close(file);
-    done
 }
 
 /// Bytes that lie unread in the kernel (`FIONREAD`); 0 where it does not tell.

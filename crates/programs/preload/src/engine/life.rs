@@ -10,12 +10,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use windlass_channel::{Link, Reason, Reclaimed};
 
-use super::{Why, death, interest, kernel, process, promote, replaced, rest, sets, stream, unix};
+use super::{Why, death, interest, kernel, process, promote, rest, sets, stream, unix};
 use crate::counters::{self, Counter};
-use crate::handed::Environment;
 use crate::own::{Own, Sock};
 use crate::record::{Record, flag};
-use crate::target::Target;
 use crate::{owner, real, table};
 
 /// How long a close waits for room in a full kernel, in steps of [`STEP_MS`].
@@ -191,85 +189,36 @@ pub fn reason(why: Why) -> Reason {
         Why::Beyond => Reason::Limit,
         Why::IoUring => Reason::IoUring,
         Why::OwnDescriptors => Reason::Cloned,
-        Why::Strict => Reason::Strict,
         Why::Odd => Reason::Flag,
     }
 }
 
-/// Whether a descriptor survives an exec.
-fn survives_exec(fd: c_int) -> bool {
-    kernel::descriptor_flags(fd).is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize == 0)
-}
-
-/// Whether the socket was given to the next program under another number: that one is to use it.
-fn is_handed_on(sock: &Sock) -> bool {
-    sock.record.has(flag::INHERITED)
-}
-
-/// The process, or a child with its descriptors, is about to become another program.
-pub fn before_exec(target: Target, is_spawned: bool, mut handed: Option<&mut Environment>) {
+/// The process, or a child with its descriptors, is about to become another program, which would not look at a ring: joined
+/// sockets that it inherits go back to the kernel.
+pub fn before_exec() {
     interest::settle_all();
-    if !owner::is_ours() {
-        // The child of a vfork: memory is the parent's, descriptors are not. Only words may be changed here.
-        let is_plain = target == Target::Plain;
-        let goes = |sock: &Sock| is_handed_on(sock) || is_plain && survives_exec(sock.fd);
-        for sock in table::each().filter(goes) {
+    let is_ours = owner::is_ours();
+    if is_ours {
+        death::notice();
+    }
+    let goes = |sock: &Sock| sock.record.has(promote::JOINED) && table::survives(sock);
+    for sock in table::each()
+        .filter(|sock| table::kind_of(sock.word) == table::TRACKED)
+        .filter(goes)
+    {
+        if is_ours {
+            leaked(&sock, Reason::Exec);
+            promote::give_back_delay(&sock);
+        } else {
+            // The child of a vfork: memory is the parent's, descriptors are not. Only words may be changed here.
             sock.record.set(flag::LEAKED);
-            promote::refuse(sock.record, Reason::Passed);
+            promote::refuse(sock.record, Reason::Exec);
             if let Some(link) = promote::joined(&sock) {
                 link.outgoing().set_wild();
-                link.incoming().plain(Reason::Passed);
+                link.incoming().plain(Reason::Exec);
             }
         }
-        return;
     }
-    death::notice();
-    for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
-        let survives = is_handed_on(&sock) || survives_exec(sock.fd);
-        match (is_spawned, target) {
-            (true, Target::Accelerated) if is_handed_on(&sock) => leaked(&sock, Reason::Passed),
-            (_, Target::Missing) | (true, Target::Accelerated) => {}
-            (true, Target::Plain) if survives => leaked(&sock, Reason::Passed),
-            (false, _) if survives => hand_on(&sock, handed.as_deref_mut()),
-            (false, _) => {
-                if let Some(link) = promote::joined(&sock) {
-                    reclaim_all(&sock, &link);
-                }
-            }
-            (true, Target::Plain) => {}
-        }
-        if !is_spawned && target != Target::Missing {
-            fold(sock.record);
-        }
-    }
-}
-
-/// The program that this process becomes gets the socket, as a socket of the kernel; it may join it if nobody else has it.
-fn hand_on(sock: &Sock, handed: Option<&mut Environment>) {
-    let may_join = promote::may_be_handed(sock);
-    promote::unlist(sock.record);
-    leaked(sock, Reason::Exec);
-    let Some(link) = promote::joined(sock) else {
-        if let Some(handed) = handed.filter(|_| may_join) {
-            handed.add(sock);
-        }
-        return;
-    };
-    promote::give_back_delay(sock);
-    let is_new = replaced::replace(sock, &link);
-    // What is still in the ring would come behind what the next program sends.
-    let may_join = may_join && !is_new && !link.outgoing().unread();
-    if let Some(handed) = handed.filter(|_| may_join) {
-        link.go_away();
-        handed.add(sock);
-    }
-}
-
-/// There was no exec: what was handed on stays here.
-pub fn exec_failed() {
-    let all = table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED);
-    all.filter_map(|sock| promote::joined(&sock))
-        .for_each(|link| link.come_back());
 }
 
 /// The process ends: nothing of it stays in a ring.

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use libc::{mmsghdr, msghdr, off_t};
 use windlass_channel::{Bufs, Link};
 
-use super::{memory, records, stream, unix};
+use super::{memory, stream, unix};
 use crate::calls::message::header;
 use crate::own::{Data, Own, PIECES_MAX, Sock, Store};
 use crate::real;
@@ -39,9 +39,6 @@ pub fn send(
     let Some(data) = Bufs::vector(list) else {
         return own.call();
     };
-    if records::is_record(sock.record) {
-        return records::send_message(sock, link, &head, data, flags, own);
-    }
     if unix::is_stream(sock.record) && unix::is_more_than_bytes(&head) {
         return unix::send_message(sock, link, &head, data, flags, own);
     }
@@ -69,9 +66,6 @@ pub fn receive(
     let Some(data) = Bufs::vector(list) else {
         return own.call();
     };
-    if records::is_record(sock.record) {
-        return records::receive_message(sock, link, message, data, flags, own);
-    }
     if unix::is_stream(sock.record) && unix::is_more_than_bytes(&head) {
         return unix::receive_message(sock, link, message, data, flags, own);
     }
@@ -100,7 +94,7 @@ pub fn send_many(
         let arguments = [sock.fd as usize, message.addr(), flags as usize, 0, 0, 0];
         Own::long(&real::slot::sendmsg, arguments)
     };
-    each(sock, list, count, |message| {
+    each(list, count, |message| {
         send(sock, link, message, flags, single(message))
     })
 }
@@ -114,7 +108,7 @@ pub fn receive_many(
     flags: c_int,
 ) -> isize {
     let mut first = true;
-    each(sock, list, count, |message| {
+    each(list, count, |message| {
         let only_first = flags & libc::MSG_WAITFORONE != 0 && !first;
         let now = if only_first { libc::MSG_DONTWAIT } else { 0 };
         first = false;
@@ -136,14 +130,7 @@ pub fn bytes_of(list: *const mmsghdr, count: usize) -> usize {
 }
 
 /// Makes one call for each message and notes its length; how many succeeded, or the error of the first.
-fn each(
-    sock: &Sock,
-    list: *mut mmsghdr,
-    count: u32,
-    mut one: impl FnMut(*mut msghdr) -> isize,
-) -> isize {
-    // A record without bytes is one.
-    let ends_at_none = !records::is_record(sock.record);
+fn each(list: *mut mmsghdr, count: u32, mut one: impl FnMut(*mut msghdr) -> isize) -> isize {
     let mut done = 0;
     for index in 0..count.min(PIECES_MAX as u32) as usize {
         let entry = list.wrapping_add(index);
@@ -156,7 +143,7 @@ fn each(
             .wrapping_add(std::mem::offset_of!(mmsghdr, msg_len));
         memory::put(at.cast(), moved as u32);
         done += 1;
-        if moved == 0 && ends_at_none {
+        if moved == 0 {
             break;
         }
     }

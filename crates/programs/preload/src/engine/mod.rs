@@ -6,7 +6,7 @@
 //!                                -> stream, message   bytes: ring or kernel
 //!                                -> poll, looks, sets, waiting   waiting for many
 //!                                -> promote, inside   from the kernel to a ring
-//!                                -> proof, unix, records, datagrams   tracked TCP, Unix sockets
+//!                                -> proof, unix        tracked TCP, Unix sockets
 //!                                -> interest          epoll_ctl that the kernel need not know
 //!                                -> rest, death       before a sleep; after a peer's end
 //!                                -> sockopt, life     options; close, fork, exec, exit
@@ -22,7 +22,6 @@
 
 mod armed;
 mod clock;
-mod datagrams;
 mod death;
 mod inside;
 mod interest;
@@ -37,8 +36,6 @@ mod poll;
 mod process;
 mod promote;
 mod proof;
-mod records;
-mod replaced;
 mod rest;
 mod sets;
 mod sockopt;
@@ -55,11 +52,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, socklen_t};
 use windlass_channel::{Bufs, Link, Reason, copy};
 
-use crate::handed::Environment;
 use crate::own::{Data, Own, Sock, Store, Wait};
 use crate::record::Kind;
-use crate::target::Target;
-use crate::{options, owner, signals, table, watch};
+use crate::{options, owner, signals, table};
 
 /// Why a socket (or the whole process) stays on the kernel, as the calls tell the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +67,6 @@ pub enum Why {
     IoUring,
     /// A thread has descriptors of its own (`unshare`, `clone` without `CLONE_FILES`).
     OwnDescriptors,
-    /// Strict mode was asked for and cannot be had.
-    Strict,
     /// A call that takes bytes in a way that is not followed (`vmsplice`, `tee`, `preadv2` flags).
     Odd,
 }
@@ -156,16 +149,14 @@ fn pieces(data: &Data, own: Own, with: impl FnOnce(Bufs<'_>) -> isize) -> isize 
 #[inline(never)]
 pub fn send(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
     match (promote::joined(&sock), data.single()) {
-        (Some(link), Some(bytes))
-            if !data.named && !is_reclaimed() && !records::is_record(sock.record) =>
-        {
+        (Some(link), Some(bytes)) if !data.named && !is_reclaimed() => {
             stream::send(sock, link, bytes, flags, own)
         }
         _ => send_otherwise(sock, data, flags, own),
     }
 }
 
-/// A send on a socket that has not joined, of several pieces, of a record, to a name, or with a reclaim before it.
+/// A send on a socket that has not joined, of several pieces, to a name, or with a reclaim before it.
 #[inline(never)]
 fn send_otherwise(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
     let link = match promote::joined(&sock) {
@@ -181,16 +172,11 @@ fn send_otherwise(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
     if data.named && unix::is_stream(sock.record) {
         return own.call();
     }
-    if data.named && records::is_record(sock.record) {
-        return records::send_uncounted(&sock, &link, flags, own);
-    }
     let by_list = data.is_list();
     pieces(&data, own, |data| {
         if by_list && data.is_empty() {
             // The kernel does not ask a socket, whatever it has.
             own.call()
-        } else if records::is_record(sock.record) {
-            records::send(&sock, link, data, flags, own)
         } else {
             stream::send(sock, link, data, flags, own)
         }
@@ -218,16 +204,14 @@ pub fn send_many(sock: Sock, messages: *mut mmsghdr, count: u32, flags: c_int, o
 #[inline(never)]
 pub fn recv(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
     match (promote::joined(&sock), into.single()) {
-        (Some(link), Some(bytes))
-            if into.name_length.is_null() && !is_bypassed() && !records::is_record(sock.record) =>
-        {
+        (Some(link), Some(bytes)) if into.name_length.is_null() && !is_bypassed() => {
             stream::receive(sock, link, bytes, flags, own)
         }
         _ => recv_otherwise(sock, into, flags, own),
     }
 }
 
-/// A receive on a socket that has not joined, into several pieces, of a record, with the name of the sender, or past the
+/// A receive on a socket that has not joined, into several pieces, with the name of the sender, or past the
 /// library.
 #[inline(never)]
 fn recv_otherwise(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
@@ -241,14 +225,6 @@ fn recv_otherwise(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
             Err(link) => link,
         },
     };
-    if records::is_record(sock.record) {
-        let name = (into.name, into.name_length);
-        let by_list = into.is_list();
-        return pieces(&into, own, |into| match into.len() {
-            0 if by_list => own.call(),
-            _ => records::receive(&sock, link, into, flags, name, own),
-        });
-    }
     if !into.name_length.is_null() && unix::is_stream(sock.record) {
         return unix::receive_named(&sock, &link, own);
     }
@@ -289,9 +265,6 @@ pub fn recv_many(
 pub fn send_file(sock: Sock, file: c_int, at: *mut off_t, bytes: usize, own: Own) -> isize {
     match promote::joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
         Ok(result) => result,
-        Err(link) if records::is_record(sock.record) => {
-            records::send_uncounted(&sock, &link, 0, own)
-        }
         Err(link) => message::send_file(&sock, link, file, at, bytes, own),
     }
 }
@@ -379,13 +352,9 @@ pub fn epoll_wait(
 }
 
 /// `connect`.
-pub fn connect(sock: Sock, own: Own) -> isize {
+pub fn connect(own: Own) -> isize {
     looks::doubt();
-    if datagrams::is_datagram(sock.record) {
-        datagrams::connect(&sock, own)
-    } else {
-        own.call()
-    }
+    own.call()
 }
 
 /// `shutdown`.
@@ -469,7 +438,6 @@ pub fn settle() {
 
 /// The whole process must.
 pub fn plain_process(why: Why) {
-    watch::retire();
     process::forbid(life::reason(why));
     for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
         life::plain(&sock, life::reason(why));
@@ -485,16 +453,10 @@ pub fn before_seccomp() {
     }
 }
 
-/// The process is about to execute a file, or a child with its descriptors is (`spawned`).
-/// Called in the child of a `vfork` too: memory is the parent's then.
-/// What the next program may go on with is put into `handed`.
-pub fn before_exec(target: Target, spawned: bool, handed: Option<&mut Environment>) {
-    life::before_exec(target, spawned, handed);
-}
-
-/// It was not executed.
-pub fn exec_failed() {
-    life::exec_failed();
+/// The process is about to execute a file, or a child with its descriptors is. Called in the child of a `vfork` too: memory is
+/// the parent's then.
+pub fn before_exec() {
+    life::before_exec();
 }
 
 /// After a fork, in the child; this process is not registered.

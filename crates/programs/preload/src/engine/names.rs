@@ -18,9 +18,6 @@ const NETNS_COOKIE: i32 = 71;
 /// `SO_BINDTOIFINDEX`, Linux 5.0.
 const BIND_TO_IFINDEX: i32 = 62;
 
-/// Beside the index of a device in a key: names of UDP sockets are others than the same of TCP.
-const UDP: u32 = 1 << 31;
-
 /// What connection tracking has to do with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracking {
@@ -107,24 +104,8 @@ impl Names {
     }
 
     /// The key under which both ends look each other up; none for a socket that is connected to itself.
-    pub fn key(&self, is_udp: bool) -> Option<Key> {
-        let transport = if is_udp { UDP } else { 0 };
-        let device = self.device as u32 | transport;
-        Key::new(self.netns, device, self.own, self.peer)
-    }
-}
-
-/// Whether connection tracking follows anything in the network namespace: then any names may be translated. What has carried
-/// datagrams just now is counted, if it is followed.
-pub fn may_track() -> bool {
-    let mut count = [0; 4];
-    match kernel::read_file(c"/proc/sys/net/netfilter/nf_conntrack_count", &mut count) {
-        Ok(length) => count.get(..length).map(<[u8]>::trim_ascii) != Some(b"0"),
-        // It is not loaded; unless nothing can be seen there.
-        Err(libc::ENOENT) => {
-            kernel::read_file(c"/proc/sys/net/core/somaxconn", &mut count).is_err()
-        }
-        Err(_) => true,
+    pub fn key(&self) -> Option<Key> {
+        Key::new(self.netns, self.device as u32, self.own, self.peer)
     }
 }
 

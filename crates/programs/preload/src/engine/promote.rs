@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | young | every call is the kernel's; calls and bytes are counted | the threshold; or a reason against it |
 //! | listed | this end stands in the directory, and looks for the other end now and then | the other end is found |
-//! | joined | every byte is counted; the ring is used as soon as both ends look at it | the last close; the peer's exec ([`renew`]: it is young again) |
+//! | joined | every byte is counted; the ring is used as soon as both ends look at it | the last close |
 //! | plain | the kernel's for good, for the reason in the record | the last close |
 //!
 //! # Synchronization
@@ -20,9 +20,7 @@ use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
 
 use super::inside::{self, JOIN_ROUNDS};
 use super::names::{self, Names, Tracking};
-use super::{
-    datagrams, death, interest, kernel, process, proof, records, sets, sockopt, stream, unix,
-};
+use super::{death, kernel, process, proof, sets, sockopt, unix};
 use crate::own::Sock;
 use crate::record::{Kind, Origin, Record, flag};
 use crate::{counters, options, owner, signals, table};
@@ -50,13 +48,12 @@ pub const INTERVAL: usize = 2;
 /// Longest interval between two looks, in calls.
 const INTERVAL_MAX: u64 = 64;
 /// What a word of [`table::engine_word`] says: place + 1, side, channel, and [`IS_STRAIGHT`].
-fn remember(record: &Record, place: u8, side: Side, chan: u16) -> u64 {
+fn remember(place: u8, side: Side, chan: u16) -> u64 {
     let word = (u64::from(place) + 1) | (side as u64) << 8 | u64::from(chan) << 16;
-    let is_straight = !records::is_record(record) && !options::is_disturbed();
-    if is_straight {
-        word | IS_STRAIGHT
-    } else {
+    if options::is_disturbed() {
         word
+    } else {
+        word | IS_STRAIGHT
     }
 }
 
@@ -137,7 +134,7 @@ fn find(sock: Sock) -> Option<u64> {
     if process::at(place).record(chan, side) != sock.index() {
         process::at(place).enter(chan, side, sock.index());
     }
-    let word = remember(record, place, side, chan);
+    let word = remember(place, side, chan);
     table::engine_word(sock.fd)?.store(word, Relaxed);
     Some(word)
 }
@@ -153,8 +150,7 @@ pub fn is_young(record: &Record) -> bool {
 pub fn is_stream(record: &Record) -> bool {
     match record.kind() {
         Some(Kind::Tcp) => true,
-        Some(Kind::UnixStream | Kind::UnixSeqpacket | Kind::UnixDatagram) => options::unix(),
-        Some(Kind::Udp) => options::udp(),
+        Some(Kind::UnixStream) => options::unix(),
         _ => false,
     }
 }
@@ -187,7 +183,7 @@ pub fn moved(sock: &Sock, is_send: bool, bytes: usize) -> bool {
     };
     let before = calls.load(Relaxed);
     let is_first = before == 0 && record.sends.load(Relaxed) + record.receives.load(Relaxed) == 0;
-    if is_first && !datagrams::is_datagram(record) {
+    if is_first {
         counters::add(counters::Counter::Connected, 1);
     }
     calls.store(before.saturating_add(1), Relaxed);
@@ -293,20 +289,11 @@ fn join(
         // The kernel keeps no count of what they take.
         return Err(Reason::Young);
     }
-    if datagrams::is_datagram(record) && !datagrams::is_as_listed(sock) {
-        return Err(Reason::Young);
-    }
     let mut offer = offer(sock, peer_cookie).ok_or(Reason::NotEstablished)?;
     if !is_uncounted {
         sockopt::note_no_delay(sock);
         no_delay(sock);
         proof::begin(record);
-    }
-    if datagrams::is_udp(record) {
-        proof::begin_refreshing(record);
-    }
-    if records::is_record(record) {
-        records::note_buffer(sock);
     }
     sets::show(sock, link);
     offer.is_recounted = is_taking;
@@ -315,7 +302,6 @@ fn join(
     } else {
         0
     };
-    link.set_room(datagrams::room(sock));
     link.offer(&offer);
     if unix::is_stream(record) && unix::has_little_room(sock.fd) {
         link.outgoing().plain(Reason::Option);
@@ -347,9 +333,6 @@ fn check(sock: &Sock, link: &Link<'static>, offer: &Offer) -> Join {
     let is_open = is_uncounted(sock.record) && theirs != CLOSED;
     if is_open && (theirs < OFFERED || !unix::count(sock, link)) {
         return Join::Wait;
-    }
-    if datagrams::is_udp(sock.record) && !datagrams::has_receiver(link) {
-        return Join::Refused(Reason::Mismatch);
     }
     link.check(offer)
 }
@@ -477,9 +460,9 @@ fn list(sock: &Sock) -> Result<(Key, u64), Reason> {
     if record.origin() == Origin::Found {
         return Err(Reason::NotEligible);
     }
-    let (key, word) = if unix::is_any(record) {
+    let (key, word) = if unix::is_stream(record) {
         let word = unix::identify(sock, cookie)?;
-        (unix::key(record, word).ok_or(Reason::SelfConnected)?, word)
+        (unix::key(word).ok_or(Reason::SelfConnected)?, word)
     } else {
         let key = identify(sock)?;
         (key, key.hash)
@@ -500,10 +483,6 @@ fn list(sock: &Sock) -> Result<(Key, u64), Reason> {
         record.flags.fetch_and(!IS_HIGH, Relaxed);
     }
     record.engine[KEY].store(word, Relaxed);
-    if datagrams::is_datagram(record) {
-        // Whether it is connected was not known before.
-        counters::add(counters::Counter::Connected, 1);
-    }
     Ok((key, cookie))
 }
 
@@ -514,17 +493,12 @@ pub fn list_anew() {
     }
 }
 
-/// The word for the connection that a socket was listed under; of a Unix socket both inodes, own one first.
-pub fn identity(record: &Record) -> u64 {
-    record.engine[KEY].load(Relaxed)
-}
-
 /// The key that a record's word stands for.
 fn key_of(record: &Record, word: u64) -> Option<Key> {
     if word == 0 {
         None
-    } else if unix::is_any(record) {
-        unix::key(record, word)
+    } else if unix::is_stream(record) {
+        unix::key(word)
     } else {
         Some(Key {
             hash: word,
@@ -535,34 +509,27 @@ fn key_of(record: &Record, word: u64) -> Option<Key> {
 
 /// Whether the kernel keeps no count of what the socket carries.
 pub fn is_uncounted(record: &Record) -> bool {
-    unix::is_any(record) || datagrams::is_udp(record)
+    unix::is_stream(record)
 }
 
 /// Which connection over IP the socket is.
 pub fn identify(sock: &Sock) -> Result<Key, Reason> {
-    let is_udp = datagrams::is_udp(sock.record);
-    if is_udp && !datagrams::is_connected(sock.fd) {
-        return Err(Reason::Young);
-    }
     let names = Names::of(sock.fd).ok_or(Reason::NotEstablished)?;
     if !names.is_local() {
         return Err(Reason::Remote);
-    }
-    if is_udp {
-        return datagrams::identify(&names);
     }
     match names.tracking(sock.fd) {
         Tracking::None => {}
         Tracking::Known => sock.record.set(TRACKED),
         Tracking::Translated => return Err(Reason::Tracked),
     }
-    names.key(false).ok_or(Reason::SelfConnected)
+    names.key().ok_or(Reason::SelfConnected)
 }
 
 /// Own name, the peer's, and the cookie of the network namespace.
 fn names(sock: &Sock) -> Option<(SocketAddr, SocketAddr, u64)> {
-    if unix::is_any(sock.record) {
-        let (own, peer) = unix::names(sock.record, sock.record.engine[KEY].load(Relaxed));
+    if unix::is_stream(sock.record) {
+        let (own, peer) = unix::names(sock.record.engine[KEY].load(Relaxed));
         return Some((own, peer, names::netns(sock.fd)?));
     }
     let names = Names::of(sock.fd)?;
@@ -622,81 +589,6 @@ pub fn give_back_delay(sock: &Sock) {
     if !sock.record.has(flag::NODELAY) && sock.record.kind() == Some(Kind::Tcp) {
         let _ = kernel::set_option(sock.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &0_i32);
     }
-}
-
-/// Whether the program that this process becomes may join the socket: nobody else has it, it has no other number, nor a place
-/// in an epoll instance that goes on, of all of which the next image would not know; and nothing but the peer's own exec or
-/// death stands against the ring.
-pub fn may_be_handed(sock: &Sock) -> bool {
-    let shared = flag::PLAIN | flag::LEAKED | flag::INHERITED | flag::HEIRS;
-    let is_own = sock.record.kind() == Some(Kind::Tcp)
-        && !sock.record.has(shared | death::RESET)
-        && sock.record.holders.load(Relaxed) == 1
-        && sock.record.origin() != Origin::Found
-        && !stream::has_error(sock)
-        && !sets::outlive(sock);
-    let is_open = |link: Link<'static>| {
-        let out = [Reason::None, Reason::Exec, Reason::Killed];
-        let inc = [Reason::None, Reason::Exec, Reason::Passed];
-        out.contains(&link.outgoing().reason()) && inc.contains(&link.incoming().reason())
-    };
-    is_own && joined(sock).is_none_or(is_open)
-}
-
-/// Where the peer has become another program, and nobody else has its end of the channel, that is over once both rings are empty:
-/// the socket is young again, so that the two may join anew. At the end of a call, which may not use the channel any more.
-#[inline]
-pub fn renew(sock: &Sock, link: &Link<'static>) {
-    let is_over = link.outgoing().reason() == Reason::Exec || sock.record.has(PENDING);
-    if is_over && link.is_deserted() && death::is_peers(sock) {
-        renew_now(sock, link);
-    }
-}
-
-/// Nobody else may be in the middle of a call on the socket, with the channel in his hands: neither another thread, nor one
-/// that a signal handler interrupts, nor a sleeper.
-#[cold]
-fn renew_now(sock: &Sock, link: &Link<'static>) {
-    let record = sock.record;
-    let is_busy = owner::has_threads()
-        || signals::is_handling()
-        || record.inside.load(SeqCst) != 0
-        || link.incoming().is_slept_on()
-        || is_shared(sock);
-    let is_plain = record.kind() != Some(Kind::Tcp)
-        || record.has(flag::PLAIN | flag::LEAKED | death::RESET)
-        || stream::has_error(sock);
-    let has_bytes = || link.outgoing().unread() || link.incoming().queued() != 0;
-    if is_busy || is_plain || has_bytes() || !owner::is_ours() {
-        return;
-    }
-    let Some(place) = place(sock) else { return };
-    interest::settle_all();
-    if !sets::is_as_told(sock) {
-        return;
-    }
-    signals::enter();
-    unlist(record);
-    record
-        .flags
-        .fetch_and(!(JOINED | PENDING | IS_HIGH | TRACKED), SeqCst);
-    for word in &record.engine {
-        word.store(0, Relaxed);
-    }
-    record.sends.store(0, Relaxed);
-    record.receives.store(0, Relaxed);
-    record.slab.store(0, Relaxed);
-    let numbers = table::each().filter(|other| other.index() == sock.index());
-    numbers
-        .filter_map(|other| table::engine_word(other.fd))
-        .for_each(|word| word.store(0, Relaxed));
-    let _ = link.leave(Reason::Exec);
-    process::at(place).leave(link.index(), link.side());
-    link.slab().free(link.index());
-    give_back_delay(sock);
-    interest::doubt_room(sock);
-    signals::leave();
-    counters::add(counters::Counter::Renewed, 1);
 }
 
 /// The socket leaves the directory, when it is closed.

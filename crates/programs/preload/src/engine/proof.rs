@@ -6,15 +6,13 @@
 //! connection stays on the kernel for good.
 //!
 //! Connection tracking forgets a connection of which it sees nothing, and then a firewall may drop what goes back to the
-//! kernel. So one message in each [`options::refresh_ms`] of activity goes by the kernel. So does a UDP datagram, though UDP is
-//! not tracked where it has joined: by it connection tracking that has come since then shows ([`datagrams::leave_if_tracked`]).
+//! kernel. So one message in each [`options::refresh_ms`] of activity goes by the kernel.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use windlass_channel::{Bufs, Cut, Link, Moved, Reason, Sent, Who};
+use windlass_channel::{Bufs, Cut, Link, Moved, Sent, Who};
 
-use super::{clock, datagrams, promote};
+use super::{clock, promote};
 use crate::counters::{self, Counter};
 use crate::own::Sock;
 use crate::record::Record;
@@ -37,22 +35,7 @@ const REFRESHED_AT: usize = 2;
 /// Begins, when the socket offers.
 pub fn begin(record: &Record) {
     record.engine[TRIES].store(0, Relaxed);
-    begin_refreshing(record);
-}
-
-/// Begins to count the time until a message is made to go by the kernel.
-pub fn begin_refreshing(record: &Record) {
-    refreshed_at(record).store(clock::now(), Relaxed);
-}
-
-fn refreshed_at(record: &Record) -> &AtomicU64 {
-    let place = if datagrams::is_udp(record) {
-        // The other one is taken, and nothing is cut in two.
-        TRIES
-    } else {
-        REFRESHED_AT
-    };
-    &record.engine[place]
+    record.engine[REFRESHED_AT].store(clock::now(), Relaxed);
 }
 
 /// Sends a message in two parts, if there is still something to be proved and the moment is right; how much went out.
@@ -121,11 +104,9 @@ pub fn send(
 
 /// Has a message go by the kernel if none was made to for long enough. Of a sender that is at work.
 pub fn refresh(sock: &Sock, link: &Link<'static>) {
-    let (now, last) = (clock::now(), refreshed_at(sock.record));
+    let (now, last) = (clock::now(), &sock.record.engine[REFRESHED_AT]);
     let interval = || clock::cycles(1_000).saturating_mul(options::refresh_ms());
-    let is_needed = sock.record.has(promote::TRACKED)
-        || datagrams::is_udp(sock.record) && link.outgoing().reason() == Reason::None;
-    if is_needed && now.wrapping_sub(last.load(Relaxed)) > interval() {
+    if sock.record.has(promote::TRACKED) && now.wrapping_sub(last.load(Relaxed)) > interval() {
         last.store(now, Relaxed);
         counters::add(Counter::Refreshes, 1);
         link.send_next_by_kernel();

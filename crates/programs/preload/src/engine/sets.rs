@@ -630,55 +630,6 @@ fn remove(instance: &Sock, sock: &Sock) {
     }
 }
 
-/// Another socket has taken the numbers of this one: the kernel forgot their registrations, and is told of them again.
-#[cold]
-pub fn add_again(sock: &Sock) {
-    for member in local(sock.index()).iter().flat_map(|local| &local.members) {
-        let set = SET.get((member.set.load(Acquire) as usize).wrapping_sub(1));
-        if let Some(instance) = set.and_then(instance_of)
-            && member.state.load(Acquire) & DISARMED == 0
-        {
-            let mut event = epoll_event {
-                events: member.events.load(Relaxed),
-                u64: member.data.load(Relaxed),
-            };
-            let fd = member.fd.load(Relaxed);
-            // A member that is gone by now has nothing to report.
-            let _ = kernel::epoll_ctl(instance, libc::EPOLL_CTL_ADD, fd, &mut event);
-        }
-    }
-}
-
-/// Whether the socket is in an instance that the next program will have.
-pub fn outlive(sock: &Sock) -> bool {
-    if !has_locals() {
-        return false;
-    }
-    let Some(local) = local(sock.index()) else {
-        return true;
-    };
-    let survives = |member: &Member| {
-        let set = SET.get((member.set.load(Acquire) as usize).wrapping_sub(1))?;
-        let record = set.record.load(Relaxed);
-        let mut numbers = table::each().filter(|instance| instance.index() == record);
-        Some(numbers.any(|instance| table::survives(&instance)))
-    };
-    local.crowded.load(Relaxed) != 0 || local.members.iter().filter_map(survives).any(|does| does)
-}
-
-/// Whether the kernel has every membership of the socket as the program wants it.
-pub fn is_as_told(sock: &Sock) -> bool {
-    if !has_locals() {
-        return true;
-    }
-    let differs = DISARMED | POKED | MUTED | LAGS | ABSENT;
-    let mut members = local(sock.index())
-        .into_iter()
-        .flat_map(|local| &local.members)
-        .filter(|member| member.set.load(Acquire) != 0);
-    members.all(|member| member.state.load(Acquire) & differs == 0)
-}
-
 pub(super) fn drop_member(set: &Set, member: &Member) {
     unmute(set, member);
     interest::dropped(member);

@@ -6,7 +6,7 @@ use libc::socklen_t;
 use windlass_channel::Reason;
 use windlass_channel::unix::SENDER_OPTIONS;
 
-use super::{datagrams, death, interest, kernel, life, memory, promote, records, stream, unix};
+use super::{death, interest, kernel, life, memory, promote, stream, unix};
 use crate::own::{Own, Sock};
 use crate::record::flag;
 
@@ -48,29 +48,21 @@ pub fn set(
     own: Own,
 ) -> isize {
     let value = number(value, length);
-    if level == libc::SOL_SOCKET && SENDER_OPTIONS.contains(&name) && unix::is_any(sock.record) {
+    if level == libc::SOL_SOCKET && SENDER_OPTIONS.contains(&name) && unix::is_stream(sock.record) {
         // What was sent before names no sender, so it moves before the option is set.
         if value != Some(0) {
             life::plain(sock, Reason::Option);
         }
         return own.call();
     }
-    let is_buffer = level == libc::SOL_SOCKET && BUFFERS.contains(&name);
-    let has_records = is_buffer && records::is_record(sock.record);
-    if has_records {
-        records::before_buffer(sock);
-    } else if is_buffer {
+    if level == libc::SOL_SOCKET && BUFFERS.contains(&name) {
         unix::before_send_buffer(sock, value);
     }
     let result = own.call();
-    if has_records {
-        records::note_buffer(sock);
-    }
     if result != 0 {
         return result;
     }
     interest::doubt_room(sock);
-    datagrams::note_option(sock, level, name);
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
             if value.is_some_and(|value| value != 0) {
@@ -134,17 +126,6 @@ pub fn ioctl(sock: &Sock, request: c_ulong, argument: usize, own: Own) -> isize 
     match request {
         libc::FIONBIO => stream::forget_flags(sock),
         libc::FIOASYNC => life::plain(sock, Reason::Option),
-        libc::FIONREAD if datagrams::is_datagram(sock.record) => {
-            // The kernel's are older.
-            if let Some(link) = link
-                && memory::fetch(std::ptr::with_exposed_provenance_mut(argument)) == Some(0)
-            {
-                add(argument, datagrams::next_length(sock, &link));
-            }
-        }
-        libc::FIONREAD if records::is_record(sock.record) => {
-            add(argument, link.map_or(0, |link| records::queued(&link)));
-        }
         libc::FIONREAD => add(argument, link.map_or(0, |link| link.incoming().queued())),
         libc::TIOCOUTQ => add(argument, link.map_or(0, |link| link.outgoing().queued())),
         _ => {}

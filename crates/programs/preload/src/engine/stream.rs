@@ -17,7 +17,6 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use windlass_channel::records::RecordFd;
 use windlass_channel::{
     Asleep, Bufs, End, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Socket, Took, WhenFull, Who,
 };
@@ -25,7 +24,7 @@ use windlass_channel::{
 use super::death::RESET;
 use super::patience::Patience;
 use super::straight::{count_received, count_sent, is_end_due};
-use super::{clock, datagrams, death, kernel, process, promote, proof, records, rest, unix};
+use super::{clock, death, kernel, process, promote, proof, rest, unix};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
 use crate::record::Record;
@@ -192,9 +191,7 @@ fn send_carefully(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, o
         };
         return end_send(call, data, sent);
     }
-    let result = first_send(sock, link, who, data, flags);
-    promote::renew(&sock, &link);
-    result
+    first_send(sock, link, who, data, flags)
 }
 
 /// Whether a send may wait.
@@ -269,16 +266,6 @@ pub fn before_call(sock: &Sock, link: &Link<'static>) -> Option<i32> {
     take_error(sock).or_else(|| death::take_reset(sock))
 }
 
-/// The same, where anything has to be done.
-#[inline(always)]
-pub fn due(sock: &Sock, link: &Link<'static>) -> Option<i32> {
-    if sock.record.has(promote::PENDING | FAILED | RESET) {
-        before_call(sock, link)
-    } else {
-        None
-    }
-}
-
 /// Whether an error waits for a call that reports it.
 pub fn has_error(sock: &Sock) -> bool {
     sock.record.has(FAILED)
@@ -312,13 +299,7 @@ pub fn look_for_end(sock: &Sock, link: &Link<'static>) {
         death::bury_all(sock, link);
         return;
     }
-    // A receive that looks at the kernel sees the end of a stream, too, but not whether a datagram's receiver is there.
-    let place = if datagrams::is_datagram(sock.record) {
-        datagrams::ASKED_AT
-    } else {
-        LOOKED_AT
-    };
-    let (now, asked_at) = (clock::now(), &sock.record.engine[place]);
+    let (now, asked_at) = (clock::now(), &sock.record.engine[LOOKED_AT]);
     if now.wrapping_sub(asked_at.load(Relaxed)) > clock::cycles(END_US) {
         asked_at.store(now, Relaxed);
         ask_for_end(sock, link);
@@ -326,11 +307,7 @@ pub fn look_for_end(sock: &Sock, link: &Link<'static>) {
 }
 
 fn ask_for_end(sock: &Sock, link: &Link<'static>) {
-    if datagrams::is_datagram(sock.record) {
-        if !datagrams::forget_if_gone(sock, link) {
-            datagrams::leave_if_tracked(sock, link);
-        }
-    } else if kernel::poll_one(sock.fd, libc::POLLRDHUP as u32) != 0 {
+    if kernel::poll_one(sock.fd, libc::POLLRDHUP as u32) != 0 {
         link.outgoing().plain(Reason::Closing);
     }
     proof::refresh(sock, link);
@@ -622,12 +599,10 @@ fn receive_more<S: Socket>(call: Receiving<'_, S>, rest: Bufs<'_>, mut took: Too
     loop {
         match judge(&call, &mut so_far, took) {
             Next::Return(result) => {
-                promote::renew(&call.sock, &link);
                 return result;
             }
             Next::Sleep => {
                 if let Some(ended) = wait_for_bytes(&call, &mut so_far) {
-                    promote::renew(&call.sock, &link);
                     return ended;
                 }
             }
@@ -895,21 +870,13 @@ pub fn reclaim(sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
         // The connection is over: a send would take the error that another call has to tell.
         return Some(Reclaimed::Empty);
     }
-    if datagrams::is_datagram(sock.record) && datagrams::forget_if_gone(sock, link) {
-        // A send would be refused, and take away what is unread here.
-        return Some(Reclaimed::Empty);
-    }
     reclaim_as(caller(sock, link)?, sock, link)
 }
 
 fn reclaim_as(who: Who<'static>, sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
     for _ in 0..RECLAIM_ATTEMPTS {
         signals::enter();
-        let reclaimed = if records::is_record(sock.record) {
-            link.outgoing().reclaim(who, &RecordFd(sock.fd))
-        } else {
-            link.outgoing().reclaim(who, &promote::descriptor(sock))
-        };
+        let reclaimed = link.outgoing().reclaim(who, &promote::descriptor(sock));
         signals::leave();
         match reclaimed {
             Reclaimed::Owed | Reclaimed::Busy => std::thread::yield_now(),

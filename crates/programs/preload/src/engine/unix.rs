@@ -19,15 +19,11 @@ use std::sync::atomic::Ordering::AcqRel;
 
 use libc::{epoll_event, iovec, msghdr, pollfd};
 use windlass_channel::directory::Key;
-use windlass_channel::records::RecordFd;
 pub use windlass_channel::unix::{START, UNKNOWN};
 use windlass_channel::{Bufs, Fd, KERNEL_UNREAD_MAX, Link, Reason, Sent, Socket, sys, unix};
 
 use super::patience::Patience;
-use super::{
-    armed, datagrams, death, kernel, life, memory, process, promote, records, sets, straight,
-    stream,
-};
+use super::{armed, death, kernel, life, memory, process, promote, sets, straight, stream};
 use crate::calls::message::header;
 use crate::own::{Own, PIECES_MAX, Sock};
 use crate::record::{Kind, Record};
@@ -44,15 +40,6 @@ pub fn is_stream(record: &Record) -> bool {
     record.kind() == Some(Kind::UnixStream)
 }
 
-/// Whether it is a Unix socket of a kind that is joined.
-#[inline(always)]
-pub fn is_any(record: &Record) -> bool {
-    matches!(
-        record.kind(),
-        Some(Kind::UnixStream | Kind::UnixSeqpacket | Kind::UnixDatagram)
-    )
-}
-
 /// Both inodes, own one first, as they are kept in a record.
 fn inodes(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
@@ -61,13 +48,10 @@ fn inodes(word: u64) -> (u32, u32) {
 /// Which connection the socket is, as a word for its record.
 ///
 /// # Errors
-/// Why it cannot be joined; [`Reason::Young`] while nobody has accepted it, or a datagram socket is not connected.
+/// Why it cannot be joined; [`Reason::Young`] while nobody has accepted it.
 pub fn identify(sock: &Sock, cookie: u64) -> Result<u64, Reason> {
     if unix::wants_sender(sock.fd) {
         return Err(Reason::Option);
-    }
-    if datagrams::is_datagram(sock.record) && !datagrams::is_connected(sock.fd) {
-        return Err(Reason::Young);
     }
     let own = unix::inode(sock.fd).ok_or(Reason::NotEstablished)?;
     let peer = unix::peer_of(own, cookie).ok_or(Reason::Young)?;
@@ -75,20 +59,15 @@ pub fn identify(sock: &Sock, cookie: u64) -> Result<u64, Reason> {
 }
 
 /// The key of the connection with these inodes.
-pub fn key(record: &Record, word: u64) -> Option<Key> {
-    let (own, peer) = names(record, word);
+pub fn key(word: u64) -> Option<Key> {
+    let (own, peer) = names(word);
     Key::new(0, 0, own, peer)
 }
 
 /// The names of both ends, own one first.
-pub fn names(record: &Record, word: u64) -> (SocketAddr, SocketAddr) {
+pub fn names(word: u64) -> (SocketAddr, SocketAddr) {
     let (own, peer) = inodes(word);
-    let kind = match record.kind() {
-        Some(Kind::UnixDatagram) => unix::Kind::Datagram,
-        Some(Kind::UnixSeqpacket) => unix::Kind::Seqpacket,
-        _ => unix::Kind::Stream,
-    };
-    (unix::name(own, kind), unix::name(peer, kind))
+    (unix::name(own), unix::name(peer))
 }
 
 /// Finds out how many bytes this end has taken, in the counts of the other end, which has offered. False: come back.
@@ -97,12 +76,9 @@ pub fn count(sock: &Sock, link: &Link<'static>) -> bool {
         return false;
     };
     signals::enter();
-    let inc = link.incoming();
-    let done = if records::is_record(sock.record) {
-        inc.count_by_queue(who, &RecordFd(sock.fd))
-    } else {
-        inc.count_by_queue(who, &promote::descriptor(sock))
-    };
+    let done = link
+        .incoming()
+        .count_by_queue(who, &promote::descriptor(sock));
     signals::leave();
     done
 }
@@ -330,16 +306,12 @@ pub fn before_send_buffer(sock: &Sock, value: Option<c_int>) {
 /// cannot have them moved in time, or if it counted a killed child as one that still has the socket. Where another process still
 /// has the peer's socket, nothing is closed.
 pub fn note_reset(sock: &Sock, link: &Link<'static>) {
-    let is_connection = is_any(sock.record) && !datagrams::is_datagram(sock.record);
-    if !is_connection || sock.record.has(death::RESET) || !link.outgoing().unread() {
-        return;
-    }
-    if records::is_record(sock.record) && !link.outgoing().has_more_than_nothing() {
+    if !is_stream(sock.record) || sock.record.has(death::RESET) || !link.outgoing().unread() {
         return;
     }
     let is_left = link.info(link.side().other()).join == stream::LEFT;
     let events = death::events(sock);
-    let is_gone = || is_left || death::is_peers(sock) || !datagrams::has_peer(sock, link);
+    let is_gone = || is_left || death::is_peers(sock) || !has_peer(sock, link);
     if events & libc::EPOLLHUP == 0 || !is_gone() {
         return;
     }
@@ -349,9 +321,18 @@ pub fn note_reset(sock: &Sock, link: &Link<'static>) {
     }
 }
 
+/// Whether the kernel still names the peer that the socket had when it joined.
+fn has_peer(sock: &Sock, link: &Link<'static>) -> bool {
+    let own = link.info(link.side());
+    let (Some(inode), Some(peer)) = (unix::inode_in(own.local), unix::inode_in(own.peer)) else {
+        return false;
+    };
+    unix::peer_of(inode, sock.record.cookie_by(sock.fd)) == Some(peer)
+}
+
 /// Whether an error waits here that the kernel would have noted at the socket itself.
 pub fn owes_error(sock: &Sock) -> bool {
-    if !is_any(sock.record) {
+    if !is_stream(sock.record) {
         return false;
     }
     if let Some(link) = promote::joined(sock) {
@@ -444,9 +425,7 @@ pub fn receive_named(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
 /// A close that leaves unread bytes in the ring: the peer's kernel socket notes a reset only for what it
 /// finds in the kernel.
 pub fn leave_unread(sock: &Sock, link: &Link<'static>) {
-    if datagrams::is_datagram(sock.record) {
-        datagrams::leave(link);
-    } else if link.incoming().queued() != 0 {
+    if link.incoming().queued() != 0 {
         stream::drain(sock, link, Reason::Closing);
     }
 }

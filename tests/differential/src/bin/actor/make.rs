@@ -26,10 +26,7 @@ fn family(kind: &str) -> (i32, i32) {
     match kind {
         "tcp" => (libc::AF_INET, libc::SOCK_STREAM),
         "tcp6" => (libc::AF_INET6, libc::SOCK_STREAM),
-        "udp" => (libc::AF_INET, libc::SOCK_DGRAM),
-        "unix" => (libc::AF_UNIX, libc::SOCK_STREAM),
-        "seq" => (libc::AF_UNIX, libc::SOCK_SEQPACKET),
-        _ => (libc::AF_UNIX, libc::SOCK_DGRAM),
+        _ => (libc::AF_UNIX, libc::SOCK_STREAM),
     }
 }
 
