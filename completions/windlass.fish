@@ -520,8 +520,6 @@ complete -c windlass -n "__fish_windlass_using_subcommand run" -l socket -d 'The
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l share -d 'Let programs of other users that were run with --share join, too; needs root\'s daemon'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l unix -d 'Let Unix sockets join, too, where the environment says otherwise (WINDLASS_UNIX=0)'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l no-unix -d 'Keep Unix sockets on the kernel'
-complete -c windlass -n "__fish_windlass_using_subcommand run" -l udp -d 'Let UDP sockets that are connected to each other join: rules of a firewall that judge each datagram do not see those of the ring'
-complete -c windlass -n "__fish_windlass_using_subcommand run" -l strict -d 'Catch system calls made round the C library, and make them through the library: writes of both kinds then stay in order. Each costs about 1 us; others cost nothing. Not caught are threads made by a bare clone(2); Go programs, and kernels before 5.11, are not accelerated then. Whatever blocks SIGSYS out of the library\'s sight is killed by its next such call'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s v -l verbose -d 'Say on stderr which library and which daemon are used'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'

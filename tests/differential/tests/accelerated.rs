@@ -9,12 +9,11 @@ use windlass_differential::{
     Step, compare, replay, scripts,
 };
 
-/// What still differs, found by this very runner. Of a killed peer, bytes that are unread in the ring, or its reset, are lost at
-/// an exec. A Unix stream whose send buffer is made small over
+/// What still differs, found by this very runner. A Unix stream whose send buffer is made small over
 /// unread bytes is writable sooner, since their pieces are not the kernel's own. What a close or an exec moves into the kernel
 /// is one more edge. The kernel moves large transfers through small buffers more slowly than the runner waits. Where the
 /// library does not see all calls, a peek may give less than there is, and a socket that was handed on may write beside it.
-const OPEN: &str = "a killed peer before an exec or a fork, a small send buffer, one more edge, a slow transfer of the kernel, a short \
+const OPEN: &str = "a small send buffer, one more edge, a slow transfer of the kernel, a short \
                     peek, or writes past the library";
 
 /// Seeds that are tried; ten times as many with WINDLASS_SOAK=1.
@@ -75,14 +74,6 @@ fn is_open(difference: &Difference, options: &Options) -> bool {
         told.any(|events| events.contains(event))
     };
     let both = ["revents", "events"];
-    let killed = steps.iter().position(|step| step.verb() == "kill");
-    let executed = killed.and_then(|killed| {
-        let mut rest = steps[killed..].iter();
-        let after = rest.rposition(|step| step.verb() == "exec")?;
-        Some(killed + after)
-    });
-    let is_sharers =
-        executed.is_some_and(|end| steps[..end].iter().any(|step| step.verb() == "fork"));
     let is_early = has(&|step| step.word(2) == "sndbuf")
         && all(&|kernel, subject| tells(subject, both, "out") && !tells(kernel, both, "out"));
     let is_edge = (asked.is_some_and(|step| step.verb().starts_with("close"))
@@ -98,7 +89,7 @@ fn is_open(difference: &Difference, options: &Options) -> bool {
             number(subject).is_some_and(|n| n > 0) && number(subject) < number(kernel)
         });
     let is_mixed = options.raw_permille[1] != 0 && has(&|step| step.verb() == "sendfd");
-    [is_sharers, is_early, is_edge, is_slow, is_short, is_mixed].contains(&true)
+    [is_early, is_edge, is_slow, is_short, is_mixed].contains(&true)
 }
 
 /// Whether the kernel differs from itself in the script of a seed: two that read at once may each get what the other got before.
