@@ -92,7 +92,7 @@ fn is_confined() -> bool {
 pub fn before_exec() {
     let before = real::errno();
     if table::exists() {
-        engine::before_exec();
+        engine::before_exec(false);
         table::before_exec(false);
     }
     if !table::is_retired() && owner::is_ours() {
@@ -112,7 +112,7 @@ pub fn exec_failed() {
 pub fn before_spawn() {
     let before = real::errno();
     if table::exists() {
-        engine::before_exec();
+        engine::before_exec(true);
         table::before_exec(true);
     }
     real::set_errno(before);

@@ -195,17 +195,19 @@ pub fn reason(why: Why) -> Reason {
 
 /// The process, or a child with its descriptors, is about to become another program, which would not look at a ring: joined
 /// sockets that it inherits go back to the kernel.
-pub fn before_exec() {
+pub fn before_exec(is_spawned: bool) {
     interest::settle_all();
     let is_ours = owner::is_ours();
     if is_ours {
         death::notice();
     }
-    let goes = |sock: &Sock| sock.record.has(promote::JOINED) && table::survives(sock);
-    for sock in table::each()
-        .filter(|sock| table::kind_of(sock.word) == table::TRACKED)
-        .filter(goes)
-    {
+    for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
+        if is_ours && !is_spawned {
+            fold(sock.record);
+        }
+        if !sock.record.has(promote::JOINED) || !table::survives(&sock) {
+            continue;
+        }
         if is_ours {
             leaked(&sock, Reason::Exec);
             promote::give_back_delay(&sock);

@@ -453,10 +453,10 @@ pub fn before_seccomp() {
     }
 }
 
-/// The process is about to execute a file, or a child with its descriptors is. Called in the child of a `vfork` too: memory is
-/// the parent's then.
-pub fn before_exec() {
-    life::before_exec();
+/// The process is about to execute a file, or a child with its descriptors is (`is_spawned`). Called in the child of a `vfork`
+/// too: memory is the parent's then.
+pub fn before_exec(is_spawned: bool) {
+    life::before_exec(is_spawned);
 }
 
 /// After a fork, in the child; this process is not registered.
