@@ -31,7 +31,6 @@ static void check(int ok, const char *what) {
     }
 }
 
-/* A system call that no library sees. */
 /* Orders to the server: what, which connection, how much. */
 struct order {
     int what, end, bytes;
