@@ -123,7 +123,7 @@ pub fn convert(record: &Record, is_send: bool) -> u32 {
 }
 
 /// Members of a set that are looked at, at most: a further one stays on the kernel.
-const MEMBERS_MAX: usize = 4_096;
+const MEMBERS_MAX: usize = 1_024;
 
 /// Young members of a `poll` or `select`, in which the calling thread is about to sleep, by their places in the set.
 pub struct Sleeper([u64; MEMBERS_MAX / 64]);

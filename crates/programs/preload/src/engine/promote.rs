@@ -308,7 +308,7 @@ fn join(
     if records::is_record(record) {
         records::note_buffer(sock);
     }
-    sets::show(sock, link);
+    sets::show(sock, place, link);
     offer.is_recounted = is_taking;
     offer.asleep = if is_taking {
         inside::convert(record, is_send)
