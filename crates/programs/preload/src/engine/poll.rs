@@ -67,22 +67,20 @@ impl Members {
     }
 
     /// Those of a `poll`.
-    fn of(entries: &[pollfd]) -> Self {
-        let mut members = Self::new();
+    fn find(&mut self, entries: &[pollfd]) {
+        self.count = 0;
         let asked = entries.iter().enumerate();
         for (at, entry) in asked.filter(|(_, entry)| entry.events & READABLE != 0) {
-            members.add(at, entry.fd);
+            self.add(at, entry.fd);
         }
-        members
     }
 
     /// Those of a `select`.
-    fn selected(copy: &Sets) -> Self {
-        let mut members = Self::new();
+    fn find_selected(&mut self, copy: &Sets) {
+        self.count = 0;
         for fd in (0..copy.count).filter(|fd| copy.wants_input(*fd)) {
-            members.add(fd, fd as c_int);
+            self.add(fd, fd as c_int);
         }
-        members
     }
 
     /// One more, if it has joined; beyond the limit its bytes are asked for in the kernel.
@@ -192,24 +190,26 @@ pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, mask: *const sigset_t, 
             return result;
         }
     }
-    let mut limit = None;
-    (0..RETRIES)
-        .find_map(|_| {
-            let members = Members::of(entries);
-            let polled = Polled {
-                set,
-                entries,
-                members: &members,
-                key: key_of(entries),
-                mask,
-            };
-            if wait.is_now() {
-                polled.at_once(own)
-            } else {
-                polled.once(&wait, &mut limit, own)
-            }
-        })
-        .unwrap_or_else(|| own.call())
+    let (mut limit, mut members) = (None, Members::new());
+    for _ in 0..RETRIES {
+        members.find(entries);
+        let polled = Polled {
+            set,
+            entries,
+            members: &members,
+            key: key_of(entries),
+            mask,
+        };
+        let done = if wait.is_now() {
+            polled.at_once(own)
+        } else {
+            polled.once(&wait, &mut limit, own)
+        };
+        if let Some(done) = done {
+            return done;
+        }
+    }
+    own.call()
 }
 
 impl Polled<'_> {
@@ -505,8 +505,10 @@ pub fn select(count: c_int, sets: [*mut fd_set; 3], wait: Wait, own: Own) -> isi
     let instances = (0..copy.count).filter(|fd| copy.wants_input(*fd));
     let instances = instances.filter_map(|fd| table::epoll(fd as c_int));
     instances.for_each(|instance| sets::estrange(&instance));
+    let mut members = Members::new();
     for _ in 0..RETRIES {
-        if let Some(found) = select_once(&copy, sets, &Members::selected(&copy), wait, own) {
+        members.find_selected(&copy);
+        if let Some(found) = select_once(&copy, sets, &members, wait, own) {
             return found;
         }
         copy.put(&sets);

@@ -40,7 +40,7 @@ use libc::epoll_event;
 use windlass_channel::{Link, Reason, Side, Watched};
 
 use super::interest::{self, LAGGING_MAX};
-use super::{clock, memory, process, promote, stream};
+use super::{clock, kernel, memory, process, promote, stream};
 use crate::own::{Own, Sock};
 use crate::record::RECORDS_MAX;
 use crate::{owner, table};
@@ -499,17 +499,32 @@ fn renew(sock: &Sock, set: &Set, member: &Member, link: &Link<'static>) {
 }
 
 /// A call that may not wait said `EAGAIN` because another thread held a lock, whatever was there: what edges were for it are
-/// edges once more.
+/// edges once more, those of the ring and those of the kernel.
 #[cold]
 pub fn again(sock: &Sock) {
     let Some(member) = known_member(sock) else {
         return;
     };
-    if let Some((_, set)) = member.set()
-        && member.events.load(Relaxed) & EDGE != 0
-        && let Some(link) = promote::joined(sock)
-    {
+    let Some((_, set)) = member.set() else { return };
+    if member.events.load(Relaxed) & EDGE == 0 {
+        return;
+    }
+    if let Some(link) = promote::joined(sock) {
         renew(sock, set, member, &link);
+    }
+    tell_kernel(member, set, libc::EPOLL_CTL_MOD);
+}
+
+/// Registers a member with the kernel anew.
+fn tell_kernel(member: &Member, set: &Set, operation: c_int) {
+    let mut event = epoll_event {
+        events: member.events.load(Relaxed),
+        u64: member.data.load(Relaxed),
+    };
+    let fd = member.fd.load(Relaxed);
+    if let Some(instance) = instance_of(set) {
+        // A member that is gone by now has nothing to report.
+        let _ = kernel::epoll_ctl(instance, operation, fd, &mut event);
     }
 }
 
@@ -572,15 +587,9 @@ pub fn forked() {
 #[cold]
 pub fn add_again(sock: &Sock) {
     if let Some(member) = known_member(sock)
-        && let Some(instance) = member.set().and_then(|(_, set)| instance_of(set))
+        && let Some((_, set)) = member.set()
     {
-        let mut event = epoll_event {
-            events: member.events.load(Relaxed),
-            u64: member.data.load(Relaxed),
-        };
-        let fd = member.fd.load(Relaxed);
-        // A member that is gone by now has nothing to report.
-        let _ = super::kernel::epoll_ctl(instance, libc::EPOLL_CTL_ADD, fd, &mut event);
+        tell_kernel(member, set, libc::EPOLL_CTL_ADD);
     }
 }
 

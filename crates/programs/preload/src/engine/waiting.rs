@@ -15,6 +15,7 @@
 //! thread sleeps over them: the kernel reports their socket, or its bytes have just been taken and the ring's turn has come.
 
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
 
 use libc::{epoll_event, sigset_t};
@@ -81,8 +82,8 @@ pub fn wait(
             interest::settle_all();
             own.call()
         }
-        (true, false) => waiting.sleep(),
-        (false, _) => waiting.run(is_now),
+        (true, false) => waiting.sleep(&mut Batch::new()),
+        (false, _) => waiting.run(is_now, &mut Batch::new()),
     }
 }
 
@@ -106,27 +107,30 @@ struct Found {
     mask: u32,
 }
 
-/// The oldest ring events, in their order.
+/// The oldest ring events, in their order. One for each wait, which may be made on a small signal stack.
 struct Batch {
     count: usize,
-    list: [Found; EVENTS],
+    list: [MaybeUninit<Found>; EVENTS],
 }
 
 impl Batch {
+    #[inline(always)]
     fn new() -> Self {
         Self {
             count: 0,
-            list: [Found::default(); EVENTS],
+            list: [const { MaybeUninit::uninit() }; EVENTS],
         }
     }
 
     fn found(&self) -> &[Found] {
-        &self.list[..self.count]
+        let used = &self.list[..self.count];
+        // SAFETY: `add` has written the first `count` ones.
+        unsafe { used.assume_init_ref() }
     }
 
     /// One more, in its place among at most `limit`.
     fn add(&mut self, found: Found, limit: usize) {
-        let list = &self.list[..self.count];
+        let list = self.found();
         let at = list.len()
             - list
                 .iter()
@@ -138,7 +142,7 @@ impl Batch {
         }
         let kept = self.count.min(limit - 1);
         self.list.copy_within(at..kept, at + 1);
-        self.list[at] = found;
+        self.list[at].write(found);
         self.count = kept + 1;
     }
 }
@@ -188,18 +192,18 @@ impl Hot {
 }
 
 impl Waiting {
-    fn run(&self, is_now: bool) -> isize {
+    fn run(&self, is_now: bool, batch: &mut Batch) -> isize {
         death::notice();
         let hot = Hot::of(self);
-        let found = self.look(hot.as_ref());
+        let found = self.look(hot.as_ref(), batch);
         if found != 0 {
             return found;
         }
         if is_now {
             return self.kernel_only();
         }
-        match self.spin(hot.as_ref()) {
-            0 => self.sleep(),
+        match self.spin(hot.as_ref(), batch) {
+            0 => self.sleep(batch),
             found => found,
         }
     }
@@ -208,9 +212,9 @@ impl Waiting {
     /// where they are, as long as there are no others: its sender then need not set them again, and no line but the
     /// ring's own travels.
     #[inline(always)]
-    fn look(&self, hot: Option<&Hot>) -> isize {
+    fn look(&self, hot: Option<&Hot>, batch: &mut Batch) -> isize {
         if self.has_news_beyond(hot) {
-            return self.deliver(&self.collect(self.room));
+            return self.deliver(self.collect(batch, self.room));
         }
         let Some((hot, event)) = hot.and_then(|hot| Some((hot, hot.event(self.index)?))) else {
             return 0;
@@ -221,9 +225,9 @@ impl Waiting {
                 record: hot.sock.index(),
                 mask: event.events,
             };
-            let mut batch = Batch::new();
+            batch.count = 0;
             batch.add(found, self.room);
-            self.deliver(&batch)
+            self.deliver(batch)
         } else if memory::put(self.events, event) {
             1
         } else {
@@ -253,8 +257,8 @@ impl Waiting {
     }
 
     /// Takes the members' news, and gives the first `limit` events of the rings.
-    fn collect(&self, limit: usize) -> Batch {
-        let mut batch = Batch::new();
+    fn collect<'a>(&self, batch: &'a mut Batch, limit: usize) -> &'a Batch {
+        batch.count = 0;
         for (place, side, watched) in self.set.watched() {
             let pair = process::at(place);
             let slab = pair.slab();
@@ -537,7 +541,7 @@ impl Waiting {
 
     /// Spins for as long as the user allows, with looks at the kernel in it; the first one before it if the last wait was ended by
     /// the kernel, and else after the first looks at the rings.
-    fn spin(&self, hot: Option<&Hot>) -> isize {
+    fn spin(&self, hot: Option<&Hot>, batch: &mut Batch) -> isize {
         if options::spin_us() == 0 {
             return 0;
         }
@@ -551,7 +555,7 @@ impl Waiting {
         }
         let (mut looks, mut result) = (0, 0);
         let has_ended = stream::spin(|| {
-            result = self.look(hot);
+            result = self.look(hot, batch);
             looks += 1;
             if result == 0 && looks % SPIN_LOOKS == 0 {
                 let now = clock::now();
@@ -573,7 +577,7 @@ impl Waiting {
     }
 
     /// Sleeps in the program's own call, after a last look with the line up.
-    fn sleep(&self) -> isize {
+    fn sleep(&self, batch: &mut Batch) -> isize {
         let Self { index, set, .. } = *self;
         interest::settle_all();
         for looks in 0.. {
@@ -582,10 +586,9 @@ impl Waiting {
             if self.has_streams() {
                 heavy_barrier();
             }
-            let batch = self.collect(self.room);
-            if batch.count != 0 {
+            if self.collect(batch, self.room).count != 0 {
                 self.wake_up(raised);
-                return self.deliver(&batch);
+                return self.deliver(batch);
             }
             if looks < BEHIND_LOOKS && set.watched().any(|(.., watched)| watched.has_listed()) {
                 self.wake_up(raised);
@@ -598,7 +601,7 @@ impl Waiting {
             counters::add(counters::Counter::Sleeps, 1);
             let result = self.sleep_in_kernel();
             self.wake_up(raised);
-            return self.awoke(result);
+            return self.awoke(result, batch);
         }
         0
     }
@@ -609,7 +612,7 @@ impl Waiting {
     }
 
     /// The result of a sleep, with what came to the rings meanwhile.
-    fn awoke(&self, result: isize) -> isize {
+    fn awoke(&self, result: isize, batch: &mut Batch) -> isize {
         let Ok(found) = usize::try_from(result) else {
             return result;
         };
@@ -623,7 +626,7 @@ impl Waiting {
         if total >= self.room {
             return total as isize;
         }
-        self.merge(&self.collect(self.room - total), 0, total)
+        self.merge(self.collect(batch, self.room - total), 0, total)
     }
 
     fn has_streams(&self) -> bool {
