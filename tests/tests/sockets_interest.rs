@@ -14,8 +14,8 @@ use place::{One, PATIENCE, Place, soaks};
 use windlass_tests::program;
 
 /// How a run ends: who looks at the instance after random changes that the kernel may not know of.
-const LAST: [&str; 10] = [
-    "none", "fork", "thread", "barewait", "barectl", "poll", "nest", "exec", "signal", "vfork",
+const LAST: [&str; 8] = [
+    "none", "fork", "thread", "poll", "nest", "exec", "signal", "vfork",
 ];
 /// Seeds of each ending.
 const SEEDS: u64 = 2;
@@ -69,7 +69,7 @@ fn kept(counters: &Path) -> u64 {
 }
 
 /// Random changes of interest give the same results and the same readiness as on the kernel, whoever looks at the end: a child, a
-/// thread, a bare system call, `poll`, an outer instance, another program, a handler.
+/// thread, `poll`, an outer instance, another program, a handler.
 #[test]
 fn kept_changes_are_seen_by_nobody() {
     let Some(place) = Place::new("kept_changes_are_seen_by_nobody") else {

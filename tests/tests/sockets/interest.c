@@ -18,7 +18,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,17 +28,6 @@ static void check(int ok, const char *what) {
         perror(what);
         exit(1);
     }
-}
-
-/* A system call that no library sees. */
-static long bare(long number, long a, long b, long c, long d, long e, long f) {
-    register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
-    long result;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-                     : "rcx", "r11", "memory");
-    return result;
 }
 
 /* Orders to the server: what, which connection, how much. */
@@ -302,29 +290,11 @@ static void children(int port) {
     (void)port;
 }
 
-static void bare_calls(int by) {
-    struct epoll_event events[16];
-    if (by == 0) {
-        for (int look = 0; look < 3; look++) {
-            long count = bare(SYS_epoll_wait, set, (long)events, 16, 20, 0, 0);
-            print("bare wait", events, count);
-            change(below(ENDS));
-        }
-        return;
-    }
-    for (int look = 0; look < 12; look++) {
-        int at = below(ENDS), operation = 1 + below(3);
-        struct epoll_event event = {MASKS[below(3)], {.u64 = at}};
-        printf("bare ctl %d %d %ld\n", operation, at, bare(SYS_epoll_ctl, set, operation, end[at], (long)&event, 0, 0));
-        change(below(ENDS));
-    }
-}
-
 static void last(const char *what, int port) {
     pthread_t thread;
     struct pollfd one = {set, POLLIN, 0};
     struct epoll_event event = {EPOLLIN, {.u64 = 7}};
-    if (!strcmp(what, "fork") || !strcmp(what, "poll") || !strncmp(what, "bare", 4) || !strcmp(what, "exec")) {
+    if (!strcmp(what, "fork") || !strcmp(what, "poll") || !strcmp(what, "exec")) {
         /* Who looks round the library finds bytes that lie in a ring only later. */
         usleep(700000);
         for (int more = 0; more < 4; more++)
@@ -335,10 +305,6 @@ static void last(const char *what, int port) {
     } else if (!strcmp(what, "thread")) {
         pthread_create(&thread, NULL, waits, NULL);
         pthread_join(thread, NULL);
-    } else if (!strcmp(what, "barewait")) {
-        bare_calls(0);
-    } else if (!strcmp(what, "barectl")) {
-        bare_calls(1);
     } else if (!strcmp(what, "poll")) {
         int other = dup(set);
         observe("dup", other);

@@ -22,7 +22,7 @@
 //! finds nothing in a channel clears the bit *before* its last look at the channel, so a bit set meanwhile stays.
 
 use crate::layout::{CHAN_WORDS, News, Side};
-use crate::shim::{AtomicU32, AtomicU64, Ordering, after_locked};
+use crate::shim::{AtomicU32, AtomicU64, Ordering, after_locked, faulty};
 use crate::slab::{Link, Slab};
 
 /// The place of a channel in a bitmap.
@@ -120,10 +120,28 @@ impl Watched {
         word(&self.listed, index).fetch_or(bit, Ordering::SeqCst);
     }
 
-    /// The next look need not include it. To be followed by a last look at the channel.
-    pub fn unlist(&self, chan: u16) {
+    fn unlist(&self, chan: u16) {
         let (index, bit) = place(chan);
         word(&self.listed, index).fetch_and(!bit, Ordering::SeqCst);
+        after_locked();
+    }
+
+    /// Looks at a listed member, which stays listed if there is something.
+    #[inline]
+    pub fn look<T>(&self, chan: u16, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+        let found = look();
+        if found.is_some() {
+            return found;
+        }
+        self.unlist(chan);
+        if faulty!(UnlistedLate) {
+            return None;
+        }
+        let found = look();
+        if found.is_some() {
+            self.list(chan);
+        }
+        found
     }
 
     /// The words that have members, by their numbers, with these. A slab without members may not be mapped any more.

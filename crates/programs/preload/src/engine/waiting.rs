@@ -267,15 +267,8 @@ impl Waiting {
             });
             watched.each_listed(|chan| {
                 let record = pair.record(chan, side);
-                let mut look = self.consider(record, chan);
-                if matches!(look, Look::Nothing) {
-                    watched.unlist(chan);
-                    look = self.consider(record, chan);
-                    if !matches!(look, Look::Nothing) {
-                        watched.list(chan);
-                    }
-                }
-                if let Look::Found(found) = look {
+                let look = watched.look(chan, || self.consider(record, chan));
+                if let Some(Look::Found(found)) = look {
                     batch.add(found, limit);
                 }
             });
@@ -303,10 +296,10 @@ impl Waiting {
     }
 
     /// What there is to report of a listed member.
-    fn consider(&self, record: u32, chan: u16) -> Look {
+    fn consider(&self, record: u32, chan: u16) -> Option<Look> {
         let known = self.member(record);
         let Some((member, link)) = known.filter(|(_, link)| link.index() == chan) else {
-            return Look::Nothing;
+            return None;
         };
         let (events, state) = (member.events.load(Relaxed), member.state.load(SeqCst));
         let out = if state & HERE != 0 {
@@ -325,17 +318,13 @@ impl Waiting {
             };
         let mask = out | if is_readable { events & READABLE } else { 0 };
         if mask == 0 {
-            return if has_bytes && !is_edge {
-                Look::Behind
-            } else {
-                Look::Nothing
-            };
+            return (has_bytes && !is_edge).then_some(Look::Behind);
         }
-        Look::Found(Found {
+        Some(Look::Found(Found {
             order: member.order.load(Relaxed),
             record,
             mask,
-        })
+        }))
     }
 
     fn writable(&self, record: u32, link: &Link<'static>, member: &Member) -> u32 {
@@ -678,7 +667,6 @@ impl Waiting {
 
 /// What a look at a member finds.
 enum Look {
-    Nothing,
     /// Ring bytes behind kernel bytes.
     Behind,
     Found(Found),
