@@ -138,7 +138,7 @@ impl Writer {
             (dir.stream, dir.wild),
             (dir.owed, dir.mark),
             (dir.attn, dir.flags),
-            (dir.slots, dir.ring_bytes),
+            (dir.slot, dir.ring_bytes),
         ];
         for (low, high) in pairs {
             self.put(u64::from(low) | u64::from(high) << 32);
@@ -192,7 +192,7 @@ impl Reader<'_> {
         let (stream, wild) = pair(self.word());
         let (owed, mark) = pair(self.word());
         let (attn, flags) = pair(self.word());
-        let (slots, ring_bytes) = pair(self.word());
+        let (slot, ring_bytes) = pair(self.word());
         DirWords {
             head,
             k_sent,
@@ -209,7 +209,7 @@ impl Reader<'_> {
             mark,
             attn,
             flags,
-            slots,
+            slot,
             ring_bytes,
         }
     }
@@ -415,7 +415,7 @@ mod tests {
             mark: 13,
             attn: 14,
             flags: 15,
-            slots: u32::MAX,
+            slot: u32::MAX,
             ring_bytes: 17,
         };
         let words = ChanWords {

@@ -599,21 +599,27 @@ impl<'s> Incoming<'s> {
         self.d().r.krecv.fetch_add(n as u64, Ordering::Release);
     }
 
-    /// Sets which epoll instances hold the socket: lines of the own status page, or
-    /// [`SLOT_ALWAYS`](crate::wait::SLOT_ALWAYS). Fenced: what is looked at afterwards is seen as it is. A
-    /// socket with bytes gets
-    /// its news bit, so that the instance looks at it.
-    pub fn set_slots(self, slots: [u8; 4]) {
-        crate::shim::store_fenced(&self.d().a.slots, u32::from_le_bytes(slots));
-        if self.d().w.stream.load(Ordering::Acquire) != 0 {
+    /// Sets which epoll instance holds the socket: its line of the own status page, 0 for none. Fenced: what is looked at
+    /// afterwards is seen as it is. A socket with bytes gets its news bit, so that the instance looks at it.
+    pub fn set_slot(self, slot: u8) {
+        crate::shim::store_fenced(&self.d().a.slot, slot.into());
+        if slot != 0 && self.d().w.stream.load(Ordering::Acquire) != 0 {
             self.link
                 .slab()
                 .news(self.link.side())
                 .stream_on(self.link.index());
         }
-        if self.ready() {
+        if slot != 0 && self.ready() {
             self.link.set_news();
         }
+    }
+
+    /// When the bytes in the ring came, in cycles: the first ones since the news bit was set, or the last ones.
+    #[inline(always)]
+    pub fn came_at(self, is_first: bool) -> u64 {
+        let w = &self.d().w;
+        let at = if is_first { &w.first_at } else { &w.last_at };
+        at.load(Ordering::Relaxed)
     }
 
     /// Keeps this direction on the kernel for good, and asks the sender to move what is in the ring.

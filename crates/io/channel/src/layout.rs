@@ -14,10 +14,12 @@
 //! | --- | --- | --- | --- |
 //! | `w.head` | sender, Release | `wlock` | reader's Acquire: the bytes below it |
 //! | `w.k_sent` | sender, Release, after the real send | `wlock` | reader's Acquire, loaded *after* `head` |
-//! | `w.stream` | sender, fenced when set | `wlock` | sleeper, after raising `attn` or its slot |
+//! | `w.stream` | sender, fenced when set | `wlock` | sleeper, after raising `attn` or its line |
+//! | `w.last_at` | sender, before `head` | `wlock` | reader, after `head` |
+//! | `w.first_at` | sender, before the news bit | | taker of the bit |
 //! | `r.tail` | reader, Release | `rlock` | sender's Acquire: the room below it |
 //! | `r.krecv` | reader, added to, also by sleepers without a lock | | both sides |
-//! | `a.attn`, slots, status | sleeper, fenced | | sender, after its fence (or `membarrier`) |
+//! | `a.attn`, `a.slot`, status | sleeper, fenced | | sender, after its fence (or `membarrier`) |
 //! | `mark`, `mark_pos`, `mark_k` | reclaimer | both locks | whoever takes the locks from a dead reclaimer |
 
 use std::ops::Deref;
@@ -107,6 +109,9 @@ pub struct Wire {
     pub(crate) stream: AtomicU32,
     /// 1: a writer that does not count may hold the socket.
     pub(crate) wild: AtomicU32,
+    /// Time stamps, in cycles, where the receiver waits with epoll: of the push that set the news bit, and of the last push.
+    pub(crate) first_at: AtomicU64,
+    pub(crate) last_at: AtomicU64,
 }
 
 /// What only the sending side uses.
@@ -173,8 +178,8 @@ pub struct Asleep {
     pub(crate) attn: AtomicU32,
     /// `READY`, `NORING`, ... ; the second byte is a [`Reason`](crate::Reason).
     pub(crate) flags: AtomicU32,
-    /// Four bytes: lines of the receiver's status page, 0 = none, 255 = always asleep.
-    pub(crate) slots: AtomicU32,
+    /// The line of the receiver's status page that its epoll instance has; 0: it is in none.
+    pub(crate) slot: AtomicU32,
     /// Unused.
     pub(crate) spare: AtomicU32,
     /// Where the ring is: pages before it + 1, and its order in the upper half; 0 = none.
@@ -252,8 +257,6 @@ pub struct Chan {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct News {
-    /// A bit for each word of `bits` that is not 0.
-    pub(crate) summary: Line<AtomicU64>,
     /// A bit for each channel that was pushed to.
     pub(crate) bits: Line<[AtomicU64; CHAN_WORDS]>,
     /// A bit for each channel in stream mode whose receiver waits with epoll: look at it always.

@@ -72,6 +72,7 @@ pub use bufs::Bufs;
 pub use inc::{Asleep, End, Incoming, RecvHow, Took};
 pub use join::{EndInfo, Join, Offer};
 pub use layout::Side;
+pub use news::Watched;
 pub use out::{
     KERNEL_UNREAD_MAX, Moved, Outgoing, Reclaimed, STREAM_AFTER, Sent, Straight, WhenFull,
 };
@@ -80,4 +81,4 @@ pub use proof::{Cut, PROOF_BITS, Split};
 pub use reason::Reason;
 pub use slab::{Link, Slab, SlabError};
 pub use socket::{Counts, Fd, Socket};
-pub use wait::{SLOT_ALWAYS, SLOT_FIRST, StatusPage};
+pub use wait::{SLOT_FIRST, StatusPage};

@@ -51,6 +51,8 @@ pub enum Fault {
     NewsEarly,
     /// `k_sent` is loaded before `head`.
     CountEarly,
+    /// A member without bytes is taken off the list after the last look at it.
+    UnlistedLate,
     /// A lock is taken over without a repair.
     NoRepair,
 }

@@ -28,7 +28,7 @@ use crate::ring::{Impossible, ORDER_MAX, Ring};
 use crate::shim::{Ordering, faulty, light, store_fenced};
 use crate::slab::Link;
 use crate::socket::Socket;
-use crate::wait::any_asleep;
+use crate::wait::sleeps;
 
 /// Pushes without another call after which stream mode begins.
 pub const STREAM_AFTER: u32 = if cfg!(loom) { 1 } else { 16 };
@@ -249,8 +249,8 @@ impl<'s> Outgoing<'s> {
         !(a.attn.load(Ordering::Relaxed) != 0
             || a.flags.load(Ordering::Relaxed) & !(NOSTREAM | RECOUNT) != READY
             || wl.owed.load(Ordering::Relaxed) != 0
-            || any_asleep(
-                a.slots.load(Ordering::Relaxed),
+            || sleeps(
+                a.slot.load(Ordering::Relaxed),
                 self.link.slab().status(self.receiver()),
             )
             || self
@@ -325,6 +325,7 @@ impl<'s> Outgoing<'s> {
             let has_room = used <= ring.cap() as u64 && ring.cap() - used as usize >= n;
             if has_room && ring.write_straight(head, data, n) == Some(n) {
                 let head = head.wrapping_add(n as u64);
+                self.stamp();
                 w.head.store(head, Ordering::Release);
                 self.expect_next(ring, head);
                 return Ok(true);
@@ -355,6 +356,7 @@ impl<'s> Outgoing<'s> {
             ring
         };
         let (cap, start) = (ring.cap(), head);
+        self.stamp();
         while !rest.is_empty() {
             let room = self.room(head, cap, rest.len().min(PUBLISH))?;
             if room == 0 {
@@ -374,6 +376,29 @@ impl<'s> Outgoing<'s> {
         }
         self.expect_next(ring, head);
         Ok(head.wrapping_sub(start) as usize)
+    }
+
+    /// Notes the time of a push, before it is published, for a receiver that waits for many. Not in stream mode: bytes
+    /// that keep coming have no order with others.
+    #[inline(always)]
+    fn stamp(self) {
+        let (w, a) = (&self.d().w, &self.d().a);
+        if a.slot.load(Ordering::Relaxed) != 0 && w.stream.load(Ordering::Relaxed) == 0 {
+            w.last_at.store(now(), Ordering::Relaxed);
+        }
+    }
+
+    /// Sets the news bit if the receiver waits for many; its slot. After the fence that follows the push.
+    #[inline(always)]
+    fn tell(self) -> u32 {
+        let (w, slot) = (&self.d().w, self.d().a.slot.load(Ordering::Relaxed));
+        let (news, chan) = (self.link.slab().news(self.receiver()), self.link.index());
+        if slot != 0 && !news.has(chan) {
+            let now = w.last_at.load(Ordering::Relaxed);
+            w.first_at.store(now, Ordering::Relaxed);
+            news.set(chan);
+        }
+        slot
     }
 
     /// Has the lines come over that the next pushes will write. Not outside stream mode: the reader's processor fetches lines
@@ -410,39 +435,34 @@ impl<'s> Outgoing<'s> {
     #[inline(always)]
     fn announce(self) -> bool {
         let (w, wl, a) = (&self.d().w, &self.d().wl, &self.d().a);
-        let slots;
+        let slot;
         if w.stream.load(Ordering::Relaxed) != 0 {
             unlock(&wl.lock);
             light();
-            slots = a.slots.load(Ordering::Relaxed);
+            slot = a.slot.load(Ordering::Relaxed);
         } else {
             let burst = wl.burst.load(Ordering::Relaxed).wrapping_add(1);
             wl.burst.store(burst, Ordering::Relaxed);
             if burst >= STREAM_AFTER {
                 self.enter_stream();
             }
-            if faulty!(NewsEarly) && a.slots.load(Ordering::Relaxed) != 0 {
-                self.link
-                    .slab()
-                    .news(self.receiver())
-                    .set(self.link.index());
+            if faulty!(NewsEarly) {
+                self.tell();
             }
             if faulty!(NoFence) || (faulty!(StreamUnfenced) && burst >= STREAM_AFTER) {
                 unlock(&wl.lock);
             } else {
                 store_fenced(&wl.lock, 0);
             }
-            slots = a.slots.load(Ordering::Relaxed);
-            if slots != 0 && !faulty!(NewsEarly) {
-                self.link
-                    .slab()
-                    .news(self.receiver())
-                    .set(self.link.index());
-            }
+            slot = if faulty!(NewsEarly) {
+                a.slot.load(Ordering::Relaxed)
+            } else {
+                self.tell()
+            };
         }
         self.link.slab().flag();
         a.attn.load(Ordering::Relaxed) != 0
-            || any_asleep(slots, self.link.slab().status(self.receiver()))
+            || sleeps(slot, self.link.slab().status(self.receiver()))
     }
 
     /// The receiver fell asleep between the decision and the push. The error that the kernel told, which it tells once, or 0:
@@ -522,12 +542,7 @@ impl<'s> Outgoing<'s> {
         match pushed {
             Ok(Some(ring)) => {
                 crate::shim::fence_full();
-                if self.d().a.slots.load(Ordering::Relaxed) != 0 {
-                    self.link
-                        .slab()
-                        .news(self.receiver())
-                        .set(self.link.index());
-                }
+                self.tell();
                 self.link.slab().flag();
                 Sent::Bytes(Moved { ring, kernel: 0 })
             }
@@ -753,7 +768,7 @@ impl<'s> Outgoing<'s> {
         // The fence of the push that enters stream mode follows, before any push without one.
         self.d().w.stream.store(1, Ordering::Release);
         // After `stream`: a taker that finds the listing without it takes it off, and looks at `stream` again.
-        if self.d().a.slots.load(Ordering::Relaxed) != 0 {
+        if self.d().a.slot.load(Ordering::Relaxed) != 0 {
             self.link
                 .slab()
                 .news(self.receiver())
@@ -769,9 +784,8 @@ impl<'s> Outgoing<'s> {
             return;
         }
         let news = self.link.slab().news(self.receiver());
-        if self.d().a.slots.load(Ordering::Relaxed) != 0 {
-            news.set(self.link.index());
-        }
+        w.last_at.store(now(), Ordering::Relaxed);
+        self.tell();
         w.stream.store(0, Ordering::Release);
         news.stream_off(self.link.index());
     }

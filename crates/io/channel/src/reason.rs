@@ -65,7 +65,7 @@ reasons! {
     SelfConnected = 25, "self-connected", "the socket is connected to itself";
     Cork = 26, "cork", "the program has asked the kernel to hold small segments together";
     Killed = 27, "killed", "a process that shared the socket was killed in the middle of a call";
-    Asleep = 28, "asleep", "waiters of several processes, or more than four epoll instances, share the socket";
+    Asleep = 28, "asleep", "several processes wait for the socket, or it is in several epoll instances, or in one by other means than level or edge";
     Closing = 29, "closing", "the socket is being closed or shut down";
     Off = 30, "off", "acceleration is switched off";
     Privileged = 32, "privileged", "the process is not dumpable or has other credentials than the daemon accepts";

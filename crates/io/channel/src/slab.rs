@@ -397,7 +397,8 @@ impl Chan {
         };
         for d in &self.d {
             let (w, wl, r, a) = (&d.w, &d.wl, &d.r, &d.a);
-            wide(&[&w.head, &w.k_sent, &wl.tail_seen, &wl.krecv_seen]);
+            wide(&[&w.head, &w.k_sent, &w.first_at, &w.last_at]);
+            wide(&[&wl.tail_seen, &wl.krecv_seen]);
             wide(&[
                 &wl.mark_pos,
                 &wl.mark_k,
@@ -417,7 +418,7 @@ impl Chan {
             ]);
             narrow(&[&w.stream, &w.wild, &wl.lock, &wl.burst]);
             narrow(&[&wl.owed, &wl.mark, &wl.grow]);
-            narrow(&[&wl.raised, &r.lock, &r.behind, &a.attn, &a.flags, &a.slots]);
+            narrow(&[&wl.raised, &r.lock, &r.behind, &a.attn, &a.flags, &a.slot]);
         }
         for e in &self.end {
             wide(&[&e.cookie, &e.netns, &e.written, &e.received, &e.place]);

@@ -132,7 +132,7 @@ pub struct DirWords {
     /// Flags and reason.
     pub flags: u32,
     /// Lines of the receiver's status page.
-    pub slots: u32,
+    pub slot: u32,
     /// Bytes of the ring, 0 without one.
     pub ring_bytes: u32,
 }
@@ -206,7 +206,7 @@ fn words(dir: &Dir) -> DirWords {
         mark: dir.wl.mark.load(Ordering::Relaxed),
         attn: dir.a.attn.load(Ordering::Relaxed),
         flags: dir.a.flags.load(Ordering::Relaxed),
-        slots: dir.a.slots.load(Ordering::Relaxed),
+        slot: dir.a.slot.load(Ordering::Relaxed),
         ring_bytes,
     }
 }

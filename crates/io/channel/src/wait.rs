@@ -1,20 +1,20 @@
-//! Sleeping: the status page, and the slots through which epoll instances show that they sleep.
+//! Sleeping: the status page, and the slot through which an epoll instance shows that it sleeps.
 //!
 //! # Model
 //! A sleeper on one descriptor raises the channel's `attn` ([`Incoming::fall_asleep`](crate::Incoming::fall_asleep)).
-//! For an epoll instance that would be a store per member, so a channel names up to four **slots**: lines of the
-//! receiver's status page, one per instance that holds the socket. The instance raises its line
-//! ([`StatusPage::raise`]),
-//! issues [`heavy_barrier`] if a member is in stream mode, takes its news once more, and sleeps in the kernel.
+//! For an epoll instance that would be a store per member, so a channel names its **slot**: the line of the receiver's
+//! status page that the instance has. The instance raises its line ([`StatusPage::raise`]), issues [`heavy_barrier`] if a
+//! member is in stream mode, takes its news once more, and sleeps in the kernel.
 //!
 //! # Synchronization
 //! | sleeper | sender |
 //! | --- | --- |
-//! | raise `attn` or the line; *fence* | `head` (or `k_sent`); *fence* |
-//! | look at `stream`: `membarrier` | in stream mode: no fence, the `membarrier` is one here |
-//! | look at the ring (or the news) | set the news, look at `attn`, slots, lines |
+//! | raise `attn` or the line; *fence* | store `head` (or `k_sent`); *fence* |
+//! | load `stream`: if it is set, `membarrier` | in stream mode: no fence, the `membarrier` is one here |
+//! | load `head` (or the news bit, then `head`) | set the news bit, load `attn`, `slot` and the line |
 //!
-//! One of the two sees the other. The news is set between the fence and the look at the slots.
+//! One of the two sees the other: the raised `attn` or line is loaded by the sender, or `head` by the sleeper. The news bit
+//! is set between the fence and the load of the line, so a sleeper that misses the bit is seen by the sender.
 
 #[cfg(not(loom))]
 use std::ptr::NonNull;
@@ -22,8 +22,6 @@ use std::ptr::NonNull;
 use crate::layout::{Line, STATUS_LINES, Status};
 use crate::shim::{AtomicU32, Ordering, add_fenced};
 
-/// The slot that always counts as asleep: waiters in several processes, or more than four instances.
-pub const SLOT_ALWAYS: u8 = 255;
 /// The first line that an epoll instance may have; line 0 is the process.
 pub const SLOT_FIRST: u8 = 1;
 
@@ -97,23 +95,15 @@ impl StatusPage {
     /// Whether the instance sleeps.
     #[inline(always)]
     pub fn is_asleep(&self, slot: u8) -> bool {
-        slot as usize >= STATUS_LINES || self.line(slot).load(Ordering::Relaxed) != 0
+        self.line(slot).load(Ordering::Relaxed) != 0
     }
 }
 
-/// Whether any of the four packed slots sleeps.
+/// Whether the instance with this slot sleeps. A number that is no line always does.
 #[inline(always)]
-pub(crate) fn any_asleep(slots: u32, status: Option<&StatusPage>) -> bool {
-    if slots == 0 {
-        return false;
-    }
-    let Some(status) = status else {
-        return true;
-    };
-    slots
-        .to_le_bytes()
-        .into_iter()
-        .any(|slot| slot != 0 && status.is_asleep(slot))
+pub(crate) fn sleeps(slot: u32, status: Option<&StatusPage>) -> bool {
+    slot != 0
+        && status.is_none_or(|status| slot as usize >= STATUS_LINES || status.is_asleep(slot as u8))
 }
 
 /// A full fence in every running thread of every process that called

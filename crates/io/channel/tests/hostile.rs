@@ -17,7 +17,7 @@ use windlass_channel::layout::{
 };
 use windlass_channel::{
     Alive, Asleep, Bufs, End, Fd, Life, Link, Moved, Offer, Owner, Reason, RecvHow, Sent, Side,
-    Slab, StatusPage, Straight, Took, WhenFull, Who, sys,
+    Slab, StatusPage, Straight, Took, Watched, WhenFull, Who, sys,
 };
 
 mod harness;
@@ -340,7 +340,7 @@ impl Honest {
 
     fn sleep(&mut self, link: Link<'_>, who: Who<'_>, random: &mut Random) {
         let incoming = link.incoming();
-        incoming.set_slots([random.next() as u8, 0, 0, random.next() as u8]);
+        incoming.set_slot(random.next() as u8);
         if incoming.fall_asleep() == Asleep::Yes {
             self.done.slept += 1;
             incoming.woke(0);
@@ -361,15 +361,17 @@ impl Honest {
     fn news(&mut self, side: Side) {
         let slab = self.slab;
         let mut heard = 0;
-        let _ = slab.has_news(side);
-        if slab.has_streams(side) {
+        let watched = Watched::new();
+        (0..USED).for_each(|chan| watched.add(chan as u16));
+        let _ = watched.has_news(slab, side, None);
+        if watched.has_streams(slab, side) {
             windlass_channel::wait::heavy_barrier();
         }
-        slab.take_news(side, |chan| {
+        watched.take(slab, side, |chan, _| {
             heard += 1;
             assert!((chan as usize) < CHANS);
         });
-        assert!(heard <= CHANS);
+        assert!(heard <= USED as usize);
         assert!(slab.channels().count() <= CHANS);
         let _ = (slab.take_watch(), slab.take_alarm());
     }
@@ -451,7 +453,7 @@ fn a_peer_that_scribbles_harms_only_its_own_pair() {
         .link(bystander, Side::High)
         .expect("in range")
         .incoming()
-        .set_slots([3, 0, 0, 0]);
+        .set_slot(3);
     // Channels in both states, used by both sides of a self-pair too.
     (0..USED).for_each(|_| assert!(honest_view.allocate().is_some()));
     let before = contents(other);

@@ -9,7 +9,8 @@ use loom::sync::Arc;
 use loom::thread;
 use windlass_channel::model::{self, Barrier, Fault, Kernel};
 use windlass_channel::{
-    Alive, Asleep, Bufs, End, Life, Owner, RecvHow, Sent, Side, Slab, Straight, Took, WhenFull, Who,
+    Alive, Asleep, Bufs, End, Life, Owner, RecvHow, Sent, Side, Slab, Straight, Took, Watched,
+    WhenFull, Who,
 };
 
 /// Processes 1 and 2 live; `9` is one that was killed.
@@ -228,37 +229,58 @@ fn a_reclaim_without_the_read_lock_is_found() {
     );
 }
 
-/// (d): an epoll instance that takes its news, raises its slot, takes them again and then sleeps.
-fn epoll() {
+/// What an instance finds in its members, by one look.
+fn look(slab: &Slab, watched: &Watched, kernel: &Kernel, got: &mut Vec<u8>) -> bool {
+    let high = slab.link(0, Side::High).unwrap();
+    let mut found = false;
+    watched.take(slab, Side::High, |_, _| {});
+    watched.each_listed(|chan| {
+        let took = watched.look(chan, || {
+            let mut buffer = [0u8; 4];
+            let bufs = Bufs::one(buffer.as_mut_ptr(), 4);
+            match high
+                .incoming()
+                .recv(who(2), kernel, &bufs, 0, RecvHow::default())
+            {
+                Took::Bytes(moved) => Some(buffer[..moved.total()].to_vec()),
+                _ => None,
+            }
+        });
+        found |= took.is_some();
+        got.extend(took.unwrap_or_default());
+    });
+    found
+}
+
+/// (d): an epoll instance that takes its news, raises its line, takes them again and then sleeps. Another instance of the same
+/// process takes its own meanwhile, if there is one.
+fn epoll_beside(has_other: bool) {
     let page = model::status();
     let slab = Arc::new(model::slab([None, Some(page.clone())]));
     let kernel = Arc::new(Kernel::new());
+    let watched = Watched::default();
+    watched.add(0);
     let high = slab.link(0, Side::High).unwrap();
-    high.incoming().set_slots([1, 0, 0, 0]);
+    high.incoming().set_slot(1);
     let (s, k) = (slab.clone(), kernel.clone());
     let sender = thread::spawn(move || send(&s, &k, 1, &[1, 2]));
+    let s = slab.clone();
+    let other = has_other.then(|| {
+        thread::spawn(move || {
+            let other = Watched::default();
+            other.add(1);
+            other.take(&s, Side::High, |_, _| {
+                panic!("no member of this one has news")
+            });
+        })
+    });
     let mut got = Vec::new();
-    let look = |got: &mut Vec<u8>| {
-        let mut found = false;
-        slab.take_news(Side::High, |_| {
-            let mut buffer = [0u8; 4];
-            let bufs = Bufs::one(buffer.as_mut_ptr(), 4);
-            if let Took::Bytes(moved) =
-                high.incoming()
-                    .recv(who(2), &*kernel, &bufs, 0, RecvHow::default())
-            {
-                got.extend_from_slice(&buffer[..moved.total()]);
-                found = true;
-            }
-        });
-        found
-    };
     while got.len() < 2 {
-        if look(&mut got) {
+        if look(&slab, &watched, &kernel, &mut got) {
             continue;
         }
         page.raise(1);
-        if look(&mut got) {
+        if look(&slab, &watched, &kernel, &mut got) {
             page.lower(1);
             continue;
         }
@@ -271,6 +293,52 @@ fn epoll() {
     }
     assert_eq!(got, [1, 2]);
     sender.join().unwrap();
+    other.into_iter().for_each(|other| other.join().unwrap());
+}
+
+fn epoll() {
+    epoll_beside(false);
+}
+
+/// (d): another instance of the process leaves the news alone.
+#[test]
+fn news_are_taken_by_their_instance_alone() {
+    model(Barrier::Never, Fault::None, || epoll_beside(true));
+}
+
+/// (d): two threads of one instance: one lists the channel that has got a byte, while the other one finds nothing in it.
+fn two_takers() {
+    let slab = Arc::new(model::slab([None, Some(model::status())]));
+    let kernel = Arc::new(Kernel::new());
+    let watched = Arc::new(Watched::default());
+    watched.add(0);
+    watched.list(0);
+    slab.link(0, Side::High).unwrap().incoming().set_slot(1);
+    let (s, k) = (slab.clone(), kernel.clone());
+    let sender = thread::spawn(move || send(&s, &k, 1, &[1]));
+    let (s, w) = (slab.clone(), watched.clone());
+    let taker = thread::spawn(move || w.take(&s, Side::High, |_, _| {}));
+    let mut got = Vec::new();
+    look(&slab, &watched, &kernel, &mut got);
+    taker.join().unwrap();
+    sender.join().unwrap();
+    look(&slab, &watched, &kernel, &mut got);
+    assert_eq!(got, [1]);
+}
+
+#[test]
+fn what_is_listed_meanwhile_stays_listed() {
+    model(Barrier::Never, Fault::None, two_takers);
+}
+
+#[test]
+fn a_member_that_is_unlisted_late_is_found() {
+    found(
+        "a_member_that_is_unlisted_late_is_found",
+        Barrier::Never,
+        Fault::UnlistedLate,
+        two_takers,
+    );
 }
 
 #[test]

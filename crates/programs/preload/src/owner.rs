@@ -196,6 +196,12 @@ fn claim() {
     }
 }
 
+/// The process id.
+#[inline(always)]
+pub fn process_id() -> u32 {
+    PID.load(Ordering::Relaxed).cast_unsigned()
+}
+
 /// Whether the constructor ran and found what it needs.
 pub fn is_started() -> bool {
     !LIVE_PAGE.load(Ordering::Relaxed).is_null()

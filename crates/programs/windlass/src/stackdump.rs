@@ -173,7 +173,6 @@ impl<'a> Dump<'a> {
         } else {
             flags.join(" ")
         };
-        let [a, b, c, d] = dir.slots.to_le_bytes();
         writeln!(
             out,
             "  from {side}: flags {flags}; reason {}: {}",
@@ -204,10 +203,11 @@ impl<'a> Dump<'a> {
         )?;
         writeln!(
             out,
-            "    write lock {}; read lock {}; receiver asleep: attn {} slots {a},{b},{c},{d}",
+            "    write lock {}; read lock {}; receiver asleep: attn {} slot {}",
             self.lock(dir.write_lock, before.map(|(old, _)| old.write_lock)),
             self.lock(dir.read_lock, before.map(|(old, _)| old.read_lock)),
-            dir.attn
+            dir.attn,
+            dir.slot
         )?;
         Ok(())
     }
@@ -289,7 +289,7 @@ fn direction(dir: &DirWords, write_held: bool, read_held: bool) -> Value {
         "flags": flags, "reason": dir.reason().word(), "ring_bytes": dir.ring_bytes, "head": dir.head,
         "pos": dir.pos, "tail": dir.tail, "k_sent": dir.k_sent, "krecv": dir.krecv,
         "reclaimed": dir.reclaimed, "stream": dir.stream, "wild": dir.wild, "owed": dir.owed,
-        "reclaiming": dir.mark, "attn": dir.attn, "slots": dir.slots.to_le_bytes(),
+        "reclaiming": dir.mark, "attn": dir.attn, "slot": dir.slot,
         "write_lock": dir.write_lock, "write_lock_held": write_held,
         "read_lock": dir.read_lock, "read_lock_held": read_held,
     })

@@ -11,7 +11,7 @@ use crate::own::Wait;
 use crate::record::{Kind, Origin};
 use crate::{engine, table};
 
-/// Whether a tracked socket is in the set. A set that cannot be read has none: the kernel says EFAULT.
+/// Whether a tracked socket or an epoll instance is in the set. A set that cannot be read has none: the kernel says EFAULT.
 #[inline]
 pub(super) fn any_polled(set: *const pollfd, count: nfds_t) -> bool {
     if !table::exists() {
@@ -29,10 +29,10 @@ pub(super) fn any_polled(set: *const pollfd, count: nfds_t) -> bool {
     }
     // SAFETY: every page was read a moment ago; the program keeps the set for the call.
     let set = unsafe { std::slice::from_raw_parts(set, count) };
-    set.iter().any(|member| table::known(member.fd).is_some())
+    set.iter().any(|member| table::any(member.fd).is_some())
 }
 
-/// Whether a tracked socket is in one of the sets.
+/// Whether a tracked socket or an epoll instance is in one of the sets.
 #[inline]
 pub(super) fn any_selected(count: c_int, sets: [*mut fd_set; 3]) -> bool {
     let Some(count) = usize::try_from(count).ok().filter(|_| table::exists()) else {
@@ -50,7 +50,7 @@ pub(super) fn any_selected(count: c_int, sets: [*mut fd_set; 3]) -> bool {
                 let mut word = unsafe { place.read_unaligned() };
                 while word != 0 {
                     let fd = index * 64 + word.trailing_zeros() as usize;
-                    if fd < count && table::known(fd as c_int).is_some() {
+                    if fd < count && table::any(fd as c_int).is_some() {
                         return true;
                     }
                     word &= word - 1;

@@ -7,6 +7,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use super::memory;
+use super::stream::REST_MS;
+use crate::own::Wait;
+use crate::real;
+
 static START_CYCLES: AtomicU64 = AtomicU64::new(0);
 static START_NS: AtomicU64 = AtomicU64::new(0);
 /// Cycles in 1,024 microseconds; 0 while it is not known.
@@ -40,6 +45,88 @@ pub fn nanoseconds() -> u64 {
     // SAFETY: the time is ours; the call is the vDSO's.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// How long a call that falls asleep may wait, from now on.
+pub struct Limit {
+    /// In nanoseconds of `CLOCK_MONOTONIC`; none: for ever.
+    end: Option<u64>,
+}
+
+impl Limit {
+    /// What a call asks for. `None`: that cannot be read, or is no time; the kernel says so.
+    pub fn of(wait: &Wait) -> Option<Limit> {
+        let spec = match *wait {
+            Wait::Millis(millis) => {
+                return Some(Self::from_ns(
+                    u64::try_from(millis).ok().map(|millis| millis * 1_000_000),
+                ));
+            }
+            Wait::Spec(spec) => spec,
+            // `select` leaves nothing in rings, and does not rest.
+            Wait::Val(_) => return None,
+        };
+        if spec.is_null() {
+            return Some(Self::from_ns(None));
+        }
+        let time = memory::fetch(spec)?;
+        let is_time = time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec);
+        let seconds = (time.tv_sec as u64).saturating_mul(1_000_000_000);
+        is_time.then(|| Self::from_ns(Some(seconds.saturating_add(time.tv_nsec as u64))))
+    }
+
+    /// So many nanoseconds from now on; none: for ever.
+    pub fn from_ns(time: Option<u64>) -> Limit {
+        Limit {
+            end: time.map(|time| nanoseconds().saturating_add(time)),
+        }
+    }
+
+    /// What is left of it, in nanoseconds; none: there is no limit.
+    pub fn left_ns(&self) -> Option<u64> {
+        self.end.map(|end| end.saturating_sub(nanoseconds()))
+    }
+
+    /// The same in milliseconds, rounded up.
+    pub fn left_ms(&self) -> Option<i32> {
+        let left = self.left_ns()?.div_ceil(1_000_000);
+        Some(i32::try_from(left).unwrap_or(i32::MAX))
+    }
+
+    /// How long a rest before the sleep may be, in nanoseconds.
+    pub fn rest_ns(&self) -> u64 {
+        let rest = REST_MS as u64 * 1_000_000;
+        self.left_ns().map_or(rest, |left| left.min(rest))
+    }
+
+    /// The same in milliseconds.
+    pub fn rest_ms(&self) -> i32 {
+        self.left_ms().map_or(REST_MS, |left| left.min(REST_MS))
+    }
+
+    /// `ppoll` for what is left. A cancellation point.
+    ///
+    /// # Safety
+    /// As libc's.
+    pub unsafe fn poll(
+        &self,
+        entries: *mut libc::pollfd,
+        count: libc::nfds_t,
+        mask: *const libc::sigset_t,
+    ) -> isize {
+        let left = self.left_ns().map(|left| libc::timespec {
+            tv_sec: (left / 1_000_000_000) as i64,
+            tv_nsec: (left % 1_000_000_000) as i64,
+        });
+        let left: *const libc::timespec = left.as_ref().map_or(std::ptr::null(), |left| left);
+        // SAFETY: the caller's promise; the time is ours.
+        unsafe { real::ppoll(entries, count, left, mask) as isize }
+    }
+
+    /// Whether the time is over.
+    pub fn is_over(&self) -> bool {
+        self.left_ns() == Some(0)
+    }
 }
 
 #[inline]

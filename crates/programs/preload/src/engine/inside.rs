@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use windlass_channel::Reason;
 
+use super::patience::pause;
 use super::promote::{JOINED, JOINING, descriptor, refuse, settled};
 use super::{clock, process};
 use crate::own::Sock;
@@ -28,7 +29,7 @@ const CALL: u32 = 1;
 const SLEEPER: u32 = 1 << 16 | CALL;
 /// The sleepers inside are counted in the channel.
 const CONVERTED: u32 = 1 << 31;
-/// How long a caller waits for a thread that joins, in rounds of a pause each (some milliseconds).
+/// How long a caller waits for a thread that joins, in rounds of [`pause`] (some milliseconds, 20 with the sleeps).
 pub const JOIN_ROUNDS: u32 = 200_000;
 /// How long a join waits for calls that send.
 const SENDERS_US: u32 = 100;
@@ -50,7 +51,7 @@ pub fn enter(record: &Record, is_send: bool) -> bool {
 fn enter_slow(record: &Record, is_send: bool) -> bool {
     let before = record.inside.fetch_sub(weight(is_send), SeqCst);
     rest(record, before - weight(is_send));
-    for _ in 0..JOIN_ROUNDS {
+    for round in 0..JOIN_ROUNDS {
         let flags = record.flags.load(SeqCst);
         if flags & JOINED != 0 {
             return false;
@@ -58,7 +59,7 @@ fn enter_slow(record: &Record, is_send: bool) -> bool {
         if flags & JOINING == 0 {
             return enter(record, is_send);
         }
-        std::hint::spin_loop();
+        pause(round);
     }
     // Whoever was joining is gone or stopped. It finds the flag, and does not finish.
     refuse(record, Reason::Killed);
@@ -123,7 +124,7 @@ pub fn convert(record: &Record, is_send: bool) -> u32 {
 }
 
 /// Members of a set that are looked at, at most: a further one stays on the kernel.
-const MEMBERS_MAX: usize = 4_096;
+const MEMBERS_MAX: usize = 1_024;
 
 /// Young members of a `poll` or `select`, in which the calling thread is about to sleep, by their places in the set.
 pub struct Sleeper([u64; MEMBERS_MAX / 64]);

@@ -15,16 +15,19 @@
 //! `EPOLLOUT` of such a member is answered here ([`writable`]): the kernel has said that the socket is writable, and has
 //! not been given a byte of it since. Only sends can change that, and all of them are counted in the channel.
 //!
+//! # When a change is kept here
+//! All of this holds: the process has never had a second thread; instance and socket have one number each, in one process; the
+//! socket is a joined TCP socket; its old and new masks are level-triggered, without flags that change how events are
+//! reported; its data stays. Any other change is the program's own call, and tells the kernel of all kept ones first.
+//!
 //! # What can be lost and what cannot
-//! Errors are the kernel's: only a change that it would surely make is kept here, any other is the program's own call. Who
-//! could see the kernel's view, or change it, without this library, excludes all this: an instance or a socket with several numbers
-//! or processes, several threads. A bare system call on an instance, mixed with calls through libc, sees interest as it was
-//! at the last wait. A process that is killed takes its instance with it.
+//! Errors are the kernel's: only a change that it would surely make is kept here. A process that is killed takes its instance
+//! with it.
 //!
 //! # Limits
-//! [`LAGGING_MAX`] lagging members an instance; one more tells the kernel of all of them. A copy of the instance that
-//! was made by a bare call before [`WORTH`] changes were seen would not be known, nor one that another process takes with
-//! `pidfd_getfd(2)`: it sees changes late.
+//! - [`LAGGING_MAX`] lagging members an instance; one more tells the kernel of all of them.
+//! - A program that mixes libc's calls and bare system calls on one instance sees its changes late, and so does another process
+//!   that takes the instance by `pidfd_getfd(2)`.
 
 use std::ffi::c_int;
 use std::sync::atomic::AtomicU32;
@@ -34,19 +37,16 @@ use libc::epoll_event;
 use windlass_channel::Link;
 
 use super::sets::{
-    ABSENT, HERE, LAGS, Local, Member, QUEUED, READABLE, SET, Set, drop_member, instance_of, list,
-    local, show_again,
+    self, ABSENT, HERE, LAGS, Member, QUEUED, READABLE, SET, Set, drop_member, instance_of,
 };
-use super::{armed, clock, kernel, promote};
+use super::{clock, kernel, memory, promote};
 use crate::counters::{self, Counter};
 use crate::own::Sock;
 use crate::record::{Kind, flag};
-use crate::{owner, signals, table};
+use crate::{owner, signals};
 
 /// Lagging members of an instance.
 pub(super) const LAGGING_MAX: usize = 128;
-/// Changes of an instance that could have been kept here, before they are.
-const WORTH: u32 = 32;
 /// How long what the kernel has said of a socket's room is believed.
 const ROOM_US: u32 = 10_000;
 /// What a member may ask for: level-triggered, and nothing that the kernel keeps a state for.
@@ -54,10 +54,6 @@ const PLAIN: u32 = READABLE | WRITABLE | UNASKED | (libc::EPOLLPRI | libc::EPOLL
 const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 /// What the kernel reports of every member.
 const UNASKED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-
-/// Whether the kernel's view of an instance was compared with ours: [`Set::is_trusted`].
-const TRUSTED: u32 = 1;
-const MISTRUSTED: u32 = 2;
 
 /// Lagging members of the process.
 static LAGGING: AtomicU32 = AtomicU32::new(0);
@@ -120,7 +116,7 @@ fn tell(instance: c_int, index: usize, which: impl Fn(&Member) -> bool) {
 
 /// Whether the record goes on lagging.
 fn tell_one(instance: c_int, index: usize, record: u32, which: &impl Fn(&Member) -> bool) -> bool {
-    let Some((local, member)) = member_of(record, index) else {
+    let Some(member) = member_of(record, index) else {
         return false;
     };
     let state = member.state.load(Relaxed);
@@ -143,9 +139,6 @@ fn tell_one(instance: c_int, index: usize, record: u32, which: &impl Fn(&Member)
         if let Some(set) = SET.get(index) {
             drop_member(set, member);
         }
-        if let Some(link) = table::known(fd).and_then(|sock| promote::joined(&sock)) {
-            show_again(&link, local);
-        }
     } else {
         member.told.store(event.events, Relaxed);
         let _ = kernel::epoll_ctl(instance, libc::EPOLL_CTL_MOD, fd, &mut event);
@@ -153,12 +146,9 @@ fn tell_one(instance: c_int, index: usize, record: u32, which: &impl Fn(&Member)
     false
 }
 
-/// The only member of a record in an instance.
-fn member_of(record: u32, index: usize) -> Option<(&'static Local, &'static Member)> {
-    let local = local(record)?;
-    let mut members = local.of_set(index);
-    let member = members.next()?;
-    members.next().is_none().then_some((local, member))
+/// The member of an instance with this record.
+fn member_of(record: u32, index: usize) -> Option<&'static Member> {
+    sets::member(record).filter(|member| member.is_in(index))
 }
 
 /// Notes whether a member lags.
@@ -183,19 +173,13 @@ pub(super) fn dropped(member: &Member) {
 /// In a forked child: the parent has told the kernel of everything before.
 pub(super) fn forked() {
     LAGGING.store(0, Relaxed);
-    for set in &SET {
-        set.lagging.store(0, Relaxed);
-        set.is_trusted.store(0, Relaxed);
-    }
+    SET.iter().for_each(|set| set.lagging.store(0, Relaxed));
 }
 
 /// An option of a socket has changed, which may concern its room.
 pub fn doubt_room(sock: &Sock) {
-    if super::sets::has_locals()
-        && let Some(local) = local(sock.index())
-    {
-        let all = local.members.iter();
-        all.for_each(|member| member.room_at.store(0, Relaxed));
+    if let Some(member) = sets::known_member(sock) {
+        member.room_at.store(0, Relaxed);
     }
 }
 
@@ -227,16 +211,18 @@ pub(super) fn writable(sock: &Sock, link: &Link<'static>, member: &Member) -> u3
 }
 
 /// Takes what the program has not asked for out of `count` kernel events; how many remain.
-pub(super) fn filter(index: usize, events: &mut [epoll_event]) -> usize {
+pub(super) fn filter(index: usize, events: *mut epoll_event, count: usize) -> usize {
     let Some(set) = SET.get(index).filter(|set| set.lagging.load(Relaxed) != 0) else {
-        return events.len();
+        return count;
     };
     let length = (set.lagging.load(Relaxed) as usize).min(LAGGING_MAX);
     let mut kept = 0;
-    for at in 0..events.len() {
-        let mut event = events[at];
+    for at in 0..count {
+        let Some(mut event) = memory::fetch(events.wrapping_add(at)) else {
+            return count;
+        };
         let of = |place: &AtomicU32| {
-            let (_, member) = member_of(place.load(Relaxed), index)?;
+            let member = member_of(place.load(Relaxed), index)?;
             let is_it = member.state.load(Relaxed) & LAGS != 0
                 && member.data.load(Relaxed) == { event.u64 };
             is_it.then_some(member)
@@ -249,7 +235,7 @@ pub(super) fn filter(index: usize, events: &mut [epoll_event]) -> usize {
             };
         }
         if event.events != 0 {
-            events[kept] = event;
+            memory::put(events.wrapping_add(kept), event);
             kept += 1;
         }
     }
@@ -271,23 +257,18 @@ pub(super) fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll
         return false;
     };
     let Some((member, link)) = member_of(sock.index(), index)
-        .filter(|(local, member)| {
-            local.crowded.load(Relaxed) == 0 && member.fd.load(Relaxed) == sock.fd
-        })
-        .and_then(|(_, member)| Some((member, promote::joined(sock)?)))
+        .filter(|member| member.fd.load(Relaxed) == sock.fd)
+        .and_then(|member| Some((member, promote::joined(sock)?)))
     else {
         return false;
     };
     let (state, told) = (member.state.load(Relaxed), member.told.load(Relaxed));
     let is_absent = state & ABSENT != 0;
     let is_removed = operation == libc::EPOLL_CTL_DEL;
-    let data = member.data.load(Relaxed);
     if (operation == libc::EPOLL_CTL_ADD) != is_absent
         || (asked.events | told) & !PLAIN != 0
-        || !is_removed && { asked.u64 } != data
-        || set.seen.may_be_many(data)
+        || !is_removed && { asked.u64 } != member.data.load(Relaxed)
         || !is_private(instance, set, sock)
-        || !is_worth(instance.fd, index, set)
     {
         return false;
     }
@@ -310,7 +291,7 @@ pub(super) fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll
     queue(set, sock.index(), member);
     signals::leave();
     if writes || !is_removed && link.incoming().queued() != 0 {
-        list(set, sock.index(), member);
+        set.list(member);
     }
     counters::add(Counter::Kept, 1);
     true
@@ -334,49 +315,9 @@ fn is_private(instance: &Sock, set: &Set, sock: &Sock) -> bool {
     let shared = flag::LEAKED | flag::INHERITED | flag::HEIRS;
     let is_single =
         |sock: &Sock| sock.record.holders.load(Relaxed) == 1 && !sock.record.has(shared);
-    let is_waited_for = [&set.asleep, &set.unshown, &set.poked, &set.muted]
-        .iter()
-        .any(|word| word.load(Relaxed) != 0);
     is_single(instance)
         && is_single(sock)
         && sock.record.kind() == Some(Kind::Tcp)
-        && !is_waited_for
-        && !set.is_foreign.load(Relaxed)
-        && !set.has_one_shots.load(Relaxed)
+        && set.asleep.load(Relaxed) == 0
         && owner::is_ours()
-}
-
-/// Whether enough changes were seen, and the kernel has the members that we think.
-fn is_worth(instance: c_int, index: usize, set: &Set) -> bool {
-    match set.is_trusted.load(Relaxed) {
-        TRUSTED => return true,
-        MISTRUSTED => return false,
-        _ => {}
-    }
-    let seen = set.changes.load(Relaxed) + 1;
-    set.changes.store(seen, Relaxed);
-    if seen < WORTH {
-        return false;
-    }
-    let trusts = has_same_members(instance, index, set);
-    set.is_trusted
-        .store(if trusts { TRUSTED } else { MISTRUSTED }, Relaxed);
-    trusts
-}
-
-/// Whether the kernel has each of our members as it was told.
-#[cold]
-fn has_same_members(instance: c_int, index: usize, set: &Set) -> bool {
-    let (mut same, mut is_other) = (0, false);
-    let seen = armed::each(instance, |line| {
-        let ours = table::known(line.fd)
-            .and_then(|sock| member_of(sock.index(), index))
-            .filter(|(_, member)| member.fd.load(Relaxed) == line.fd);
-        if let Some((_, member)) = ours {
-            let is_told = line.events | UNASKED == member.told.load(Relaxed) | UNASKED;
-            is_other |= !is_told || line.data != member.data.load(Relaxed);
-            same += 1;
-        }
-    });
-    seen.is_some() && !is_other && same == set.members.load(Relaxed)
 }

@@ -182,29 +182,47 @@ pub fn poll_one(fd: i32, events: u32) -> u32 {
     }
 }
 
-/// `ppoll` for as long as unread bytes may stay in a ring of one that sleeps.
-pub fn rest(entries: *mut libc::pollfd, count: usize) -> Done {
+/// `ppoll` for so many nanoseconds, under the program's mask.
+pub fn poll(
+    entries: *mut libc::pollfd,
+    count: usize,
+    time_ns: u64,
+    mask: *const libc::sigset_t,
+) -> Done {
     let time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: i64::from(super::stream::REST_MS) * 1_000_000,
+        tv_sec: (time_ns / 1_000_000_000) as i64,
+        tv_nsec: (time_ns % 1_000_000_000) as i64,
     };
-    // SAFETY: the entries are the program's own, and the kernel checks them; the time is ours.
+    let time = (&raw const time) as usize;
+    // SAFETY: entries and mask are the program's own, and the kernel checks them; the time is ours.
     unsafe {
         call(
             libc::SYS_ppoll,
-            [entries as usize, count, (&raw const time) as usize, 0, 0, 0],
+            [entries as usize, count, time, mask as usize, 8, 0],
         )
     }
 }
 
-/// `epoll_pwait` for the same time.
-pub fn epoll_rest(fd: i32, events: *mut libc::epoll_event, room: usize) -> Done {
-    let millis = super::stream::REST_MS as usize;
-    // SAFETY: the array is the program's own; the kernel writes at most `room` events, with checks.
+/// `epoll_pwait`.
+pub fn epoll_wait(
+    fd: i32,
+    events: *mut libc::epoll_event,
+    room: usize,
+    millis: i32,
+    mask: *const libc::sigset_t,
+) -> Done {
+    // SAFETY: array and mask are the program's own; the kernel writes at most `room` events, with checks.
     unsafe {
         call(
             libc::SYS_epoll_pwait,
-            [fd as usize, events as usize, room, millis, 0, 8],
+            [
+                fd as usize,
+                events as usize,
+                room,
+                millis as usize,
+                mask as usize,
+                8,
+            ],
         )
     }
 }
@@ -225,27 +243,7 @@ pub fn select_now(count: usize, sets: &[*mut libc::fd_set; 3]) -> Done {
     }
 }
 
-/// Opens a file for reading; the path ends with a zero.
-pub fn open(path: &[u8; 32]) -> Done {
-    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-    let at = libc::AT_FDCWD as usize;
-    // SAFETY: the path is ours and ends within its array.
-    unsafe {
-        call(
-            libc::SYS_openat,
-            [at, path.as_ptr() as usize, flags, 0, 0, 0],
-        )
-    }
-}
-
-/// Reads from a file that [`open`] gave.
-pub fn read(file: usize, into: &mut [u8]) -> Done {
-    let at = into.as_mut_ptr() as usize;
-    // SAFETY: the buffer is ours, and its length is said.
-    unsafe { call(libc::SYS_read, [file, at, into.len(), 0, 0, 0]) }
-}
-
-/// Closes a file that [`open`] gave.
+/// Closes a descriptor of our own.
 pub fn close(file: usize) {
     // SAFETY: no pointers; the number is nobody else's.
     let _ = unsafe { call(libc::SYS_close, [file, 0, 0, 0, 0, 0]) };

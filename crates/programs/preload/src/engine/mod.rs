@@ -20,7 +20,6 @@
 //! A TCP socket is *young* until it has carried enough to be worth a ring ([`promote`]); then it is *joined*, and
 //! every byte of it is counted; a reason against it makes it *plain*.
 
-mod armed;
 mod clock;
 mod death;
 mod inside;
@@ -42,7 +41,6 @@ mod sockopt;
 mod spin;
 pub mod straight;
 mod stream;
-mod twins;
 mod unix;
 mod waiting;
 
@@ -281,17 +279,11 @@ pub fn splice(from: Option<Sock>, to: Option<Sock>, own: Own) -> isize {
 }
 
 /// `poll` and `ppoll` on a set with at least one tracked socket.
-pub fn poll(
-    set: *mut pollfd,
-    count: nfds_t,
-    wait: Wait,
-    _mask: *const sigset_t,
-    own: Own,
-) -> isize {
+pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, mask: *const sigset_t, own: Own) -> isize {
     if is_bypassed() {
         own.call()
     } else {
-        unix::told(poll::poll(set, count, wait, own), set)
+        unix::told(poll::poll(set, count, wait, mask, own), set)
     }
 }
 
@@ -343,11 +335,7 @@ pub fn epoll_wait(
         interest::settle_all();
         own.call()
     } else {
-        unix::told_waiting(
-            waiting::wait(set, events, room, wait, mask, own),
-            &set,
-            events,
-        )
+        unix::told_waiting(waiting::wait(set, events, room, wait, mask, own), events)
     }
 }
 

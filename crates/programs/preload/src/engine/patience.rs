@@ -1,8 +1,25 @@
-//! [`Patience`]: how a call waits for a lock of a channel that somebody holds.
+//! How a call waits for another thread: for a lock of a channel ([`Patience`]), or for the end of a join ([`pause`]).
+
+use std::time::Duration;
 
 use super::sets;
 use crate::own::Sock;
 use crate::real;
+
+/// Rounds of [`pause`] of which one sleeps, and for how long.
+const PAUSES: u32 = 1_024;
+const SLEEP: Duration = Duration::from_micros(50);
+
+/// One round of a short wait for another thread. Now and then it sleeps: the other thread may have a lower priority
+/// (`SCHED_FIFO`) and need this core.
+#[inline]
+pub fn pause(round: u32) {
+    if round % PAUSES == PAUSES - 1 {
+        std::thread::sleep(SLEEP);
+    } else {
+        std::hint::spin_loop();
+    }
+}
 
 /// How often in a row a lock was not to be had. Its holder is stopped, or lies: each time it was waited for, for a millisecond.
 pub struct Patience(u32);

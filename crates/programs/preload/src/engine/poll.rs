@@ -10,12 +10,15 @@
 //! [`MEMBERS`] joined members a call, and [`BITS`] numbers in a `select`; a call with more asks for their bytes in the kernel.
 
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 
-use libc::{fd_set, nfds_t, pollfd};
+use libc::{fd_set, nfds_t, pollfd, sigset_t};
 use windlass_channel::{Asleep, Link, Reason};
 
+use super::clock::Limit;
 use super::inside::Sleeper;
 use super::looks::{Key, room_of};
+use super::sets::{self, At};
 use super::stream::KERNEL_NEWS;
 use super::{clock, death, kernel, memory, promote, rest, stream};
 use crate::counters::{self, Counter};
@@ -25,7 +28,7 @@ use crate::{signals, table};
 /// Joined members of one call.
 const MEMBERS: usize = 128;
 /// Numbers in a `select` whose sets are copied.
-const BITS: usize = 4_096;
+const BITS: usize = libc::FD_SETSIZE;
 const WORDS: usize = BITS / 64;
 /// Looks of a call whose ring bytes are moved away under it, each time anew, before it relies on the kernel alone.
 const RETRIES: u32 = 1_000;
@@ -34,102 +37,130 @@ const LOOK_US: u32 = 4;
 const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
 const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM;
 
-/// The joined members of a call that wait for input: where each stands in the set, and its channel.
+/// A joined member that waits for input: where it stands in the set, its record, and its channel. Small, since a call may be made on
+/// a signal stack.
+#[derive(Clone, Copy)]
+struct Member {
+    at: u32,
+    record: u32,
+    channel: At,
+}
+
+impl Member {
+    fn link(&self) -> Option<Link<'static>> {
+        self.channel.link()
+    }
+}
+
+/// The joined members of a call that wait for input.
 struct Members {
     count: usize,
-    list: [Option<(usize, Sock, Link<'static>)>; MEMBERS],
+    list: [MaybeUninit<Member>; MEMBERS],
 }
 
 impl Members {
     fn new() -> Self {
         Self {
             count: 0,
-            list: [None; MEMBERS],
+            list: [const { MaybeUninit::uninit() }; MEMBERS],
         }
     }
 
     /// Those of a `poll`.
-    fn of(entries: &[pollfd]) -> Self {
-        let mut members = Self::new();
-        for (at, entry) in entries
-            .iter()
-            .enumerate()
-            .filter(|(_, entry)| entry.events & READABLE != 0)
-        {
-            let Some(sock) = table::known(entry.fd) else {
-                continue;
-            };
-            if let Some(link) = promote::joined(&sock) {
-                members.add(at, sock, link);
-            }
+    fn find(&mut self, entries: &[pollfd]) {
+        self.count = 0;
+        let asked = entries.iter().enumerate();
+        for (at, entry) in asked.filter(|(_, entry)| entry.events & READABLE != 0) {
+            self.add(at, entry.fd);
         }
-        members
     }
 
     /// Those of a `select`.
-    fn selected(copy: &Sets) -> Self {
-        let mut members = Self::new();
+    fn find_selected(&mut self, copy: &Sets) {
+        self.count = 0;
         for fd in (0..copy.count).filter(|fd| copy.wants_input(*fd)) {
-            let Some(sock) = table::known(fd as c_int) else {
-                continue;
-            };
-            if let Some(link) = promote::joined(&sock) {
-                members.add(fd, sock, link);
-            }
-        }
-        members
-    }
-
-    /// One more; beyond the limit its bytes are asked for in the kernel.
-    fn add(&mut self, at: usize, sock: Sock, link: Link<'static>) {
-        match self.list.get_mut(self.count) {
-            Some(place) => {
-                *place = Some((at, sock, link));
-                self.count += 1;
-            }
-            None => stream::drain(&sock, &link, Reason::Limit),
+            self.add(fd, fd as c_int);
         }
     }
 
-    fn iter(&self) -> impl Iterator<Item = &(usize, Sock, Link<'static>)> {
-        self.list.iter().take(self.count).flatten()
+    /// One more, if it has joined; beyond the limit its bytes are asked for in the kernel.
+    fn add(&mut self, at: usize, fd: c_int) {
+        let Some(sock) = table::known(fd) else { return };
+        let Some((link, place)) = promote::joined(&sock).zip(promote::place(&sock)) else {
+            return;
+        };
+        let Some(free) = self.list.get_mut(self.count) else {
+            return stream::drain(&sock, &link, Reason::Limit);
+        };
+        free.write(Member {
+            at: at as u32,
+            record: sock.index(),
+            channel: At {
+                place,
+                side: link.side(),
+                chan: link.index(),
+            },
+        });
+        self.count += 1;
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Member> {
+        let used = self.list.iter().take(self.count);
+        // SAFETY: `add` has written the first `count` ones.
+        used.map(|member| unsafe { member.assume_init_ref() })
+    }
+
+    /// The places in the set of those whose rings have bytes.
+    fn ready(&self) -> impl Iterator<Item = usize> {
+        let is_ready = |link: Link<'_>| link.incoming().ring_ready();
+        self.iter()
+            .filter(move |member| member.link().is_some_and(is_ready))
+            .map(|member| member.at as usize)
     }
 
     fn any_ready(&self) -> bool {
-        self.iter().any(|(_, _, link)| link.incoming().ring_ready())
+        self.ready().next().is_some()
+    }
+
+    fn links(&self) -> impl Iterator<Item = Link<'static>> {
+        self.iter().filter_map(Member::link)
     }
 
     /// Counts this thread as asleep on every member; false, and nobody is, if one has bytes.
     fn fall_asleep(&self) -> bool {
         signals::enter();
-        let slept = self
-            .iter()
-            .take_while(|(_, _, link)| link.incoming().fall_asleep() == Asleep::Yes)
-            .count();
-        if slept < self.count {
-            self.iter()
+        let is_asleep = |link: &Link<'_>| link.incoming().fall_asleep() == Asleep::Yes;
+        let slept = self.links().take_while(is_asleep).count();
+        let is_whole = slept == self.links().count();
+        if !is_whole {
+            self.links()
                 .take(slept)
-                .for_each(|(_, _, link)| link.incoming().woke(0));
+                .for_each(|link| link.incoming().woke(0));
         }
         signals::leave();
-        slept == self.count
+        is_whole
     }
 
     /// Whether unread bytes are left in a ring that this process writes.
     fn has_left(&self) -> bool {
-        self.iter().any(|(_, _, link)| link.outgoing().unread())
+        self.links().any(|link| link.outgoing().unread())
     }
 
-    /// Moves what is left into the kernel.
-    fn reclaim(&self) {
-        for (_, sock, link) in self.iter().filter(|(_, _, link)| link.outgoing().unread()) {
-            let _ = stream::reclaim(sock, link);
+    /// Moves what is left into the kernel. `fd` gives the number of a member by its place in the set.
+    fn reclaim(&self, fd: impl Fn(usize) -> c_int) {
+        for member in self.iter() {
+            let sock = table::known(fd(member.at as usize));
+            if let Some(sock) = sock.filter(|sock| sock.index() == member.record)
+                && let Some(link) = member.link().filter(|link| link.outgoing().unread())
+            {
+                let _ = stream::reclaim(&sock, &link);
+            }
         }
     }
 
     fn wake_up(&self) {
         signals::enter();
-        self.iter().for_each(|(_, _, link)| link.incoming().woke(0));
+        self.links().for_each(|link| link.incoming().woke(0));
         signals::leave();
     }
 }
@@ -141,9 +172,11 @@ fn young(fd: c_int) -> Option<Sock> {
 }
 
 /// `poll` and `ppoll`; the set was read a moment ago.
-pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, own: Own) -> isize {
+pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, mask: *const sigset_t, own: Own) -> isize {
     // SAFETY: every page of the set was read a moment ago; the program keeps it for the call.
     let entries = unsafe { std::slice::from_raw_parts(set, count as usize) };
+    let instances = entries.iter().filter_map(|entry| table::epoll(entry.fd));
+    instances.for_each(|instance| sets::estrange(&instance));
     let has_joined = |entry: &pollfd| {
         table::known(entry.fd).is_some_and(|sock| sock.record.has(promote::JOINED))
     };
@@ -151,88 +184,114 @@ pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, own: Own) -> isize {
         let result = if wait.is_now() {
             Some(noted(own.call()))
         } else {
-            asleep_young(entries, own)
+            asleep_young(entries, || own.call())
         };
         if let Some(result) = result {
             return result;
         }
     }
-    poll_joined(set, entries, wait, own)
+    let (mut limit, mut members) = (None, Members::new());
+    for _ in 0..RETRIES {
+        members.find(entries);
+        let polled = Polled {
+            set,
+            entries,
+            members: &members,
+            key: key_of(entries),
+            mask,
+        };
+        let done = if wait.is_now() {
+            polled.at_once(own)
+        } else {
+            polled.once(&wait, &mut limit, own)
+        };
+        if let Some(done) = done {
+            return done;
+        }
+    }
+    own.call()
 }
 
-/// The same for a set with at least one joined member.
-fn poll_joined(set: *mut pollfd, entries: &[pollfd], wait: Wait, own: Own) -> isize {
-    (0..RETRIES)
-        .find_map(|_| poll_once(set, entries, wait, own))
-        .unwrap_or_else(|| own.call())
-}
-
-/// A look and a sleep. `None`: bytes of a ring were seen and then not found, since their sender has moved them into the
-/// kernel after it had been asked.
-fn poll_once(set: *mut pollfd, entries: &[pollfd], wait: Wait, own: Own) -> Option<isize> {
-    death::notice();
-    let members = Members::of(entries);
-    let polled = Polled {
-        set,
-        entries,
-        members: &members,
-        key: key_of(entries),
-    };
-    if wait.is_now() {
-        return polled.at_once(own);
-    }
-    let known = polled.by_rings();
-    if known.is_some() {
-        return known;
-    }
-    if members.any_ready() {
-        return found_some(polled.look());
-    }
-    let mut looked_at = polled.key.looks_from();
-    let mut found = 0;
-    stream::spin(|| {
+impl Polled<'_> {
+    /// A look and a sleep. `None`: bytes of a ring were seen and then not found, since their sender has moved them into the
+    /// kernel after it had been asked.
+    fn once(&self, wait: &Wait, limit: &mut Option<Limit>, own: Own) -> Option<isize> {
+        let (polled, members) = (self, self.members);
+        death::notice();
+        let known = polled.by_rings();
+        if known.is_some() {
+            return known;
+        }
         if members.any_ready() {
-            return true;
-        }
-        let now = clock::now();
-        if now.wrapping_sub(looked_at) > clock::cycles(LOOK_US) {
-            looked_at = now;
-            found = polled.ask().unwrap_or(0);
-        }
-        found != 0
-    });
-    if found != 0 {
-        if death::notice() {
             return found_some(polled.look());
         }
-        return Some(noted(found as isize));
-    }
-    if members.any_ready() || !members.fall_asleep() {
-        return polled.by_rings().or_else(|| found_some(polled.look()));
-    }
-    counters::add(Counter::Sleeps, 1);
-    if members.has_left() {
-        members.iter().for_each(|(_, sock, _)| rest::begin(sock));
-        let rested = kernel::rest(set, entries.len());
-        members.iter().for_each(|(_, sock, _)| rest::end(sock));
-        match rested {
-            Ok(0) => members.reclaim(),
-            Ok(_) => {}
-            Err(error) => {
-                members.wake_up();
-                return Some(stream::fail(error));
+        let mut looked_at = polled.key.looks_from();
+        let mut found = 0;
+        stream::spin(|| {
+            if members.any_ready() {
+                return true;
             }
+            let now = clock::now();
+            if now.wrapping_sub(looked_at) > clock::cycles(LOOK_US) {
+                looked_at = now;
+                found = polled.ask().unwrap_or(0);
+            }
+            found != 0
+        });
+        if found != 0 {
+            if death::notice() {
+                return found_some(polled.look());
+            }
+            return Some(noted(found as isize));
         }
+        if members.any_ready() || !members.fall_asleep() {
+            return polled.by_rings().or_else(|| found_some(polled.look()));
+        }
+        counters::add(Counter::Sleeps, 1);
+        let is_first = limit.is_none();
+        if is_first {
+            *limit = Limit::of(wait);
+        }
+        let result = match limit {
+            Some(limit) if !is_first || members.has_left() => self.sleep(limit, own),
+            _ => asleep_young(self.entries, || own.call()),
+        };
+        members.wake_up();
+        let result = result?;
+        if result < 0 || !(death::notice() || members.any_ready()) {
+            return Some(result);
+        }
+        let found = polled.look();
+        // A time that is over is over.
+        (found != 0 || result == 0).then_some(found)
     }
-    let result = asleep_young(entries, own);
-    members.wake_up();
-    let result = result?;
-    if result < 0 || !(death::notice() || members.any_ready()) {
-        return Some(result);
+
+    /// The readers of this end's rings get a few milliseconds of the program's time, under its mask; then what is left goes into
+    /// the kernel, and the thread sleeps there.
+    fn sleep(&self, limit: &Limit, own: Own) -> Option<isize> {
+        let Self {
+            set,
+            entries,
+            members,
+            mask,
+            ..
+        } = *self;
+        members.iter().for_each(|member| rest::begin(member.record));
+        let rested = kernel::poll(set, entries.len(), limit.rest_ns(), mask);
+        members.iter().for_each(|member| rest::end(member.record));
+        match rested {
+            Ok(0) => members.reclaim(|at| entries[at].fd),
+            Ok(found) => return Some(noted(found as isize)),
+            Err(error) => return Some(stream::fail(error)),
+        }
+        asleep_young(entries, || {
+            if limit.left_ns().is_none() {
+                return own.call();
+            }
+            // SAFETY: the program's own set and mask.
+            unsafe { limit.poll(set, entries.len() as nfds_t, mask) }
+        })
     }
-    let found = polled.look();
-    // A time that is over is over.
-    (found != 0 || result == 0).then_some(found)
 }
 
 /// An answer, unless it is that nothing was found.
@@ -240,11 +299,11 @@ fn found_some(found: isize) -> Option<isize> {
     (found != 0).then_some(found)
 }
 
-/// The program's own call, counted at the members that might join meanwhile. `None`: one has joined before it.
-fn asleep_young(entries: &[pollfd], own: Own) -> Option<isize> {
+/// A call that sleeps, counted at the members that might join meanwhile. `None`: one has joined before it.
+fn asleep_young(entries: &[pollfd], sleep: impl FnOnce() -> isize) -> Option<isize> {
     let sock = |at: usize| young(entries.get(at)?.fd);
     let asleep = Sleeper::enter(sock, entries.len())?;
-    let result = own.call();
+    let result = sleep();
     asleep.leave(|at| table::known(entries.get(at)?.fd));
     Some(noted(result))
 }
@@ -276,6 +335,7 @@ struct Polled<'a> {
     entries: &'a [pollfd],
     members: &'a Members,
     key: Key,
+    mask: *const sigset_t,
 }
 
 impl Polled<'_> {
@@ -329,10 +389,7 @@ impl Polled<'_> {
         if room != 0 && room != self.room() {
             return None;
         }
-        let ready = |(at, _, link): &(usize, Sock, Link<'static>)| {
-            link.incoming().ring_ready().then_some(*at)
-        };
-        let mut ready = self.members.iter().filter_map(ready).peekable();
+        let mut ready = self.members.ready().peekable();
         if room == 0 && ready.peek().is_none() {
             return None;
         }
@@ -361,11 +418,8 @@ impl Polled<'_> {
             Err(error) => return stream::fail(error),
         };
         let mut found = noted(found as isize);
-        for (at, _, link) in self.members.iter() {
-            if !link.incoming().ring_ready() {
-                continue;
-            }
-            let entry = self.set.wrapping_add(*at);
+        for at in self.members.ready() {
+            let entry = self.set.wrapping_add(at);
             // SAFETY: the kernel has just written the set.
             let mut value = unsafe { entry.read_unaligned() };
             found += isize::from(value.revents == 0);
@@ -448,8 +502,13 @@ pub fn select(count: c_int, sets: [*mut fd_set; 3], wait: Wait, own: Own) -> isi
         }
         return own.call();
     };
+    let instances = (0..copy.count).filter(|fd| copy.wants_input(*fd));
+    let instances = instances.filter_map(|fd| table::epoll(fd as c_int));
+    instances.for_each(|instance| sets::estrange(&instance));
+    let mut members = Members::new();
     for _ in 0..RETRIES {
-        if let Some(found) = select_once(&copy, sets, &Members::selected(&copy), wait, own) {
+        members.find_selected(&copy);
+        if let Some(found) = select_once(&copy, sets, &members, wait, own) {
             return found;
         }
         copy.put(&sets);
@@ -512,7 +571,7 @@ fn select_once(
     counters::add(Counter::Sleeps, 1);
     if members.has_left() {
         // A select of its own would need copies of the sets: the bytes go at once.
-        members.reclaim();
+        members.reclaim(|fd| fd as c_int);
     }
     let result = asleep_select(copy, own);
     members.wake_up();
@@ -589,10 +648,7 @@ impl Selected<'_> {
             answer.words[words][fd / 64] |= 1 << (fd % 64);
             found += 1;
         };
-        let ready = self.members.iter();
-        ready
-            .filter(|(_, _, link)| link.incoming().ring_ready())
-            .for_each(|(fd, ..)| set(0, *fd));
+        self.members.ready().for_each(|fd| set(0, fd));
         if room != 0 {
             let writers = self.copy.writers().filter(|fd| given(*fd).is_some());
             writers.for_each(|fd| set(1, fd as usize));
@@ -607,10 +663,7 @@ impl Selected<'_> {
             Err(error) => return stream::fail(error),
         };
         let mut found = noted(found as isize);
-        for (fd, _, link) in self.members.iter() {
-            if !link.incoming().ring_ready() {
-                continue;
-            }
+        for fd in self.members.ready() {
             let word = self.sets[0].cast::<u64>().wrapping_add(fd / 64);
             // SAFETY: the kernel has just written the set.
             let mut value = unsafe { word.read_unaligned() };

@@ -45,7 +45,7 @@ use super::{clock, kernel, names, promote, rest};
 use crate::{options, owner, record};
 
 /// Slabs that a process has at a time: a wait looks at one word of each.
-const PAIRS_MAX: usize = 64;
+pub const PAIRS_MAX: usize = 64;
 /// How long a place rests without sockets before another slab may take it.
 const REST_CYCLES_US: u32 = 1_000_000;
 
@@ -57,6 +57,8 @@ pub static CLIENT: Client = Client::new();
 
 static GATE: AtomicBool = AtomicBool::new(false);
 static STATUS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+/// Stands for the status page while the process has none.
+static UNSHOWN: Unshown = Unshown([const { AtomicU32::new(0) }; STATUS_BYTES / 4]);
 /// Lines of the status page, a bit each, that are up once more for sleepers who have raised those of the page before.
 static CARRIED: AtomicU64 = AtomicU64::new(0);
 /// The broker is alive and cannot be seen: its process id means nothing here.
@@ -288,6 +290,20 @@ fn forget_pairs() {
     }
 }
 
+/// Memory of a status page.
+#[repr(align(128))]
+struct Unshown([AtomicU32; STATUS_BYTES / 4]);
+
+impl Unshown {
+    fn page(&self) -> NonNull<u8> {
+        NonNull::from(&self.0).cast()
+    }
+
+    fn line(&self, line: u8) -> &AtomicU32 {
+        &self.0[usize::from(line) * (STATUS_BYTES / 4 / STATUS_LINES)]
+    }
+}
+
 /// A line of the status page that the calling thread has raised.
 #[derive(Clone, Copy)]
 pub struct Raised {
@@ -296,19 +312,20 @@ pub struct Raised {
 }
 
 /// The status page at an address that was [`STATUS`] once.
-fn page_at(base: *mut u8) -> Option<StatusPage> {
-    // SAFETY: the broker gave this memory for a status page; it is mapped for good.
-    NonNull::new(base).map(|base| unsafe { StatusPage::new(base) })
+fn page_at(base: *mut u8) -> StatusPage {
+    let base = NonNull::new(base).unwrap_or(UNSHOWN.page());
+    // SAFETY: the broker gave this memory for a status page, and it is mapped for good; or it is [`UNSHOWN`].
+    unsafe { StatusPage::new(base) }
 }
 
-/// Shows that an epoll instance is about to sleep, by its line. `None`: the process is not registered. A full fence.
-pub fn raise(line: u8) -> Option<Raised> {
+/// Shows that an epoll instance is about to sleep, by its line. A full fence.
+pub fn raise(line: u8) -> Raised {
     loop {
         let base = STATUS.load(SeqCst);
-        page_at(base)?.raise(line);
+        page_at(base).raise(line);
         let raised = Raised { page: base, line };
         if STATUS.load(SeqCst) == base {
-            return Some(raised);
+            return raised;
         }
         lower(raised);
     }
@@ -317,7 +334,7 @@ pub fn raise(line: u8) -> Option<Raised> {
 /// Shows that it is awake again.
 pub fn lower(raised: Raised) {
     let Raised { page: base, line } = raised;
-    let Some(page) = page_at(base) else { return };
+    let page = page_at(base);
     page.lower(line);
     if STATUS.load(SeqCst) != base {
         carry_no_more(&page, line);
@@ -329,11 +346,8 @@ pub fn lower(raised: Raised) {
 fn carry_no_more(before: &StatusPage, line: u8) {
     let bit = 1_u64 << (line % 64);
     fence(SeqCst);
-    if !before.is_asleep(line)
-        && CARRIED.fetch_and(!bit, SeqCst) & bit != 0
-        && let Some(page) = status()
-    {
-        page.lower(line);
+    if !before.is_asleep(line) && CARRIED.fetch_and(!bit, SeqCst) & bit != 0 {
+        page_at(STATUS.load(SeqCst)).lower(line);
     }
 }
 
@@ -341,9 +355,7 @@ fn carry_no_more(before: &StatusPage, line: u8) {
 fn change_status(base: *mut u8) {
     let before = page_at(STATUS.swap(base, SeqCst));
     fence(SeqCst);
-    let (Some(before), Some(page)) = (before, page_at(base)) else {
-        return;
-    };
+    let page = page_at(base);
     for line in (SLOT_FIRST..STATUS_LINES as u8).filter(|line| before.is_asleep(*line)) {
         page.raise(line);
         CARRIED.fetch_or(1 << (line % 64), SeqCst);
@@ -356,16 +368,6 @@ pub fn directory() -> Option<Directory> {
     let base = NonNull::new(DIRECTORY.load(Acquire))?;
     // SAFETY: the broker gave this memory for a directory; it is mapped for good.
     Some(unsafe { Directory::new(base) })
-}
-
-/// This process's status page, once registered.
-fn status() -> Option<StatusPage> {
-    page_at(STATUS.load(Acquire))
-}
-
-/// Whether this process has a status page.
-pub fn is_shown() -> bool {
-    !STATUS.load(Acquire).is_null()
 }
 
 impl Pair {
@@ -386,13 +388,6 @@ impl Pair {
         } else {
             self.side.load(Relaxed) as u8
         })
-    }
-
-    /// The sides for which this process has to look at news: one, or both where both ends are here.
-    pub fn sides(&self) -> impl Iterator<Item = Side> {
-        let is_own = self.peer.load(Relaxed) == u32::from(owner::process_slot());
-        let side = Side::from_u8(self.side.load(Relaxed) as u8);
-        std::iter::once(side).chain(is_own.then_some(side.other()))
     }
 
     /// The record whose socket has this end of the channel; 0 if none here.
@@ -581,7 +576,7 @@ fn fill(place: u8, paired: Paired) -> Result<u8, Reason> {
     let own = Side::from_u8(paired.side);
     let is_own = paired.peer == owner::process_slot();
     let peers = if is_own {
-        status()
+        Some(page_at(STATUS.load(Acquire)))
     } else {
         page(paired.peer_status)
     };
@@ -626,6 +621,7 @@ pub fn forked(parent: u16) {
     PARENT.store(u32::from(parent), Relaxed);
     GATE.store(false, Relaxed);
     STATUS.store(std::ptr::null_mut(), Relaxed);
+    (SLOT_FIRST..STATUS_LINES as u8).for_each(|line| UNSHOWN.line(line).store(0, Relaxed));
     CARRIED.store(0, Relaxed);
     SEEKERS.store(0, Relaxed);
     death::forked();

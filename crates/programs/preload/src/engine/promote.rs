@@ -20,6 +20,7 @@ use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
 
 use super::inside::{self, JOIN_ROUNDS};
 use super::names::{self, Names, Tracking};
+use super::patience::pause;
 use super::{death, kernel, process, proof, sets, sockopt, unix};
 use crate::own::Sock;
 use crate::record::{Kind, Origin, Record, flag};
@@ -95,11 +96,11 @@ pub fn joined(sock: &Sock) -> Option<Link<'static>> {
 
 /// The end of the channel of a socket, once a thread that is joining it just now has ended.
 pub fn settled(sock: &Sock) -> Option<Link<'static>> {
-    for _ in 0..JOIN_ROUNDS {
+    for round in 0..JOIN_ROUNDS {
         if sock.record.flags.load(SeqCst) & (JOINING | JOINED) != JOINING {
             break;
         }
-        std::hint::spin_loop();
+        pause(round);
     }
     joined(sock)
 }
@@ -295,7 +296,7 @@ fn join(
         no_delay(sock);
         proof::begin(record);
     }
-    sets::show(sock, link);
+    sets::show(sock, place, link);
     offer.is_recounted = is_taking;
     offer.asleep = if is_taking {
         inside::convert(record, is_send)

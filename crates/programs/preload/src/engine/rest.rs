@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! A thread that is to sleep in the kernel first rests for [`REST_MS`], in which the reader may take its bytes. Then it
-//! makes the real call. To the program both are one call that waits, so what another thread does to the descriptor in
+//! makes the real call, or waits for the rest of a time limit. To the program both are one call that waits, so what another thread does to the descriptor in
 //! between must not reach the second one: a descriptor that is made non-blocking is waited for by `poll`, and a close waits
 //! until nobody rests on the socket ([`let_end`]).
 //!
@@ -16,12 +16,13 @@ use std::time::Duration;
 
 use windlass_channel::{Asleep, Link};
 
+use super::clock::Limit;
 use super::kernel;
 use super::spin::spin;
 use super::stream::{self, REST_MS};
 use crate::counters::{self, Counter};
 use crate::own::Sock;
-use crate::{owner, real, signals};
+use crate::{owner, signals};
 
 /// Looks of a close for the end of a rest: for a little longer than it takes.
 const LOOKS: i32 = REST_MS + 2;
@@ -29,18 +30,18 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 const PLACES: usize = 64;
 static RESTING: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
 
-fn place(sock: &Sock) -> &'static AtomicU32 {
-    &RESTING[sock.index() as usize % PLACES]
+fn place(record: u32) -> &'static AtomicU32 {
+    &RESTING[record as usize % PLACES]
 }
 
 /// The calling thread begins to rest on a socket.
-pub fn begin(sock: &Sock) {
-    place(sock).fetch_add(1, SeqCst);
+pub fn begin(record: u32) {
+    place(record).fetch_add(1, SeqCst);
 }
 
 /// It makes its real call next.
-pub fn end(sock: &Sock) {
-    place(sock).fetch_sub(1, SeqCst);
+pub fn end(record: u32) {
+    place(record).fetch_sub(1, SeqCst);
 }
 
 /// In a forked child: nobody rests.
@@ -50,7 +51,7 @@ pub fn forked() {
 
 /// Before a number is closed: who rests on its socket gets into the kernel, where a close does not reach him.
 pub fn let_end(sock: &Sock) {
-    if place(sock).load(SeqCst) != 0 {
+    if place(sock.index()).load(SeqCst) != 0 {
         wait_for_end(sock);
     }
 }
@@ -58,7 +59,7 @@ pub fn let_end(sock: &Sock) {
 #[cold]
 fn wait_for_end(sock: &Sock) {
     for _ in 0..LOOKS {
-        if place(sock).load(SeqCst) == 0 {
+        if place(sock.index()).load(SeqCst) == 0 {
             break;
         }
         std::thread::sleep(LOOK_EVERY);
@@ -116,27 +117,25 @@ pub fn fall_asleep(sock: &Sock, link: &Link<'static>) -> Wait {
 /// the call.
 #[cold]
 fn leave_nothing(sock: &Sock, link: &Link<'static>) -> Option<i32> {
-    let mut entry = libc::pollfd {
-        fd: sock.fd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    begin(sock);
+    let limit = Limit::from_ns(stream::limit_ns(sock, libc::SO_RCVTIMEO));
+    let is_limited = limit.left_ns().is_some();
+    begin(sock.index());
     let interrupted = || owner::thread().interrupted.load(Relaxed);
     let before = interrupted();
-    // SAFETY: one entry, of this stack. A cancellation point, as the call that follows.
-    let waited = unsafe { real::poll(&raw mut entry, 1, REST_MS) };
-    let is_over = waited < 0 && interrupted() != before;
-    if waited <= 0 && !is_over && link.outgoing().unread() {
+    let rest = Limit::from_ns(Some(limit.rest_ns()));
+    let waited = stream::wait_within(sock, libc::POLLIN, &rest);
+    // A receive with a time limit does not go on after a handler, whatever that one asks for (signal(7)).
+    let is_over = waited == libc::EINTR && (is_limited || interrupted() != before);
+    if waited != 0 && !is_over && link.outgoing().unread() {
         let _ = stream::reclaim(sock, link);
     }
     // A call that has begun to wait goes on, though another thread has made the descriptor non-blocking meanwhile; the real one
     // would not.
     let flags = kernel::file_flags(sock.fd).unwrap_or(0);
-    end(sock);
+    end(sock.index());
     if is_over {
         return Some(libc::EINTR);
     }
-    (flags & libc::O_NONBLOCK as usize != 0)
-        .then(|| stream::wait_for(sock, libc::POLLIN, libc::SO_RCVTIMEO))
+    let is_ours = is_limited || flags & libc::O_NONBLOCK as usize != 0;
+    is_ours.then(|| stream::wait_within(sock, libc::POLLIN, &limit))
 }

@@ -1,27 +1,35 @@
 //! epoll: instances that report ring bytes beside what the kernel reports.
 //!
 //! # Model
-//! Whenever somebody sleeps there, the kernel's instance holds every member exactly as the program registered it, so that he
-//! sleeps as without this library. Beside it stands a [`Set`] with the members that are TCP sockets of ours, and a list
-//! of those that may have ring bytes (*ready list*). A wait takes the news of all pairs, puts the members
-//! concerned on their sets' lists, and reports from its own list.
+//! The ring serves a socket that is in at most one epoll instance, level- or edge-triggered, of one process. Anything else is
+//! [demoted](demote): a second instance, a second number of the same socket, `EPOLLONESHOT`, `EPOLLEXCLUSIVE`, an instance beyond
+//! [`SETS`]. The members of an instance are demoted when a second process waits in it or changes it ([`claim`]), and for
+//! good when it is nested, polled or passed ([`estrange`]).
+//!
+//! Whenever a thread sleeps in it, the kernel's instance holds every member exactly as the program registered it. Beside it
+//! stands a [`Set`] with the members that have joined, by channels ([`Watched`]). A wait takes the news of its own members
+//! ([`super::waiting`]).
 //!
 //! # States of a member
-//! *Registered* (`set` is not 0) · *listed* ([`LISTED`]: it is on the ready list, and will be looked at) · *fresh*
-//! ([`FRESH`]: bytes came since it was last reported, which is what an edge is) · *disarmed* ([`DISARMED`]: one-shot,
-//! reported, and not renewed) · *muted* ([`MUTED`]: spent by bytes of the ring; the kernel can be told to report nothing
-//! of it but errors and the end, and the first such report is swallowed, which disarms it there, too) · *poked* ([`POKED`]) ·
-//! *lagging* ([`LAGS`]: the kernel has it otherwise, see [`super::interest`]; [`ABSENT`]: the program has removed it).
+//! *Registered* (`set` is not 0) · *watched* (`at` is not 0: it has joined, and its channel is in the set's [`Watched`]) ·
+//! *fresh* ([`FRESH`]: bytes came since it was last reported, which is what an edge is) · *lagging* ([`LAGS`]: the kernel has
+//! it otherwise, see [`super::interest`]; [`ABSENT`]: the program has removed it).
 //!
 //! # Synchronization
-//! Lists are changed under the set's lock, a word that is held for a few hundred nanoseconds with signals put off. A sender
-//! sees whether an instance sleeps by its line of the status page, which every sleep raises before its last look at
-//! the news. A thread that takes news for another set whose line is up wakes that set by its kernel
-//! registration ([`poke`]).
+//! | thread that registers | thread that joins |
+//! | --- | --- |
+//! | `epoll_ctl`; stores `Member::set`; *fence* | sets `JOINING`; *fence* |
+//! | loads `JOINING` and `JOINED` | loads `Member::set` |
+//!
+//! One of the two finds the other, and [watches](watch) the channel; doing it twice changes nothing. A sender sees whether
+//! an instance sleeps by its line of the status page, which a sleep raises before its last look at the news
+//! ([`windlass_channel::wait`]). Bytes that are in a ring when a thread registers the socket in an instance where another
+//! thread sleeps are moved into the kernel, which wakes it.
 //!
 //! # Limits
-//! [`SETS`] instances a process, four instances a socket; a socket beyond goes by the kernel whenever its receiver could
-//! be asleep: always.
+//! [`SETS`] instances a process. Members with equal data that are ready at once are reported as one event. What a process
+//! adds to an instance after another process has inherited it, that one does not see in the rings until the first one waits
+//! or changes the instance again, or the broker's watch moves it.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -29,42 +37,40 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, fence};
 
 use libc::epoll_event;
-use windlass_channel::{Link, Reason, SLOT_ALWAYS};
+use windlass_channel::{Link, Reason, Side, Watched};
 
-use super::armed::{self, Fired};
 use super::interest::{self, LAGGING_MAX};
-use super::twins::Seen;
-use super::{kernel, memory, promote, stream};
+use super::{clock, kernel, memory, process, promote, stream};
 use crate::own::{Own, Sock};
 use crate::record::RECORDS_MAX;
-use crate::{owner, signals, table};
+use crate::{owner, table};
 
 /// Instances with a line in the status page: lines 1 to 63.
 const SETS: usize = 63;
-/// Instances that a socket can be in.
-const PLACES: usize = 4;
-/// Members on a ready list, at most; one more makes the next wait look at all of them.
-pub(super) const READY_MAX: usize = 2_048;
 
-pub(super) const LISTED: u32 = 1;
-pub(super) const FRESH: u32 = 2;
-pub(super) const DISARMED: u32 = 4;
-pub(super) const POKED: u32 = 8;
-pub(super) const MUTED: u32 = 16;
+pub(super) const FRESH: u32 = 1;
 /// The kernel has other events of it than the program wants, or has it although the program has removed it ([`ABSENT`]).
-pub(super) const LAGS: u32 = 32;
-pub(super) const ABSENT: u32 = 64;
+pub(super) const LAGS: u32 = 2;
+pub(super) const ABSENT: u32 = 4;
 /// It stands on the list of lagging ones.
-pub(super) const QUEUED: u32 = 128;
+pub(super) const QUEUED: u32 = 8;
 /// Whether it can be written is answered here.
-pub(super) const HERE: u32 = 256;
-pub(super) const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
+pub(super) const HERE: u32 = 16;
+pub(super) const EDGE: u32 = libc::EPOLLET as u32;
+/// Ways of reporting that only the kernel has.
+const ODD: u32 = (libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE) as u32;
 /// Of the waits in a row that report one ring event, one in so many looks at the clock for asking the kernel, too.
 pub(super) const CLOCK_WAITS: u32 = 4;
 /// What ring bytes can be reported as.
 pub(super) const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
-/// A socket in an instance.
+/// Place in [`crate::record::Record::engine`] of an instance: the process that waits in it and changes it, or [`NOBODY`].
+const OWNER: usize = 0;
+const NOBODY: u64 = u64::MAX;
+/// [`Member::set`] while it is being filled in.
+const FILLING: u32 = u32::MAX;
+
+/// A socket in an instance, by the index of its record.
 #[derive(Default)]
 pub(super) struct Member {
     /// The set's index + 1; 0: none.
@@ -73,101 +79,101 @@ pub(super) struct Member {
     pub(super) events: AtomicU32,
     pub(super) state: AtomicU32,
     pub(super) data: AtomicU64,
-    /// One-shot: what the kernel had reported of the set when it was armed.
-    pub(super) armed_at: AtomicU64,
+    /// Its channel, packed, once it is watched: see [`At`].
+    at: AtomicU32,
     /// The events that the kernel was told.
     pub(super) told: AtomicU32,
+    /// When its bytes came, or when it was last reported, in cycles: members are reported in this order.
+    pub(super) order: AtomicU64,
     /// When the kernel said that the socket is writable, in cycles, 0 if it did not; and what it had been given by then.
     pub(super) room_at: AtomicU64,
     pub(super) sent: AtomicU64,
 }
 
-/// What this process knows of a record beside what its family shares.
-pub(super) struct Local {
-    pub(super) members: [Member; PLACES],
-    /// More memberships than places, ever: it stays on the kernel while it might be waited for.
-    pub(super) crowded: AtomicU32,
+/// One end of a channel: where a set watches it.
+#[derive(Clone, Copy)]
+pub(super) struct At {
+    pub(super) place: u8,
+    pub(super) side: Side,
+    pub(super) chan: u16,
+}
+
+impl At {
+    fn packed(self) -> u32 {
+        1 << 31 | u32::from(self.place) << 17 | (self.side as u32) << 16 | u32::from(self.chan)
+    }
+
+    fn of(word: u32) -> Option<At> {
+        (word != 0).then_some(At {
+            place: (word >> 17) as u8,
+            side: Side::from_u8((word >> 16) as u8),
+            chan: word as u16,
+        })
+    }
+
+    pub(super) fn link(self) -> Option<Link<'static>> {
+        process::link(self.place, self.chan, self.side)
+    }
 }
 
 /// One epoll instance.
 pub(super) struct Set {
     /// The record of the instance; 0: free.
     pub(super) record: AtomicU32,
-    pub(super) lock: AtomicBool,
-    /// Members that are ours.
+    /// Members that are sockets of ours.
     pub(super) members: AtomicU32,
-    /// Threads asleep in it while this process had no status page: its line does not show them.
-    pub(super) unshown: AtomicU32,
     /// Threads asleep in it.
     pub(super) asleep: AtomicU32,
-    /// Members whose kernel registration was changed to wake a sleeper.
-    pub(super) poked: AtomicU32,
-    /// The list was full: every joined member has to be looked at.
-    pub(super) scan: AtomicBool,
-    /// It is itself waited for, or belongs to another process too: its members stay on the kernel.
-    pub(super) is_foreign: AtomicBool,
-    /// It has, or had, one-shot members.
-    pub(super) has_one_shots: AtomicBool,
-    /// What the kernel reported lately, of such a set.
-    pub(super) fired: Fired,
-    /// Its members by their data.
-    pub(super) seen: Seen,
-    /// One-shot members that the ring spent and that the kernel would still report as broken.
-    pub(super) muted: AtomicU32,
     /// When the kernel was last asked, and waits since then that ended without a look at the clock.
     pub(super) asked_at: AtomicU64,
     pub(super) unasked: AtomicU32,
-    /// The last wait that found nothing at first was ended by the kernel: the next one asks it before it spins.
-    pub(super) kernel_first: AtomicBool,
-    /// The record of the member whose ring was last reported; 0: none. Looked at first.
+    /// The last wait that found nothing at first was ended by a ring: the next one spins before it asks the kernel.
+    pub(super) is_ring_first: AtomicBool,
+    /// Where a wait has room for one event and both have some, the kernel's is next.
+    pub(super) is_kernels_turn: AtomicBool,
+    /// The record of the member whose ring was last reported, 0: none; and whether it was since its news were taken.
     pub(super) hot: AtomicU32,
-    pub(super) length: AtomicU32,
-    pub(super) ready: [AtomicU32; READY_MAX],
-    /// See [`super::interest`]: the records of lagging members; changes that were seen; whether the kernel has what we think.
+    pub(super) is_hot_stale: AtomicBool,
+    /// Places of pairs that have, or had, members; and these.
+    places: AtomicU64,
+    watched: [[Watched; 2]; process::PAIRS_MAX],
+    /// See [`super::interest`]: the records of lagging members.
     pub(super) lagging: AtomicU32,
     pub(super) laggards: [AtomicU32; LAGGING_MAX],
-    pub(super) changes: AtomicU32,
-    pub(super) is_trusted: AtomicU32,
 }
 
 pub(super) static SET: [Set; SETS] = [const {
     Set {
         record: AtomicU32::new(0),
-        lock: AtomicBool::new(false),
         members: AtomicU32::new(0),
-        unshown: AtomicU32::new(0),
         asleep: AtomicU32::new(0),
-        poked: AtomicU32::new(0),
-        scan: AtomicBool::new(false),
-        is_foreign: AtomicBool::new(false),
-        has_one_shots: AtomicBool::new(false),
-        fired: Fired::new(),
-        seen: Seen::new(),
-        muted: AtomicU32::new(0),
         asked_at: AtomicU64::new(0),
         unasked: AtomicU32::new(0),
-        kernel_first: AtomicBool::new(true),
+        is_ring_first: AtomicBool::new(false),
+        is_kernels_turn: AtomicBool::new(false),
         hot: AtomicU32::new(0),
-        length: AtomicU32::new(0),
-        ready: [const { AtomicU32::new(0) }; READY_MAX],
+        is_hot_stale: AtomicBool::new(false),
+        places: AtomicU64::new(0),
+        watched: [const { [const { Watched::new() }; 2] }; process::PAIRS_MAX],
         lagging: AtomicU32::new(0),
         laggards: [const { AtomicU32::new(0) }; LAGGING_MAX],
-        changes: AtomicU32::new(0),
-        is_trusted: AtomicU32::new(0),
     }
 }; SETS];
 
-static LOCALS: AtomicPtr<Local> = AtomicPtr::new(null_mut());
+static MEMBERS: AtomicPtr<Member> = AtomicPtr::new(null_mut());
 
-/// Whether any socket has been in an instance.
-pub(super) fn has_locals() -> bool {
-    !LOCALS.load(Relaxed).is_null()
+/// What this process keeps of a socket's membership, if any socket has been in an instance.
+pub(super) fn known_member(sock: &Sock) -> Option<&'static Member> {
+    if MEMBERS.load(Relaxed).is_null() {
+        return None;
+    }
+    member(sock.index())
 }
 
-/// What this process keeps of a record; none where there is no memory.
-pub(super) fn local(record: u32) -> Option<&'static Local> {
-    let base = match LOCALS.load(Acquire) {
-        base if base.is_null() => make_locals()?,
+/// What this process keeps of a record's membership; none where there is no memory.
+pub(super) fn member(record: u32) -> Option<&'static Member> {
+    let base = match MEMBERS.load(Acquire) {
+        base if base.is_null() => make_members()?,
         base => base,
     };
     let place = base.wrapping_add(record as usize);
@@ -176,30 +182,49 @@ pub(super) fn local(record: u32) -> Option<&'static Local> {
 }
 
 #[cold]
-fn make_locals() -> Option<*mut Local> {
-    let bytes = RECORDS_MAX as usize * size_of::<Local>();
+fn make_members() -> Option<*mut Member> {
+    let bytes = RECORDS_MAX as usize * size_of::<Member>();
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: an anonymous mapping at any address.
-    let place = unsafe {
-        libc::mmap(
-            null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            flags,
-            -1,
-            0,
-        )
-    };
+    let place = unsafe { libc::mmap(null_mut(), bytes, rights, flags, -1, 0) };
     if place == libc::MAP_FAILED {
         return None;
     }
-    let mine = place.cast::<Local>();
-    match LOCALS.compare_exchange(null_mut(), mine, AcqRel, Acquire) {
+    let mine = place.cast::<Member>();
+    match MEMBERS.compare_exchange(null_mut(), mine, AcqRel, Acquire) {
         Ok(_) => Some(mine),
         Err(other) => {
             // SAFETY: another thread was first; nobody has seen this mapping.
             unsafe { libc::munmap(place, bytes) };
             Some(other)
+        }
+    }
+}
+
+impl Member {
+    /// Its set, if it is in one.
+    #[inline]
+    pub(super) fn set(&self) -> Option<(usize, &'static Set)> {
+        let index = (self.set.load(Acquire) as usize).wrapping_sub(1);
+        Some((index, SET.get(index)?))
+    }
+
+    #[inline(always)]
+    pub(super) fn is_in(&self, set: usize) -> bool {
+        self.set.load(Acquire) == set as u32 + 1
+    }
+
+    /// Where it is watched.
+    #[inline(always)]
+    pub(super) fn at(&self) -> Option<At> {
+        At::of(self.at.load(Acquire))
+    }
+
+    /// Bytes have come: an edge, and in the order of `at` unless it has some already that were not reported.
+    pub(super) fn freshen(&self, at: u64) {
+        if self.state.fetch_or(FRESH, AcqRel) & FRESH == 0 {
+            self.order.store(at, Relaxed);
         }
     }
 }
@@ -215,17 +240,12 @@ impl Set {
     /// The set of an instance, made if there is room.
     pub(super) fn of_or_new(instance: &Sock) -> Option<(usize, &'static Set)> {
         Self::of(instance).or_else(|| {
-            let index = instance.index();
-            let mut all = SET.iter().enumerate();
-            let made = all.find(|(_, set)| {
+            let take = |set: &Set| {
                 set.record
-                    .compare_exchange(0, index, AcqRel, Relaxed)
+                    .compare_exchange(0, instance.index(), AcqRel, Relaxed)
                     .is_ok()
-            });
-            if let Some((_, set)) = made {
-                set.seen.learn(instance.fd);
-            }
-            made
+            };
+            SET.iter().enumerate().find(|(_, set)| take(set))
         })
     }
 
@@ -233,97 +253,122 @@ impl Set {
         index as u8 + 1
     }
 
-    pub(super) fn locked<T>(&self, inside: impl FnOnce() -> T) -> T {
-        signals::enter();
-        while self
-            .lock
-            .compare_exchange_weak(false, true, Acquire, Relaxed)
-            .is_err()
-        {
-            std::hint::spin_loop();
-        }
-        let result = inside();
-        self.lock.store(false, Release);
-        signals::leave();
-        result
-    }
-
     /// Has the next wait ask the kernel: it may know more of an edge-triggered member that was added or changed, and an edge
     /// carries the whole mask.
     fn ask_for(&self, events: u32) {
-        if events & libc::EPOLLET as u32 != 0 {
+        if events & EDGE != 0 {
             self.asked_at.store(0, Relaxed);
             self.unasked.store(CLOCK_WAITS, Relaxed);
         }
     }
 
-    /// Puts a record on the ready list, unless it is there: for another of its members, or for one that was removed. Under the
-    /// lock.
-    fn push(&self, record: u32) {
-        let length = self.length.load(Relaxed) as usize;
-        let listed = self.ready.iter().take(length);
-        if listed
-            .into_iter()
-            .any(|place| place.load(Relaxed) == record)
-        {
-            return;
-        }
-        match self.ready.get(length) {
-            Some(place) => {
-                place.store(record, Relaxed);
-                self.length.store(length as u32 + 1, Relaxed);
-            }
-            None => self.scan.store(true, Relaxed),
+    /// The places and sides in which it may have members.
+    #[inline(always)]
+    pub(super) fn watched(&self) -> impl Iterator<Item = (u8, Side, &Watched)> {
+        let mut places = self.places.load(Relaxed);
+        let places = std::iter::from_fn(move || {
+            let place = (places != 0).then(|| places.trailing_zeros() as u8)?;
+            places &= places - 1;
+            Some(place)
+        });
+        places.flat_map(move |place| {
+            let sides = [Side::Low, Side::High].into_iter();
+            sides.map(move |side| (place, side, self.watched_at(place, side)))
+        })
+    }
+
+    pub(super) fn watched_at(&self, place: u8, side: Side) -> &Watched {
+        &self.watched[usize::from(place) % process::PAIRS_MAX][side as usize]
+    }
+
+    /// Puts a member on the list of those that the next wait looks at.
+    pub(super) fn list(&self, member: &Member) {
+        if let Some(At { place, side, chan }) = member.at() {
+            member.freshen(clock::now());
+            self.watched_at(place, side).list(chan);
         }
     }
 }
 
-impl Local {
-    pub(super) fn of_set(&self, set: usize) -> impl Iterator<Item = &Member> {
-        self.members
-            .iter()
-            .filter(move |member| member.set.load(Relaxed) == set as u32 + 1)
-    }
-
-    /// The slots that a sender has to look at.
-    fn slots(&self) -> [u8; PLACES] {
-        if self.crowded.load(Relaxed) != 0 {
-            return [SLOT_ALWAYS, 0, 0, 0];
-        }
-        let mut slots = [0; PLACES];
-        for (slot, member) in slots.iter_mut().zip(&self.members) {
-            let Some(set) = SET.get((member.set.load(Relaxed) as usize).wrapping_sub(1)) else {
-                continue;
-            };
-            let is_shown = set.unshown.load(SeqCst) == 0 && !set.is_foreign.load(Relaxed);
-            *slot = if is_shown {
-                member.set.load(Relaxed) as u8
-            } else {
-                SLOT_ALWAYS
-            };
-        }
-        slots
+/// A socket that is about to join is watched by the instance that it is in.
+pub fn show(sock: &Sock, place: u8, link: &Link<'static>) {
+    if let Some(member) = known_member(sock) {
+        watch(member, place, link);
     }
 }
 
-/// A socket that is about to join shows in which instances it is.
-pub fn show(sock: &Sock, link: &Link<'static>) {
-    if let Some(local) = local(sock.index()) {
-        link.incoming().set_slots(local.slots());
-    }
-}
-
-/// Shows it anew after a change. Slots are lines of the page of the process that joined: one that was forked from it has
-/// other lines, which the sender does not see, and changes nothing.
-pub(super) fn show_again(link: &Link<'static>, local: &Local) {
-    if is_ours(link) {
-        link.incoming().set_slots(local.slots());
-    }
+/// The set of a member watches its channel from now on. The slot is a line of the page of the process that joined.
+fn watch(member: &Member, place: u8, link: &Link<'static>) {
+    let Some((index, set)) = member.set() else {
+        return;
+    };
+    let (side, chan) = (link.side(), link.index());
+    member.at.store(At { place, side, chan }.packed(), Release);
+    set.watched_at(place, side).add(chan);
+    set.places.fetch_or(1 << (place % 64), SeqCst);
+    link.incoming().set_slot(Set::line(index));
 }
 
 /// Whether this process is the one that joined.
 fn is_ours(link: &Link<'static>) -> bool {
     link.info(link.side()).slot == owner::process_slot()
+}
+
+/// The calling process waits in the instance or changes it: if another one did before, the members that are known here go to the
+/// kernel. False: the rings do not serve this instance.
+#[inline]
+pub(super) fn claim(instance: &Sock) -> bool {
+    let word = &instance.record.engine[OWNER];
+    let (me, before) = (u64::from(owner::process_id()), word.load(Relaxed));
+    before == me || claim_anew(instance, before, me)
+}
+
+#[cold]
+fn claim_anew(instance: &Sock, before: u64, me: u64) -> bool {
+    if before == NOBODY {
+        return false;
+    }
+    instance.record.engine[OWNER].store(me, Relaxed);
+    if before != 0 {
+        demote_members(instance);
+    }
+    true
+}
+
+/// The instance is waited for by other means than `epoll_wait` in this process: its members are the kernel's, now and later.
+pub fn estrange(instance: &Sock) {
+    interest::settle_all();
+    let owner = &instance.record.engine[OWNER];
+    if owner.load(Relaxed) != NOBODY {
+        owner.store(NOBODY, Release);
+        demote_members(instance);
+    }
+}
+
+#[cold]
+fn demote_members(instance: &Sock) {
+    let Some((index, set)) = Set::of(instance) else {
+        return;
+    };
+    if set.members.load(Relaxed) != 0 {
+        each_in(index).for_each(|(sock, _)| demote(&sock));
+    }
+}
+
+/// The socket is registered in a way that only the kernel reports by.
+fn demote(sock: &Sock) {
+    super::life::plain(sock, Reason::Asleep);
+    forget(sock);
+}
+
+/// The sockets that are in a set, with their memberships.
+pub(super) fn each_in(set: usize) -> impl Iterator<Item = (Sock, &'static Member)> {
+    table::each()
+        .filter(|sock| table::kind_of(sock.word) == table::TRACKED)
+        .filter_map(move |sock| {
+            let member = member(sock.index())?;
+            member.is_in(set).then_some((sock, member))
+        })
 }
 
 /// `epoll_ctl`.
@@ -342,14 +387,10 @@ pub fn control(
         return own.call();
     }
     let Some(sock) = table::known(fd).filter(|sock| promote::is_stream(sock.record)) else {
-        if operation != libc::EPOLL_CTL_DEL
-            && let Some(((_, set), asked)) = Set::of(&instance).zip(memory::fetch(event))
-        {
-            set.seen.add(asked.u64);
-        }
         interest::settle_all();
         return own.call();
     };
+    let is_served = claim(&instance);
     let none = epoll_event { events: 0, u64: 0 };
     let asked = if operation == libc::EPOLL_CTL_DEL {
         Some(none)
@@ -363,231 +404,127 @@ pub fn control(
         return 0;
     }
     interest::settle_all();
-    let result = match operation {
-        libc::EPOLL_CTL_ADD => return add(&instance, &sock, asked, own),
-        libc::EPOLL_CTL_MOD => modify(&instance, &sock, asked, own),
-        libc::EPOLL_CTL_DEL => {
-            let result = own.call();
-            if result == 0 {
-                remove(&instance, &sock);
-            }
-            result
+    let result = own.call();
+    if result == 0 {
+        match operation {
+            libc::EPOLL_CTL_ADD => added(&instance, &sock, asked, is_served),
+            libc::EPOLL_CTL_MOD => changed(&instance, &sock, asked),
+            _ => removed(&instance, &sock),
         }
-        _ => own.call(),
-    };
-    // The process that joined cannot see it, and would go on as before: the kernel alone tells it from now on.
-    if result == 0
-        && let Some(link) = promote::joined(&sock).filter(|link| !is_ours(link))
-    {
-        stream::drain(&sock, &link, Reason::Asleep);
     }
     result
 }
 
-fn add(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
-    let set = Set::of_or_new(instance);
-    let before = note_one_shot(set, asked.events);
-    let result = own.call();
-    if result != 0 {
-        return result;
+fn added(instance: &Sock, sock: &Sock, asked: epoll_event, is_served: bool) {
+    if !promote::is_young(sock.record) {
+        return;
     }
-    let Some(local) = local(sock.index()) else {
-        super::life::plain(sock, Reason::Asleep);
-        return result;
-    };
-    let free = local
-        .members
-        .iter()
-        .find(|member| member.set.load(Relaxed) == 0);
-    match (set, free) {
-        (Some((index, set)), Some(member)) => {
-            member.fd.store(sock.fd, Relaxed);
-            member.events.store(asked.events, Relaxed);
-            member.data.store(asked.u64, Relaxed);
-            member.state.store(0, Relaxed);
-            member.armed_at.store(before, Relaxed);
-            member.told.store(asked.events, Relaxed);
-            member.room_at.store(0, Relaxed);
-            member.set.store(index as u32 + 1, Release);
-            set.members.fetch_add(1, Relaxed);
-            set.seen.add(asked.u64);
-            set.ask_for(asked.events);
+    let is_plain = is_served && asked.events & ODD == 0;
+    let set = is_plain.then(|| Set::of_or_new(instance)).flatten();
+    let free = member(sock.index()).filter(|member| {
+        member
+            .set
+            .compare_exchange(0, FILLING, AcqRel, Relaxed)
+            .is_ok()
+    });
+    let (Some((index, set)), Some(member)) = (set, free) else {
+        if let Some(member) = free {
+            member.set.store(0, Release);
         }
-        _ => local.crowded.store(1, Relaxed),
-    }
+        demote(sock);
+        return;
+    };
+    member.fd.store(sock.fd, Relaxed);
+    member.events.store(asked.events, Relaxed);
+    member.data.store(asked.u64, Relaxed);
+    member.state.store(0, Relaxed);
+    member.told.store(asked.events, Relaxed);
+    member.room_at.store(0, Relaxed);
+    member.set.store(index as u32 + 1, Release);
+    set.members.fetch_add(1, Relaxed);
+    set.ask_for(asked.events);
     fence(SeqCst);
-    // Who joins looks at the members after it has said so; here the member comes first. One of the two sees the other.
     if let Some(link) = promote::settled(sock) {
-        if !is_ours(&link) {
-            stream::drain(sock, &link, Reason::Asleep);
-            return result;
+        match promote::place(sock).filter(|_| is_ours(&link)) {
+            Some(place) => watch(member, place, &link),
+            None => return demote(sock),
         }
-        link.incoming().set_slots(local.slots());
-        if let Some((index, _)) = set {
-            renew(sock, local, index, &link);
-        }
+        renew(sock, set, member, &link);
     }
-    result
 }
 
-/// What the kernel has reported of the instance so far, if a one-shot member is about to be armed in it.
-fn note_one_shot(set: Option<(usize, &'static Set)>, events: u32) -> u64 {
-    set.filter(|_| events & ONE_SHOT != 0)
-        .map_or(0, |(_, set)| {
-            set.has_one_shots.store(true, SeqCst);
-            set.fired.count()
-        })
-}
-
-fn modify(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
-    let set = Set::of(instance);
-    let before = note_one_shot(set, asked.events);
-    let result = own.call();
-    let found = set.filter(|_| result == 0).zip(local(sock.index()));
-    if let Some(((index, set), local)) = found {
-        set.ask_for(asked.events);
-        for member in local
-            .of_set(index)
-            .filter(|member| member.fd.load(Relaxed) == sock.fd)
-        {
-            member.events.store(asked.events, Relaxed);
-            let is_other = member.data.load(Relaxed) != asked.u64;
-            let data = if is_other {
-                member.data.swap(asked.u64, Relaxed)
-            } else {
-                asked.u64
-            };
-            if data != asked.u64 {
-                set.seen.remove(data);
-                set.seen.add(asked.u64);
-            }
-            member.armed_at.store(before, Relaxed);
-            unmute(set, member);
-            member.told.store(asked.events, Relaxed);
-            let over = DISARMED | POKED | HERE;
-            if member.state.load(Relaxed) & over != 0 {
-                member.state.fetch_and(!over, Relaxed);
-            }
-        }
-        if let Some(link) = promote::joined(sock) {
-            renew(sock, local, index, &link);
-        }
+fn changed(instance: &Sock, sock: &Sock, asked: epoll_event) {
+    let Some((set, member)) = membership(instance, sock) else {
+        return;
+    };
+    if asked.events & ODD != 0 {
+        return demote(sock);
     }
-    result
+    set.ask_for(asked.events);
+    member.events.store(asked.events, Relaxed);
+    member.data.store(asked.u64, Relaxed);
+    member.told.store(asked.events, Relaxed);
+    if member.state.load(Relaxed) & HERE != 0 {
+        member.state.fetch_and(!HERE, Relaxed);
+    }
+    if let Some(link) = promote::joined(sock) {
+        renew(sock, set, member, &link);
+    }
 }
 
-/// A registration was made or changed: ring bytes that are there already are an edge, and wake a sleeper.
-fn renew(sock: &Sock, local: &'static Local, index: usize, link: &Link<'static>) {
+fn removed(instance: &Sock, sock: &Sock) {
+    if let Some((set, member)) = membership(instance, sock) {
+        drop_member(set, member);
+    }
+}
+
+/// The membership of a socket in an instance, by the number that was registered.
+fn membership(instance: &Sock, sock: &Sock) -> Option<(&'static Set, &'static Member)> {
+    let (index, set) = Set::of(instance)?;
+    let member = member(sock.index())?;
+    let is_it = member.is_in(index) && member.fd.load(Relaxed) == sock.fd;
+    is_it.then_some((set, member))
+}
+
+/// Ring bytes that are there already are an edge, and have to wake a sleeper.
+fn renew(sock: &Sock, set: &Set, member: &Member, link: &Link<'static>) {
     if link.incoming().queued() == 0 {
         return;
     }
-    let Some(set) = SET.get(index) else { return };
-    for member in local.of_set(index) {
-        list(set, sock.index(), member);
-        wake(set, member);
-    }
-}
-
-/// A muted member is one no more.
-pub(super) fn unmute(set: &Set, member: &Member) {
-    let is_muted = member.state.load(Acquire) & MUTED != 0;
-    if is_muted && member.state.fetch_and(!MUTED, AcqRel) & MUTED != 0 {
-        set.muted.fetch_sub(1, Relaxed);
-    }
-}
-
-/// Whether a one-shot member was reported since it was armed, by the kernel as far as that is known or can be seen.
-pub(super) fn is_spent(instance: c_int, set: &Set, member: &Member) -> bool {
-    if member.events.load(Relaxed) & ONE_SHOT == 0 {
-        return false;
-    }
-    if member.state.load(Acquire) & DISARMED != 0 {
-        return true;
-    }
-    let (data, now) = (member.data.load(Relaxed), set.fired.count());
-    if !set.fired.may_have(data, member.armed_at.load(Relaxed)) {
-        return false;
-    }
-    if armed::mask(instance, member.fd.load(Relaxed), data) == Some(0) {
-        member.state.fetch_or(DISARMED, AcqRel);
-        return true;
-    }
-    member.armed_at.store(now, Relaxed);
-    false
-}
-
-/// Puts a member on its set's ready list.
-pub(super) fn list(set: &Set, record: u32, member: &Member) {
-    let before = member.state.fetch_or(LISTED | FRESH, AcqRel);
-    if before & LISTED == 0 {
-        set.locked(|| set.push(record));
-    }
-}
-
-/// Wakes the sleepers of a set, if there are any, for a member that was just listed.
-pub(super) fn wake(set: &Set, member: &Member) {
+    set.list(member);
     fence(SeqCst);
     if set.asleep.load(SeqCst) != 0 {
-        poke(set, member);
+        stream::drain(sock, link, Reason::Asleep);
     }
 }
 
-/// A call that may not wait said `EAGAIN` because somebody else held a lock, whatever was there: what edges were for it are
-/// edges once more.
+/// A call that may not wait said `EAGAIN` because another thread held a lock, whatever was there: what edges were for it are
+/// edges once more, those of the ring and those of the kernel.
 #[cold]
 pub fn again(sock: &Sock) {
-    let Some(local) = local(sock.index()) else {
+    let Some(member) = known_member(sock) else {
         return;
     };
-    for member in &local.members {
-        let events = member.events.load(Relaxed);
-        let Some(set) = SET.get((member.set.load(Acquire) as usize).wrapping_sub(1)) else {
-            continue;
-        };
-        // A level is looked at anyway, and who holds a one-shot member renews it.
-        if events & libc::EPOLLET as u32 == 0 || events & libc::EPOLLONESHOT as u32 != 0 {
-            continue;
-        }
-        if !set.is_foreign.load(Relaxed) {
-            list(set, sock.index(), member);
-            poke(set, member);
-        } else if let Some(instance) = instance_of(set) {
-            let data = member.data.load(Relaxed);
-            let mut event = epoll_event { events, u64: data };
-            // A member that is gone by now has nothing to report.
-            let _ = kernel::epoll_ctl(
-                instance,
-                libc::EPOLL_CTL_MOD,
-                member.fd.load(Relaxed),
-                &mut event,
-            );
-        }
+    let Some((_, set)) = member.set() else { return };
+    if member.events.load(Relaxed) & EDGE == 0 {
+        return;
     }
+    if let Some(link) = promote::joined(sock) {
+        renew(sock, set, member, &link);
+    }
+    tell_kernel(member, set, libc::EPOLL_CTL_MOD);
 }
 
-/// The doorbell: the socket is writable, so asking the kernel for that, too, wakes a sleeper, who undoes it.
-#[cold]
-fn poke(set: &Set, member: &Member) {
-    let Some(instance) = instance_of(set) else {
-        return;
-    };
-    if is_spent(instance, set, member) {
-        return;
-    }
+/// Registers a member with the kernel anew.
+fn tell_kernel(member: &Member, set: &Set, operation: c_int) {
     let mut event = epoll_event {
-        events: member.events.load(Relaxed) | libc::EPOLLOUT as u32,
+        events: member.events.load(Relaxed),
         u64: member.data.load(Relaxed),
     };
-    member.state.fetch_or(POKED, AcqRel);
-    set.poked.fetch_add(1, AcqRel);
     let fd = member.fd.load(Relaxed);
-    // A member that is gone by now needs no waking. An exclusive one cannot be changed: its bytes have to wake.
-    let changed = kernel::epoll_ctl(instance, libc::EPOLL_CTL_MOD, fd, &mut event);
-    if changed == Err(libc::EINVAL)
-        && let Some(sock) = table::known(fd)
-        && let Some(link) = promote::joined(&sock)
-    {
-        stream::drain(&sock, &link, Reason::Asleep);
+    if let Some(instance) = instance_of(set) {
+        // A member that is gone by now has nothing to report.
+        let _ = kernel::epoll_ctl(instance, operation, fd, &mut event);
     }
 }
 
@@ -599,142 +536,49 @@ pub(super) fn instance_of(set: &Set) -> Option<c_int> {
         .map(|sock| sock.fd)
 }
 
-/// The member of an instance with this data that has joined.
-#[cold]
-pub fn member_with(instance: &Sock, data: u64) -> Option<Sock> {
-    let (index, _) = Set::of(instance)?;
-    table::each()
-        .filter(|sock| table::kind_of(sock.word) == table::TRACKED)
-        .filter(|sock| sock.record.has(promote::JOINED))
-        .find(|sock| {
-            let mut members = local(sock.index())
-                .into_iter()
-                .flat_map(|local| local.of_set(index));
-            members.any(|member| member.data.load(Relaxed) == data)
-        })
-}
-
-fn remove(instance: &Sock, sock: &Sock) {
-    let Some(((index, set), local)) = Set::of(instance).zip(local(sock.index())) else {
-        return;
-    };
-    let link = promote::joined(sock);
-    for member in local
-        .of_set(index)
-        .filter(|member| member.fd.load(Relaxed) == sock.fd)
-    {
-        drop_member(set, member);
-    }
-    if let Some(link) = link {
-        show_again(&link, local);
-    }
+/// Whether the socket was last registered with this data.
+pub fn is_registered_with(sock: &Sock, data: u64) -> bool {
+    known_member(sock).is_some_and(|member| member.data.load(Relaxed) == data)
 }
 
 pub(super) fn drop_member(set: &Set, member: &Member) {
-    unmute(set, member);
     interest::dropped(member);
-    set.seen.remove(member.data.load(Relaxed));
-    member.set.store(0, Release);
+    if let Some(at) = At::of(member.at.swap(0, AcqRel)) {
+        set.watched_at(at.place, at.side).remove(at.chan);
+        if let Some(link) = at.link().filter(is_ours) {
+            link.incoming().set_slot(0);
+        }
+    }
     member.state.store(0, Relaxed);
-    set.members.fetch_sub(1, Relaxed);
+    if member.set.swap(0, AcqRel) != 0 {
+        set.members.fetch_sub(1, Relaxed);
+    }
 }
 
-/// The last number of a socket in this process goes: the kernel forgets its registrations, and so do we.
+/// The last number of a socket in this process goes, or it is demoted: it is in no set.
 pub fn forget(sock: &Sock) {
-    if LOCALS.load(Relaxed).is_null() {
-        return;
+    if let Some(member) = known_member(sock)
+        && let Some((_, set)) = member.set()
+    {
+        drop_member(set, member);
     }
-    let Some(local) = local(sock.index()) else {
-        return;
-    };
-    for member in &local.members {
-        if let Some(set) = SET.get((member.set.load(Relaxed) as usize).wrapping_sub(1)) {
-            drop_member(set, member);
-        }
-    }
-    local.crowded.store(0, Relaxed);
 }
 
-/// An instance is closed: its members are in one set fewer.
+/// An instance is closed: its members are in no set.
 pub fn closed(instance: &Sock) {
-    let last = table::each()
-        .filter(|other| other.index() == instance.index())
-        .count()
-        <= 1;
-    let Some((index, set)) = Set::of(instance).filter(|_| last) else {
+    let numbers = table::each().filter(|other| other.index() == instance.index());
+    let Some((index, set)) = Set::of(instance).filter(|_| numbers.count() <= 1) else {
         return;
     };
-    for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
-        let Some(local) = local(sock.index()) else {
-            continue;
-        };
-        let mut was_in = false;
-        for member in local.of_set(index) {
-            interest::dropped(member);
-            member.set.store(0, Release);
-            was_in = true;
-        }
-        if let Some(link) = promote::joined(&sock).filter(|_| was_in) {
-            show_again(&link, local);
-        }
-    }
-    for word in [
-        &set.members,
-        &set.unshown,
-        &set.asleep,
-        &set.poked,
-        &set.muted,
-        &set.length,
-        &set.hot,
-        &set.lagging,
-        &set.changes,
-        &set.is_trusted,
-    ] {
-        word.store(0, Relaxed);
-    }
-    set.scan.store(false, Relaxed);
-    set.is_foreign.store(false, Relaxed);
-    set.has_one_shots.store(false, Relaxed);
-    set.seen.clear();
+    each_in(index).for_each(|(_, member)| drop_member(set, member));
+    let words = [&set.members, &set.asleep, &set.hot, &set.lagging];
+    words.into_iter().for_each(|word| word.store(0, Relaxed));
+    set.places.store(0, Relaxed);
     set.record.store(0, Release);
 }
 
-/// The instance is waited for by other means than `epoll_wait` here: its members' bytes have to be in the kernel.
-pub fn estrange(instance: &Sock) {
-    let Some((index, set)) = Set::of_or_new(instance) else {
-        return;
-    };
-    interest::settle_all();
-    if set.is_foreign.swap(true, AcqRel) {
-        return;
-    }
-    for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
-        let Some(local) = local(sock.index()) else {
-            continue;
-        };
-        if let Some(link) = promote::joined(&sock).filter(|_| local.of_set(index).next().is_some())
-        {
-            link.incoming().set_slots(local.slots());
-            stream::drain(&sock, &link, Reason::Asleep);
-        }
-    }
-}
-
-/// In a forked child: instances are shared with the parent, whose senders do not see this process sleep.
+/// In a forked child: nobody sleeps, and the kernel knows what the parent had told it.
 pub fn forked() {
-    for set in &SET {
-        set.lock.store(false, Relaxed);
-        set.asleep.store(0, Relaxed);
-        set.unshown.store(0, Relaxed);
-        // Judged at the first wait in it.
-        set.is_foreign.store(false, Relaxed);
-        if set.record.load(Relaxed) != 0 {
-            set.scan.store(true, Relaxed);
-        }
-    }
+    SET.iter().for_each(|set| set.asleep.store(0, Relaxed));
     interest::forked();
-    INHERITED.store(true, Relaxed);
 }
-
-/// This process was forked from one that had instances.
-pub(super) static INHERITED: AtomicBool = AtomicBool::new(false);

@@ -21,6 +21,7 @@ use windlass_channel::{
     Asleep, Bufs, End, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Socket, Took, WhenFull, Who,
 };
 
+use super::clock::Limit;
 use super::death::RESET;
 use super::patience::Patience;
 use super::straight::{count_received, count_sent, is_end_due};
@@ -417,32 +418,34 @@ fn wait_for_space(sock: &Sock, link: &Link<'static>) -> bool {
 
 /// Sleeps until the kernel has room or bytes; the error that ends the call, or 0. A cancellation point.
 pub fn wait_for(sock: &Sock, events: i16, timeout: i32) -> i32 {
+    wait_within(sock, events, &Limit::from_ns(limit_ns(sock, timeout)))
+}
+
+/// The time limit of a socket's receives or sends; none: there is none.
+pub fn limit_ns(sock: &Sock, timeout: i32) -> Option<u64> {
     let mut limit = libc::timeval {
         tv_sec: 0,
         tv_usec: 0,
     };
-    let known = kernel::option(sock.fd, libc::SOL_SOCKET, timeout, &mut limit);
-    let millis = limit
-        .tv_sec
-        .saturating_mul(1_000)
-        .saturating_add((limit.tv_usec + 999) / 1_000);
-    let millis = if known.is_err() || millis == 0 {
-        -1
-    } else {
-        i32::try_from(millis).unwrap_or(i32::MAX)
-    };
+    kernel::option(sock.fd, libc::SOL_SOCKET, timeout, &mut limit).ok()?;
+    let micros = (limit.tv_sec as u64).saturating_mul(1_000_000) + limit.tv_usec as u64;
+    (micros != 0).then(|| micros.saturating_mul(1_000))
+}
+
+/// As [`wait_for`], for what is left of a limit.
+pub fn wait_within(sock: &Sock, events: i16, limit: &Limit) -> i32 {
     let mut entry = libc::pollfd {
         fd: sock.fd,
         events,
         revents: 0,
     };
     let interrupted = || owner::thread().interrupted.load(Relaxed);
-    let before = interrupted();
-    // SAFETY: one entry, of this stack.
-    match unsafe { real::poll(&raw mut entry, 1, millis) } {
+    let (before, is_endless) = (interrupted(), limit.left_ns().is_none());
+    // SAFETY: one entry, of this stack; no mask.
+    match unsafe { limit.poll(&raw mut entry, 1, std::ptr::null()) } {
         0 => libc::EAGAIN,
         // As the kernel's own call: begun again, unless a time limit is set or a handler wants otherwise.
-        -1 if real::errno() == libc::EINTR && millis < 0 && interrupted() == before => 0,
+        -1 if real::errno() == libc::EINTR && is_endless && interrupted() == before => 0,
         -1 => real::errno(),
         _ => 0,
     }

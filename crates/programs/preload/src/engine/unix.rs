@@ -23,7 +23,7 @@ pub use windlass_channel::unix::{START, UNKNOWN};
 use windlass_channel::{Bufs, Fd, KERNEL_UNREAD_MAX, Link, Reason, Sent, Socket, sys, unix};
 
 use super::patience::Patience;
-use super::{armed, death, kernel, life, memory, process, promote, sets, straight, stream};
+use super::{death, kernel, life, memory, process, promote, sets, straight, stream};
 use crate::calls::message::header;
 use crate::own::{Own, PIECES_MAX, Sock};
 use crate::record::{Kind, Record};
@@ -383,26 +383,20 @@ pub fn told(found: isize, set: *mut pollfd) -> isize {
 
 /// The same of `epoll_wait`.
 #[inline]
-pub fn told_waiting(found: isize, instance: &Sock, events: *mut epoll_event) -> isize {
+pub fn told_waiting(found: isize, events: *mut epoll_event) -> isize {
     for at in 0..usize::try_from(found).unwrap_or(0) {
         let place = events.wrapping_add(at);
         if let Some(event) = memory::fetch(place).filter(|event| may_lack_error(event.events)) {
-            tell_member(instance, place, event);
+            tell_member(place, event);
         }
     }
     found
 }
 
 #[cold]
-fn tell_member(instance: &Sock, place: *mut epoll_event, mut event: epoll_event) {
+fn tell_member(place: *mut epoll_event, mut event: epoll_event) {
     let data = event.u64;
-    let owes = match sets::member_with(instance, data) {
-        Some(sock) => owes_error(&sock),
-        // Another process of the family has registered it.
-        None => table::each()
-            .any(|sock| owes_error(&sock) && armed::mask(instance.fd, sock.fd, data).is_some()),
-    };
-    if owes {
+    if table::each().any(|sock| owes_error(&sock) && sets::is_registered_with(&sock, data)) {
         event.events |= libc::EPOLLERR as u32;
         memory::put(place, event);
     }

@@ -1,39 +1,50 @@
 //! Waits in an epoll instance: ring bytes and the kernel's events together.
 //!
 //! # Model
-//! A wait takes the news of all pairs, which puts members on the ready lists of their sets ([`super::sets`]), and reports
-//! from its own list, with what the kernel has beside it. If there is nothing it spins as the user allows, raises the
-//! set's line of the status page, looks once more, and sleeps in the program's own call.
+//! A wait takes the news of its set's members, looks at these, and reports those that have bytes, with what the kernel has. If there
+//! is nothing it spins as the user allows, raises the set's line of the status page, looks once more, and sleeps in the
+//! program's own call.
+//!
+//! # Order
+//! Ring events come in the order in which the bytes came: their senders stamp them. The kernel's events of a look stand behind
+//! ring events that came before the look at the kernel before it, and in front of all others. No order is promised between two
+//! looks. Where both have more than there is room for, they share it; with room for one event they take turns.
+//!
+//! # What can be lost and what cannot
+//! A level that was reported stays listed until a look finds nothing. Ring bytes behind kernel bytes stay listed, too, and no
+//! thread sleeps over them: the kernel reports their socket, or its bytes have just been taken and the ring's turn has come.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
 
 use libc::{epoll_event, sigset_t};
-use windlass_channel::layout::CHANS;
+use windlass_channel::Link;
 use windlass_channel::wait::heavy_barrier;
-use windlass_channel::{Link, Side};
 
-use super::process::{Pair, Raised};
+use super::clock::Limit;
+use super::process::Raised;
 use super::sets::{
-    CLOCK_WAITS, DISARMED, FRESH, INHERITED, LISTED, Local, MUTED, Member, ONE_SHOT, POKED,
-    READABLE, READY_MAX, SET, Set, estrange, is_spent, list, local, show_again, unmute, wake,
+    At, CLOCK_WAITS, EDGE, FRESH, HERE, Member, READABLE, Set, claim, each_in, member,
 };
 use super::straight::PUSHED;
-use super::stream::{KERNEL_NEWS, REST_MS};
-use super::{armed, clock, death, interest, kernel, memory, process, promote, stream};
+use super::stream::KERNEL_NEWS;
+use super::{clock, death, interest, kernel, memory, process, promote, stream};
 use crate::own::{Own, Sock, Wait};
-use crate::record::{self, Record};
-use crate::{counters, options, table};
+use crate::{counters, options, real, table};
 
 /// Rests before a sleep, at most; the later ones for a reader who does not let go of what it reads.
 const RESTS: usize = 10;
-/// Ring events that one wait reports, at most.
+/// Events that one look reports, at most.
 const EVENTS: usize = 64;
 /// A wait that reports ring events asks the kernel, too, if it has not for so long.
 const KERNEL_US: u32 = 20;
 /// A wait that spins asks the kernel every so often, and looks at the clock for that after so many looks at the rings.
 const SPIN_LOOK_US: u32 = 4;
 const SPIN_LOOKS: u32 = 64;
+/// Looks of a wait that finds ring bytes behind kernel bytes that the kernel does not report, before it sleeps all the same: they
+/// were taken uncounted.
+const BEHIND_LOOKS: usize = 1_000;
 
 /// `epoll_wait` and its kin.
 pub fn wait(
@@ -44,99 +55,105 @@ pub fn wait(
     mask: *const sigset_t,
     own: Own,
 ) -> isize {
-    // Who sleeps counts from the first time on: a member may be added meanwhile.
+    let is_now = wait.is_now();
+    // A thread that sleeps counts from the first time on: a member may be added meanwhile.
     let known = Set::of(&instance).or_else(|| {
-        (!wait.is_now())
+        (!is_now && room > 0)
             .then(|| Set::of_or_new(&instance))
             .flatten()
     });
-    let Some((index, set)) = known else {
+    let Some((index, set)) = known.filter(|_| claim(&instance) && room > 0) else {
         interest::settle_all();
         return own.call();
     };
-    if INHERITED.load(Relaxed) && instance.record.holders.load(Relaxed) > 1 {
-        estrange(&instance);
-    }
-    let is_empty = set.members.load(Relaxed) == 0;
-    if set.is_foreign.load(Relaxed) || room <= 0 || wait.is_now() && is_empty {
-        interest::settle_all();
-        return own.call();
-    }
-    if is_empty || !process::has_pairs() {
-        return sleep(index, set, events, own);
-    }
-    Waiting {
+    let waiting = Waiting {
         instance,
         index,
         set,
         events,
         room: (room as usize).min(EVENTS),
+        wait,
+        mask,
         own,
-        is_long: mask.is_null()
-            && matches!(wait, Wait::Millis(millis) if !(0..=REST_MS).contains(&millis)),
-    }
-    .run(wait.is_now())
-}
-
-/// The real call, with the set's line up so that senders see it.
-fn sleep(index: usize, set: &'static Set, events: *mut epoll_event, own: Own) -> isize {
-    interest::settle_all();
-    set.asleep.fetch_add(1, SeqCst);
-    let raised = process::raise(Set::line(index));
-    if raised.is_none() {
-        set.unshown.fetch_add(1, SeqCst);
-    }
-    let result = own.call();
-    wake_up(index, set, raised);
-    if result > 0 {
-        if process::has_pairs() {
-            KERNEL_NEWS.fetch_add(1, Relaxed);
+    };
+    let is_empty = set.members.load(Relaxed) == 0 || !process::has_pairs();
+    match (is_empty, is_now) {
+        (true, true) => {
+            interest::settle_all();
+            own.call()
         }
-        note_fired(set, events, result as usize);
-    }
-    result
-}
-
-/// Keeps what the kernel reported, where that may have spent a one-shot member.
-fn note_fired(set: &Set, events: *mut epoll_event, count: usize) {
-    if set.has_one_shots.load(Relaxed) {
-        set.locked(|| (0..count).for_each(|at| set.fired.note(event_at(events, at).u64)));
+        (true, false) => waiting.sleep(&mut Batch::new()),
+        (false, _) => waiting.run(is_now, &mut Batch::new()),
     }
 }
 
-fn wake_up(index: usize, set: &'static Set, raised: Option<Raised>) {
-    if let Some(raised) = raised {
-        process::lower(raised);
-    } else if set.unshown.fetch_sub(1, SeqCst) == 1 && process::has_pairs() {
-        // What joined meanwhile counts every wait here as asleep. A join that saw this one had its slab before.
-        for (record, local) in members_of(index) {
-            if let Some((_, link)) = sock_of(record, local) {
-                show_again(&link, local);
-            }
-        }
-    }
-    set.asleep.fetch_sub(1, SeqCst);
-}
-
-/// One wait in a set whose members may have joined.
+/// One wait.
 struct Waiting {
     instance: Sock,
     index: usize,
     set: &'static Set,
     events: *mut epoll_event,
     room: usize,
+    wait: Wait,
+    mask: *const sigset_t,
     own: Own,
-    /// It may sleep for longer than unread bytes may stay in a ring, and changes no mask.
-    is_long: bool,
 }
 
-/// The member of a set whose ring was last reported, if a look at its ring says all that a report needs to know: it is the only
-/// one of its socket here, level-triggered and wants to be read.
+/// Something to report of a member.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    order: u64,
+    record: u32,
+    mask: u32,
+}
+
+/// The oldest ring events, in their order. One for each wait, which may be made on a small signal stack.
+struct Batch {
+    count: usize,
+    list: [MaybeUninit<Found>; EVENTS],
+}
+
+impl Batch {
+    #[inline(always)]
+    fn new() -> Self {
+        Self {
+            count: 0,
+            list: [const { MaybeUninit::uninit() }; EVENTS],
+        }
+    }
+
+    fn found(&self) -> &[Found] {
+        let used = &self.list[..self.count];
+        // SAFETY: `add` has written the first `count` ones.
+        unsafe { used.assume_init_ref() }
+    }
+
+    /// One more, in its place among at most `limit`.
+    fn add(&mut self, found: Found, limit: usize) {
+        let list = self.found();
+        let at = list.len()
+            - list
+                .iter()
+                .rev()
+                .take_while(|f| f.order > found.order)
+                .count();
+        if at >= limit {
+            return;
+        }
+        let kept = self.count.min(limit - 1);
+        self.list.copy_within(at..kept, at + 1);
+        self.list[at].write(found);
+        self.count = kept + 1;
+    }
+}
+
+/// The member of a set whose ring was last reported, if a look at its ring says all that a report needs to know: it is
+/// level-triggered and wants to be read.
 struct Hot {
     sock: Sock,
     link: Link<'static>,
     member: &'static Member,
-    pair: &'static Pair,
+    at: At,
 }
 
 impl Hot {
@@ -145,127 +162,334 @@ impl Hot {
         if record == 0 {
             return None;
         }
-        let local = local(record)?;
-        let mut members = local.of_set(waiting.index);
-        let (member, other) = (members.next()?, members.next());
-        let odd = libc::EPOLLET as u32 | ONE_SHOT;
-        if other.is_some() || member.events.load(Relaxed) & odd != 0 {
+        let member = member(record).filter(|member| member.is_in(waiting.index))?;
+        if member.events.load(Relaxed) & EDGE != 0 || member.state.load(Relaxed) & HERE != 0 {
             return None;
         }
+        let at = member.at()?;
         let sock = table::known(member.fd.load(Relaxed)).filter(|sock| sock.index() == record)?;
-        let link = promote::joined(&sock)?;
         Some(Hot {
-            pair: process::at(promote::place(&sock)?),
+            link: at.link()?,
             sock,
-            link,
             member,
+            at,
         })
     }
 
     /// The event to be reported, if there are bytes.
     #[inline(always)]
-    fn event(&self) -> Option<epoll_event> {
+    fn event(&self, set: usize) -> Option<epoll_event> {
         if !self.link.incoming().ready() || !self.link.incoming().ring_ready() {
             return None;
         }
         let events = self.member.events.load(Relaxed) & READABLE;
-        let is_valid = self.sock.still() && self.member.set.load(Acquire) != 0 && events != 0;
+        let is_valid = self.sock.still() && self.member.is_in(set) && events != 0;
         is_valid.then(|| epoll_event {
             events,
             u64: self.member.data.load(Relaxed),
         })
     }
-
-    /// Whether the news of one side of a pair are at most this member's own.
-    #[inline(always)]
-    fn is_all_of(&self, pair: &'static Pair, side: Side) -> bool {
-        std::ptr::eq(pair, self.pair)
-            && side == self.link.side()
-            && pair.slab().has_only_news(side, self.link.index())
-    }
 }
 
 impl Waiting {
-    fn run(&self, is_now: bool) -> isize {
+    fn run(&self, is_now: bool, batch: &mut Batch) -> isize {
         death::notice();
         let hot = Hot::of(self);
-        let found = self.look(hot.as_ref());
+        let found = self.look(hot.as_ref(), batch);
         if found != 0 {
-            return self.with_kernel(found);
+            return found;
         }
         if is_now {
             return self.kernel_only();
         }
-        match self.spin(hot.as_ref()) {
-            0 => self.sleep(),
+        match self.spin(hot.as_ref(), batch) {
+            0 => self.sleep(batch),
             found => found,
         }
     }
 
-    /// Reports what the rings have now. The news of the hot member are left where they are, as long as there are no others:
-    /// its sender then need not set them again, and no line but the ring's own travels.
+    /// Reports what the rings have now, with what the kernel has if it was not asked lately. The news of the hot member are left
+    /// where they are, as long as there are no others: its sender then need not set them again, and no line but the
+    /// ring's own travels.
     #[inline(always)]
-    fn look(&self, hot: Option<&Hot>) -> isize {
-        let set = self.set;
-        if set.length.load(Relaxed) != 0 || set.scan.load(Relaxed) || has_news_beyond(hot) {
-            take_news(self.index);
-            return self.gather(0);
+    fn look(&self, hot: Option<&Hot>, batch: &mut Batch) -> isize {
+        if self.has_news_beyond(hot) {
+            return self.deliver(self.collect(batch, self.room));
         }
-        match hot.and_then(Hot::event) {
-            None => 0,
-            Some(event) if memory::put(self.events, event) => 1,
-            Some(_) => stream::fail(libc::EFAULT),
+        let Some((hot, event)) = hot.and_then(|hot| Some((hot, hot.event(self.index)?))) else {
+            return 0;
+        };
+        let found = if self.is_unasked() {
+            let found = Found {
+                order: hot.link.incoming().came_at(false),
+                record: hot.sock.index(),
+                mask: event.events,
+            };
+            batch.count = 0;
+            batch.add(found, self.room);
+            self.deliver(batch)
+        } else if memory::put(self.events, event) {
+            1
+        } else {
+            stream::fail(libc::EFAULT)
+        };
+        self.set.is_hot_stale.store(true, Relaxed);
+        found
+    }
+
+    /// Whether any member but the hot one may have something.
+    #[inline(always)]
+    fn has_news_beyond(&self, hot: Option<&Hot>) -> bool {
+        self.set.watched().any(|(place, side, watched)| {
+            let is_here = |hot: &&Hot| (hot.at.place, hot.at.side) == (place, side);
+            let but = hot.filter(is_here).map(|hot| hot.at.chan);
+            watched.has_news(process::at(place).slab(), side, but)
+        })
+    }
+
+    /// Whether the kernel was not asked in the last waits that reported one event each: then the clock says whether it is
+    /// time.
+    #[inline(always)]
+    fn is_unasked(&self) -> bool {
+        let unasked = self.set.unasked.load(Relaxed) + 1;
+        self.set.unasked.store(unasked, Relaxed);
+        unasked >= CLOCK_WAITS
+    }
+
+    /// Takes the members' news, and gives the first `limit` events of the rings.
+    fn collect<'a>(&self, batch: &'a mut Batch, limit: usize) -> &'a Batch {
+        batch.count = 0;
+        for (place, side, watched) in self.set.watched() {
+            let pair = process::at(place);
+            let slab = pair.slab();
+            watched.take(slab, side, |chan, has_bit| {
+                self.take(pair.record(chan, side), has_bit);
+            });
+            watched.each_listed(|chan| {
+                let record = pair.record(chan, side);
+                let look = watched.look(chan, || self.consider(record, chan));
+                if let Some(Look::Found(found)) = look {
+                    batch.add(found, limit);
+                }
+            });
+        }
+        batch
+    }
+
+    /// The news of a record were taken, or it sends in stream mode.
+    fn take(&self, record: u32, has_bit: bool) {
+        let Some((member, link)) = self.member(record) else {
+            return;
+        };
+        if !has_bit && link.incoming().queued() == 0 {
+            return;
+        }
+        let is_hot = self.set.hot.load(Relaxed) == record;
+        let is_stale = is_hot && self.set.is_hot_stale.swap(false, Relaxed);
+        member.freshen(link.incoming().came_at(!is_stale));
+    }
+
+    /// The member with this record, and its channel.
+    fn member(&self, record: u32) -> Option<(&'static Member, Link<'static>)> {
+        let member = member(record).filter(|member| record != 0 && member.is_in(self.index))?;
+        Some((member, member.at()?.link()?))
+    }
+
+    /// What there is to report of a listed member.
+    fn consider(&self, record: u32, chan: u16) -> Option<Look> {
+        let known = self.member(record);
+        let Some((member, link)) = known.filter(|(_, link)| link.index() == chan) else {
+            return None;
+        };
+        let (events, state) = (member.events.load(Relaxed), member.state.load(SeqCst));
+        let out = if state & HERE != 0 {
+            self.writable(record, &link, member)
+        } else {
+            0
+        };
+        let has_bytes = events & READABLE != 0 && link.incoming().queued() != 0;
+        let is_edge = events & EDGE != 0;
+        // Behind kernel bytes a push is an edge as any; the level is the kernel's to report, and ours after it.
+        let is_readable = has_bytes
+            && if is_edge {
+                state & FRESH != 0
+            } else {
+                link.incoming().ring_ready()
+            };
+        let mask = out | if is_readable { events & READABLE } else { 0 };
+        if mask == 0 {
+            return (has_bytes && !is_edge).then_some(Look::Behind);
+        }
+        Some(Look::Found(Found {
+            order: member.order.load(Relaxed),
+            record,
+            mask,
+        }))
+    }
+
+    fn writable(&self, record: u32, link: &Link<'static>, member: &Member) -> u32 {
+        let sock = table::known(member.fd.load(Relaxed)).filter(|sock| sock.index() == record);
+        sock.map_or(0, |sock| interest::writable(&sock, link, member))
+    }
+
+    /// Reports a batch, and what the kernel has if it is time to ask it; how many events, or -1 and `errno`.
+    fn deliver(&self, batch: &Batch) -> isize {
+        let set = self.set;
+        if batch.count == 0 || (batch.count == 1 && !self.is_unasked()) {
+            return self.append(batch.found(), 0);
+        }
+        set.unasked.store(0, Relaxed);
+        let (now, before) = (clock::now(), set.asked_at.load(Relaxed));
+        if now.wrapping_sub(before) < clock::cycles(KERNEL_US) {
+            return self.append(batch.found(), 0);
+        }
+        set.asked_at.store(now, Relaxed);
+        let share = self.kernels_share(batch.count);
+        let older = batch.found().iter().take_while(|f| f.order <= before);
+        let first = older.count().min(self.room - share);
+        let behind = self.events.wrapping_add(first);
+        let found = match self.ask(behind, share) {
+            Ok(found) if share > 0 && found > 0 => {
+                KERNEL_NEWS.fetch_add(1, Relaxed);
+                self.with_deaths(behind, found, share)
+            }
+            _ => 0,
+        };
+        self.merge(batch, first, found)
+    }
+
+    /// How many events the kernel may report beside so many of rings.
+    fn kernels_share(&self, count: usize) -> usize {
+        match self.room {
+            1 => usize::from(self.set.is_kernels_turn.fetch_xor(true, Relaxed)),
+            room => (room - count.min(room)).max(room / 2),
         }
     }
 
-    /// Adds what the kernel has to `found` ring events, if it was not asked lately.
-    fn with_kernel(&self, found: isize) -> isize {
-        let unasked = self.set.unasked.load(Relaxed) + 1;
-        if found == 1 && unasked < CLOCK_WAITS {
-            self.set.unasked.store(unasked, Relaxed);
-            return found;
+    /// Puts a batch round `found` kernel events, which stand behind `first` places. Two events of one member become one.
+    fn merge(&self, batch: &Batch, first: usize, found: usize) -> isize {
+        if found == 0 {
+            return self.append(batch.found(), 0);
         }
-        self.set.unasked.store(0, Relaxed);
-        let now = clock::now();
-        let asked = self.set.asked_at.load(Relaxed);
-        if found < 0 || now.wrapping_sub(asked) < clock::cycles(KERNEL_US) {
-            return found;
-        }
-        self.set.asked_at.store(now, Relaxed);
-        let room = self.room - found as usize;
-        if room == 0 {
-            return found;
-        }
-        let behind = self.events.wrapping_add(found as usize);
-        match self.ask(behind, room) {
-            Ok(more) if more > 0 => {
-                KERNEL_NEWS.fetch_add(1, Relaxed);
-                let more = self.restore(behind, self.with_deaths(behind, more, room));
-                self.merge(found as usize, more) as isize
+        let (before, after) = batch.found().split_at(first);
+        let Ok(rings) = usize::try_from(self.append(before, 0)) else {
+            return stream::fail(libc::EFAULT);
+        };
+        let place = |at: usize| self.events.wrapping_add(at);
+        let mut total = rings;
+        for at in first..first + found {
+            let event = event_at(self.events, at);
+            if let Some(same) = (0..rings).find(|at| is_of(event_at(self.events, *at), event.u64)) {
+                let mut ring = event_at(self.events, same);
+                ring.events |= event.events;
+                memory::put(place(same), ring);
+            } else {
+                memory::put(place(total), event);
+                total += 1;
             }
-            _ => found,
         }
+        let mut end = total;
+        for one in after {
+            let Some(member) = member(one.record) else {
+                continue;
+            };
+            let data = member.data.load(Relaxed);
+            let same = (rings..total).find(|at| is_of(event_at(self.events, *at), data));
+            if same.is_none() && end == self.room {
+                break;
+            }
+            let mask = self.commit(*one, member);
+            match same {
+                Some(at) => {
+                    let mut event = event_at(self.events, at);
+                    event.events |= mask;
+                    memory::put(place(at), event);
+                }
+                None if mask != 0 => {
+                    let event = epoll_event {
+                        events: mask,
+                        u64: data,
+                    };
+                    memory::put(place(end), event);
+                    end += 1;
+                }
+                None => {}
+            }
+        }
+        end as isize
+    }
+
+    /// Reports ring events behind `at` others; how many events there are then, or -1 and `errno`.
+    fn append(&self, found: &[Found], at: usize) -> isize {
+        let mut end = at;
+        for one in found.iter().take(self.room - at) {
+            let Some(member) = member(one.record) else {
+                continue;
+            };
+            let event = epoll_event {
+                events: self.commit(*one, member),
+                u64: member.data.load(Relaxed),
+            };
+            if event.events == 0 {
+                continue;
+            }
+            if !memory::put(self.events.wrapping_add(end), event) {
+                return stream::fail(libc::EFAULT);
+            }
+            end += 1;
+        }
+        end as isize
+    }
+
+    /// A member is reported: an edge once, by one thread. What is left of its mask.
+    fn commit(&self, found: Found, member: &Member) -> u32 {
+        let is_edge = member.events.load(Relaxed) & EDGE != 0;
+        let was_fresh = member.state.load(Relaxed) & FRESH != 0
+            && member.state.fetch_and(!FRESH, AcqRel) & FRESH != 0;
+        if is_edge && !was_fresh {
+            return 0;
+        }
+        if !is_edge {
+            // It stays listed, behind those that have not been reported.
+            member.order.store(clock::now(), Relaxed);
+            if found.mask & READABLE != 0 {
+                self.set.hot.store(found.record, Relaxed);
+                self.set.is_hot_stale.store(false, Relaxed);
+            }
+        }
+        found.mask
     }
 
     /// What the kernel has of what the program has asked for.
     fn ask(&self, into: *mut epoll_event, room: usize) -> kernel::Done {
         let instance = self.instance.fd;
+        if room == 0 {
+            return Ok(0);
+        }
         interest::before_look(instance, self.index);
         let found = kernel::epoll_now(instance, into, room)?;
-        if found == 0 || self.set.lagging.load(Relaxed) == 0 {
+        let kept = interest::filter(self.index, into, found);
+        if kept == found {
             return Ok(found);
         }
-        let mut events = [epoll_event { events: 0, u64: 0 }; EVENTS];
-        let events = &mut events[..found.min(EVENTS)];
-        memory::fetch_all(events, into);
-        let kept = interest::filter(self.index, events);
-        if kept < found && found == room {
-            // What nobody asked for has taken the room of something else, maybe.
-            interest::settle(instance, self.index);
-            return kernel::epoll_now(instance, into, room);
+        // What nobody asked for may stand for another member, or have taken its room.
+        interest::settle(instance, self.index);
+        let behind = into.wrapping_add(kept);
+        let more = kernel::epoll_now(instance, behind, room - kept).unwrap_or(0);
+        Ok(kept + self.fresh_of(into, kept, more))
+    }
+
+    /// Keeps those of `more` events behind `kept` ones that are not of the same members; how many.
+    fn fresh_of(&self, events: *mut epoll_event, kept: usize, more: usize) -> usize {
+        let mut end = kept;
+        for at in kept..kept + more {
+            let event = event_at(events, at);
+            if !(0..kept).any(|at| is_of(event_at(events, at), event.u64)) {
+                memory::put(events.wrapping_add(end), event);
+                end += 1;
+            }
         }
-        memory::put_all(into, &events[..kept]);
-        Ok(kept)
+        end - kept
     }
 
     /// What the kernel has now.
@@ -275,10 +499,9 @@ impl Waiting {
             Ok(found) => {
                 if found > 0 {
                     KERNEL_NEWS.fetch_add(1, Relaxed);
-                    self.set.kernel_first.store(true, Relaxed);
+                    self.set.is_ring_first.store(false, Relaxed);
                 }
-                let found = self.with_deaths(self.events, found, self.room);
-                self.restore(self.events, found) as isize
+                self.with_deaths(self.events, found, self.room) as isize
             }
             Err(error) => stream::fail(error),
         }
@@ -296,7 +519,7 @@ impl Waiting {
         for at in 0..found + more {
             let event = event_at(events, at);
             let is_old = at < found
-                && (found..found + more).any(|at| event_at(events, at).u64 == { event.u64 });
+                && (found..found + more).any(|at| is_of(event_at(events, at), event.u64));
             if !is_old {
                 memory::put(events.wrapping_add(kept), event);
                 kept += 1;
@@ -307,12 +530,12 @@ impl Waiting {
 
     /// Spins for as long as the user allows, with looks at the kernel in it; the first one before it if the last wait was ended by
     /// the kernel, and else after the first looks at the rings.
-    fn spin(&self, hot: Option<&Hot>) -> isize {
+    fn spin(&self, hot: Option<&Hot>, batch: &mut Batch) -> isize {
         if options::spin_us() == 0 {
             return 0;
         }
         let mut looked_at = 0;
-        if self.set.kernel_first.load(Relaxed) {
+        if !self.set.is_ring_first.load(Relaxed) {
             let found = self.kernel_only();
             if found != 0 {
                 return found;
@@ -321,7 +544,7 @@ impl Waiting {
         }
         let (mut looks, mut result) = (0, 0);
         let has_ended = stream::spin(|| {
-            result = self.look(hot);
+            result = self.look(hot, batch);
             looks += 1;
             if result == 0 && looks % SPIN_LOOKS == 0 {
                 let now = clock::now();
@@ -334,8 +557,8 @@ impl Waiting {
             if result == 0 {
                 // Looks in close order keep the line from the sender who wants to write it.
                 std::hint::spin_loop();
-            } else if self.set.kernel_first.load(Relaxed) {
-                self.set.kernel_first.store(false, Relaxed);
+            } else if !self.set.is_ring_first.load(Relaxed) {
+                self.set.is_ring_first.store(true, Relaxed);
             }
             result != 0 || !self.instance.still()
         });
@@ -343,343 +566,110 @@ impl Waiting {
     }
 
     /// Sleeps in the program's own call, after a last look with the line up.
-    fn sleep(&self) -> isize {
+    fn sleep(&self, batch: &mut Batch) -> isize {
         let Self { index, set, .. } = *self;
-        interest::settle(self.instance.fd, index);
-        loop {
-            if !process::is_shown() {
-                return sleep(index, set, self.events, self.own);
-            }
+        interest::settle_all();
+        for looks in 0.. {
             set.asleep.fetch_add(1, SeqCst);
             let raised = process::raise(Set::line(index));
-            if has_streams() {
+            if self.has_streams() {
                 heavy_barrier();
             }
-            take_news(index);
-            let found = self.gather(0);
-            if found != 0 {
-                wake_up(index, set, raised);
-                return self.with_kernel(found);
+            if self.collect(batch, self.room).count != 0 {
+                self.wake_up(raised);
+                return self.deliver(batch);
+            }
+            if looks < BEHIND_LOOKS && set.watched().any(|(.., watched)| watched.has_listed()) {
+                self.wake_up(raised);
+                match self.kernel_only() {
+                    0 => std::thread::yield_now(),
+                    found => return found,
+                }
+                continue;
             }
             counters::add(counters::Counter::Sleeps, 1);
-            let result = match self.rest() {
-                0 => self.own.call(),
-                found => found,
-            };
-            wake_up(index, set, raised);
-            if result < 0 {
-                return result;
-            }
-            if result > 0 {
-                KERNEL_NEWS.fetch_add(1, Relaxed);
-            }
-            let woken = self.with_deaths(self.events, result as usize, self.room);
-            let mut total = self.restore(self.events, woken);
-            if total < self.room {
-                take_news(self.index);
-                let more = self.gather(total);
-                if more < 0 {
-                    return more;
-                }
-                total = self.merge_back(total, more as usize);
-            }
-            if total > 0 || result == 0 {
-                return total as isize;
-            }
-            // Only a doorbell of our own rang, for a member that another thread has taken since.
+            let result = self.sleep_in_kernel();
+            self.wake_up(raised);
+            return self.awoke(result, batch);
         }
+        0
     }
 
-    /// A sleeper leaves nothing in a ring that it writes: readers get a few milliseconds to take it, then it goes into the
-    /// kernel. How many events came meanwhile.
-    fn rest(&self) -> isize {
-        if !self.is_long || !PUSHED.swap(false, Relaxed) {
-            return 0;
+    fn wake_up(&self, raised: Raised) {
+        process::lower(raised);
+        self.set.asleep.fetch_sub(1, SeqCst);
+    }
+
+    /// The result of a sleep, with what came to the rings meanwhile.
+    fn awoke(&self, result: isize, batch: &mut Batch) -> isize {
+        let Ok(found) = usize::try_from(result) else {
+            return result;
+        };
+        if !process::has_pairs() {
+            return result;
         }
+        if found > 0 {
+            KERNEL_NEWS.fetch_add(1, Relaxed);
+        }
+        let total = self.with_deaths(self.events, found, self.room);
+        if total >= self.room {
+            return total as isize;
+        }
+        self.merge(self.collect(batch, self.room - total), 0, total)
+    }
+
+    fn has_streams(&self) -> bool {
+        let mut watched = self.set.watched();
+        watched.any(|(place, side, watched)| watched.has_streams(process::at(place).slab(), side))
+    }
+
+    /// The call in which the thread sleeps. A sleeper leaves nothing in a ring that it writes: readers get a few milliseconds to
+    /// take it, then it goes into the kernel. That is a part of the program's time, and under its mask.
+    fn sleep_in_kernel(&self) -> isize {
+        let has_pushed = process::has_pairs() && PUSHED.swap(false, Relaxed);
+        let Some(limit) = has_pushed.then(|| Limit::of(&self.wait)).flatten() else {
+            return self.own.call();
+        };
         for _ in 0..RESTS {
-            match kernel::epoll_rest(self.instance.fd, self.events, self.room) {
-                Ok(0) if !self.reclaim() => {}
+            let rest = limit.rest_ms();
+            match kernel::epoll_wait(self.instance.fd, self.events, self.room, rest, self.mask) {
+                Ok(0) => {}
                 Ok(found) => return found as isize,
                 Err(error) => return stream::fail(error),
             }
+            if self.reclaim() || limit.is_over() {
+                break;
+            }
         }
-        0
+        match limit.left_ms() {
+            None => self.own.call(),
+            Some(0) => 0,
+            // SAFETY: the program's own array and mask, with its own call's other arguments.
+            Some(millis) => unsafe {
+                let room = self.room as c_int;
+                real::epoll_pwait(self.instance.fd, self.events, room, millis, self.mask) as isize
+            },
+        }
     }
 
     /// Moves what members have left in rings into the kernel. False: a reader who died inside, as is not known yet, or who is
     /// stopped there, keeps something from it.
     fn reclaim(&self) -> bool {
         let mut is_done = true;
-        for (record, local) in members_of(self.index) {
-            let sock = sock_of(record, local);
-            if let Some((sock, link)) = sock.filter(|(_, link)| link.outgoing().unread()) {
+        for (sock, _) in each_in(self.index) {
+            if let Some(link) = promote::joined(&sock).filter(|link| link.outgoing().unread()) {
                 is_done &= stream::reclaim(&sock, &link).is_some();
             }
         }
         is_done
     }
+}
 
-    /// Reports members of the ready list, behind `at` events; how many, or -1 and `errno`.
-    fn gather(&self, at: usize) -> isize {
-        let set = self.set;
-        if set.scan.load(Relaxed) && set.scan.swap(false, Relaxed) {
-            self.list_all();
-        }
-        if set.length.load(Relaxed) == 0 {
-            return 0;
-        }
-        let mut found = [epoll_event { events: 0, u64: 0 }; EVENTS];
-        let limit = self.room.saturating_sub(at).min(EVENTS);
-        let count = set.locked(|| self.report(&mut found[..limit]));
-        let into = self.events.wrapping_add(at);
-        if !memory::put_all(into, &found[..count]) {
-            return stream::fail(libc::EFAULT);
-        }
-        count as isize
-    }
-
-    /// Goes over the ready list once. Under the lock.
-    fn report(&self, found: &mut [epoll_event]) -> usize {
-        let set = self.set;
-        let length = set.length.load(Relaxed) as usize;
-        let (mut kept, mut count) = (0, 0);
-        for at in 0..length {
-            let record = set.ready[at].load(Relaxed);
-            let stays = count == found.len() || self.report_one(record, found, &mut count);
-            if stays {
-                set.ready[kept].store(record, Relaxed);
-                kept += 1;
-            }
-        }
-        set.length.store(kept as u32, Relaxed);
-        // Fairness: what was reported goes behind what was not.
-        if kept > 1 && count == found.len() {
-            let turn = count.min(kept);
-            let mut list = [0; READY_MAX];
-            for (to, from) in list.iter_mut().zip(&set.ready[..kept]) {
-                *to = from.load(Relaxed);
-            }
-            list[..kept].rotate_left(turn % kept);
-            for (to, from) in set.ready[..kept].iter().zip(&list) {
-                to.store(*from, Relaxed);
-            }
-        }
-        count
-    }
-
-    /// Reports one record; whether it stays on the list.
-    fn report_one(&self, record: u32, found: &mut [epoll_event], count: &mut usize) -> bool {
-        let Some(local) = local(record) else {
-            return false;
-        };
-        let joined = joined_of(record, local);
-        let incoming = joined.as_ref().map(|(_, link)| link.incoming());
-        let is_ready = incoming.is_some_and(|incoming| incoming.ring_ready());
-        let has_bytes = is_ready || incoming.is_some_and(|incoming| incoming.queued() != 0);
-        let mut stays = false;
-        for member in local.of_set(self.index) {
-            let events = member.events.load(Relaxed);
-            let state = member.state.load(Acquire);
-            let out = joined
-                .as_ref()
-                .map_or(0, |(sock, link)| interest::writable(sock, link, member));
-            let reports = (has_bytes && events & READABLE != 0 || out != 0)
-                && state & DISARMED == 0
-                && !is_spent(self.instance.fd, self.set, member);
-            let is_edge = events & libc::EPOLLET as u32 != 0;
-            if !reports || (is_edge && state & FRESH == 0) {
-                member.state.fetch_and(!LISTED, AcqRel);
-                continue;
-            }
-            // Behind kernel bytes a push is an edge as any; the level is the kernel's to report, and ours after it.
-            if !is_ready && !is_edge && out == 0 {
-                stays = true;
-                continue;
-            }
-            let Some(place) = found.get_mut(*count) else {
-                stays = true;
-                continue;
-            };
-            let bytes = if is_ready || is_edge { READABLE } else { 0 };
-            *place = epoll_event {
-                events: events & bytes | out,
-                u64: member.data.load(Relaxed),
-            };
-            *count += 1;
-            if events & ONE_SHOT != 0 {
-                place.events |= kernel::poll_one(member.fd.load(Relaxed), events);
-                unmute(self.set, member);
-                member.state.store(DISARMED | MUTED, Relaxed);
-                self.set.muted.fetch_add(1, Relaxed);
-                self.disarm(member);
-            } else if is_edge {
-                member.state.fetch_and(!(LISTED | FRESH), AcqRel);
-            } else {
-                if state & FRESH != 0 {
-                    member.state.fetch_and(!FRESH, Relaxed);
-                }
-                stays = true;
-                if is_ready {
-                    self.set.hot.store(record, Relaxed);
-                }
-            }
-        }
-        stays
-    }
-
-    /// A one-shot member was reported: the kernel must not report it again. It still does for errors and the end, once.
-    fn disarm(&self, member: &Member) {
-        let mut nothing = epoll_event {
-            events: libc::EPOLLONESHOT as u32,
-            u64: member.data.load(Relaxed),
-        };
-        // A member that is gone by now is not reported either.
-        let _ = kernel::epoll_ctl(
-            self.instance.fd,
-            libc::EPOLL_CTL_MOD,
-            member.fd.load(Relaxed),
-            &mut nothing,
-        );
-    }
-
-    /// Puts every joined member with ring bytes on the list.
-    fn list_all(&self) {
-        for (_, pair) in process::pairs() {
-            for side in pair.sides() {
-                for chan in 0..CHANS as u16 {
-                    mark(pair.record(chan, side), Some(self.index));
-                }
-            }
-        }
-    }
-
-    /// Takes what is not for the program out of `count` kernel events; how many remain.
-    fn restore(&self, events: *mut epoll_event, count: usize) -> usize {
-        let heard = self.swallow(events, count);
-        let kept = self.undo_doorbells(events, heard);
-        note_fired(self.set, events, kept);
-        kept
-    }
-
-    /// Takes out what the kernel says of members that are spent.
-    fn swallow(&self, events: *mut epoll_event, count: usize) -> usize {
-        if self.set.muted.load(Relaxed) == 0 {
-            return count;
-        }
-        let only = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-        let mut kept = 0;
-        for at in 0..count {
-            let event = event_at(events, at);
-            if event.events & !only != 0 || !self.was_muted(event.u64) {
-                memory::put(events.wrapping_add(kept), event);
-                kept += 1;
-            }
-        }
-        kept
-    }
-
-    /// Whether a muted member with this data has just been disarmed by the kernel; it is muted no more.
-    fn was_muted(&self, data: u64) -> bool {
-        for (_, local) in members_of(self.index) {
-            for member in local.of_set(self.index) {
-                let is_muted = member.state.load(Acquire) & MUTED != 0;
-                let fd = member.fd.load(Relaxed);
-                if is_muted
-                    && member.data.load(Relaxed) == data
-                    && armed::mask(self.instance.fd, fd, data).is_none_or(|mask| mask == 0)
-                {
-                    unmute(self.set, member);
-                    return true;
-                }
-            }
-        }
-        false
-    }
-
-    /// Undoes doorbells among `count` kernel events; how many events remain.
-    fn undo_doorbells(&self, events: *mut epoll_event, count: usize) -> usize {
-        if self.set.poked.load(Acquire) == 0 || self.set.poked.swap(0, AcqRel) == 0 {
-            return count;
-        }
-        let mut kept = 0;
-        // Whoever rang has put the member on the list before.
-        for (_, local) in members_of(self.index) {
-            for member in local
-                .of_set(self.index)
-                .filter(|m| m.state.load(Relaxed) & POKED != 0)
-            {
-                member.state.fetch_and(!POKED, AcqRel);
-                let mut event = epoll_event {
-                    events: member.events.load(Relaxed),
-                    u64: member.data.load(Relaxed),
-                };
-                let is_written = event.events & libc::EPOLLOUT as u32 != 0;
-                let told = if is_written {
-                    mask_of(events, count, event.u64)
-                } else {
-                    strip(events, count, member.fd.load(Relaxed), event)
-                };
-                if event.events & ONE_SHOT != 0 && told != 0 {
-                    // The program is told something: it is spent, as the kernel thinks.
-                    member.state.fetch_or(DISARMED, AcqRel);
-                    continue;
-                }
-                // A member that is gone by now has nothing to restore.
-                let _ = kernel::epoll_ctl(
-                    self.instance.fd,
-                    libc::EPOLL_CTL_MOD,
-                    member.fd.load(Relaxed),
-                    &mut event,
-                );
-            }
-        }
-        for at in 0..count {
-            let event = event_at(events, at);
-            if event.events != 0 {
-                memory::put(events.wrapping_add(kept), event);
-                kept += 1;
-            }
-        }
-        kept
-    }
-
-    /// Folds `more` kernel events behind `found` ring events into them where they are of one member.
-    fn merge(&self, found: usize, more: usize) -> usize {
-        self.merge_either(found, more, false)
-    }
-
-    /// The same for ring events behind kernel events.
-    fn merge_back(&self, kernel: usize, more: usize) -> usize {
-        self.merge_either(kernel, more, true)
-    }
-
-    fn merge_either(&self, found: usize, more: usize, is_back: bool) -> usize {
-        let mut total = found;
-        for at in found..found + more {
-            let event = event_at(self.events, at);
-            if !self.fold(found, event, is_back) {
-                memory::put(self.events.wrapping_add(total), event);
-                total += 1;
-            }
-        }
-        total
-    }
-
-    /// Whether one of the first `count` events is of the same member: then it takes the mask over. The first ones are the
-    /// kernel's if this is a ring's (`is_back`), else the other way round.
-    fn fold(&self, count: usize, event: epoll_event, is_back: bool) -> bool {
-        for at in 0..count {
-            let mut other = event_at(self.events, at);
-            let of_kernel = if is_back { other } else { event };
-            if { other.u64 } == { event.u64 } && self.set.seen.is_same(self.instance.fd, of_kernel)
-            {
-                other.events |= event.events;
-                memory::put(self.events.wrapping_add(at), other);
-                return true;
-            }
-        }
-        false
-    }
+/// What a look at a member finds.
+enum Look {
+    /// Ring bytes behind kernel bytes.
+    Behind,
+    Found(Found),
 }
 
 /// One of the events that were just written.
@@ -687,112 +677,6 @@ fn event_at(events: *mut epoll_event, at: usize) -> epoll_event {
     memory::fetch(events.wrapping_add(at)).unwrap_or(epoll_event { events: 0, u64: 0 })
 }
 
-/// What the events say of a member.
-fn mask_of(events: *mut epoll_event, count: usize, data: u64) -> u32 {
-    (0..count)
-        .map(|at| event_at(events, at))
-        .filter(|event| { event.u64 } == data)
-        .fold(0, |mask, event| mask | event.events)
-}
-
-/// Takes a doorbell's EPOLLOUT out of the event of a member; what its data still says. Of several members with this data it is
-/// the one of which the kernel says the rest.
-fn strip(events: *mut epoll_event, count: usize, fd: c_int, asked: epoll_event) -> u32 {
-    let out = libc::EPOLLOUT as u32;
-    let is_rung = |at: &usize| {
-        let event = event_at(events, *at);
-        (event.u64, event.events & out) == (asked.u64, out)
-    };
-    let rung = || (0..count).filter(is_rung);
-    let Some(first) = rung().next() else {
-        return mask_of(events, count, asked.u64);
-    };
-    let is_its = |at: &usize| {
-        let rest = event_at(events, *at).events & !out;
-        rest == kernel::poll_one(fd, asked.events) & !out
-    };
-    let place = if rung().count() < 2 {
-        first
-    } else {
-        rung().find(is_its).unwrap_or(first)
-    };
-    let mut event = event_at(events, place);
-    event.events &= !out;
-    memory::put(events.wrapping_add(place), event);
-    mask_of(events, count, asked.u64)
-}
-
-/// The records that have a member in a set.
-fn members_of(set: usize) -> impl Iterator<Item = (u32, &'static Local)> {
-    table::each()
-        .filter(|sock| table::kind_of(sock.word) == table::TRACKED)
-        .filter_map(move |sock| Some((sock.index(), local(sock.index())?)))
-        .filter(move |(_, local)| local.of_set(set).next().is_some())
-}
-
-/// The socket and the channel of a record that has joined.
-fn sock_of(index: u32, local: &Local) -> Option<(Sock, Link<'static>)> {
-    let member = local
-        .members
-        .iter()
-        .find(|member| member.set.load(Relaxed) != 0)?;
-    let sock = table::known(member.fd.load(Relaxed)).filter(|sock| sock.index() == index)?;
-    promote::joined(&sock).map(|link| (sock, link))
-}
-
-/// The same without a look at the numbers of one that has not.
-fn joined_of(index: u32, local: &Local) -> Option<(Sock, Link<'static>)> {
-    let record: &Record = record::at(index);
-    record
-        .has(promote::JOINED)
-        .then(|| sock_of(index, local))
-        .flatten()
-}
-
-/// Whether any pair has news for this process, but for those of one member.
-#[inline(always)]
-fn has_news_beyond(hot: Option<&Hot>) -> bool {
-    process::pairs().any(|(_, pair)| {
-        pair.sides().any(|side| {
-            pair.slab().has_news(side) && !hot.is_some_and(|hot| hot.is_all_of(pair, side))
-        })
-    })
-}
-
-fn has_streams() -> bool {
-    process::pairs().any(|(_, pair)| pair.sides().any(|side| pair.slab().has_streams(side)))
-}
-
-/// Takes the news of all pairs, and lists the members that they concern.
-pub fn take_news(current: usize) {
-    for (_, pair) in process::pairs() {
-        for side in pair.sides() {
-            if pair.slab().has_news(side) {
-                // News are hints; bytes that have been taken meanwhile are none.
-                let is_ready = |link: Link<'_>| link.incoming().ring_ready();
-                pair.slab().take_news(side, |chan| {
-                    if pair.slab().link(chan, side).is_some_and(is_ready) {
-                        mark(pair.record(chan, side), Some(current));
-                    }
-                });
-            }
-        }
-    }
-}
-
-/// Lists a record in all its sets, and wakes those in which threads sleep.
-fn mark(record: u32, current: Option<usize>) {
-    if record == 0 {
-        return;
-    }
-    let Some(local) = local(record) else { return };
-    for member in &local.members {
-        if let Some(set) = SET.get((member.set.load(Acquire) as usize).wrapping_sub(1)) {
-            list(set, record, member);
-            // The caller is awake in its own, and looks.
-            if current.is_none_or(|current| member.set.load(Relaxed) != current as u32 + 1) {
-                wake(set, member);
-            }
-        }
-    }
+fn is_of(event: epoll_event, data: u64) -> bool {
+    event.u64 == data
 }

@@ -1,0 +1,543 @@
+/* Readiness of joined connections, at both ends of them.
+ *
+ * ready listen|connect PORT-FILE WAY BYTES CHUNK WINDOW
+ *
+ * The end that listens waits; the one that connects drives it, and never sleeps in a call that waits for bytes, so it does not
+ * help a reader that has lost a wake-up. WAY:
+ *   exact   a level-triggered epoll reader takes one message a wait, ring bytes behind kernel bytes
+ *   child   a forked child runs an epoll loop of its own beside its parent's
+ *   times   waits with a time limit or a mask, with unread bytes in the ring of their own end
+ *   order   two connections are written to one after the other
+ *   crowd   a pipe is ready beside connections that nobody reads from, and a wait takes one event
+ *   stack   waits in a handler on a signal stack of 8 KiB
+ *   shared  a child waits in the parent's own instance
+ *   polled  poll() on an epoll instance
+ * Each end prints `warm` once its connections have had time to join, and `max NAME VALUE` for what it has measured. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "meet.h"
+
+enum { MESSAGE = 100, WARM = 300, ENDS_MAX = 8, STUCK_US = 3000000 };
+
+static char message[MESSAGE];
+
+static int64_t now_us(void)
+{
+	struct timespec time;
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec * 1000000ll + time.tv_nsec / 1000;
+}
+
+static void busy_us(int64_t time)
+{
+	for (int64_t end = now_us() + time; now_us() < end;)
+		;
+}
+
+static void tell(const char *name, int64_t value)
+{
+	printf("max %s %lld\n", name, (long long)value);
+	fflush(stdout);
+}
+
+static void give(int fd)
+{
+	if (send(fd, message, MESSAGE, 0) != MESSAGE)
+		fail("send");
+}
+
+/* Takes a whole message. */
+static void take(int fd)
+{
+	if (recv(fd, message, MESSAGE, MSG_WAITALL) != MESSAGE)
+		fail("recv");
+}
+
+/* The same without a wait of which the library knows; how long it took. */
+static int64_t take_awake(int fd)
+{
+	int64_t begin = now_us();
+	for (int got = 0; got < MESSAGE;) {
+		ssize_t more = recv(fd, message + got, MESSAGE - got, MSG_DONTWAIT);
+		if (more == 0 || (more < 0 && errno != EAGAIN))
+			fail("recv");
+		if (more > 0)
+			got += more;
+		else if (now_us() - begin > STUCK_US) {
+			puts("STUCK");
+			fflush(stdout);
+			_exit(3);
+		} else
+			usleep(20);
+	}
+	return now_us() - begin;
+}
+
+static void warm(int fd, int first)
+{
+	for (int round = 0; round < WARM; round++) {
+		if (first)
+			give(fd);
+		take(fd);
+		if (!first)
+			give(fd);
+	}
+}
+
+static int connections(const char *path, int listens, int count, int *end, int *listener)
+{
+	int one = 1, heard = -1;
+	if (listens)
+		heard = listen_at(path);
+	for (int at = 0; at < count; at++) {
+		end[at] = listens ? accept(heard, 0, 0) : dial(path);
+		if (end[at] < 0)
+			fail("connection");
+		setsockopt(end[at], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+	}
+	for (int at = 0; at < count; at++)
+		warm(end[at], !listens);
+	puts("warm");
+	fflush(stdout);
+	if (listener)
+		*listener = heard;
+	return heard;
+}
+
+static int instance(const int *end, int count)
+{
+	int set = epoll_create1(0);
+	for (int at = 0; at < count; at++) {
+		struct epoll_event event = { EPOLLIN, { .u32 = at } };
+		if (epoll_ctl(set, EPOLL_CTL_ADD, end[at], &event))
+			fail("add");
+	}
+	return set;
+}
+
+static int wait_one(int set)
+{
+	struct epoll_event event;
+	int found;
+	do
+		found = epoll_wait(set, &event, 1, -1);
+	while (found < 0 && errno == EINTR);
+	if (found != 1)
+		fail("wait");
+	return event.data.u32;
+}
+
+/* exact */
+
+enum { BURSTS = 100 };
+
+/* Messages of a burst: the first one wakes the reader, some go by the kernel behind it, and then the ring is used, while the
+ * reader is busy. */
+static int length_of(int burst)
+{
+	return 10 + burst * 37 % 90;
+}
+
+static void exact(const char *path, int listens)
+{
+	enum { OTHERS = 12 };
+	int end[2], worst = 0;
+	connections(path, listens, 2, end, 0);
+	if (listens) {
+		int set = instance(end, 2);
+		for (int burst = 0; burst < BURSTS; burst++) {
+			/* The ring of the other connection is the one that was reported last. */
+			for (int at = 0; at < OTHERS; at++) {
+				busy_us(300);
+				take(end[wait_one(set)]);
+				give(end[1]);
+			}
+			for (int at = 0; at < length_of(burst); at++) {
+				wait_one(set);
+				take(end[0]);
+				if (!at)
+					busy_us(300);
+			}
+			give(end[0]);
+		}
+		return;
+	}
+	for (int burst = 0; burst < BURSTS; burst++) {
+		for (int at = 0; at < OTHERS; at++) {
+			give(end[1]);
+			take_awake(end[1]);
+		}
+		usleep(1000);
+		for (int at = 0; at < length_of(burst); at++) {
+			give(end[0]);
+			if (!at)
+				busy_us(100);
+		}
+		int64_t took = take_awake(end[0]);
+		worst = took > worst ? took : worst;
+	}
+	tell("us", worst);
+}
+
+/* child */
+
+enum { PINGS = 3000 };
+
+static void answer(int fd, int count)
+{
+	int set = instance(&fd, 1);
+	for (int at = 0; at < count; at++) {
+		wait_one(set);
+		take(fd);
+		give(fd);
+	}
+}
+
+static void child(const char *path, int listens)
+{
+	int fd, other, listener;
+	int64_t worst = 0;
+	connections(path, listens, 1, &fd, &listener);
+	if (listens) {
+		pid_t pid = fork();
+		if (!pid) {
+			if ((other = accept(listener, 0, 0)) < 0)
+				fail("accept");
+			warm(other, 0);
+			answer(other, PINGS);
+			exit(0);
+		}
+		answer(fd, PINGS);
+		waitpid(pid, 0, 0);
+		return;
+	}
+	other = dial(path);
+	warm(other, 1);
+	for (int at = 0; at < PINGS; at++) {
+		give(other);
+		busy_us(at % 40);
+		give(fd);
+		int64_t took = take_awake(fd);
+		worst = took > worst ? took : worst;
+		take_awake(other);
+	}
+	tell("us", worst);
+}
+
+/* times */
+
+static void nothing(int signal)
+{
+	(void)signal;
+}
+
+/* Leaves bytes in the own ring that the peer does not read for now. */
+static void leave(int fd)
+{
+	for (int at = 0; at < 20; at++)
+		give(fd);
+}
+
+static int64_t least(int64_t least, int64_t begin)
+{
+	int64_t took = now_us() - begin;
+	return took < least ? took : least;
+}
+
+static void time_limits(int fd)
+{
+	enum { ROUNDS = 8, LONG = 1000000 };
+	struct timespec time = { 0, 1000000 }, second = { 1, 0 };
+	struct timeval limit = { 0, 3000 };
+	struct pollfd one = { fd, POLLIN, 0 };
+	struct epoll_event event;
+	struct sigaction action = { .sa_handler = nothing };
+	sigset_t blocked, none;
+	int set = instance(&fd, 1);
+	int64_t best[7] = { LONG, LONG, LONG, LONG, LONG, LONG, LONG };
+	sigemptyset(&none);
+	sigemptyset(&blocked);
+	sigaddset(&blocked, SIGUSR1);
+	sigaction(SIGUSR1, &action, 0);
+	sigprocmask(SIG_BLOCK, &blocked, 0);
+	for (int round = 0; round < ROUNDS; round++) {
+		leave(fd);
+		int64_t begin = now_us();
+		poll(&one, 1, 1);
+		best[0] = least(best[0], begin);
+		leave(fd);
+		begin = now_us();
+		ppoll(&one, 1, &time, 0);
+		best[1] = least(best[1], begin);
+		leave(fd);
+		begin = now_us();
+		epoll_wait(set, &event, 1, 20);
+		best[2] = least(best[2], begin) - 20000 < 0 ? 20000 : least(best[2], begin);
+		raise(SIGUSR1);
+		leave(fd);
+		begin = now_us();
+		if (ppoll(&one, 1, &second, &none) != -1 || errno != EINTR)
+			fail("ppoll with a mask");
+		best[3] = least(best[3], begin);
+		raise(SIGUSR1);
+		leave(fd);
+		begin = now_us();
+		if (epoll_pwait(set, &event, 1, 1000, &none) != -1 || errno != EINTR)
+			fail("epoll_pwait with a mask");
+		best[4] = least(best[4], begin);
+		leave(fd);
+		begin = now_us();
+		poll(&one, 1, 15);
+		best[5] = least(best[5], begin);
+		setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+		leave(fd);
+		begin = now_us();
+		if (recv(fd, message, 1, 0) != -1 || errno != EAGAIN)
+			fail("recv with a limit");
+		best[6] = least(best[6], begin);
+		struct timeval endless = { 0, 0 };
+		setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &endless, sizeof endless);
+	}
+	tell("poll_1", best[0] - 1000);
+	tell("ppoll_1", best[1] - 1000);
+	tell("epoll_20", best[2] - 20000);
+	tell("ppoll_mask", best[3]);
+	tell("epoll_mask", best[4]);
+	tell("poll_15", best[5] - 15000);
+	tell("recv_3", best[6] - 3000);
+}
+
+static void times(const char *path, int listens)
+{
+	static char much[1 << 16];
+	int fd;
+	connections(path, listens, 1, &fd, 0);
+	if (listens) {
+		time_limits(fd);
+		close(fd);
+		return;
+	}
+	for (;;) {
+		usleep(30000);
+		ssize_t got = recv(fd, much, sizeof much, MSG_DONTWAIT);
+		if (got == 0 || (got < 0 && errno != EAGAIN))
+			return;
+	}
+}
+
+/* order */
+
+enum { ROUNDS = 4000, APART_US = 20 };
+
+static void order(const char *path, int listens)
+{
+	int end[2], inverted = 0;
+	connections(path, listens, 2, end, 0);
+	if (listens) {
+		int set = instance(end, 2);
+		uint32_t last = 0;
+		for (int left = 2 * ROUNDS; left > 0;) {
+			struct epoll_event events[8];
+			busy_us(120);
+			int found = epoll_wait(set, events, 8, -1);
+			for (int at = 0; at < found; at++, left--) {
+				uint32_t number;
+				int fd = end[events[at].data.u32];
+				take(fd);
+				memcpy(&number, message, sizeof number);
+				inverted += number < last;
+				last = number;
+				give(fd);
+			}
+		}
+		tell("inverted", inverted);
+		return;
+	}
+	for (uint32_t round = 0; round < ROUNDS; round++) {
+		int first = round * 2654435761u >> 13 & 1;
+		uint32_t numbers[2] = { 2 * round + 1, 2 * round + 2 };
+		for (int at = 0; at < 2; at++) {
+			memcpy(message, &numbers[at], sizeof numbers[at]);
+			give(end[first ^ at]);
+			if (!at)
+				busy_us(APART_US);
+		}
+		take_awake(end[first]);
+		take_awake(end[!first]);
+	}
+}
+
+/* crowd */
+
+static void crowd(const char *path, int listens)
+{
+	int end[4], tube[2];
+	connections(path, listens, 4, end, 0);
+	if (!listens) {
+		for (int at = 0; at < 4; at++)
+			give(end[at]);
+		give(end[0]);
+		take_awake(end[0]);
+		return;
+	}
+	if (pipe(tube))
+		fail("pipe");
+	int set = instance(end, 4), seen[5] = { 0 };
+	struct epoll_event event = { EPOLLIN, { .u32 = 4 } };
+	epoll_ctl(set, EPOLL_CTL_ADD, tube[0], &event);
+	usleep(20000);
+	if (write(tube[1], "x", 1) != 1)
+		fail("write");
+	for (int at = 0; at < 500; at++) {
+		seen[wait_one(set)]++;
+		busy_us(at % 30);
+	}
+	for (int at = 0; at < 5; at++)
+		if (seen[at] < 20)
+			printf("FAIL member %d seen %d times\n", at, seen[at]);
+	tell("pipe", seen[4]);
+	give(end[0]);
+}
+
+/* stack */
+
+static int ends[ENDS_MAX], set_of_ends, handled;
+
+static void handler(int signal)
+{
+	struct pollfd some[ENDS_MAX];
+	struct epoll_event events[4];
+	struct timeval time = { 0, 1000 };
+	fd_set all;
+	(void)signal;
+	FD_ZERO(&all);
+	for (int at = 0; at < ENDS_MAX; at++) {
+		some[at] = (struct pollfd){ ends[at], POLLIN, 0 };
+		FD_SET(ends[at], &all);
+	}
+	poll(some, ENDS_MAX, 1);
+	epoll_wait(set_of_ends, events, 4, 1);
+	select(ends[ENDS_MAX - 1] + 1, &all, 0, 0, &time);
+	handled++;
+}
+
+static void stack(const char *path, int listens)
+{
+	size_t page = 4096, bytes = 8192;
+	connections(path, listens, ENDS_MAX, ends, 0);
+	if (!listens) {
+		for (int round = 0; round < 100; round++) {
+			give(ends[round % ENDS_MAX]);
+			take_awake(ends[round % ENDS_MAX]);
+		}
+		return;
+	}
+	char *memory = mmap(0, page + bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	stack_t own = { .ss_sp = memory + page, .ss_size = bytes };
+	struct sigaction action = { .sa_handler = handler, .sa_flags = SA_ONSTACK };
+	if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE) || sigaltstack(&own, 0) || sigaction(SIGUSR1, &action, 0))
+		fail("signal stack");
+	set_of_ends = instance(ends, ENDS_MAX);
+	for (int round = 0; round < 100; round++) {
+		raise(SIGUSR1);
+		take(ends[round % ENDS_MAX]);
+		raise(SIGUSR1);
+		give(ends[round % ENDS_MAX]);
+		raise(SIGUSR1);
+	}
+	tell("handled", handled);
+}
+
+/* shared */
+
+static void shared(const char *path, int listens)
+{
+	int fd;
+	int64_t worst = 0;
+	connections(path, listens, 1, &fd, 0);
+	if (listens) {
+		int set = instance(&fd, 1);
+		for (int at = 0; at < PINGS / 2; at++) {
+			wait_one(set);
+			take(fd);
+			give(fd);
+		}
+		pid_t pid = fork();
+		if (!pid) {
+			for (int at = 0; at < PINGS / 2; at++) {
+				wait_one(set);
+				take(fd);
+				give(fd);
+			}
+			exit(0);
+		}
+		waitpid(pid, 0, 0);
+		return;
+	}
+	for (int at = 0; at < PINGS; at++) {
+		give(fd);
+		int64_t took = take_awake(fd);
+		worst = took > worst ? took : worst;
+	}
+	tell("us", worst);
+}
+
+/* polled */
+
+static void polled(const char *path, int listens)
+{
+	int fd;
+	int64_t worst = 0;
+	connections(path, listens, 1, &fd, 0);
+	if (listens) {
+		int set = instance(&fd, 1);
+		struct pollfd one = { set, POLLIN, 0 };
+		for (int at = 0; at < PINGS / 10; at++) {
+			if (poll(&one, 1, -1) != 1 || wait_one(set) != 0)
+				fail("poll");
+			take(fd);
+			give(fd);
+		}
+		return;
+	}
+	for (int at = 0; at < PINGS / 10; at++) {
+		give(fd);
+		int64_t took = take_awake(fd);
+		worst = took > worst ? took : worst;
+	}
+	tell("us", worst);
+}
+
+int main(int count, char **words)
+{
+	static const struct {
+		const char *name;
+		void (*run)(const char *, int);
+	} ways[] = { { "exact", exact }, { "child", child }, { "times", times }, { "order", order },
+		     { "crowd", crowd }, { "stack", stack }, { "shared", shared }, { "polled", polled } };
+	if (count < 4)
+		return 2;
+	for (unsigned at = 0; at < sizeof ways / sizeof *ways; at++)
+		if (!strcmp(words[3], ways[at].name)) {
+			ways[at].run(words[2], !strcmp(words[1], "listen"));
+			puts("done");
+			return 0;
+		}
+	return 2;
+}

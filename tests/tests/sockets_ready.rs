@@ -1,0 +1,110 @@
+//! Readiness of joined connections: when a wait ends, in which order it reports, and how long it takes. `sockets/ready.c` plays
+//! both ends; the end that connects never sleeps in a call that waits for bytes, so nothing moves the bytes of a reader
+//! that has lost a wake-up but the broker's watch, after 200 ms.
+
+#[path = "sockets/place.rs"]
+mod place;
+
+use std::collections::BTreeMap;
+
+use place::{HOW, How, Place};
+
+/// A lost wake-up lasts 200 ms at least; a busy machine keeps a program waiting for less.
+const LOST_US: i64 = 150_000;
+/// Spins that keep the reader awake between two messages.
+const SPIN: &str = "200";
+
+/// What both ends have measured, by its name.
+fn measured(place: &Place, way: &str, spin: &str) -> BTreeMap<String, i64> {
+    let mut pair = place.connect(&How { way, spin, ..HOW });
+    let said = [0, 1].map(|end| pair.wait(end));
+    let joined = [0, 1].map(|end| pair.counted(end).get("joined").copied().unwrap_or(0));
+    assert!(joined.iter().all(|ends| *ends > 0), "{}", pair.both());
+    assert!(!said.concat().contains("FAIL"), "{said:?}");
+    println!("{way}: {said:?}");
+    let values = said.iter().flat_map(|said| said.lines());
+    let values = values.filter_map(|line| line.strip_prefix("max ")?.split_once(' '));
+    values
+        .map(|(name, value)| (name.to_owned(), value.parse().expect("a number")))
+        .collect()
+}
+
+fn longest(name: &str, way: &str) {
+    let Some(place) = Place::compiled(name, "ready.c", &[]) else {
+        return;
+    };
+    for spin in [SPIN, "0"] {
+        let longest = measured(&place, way, spin)["us"];
+        assert!(longest < LOST_US, "{way}, spin {spin}: {longest} us");
+    }
+}
+
+/// A level-triggered reader that takes exactly one message a wait finds ring bytes that came behind kernel bytes.
+#[test]
+fn ring_bytes_behind_kernel_bytes_are_reported() {
+    longest("ring_bytes_behind_kernel_bytes_are_reported", "exact");
+}
+
+/// A forked child with an epoll loop of its own leaves its parent's news alone.
+#[test]
+fn a_child_leaves_its_parents_news() {
+    longest("a_child_leaves_its_parents_news", "child");
+}
+
+/// A child that waits in its parent's instance finds what comes there.
+#[test]
+fn a_child_waits_in_its_parents_instance() {
+    longest("a_child_waits_in_its_parents_instance", "shared");
+}
+
+/// `poll` on an epoll instance ends when a member is readable.
+#[test]
+fn an_instance_can_be_polled() {
+    longest("an_instance_can_be_polled", "polled");
+}
+
+/// A wait with a time limit ends in time, and its signal mask is in force, while unread bytes lie in the ring of its own end.
+#[test]
+fn time_limits_and_masks_hold() {
+    /// The best of several: what a busy machine adds.
+    const LATE_US: i64 = 4_000;
+    let Some(place) = Place::compiled("time_limits_and_masks_hold", "ready.c", &[]) else {
+        return;
+    };
+    for (name, late) in measured(&place, "times", "50") {
+        assert!((0..LATE_US).contains(&late), "{name}: {late} us late");
+    }
+}
+
+/// Two connections that are written to 20 us apart are reported in this order.
+#[test]
+fn ring_events_come_in_order_of_arrival() {
+    /// Of 4,000 rounds: 1 %.
+    const INVERTED_MAX: i64 = 40;
+    let Some(place) = Place::compiled("ring_events_come_in_order_of_arrival", "ready.c", &[])
+    else {
+        return;
+    };
+    let inverted = measured(&place, "order", SPIN)["inverted"];
+    assert!(inverted <= INVERTED_MAX, "{inverted} of 4000 rounds");
+}
+
+/// A pipe is reported beside connections with unread ring bytes, and they beside it, where a wait takes one event.
+#[test]
+fn ring_events_leave_room_for_others() {
+    let Some(place) = Place::compiled("ring_events_leave_room_for_others", "ready.c", &[]) else {
+        return;
+    };
+    assert!(measured(&place, "crowd", SPIN)["pipe"] > 0);
+}
+
+/// `poll`, `select` and `epoll_wait` run in a handler on a signal stack of 8 KiB.
+#[test]
+fn waits_need_little_stack() {
+    let Some(place) = Place::compiled("waits_need_little_stack", "ready.c", &[]) else {
+        return;
+    };
+    for spin in [SPIN, "0"] {
+        assert_eq!(measured(&place, "stack", spin)["handled"], 300);
+    }
+}
