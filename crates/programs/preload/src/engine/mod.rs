@@ -47,6 +47,7 @@ pub mod straight;
 mod stream;
 mod twins;
 mod unix;
+mod waiter;
 mod waiting;
 
 use std::ffi::{c_int, c_ulong, c_void};
@@ -76,6 +77,16 @@ pub enum Why {
     Strict,
     /// A call that takes bytes in a way that is not followed (`vmsplice`, `tee`, `preadv2` flags).
     Odd,
+}
+
+/// What the engine keeps of each record of this process. False: there is no memory for it.
+pub fn make() -> bool {
+    waiter::make()
+}
+
+/// The calling thread ends, and may have been cancelled in a wait.
+pub fn abandon_wait() {
+    waiter::abandon();
 }
 
 /// Called by the constructor.
@@ -433,7 +444,21 @@ pub fn fcntl(sock: Sock, command: c_int, argument: usize, own: Own) -> isize {
 /// [`crate::record::Record::holders`] of 1 says that it is the last number.
 pub fn before_close(sock: Sock) {
     looks::doubt();
-    life::before_close(&sock);
+    if waiter::keep(&sock) {
+        settle();
+    } else {
+        life::before_close(&sock);
+    }
+}
+
+/// The number has left the table.
+pub fn closed(sock: Sock) {
+    waiter::closed(sock.index());
+}
+
+/// A private number has left the table.
+pub fn private_released() {
+    waiter::released();
 }
 
 /// The number was closed out of our sight; it names something else by now.

@@ -25,6 +25,7 @@ use windlass_channel::{
 };
 
 use super::patience::Patience;
+use super::waiter::Waiter;
 use super::{datagrams, death, kernel, memory, promote, rest, straight, stream, unix};
 use crate::calls::message::header;
 use crate::counters::{self, Counter};
@@ -158,7 +159,7 @@ pub fn send(sock: &Sock, link: Link<'static>, data: Bufs<'_>, flags: c_int, own:
     let Some(who) = caller(sock, &link) else {
         return own.call();
     };
-    stream::look_for_end(sock, &link);
+    let _ = stream::look_for_end(sock, &link);
     if let Some(error) = stream::due(sock, &link) {
         return stream::fail(error);
     }
@@ -658,7 +659,12 @@ fn judge<S: RecordSocket>(
             if asks { 0 } else { libc::EAGAIN }
         }
         Took::Empty => return sleep(call, into, has_looked),
-        Took::Pending => stream::wait_for_pending(sock, &link),
+        Took::Pending => {
+            let mut waiter = Waiter::new(*sock);
+            let error = stream::wait_for_pending(&mut waiter, &link);
+            waiter.end();
+            error
+        }
         Took::Eof => return Some(ended(sock, &link)),
         Took::Error(error) => {
             if error == libc::EFAULT {
@@ -698,8 +704,12 @@ fn sleep<S: RecordSocket>(
         ..
     } = *call;
     let inc = link.incoming();
-    match rest::fall_asleep(sock, &link) {
+    let mut waiter = Waiter::new(*sock);
+    let asleep = rest::fall_asleep(&mut waiter, &link);
+    waiter.end();
+    match asleep {
         rest::Wait::Ready => return None,
+        rest::Wait::Gone => return Some(Outcome::Result(stream::fail(libc::EBADF))),
         rest::Wait::Waited(error) => {
             *has_looked = true;
             return (error != 0).then(|| Outcome::Result(stream::fail(error)));

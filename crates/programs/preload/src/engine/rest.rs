@@ -3,8 +3,8 @@
 //! # Model
 //! A thread that is to sleep in the kernel first rests for [`REST_MS`], in which the reader may take its bytes. Then it
 //! makes the real call. To the program both are one call that waits, so what another thread does to the descriptor in
-//! between must not reach the second one: a descriptor that is made non-blocking is waited for by `poll`, and a close waits
-//! until nobody rests on the socket ([`let_end`]).
+//! between must not reach the second one: a descriptor that is made non-blocking is waited for by `poll`, the open file is kept
+//! ([`super::waiter`]), and where several are waited for, a close waits until nobody rests on the socket ([`let_end`]).
 //!
 //! # Synchronization
 //! [`RESTING`] is this process's: how many threads rest, by record, where several records share a place. A thread that is
@@ -19,6 +19,7 @@ use windlass_channel::{Asleep, Link};
 use super::kernel;
 use super::spin::spin;
 use super::stream::{self, REST_MS};
+use super::waiter::Waiter;
 use crate::counters::{self, Counter};
 use crate::own::Sock;
 use crate::{owner, real, signals};
@@ -73,12 +74,15 @@ pub enum Wait {
     Waited(i32),
     /// The calling thread counts as asleep: the real call is to follow, and then `woke`.
     Asleep,
+    /// The number is not the socket's any more.
+    Gone,
 }
 
 /// Spins for bytes in the ring, then falls asleep.
 #[inline]
-pub fn fall_asleep(sock: &Sock, link: &Link<'static>) -> Wait {
+pub fn fall_asleep(waiter: &mut Waiter, link: &Link<'static>) -> Wait {
     let inc = link.incoming();
+    let sock = *waiter.sock();
     // Kernel bytes that were announced wake the real call at once; only ring bytes make it needless.
     let has_come = || {
         let is_over = inc.ready() || !sock.still();
@@ -90,6 +94,9 @@ pub fn fall_asleep(sock: &Sock, link: &Link<'static>) -> Wait {
     if spin(has_come) && inc.ring_ready() {
         return Wait::Ready;
     }
+    if !waiter.begin() {
+        return Wait::Gone;
+    }
     signals::enter();
     let asleep = inc.fall_asleep();
     signals::leave();
@@ -100,11 +107,14 @@ pub fn fall_asleep(sock: &Sock, link: &Link<'static>) -> Wait {
     let waited = link
         .outgoing()
         .unread()
-        .then(|| leave_nothing(sock, link))
+        .then(|| leave_nothing(waiter, link))
         .flatten();
     let Some(error) = waited else {
         return Wait::Asleep;
     };
+    if !waiter.is_here() {
+        return Wait::Gone;
+    }
     signals::enter();
     inc.woke(0);
     signals::leave();
@@ -115,28 +125,30 @@ pub fn fall_asleep(sock: &Sock, link: &Link<'static>) -> Wait {
 /// `None`: now the real call may sleep. Otherwise there is no need to, or this function has slept: 0, or the error that ends
 /// the call.
 #[cold]
-fn leave_nothing(sock: &Sock, link: &Link<'static>) -> Option<i32> {
+fn leave_nothing(waiter: &mut Waiter, link: &Link<'static>) -> Option<i32> {
     let mut entry = libc::pollfd {
-        fd: sock.fd,
+        fd: waiter.sock().fd,
         events: libc::POLLIN,
         revents: 0,
     };
-    begin(sock);
     let interrupted = || owner::thread().interrupted.load(Relaxed);
     let before = interrupted();
     // SAFETY: one entry, of this stack. A cancellation point, as the call that follows.
     let waited = unsafe { real::poll(&raw mut entry, 1, REST_MS) };
     let is_over = waited < 0 && interrupted() != before;
+    if !waiter.is_here() {
+        return Some(libc::EBADF);
+    }
+    let sock = waiter.sock();
     if waited <= 0 && !is_over && link.outgoing().unread() {
         let _ = stream::reclaim(sock, link);
     }
     // A call that has begun to wait goes on, though another thread has made the descriptor non-blocking meanwhile; the real one
     // would not.
     let flags = kernel::file_flags(sock.fd).unwrap_or(0);
-    end(sock);
     if is_over {
         return Some(libc::EINTR);
     }
     (flags & libc::O_NONBLOCK as usize != 0)
-        .then(|| stream::wait_for(sock, libc::POLLIN, libc::SO_RCVTIMEO))
+        .then(|| stream::wait_for(waiter, libc::POLLIN, libc::SO_RCVTIMEO))
 }

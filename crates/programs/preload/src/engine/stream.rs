@@ -19,13 +19,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use windlass_channel::records::RecordFd;
 use windlass_channel::{
-    Asleep, Bufs, End, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Socket, Took, WhenFull, Who,
+    Asleep, Bufs, End, Fd, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Socket, Took, WhenFull,
+    Who,
 };
 
 use super::death::RESET;
 use super::patience::Patience;
 use super::straight::{count_received, count_sent, is_end_due};
-use super::{clock, datagrams, death, kernel, process, promote, proof, records, rest, unix};
+use super::waiter::Waiter;
+use super::{
+    clock, datagrams, death, kernel, process, promote, proof, records, rest, unix, waiter,
+};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
 use crate::record::Record;
@@ -170,7 +174,9 @@ fn send_carefully(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, o
     let Some(who) = caller(&sock, &link) else {
         return own.call();
     };
-    look_for_end(&sock, &link);
+    if !look_for_end(&sock, &link) {
+        return own.call();
+    }
     let is_odd = sock.record.has(promote::PENDING | FAILED | RESET);
     if is_odd && let Some(error) = before_call(&sock, &link) {
         return broken_pipe(error, flags);
@@ -303,14 +309,14 @@ pub fn take_error(sock: &Sock) -> Option<i32> {
 }
 
 /// Whether the peer has gone: its process has ended, or, asked now and then, the kernel says so. Then what is sent is the
-/// kernel's matter.
-pub fn look_for_end(sock: &Sock, link: &Link<'static>) {
+/// kernel's matter. False: the number is another file's, as was asked then, too.
+pub fn look_for_end(sock: &Sock, link: &Link<'static>) -> bool {
     let Some(place) = promote::place(sock) else {
-        return;
+        return true;
     };
     if !process::at(place).is_peer_alive() {
         death::bury_all(sock, link);
-        return;
+        return true;
     }
     // A receive that looks at the kernel sees the end of a stream, too, but not whether a datagram's receiver is there.
     let place = if datagrams::is_datagram(sock.record) {
@@ -321,8 +327,12 @@ pub fn look_for_end(sock: &Sock, link: &Link<'static>) {
     let (now, asked_at) = (clock::now(), &sock.record.engine[place]);
     if now.wrapping_sub(asked_at.load(Relaxed)) > clock::cycles(END_US) {
         asked_at.store(now, Relaxed);
+        if !waiter::verify(sock) {
+            return false;
+        }
         ask_for_end(sock, link);
     }
+    true
 }
 
 fn ask_for_end(sock: &Sock, link: &Link<'static>) {
@@ -358,22 +368,28 @@ const fn when_full(waits: bool) -> WhenFull {
 /// Goes on after a first attempt that did not end the call.
 #[cold]
 #[inline(never)]
-fn send_more(call: Sending, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
+fn send_more(call: Sending, data: Bufs<'_>, sent: Sent) -> isize {
+    let mut waiter = Waiter::new(call.sock);
+    let result = send_on(&mut waiter, &call, data, sent);
+    waiter.end();
+    result
+}
+
+fn send_on(waiter: &mut Waiter, call: &Sending, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
     let Sending {
-        ref sock,
         link,
         who,
         flags,
         waits,
-    } = call;
-    let out = link.outgoing();
+        ..
+    } = *call;
     let mut done = 0_usize;
     let mut patience = Patience::new();
     let mut full = when_full(waits);
     loop {
         let error = match sent {
             Sent::Bytes(moved) => {
-                count_sent(sock, moved);
+                count_sent(waiter.sock(), moved);
                 done += moved.total();
                 rest.advance(moved.total());
                 full = when_full(waits);
@@ -383,23 +399,29 @@ fn send_more(call: Sending, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
                 0
             }
             Sent::RingFull => {
-                if !wait_for_space(sock, &link) {
+                if !wait_for_space(waiter, &link) {
                     full = WhenFull::Kernel;
                 }
-                0
+                if waiter.follow() { 0 } else { libc::EBADF }
             }
             Sent::KernelFull if !waits => libc::EAGAIN,
-            Sent::KernelFull => wait_for(sock, libc::POLLOUT, libc::SO_SNDTIMEO),
-            Sent::Busy => patience.wait(sock, waits),
+            Sent::KernelFull => wait_for(waiter, libc::POLLOUT, libc::SO_SNDTIMEO),
+            Sent::Busy => wait_for_lock(waiter, &mut patience, waits, libc::SO_SNDTIMEO),
             Sent::Error(error) => error,
             Sent::Broken => libc::ECONNRESET,
         };
         if error != 0 && done > 0 {
             return done as isize;
         }
+        if error == libc::EBADF && waiter.is_replaced() {
+            let (from, bytes) = rest.piece();
+            // SAFETY: the program's own memory, which the kernel checks, to what its number names.
+            return unsafe { real::send(call.sock.fd, from.cast(), bytes, flags) };
+        }
         if error != 0 {
             return broken_pipe(error, flags);
         }
+        let sock = waiter.sock();
         if death::is_peers(sock) {
             death::bury_all(sock, &link);
             if sock.record.has(FAILED | RESET) && done > 0 {
@@ -409,23 +431,18 @@ fn send_more(call: Sending, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
                 return broken_pipe(error, flags);
             }
         }
+        let fd = promote::descriptor(sock);
         signals::enter();
-        sent = out.send(
-            who,
-            &promote::descriptor(sock),
-            &rest,
-            flags & !libc::MSG_MORE | libc::MSG_NOSIGNAL,
-            full,
-        );
+        sent = link.outgoing().send(who, &fd, &rest, way(flags), full);
         signals::leave();
     }
 }
 
 /// Waits for room in the ring: spins, then sleeps for a while. False: there is none.
-fn wait_for_space(sock: &Sock, link: &Link<'static>) -> bool {
+fn wait_for_space(waiter: &mut Waiter, link: &Link<'static>) -> bool {
     let out = link.outgoing();
     let is_over = || {
-        let is_over = !out.is_full() || !sock.still();
+        let is_over = !out.is_full() || !waiter.sock().still();
         if !is_over {
             out.pause();
         }
@@ -434,54 +451,76 @@ fn wait_for_space(sock: &Sock, link: &Link<'static>) -> bool {
     if spin(is_over) {
         return true;
     }
-    out.wait_for_space(SPACE_NS);
+    if waiter.begin() {
+        out.wait_for_space(SPACE_NS);
+    }
     !out.is_full()
 }
 
 /// Sleeps until the kernel has room or bytes; the error that ends the call, or 0. A cancellation point.
-pub fn wait_for(sock: &Sock, events: i16, timeout: i32) -> i32 {
-    let mut limit = libc::timeval {
-        tv_sec: 0,
-        tv_usec: 0,
-    };
-    let known = kernel::option(sock.fd, libc::SOL_SOCKET, timeout, &mut limit);
-    let millis = limit
-        .tv_sec
-        .saturating_mul(1_000)
-        .saturating_add((limit.tv_usec + 999) / 1_000);
-    let millis = if known.is_err() || millis == 0 {
-        -1
-    } else {
-        i32::try_from(millis).unwrap_or(i32::MAX)
-    };
+pub fn wait_for(waiter: &mut Waiter, events: i16, option: i32) -> i32 {
+    if !waiter.begin() {
+        return libc::EBADF;
+    }
+    let millis = waiter.millis_left(option);
     let mut entry = libc::pollfd {
-        fd: sock.fd,
+        fd: waiter.sock().fd,
         events,
         revents: 0,
     };
     let interrupted = || owner::thread().interrupted.load(Relaxed);
     let before = interrupted();
     // SAFETY: one entry, of this stack.
-    match unsafe { real::poll(&raw mut entry, 1, millis) } {
+    let error = match unsafe { real::poll(&raw mut entry, 1, millis) } {
         0 => libc::EAGAIN,
         // As the kernel's own call: begun again, unless a time limit is set or a handler wants otherwise.
         -1 if real::errno() == libc::EINTR && millis < 0 && interrupted() == before => 0,
         -1 => real::errno(),
         _ => 0,
+    };
+    if error == 0 && !waiter.is_here() {
+        return libc::EBADF;
     }
+    error
+}
+
+/// Waits for a lock of the channel that somebody holds; the error that ends the call, or 0.
+pub fn wait_for_lock(
+    waiter: &mut Waiter,
+    patience: &mut Patience,
+    waits: bool,
+    option: i32,
+) -> i32 {
+    if waits && !waiter.begin() {
+        return libc::EBADF;
+    }
+    let error = patience.wait(waiter.sock(), waits);
+    if error == 0 && waits && waiter.millis_left(option) == 0 {
+        return libc::EAGAIN;
+    }
+    if error == 0 && !waiter.is_here() {
+        return libc::EBADF;
+    }
+    error
 }
 
 /// Sleeps until announced kernel bytes are there. The sender sees a sleeper meanwhile: should somebody else have taken
 /// those bytes uncounted, the next ones come through the kernel, too.
-pub fn wait_for_pending(sock: &Sock, link: &Link<'static>) -> i32 {
+pub fn wait_for_pending(waiter: &mut Waiter, link: &Link<'static>) -> i32 {
     let inc = link.incoming();
+    if !waiter.begin() {
+        return libc::EBADF;
+    }
     signals::enter();
     let asleep = inc.fall_asleep();
     signals::leave();
     if asleep == Asleep::Ready {
         return 0;
     }
-    let error = wait_for(sock, libc::POLLIN, libc::SO_RCVTIMEO);
+    let error = wait_for(waiter, libc::POLLIN, libc::SO_RCVTIMEO);
+    if error == libc::EBADF {
+        return error;
+    }
     signals::enter();
     inc.woke(0);
     signals::leave();
@@ -497,26 +536,26 @@ pub fn caller(sock: &Sock, link: &Link<'static>) -> Option<Who<'static>> {
 /// Receives on a joined socket; flags as `recv`'s.
 #[inline(always)]
 pub fn receive(sock: Sock, link: Link<'static>, into: Bufs<'_>, flags: i32, own: Own) -> isize {
-    let through = promote::descriptor(&sock);
+    let mut through = promote::descriptor(&sock);
     let is_odd = into.is_empty() || flags & !RECEIVE_FLAGS != 0;
     match process::who() {
         Some(who) if !is_odd && !sock.record.has(promote::PENDING) => {
-            first_receive(sock, link, who, into, flags, own, &through)
+            first_receive(sock, link, who, into, flags, own, &mut through)
         }
-        _ => receive_through(sock, link, into, flags, own, &through),
+        _ => receive_through(sock, link, into, flags, own, &mut through),
     }
 }
 
 /// The same, with the socket that takes what is in the kernel, and with what has to be done before some receives.
 #[cold]
 #[inline(never)]
-pub fn receive_through<S: Socket>(
+pub fn receive_through<S: Numbered>(
     sock: Sock,
     link: Link<'static>,
     into: Bufs<'_>,
     flags: i32,
     own: Own,
-    through: &S,
+    through: &mut S,
 ) -> isize {
     let Some(who) = caller(&sock, &link) else {
         return own.call();
@@ -540,14 +579,14 @@ pub fn receive_through<S: Socket>(
 
 /// The first attempt, which most often is the only one.
 #[inline(always)]
-fn first_receive<S: Socket>(
+fn first_receive<S: Numbered>(
     sock: Sock,
     link: Link<'static>,
     who: Who<'static>,
     into: Bufs<'_>,
     flags: i32,
     own: Own,
-    through: &S,
+    through: &mut S,
 ) -> isize {
     let how = RecvHow {
         peek: flags & libc::MSG_PEEK != 0,
@@ -555,7 +594,7 @@ fn first_receive<S: Socket>(
         look: false,
     };
     signals::enter();
-    let took = link.incoming().recv(who, through, &into, 0, how);
+    let took = link.incoming().recv(who, &*through, &into, 0, how);
     signals::leave();
     match took {
         Took::Bytes(moved) if moved.total() == into.len() || flags & libc::MSG_WAITALL == 0 => {
@@ -565,7 +604,7 @@ fn first_receive<S: Socket>(
         took => {
             let waits = flags & libc::MSG_DONTWAIT == 0 && !is_nonblocking(&sock);
             let call = Receiving {
-                sock,
+                waiter: Waiter::new(sock),
                 link,
                 who,
                 how,
@@ -579,9 +618,21 @@ fn first_receive<S: Socket>(
     }
 }
 
+/// The socket through which a call takes the kernel's bytes, by its number.
+pub trait Numbered: Socket {
+    /// It has another number.
+    fn renumber(&mut self, sock: &Sock);
+}
+
+impl Numbered for Fd {
+    fn renumber(&mut self, sock: &Sock) {
+        *self = promote::descriptor(sock);
+    }
+}
+
 /// One call that receives.
 struct Receiving<'a, S> {
-    sock: Sock,
+    waiter: Waiter,
     link: Link<'static>,
     who: Who<'static>,
     how: RecvHow,
@@ -590,7 +641,7 @@ struct Receiving<'a, S> {
     all: bool,
     own: Own,
     /// What takes the kernel's bytes.
-    through: &'a S,
+    through: &'a mut S,
 }
 
 /// What follows one attempt.
@@ -611,8 +662,14 @@ struct Received<'a> {
 /// Goes on after a first attempt that did not end the call.
 #[cold]
 #[inline(never)]
-fn receive_more<S: Socket>(call: Receiving<'_, S>, rest: Bufs<'_>, mut took: Took) -> isize {
-    let Receiving { link, who, how, .. } = call;
+fn receive_more<S: Numbered>(mut call: Receiving<'_, S>, rest: Bufs<'_>, took: Took) -> isize {
+    let result = receive_on(&mut call, rest, took);
+    promote::renew(call.waiter.sock(), &call.link);
+    call.waiter.end();
+    result
+}
+
+fn receive_on<S: Numbered>(call: &mut Receiving<'_, S>, rest: Bufs<'_>, mut took: Took) -> isize {
     let mut so_far = Received {
         rest,
         done: 0,
@@ -620,14 +677,10 @@ fn receive_more<S: Socket>(call: Receiving<'_, S>, rest: Bufs<'_>, mut took: Too
         patience: Patience::new(),
     };
     loop {
-        match judge(&call, &mut so_far, took) {
-            Next::Return(result) => {
-                promote::renew(&call.sock, &link);
-                return result;
-            }
+        match judge(call, &mut so_far, took) {
+            Next::Return(result) => return result,
             Next::Sleep => {
-                if let Some(ended) = wait_for_bytes(&call, &mut so_far) {
-                    promote::renew(&call.sock, &link);
+                if let Some(ended) = wait_for_bytes(call, &mut so_far) {
                     return ended;
                 }
             }
@@ -635,26 +688,29 @@ fn receive_more<S: Socket>(call: Receiving<'_, S>, rest: Bufs<'_>, mut took: Too
         }
         let how = RecvHow {
             look: so_far.has_looked,
-            ..how
+            ..call.how
         };
+        call.through.renumber(call.waiter.sock());
         signals::enter();
-        took = link
+        took = call
+            .link
             .incoming()
-            .recv(who, call.through, &so_far.rest, 0, how);
+            .recv(call.who, &*call.through, &so_far.rest, 0, how);
         signals::leave();
     }
 }
 
 /// What follows one attempt.
-fn judge<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>, took: Took) -> Next {
+fn judge<S: Numbered>(call: &mut Receiving<'_, S>, so_far: &mut Received<'_>, took: Took) -> Next {
     let Receiving {
-        ref sock,
         link,
         how,
         waits,
         all,
+        own,
         ..
     } = *call;
+    let sock = &{ *call.waiter.sock() };
     let done = so_far.done;
     match took {
         Took::Bytes(moved) => {
@@ -678,19 +734,24 @@ fn judge<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>, took: To
         Took::Empty | Took::Pending if !waits => {
             if !so_far.has_looked && (is_look_due(sock) || is_ending(sock, &link)) {
                 so_far.has_looked = true;
-                Next::Again
+                if waiter::verify(sock) {
+                    Next::Again
+                } else {
+                    Next::Return(own.call())
+                }
             } else {
                 failed(done, libc::EAGAIN)
             }
         }
         // Only the first sleep is in the program's own call, which control data may come with.
         Took::Empty if done == 0 || !call.through.carries_more() => Next::Sleep,
-        Took::Empty | Took::Pending => match wait_for_pending(sock, &link) {
+        Took::Empty | Took::Pending => match wait_for_pending(&mut call.waiter, &link) {
             0 => {
                 // What has woken it may be the end, which only the kernel tells.
                 so_far.has_looked = true;
                 Next::Again
             }
+            libc::EBADF => Next::Return(gone(call, done)),
             error => failed(done, error),
         },
         Took::Eof => ended(sock, &link, done),
@@ -701,23 +762,36 @@ fn judge<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>, took: To
             failed(done, death::named(sock, error))
         }
         Took::Broken => failed(done, libc::ECONNRESET),
-        Took::Busy => match so_far.patience.wait(sock, waits) {
-            0 => Next::Again,
-            error => failed(done, error),
-        },
+        Took::Busy => {
+            let (waiter, patience) = (&mut call.waiter, &mut so_far.patience);
+            match wait_for_lock(waiter, patience, waits, libc::SO_RCVTIMEO) {
+                0 => Next::Again,
+                libc::EBADF => Next::Return(gone(call, done)),
+                error => failed(done, error),
+            }
+        }
+    }
+}
+
+/// The number is not the socket's any more: the call has what it has, or is another file's.
+#[cold]
+fn gone<S>(call: &Receiving<'_, S>, done: usize) -> isize {
+    if done > 0 {
+        done as isize
+    } else if call.waiter.is_replaced() {
+        call.own.call()
+    } else {
+        fail(libc::EBADF)
     }
 }
 
 /// Waits for bytes: spins, then sleeps in the kernel. The call's result if that ends it.
-fn wait_for_bytes<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>) -> Option<isize> {
-    let Receiving {
-        ref sock,
-        link,
-        how,
-        own,
-        ..
-    } = *call;
-    match rest::fall_asleep(sock, &link) {
+fn wait_for_bytes<S: Numbered>(
+    call: &mut Receiving<'_, S>,
+    so_far: &mut Received<'_>,
+) -> Option<isize> {
+    let link = call.link;
+    match rest::fall_asleep(&mut call.waiter, &link) {
         rest::Wait::Ready => return None,
         rest::Wait::Waited(error) => {
             so_far.has_looked = true;
@@ -727,11 +801,19 @@ fn wait_for_bytes<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>)
                 (_, done) => Some(done as isize),
             };
         }
+        rest::Wait::Gone => return Some(gone(call, so_far.done)),
         rest::Wait::Asleep => {}
     }
-    let result = sleep(sock, &so_far.rest, so_far.done, how, own);
+    let result = sleep(call, so_far);
+    if !call.waiter.follow() {
+        // The channel is nobody's, or another socket's: what came is the call's.
+        return Some(match (result, so_far.done) {
+            (_, 0) => result,
+            (result, done) => result.max(0) + done as isize,
+        });
+    }
     signals::enter();
-    link.incoming().woke(if how.peek {
+    link.incoming().woke(if call.how.peek {
         0
     } else {
         usize::try_from(result).unwrap_or(0)
@@ -763,30 +845,31 @@ fn failed(done: usize, error: i32) -> Next {
 }
 
 /// The real call, in which the thread sleeps: the program's own while nothing has been received yet.
-fn sleep(sock: &Sock, rest: &Bufs<'_>, done: usize, how: RecvHow, own: Own) -> isize {
-    if done == 0 {
-        return own.call();
+fn sleep<S>(call: &Receiving<'_, S>, so_far: &Received<'_>) -> isize {
+    let fd = call.waiter.sock().fd;
+    if so_far.done == 0 {
+        return call.own.with(0, fd as usize).call();
     }
-    let (at, length) = rest.piece();
-    let flags = libc::MSG_WAITALL | if how.discard { libc::MSG_TRUNC } else { 0 };
+    let (at, length) = so_far.rest.piece();
+    let flags = libc::MSG_WAITALL | if call.how.discard { libc::MSG_TRUNC } else { 0 };
     // SAFETY: the program's own buffer, which the kernel checks.
-    unsafe { real::recv(sock.fd, at.cast(), length, flags) }
+    unsafe { real::recv(fd, at.cast(), length, flags) }
 }
 
 /// What a real call's result means: the end of the call, or that it goes on.
-fn awoke<S: Socket>(
-    call: &Receiving<'_, S>,
+fn awoke<S: Numbered>(
+    call: &mut Receiving<'_, S>,
     so_far: &mut Received<'_>,
     result: isize,
 ) -> Option<isize> {
     let Receiving {
-        ref sock,
         link,
         who,
         how,
         all,
         ..
     } = *call;
+    let sock = &{ *call.waiter.sock() };
     let done = so_far.done;
     if result > 0 {
         count_received(

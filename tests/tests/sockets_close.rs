@@ -1,0 +1,79 @@
+//! A call keeps the open file that it began with: descriptors that change their meaning under a call that waits, each as the
+//! kernel does it.
+
+#[path = "sockets/place.rs"]
+mod place;
+
+use place::{HOW, How, Place};
+
+/// Runs a way at both ends, on the kernel and accelerated; both must find everything right. The first bytes of the ring are those
+/// of the warm-up, which all of them have.
+fn as_on_the_kernel(place: &Place, how: &How<'_>) {
+    for is_plain in [true, false] {
+        let mut pair = place.connect(&How { is_plain, ..*how });
+        for end in 0..2 {
+            pair.end_of(end);
+        }
+        for end in 0..2 {
+            assert!(
+                pair.said(end).contains("right\n"),
+                "plain: {is_plain}, {}",
+                pair.both()
+            );
+            let rung = pair.counted(end).get("ring_tx_bytes").copied().unwrap_or(0);
+            assert_eq!(rung != 0, !is_plain, "{}", pair.both());
+        }
+    }
+}
+
+/// A thread is blocked in a send, another one closes the descriptor, and the number becomes another connection's: every byte
+/// goes to the connection that the call began with, which ends after them, and none to the other one.
+#[test]
+fn a_blocked_send_keeps_its_connection() {
+    let Some(place) = Place::compiled("a_blocked_send_keeps_its_connection", "close.c", &[]) else {
+        return;
+    };
+    for way in ["send", "sendfile", "sendmmsg"] {
+        for spin in ["0", "50"] {
+            let bytes = 16 << 20;
+            as_on_the_kernel(
+                &place,
+                &How {
+                    way,
+                    spin,
+                    bytes,
+                    ..HOW
+                },
+            );
+        }
+    }
+}
+
+/// The same of a receive: asleep, with a message of its own that is still unread, and with a part of what it waits for.
+#[test]
+fn a_sleeping_receive_keeps_its_connection() {
+    let Some(place) = Place::compiled("a_sleeping_receive_keeps_its_connection", "close.c", &[])
+    else {
+        return;
+    };
+    for way in ["recv", "rest", "all"] {
+        for spin in ["0", "50"] {
+            as_on_the_kernel(&place, &How { way, spin, ..HOW });
+        }
+    }
+}
+
+/// A handler that jumps out of a receive, and the cancellation of its thread, leave nothing behind: the close that follows ends
+/// the connection.
+#[test]
+fn a_receive_that_was_left_keeps_nothing() {
+    let Some(place) = Place::compiled("a_receive_that_was_left_keeps_nothing", "close.c", &[])
+    else {
+        return;
+    };
+    for way in ["jump", "cancel"] {
+        for spin in ["0", "50"] {
+            as_on_the_kernel(&place, &How { way, spin, ..HOW });
+        }
+    }
+}
