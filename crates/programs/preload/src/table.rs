@@ -25,6 +25,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::counters::{self, Counter};
+use crate::engine::Backoff;
 use crate::own::Sock;
 use crate::owner::Thread;
 use crate::record::{self, Kind, Origin, flag};
@@ -252,15 +253,16 @@ pub fn is_retired() -> bool {
     RETIRED.load(Ordering::Acquire)
 }
 
-/// Changes of the table that are under way, and the thread that forks: a fork waits for the first, and
+/// Changes of the table that are under way, and the thread that forks: a fork waits for the first and for another fork, and
 /// they for it, so that the copy and the counts of holders agree.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 static FORKS: AtomicPtr<Thread> = AtomicPtr::new(std::ptr::null_mut());
 /// A signal handler may fork in the middle of a change, which then does not end: the wait is bounded.
-const FORK_WAIT_YIELDS: usize = 1_000;
+const FORK_WAITS: usize = 1_000;
 
 fn begin_change() {
     let me = std::ptr::from_ref(owner::thread()).cast_mut();
+    let mut backoff = Backoff::new();
     loop {
         CHANGES.fetch_add(1, Ordering::SeqCst);
         let forks = FORKS.load(Ordering::SeqCst);
@@ -268,8 +270,7 @@ fn begin_change() {
             return;
         }
         CHANGES.fetch_sub(1, Ordering::SeqCst);
-        // SAFETY: takes nothing.
-        unsafe { libc::sched_yield() };
+        backoff.wait();
     }
 }
 
@@ -610,12 +611,21 @@ fn forget(sock: Sock) {
 /// Before a fork: changes wait until [`fork_done`], and the child will hold every record once more.
 pub fn fork_prepare() {
     let me = std::ptr::from_ref(owner::thread()).cast_mut();
-    FORKS.store(me, Ordering::SeqCst);
-    let mut waited = 0;
-    while CHANGES.load(Ordering::SeqCst) != 0 && waited < FORK_WAIT_YIELDS {
-        // SAFETY: takes nothing.
-        unsafe { libc::sched_yield() };
-        waited += 1;
+    let none = std::ptr::null_mut();
+    let mut backoff = Backoff::new();
+    while let Err(other) = FORKS.compare_exchange(none, me, Ordering::SeqCst, Ordering::SeqCst) {
+        if other == me {
+            // A signal handler forks in the middle of a fork.
+            break;
+        }
+        backoff.wait();
+    }
+    let mut backoff = Backoff::new();
+    for _ in 0..FORK_WAITS {
+        if CHANGES.load(Ordering::SeqCst) == 0 {
+            break;
+        }
+        backoff.wait();
     }
     record::will_be_shared();
     each().for_each(|sock| record::hold(sock.index()));

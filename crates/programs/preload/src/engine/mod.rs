@@ -56,6 +56,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, socklen_t};
 use windlass_channel::{Bufs, Link, Reason, copy};
 
+pub use kernel::Backoff;
+
 use crate::handed::Environment;
 use crate::own::{Data, Own, Sock, Store, Wait};
 use crate::record::Kind;

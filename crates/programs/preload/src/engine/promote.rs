@@ -18,7 +18,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use windlass_channel::directory::{Hint, Key};
 use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
 
-use super::inside::{self, JOIN_ROUNDS};
+use super::inside::{self, JOIN_WAITS};
+use super::kernel::Backoff;
 use super::names::{self, Names, Tracking};
 use super::{
     datagrams, death, interest, kernel, process, proof, records, sets, sockopt, stream, unix,
@@ -98,11 +99,12 @@ pub fn joined(sock: &Sock) -> Option<Link<'static>> {
 
 /// The end of the channel of a socket, once a thread that is joining it just now has ended.
 pub fn settled(sock: &Sock) -> Option<Link<'static>> {
-    for _ in 0..JOIN_ROUNDS {
+    let mut backoff = Backoff::new();
+    for _ in 0..JOIN_WAITS {
         if sock.record.flags.load(SeqCst) & (JOINING | JOINED) != JOINING {
             break;
         }
-        std::hint::spin_loop();
+        backoff.wait();
     }
     joined(sock)
 }

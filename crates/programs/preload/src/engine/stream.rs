@@ -24,6 +24,7 @@ use windlass_channel::{
 };
 
 use super::death::RESET;
+use super::kernel::Backoff;
 use super::patience::Patience;
 use super::straight::{count_received, count_sent, is_end_due};
 use super::waiter::Waiter;
@@ -986,6 +987,7 @@ pub fn reclaim(sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
 }
 
 fn reclaim_as(who: Who<'static>, sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
+    let mut backoff = Backoff::new();
     for _ in 0..RECLAIM_ATTEMPTS {
         signals::enter();
         let reclaimed = if records::is_record(sock.record) {
@@ -995,7 +997,7 @@ fn reclaim_as(who: Who<'static>, sock: &Sock, link: &Link<'static>) -> Option<Re
         };
         signals::leave();
         match reclaimed {
-            Reclaimed::Owed | Reclaimed::Busy => std::thread::yield_now(),
+            Reclaimed::Owed | Reclaimed::Busy => backoff.wait(),
             other => {
                 if let Reclaimed::Error(error) = other
                     && error != libc::EPIPE
@@ -1016,7 +1018,7 @@ fn reclaim_as(who: Who<'static>, sock: &Sock, link: &Link<'static>) -> Option<Re
 /// [`windlass_channel::EndInfo::join`] of an end that was closed.
 pub const LEFT: u32 = 3;
 /// Tries before a reader that never lets go is left alone.
-const RECLAIM_ATTEMPTS: usize = 1_000;
+const RECLAIM_ATTEMPTS: usize = 200;
 
 /// A process that was forked from one that had joined: it asks for a slot of its own, for the locks. If it gets none, the
 /// socket goes to the kernel, with what lies in its ring. Its lock word.
