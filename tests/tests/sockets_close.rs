@@ -5,6 +5,7 @@
 mod place;
 
 use place::{HOW, How, Place};
+use rustix::process::{Signal, kill_process};
 use windlass_tests::skip;
 
 /// Runs a way at both ends, on the kernel and accelerated; both must find everything right. The first bytes of the ring are those
@@ -127,4 +128,70 @@ fn the_limit_of_a_send_is_one_for_all_its_waits() {
             }
         }
     }
+}
+
+/// Calls on the number of a joined socket that the kernel refuses change nothing: it is the same socket afterwards, and not one that
+/// was found anew.
+#[test]
+fn a_refused_call_leaves_the_channel() {
+    let Some(place) = Place::compiled("a_refused_call_leaves_the_channel", "number.c", &[]) else {
+        return;
+    };
+    let how = How {
+        way: "refused",
+        spin: "50",
+        ..HOW
+    };
+    let mut pair = place.connect(&how);
+    for end in 0..2 {
+        assert!(pair.wait(end).contains("right\n"), "{}", pair.both());
+        let counted = pair.counted(end);
+        assert_eq!(counted.get("joined"), Some(&1), "{}", pair.both());
+        assert_eq!(counted.get("sockets_found"), None, "{}", pair.both());
+    }
+}
+
+/// A bare system call makes the number of a joined socket another connection's. The library learns it at its next look at the
+/// kernel: what is pushed to the ring after that is not this connection's.
+#[test]
+fn a_number_that_changed_unseen_is_noticed() {
+    let name = "a_number_that_changed_unseen_is_noticed";
+    let Some(place) = Place::compiled(name, "number.c", &[]) else {
+        return;
+    };
+    for spin in ["0", "50"] {
+        let way = "unseen";
+        let _ = as_on_the_kernel(&place, &How { way, spin, ..HOW });
+    }
+}
+
+/// A thread asleep in a receive whose descriptor was closed counts what it receives on its own connection, or on none: also if the broker was
+/// replaced meanwhile, and another connection has come to stand where the first one stood.
+#[test]
+fn a_sleeper_counts_on_no_other_connection() {
+    let name = "a_sleeper_counts_on_no_other_connection";
+    let Some(place) = Place::compiled(name, "asleep.c", &[]) else {
+        return;
+    };
+    let mut pair = place.connect(&How {
+        way: "block",
+        spin: "50",
+        chunk: 1_000,
+        ..HOW
+    });
+    pair.until("the close", |pair| pair.said(1).contains("closed\n"));
+    let broker = place.daemon_process().expect("a daemon");
+    kill_process(broker, Signal::KILL).expect("killed");
+    // The next one comes with the next program.
+    let _other = place.connect(&HOW);
+    pair.until("the next daemon", |_| place.daemon_process().is_some());
+    std::fs::write(pair.directory.join("port.go"), "").expect("a file");
+    for end in 0..2 {
+        assert!(pair.wait(end).contains("right\n"), "{}", pair.both());
+    }
+    assert!(
+        pair.counted(1).get("ring_tx_bytes").is_some(),
+        "{}",
+        pair.both()
+    );
 }

@@ -412,7 +412,7 @@ impl Client {
         let masked = Masked::all();
         // What a rescue is asked for has to be done when its caller goes on.
         let waiting = match request {
-            Request::Rescue { .. } => None,
+            Request::Rescue { .. } | Request::List => None,
             _ => masked.waiting(),
         };
         let exchanged = self.connect().and_then(|socket| {
