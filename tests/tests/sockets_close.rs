@@ -186,9 +186,15 @@ fn a_sleeper_counts_on_no_other_connection() {
     let _other = place.connect(&HOW);
     pair.until("the next daemon", |_| place.daemon_process().is_some());
     std::fs::write(pair.directory.join("port.go"), "").expect("a file");
+    pair.until("the sleeper", |pair| pair.said(1).contains("late\n"));
+    // Nobody looks after what is unread.
+    let broker = place.daemon_process().expect("a daemon");
+    kill_process(broker, Signal::STOP).expect("stopped");
+    std::fs::write(pair.directory.join("port.stopped"), "").expect("a file");
     for end in 0..2 {
-        assert!(pair.wait(end).contains("right\n"), "{}", pair.both());
+        assert!(pair.end_of(end).contains("right\n"), "{}", pair.both());
     }
+    kill_process(broker, Signal::CONT).expect("continued");
     assert!(
         pair.counted(1).get("ring_tx_bytes").is_some(),
         "{}",

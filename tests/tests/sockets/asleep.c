@@ -4,7 +4,8 @@
  * asleep listen|connect PORT-FILE WAY BYTES MESSAGES WINDOW
  *
  * A second port is in PORT-FILE.2. Prints `closed` when nothing of the process has been joined for more than a second, and goes on
- * when there is a file PORT-FILE.go; prints `right`. */
+ * when there is a file PORT-FILE.go; prints `late` when the sleeper has come back, and goes on when there is a file
+ * PORT-FILE.stopped; prints `right`. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -19,6 +20,8 @@
 #include <unistd.h>
 #include "meet.h"
 #include "message.h"
+
+enum { ROUNDS = 16 };
 
 static int first;
 
@@ -58,6 +61,32 @@ static void make_file(const char *path, const char *ending)
 	close(open(name, O_CREAT | O_WRONLY, 0600));
 }
 
+/* Messages whose sender makes no further call, and whose receiver does not wait: each comes at once, as there is nobody who would
+ * move it later. */
+static void exchange_at_once(const char *path, int fd, int begins)
+{
+	char bytes[MESSAGE] = { 0 }, taken[16];
+	for (int i = 0; i < ROUNDS; i++) {
+		snprintf(taken, sizeof taken, "taken%d", i);
+		if ((i % 2 == 0) == begins) {
+			if (!move(fd, bytes, 1))
+				fail("at once");
+			wait_for_file(path, taken);
+			continue;
+		}
+		ssize_t got = -1;
+		for (int tries = 0; tries < 3000 && got < 0; tries++) {
+			got = recv(fd, bytes, MESSAGE, MSG_DONTWAIT);
+			usleep(1000);
+		}
+		if (got != MESSAGE) {
+			printf("WRONG: a message does not come, %zd\n", got);
+			exit(1);
+		}
+		make_file(path, taken);
+	}
+}
+
 static void *sleeper(void *unused)
 {
 	char bytes[MESSAGE];
@@ -86,6 +115,10 @@ static void connects(const char *path, int messages)
 	exchange(second, 1, messages, 'b');
 	make_file(path, "late");
 	pthread_join(thread, 0);
+	puts("late");
+	fflush(stdout);
+	wait_for_file(path, "stopped");
+	exchange_at_once(path, second, 1);
 	exchange(second, 1, messages, 'c');
 }
 
@@ -97,6 +130,7 @@ static void listens(const char *path, int messages)
 	if (!child) {
 		int second = accept_at(other);
 		exchange(second, 0, messages, 'b');
+		exchange_at_once(path, second, 0);
 		exchange(second, 0, messages, 'c');
 		_exit(0);
 	}
