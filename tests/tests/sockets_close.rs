@@ -5,7 +5,7 @@
 mod place;
 
 use place::{HOW, How, Place};
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use windlass_tests::skip;
 
 /// Runs a way at both ends, on the kernel and accelerated; both must find everything right. The first bytes of the ring are those
@@ -165,6 +165,22 @@ fn a_number_that_changed_unseen_is_noticed() {
     }
 }
 
+/// A broker that is stopped for as long as this lives.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(broker: Pid) -> Self {
+        kill_process(broker, Signal::STOP).expect("stopped");
+        Self(broker)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
 /// A thread asleep in a receive whose descriptor was closed counts what it receives on its own connection, or on none: also if the broker was
 /// replaced meanwhile, and another connection has come to stand where the first one stood.
 #[test]
@@ -188,13 +204,11 @@ fn a_sleeper_counts_on_no_other_connection() {
     std::fs::write(pair.directory.join("port.go"), "").expect("a file");
     pair.until("the sleeper", |pair| pair.said(1).contains("late\n"));
     // Nobody looks after what is unread.
-    let broker = place.daemon_process().expect("a daemon");
-    kill_process(broker, Signal::STOP).expect("stopped");
+    let _stopped = Stopped::new(place.daemon_process().expect("a daemon"));
     std::fs::write(pair.directory.join("port.stopped"), "").expect("a file");
     for end in 0..2 {
         assert!(pair.end_of(end).contains("right\n"), "{}", pair.both());
     }
-    kill_process(broker, Signal::CONT).expect("continued");
     assert!(
         pair.counted(1).get("ring_tx_bytes").is_some(),
         "{}",

@@ -577,7 +577,11 @@ fn set_mask(mask: u64) -> u64 {
 }
 
 #[cfg(test)]
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::expect_used
+)]
 mod tests {
     use super::*;
 

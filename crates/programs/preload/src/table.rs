@@ -262,7 +262,7 @@ const FORK_WAITS: usize = 1_000;
 
 fn begin_change() {
     let me = std::ptr::from_ref(owner::thread()).cast_mut();
-    let mut backoff = Backoff::new();
+    let mut backoff = Backoff::default();
     loop {
         CHANGES.fetch_add(1, Ordering::SeqCst);
         let forks = FORKS.load(Ordering::SeqCst);
@@ -612,7 +612,7 @@ fn forget(sock: Sock) {
 pub fn fork_prepare() {
     let me = std::ptr::from_ref(owner::thread()).cast_mut();
     let none = std::ptr::null_mut();
-    let mut backoff = Backoff::new();
+    let mut backoff = Backoff::default();
     while let Err(other) = FORKS.compare_exchange(none, me, Ordering::SeqCst, Ordering::SeqCst) {
         if other == me {
             // A signal handler forks in the middle of a fork.
@@ -620,7 +620,7 @@ pub fn fork_prepare() {
         }
         backoff.wait();
     }
-    let mut backoff = Backoff::new();
+    let mut backoff = Backoff::default();
     for _ in 0..FORK_WAITS {
         if CHANGES.load(Ordering::SeqCst) == 0 {
             break;

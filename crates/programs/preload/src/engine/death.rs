@@ -167,7 +167,7 @@ fn notice_pairs() -> bool {
 #[cold]
 fn bury_pair(place: u8, burial: &Burial) {
     if let Err(BURYING) = burial.0.compare_exchange(0, BURYING, AcqRel, Acquire) {
-        let mut backoff = Backoff::new();
+        let mut backoff = Backoff::default();
         for _ in 0..BURIAL_WAITS {
             if burial.0.load(Acquire) != BURYING {
                 break;

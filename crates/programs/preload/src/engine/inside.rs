@@ -51,7 +51,7 @@ pub fn enter(record: &Record, is_send: bool) -> bool {
 fn enter_slow(record: &Record, is_send: bool) -> bool {
     let before = record.inside.fetch_sub(weight(is_send), SeqCst);
     rest(record, before - weight(is_send));
-    let mut backoff = Backoff::new();
+    let mut backoff = Backoff::default();
     for _ in 0..JOIN_WAITS {
         let flags = record.flags.load(SeqCst);
         if flags & JOINED != 0 {

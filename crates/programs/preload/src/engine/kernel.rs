@@ -283,16 +283,12 @@ pub fn wait_for(fd: i32, events: i16, millis: i64) {
 
 /// Waits for another thread that is in the middle of something short: it yields first, and then sleeps, since a real-time thread
 /// that only yields keeps every thread of lower priority from its core. No cancellation point.
+#[derive(Default)]
 pub struct Backoff(u32);
 
 impl Backoff {
     const YIELDS: u32 = 20;
     const NAP_NS: i64 = 50_000;
-
-    /// Nobody has waited so far.
-    pub const fn new() -> Self {
-        Self(0)
-    }
 
     /// Waits a little.
     pub fn wait(&mut self) {

@@ -8,7 +8,7 @@
 //!                                -> promote, inside   from the kernel to a ring
 //!                                -> proof, unix, records, datagrams   tracked TCP, Unix sockets
 //!                                -> interest          epoll_ctl that the kernel need not know
-//!                                -> rest, death       before a sleep; after a peer's end
+//!                                -> rest, waiter, death   before a sleep; during it; after a peer's end
 //!                                -> sockopt, life     options; close, fork, exec, exit
 //!                                -> process           registration, slabs of pairs -> windlass-channel
 //! ```

@@ -99,7 +99,7 @@ pub fn joined(sock: &Sock) -> Option<Link<'static>> {
 
 /// The end of the channel of a socket, once a thread that is joining it just now has ended.
 pub fn settled(sock: &Sock) -> Option<Link<'static>> {
-    let mut backoff = Backoff::new();
+    let mut backoff = Backoff::default();
     for _ in 0..JOIN_WAITS {
         if sock.record.flags.load(SeqCst) & (JOINING | JOINED) != JOINING {
             break;

@@ -661,7 +661,7 @@ fn judge<S: RecordSocket>(
         Took::Empty => return sleep(call, into, has_looked),
         Took::Pending => {
             let mut waiter = Waiter::new(*sock);
-            let error = stream::wait_for_pending(&mut waiter, &link);
+            let error = rest::wait_for_pending(&mut waiter, &link);
             waiter.end();
             error
         }

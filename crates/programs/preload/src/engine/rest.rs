@@ -121,6 +121,29 @@ pub fn fall_asleep(waiter: &mut Waiter, link: &Link<'static>) -> Wait {
     Wait::Waited(error)
 }
 
+/// Sleeps until announced kernel bytes are there. The sender sees a sleeper meanwhile: should somebody else have taken
+/// those bytes uncounted, the next ones come through the kernel, too.
+pub fn wait_for_pending(waiter: &mut Waiter, link: &Link<'static>) -> i32 {
+    let inc = link.incoming();
+    if !waiter.begin() {
+        return libc::EBADF;
+    }
+    signals::enter();
+    let asleep = inc.fall_asleep();
+    signals::leave();
+    if asleep == Asleep::Ready {
+        return 0;
+    }
+    let error = waiter.wait_for(libc::POLLIN, libc::SO_RCVTIMEO);
+    if error == libc::EBADF {
+        return error;
+    }
+    signals::enter();
+    inc.woke(0);
+    signals::leave();
+    error
+}
+
 /// Before a receive sleeps: the reader of this end's ring gets [`REST_MS`] to take what is in it, then it goes into the kernel.
 /// `None`: now the real call may sleep. Otherwise there is no need to, or this function has slept: 0, or the error that ends
 /// the call.
@@ -150,5 +173,5 @@ fn leave_nothing(waiter: &mut Waiter, link: &Link<'static>) -> Option<i32> {
         return Some(libc::EINTR);
     }
     (flags & libc::O_NONBLOCK as usize != 0)
-        .then(|| stream::wait_for(waiter, libc::POLLIN, libc::SO_RCVTIMEO))
+        .then(|| waiter.wait_for(libc::POLLIN, libc::SO_RCVTIMEO))
 }

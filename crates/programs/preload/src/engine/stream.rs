@@ -19,8 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use windlass_channel::records::RecordFd;
 use windlass_channel::{
-    Asleep, Bufs, End, Fd, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Socket, Took, WhenFull,
-    Who,
+    Bufs, End, Fd, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Socket, Took, WhenFull, Who,
 };
 
 use super::death::RESET;
@@ -406,8 +405,8 @@ fn send_on(waiter: &mut Waiter, call: &Sending, mut rest: Bufs<'_>, mut sent: Se
                 if waiter.follow() { 0 } else { libc::EBADF }
             }
             Sent::KernelFull if !waits => libc::EAGAIN,
-            Sent::KernelFull => wait_for(waiter, libc::POLLOUT, libc::SO_SNDTIMEO),
-            Sent::Busy => wait_for_lock(waiter, &mut patience, waits, libc::SO_SNDTIMEO),
+            Sent::KernelFull => waiter.wait_for(libc::POLLOUT, libc::SO_SNDTIMEO),
+            Sent::Busy => waiter.wait_for_lock(&mut patience, waits, libc::SO_SNDTIMEO),
             Sent::Error(error) => error,
             Sent::Broken => libc::ECONNRESET,
         };
@@ -456,76 +455,6 @@ fn wait_for_space(waiter: &mut Waiter, link: &Link<'static>) -> bool {
         out.wait_for_space(SPACE_NS);
     }
     !out.is_full()
-}
-
-/// Sleeps until the kernel has room or bytes; the error that ends the call, or 0. A cancellation point.
-pub fn wait_for(waiter: &mut Waiter, events: i16, option: i32) -> i32 {
-    if !waiter.begin() {
-        return libc::EBADF;
-    }
-    let millis = waiter.millis_left(option);
-    let mut entry = libc::pollfd {
-        fd: waiter.sock().fd,
-        events,
-        revents: 0,
-    };
-    let interrupted = || owner::thread().interrupted.load(Relaxed);
-    let before = interrupted();
-    // SAFETY: one entry, of this stack.
-    let error = match unsafe { real::poll(&raw mut entry, 1, millis) } {
-        0 => libc::EAGAIN,
-        // As the kernel's own call: begun again, unless a time limit is set or a handler wants otherwise.
-        -1 if real::errno() == libc::EINTR && millis < 0 && interrupted() == before => 0,
-        -1 => real::errno(),
-        _ => 0,
-    };
-    if error == 0 && !waiter.is_here() {
-        return libc::EBADF;
-    }
-    error
-}
-
-/// Waits for a lock of the channel that somebody holds; the error that ends the call, or 0.
-pub fn wait_for_lock(
-    waiter: &mut Waiter,
-    patience: &mut Patience,
-    waits: bool,
-    option: i32,
-) -> i32 {
-    if waits && !waiter.begin() {
-        return libc::EBADF;
-    }
-    let error = patience.wait(waiter.sock(), waits);
-    if error == 0 && waits && waiter.millis_left(option) == 0 {
-        return libc::EAGAIN;
-    }
-    if error == 0 && !waiter.is_here() {
-        return libc::EBADF;
-    }
-    error
-}
-
-/// Sleeps until announced kernel bytes are there. The sender sees a sleeper meanwhile: should somebody else have taken
-/// those bytes uncounted, the next ones come through the kernel, too.
-pub fn wait_for_pending(waiter: &mut Waiter, link: &Link<'static>) -> i32 {
-    let inc = link.incoming();
-    if !waiter.begin() {
-        return libc::EBADF;
-    }
-    signals::enter();
-    let asleep = inc.fall_asleep();
-    signals::leave();
-    if asleep == Asleep::Ready {
-        return 0;
-    }
-    let error = wait_for(waiter, libc::POLLIN, libc::SO_RCVTIMEO);
-    if error == libc::EBADF {
-        return error;
-    }
-    signals::enter();
-    inc.woke(0);
-    signals::leave();
-    error
 }
 
 /// The calling thread, for the locks of a joined socket; none: the call is the kernel's.
@@ -708,7 +637,6 @@ fn judge<S: Numbered>(call: &mut Receiving<'_, S>, so_far: &mut Received<'_>, to
         how,
         waits,
         all,
-        own,
         ..
     } = *call;
     let sock = &{ *call.waiter.sock() };
@@ -732,28 +660,16 @@ fn judge<S: Numbered>(call: &mut Receiving<'_, S>, so_far: &mut Received<'_>, to
         Took::Empty | Took::Pending if sock.record.has(FAILED) => {
             take_error(sock).map_or(Next::Again, |error| failed(done, error))
         }
-        Took::Empty | Took::Pending if !waits => {
-            if !so_far.has_looked && (is_look_due(sock) || is_ending(sock, &link)) {
-                so_far.has_looked = true;
-                if waiter::verify(sock) {
-                    Next::Again
-                } else {
-                    Next::Return(own.call())
-                }
-            } else {
-                failed(done, libc::EAGAIN)
-            }
-        }
+        Took::Empty | Took::Pending if !waits => find_nothing(call, so_far),
         // Only the first sleep is in the program's own call, which control data may come with.
         Took::Empty if done == 0 || !call.through.carries_more() => Next::Sleep,
-        Took::Empty | Took::Pending => match wait_for_pending(&mut call.waiter, &link) {
+        Took::Empty | Took::Pending => match rest::wait_for_pending(&mut call.waiter, &link) {
             0 => {
                 // What has woken it may be the end, which only the kernel tells.
                 so_far.has_looked = true;
                 Next::Again
             }
-            libc::EBADF => Next::Return(gone(call, done)),
-            error => failed(done, error),
+            error => stopped(call, done, error),
         },
         Took::Eof => ended(sock, &link, done),
         Took::Error(error) => {
@@ -764,13 +680,29 @@ fn judge<S: Numbered>(call: &mut Receiving<'_, S>, so_far: &mut Received<'_>, to
         }
         Took::Broken => failed(done, libc::ECONNRESET),
         Took::Busy => {
-            let (waiter, patience) = (&mut call.waiter, &mut so_far.patience);
-            match wait_for_lock(waiter, patience, waits, libc::SO_RCVTIMEO) {
+            let patience = &mut so_far.patience;
+            match call
+                .waiter
+                .wait_for_lock(patience, waits, libc::SO_RCVTIMEO)
+            {
                 0 => Next::Again,
-                libc::EBADF => Next::Return(gone(call, done)),
-                error => failed(done, error),
+                error => stopped(call, done, error),
             }
         }
+    }
+}
+
+/// A call that does not wait finds nothing: it looks at the kernel once, if that is due, and at its number.
+fn find_nothing<S>(call: &Receiving<'_, S>, so_far: &mut Received<'_>) -> Next {
+    let sock = call.waiter.sock();
+    if so_far.has_looked || !(is_look_due(sock) || is_ending(sock, &call.link)) {
+        return failed(so_far.done, libc::EAGAIN);
+    }
+    so_far.has_looked = true;
+    if waiter::verify(sock) {
+        Next::Again
+    } else {
+        Next::Return(call.own.call())
     }
 }
 
@@ -783,6 +715,16 @@ fn gone<S>(call: &Receiving<'_, S>, done: usize) -> isize {
         call.own.call()
     } else {
         fail(libc::EBADF)
+    }
+}
+
+/// A wait has ended with an error.
+#[cold]
+fn stopped<S>(call: &Receiving<'_, S>, done: usize, error: i32) -> Next {
+    if error == libc::EBADF {
+        Next::Return(gone(call, done))
+    } else {
+        failed(done, error)
     }
 }
 
@@ -987,7 +929,7 @@ pub fn reclaim(sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
 }
 
 fn reclaim_as(who: Who<'static>, sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
-    let mut backoff = Backoff::new();
+    let mut backoff = Backoff::default();
     for _ in 0..RECLAIM_ATTEMPTS {
         signals::enter();
         let reclaimed = if records::is_record(sock.record) {

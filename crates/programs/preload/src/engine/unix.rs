@@ -273,11 +273,9 @@ impl Apart<'_> {
                 }
                 Sent::KernelFull | Sent::RingFull if !self.waits => libc::EAGAIN,
                 Sent::KernelFull | Sent::RingFull => {
-                    stream::wait_for(waiter, libc::POLLOUT, libc::SO_SNDTIMEO)
+                    waiter.wait_for(libc::POLLOUT, libc::SO_SNDTIMEO)
                 }
-                Sent::Busy => {
-                    stream::wait_for_lock(waiter, &mut patience, self.waits, libc::SO_SNDTIMEO)
-                }
+                Sent::Busy => waiter.wait_for_lock(&mut patience, self.waits, libc::SO_SNDTIMEO),
                 Sent::Error(error) => error,
                 Sent::Broken => libc::ECONNRESET,
             };

@@ -35,8 +35,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU32};
 use std::time::Instant;
 
 use super::kernel::{self, Backoff};
+use super::patience::Patience;
 use crate::own::Sock;
-use crate::{owner, record, signals, table};
+use crate::{owner, real, record, signals, table};
 
 /// A thread closes a number of the record.
 const CLOSING: u32 = 1 << 31;
@@ -141,7 +142,7 @@ impl Waiter {
             outer if outer == index + 1 => return,
             _ => abandon(),
         }
-        let mut backoff = Backoff::new();
+        let mut backoff = Backoff::default();
         signals::enter();
         while word(index).fetch_add(1, SeqCst) & CLOSING != 0 && self.sock.still() {
             uncount(index);
@@ -195,9 +196,54 @@ impl Waiter {
         }
     }
 
+    /// Sleeps until the kernel has room or bytes; the error that ends the call, or 0. A cancellation point.
+    pub fn wait_for(&mut self, events: i16, option: i32) -> i32 {
+        if !self.begin() {
+            return libc::EBADF;
+        }
+        let millis = self.millis_left(option);
+        let mut entry = libc::pollfd {
+            fd: self.sock.fd,
+            events,
+            revents: 0,
+        };
+        let interrupted = || owner::thread().interrupted.load(Relaxed);
+        let before = interrupted();
+        // SAFETY: one entry, of this stack.
+        let error = match unsafe { real::poll(&raw mut entry, 1, millis) } {
+            0 => libc::EAGAIN,
+            // As the kernel's own call: begun again, unless a time limit is set or a handler wants otherwise.
+            -1 if real::errno() == libc::EINTR && millis < 0 && interrupted() == before => 0,
+            -1 => real::errno(),
+            _ => 0,
+        };
+        self.checked(error)
+    }
+
+    /// Waits for a lock of the channel that somebody holds; the error that ends the call, or 0.
+    pub fn wait_for_lock(&mut self, patience: &mut Patience, waits: bool, option: i32) -> i32 {
+        if waits && !self.begin() {
+            return libc::EBADF;
+        }
+        let error = patience.wait(&self.sock, waits);
+        if error == 0 && waits && self.millis_left(option) == 0 {
+            return libc::EAGAIN;
+        }
+        self.checked(error)
+    }
+
+    /// What a wait has come to, unless the socket is gone.
+    fn checked(&mut self, error: i32) -> i32 {
+        if error == 0 && !self.is_here() {
+            libc::EBADF
+        } else {
+            error
+        }
+    }
+
     /// How long a wait may last by an option (`SO_SNDTIMEO`, `SO_RCVTIMEO`), in milliseconds as `poll` wants them: the time is the
     /// call's, and begins with its first wait.
-    pub fn millis_left(&mut self, option: i32) -> i32 {
+    fn millis_left(&mut self, option: i32) -> i32 {
         let fd = self.sock.fd;
         let limit = self.limit.get_or_insert_with(|| limit(fd, option));
         limit.map_or(-1, |limit| {
