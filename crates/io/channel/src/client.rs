@@ -12,8 +12,9 @@
 //! each system call is made by itself, so that this may run inside an interposed call and is no point of cancellation.
 //!
 //! # Limits
-//! Connecting never waits; an answer is waited for [`ANSWER_MS`], that to a rescue for longer. Who does not answer is not asked again for
-//! [`BACKOFF_FIRST_MS`], then for twice as long each time, up to [`BACKOFF_MS`].
+//! Connecting never waits; an answer is waited for [`ANSWER_MS`], that to a rescue for longer. A signal for the asking thread ends
+//! the wait, but not that for a rescue. Who does not answer is not asked again for [`BACKOFF_FIRST_MS`], then for twice as long
+//! each time, up to [`BACKOFF_MS`].
 //!
 //! # Failure modes
 //! Every failure is a [`Reason`]: [`Reason::NoDaemon`] if nobody answered, or what the broker said. A socket in `/tmp`
@@ -31,7 +32,7 @@
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -408,12 +409,19 @@ impl Client {
         if now_ms() < self.not_before_ms.load(Ordering::Relaxed) {
             return Err(Reason::NoDaemon);
         }
-        let _masked = Masked::all();
+        let masked = Masked::all();
+        // What a rescue is asked for has to be done when its caller goes on.
+        let waiting = match request {
+            Request::Rescue { .. } | Request::List => None,
+            _ => masked.waiting(),
+        };
         let exchanged = self.connect().and_then(|socket| {
             send(&socket, request)?;
-            receive(&socket, answer_ms)
+            receive(&socket, answer_ms, waiting.as_ref())
         });
         match exchanged {
+            // A signal is for this thread: its handler does not wait for the broker. The caller asks again later.
+            Err(Errno::INTR) => Err(Reason::Young),
             Ok(answered) => {
                 self.pause_ms.store(0, Ordering::Relaxed);
                 Ok(answered)
@@ -485,14 +493,19 @@ fn send(socket: &OwnedFd, request: &Request) -> Result<(), Errno> {
 fn receive(
     socket: &OwnedFd,
     answer_ms: u64,
+    waiting: Option<&OwnedFd>,
 ) -> Result<(Answer, [Option<OwnedFd>; FDS_MAX]), Errno> {
     let timeout = Timespec {
         tv_sec: i64::try_from(answer_ms / 1_000).unwrap_or(0),
         tv_nsec: i64::try_from((answer_ms % 1_000).saturating_mul(1_000_000)).unwrap_or(0),
     };
-    let mut wait = [PollFd::new(socket, PollFlags::IN)];
+    let input = |fd| PollFd::new(fd, PollFlags::IN);
+    let mut wait = [input(socket), input(waiting.unwrap_or(socket))];
     if rustix::event::poll(&mut wait, Some(&timeout))? == 0 {
         return Err(Errno::TIMEDOUT);
+    }
+    if wait.first().is_some_and(|own| own.revents().is_empty()) {
+        return Err(Errno::INTR);
     }
     let mut message = [0; MESSAGE_BYTES];
     let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
@@ -533,6 +546,18 @@ impl Masked {
             before: set_mask(!TRAPS),
         }
     }
+
+    /// Readable as soon as a signal waits that was not blocked before (`signalfd(2)`); nothing is read from it.
+    fn waiting(&self) -> Option<OwnedFd> {
+        let signals = !(self.before | TRAPS);
+        let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as usize;
+        let (new, at) = (usize::MAX, &raw const signals as usize);
+        // SAFETY: the call reads 8 bytes of `signals`.
+        let made = unsafe { sys::checked(libc::SYS_signalfd4, [new, at, 8, flags, 0, 0]) };
+        let fd = i32::try_from(made.ok()?).ok()?;
+        // SAFETY: made a moment ago, and nobody else's.
+        Some(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
 }
 
 impl Drop for Masked {
@@ -552,7 +577,11 @@ fn set_mask(mask: u64) -> u64 {
 }
 
 #[cfg(test)]
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::expect_used
+)]
 mod tests {
     use super::*;
 
@@ -581,6 +610,57 @@ mod tests {
         let long = [b'a'; PATH_BYTES_MAX + 1];
         assert!(Path::of(&[&long]).is_none());
         assert!(Path::of(&[&long[1..]]).is_some());
+    }
+
+    /// A signal that comes while a broker does not answer is not held off: the request ends, and the handler runs.
+    #[test]
+    fn a_signal_ends_a_request() {
+        extern "C" fn handle(_: i32) {
+            HANDLED.fetch_add(1, Ordering::SeqCst);
+        }
+        static HANDLED: AtomicU64 = AtomicU64::new(0);
+        let directory = std::env::temp_dir().join(format!("windlass-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let path = directory.join("silent");
+        let flags = SocketFlags::CLOEXEC;
+        let kind = SocketType::SEQPACKET;
+        let silent = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None);
+        let silent = silent.expect("a socket");
+        let name = SocketAddrUnix::new(&path).expect("a name");
+        rustix::net::bind(&silent, &name).expect("bound");
+        rustix::net::listen(&silent, 4).expect("listens");
+        let client = Client::new();
+        client.locate(Some(path.as_os_str().as_encoded_bytes()), None, 0);
+        let handler = handle as extern "C" fn(i32);
+        // SAFETY: a handler that only adds to a counter.
+        unsafe { libc::signal(libc::SIGUSR2, handler as libc::sighandler_t) };
+        // SAFETY: all zeros is an event, and a time.
+        let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+        event.sigev_notify = libc::SIGEV_THREAD_ID;
+        event.sigev_signo = libc::SIGUSR2;
+        // SAFETY: takes nothing.
+        event.sigev_notify_thread_id = unsafe { libc::gettid() };
+        let mut timer = std::ptr::null_mut();
+        // SAFETY: live variables.
+        let made = unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) };
+        assert_eq!(made, 0);
+        let every = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 2_000_000,
+        };
+        let times = libc::itimerspec {
+            it_interval: every,
+            it_value: every,
+        };
+        // SAFETY: a timer that was made above, and live variables.
+        let set = unsafe { libc::timer_settime(timer, 0, &times, std::ptr::null_mut()) };
+        assert_eq!(set, 0);
+        let answer = client.pair(1, 0);
+        // SAFETY: as above.
+        unsafe { libc::timer_delete(timer) };
+        assert_eq!(answer, Err(Reason::Young));
+        assert_ne!(HANDLED.load(Ordering::SeqCst), 0);
+        assert!(std::fs::remove_dir_all(&directory).is_ok());
     }
 
     /// Where nobody listens the answer is "no daemon", at once, no descriptor stays, and the mask is as it was.

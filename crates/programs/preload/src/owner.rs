@@ -33,6 +33,8 @@ pub struct Thread {
     pub interrupted: AtomicU64,
     /// What `poll` and `select` know of the kernel: `engine::looks`.
     pub looks: [Look; 2],
+    /// The record on which the thread waits, + 1: `engine::waiter`.
+    pub waits: AtomicU32,
 }
 
 /// A thread's last look at the kernel for one set of descriptors.
@@ -145,6 +147,7 @@ fn take_slot() -> u32 {
 }
 
 unsafe extern "C" fn thread_ends(value: *mut c_void) {
+    engine::abandon_wait();
     thread().slot.store(NO_SLOT, Ordering::Relaxed);
     give_slot(value.addr() as u32);
 }

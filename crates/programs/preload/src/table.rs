@@ -25,6 +25,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::counters::{self, Counter};
+use crate::engine::Backoff;
 use crate::own::Sock;
 use crate::owner::Thread;
 use crate::record::{self, Kind, Origin, flag};
@@ -40,6 +41,9 @@ pub const LISTENER: u8 = 2;
 pub const EPOLL: u8 = 3;
 /// A socket for data; it has a record.
 pub const TRACKED: u8 = 4;
+
+/// Flag of a word: the number is the library's own, of a socket that the program has closed while calls wait on it.
+const PRIVATE: u16 = 1 << 8;
 
 /// Entries at most: 64 MiB of address space, touched as used.
 pub const ENTRIES_MAX: u32 = 4 << 20;
@@ -187,7 +191,7 @@ pub fn make() -> bool {
     if exists() {
         return true;
     }
-    if is_retired() || !owner::is_started() || !record::make_arena() {
+    if is_retired() || !owner::is_started() || !record::make_arena() || !engine::make() {
         return false;
     }
     let mut limit = libc::rlimit {
@@ -249,15 +253,16 @@ pub fn is_retired() -> bool {
     RETIRED.load(Ordering::Acquire)
 }
 
-/// Changes of the table that are under way, and the thread that forks: a fork waits for the first, and
+/// Changes of the table that are under way, and the thread that forks: a fork waits for the first and for another fork, and
 /// they for it, so that the copy and the counts of holders agree.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 static FORKS: AtomicPtr<Thread> = AtomicPtr::new(std::ptr::null_mut());
 /// A signal handler may fork in the middle of a change, which then does not end: the wait is bounded.
-const FORK_WAIT_YIELDS: usize = 1_000;
+const FORK_WAITS: usize = 1_000;
 
 fn begin_change() {
     let me = std::ptr::from_ref(owner::thread()).cast_mut();
+    let mut backoff = Backoff::default();
     loop {
         CHANGES.fetch_add(1, Ordering::SeqCst);
         let forks = FORKS.load(Ordering::SeqCst);
@@ -265,8 +270,7 @@ fn begin_change() {
             return;
         }
         CHANGES.fetch_sub(1, Ordering::SeqCst);
-        // SAFETY: takes nothing.
-        unsafe { libc::sched_yield() };
+        backoff.wait();
     }
 }
 
@@ -276,9 +280,10 @@ fn end_change() {
 
 /// The number gets this word, if its word is still `old` (`None`: whatever it is), and its old record is
 /// let go.
-fn put_if(fd: c_int, old: Option<u64>, kind: u8, index: u32) -> bool {
+fn put_if(fd: c_int, old: Option<u64>, kind: impl Into<u16>, index: u32) -> bool {
     let Some(entry) = entry(fd) else { return false };
-    if kind != UNKNOWN && fd as u32 > PLACE.highest.load(Ordering::Relaxed) {
+    let kind = kind.into();
+    if kind != u16::from(UNKNOWN) && fd as u32 > PLACE.highest.load(Ordering::Relaxed) {
         PLACE.highest.fetch_max(fd as u32, Ordering::Relaxed);
     }
     begin_change();
@@ -302,12 +307,15 @@ fn put_if(fd: c_int, old: Option<u64>, kind: u8, index: u32) -> bool {
     if kind_of(now) >= LISTENER {
         record::release(record_of(now));
     }
+    if is_private(now) {
+        engine::private_released();
+    }
     end_change();
     true
 }
 
 /// A number that is the caller's to change.
-fn put(fd: c_int, kind: u8, index: u32) {
+fn put(fd: c_int, kind: impl Into<u16>, index: u32) {
     put_if(fd, None, kind, index);
 }
 
@@ -385,12 +393,41 @@ pub fn duplicated(sock: Sock, number: c_int) {
     keep_low_plain(number);
 }
 
+/// `number` names what `sock` names, for the library alone.
+pub fn keep(sock: &Sock, number: c_int) {
+    vanish(number);
+    record::hold(sock.index());
+    put(
+        number,
+        u16::from(kind_of(sock.word)) | PRIVATE,
+        sock.index(),
+    );
+}
+
+/// Whether the number of this word is the library's own.
+pub fn is_private(word: u64) -> bool {
+    word & u64::from(PRIVATE) != 0
+}
+
+/// In a forked child: a number of its parent's library is not kept.
+pub fn forget_private(sock: &Sock) {
+    put_if(sock.fd, Some(sock.word), UNKNOWN, 0);
+}
+
 /// The number is about to be closed by this process: after this it is unknown.
 pub fn closing(sock: Sock) {
     let before = real::errno();
     engine::before_close(sock);
     put_if(sock.fd, Some(sock.word), UNKNOWN, 0);
+    engine::closed(sock);
     real::set_errno(before);
+}
+
+/// The number was closed out of our sight and is another file's, as the kernel says.
+pub fn changed(sock: &Sock) {
+    if sock.still() && ours() {
+        vanish(sock.fd);
+    }
 }
 
 /// A data call on an unknown number: asks the kernel what it is. If the number changes meanwhile,
@@ -563,12 +600,21 @@ fn forget(sock: Sock) {
 /// Before a fork: changes wait until [`fork_done`], and the child will hold every record once more.
 pub fn fork_prepare() {
     let me = std::ptr::from_ref(owner::thread()).cast_mut();
-    FORKS.store(me, Ordering::SeqCst);
-    let mut waited = 0;
-    while CHANGES.load(Ordering::SeqCst) != 0 && waited < FORK_WAIT_YIELDS {
-        // SAFETY: takes nothing.
-        unsafe { libc::sched_yield() };
-        waited += 1;
+    let none = std::ptr::null_mut();
+    let mut backoff = Backoff::default();
+    while let Err(other) = FORKS.compare_exchange(none, me, Ordering::SeqCst, Ordering::SeqCst) {
+        if other == me {
+            // A signal handler forks in the middle of a fork.
+            break;
+        }
+        backoff.wait();
+    }
+    let mut backoff = Backoff::default();
+    for _ in 0..FORK_WAITS {
+        if CHANGES.load(Ordering::SeqCst) == 0 {
+            break;
+        }
+        backoff.wait();
     }
     record::will_be_shared();
     each().for_each(|sock| record::hold(sock.index()));

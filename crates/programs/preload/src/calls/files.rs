@@ -90,9 +90,13 @@ interpose! {
     }
 
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        let known = libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC;
+        if flags as c_uint & !known != 0 || first > last {
+            return pass!(close_range(first, last, flags));
+        }
         if flags as c_uint & libc::CLOSE_RANGE_UNSHARE != 0 && owner::has_threads() {
             engine::plain_process(engine::Why::OwnDescriptors);
-        } else if flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 && first <= last {
+        } else if flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 {
             before_closing_range(first, last);
         }
         pass!(close_range(first, last, flags))
@@ -118,7 +122,9 @@ interpose! {
     }
 
     fn dup3(old: c_int, number: c_int, flags: c_int) -> c_int {
-        before_replacing(old, number);
+        if flags & !libc::O_CLOEXEC == 0 {
+            before_replacing(old, number);
+        }
         doubled(old, pass!(dup3(old, number, flags)))
     }
 

@@ -48,6 +48,7 @@ pub fn nanoseconds() -> u64 {
 }
 
 /// How long a call that falls asleep may wait, from now on.
+#[derive(Clone, Copy)]
 pub struct Limit {
     /// In nanoseconds of `CLOCK_MONOTONIC`; none: for ever.
     end: Option<u64>,

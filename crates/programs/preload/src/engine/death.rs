@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32};
 use windlass_channel::layout::Line;
 use windlass_channel::{Link, Reason};
 
+use super::kernel::Backoff;
 use super::{kernel, process, promote, stream, unix};
 use crate::own::{Own, Sock};
 use crate::record::Kind;
@@ -39,7 +40,7 @@ const OWNER_DIED: u32 = 0x4000_0000;
 pub const RESET: u32 = promote::NEXT << 3;
 
 /// How often a thread gives way to one that buries.
-const BURIAL_ROUNDS: usize = 10_000;
+const BURIAL_WAITS: usize = 200;
 
 const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= size_of::<Line<AtomicU32>>());
 
@@ -104,9 +105,10 @@ unsafe extern "C" fn thread_ends(mutex: *mut c_void) {
     }
 }
 
-/// In a forked child: the mark is its parent's.
+/// In a forked child: the mark is its parent's, and whoever was burying is not here.
 pub fn forked() {
     MUTEX.store(std::ptr::null_mut(), Relaxed);
+    process::pairs().for_each(|(_, pair)| pair.burial.forked());
 }
 
 /// Whether a mark says that its process has ended.
@@ -131,6 +133,11 @@ impl Burial {
     /// A socket has come in.
     pub fn open(&self) {
         self.0.store(0, Release);
+    }
+
+    /// In a forked child: nobody is burying.
+    fn forked(&self) {
+        let _ = self.0.compare_exchange(BURYING, 0, Relaxed, Relaxed);
     }
 
     /// Whether all sockets were seen to.
@@ -160,11 +167,12 @@ fn notice_pairs() -> bool {
 #[cold]
 fn bury_pair(place: u8, burial: &Burial) {
     if let Err(BURYING) = burial.0.compare_exchange(0, BURYING, AcqRel, Acquire) {
-        for _ in 0..BURIAL_ROUNDS {
+        let mut backoff = Backoff::default();
+        for _ in 0..BURIAL_WAITS {
             if burial.0.load(Acquire) != BURYING {
                 break;
             }
-            std::thread::yield_now();
+            backoff.wait();
         }
         return;
     }

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use windlass_channel::Reason;
 
-use super::patience::pause;
+use super::kernel::Backoff;
 use super::promote::{JOINED, JOINING, descriptor, refuse, settled};
 use super::{clock, process};
 use crate::own::Sock;
@@ -29,8 +29,8 @@ const CALL: u32 = 1;
 const SLEEPER: u32 = 1 << 16 | CALL;
 /// The sleepers inside are counted in the channel.
 const CONVERTED: u32 = 1 << 31;
-/// How long a caller waits for a thread that joins, in rounds of [`pause`] (some milliseconds, 20 with the sleeps).
-pub const JOIN_ROUNDS: u32 = 200_000;
+/// How often a caller gives way to a thread that joins (some milliseconds).
+pub const JOIN_WAITS: u32 = 100;
 /// How long a join waits for calls that send.
 const SENDERS_US: u32 = 100;
 
@@ -51,7 +51,8 @@ pub fn enter(record: &Record, is_send: bool) -> bool {
 fn enter_slow(record: &Record, is_send: bool) -> bool {
     let before = record.inside.fetch_sub(weight(is_send), SeqCst);
     rest(record, before - weight(is_send));
-    for round in 0..JOIN_ROUNDS {
+    let mut backoff = Backoff::default();
+    for _ in 0..JOIN_WAITS {
         let flags = record.flags.load(SeqCst);
         if flags & JOINED != 0 {
             return false;
@@ -59,7 +60,7 @@ fn enter_slow(record: &Record, is_send: bool) -> bool {
         if flags & JOINING == 0 {
             return enter(record, is_send);
         }
-        pause(round);
+        backoff.wait();
     }
     // Whoever was joining is gone or stopped. It finds the flag, and does not finish.
     refuse(record, Reason::Killed);

@@ -249,6 +249,66 @@ pub fn close(file: usize) {
     let _ = unsafe { call(libc::SYS_close, [file, 0, 0, 0, 0, 0]) };
 }
 
+/// Another number of an open file, from `least` on, which no other program gets.
+pub fn double(fd: i32, least: usize) -> Done {
+    let command = libc::F_DUPFD_CLOEXEC as usize;
+    // SAFETY: no pointers.
+    unsafe { call(libc::SYS_fcntl, [fd as usize, command, least, 0, 0, 0]) }
+}
+
+/// Sleeps until the kernel says one of these events of a descriptor, for so long at most. No cancellation point.
+pub fn wait_for(fd: i32, events: i16, millis: i64) {
+    let mut entry = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: millis * 1_000_000,
+    };
+    let args = [
+        (&raw mut entry) as usize,
+        1,
+        (&raw const time) as usize,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: entry and time are ours.
+    let _ = unsafe { call(libc::SYS_ppoll, args) };
+}
+
+/// Waits for another thread that is in the middle of something short: it yields first, and then sleeps, since a real-time thread
+/// that only yields keeps every thread of lower priority from its core. No cancellation point.
+#[derive(Default)]
+pub struct Backoff(u32);
+
+impl Backoff {
+    const YIELDS: u32 = 20;
+    const NAP_NS: i64 = 50_000;
+
+    /// Waits a little.
+    pub fn wait(&mut self) {
+        self.0 = self.0.saturating_add(1);
+        if self.0 <= Self::YIELDS {
+            std::thread::yield_now();
+            return;
+        }
+        let nap = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: Self::NAP_NS,
+        };
+        // SAFETY: the time is ours.
+        let _ = unsafe {
+            call(
+                libc::SYS_nanosleep,
+                [(&raw const nap) as usize, 0, 0, 0, 0, 0],
+            )
+        };
+    }
+}
+
 /// Sends a signal to the calling thread.
 pub fn raise(signal: i32) {
     // SAFETY: no pointers.

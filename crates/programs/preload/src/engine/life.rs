@@ -10,15 +10,15 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use windlass_channel::{Link, Reason, Reclaimed};
 
-use super::{Why, death, interest, kernel, process, promote, rest, sets, stream, unix};
+use super::{Why, death, interest, kernel, process, promote, rest, sets, stream, unix, waiter};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
 use crate::record::{Record, flag};
-use crate::{owner, real, table};
+use crate::{owner, table};
 
 /// How long a close waits for room in a full kernel, in steps of [`STEP_MS`].
 const STEPS: usize = 20;
-const STEP_MS: c_int = 50;
+const STEP_MS: i64 = 50;
 
 /// Bytes that a connection takes at once whatever is unread: half of TCP's first window on loopback.
 const ROOM: usize = 32 * 1024;
@@ -30,13 +30,7 @@ pub fn reclaim_all(sock: &Sock, link: &Link<'static>) {
             Some(Reclaimed::Part(_)) => {}
             _ => return,
         }
-        let mut entry = libc::pollfd {
-            fd: sock.fd,
-            events: libc::POLLOUT,
-            revents: 0,
-        };
-        // SAFETY: one entry, of this stack.
-        unsafe { real::poll(&raw mut entry, 1, STEP_MS) };
+        kernel::wait_for(sock.fd, libc::POLLOUT, STEP_MS);
     }
 }
 
@@ -236,6 +230,7 @@ pub fn before_exit() {
 /// In a forked child.
 pub fn forked(parent: u16) {
     process::forked(parent);
+    waiter::forked();
     sets::forked();
 }
 

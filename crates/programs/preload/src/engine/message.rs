@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use libc::{mmsghdr, msghdr, off_t};
 use windlass_channel::{Bufs, Link};
 
+use super::waiter::Waiter;
 use super::{memory, stream, unix};
 use crate::calls::message::header;
 use crate::own::{Data, Own, PIECES_MAX, Sock, Store};
@@ -90,12 +91,12 @@ pub fn send_many(
     count: u32,
     flags: c_int,
 ) -> isize {
-    let single = |message: *mut msghdr| {
-        let arguments = [sock.fd as usize, message.addr(), flags as usize, 0, 0, 0];
+    let single = |fd: c_int, message: *mut msghdr| {
+        let arguments = [fd as usize, message.addr(), flags as usize, 0, 0, 0];
         Own::long(&real::slot::sendmsg, arguments)
     };
-    each(list, count, |message| {
-        send(sock, link, message, flags, single(message))
+    each(sock, list, count, |sock, message| {
+        send(sock, link, message, flags, single(sock.fd, message))
     })
 }
 
@@ -108,7 +109,7 @@ pub fn receive_many(
     flags: c_int,
 ) -> isize {
     let mut first = true;
-    each(list, count, |message| {
+    each(sock, list, count, |sock, message| {
         let only_first = flags & libc::MSG_WAITFORONE != 0 && !first;
         let now = if only_first { libc::MSG_DONTWAIT } else { 0 };
         first = false;
@@ -130,11 +131,36 @@ pub fn bytes_of(list: *const mmsghdr, count: usize) -> usize {
 }
 
 /// Makes one call for each message and notes its length; how many succeeded, or the error of the first.
-fn each(list: *mut mmsghdr, count: u32, mut one: impl FnMut(*mut msghdr) -> isize) -> isize {
+fn each(
+    sock: &Sock,
+    list: *mut mmsghdr,
+    count: u32,
+    one: impl FnMut(&Sock, *mut msghdr) -> isize,
+) -> isize {
+    let mut waiter = Waiter::new(*sock);
+    let result = if waiter.enter() {
+        each_of(&mut waiter, list, count, one)
+    } else {
+        stream::fail(libc::EBADF)
+    };
+    waiter.end();
+    result
+}
+
+fn each_of(
+    waiter: &mut Waiter,
+    list: *mut mmsghdr,
+    count: u32,
+    mut one: impl FnMut(&Sock, *mut msghdr) -> isize,
+) -> isize {
     let mut done = 0;
     for index in 0..count.min(PIECES_MAX as u32) as usize {
         let entry = list.wrapping_add(index);
-        let moved = one(entry.cast());
+        let moved = if waiter.follow() {
+            one(waiter.sock(), entry.cast())
+        } else {
+            stream::fail(libc::EBADF)
+        };
         if moved < 0 {
             return if done > 0 { done } else { moved };
         }
@@ -169,6 +195,10 @@ pub fn send_file(
     if position < 0 {
         return own.call();
     }
+    let mut waiter = Waiter::new(*sock);
+    if !waiter.enter() {
+        return own.call();
+    }
     let start = position;
     let mut piece = [0_u8; FILE_BYTES];
     let mut sent = 0;
@@ -180,7 +210,12 @@ pub fn send_file(
             sent = got;
             break;
         }
-        sent = stream::send(*sock, link, Bufs::out(piece.as_ptr(), got as usize), 0, own);
+        let piece = Bufs::out(piece.as_ptr(), got as usize);
+        sent = if waiter.follow() {
+            stream::send(*waiter.sock(), link, piece, 0, own)
+        } else {
+            stream::fail(libc::EBADF)
+        };
         if sent <= 0 {
             break;
         }
@@ -189,6 +224,7 @@ pub fn send_file(
             break;
         }
     }
+    waiter.end();
     let total = position - start;
     if total == 0 && sent < 0 {
         return sent;

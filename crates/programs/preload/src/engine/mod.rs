@@ -8,7 +8,7 @@
 //!                                -> promote, inside   from the kernel to a ring
 //!                                -> proof, unix        tracked TCP, Unix sockets
 //!                                -> interest          epoll_ctl that the kernel need not know
-//!                                -> rest, death       before a sleep; after a peer's end
+//!                                -> rest, waiter, death   before a sleep; during it; after a peer's end
 //!                                -> sockopt, life     options; close, fork, exec, exit
 //!                                -> process           registration, slabs of pairs -> windlass-channel
 //! ```
@@ -42,6 +42,7 @@ mod spin;
 pub mod straight;
 mod stream;
 mod unix;
+mod waiter;
 mod waiting;
 
 use std::ffi::{c_int, c_ulong, c_void};
@@ -49,6 +50,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, socklen_t};
 use windlass_channel::{Bufs, Link, Reason, copy};
+
+pub use kernel::Backoff;
 
 use crate::own::{Data, Own, Sock, Store, Wait};
 use crate::record::Kind;
@@ -67,6 +70,16 @@ pub enum Why {
     OwnDescriptors,
     /// A call that takes bytes in a way that is not followed (`vmsplice`, `tee`, `preadv2` flags).
     Odd,
+}
+
+/// What the engine keeps of each record of this process. False: there is no memory for it.
+pub fn make() -> bool {
+    waiter::make()
+}
+
+/// The calling thread ends, and may have been cancelled in a wait.
+pub fn abandon_wait() {
+    waiter::abandon();
 }
 
 /// Called by the constructor.
@@ -390,7 +403,21 @@ pub fn fcntl(sock: Sock, command: c_int, argument: usize, own: Own) -> isize {
 /// [`crate::record::Record::holders`] of 1 says that it is the last number.
 pub fn before_close(sock: Sock) {
     looks::doubt();
-    life::before_close(&sock);
+    if waiter::keep(&sock) {
+        settle();
+    } else {
+        life::before_close(&sock);
+    }
+}
+
+/// The number has left the table.
+pub fn closed(sock: Sock) {
+    waiter::closed(sock.index());
+}
+
+/// A private number has left the table.
+pub fn private_released() {
+    waiter::released();
 }
 
 /// The number was closed out of our sight; it names something else by now.

@@ -18,9 +18,9 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use windlass_channel::directory::{Hint, Key};
 use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
 
-use super::inside::{self, JOIN_ROUNDS};
+use super::inside::{self, JOIN_WAITS};
+use super::kernel::Backoff;
 use super::names::{self, Names, Tracking};
-use super::patience::pause;
 use super::{death, kernel, process, proof, sets, sockopt, unix};
 use crate::own::Sock;
 use crate::record::{Kind, Origin, Record, flag};
@@ -96,11 +96,12 @@ pub fn joined(sock: &Sock) -> Option<Link<'static>> {
 
 /// The end of the channel of a socket, once a thread that is joining it just now has ended.
 pub fn settled(sock: &Sock) -> Option<Link<'static>> {
-    for round in 0..JOIN_ROUNDS {
+    let mut backoff = Backoff::default();
+    for _ in 0..JOIN_WAITS {
         if sock.record.flags.load(SeqCst) & (JOINING | JOINED) != JOINING {
             break;
         }
-        pause(round);
+        backoff.wait();
     }
     joined(sock)
 }

@@ -2,9 +2,10 @@
 //!
 //! # Model
 //! A thread that is to sleep in the kernel first rests for [`REST_MS`], in which the reader may take its bytes. Then it
-//! makes the real call, or waits for the rest of a time limit. To the program both are one call that waits, so what another thread does to the descriptor in
-//! between must not reach the second one: a descriptor that is made non-blocking is waited for by `poll`, and a close waits
-//! until nobody rests on the socket ([`let_end`]).
+//! makes the real call, or waits for the rest of a time limit. To the program both are one call that waits, so what another
+//! thread does to the descriptor in between must not reach the second one: a descriptor that is made non-blocking is waited for
+//! by `poll`, the open file is kept ([`super::waiter`]), and where several are waited for, a close waits until nobody rests on
+//! the socket ([`let_end`]).
 //!
 //! # Synchronization
 //! [`RESTING`] is this process's: how many threads rest, by record, where several records share a place. A thread that is
@@ -20,6 +21,7 @@ use super::clock::Limit;
 use super::kernel;
 use super::spin::spin;
 use super::stream::{self, REST_MS};
+use super::waiter::Waiter;
 use crate::counters::{self, Counter};
 use crate::own::Sock;
 use crate::{owner, signals};
@@ -74,12 +76,15 @@ pub enum Wait {
     Waited(i32),
     /// The calling thread counts as asleep: the real call is to follow, and then `woke`.
     Asleep,
+    /// The number is not the socket's any more.
+    Gone,
 }
 
 /// Spins for bytes in the ring, then falls asleep.
 #[inline]
-pub fn fall_asleep(sock: &Sock, link: &Link<'static>) -> Wait {
+pub fn fall_asleep(waiter: &mut Waiter, link: &Link<'static>) -> Wait {
     let inc = link.incoming();
+    let sock = *waiter.sock();
     // Kernel bytes that were announced wake the real call at once; only ring bytes make it needless.
     let has_come = || {
         let is_over = inc.ready() || !sock.still();
@@ -91,6 +96,9 @@ pub fn fall_asleep(sock: &Sock, link: &Link<'static>) -> Wait {
     if spin(has_come) && inc.ring_ready() {
         return Wait::Ready;
     }
+    if !waiter.begin() {
+        return Wait::Gone;
+    }
     signals::enter();
     let asleep = inc.fall_asleep();
     signals::leave();
@@ -101,29 +109,58 @@ pub fn fall_asleep(sock: &Sock, link: &Link<'static>) -> Wait {
     let waited = link
         .outgoing()
         .unread()
-        .then(|| leave_nothing(sock, link))
+        .then(|| leave_nothing(waiter, link))
         .flatten();
     let Some(error) = waited else {
         return Wait::Asleep;
     };
+    if !waiter.is_here() {
+        return Wait::Gone;
+    }
     signals::enter();
     inc.woke(0);
     signals::leave();
     Wait::Waited(error)
 }
 
+/// Sleeps until announced kernel bytes are there. The sender sees a sleeper meanwhile: should somebody else have taken
+/// those bytes uncounted, the next ones come through the kernel, too.
+pub fn wait_for_pending(waiter: &mut Waiter, link: &Link<'static>) -> i32 {
+    let inc = link.incoming();
+    if !waiter.begin() {
+        return libc::EBADF;
+    }
+    signals::enter();
+    let asleep = inc.fall_asleep();
+    signals::leave();
+    if asleep == Asleep::Ready {
+        return 0;
+    }
+    let error = waiter.wait_for(libc::POLLIN, libc::SO_RCVTIMEO);
+    if error == libc::EBADF {
+        return error;
+    }
+    signals::enter();
+    inc.woke(0);
+    signals::leave();
+    error
+}
+
 /// Before a receive sleeps: the reader of this end's ring gets [`REST_MS`] to take what is in it, then it goes into the kernel.
 /// `None`: now the real call may sleep. Otherwise there is no need to, or this function has slept: 0, or the error that ends
 /// the call.
 #[cold]
-fn leave_nothing(sock: &Sock, link: &Link<'static>) -> Option<i32> {
-    let limit = Limit::from_ns(stream::limit_ns(sock, libc::SO_RCVTIMEO));
+fn leave_nothing(waiter: &mut Waiter, link: &Link<'static>) -> Option<i32> {
+    let limit = waiter.limit(libc::SO_RCVTIMEO);
     let is_limited = limit.left_ns().is_some();
-    begin(sock.index());
     let interrupted = || owner::thread().interrupted.load(Relaxed);
     let before = interrupted();
     let rest = Limit::from_ns(Some(limit.rest_ns()));
-    let waited = stream::wait_within(sock, libc::POLLIN, &rest);
+    let waited = waiter.wait_within(libc::POLLIN, &rest);
+    if !waiter.is_here() {
+        return Some(libc::EBADF);
+    }
+    let sock = waiter.sock();
     // A receive with a time limit does not go on after a handler, whatever that one asks for (signal(7)).
     let is_over = waited == libc::EINTR && (is_limited || interrupted() != before);
     if waited != 0 && !is_over && link.outgoing().unread() {
@@ -132,10 +169,9 @@ fn leave_nothing(sock: &Sock, link: &Link<'static>) -> Option<i32> {
     // A call that has begun to wait goes on, though another thread has made the descriptor non-blocking meanwhile; the real one
     // would not.
     let flags = kernel::file_flags(sock.fd).unwrap_or(0);
-    end(sock.index());
     if is_over {
         return Some(libc::EINTR);
     }
     let is_ours = is_limited || flags & libc::O_NONBLOCK as usize != 0;
-    is_ours.then(|| stream::wait_within(sock, libc::POLLIN, &limit))
+    is_ours.then(|| waiter.wait_within(libc::POLLIN, &limit))
 }

@@ -18,14 +18,15 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use windlass_channel::{
-    Asleep, Bufs, End, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Socket, Took, WhenFull, Who,
+    Bufs, End, Fd, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Socket, Took, WhenFull, Who,
 };
 
-use super::clock::Limit;
 use super::death::RESET;
+use super::kernel::Backoff;
 use super::patience::Patience;
 use super::straight::{count_received, count_sent, is_end_due};
-use super::{clock, death, kernel, process, promote, proof, rest, unix};
+use super::waiter::Waiter;
+use super::{clock, death, kernel, process, promote, proof, rest, unix, waiter};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
 use crate::record::Record;
@@ -170,7 +171,9 @@ fn send_carefully(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, o
     let Some(who) = caller(&sock, &link) else {
         return own.call();
     };
-    look_for_end(&sock, &link);
+    if !look_for_end(&sock, &link) {
+        return own.call();
+    }
     let is_odd = sock.record.has(promote::PENDING | FAILED | RESET);
     if is_odd && let Some(error) = before_call(&sock, &link) {
         return broken_pipe(error, flags);
@@ -291,20 +294,24 @@ pub fn take_error(sock: &Sock) -> Option<i32> {
 }
 
 /// Whether the peer has gone: its process has ended, or, asked now and then, the kernel says so. Then what is sent is the
-/// kernel's matter.
-pub fn look_for_end(sock: &Sock, link: &Link<'static>) {
+/// kernel's matter. False: the number is another file's, as was asked then, too.
+pub fn look_for_end(sock: &Sock, link: &Link<'static>) -> bool {
     let Some(place) = promote::place(sock) else {
-        return;
+        return true;
     };
     if !process::at(place).is_peer_alive() {
         death::bury_all(sock, link);
-        return;
+        return true;
     }
     let (now, asked_at) = (clock::now(), &sock.record.engine[LOOKED_AT]);
     if now.wrapping_sub(asked_at.load(Relaxed)) > clock::cycles(END_US) {
         asked_at.store(now, Relaxed);
+        if !waiter::verify(sock) {
+            return false;
+        }
         ask_for_end(sock, link);
     }
+    true
 }
 
 fn ask_for_end(sock: &Sock, link: &Link<'static>) {
@@ -336,22 +343,28 @@ const fn when_full(waits: bool) -> WhenFull {
 /// Goes on after a first attempt that did not end the call.
 #[cold]
 #[inline(never)]
-fn send_more(call: Sending, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
+fn send_more(call: Sending, data: Bufs<'_>, sent: Sent) -> isize {
+    let mut waiter = Waiter::new(call.sock);
+    let result = send_on(&mut waiter, &call, data, sent);
+    waiter.end();
+    result
+}
+
+fn send_on(waiter: &mut Waiter, call: &Sending, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
     let Sending {
-        ref sock,
         link,
         who,
         flags,
         waits,
-    } = call;
-    let out = link.outgoing();
+        ..
+    } = *call;
     let mut done = 0_usize;
     let mut patience = Patience::new();
     let mut full = when_full(waits);
     loop {
         let error = match sent {
             Sent::Bytes(moved) => {
-                count_sent(sock, moved);
+                count_sent(waiter.sock(), moved);
                 done += moved.total();
                 rest.advance(moved.total());
                 full = when_full(waits);
@@ -361,23 +374,29 @@ fn send_more(call: Sending, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
                 0
             }
             Sent::RingFull => {
-                if !wait_for_space(sock, &link) {
+                if !wait_for_space(waiter, &link) {
                     full = WhenFull::Kernel;
                 }
-                0
+                if waiter.follow() { 0 } else { libc::EBADF }
             }
             Sent::KernelFull if !waits => libc::EAGAIN,
-            Sent::KernelFull => wait_for(sock, libc::POLLOUT, libc::SO_SNDTIMEO),
-            Sent::Busy => patience.wait(sock, waits),
+            Sent::KernelFull => waiter.wait_for(libc::POLLOUT, libc::SO_SNDTIMEO),
+            Sent::Busy => waiter.wait_for_lock(&mut patience, waits, libc::SO_SNDTIMEO),
             Sent::Error(error) => error,
             Sent::Broken => libc::ECONNRESET,
         };
         if error != 0 && done > 0 {
             return done as isize;
         }
+        if error == libc::EBADF && waiter.is_replaced() {
+            let (from, bytes) = rest.piece();
+            // SAFETY: the program's own memory, which the kernel checks, to what its number names.
+            return unsafe { real::send(call.sock.fd, from.cast(), bytes, flags) };
+        }
         if error != 0 {
             return broken_pipe(error, flags);
         }
+        let sock = waiter.sock();
         if death::is_peers(sock) {
             death::bury_all(sock, &link);
             if sock.record.has(FAILED | RESET) && done > 0 {
@@ -387,23 +406,18 @@ fn send_more(call: Sending, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
                 return broken_pipe(error, flags);
             }
         }
+        let fd = promote::descriptor(sock);
         signals::enter();
-        sent = out.send(
-            who,
-            &promote::descriptor(sock),
-            &rest,
-            flags & !libc::MSG_MORE | libc::MSG_NOSIGNAL,
-            full,
-        );
+        sent = link.outgoing().send(who, &fd, &rest, way(flags), full);
         signals::leave();
     }
 }
 
 /// Waits for room in the ring: spins, then sleeps for a while. False: there is none.
-fn wait_for_space(sock: &Sock, link: &Link<'static>) -> bool {
+fn wait_for_space(waiter: &mut Waiter, link: &Link<'static>) -> bool {
     let out = link.outgoing();
     let is_over = || {
-        let is_over = !out.is_full() || !sock.still();
+        let is_over = !out.is_full() || !waiter.sock().still();
         if !is_over {
             out.pause();
         }
@@ -412,60 +426,10 @@ fn wait_for_space(sock: &Sock, link: &Link<'static>) -> bool {
     if spin(is_over) {
         return true;
     }
-    out.wait_for_space(SPACE_NS);
+    if waiter.begin() {
+        out.wait_for_space(SPACE_NS);
+    }
     !out.is_full()
-}
-
-/// Sleeps until the kernel has room or bytes; the error that ends the call, or 0. A cancellation point.
-pub fn wait_for(sock: &Sock, events: i16, timeout: i32) -> i32 {
-    wait_within(sock, events, &Limit::from_ns(limit_ns(sock, timeout)))
-}
-
-/// The time limit of a socket's receives or sends; none: there is none.
-pub fn limit_ns(sock: &Sock, timeout: i32) -> Option<u64> {
-    let mut limit = libc::timeval {
-        tv_sec: 0,
-        tv_usec: 0,
-    };
-    kernel::option(sock.fd, libc::SOL_SOCKET, timeout, &mut limit).ok()?;
-    let micros = (limit.tv_sec as u64).saturating_mul(1_000_000) + limit.tv_usec as u64;
-    (micros != 0).then(|| micros.saturating_mul(1_000))
-}
-
-/// As [`wait_for`], for what is left of a limit.
-pub fn wait_within(sock: &Sock, events: i16, limit: &Limit) -> i32 {
-    let mut entry = libc::pollfd {
-        fd: sock.fd,
-        events,
-        revents: 0,
-    };
-    let interrupted = || owner::thread().interrupted.load(Relaxed);
-    let (before, is_endless) = (interrupted(), limit.left_ns().is_none());
-    // SAFETY: one entry, of this stack; no mask.
-    match unsafe { limit.poll(&raw mut entry, 1, std::ptr::null()) } {
-        0 => libc::EAGAIN,
-        // As the kernel's own call: begun again, unless a time limit is set or a handler wants otherwise.
-        -1 if real::errno() == libc::EINTR && is_endless && interrupted() == before => 0,
-        -1 => real::errno(),
-        _ => 0,
-    }
-}
-
-/// Sleeps until announced kernel bytes are there. The sender sees a sleeper meanwhile: should somebody else have taken
-/// those bytes uncounted, the next ones come through the kernel, too.
-pub fn wait_for_pending(sock: &Sock, link: &Link<'static>) -> i32 {
-    let inc = link.incoming();
-    signals::enter();
-    let asleep = inc.fall_asleep();
-    signals::leave();
-    if asleep == Asleep::Ready {
-        return 0;
-    }
-    let error = wait_for(sock, libc::POLLIN, libc::SO_RCVTIMEO);
-    signals::enter();
-    inc.woke(0);
-    signals::leave();
-    error
 }
 
 /// The calling thread, for the locks of a joined socket; none: the call is the kernel's.
@@ -477,26 +441,26 @@ pub fn caller(sock: &Sock, link: &Link<'static>) -> Option<Who<'static>> {
 /// Receives on a joined socket; flags as `recv`'s.
 #[inline(always)]
 pub fn receive(sock: Sock, link: Link<'static>, into: Bufs<'_>, flags: i32, own: Own) -> isize {
-    let through = promote::descriptor(&sock);
+    let mut through = promote::descriptor(&sock);
     let is_odd = into.is_empty() || flags & !RECEIVE_FLAGS != 0;
     match process::who() {
         Some(who) if !is_odd && !sock.record.has(promote::PENDING) => {
-            first_receive(sock, link, who, into, flags, own, &through)
+            first_receive(sock, link, who, into, flags, own, &mut through)
         }
-        _ => receive_through(sock, link, into, flags, own, &through),
+        _ => receive_through(sock, link, into, flags, own, &mut through),
     }
 }
 
 /// The same, with the socket that takes what is in the kernel, and with what has to be done before some receives.
 #[cold]
 #[inline(never)]
-pub fn receive_through<S: Socket>(
+pub fn receive_through<S: Numbered>(
     sock: Sock,
     link: Link<'static>,
     into: Bufs<'_>,
     flags: i32,
     own: Own,
-    through: &S,
+    through: &mut S,
 ) -> isize {
     let Some(who) = caller(&sock, &link) else {
         return own.call();
@@ -520,14 +484,14 @@ pub fn receive_through<S: Socket>(
 
 /// The first attempt, which most often is the only one.
 #[inline(always)]
-fn first_receive<S: Socket>(
+fn first_receive<S: Numbered>(
     sock: Sock,
     link: Link<'static>,
     who: Who<'static>,
     into: Bufs<'_>,
     flags: i32,
     own: Own,
-    through: &S,
+    through: &mut S,
 ) -> isize {
     let how = RecvHow {
         peek: flags & libc::MSG_PEEK != 0,
@@ -535,7 +499,7 @@ fn first_receive<S: Socket>(
         look: false,
     };
     signals::enter();
-    let took = link.incoming().recv(who, through, &into, 0, how);
+    let took = link.incoming().recv(who, &*through, &into, 0, how);
     signals::leave();
     match took {
         Took::Bytes(moved) if moved.total() == into.len() || flags & libc::MSG_WAITALL == 0 => {
@@ -545,7 +509,7 @@ fn first_receive<S: Socket>(
         took => {
             let waits = flags & libc::MSG_DONTWAIT == 0 && !is_nonblocking(&sock);
             let call = Receiving {
-                sock,
+                waiter: Waiter::new(sock),
                 link,
                 who,
                 how,
@@ -559,9 +523,21 @@ fn first_receive<S: Socket>(
     }
 }
 
+/// The socket through which a call takes the kernel's bytes, by its number.
+pub trait Numbered: Socket {
+    /// It has another number.
+    fn renumber(&mut self, sock: &Sock);
+}
+
+impl Numbered for Fd {
+    fn renumber(&mut self, sock: &Sock) {
+        *self = promote::descriptor(sock);
+    }
+}
+
 /// One call that receives.
 struct Receiving<'a, S> {
-    sock: Sock,
+    waiter: Waiter,
     link: Link<'static>,
     who: Who<'static>,
     how: RecvHow,
@@ -570,7 +546,7 @@ struct Receiving<'a, S> {
     all: bool,
     own: Own,
     /// What takes the kernel's bytes.
-    through: &'a S,
+    through: &'a mut S,
 }
 
 /// What follows one attempt.
@@ -591,8 +567,13 @@ struct Received<'a> {
 /// Goes on after a first attempt that did not end the call.
 #[cold]
 #[inline(never)]
-fn receive_more<S: Socket>(call: Receiving<'_, S>, rest: Bufs<'_>, mut took: Took) -> isize {
-    let Receiving { link, who, how, .. } = call;
+fn receive_more<S: Numbered>(mut call: Receiving<'_, S>, rest: Bufs<'_>, took: Took) -> isize {
+    let result = receive_on(&mut call, rest, took);
+    call.waiter.end();
+    result
+}
+
+fn receive_on<S: Numbered>(call: &mut Receiving<'_, S>, rest: Bufs<'_>, mut took: Took) -> isize {
     let mut so_far = Received {
         rest,
         done: 0,
@@ -600,12 +581,10 @@ fn receive_more<S: Socket>(call: Receiving<'_, S>, rest: Bufs<'_>, mut took: Too
         patience: Patience::new(),
     };
     loop {
-        match judge(&call, &mut so_far, took) {
-            Next::Return(result) => {
-                return result;
-            }
+        match judge(call, &mut so_far, took) {
+            Next::Return(result) => return result,
             Next::Sleep => {
-                if let Some(ended) = wait_for_bytes(&call, &mut so_far) {
+                if let Some(ended) = wait_for_bytes(call, &mut so_far) {
                     return ended;
                 }
             }
@@ -613,26 +592,28 @@ fn receive_more<S: Socket>(call: Receiving<'_, S>, rest: Bufs<'_>, mut took: Too
         }
         let how = RecvHow {
             look: so_far.has_looked,
-            ..how
+            ..call.how
         };
+        call.through.renumber(call.waiter.sock());
         signals::enter();
-        took = link
+        took = call
+            .link
             .incoming()
-            .recv(who, call.through, &so_far.rest, 0, how);
+            .recv(call.who, &*call.through, &so_far.rest, 0, how);
         signals::leave();
     }
 }
 
 /// What follows one attempt.
-fn judge<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>, took: Took) -> Next {
+fn judge<S: Numbered>(call: &mut Receiving<'_, S>, so_far: &mut Received<'_>, took: Took) -> Next {
     let Receiving {
-        ref sock,
         link,
         how,
         waits,
         all,
         ..
     } = *call;
+    let sock = &{ *call.waiter.sock() };
     let done = so_far.done;
     match took {
         Took::Bytes(moved) => {
@@ -653,23 +634,16 @@ fn judge<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>, took: To
         Took::Empty | Took::Pending if sock.record.has(FAILED) => {
             take_error(sock).map_or(Next::Again, |error| failed(done, error))
         }
-        Took::Empty | Took::Pending if !waits => {
-            if !so_far.has_looked && (is_look_due(sock) || is_ending(sock, &link)) {
-                so_far.has_looked = true;
-                Next::Again
-            } else {
-                failed(done, libc::EAGAIN)
-            }
-        }
+        Took::Empty | Took::Pending if !waits => find_nothing(call, so_far),
         // Only the first sleep is in the program's own call, which control data may come with.
         Took::Empty if done == 0 || !call.through.carries_more() => Next::Sleep,
-        Took::Empty | Took::Pending => match wait_for_pending(sock, &link) {
+        Took::Empty | Took::Pending => match rest::wait_for_pending(&mut call.waiter, &link) {
             0 => {
                 // What has woken it may be the end, which only the kernel tells.
                 so_far.has_looked = true;
                 Next::Again
             }
-            error => failed(done, error),
+            error => stopped(call, done, error),
         },
         Took::Eof => ended(sock, &link, done),
         Took::Error(error) => {
@@ -679,23 +653,62 @@ fn judge<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>, took: To
             failed(done, death::named(sock, error))
         }
         Took::Broken => failed(done, libc::ECONNRESET),
-        Took::Busy => match so_far.patience.wait(sock, waits) {
-            0 => Next::Again,
-            error => failed(done, error),
-        },
+        Took::Busy => {
+            let patience = &mut so_far.patience;
+            match call
+                .waiter
+                .wait_for_lock(patience, waits, libc::SO_RCVTIMEO)
+            {
+                0 => Next::Again,
+                error => stopped(call, done, error),
+            }
+        }
+    }
+}
+
+/// A call that does not wait finds nothing: it looks at the kernel once, if that is due, and at its number.
+fn find_nothing<S>(call: &Receiving<'_, S>, so_far: &mut Received<'_>) -> Next {
+    let sock = call.waiter.sock();
+    if so_far.has_looked || !(is_look_due(sock) || is_ending(sock, &call.link)) {
+        return failed(so_far.done, libc::EAGAIN);
+    }
+    so_far.has_looked = true;
+    if waiter::verify(sock) {
+        Next::Again
+    } else {
+        Next::Return(call.own.call())
+    }
+}
+
+/// The number is not the socket's any more: the call has what it has, or is another file's.
+#[cold]
+fn gone<S>(call: &Receiving<'_, S>, done: usize) -> isize {
+    if done > 0 {
+        done as isize
+    } else if call.waiter.is_replaced() {
+        call.own.call()
+    } else {
+        fail(libc::EBADF)
+    }
+}
+
+/// A wait has ended with an error.
+#[cold]
+fn stopped<S>(call: &Receiving<'_, S>, done: usize, error: i32) -> Next {
+    if error == libc::EBADF {
+        Next::Return(gone(call, done))
+    } else {
+        failed(done, error)
     }
 }
 
 /// Waits for bytes: spins, then sleeps in the kernel. The call's result if that ends it.
-fn wait_for_bytes<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>) -> Option<isize> {
-    let Receiving {
-        ref sock,
-        link,
-        how,
-        own,
-        ..
-    } = *call;
-    match rest::fall_asleep(sock, &link) {
+fn wait_for_bytes<S: Numbered>(
+    call: &mut Receiving<'_, S>,
+    so_far: &mut Received<'_>,
+) -> Option<isize> {
+    let link = call.link;
+    match rest::fall_asleep(&mut call.waiter, &link) {
         rest::Wait::Ready => return None,
         rest::Wait::Waited(error) => {
             so_far.has_looked = true;
@@ -705,11 +718,19 @@ fn wait_for_bytes<S: Socket>(call: &Receiving<'_, S>, so_far: &mut Received<'_>)
                 (_, done) => Some(done as isize),
             };
         }
+        rest::Wait::Gone => return Some(gone(call, so_far.done)),
         rest::Wait::Asleep => {}
     }
-    let result = sleep(sock, &so_far.rest, so_far.done, how, own);
+    let result = sleep(call, so_far);
+    if !call.waiter.follow() {
+        // The channel is nobody's, or another socket's: what came is the call's.
+        return Some(match (result, so_far.done) {
+            (_, 0) => result,
+            (result, done) => result.max(0) + done as isize,
+        });
+    }
     signals::enter();
-    link.incoming().woke(if how.peek {
+    link.incoming().woke(if call.how.peek {
         0
     } else {
         usize::try_from(result).unwrap_or(0)
@@ -741,30 +762,31 @@ fn failed(done: usize, error: i32) -> Next {
 }
 
 /// The real call, in which the thread sleeps: the program's own while nothing has been received yet.
-fn sleep(sock: &Sock, rest: &Bufs<'_>, done: usize, how: RecvHow, own: Own) -> isize {
-    if done == 0 {
-        return own.call();
+fn sleep<S>(call: &Receiving<'_, S>, so_far: &Received<'_>) -> isize {
+    let fd = call.waiter.sock().fd;
+    if so_far.done == 0 {
+        return call.own.with(0, fd as usize).call();
     }
-    let (at, length) = rest.piece();
-    let flags = libc::MSG_WAITALL | if how.discard { libc::MSG_TRUNC } else { 0 };
+    let (at, length) = so_far.rest.piece();
+    let flags = libc::MSG_WAITALL | if call.how.discard { libc::MSG_TRUNC } else { 0 };
     // SAFETY: the program's own buffer, which the kernel checks.
-    unsafe { real::recv(sock.fd, at.cast(), length, flags) }
+    unsafe { real::recv(fd, at.cast(), length, flags) }
 }
 
 /// What a real call's result means: the end of the call, or that it goes on.
-fn awoke<S: Socket>(
-    call: &Receiving<'_, S>,
+fn awoke<S: Numbered>(
+    call: &mut Receiving<'_, S>,
     so_far: &mut Received<'_>,
     result: isize,
 ) -> Option<isize> {
     let Receiving {
-        ref sock,
         link,
         who,
         how,
         all,
         ..
     } = *call;
+    let sock = &{ *call.waiter.sock() };
     let done = so_far.done;
     if result > 0 {
         count_received(
@@ -877,12 +899,13 @@ pub fn reclaim(sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
 }
 
 fn reclaim_as(who: Who<'static>, sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
+    let mut backoff = Backoff::default();
     for _ in 0..RECLAIM_ATTEMPTS {
         signals::enter();
         let reclaimed = link.outgoing().reclaim(who, &promote::descriptor(sock));
         signals::leave();
         match reclaimed {
-            Reclaimed::Owed | Reclaimed::Busy => std::thread::yield_now(),
+            Reclaimed::Owed | Reclaimed::Busy => backoff.wait(),
             other => {
                 if let Reclaimed::Error(error) = other
                     && error != libc::EPIPE
@@ -903,7 +926,7 @@ fn reclaim_as(who: Who<'static>, sock: &Sock, link: &Link<'static>) -> Option<Re
 /// [`windlass_channel::EndInfo::join`] of an end that was closed.
 pub const LEFT: u32 = 3;
 /// Tries before a reader that never lets go is left alone.
-const RECLAIM_ATTEMPTS: usize = 1_000;
+const RECLAIM_ATTEMPTS: usize = 200;
 
 /// A process that was forked from one that had joined: it asks for a slot of its own, for the locks. If it gets none, the
 /// socket goes to the kernel, with what lies in its ring. Its lock word.

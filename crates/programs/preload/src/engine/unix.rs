@@ -20,9 +20,11 @@ use std::sync::atomic::Ordering::AcqRel;
 use libc::{epoll_event, iovec, msghdr, pollfd};
 use windlass_channel::directory::Key;
 pub use windlass_channel::unix::{START, UNKNOWN};
-use windlass_channel::{Bufs, Fd, KERNEL_UNREAD_MAX, Link, Reason, Sent, Socket, sys, unix};
+use windlass_channel::{Bufs, Fd, KERNEL_UNREAD_MAX, Link, Reason, Sent, Socket, Who, sys, unix};
 
 use super::patience::Patience;
+use super::stream::Numbered;
+use super::waiter::Waiter;
 use super::{death, kernel, life, memory, process, promote, sets, straight, stream};
 use crate::calls::message::header;
 use crate::own::{Own, PIECES_MAX, Sock};
@@ -133,6 +135,12 @@ impl Message {
     }
 }
 
+impl Numbered for Message {
+    fn renumber(&mut self, sock: &Sock) {
+        self.fd = promote::descriptor(sock);
+    }
+}
+
 impl Socket for Message {
     fn send(&self, data: &Bufs<'_>, flags: i32) -> Result<usize, i32> {
         let (moved, _) = self.call(libc::SYS_sendmsg, data, usize::MAX, flags)?;
@@ -191,40 +199,65 @@ pub fn send_message(
     if let Some(error) = stream::before_call(sock, &link) {
         return stream::broken_pipe(error, flags);
     }
-    let waits = flags & libc::MSG_DONTWAIT == 0 && !stream::is_nonblocking(sock);
-    let message = Message::of(sock, from, 0);
-    let mut patience = Patience::new();
-    loop {
-        signals::enter();
-        let sent = link.outgoing().send_apart(
-            who,
-            &message.fd,
-            &message,
-            &data,
-            flags | libc::MSG_NOSIGNAL,
-        );
-        signals::leave();
-        let error = match sent {
-            Sent::Bytes(moved) => {
-                straight::count_sent(sock, moved);
-                data.advance(moved.total());
-                let rest = if data.is_empty() || !waits {
-                    0
-                } else {
-                    stream::send(*sock, link, data, flags, own)
-                };
-                return (moved.total() + usize::try_from(rest).unwrap_or(0)) as isize;
+    let mut waiter = Waiter::new(*sock);
+    let apart = Apart {
+        link,
+        who,
+        from,
+        flags,
+        waits: flags & libc::MSG_DONTWAIT == 0 && !stream::is_nonblocking(sock),
+    };
+    let sent = match apart.send(&mut waiter, &data) {
+        Ok(moved) => {
+            data.advance(moved);
+            let rest = if data.is_empty() || !apart.waits {
+                0
+            } else {
+                stream::send(*waiter.sock(), link, data, flags, own)
+            };
+            (moved + usize::try_from(rest).unwrap_or(0)) as isize
+        }
+        Err(error) => stream::broken_pipe(error, flags),
+    };
+    waiter.end();
+    sent
+}
+
+/// A message with control data.
+struct Apart<'a> {
+    link: Link<'static>,
+    who: Who<'static>,
+    from: &'a msghdr,
+    flags: c_int,
+    waits: bool,
+}
+
+impl Apart<'_> {
+    /// Sends its first bytes, with which the control data goes; how many, or the error.
+    fn send(&self, waiter: &mut Waiter, data: &Bufs<'_>) -> Result<usize, i32> {
+        let mut patience = Patience::new();
+        loop {
+            let message = Message::of(waiter.sock(), self.from, 0);
+            let (out, flags) = (self.link.outgoing(), self.flags | libc::MSG_NOSIGNAL);
+            signals::enter();
+            let sent = out.send_apart(self.who, &message.fd, &message, data, flags);
+            signals::leave();
+            let error = match sent {
+                Sent::Bytes(moved) => {
+                    straight::count_sent(waiter.sock(), moved);
+                    return Ok(moved.total());
+                }
+                Sent::KernelFull | Sent::RingFull if !self.waits => libc::EAGAIN,
+                Sent::KernelFull | Sent::RingFull => {
+                    waiter.wait_for(libc::POLLOUT, libc::SO_SNDTIMEO)
+                }
+                Sent::Busy => waiter.wait_for_lock(&mut patience, self.waits, libc::SO_SNDTIMEO),
+                Sent::Error(error) => error,
+                Sent::Broken => libc::ECONNRESET,
+            };
+            if error != 0 {
+                return Err(error);
             }
-            Sent::KernelFull | Sent::RingFull if !waits => libc::EAGAIN,
-            Sent::KernelFull | Sent::RingFull => {
-                stream::wait_for(sock, libc::POLLOUT, libc::SO_SNDTIMEO)
-            }
-            Sent::Busy => patience.wait(sock, waits),
-            Sent::Error(error) => error,
-            Sent::Broken => libc::ECONNRESET,
-        };
-        if error != 0 {
-            return stream::broken_pipe(error, flags);
         }
     }
 }
@@ -246,8 +279,8 @@ pub fn receive_message(
     if !memory::put(flags_at, UNWRITTEN) {
         return own.call();
     }
-    let through = Message::of(sock, &before, flags & libc::MSG_CMSG_CLOEXEC);
-    let received = stream::receive_through(*sock, link, into, flags, own, &through);
+    let mut through = Message::of(sock, &before, flags & libc::MSG_CMSG_CLOEXEC);
+    let received = stream::receive_through(*sock, link, into, flags, own, &mut through);
     if received < 0 {
         memory::put(flags_at, before.msg_flags);
         return received;

@@ -1,0 +1,217 @@
+//! A call keeps the open file that it began with: descriptors that change their meaning under a call that waits, each as the
+//! kernel does it.
+
+#[path = "sockets/place.rs"]
+mod place;
+
+use place::{HOW, How, Place};
+use rustix::process::{Pid, Signal, kill_process};
+use windlass_tests::skip;
+
+/// Runs a way at both ends, on the kernel and accelerated; both must find everything right. The first bytes of the ring are those
+/// of the warm-up, which all of them have. False: the kernel has not what one of them needs.
+fn as_on_the_kernel(place: &Place, how: &How<'_>) -> bool {
+    for is_plain in [true, false] {
+        let mut pair = place.connect(&How { is_plain, ..*how });
+        for end in 0..2 {
+            if pair.end_of(end).contains("SKIP") {
+                return false;
+            }
+        }
+        for end in 0..2 {
+            let said = pair.said(end);
+            println!("plain: {is_plain}, {}: {said}", how.way);
+            assert!(
+                said.contains("right\n"),
+                "plain: {is_plain}, {}",
+                pair.both()
+            );
+            let rung = pair.counted(end).get("ring_tx_bytes").copied().unwrap_or(0);
+            assert_eq!(rung != 0, !is_plain, "{}", pair.both());
+        }
+    }
+    true
+}
+
+/// A thread is blocked in a send, another one closes the descriptor, and the number becomes another connection's: every byte
+/// goes to the connection that the call began with, which ends after them, and none to the other one.
+#[test]
+fn a_blocked_send_keeps_its_connection() {
+    let Some(place) = Place::compiled("a_blocked_send_keeps_its_connection", "close.c", &[]) else {
+        return;
+    };
+    for way in ["send", "sendfile", "sendmmsg"] {
+        for spin in ["0", "50"] {
+            let bytes = 16 << 20;
+            let _ = as_on_the_kernel(
+                &place,
+                &How {
+                    way,
+                    spin,
+                    bytes,
+                    ..HOW
+                },
+            );
+        }
+    }
+}
+
+/// The same of a receive: asleep, with a message of its own that is still unread, and with a part of what it waits for.
+#[test]
+fn a_sleeping_receive_keeps_its_connection() {
+    let Some(place) = Place::compiled("a_sleeping_receive_keeps_its_connection", "close.c", &[])
+    else {
+        return;
+    };
+    for way in ["recv", "rest", "all"] {
+        for spin in ["0", "50"] {
+            let _ = as_on_the_kernel(&place, &How { way, spin, ..HOW });
+        }
+    }
+}
+
+/// A handler that jumps out of a receive, and the cancellation of its thread, leave nothing behind: the close that follows ends
+/// the connection.
+#[test]
+fn a_receive_that_was_left_keeps_nothing() {
+    let Some(place) = Place::compiled("a_receive_that_was_left_keeps_nothing", "close.c", &[])
+    else {
+        return;
+    };
+    for way in ["jump", "cancel"] {
+        for spin in ["0", "50"] {
+            let _ = as_on_the_kernel(&place, &How { way, spin, ..HOW });
+        }
+    }
+}
+
+/// A reader stops inside a receive, with the lock of its direction, for 9 s: its sender waits, and everything comes. A living
+/// process that stands still is no dead one.
+#[test]
+fn a_reader_that_stands_still_is_waited_for() {
+    let name = "a_reader_that_stands_still_is_waited_for";
+    let Some(place) = Place::compiled(name, "stopped.c", &[]) else {
+        return;
+    };
+    let seconds = 9;
+    let how = How {
+        way: "wait",
+        spin: "50",
+        bytes: 16 << 20,
+        chunk: seconds,
+        ..HOW
+    };
+    if !as_on_the_kernel(&place, &how) {
+        skip(name, "userfaultfd is not allowed here");
+    }
+}
+
+/// `SO_SNDTIMEO` is a limit of the whole call, however often it waits: for a reader that stands still, and for one that takes a
+/// little now and then.
+#[test]
+fn the_limit_of_a_send_is_one_for_all_its_waits() {
+    let name = "the_limit_of_a_send_is_one_for_all_its_waits";
+    let Some(place) = Place::compiled(name, "stopped.c", &[]) else {
+        return;
+    };
+    for way in ["limit", "slow"] {
+        for spin in ["0", "50"] {
+            let how = How {
+                way,
+                spin,
+                bytes: 16 << 20,
+                chunk: 3,
+                ..HOW
+            };
+            if !as_on_the_kernel(&place, &how) {
+                return skip(name, "userfaultfd is not allowed here");
+            }
+        }
+    }
+}
+
+/// Calls on the number of a joined socket that the kernel refuses change nothing: it is the same socket afterwards, and not one that
+/// was found anew.
+#[test]
+fn a_refused_call_leaves_the_channel() {
+    let Some(place) = Place::compiled("a_refused_call_leaves_the_channel", "number.c", &[]) else {
+        return;
+    };
+    let how = How {
+        way: "refused",
+        spin: "50",
+        ..HOW
+    };
+    let mut pair = place.connect(&how);
+    for end in 0..2 {
+        assert!(pair.wait(end).contains("right\n"), "{}", pair.both());
+        let counted = pair.counted(end);
+        assert_eq!(counted.get("joined"), Some(&1), "{}", pair.both());
+        assert_eq!(counted.get("sockets_found"), None, "{}", pair.both());
+    }
+}
+
+/// A bare system call makes the number of a joined socket another connection's. The library learns it at its next look at the
+/// kernel: what is pushed to the ring after that is not this connection's.
+#[test]
+fn a_number_that_changed_unseen_is_noticed() {
+    let name = "a_number_that_changed_unseen_is_noticed";
+    let Some(place) = Place::compiled(name, "number.c", &[]) else {
+        return;
+    };
+    for spin in ["0", "50"] {
+        let way = "unseen";
+        let _ = as_on_the_kernel(&place, &How { way, spin, ..HOW });
+    }
+}
+
+/// A broker that is stopped for as long as this lives.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(broker: Pid) -> Self {
+        kill_process(broker, Signal::STOP).expect("stopped");
+        Self(broker)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+/// A thread asleep in a receive whose descriptor was closed counts what it receives on its own connection, or on none: also if the broker was
+/// replaced meanwhile, and another connection has come to stand where the first one stood.
+#[test]
+fn a_sleeper_counts_on_no_other_connection() {
+    let name = "a_sleeper_counts_on_no_other_connection";
+    let Some(place) = Place::compiled(name, "asleep.c", &[]) else {
+        return;
+    };
+    let mut pair = place.connect(&How {
+        way: "block",
+        spin: "50",
+        chunk: 1_000,
+        ..HOW
+    });
+    pair.until("the close", |pair| pair.said(1).contains("closed\n"));
+    let broker = place.daemon_process().expect("a daemon");
+    kill_process(broker, Signal::KILL).expect("killed");
+    // The next one comes with the next program.
+    let _other = place.connect(&HOW);
+    pair.until("the next daemon", |_| place.daemon_process().is_some());
+    std::fs::write(pair.directory.join("port.go"), "").expect("a file");
+    pair.until("the sleeper", |pair| pair.said(1).contains("late\n"));
+    // Nobody looks after what is unread.
+    let _stopped = Stopped::new(place.daemon_process().expect("a daemon"));
+    std::fs::write(pair.directory.join("port.stopped"), "").expect("a file");
+    for end in 0..2 {
+        assert!(pair.end_of(end).contains("right\n"), "{}", pair.both());
+    }
+    assert!(
+        pair.counted(1).get("ring_tx_bytes").is_some(),
+        "{}",
+        pair.both()
+    );
+}
