@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 
 use place::{HOW, How, Place};
 
-/// A lost wake-up lasts 200 ms at least; a busy machine keeps a program waiting for less.
-const LOST_US: i64 = 150_000;
+/// Waits of a run that may take as long as a lost wake-up, 150 ms and more, of hundreds: a very busy machine keeps a program
+/// waiting, too.
+const LATE_MAX: i64 = 3;
 /// Spins that keep the reader awake between two messages.
 const SPIN: &str = "200";
 
@@ -29,38 +30,38 @@ fn measured(place: &Place, way: &str, spin: &str) -> BTreeMap<String, i64> {
         .collect()
 }
 
-fn longest(name: &str, way: &str) {
+fn no_wake_up_is_lost(name: &str, way: &str) {
     let Some(place) = Place::compiled(name, "ready.c", &[]) else {
         return;
     };
     for spin in [SPIN, "0"] {
-        let longest = measured(&place, way, spin)["us"];
-        assert!(longest < LOST_US, "{way}, spin {spin}: {longest} us");
+        let late = measured(&place, way, spin)["late"];
+        assert!(late <= LATE_MAX, "{way}, spin {spin}: {late} late");
     }
 }
 
 /// A level-triggered reader that takes exactly one message a wait finds ring bytes that came behind kernel bytes.
 #[test]
 fn ring_bytes_behind_kernel_bytes_are_reported() {
-    longest("ring_bytes_behind_kernel_bytes_are_reported", "exact");
+    no_wake_up_is_lost("ring_bytes_behind_kernel_bytes_are_reported", "exact");
 }
 
 /// A forked child with an epoll loop of its own leaves its parent's news alone.
 #[test]
 fn a_child_leaves_its_parents_news() {
-    longest("a_child_leaves_its_parents_news", "child");
+    no_wake_up_is_lost("a_child_leaves_its_parents_news", "child");
 }
 
 /// A child that waits in its parent's instance finds what comes there.
 #[test]
 fn a_child_waits_in_its_parents_instance() {
-    longest("a_child_waits_in_its_parents_instance", "shared");
+    no_wake_up_is_lost("a_child_waits_in_its_parents_instance", "shared");
 }
 
 /// `poll` on an epoll instance ends when a member is readable.
 #[test]
 fn an_instance_can_be_polled() {
-    longest("an_instance_can_be_polled", "polled");
+    no_wake_up_is_lost("an_instance_can_be_polled", "polled");
 }
 
 /// A wait with a time limit ends in time, and its signal mask is in force, while unread bytes lie in the ring of its own end.
