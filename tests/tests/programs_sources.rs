@@ -232,6 +232,9 @@ fn libzmqs_own_tests_pass() {
     let Some(place) = suite(test, "libzmq") else {
         return;
     };
-    let parts = files(&place, "build/bin", |name| name.starts_with("test_"));
+    // TIPC is no socket of ours, and a fuzzer waits for its input.
+    let parts = files(&place, "build/bin", |name| {
+        name.starts_with("test_") && !name.contains("tipc") && !name.contains("fuzzer")
+    });
     compare(test, place, &parts, 10, |part| format!("build/bin/{part}"));
 }

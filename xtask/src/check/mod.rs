@@ -14,6 +14,7 @@ mod directions;
 mod generated;
 mod licences;
 mod shape;
+mod sizes;
 mod source;
 mod words;
 
@@ -80,6 +81,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("licences", licences::check),
     ("list of dependencies", dependencies::check),
     ("sizes of files and functions", shape::check),
+    ("sizes of crates", sizes::check),
     ("words and openings", words::check),
     ("generated files", generated::check),
 ];
@@ -103,6 +105,9 @@ pub fn run(root: &Path) -> Result<bool> {
             println!("  {finding}");
         }
         found += findings.len();
+    }
+    for line in sizes::told(&tree) {
+        println!("  {line}");
     }
     Ok(found == 0)
 }
@@ -174,6 +179,12 @@ mod tests {
     #[test]
     fn files_and_functions_are_short() {
         good("sizes of files and functions");
+    }
+
+    /// The crates of accelerated sockets are no larger than they may be.
+    #[test]
+    fn crates_stay_small() {
+        good("sizes of crates");
     }
 
     /// No unfinished work is committed, unsafe code is where it may be, and crates explain themselves.
