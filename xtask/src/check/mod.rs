@@ -13,6 +13,7 @@ mod dependencies;
 mod directions;
 mod generated;
 mod licences;
+mod rooms;
 mod shape;
 mod sizes;
 mod source;
@@ -78,6 +79,7 @@ type Check = fn(&Tree) -> Result<Vec<Finding>>;
 /// Every check: its name, and what it does.
 pub const CHECKS: &[(&str, Check)] = &[
     ("directions of dependencies", directions::check),
+    ("order of modules", rooms::check),
     ("licences", licences::check),
     ("list of dependencies", dependencies::check),
     ("sizes of files and functions", shape::check),
@@ -161,6 +163,12 @@ mod tests {
     #[test]
     fn dependencies_point_down() {
         good("directions of dependencies");
+    }
+
+    /// Modules of the crates that say an order use no higher ones.
+    #[test]
+    fn modules_point_down() {
+        good("order of modules");
     }
 
     /// Everything in the lock file has a licence that this project may ship with.
