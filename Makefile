@@ -36,7 +36,7 @@ check: ## format, lints, dependency directions, licences, docs, generated files
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --workspace --no-deps --document-private-items --locked
 
 soak: build ## longer sweeps; the last result stands in docs/TESTING.md
-	@scripts/need test
+	@scripts/need soak
 	@scripts/soak
 
 sanitize: ## unsafe crates under the address and thread sanitizers (nightly)

@@ -13,7 +13,9 @@ mod dependencies;
 mod directions;
 mod generated;
 mod licences;
+mod rooms;
 mod shape;
+mod sizes;
 mod source;
 mod words;
 
@@ -77,9 +79,11 @@ type Check = fn(&Tree) -> Result<Vec<Finding>>;
 /// Every check: its name, and what it does.
 pub const CHECKS: &[(&str, Check)] = &[
     ("directions of dependencies", directions::check),
+    ("order of modules", rooms::check),
     ("licences", licences::check),
     ("list of dependencies", dependencies::check),
     ("sizes of files and functions", shape::check),
+    ("sizes of crates", sizes::check),
     ("words and openings", words::check),
     ("generated files", generated::check),
 ];
@@ -103,6 +107,9 @@ pub fn run(root: &Path) -> Result<bool> {
             println!("  {finding}");
         }
         found += findings.len();
+    }
+    for line in sizes::told(&tree) {
+        println!("  {line}");
     }
     Ok(found == 0)
 }
@@ -158,6 +165,12 @@ mod tests {
         good("directions of dependencies");
     }
 
+    /// Modules of the crates that say an order use no higher ones.
+    #[test]
+    fn modules_point_down() {
+        good("order of modules");
+    }
+
     /// Everything in the lock file has a licence that this project may ship with.
     #[test]
     fn licences_are_allowed() {
@@ -174,6 +187,12 @@ mod tests {
     #[test]
     fn files_and_functions_are_short() {
         good("sizes of files and functions");
+    }
+
+    /// The crates of accelerated sockets are no larger than they may be.
+    #[test]
+    fn crates_stay_small() {
+        good("sizes of crates");
     }
 
     /// No unfinished work is committed, unsafe code is where it may be, and crates explain themselves.

@@ -1,6 +1,5 @@
 //! How a call waits for another thread: for a lock of a channel ([`Patience`]), or for the end of a join ([`pause`]).
 
-
 use super::sets;
 use crate::own::Sock;
 use crate::real;

@@ -1,0 +1,240 @@
+//! Test suites that come with the sources of redis, memcached, libevent and libzmq: what passes on the kernel passes
+//! under `windlass run`, with both ends of each connection accelerated.
+//!
+//! `scripts/suites` fetches and builds them. Each part of a suite runs once accelerated. A part that fails is run on the
+//! kernel: it counts unless it fails there as well, in one of [`KERNEL_RUNS`] runs.
+
+mod running;
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use running::{House, Pairing, Side, find, must, soaks};
+use windlass_tests::skip;
+
+/// How often the kernel has to pass a part that failed accelerated.
+const KERNEL_RUNS: usize = 3;
+/// Seconds that a part may take.
+const PART_SECONDS: &str = "400";
+const SPIN_US: u32 = 20;
+
+/// Parts of redis' suite; without those of modules, which need redis' own build.
+const REDIS: &[&str] = &[
+    "unit/protocol",
+    "unit/keyspace",
+    "unit/scan",
+    "unit/info",
+    "unit/auth",
+    "unit/acl",
+    "unit/quit",
+    "unit/expire",
+    "unit/other",
+    "unit/multi",
+    "unit/latency-monitor",
+    "unit/type/string",
+    "unit/type/list",
+    "unit/type/hash",
+    "unit/type/stream-cgroups",
+    "unit/sort",
+    "unit/slowlog",
+    "unit/introspection",
+    "unit/introspection-2",
+    "unit/limits",
+    "unit/obuf-limits",
+    "unit/pubsub",
+    "unit/pubsubshard",
+    "unit/wait",
+    "unit/pause",
+    "unit/querybuf",
+    "unit/pendingquerybuf",
+    "unit/tls",
+    "unit/tracking",
+    "unit/client-eviction",
+    "unit/networking",
+    "unit/replybufsize",
+    "unit/shutdown",
+    "integration/block-repl",
+    "integration/replication",
+    "integration/replication-2",
+    "integration/replication-psync",
+    "integration/psync2-reg",
+    "integration/rdb",
+    "integration/aof",
+    "integration/redis-cli",
+    "integration/redis-benchmark",
+];
+
+/// Groups of libevent's suite that carry bytes or wait for descriptors.
+const LIBEVENT: &[&str] = &[
+    "main/..",
+    "thread/..",
+    "et/..",
+    "bufferevent/..",
+    "bufferevent_iocp/..",
+    "http/..",
+    "listener/..",
+    "evbuffer/..",
+    "finalize/..",
+    "rpc/..",
+    "util/..",
+];
+
+/// Where `scripts/suites` has put a suite; `None`, said aloud, where it has not.
+fn suite(test: &str, name: &str) -> Option<PathBuf> {
+    if !soaks(test) {
+        return None;
+    }
+    let target = std::env::var_os("WINDLASS_BIN_DIR").map(PathBuf::from)?;
+    let place = target.parent()?.join("suites").join(name);
+    if !place.join(".ready").exists() {
+        skip(test, "its sources are not there (scripts/need soak)");
+        return None;
+    }
+    Some(place)
+}
+
+/// The same user's place without and with acceleration, each with a copy of the suite as `suite`.
+fn houses(test: &str, place: &std::path::Path) -> Option<[House; 2]> {
+    let build = |server| {
+        let pairing = Pairing {
+            server,
+            client: false,
+            spin: SPIN_US,
+        };
+        let house = House::build(test, pairing)?;
+        let mut copy = house.plain("cp");
+        copy.arg("-rL").arg(place).arg(house.file("suite"));
+        must(copy, b"");
+        Some(house)
+    };
+    Some([build(false)?, build(true)?])
+}
+
+/// Runs a shell line in the suite's directory; whether it succeeded, and what it wrote.
+fn passes(house: &House, line: &str) -> (bool, String) {
+    let mut command: Command = house.command(Side::Server, "timeout");
+    let script = format!("cd {} && {line}", house.file("suite").display());
+    command
+        .args([PART_SECONDS, "bash", "-c", &script])
+        .env("WINDLASS_PROMOTE", "1,1")
+        .stdin(Stdio::null());
+    let done = command.output().expect("bash runs");
+    let told = [done.stdout, done.stderr].concat();
+    (
+        done.status.success(),
+        String::from_utf8_lossy(&told).into_owned(),
+    )
+}
+
+/// Runs each part; `line` makes its shell line. At least `joined_min` connections must have joined.
+fn compare(
+    test: &str,
+    place: PathBuf,
+    parts: &[String],
+    joined_min: u64,
+    line: fn(&str) -> String,
+) {
+    let Some([plain, ours]) = houses(test, &place) else {
+        return;
+    };
+    let mut wrong = Vec::new();
+    let mut unusable = Vec::new();
+    for part in parts {
+        let (is_good, told) = passes(&ours, &line(part));
+        if is_good {
+            continue;
+        }
+        if (0..KERNEL_RUNS).all(|_| passes(&plain, &line(part)).0) {
+            let tail: Vec<_> = told.lines().rev().take(30).collect();
+            let tail: Vec<_> = tail.into_iter().rev().collect();
+            wrong.push(format!("{part}:\n{}", tail.join("\n")));
+        } else {
+            unusable.push(part.as_str());
+        }
+    }
+    let counted = ours.counted(Side::Server);
+    let of = |name: &str| counted.get(name).copied().unwrap_or(0);
+    println!(
+        "{test}: {} parts, fail on the kernel too: {unusable:?}, joined: {}, bytes by ring: {}, by kernel: {}",
+        parts.len(),
+        of("joined"),
+        of("ring_tx_bytes"),
+        of("kernel_tx_bytes"),
+    );
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    assert!(
+        unusable.len() * 4 < parts.len(),
+        "too many parts fail on the kernel: {unusable:?}"
+    );
+    assert!(of("joined") >= joined_min, "nothing was accelerated");
+}
+
+/// Names as owned text.
+fn named(parts: &[&str]) -> Vec<String> {
+    parts.iter().map(|part| (*part).to_owned()).collect()
+}
+
+/// Names of files of a directory of a suite, sorted, that `keep` keeps.
+fn files(place: &std::path::Path, directory: &str, keep: fn(&str) -> bool) -> Vec<String> {
+    let entries = std::fs::read_dir(place.join(directory)).expect("the suite is there");
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<_> = names.filter(|name| keep(name)).collect();
+    names.sort();
+    names
+}
+
+/// redis' own tests, with server and client accelerated.
+#[test]
+fn rediss_own_tests_pass() {
+    let test = "rediss_own_tests_pass";
+    let Some(place) = suite(test, "redis") else {
+        return;
+    };
+    if find("tclsh").is_none() {
+        return skip(test, "tclsh is missing");
+    }
+    compare(test, place, &named(REDIS), 100, |part| {
+        format!(
+            "tclsh tests/test_helper.tcl --clients 1 --tags '-slow -needs:debug' --single {part}"
+        )
+    });
+}
+
+/// memcached's own tests, with server and client accelerated.
+#[test]
+fn memcacheds_own_tests_pass() {
+    let test = "memcacheds_own_tests_pass";
+    let Some(place) = suite(test, "memcached") else {
+        return;
+    };
+    let parts = files(&place, "t", |name| name.ends_with(".t"));
+    compare(test, place, &parts, 10, |part| {
+        format!("prove -I t/lib t/{part}")
+    });
+}
+
+/// libevent's own tests.
+#[test]
+fn libevents_own_tests_pass() {
+    let test = "libevents_own_tests_pass";
+    let Some(place) = suite(test, "libevent") else {
+        return;
+    };
+    compare(test, place, &named(LIBEVENT), 0, |part| {
+        format!("test/regress --quiet {part}")
+    });
+}
+
+/// libzmq's own tests.
+#[test]
+fn libzmqs_own_tests_pass() {
+    let test = "libzmqs_own_tests_pass";
+    let Some(place) = suite(test, "libzmq") else {
+        return;
+    };
+    // TIPC is no socket of ours, and a fuzzer waits for its input.
+    let parts = files(&place, "build/bin", |name| {
+        name.starts_with("test_") && !name.contains("tipc") && !name.contains("fuzzer")
+    });
+    compare(test, place, &parts, 10, |part| format!("build/bin/{part}"));
+}
