@@ -49,6 +49,15 @@ pub fn set_option<T: Plain>(fd: i32, level: i32, name: i32, value: &T) -> Done {
     }
 }
 
+/// Whether a socket has a filter that drops what it does not let through; one of BPF says only that it is there.
+pub fn has_filter(fd: i32) -> bool {
+    // Its length is told in instructions where no room is given for them.
+    match option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &mut [0_u8; 0]) {
+        Ok(instructions) => instructions != 0,
+        Err(error) => error == libc::EACCES,
+    }
+}
+
 /// Types of which every pattern of bytes is a value: what the kernel may write an option into.
 ///
 /// # Safety

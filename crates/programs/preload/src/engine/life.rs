@@ -16,18 +16,17 @@ use crate::handed::Environment;
 use crate::own::{Own, Sock};
 use crate::record::{Record, flag};
 use crate::target::Target;
-use crate::{owner, real, table};
+use crate::{owner, table};
 
-/// How long a close waits for room in a full kernel, in steps of [`STEP_MS`].
-const STEPS: usize = 20;
-const STEP_MS: c_int = 50;
+/// How long a close waits for room in a full kernel, in rests of [`stream::REST_MS`].
+const RESTS: usize = 100;
 
 /// Bytes that a connection takes at once whatever is unread: half of TCP's first window on loopback.
 const ROOM: usize = 32 * 1024;
 
 /// Moves all unread bytes into the kernel, and waits a while if that is full.
 pub fn reclaim_all(sock: &Sock, link: &Link<'static>) {
-    for _ in 0..STEPS {
+    for _ in 0..RESTS {
         match stream::reclaim(sock, link) {
             Some(Reclaimed::Part(_)) => {}
             _ => return,
@@ -37,8 +36,8 @@ pub fn reclaim_all(sock: &Sock, link: &Link<'static>) {
             events: libc::POLLOUT,
             revents: 0,
         };
-        // SAFETY: one entry, of this stack.
-        unsafe { real::poll(&raw mut entry, 1, STEP_MS) };
+        // Not libc's: an option or a flag that is set is no place to be cancelled.
+        let _ = kernel::rest(&raw mut entry, 1);
     }
 }
 
@@ -288,16 +287,10 @@ pub fn forked(parent: u16) {
     sets::forked();
 }
 
-/// `splice` and its kin at one end: the direction goes to the kernel for good, uncounted.
-pub fn spliced(sock: &Sock, is_target: bool) {
+/// `splice` out of the socket: what it receives goes by the kernel for good, uncounted.
+pub fn spliced(sock: &Sock) {
     promote::refuse(sock.record, Reason::Flag);
-    let Some(link) = promote::joined(sock) else {
-        return;
-    };
-    if is_target {
-        link.outgoing().set_wild();
-        reclaim_all(sock, &link);
-    } else {
+    if let Some(link) = promote::joined(sock) {
         stream::drain(sock, &link, Reason::Flag);
     }
 }

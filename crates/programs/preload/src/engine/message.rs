@@ -1,17 +1,13 @@
-//! Messages and files of a joined socket, in terms of [`super::stream`]: headers are taken apart, files are read.
+//! Messages of a joined socket, in terms of [`super::stream`]: headers are taken apart.
 
 use std::ffi::c_int;
 
-use libc::{mmsghdr, msghdr, off_t};
+use libc::{mmsghdr, msghdr};
 use windlass_channel::{Bufs, Link};
 
 use super::{memory, records, stream, unix};
 use crate::calls::message::header;
 use crate::own::{Data, Own, PIECES_MAX, Sock, Store};
-use crate::real;
-
-/// Bytes of a file that are read at a time.
-const FILE_BYTES: usize = 16 * 1024;
 
 /// The pieces of a header's message; none if they cannot be used: the program's own call says why.
 fn pieces(header: &msghdr) -> Option<Data> {
@@ -42,13 +38,13 @@ pub fn send(
     if records::is_record(sock.record) {
         return records::send_message(sock, link, &head, data, flags, own);
     }
-    if unix::is_stream(sock.record) && unix::is_more_than_bytes(&head) {
-        return unix::send_message(sock, link, &head, data, flags, own);
+    if unix::is_more_than_bytes(&head) {
+        return stream::send_by_kernel(sock, &link, flags, own, |bytes| bytes);
     }
     stream::send(*sock, link, data, flags, own)
 }
 
-/// `recvmsg`. A stream over IP has neither names nor control data: their lengths come out as 0.
+/// `recvmsg`. What has room for neither a name nor control data gets lengths of 0.
 pub fn receive(
     sock: &Sock,
     link: Link<'static>,
@@ -72,7 +68,7 @@ pub fn receive(
     if records::is_record(sock.record) {
         return records::receive_message(sock, link, message, data, flags, own);
     }
-    if unix::is_stream(sock.record) && unix::is_more_than_bytes(&head) {
+    if unix::is_more_than_bytes(&head) {
         return unix::receive_message(sock, link, message, data, flags, own);
     }
     let received = stream::receive(*sock, link, data, flags, own);
@@ -88,43 +84,6 @@ pub fn receive(
     received
 }
 
-/// `sendmmsg`: one after another, until one is not whole.
-pub fn send_many(
-    sock: &Sock,
-    link: Link<'static>,
-    list: *mut mmsghdr,
-    count: u32,
-    flags: c_int,
-) -> isize {
-    let single = |message: *mut msghdr| {
-        let arguments = [sock.fd as usize, message.addr(), flags as usize, 0, 0, 0];
-        Own::long(&real::slot::sendmsg, arguments)
-    };
-    each(sock, list, count, |message| {
-        send(sock, link, message, flags, single(message))
-    })
-}
-
-/// `recvmmsg`: one after another, until there is nothing. Only the first one waits if `MSG_WAITFORONE` says so.
-pub fn receive_many(
-    sock: &Sock,
-    link: Link<'static>,
-    list: *mut mmsghdr,
-    count: u32,
-    flags: c_int,
-) -> isize {
-    let mut first = true;
-    each(sock, list, count, |message| {
-        let only_first = flags & libc::MSG_WAITFORONE != 0 && !first;
-        let now = if only_first { libc::MSG_DONTWAIT } else { 0 };
-        first = false;
-        let flags = flags & !libc::MSG_WAITFORONE | now;
-        let arguments = [sock.fd as usize, message.addr(), flags as usize, 0, 0, 0];
-        let single = Own::long(&real::slot::recvmsg, arguments);
-        receive(sock, link, message, flags, single)
-    })
-}
-
 /// How many bytes the first `count` messages moved, as the kernel has noted.
 pub fn bytes_of(list: *const mmsghdr, count: usize) -> usize {
     let at = std::mem::offset_of!(mmsghdr, msg_len);
@@ -133,84 +92,4 @@ pub fn bytes_of(list: *const mmsghdr, count: usize) -> usize {
         memory::fetch::<u32>(place.cast()).unwrap_or(0) as usize
     });
     lengths.sum()
-}
-
-/// Makes one call for each message and notes its length; how many succeeded, or the error of the first.
-fn each(
-    sock: &Sock,
-    list: *mut mmsghdr,
-    count: u32,
-    mut one: impl FnMut(*mut msghdr) -> isize,
-) -> isize {
-    // A record without bytes is one.
-    let ends_at_none = !records::is_record(sock.record);
-    let mut done = 0;
-    for index in 0..count.min(PIECES_MAX as u32) as usize {
-        let entry = list.wrapping_add(index);
-        let moved = one(entry.cast());
-        if moved < 0 {
-            return if done > 0 { done } else { moved };
-        }
-        let at = entry
-            .cast::<u8>()
-            .wrapping_add(std::mem::offset_of!(mmsghdr, msg_len));
-        memory::put(at.cast(), moved as u32);
-        done += 1;
-        if moved == 0 && ends_at_none {
-            break;
-        }
-    }
-    done
-}
-
-/// `sendfile`: the file is read in pieces; its position moves by what was sent.
-pub fn send_file(
-    sock: &Sock,
-    link: Link<'static>,
-    file: c_int,
-    at: *mut off_t,
-    bytes: usize,
-    own: Own,
-) -> isize {
-    let is_given = !at.is_null();
-    let mut position = if is_given {
-        memory::fetch(at).unwrap_or(-1)
-    } else {
-        // SAFETY: no pointers.
-        unsafe { libc::lseek(file, 0, libc::SEEK_CUR) }
-    };
-    if position < 0 {
-        return own.call();
-    }
-    let start = position;
-    let mut piece = [0_u8; FILE_BYTES];
-    let mut sent = 0;
-    while (position - start) < bytes as off_t {
-        let want = (bytes - (position - start) as usize).min(FILE_BYTES);
-        // SAFETY: the buffer has FILE_BYTES.
-        let got = unsafe { libc::pread(file, piece.as_mut_ptr().cast(), want, position) };
-        if got <= 0 {
-            sent = got;
-            break;
-        }
-        sent = stream::send(*sock, link, Bufs::out(piece.as_ptr(), got as usize), 0, own);
-        if sent <= 0 {
-            break;
-        }
-        position += sent as off_t;
-        if sent < got {
-            break;
-        }
-    }
-    let total = position - start;
-    if total == 0 && sent < 0 {
-        return sent;
-    }
-    if is_given {
-        memory::put(at, position);
-    } else {
-        // SAFETY: no pointers.
-        unsafe { libc::lseek(file, position, libc::SEEK_SET) };
-    }
-    total as isize
 }

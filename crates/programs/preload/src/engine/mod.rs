@@ -27,6 +27,7 @@ mod death;
 mod inside;
 mod interest;
 mod kernel;
+mod large;
 mod life;
 mod looks;
 pub mod memory;
@@ -52,7 +53,7 @@ mod waiting;
 use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::Ordering::Relaxed;
 
-use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, socklen_t};
+use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, socklen_t};
 use windlass_channel::{Bufs, Link, Reason, copy};
 
 use crate::handed::Environment;
@@ -74,7 +75,7 @@ pub enum Why {
     OwnDescriptors,
     /// Strict mode was asked for and cannot be had.
     Strict,
-    /// A call that takes bytes in a way that is not followed (`vmsplice`, `tee`, `preadv2` flags).
+    /// A call that takes bytes in a way that is not followed (`preadv2` flags).
     Odd,
 }
 
@@ -170,6 +171,10 @@ pub fn send(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
 fn send_otherwise(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
     let link = match promote::joined(&sock) {
         Some(link) => link,
+        None if stream::is_held_back(sock.record, flags) => {
+            life::plain(&sock, Reason::Cork);
+            return own.call();
+        }
         None => match young(&sock, true, own) {
             Ok(result) => return result,
             Err(link) => link,
@@ -206,11 +211,14 @@ pub fn send_message(sock: Sock, message: *const msghdr, flags: c_int, own: Own) 
 }
 
 /// `sendmmsg`.
-pub fn send_many(sock: Sock, messages: *mut mmsghdr, count: u32, flags: c_int, own: Own) -> isize {
+pub fn send_many(sock: Sock, messages: *mut mmsghdr, flags: c_int, own: Own) -> isize {
     let bytes = |count| message::bytes_of(messages, count);
     match promote::joined(&sock).map_or_else(|| young_by(&sock, true, own, bytes), Err) {
         Ok(result) => result,
-        Err(link) => message::send_many(&sock, link, messages, count, flags),
+        Err(link) if records::is_record(sock.record) => {
+            records::send_uncounted(&sock, &link, flags, own)
+        }
+        Err(link) => stream::send_by_kernel(&sock, &link, flags, own, bytes),
     }
 }
 
@@ -269,42 +277,32 @@ pub fn recv_message(sock: Sock, message: *mut msghdr, flags: c_int, own: Own) ->
     }
 }
 
-/// `recvmmsg`.
-pub fn recv_many(
-    sock: Sock,
-    messages: *mut mmsghdr,
-    count: u32,
-    flags: c_int,
-    _timeout: *mut libc::timespec,
-    own: Own,
-) -> isize {
+/// `recvmmsg`: the kernel alone knows when its time is over, so what the socket receives stays there.
+pub fn recv_many(sock: Sock, messages: *mut mmsghdr, own: Own) -> isize {
     let bytes = |count| message::bytes_of(messages, count);
     match promote::joined(&sock).map_or_else(|| young_by(&sock, false, own, bytes), Err) {
         Ok(result) => result,
-        Err(link) => message::receive_many(&sock, link, messages, count, flags),
+        Err(link) => stream::receive_oddly(&sock, &link, own),
     }
 }
 
-/// `sendfile` to the socket.
-pub fn send_file(sock: Sock, file: c_int, at: *mut off_t, bytes: usize, own: Own) -> isize {
+/// `sendfile` or `splice` to the socket.
+pub fn send_file(sock: Sock, own: Own) -> isize {
     match promote::joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
         Ok(result) => result,
         Err(link) if records::is_record(sock.record) => {
             records::send_uncounted(&sock, &link, 0, own)
         }
-        Err(link) => message::send_file(&sock, link, file, at, bytes, own),
+        Err(link) => stream::send_by_kernel(&sock, &link, 0, own, |bytes| bytes),
     }
 }
 
-/// `splice`, `tee`, `vmsplice`, `copy_file_range` out of a socket, into one, or both.
+/// `splice` out of a socket, into one, or both.
 pub fn splice(from: Option<Sock>, to: Option<Sock>, own: Own) -> isize {
     if let Some(from) = from {
-        life::spliced(&from, false);
+        life::spliced(&from);
     }
-    if let Some(to) = to {
-        life::spliced(&to, true);
-    }
-    own.call()
+    to.map_or_else(|| own.call(), |to| send_file(to, own))
 }
 
 /// `poll` and `ppoll` on a set with at least one tracked socket.
@@ -395,14 +393,7 @@ pub fn shutdown(sock: Sock, how: c_int, own: Own) -> isize {
 }
 
 /// `getsockopt`.
-pub fn getsockopt(
-    sock: Sock,
-    level: c_int,
-    name: c_int,
-    value: *mut c_void,
-    _length: *mut socklen_t,
-    own: Own,
-) -> isize {
+pub fn getsockopt(sock: Sock, level: c_int, name: c_int, value: *mut c_void, own: Own) -> isize {
     sockopt::get(&sock, level, name, value, own)
 }
 

@@ -21,7 +21,7 @@ use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
 use super::inside::{self, JOIN_ROUNDS};
 use super::names::{self, Names, Tracking};
 use super::{
-    datagrams, death, interest, kernel, process, proof, records, sets, sockopt, stream, unix,
+    datagrams, death, interest, kernel, large, process, proof, records, sets, sockopt, stream, unix,
 };
 use crate::own::Sock;
 use crate::record::{Kind, Origin, Record, flag};
@@ -296,6 +296,9 @@ fn join(
     if datagrams::is_datagram(record) && !datagrams::is_as_listed(sock) {
         return Err(Reason::Young);
     }
+    if sockopt::has_inherited(sock) {
+        return Err(Reason::Option);
+    }
     let mut offer = offer(sock, peer_cookie).ok_or(Reason::NotEstablished)?;
     if !is_uncounted {
         sockopt::note_no_delay(sock);
@@ -308,6 +311,7 @@ fn join(
     if records::is_record(record) {
         records::note_buffer(sock);
     }
+    large::begin(record);
     sets::show(sock, link);
     offer.is_recounted = is_taking;
     offer.asleep = if is_taking {

@@ -21,12 +21,10 @@ use libc::{epoll_event, iovec, msghdr, pollfd};
 use windlass_channel::directory::Key;
 use windlass_channel::records::RecordFd;
 pub use windlass_channel::unix::{START, UNKNOWN};
-use windlass_channel::{Bufs, Fd, KERNEL_UNREAD_MAX, Link, Reason, Sent, Socket, sys, unix};
+use windlass_channel::{Bufs, Fd, KERNEL_UNREAD_MAX, Link, Reason, Socket, sys, unix};
 
-use super::patience::Patience;
 use super::{
-    armed, datagrams, death, kernel, life, memory, process, promote, records, sets, straight,
-    stream,
+    armed, datagrams, death, kernel, life, memory, process, promote, records, sets, stream,
 };
 use crate::calls::message::header;
 use crate::own::{Own, PIECES_MAX, Sock};
@@ -126,13 +124,7 @@ impl Message {
         }
     }
 
-    fn call(
-        &self,
-        number: libc::c_long,
-        data: &Bufs<'_>,
-        limit: usize,
-        flags: c_int,
-    ) -> Result<(usize, msghdr), i32> {
+    fn call(&self, data: &Bufs<'_>, limit: usize, flags: c_int) -> Result<(usize, msghdr), i32> {
         let mut vectors = [iovec {
             iov_base: std::ptr::null_mut(),
             iov_len: 0,
@@ -152,19 +144,18 @@ impl Message {
             0,
         ];
         // SAFETY: header and vectors live for the call; the kernel checks what they name.
-        let moved = unsafe { sys::checked(number, args) }?;
+        let moved = unsafe { sys::checked(libc::SYS_recvmsg, args) }?;
         Ok((moved, header))
     }
 }
 
 impl Socket for Message {
     fn send(&self, data: &Bufs<'_>, flags: i32) -> Result<usize, i32> {
-        let (moved, _) = self.call(libc::SYS_sendmsg, data, usize::MAX, flags)?;
-        Ok(moved)
+        self.fd.send(data, flags)
     }
 
     fn recv(&self, into: &Bufs<'_>, limit: usize, flags: i32) -> Result<usize, i32> {
-        let (moved, header) = self.call(libc::SYS_recvmsg, into, limit, flags)?;
+        let (moved, header) = self.call(into, limit, flags)?;
         self.came
             .set(Some((header.msg_controllen, header.msg_flags)));
         Ok(moved)
@@ -194,62 +185,6 @@ impl Socket for Message {
 
     fn raise_send_buffer(&self) {
         self.fd.raise_send_buffer();
-    }
-}
-
-/// `sendmsg` with a name or control data: the kernel refuses the first, and carries the second.
-pub fn send_message(
-    sock: &Sock,
-    link: Link<'static>,
-    from: &msghdr,
-    mut data: Bufs<'_>,
-    flags: c_int,
-    own: Own,
-) -> isize {
-    let Some(who) = stream::caller(sock, &link) else {
-        return own.call();
-    };
-    if from.msg_namelen != 0 || data.is_empty() {
-        return own.call();
-    }
-    if let Some(error) = stream::before_call(sock, &link) {
-        return stream::broken_pipe(error, flags);
-    }
-    let waits = flags & libc::MSG_DONTWAIT == 0 && !stream::is_nonblocking(sock);
-    let message = Message::of(sock, from, 0);
-    let mut patience = Patience::new();
-    loop {
-        signals::enter();
-        let sent = link.outgoing().send_apart(
-            who,
-            &message.fd,
-            &message,
-            &data,
-            flags | libc::MSG_NOSIGNAL,
-        );
-        signals::leave();
-        let error = match sent {
-            Sent::Bytes(moved) => {
-                straight::count_sent(sock, moved);
-                data.advance(moved.total());
-                let rest = if data.is_empty() || !waits {
-                    0
-                } else {
-                    stream::send(*sock, link, data, flags, own)
-                };
-                return (moved.total() + usize::try_from(rest).unwrap_or(0)) as isize;
-            }
-            Sent::KernelFull | Sent::RingFull if !waits => libc::EAGAIN,
-            Sent::KernelFull | Sent::RingFull => {
-                stream::wait_for(sock, libc::POLLOUT, libc::SO_SNDTIMEO)
-            }
-            Sent::Busy => patience.wait(sock, waits),
-            Sent::Error(error) => error,
-            Sent::Broken => libc::ECONNRESET,
-        };
-        if error != 0 {
-            return stream::broken_pipe(error, flags);
-        }
     }
 }
 
@@ -285,7 +220,11 @@ pub fn receive_message(
         None => (0, flags & libc::MSG_CMSG_CLOEXEC),
     };
     (after.msg_controllen, after.msg_flags) = (length, said);
-    after.msg_namelen = put_name(sock, &before);
+    after.msg_namelen = if is_stream(sock.record) {
+        put_name(sock, &before)
+    } else {
+        0
+    };
     memory::put(message, after);
     received
 }
