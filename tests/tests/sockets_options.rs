@@ -1,4 +1,4 @@
-//! Options, messages and files on connections that have joined: `sockets/options.c` prints the same with and
+//! Options, messages, files and rings of io_uring on connections that have joined: `sockets/options.c` prints the same with and
 //! without the library.
 
 #[path = "sockets/place.rs"]
@@ -70,4 +70,28 @@ fn files_and_pipes_keep_their_place() {
 #[test]
 fn a_small_stack_suffices() {
     compare("a_small_stack_suffices", &["stack"], Some(true));
+}
+
+/// A ring of io_uring that only changes an epoll instance, as libuv has one in each loop, keeps nothing off the ring; members
+/// that were added by it are woken.
+#[test]
+fn rings_that_register_sockets_are_followed() {
+    let cases = ["loop", "loop-late"];
+    compare(
+        "rings_that_register_sockets_are_followed",
+        &cases,
+        Some(true),
+    );
+}
+
+/// A ring that sends keeps its process on the kernel, and the order of the bytes.
+#[test]
+fn rings_that_send_are_the_kernels() {
+    compare("rings_that_send_are_the_kernels", &["ring-sends"], None);
+}
+
+/// One that was made where no library saw it is found when a connection is about to join.
+#[test]
+fn hidden_rings_are_found() {
+    compare("hidden_rings_are_found", &["ring-hidden"], Some(false));
 }

@@ -48,6 +48,7 @@ pub mod straight;
 mod stream;
 mod twins;
 mod unix;
+pub mod uring;
 mod waiting;
 
 use std::ffi::{c_int, c_ulong, c_void};

@@ -21,7 +21,8 @@ use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
 use super::inside::{self, JOIN_ROUNDS};
 use super::names::{self, Names, Tracking};
 use super::{
-    datagrams, death, interest, kernel, large, process, proof, records, sets, sockopt, stream, unix,
+    datagrams, death, interest, kernel, large, process, proof, records, sets, sockopt, stream,
+    unix, uring,
 };
 use crate::own::Sock;
 use crate::record::{Kind, Origin, Record, flag};
@@ -255,6 +256,7 @@ fn steps(sock: &Sock, is_send: bool) -> Result<(), Reason> {
     if is_shared(sock) {
         return Err(Reason::Young);
     }
+    uring::look();
     let (key, cookie) = list(sock)?;
     let directory = process::directory().ok_or(Reason::NoDaemon)?;
     let hint = directory.peer(key).ok_or(Reason::Young)?;

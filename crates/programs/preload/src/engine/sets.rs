@@ -430,6 +430,51 @@ fn add(instance: &Sock, sock: &Sock, asked: epoll_event, own: Own) -> isize {
     result
 }
 
+/// An instance was changed, or was not, by other means than a call of `epoll_ctl`; `again` is a change of the member to the same
+/// events. False: whether the socket is a member is not known.
+pub fn changed_by_ring(
+    instance: &Sock,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+    again: Own,
+) -> bool {
+    if table::epoll(fd).is_some_and(|inner| {
+        estrange(&inner);
+        true
+    }) {
+        return true;
+    }
+    let asked = memory::fetch(event);
+    let Some(sock) = table::known(fd).filter(|sock| promote::is_stream(sock.record)) else {
+        if let Some(((_, set), asked)) = Set::of(instance).zip(asked) {
+            set.seen.add(asked.u64);
+        }
+        return true;
+    };
+    let is_member =
+        Set::of(instance)
+            .zip(local(sock.index()))
+            .is_some_and(|((index, _), local)| {
+                local
+                    .of_set(index)
+                    .any(|member| member.fd.load(Relaxed) == fd)
+            });
+    match (operation, asked) {
+        (libc::EPOLL_CTL_DEL, _) => {
+            if is_member {
+                remove(instance, &sock);
+            }
+            true
+        }
+        // Refused: there is one already.
+        (libc::EPOLL_CTL_ADD, _) if is_member => true,
+        (_, Some(asked)) if is_member => modify(instance, &sock, asked, again) == 0,
+        (_, Some(asked)) => add(instance, &sock, asked, again) == 0,
+        (_, None) => true,
+    }
+}
+
 /// What the kernel has reported of the instance so far, if a one-shot member is about to be armed in it.
 fn note_one_shot(set: Option<(usize, &'static Set)>, events: u32) -> u64 {
     set.filter(|_| events & ONE_SHOT != 0)
