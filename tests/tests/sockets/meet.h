@@ -7,6 +7,17 @@ static void fail(const char *what)
 	_exit(2);
 }
 
+/* The file at `path` has the port from now on. */
+static void tell_port(const char *path, int port)
+{
+	char temporary[4096];
+	snprintf(temporary, sizeof temporary, "%s.new", path);
+	FILE *file = fopen(temporary, "w");
+	fprintf(file, "%d", port);
+	fclose(file);
+	rename(temporary, path);
+}
+
 /* A socket that listens at a port that was free, which the file at `path` has from now on. */
 static int listen_at(const char *path)
 {
@@ -15,12 +26,7 @@ static int listen_at(const char *path)
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 	if (bind(fd, (void *)&name, length) || listen(fd, 4) || getsockname(fd, (void *)&name, &length))
 		fail("listen");
-	char temporary[4096];
-	snprintf(temporary, sizeof temporary, "%s.new", path);
-	FILE *file = fopen(temporary, "w");
-	fprintf(file, "%d", ntohs(name.sin_port));
-	fclose(file);
-	rename(temporary, path);
+	tell_port(path, ntohs(name.sin_port));
 	return fd;
 }
 

@@ -25,7 +25,7 @@ use crate::layout::*;
 use crate::owner::{Locked, Owner, Who, lock, take_from_dead, try_lock, unlock};
 use crate::reason::Reason;
 use crate::ring::{Impossible, ORDER_MAX, Ring};
-use crate::shim::{Ordering, faulty, light, store_fenced};
+use crate::shim::{Ordering, add_fenced, faulty, light, store_fenced};
 use crate::slab::Link;
 use crate::socket::Socket;
 use crate::wait::sleeps;
@@ -364,15 +364,15 @@ impl<'s> Outgoing<'s> {
                 break;
             }
             let step = room.min(rest.len()).min(PUBLISH);
-            let n = ring.write(head, &mut rest, step);
-            head = head.wrapping_add(n as u64);
-            w.head.store(head, Ordering::Release);
-            if n < step {
+            if ring.write(head, &mut rest, step) < step {
+                // As in the kernel, what lies before bad memory goes with it.
                 if head == start {
                     return Err(Stop::Fault);
                 }
                 break;
             }
+            head = head.wrapping_add(step as u64);
+            w.head.store(head, Ordering::Release);
         }
         self.expect_next(ring, head);
         Ok(head.wrapping_sub(start) as usize)
@@ -676,8 +676,8 @@ impl<'s> Outgoing<'s> {
             }
         }
         let pos = start.wrapping_add(moved as u64);
-        w.k_sent
-            .store(sent.wrapping_add(moved as u64), Ordering::Release);
+        // Added, since a call of the program's own may add at the same time.
+        w.k_sent.fetch_add(moved as u64, Ordering::Release);
         r.pos.store(pos, Ordering::Relaxed);
         r.head_seen.store(pos, Ordering::Relaxed);
         r.tail.store(pos, Ordering::Release);
@@ -688,6 +688,28 @@ impl<'s> Outgoing<'s> {
             Some(libc::EAGAIN) => Reclaimed::Part(moved),
             Some(error) => Reclaimed::Error(error),
         }
+    }
+
+    /// The program's own call, made without a lock, is about to give the kernel bytes: until [`Outgoing::end_own_call`] nobody
+    /// pushes, as while the receiver sleeps. The ring has to be [reclaimed](Outgoing::reclaim) in between, before the call. A
+    /// thread that never comes back leaves the direction on the kernel.
+    pub fn begin_own_call(self) {
+        add_fenced(&self.d().a.attn, 1);
+    }
+
+    /// That call has given the kernel `n` bytes.
+    pub fn end_own_call(self, n: usize) {
+        self.d().w.k_sent.fetch_add(n as u64, Ordering::Release);
+        let down = |n: u32| n.checked_sub(1);
+        let attn = &self.d().a.attn;
+        let _ = attn.fetch_update(Ordering::Release, Ordering::Relaxed, down);
+    }
+
+    /// Whether the receiver has left so many bytes in the kernel that nothing may be pushed.
+    pub fn is_behind(self) -> bool {
+        let sent = self.d().w.k_sent.load(Ordering::Relaxed);
+        let taken = self.d().r.krecv.load(Ordering::Acquire);
+        sent.saturating_sub(taken) > KERNEL_UNREAD_MAX
     }
 
     /// Keeps this direction on the kernel for good: the next call reclaims and stays there. A caller that

@@ -175,10 +175,6 @@ real! {
     sendfile(out: c_int, file: c_int, at: *mut off_t, bytes: usize) -> isize;
     splice(from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, bytes: usize, flags: c_uint)
         -> isize;
-    tee(from: c_int, to: c_int, bytes: usize, flags: c_uint) -> isize;
-    vmsplice(fd: c_int, iov: *const iovec, count: usize, flags: c_uint) -> isize;
-    copy_file_range(from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, bytes: usize,
-        flags: c_uint) -> isize;
 
     poll(set: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
     __poll_chk(set: *mut pollfd, count: nfds_t, timeout: c_int, room: usize) -> c_int;

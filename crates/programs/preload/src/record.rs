@@ -90,8 +90,6 @@ pub mod flag {
     pub const PLAIN: u32 = 1 << 2;
     /// `TCP_NODELAY` as the program set it.
     pub const NODELAY: u32 = 1 << 3;
-    /// `SO_SNDBUF` was set by the program.
-    pub const SNDBUF_SET: u32 = 1 << 4;
     /// It listens.
     pub const LISTENS: u32 = 1 << 5;
     /// A number that is not in the table may name it in the next program: it was doubled in the child
@@ -126,7 +124,7 @@ pub struct Record {
     pub reason: AtomicU8,
     /// Sending calls that succeeded, until it is joined.
     pub sends: AtomicU32,
-    /// Receiving calls that succeeded, until it is joined.
+    /// Receiving calls that succeeded, until it is joined; then the engine's own.
     pub receives: AtomicU32,
     /// Bytes that went out by ring.
     pub ring_sent: AtomicU64,

@@ -227,9 +227,7 @@ interpose! {
     fn sendfile(out: c_int, file: c_int, at: *mut off_t, bytes: usize) -> isize {
         match table::tracked(out) {
             None => pass!(sendfile(out, file, at, bytes)),
-            Some(sock) => {
-                engine::send_file(sock, file, at, bytes, own!(sendfile(out, file, at, bytes)))
-            }
+            Some(sock) => engine::send_file(sock, 0, own!(sendfile(out, file, at, bytes))),
         }
     }
 
@@ -244,31 +242,6 @@ interpose! {
             (None, None) => pass!(splice(from, from_at, to, to_at, bytes, flags)),
             (source, target) => {
                 let own = own!(splice(from, from_at, to, to_at, bytes, flags));
-                engine::splice(source, target, own)
-            }
-        }
-    }
-
-    fn tee(from: c_int, to: c_int, bytes: usize, flags: c_uint) -> isize {
-        match (table::tracked(from), table::tracked(to)) {
-            (None, None) => pass!(tee(from, to, bytes, flags)),
-            (source, target) => engine::splice(source, target, own!(tee(from, to, bytes, flags))),
-        }
-    }
-
-    fn vmsplice(fd: c_int, iov: *const iovec, count: usize, flags: c_uint) -> isize {
-        match table::tracked(fd) {
-            None => pass!(vmsplice(fd, iov, count, flags)),
-            sock => engine::splice(None, sock, own!(vmsplice(fd, iov, count, flags))),
-        }
-    }
-
-    fn copy_file_range(from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, bytes: usize,
-        flags: c_uint) -> isize {
-        match (table::tracked(from), table::tracked(to)) {
-            (None, None) => pass!(copy_file_range(from, from_at, to, to_at, bytes, flags)),
-            (source, target) => {
-                let own = own!(copy_file_range(from, from_at, to, to_at, bytes, flags));
                 engine::splice(source, target, own)
             }
         }

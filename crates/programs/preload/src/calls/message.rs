@@ -32,7 +32,7 @@ interpose! {
             None => pass!(sendmmsg(fd, messages, count, flags)),
             Some(sock) => {
                 let own = own_int!(sendmmsg(fd, messages, count, flags));
-                engine::send_many(sock, messages, count, flags, own) as c_int
+                engine::send_many(sock, messages, flags, own) as c_int
             }
         }
     }
@@ -56,7 +56,7 @@ interpose! {
             None => pass!(recvmmsg(fd, messages, count, flags, timeout)),
             Some(sock) => {
                 let own = own_int!(recvmmsg(fd, messages, count, flags, timeout));
-                engine::recv_many(sock, messages, count, flags, timeout, own) as c_int
+                engine::recv_many(sock, messages, own) as c_int
             }
         };
         for index in 0..usize::try_from(result).unwrap_or(0) {

@@ -200,6 +200,17 @@ fn note_number(number: c_long, x: [usize; 6]) {
 /// Those that give a long, and those that only have to be known.
 fn long_call(number: c_long, x: [usize; 6]) -> Option<isize> {
     let fd = x[0] as c_int;
+    match number {
+        libc::SYS_io_uring_setup => {
+            let own = Own::raw(bare::<{ libc::SYS_io_uring_setup }>, x);
+            return Some(engine::uring::setup(x[1] as *const _, own));
+        }
+        libc::SYS_io_uring_enter => {
+            let own = Own::raw(bare::<{ libc::SYS_io_uring_enter }>, x);
+            return Some(engine::uring::enter(fd, x[1] as u32, own));
+        }
+        _ => {}
+    }
     note_number(number, x);
     #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one a call")]
     // SAFETY: in each arm, the program's own arguments for the call of this name.

@@ -13,7 +13,7 @@ interpose! {
             None => pass!(getsockopt(fd, level, name, value, length)),
             Some(sock) => {
                 let own = own_int!(getsockopt(fd, level, name, value, length));
-                engine::getsockopt(sock, level, name, value, length, own) as c_int
+                engine::getsockopt(sock, level, name, value, own) as c_int
             }
         }
     }

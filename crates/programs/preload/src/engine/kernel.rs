@@ -49,6 +49,15 @@ pub fn set_option<T: Plain>(fd: i32, level: i32, name: i32, value: &T) -> Done {
     }
 }
 
+/// Whether a socket has a filter that drops what it does not let through; one of BPF says only that it is there.
+pub fn has_filter(fd: i32) -> bool {
+    // Its length is told in instructions where no room is given for them.
+    match option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &mut [0_u8; 0]) {
+        Ok(instructions) => instructions != 0,
+        Err(error) => error == libc::EACCES,
+    }
+}
+
 /// Types of which every pattern of bytes is a value: what the kernel may write an option into.
 ///
 /// # Safety
@@ -241,6 +250,90 @@ pub fn select_now(count: usize, sets: &[*mut libc::fd_set; 3]) -> Done {
             [count, input, output, except, (&raw const none) as usize, 0],
         )
     }
+}
+
+/// Maps shared memory of a descriptor, only to be read.
+pub fn map(fd: i32, bytes: usize, at: usize) -> Result<*mut std::ffi::c_void, i32> {
+    let (access, kind) = (libc::PROT_READ as usize, libc::MAP_SHARED as usize);
+    let args = [0, bytes, access, kind, fd as usize, at];
+    // SAFETY: at any address that is free.
+    let place = unsafe { call(libc::SYS_mmap, args) }?;
+    Ok(std::ptr::with_exposed_provenance_mut(place))
+}
+
+/// Undoes [`map`].
+pub fn unmap(place: *mut std::ffi::c_void, bytes: usize) {
+    // SAFETY: mapped by `map`, and nobody uses it any more.
+    let _ = unsafe { call(libc::SYS_munmap, [place.addr(), bytes, 0, 0, 0, 0]) };
+}
+
+/// Whether `is_it` holds for any descriptor of this process; false where they cannot be seen.
+pub fn each_descriptor(is_it: impl Fn(i32) -> bool) -> bool {
+    let path = c"/proc/self/fd";
+    let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
+    let at = libc::AT_FDCWD as usize;
+    // SAFETY: a C string.
+    let opened = unsafe {
+        call(
+            libc::SYS_openat,
+            [at, path.as_ptr() as usize, flags, 0, 0, 0],
+        )
+    };
+    let Ok(folder) = opened else { return false };
+    let mut found = false;
+    // Entries of `getdents64`, which the kernel aligns to eight bytes, and a word behind them.
+    let mut entries = [0_u64; 129];
+    loop {
+        let (start, bytes) = (entries.as_mut_ptr() as usize, size_of_val(&entries) - 8);
+        // SAFETY: the buffer is ours, and its length is said.
+        let read = unsafe { call(libc::SYS_getdents64, [folder, start, bytes, 0, 0, 0]) };
+        let Some(read) = read.ok().filter(|read| *read != 0) else {
+            break;
+        };
+        let mut at = 0;
+        while at < read / 8 {
+            // `d_reclen` is the low half of the third word, and the name begins behind its type.
+            let Some([third, fourth]) = entries.get(at + 2..at + 4) else {
+                break;
+            };
+            let length = *third as u16 as usize;
+            let name = (third >> 24 | fourth << 40).to_le_bytes();
+            let digits = name.into_iter().take_while(u8::is_ascii_digit);
+            let number = digits.fold(0_i32, |n, digit| n * 10 + i32::from(digit - b'0'));
+            let is_number = name.first().is_some_and(u8::is_ascii_digit);
+            found |= is_number && number as usize != folder && is_it(number);
+            at += (length / 8).max(1);
+        }
+    }
+    close(folder);
+    found
+}
+
+/// What the link of a descriptor says; how many bytes, at most those that there is room for.
+pub fn descriptor_target(fd: i32, into: &mut [u8]) -> Done {
+    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
+    let mut digits = [0_u8; 10];
+    let (mut rest, mut count) = (fd.unsigned_abs(), 0);
+    while count == 0 || rest != 0 {
+        digits[count] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        count += 1;
+    }
+    let number = digits[..count].iter().rev();
+    path[14..]
+        .iter_mut()
+        .zip(number)
+        .for_each(|(to, from)| *to = *from);
+    let args = [
+        libc::AT_FDCWD as usize,
+        path.as_ptr() as usize,
+        into.as_mut_ptr() as usize,
+        into.len(),
+        0,
+        0,
+    ];
+    // SAFETY: the path ends within its array; the buffer is ours and its length is said.
+    unsafe { call(libc::SYS_readlinkat, args) }
 }
 
 /// Closes a descriptor of our own.

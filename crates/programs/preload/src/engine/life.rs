@@ -234,16 +234,10 @@ pub fn forked(parent: u16) {
     sets::forked();
 }
 
-/// `splice` and its kin at one end: the direction goes to the kernel for good, uncounted.
-pub fn spliced(sock: &Sock, is_target: bool) {
+/// `splice` out of the socket: what it receives goes by the kernel for good, uncounted.
+pub fn spliced(sock: &Sock) {
     promote::refuse(sock.record, Reason::Flag);
-    let Some(link) = promote::joined(sock) else {
-        return;
-    };
-    if is_target {
-        link.outgoing().set_wild();
-        reclaim_all(sock, &link);
-    } else {
+    if let Some(link) = promote::joined(sock) {
         stream::drain(sock, &link, Reason::Flag);
     }
 }

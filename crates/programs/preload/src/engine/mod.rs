@@ -25,6 +25,7 @@ mod death;
 mod inside;
 mod interest;
 mod kernel;
+mod large;
 mod life;
 mod looks;
 pub mod memory;
@@ -42,13 +43,14 @@ mod spin;
 pub mod straight;
 mod stream;
 mod unix;
+pub mod uring;
 mod waiter;
 mod waiting;
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::Ordering::Relaxed;
 
-use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, socklen_t};
+use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, socklen_t};
 use windlass_channel::{Bufs, Link, Reason, copy};
 
 pub use kernel::Backoff;
@@ -68,7 +70,7 @@ pub enum Why {
     IoUring,
     /// A thread has descriptors of its own (`unshare`, `clone` without `CLONE_FILES`).
     OwnDescriptors,
-    /// A call that takes bytes in a way that is not followed (`vmsplice`, `tee`, `preadv2` flags).
+    /// A call that takes bytes in a way that is not followed (`preadv2` flags).
     Odd,
 }
 
@@ -172,6 +174,10 @@ pub fn send(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
 fn send_otherwise(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
     let link = match promote::joined(&sock) {
         Some(link) => link,
+        None if stream::is_held_back(sock.record, flags) => {
+            life::plain(&sock, Reason::Cork);
+            return own.call();
+        }
         None => match young(&sock, true, own) {
             Ok(result) => return result,
             Err(link) => link,
@@ -203,11 +209,11 @@ pub fn send_message(sock: Sock, message: *const msghdr, flags: c_int, own: Own) 
 }
 
 /// `sendmmsg`.
-pub fn send_many(sock: Sock, messages: *mut mmsghdr, count: u32, flags: c_int, own: Own) -> isize {
+pub fn send_many(sock: Sock, messages: *mut mmsghdr, flags: c_int, own: Own) -> isize {
     let bytes = |count| message::bytes_of(messages, count);
     match promote::joined(&sock).map_or_else(|| young_by(&sock, true, own, bytes), Err) {
         Ok(result) => result,
-        Err(link) => message::send_many(&sock, link, messages, count, flags),
+        Err(link) => stream::send_by_kernel((&sock, 0), &link, flags, own, bytes),
     }
 }
 
@@ -256,39 +262,32 @@ pub fn recv_message(sock: Sock, message: *mut msghdr, flags: c_int, own: Own) ->
     }
 }
 
-/// `recvmmsg`.
-pub fn recv_many(
-    sock: Sock,
-    messages: *mut mmsghdr,
-    count: u32,
-    flags: c_int,
-    _timeout: *mut libc::timespec,
-    own: Own,
-) -> isize {
+/// `recvmmsg`: the kernel alone knows when its time is over, so what the socket receives stays there.
+pub fn recv_many(sock: Sock, messages: *mut mmsghdr, own: Own) -> isize {
     let bytes = |count| message::bytes_of(messages, count);
     match promote::joined(&sock).map_or_else(|| young_by(&sock, false, own, bytes), Err) {
         Ok(result) => result,
-        Err(link) => message::receive_many(&sock, link, messages, count, flags),
+        Err(link) => stream::receive_oddly(&sock, &link, own),
     }
 }
 
-/// `sendfile` to the socket.
-pub fn send_file(sock: Sock, file: c_int, at: *mut off_t, bytes: usize, own: Own) -> isize {
+/// `sendfile` or `splice` to the socket, which is the call's argument `at`.
+pub fn send_file(sock: Sock, at: usize, own: Own) -> isize {
     match promote::joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
         Ok(result) => result,
-        Err(link) => message::send_file(&sock, link, file, at, bytes, own),
+        Err(link) => stream::send_by_kernel((&sock, at), &link, 0, own, |bytes| bytes),
     }
 }
 
-/// `splice`, `tee`, `vmsplice`, `copy_file_range` out of a socket, into one, or both.
+/// Where `splice` has the descriptor that it writes to, among its arguments.
+const SPLICE_TO: usize = 2;
+
+/// `splice` out of a socket, into one, or both.
 pub fn splice(from: Option<Sock>, to: Option<Sock>, own: Own) -> isize {
     if let Some(from) = from {
-        life::spliced(&from, false);
+        life::spliced(&from);
     }
-    if let Some(to) = to {
-        life::spliced(&to, true);
-    }
-    own.call()
+    to.map_or_else(|| own.call(), |to| send_file(to, SPLICE_TO, own))
 }
 
 /// `poll` and `ppoll` on a set with at least one tracked socket.
@@ -365,14 +364,7 @@ pub fn shutdown(sock: Sock, how: c_int, own: Own) -> isize {
 }
 
 /// `getsockopt`.
-pub fn getsockopt(
-    sock: Sock,
-    level: c_int,
-    name: c_int,
-    value: *mut c_void,
-    _length: *mut socklen_t,
-    own: Own,
-) -> isize {
+pub fn getsockopt(sock: Sock, level: c_int, name: c_int, value: *mut c_void, own: Own) -> isize {
     sockopt::get(&sock, level, name, value, own)
 }
 

@@ -21,7 +21,7 @@ use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
 use super::inside::{self, JOIN_WAITS};
 use super::kernel::Backoff;
 use super::names::{self, Names, Tracking};
-use super::{death, kernel, process, proof, sets, sockopt, unix};
+use super::{death, kernel, large, process, proof, sets, sockopt, unix, uring};
 use crate::own::Sock;
 use crate::record::{Kind, Origin, Record, flag};
 use crate::{counters, options, owner, signals, table};
@@ -253,6 +253,7 @@ fn steps(sock: &Sock, is_send: bool) -> Result<(), Reason> {
     if is_shared(sock) {
         return Err(Reason::Young);
     }
+    uring::look();
     let (key, cookie) = list(sock)?;
     let directory = process::directory().ok_or(Reason::NoDaemon)?;
     let hint = directory.peer(key).ok_or(Reason::Young)?;
@@ -291,12 +292,16 @@ fn join(
         // The kernel keeps no count of what they take.
         return Err(Reason::Young);
     }
+    if sockopt::has_inherited(sock) {
+        return Err(Reason::Option);
+    }
     let mut offer = offer(sock, peer_cookie).ok_or(Reason::NotEstablished)?;
     if !is_uncounted {
         sockopt::note_no_delay(sock);
         no_delay(sock);
         proof::begin(record);
     }
+    large::begin(record);
     sets::show(sock, place, link);
     offer.is_recounted = is_taking;
     offer.asleep = if is_taking {

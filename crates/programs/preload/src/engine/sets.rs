@@ -415,6 +415,36 @@ pub fn control(
     result
 }
 
+/// An instance was changed, or was not, by other means than a call of `epoll_ctl`; `again` is a change of the member to the same
+/// events. False: whether the socket is a member is not known.
+pub fn changed_by_ring(
+    instance: &Sock,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+    again: Own,
+) -> bool {
+    if let Some(inner) = table::epoll(fd) {
+        estrange(&inner);
+        return true;
+    }
+    let Some(sock) = table::known(fd).filter(|sock| promote::is_stream(sock.record)) else {
+        return true;
+    };
+    let is_served = claim(instance);
+    let is_member = membership(instance, &sock).is_some();
+    match (operation, memory::fetch(event)) {
+        (libc::EPOLL_CTL_DEL, _) if is_member => removed(instance, &sock),
+        // Refused: there is one already.
+        (libc::EPOLL_CTL_DEL, _) | (_, None) => {}
+        (libc::EPOLL_CTL_ADD, _) if is_member => {}
+        _ if again.call() != 0 => return false,
+        (_, Some(asked)) if is_member => changed(instance, &sock, asked),
+        (_, Some(asked)) => added(instance, &sock, asked, is_served),
+    }
+    true
+}
+
 fn added(instance: &Sock, sock: &Sock, asked: epoll_event, is_served: bool) {
     if !promote::is_young(sock.record) {
         return;

@@ -1,4 +1,9 @@
 //! Options, requests and flags of a socket: what the program set and what we did stay apart.
+//!
+//! # Model
+//! A socket is on a ring only with options that mean the same there, or nothing ([`is_carried`]); any other sends it to the kernel
+//! for good. What is set in our sight is judged when it is set. An accepted socket has options of its listener, which another
+//! program may have set: the kernel is asked for them, once, before the socket joins ([`has_inherited`]).
 
 use std::ffi::{c_int, c_ulong, c_void};
 
@@ -8,23 +13,110 @@ use windlass_channel::unix::SENDER_OPTIONS;
 
 use super::{death, interest, kernel, life, memory, promote, stream, unix};
 use crate::own::{Own, Sock};
-use crate::record::flag;
+use crate::record::{Origin, flag};
 
-/// `SO_TIMESTAMP` and its kin, `SO_ZEROCOPY`, `SO_PEEK_OFF`: asm-generic/socket.h.
-const ODD_SOCKET: &[c_int] = &[
-    libc::SO_TIMESTAMP,
-    libc::SO_TIMESTAMPNS,
-    libc::SO_TIMESTAMPING,
-    libc::SO_ZEROCOPY,
-    libc::SO_ATTACH_FILTER,
-    50, // SO_ATTACH_BPF
-    63, // SO_TIMESTAMP_NEW
-    64, // SO_TIMESTAMPNS_NEW
-    65, // SO_TIMESTAMPING_NEW
-    libc::SO_OOBINLINE,
+/// Options of the socket level without a meaning of their own for a ring, whatever their value.
+const CARRIED_SOCKET: &[c_int] = &[
+    libc::SO_DEBUG,
+    libc::SO_REUSEADDR,
+    libc::SO_DONTROUTE,
+    libc::SO_BROADCAST,
+    libc::SO_SNDBUF,
+    libc::SO_RCVBUF,
+    libc::SO_SNDBUFFORCE,
+    libc::SO_RCVBUFFORCE,
+    libc::SO_KEEPALIVE,
+    libc::SO_PRIORITY,
+    libc::SO_LINGER,
+    libc::SO_REUSEPORT,
+    libc::SO_RCVTIMEO,
+    libc::SO_SNDTIMEO,
+    libc::SO_BINDTODEVICE,
+    libc::SO_MARK,
+    libc::SO_LOCK_FILTER,
+    libc::SO_INCOMING_CPU,
+    SO_BINDTOIFINDEX,
+    SO_RCVTIMEO_NEW,
+    SO_SNDTIMEO_NEW,
 ];
-/// `TCP_REPAIR`, `TCP_ULP`, `TCP_INQ`: linux/tcp.h.
-const ODD_TCP: &[c_int] = &[libc::TCP_REPAIR, libc::TCP_ULP, libc::TCP_INQ];
+/// The same of TCP.
+const CARRIED_TCP: &[c_int] = &[
+    libc::TCP_NODELAY,
+    libc::TCP_MAXSEG,
+    libc::TCP_KEEPIDLE,
+    libc::TCP_KEEPINTVL,
+    libc::TCP_KEEPCNT,
+    libc::TCP_SYNCNT,
+    libc::TCP_LINGER2,
+    libc::TCP_DEFER_ACCEPT,
+    libc::TCP_WINDOW_CLAMP,
+    libc::TCP_QUICKACK,
+    libc::TCP_CONGESTION,
+    libc::TCP_THIN_LINEAR_TIMEOUTS,
+    libc::TCP_THIN_DUPACK,
+    libc::TCP_USER_TIMEOUT,
+    libc::TCP_FASTOPEN,
+    libc::TCP_FASTOPEN_CONNECT,
+    libc::TCP_FASTOPEN_KEY,
+    libc::TCP_FASTOPEN_NO_COOKIE,
+    libc::TCP_NOTSENT_LOWAT,
+    libc::TCP_SAVE_SYN,
+];
+/// Options that only the kernel carries out, with the value that switches each off: those that a listener may hand on.
+const KERNELS: &[(c_int, c_int, c_int)] = &[
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 0),
+    (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, 0),
+    (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, 0),
+    (libc::SOL_SOCKET, SO_TIMESTAMPING_NEW, 0),
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE, 0),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0),
+    (libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1),
+    (libc::SOL_SOCKET, libc::SO_BUSY_POLL, 0),
+    (libc::SOL_SOCKET, SO_MAX_PACING_RATE, -1),
+    (libc::IPPROTO_TCP, libc::TCP_CORK, 0),
+    (libc::IPPROTO_TCP, libc::TCP_REPAIR, 0),
+    (libc::IPPROTO_TCP, libc::TCP_INQ, 0),
+];
+/// asm-generic/socket.h.
+const SO_MAX_PACING_RATE: c_int = 47;
+const SO_BINDTOIFINDEX: c_int = 62;
+const SO_TIMESTAMP_NEW: c_int = 63;
+const SO_TIMESTAMPNS_NEW: c_int = 64;
+const SO_TIMESTAMPING_NEW: c_int = 65;
+const SO_RCVTIMEO_NEW: c_int = 66;
+const SO_SNDTIMEO_NEW: c_int = 67;
+/// Of `getsockopt`: takes bytes (linux/tcp.h).
+const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+
+/// Whether a socket with this option may be on a ring.
+fn is_carried(level: c_int, name: c_int, value: Option<c_int>) -> bool {
+    let is_off = KERNELS.iter().any(|kernels| {
+        let least = (libc::SOL_SOCKET, libc::SO_RCVLOWAT) == (level, name) && value == Some(0);
+        (kernels.0, kernels.1) == (level, name) && (value == Some(kernels.2) || least)
+    });
+    let is_known = match level {
+        libc::SOL_SOCKET => CARRIED_SOCKET.contains(&name) || SENDER_OPTIONS.contains(&name),
+        libc::IPPROTO_TCP => CARRIED_TCP.contains(&name),
+        libc::IPPROTO_IP | libc::IPPROTO_IPV6 => true,
+        _ => false,
+    };
+    is_off || is_known
+}
+
+/// Whether a socket has an option of its listener that only the kernel carries out.
+pub fn has_inherited(sock: &Sock) -> bool {
+    if sock.record.origin() == Origin::Made {
+        return false;
+    }
+    let is_set = |(level, name, off): &(c_int, c_int, c_int)| {
+        let mut value = *off;
+        kernel::option(sock.fd, *level, *name, &mut value).is_ok() && value != *off
+    };
+    KERNELS.iter().any(is_set) || kernel::has_filter(sock.fd)
+}
 
 /// The options that set the size of the send buffer.
 const BUFFERS: [c_int; 2] = [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE];
@@ -77,18 +169,7 @@ pub fn set(
             }
         }
         (libc::IPPROTO_TCP, libc::TCP_CORK) if value != Some(0) => life::plain(sock, Reason::Cork),
-        (libc::IPPROTO_TCP, name) if ODD_TCP.contains(&name) => life::plain(sock, Reason::Option),
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if value.is_none_or(|value| value > 1) => {
-            life::plain(sock, Reason::Option);
-        }
-        // 0 is a place to peek from, too; only a negative one is none.
-        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if value.is_none_or(|value| value >= 0) => {
-            life::plain(sock, Reason::Option);
-        }
-        (libc::SOL_SOCKET, libc::SO_SNDBUF) => sock.record.set(flag::SNDBUF_SET),
-        (libc::SOL_SOCKET, name) if ODD_SOCKET.contains(&name) && value != Some(0) => {
-            life::plain(sock, Reason::Option);
-        }
+        _ if !is_carried(level, name, value) => life::plain(sock, Reason::Option),
         _ => {}
     }
     result
@@ -99,6 +180,9 @@ pub fn get(sock: &Sock, level: c_int, name: c_int, value: *mut c_void, own: Own)
     let is_error = (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR);
     if is_error {
         death::notice();
+    }
+    if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) {
+        life::plain(sock, Reason::Option);
     }
     let result = own.call();
     if result == 0 && is_error {

@@ -23,13 +23,14 @@ use windlass_channel::{
 
 use super::death::RESET;
 use super::kernel::Backoff;
+use super::large::{self, LARGE};
 use super::patience::Patience;
 use super::straight::{count_received, count_sent, is_end_due};
 use super::waiter::Waiter;
-use super::{clock, death, kernel, process, promote, proof, rest, unix, waiter};
+use super::{clock, death, kernel, life, process, promote, proof, rest, unix, waiter};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
-use crate::record::Record;
+use crate::record::{Kind, Record};
 use crate::{owner, real, signals};
 
 pub use super::spin::spin;
@@ -58,8 +59,7 @@ pub const REST_MS: i32 = 10;
 /// How long a blocking sender waits for room in the ring before the kernel has to take the rest.
 const SPACE_NS: u64 = 10_000_000;
 /// Flags of a send and a receive that we do ourselves.
-const SEND_FLAGS: i32 =
-    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_CONFIRM;
+const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_EOR | libc::MSG_CONFIRM;
 pub const RECEIVE_FLAGS: i32 = libc::MSG_DONTWAIT
     | libc::MSG_NOSIGNAL
     | libc::MSG_PEEK
@@ -113,7 +113,7 @@ pub fn fail(error: i32) -> isize {
 /// Sends on a joined socket; flags as `send`'s.
 #[inline(always)]
 pub fn send(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: Own) -> isize {
-    let is_odd = data.is_empty() || flags & !SEND_FLAGS != 0;
+    let is_odd = data.is_empty() || data.len() >= LARGE || flags & !SEND_FLAGS != 0;
     let is_due = promote::place(&sock).is_none_or(|place| is_end_due(sock.record, place));
     match process::who() {
         Some(who) if is_settled(sock.record) && !is_odd && !is_due => {
@@ -181,9 +181,16 @@ fn send_carefully(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, o
     if data.is_empty() {
         return own.call();
     }
+    if is_held_back(sock.record, flags) {
+        life::plain(&sock, Reason::Cork);
+        return send_by_kernel((&sock, 0), &link, flags, own, |bytes| bytes);
+    }
     if flags & !SEND_FLAGS != 0 {
         // An urgent byte is sent, and may never be read as one of the stream: counts say nothing from here on.
         link.outgoing().set_wild();
+    }
+    if data.len() >= LARGE && large::is_for_kernel(sock.record, &link) {
+        return send_by_kernel((&sock, 0), &link, flags, own, |bytes| bytes);
     }
     if is_odd && let Some(sent) = proof::send(&sock, &link, who, &data, way(flags)) {
         let call = Sending {
@@ -196,6 +203,62 @@ fn send_carefully(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, o
         return end_send(call, data, sent);
     }
     first_send(sock, link, who, data, flags)
+}
+
+/// Whether a send asks the kernel to keep its bytes until more come: then nothing after them may overtake them by the ring.
+/// Unix sockets do not.
+#[inline(always)]
+pub fn is_held_back(record: &Record, flags: i32) -> bool {
+    flags & libc::MSG_MORE != 0 && record.kind() == Some(Kind::Tcp)
+}
+
+/// Has the program's own call, whose argument `at` is the socket, give the kernel its bytes, of which `bytes` tells from the result: files, pipes, control data, and
+/// large writes to a receiver that lags. The ring is emptied before, nothing is pushed meanwhile, and what went out is counted after it.
+#[cold]
+#[inline(never)]
+pub fn send_by_kernel(
+    (sock, at): (&Sock, usize),
+    link: &Link<'static>,
+    flags: i32,
+    own: Own,
+    bytes: impl Fn(usize) -> usize,
+) -> isize {
+    if caller(sock, link).is_none() {
+        return own.call();
+    }
+    let is_odd = sock.record.has(promote::PENDING | FAILED | RESET);
+    if is_odd && let Some(error) = before_call(sock, link) {
+        return broken_pipe(error, flags);
+    }
+    let out = link.outgoing();
+    let mut waiter = Waiter::new(*sock);
+    out.begin_own_call();
+    let result = match empty_ring(&mut waiter, link, waits(sock, flags)) {
+        0 => own.with(at, waiter.sock().fd as usize).call(),
+        error => broken_pipe(error, flags),
+    };
+    let kernel = usize::try_from(result).map_or(0, bytes);
+    out.end_own_call(kernel);
+    count_sent(waiter.sock(), Moved { ring: 0, kernel });
+    waiter.end();
+    result
+}
+
+/// Moves this end's unread bytes into the kernel, and waits for room there; the error that ends the call, or 0.
+fn empty_ring(waiter: &mut Waiter, link: &Link<'static>, waits: bool) -> i32 {
+    loop {
+        let error = match reclaim(waiter.sock(), link) {
+            Some(Reclaimed::Part(_)) if waits => waiter.wait_for(libc::POLLOUT, libc::SO_SNDTIMEO),
+            // The reader is inside, and was stopped there.
+            None if waits => 0,
+            Some(Reclaimed::Part(_)) | None => libc::EAGAIN,
+            Some(Reclaimed::Broken) => libc::ECONNRESET,
+            Some(_) => return take_error(waiter.sock()).unwrap_or(0),
+        };
+        if error != 0 {
+            return error;
+        }
+    }
 }
 
 /// Whether a send may wait.
@@ -242,6 +305,9 @@ fn end_send(call: Sending, data: Bufs<'_>, sent: Sent) -> isize {
     match sent {
         Sent::Bytes(moved) if moved.total() == data.len() => {
             count_sent(&call.sock, moved);
+            if data.len() >= LARGE {
+                large::kept_up(call.sock.record);
+            }
             moved.total() as isize
         }
         sent => send_more(call, data, sent),
@@ -358,6 +424,7 @@ fn send_on(waiter: &mut Waiter, call: &Sending, mut rest: Bufs<'_>, mut sent: Se
         waits,
         ..
     } = *call;
+    let is_large = rest.len() >= LARGE;
     let mut done = 0_usize;
     let mut patience = Patience::new();
     let mut full = when_full(waits);
@@ -371,10 +438,13 @@ fn send_on(waiter: &mut Waiter, call: &Sending, mut rest: Bufs<'_>, mut sent: Se
                 if rest.is_empty() {
                     return done as isize;
                 }
+                if is_large && !waits {
+                    large::lagged(waiter.sock().record);
+                }
                 0
             }
             Sent::RingFull => {
-                if !wait_for_space(waiter, &link) {
+                if !wait_for_space(waiter, &link, is_large) {
                     full = WhenFull::Kernel;
                 }
                 if waiter.follow() { 0 } else { libc::EBADF }
@@ -413,8 +483,8 @@ fn send_on(waiter: &mut Waiter, call: &Sending, mut rest: Bufs<'_>, mut sent: Se
     }
 }
 
-/// Waits for room in the ring: spins, then sleeps for a while. False: there is none.
-fn wait_for_space(waiter: &mut Waiter, link: &Link<'static>) -> bool {
+/// Waits for room in the ring: spins, then sleeps for a while, which is a lag of a large write. False: there is none.
+fn wait_for_space(waiter: &mut Waiter, link: &Link<'static>, is_large: bool) -> bool {
     let out = link.outgoing();
     let is_over = || {
         let is_over = !out.is_full() || !waiter.sock().still();
@@ -425,6 +495,9 @@ fn wait_for_space(waiter: &mut Waiter, link: &Link<'static>) -> bool {
     };
     if spin(is_over) {
         return true;
+    }
+    if is_large {
+        large::lagged(waiter.sock().record);
     }
     if waiter.begin() {
         out.wait_for_space(SPACE_NS);

@@ -20,12 +20,10 @@ use std::sync::atomic::Ordering::AcqRel;
 use libc::{epoll_event, iovec, msghdr, pollfd};
 use windlass_channel::directory::Key;
 pub use windlass_channel::unix::{START, UNKNOWN};
-use windlass_channel::{Bufs, Fd, KERNEL_UNREAD_MAX, Link, Reason, Sent, Socket, Who, sys, unix};
+use windlass_channel::{Bufs, Fd, KERNEL_UNREAD_MAX, Link, Reason, Socket, sys, unix};
 
-use super::patience::Patience;
 use super::stream::Numbered;
-use super::waiter::Waiter;
-use super::{death, kernel, life, memory, process, promote, sets, straight, stream};
+use super::{death, kernel, life, memory, process, promote, sets, stream};
 use crate::calls::message::header;
 use crate::own::{Own, PIECES_MAX, Sock};
 use crate::record::{Kind, Record};
@@ -104,13 +102,7 @@ impl Message {
         }
     }
 
-    fn call(
-        &self,
-        number: libc::c_long,
-        data: &Bufs<'_>,
-        limit: usize,
-        flags: c_int,
-    ) -> Result<(usize, msghdr), i32> {
+    fn call(&self, data: &Bufs<'_>, limit: usize, flags: c_int) -> Result<(usize, msghdr), i32> {
         let mut vectors = [iovec {
             iov_base: std::ptr::null_mut(),
             iov_len: 0,
@@ -130,7 +122,7 @@ impl Message {
             0,
         ];
         // SAFETY: header and vectors live for the call; the kernel checks what they name.
-        let moved = unsafe { sys::checked(number, args) }?;
+        let moved = unsafe { sys::checked(libc::SYS_recvmsg, args) }?;
         Ok((moved, header))
     }
 }
@@ -143,12 +135,11 @@ impl Numbered for Message {
 
 impl Socket for Message {
     fn send(&self, data: &Bufs<'_>, flags: i32) -> Result<usize, i32> {
-        let (moved, _) = self.call(libc::SYS_sendmsg, data, usize::MAX, flags)?;
-        Ok(moved)
+        self.fd.send(data, flags)
     }
 
     fn recv(&self, into: &Bufs<'_>, limit: usize, flags: i32) -> Result<usize, i32> {
-        let (moved, header) = self.call(libc::SYS_recvmsg, into, limit, flags)?;
+        let (moved, header) = self.call(into, limit, flags)?;
         self.came
             .set(Some((header.msg_controllen, header.msg_flags)));
         Ok(moved)
@@ -178,87 +169,6 @@ impl Socket for Message {
 
     fn raise_send_buffer(&self) {
         self.fd.raise_send_buffer();
-    }
-}
-
-/// `sendmsg` with a name or control data: the kernel refuses the first, and carries the second.
-pub fn send_message(
-    sock: &Sock,
-    link: Link<'static>,
-    from: &msghdr,
-    mut data: Bufs<'_>,
-    flags: c_int,
-    own: Own,
-) -> isize {
-    let Some(who) = stream::caller(sock, &link) else {
-        return own.call();
-    };
-    if from.msg_namelen != 0 || data.is_empty() {
-        return own.call();
-    }
-    if let Some(error) = stream::before_call(sock, &link) {
-        return stream::broken_pipe(error, flags);
-    }
-    let mut waiter = Waiter::new(*sock);
-    let apart = Apart {
-        link,
-        who,
-        from,
-        flags,
-        waits: flags & libc::MSG_DONTWAIT == 0 && !stream::is_nonblocking(sock),
-    };
-    let sent = match apart.send(&mut waiter, &data) {
-        Ok(moved) => {
-            data.advance(moved);
-            let rest = if data.is_empty() || !apart.waits {
-                0
-            } else {
-                stream::send(*waiter.sock(), link, data, flags, own)
-            };
-            (moved + usize::try_from(rest).unwrap_or(0)) as isize
-        }
-        Err(error) => stream::broken_pipe(error, flags),
-    };
-    waiter.end();
-    sent
-}
-
-/// A message with control data.
-struct Apart<'a> {
-    link: Link<'static>,
-    who: Who<'static>,
-    from: &'a msghdr,
-    flags: c_int,
-    waits: bool,
-}
-
-impl Apart<'_> {
-    /// Sends its first bytes, with which the control data goes; how many, or the error.
-    fn send(&self, waiter: &mut Waiter, data: &Bufs<'_>) -> Result<usize, i32> {
-        let mut patience = Patience::new();
-        loop {
-            let message = Message::of(waiter.sock(), self.from, 0);
-            let (out, flags) = (self.link.outgoing(), self.flags | libc::MSG_NOSIGNAL);
-            signals::enter();
-            let sent = out.send_apart(self.who, &message.fd, &message, data, flags);
-            signals::leave();
-            let error = match sent {
-                Sent::Bytes(moved) => {
-                    straight::count_sent(waiter.sock(), moved);
-                    return Ok(moved.total());
-                }
-                Sent::KernelFull | Sent::RingFull if !self.waits => libc::EAGAIN,
-                Sent::KernelFull | Sent::RingFull => {
-                    waiter.wait_for(libc::POLLOUT, libc::SO_SNDTIMEO)
-                }
-                Sent::Busy => waiter.wait_for_lock(&mut patience, self.waits, libc::SO_SNDTIMEO),
-                Sent::Error(error) => error,
-                Sent::Broken => libc::ECONNRESET,
-            };
-            if error != 0 {
-                return Err(error);
-            }
-        }
     }
 }
 
@@ -294,7 +204,11 @@ pub fn receive_message(
         None => (0, flags & libc::MSG_CMSG_CLOEXEC),
     };
     (after.msg_controllen, after.msg_flags) = (length, said);
-    after.msg_namelen = put_name(sock, &before);
+    after.msg_namelen = if is_stream(sock.record) {
+        put_name(sock, &before)
+    } else {
+        0
+    };
     memory::put(message, after);
     received
 }

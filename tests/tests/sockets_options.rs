@@ -1,0 +1,97 @@
+//! Options, messages, files and rings of io_uring on connections that have joined: `sockets/options.c` prints the same with and
+//! without the library.
+
+#[path = "sockets/place.rs"]
+mod place;
+
+use place::{HOW, How, Place};
+
+/// Lines of both ends, and how many sockets joined at each.
+fn lines(place: &Place, case: &str, is_plain: bool) -> ([String; 2], [u64; 2]) {
+    let mut pair = place.connect(&How {
+        way: case,
+        spin: "50",
+        is_plain,
+        ..HOW
+    });
+    let said = [0, 1].map(|end| pair.wait(end));
+    let joined = [0, 1].map(|end| pair.counted(end).get("joined").copied().unwrap_or(0));
+    (said, joined)
+}
+
+/// The same on the kernel and under `windlass run`, where the connection joins at both ends, or does not, if that is said.
+fn compare(test: &str, cases: &[&str], joins: Option<bool>) {
+    let Some(place) = Place::compiled(test, "options.c", &[]) else {
+        return;
+    };
+    let mut differing = Vec::new();
+    for case in cases {
+        let (kernel, _) = lines(&place, case, true);
+        let (ours, joined) = lines(&place, case, false);
+        let is_right = joins.is_none_or(|joins| joined.iter().all(|count| *count > 0) == joins);
+        if ours != kernel || !is_right {
+            differing.push(format!(
+                "{case}, joined {joined:?}: {ours:?}, not {kernel:?}"
+            ));
+        }
+    }
+    assert!(differing.is_empty(), "{}", differing.join("\n"));
+}
+
+/// What an accepted socket has from its listener counts, also from one that an earlier program has made.
+#[test]
+fn options_of_a_listener_are_inherited() {
+    let cases = ["lowat", "lowat-late", "lowat-exec", "stamp", "inq"];
+    compare("options_of_a_listener_are_inherited", &cases, Some(false));
+}
+
+/// Options that are set on a connection that has joined.
+#[test]
+fn options_set_late_are_carried_out() {
+    let cases = ["stamp-after", "inq-after", "ulp"];
+    compare("options_set_late_are_carried_out", &cases, Some(true));
+}
+
+/// Control data, memory that is not there, time limits, and bytes that wait for more.
+#[test]
+fn messages_are_the_kernels() {
+    let cases = ["unknown-control", "bad-buffer", "many", "more"];
+    compare("messages_are_the_kernels", &cases, Some(true));
+}
+
+/// Files and pipes go out between messages, in order.
+#[test]
+fn files_and_pipes_keep_their_place() {
+    let cases = ["files", "splice"];
+    compare("files_and_pipes_keep_their_place", &cases, Some(true));
+}
+
+/// A handler on a stack of 8 KB may do all of it.
+#[test]
+fn a_small_stack_suffices() {
+    compare("a_small_stack_suffices", &["stack"], Some(true));
+}
+
+/// A ring of io_uring that only changes an epoll instance, as libuv has one in each loop, keeps nothing off the ring; members
+/// that were added by it are woken.
+#[test]
+fn rings_that_register_sockets_are_followed() {
+    let cases = ["loop", "loop-late"];
+    compare(
+        "rings_that_register_sockets_are_followed",
+        &cases,
+        Some(true),
+    );
+}
+
+/// A ring that sends keeps its process on the kernel, and the order of the bytes.
+#[test]
+fn rings_that_send_are_the_kernels() {
+    compare("rings_that_send_are_the_kernels", &["ring-sends"], None);
+}
+
+/// One that was made where no library saw it is found when a connection is about to join.
+#[test]
+fn hidden_rings_are_found() {
+    compare("hidden_rings_are_found", &["ring-hidden"], Some(false));
+}
