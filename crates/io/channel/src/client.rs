@@ -61,7 +61,7 @@ pub const BACKOFF_MS: u64 = 1_000;
 const LISTING_MS: u64 = 5_000;
 /// Longest path of a Unix socket, in bytes (`sun_path` less its end).
 pub const PATH_BYTES_MAX: usize = 107;
-/// Where root's daemon listens.
+/// Where root's broker listens.
 pub const SYSTEM_PATH: &[u8] = b"/run/windlass/sockets.sock";
 /// Name of the socket in a user's directory.
 const IN_RUNTIME: &[u8] = b"/windlass/sockets.sock";
@@ -251,7 +251,7 @@ impl Client {
         }
     }
 
-    /// Says where to look, once: at `given` (`WINDLASS_SOCKETS`) alone if there is one, else at root's daemon, in
+    /// Says where to look, once: at `given` (`WINDLASS_SOCKETS`) alone if there is one, else at root's broker, in
     /// `$XDG_RUNTIME_DIR` and in `/tmp`. Later calls change nothing.
     pub fn locate(&self, given: Option<&[u8]>, runtime_dir: Option<&[u8]>, uid: u32) {
         self.paths.get_or_init(|| match given {

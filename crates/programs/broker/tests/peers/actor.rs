@@ -199,7 +199,7 @@ impl Stage {
             ["register-heir", parent] => self.register(0, parent.parse().expect("slot")),
             ["broker", path] => {
                 println!("> serving");
-                windlass_broker::private(Path::new(path), windlass_broker::limits::PRIVATE_LINGER);
+                windlass_broker::private(Path::new(path), Duration::from_secs(60));
                 "ended".into()
             }
             ["register", flags] => self.register(flags.parse().expect("flags"), 0),

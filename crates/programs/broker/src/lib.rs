@@ -1,4 +1,4 @@
-//! The daemon's half of accelerated sockets.
+//! The broker of accelerated sockets: `windlass-broker`.
 //!
 //! # Purpose
 //! Two processes whose connection is to bypass the kernel need memory that both have, a number for each in that
@@ -13,7 +13,8 @@
 //!         \--- broker: one thread, epoll ---/                 register, pair, rescue, watch, list
 //!              pidfd of each process, a mapping of each slab
 //! ```
-//! It runs as a thread of `windlassd`, or alone in a process that `windlass run` forked off where no daemon listens.
+//! Root's serves every user of the host (`windlass-broker.service`); where it does not answer, `windlass run` starts one
+//! for its user.
 //!
 //! # Model
 //! A connection carries a request and its answer and is closed ([`windlass_channel::protocol`]). Who asks, the kernel
@@ -54,7 +55,9 @@
 mod host;
 pub mod limits;
 pub mod listing;
+pub mod log;
 mod memory;
+pub mod options;
 mod packets;
 pub mod policy;
 mod private;
@@ -75,13 +78,15 @@ use windlass_sys::unix::BindError;
 pub use private::private;
 pub use server::{Broker, Handle};
 
-/// Name of the broker's socket in a daemon's runtime directory.
+/// Directory of the socket of root's broker.
+pub const SYSTEM_DIRECTORY: &str = "/run/windlass";
+/// Name of the broker's socket in its directory.
 pub const SOCKET_NAME: &str = "sockets.sock";
 
 /// How a broker is run.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Processes of other users are served, too: root's daemon.
+    /// Processes of other users are served, too: root's broker.
     pub others: bool,
     /// The file with the policy.
     pub policy: Option<PathBuf>,
@@ -203,7 +208,7 @@ pub fn paths(given: Option<OsString>, xdg_runtime_dir: Option<OsString>, uid: u3
     if let Some(given) = given.filter(|given| !given.is_empty()) {
         return vec![given.into()];
     }
-    let mut paths = vec![PathBuf::from("/run/windlass").join(SOCKET_NAME)];
+    let mut paths = vec![PathBuf::from(SYSTEM_DIRECTORY).join(SOCKET_NAME)];
     let xdg = xdg_runtime_dir
         .map(PathBuf::from)
         .filter(|dir| dir.is_absolute());

@@ -24,7 +24,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where root's daemon reads its policy.
+/// Where root's broker reads its policy.
 pub const CONFIG_PATH: &str = "/etc/windlass/sockets.conf";
 /// Largest file, in bytes.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;

@@ -109,11 +109,24 @@ impl Broker {
         settings: Settings,
         events: impl FnMut(&Event<'_>) + Send + 'static,
     ) -> Result<Self, StartError> {
+        let listener = listen(path, &settings)?;
+        Self::serving(listener, path, settings, events)
+    }
+
+    /// The same with a socket that listens already.
+    ///
+    /// # Errors
+    /// If the policy is not understood, or the system refuses.
+    pub fn serving(
+        listener: Listener,
+        path: &Path,
+        settings: Settings,
+        events: impl FnMut(&Event<'_>) + Send + 'static,
+    ) -> Result<Self, StartError> {
         let policy = match &settings.policy {
             Some(path) => Policy::load(path)?,
             None => Policy::default(),
         };
-        let listener = listen(path, &settings)?;
         let epoll = Epoll::create()?;
         let waker = Arc::new(eventfd::create()?);
         epoll.add(&listener, LISTENER, Interest::READABLE)?;

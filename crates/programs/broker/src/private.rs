@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
-use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
+use rustix::process::getuid;
 use windlass_sys::unix::{self, SocketKind};
 
 use crate::policy::CONFIG_PATH;
@@ -22,20 +22,8 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Serves this user at a path until nobody has needed it for `linger`; not at all if another broker listens
 /// there.
-/// For a process of its own: it raises its limit of descriptors and takes its name.
 pub fn private(path: &Path, linger: Duration) {
     let Some(_lock) = lock(path) else { return };
-    // Each process takes four descriptors; a limit that stays as it is only serves fewer of them.
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
-        },
-    );
-    // A name for ps, and nothing else.
-    let _ = rustix::thread::set_name(c"windlass-broker");
     let settings = Settings {
         others: false,
         policy: getuid().is_root().then(|| CONFIG_PATH.into()),

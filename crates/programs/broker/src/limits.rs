@@ -38,7 +38,5 @@ pub const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Descriptors among which the sockets of one rescue are looked for that are not where their ends said, and those of one round
 /// of the watch; a few microseconds each. One that a process asked for counts as a request of its user.
 pub const NUMBERS_MAX: usize = 4_096;
-/// How long a private daemon stays without a process.
-pub const PRIVATE_LINGER: Duration = Duration::from_secs(60);
 /// Rows of a listing.
 pub const ROWS_MAX: usize = 200_000;
