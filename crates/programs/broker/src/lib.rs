@@ -52,7 +52,14 @@
 
 #![forbid(unsafe_code)]
 
+mod facts;
+mod getter;
+pub mod helper;
+mod helpers;
 mod host;
+mod identity;
+mod inquiry;
+mod jobs;
 pub mod limits;
 pub mod listing;
 pub mod log;
@@ -62,6 +69,7 @@ mod packets;
 pub mod policy;
 mod private;
 mod processes;
+mod requests;
 mod rescue;
 mod server;
 mod slabs;
@@ -88,6 +96,8 @@ pub const SOCKET_NAME: &str = "sockets.sock";
 pub struct Settings {
     /// Processes of other users are served, too: root's broker.
     pub others: bool,
+    /// The program that is executed as a helper ([`helper::serve_if_asked`]).
+    pub program: PathBuf,
     /// The file with the policy.
     pub policy: Option<PathBuf>,
     /// It ends after so long without a process.

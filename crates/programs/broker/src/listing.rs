@@ -15,7 +15,7 @@ use windlass_channel::EndInfo;
 use windlass_channel::layout::{STATUS_BYTES, STATUS_LINES};
 use windlass_channel::snapshot::{ChanWords, DirWords, RecordBytes};
 
-use crate::limits::ROWS_MAX;
+use crate::limits::{ROWS_MAX, ROWS_PER_USER_MAX};
 use crate::processes::{Process, Processes};
 use crate::slabs::Slabs;
 
@@ -246,7 +246,7 @@ impl ProcessRow {
         Self {
             slot,
             pid: who.pid,
-            uid: who.uid,
+            uid: who.key.uid,
             netns: who.netns,
             report: who.report,
             slabs: u32::try_from(process.slabs.len()).unwrap_or(u32::MAX),
@@ -353,10 +353,16 @@ fn process_row(from: &mut Reader<'_>) -> ProcessRow {
 pub(crate) fn rows(processes: &Processes, slabs: &Slabs, uid: Option<u32>) -> Vec<u8> {
     let is_his = |slot: &u16| {
         let process = processes.get(*slot);
-        uid.is_none() || process.map(|process| process.who.uid) == uid
+        uid.is_none() || process.map(|process| process.who.key.uid) == uid
+    };
+    let rows_max = if uid.is_none() {
+        ROWS_MAX
+    } else {
+        ROWS_PER_USER_MAX
     };
     let mut bytes = Vec::new();
-    for (slot, process) in processes.iter().filter(|(slot, _)| is_his(slot)) {
+    let own = processes.iter().filter(|(slot, _)| is_his(slot));
+    for (slot, process) in own.take(rows_max) {
         bytes.extend(Row::Process(ProcessRow::of(slot, process)).encode());
     }
     for (id, slab) in slabs
@@ -364,7 +370,7 @@ pub(crate) fn rows(processes: &Processes, slabs: &Slabs, uid: Option<u32>) -> Ve
         .filter(|(_, slab)| slab.slots.iter().any(is_his))
     {
         for chan in slab.map.channels() {
-            if bytes.len() >= ROWS_MAX * ROW_BYTES {
+            if bytes.len() >= rows_max * ROW_BYTES {
                 return bytes;
             }
             let Some(words) = slab.map.chan(chan) else {

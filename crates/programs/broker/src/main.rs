@@ -16,6 +16,11 @@ use windlass_sys::signals::Signals;
 use windlass_sys::unix::{self, Listener};
 
 fn main() -> ExitCode {
+    match windlass_broker::helper::serve_if_asked(std::env::args().skip(1)) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(_) => return ExitCode::FAILURE,
+    }
     let args = Args::parse();
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -42,7 +47,7 @@ fn run(args: &Args) -> Result<()> {
         },
     );
     if args.private {
-        windlass_broker::private(&args.path(), args.linger());
+        windlass_broker::private(&args.path(), args.linger(), &std::env::current_exe()?);
         return Ok(());
     }
     // Before the first thread, so that every thread has them blocked.
@@ -60,6 +65,7 @@ fn run(args: &Args) -> Result<()> {
     }
     let settings = Settings {
         others: is_root,
+        program: std::env::current_exe()?,
         policy: is_root.then(|| CONFIG_PATH.into()),
         linger: None,
         needed: || true,

@@ -21,11 +21,12 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Serves this user at a path until nobody has needed it for `linger`; not at all if another broker listens
-/// there.
-pub fn private(path: &Path, linger: Duration) {
+/// there. `program`: see [`Settings::program`].
+pub fn private(path: &Path, linger: Duration, program: &Path) {
     let Some(_lock) = lock(path) else { return };
     let settings = Settings {
         others: false,
+        program: program.to_owned(),
         policy: getuid().is_root().then(|| CONFIG_PATH.into()),
         linger: Some(linger),
         needed: library_is_loaded,

@@ -12,14 +12,15 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use windlass_channel::layout::{DIRECTORY_BYTES, STATUS_BYTES};
 use windlass_channel::protocol::{BROKER_SLOT, PROCESSES_BYTES};
 use windlass_sys::process;
 
+use crate::helpers::Key;
+use crate::identity::Identity;
 use crate::limits::{PROCESSES_MAX, PROCESSES_PER_USER_MAX};
 use crate::memory::Memory;
 
@@ -36,12 +37,13 @@ pub(crate) enum Group {
 #[derive(Debug)]
 pub(crate) struct Newcomer {
     pub(crate) pid: u32,
-    pub(crate) uid: u32,
+    /// Its ids and user namespace.
+    pub(crate) key: Key,
+    /// What it was: see [`Identity`].
+    pub(crate) identity: Identity,
     pub(crate) group: Group,
     pub(crate) netns: u64,
-    /// Device and inode of its user namespace.
-    pub(crate) userns: (u64, u64),
-    pub(crate) pidfd: OwnedFd,
+    pub(crate) pidfd: Arc<OwnedFd>,
     /// Address in it of what may be read about its sockets.
     pub(crate) report: u64,
 }
@@ -86,6 +88,8 @@ struct Directory {
 #[derive(Debug)]
 pub(crate) struct Processes {
     slots: BTreeMap<u16, Process>,
+    /// Slots of the broker's helpers, which take locks, too.
+    helpers: BTreeSet<u16>,
     by_pid: HashMap<u32, u16>,
     directories: HashMap<(Group, u64), Directory>,
     last: u16,
@@ -99,6 +103,7 @@ impl Processes {
         table.store_u32(usize::from(BROKER_SLOT) * 4, std::process::id());
         Ok(Self {
             slots: BTreeMap::new(),
+            helpers: BTreeSet::new(),
             by_pid: HashMap::new(),
             directories: HashMap::new(),
             last: 0,
@@ -139,7 +144,7 @@ impl Processes {
         let of_user = self
             .slots
             .values()
-            .filter(|process| process.who.uid == who.uid)
+            .filter(|process| process.who.key.uid == who.key.uid)
             .count();
         if of_user >= PROCESSES_PER_USER_MAX || self.slots.len() >= PROCESSES_MAX {
             return Err(Full::Limit);
@@ -179,7 +184,37 @@ impl Processes {
     fn free_slot(&self) -> Option<u16> {
         let after = self.last.saturating_add(1)..BROKER_SLOT;
         let mut slots = after.chain(1..BROKER_SLOT);
-        slots.find(|slot| !self.slots.contains_key(slot))
+        slots.find(|slot| !self.slots.contains_key(slot) && !self.helpers.contains(slot))
+    }
+
+    /// A slot for a helper.
+    pub(crate) fn helper_slot(&mut self) -> Option<u16> {
+        let slot = self.free_slot()?;
+        self.last = slot;
+        self.helpers.insert(slot);
+        Some(slot)
+    }
+
+    /// The helper in a slot was started.
+    pub(crate) fn helper_lives(&self, slot: u16, pid: u32) {
+        self.table.store_u32(usize::from(slot) * 4, pid);
+    }
+
+    /// The helper in a slot has ended: its locks are free for all.
+    pub(crate) fn helper_died(&mut self, slot: u16) {
+        if self.helpers.remove(&slot) {
+            self.table.store_u32(usize::from(slot) * 4, 0);
+        }
+    }
+
+    /// Whether a slot is a helper's that may hold locks.
+    pub(crate) fn is_helper(&self, slot: u16) -> bool {
+        self.helpers.contains(&slot)
+    }
+
+    /// The table of processes, for reading.
+    pub(crate) fn table(&self) -> BorrowedFd<'_> {
+        self.table_reader.as_fd()
     }
 
     /// The process uses this slab from now on.
@@ -243,17 +278,6 @@ fn comm(pid: u32) -> String {
         .collect()
 }
 
-/// Device and inode of a process's user namespace; `None` if we may not know it.
-pub(crate) fn user_namespace(pid: u32) -> Option<(u64, u64)> {
-    let meta = fs::metadata(format!("/proc/{pid}/ns/user")).ok()?;
-    Some((meta.dev(), meta.ino()))
-}
-
-/// The program that a process runs.
-pub(crate) fn program(pid: u32) -> PathBuf {
-    fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -261,13 +285,18 @@ mod tests {
     use super::*;
 
     fn newcomer(uid: u32) -> Newcomer {
+        let pidfd = pidfd_open(getpid(), PidfdFlags::empty()).expect("pidfd");
         Newcomer {
             pid: std::process::id(),
-            uid,
+            key: Key {
+                uid,
+                gid: uid,
+                userns: (0, 0),
+            },
+            identity: Identity::of(std::process::id(), &pidfd).expect("an identity"),
             group: Group::User(uid),
             netns: 1,
-            userns: (0, 0),
-            pidfd: pidfd_open(getpid(), PidfdFlags::empty()).expect("pidfd"),
+            pidfd: Arc::new(pidfd),
             report: 0,
         }
     }

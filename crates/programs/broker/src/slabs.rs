@@ -21,6 +21,7 @@ use windlass_channel::layout::{SLAB_BYTES, Side};
 use windlass_channel::snapshot::MappedSlab;
 use windlass_channel::{Bufs, Owner, Socket, Who};
 
+use crate::helpers::Key;
 use crate::limits::{
     BYTES_PER_USER_MAX, LOOK_INTERVAL, RESCUES_PER_LOOK_MAX, RETRY_INTERVAL, SLABS_PER_PAIR_MAX,
     SLABS_PER_USER_MAX, STUCK_AFTER, TEND_INTERVAL, WATCH_FOR,
@@ -80,7 +81,8 @@ pub(crate) struct Slab {
     pub(crate) slots: [u16; 2],
     /// The slots that use it, living or dead, with the side.
     holders: [BTreeSet<u16>; 2],
-    pub(crate) users: [u32; 2],
+    /// Ids and user namespace of each side.
+    pub(crate) keys: [Key; 2],
     flagged_until: Option<Instant>,
     stuck: HashMap<(u16, u8), Stuck>,
     /// Set while it is half: the next look and the pause after it.
@@ -102,8 +104,8 @@ impl Slab {
     }
 
     /// The slots on a side, living or dead.
-    pub(crate) fn holders(&self, side: Option<u8>) -> impl Iterator<Item = u16> {
-        let holders = side.and_then(|side| self.holders.get(usize::from(side)));
+    pub(crate) fn holders(&self, side: Side) -> impl Iterator<Item = u16> {
+        let holders = self.holders.get(side as usize);
         holders.into_iter().flatten().copied()
     }
 
@@ -165,22 +167,23 @@ impl Slabs {
         if have.len() >= SLABS_PER_PAIR_MAX {
             return Err(Denied::Limit);
         }
-        let uid = |slot| processes.get(slot).map(|process| process.who.uid);
+        let key = |slot| processes.get(slot).map(|process| process.who.key);
         let [low, high] = slots;
-        let (Some(uid_low), Some(uid_high)) = (uid(low), uid(high)) else {
+        let (Some(key_low), Some(key_high)) = (key(low), key(high)) else {
             return Err(Denied::Limit);
         };
-        for uid in [uid_low, uid_high] {
-            if users.slabs(uid) >= SLABS_PER_USER_MAX || self.bytes_used(uid) >= BYTES_PER_USER_MAX
-            {
+        let keys = [key_low, key_high];
+        for uid in keys.map(|key| key.uid) {
+            let is_full = users.slabs(uid) >= SLABS_PER_USER_MAX
+                || users.bytes(uid, || self.bytes_used(uid)) >= BYTES_PER_USER_MAX;
+            if is_full {
                 return Err(Denied::Limit);
             }
         }
         let id = self.free_id();
         let memory = Memory::create("windlass-slab", SLAB_BYTES).map_err(Denied::System)?;
         let map = MappedSlab::create(memory.as_fd(), id).ok_or(Denied::System(Errno::NOMEM))?;
-        let owners = [uid_low, uid_high];
-        for uid in BTreeSet::from(owners) {
+        for uid in BTreeSet::from(keys.map(|key| key.uid)) {
             users.take_slab(uid);
         }
         let slab = Slab {
@@ -188,7 +191,7 @@ impl Slabs {
             map,
             slots,
             holders: [BTreeSet::from([low]), BTreeSet::from([high])],
-            users: owners,
+            keys,
             flagged_until: None,
             stuck: HashMap::new(),
             half: None,
@@ -212,7 +215,10 @@ impl Slabs {
 
     /// Bytes that the slabs of a user really take.
     fn bytes_used(&self, uid: u32) -> u64 {
-        let of_user = self.all.values().filter(|slab| slab.users.contains(&uid));
+        let of_user = self
+            .all
+            .values()
+            .filter(|slab| slab.keys.iter().any(|key| key.uid == uid));
         of_user.map(|slab| slab.memory.bytes_used()).sum()
     }
 
@@ -226,8 +232,8 @@ impl Slabs {
         if slab.side_of(slot).is_some() {
             return true;
         }
-        let uid = processes.get(slot).map(|process| process.who.uid);
-        let side = slab.users.iter().position(|owner| Some(*owner) == uid);
+        let key = processes.get(slot).map(|process| process.who.key);
+        let side = slab.keys.iter().position(|owner| Some(*owner) == key);
         let Some(holders) = side.and_then(|side| slab.holders.get_mut(side)) else {
             return false;
         };
@@ -241,7 +247,7 @@ impl Slabs {
         let (Some(old), Some(new)) = (processes.get(parent), processes.get(slot)) else {
             return 0;
         };
-        if parent == slot || old.who.uid != new.who.uid {
+        if parent == slot || old.who.key != new.who.key {
             return 0;
         }
         let slabs = old.slabs.clone();
@@ -287,7 +293,7 @@ impl Slabs {
                 self.pairs.remove(&slab.slots);
             }
         }
-        for uid in BTreeSet::from(slab.users) {
+        for uid in BTreeSet::from(slab.keys.map(|key| key.uid)) {
             users.give_slab(uid);
         }
         for slot in slab.holders.into_iter().flatten() {

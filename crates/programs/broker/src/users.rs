@@ -1,9 +1,12 @@
 //! What each user has taken of the broker's time and memory.
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::limits::{NUMBERS_MAX, REQUESTS_PER_USER_PER_S};
+
+/// How long a measure of a user's memory holds: each slab is one system call.
+const MEASURED_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct User {
@@ -11,6 +14,8 @@ struct User {
     tokens: f64,
     filled: Instant,
     slabs: usize,
+    /// Memory of the slabs, and when it was measured.
+    bytes: Option<(u64, Instant)>,
 }
 
 /// Accounts by user. One without a slab is forgotten once its tokens are full again.
@@ -31,6 +36,7 @@ impl Users {
             tokens: full,
             filled: now,
             slabs: 0,
+            bytes: None,
         })
     }
 
@@ -66,6 +72,17 @@ impl Users {
         self.0.get(&uid).map_or(0, |user| user.slabs)
     }
 
+    /// Memory of the user's slabs as `measure` says, which is asked once in [`MEASURED_FOR`].
+    pub(crate) fn bytes(&mut self, uid: u32, measure: impl FnOnce() -> u64) -> u64 {
+        let now = Instant::now();
+        let user = self.of(uid, now);
+        let fresh = user
+            .bytes
+            .filter(|(_, at)| now.duration_since(*at) < MEASURED_FOR);
+        let (bytes, _) = *user.bytes.insert(fresh.unwrap_or_else(|| (measure(), now)));
+        bytes
+    }
+
     pub(crate) fn take_slab(&mut self, uid: u32) {
         self.of(uid, Instant::now()).slabs += 1;
     }
@@ -79,8 +96,6 @@ impl Users {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     /// A user who asks without end is refused, comes back a moment later, and costs no other user anything.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::socket_cookie;
 use windlass_channel::client::{Client, Paired, Registered, Registration};
 use windlass_channel::layout::Side;
+use windlass_channel::protocol::Ends;
 use windlass_channel::{
     Alive, Bufs, Fd, Life, Offer, Owner, Reason, RecvHow, Sent, Slab, Took, WhenFull, Who,
 };
@@ -19,6 +20,11 @@ use windlass_sys::process;
 
 /// The variable that names the broker's socket to an actor.
 pub const SOCKET: &str = "WINDLASS_TEST_BROKER";
+
+/// The broker's program, which is executed as a helper.
+pub fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_windlass-broker"))
+}
 
 /// An actor, as the test sees it. Killed when dropped.
 pub struct Actor {
@@ -199,7 +205,7 @@ impl Stage {
             ["register-heir", parent] => self.register(0, parent.parse().expect("slot")),
             ["broker", path] => {
                 println!("> serving");
-                windlass_broker::private(Path::new(path), Duration::from_secs(60));
+                windlass_broker::private(Path::new(path), Duration::from_secs(60), program());
                 "ended".into()
             }
             ["register", flags] => self.register(flags.parse().expect("flags"), 0),
@@ -211,7 +217,23 @@ impl Stage {
                         .map(|r| r.slot),
                 )
             }
-            ["pair", peer] => self.pair(peer.parse().expect("slot")),
+            ["socket"] => self.stream().as_raw_fd().to_string(),
+            ["pair", peer, fd, cookie] => {
+                let cookie: u64 = cookie.parse().expect("cookie");
+                let ends = Ends {
+                    socket: self.stream().as_raw_fd(),
+                    cookie: self.cookie(),
+                    peer_socket: fd.parse().expect("fd"),
+                    peer_cookie: cookie as u32,
+                };
+                self.pair(peer.parse().expect("slot"), ends)
+            }
+            ["prove"] => {
+                let (slab, chan) = (self.paired.expect("pair").slab, self.chan);
+                let (fd, cookie) = (self.stream().as_raw_fd(), self.cookie());
+                let proved = self.patiently(|client| client.prove(slab, chan, fd, cookie));
+                said(proved.map(|()| "proved"))
+            }
             ["slab", id] => {
                 let id = id.parse().expect("slab");
                 let slab = self.patiently(|client| client.slab(id));
@@ -294,15 +316,17 @@ impl Stage {
         }
     }
 
-    /// Does what the broker must answer: again after a while if it did not get to it in its 5 ms, as the library does.
+    /// Does what the broker must answer: again after a while if it did not get to it in time, as the library does.
     fn patiently<T>(&self, ask: impl Fn(&Client) -> Result<T, Reason>) -> Result<T, Reason> {
-        for _ in 0..5 {
+        let end = Instant::now() + Duration::from_secs(5);
+        loop {
             match ask(&self.client) {
-                Err(Reason::NoDaemon) => std::thread::sleep(Duration::from_millis(1_050)),
+                Err(Reason::NoDaemon) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(15));
+                }
                 done => return done,
             }
         }
-        Err(Reason::NoDaemon)
     }
 
     fn register(&mut self, flags: u32, parent: u16) -> String {
@@ -313,8 +337,8 @@ impl Stage {
         said(done.map(|registered| registered.slot))
     }
 
-    fn pair(&mut self, peer: u16) -> String {
-        let paired = match self.patiently(|client| client.pair(peer, 0)) {
+    fn pair(&mut self, peer: u16, ends: Ends) -> String {
+        let paired = match self.patiently(|client| client.pair(peer, 0, ends)) {
             Ok(paired) => paired,
             Err(reason) => return reason.word().into(),
         };

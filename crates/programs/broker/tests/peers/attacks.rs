@@ -112,10 +112,10 @@ fn a_death_at_every_step() {
         let (mut a, mut b) = (Actor::start(&running.path), Actor::start(&running.path));
         stage::connect(&mut a, &mut b);
         let slot_b = b.ask("register");
-        let cookie_b = b.ask("cookie");
+        let (cookie_b, socket_b) = (b.ask("cookie"), b.ask("socket"));
         for step in &steps[..=last] {
             let line = match *step {
-                "pair" => format!("pair {slot_b}"),
+                "pair" => format!("pair {slot_b} {socket_b} {cookie_b}"),
                 "offer" => format!("offer 0 {cookie_b}"),
                 step => step.to_owned() + if step == "push" { " bytes" } else { "" },
             };

@@ -125,12 +125,12 @@ fn who_is_refused() {
         "not-rescuable",
         "no descriptor"
     );
-    assert_eq!(a.ask("pair 1"), "no-daemon", "not registered");
+    assert_eq!(a.ask("pair 1 0 0"), "no-daemon", "not registered");
     let slot = b.number("register");
     let own = a.number("register");
     assert_ne!(slot, own);
     for peer in [0, 65_535, 40_000] {
-        assert_eq!(a.ask(&format!("pair {peer}")), "peer-plain");
+        assert_eq!(a.ask(&format!("pair {peer} 0 0")), "peer-plain");
     }
     assert_eq!(a.ask("slab 77"), "not-eligible");
     assert_ne!(other, cookie);
@@ -153,7 +153,12 @@ fn heirs_have_what_they_inherited() {
     let (mut a, mut b) = joined(&running);
     let slots = running.slots.get();
     let slab = a
-        .ask(&format!("pair {}", slots[1]))
+        .ask(&format!(
+            "pair {} {} {}",
+            slots[1],
+            b.ask("socket"),
+            b.ask("cookie")
+        ))
         .split(' ')
         .next()
         .expect("slab")
@@ -180,7 +185,7 @@ fn idle_costs_nothing() {
     let (mut a, mut b) = (Actor::start(&path), Actor::start(&path));
     stage::connect(&mut a, &mut b);
     let (_, second) = (a.number("register"), b.number("register"));
-    assert!(a.ask(&format!("pair {second}")).contains(' '));
+    assert!(stage::pair(&mut a, &mut b, second).contains(' '));
     std::thread::sleep(Duration::from_millis(100));
     let before = stage::switches(pid);
     std::thread::sleep(Duration::from_secs(1));
@@ -225,13 +230,13 @@ fn users_are_kept_apart() {
         stage::connect(&mut a, &mut b);
         let slot_a = a.number(&format!("register {}", flags.0));
         let slot_b = b.number(&format!("register {}", flags.1));
-        let paired = a.ask(&format!("pair {slot_b}"));
+        let paired = stage::pair(&mut a, &mut b, slot_b);
         if expected != "joined" {
             assert_eq!(paired, expected, "{policy} {flags:?}");
             continue;
         }
         assert!(
-            b.ask(&format!("pair {slot_a}")).contains(' '),
+            stage::pair(&mut b, &mut a, slot_a).contains(' '),
             "{policy} {flags:?}"
         );
         stage::join(&mut a, &mut b);

@@ -12,7 +12,7 @@ use rustix::process::Pid;
 use tempfile::TempDir;
 use windlass_broker::{Broker, Event, Handle, Outcome, Settings};
 
-use crate::actor::Actor;
+use crate::actor::{self, Actor};
 
 /// A broker that runs.
 pub struct Running {
@@ -30,6 +30,7 @@ pub struct Running {
 pub fn settings() -> Settings {
     Settings {
         others: true,
+        program: actor::program().to_owned(),
         policy: None,
         linger: None,
         needed: || true,
@@ -116,8 +117,8 @@ pub fn joined(running: &Running) -> (Actor, Actor) {
     let slots = [a.number("register"), b.number("register")];
     assert!(slots[0] < slots[1], "{slots:?}");
     running.slots.set(slots);
-    let mine = a.ask(&format!("pair {}", slots[1]));
-    let theirs = b.ask(&format!("pair {}", slots[0]));
+    let mine = pair(&mut a, &mut b, slots[1]);
+    let theirs = pair(&mut b, &mut a, slots[0]);
     assert_eq!(
         mine.split(' ').next(),
         theirs.split(' ').next(),
@@ -126,6 +127,12 @@ pub fn joined(running: &Running) -> (Actor, Actor) {
     assert_ne!(mine, theirs, "two sides");
     join(&mut a, &mut b);
     (a, b)
+}
+
+/// The first asks for memory with the second, which is in this slot, for the connection of both.
+pub fn pair(a: &mut Actor, b: &mut Actor, slot: u64) -> String {
+    let (socket, cookie) = (b.ask("socket"), b.ask("cookie"));
+    a.ask(&format!("pair {slot} {socket} {cookie}"))
 }
 
 /// Joins the connection of two actors that have a slab.

@@ -44,6 +44,7 @@ fn broker() -> Brokered {
     let path = dir.path().join("sockets.sock");
     let settings = Settings {
         others: false,
+        program: PathBuf::new(),
         policy: None,
         linger: None,
         needed: || true,
