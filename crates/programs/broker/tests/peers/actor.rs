@@ -14,7 +14,7 @@ use windlass_channel::client::{Client, Paired, Registered, Registration};
 use windlass_channel::layout::Side;
 use windlass_channel::protocol::Ends;
 use windlass_channel::{
-    Alive, Bufs, Fd, Life, Offer, Owner, Reason, RecvHow, Sent, Slab, Took, WhenFull, Who,
+    Alive, Bufs, Counts, Fd, Life, Offer, Owner, Reason, RecvHow, Sent, Slab, Took, WhenFull, Who,
 };
 use windlass_sys::process;
 
@@ -110,6 +110,12 @@ impl Actor {
         rustix::process::kill_process(self.pid(), signal).expect("signal");
     }
 
+    /// Has it execute a program that plays an actor, with its connection open.
+    pub fn exec(&mut self, program: &Path) {
+        self.tell(&format!("exec {}", program.display()));
+        assert_eq!(self.answer(), "ready");
+    }
+
     /// Kills it and waits for its end.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
@@ -139,6 +145,8 @@ struct Stage {
     connected: bool,
     offer: Option<Offer>,
     chan: u16,
+    /// Descriptors that stay open.
+    kept: Vec<std::os::fd::OwnedFd>,
 }
 
 /// The table of processes, as an actor sees it.
@@ -197,7 +205,8 @@ impl Stage {
             }
             ["accept"] => {
                 let listener = self.listener.as_ref().expect("listener");
-                self.stream = Some(listener.accept().expect("accepted").0);
+                let before = self.stream.replace(listener.accept().expect("accepted").0);
+                self.kept.extend(before.map(Into::into));
                 "done".into()
             }
             ["cookie"] => self.cookie().to_string(),
@@ -207,6 +216,10 @@ impl Stage {
                 println!("> serving");
                 windlass_broker::private(Path::new(path), Duration::from_secs(60), program());
                 "ended".into()
+            }
+            ["register-at-once"] => {
+                let who = registration(self.stream().as_raw_fd(), self.cookie(), 0, 0);
+                said(self.client.register(&who).map(|registered| registered.slot))
             }
             ["register", flags] => self.register(flags.parse().expect("flags"), 0),
             ["register-wrong", fd, cookie] => {
@@ -281,6 +294,53 @@ impl Stage {
                 rustix::process::set_dumpable_behavior(behaviour).expect("prctl");
                 "done".into()
             }
+            ["name-unix", path] => {
+                // The end says from now on that it is this socket.
+                let socket = std::os::unix::net::UnixStream::connect(path).expect("connected");
+                let offer = Offer {
+                    cookie: socket_cookie(&socket).expect("cookie"),
+                    fd: socket.as_raw_fd(),
+                    ..self.offer.expect("offer")
+                };
+                self.link().offer(&offer);
+                self.kept.push(socket.into());
+                "done".into()
+            }
+            ["mimic", chan, peer_cookie] => {
+                // Whatever the other end says that its connection is, mirrored.
+                self.chan = chan.parse().expect("channel");
+                let link = self.link();
+                let theirs = link.info(link.side().other());
+                let counts = self.socket().counts().expect("established");
+                link.offer(&Offer {
+                    local: theirs.peer,
+                    peer: theirs.local,
+                    netns: theirs.netns,
+                    ..self.own_offer(peer_cookie.parse().expect("cookie"), counts)
+                });
+                "done".into()
+            }
+            ["exec", program] => {
+                let stream = self.stream();
+                rustix::io::fcntl_setfd(stream, rustix::io::FdFlags::empty()).expect("kept");
+                let error = Command::new(program).args(std::env::args().skip(1)).exec();
+                panic!("{program}: {error}")
+            }
+            ["readable"] => {
+                let stream = self.stream();
+                stream.set_nonblocking(true).expect("nonblocking");
+                let readable = stream.peek(&mut [0]).is_ok();
+                stream.set_nonblocking(false).expect("blocking");
+                readable.to_string()
+            }
+            ["idle", count] => {
+                let path = std::env::var(SOCKET).expect("a path");
+                let kind = windlass_sys::unix::SocketKind::SeqPacket;
+                let connect = |_| windlass_sys::unix::connect(Path::new(&path), kind).ok();
+                let count: usize = count.parse().expect("count");
+                self.kept.extend((0..count).filter_map(connect));
+                "done".into()
+            }
             ["writable-status"] => self.writes_status().to_string(),
             ["descriptors"] => {
                 let count = std::fs::read_dir("/proc/self/fd")
@@ -352,7 +412,14 @@ impl Stage {
 
     fn offer(&mut self, peer_cookie: u64) -> String {
         let counts = self.socket().counts().expect("established");
-        let offer = Offer {
+        let offer = self.own_offer(peer_cookie, counts);
+        self.link().offer(&offer);
+        self.offer = Some(offer);
+        "done".into()
+    }
+
+    fn own_offer(&self, peer_cookie: u64, counts: Counts) -> Offer {
+        Offer {
             cookie: self.cookie(),
             peer_cookie: peer_cookie as u32,
             netns: process::netns_cookie(self.stream()).expect("cookie"),
@@ -367,10 +434,7 @@ impl Stage {
             asleep: 0,
             is_recounted: false,
             is_tracked: false,
-        };
-        self.link().offer(&offer);
-        self.offer = Some(offer);
-        "done".into()
+        }
     }
 
     /// How often something is done with who does it.

@@ -24,7 +24,7 @@ pub struct Running {
     moved: Arc<Mutex<usize>>,
     handle: Handle,
     thread: Option<JoinHandle<()>>,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 pub fn settings() -> Settings {
@@ -74,8 +74,13 @@ impl Running {
             moved,
             handle,
             thread: Some(thread),
-            _dir: dir,
+            dir,
         }
+    }
+
+    /// The directory of its socket, which every user reaches.
+    pub fn directory(&self) -> &Path {
+        self.dir.path()
     }
 
     /// Bytes that rescues have moved since the last call.
@@ -101,6 +106,14 @@ impl Drop for Running {
             "the broker failed"
         );
     }
+}
+
+/// Whether other users can execute this program.
+pub fn others_reach_us() -> bool {
+    let own = std::env::current_exe().expect("own path");
+    own.ancestors()
+        .skip(1)
+        .all(|dir| std::fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & 1 != 0))
 }
 
 /// Connects the second to the first over loopback.
