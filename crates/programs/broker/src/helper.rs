@@ -58,7 +58,7 @@ const THREAD: u16 = 1;
 /// How long the getter's socket is waited for.
 const COURIER_WAIT: Timespec = Timespec {
     tv_sec: 0,
-    tv_nsec: 200_000_000,
+    tv_nsec: 500_000_000,
 };
 
 /// Serves as a helper or a getter on the standard input, if the arguments say so, and returns whether they did.
@@ -193,7 +193,11 @@ fn from_courier(fds: &[OwnedFd], cookie: u64) -> Result<OwnedFd, Said> {
     let mut entries = [PollFd::new(courier, PollFlags::IN)];
     // Nothing that came is found out by the receive.
     let _ = poll(&mut entries, Some(&COURIER_WAIT));
-    let received = unix::receive_with_fds(courier, &mut [0; 8], 1).map_err(|_| nothing)?;
+    let received =
+        unix::receive_with_fds(courier, &mut [0; 8], 1).map_err(|errno| match errno {
+            Errno::AGAIN => Said::Late,
+            _ => nothing,
+        })?;
     let taken = received.fds.into_iter().next().ok_or(nothing)?;
     with_cookie(taken, cookie)
 }

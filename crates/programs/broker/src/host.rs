@@ -2,7 +2,8 @@
 //!
 //! # Model
 //! Asked for before a pair is given memory: the rules of nftables in the network namespace of both, the queueing
-//! disciplines and eBPF programs of its `lo`, and the eBPF programs of both processes' cgroups. Only root can see all
+//! disciplines and eBPF programs of its `lo`, and the eBPF programs of both processes' cgroups. The look is a thread's, one
+//! for a user at a time: whoever owns a namespace decides how long it takes. Only root can see all
 //! of that; a user's broker does not ask. What was found in a namespace holds for [`HOLDS`], and longer where it took
 //! long to find out.
 //!
@@ -19,6 +20,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
@@ -34,6 +36,8 @@ use crate::packets::{self, LO};
 const HOLDS: Duration = Duration::from_secs(1);
 /// A look that took long holds so many times longer.
 const HOLDS_TIMES: u32 = 20;
+/// How long the broker waits for a look before it answers that it does not know yet. One takes about 1 ms.
+const PATIENCE: Duration = Duration::from_millis(10);
 /// Namespaces that are remembered.
 const NAMESPACES_MAX: usize = 1_024;
 
@@ -44,9 +48,24 @@ struct Seen {
     finding: Option<String>,
 }
 
+/// A look that is under way.
+#[derive(Debug)]
+struct Looking {
+    /// For whom.
+    uid: u32,
+    since: Instant,
+    finding: Receiver<Option<String>>,
+}
+
 /// What was found in each network namespace, by its cookie.
 #[derive(Debug, Default)]
-pub(crate) struct Host(HashMap<u64, Seen>);
+pub(crate) struct Host {
+    seen: HashMap<u64, Seen>,
+    looking: HashMap<u64, Looking>,
+}
+
+/// What is found: with it, whether that is news.
+pub(crate) type Finding = (Option<String>, bool);
 
 /// Why nothing is known of a namespace.
 enum Blind {
@@ -57,29 +76,62 @@ enum Blind {
 }
 
 impl Host {
-    /// What is done to packets over `lo` in the namespace with this cookie, where these processes of it are; with it,
-    /// whether that is news.
-    pub(crate) fn finding(&mut self, netns: u64, pids: [u32; 2]) -> (Option<String>, bool) {
-        let now = Instant::now();
-        let old = self.0.get(&netns);
-        let fresh = old.filter(|seen| seen.until > now);
+    /// What is done to packets over `lo` in the namespace with this cookie, where these processes of a user are. `None`
+    /// where that is not known yet: the user asks again later.
+    pub(crate) fn finding(&mut self, netns: u64, uid: u32, pids: [u32; 2]) -> Option<Finding> {
+        let fresh = self.seen.get(&netns);
+        let fresh = fresh.filter(|seen| seen.until > Instant::now());
         let (of_namespace, is_news) = match fresh {
             Some(seen) => (seen.finding.clone(), false),
-            None => {
-                let finding = look(netns, pids);
-                let is_news = old.map_or(finding.is_some(), |old| old.finding != finding);
-                let took = now.elapsed();
-                if self.0.len() >= NAMESPACES_MAX {
-                    self.0.clear();
-                }
-                let until = Instant::now() + HOLDS.max(took * HOLDS_TIMES);
-                let found = finding.clone();
-                self.0.insert(netns, Seen { until, finding });
-                (found, is_news)
-            }
+            None => self.look(netns, uid, pids)?,
         };
         let found = of_namespace.or_else(|| pids.into_iter().find_map(cgroup_programs));
-        (found, is_news)
+        Some((found, is_news))
+    }
+
+    /// Looks, on a thread of its own: the rules of a namespace are as many as its owner likes.
+    fn look(&mut self, netns: u64, uid: u32, pids: [u32; 2]) -> Option<Finding> {
+        let mut patience = Duration::ZERO;
+        if !self.looking.contains_key(&netns) {
+            // What a look found that nobody asked for again is looked for anew.
+            self.looking.retain(|_, looking| {
+                looking.uid != uid || looking.finding.try_recv() == Err(TryRecvError::Empty)
+            });
+            if self.looking.values().any(|looking| looking.uid == uid) {
+                return None;
+            }
+            let (tell, finding) = mpsc::sync_channel(1);
+            let work = move || {
+                // Nobody may want to hear it any more.
+                let _ = tell.send(look(netns, pids));
+            };
+            let thread = std::thread::Builder::new().name("look".into());
+            thread.spawn(work).ok()?;
+            let since = Instant::now();
+            let looking = Looking {
+                uid,
+                since,
+                finding,
+            };
+            self.looking.insert(netns, looking);
+            patience = PATIENCE;
+        }
+        let looking = self.looking.get(&netns)?;
+        let finding = match looking.finding.recv_timeout(patience) {
+            Ok(finding) => finding,
+            Err(RecvTimeoutError::Timeout) => return None,
+            Err(RecvTimeoutError::Disconnected) => Some("nobody could look".into()),
+        };
+        let until = Instant::now() + HOLDS.max(looking.since.elapsed() * HOLDS_TIMES);
+        self.looking.remove(&netns);
+        let old = self.seen.get(&netns);
+        let is_news = old.map_or(finding.is_some(), |old| old.finding != finding);
+        if self.seen.len() >= NAMESPACES_MAX {
+            self.seen.clear();
+        }
+        let found = finding.clone();
+        self.seen.insert(netns, Seen { until, finding });
+        Some((found, is_news))
     }
 }
 
@@ -188,13 +240,22 @@ mod tests {
         let netns = process::netns_cookie(&socket).expect("a cookie");
         let pid = std::process::id();
         let mut host = Host::default();
-        let (first, _) = host.finding(netns, [pid; 2]);
+        let mut find = |netns| {
+            let end = Instant::now() + Duration::from_secs(5);
+            loop {
+                match host.finding(netns, 0, [pid; 2]) {
+                    Some(found) => return found,
+                    None => assert!(Instant::now() < end, "no answer"),
+                }
+            }
+        };
+        let (first, _) = find(netns);
         let started = Instant::now();
         for _ in 0..100 {
-            assert_eq!(host.finding(netns, [pid; 2]), (first.clone(), false));
+            assert_eq!(find(netns), (first.clone(), false));
         }
         assert!(started.elapsed() < Duration::from_secs(1), "not remembered");
-        let (wrong, is_news) = host.finding(netns ^ 1, [pid; 2]);
+        let (wrong, is_news) = find(netns ^ 1);
         assert!(wrong.is_some() && is_news, "{wrong:?}");
     }
 }

@@ -88,6 +88,8 @@ fn found(said: Option<Said>) -> Found {
     match said {
         Some(Said::Facts(facts)) => Ok(facts),
         Some(Said::Refused(reason)) => Err(reason),
+        // To be asked again.
+        Some(Said::Late) => Err(Reason::NoDaemon),
         _ => Err(Reason::NotRescuable),
     }
 }
@@ -258,7 +260,7 @@ impl Broker {
 
     fn lose(&mut self, key: (Key, Role)) {
         for id in self.helpers.kill(key) {
-            self.answered(id, Said::Refused(Reason::NotRescuable));
+            self.answered(id, Said::Late);
         }
     }
 
@@ -273,8 +275,8 @@ impl Broker {
                 ..asked
             });
         }
-        if said == Said::Refused(Reason::Limit) && !is_first {
-            // Nothing came in time: the getter hangs.
+        if said == Said::Late {
+            // The getter hangs.
             self.lose((asked.target.key, Role::Getter));
         }
         self.hear(asked.inquiry, asked.at, said);

@@ -77,6 +77,8 @@ pub(crate) enum Said {
     Partly,
     /// The socket is there, but may not be taken.
     OutOfReach,
+    /// The getter has not handed it over in time.
+    Late,
     Refused(Reason),
 }
 
@@ -157,6 +159,7 @@ impl Said {
             Self::Partly => (2, 0),
             Self::OutOfReach => (3, 0),
             Self::Refused(reason) => (4, *reason as u64),
+            Self::Late => (5, 0),
         };
         let facts = match self {
             Self::Facts(facts) => facts.encode(),
@@ -177,6 +180,7 @@ impl Said {
             1 => Self::Moved(word),
             2 => Self::Partly,
             3 => Self::OutOfReach,
+            5 => Self::Late,
             4 => Self::Refused(Reason::from_u8(u8::try_from(word).ok()?)),
             _ => return None,
         };
@@ -228,6 +232,7 @@ mod tests {
             Said::Moved(1 << 40),
             Said::Partly,
             Said::OutOfReach,
+            Said::Late,
             Said::Refused(Reason::Mismatch),
         ] {
             assert_eq!(Said::decode(&said.encode(3)), Some((3, said)));

@@ -320,7 +320,7 @@ impl Broker {
             return Err(Reason::Policy);
         }
         let (netns, pids) = (a.netns, [a.pid, b.pid]);
-        self.ask_host(netns, pids)?;
+        self.ask_host(netns, uid, pids)?;
         let near = self.of_process(own, own_key, ends.socket, ends.cookie);
         let far = self.of_process(peer, peer_key, ends.peer_socket, ends.peer_cookie.into());
         let then = Then::Pair { own, peer, full };
@@ -378,12 +378,13 @@ impl Broker {
     }
 
     /// Refuses where something on this host means every packet.
-    fn ask_host(&mut self, netns: u64, pids: [u32; 2]) -> Result<(), Reason> {
+    fn ask_host(&mut self, netns: u64, uid: u32, pids: [u32; 2]) -> Result<(), Reason> {
         let ignores = self.policy.ignores_accounting();
         let Some(host) = self.host.as_mut().filter(|_| !ignores) else {
             return Ok(());
         };
-        let (finding, is_news) = host.finding(netns, pids);
+        let found = host.finding(netns, uid, pids);
+        let (finding, is_news) = found.ok_or(Reason::NoDaemon)?;
         if is_news {
             let finding = finding.as_deref();
             self.tell(&Event::Ruled { netns, finding });

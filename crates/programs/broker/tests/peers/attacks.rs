@@ -189,5 +189,6 @@ fn no_descriptor_left() {
     rustix::process::prlimit(Some(pid), Resource::Nofile, more).expect("limit");
     let (mut a, mut b) = (Actor::start(&path), Actor::start(&path));
     stage::connect(&mut a, &mut b);
-    assert!(a.ask("register").parse::<u16>().is_ok());
+    let registered = a.ask("register");
+    assert!(registered.parse::<u16>().is_ok(), "{registered}");
 }
