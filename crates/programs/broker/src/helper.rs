@@ -27,7 +27,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::sockopt::socket_cookie;
 use rustix::process::{
-    DumpableBehavior, Gid, PidfdGetfdFlags, Resource, Rlimit, Uid, geteuid, pidfd_getfd,
+    DumpableBehavior, Gid, PidfdGetfdFlags, Resource, Rlimit, Uid, geteuid, getrlimit, pidfd_getfd,
     set_dumpable_behavior, setrlimit,
 };
 use rustix::thread::{
@@ -51,6 +51,9 @@ pub const GETTER: &str = "getter";
 
 /// Descriptors of a helper.
 const FILES_MAX: u64 = 64;
+/// Descriptors of a getter. The kernel refuses to pass one on while all processes of its user have more than this many in
+/// flight, and the getter's user is root.
+const GETTER_FILES_MAX: u64 = 4_096;
 /// Addresses of a helper, in bytes: a slab of 258 MiB, and the program.
 const SPACE_BYTES_MAX: u64 = 1 << 30;
 /// Who a helper is where it takes a lock.
@@ -75,11 +78,11 @@ pub fn serve_if_asked(mut words: impl Iterator<Item = String>) -> Result<bool, E
                     .and_then(|word| word.parse().ok())
                     .ok_or(Errno::INVAL)
             };
-            confine(Some((id()?, id()?)), CapabilitySet::empty())?;
+            confine(Some((id()?, id()?)), CapabilitySet::empty(), FILES_MAX)?;
             serve(do_job);
         }
         Some(GETTER) => {
-            confine(None, CapabilitySet::SYS_PTRACE)?;
+            confine(None, CapabilitySet::SYS_PTRACE, GETTER_FILES_MAX)?;
             serve(|job, fds| getter::fetch(&job, &fds));
         }
         _ => return Ok(false),
@@ -88,14 +91,17 @@ pub fn serve_if_asked(mut words: impl Iterator<Item = String>) -> Result<bool, E
 }
 
 /// Takes these ids and keeps these capabilities alone.
-fn confine(ids: Option<(u32, u32)>, keep: CapabilitySet) -> Result<(), Errno> {
+fn confine(ids: Option<(u32, u32)>, keep: CapabilitySet, files_max: u64) -> Result<(), Errno> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     for (resource, most) in [
-        (Resource::Nofile, FILES_MAX),
+        (Resource::Nofile, files_max),
         (Resource::As, SPACE_BYTES_MAX),
         (Resource::Nproc, 0),
         (Resource::Core, 0),
     ] {
+        let most = getrlimit(resource)
+            .maximum
+            .map_or(most, |limit| limit.min(most));
         let limit = Rlimit {
             current: Some(most),
             maximum: Some(most),

@@ -93,7 +93,9 @@ impl Running {
         let mut actor = Actor::start(&self.path);
         let mut other = Actor::start(&self.path);
         connect(&mut actor, &mut other);
-        actor.ask("register").parse::<u16>().is_ok()
+        let registered = actor.ask("register");
+        println!("registered: {registered}");
+        registered.parse::<u16>().is_ok()
     }
 }
 
