@@ -6,14 +6,15 @@ DESTDIR ?=
 CARGO   ?= cargo
 BIN     := $(or $(CARGO_TARGET_DIR),target)/release
 DIST    := crates/programs/windlassd/dist
+BROKER  := crates/programs/broker/dist
 
 .PHONY: build demo test bench check soak sanitize fuzz install clean help
 
 help: ## what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-build: ## target/release/windlass, windlassd and libwindlass_sockets.so
-	$(CARGO) build --release --locked -p windlass -p windlassd -p windlass-preload
+build: ## target/release/windlass, windlassd, windlass-broker and libwindlass_sockets.so
+	$(CARGO) build --release --locked -p windlass -p windlassd -p windlass-broker -p windlass-preload
 
 demo: build ## two tenants, the host and a stranger on one bridge, measured (under two minutes)
 	@scripts/need demo
@@ -45,6 +46,7 @@ sanitize: ## unsafe crates under the address and thread sanitizers (nightly)
 install: build ## into $(DESTDIR)$(PREFIX)
 	install -D -m 0755 $(BIN)/windlass  $(DESTDIR)$(PREFIX)/bin/windlass
 	install -D -m 0755 $(BIN)/windlassd $(DESTDIR)$(PREFIX)/sbin/windlassd
+	install -D -m 0755 $(BIN)/windlass-broker $(DESTDIR)$(PREFIX)/sbin/windlass-broker
 	install -D -m 0644 $(BIN)/libwindlass_sockets.so $(DESTDIR)$(PREFIX)/lib/windlass/libwindlass_sockets.so
 	for page in man/*.[0-9]; do \
 	  install -D -m 0644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$${page##*/} || exit 1; done
@@ -54,8 +56,10 @@ install: build ## into $(DESTDIR)$(PREFIX)
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/bin/windlassd|$(PREFIX)/sbin/windlassd|' $(DIST)/windlassd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/windlassd.service
 	install -m 0644 $(DIST)/windlassd.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/windlassd.socket
+	sed 's|/usr/bin/windlass-broker|$(PREFIX)/sbin/windlass-broker|' $(BROKER)/windlass-broker.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/windlass-broker.service
+	install -m 0644 $(BROKER)/windlass-broker.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/windlass-broker.socket
 	install -D -m 0644 $(DIST)/windlass.toml $(DESTDIR)$(PREFIX)/share/doc/windlass/windlass.toml
-	install -m 0644 $(DIST)/sockets.conf $(DESTDIR)$(PREFIX)/share/doc/windlass/sockets.conf
+	install -m 0644 $(BROKER)/sockets.conf $(DESTDIR)$(PREFIX)/share/doc/windlass/sockets.conf
 	install -m 0644 LICENSE-APACHE LICENSE-MIT $(DESTDIR)$(PREFIX)/share/doc/windlass
 
 clean: ## remove what was built

@@ -517,7 +517,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand run" -l library -d 'Th
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand run" -l share -d 'Let programs of other users that were run with --share join, too; needs root\'s daemon'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l share -d 'Let programs of other users that were run with --share join, too; needs root\'s broker'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l unix -d 'Let Unix sockets join, too, where the environment says otherwise (WINDLASS_UNIX=0)'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l no-unix -d 'Keep Unix sockets on the kernel'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s v -l verbose -d 'Say on stderr which library and which daemon are used'

@@ -28,11 +28,13 @@
     reason = "a panic is how a test tells that its set-up failed"
 )]
 
+mod broker;
 mod daemon;
 mod guest;
 mod lab;
 mod wire;
 
+pub use broker::Broker;
 pub use daemon::{Daemon, Done, program};
 pub use guest::{Dhcp, Guest, Image, check_qemu};
 pub use lab::{Lab, Output, run, skip, until, until_some};

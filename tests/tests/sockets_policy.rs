@@ -1,4 +1,4 @@
-//! What root's daemon sees on a host keeps connections off the ring: rules that count, limit or log packets of `lo`.
+//! What root's broker sees on a host keeps connections off the ring: rules that count, limit or log packets of `lo`.
 
 #[path = "sockets/place.rs"]
 mod place;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use place::{HOW, How, PATIENCE, Pair, Place, soaks};
 use windlass_tests::{Lab, run, skip};
 
-/// A daemon in one namespace, and a place for programs in another one.
+/// A broker in one namespace, and a place for programs in another one.
 struct Scene {
     lab: Lab,
-    daemon: windlass_tests::Daemon,
+    broker: windlass_tests::Broker,
     place: Place,
 }
 
@@ -28,8 +28,8 @@ impl Scene {
         }
         let lab = Lab::start(name)?;
         lab.namespace("a");
-        let daemon = lab.daemon();
-        Some(Scene { lab, daemon, place })
+        let broker = windlass_tests::Broker::start(&lab, "host");
+        Some(Scene { lab, broker, place })
     }
 
     fn must(&self, words: &str) {
@@ -41,7 +41,7 @@ impl Scene {
 
     /// Starts a pair of programs, with these words before each.
     fn start(&self, words: &[&str]) -> Pair {
-        let socket = self.daemon.runtime_dir().join("sockets.sock");
+        let socket = self.broker.socket();
         let options = [("WINDLASS_SOCKETS", socket.to_str().expect("a path"))];
         let namespace = format!("--net=/run/netns/{}", self.lab.name("a"));
         let before = [&["nsenter", &namespace, "--"], words].concat();
@@ -67,27 +67,27 @@ impl Scene {
         (0..2).filter(|end| joined(*end)).count()
     }
 
-    /// Programs are joined: at once, or once the daemon has looked again and has had time to answer.
+    /// Programs are joined: at once, or once the broker has looked again and has had time to answer.
     fn assert_joins(&self, what: &str) {
         let started = Instant::now();
         while self.joined() < 2 {
-            let log = self.daemon.log();
+            let log = self.broker.log();
             assert!(started.elapsed() < PATIENCE, "{what}: {log}");
             std::thread::sleep(Duration::from_millis(300));
         }
     }
 
-    /// Programs stay on the kernel, and the daemon says why; no pair is joined once it has seen it.
+    /// Programs stay on the kernel, and the broker says why; no pair is joined once it has seen it.
     fn assert_kept(&self, finding: &str) {
         let started = Instant::now();
-        let told = |scene: &Scene| scene.daemon.log().matches(finding).count();
+        let told = |scene: &Scene| scene.broker.log().matches(finding).count();
         let before = told(self);
         loop {
             let joined = self.joined();
             if told(self) > before {
                 break;
             }
-            let log = self.daemon.log();
+            let log = self.broker.log();
             assert!(
                 started.elapsed() < PATIENCE,
                 "{finding}: {joined} joined: {log}"

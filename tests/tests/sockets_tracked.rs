@@ -59,10 +59,10 @@ print("right", flush=True)
 const TRIES: u32 = 10;
 const ROUNDS: &str = "4000";
 
-/// A namespace with rules, root's daemon, and what was started there.
+/// A namespace with rules, root's broker, and what was started there.
 struct Scene {
     lab: Lab,
-    daemon: windlass_tests::Daemon,
+    broker: windlass_tests::Broker,
     place: Place,
     /// Variables of what is started.
     options: Vec<(&'static str, &'static str)>,
@@ -129,12 +129,12 @@ impl Scene {
         let place = Place::new(name)?;
         let lab = Lab::start(name)?;
         lab.namespace("a");
-        let daemon = lab.daemon();
+        let broker = windlass_tests::Broker::start(&lab, "host");
         let done = run(lab.command("a", "nft").arg(rules));
         assert_eq!(done.code, 0, "{}", done.err);
         Some(Scene {
             lab,
-            daemon,
+            broker,
             place,
             options: Vec::new(),
         })
@@ -149,10 +149,7 @@ impl Scene {
         command
             .args(["run", "--spin", "50", "--", "python3", "-c", code])
             .args(words)
-            .env(
-                "WINDLASS_SOCKETS",
-                self.daemon.runtime_dir().join("sockets.sock"),
-            )
+            .env("WINDLASS_SOCKETS", self.broker.socket())
             .env("WINDLASS_COUNTERS", &counters)
             .envs(self.options.iter().copied())
             .stdin(Stdio::null())

@@ -21,7 +21,7 @@ const EVERYWHERE: &[&str] = &[
 pub(crate) fn pages() -> Result<Vec<Page>> {
     let mut command = windlass_command::command();
     command.build();
-    let mut pages = vec![program(&command)?, daemon()?];
+    let mut pages = vec![program(&command)?, daemon()?, broker()?];
     for object in command
         .get_subcommands()
         .filter(|command| !command.is_hide_set())
@@ -102,6 +102,28 @@ fn daemon() -> Result<Page> {
     );
     page.term("SIGHUP", &reload());
     page.see_also(EVERYWHERE);
+    Ok(page.done())
+}
+
+fn broker() -> Result<Page> {
+    let command = windlass_broker::options::Args::command();
+    let mut page = Roff::continued("windlass-broker", 8, beginning(&command)?);
+    page.heading("SIGNALS");
+    page.term(
+        "SIGTERM, SIGINT",
+        "Ends the broker. Connections that are joined go on; new ones are joined by the next broker.",
+    );
+    page.term(
+        "SIGHUP",
+        "Reads /etc/windlass/sockets.conf again. A file that is bad changes nothing.",
+    );
+    page.heading("FILES");
+    page.term("/run/windlass/sockets.sock", "The socket of root's broker.");
+    page.term(
+        "$XDG_RUNTIME_DIR/windlass/sockets.sock",
+        "The socket of a user's broker; without that directory, /tmp/windlass-UID/sockets.sock.",
+    );
+    page.see_also(&["windlass-run.8", "windlass-sockets.8", "windlass.8"]);
     Ok(page.done())
 }
 

@@ -53,6 +53,7 @@ pub mod netlink;
 pub mod netns;
 pub mod packet;
 pub mod process;
+pub mod signals;
 pub mod sockmap;
 mod sockopt;
 pub mod tap;

@@ -282,6 +282,30 @@ impl Listener {
         rustix::net::accept_with(&self.fd, flags)
     }
 
+    /// One that a service manager made at `path` and handed over as `fd` (see [`inherited`]). Its path is the manager's:
+    /// [`Listener::unlink`] leaves it.
+    ///
+    /// # Errors
+    /// `EINVAL` if it has another name, and what the kernel says.
+    pub fn given(fd: OwnedFd, path: &Path) -> Result<Self, Errno> {
+        let bound = SocketAddrUnix::try_from(rustix::net::getsockname(&fd)?);
+        let is_there = bound.is_ok_and(|bound| {
+            let name = bound.path_bytes().unwrap_or_default();
+            name == path.as_os_str().as_encoded_bytes()
+        });
+        let (Some(name), Some(parent), true) = (path.file_name(), path.parent(), is_there) else {
+            return Err(Errno::INVAL);
+        };
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self {
+            fd,
+            directory: rustix::fs::open(parent, flags, Mode::empty())?,
+            name: name.to_owned(),
+            inode: (0, 0),
+        })
+    }
+
     /// Whether the path still leads to this socket: else nobody can connect any more.
     pub fn is_in_place(&self) -> bool {
         rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW)

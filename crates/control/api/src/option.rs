@@ -291,15 +291,6 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
          core. Also --workers. Needs a restart.",
     ),
     row(
-        "sockets",
-        ValueKind::Flag,
-        "",
-        "on",
-        (0, 0),
-        "Whether the daemon joins programs that \"windlass run\" started: sockets.sock in the runtime \
-         directory, with the policy of /etc/windlass/sockets.conf, which a reload reads again. Needs a restart.",
-    ),
-    row(
         "connections-max",
         ValueKind::Number,
         "connections",

@@ -46,7 +46,7 @@ use rustix::net::{
 use rustix::process::{PTracer, Pid};
 
 use crate::Reason;
-use crate::protocol::{Answer, FDS_MAX, MESSAGE_BYTES, PROCESSES_BYTES, Request};
+use crate::protocol::{Answer, Ends, FDS_MAX, MESSAGE_BYTES, PROCESSES_BYTES, Request};
 use crate::sys;
 
 /// How long an answer is waited for, in milliseconds.
@@ -62,7 +62,7 @@ pub const BACKOFF_MS: u64 = 1_000;
 const LISTING_MS: u64 = 5_000;
 /// Longest path of a Unix socket, in bytes (`sun_path` less its end).
 pub const PATH_BYTES_MAX: usize = 107;
-/// Where root's daemon listens.
+/// Where root's broker listens.
 pub const SYSTEM_PATH: &[u8] = b"/run/windlass/sockets.sock";
 /// Name of the socket in a user's directory.
 const IN_RUNTIME: &[u8] = b"/windlass/sockets.sock";
@@ -138,6 +138,8 @@ pub struct Paired {
     pub memory: Region,
     /// The peer's status page, to be read.
     pub peer_status: Region,
+    /// Each connection in it is to be proved: see [`Client::prove`].
+    pub proves: bool,
 }
 
 /// Who asks to be registered.
@@ -252,7 +254,7 @@ impl Client {
         }
     }
 
-    /// Says where to look, once: at `given` (`WINDLASS_SOCKETS`) alone if there is one, else at root's daemon, in
+    /// Says where to look, once: at `given` (`WINDLASS_SOCKETS`) alone if there is one, else at root's broker, in
     /// `$XDG_RUNTIME_DIR` and in `/tmp`. Later calls change nothing.
     pub fn locate(&self, given: Option<&[u8]>, runtime_dir: Option<&[u8]>, uid: u32) {
         self.paths.get_or_init(|| match given {
@@ -317,12 +319,30 @@ impl Client {
         })
     }
 
-    /// The memory shared with the process in a slot; `full` slabs of this pair have no channel left.
+    /// The memory shared with the process in a slot, for a connection with it; `full` slabs of this pair have no channel
+    /// left.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn pair(&self, peer: u16, full: u16) -> Result<Paired, Reason> {
-        self.paired(&Request::Pair { peer, full })
+    pub fn pair(&self, peer: u16, full: u16, ends: Ends) -> Result<Paired, Reason> {
+        self.paired(&Request::Pair { peer, full, ends })
+    }
+
+    /// Has the broker compare the sockets of both ends of a channel; the own one is `socket`.
+    ///
+    /// # Errors
+    /// Why they are not one connection, or why that is not known.
+    pub fn prove(&self, slab: u32, chan: u16, socket: i32, cookie: u64) -> Result<(), Reason> {
+        let request = Request::Prove {
+            slab,
+            chan,
+            socket,
+            cookie,
+        };
+        match self.exchange(&request, ANSWER_MS)?.0 {
+            Answer::Done => Ok(()),
+            other => Err(refusal(other)),
+        }
     }
 
     /// The memory of a slab that the process from which this one was forked had.
@@ -341,6 +361,7 @@ impl Client {
             peer,
             slab_bytes,
             status_bytes,
+            proves,
         } = answer
         else {
             return Err(refusal(answer));
@@ -364,6 +385,7 @@ impl Client {
             peer,
             memory,
             peer_status,
+            proves,
         })
     }
 
@@ -585,6 +607,13 @@ fn set_mask(mask: u64) -> u64 {
 mod tests {
     use super::*;
 
+    const ENDS: Ends = Ends {
+        socket: 0,
+        cookie: 0,
+        peer_socket: 0,
+        peer_cookie: 0,
+    };
+
     /// Paths are those that the daemons listen at; one that is too long is left out rather than cut.
     #[test]
     fn paths_are_found() {
@@ -670,9 +699,13 @@ mod tests {
         client.locate(Some(b"/nonexistent/sockets.sock"), None, 0);
         let before = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         let mask = set_mask(1 << 9);
-        assert_eq!(client.pair(1, 0), Err(Reason::NoDaemon));
+        assert_eq!(client.pair(1, 0, ENDS), Err(Reason::NoDaemon));
         assert_eq!(set_mask(mask), 1 << 9);
-        assert_eq!(client.pair(1, 0), Err(Reason::NoDaemon), "not asked again");
+        assert_eq!(
+            client.pair(1, 0, ENDS),
+            Err(Reason::NoDaemon),
+            "not asked again"
+        );
         assert_eq!(
             std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
             before

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ptr::NonNull;
 
 use crate::layout::DIRECTORY_ENTRIES;
-use crate::shim::{AtomicU64, Ordering};
+use crate::shim::{AtomicU32, AtomicU64, Ordering};
 
 /// The name of a connection: the same number at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,6 +67,8 @@ pub struct Hint {
     pub chan: Option<u16>,
     /// Low 32 bits of its `SO_COOKIE`.
     pub cookie: u32,
+    /// Number of its socket in that process.
+    pub fd: i32,
 }
 
 const NO_CHANNEL: u16 = u16::MAX;
@@ -77,12 +79,13 @@ impl Hint {
         u64::from(self.slot) << 48 | u64::from(chan) << 32 | u64::from(self.cookie)
     }
 
-    fn from_word(word: u64) -> Option<Hint> {
+    fn from_words(word: u64, fd: u32) -> Option<Hint> {
         let (slot, chan) = ((word >> 48) as u16, (word >> 32) as u16);
         (slot != 0).then_some(Hint {
             slot,
             chan: (chan != NO_CHANNEL).then_some(chan),
             cookie: word as u32,
+            fd: fd.cast_signed(),
         })
     }
 }
@@ -93,7 +96,7 @@ impl Hint {
 struct Entry {
     key: AtomicU64,
     end: [AtomicU64; 2],
-    stamp: AtomicU64,
+    fd: [AtomicU32; 2],
 }
 
 /// The memory.
@@ -144,28 +147,37 @@ impl Directory {
     pub fn publish(&self, key: Key, mine: Hint) -> Option<Hint> {
         let entry = self.entry(key)?;
         let [low, high] = &entry.end;
-        let (own, other) = if key.end == 0 {
-            (low, high)
+        let [low_fd, high_fd] = &entry.fd;
+        let (own, other, own_fd, other_fd) = if key.end == 0 {
+            (low, high, low_fd, high_fd)
         } else {
-            (high, low)
+            (high, low, high_fd, low_fd)
         };
+        own_fd.store(mine.fd.cast_unsigned(), Ordering::Relaxed);
         if entry.key.load(Ordering::Acquire) != key.hash {
             other.store(0, Ordering::Relaxed);
             own.store(mine.word(), Ordering::Relaxed);
             entry.key.store(key.hash, Ordering::Release);
-            entry.stamp.fetch_add(1, Ordering::Relaxed);
             return None;
         }
         own.store(mine.word(), Ordering::Release);
-        Hint::from_word(other.load(Ordering::Acquire))
+        Hint::from_words(
+            other.load(Ordering::Acquire),
+            other_fd.load(Ordering::Relaxed),
+        )
     }
 
     /// What the other end has written; a look without a store.
     pub fn peer(&self, key: Key) -> Option<Hint> {
         let entry = self.entry(key)?;
         let [low, high] = &entry.end;
-        let other = if key.end == 0 { high } else { low };
-        let hint = Hint::from_word(other.load(Ordering::Acquire));
+        let [low_fd, high_fd] = &entry.fd;
+        let (other, fd) = if key.end == 0 {
+            (high, high_fd)
+        } else {
+            (low, low_fd)
+        };
+        let hint = Hint::from_words(other.load(Ordering::Acquire), fd.load(Ordering::Relaxed));
         hint.filter(|_| entry.key.load(Ordering::Acquire) == key.hash)
     }
 
@@ -223,6 +235,7 @@ mod tests {
             slot,
             chan,
             cookie: 5,
+            fd: i32::from(slot),
         };
         assert_eq!(directory.publish(here, hint(1, Some(3))), None);
         assert_eq!(

@@ -10,7 +10,7 @@
 //!
 //! # Where it sits
 //! ```text
-//!   programs/preload (the program's calls)        io/broker (the daemon: memory, pairs, rescue)
+//!   programs/preload (the program's calls)        programs/broker (memory, pairs, rescue)
 //!             \                                      /
 //!              +----------- io/channel -------------+        Slab -> Link -> Outgoing | Incoming
 //!                               |

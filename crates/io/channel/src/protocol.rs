@@ -10,7 +10,7 @@
 //! | --- | --- | --- |
 //! | [`Request::Register`] | [`Answer::Registered`] | status page, directory, processes (for reading) |
 //! | [`Request::Pair`], [`Request::Slab`] | [`Answer::Paired`] | slab, the peer's status page (for reading) |
-//! | [`Request::Rescue`] | [`Answer::Done`] | none |
+//! | [`Request::Prove`], [`Request::Rescue`] | [`Answer::Done`] | none |
 //! | [`Request::Watch`] | none | none |
 //! | [`Request::List`] | [`Answer::Listing`] | memory with the rows |
 //!
@@ -35,7 +35,7 @@ pub const MESSAGE_BYTES: usize = 64;
 /// `WLS1`, in the order of bytes.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"WLS1");
 /// Version of messages and of the memory that they hand over: both sides are built together.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// The environment variable that names the broker's socket.
 pub const PATH_VARIABLE: &str = "WINDLASS_SOCKETS";
 /// Slots that there can be; slot 0 is nobody's.
@@ -48,6 +48,19 @@ pub const PROCESSES_BYTES: usize = SLOTS * 4;
 pub const FDS_MAX: usize = 3;
 /// [`Request::Register`]: this process may be joined with those of other users who say so, too.
 pub const SHARE: u32 = 1;
+
+/// A connection as a process names it to the broker, which finds both sockets and compares them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ends {
+    /// Number of the own socket.
+    pub socket: i32,
+    /// Its `SO_COOKIE`.
+    pub cookie: u64,
+    /// Number of the peer's socket in its process, as the directory has it.
+    pub peer_socket: i32,
+    /// The low 32 bits of its `SO_COOKIE`, likewise.
+    pub peer_cookie: u32,
+}
 
 /// What a process asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,12 +78,25 @@ pub enum Request {
         /// Address in it of what may be read about its sockets, 0: nothing.
         report: u64,
     },
-    /// Memory shared with another process.
+    /// Memory shared with another process, for a connection with it.
     Pair {
         /// The other process.
         peer: u16,
         /// Slabs of this pair that are full: the next one is meant.
         full: u16,
+        /// The connection.
+        ends: Ends,
+    },
+    /// Whether the two ends of a channel are one connection, where [`Answer::Paired`] says that each is to be proved.
+    Prove {
+        /// The slab.
+        slab: u32,
+        /// The channel in it.
+        chan: u16,
+        /// Number of the own socket.
+        socket: i32,
+        /// Its `SO_COOKIE`.
+        cookie: u64,
     },
     /// Memory of which this process knows by a record that it shares with the one that it was forked from.
     Slab {
@@ -128,6 +154,8 @@ pub enum Answer {
         slab_bytes: u64,
         /// Bytes of the peer's status page.
         status_bytes: u32,
+        /// The peer has other ids: each further connection with it is to be proved ([`Request::Prove`]).
+        proves: bool,
     },
     /// Rows of [`Request::List`].
     Listing {
@@ -198,7 +226,29 @@ impl Request {
                     [socket, cookie, flags.into(), parent.into(), report, 0, 0],
                 )
             }
-            Self::Pair { peer, full } => (2, [peer.into(), full.into(), 0, 0, 0, 0, 0]),
+            Self::Pair { peer, full, ends } => {
+                let own = u64::from(ends.socket.cast_unsigned());
+                let peers = u64::from(ends.peer_socket.cast_unsigned());
+                let words = [
+                    peer.into(),
+                    full.into(),
+                    own,
+                    ends.cookie,
+                    peers,
+                    ends.peer_cookie.into(),
+                    0,
+                ];
+                (2, words)
+            }
+            Self::Prove {
+                slab,
+                chan,
+                socket,
+                cookie,
+            } => {
+                let socket = u64::from(socket.cast_unsigned());
+                (7, [slab.into(), chan.into(), socket, cookie, 0, 0, 0])
+            }
             Self::Slab { slab } => (3, [slab.into(), 0, 0, 0, 0, 0, 0]),
             Self::Rescue { slab, chan, side } => {
                 (4, [slab.into(), chan.into(), side.into(), 0, 0, 0, 0])
@@ -212,7 +262,7 @@ impl Request {
     /// The request in a message; `None` if it is not one, to the last bit.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let Words { kind, words } = Words::decode(bytes)?;
-        let [a, b, c, d, e, ..] = words;
+        let [a, b, c, d, e, f, ..] = words;
         let request = match kind {
             1 => Self::Register {
                 socket: u32::try_from(a).ok()?.cast_signed(),
@@ -224,6 +274,18 @@ impl Request {
             2 => Self::Pair {
                 peer: u16::try_from(a).ok()?,
                 full: u16::try_from(b).ok()?,
+                ends: Ends {
+                    socket: u32::try_from(c).ok()?.cast_signed(),
+                    cookie: d,
+                    peer_socket: u32::try_from(e).ok()?.cast_signed(),
+                    peer_cookie: u32::try_from(f).ok()?,
+                },
+            },
+            7 => Self::Prove {
+                slab: u32::try_from(a).ok()?,
+                chan: u16::try_from(b).ok()?,
+                socket: u32::try_from(c).ok()?.cast_signed(),
+                cookie: d,
             },
             3 => Self::Slab {
                 slab: u32::try_from(a).ok()?,
@@ -275,6 +337,7 @@ impl Answer {
                 peer,
                 slab_bytes,
                 status_bytes,
+                proves,
             } => {
                 let words = [
                     slab.into(),
@@ -282,7 +345,7 @@ impl Answer {
                     peer.into(),
                     slab_bytes,
                     status_bytes.into(),
-                    0,
+                    proves.into(),
                     0,
                 ];
                 (0x84, words)
@@ -295,7 +358,7 @@ impl Answer {
     /// The answer in a message; `None` if it is not one.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let Words { kind, words } = Words::decode(bytes)?;
-        let [a, b, c, d, e, ..] = words;
+        let [a, b, c, d, e, f, ..] = words;
         Some(match kind {
             0x81 => Self::Done,
             0x82 => Self::Refused {
@@ -313,6 +376,7 @@ impl Answer {
                 peer: u16::try_from(c).ok()?,
                 slab_bytes: d,
                 status_bytes: u32::try_from(e).ok()?,
+                proves: f != 0,
             },
             0x85 => Self::Listing { bytes: a },
             _ => return None,
@@ -341,6 +405,18 @@ mod tests {
             Request::Pair {
                 peer: 65_534,
                 full: 2,
+                ends: Ends {
+                    socket: 9,
+                    cookie: u64::MAX,
+                    peer_socket: -1,
+                    peer_cookie: u32::MAX,
+                },
+            },
+            Request::Prove {
+                slab: u32::MAX,
+                chan: 7,
+                socket: 3,
+                cookie: 1 << 63,
             },
             Request::Slab { slab: u32::MAX },
             Request::Rescue {
@@ -384,6 +460,7 @@ mod tests {
                 peer: 4,
                 slab_bytes: 1 << 33,
                 status_bytes: 8192,
+                proves: true,
             },
             Answer::Listing { bytes: 99 },
         ];

@@ -13,9 +13,11 @@ use crate::join::EndInfo;
 use crate::layout::{
     BROKEN, DRAIN, Dir, NORING, NOSTREAM, READY, REASON_SHIFT, SLAB_BYTES, Side, WANT,
 };
+use crate::owner::{Alive, Life, Owner};
+use crate::protocol::PROCESSES_BYTES;
 use crate::reason::Reason;
 use crate::ring::Place;
-use crate::shim::Ordering;
+use crate::shim::{AtomicU32, Ordering};
 use crate::slab::Slab;
 
 /// A slab that this process made and mapped. Unmapped when dropped.
@@ -33,6 +35,15 @@ impl MappedSlab {
         // SAFETY: mapped read-write a moment ago, page-aligned; the caller says that it is zeroed and not shared.
         unsafe { Slab::format(base, id) };
         // SAFETY: mapped as long as the value lives: `drop` alone takes it away, and links borrow the value.
+        let slab = unsafe { Slab::attach(base, region.len, [None, None]) }.ok()?;
+        Some(Self { slab, region })
+    }
+
+    /// A slab that the broker made, in a process that works for it. `None` if it is not one.
+    pub fn open(memory: BorrowedFd<'_>) -> Option<Self> {
+        let region = Region::of(memory, SLAB_BYTES, true)?;
+        let base = NonNull::new(region.base)?;
+        // SAFETY: as in `create`; the broker's memory is sealed, so it cannot shrink.
         let slab = unsafe { Slab::attach(base, region.len, [None, None]) }.ok()?;
         Some(Self { slab, region })
     }
@@ -84,6 +95,40 @@ impl Drop for MappedSlab {
     fn drop(&mut self) {
         // SAFETY: links borrow this value, so none is left.
         unsafe { self.region.unmap() };
+    }
+}
+
+/// The table of processes in a process that works for the broker, for reading. Unmapped when dropped.
+#[derive(Debug)]
+pub struct MappedTable(Region);
+
+impl MappedTable {
+    /// `None` if it cannot be mapped.
+    pub fn open(memory: BorrowedFd<'_>) -> Option<Self> {
+        Region::of(memory, PROCESSES_BYTES, false).map(Self)
+    }
+}
+
+impl Alive for MappedTable {
+    fn life(&self, owner: Owner) -> Life {
+        let word = self
+            .0
+            .base
+            .cast::<AtomicU32>()
+            .wrapping_add(owner.process().into());
+        // SAFETY: the table has a word for every slot, stays mapped as long as the value lives, and is of the broker's
+        // sealed memory.
+        match unsafe { &*word }.load(Ordering::Relaxed) {
+            0 => Life::Dead,
+            _ => Life::Lives,
+        }
+    }
+}
+
+impl Drop for MappedTable {
+    fn drop(&mut self) {
+        // SAFETY: nothing refers to the table between two calls of `life`.
+        unsafe { self.0.unmap() };
     }
 }
 

@@ -166,7 +166,7 @@ pub(crate) struct RunArgs {
     /// cores are short [default: 10, in threads that wait again within 100 us, and while it bears fruit].
     #[arg(long, value_name = "USEC", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub(crate) spin: Option<u32>,
-    /// Let programs of other users that were run with --share join, too; needs root's daemon.
+    /// Let programs of other users that were run with --share join, too; needs root's broker.
     #[arg(long)]
     pub(crate) share: bool,
     /// Let Unix sockets join, too, where the environment says otherwise (WINDLASS_UNIX=0).

@@ -2,12 +2,12 @@
 //!
 //! # Model
 //! The environment names the preload library and what it is told, then the process executes the program: its id, its
-//! signal mask and dispositions, its streams and its exit status are the program's own. Where no daemon listens, a
-//! private one is forked off first; nobody waits for it, since the library asks for it only when a connection has
-//! earned it.
+//! signal mask and dispositions, its streams and its exit status are the program's own. Where no broker listens,
+//! `windlass-broker` is started for this user first; nobody waits for it, since the library asks for it only when a
+//! connection has earned it.
 //!
 //! # Failure modes
-//! As env(1) and a shell: 127 if the program is not found, 126 if it cannot be executed. A daemon that cannot be
+//! As env(1) and a shell: 127 if the program is not found, 126 if it cannot be executed. A broker that cannot be
 //! started costs acceleration, never the program; `-v` says why.
 
 use std::collections::BTreeMap;
@@ -17,10 +17,8 @@ use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use windlass_api::ErrorCode;
-use windlass_broker::limits::PRIVATE_LINGER;
 use windlass_client::socket::{check_private, fallback_dir};
 use windlass_sys::process;
 use windlass_sys::unix::{self, SocketKind};
@@ -32,6 +30,8 @@ use crate::options::RunArgs;
 pub const LIBRARY: &str = "libwindlass_sockets.so";
 /// Where a package puts it.
 const LIBRARY_DIR: &str = "/usr/lib/windlass";
+/// File name of the broker's program.
+const BROKER: &str = "windlass-broker";
 /// Exit code for a program that is not found, as of env(1).
 pub(crate) const NOT_FOUND: u8 = 127;
 /// Exit code for a program that cannot be executed, as of env(1).
@@ -52,9 +52,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         }
     };
     say(&format!("library {}", library.display()));
-    match daemon() {
+    match broker() {
         Ok(line) => say(&line),
-        Err(why) => say(&format!("no daemon, so nothing is accelerated: {why}")),
+        Err(why) => say(&format!("no broker, so nothing is accelerated: {why}")),
     }
     let environment = environment(args, &library, std::env::vars_os());
     let program: Vec<&OsStr> = args.command.iter().map(OsString::as_os_str).collect();
@@ -146,42 +146,53 @@ fn environment(
             variables.insert(name.into(), value.into());
         }
     }
-    let strings = variables.into_iter().map(|(name, value)| {
-        let mut line = name.into_vec();
-        line.push(b'=');
-        line.extend(value.into_vec());
-        line
-    });
-    strings.filter_map(|line| CString::new(line).ok()).collect()
+    variables.into_iter().filter_map(variable).collect()
 }
 
-/// Sees to it that a daemon listens; says which.
-fn daemon() -> Result<String, String> {
+/// A variable as an environment has it; `None` if it has a zero byte.
+fn variable((name, value): (OsString, OsString)) -> Option<CString> {
+    let mut line = name.into_vec();
+    line.push(b'=');
+    line.extend(value.into_vec());
+    CString::new(line).ok()
+}
+
+/// Sees to it that a broker listens; says which.
+fn broker() -> Result<String, String> {
     let uid = process::effective_uid();
     let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR");
     let given = std::env::var_os("WINDLASS_SOCKETS").filter(|path| !path.is_empty());
     let paths = windlass_broker::paths(given.clone(), runtime_dir.clone(), uid);
     for path in &paths {
         if trusted(path, uid).is_ok() && unix::connect(path, SocketKind::SeqPacket).is_ok() {
-            return Ok(format!("daemon at {}", path.display()));
+            return Ok(format!("broker at {}", path.display()));
         }
     }
     let path = match given {
         Some(path) => PathBuf::from(path),
         None => private_path(runtime_dir, uid)?,
     };
-    let line = format!("private daemon started at {}", path.display());
-    let linger = linger();
-    process::detach(move || windlass_broker::private(&path, linger))
-        .map_err(|errno| format!("fork: {errno}"))?;
+    let line = format!("private broker started at {}", path.display());
+    let program = broker_program();
+    let environment: Vec<CString> = std::env::vars_os().filter_map(variable).collect();
+    let start = move || {
+        let words = ["--private".as_ref(), "--socket".as_ref(), path.as_os_str()];
+        let command = [&[program.as_os_str()], &words[..]].concat();
+        // Nobody is left who could be told; the program goes on without.
+        let _ = process::become_program(&command, &environment);
+    };
+    process::detach(start).map_err(|errno| format!("fork: {errno}"))?;
     Ok(line)
 }
 
-/// How long a private daemon stays without a process: `WINDLASS_LINGER_MS`, else 60 s.
-fn linger() -> Duration {
-    let given = std::env::var("WINDLASS_LINGER_MS").ok();
-    let given = given.and_then(|text| text.parse().ok());
-    given.map_or(PRIVATE_LINGER, Duration::from_millis)
+/// The broker's program: beside this one, in `../sbin`, or wherever the path has it.
+fn broker_program() -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_default();
+    let beside = own.parent().unwrap_or(Path::new("/"));
+    let above = beside.parent().unwrap_or(Path::new("/"));
+    let candidates = [beside.join(BROKER), above.join("sbin").join(BROKER)];
+    let found = candidates.into_iter().find(|path| path.is_file());
+    found.unwrap_or_else(|| BROKER.into())
 }
 
 /// Refuses a directory in `/tmp` that somebody else could have made.
@@ -194,7 +205,7 @@ pub(crate) fn trusted(path: &Path, uid: u32) -> Result<(), String> {
     }
 }
 
-/// Where a private daemon of this user listens. Its directory is made if it is not there.
+/// Where a private broker of this user listens. Its directory is made if it is not there.
 fn private_path(runtime_dir: Option<OsString>, uid: u32) -> Result<PathBuf, String> {
     let paths = windlass_broker::paths(None, runtime_dir, uid);
     let mut why = "nowhere to listen".to_owned();

@@ -18,7 +18,6 @@
 //! - [`store`]: the document on disk, replaced atomically and durably.
 //! - [`backend`]: the boundary to the data plane; [`plane`] is the real one, [`memory`] one for tests.
 //! - [`notify`]: the service manager and signals.
-//! - [`sockets`]: the broker of accelerated sockets, in a thread of its own.
 //!
 //! # Synchronization
 //! The API thread and the engine share nothing but two channels. Workers never wait for either.
@@ -39,5 +38,4 @@ pub mod options;
 pub mod paths;
 pub mod plane;
 pub mod routes;
-pub mod sockets;
 pub mod store;

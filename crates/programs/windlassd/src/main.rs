@@ -8,11 +8,9 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use windlass_broker::policy::{CONFIG_PATH, Policy};
 use windlassd::engine::{Engine, EngineHandle};
 use windlassd::http::{self, App, SocketLock};
 use windlassd::options::{Args, Limits, Options};
-use windlassd::sockets::Sockets;
 use windlassd::{log, notify, paths, plane, routes, store};
 
 /// Time that requests in hand have to end when the daemon does.
@@ -49,10 +47,8 @@ fn run(args: &Args) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let sockets = Sockets::start(&options);
-    let result = runtime.block_on(serve(args, &options, &lock, (&engine, &sockets)));
+    let result = runtime.block_on(serve(args, &options, &lock, &engine));
     notify::stopping();
-    sockets.stop();
     engine.stop();
     if thread.join().is_err() {
         bail!("the engine has failed: see the lines above");
@@ -62,9 +58,6 @@ fn run(args: &Args) -> Result<()> {
 
 fn check(options: &Options) -> Result<()> {
     plane::check_cores(&options.workers)?;
-    if options.sockets {
-        Policy::load(CONFIG_PATH.as_ref())?;
-    }
     match store::check(&options.state_dir)? {
         Some(document) => println!(
             "good: {} zones, {} bridges, {} uplinks, {} VNICs in {}",
@@ -83,7 +76,7 @@ async fn serve(
     args: &Args,
     options: &Options,
     lock: &SocketLock,
-    (engine, sockets): (&EngineHandle, &Sockets),
+    engine: &EngineHandle,
 ) -> Result<()> {
     // Before anybody can know that this process serves, and signal it.
     let mut terminate = signal(SignalKind::terminate())?;
@@ -108,7 +101,6 @@ async fn serve(
             _ = hangup.recv() => {
                 notify::reloading();
                 reload(args, options, &limits, engine).await;
-                sockets.reload();
                 notify::ready(&status);
             }
             _ = look.tick() => {

@@ -76,8 +76,6 @@ pub struct Options {
     pub runtime_dir: PathBuf,
     /// Cores of the workers, in order; empty: one worker that is not pinned.
     pub workers: Vec<u32>,
-    /// Whether programs' sockets are accelerated.
-    pub sockets: bool,
     /// What the control socket allows.
     pub limits: Limits,
     /// Events that a monitor may lag behind.
@@ -105,12 +103,6 @@ impl Given {
         }
     }
 
-    fn flag(&self, name: &str) -> bool {
-        let spec = DAEMON_OPTIONS.iter().find(|spec| spec.name == name);
-        let default = || spec.and_then(OptionSpec::default_value);
-        self.0.get(name).cloned().or_else(default) == Some(Value::Flag(true))
-    }
-
     fn take(&mut self, name: &'static str, value: Option<String>) {
         if let Some(text) = value {
             self.0.insert(name, Value::Text(text));
@@ -122,6 +114,12 @@ fn read_toml(text: &str) -> Result<Given> {
     let table: toml::Table = text.parse()?;
     let mut given = Given(BTreeMap::new());
     for (key, value) in table {
+        if key == "sockets" {
+            bail!(
+                "there is no option \"sockets\": accelerated sockets are a program of their own, windlass-broker \
+                 (systemctl enable windlass-broker)"
+            );
+        }
         let Some(spec) = DAEMON_OPTIONS.iter().find(|spec| spec.name == key) else {
             let known: Vec<_> = DAEMON_OPTIONS.iter().map(|spec| spec.name).collect();
             bail!(
@@ -193,11 +191,6 @@ impl Options {
                 "rings belong to the workers that were started",
             ),
             (
-                "sockets",
-                self.sockets != new.sockets,
-                "the thread that joins programs runs, or does not",
-            ),
-            (
                 "monitor-events-max",
                 self.monitor_events_max != new.monitor_events_max,
                 "the queue of events was made with it",
@@ -233,7 +226,6 @@ impl Options {
                 .map(parse_cores)
                 .transpose()?
                 .unwrap_or_default(),
-            sockets: given.flag("sockets"),
             limits: Limits {
                 connections_max: count("connections-max"),
                 connections_per_uid_max: count("connections-per-uid-max"),
@@ -333,7 +325,7 @@ mod tests {
         let old = of("");
         let new = of(
             "socket = \"/x/s\"\nstate-dir = \"/x/d\"\nruntime-dir = \"/x/r\"\n\
-             workers = \"7\"\nsockets = false\nconnections-max = 7\nconnections-per-uid-max = 7\nbody-bytes-max = 7000\n\
+             workers = \"7\"\nconnections-max = 7\nconnections-per-uid-max = 7\nbody-bytes-max = 7000\n\
              read-timeout-ms = 77\nmonitor-events-max = 77\nlog-level = \"warn\"",
         );
         let fixed: Vec<_> = old.fixed(&new).into_iter().map(|(name, _)| name).collect();
@@ -351,6 +343,7 @@ mod tests {
     fn bad_files_are_refused() {
         for (text, part) in [
             ("sockte = \"x\"", "sockte"),
+            ("sockets = false", "windlass-broker"),
             ("connections-max = 0", "connections-max"),
             ("connections-max = \"5\"", "connections-max"),
             ("[workers]\na = 1", "workers"),

@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, fence};
 use windlass_channel::client::{Client, Paired, Region, Registration};
 use windlass_channel::directory::Directory;
 use windlass_channel::layout::{CHANS, DIRECTORY_BYTES, STATUS_BYTES, STATUS_LINES};
-use windlass_channel::protocol::{BROKER_SLOT, PROCESSES_BYTES, SHARE, SLOTS};
+use windlass_channel::protocol::{BROKER_SLOT, Ends, PROCESSES_BYTES, SHARE, SLOTS};
 use windlass_channel::{
     Alive, Life, Link, Owner, Reason, SLOT_FIRST, Side, Slab, StatusPage, Who, sys,
 };
@@ -76,6 +76,8 @@ pub struct Pair {
     id: AtomicU32,
     peer: AtomicU32,
     side: AtomicU32,
+    /// The peer has other ids: the broker compares both sockets of each connection before it joins.
+    proves: AtomicBool,
     /// Sockets of this process that have a channel in it.
     users: AtomicU32,
     /// When the last of them left, in cycles.
@@ -100,6 +102,7 @@ static PAIRS: [Pair; PAIRS_MAX] = [const {
         id: AtomicU32::new(0),
         peer: AtomicU32::new(0),
         side: AtomicU32::new(0),
+        proves: AtomicBool::new(false),
         users: AtomicU32::new(0),
         rests_since: AtomicU64::new(0),
         watched_at: AtomicU64::new(0),
@@ -485,7 +488,7 @@ pub fn place_of(slab: u32) -> Option<u8> {
 ///
 /// # Errors
 /// Why there is none; [`Reason::Young`] while another thread is asking.
-pub fn pair_with(peer: u16) -> Result<u8, Reason> {
+pub fn pair_with(peer: u16, ends: Ends) -> Result<u8, Reason> {
     let mut full = 0;
     for (place, pair) in pairs().filter(|(_, pair)| pair.peer.load(Relaxed) == u32::from(peer)) {
         if pair.slab().channels().count() < CHANS {
@@ -495,7 +498,20 @@ pub fn pair_with(peer: u16) -> Result<u8, Reason> {
     }
     let _gate = Gate::enter().ok_or(Reason::Young)?;
     let place = free_place()?;
-    fill(place, CLIENT.pair(peer, full)?)
+    fill(place, CLIENT.pair(peer, full, ends)?)
+}
+
+/// Whether the broker agrees that a channel of a slab is a connection of this socket, where it has to be asked.
+///
+/// # Errors
+/// Why it does not; [`Reason::NoDaemon`] and [`Reason::Limit`] if it did not say.
+pub fn prove(slab: u32, chan: u16, socket: i32) -> Result<(), Reason> {
+    let place = place_of(slab).ok_or(Reason::NotEligible)?;
+    if !at(place).proves.load(Relaxed) {
+        return Ok(());
+    }
+    let cookie = names::cookie(socket).ok_or(Reason::NotEligible)?;
+    CLIENT.prove(slab, chan, socket, cookie)
 }
 
 /// The places of the slabs shared with the process in `peer`.
@@ -510,12 +526,12 @@ pub fn places_with(peer: u16) -> impl Iterator<Item = u8> {
 ///
 /// # Errors
 /// Why there is none; [`Reason::Young`] if one that is mapped has room.
-pub fn further_with(peer: u16) -> Result<u8, Reason> {
+pub fn further_with(peer: u16, ends: Ends) -> Result<u8, Reason> {
     let has_room = |place| at(place).slab().channels().count() < CHANS;
     if places_with(peer).any(has_room) {
         Err(Reason::Young)
     } else {
-        pair_with(peer)
+        pair_with(peer, ends)
     }
 }
 
@@ -523,10 +539,10 @@ pub fn further_with(peer: u16) -> Result<u8, Reason> {
 ///
 /// # Errors
 /// Why there is no slab with it.
-pub fn side_towards(peer: u16, by_name: usize) -> Result<Side, Reason> {
+pub fn side_towards(peer: u16, by_name: usize, ends: Ends) -> Result<Side, Reason> {
     let place = match places_with(peer).next() {
         Some(place) => place,
-        None => pair_with(peer)?,
+        None => pair_with(peer, ends)?,
     };
     Ok(at(place).side(by_name))
 }
@@ -599,6 +615,7 @@ fn fill(place: u8, paired: Paired) -> Result<u8, Reason> {
     // SAFETY: as above.
     unsafe { pair.memory.get().write(MaybeUninit::new(paired)) };
     pair.peer.store(u32::from(paired.peer), Relaxed);
+    pair.proves.store(paired.proves, Relaxed);
     pair.side.store(u32::from(paired.side), Relaxed);
     pair.mark.store(mark, Relaxed);
     pair.burial.open();

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use windlass_channel::directory::{Hint, Key};
+use windlass_channel::protocol::Ends;
 use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
 
 use super::inside::{self, JOIN_WAITS};
@@ -264,9 +265,15 @@ fn steps(sock: &Sock, is_send: bool) -> Result<(), Reason> {
     if is_uncounted(record) && hint.slot == owner::process_slot() {
         return Err(Reason::Young);
     }
-    let (place, link) = match process::side_towards(hint.slot, key.end)? {
-        Side::Low => allocate(sock, key, cookie, hint.slot)?,
-        Side::High => find_offered(sock, hint)?,
+    let ends = Ends {
+        socket: sock.fd,
+        cookie,
+        peer_socket: hint.fd,
+        peer_cookie: hint.cookie,
+    };
+    let (place, link) = match process::side_towards(hint.slot, key.end, ends)? {
+        Side::Low => allocate(sock, key, ends, hint.slot)?,
+        Side::High => find_offered(sock, hint, ends)?,
     };
     let done = join(sock, place, &link, hint.cookie, is_send);
     if done.is_err() && link.side() == Side::Low {
@@ -341,20 +348,28 @@ fn check(sock: &Sock, link: &Link<'static>, offer: &Offer) -> Join {
     if is_open && (theirs < OFFERED || !unix::count(sock, link)) {
         return Join::Wait;
     }
+    if theirs == OFFERED || theirs == JOINED_END {
+        match process::prove(sock.record.slab.load(Relaxed), link.index(), sock.fd) {
+            Ok(()) => {}
+            Err(Reason::NoDaemon | Reason::Limit) => return Join::Wait,
+            Err(reason) => return Join::Refused(reason),
+        }
+    }
     link.check(offer)
 }
 
 /// The low side's part: a channel, and word of it in the directory.
-fn allocate(sock: &Sock, key: Key, cookie: u64, peer: u16) -> Result<(u8, Link<'static>), Reason> {
+fn allocate(sock: &Sock, key: Key, ends: Ends, peer: u16) -> Result<(u8, Link<'static>), Reason> {
     let record = sock.record;
-    let place = process::pair_with(peer)?;
+    let place = process::pair_with(peer, ends)?;
     let slab = process::at(place).slab();
     let chan = slab.allocate().ok_or(Reason::Limit)?;
     record.slab.store(slab.id(), Relaxed);
     let hint = Hint {
         slot: owner::process_slot(),
         chan: Some(chan),
-        cookie: cookie as u32,
+        cookie: ends.cookie as u32,
+        fd: sock.fd,
     };
     process::directory()
         .ok_or(Reason::NoDaemon)?
@@ -367,7 +382,7 @@ fn allocate(sock: &Sock, key: Key, cookie: u64, peer: u16) -> Result<(u8, Link<'
 
 /// The high side's part: the channel of the hint, in the slab where the other end has offered exactly this connection and nobody
 /// has answered. A hint may be old, and of another connection.
-fn find_offered(sock: &Sock, hint: Hint) -> Result<(u8, Link<'static>), Reason> {
+fn find_offered(sock: &Sock, hint: Hint, ends: Ends) -> Result<(u8, Link<'static>), Reason> {
     let chan = hint.chan.ok_or(Reason::Young)?;
     let (own_name, peer_name, _) = names(sock).ok_or(Reason::NotEstablished)?;
     let is_ours = |place: u8| {
@@ -380,12 +395,14 @@ fn find_offered(sock: &Sock, hint: Hint) -> Result<(u8, Link<'static>), Reason> 
     let found = process::places_with(hint.slot).find_map(is_ours);
     match found {
         Some(found) => Ok(found),
-        None => is_ours(process::further_with(hint.slot)?).ok_or(Reason::Young),
+        None => is_ours(process::further_with(hint.slot, ends)?).ok_or(Reason::Young),
     }
 }
 
 /// [`windlass_channel::EndInfo::join`] of an end that waits for the other.
 const OFFERED: u32 = 1;
+/// The same of an end that looks at the ring.
+const JOINED_END: u32 = 2;
 /// The same of an end that was closed.
 const CLOSED: u32 = 3;
 
@@ -482,6 +499,7 @@ fn list(sock: &Sock) -> Result<(Key, u64), Reason> {
             slot: owner::process_slot(),
             chan: None,
             cookie: cookie as u32,
+            fd: sock.fd,
         },
     );
     if key.end != 0 {

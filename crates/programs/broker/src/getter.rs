@@ -1,0 +1,58 @@
+//! A process that takes what a [helper](crate::helper) may not: `CAP_SYS_PTRACE` and nothing else.
+//!
+//! # Purpose
+//! `pidfd_getfd(2)` refuses a program that is not dumpable (it changed its ids without an exec, as nginx's workers do) or
+//! has capabilities. Such a program is accelerated all the same where it is plainly its user's.
+//!
+//! # Model
+//! At that moment all ids of the program must be those of the helper, its file must not be set-id or have capabilities,
+//! and the descriptor must be a connected stream socket with the cookie that was named. Then the copy goes to the helper
+//! at once, by `SCM_RIGHTS`; the getter does nothing with it, and tells the broker nothing.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use rustix::io::{Errno, IoSlice};
+use windlass_sys::{process, unix};
+
+use crate::facts::Facts;
+use crate::helper::take_socket;
+use crate::identity::{Ids, ids_of};
+use crate::jobs::{Job, Said, Task};
+
+/// `S_ISUID` and `S_ISGID`.
+const SET_ID: u32 = 0o6000;
+
+/// Takes a socket from the first process that has it, and hands it over to the last descriptor. Nothing is answered: the
+/// helper waits at the other end, and learns that nothing comes from the end of the connection.
+pub(crate) fn fetch(job: &Job, fds: &[OwnedFd]) -> Option<Said> {
+    let Task::Fetch { ids: (uid, gid) } = job.task else {
+        return None;
+    };
+    let (courier, pidfds) = fds.split_last()?;
+    let wanted = Ids {
+        uids: [uid; 4],
+        gids: [gid; 4],
+    };
+    let taken = pidfds.iter().zip(job.pids).find_map(|(pidfd, pid)| {
+        if !is_plain(pid, &wanted) {
+            return None;
+        }
+        let socket = take_socket(pidfd, job.fd, job.cookie).ok()?;
+        // The same process, and still nobody else's, after the socket was taken.
+        let is_same = !process::has_ended(pidfd) && is_plain(pid, &wanted);
+        (is_same && Facts::of(&socket).is_some()).then_some(socket)
+    })?;
+    // The helper may have been ended meanwhile.
+    let _ = unix::send_with_fds(courier, &[IoSlice::new(b"socket")], &[taken.as_fd()]);
+    None
+}
+
+/// Whether the process has these ids alone, and did not get them by its file.
+fn is_plain(pid: u32, wanted: &Ids) -> bool {
+    let program = format!("/proc/{pid}/exe");
+    let set_id = std::fs::metadata(&program).map(|meta| meta.mode() & SET_ID != 0);
+    let raised = rustix::fs::getxattr(&program, "security.capability", &mut [0_u8; 64]);
+    let is_raised = !matches!(raised, Err(Errno::NODATA | Errno::NOTSUP));
+    ids_of(pid).as_ref() == Some(wanted) && set_id.is_ok_and(|set_id| !set_id) && !is_raised
+}

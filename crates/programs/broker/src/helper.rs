@@ -1,0 +1,301 @@
+//! A process that touches sockets of other processes, in the broker's place.
+//!
+//! # Purpose
+//! A descriptor of a foreign process can hold up whoever closes it last: a connection that lingers, a file of a file
+//! system that its user serves, a socket that is locked. And what is written through it carries the ids of the writer.
+//! So the broker never holds one. For each user, group and user namespace it starts a helper with just those ids and no
+//! capability, which takes a copy of a socket, does one [`Task`], and closes it.
+//!
+//! # Where it sits
+//! ```text
+//!   windlass-broker --jobs--> helper (the user's ids, no capability)
+//!          |                     ^ one socket, SCM_RIGHTS
+//!          +--------jobs--> getter (CAP_SYS_PTRACE alone)
+//! ```
+//!
+//! # Ownership and lifetime
+//! It ends when the broker closes its end, and the broker kills one that does not answer in time. Its lock on a channel
+//! is in a slot of its own, which the broker declares dead with it.
+//!
+//! # Limits
+//! [`FILES_MAX`] descriptors, [`SPACE_BYTES_MAX`] of addresses, no process, no core file. It cannot be traced by its
+//! user.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, IoSlice};
+use rustix::net::sockopt::socket_cookie;
+use rustix::process::{
+    DumpableBehavior, Gid, PidfdGetfdFlags, Resource, Rlimit, Uid, geteuid, getrlimit, pidfd_getfd,
+    set_dumpable_behavior, setrlimit,
+};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
+};
+use windlass_channel::layout::Side;
+use windlass_channel::snapshot::{MappedSlab, MappedTable};
+use windlass_channel::{Fd, Owner, Reason, Reclaimed, Who};
+use windlass_sys::process;
+use windlass_sys::unix;
+
+use crate::facts::Facts;
+use crate::getter;
+use crate::jobs::{JOB_BYTES, Job, SOURCES_MAX, Said, Source, Task};
+
+/// Word of the command line that makes the program a helper, before user and group.
+pub const HELPER: &str = "helper";
+/// Word of the command line that makes the program a getter.
+pub const GETTER: &str = "getter";
+
+/// Descriptors of a helper.
+const FILES_MAX: u64 = 64;
+/// Descriptors of a getter. The kernel refuses to pass one on while all processes of its user have more than this many in
+/// flight, and the getter's user is root.
+const GETTER_FILES_MAX: u64 = 4_096;
+/// Addresses of a helper, in bytes: a slab of 258 MiB, and the program.
+const SPACE_BYTES_MAX: u64 = 1 << 30;
+/// Who a helper is where it takes a lock.
+const THREAD: u16 = 1;
+/// How long the getter's socket is waited for.
+const COURIER_WAIT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 500_000_000,
+};
+
+/// Serves as a helper or a getter on the standard input, if the arguments say so, and returns whether they did.
+///
+/// # Errors
+/// If the process cannot be confined: it has done nothing then.
+pub fn serve_if_asked(mut words: impl Iterator<Item = String>) -> Result<bool, Errno> {
+    let role = words.next();
+    match role.as_deref() {
+        Some(HELPER) => {
+            let mut id = || {
+                words
+                    .next()
+                    .and_then(|word| word.parse().ok())
+                    .ok_or(Errno::INVAL)
+            };
+            confine(Some((id()?, id()?)), CapabilitySet::empty(), FILES_MAX)?;
+            serve(do_job);
+        }
+        Some(GETTER) => {
+            confine(None, CapabilitySet::SYS_PTRACE, GETTER_FILES_MAX)?;
+            serve(|job, fds| getter::fetch(&job, &fds));
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Takes these ids and keeps these capabilities alone.
+fn confine(ids: Option<(u32, u32)>, keep: CapabilitySet, files_max: u64) -> Result<(), Errno> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    for (resource, most) in [
+        (Resource::Nofile, files_max),
+        (Resource::As, SPACE_BYTES_MAX),
+        (Resource::Nproc, 0),
+        (Resource::Core, 0),
+    ] {
+        let most = getrlimit(resource)
+            .maximum
+            .map_or(most, |limit| limit.min(most));
+        let limit = Rlimit {
+            current: Some(most),
+            maximum: Some(most),
+        };
+        setrlimit(resource, limit)?;
+    }
+    if let Some((uid, gid)) = ids.filter(|_| geteuid().is_root()) {
+        set_thread_groups(&[])?;
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        set_thread_res_gid(gid, gid, gid)?;
+        set_thread_res_uid(uid, uid, uid)?;
+        // A change of ids may have made it dumpable (`fs.suid_dumpable`).
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    }
+    set_no_new_privs(true)?;
+    let none = CapabilitySet::empty();
+    set_capabilities(
+        None,
+        CapabilitySets {
+            effective: keep,
+            permitted: keep,
+            inheritable: none,
+        },
+    )
+}
+
+/// Answers jobs until the broker closes its end.
+fn serve(work: impl Fn(Job, Vec<OwnedFd>) -> Option<Said>) {
+    let stdin = std::io::stdin();
+    let socket = stdin.as_fd();
+    loop {
+        let mut entries = [PollFd::new(&socket, PollFlags::IN)];
+        if poll(&mut entries, None).is_err() {
+            continue;
+        }
+        let mut message = [0; JOB_BYTES + 1];
+        let received = match unix::receive_with_fds(socket, &mut message, SOURCES_MAX + 2) {
+            Ok(received) if received.bytes > 0 => received,
+            Err(Errno::AGAIN | Errno::INTR) => continue,
+            _ => return,
+        };
+        let Some(job) = message.get(..received.bytes).and_then(Job::decode) else {
+            return;
+        };
+        let id = job.id;
+        if let Some(said) = work(job, received.fds)
+            && unix::send_with_fds(socket, &[IoSlice::new(&said.encode(id))], &[]).is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// Does a job. Every descriptor is closed before the answer, except by the last reference of another process.
+fn do_job(job: Job, mut fds: Vec<OwnedFd>) -> Option<Said> {
+    let memory = match job.task {
+        Task::Reclaim { .. } => {
+            let (table, slab) = (fds.pop(), fds.pop());
+            slab.zip(table)
+        }
+        _ => None,
+    };
+    let taken = match job.source {
+        Source::Courier => from_courier(&fds, job.cookie),
+        Source::Process => from_processes(&job, &fds),
+    };
+    let socket = match taken {
+        Ok(socket) => socket,
+        Err(said) => return Some(said),
+    };
+    let Some(facts) = Facts::of(&socket) else {
+        return Some(Said::Refused(Reason::NotRescuable));
+    };
+    Some(match (job.task, memory) {
+        (Task::Look, _) => Said::Facts(facts),
+        (Task::Reclaim { .. }, Some((slab, table))) => reclaim(&job, &socket, &slab, &table),
+        _ => Said::Refused(Reason::Broken),
+    })
+}
+
+/// The socket with this cookie if it is one. Of a peer's, the directory has the low half alone.
+pub(crate) fn with_cookie(taken: OwnedFd, cookie: u64) -> Result<OwnedFd, Said> {
+    let is_half = u32::try_from(cookie).is_ok();
+    let is_it = |its: u64| its == cookie || is_half && u64::from(its as u32) == cookie;
+    if socket_cookie(&taken).is_ok_and(is_it) {
+        Ok(taken)
+    } else {
+        Err(Said::Refused(Reason::NotRescuable))
+    }
+}
+
+fn from_courier(fds: &[OwnedFd], cookie: u64) -> Result<OwnedFd, Said> {
+    let nothing = Said::Refused(Reason::NotRescuable);
+    let courier = fds.first().ok_or(nothing)?;
+    let mut entries = [PollFd::new(courier, PollFlags::IN)];
+    // Nothing that came is found out by the receive.
+    let _ = poll(&mut entries, Some(&COURIER_WAIT));
+    let received =
+        unix::receive_with_fds(courier, &mut [0; 8], 1).map_err(|errno| match errno {
+            Errno::AGAIN => Said::Late,
+            _ => nothing,
+        })?;
+    let taken = received.fds.into_iter().next().ok_or(nothing)?;
+    with_cookie(taken, cookie)
+}
+
+/// A copy of the socket that one of the processes has: under the number that was named, or under another one.
+fn from_processes(job: &Job, fds: &[OwnedFd]) -> Result<OwnedFd, Said> {
+    let mut left = job.looks;
+    let mut reason = Said::Refused(Reason::NotRescuable);
+    for (pidfd, pid) in fds.iter().zip(job.pids) {
+        let take = |fd| take_socket(pidfd, fd, job.cookie);
+        let taken = take(job.fd).or_else(|said| {
+            let mut others = numbers_of(pid, &mut left);
+            others.find_map(|fd| take(fd).ok()).ok_or(said)
+        });
+        match taken {
+            Ok(socket) => return Ok(socket),
+            Err(Said::OutOfReach) => reason = Said::OutOfReach,
+            Err(_) => {}
+        }
+    }
+    Err(reason)
+}
+
+/// A copy of the socket with this cookie that a process has under a number. Both are only what somebody said.
+pub(crate) fn take_socket(pidfd: &OwnedFd, fd: i32, cookie: u64) -> Result<OwnedFd, Said> {
+    if fd < 0 {
+        return Err(Said::Refused(Reason::NotRescuable));
+    }
+    match pidfd_getfd(pidfd, fd, PidfdGetfdFlags::empty()) {
+        Ok(taken) => with_cookie(taken, cookie),
+        Err(Errno::PERM) => Err(Said::OutOfReach),
+        Err(_) => Err(Said::Refused(Reason::NotRescuable)),
+    }
+}
+
+/// The numbers under which a process has sockets, as far as they may be seen, among at most `left` descriptors.
+fn numbers_of(pid: u32, left: &mut u32) -> impl Iterator<Item = i32> {
+    let is_socket = |entry: &std::fs::DirEntry| {
+        std::fs::read_link(entry.path()).is_ok_and(|target| {
+            target
+                .as_os_str()
+                .as_encoded_bytes()
+                .starts_with(b"socket:")
+        })
+    };
+    // Not even the list is read for one that has none left.
+    let listed = (*left > 0).then(|| std::fs::read_dir(format!("/proc/{pid}/fd")));
+    listed
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map_while(move |entry| {
+            *left = left.checked_sub(1)?;
+            Some(entry)
+        })
+        .filter_map(Result::ok)
+        .filter(is_socket)
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn reclaim(job: &Job, socket: &OwnedFd, slab: &OwnedFd, table: &OwnedFd) -> Said {
+    let broken = Said::Refused(Reason::Broken);
+    let Task::Reclaim {
+        chan,
+        side,
+        connected,
+        slot,
+        ..
+    } = job.task
+    else {
+        return broken;
+    };
+    let (Some(slab), Some(table)) = (
+        MappedSlab::open(slab.as_fd()),
+        MappedTable::open(table.as_fd()),
+    ) else {
+        return broken;
+    };
+    let link = slab.link(chan, Side::from_u8(side));
+    let (Some(link), Some(owner)) = (link, Owner::new(slot, THREAD)) else {
+        return broken;
+    };
+    let who = Who {
+        owner,
+        alive: &table,
+    };
+    let fd = process::number(socket.as_fd());
+    match link.outgoing().reclaim(who, &Fd { fd, connected }) {
+        Reclaimed::Empty => Said::Moved(0),
+        Reclaimed::All(bytes) => Said::Moved(bytes as u64),
+        Reclaimed::Part(_) | Reclaimed::Owed | Reclaimed::Busy => Said::Partly,
+        Reclaimed::Error(_) => Said::Refused(Reason::NotEstablished),
+        Reclaimed::Broken => broken,
+    }
+}

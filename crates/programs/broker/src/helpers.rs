@@ -1,0 +1,235 @@
+//! The broker's side of its [helpers](crate::helper): who has one, what it was asked, and its end.
+//!
+//! # States
+//! A helper is started by the first job for its ids and lives until it is the one that was idle longest when another is
+//! needed. One that has a job for [`HANG_AFTER`] is killed; its jobs are refused. A killed one that does not end (a last
+//! close that waits in the kernel) counts against its user until it does, and [`HUNG_PER_USER_MAX`] of them are all that a user
+//! gets.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::io::{Errno, IoSlice};
+use windlass_channel::Reason;
+use windlass_sys::unix::{self, SocketKind};
+
+use crate::helper::{GETTER, HELPER};
+use crate::jobs::{Job, SAID_BYTES, Said};
+use crate::limits::{HANG_AFTER, HELPERS_MAX, HUNG_PER_USER_MAX, JOBS_PER_HELPER_MAX};
+
+/// Whose programs a helper serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Device and inode of the user namespace.
+    pub(crate) userns: (u64, u64),
+}
+
+/// What a process of ours does for a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Role {
+    Helper,
+    Getter,
+}
+
+/// A living helper.
+#[derive(Debug)]
+struct Helper {
+    child: Child,
+    socket: OwnedFd,
+    token: u64,
+    /// The slot in which it takes locks.
+    slot: u16,
+    /// Its jobs, with the moment at which each is too late.
+    jobs: BTreeMap<u64, Instant>,
+    used: Instant,
+}
+
+/// One that was killed and may not have ended.
+#[derive(Debug)]
+struct Dying {
+    child: Child,
+    uid: u32,
+    slot: u16,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Helpers {
+    program: PathBuf,
+    all: HashMap<(Key, Role), Helper>,
+    dying: Vec<Dying>,
+    next_token: u64,
+}
+
+impl Helpers {
+    pub(crate) fn new(program: &Path) -> Self {
+        Self {
+            program: program.to_owned(),
+            all: HashMap::new(),
+            dying: Vec::new(),
+            next_token: 0,
+        }
+    }
+
+    /// Whether there is a helper for these already.
+    pub(crate) fn has(&self, key: Key, role: Role) -> bool {
+        self.all.contains_key(&(key, role))
+    }
+
+    /// The slot of a helper.
+    pub(crate) fn slot(&self, key: Key) -> Option<u16> {
+        self.all.get(&(key, Role::Helper)).map(|helper| helper.slot)
+    }
+
+    /// Starts one. Gives its process id, the socket to be watched, and the token under which its answers are taken.
+    pub(crate) fn start(
+        &mut self,
+        key: Key,
+        role: Role,
+        slot: u16,
+    ) -> Result<(u32, BorrowedFd<'_>, u64), Reason> {
+        let hung = self.dying.iter().filter(|one| one.uid == key.uid).count();
+        if hung >= HUNG_PER_USER_MAX {
+            return Err(Reason::NotRescuable);
+        }
+        let (own, theirs) = unix::pair(SocketKind::SeqPacket).map_err(|_| Reason::Limit)?;
+        let mut command = Command::new(&self.program);
+        match role {
+            Role::Helper => command.args([HELPER, &key.uid.to_string(), &key.gid.to_string()]),
+            Role::Getter => command.arg(GETTER),
+        };
+        command
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(theirs));
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().map_err(|_| Reason::Limit)?;
+        self.next_token += 1;
+        let helper = Helper {
+            slot,
+            token: self.next_token,
+            socket: own,
+            jobs: BTreeMap::new(),
+            used: Instant::now(),
+            child,
+        };
+        let helper = self.all.entry((key, role)).insert_entry(helper).into_mut();
+        Ok((helper.child.id(), helper.socket.as_fd(), helper.token))
+    }
+
+    /// The idlest helper, to make place for another one; `None` while there is room.
+    pub(crate) fn surplus(&self) -> Option<(Key, Role)> {
+        if self.all.len() < HELPERS_MAX {
+            return None;
+        }
+        let idle = self
+            .all
+            .iter()
+            .min_by_key(|(_, helper)| (!helper.jobs.is_empty(), helper.used));
+        idle.map(|(key, _)| *key)
+    }
+
+    /// Gives a job to a helper that was started.
+    pub(crate) fn ask(
+        &mut self,
+        key: Key,
+        role: Role,
+        job: &Job,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), Reason> {
+        let helper = self.all.get_mut(&(key, role)).ok_or(Reason::Limit)?;
+        if helper.jobs.len() >= JOBS_PER_HELPER_MAX {
+            return Err(Reason::Limit);
+        }
+        let sent = unix::send_with_fds(&helper.socket, &[IoSlice::new(&job.encode())], fds);
+        // Full: it has more to do than it can.
+        sent.map_err(|_| Reason::Limit)?;
+        helper.used = Instant::now();
+        // A getter tells the broker nothing.
+        if role == Role::Helper {
+            helper.jobs.insert(job.id, helper.used + HANG_AFTER);
+        }
+        Ok(())
+    }
+
+    /// The next answer of a helper; `None` if there is none, an error if it has ended.
+    pub(crate) fn answer(&mut self, token: u64) -> Result<Option<(u64, Said)>, (Key, Role)> {
+        let found = self
+            .all
+            .iter_mut()
+            .find(|(_, helper)| helper.token == token);
+        let Some((key, helper)) = found else {
+            return Ok(None);
+        };
+        let mut message = [0; SAID_BYTES + 1];
+        match unix::receive_with_fds(&helper.socket, &mut message, 0) {
+            Ok(received) if received.bytes > 0 => {
+                let said = message.get(..received.bytes).and_then(Said::decode);
+                let said = said.filter(|(id, _)| helper.jobs.remove(id).is_some());
+                said.map(Some).ok_or(*key)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            _ => Err(*key),
+        }
+    }
+
+    /// Whether a key's helper has no job left after this one: its descriptors are closed, so nothing hangs in it.
+    pub(crate) fn late(&self, now: Instant) -> Option<(Key, Role)> {
+        let is_late = |helper: &Helper| helper.jobs.values().any(|until| *until <= now);
+        self.all
+            .iter()
+            .find(|(_, helper)| is_late(helper))
+            .map(|(key, _)| *key)
+    }
+
+    /// When the next job is late.
+    pub(crate) fn next_late(&self) -> Option<Instant> {
+        let next = self
+            .all
+            .values()
+            .filter_map(|helper| helper.jobs.values().min());
+        let reap = (!self.dying.is_empty()).then(|| Instant::now() + Duration::from_millis(100));
+        next.min().copied().into_iter().chain(reap).min()
+    }
+
+    /// Kills one. It is dead for others once it has ended ([`Helpers::reap`]).
+    pub(crate) fn kill(&mut self, key: (Key, Role)) -> Vec<u64> {
+        let Some(mut helper) = self.all.remove(&key) else {
+            return Vec::new();
+        };
+        // It has ended, or will.
+        let _ = helper.child.kill();
+        self.dying.push(Dying {
+            child: helper.child,
+            uid: key.0.uid,
+            slot: helper.slot,
+        });
+        helper.jobs.into_keys().collect()
+    }
+
+    /// The slots of those that have ended since they were killed.
+    pub(crate) fn reap(&mut self) -> Vec<u16> {
+        let mut slots = Vec::new();
+        self.dying.retain_mut(|one| match one.child.try_wait() {
+            Ok(None) => true,
+            _ => {
+                slots.push(one.slot);
+                false
+            }
+        });
+        slots
+    }
+}
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        for key in self.all.keys().copied().collect::<Vec<_>>() {
+            self.kill(key);
+        }
+    }
+}

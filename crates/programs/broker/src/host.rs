@@ -1,0 +1,261 @@
+//! What this host does to each packet over `lo`: rules, queues and programs that bytes in a ring would pass unseen.
+//!
+//! # Model
+//! Asked for before a pair is given memory: the rules of nftables in the network namespace of both, the queueing
+//! disciplines and eBPF programs of its `lo`, and the eBPF programs of both processes' cgroups. The look is a thread's, one
+//! for a user at a time: whoever owns a namespace decides how long it takes. Only root can see all
+//! of that; a user's broker does not ask. What was found in a namespace holds for [`HOLDS`], and longer where it took
+//! long to find out.
+//!
+//! # Failure modes
+//! What may not be seen (`EPERM`: a daemon in a container) is not found. Rules that cannot be read or understood, and a
+//! process that has gone to another namespace than its sockets', count as findings: nobody can say that nothing
+//! is there.
+//!
+//! # Not done
+//! Rules of `iptables-legacy` and XDP programs are not looked at, nor are rules that are made after two processes have
+//! been joined.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use windlass_sys::bpf::{self, Attached};
+use windlass_sys::netlink::{Netlink, NetlinkError};
+use windlass_sys::netns::{NetnsError, NetnsRef, within};
+use windlass_sys::process;
+
+use crate::packets::{self, LO};
+
+/// How long a look at a namespace holds.
+const HOLDS: Duration = Duration::from_secs(1);
+/// A look that took long holds so many times longer.
+const HOLDS_TIMES: u32 = 20;
+/// How long the broker waits for a look before it answers that it does not know yet. One takes about 1 ms.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// Namespaces that are remembered.
+const NAMESPACES_MAX: usize = 1_024;
+
+/// A look at a namespace.
+#[derive(Debug)]
+struct Seen {
+    until: Instant,
+    finding: Option<String>,
+}
+
+/// A look that is under way.
+#[derive(Debug)]
+struct Looking {
+    /// For whom.
+    uid: u32,
+    since: Instant,
+    finding: Receiver<Option<String>>,
+}
+
+/// What was found in each network namespace, by its cookie.
+#[derive(Debug, Default)]
+pub(crate) struct Host {
+    seen: HashMap<u64, Seen>,
+    looking: HashMap<u64, Looking>,
+}
+
+/// What is found: with it, whether that is news.
+pub(crate) type Finding = (Option<String>, bool);
+
+/// Why nothing is known of a namespace.
+enum Blind {
+    /// It may not be seen.
+    Forbidden,
+    /// It could not be read.
+    Failed(String),
+}
+
+impl Host {
+    /// What is done to packets over `lo` in the namespace with this cookie, where these processes of a user are. `None`
+    /// where that is not known yet: the user asks again later.
+    pub(crate) fn finding(&mut self, netns: u64, uid: u32, pids: [u32; 2]) -> Option<Finding> {
+        let fresh = self.seen.get(&netns);
+        let fresh = fresh.filter(|seen| seen.until > Instant::now());
+        let (of_namespace, is_news) = match fresh {
+            Some(seen) => (seen.finding.clone(), false),
+            None => self.look(netns, uid, pids)?,
+        };
+        let found = of_namespace.or_else(|| pids.into_iter().find_map(cgroup_programs));
+        Some((found, is_news))
+    }
+
+    /// Looks, on a thread of its own: the rules of a namespace are as many as its owner likes.
+    fn look(&mut self, netns: u64, uid: u32, pids: [u32; 2]) -> Option<Finding> {
+        let mut patience = Duration::ZERO;
+        if !self.looking.contains_key(&netns) {
+            // What a look found that nobody asked for again is looked for anew.
+            self.looking.retain(|_, looking| {
+                looking.uid != uid || looking.finding.try_recv() == Err(TryRecvError::Empty)
+            });
+            if self.looking.values().any(|looking| looking.uid == uid) {
+                return None;
+            }
+            let (tell, finding) = mpsc::sync_channel(1);
+            let work = move || {
+                // Nobody may want to hear it any more.
+                let _ = tell.send(look(netns, pids));
+            };
+            let thread = std::thread::Builder::new().name("look".into());
+            thread.spawn(work).ok()?;
+            let since = Instant::now();
+            let looking = Looking {
+                uid,
+                since,
+                finding,
+            };
+            self.looking.insert(netns, looking);
+            patience = PATIENCE;
+        }
+        let looking = self.looking.get(&netns)?;
+        let finding = match looking.finding.recv_timeout(patience) {
+            Ok(finding) => finding,
+            Err(RecvTimeoutError::Timeout) => return None,
+            Err(RecvTimeoutError::Disconnected) => Some("nobody could look".into()),
+        };
+        let until = Instant::now() + HOLDS.max(looking.since.elapsed() * HOLDS_TIMES);
+        self.looking.remove(&netns);
+        let old = self.seen.get(&netns);
+        let is_news = old.map_or(finding.is_some(), |old| old.finding != finding);
+        if self.seen.len() >= NAMESPACES_MAX {
+            self.seen.clear();
+        }
+        let found = finding.clone();
+        self.seen.insert(netns, Seen { until, finding });
+        Some((found, is_news))
+    }
+}
+
+fn look(netns: u64, pids: [u32; 2]) -> Option<String> {
+    let mut reason = "the processes are in another network namespace than their sockets".to_owned();
+    for pid in pids {
+        match namespace(netns, pid) {
+            Ok(Some(finding)) => return finding,
+            Ok(None) => {}
+            Err(Blind::Forbidden) => return None,
+            Err(Blind::Failed(why)) => reason = why,
+        }
+    }
+    Some(reason)
+}
+
+/// What is found in the namespace of a process; `None` if that is not the one meant.
+fn namespace(netns: u64, pid: u32) -> Result<Option<Option<String>>, Blind> {
+    let there = NetnsRef::of_process(pid)?;
+    within(&there, || {
+        let mut links = Netlink::open()?;
+        if process::netns_cookie(&links) != Ok(netns) {
+            return Ok(None);
+        }
+        if let Some(found) = packets::finding(&Netlink::open_netfilter()?.ruleset()?) {
+            return Ok(Some(Some(found)));
+        }
+        let kinds = links.qdiscs(LO)?;
+        if let Some(kind) = kinds.iter().find(|kind| *kind != "noqueue") {
+            return Ok(Some(Some(format!("tc: a queue of kind {kind} at lo"))));
+        }
+        let programs = [Attached::LinkIngress(LO), Attached::LinkEgress(LO)];
+        for program in programs {
+            if bpf::attached(program)? > 0 {
+                return Ok(Some(Some("an eBPF program at lo".into())));
+            }
+        }
+        Ok(Some(None))
+    })?
+}
+
+/// Programs that see what the processes of a cgroup send and receive.
+fn cgroup_programs(pid: u32) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    // Where there are hierarchies of the old kind, too, the new one has a place of its own.
+    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+    let root = roots
+        .into_iter()
+        .find(|root| root.join("cgroup.procs").exists())?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(root.join(path), flags, Mode::empty()).ok()?;
+    let places = [
+        Attached::CgroupIngress(directory.as_fd()),
+        Attached::CgroupEgress(directory.as_fd()),
+    ];
+    let any = places
+        .into_iter()
+        .any(|place| bpf::attached(place).is_ok_and(|count| count > 0));
+    any.then(|| format!("an eBPF program sees the packets of cgroup /{path}"))
+}
+
+impl Blind {
+    fn of(errno: Option<Errno>, why: &dyn std::fmt::Display) -> Self {
+        match errno {
+            Some(Errno::PERM | Errno::ACCESS) => Self::Forbidden,
+            _ => Self::Failed(why.to_string()),
+        }
+    }
+}
+
+impl From<Errno> for Blind {
+    fn from(errno: Errno) -> Self {
+        Self::of(Some(errno), &errno)
+    }
+}
+
+impl From<NetlinkError> for Blind {
+    fn from(error: NetlinkError) -> Self {
+        Self::of(error.errno(), &error)
+    }
+}
+
+impl From<NetnsError> for Blind {
+    fn from(error: NetnsError) -> Self {
+        let errno = match &error {
+            NetnsError::Kernel { errno, .. } => Some(*errno),
+            _ => None,
+        };
+        Self::of(errno, &error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The namespace of this process can be seen by root, is remembered, and a wrong cookie counts as a finding.
+    #[test]
+    fn the_own_namespace_is_seen() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: the_own_namespace_is_seen: needs root");
+            return;
+        }
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let netns = process::netns_cookie(&socket).expect("a cookie");
+        let pid = std::process::id();
+        let mut host = Host::default();
+        let mut find = |netns| {
+            let end = Instant::now() + Duration::from_secs(5);
+            loop {
+                match host.finding(netns, 0, [pid; 2]) {
+                    Some(found) => return found,
+                    None => assert!(Instant::now() < end, "no answer"),
+                }
+            }
+        };
+        let (first, _) = find(netns);
+        let started = Instant::now();
+        for _ in 0..100 {
+            assert_eq!(find(netns), (first.clone(), false));
+        }
+        assert!(started.elapsed() < Duration::from_secs(1), "not remembered");
+        let (wrong, is_news) = find(netns ^ 1);
+        assert!(wrong.is_some() && is_news, "{wrong:?}");
+    }
+}

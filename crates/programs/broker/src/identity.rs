@@ -1,0 +1,144 @@
+//! Who a process is, asked of the kernel each time that it matters.
+//!
+//! # Model
+//! The broker remembers what a process was when it registered only to find out that it is no more: an exec (another
+//! program or another place of its stack), other ids, another user namespace, or another process under the same number end
+//! the registration.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use windlass_sys::process;
+
+/// Fields of `/proc/PID/stat` that stay as they are from one exec to the next, counted from 3 (the first one behind the
+/// name): when the process was started, and where its code, stack and data begin.
+const LASTING: [usize; 4] = [19, 23, 25, 42];
+
+/// Real, effective, saved and file-system ids.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ids {
+    pub(crate) uids: [u32; 4],
+    pub(crate) gids: [u32; 4],
+}
+
+/// What the kernel says of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) ids: Ids,
+    /// The program that it runs.
+    pub(crate) program: PathBuf,
+    /// Device and inode of its user namespace.
+    pub(crate) userns: (u64, u64),
+    /// The fields of [`LASTING`].
+    start: [u64; LASTING.len()],
+}
+
+impl Identity {
+    /// The identity of a process whose descriptor says that the number is still its own; `None` if it has ended, or if we
+    /// may not know it.
+    pub(crate) fn of(pid: u32, pidfd: &OwnedFd) -> Option<Self> {
+        let namespace = fs::metadata(format!("/proc/{pid}/ns/user")).ok()?;
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let identity = Self {
+            ids: ids_of(pid)?,
+            program: fs::read_link(format!("/proc/{pid}/exe")).ok()?,
+            userns: (namespace.dev(), namespace.ino()),
+            start: start_in(&stat)?,
+        };
+        (!process::has_ended(pidfd)).then_some(identity)
+    }
+
+    /// User and group, if every id of the process is the same.
+    pub(crate) fn sole(&self) -> Option<(u32, u32)> {
+        let ([uid, uids @ ..], [gid, gids @ ..]) = (self.ids.uids, self.ids.gids);
+        let is_sole =
+            uids.iter().all(|other| *other == uid) && gids.iter().all(|other| *other == gid);
+        is_sole.then_some((uid, gid))
+    }
+}
+
+/// The ids of a process (`/proc/PID/status`).
+pub(crate) fn ids_of(pid: u32) -> Option<Ids> {
+    ids_in(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+fn ids_in(status: &str) -> Option<Ids> {
+    let row = |name: &str| -> Option<[u32; 4]> {
+        let row = status.lines().find_map(|line| line.strip_prefix(name))?;
+        let ids: Vec<u32> = row
+            .split_whitespace()
+            .filter_map(|id| id.parse().ok())
+            .collect();
+        ids.try_into().ok()
+    };
+    Some(Ids {
+        uids: row("Uid:")?,
+        gids: row("Gid:")?,
+    })
+}
+
+fn start_in(stat: &str) -> Option<[u64; LASTING.len()]> {
+    // The name may hold anything, a closing parenthesis, too: the last one ends it.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let mut words = [0; LASTING.len()];
+    for (word, at) in words.iter_mut().zip(LASTING) {
+        *word = fields.get(at)?.parse().ok()?;
+    }
+    Some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+    use super::*;
+
+    /// A program that executes itself is another one, one that does nothing is not, and one that has ended is nobody.
+    #[test]
+    fn an_exec_is_seen() {
+        let script = "read x; exec sh -c 'read x'";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::piped());
+        let mut child = command.spawn().expect("sh");
+        let pid = child.id();
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).expect("a pidfd");
+        let settled = |before: Option<&Identity>| {
+            for _ in 0..500 {
+                let (first, second) = (Identity::of(pid, &pidfd), Identity::of(pid, &pidfd));
+                let is_sh = first
+                    .as_ref()
+                    .is_some_and(|one| one.program != std::env::current_exe().unwrap_or_default());
+                if is_sh && first == second && first.as_ref() != before {
+                    return first;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            None
+        };
+        let first = settled(None).expect("an identity");
+        assert!(first.sole().is_some());
+        std::io::Write::write_all(child.stdin.as_mut().expect("its input"), b"\n").expect("told");
+        let second = settled(Some(&first)).expect("another identity");
+        assert_eq!((&first.ids, &first.program), (&second.ids, &second.program));
+        drop(child.stdin.take());
+        child.wait().expect("its end");
+        assert_eq!(Identity::of(pid, &pidfd), None);
+    }
+
+    /// Fields are found behind names that look like fields, and ids that differ are not one.
+    #[test]
+    fn odd_lines_are_read() {
+        let numbers: Vec<String> = (3..60).map(|field: u32| field.to_string()).collect();
+        let stat = format!("7 (a) b) 1 2) {}", numbers.join(" "));
+        assert_eq!(start_in(&stat), Some([22, 26, 28, 45]));
+        assert_eq!(start_in("7 (a) S"), None);
+        let ids = ids_in("Uid:\t1\t2\t1\t1\nGid:\t5\t5\t5\t5\n").expect("ids");
+        assert_eq!((ids.uids, ids.gids), ([1, 2, 1, 1], [5; 4]));
+        assert_eq!(ids_in("Uid:\t1\t2\n"), None);
+    }
+}

@@ -1,0 +1,228 @@
+//! The broker of accelerated sockets: `windlass-broker`.
+//!
+//! # Purpose
+//! Two processes whose connection is to bypass the kernel need memory that both have, a number for each in that
+//! memory, a
+//! way to find each other, and somebody who helps when one of them is stopped while the other waits for its bytes. That
+//! is the broker. No byte of a connection passes through it.
+//!
+//! # Where it sits
+//! ```text
+//!   process A --- slab (sealed memory) --- process B          bytes
+//!        \                                   /
+//!         \--- broker: one thread, epoll ---/                 register, pair, rescue, watch, list
+//!              pidfd of each process, a mapping of each slab
+//! ```
+//! Root's serves every user of the host (`windlass-broker.service`); where it does not answer, `windlass run` starts one
+//! for its user.
+//!
+//! # Model
+//! A connection carries a request and its answer and is closed ([`windlass_channel::protocol`]). Who asks, the kernel
+//! says. A process is taken in only if the broker can take a descriptor of it, there and then: who cannot be rescued
+//! is not
+//! accelerated. Processes of one user in one network and user namespace are given memory together; those of two users
+//! if
+//! the [policy] names the pair, or if both asked to share.
+//!
+//! # States
+//! Processes: `processes`; slabs: `slabs`.
+//!
+//! # Ownership and lifetime
+//! The broker makes all memory and keeps a mapping of each slab and a descriptor of it. A slot is a process's until the
+//! last slab that names it is gone. When the broker ends, live channels go on; joins, watch and rescue wait for its
+//! return.
+//!
+//! # Synchronization
+//! One thread owns everything; [`Handle`] reaches it by an eventfd. Shared memory is touched through
+//! [`windlass_channel`] only, which trusts nothing in it.
+//!
+//! # Limits
+//! All in [`limits`]. There is no timer unless a slab is flagged or half dead, or a private broker has no process.
+//!
+//! # Failure modes
+//! Whatever a process sends, writes or does not read costs its own user a connection, a refusal or its own bytes. The
+//! broker answers with a [`Reason`] and tells its program ([`Event`]).
+//!
+//! # What it shows
+//! Rows about every channel and socket ([`listing`]).
+//!
+//! # Not done
+//! A user's broker cannot see limits, quotas and accounting on `lo`; root's looks only when a pair is to get memory
+//! (`host`).
+
+#![forbid(unsafe_code)]
+
+mod facts;
+mod getter;
+pub mod helper;
+mod helpers;
+mod host;
+mod identity;
+mod inquiry;
+mod jobs;
+pub mod limits;
+pub mod listing;
+pub mod log;
+mod memory;
+pub mod options;
+mod packets;
+pub mod policy;
+mod private;
+mod processes;
+mod requests;
+mod rescue;
+mod server;
+mod slabs;
+mod users;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use windlass_channel::Reason;
+use windlass_sys::unix::BindError;
+
+pub use private::private;
+pub use server::{Broker, Handle};
+
+/// Directory of the socket of root's broker.
+pub const SYSTEM_DIRECTORY: &str = "/run/windlass";
+/// Name of the broker's socket in its directory.
+pub const SOCKET_NAME: &str = "sockets.sock";
+
+/// How a broker is run.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Processes of other users are served, too: root's broker.
+    pub others: bool,
+    /// The program that is executed as a helper ([`helper::serve_if_asked`]).
+    pub program: PathBuf,
+    /// The file with the policy.
+    pub policy: Option<PathBuf>,
+    /// It ends after so long without a process.
+    pub linger: Option<Duration>,
+    /// Asked when that time is over: whether it must stay after all.
+    pub needed: fn() -> bool,
+}
+
+/// Something that happened, for the program's log.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A process was taken in.
+    Registered {
+        /// Its slot.
+        slot: u16,
+        /// Its id.
+        pid: u32,
+        /// Its user.
+        uid: u32,
+        /// Slabs that it has from the process that it was forked from.
+        inherited: usize,
+    },
+    /// A request was refused.
+    Refused {
+        /// Who asked, if that can be seen.
+        pid: Option<u32>,
+        /// Its user.
+        uid: u32,
+        /// Why.
+        reason: Reason,
+    },
+    /// Memory was made for a pair.
+    Paired {
+        /// Its number.
+        slab: u32,
+        /// The two processes.
+        slots: (u16, u16),
+    },
+    /// What is known of a network namespace has changed: why its connections stay on the kernel, or that nothing is
+    /// found any more.
+    Ruled {
+        /// The cookie of the namespace.
+        netns: u64,
+        /// What was found.
+        finding: Option<&'a str>,
+    },
+    /// Unread bytes were to be moved into the kernel.
+    Rescue {
+        /// The slab.
+        slab: u32,
+        /// The channel.
+        chan: u16,
+        /// The side that had sent them.
+        side: u8,
+        /// What came of it.
+        outcome: Outcome,
+    },
+    /// A process has ended or become another program.
+    Gone {
+        /// Its slot.
+        slot: u16,
+        /// Its id.
+        pid: u32,
+    },
+    /// A changed policy is not understood; the old one holds.
+    BadPolicy {
+        /// Why.
+        error: &'a policy::PolicyError,
+    },
+    /// The system refused something.
+    Trouble {
+        /// What was to be done.
+        what: &'static str,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+}
+
+/// What came of a rescue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// So many bytes are in the kernel now.
+    Moved(usize),
+    /// There was none.
+    Nothing,
+    /// The kernel did not take all, or a reader was in the middle of taking them.
+    Partly,
+    /// It could not be done.
+    Refused(Reason),
+}
+
+/// Why a broker does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The socket cannot be made.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The policy is not understood.
+    #[error(transparent)]
+    Policy(#[from] policy::PolicyError),
+    /// The system refused.
+    #[error("start the broker of accelerated sockets: {0}")]
+    System(#[from] Errno),
+}
+
+/// Where brokers listen, in the order in which they are tried: at `given` (`WINDLASS_SOCKETS`) alone if there is one,
+/// else
+/// root's, then the user's in `$XDG_RUNTIME_DIR` and in `/tmp`.
+///
+/// # Examples
+/// ```
+/// let paths = windlass_broker::paths(None, Some("/run/user/7".into()), 7);
+/// assert_eq!(paths[0].to_str(), Some("/run/windlass/sockets.sock"));
+/// assert_eq!(paths[1].to_str(), Some("/run/user/7/windlass/sockets.sock"));
+/// assert_eq!(paths[2].to_str(), Some("/tmp/windlass-7/sockets.sock"));
+/// ```
+pub fn paths(given: Option<OsString>, xdg_runtime_dir: Option<OsString>, uid: u32) -> Vec<PathBuf> {
+    if let Some(given) = given.filter(|given| !given.is_empty()) {
+        return vec![given.into()];
+    }
+    let mut paths = vec![PathBuf::from(SYSTEM_DIRECTORY).join(SOCKET_NAME)];
+    let xdg = xdg_runtime_dir
+        .map(PathBuf::from)
+        .filter(|dir| dir.is_absolute());
+    paths.extend(xdg.map(|dir| dir.join("windlass").join(SOCKET_NAME)));
+    paths.push(PathBuf::from(format!("/tmp/windlass-{uid}")).join(SOCKET_NAME));
+    paths
+}

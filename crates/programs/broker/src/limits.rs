@@ -1,0 +1,57 @@
+//! Every limit of the broker, each with its unit and its reason.
+
+use std::time::Duration;
+
+/// Helpers and getters at one time: each is a process of about 3 MB.
+pub const HELPERS_MAX: usize = 64;
+/// Helpers of one user that were killed and have not ended: a last close waits in them.
+pub const HUNG_PER_USER_MAX: usize = 4;
+/// Jobs that one helper has at one time.
+pub const JOBS_PER_HELPER_MAX: usize = 128;
+/// A helper that has not done a job for so long is killed: nothing that it does waits, but a close may.
+pub const HANG_AFTER: Duration = Duration::from_secs(1);
+/// Processes of one user: each costs three descriptors and two pages.
+pub const PROCESSES_PER_USER_MAX: usize = 4_096;
+/// Processes in all: half of the slots, so that one is not given again soon after its process died.
+pub const PROCESSES_MAX: usize = 32_000;
+/// Slabs of one user: each is a mapping of 258 MiB of addresses, of which only what is used costs memory.
+pub const SLABS_PER_USER_MAX: usize = 4_096;
+/// Slabs of one pair of processes, of 1,024 connections each.
+pub const SLABS_PER_PAIR_MAX: usize = 16;
+/// Memory of all slabs of one user, in bytes, looked at before a further one is made.
+pub const BYTES_PER_USER_MAX: u64 = 4 << 30;
+/// Requests of one user a second; each costs about 20 us.
+pub const REQUESTS_PER_USER_PER_S: u32 = 5_000;
+/// Requests that one counts for which a helper is asked and processes are looked at: about 80 us.
+pub const HELPED_REQUESTS: usize = 4;
+/// Rescues in one request of the watch: the rest waits for the next look.
+pub const RESCUES_PER_LOOK_MAX: usize = 64;
+/// Connections in all at one time: each carries one request and is closed.
+pub const CONNECTIONS_MAX: usize = 256;
+/// Connections of one user at one time; the oldest of them makes place for one more. Beyond [`CONNECTIONS_MAX`] the oldest
+/// of the user with most of them does.
+pub const CONNECTIONS_PER_USER_MAX: usize = 32;
+/// Processes that a private broker waits for before they have registered.
+pub const WITNESSES_MAX: usize = 1_024;
+/// Messages taken from one connection before others have their turn.
+pub const MESSAGES_PER_TURN: usize = 2;
+/// How often flagged slabs are looked at.
+pub const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// Bytes that nobody has touched for so long are rescued.
+pub const STUCK_AFTER: Duration = Duration::from_millis(200);
+/// A slab is looked at for so long after it was flagged: a process flags it once a second at most.
+pub const WATCH_FOR: Duration = Duration::from_millis(1_500);
+/// How often rings are looked for that nothing was pushed to, at first; a slab with such rings only, which its processes
+/// do not empty, is tended ever more rarely.
+pub const TEND_INTERVAL: Duration = Duration::from_millis(1_200);
+/// How often a slab is looked at whose bytes a rescue could not move.
+pub const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Descriptors among which the sockets of one rescue are looked for that are not where their ends said, and those of one round
+/// of the watch; a few microseconds each. One that a process asked for counts as a request of its user.
+pub const NUMBERS_MAX: usize = 4_096;
+/// Rows of a listing for root, of 512 bytes each.
+pub const ROWS_MAX: usize = 200_000;
+/// Rows of a listing for another user: about 4 MB and 8 ms, in which nobody else is served.
+pub const ROWS_PER_USER_MAX: usize = 8_192;
+/// Rows of a listing that cost its user as much as one request.
+pub const ROWS_PER_REQUEST: usize = 32;

@@ -1,0 +1,52 @@
+//! The command line of `windlass-broker`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+
+use crate::{SOCKET_NAME, SYSTEM_DIRECTORY};
+
+/// Joins programs that "windlass run" started: gives each pair the memory through which their sockets talk.
+///
+/// As root it serves every user of the host, by the rules of /etc/windlass/sockets.conf. As another user it serves that
+/// user. "windlass run" starts one for its user where root's does not answer.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "windlass-broker", version)]
+pub struct Args {
+    /// Listen at this socket [default: /run/windlass/sockets.sock]
+    #[arg(long, value_name = "PATH", env = "WINDLASS_SOCKETS")]
+    pub socket: Option<PathBuf>,
+    /// Serve this user only, and end when no program has needed the broker for --linger-ms
+    #[arg(long)]
+    pub private: bool,
+    /// How long a private broker stays without a program, in milliseconds
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 60_000,
+        env = "WINDLASS_LINGER_MS"
+    )]
+    pub linger_ms: u64,
+    /// Log each process, pair and rescue
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// Read /etc/windlass/sockets.conf, say whether it is good, and end
+    #[arg(long)]
+    pub check_config: bool,
+}
+
+impl Args {
+    /// Where to listen.
+    pub fn path(&self) -> PathBuf {
+        let given = self.socket.clone();
+        given
+            .filter(|path| !path.as_os_str().is_empty())
+            .unwrap_or_else(|| PathBuf::from(SYSTEM_DIRECTORY).join(SOCKET_NAME))
+    }
+
+    /// How long a private broker stays.
+    pub fn linger(&self) -> Duration {
+        Duration::from_millis(self.linger_ms)
+    }
+}

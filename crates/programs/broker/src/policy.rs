@@ -1,0 +1,274 @@
+//! Who may be accelerated, and with whom: `/etc/windlass/sockets.conf`.
+//!
+//! # Model
+//! One rule a line; `#` begins a comment. Users are names of `/etc/passwd` or numbers.
+//!
+//! ```text
+//! join app redis               # processes of these two users may be joined with each other
+//! deny backup                  # processes of this user stay on the kernel
+//! plain /usr/sbin/ntpd         # processes of this program stay on the kernel
+//! accounting ignore            # rules, queues and programs that count or limit packets on lo do not matter
+//! ```
+//!
+//! Without a rule, processes of one user are joined with each other, and those of two users only if both were started
+//! with `--share`. Where something counts, limits or copies the packets of `lo`, nobody is joined unless `accounting
+//! ignore` says that it does not matter.
+//!
+//! # Failure modes
+//! A file that others than root can change, and one with a line that is not understood, is refused as a whole, with the
+//! number of the line: half a policy is none.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Where root's broker reads its policy.
+pub const CONFIG_PATH: &str = "/etc/windlass/sockets.conf";
+/// Largest file, in bytes.
+const CONFIG_BYTES_MAX: u64 = 1 << 20;
+
+/// Why a policy was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// It cannot be read.
+    #[error("{path}: {error}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// Others than root can change it.
+    #[error("{0}: others than root can change it: chown root and chmod go-w it")]
+    Untrusted(PathBuf),
+    /// It is larger than any policy.
+    #[error("{0}: larger than 1 MiB")]
+    Large(PathBuf),
+    /// A line is not understood.
+    #[error("{path}:{line}: {what}")]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Its number, from 1.
+        line: usize,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+/// What the file says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Policy {
+    joined: BTreeSet<(u32, u32)>,
+    denied: BTreeSet<u32>,
+    plain: BTreeSet<PathBuf>,
+    ignores_accounting: bool,
+}
+
+/// The names of users, as `/etc/passwd` has them.
+pub type Users = BTreeMap<String, u32>;
+
+/// Reads `/etc/passwd`; no users if there is none.
+pub fn users() -> Users {
+    let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let user = |line: &str| {
+        let mut fields = line.split(':');
+        let (name, _, uid) = (fields.next()?, fields.next()?, fields.next()?);
+        Some((name.to_owned(), uid.parse().ok()?))
+    };
+    text.lines().filter_map(user).collect()
+}
+
+impl Policy {
+    /// The policy in a file; an empty one if there is no file.
+    ///
+    /// # Errors
+    /// See [`PolicyError`].
+    pub fn load(path: &Path) -> Result<Self, PolicyError> {
+        let read = |error| PolicyError::Read {
+            path: path.into(),
+            error,
+        };
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Self::default());
+            }
+            Err(error) => return Err(read(error)),
+        };
+        let meta = file.metadata().map_err(read)?;
+        if meta.uid() != 0 || meta.mode() & 0o022 != 0 || !meta.is_file() {
+            return Err(PolicyError::Untrusted(path.into()));
+        }
+        if meta.len() > CONFIG_BYTES_MAX {
+            return Err(PolicyError::Large(path.into()));
+        }
+        let mut text = String::new();
+        file.take(CONFIG_BYTES_MAX)
+            .read_to_string(&mut text)
+            .map_err(read)?;
+        Self::parse(&text, &users()).map_err(|(line, what)| PolicyError::Line {
+            path: path.into(),
+            line,
+            what,
+        })
+    }
+
+    /// The policy in a text; else the number of the wrong line and what is wrong with it.
+    ///
+    /// # Errors
+    /// The first line that is not understood.
+    pub fn parse(text: &str, users: &Users) -> Result<Self, (usize, String)> {
+        let mut policy = Self::default();
+        for (index, line) in text.lines().enumerate() {
+            let rule = line.split('#').next().unwrap_or_default();
+            let words: Vec<&str> = rule.split_whitespace().collect();
+            policy
+                .rule(&words, users)
+                .map_err(|what| (index + 1, what))?;
+        }
+        Ok(policy)
+    }
+
+    fn rule(&mut self, words: &[&str], users: &Users) -> Result<(), String> {
+        let user = |name: &str| {
+            let number = || name.parse().ok().filter(|uid| *uid != u32::MAX);
+            let found = users.get(name).copied().or_else(number);
+            found.ok_or_else(|| format!("there is no user \"{name}\""))
+        };
+        match *words {
+            [] => {}
+            ["join", a, b] => {
+                let (a, b) = (user(a)?, user(b)?);
+                if a == b {
+                    return Err("a user is joined with itself always: name two".into());
+                }
+                self.joined.insert((a.min(b), a.max(b)));
+            }
+            ["deny", name] => drop(self.denied.insert(user(name)?)),
+            ["plain", path] if path.starts_with('/') => drop(self.plain.insert(path.into())),
+            ["plain", path] => {
+                return Err(format!(
+                    "plain names a program by its whole path, not \"{path}\""
+                ));
+            }
+            ["accounting", "ignore"] => self.ignores_accounting = true,
+            ["accounting", ..] => return Err("accounting can only be ignored".into()),
+            ["join", ..] => return Err("join names two users".into()),
+            ["deny", ..] => return Err("deny names one user".into()),
+            ["plain", ..] => return Err("plain names one program".into()),
+            [word, ..] => {
+                return Err(format!(
+                    "a rule is join, deny, plain or accounting, not \"{word}\""
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether processes of the user, of this program, may be accelerated at all.
+    pub fn admits(&self, uid: u32, program: &Path) -> bool {
+        !self.denied.contains(&uid) && !self.plain.contains(program)
+    }
+
+    /// Whether processes of two users may be joined although neither asked for it.
+    pub fn joins(&self, a: u32, b: u32) -> bool {
+        self.joined.contains(&(a.min(b), a.max(b)))
+    }
+
+    /// Whether what counts or limits packets on `lo` does not matter.
+    pub fn ignores_accounting(&self) -> bool {
+        self.ignores_accounting
+    }
+
+    /// The lowest user of those that rules join with this one, over any number of steps: they use one directory.
+    pub(crate) fn group(&self, uid: u32) -> u32 {
+        let mut group = BTreeSet::from([uid]);
+        loop {
+            let more: Vec<u32> = self
+                .joined
+                .iter()
+                .filter_map(|(a, b)| match (group.contains(a), group.contains(b)) {
+                    (true, false) => Some(*b),
+                    (false, true) => Some(*a),
+                    _ => None,
+                })
+                .collect();
+            if more.is_empty() {
+                return group.first().copied().unwrap_or(uid);
+            }
+            group.extend(more);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Policy, (usize, String)> {
+        let users = [("app", 1001), ("redis", 1002), ("backup", 34)];
+        let users = users
+            .into_iter()
+            .map(|(name, uid)| (name.to_owned(), uid))
+            .collect();
+        Policy::parse(text, &users)
+    }
+
+    /// Rules say what they say, in both directions, and nothing more.
+    #[test]
+    fn rules_hold() {
+        let policy =
+            parse("# ours\n\njoin app redis # both\njoin redis 7\ndeny backup\nplain /bin/x\n")
+                .expect("rules");
+        assert!(policy.joins(1002, 1001) && policy.joins(1001, 1002) && policy.joins(7, 1002));
+        assert!(!policy.joins(1001, 7), "not over two steps");
+        assert!(!policy.admits(34, Path::new("/bin/y")) && !policy.admits(1, Path::new("/bin/x")));
+        assert!(policy.admits(1, Path::new("/bin/y")));
+        assert!(!policy.ignores_accounting());
+        assert!(parse("accounting ignore").is_ok_and(|policy| policy.ignores_accounting()));
+        assert_eq!(
+            (policy.group(1001), policy.group(7), policy.group(5)),
+            (7, 7, 5)
+        );
+    }
+
+    /// A mistake is told with its line, and the whole file is refused.
+    #[test]
+    fn mistakes_are_told() {
+        for (text, line, part) in [
+            ("join app", 1, "two users"),
+            ("\njoin app app", 2, "itself"),
+            ("deny nobody-here", 1, "nobody-here"),
+            ("deny a b", 1, "one user"),
+            ("plain ntpd", 1, "whole path"),
+            ("# x\n# y\nallow app", 3, "allow"),
+            ("deny 4294967295", 1, "4294967295"),
+        ] {
+            let (at, what) = parse(text).expect_err(text);
+            assert_eq!(at, line, "{text}");
+            assert!(what.contains(part), "{what}");
+        }
+    }
+
+    /// A file that another could have written is refused; one that is not there says nothing.
+    #[test]
+    fn files_are_root_s() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("sockets.conf");
+        assert_eq!(Policy::load(&path).expect("absent"), Policy::default());
+        std::fs::write(&path, "deny 7\n").expect("file");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        std::fs::set_permissions(&path, mode).expect("mode");
+        assert!(matches!(
+            Policy::load(&path),
+            Err(PolicyError::Untrusted(_))
+        ));
+        let root = rustix::process::geteuid().is_root();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644))
+            .expect("mode");
+        assert_eq!(Policy::load(&path).is_ok(), root);
+    }
+}

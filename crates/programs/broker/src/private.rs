@@ -1,0 +1,71 @@
+//! A broker of one user, in a process of its own, that ends by itself.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::process::getuid;
+use windlass_sys::unix::{self, SocketKind};
+
+use crate::policy::CONFIG_PATH;
+use crate::{Broker, Settings};
+
+/// File name of the preload library, as it stands in the maps of a process that has it.
+const LIBRARY: &str = "libwindlass_sockets.so";
+
+/// How long the lock of a broker that is about to end is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is tried.
+const LOCK_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Serves this user at a path until nobody has needed it for `linger`; not at all if another broker listens
+/// there. `program`: see [`Settings::program`].
+pub fn private(path: &Path, linger: Duration, program: &Path) {
+    let Some(_lock) = lock(path) else { return };
+    let settings = Settings {
+        others: false,
+        program: program.to_owned(),
+        policy: getuid().is_root().then(|| CONFIG_PATH.into()),
+        linger: Some(linger),
+        needed: library_is_loaded,
+    };
+    if let Ok(broker) = Broker::listen(path, settings, |_| {}) {
+        // It ends with its last process; there is nobody to tell more.
+        let _ = broker.run();
+    }
+}
+
+/// The right to listen at a path; `None` if another broker does. Two that start at once would take each other's socket
+/// for a stale one; and one that ends has no socket any more, but still the lock.
+fn lock(path: &Path) -> Option<OwnedFd> {
+    let file = path.with_extension("lock");
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::open(file, flags, Mode::RUSR | Mode::WUSR).ok()?;
+    let started = Instant::now();
+    while rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if unix::connect(path, SocketKind::SeqPacket).is_ok() || started.elapsed() > LOCK_PATIENCE {
+            return None;
+        }
+        std::thread::sleep(LOCK_INTERVAL);
+    }
+    Some(file)
+}
+
+/// Whether any process of this user has the library: it may not have registered yet.
+fn library_is_loaded() -> bool {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return false;
+    };
+    let ids = entries.flatten().filter(|entry| {
+        let name = entry.file_name();
+        name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
+    });
+    // Those of others cannot be read.
+    ids.map(|entry| fs::read(entry.path().join("maps")).unwrap_or_default())
+        .any(|maps| {
+            maps.windows(LIBRARY.len())
+                .any(|window| window == LIBRARY.as_bytes())
+        })
+}

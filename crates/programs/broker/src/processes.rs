@@ -1,0 +1,345 @@
+//! The processes that the broker knows, and the slots that stand for them in shared memory.
+//!
+//! # Model
+//! A slot belongs to a process from its registration to its death or exec, and then until the last slab that names it
+//! is
+//! gone. Slots are given round robin, so that a number comes back as late as possible. The table of processes, which
+//! every process maps for reading, has the process id of each slot, and 0 from the moment of its death on: that is how
+//! a
+//! waiter learns that the owner of a lock died.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use windlass_channel::layout::{DIRECTORY_BYTES, STATUS_BYTES};
+use windlass_channel::protocol::{BROKER_SLOT, PROCESSES_BYTES};
+use windlass_sys::process;
+
+use crate::helpers::Key;
+use crate::identity::Identity;
+use crate::limits::{PROCESSES_MAX, PROCESSES_PER_USER_MAX};
+use crate::memory::Memory;
+
+/// Whose connections one directory lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Group {
+    /// One user's, or those of the users that rules join with him, by the lowest of them.
+    User(u32),
+    /// All who were started with `--share`.
+    Shared,
+}
+
+/// What is known of a process when it registers.
+#[derive(Debug)]
+pub(crate) struct Newcomer {
+    pub(crate) pid: u32,
+    /// Its ids and user namespace.
+    pub(crate) key: Key,
+    /// What it was: see [`Identity`].
+    pub(crate) identity: Identity,
+    pub(crate) group: Group,
+    pub(crate) netns: u64,
+    pub(crate) pidfd: Arc<OwnedFd>,
+    /// Address in it of what may be read about its sockets.
+    pub(crate) report: u64,
+}
+
+/// A process that registered.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) who: Newcomer,
+    pub(crate) comm: String,
+    /// Its status page, for reading.
+    pub(crate) status: OwnedFd,
+    /// Slabs that it uses.
+    pub(crate) slabs: BTreeSet<u32>,
+    /// It died, or is another program now.
+    pub(crate) dead: bool,
+}
+
+/// What a process is given.
+pub(crate) struct Given<'a> {
+    pub(crate) slot: u16,
+    pub(crate) status: Memory,
+    pub(crate) directory: BorrowedFd<'a>,
+    pub(crate) processes: BorrowedFd<'a>,
+}
+
+/// Why a process was not taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// There are too many.
+    Limit,
+    /// The system refused memory or descriptors.
+    System(Errno),
+}
+
+#[derive(Debug)]
+struct Directory {
+    memory: Memory,
+    users: usize,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Processes {
+    slots: BTreeMap<u16, Process>,
+    /// Slots of the broker's helpers, which take locks, too.
+    helpers: BTreeSet<u16>,
+    by_pid: HashMap<u32, u16>,
+    directories: HashMap<(Group, u64), Directory>,
+    last: u16,
+    table: Memory,
+    table_reader: OwnedFd,
+}
+
+impl Processes {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let table = Memory::create("windlass-processes", PROCESSES_BYTES)?;
+        table.store_u32(usize::from(BROKER_SLOT) * 4, std::process::id());
+        Ok(Self {
+            slots: BTreeMap::new(),
+            helpers: BTreeSet::new(),
+            by_pid: HashMap::new(),
+            directories: HashMap::new(),
+            last: 0,
+            table_reader: table.reader()?,
+            table,
+        })
+    }
+
+    /// The living process of this id.
+    pub(crate) fn by_pid(&self, pid: u32) -> Option<(u16, &Process)> {
+        let slot = *self.by_pid.get(&pid)?;
+        let process = self.slots.get(&slot)?;
+        // A process id means that process only as long as the process is there.
+        (!process.dead && !process::has_ended(&process.who.pidfd)).then_some((slot, process))
+    }
+
+    /// The process in a slot if it lives.
+    pub(crate) fn living(&self, slot: u16) -> Option<&Process> {
+        let process = self.slots.get(&slot)?;
+        (!process.dead && !process::has_ended(&process.who.pidfd)).then_some(process)
+    }
+
+    /// The process in a slot, dead or alive.
+    pub(crate) fn get(&self, slot: u16) -> Option<&Process> {
+        self.slots.get(&slot)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &Process)> {
+        self.slots.iter().map(|(slot, process)| (*slot, process))
+    }
+
+    /// How many live.
+    pub(crate) fn alive(&self) -> usize {
+        self.by_pid.len()
+    }
+
+    pub(crate) fn admit(&mut self, who: Newcomer) -> Result<Given<'_>, Full> {
+        let of_user = self
+            .slots
+            .values()
+            .filter(|process| process.who.key.uid == who.key.uid)
+            .count();
+        if of_user >= PROCESSES_PER_USER_MAX || self.slots.len() >= PROCESSES_MAX {
+            return Err(Full::Limit);
+        }
+        let slot = self.free_slot().ok_or(Full::Limit)?;
+        let status = Memory::create("windlass-status", STATUS_BYTES).map_err(Full::System)?;
+        let reader = status.reader().map_err(Full::System)?;
+        let directory = match self.directories.entry((who.group, who.netns)) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let memory = Memory::create("windlass-directory", DIRECTORY_BYTES);
+                let memory = memory.map_err(Full::System)?;
+                entry.insert(Directory { memory, users: 0 })
+            }
+        };
+        directory.users += 1;
+        self.last = slot;
+        self.table.store_u32(usize::from(slot) * 4, who.pid);
+        self.by_pid.insert(who.pid, slot);
+        let comm = comm(who.pid);
+        let process = Process {
+            who,
+            comm,
+            status: reader,
+            slabs: BTreeSet::new(),
+            dead: false,
+        };
+        self.slots.insert(slot, process);
+        Ok(Given {
+            slot,
+            status,
+            directory: directory.memory.as_fd(),
+            processes: self.table_reader.as_fd(),
+        })
+    }
+
+    fn free_slot(&self) -> Option<u16> {
+        let after = self.last.saturating_add(1)..BROKER_SLOT;
+        let mut slots = after.chain(1..BROKER_SLOT);
+        slots.find(|slot| !self.slots.contains_key(slot) && !self.helpers.contains(slot))
+    }
+
+    /// A slot for a helper.
+    pub(crate) fn helper_slot(&mut self) -> Option<u16> {
+        let slot = self.free_slot()?;
+        self.last = slot;
+        self.helpers.insert(slot);
+        Some(slot)
+    }
+
+    /// The helper in a slot was started.
+    pub(crate) fn helper_lives(&self, slot: u16, pid: u32) {
+        self.table.store_u32(usize::from(slot) * 4, pid);
+    }
+
+    /// The helper in a slot has ended: its locks are free for all.
+    pub(crate) fn helper_died(&mut self, slot: u16) {
+        if self.helpers.remove(&slot) {
+            self.table.store_u32(usize::from(slot) * 4, 0);
+        }
+    }
+
+    /// Whether a slot is a helper's that may hold locks.
+    pub(crate) fn is_helper(&self, slot: u16) -> bool {
+        self.helpers.contains(&slot)
+    }
+
+    /// The table of processes, for reading.
+    pub(crate) fn table(&self) -> BorrowedFd<'_> {
+        self.table_reader.as_fd()
+    }
+
+    /// The process uses this slab from now on.
+    pub(crate) fn uses(&mut self, slot: u16, slab: u32) {
+        if let Some(process) = self.slots.get_mut(&slot) {
+            process.slabs.insert(slab);
+        }
+    }
+
+    /// The process has died, or become another program. Its slot stays taken as long as slabs name it, which are
+    /// returned.
+    pub(crate) fn bury(&mut self, slot: u16) -> Vec<u32> {
+        let Some(process) = self.slots.get_mut(&slot).filter(|process| !process.dead) else {
+            return Vec::new();
+        };
+        process.dead = true;
+        self.table.store_u32(usize::from(slot) * 4, 0);
+        let key = (process.who.group, process.who.netns);
+        let pid = process.who.pid;
+        let slabs = process.slabs.iter().copied().collect();
+        if self.by_pid.get(&pid) == Some(&slot) {
+            self.by_pid.remove(&pid);
+        }
+        if let Some(directory) = self.directories.get_mut(&key) {
+            directory.users -= 1;
+            if directory.users == 0 {
+                self.directories.remove(&key);
+            }
+        }
+        self.release(slot);
+        slabs
+    }
+
+    /// The slab is gone.
+    pub(crate) fn forget(&mut self, slot: u16, slab: u32) {
+        if let Some(process) = self.slots.get_mut(&slot) {
+            process.slabs.remove(&slab);
+        }
+        self.release(slot);
+    }
+
+    /// Gives a slot back whose process died, once no slab names it.
+    fn release(&mut self, slot: u16) {
+        if self
+            .slots
+            .get(&slot)
+            .is_some_and(|process| process.dead && process.slabs.is_empty())
+        {
+            self.slots.remove(&slot);
+        }
+    }
+}
+
+/// What the process is called; it chooses that itself.
+fn comm(pid: u32) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name)
+        .trim_end()
+        .chars()
+        .filter(|c| !c.is_control())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+    use super::*;
+
+    fn newcomer(uid: u32) -> Newcomer {
+        let pidfd = pidfd_open(getpid(), PidfdFlags::empty()).expect("pidfd");
+        Newcomer {
+            pid: std::process::id(),
+            key: Key {
+                uid,
+                gid: uid,
+                userns: (0, 0),
+            },
+            identity: Identity::of(std::process::id(), &pidfd).expect("an identity"),
+            group: Group::User(uid),
+            netns: 1,
+            pidfd: Arc::new(pidfd),
+            report: 0,
+        }
+    }
+
+    /// A slot outlives its process as long as a slab names it, and is given again last of all.
+    #[test]
+    fn slots_are_given_round_robin() {
+        let mut processes = Processes::new().expect("memory");
+        let admit =
+            |processes: &mut Processes| processes.admit(newcomer(7)).map(|given| given.slot);
+        let (a, b) = (
+            admit(&mut processes).expect("slot"),
+            admit(&mut processes).expect("slot"),
+        );
+        assert_eq!((a, b), (1, 2));
+        processes.uses(a, 9);
+        assert_eq!(processes.bury(a), [9]);
+        assert_eq!(processes.bury(a), [], "dies once");
+        assert!(processes.get(a).is_some() && processes.living(a).is_none());
+        processes.forget(a, 9);
+        assert!(processes.get(a).is_none());
+        assert_eq!(admit(&mut processes), Ok(3));
+        processes.last = BROKER_SLOT - 1;
+        assert_eq!(admit(&mut processes), Ok(1));
+        assert_eq!(admit(&mut processes), Ok(4), "after the ones in use");
+    }
+
+    /// One user has so many and no more; another still gets in.
+    #[test]
+    fn processes_of_a_user_are_limited() {
+        let mut processes = Processes::new().expect("memory");
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        if limit
+            .current
+            .is_some_and(|files| files < 3 * PROCESSES_PER_USER_MAX as u64)
+        {
+            println!("skipped: processes_of_a_user_are_limited: too few descriptors");
+            return;
+        }
+        for _ in 0..PROCESSES_PER_USER_MAX {
+            assert!(processes.admit(newcomer(7)).is_ok());
+        }
+        assert!(matches!(processes.admit(newcomer(7)), Err(Full::Limit)));
+        assert!(processes.admit(newcomer(8)).is_ok());
+    }
+}

@@ -1,0 +1,180 @@
+//! Taking a sender's unread bytes out of the ring, into the sender's own socket.
+//!
+//! # Model
+//! The slab names a process, a descriptor and a cookie. All three are what somebody wrote into shared memory, so they
+//! are hints: the process must be one that has this slab on that side, and be today what it was when it registered; its
+//! descriptor must be a connected stream socket with that cookie, and mirror the socket of the other end. Where the
+//! process has ended, or has the socket under another number by now, the socket is looked for among all of that side that have
+//! the slab. So bytes that a hostile peer put into a ring can reach only the connection that the peer itself is the other
+//! end of, and a [helper](crate::helper) writes them with no more than the sender's own ids. Where the two processes
+//! belong to one user and the other end is gone, the cookie alone counts.
+//!
+//! A receiver that is told who sent each piece (`SO_PASSCRED` and its kin) would be told of the helper: what is meant for
+//! such a receiver stays where it is.
+
+use windlass_channel::layout::Side;
+use windlass_channel::{Alive, EndInfo, Life, Owner, Reason};
+use windlass_sys::process;
+
+use crate::inquiry::{Found, Place, Target, Then};
+use crate::jobs::{SOURCES_MAX, Said};
+use crate::processes::Processes;
+use crate::server::Broker;
+use crate::{Event, Outcome};
+
+/// Who the broker is where it takes a lock.
+pub(crate) const THREAD: u16 = 1;
+
+/// What the broker knows of the owners of locks.
+pub(crate) struct Known<'a>(pub(crate) &'a Processes);
+
+impl Alive for Known<'_> {
+    fn life(&self, owner: Owner) -> Life {
+        match self.0.get(owner.process()) {
+            Some(process) if process.dead || process::has_ended(&process.who.pidfd) => Life::Dead,
+            Some(_) => Life::Lives,
+            None if self.0.is_helper(owner.process()) => Life::Lives,
+            None => Life::Stranger,
+        }
+    }
+}
+
+impl Broker {
+    /// Begins to move the unread bytes that `side` of a channel has pushed into the kernel. `looks`: descriptors that may be
+    /// looked at for sockets that are not where their ends said.
+    pub(crate) fn begin_rescue(
+        &mut self,
+        token: Option<u64>,
+        (slab, chan, side): (u32, u16, u8),
+        looks: u32,
+    ) -> Result<(), Reason> {
+        let from = Side::from_u8(side);
+        let found = self.slabs.get(slab).ok_or(Reason::NotEligible)?;
+        let link = found.map.link(chan, from).ok_or(Reason::NotEligible)?;
+        let (own, other) = (link.info(from), link.info(from.other()));
+        let same_user = found.keys[0].uid == found.keys[1].uid;
+        let sender = self
+            .target(slab, from, &own, looks)
+            .ok_or(Reason::NotEligible)?;
+        let Some(far) = self.target(slab, from.other(), &other, looks) else {
+            // The sender has the kernel answer for a dead reader.
+            return self.done(token);
+        };
+        let place = Place {
+            slab,
+            chan,
+            side,
+            same_user,
+            connected: own.connected,
+        };
+        let targets = vec![Some(sender.clone()), Some(far)];
+        self.inquire(token, Then::Rescue(place, sender), targets);
+        Ok(())
+    }
+
+    /// The socket of an end: with the processes on that side that have the slab, the one in the end's slot first. `None`
+    /// if none of them lives.
+    pub(crate) fn target(
+        &mut self,
+        slab: u32,
+        side: Side,
+        end: &EndInfo,
+        looks: u32,
+    ) -> Option<Target> {
+        let holders: Vec<u16> = self.slabs.get(slab)?.holders(side).collect();
+        let is_first = |slot: &&u16| **slot == end.slot;
+        let first = holders.iter().filter(is_first);
+        let others = holders.iter().filter(|slot| !is_first(slot));
+        let mut target: Option<Target> = None;
+        for slot in first.chain(others) {
+            let Some(key) = self.is_still(*slot) else {
+                continue;
+            };
+            let Some(process) = self.processes.living(*slot) else {
+                continue;
+            };
+            let source = (process.who.pid, process.who.pidfd.clone());
+            let target = target.get_or_insert_with(|| Target {
+                key,
+                sources: Vec::new(),
+                fd: end.fd,
+                cookie: end.cookie,
+                looks,
+            });
+            if target.key == key {
+                target.sources.push(source);
+            }
+            if target.sources.len() == SOURCES_MAX {
+                break;
+            }
+        }
+        target
+    }
+
+    /// Both sockets were looked at: the bytes are moved, or stay.
+    pub(crate) fn judge(
+        &mut self,
+        token: Option<u64>,
+        place: Place,
+        mut target: Target,
+        near: Found,
+        far: Found,
+    ) {
+        let verdict = near.and_then(|near| {
+            target.cookie = near.cookie;
+            if near.is_over {
+                // An error that is noted is for the sender's own call.
+                return Ok(false);
+            }
+            let is_proven = match &far {
+                Ok(far) => near.mirrors(far, place.same_user) && !far.names_senders,
+                Err(_) => place.same_user,
+            };
+            if is_proven {
+                Ok(true)
+            } else {
+                Err(Reason::Mismatch)
+            }
+        });
+        match verdict {
+            Ok(true) => self.reclaim(token, place, target),
+            Ok(false) => {
+                let done = self.moved(token, place, Some(Said::Moved(0)));
+                self.finish(token, done);
+            }
+            Err(reason) => {
+                let done = self.moved(token, place, Some(Said::Refused(reason)));
+                self.finish(token, done);
+            }
+        }
+    }
+
+    /// Tells what came of a rescue.
+    pub(crate) fn moved(
+        &mut self,
+        token: Option<u64>,
+        place: Place,
+        said: Option<Said>,
+    ) -> Result<(), Reason> {
+        let outcome = match said {
+            Some(Said::Moved(0)) => Outcome::Nothing,
+            Some(Said::Moved(bytes)) => {
+                Outcome::Moved(usize::try_from(bytes).unwrap_or(usize::MAX))
+            }
+            Some(Said::Partly) => Outcome::Partly,
+            Some(Said::Refused(reason)) => Outcome::Refused(reason),
+            _ => Outcome::Refused(Reason::NotRescuable),
+        };
+        self.tell(&Event::Rescue {
+            slab: place.slab,
+            chan: place.chan,
+            side: place.side,
+            outcome,
+        });
+        match outcome {
+            Outcome::Moved(_) | Outcome::Nothing => self.done(token),
+            Outcome::Partly => Err(Reason::Limit),
+            Outcome::Refused(reason) => Err(reason),
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! The thread: connections, requests, deaths, and the clock of the watch.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use windlass_channel::protocol::{MESSAGE_BYTES, Request};
+use windlass_sys::epoll::{Epoll, Events, Interest};
+use windlass_sys::unix::{self, BindError, Credentials, Listener, SocketKind};
+use windlass_sys::{eventfd, process};
+
+use crate::helpers::Helpers;
+use crate::host::Host;
+use crate::inquiry::{Asked, Inquiry};
+use crate::limits::{
+    CONNECTIONS_MAX, CONNECTIONS_PER_USER_MAX, MESSAGES_PER_TURN, NUMBERS_MAX, WITNESSES_MAX,
+};
+use crate::policy::Policy;
+use crate::processes::Processes;
+use crate::slabs::Slabs;
+use crate::users::Users;
+use crate::{Event, Settings, StartError};
+
+const LISTENER: u64 = 0;
+const WAKER: u64 = 1;
+const CONNECTION: u64 = 1 << 32;
+pub(crate) const PROCESS: u64 = 2 << 32;
+pub(crate) const HELPER: u64 = 3 << 32;
+const CLASS: u64 = 0xffff_ffff_0000_0000;
+/// Connections taken before others have their turn.
+const ACCEPTS_PER_TURN: usize = 32;
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) socket: OwnedFd,
+    pub(crate) who: Credentials,
+    /// It waits for its answer, and nothing more is read from it.
+    pub(crate) is_waiting: bool,
+}
+
+/// What others may ask of the thread.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    waker: Arc<OwnedFd>,
+    stop: Arc<AtomicBool>,
+    reload: Arc<AtomicBool>,
+}
+
+impl Handle {
+    /// Ends [`Broker::run`]. Live channels go on without it.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Reads the policy again.
+    pub fn reload(&self) {
+        self.reload.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // The counter of an eventfd that nobody reads is high enough.
+        let _ = eventfd::signal(&*self.waker);
+    }
+}
+
+/// The broker, listening but not yet running.
+pub struct Broker {
+    path: PathBuf,
+    listener: Listener,
+    pub(crate) epoll: Epoll,
+    handle: Handle,
+    pub(crate) settings: Settings,
+    pub(crate) policy: Policy,
+    pub(crate) connections: BTreeMap<u64, Connection>,
+    next_connection: u64,
+    pub(crate) helpers: Helpers,
+    pub(crate) inquiries: HashMap<u64, Inquiry>,
+    pub(crate) jobs: HashMap<u64, Asked>,
+    /// Number of the last inquiry or job.
+    pub(crate) next_id: u64,
+    pub(crate) processes: Processes,
+    pub(crate) slabs: Slabs,
+    pub(crate) users: Users,
+    /// Asked before a pair is given memory; root's only.
+    pub(crate) host: Option<Host>,
+    /// Given up for a moment where no descriptor is left, so that a connection can be taken and refused.
+    spare: Option<OwnedFd>,
+    idle_since: Instant,
+    /// Processes that saw a private broker listen, and rely on it: `windlass run` becomes the program in the same process.
+    witnesses: Vec<OwnedFd>,
+    events: Box<dyn FnMut(&Event<'_>) + Send>,
+}
+
+impl std::fmt::Debug for Broker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Broker")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Broker {
+    /// Listens at a path. `events` hears what happens; it is called from the thread that runs the broker.
+    ///
+    /// # Errors
+    /// If the path is in use, the policy is not understood, or the system refuses.
+    pub fn listen(
+        path: &Path,
+        settings: Settings,
+        events: impl FnMut(&Event<'_>) + Send + 'static,
+    ) -> Result<Self, StartError> {
+        let listener = listen(path, &settings)?;
+        Self::serving(listener, path, settings, events)
+    }
+
+    /// The same with a socket that listens already.
+    ///
+    /// # Errors
+    /// If the policy is not understood, or the system refuses.
+    pub fn serving(
+        listener: Listener,
+        path: &Path,
+        settings: Settings,
+        events: impl FnMut(&Event<'_>) + Send + 'static,
+    ) -> Result<Self, StartError> {
+        let policy = match &settings.policy {
+            Some(path) => Policy::load(path)?,
+            None => Policy::default(),
+        };
+        let epoll = Epoll::create()?;
+        let waker = Arc::new(eventfd::create()?);
+        epoll.add(&listener, LISTENER, Interest::READABLE)?;
+        epoll.add(&*waker, WAKER, Interest::READABLE)?;
+        Ok(Self {
+            path: path.to_owned(),
+            listener,
+            epoll,
+            handle: Handle {
+                waker,
+                stop: Arc::default(),
+                reload: Arc::default(),
+            },
+            policy,
+            connections: BTreeMap::new(),
+            next_connection: 0,
+            helpers: Helpers::new(&settings.program),
+            inquiries: HashMap::new(),
+            jobs: HashMap::new(),
+            next_id: 0,
+            settings,
+            processes: Processes::new()?,
+            slabs: Slabs::new(),
+            users: Users::default(),
+            host: rustix::process::geteuid().is_root().then(Host::default),
+            spare: spare(),
+            idle_since: Instant::now(),
+            witnesses: Vec::new(),
+            events: Box::new(events),
+        })
+    }
+
+    /// The way to stop it from elsewhere.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Serves until it is stopped, or until a private one has had no process for its time. Removes its path.
+    ///
+    /// # Errors
+    /// Only if waiting itself fails.
+    pub fn run(mut self) -> Result<(), Errno> {
+        let mut events = Events::default();
+        while !self.handle.stop.load(Ordering::Acquire) {
+            let now = Instant::now();
+            if self.handle.reload.swap(false, Ordering::AcqRel) {
+                self.reload();
+            }
+            self.tend_helpers(now);
+            self.look(now);
+            let Some(timeout) = self.timeout(now) else {
+                if self.takes_leave() {
+                    return Ok(());
+                }
+                continue;
+            };
+            self.epoll.wait(&mut events, timeout)?;
+            let due: VecDeque<_> = events.iter().collect();
+            for ready in due {
+                match ready.token & CLASS {
+                    CONNECTION => self.serve(ready.token),
+                    PROCESS => self.buried(ready.token),
+                    HELPER => self.helper_speaks(ready.token & !CLASS),
+                    _ if ready.token == LISTENER => self.accept(),
+                    _ => drop(eventfd::drain(&*self.handle.waker)),
+                }
+            }
+        }
+        // Somebody else's by now, or gone: it is not there any more in either case.
+        let _ = self.listener.unlink();
+        Ok(())
+    }
+
+    pub(crate) fn tell(&mut self, event: &Event<'_>) {
+        (self.events)(event);
+    }
+
+    /// How long to wait; `None` if the private broker is not needed any more.
+    fn timeout(&mut self, now: Instant) -> Option<Option<Duration>> {
+        let due = [self.slabs.next_look(), self.helpers.next_late()];
+        let mut until = due.into_iter().flatten().min();
+        match self.settings.linger {
+            Some(linger) if self.processes.alive() == 0 => {
+                let end = self.idle_since + linger;
+                if now >= end && self.connections.is_empty() {
+                    self.witnesses.retain(|one| !process::has_ended(one));
+                    // Whoever comes later finds another one.
+                    let is_found = self.listener.is_in_place();
+                    if !is_found || self.witnesses.is_empty() && !(self.settings.needed)() {
+                        return None;
+                    }
+                    self.idle_since = now;
+                }
+                let end = self.idle_since + linger;
+                until = Some(until.map_or(end, |until| until.min(end)));
+            }
+            _ => self.idle_since = now,
+        }
+        Some(until.map(|until| until.saturating_duration_since(now)))
+    }
+
+    /// The private broker ends, unless somebody has found it in the meantime: who saw it listen relies on it. True if it
+    /// has ended. Who finds no socket starts another broker, which waits for our lock.
+    fn takes_leave(&mut self) -> bool {
+        self.accept();
+        if !self.connections.is_empty() {
+            return false;
+        }
+        // Somebody else's by now, or gone: it is not there any more in either case.
+        let _ = self.listener.unlink();
+        self.accept();
+        if self.connections.is_empty() {
+            return true;
+        }
+        let Ok(listener) = listen(&self.path, &self.settings) else {
+            return true;
+        };
+        let _ = self.epoll.remove(&self.listener);
+        self.listener = listener;
+        self.epoll
+            .add(&self.listener, LISTENER, Interest::READABLE)
+            .is_err()
+    }
+
+    fn reload(&mut self) {
+        let Some(path) = self.settings.policy.clone() else {
+            return;
+        };
+        match Policy::load(&path) {
+            Ok(policy) => self.policy = policy,
+            Err(error) => self.tell(&Event::BadPolicy { error: &error }),
+        }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            match self.listener.accept() {
+                Ok(socket) => self.welcome(socket),
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    // Taken with the spare descriptor and closed, so that it does not wait for ever.
+                    self.spare = None;
+                    drop(self.listener.accept());
+                    self.spare = spare();
+                    self.tell(&Event::Trouble {
+                        what: "take a connection",
+                        errno: Errno::MFILE,
+                    });
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn welcome(&mut self, socket: OwnedFd) {
+        let Ok(who) = unix::peer_credentials(&socket) else {
+            return;
+        };
+        let own = rustix::process::geteuid().as_raw();
+        if !self.settings.others && who.uid != own && who.uid != 0 {
+            return;
+        }
+        if self.settings.linger.is_some() && who.uid == own {
+            self.remember(&socket, who);
+        }
+        self.make_room(who.uid);
+        self.next_connection = (self.next_connection + 1) & !CLASS;
+        let token = CONNECTION | self.next_connection;
+        if self.epoll.add(&socket, token, Interest::READABLE).is_ok() {
+            let connection = Connection {
+                socket,
+                who,
+                is_waiting: false,
+            };
+            self.connections.insert(token, connection);
+            self.idle_since = Instant::now();
+            // The request is most often there already.
+            self.serve(token);
+        }
+    }
+
+    /// Closes the oldest connection of a user who has too many, or of the one with most of them.
+    fn make_room(&mut self, uid: u32) {
+        let mut counts: HashMap<u32, usize> = HashMap::new();
+        for connection in self.connections.values() {
+            *counts.entry(connection.who.uid).or_default() += 1;
+        }
+        let is_full = self.connections.len() >= CONNECTIONS_MAX;
+        let most = counts
+            .iter()
+            .max_by_key(|(_, count)| **count)
+            .map(|(uid, _)| *uid);
+        let loser = match counts.get(&uid) {
+            Some(count) if *count >= CONNECTIONS_PER_USER_MAX => Some(uid),
+            _ => most.filter(|_| is_full),
+        };
+        let oldest = self
+            .connections
+            .iter()
+            .find(|(_, connection)| Some(connection.who.uid) == loser);
+        if let Some(oldest) = oldest.map(|(token, _)| *token) {
+            self.connections.remove(&oldest);
+        }
+    }
+
+    fn remember(&mut self, socket: &OwnedFd, who: Credentials) {
+        self.witnesses.retain(|one| !process::has_ended(one));
+        let pidfd = who
+            .pid
+            .and_then(|pid| process::peer_pidfd(socket, pid).ok());
+        if self.witnesses.len() < WITNESSES_MAX {
+            self.witnesses.extend(pidfd);
+        }
+    }
+
+    pub(crate) fn serve(&mut self, token: u64) {
+        for _ in 0..MESSAGES_PER_TURN {
+            match self.take(token) {
+                Turn::More => {}
+                Turn::Wait => return,
+                Turn::Close => {
+                    self.connections.remove(&token);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes one message of a connection and answers it. Whatever is not exactly a request ends the connection.
+    fn take(&mut self, token: u64) -> Turn {
+        let Some(connection) = self.connections.get(&token) else {
+            return Turn::Close;
+        };
+        if connection.is_waiting {
+            return Turn::Wait;
+        }
+        let who = connection.who;
+        let mut message = [0; MESSAGE_BYTES + 1];
+        let received = match unix::receive_with_fds(&connection.socket, &mut message, 0) {
+            Ok(received) => received,
+            Err(Errno::AGAIN) => return Turn::Wait,
+            Err(_) => return Turn::Close,
+        };
+        let bare = !received.truncated && received.surplus_fds == 0;
+        match message.get(..received.bytes).and_then(Request::decode) {
+            Some(request) if bare && self.answer(token, who, request) => Turn::More,
+            _ => Turn::Close,
+        }
+    }
+
+    fn buried(&mut self, token: u64) {
+        let Ok(slot) = u16::try_from(token & !CLASS) else {
+            return;
+        };
+        self.bury(slot);
+    }
+
+    /// The process of a slot has died or become another program.
+    pub(crate) fn bury(&mut self, slot: u16) {
+        let Some(process) = self.processes.get(slot).filter(|process| !process.dead) else {
+            return;
+        };
+        // Another slot may watch the same process; only this descriptor is taken out.
+        let _ = self.epoll.remove(&process.who.pidfd);
+        let pid = process.who.pid;
+        let slabs = self.processes.bury(slot);
+        for slab in slabs {
+            self.slabs.died(&mut self.processes, &mut self.users, slab);
+        }
+        self.tell(&Event::Gone { slot, pid });
+    }
+
+    fn look(&mut self, now: Instant) {
+        if self.slabs.next_look().is_none_or(|at| at > now) {
+            return;
+        }
+        let stuck = self.slabs.look(&mut self.processes, &mut self.users, now);
+        for place in stuck {
+            // What cannot be moved now is tried at a later look.
+            let _ = self.begin_rescue(None, place, NUMBERS_MAX as u32);
+        }
+    }
+}
+
+/// What comes after a message.
+#[derive(Debug, Clone, Copy)]
+enum Turn {
+    More,
+    Wait,
+    Close,
+}
+
+fn listen(path: &Path, settings: &Settings) -> Result<Listener, BindError> {
+    let mode = if settings.others { 0o666 } else { 0o600 };
+    unix::bind_socket(path, SocketKind::SeqPacket, mode, None)
+}
+
+fn spare() -> Option<OwnedFd> {
+    eventfd::create().ok()
+}

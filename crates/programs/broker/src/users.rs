@@ -1,0 +1,119 @@
+//! What each user has taken of the broker's time and memory.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crate::limits::{NUMBERS_MAX, REQUESTS_PER_USER_PER_S};
+
+/// How long a measure of a user's memory holds: each slab is one system call.
+const MEASURED_FOR: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+struct User {
+    /// Requests that may still be made.
+    tokens: f64,
+    filled: Instant,
+    slabs: usize,
+    /// Memory of the slabs, and when it was measured.
+    bytes: Option<(u64, Instant)>,
+}
+
+/// Accounts by user. One without a slab is forgotten once its tokens are full again.
+#[derive(Debug, Default)]
+pub(crate) struct Users(HashMap<u32, User>);
+
+/// Accounts beyond which those that say nothing are thrown out.
+const ACCOUNTS_KEPT: usize = 1_024;
+
+impl Users {
+    fn of(&mut self, uid: u32, now: Instant) -> &mut User {
+        let full = f64::from(REQUESTS_PER_USER_PER_S);
+        if self.0.len() > ACCOUNTS_KEPT {
+            let full_again = |user: &User| now.duration_since(user.filled).as_secs_f64() < 1.0;
+            self.0.retain(|_, user| user.slabs > 0 || full_again(user));
+        }
+        self.0.entry(uid).or_insert(User {
+            tokens: full,
+            filled: now,
+            slabs: 0,
+            bytes: None,
+        })
+    }
+
+    /// Whether the user may make a request now; it is counted.
+    pub(crate) fn may_ask(&mut self, uid: u32, now: Instant) -> bool {
+        let full = f64::from(REQUESTS_PER_USER_PER_S);
+        let user = self.of(uid, now);
+        let since = now.saturating_duration_since(user.filled).as_secs_f64();
+        user.tokens = (user.tokens + since * full).min(full);
+        user.filled = now;
+        if user.tokens < 1.0 {
+            return false;
+        }
+        user.tokens -= 1.0;
+        true
+    }
+
+    /// How many descriptors may be looked at for the user now: as many as requests are left to him.
+    pub(crate) fn looks(&self, uid: u32) -> usize {
+        self.0
+            .get(&uid)
+            .map_or(0, |user| (user.tokens as usize).min(NUMBERS_MAX))
+    }
+
+    /// So many were looked at.
+    pub(crate) fn looked(&mut self, uid: u32, count: usize) {
+        if let Some(user) = self.0.get_mut(&uid) {
+            user.tokens = (user.tokens - count as f64).max(0.0);
+        }
+    }
+
+    pub(crate) fn slabs(&self, uid: u32) -> usize {
+        self.0.get(&uid).map_or(0, |user| user.slabs)
+    }
+
+    /// Memory of the user's slabs as `measure` says, which is asked once in [`MEASURED_FOR`].
+    pub(crate) fn bytes(&mut self, uid: u32, measure: impl FnOnce() -> u64) -> u64 {
+        let now = Instant::now();
+        let user = self.of(uid, now);
+        let fresh = user
+            .bytes
+            .filter(|(_, at)| now.duration_since(*at) < MEASURED_FOR);
+        let (bytes, _) = *user.bytes.insert(fresh.unwrap_or_else(|| (measure(), now)));
+        bytes
+    }
+
+    pub(crate) fn take_slab(&mut self, uid: u32) {
+        self.of(uid, Instant::now()).slabs += 1;
+    }
+
+    pub(crate) fn give_slab(&mut self, uid: u32) {
+        if let Some(user) = self.0.get_mut(&uid) {
+            user.slabs = user.slabs.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A user who asks without end is refused, comes back a moment later, and costs no other user anything.
+    #[test]
+    fn requests_are_limited() {
+        let (mut users, now) = (Users::default(), Instant::now());
+        let granted = (0..1_000_000).filter(|_| users.may_ask(7, now)).count();
+        assert_eq!(granted, REQUESTS_PER_USER_PER_S as usize);
+        assert!(users.may_ask(8, now));
+        assert_eq!(users.looks(7), 0);
+        assert_eq!(users.looks(8), NUMBERS_MAX);
+        users.looked(8, NUMBERS_MAX);
+        assert!(users.looks(8) < NUMBERS_MAX);
+        let later = now + Duration::from_millis(100);
+        let granted = (0..1_000_000).filter(|_| users.may_ask(7, later)).count();
+        assert!(
+            (1..=REQUESTS_PER_USER_PER_S as usize / 10).contains(&granted),
+            "{granted}"
+        );
+    }
+}

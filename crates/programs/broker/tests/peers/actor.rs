@@ -1,0 +1,523 @@
+//! A process that does what it is told over its standard streams: what the library does inside a program, step by step.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::socket_cookie;
+use windlass_channel::client::{Client, Paired, Registered, Registration};
+use windlass_channel::layout::Side;
+use windlass_channel::protocol::Ends;
+use windlass_channel::{
+    Alive, Bufs, Counts, Fd, Life, Offer, Owner, Reason, RecvHow, Sent, Slab, Took, WhenFull, Who,
+};
+use windlass_sys::process;
+
+/// The variable that names the broker's socket to an actor.
+pub const SOCKET: &str = "WINDLASS_TEST_BROKER";
+
+/// The broker's program, which is executed as a helper.
+pub fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_windlass-broker"))
+}
+
+/// An actor, as the test sees it. Killed when dropped.
+pub struct Actor {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Actor {
+    /// Starts one, by running this test program anew with the test that plays it.
+    pub fn start(socket: &Path) -> Self {
+        Self::of(socket, Command::new(own()))
+    }
+
+    /// The same as another user; only root can.
+    pub fn start_as(socket: &Path, uid: u32) -> Self {
+        let mut command = Command::new(own());
+        command.uid(uid).gid(uid);
+        Self::of(socket, command)
+    }
+
+    fn of(socket: &Path, mut command: Command) -> Self {
+        let mut child = command
+            .args([
+                "act",
+                "--exact",
+                "--ignored",
+                "--nocapture",
+                "--test-threads=1",
+            ])
+            .env(SOCKET, socket)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("actor");
+        let to = child.stdin.take().expect("stdin");
+        let from = BufReader::new(child.stdout.take().expect("stdout"));
+        let mut actor = Self { child, to, from };
+        assert_eq!(actor.answer(), "ready");
+        actor
+    }
+
+    /// Tells it a line, without waiting.
+    pub fn tell(&mut self, line: &str) {
+        writeln!(self.to, "{line}").expect("actor lives");
+    }
+
+    /// Its next answer.
+    pub fn answer(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(
+                self.from.read_line(&mut line).expect("line"),
+                0,
+                "the actor ended"
+            );
+            // The test runner's own words stand between.
+            if let Some((_, answer)) = line.split_once("> ") {
+                return answer.trim_end().to_owned();
+            }
+        }
+    }
+
+    /// Tells it a line, and gives the answer.
+    pub fn ask(&mut self, line: &str) -> String {
+        self.tell(line);
+        self.answer()
+    }
+
+    /// The same where the answer is a number.
+    pub fn number(&mut self, line: &str) -> u64 {
+        let answer = self.ask(line);
+        answer
+            .parse()
+            .unwrap_or_else(|_| panic!("{line}: {answer}"))
+    }
+
+    pub fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(self.pid(), signal).expect("signal");
+    }
+
+    /// Has it execute a program that plays an actor, with its connection open.
+    pub fn exec(&mut self, program: &Path) {
+        self.tell(&format!("exec {}", program.display()));
+        assert_eq!(self.answer(), "ready");
+    }
+
+    /// Kills it and waits for its end.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn own() -> PathBuf {
+    std::env::current_exe().expect("own path")
+}
+
+/// What an actor has.
+#[derive(Default)]
+struct Stage {
+    client: Client,
+    registered: Option<Registered>,
+    paired: Option<Paired>,
+    slab: Option<Slab>,
+    listener: Option<TcpListener>,
+    stream: Option<TcpStream>,
+    connected: bool,
+    offer: Option<Offer>,
+    chan: u16,
+    /// Descriptors that stay open.
+    kept: Vec<std::os::fd::OwnedFd>,
+}
+
+/// The table of processes, as an actor sees it.
+struct Table(Registered);
+
+impl Alive for Table {
+    fn life(&self, owner: Owner) -> Life {
+        let table = NonNull::new(self.0.processes.base)
+            .expect("mapped")
+            .cast::<u32>();
+        let at = table.as_ptr().wrapping_add(owner.process().into());
+        // SAFETY: the table has a word for every slot and stays mapped.
+        match unsafe { at.read_volatile() } {
+            0 => Life::Dead,
+            _ => Life::Lives,
+        }
+    }
+}
+
+/// Plays an actor until its test lets go of it.
+pub fn act() {
+    let Ok(socket) = std::env::var(SOCKET) else {
+        return;
+    };
+    let mut stage = Stage::default();
+    stage.client.locate(Some(socket.as_bytes()), None, 0);
+    println!("> ready");
+    for line in std::io::stdin().lines() {
+        let line = line.expect("line");
+        let words: Vec<&str> = line.split(' ').collect();
+        println!("> {}", stage.does(&words));
+    }
+}
+
+fn said<T: std::fmt::Display>(result: Result<T, Reason>) -> String {
+    match result {
+        Ok(value) => value.to_string(),
+        Err(reason) => reason.word().to_owned(),
+    }
+}
+
+impl Stage {
+    fn does(&mut self, words: &[&str]) -> String {
+        match *words {
+            ["listen"] => {
+                let listener = TcpListener::bind("127.0.0.1:0").expect("listener");
+                let port = listener.local_addr().expect("name").port();
+                self.listener = Some(listener);
+                port.to_string()
+            }
+            ["connect", port] => {
+                let port: u16 = port.parse().expect("port");
+                self.stream = Some(TcpStream::connect(("127.0.0.1", port)).expect("connected"));
+                self.connected = true;
+                "done".into()
+            }
+            ["accept"] => {
+                let listener = self.listener.as_ref().expect("listener");
+                let before = self.stream.replace(listener.accept().expect("accepted").0);
+                self.kept.extend(before.map(Into::into));
+                "done".into()
+            }
+            ["cookie"] => self.cookie().to_string(),
+            ["register"] => self.register(0, 0),
+            ["register-heir", parent] => self.register(0, parent.parse().expect("slot")),
+            ["broker", path] => {
+                println!("> serving");
+                windlass_broker::private(Path::new(path), Duration::from_secs(60), program());
+                "ended".into()
+            }
+            ["register-at-once"] => {
+                let who = registration(self.stream().as_raw_fd(), self.cookie(), 0, 0);
+                said(self.client.register(&who).map(|registered| registered.slot))
+            }
+            ["register", flags] => self.register(flags.parse().expect("flags"), 0),
+            ["register-wrong", fd, cookie] => {
+                let (fd, cookie) = (fd.parse().expect("fd"), cookie.parse().expect("cookie"));
+                let who = registration(fd, cookie, 0, 0);
+                said(
+                    self.patiently(|client| client.register(&who))
+                        .map(|r| r.slot),
+                )
+            }
+            ["socket"] => self.stream().as_raw_fd().to_string(),
+            ["pair", peer, fd, cookie] => {
+                let cookie: u64 = cookie.parse().expect("cookie");
+                let ends = Ends {
+                    socket: self.stream().as_raw_fd(),
+                    cookie: self.cookie(),
+                    peer_socket: fd.parse().expect("fd"),
+                    peer_cookie: cookie as u32,
+                };
+                self.pair(peer.parse().expect("slot"), ends)
+            }
+            ["prove"] => {
+                let (slab, chan) = (self.paired.expect("pair").slab, self.chan);
+                let (fd, cookie) = (self.stream().as_raw_fd(), self.cookie());
+                let proved = self.patiently(|client| client.prove(slab, chan, fd, cookie));
+                said(proved.map(|()| "proved"))
+            }
+            ["slab", id] => {
+                let id = id.parse().expect("slab");
+                let slab = self.patiently(|client| client.slab(id));
+                said(slab.map(|paired| format!("{} {}", paired.slab, paired.side)))
+            }
+            _ => self.does_in_a_channel(words),
+        }
+    }
+
+    fn does_in_a_channel(&mut self, words: &[&str]) -> String {
+        match *words {
+            ["allocate"] => {
+                self.chan = self.slab().allocate().expect("channel");
+                self.chan.to_string()
+            }
+            ["offer", chan, peer_cookie] => {
+                self.chan = chan.parse().expect("channel");
+                self.offer(peer_cookie.parse().expect("cookie"))
+            }
+            ["check"] => format!("{:?}", self.link().check(&self.offer.expect("offer"))),
+            ["push", text] => self.push(text.as_bytes()),
+            ["receive"] => self.receive(),
+            ["raw-read", bytes] => self.raw_read(bytes.parse().expect("bytes")),
+            ["rescue", side] => {
+                let side = side.parse().expect("side");
+                let slab = self.paired.expect("pair").slab;
+                let started = Instant::now();
+                let done = self.client.rescue(slab, self.chan, side);
+                said(done.map(|()| started.elapsed().as_micros()))
+            }
+            ["watch"] => {
+                self.client.watch(self.paired.expect("pair").slab);
+                "done".into()
+            }
+            ["life", slot] => {
+                let owner = Owner::new(slot.parse().expect("slot"), 1).expect("owner");
+                format!(
+                    "{:?}",
+                    Table(self.registered.expect("registered")).life(owner)
+                )
+            }
+            ["scribble", seed] => self.scribble(seed.parse().expect("seed")),
+            ["undumpable"] => {
+                let behaviour = rustix::process::DumpableBehavior::NotDumpable;
+                rustix::process::set_dumpable_behavior(behaviour).expect("prctl");
+                "done".into()
+            }
+            ["name-unix", path] => {
+                // The end says from now on that it is this socket.
+                let socket = std::os::unix::net::UnixStream::connect(path).expect("connected");
+                let offer = Offer {
+                    cookie: socket_cookie(&socket).expect("cookie"),
+                    fd: socket.as_raw_fd(),
+                    ..self.offer.expect("offer")
+                };
+                self.link().offer(&offer);
+                self.kept.push(socket.into());
+                "done".into()
+            }
+            ["mimic", chan, peer_cookie] => {
+                // Whatever the other end says that its connection is, mirrored.
+                self.chan = chan.parse().expect("channel");
+                let link = self.link();
+                let theirs = link.info(link.side().other());
+                let counts = self.socket().counts().expect("established");
+                link.offer(&Offer {
+                    local: theirs.peer,
+                    peer: theirs.local,
+                    netns: theirs.netns,
+                    ..self.own_offer(peer_cookie.parse().expect("cookie"), counts)
+                });
+                "done".into()
+            }
+            ["exec", program] => {
+                let stream = self.stream();
+                rustix::io::fcntl_setfd(stream, rustix::io::FdFlags::empty()).expect("kept");
+                let error = Command::new(program).args(std::env::args().skip(1)).exec();
+                panic!("{program}: {error}")
+            }
+            ["readable"] => {
+                let stream = self.stream();
+                stream.set_nonblocking(true).expect("nonblocking");
+                let readable = stream.peek(&mut [0]).is_ok();
+                stream.set_nonblocking(false).expect("blocking");
+                readable.to_string()
+            }
+            ["idle", count] => {
+                let path = std::env::var(SOCKET).expect("a path");
+                let kind = windlass_sys::unix::SocketKind::SeqPacket;
+                let connect = |_| windlass_sys::unix::connect(Path::new(&path), kind).ok();
+                let count: usize = count.parse().expect("count");
+                self.kept.extend((0..count).filter_map(connect));
+                "done".into()
+            }
+            ["writable-status"] => self.writes_status().to_string(),
+            ["descriptors"] => {
+                let count = std::fs::read_dir("/proc/self/fd")
+                    .expect("descriptors")
+                    .count();
+                count.to_string()
+            }
+            _ => panic!("{words:?} is not understood"),
+        }
+    }
+
+    fn stream(&self) -> &TcpStream {
+        self.stream.as_ref().expect("stream")
+    }
+
+    fn cookie(&self) -> u64 {
+        socket_cookie(self.stream()).expect("cookie")
+    }
+
+    fn slab(&self) -> &Slab {
+        self.slab.as_ref().expect("slab")
+    }
+
+    fn link(&self) -> windlass_channel::Link<'_> {
+        let side = Side::from_u8(self.paired.expect("pair").side);
+        self.slab().link(self.chan, side).expect("channel")
+    }
+
+    fn socket(&self) -> Fd {
+        Fd {
+            fd: self.stream().as_raw_fd(),
+            connected: self.connected,
+        }
+    }
+
+    /// Does what the broker must answer: again after a while if it did not get to it in time, as the library does.
+    fn patiently<T>(&self, ask: impl Fn(&Client) -> Result<T, Reason>) -> Result<T, Reason> {
+        let end = Instant::now() + Duration::from_secs(5);
+        loop {
+            match ask(&self.client) {
+                Err(Reason::NoDaemon) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(15));
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn register(&mut self, flags: u32, parent: u16) -> String {
+        let socket = self.stream().as_raw_fd();
+        let who = registration(socket, self.cookie(), flags, parent);
+        let done = self.patiently(|client| client.register(&who));
+        self.registered = done.ok();
+        said(done.map(|registered| registered.slot))
+    }
+
+    fn pair(&mut self, peer: u16, ends: Ends) -> String {
+        let paired = match self.patiently(|client| client.pair(peer, 0, ends)) {
+            Ok(paired) => paired,
+            Err(reason) => return reason.word().into(),
+        };
+        let base = NonNull::new(paired.memory.base).expect("mapped");
+        // SAFETY: the region was mapped by the client, is sealed, and stays mapped until this process ends.
+        let slab = unsafe { Slab::attach(base, paired.memory.len, [None, None]) };
+        self.slab = Some(slab.expect("slab"));
+        self.paired = Some(paired);
+        format!("{} {}", paired.slab, paired.side)
+    }
+
+    fn offer(&mut self, peer_cookie: u64) -> String {
+        let counts = self.socket().counts().expect("established");
+        let offer = self.own_offer(peer_cookie, counts);
+        self.link().offer(&offer);
+        self.offer = Some(offer);
+        "done".into()
+    }
+
+    fn own_offer(&self, peer_cookie: u64, counts: Counts) -> Offer {
+        Offer {
+            cookie: self.cookie(),
+            peer_cookie: peer_cookie as u32,
+            netns: process::netns_cookie(self.stream()).expect("cookie"),
+            local: self.stream().local_addr().expect("name"),
+            peer: self.stream().peer_addr().expect("name"),
+            slot: self.registered.expect("registered").slot,
+            pid: std::process::id(),
+            fd: self.stream().as_raw_fd(),
+            connected: self.connected,
+            written: counts.written(self.connected).expect("count"),
+            received: counts.read().expect("count"),
+            asleep: 0,
+            is_recounted: false,
+            is_tracked: false,
+        }
+    }
+
+    /// How often something is done with who does it.
+    fn with<T>(&self, work: impl FnOnce(Who<'_>) -> T) -> T {
+        let registered = self.registered.expect("registered");
+        let owner = Owner::new(registered.slot, 1).expect("owner");
+        work(Who {
+            owner,
+            alive: &Table(registered),
+        })
+    }
+
+    fn push(&self, text: &[u8]) -> String {
+        let data = Bufs::out(text.as_ptr(), text.len());
+        let sent = self.with(|who| {
+            let flags = libc::MSG_NOSIGNAL;
+            self.link()
+                .outgoing()
+                .send(who, &self.socket(), &data, flags, WhenFull::Kernel)
+        });
+        match sent {
+            Sent::Bytes(moved) => format!("{} {}", moved.ring, moved.kernel),
+            other => format!("{other:?}"),
+        }
+    }
+
+    fn receive(&self) -> String {
+        let mut space = [0; 4096];
+        let into = Bufs::one(space.as_mut_ptr(), space.len());
+        let how = RecvHow {
+            look: true,
+            ..RecvHow::default()
+        };
+        let took = self.with(|who| {
+            self.link()
+                .incoming()
+                .recv(who, &self.socket(), &into, 0, how)
+        });
+        match took {
+            Took::Bytes(moved) => String::from_utf8_lossy(&space[..moved.total()]).into_owned(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    /// Reads round the library, as a plain program does.
+    fn raw_read(&self, bytes: usize) -> String {
+        let mut space = vec![0; bytes];
+        self.stream().read_exact(&mut space).expect("bytes");
+        String::from_utf8_lossy(&space).into_owned()
+    }
+
+    /// Fills the slab's header, channels and some pages with anything but the number of channels in use.
+    fn scribble(&self, seed: u64) -> String {
+        let region = self.paired.expect("pair").memory;
+        let words = NonNull::new(region.base).expect("mapped").cast::<u64>();
+        let mut state = seed | 1;
+        for at in (0..region.len.min(4 << 20) / 8).skip(1) {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let value = if state >> 62 == 0 { u64::MAX } else { state };
+            let place = words.as_ptr().wrapping_add(at);
+            // SAFETY: inside the mapping; other processes expect anything there.
+            unsafe { place.write_volatile(value) };
+        }
+        "done".into()
+    }
+
+    /// Whether the peer's status page can be made writable.
+    fn writes_status(&self) -> bool {
+        let status = self.paired.expect("pair").peer_status;
+        let flags = rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE;
+        // SAFETY: only gives the pages another protection, and nothing refers to them.
+        unsafe { rustix::mm::mprotect(status.base.cast(), status.len, flags) }.is_ok()
+    }
+}
+
+fn registration(socket: i32, cookie: u64, flags: u32, parent: u16) -> Registration {
+    Registration {
+        socket,
+        cookie,
+        report: 0,
+        flags,
+        parent,
+    }
+}

@@ -1,0 +1,272 @@
+//! The broker between processes: who is taken in, who gets memory with whom, rescue, watch and death.
+
+mod actor;
+mod attacks;
+mod stage;
+mod strangers;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use actor::Actor;
+use stage::{Running, joined};
+
+/// Plays an actor for the other tests.
+#[test]
+#[ignore = "run by the other tests of this file, in a process of its own"]
+fn act() {
+    actor::act();
+}
+
+/// Two processes of one user get the same memory from either side, find no descriptor left behind, cannot write to each
+/// other's status page, and bytes pass by the ring.
+#[test]
+fn a_pair_joins() {
+    let running = Running::start();
+    let (mut a, mut b) = joined(&running);
+    let before = a.number("descriptors");
+    assert_eq!(a.ask("push hello"), "5 0", "by the ring");
+    assert_eq!(b.ask("receive"), "hello");
+    assert_eq!(b.ask("push there"), "5 0");
+    assert_eq!(a.ask("receive"), "there");
+    assert_eq!(a.number("descriptors"), before);
+    assert_eq!(a.ask("writable-status"), "false");
+    assert_eq!(b.ask("writable-status"), "false");
+}
+
+/// A sender is stopped with bytes in its ring: at the receiver's request they are in the kernel, within the time that
+/// the
+/// client waits for an answer, and in order; last, for a reader that goes round the library.
+#[test]
+fn a_stopped_sender_is_rescued() {
+    let running = Running::start();
+    let (mut a, mut b) = joined(&running);
+    let side = 1 - running.side_of_second;
+    let mut times_us = Vec::new();
+    for round in 0..20 {
+        let text = format!("round-{round:02}");
+        assert_eq!(a.ask(&format!("push {text}")), "8 0", "round {round}");
+        a.signal(Signal::STOP);
+        times_us.push(b.number(&format!("rescue {side}")));
+        assert_eq!(running.moved(), 8);
+        assert_eq!(
+            if round < 19 {
+                b.ask("receive")
+            } else {
+                b.ask("raw-read 8")
+            },
+            text
+        );
+        a.signal(Signal::CONT);
+    }
+    times_us.sort_unstable();
+    println!("rescues took {times_us:?} us");
+    assert!(times_us.iter().all(|us| *us < 5_000), "{times_us:?}");
+}
+
+/// Nobody asks for a rescue: the watch finds bytes that the receiver, who reads round the library, does not take.
+#[test]
+fn the_watch_rescues() {
+    let running = Running::start();
+    let (mut a, mut b) = joined(&running);
+    assert_eq!(a.ask("push watched"), "7 0");
+    assert_eq!(a.ask("watch"), "done");
+    a.signal(Signal::STOP);
+    let started = Instant::now();
+    assert_eq!(b.ask("raw-read 7"), "watched");
+    let took = started.elapsed();
+    assert!(
+        took > Duration::from_millis(150),
+        "nobody is rescued who may still come: {took:?}"
+    );
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    a.signal(Signal::CONT);
+}
+
+/// A process that dies is dead for everybody at once, and its slot is not given again while its memory is in use.
+#[test]
+fn death_is_seen() {
+    let running = Running::start();
+    let (mut a, mut b) = joined(&running);
+    let slot = running.slots.get();
+    assert_eq!(b.ask(&format!("life {}", slot[0])), "Lives");
+    a.kill();
+    stage::wait_for("the death", || {
+        b.ask(&format!("life {}", slot[0])) == "Dead"
+    });
+    let mut c = Actor::start(&running.path);
+    stage::connect(&mut b, &mut c);
+    let new = c.number("register");
+    assert!(!slot.contains(&new), "{new} is still in use");
+}
+
+/// Processes that are another program by now, or cannot be rescued, or name what is not theirs, are refused; those of
+/// the
+/// other side's namespace or of nobody, too.
+#[test]
+fn who_is_refused() {
+    let running = Running::start();
+    let (mut a, mut b) = (Actor::start(&running.path), Actor::start(&running.path));
+    stage::connect(&mut a, &mut b);
+    let (cookie, other) = (a.ask("cookie"), b.ask("cookie"));
+    assert_eq!(
+        a.ask(&format!("register-wrong 0 {cookie}")),
+        "not-rescuable",
+        "no socket"
+    );
+    assert_eq!(
+        a.ask(&format!("register-wrong 9999 {cookie}")),
+        "not-rescuable",
+        "not open"
+    );
+    assert_eq!(
+        a.ask(&format!("register-wrong -1 {cookie}")),
+        "not-rescuable",
+        "no descriptor"
+    );
+    assert_eq!(a.ask("pair 1 0 0"), "no-daemon", "not registered");
+    let slot = b.number("register");
+    let own = a.number("register");
+    assert_ne!(slot, own);
+    for peer in [0, 65_535, 40_000] {
+        assert_eq!(a.ask(&format!("pair {peer} 0 0")), "peer-plain");
+    }
+    assert_eq!(a.ask("slab 77"), "not-eligible");
+    assert_ne!(other, cookie);
+    if rustix::process::geteuid().is_root() {
+        println!("skipped: who_is_refused: undumpable: root may take descriptors of every process");
+        return;
+    }
+    let mut c = Actor::start(&running.path);
+    stage::connect(&mut b, &mut c);
+    assert_eq!(c.ask("undumpable"), "done");
+    assert_eq!(c.ask("register"), "not-rescuable");
+}
+
+/// A forked process has the slabs of the one that it was forked from, its slot is its own, and its user's slabs can be
+/// had
+/// by number; a stranger's cannot.
+#[test]
+fn heirs_have_what_they_inherited() {
+    let running = Running::start();
+    let (mut a, mut b) = joined(&running);
+    let slots = running.slots.get();
+    let slab = a
+        .ask(&format!(
+            "pair {} {} {}",
+            slots[1],
+            b.ask("socket"),
+            b.ask("cookie")
+        ))
+        .split(' ')
+        .next()
+        .expect("slab")
+        .to_owned();
+    let mut heir = Actor::start(&running.path);
+    stage::connect(&mut b, &mut heir);
+    let slot = heir.number(&format!("register-heir {}", slots[0]));
+    assert!(!slots.contains(&slot));
+    assert_eq!(heir.ask(&format!("slab {slab}")), format!("{slab} 0"));
+    // Its parent's death leaves the slab to it.
+    a.kill();
+    stage::wait_for("the death", || {
+        heir.ask(&format!("life {}", slots[0])) == "Dead"
+    });
+    assert_eq!(heir.ask(&format!("slab {slab}")), format!("{slab} 0"));
+}
+
+/// While nothing is flagged the broker does not wake up at all, with processes, a slab and bytes in a ring.
+#[test]
+fn idle_costs_nothing() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("sockets.sock");
+    let (pid, _host) = stage::private(&path);
+    let (mut a, mut b) = (Actor::start(&path), Actor::start(&path));
+    stage::connect(&mut a, &mut b);
+    let (_, second) = (a.number("register"), b.number("register"));
+    assert!(stage::pair(&mut a, &mut b, second).contains(' '));
+    std::thread::sleep(Duration::from_millis(100));
+    let before = stage::switches(pid);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(stage::switches(pid), before);
+}
+
+/// Two users are joined only if both share, or if the policy names them; then bytes pass, and a rescue works. A denied
+/// user
+/// is not taken in.
+#[test]
+fn users_are_kept_apart() {
+    let name = "users_are_kept_apart";
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: {name}: only root can act as two users");
+        return;
+    }
+    let (one, two) = (64_001, 64_002);
+    if !stage::others_reach_us() {
+        println!("skipped: {name}: others than root cannot reach this program");
+        return;
+    }
+    for (policy, flags, expected) in [
+        ("", (0, 0), "other-user"),
+        ("", (1, 0), "other-user"),
+        ("", (1, 1), "joined"),
+        ("join 64001 64002", (0, 0), "joined"),
+        ("join 64001 64003", (0, 0), "other-user"),
+    ] {
+        let running = Running::with(Some(policy));
+        let (mut a, mut b) = (
+            Actor::start_as(&running.path, one),
+            Actor::start_as(&running.path, two),
+        );
+        stage::connect(&mut a, &mut b);
+        let slot_a = a.number(&format!("register {}", flags.0));
+        let slot_b = b.number(&format!("register {}", flags.1));
+        let paired = stage::pair(&mut a, &mut b, slot_b);
+        if expected != "joined" {
+            assert_eq!(paired, expected, "{policy} {flags:?}");
+            continue;
+        }
+        assert!(
+            stage::pair(&mut b, &mut a, slot_a).contains(' '),
+            "{policy} {flags:?}"
+        );
+        stage::join(&mut a, &mut b);
+        assert_eq!(a.ask("push across"), "6 0");
+        a.signal(Signal::STOP);
+        assert!(b.number("rescue 0") < 5_000);
+        assert_eq!(b.ask("raw-read 6"), "across");
+        a.signal(Signal::CONT);
+    }
+    let running = Running::with(Some("deny 64001"));
+    let (mut a, mut b) = (
+        Actor::start_as(&running.path, one),
+        Actor::start(&running.path),
+    );
+    stage::connect(&mut a, &mut b);
+    assert_eq!(a.ask("register"), "policy");
+    assert!(b.ask("register").parse::<u16>().is_ok());
+}
+
+/// How often a private broker has asked whether it is needed.
+static ASKED: AtomicU32 = AtomicU32::new(0);
+
+/// A private broker that is needed stays, and ends once nobody can find it any more: its socket was removed.
+#[test]
+fn a_broker_without_its_socket_ends() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("sockets.sock");
+    let settings = windlass_broker::Settings {
+        linger: Some(Duration::from_millis(20)),
+        needed: || ASKED.fetch_add(1, Ordering::Relaxed) < u32::MAX,
+        ..stage::settings()
+    };
+    let broker = windlass_broker::Broker::listen(&path, settings, |_| {}).expect("a broker");
+    let thread = std::thread::spawn(|| broker.run());
+    stage::wait_for("its questions", || ASKED.load(Ordering::Relaxed) > 2);
+    assert!(!thread.is_finished(), "it is needed");
+    std::fs::remove_file(&path).expect("its socket");
+    stage::wait_for("its end", || thread.is_finished());
+    assert!(thread.join().is_ok_and(|ended| ended.is_ok()));
+}

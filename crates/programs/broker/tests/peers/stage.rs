@@ -1,0 +1,194 @@
+//! A broker in a thread, and pairs of actors that are connected, registered and joined.
+
+use std::cell::Cell;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::Pid;
+use tempfile::TempDir;
+use windlass_broker::{Broker, Event, Handle, Outcome, Settings};
+
+use crate::actor::{self, Actor};
+
+/// A broker that runs.
+pub struct Running {
+    pub path: PathBuf,
+    /// Slots of the last joined pair.
+    pub slots: Cell<[u64; 2]>,
+    /// The side of the second of a joined pair: the first registers first.
+    pub side_of_second: u8,
+    moved: Arc<Mutex<usize>>,
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+    dir: TempDir,
+}
+
+pub fn settings() -> Settings {
+    Settings {
+        others: true,
+        program: actor::program().to_owned(),
+        policy: None,
+        linger: None,
+        needed: || true,
+    }
+}
+
+impl Running {
+    pub fn start() -> Self {
+        Self::with(None)
+    }
+
+    /// One with a policy, which other users reach.
+    pub fn with(policy: Option<&str>) -> Self {
+        let dir = tempfile::tempdir().expect("directory");
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("mode");
+        let mut settings = settings();
+        if let Some(text) = policy {
+            let file = dir.path().join("sockets.conf");
+            std::fs::write(&file, text).expect("policy");
+            settings.policy = Some(file);
+        }
+        let path = dir.path().join("sockets.sock");
+        let moved = Arc::new(Mutex::new(0));
+        let sum = Arc::clone(&moved);
+        let broker = Broker::listen(&path, settings, move |event| {
+            if let Event::Rescue {
+                outcome: Outcome::Moved(bytes),
+                ..
+            } = event
+            {
+                *sum.lock().expect("no panic") += bytes;
+            }
+        });
+        let broker = broker.expect("broker");
+        let handle = broker.handle();
+        let thread = std::thread::spawn(move || broker.run().expect("runs"));
+        Self {
+            path,
+            slots: Cell::default(),
+            side_of_second: 1,
+            moved,
+            handle,
+            thread: Some(thread),
+            dir,
+        }
+    }
+
+    /// The directory of its socket, which every user reaches.
+    pub fn directory(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Bytes that rescues have moved since the last call.
+    pub fn moved(&self) -> usize {
+        std::mem::take(&mut *self.moved.lock().expect("no panic"))
+    }
+
+    /// Whether it takes in a process.
+    pub fn serves(&self) -> bool {
+        let mut actor = Actor::start(&self.path);
+        let mut other = Actor::start(&self.path);
+        connect(&mut actor, &mut other);
+        let registered = actor.ask("register");
+        println!("registered: {registered}");
+        registered.parse::<u16>().is_ok()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.handle.stop();
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(
+            std::thread::panicking() || matches!(ended, Some(Ok(()))),
+            "the broker failed"
+        );
+    }
+}
+
+/// Whether other users can execute this program.
+pub fn others_reach_us() -> bool {
+    let own = std::env::current_exe().expect("own path");
+    own.ancestors()
+        .skip(1)
+        .all(|dir| std::fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & 1 != 0))
+}
+
+/// Connects the second to the first over loopback.
+pub fn connect(a: &mut Actor, b: &mut Actor) {
+    let port = a.ask("listen");
+    assert_eq!(b.ask(&format!("connect {port}")), "done");
+    assert_eq!(a.ask("accept"), "done");
+}
+
+/// Two actors with one joined connection.
+pub fn joined(running: &Running) -> (Actor, Actor) {
+    let (mut a, mut b) = (Actor::start(&running.path), Actor::start(&running.path));
+    connect(&mut a, &mut b);
+    let slots = [a.number("register"), b.number("register")];
+    assert!(slots[0] < slots[1], "{slots:?}");
+    running.slots.set(slots);
+    let mine = pair(&mut a, &mut b, slots[1]);
+    let theirs = pair(&mut b, &mut a, slots[0]);
+    assert_eq!(
+        mine.split(' ').next(),
+        theirs.split(' ').next(),
+        "one slab for both"
+    );
+    assert_ne!(mine, theirs, "two sides");
+    join(&mut a, &mut b);
+    (a, b)
+}
+
+/// The first asks for memory with the second, which is in this slot, for the connection of both.
+pub fn pair(a: &mut Actor, b: &mut Actor, slot: u64) -> String {
+    let (socket, cookie) = (b.ask("socket"), b.ask("cookie"));
+    a.ask(&format!("pair {slot} {socket} {cookie}"))
+}
+
+/// Joins the connection of two actors that have a slab.
+pub fn join(a: &mut Actor, b: &mut Actor) {
+    let (cookie_a, cookie_b) = (a.ask("cookie"), b.ask("cookie"));
+    let chan = a.ask("allocate");
+    assert_eq!(a.ask(&format!("offer {chan} {cookie_b}")), "done");
+    assert_eq!(b.ask(&format!("offer {chan} {cookie_a}")), "done");
+    assert_eq!(a.ask("check"), "Ready");
+    assert_eq!(b.ask("check"), "Ready");
+}
+
+/// Waits until something holds, at most five seconds.
+pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(5);
+    while !holds() {
+        assert!(Instant::now() < end, "{what} does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A private broker in an actor.
+pub fn private(path: &Path) -> (Pid, Actor) {
+    let mut host = Actor::start(path);
+    assert_eq!(host.ask(&format!("broker {}", path.display())), "serving");
+    wait_for("the broker", || path.exists());
+    (host.pid(), host)
+}
+
+/// How often the threads of a process have gone to sleep or were sent there.
+pub fn switches(pid: Pid) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).expect("tasks");
+    let status = |task: std::fs::DirEntry| {
+        std::fs::read_to_string(task.path().join("status")).unwrap_or_default()
+    };
+    let texts: Vec<String> = tasks.flatten().map(status).collect();
+    let lines = texts
+        .iter()
+        .flat_map(|text| text.lines())
+        .filter(|line| line.contains("ctxt_switches"));
+    lines
+        .filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok())
+        .sum()
+}
