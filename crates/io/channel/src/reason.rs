@@ -52,7 +52,7 @@ reasons! {
     NoDaemon = 12, "no-daemon", "no daemon answers that could pair the two processes";
     NotRescuable = 13, "not-rescuable", "the daemon may not take descriptors of the process, so it could not help its peers";
     OtherUser = 14, "other-user", "the two ends belong to different users and did not both ask to be joined";
-    PeerPlain = 15, "peer-plain", "the other end is not an accelerated process";
+    PeerPlain = 15, "peer-plain", "the other end is not accelerated, or is another user's";
     Wild = 16, "wild", "bytes reached the kernel connection that the library did not count";
     Policy = 17, "policy", "the configuration or a firewall rule of this host keeps the connection on the kernel";
     Broken = 18, "broken", "the shared memory held values that cannot be";
