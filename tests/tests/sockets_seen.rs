@@ -3,12 +3,14 @@
 #[path = "sockets/place.rs"]
 mod place;
 
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
-use place::{HOW, How, Pair, Place};
+use place::{HOW, How, One, PATIENCE, Pair, Place};
 use rustix::process::Signal;
 use serde_json::Value;
-use windlass_tests::program;
+use windlass_tests::{program, skip};
 
 /// The rows of one process.
 fn rows_of(place: &Place, pid: u32) -> Vec<Value> {
@@ -116,4 +118,89 @@ fn a_summary_says_what_the_connections_did() {
     assert!(line.contains(" 1 connected, 0 joined; "), "{line}");
     assert!(line.ends_with("; on the kernel: 1 peer-plain"), "{line}");
     pair.signal(1, Signal::KILL);
+}
+
+/// What docs/sockets.md begins with is typed, with another port, and answers as it says there.
+#[test]
+fn the_page_begins_with_what_works() {
+    let name = "the_page_begins_with_what_works";
+    let Some(place) = Place::new(name) else {
+        return;
+    };
+    if Command::new("redis-server").arg("-v").output().is_err() {
+        return skip(name, "redis is missing");
+    }
+    let page = include_str!("../../docs/sockets.md");
+    let block = page.split("```").nth(1).expect("a block");
+    let [check, server, client, list] =
+        ["--check", "-- redis-server", "redis-benchmark", "sockets"].map(|word| {
+            let mut lines = block.lines().filter_map(|line| line.strip_prefix("$ "));
+            lines.find(|line| line.contains(word)).expect(word)
+        });
+    let own = program("windlass");
+    let paths = [own.parent().expect("a directory"), Path::new("/usr/bin")];
+    let port = 20_000 + std::process::id() % 10_000;
+    let typed = |line: &str, more: String| {
+        let mut command = Command::new("sh");
+        command
+            .args([
+                "-c",
+                &format!("exec {} {more}", line.trim_end_matches(" &")),
+            ])
+            .env("PATH", std::env::join_paths(&paths).expect("paths"))
+            .env("WINDLASS_SOCKETS", place.daemon())
+            .current_dir(place.directory.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        command
+    };
+    let answer = |line: &str| {
+        let output = typed(line, String::new()).stdout(Stdio::piped()).output();
+        String::from_utf8(output.expect("sh").stdout).expect("text")
+    };
+    let said = answer(check);
+    assert!(
+        said.ends_with("/redis-server can be accelerated\n"),
+        "{said}"
+    );
+    let start = |line, more| One(typed(line, more).spawn().expect("sh"));
+    let server = start(server, format!("--port {port} --save ''"));
+    let started = Instant::now();
+    while std::net::TcpStream::connect(("127.0.0.1", port as u16)).is_err() {
+        assert!(started.elapsed() < PATIENCE, "no server");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let client = start(client, format!("-p {port}"));
+    let titles: Vec<&str> = block
+        .lines()
+        .find(|line| line.starts_with("LOCAL"))
+        .expect("titles")
+        .split_whitespace()
+        .collect();
+    let at = |title| {
+        titles
+            .iter()
+            .position(|other| *other == title)
+            .expect(title)
+    };
+    loop {
+        let said = answer(list);
+        let mut rows = said
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(rows.next().as_ref(), Some(&titles));
+        let rows: Vec<_> = rows.collect();
+        let are_joined = [&server, &client].iter().all(|one| {
+            let pid = one.0.id().to_string();
+            let mut own = rows
+                .iter()
+                .filter(|row| row.get(at("PID")) == Some(&pid.as_str()));
+            own.any(|row| row.get(at("STATE")) == Some(&"ring"))
+        });
+        if are_joined {
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "{said}");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
 }
