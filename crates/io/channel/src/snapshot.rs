@@ -32,6 +32,16 @@ impl MappedSlab {
         let base = NonNull::new(region.base)?;
         // SAFETY: mapped read-write a moment ago, page-aligned; the caller says that it is zeroed and not shared.
         unsafe { Slab::format(base, id) };
+        Self::attach(region)
+    }
+
+    /// Maps a slab of [`SLAB_BYTES`], or a copy of one. `None` if it is none.
+    pub fn open(memory: BorrowedFd<'_>) -> Option<Self> {
+        Self::attach(Region::of(memory, SLAB_BYTES, true)?)
+    }
+
+    fn attach(region: Region) -> Option<Self> {
+        let base = NonNull::new(region.base)?;
         // SAFETY: mapped as long as the value lives: `drop` alone takes it away, and links borrow the value.
         let slab = unsafe { Slab::attach(base, region.len, [None, None]) }.ok()?;
         Some(Self { slab, region })

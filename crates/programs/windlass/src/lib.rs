@@ -47,6 +47,7 @@ mod stackdump;
 mod statistics;
 mod suggest;
 mod table;
+mod unlisted;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal, Write};

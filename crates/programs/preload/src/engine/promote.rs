@@ -192,6 +192,8 @@ pub fn moved(sock: &Sock, is_send: bool, bytes: usize) -> bool {
     let is_first = before == 0 && record.sends.load(Relaxed) + record.receives.load(Relaxed) == 0;
     if is_first {
         counters::add(counters::Counter::Connected, 1);
+        // By its cookie `windlass sockets` finds its names.
+        record.cookie_by(sock.fd);
     }
     calls.store(before.saturating_add(1), Relaxed);
     sum.store(sum.load(Relaxed) + bytes as u64, Relaxed);
