@@ -512,15 +512,16 @@ complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s p -l parsa
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand run" -l spin -d 'Look for data so long before sleeping, in microseconds: 50 for two busy programs on cores of their own, 0 where cores are short [default: 10, in threads that wait again within 100 us, and while it bears fruit]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l spin -d 'How long a waiting call polls for data before it sleeps, in microseconds. 50 suits two busy programs on cores of their own, 0 a host with more busy programs than cores [default: 10, in threads that wait again within 100 us, with exponential backoff while polls find nothing]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l library -d 'The preload library [default: beside windlass, in ../lib/windlass, or in /usr/lib/windlass]' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand run" -l share -d 'Let programs of other users that were run with --share join, too; needs root\'s broker'
-complete -c windlass -n "__fish_windlass_using_subcommand run" -l unix -d 'Let Unix sockets join, too, where the environment says otherwise (WINDLASS_UNIX=0)'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l share -d 'Also join connections with programs of other users that were run with --share; needs root\'s broker'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l unix -d 'Accelerate Unix sockets even if the environment says WINDLASS_UNIX=0'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l no-unix -d 'Keep Unix sockets on the kernel'
-complete -c windlass -n "__fish_windlass_using_subcommand run" -s v -l verbose -d 'Say on stderr which library and which daemon are used'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -s v -l verbose -d 'Say on stderr which library and which broker are used. At its end each process says there what its connections did: how many joined, the bytes by ring and by kernel, and why others stayed on the kernel. A process that a signal kills says nothing'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l check -d 'Only say whether the program can be accelerated, and why not; do not run it. Scripts are followed to their interpreter'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s H -l no-header -d 'Write no titles'

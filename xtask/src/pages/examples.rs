@@ -129,6 +129,41 @@ static EXAMPLES: &[(&str, &[Example])] = &[
     ),
     ("export", &[("Keep a copy:", "windlass export > net.json")]),
     (
+        "run",
+        &[
+            (
+                "A server and its client, each on a core of its own:",
+                "windlass run --spin 50 -- redis-server\n\
+              windlass run --spin 50 -- redis-benchmark",
+            ),
+            (
+                "Whether a program can be accelerated:",
+                "windlass run --check redis-server",
+            ),
+            (
+                "What its connections did, on stderr at its end:",
+                "windlass run -v -- redis-benchmark",
+            ),
+        ],
+    ),
+    (
+        "sockets",
+        &[
+            (
+                "Rates of each connection, every second:",
+                "windlass sockets -i 1",
+            ),
+            (
+                "Why connections are on the kernel, for a script:",
+                "windlass sockets -p -o pid,comm,state,reason",
+            ),
+        ],
+    ),
+    (
+        "stackdump",
+        &[("All channels of all processes:", "windlass stackdump all")],
+    ),
+    (
         "monitor",
         &[(
             "Follow the states of members:",
@@ -136,3 +171,22 @@ static EXAMPLES: &[(&str, &[Example])] = &[
         )],
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every line of an example that calls windlass is a command line that windlass understands.
+    #[test]
+    fn examples_are_understood() {
+        let examples = EXAMPLES.iter().flat_map(|(_, examples)| *examples);
+        let lines = examples.flat_map(|(_, lines)| lines.lines());
+        for line in lines.filter(|line| line.starts_with("windlass ")) {
+            let words = line
+                .split_whitespace()
+                .take_while(|word| !["|", ">"].contains(word));
+            let parsed = windlass_command::command().try_get_matches_from(words);
+            assert!(parsed.is_ok(), "{line}: {:?}", parsed.err());
+        }
+    }
+}

@@ -684,7 +684,7 @@ mod tests {
         // SAFETY: a timer that was made above, and live variables.
         let set = unsafe { libc::timer_settime(timer, 0, &times, std::ptr::null_mut()) };
         assert_eq!(set, 0);
-        let answer = client.pair(1, 0);
+        let answer = client.pair(1, 0, ENDS);
         // SAFETY: as above.
         unsafe { libc::timer_delete(timer) };
         assert_eq!(answer, Err(Reason::Young));

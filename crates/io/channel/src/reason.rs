@@ -41,25 +41,25 @@ reasons! {
     Young = 1, "young", "the connection has carried too little to be worth a ring";
     NotEligible = 2, "not-eligible", "the socket was made or used where the library could not see it";
     Tracked = 3, "tracked", "conntrack follows the connection, and its two ends were not proved to be one connection";
-    Limit = 4, "limit", "a limit of channels, of ring memory or of active pairs is reached";
+    Limit = 4, "limit", "a limit of channels, of ring memory or of process pairs is reached";
     Option = 5, "option", "a socket option is set that only the kernel implements";
     Flag = 6, "flag", "a call used a flag that only the kernel implements";
     Stdio = 7, "stdio", "the socket is used through stdio, or is one of the descriptors 0 to 2";
-    Exec = 8, "exec", "the process replaced itself by another program";
-    Passed = 9, "passed", "the descriptor was passed to, or inherited by, a program without the library";
+    Exec = 8, "exec", "the socket was open while its process executed another program";
+    Passed = 9, "passed", "the descriptor was passed to, or inherited by, another program";
     IoUring = 10, "io-uring", "the process uses io_uring, whose calls the library cannot see";
     Seccomp = 11, "seccomp", "the process has entered a seccomp filter, so the library makes no calls of its own";
-    NoDaemon = 12, "no-daemon", "no daemon answers that could pair the two processes";
-    NotRescuable = 13, "not-rescuable", "the daemon may not take descriptors of the process, so it could not help its peers";
+    NoDaemon = 12, "no-daemon", "no broker answers that could pair the two processes";
+    NotRescuable = 13, "not-rescuable", "the broker cannot take the process's descriptors, so it could not move unread bytes for its peers";
     OtherUser = 14, "other-user", "the two ends belong to different users and did not both ask to be joined";
-    PeerPlain = 15, "peer-plain", "the other end is not an accelerated process";
-    Wild = 16, "wild", "bytes reached the kernel connection that the library did not count";
+    PeerPlain = 15, "peer-plain", "the other end is not accelerated, or is another user's";
+    Wild = 16, "uncounted-writer", "bytes reached the kernel connection that the library did not count";
     Policy = 17, "policy", "the configuration or a firewall rule of this host keeps the connection on the kernel";
-    Broken = 18, "broken", "the shared memory held values that cannot be";
+    Broken = 18, "broken", "the shared memory held impossible values";
     Remote = 19, "remote", "the other end is not on this host";
     NotEstablished = 20, "not-established", "the connection is not, or no longer, established";
     OtherNetns = 21, "other-netns", "the two ends are in different network namespaces";
-    Mismatch = 22, "mismatch", "the two ends do not name each other";
+    Mismatch = 22, "mismatch", "the names of the two ends do not match each other";
     Kind = 23, "kind", "sockets of this kind are not accelerated";
     Cloned = 24, "cloned", "threads of the process have separate descriptor tables";
     SelfConnected = 25, "self-connected", "the socket is connected to itself";
@@ -68,7 +68,7 @@ reasons! {
     Asleep = 28, "asleep", "several processes wait for the socket, or it is in several epoll instances, or in one by other means than level or edge";
     Closing = 29, "closing", "the socket is being closed or shut down";
     Off = 30, "off", "acceleration is switched off";
-    Privileged = 32, "privileged", "the process is not dumpable or has other credentials than the daemon accepts";
+    Privileged = 32, "privileged", "the broker does not accept the credentials of the process, or it is not dumpable";
     Unknown = 255, "unknown", "a reason that this version does not know";
 }
 

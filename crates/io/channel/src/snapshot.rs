@@ -34,16 +34,17 @@ impl MappedSlab {
         let base = NonNull::new(region.base)?;
         // SAFETY: mapped read-write a moment ago, page-aligned; the caller says that it is zeroed and not shared.
         unsafe { Slab::format(base, id) };
-        // SAFETY: mapped as long as the value lives: `drop` alone takes it away, and links borrow the value.
-        let slab = unsafe { Slab::attach(base, region.len, [None, None]) }.ok()?;
-        Some(Self { slab, region })
+        Self::attach(region)
     }
 
-    /// A slab that the broker made, in a process that works for it. `None` if it is not one.
+    /// Maps a slab that the broker made, or a copy of one. `None` if it is none.
     pub fn open(memory: BorrowedFd<'_>) -> Option<Self> {
-        let region = Region::of(memory, SLAB_BYTES, true)?;
+        Self::attach(Region::of(memory, SLAB_BYTES, true)?)
+    }
+
+    fn attach(region: Region) -> Option<Self> {
         let base = NonNull::new(region.base)?;
-        // SAFETY: as in `create`; the broker's memory is sealed, so it cannot shrink.
+        // SAFETY: mapped as long as the value lives: `drop` alone takes it away, and links borrow the value.
         let slab = unsafe { Slab::attach(base, region.len, [None, None]) }.ok()?;
         Some(Self { slab, region })
     }

@@ -1,7 +1,7 @@
 //! What this process counted, and what it says of it: nothing, unless asked by
 //! `WINDLASS_COUNTERS` or `WINDLASS_LOG`.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_int};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -85,6 +85,11 @@ pub fn add(counter: Counter, amount: u64) {
     COUNTS[counter as usize].fetch_add(amount, Ordering::Relaxed);
 }
 
+/// How much was counted since the start, or since the counts were written.
+pub fn get(counter: Counter) -> u64 {
+    COUNTS[counter as usize].load(Ordering::Relaxed)
+}
+
 /// In a forked child: its counts begin anew.
 pub fn clear() {
     COUNTS
@@ -108,14 +113,19 @@ impl Default for Text {
 }
 
 impl Text {
+    /// Writes it to a descriptor; what fails is not said.
+    pub fn write_to(&self, fd: c_int) {
+        // SAFETY: the buffer has at least `length` bytes.
+        unsafe { real::write(fd, self.bytes.as_ptr().cast(), self.length) };
+    }
+
     fn append_to(&self, path: &CStr) {
         let before = real::errno();
         let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
         // SAFETY: a C string.
         let fd = unsafe { real::open(path.as_ptr(), flags, 0o644) };
         if fd >= 0 {
-            // SAFETY: the buffer has at least `length` bytes.
-            unsafe { real::write(fd, self.bytes.as_ptr().cast(), self.length) };
+            self.write_to(fd);
             // SAFETY: opened above.
             unsafe { real::close(fd) };
         }

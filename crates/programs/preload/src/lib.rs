@@ -63,4 +63,5 @@ pub mod signals;
     allow(dead_code, reason = "unit tests are not loaded as a library")
 )]
 pub mod start;
+mod summary;
 pub mod table;

@@ -55,6 +55,7 @@ const SPIN_DEFAULT_US: u64 = 10;
 static SPIN: [Number; 1] = [number("microseconds", SPIN_UNSAID, 0, 1_000_000)];
 static SHARE: [Number; 1] = [number("0 or 1", 0, 0, 1)];
 static UNIX: [Number; 1] = [number("0 or 1", 1, 0, 1)];
+static SUMMARY: [Number; 1] = [number("0 or 1", 0, 0, 1)];
 static PROMOTE: [Number; 2] = [
     number("calls", 2, 0, u32::MAX as u64),
     number("bytes", 65_536, 0, u64::MAX),
@@ -73,7 +74,7 @@ static LOG: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 static COUNTERS: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 
 /// All of them.
-pub static OPTIONS: [Opt; 10] = [
+pub static OPTIONS: [Opt; 11] = [
     Opt {
         name: c"WINDLASS_SPIN",
         value: Value::Numbers(&SPIN),
@@ -89,6 +90,11 @@ pub static OPTIONS: [Opt; 10] = [
         name: c"WINDLASS_UNIX",
         value: Value::Numbers(&UNIX),
         text: "0: Unix sockets stay on the kernel.",
+    },
+    Opt {
+        name: c"WINDLASS_SUMMARY",
+        value: Value::Numbers(&SUMMARY),
+        text: "1: write a line about the process's connections to stderr when it ends.",
     },
     Opt {
         name: c"WINDLASS_PROMOTE",
@@ -157,6 +163,11 @@ pub fn share() -> bool {
 #[inline]
 pub fn unix() -> bool {
     get(&UNIX[0]) != 0
+}
+
+/// Whether the process says at its end what its connections did.
+pub fn summary() -> bool {
+    get(&SUMMARY[0]) != 0
 }
 
 /// Calls each way, and bytes one way, before a connection is joined.

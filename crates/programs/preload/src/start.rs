@@ -8,13 +8,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::counters::{self, Counter};
-use crate::{engine, options, owner, real, record, table};
+use crate::{engine, options, owner, real, record, summary, table};
 
 static ENDED: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" fn constructor() {
     real::resolve_all();
     options::read();
+    summary::start();
     if is_confined() {
         return;
     }
@@ -60,6 +61,7 @@ pub fn ends() {
             table::let_go();
         }
     }
+    summary::write();
     counters::write();
     real::set_errno(before);
 }
@@ -76,6 +78,7 @@ pub fn before_seccomp() {
     }
     table::retire();
     if !ENDED.swap(true, Ordering::AcqRel) {
+        summary::write();
         counters::write();
     }
     real::set_errno(before);
@@ -139,6 +142,7 @@ pub fn after_fork_child() {
     owner::adopt();
     table::fork_done(true);
     counters::clear();
+    summary::clear();
     ENDED.store(false, Ordering::Relaxed);
     if table::exists() {
         engine::after_fork_child();

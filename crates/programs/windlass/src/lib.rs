@@ -39,6 +39,7 @@ mod guest;
 mod monitor;
 mod objects;
 mod options;
+mod program;
 mod property;
 mod run;
 mod sockets;
@@ -46,6 +47,7 @@ mod stackdump;
 mod statistics;
 mod suggest;
 mod table;
+mod unlisted;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -155,7 +157,9 @@ fn meant(args: &[OsString]) -> clap::Command {
 }
 
 fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(), Failure> {
-    if let Command::Run(args) = &options.command {
+    if let Command::Run(args) = &options.command
+        && !args.check
+    {
         return run::run(args);
     }
     if let Command::Complete { object } = &options.command {
@@ -183,7 +187,8 @@ fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(),
         Command::Monitor(args) => monitor::run(&mut session, &args),
         Command::Sockets(repeat) => sockets::show(&mut session, &repeat),
         Command::Stackdump(args) => stackdump::show(&mut session, args.process),
-        Command::Run(_) | Command::Complete { .. } => Ok(()),
+        Command::Run(args) => run::check(&mut session, &args),
+        Command::Complete { .. } => Ok(()),
     }
 }
 

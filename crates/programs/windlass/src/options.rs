@@ -135,11 +135,9 @@ pub(crate) enum Command {
     Monitor(MonitorArgs),
     /// Run a program with accelerated sockets.
     ///
-    /// windlass becomes the program: process id, signals, streams and exit status are its own. TCP connections between
-    /// two
-    /// such programs of one user on this host bypass the kernel while both are busy; everything else stays as it is.
-    /// See
-    /// "windlass sockets".
+    /// windlass becomes the program: process id, signals, streams and exit status are its own. TCP and Unix stream
+    /// connections between two such programs of one user on this host bypass the kernel while both are busy. All other
+    /// sockets stay on the kernel. "windlass sockets" shows each connection.
     #[command(arg_required_else_help = true, after_help = RUN_EXIT_CODES)]
     Run(RunArgs),
     /// List accelerated programs' sockets: who carries them, ring or kernel, and why.
@@ -157,27 +155,34 @@ pub(crate) enum Command {
 
 /// What the exit codes of `windlass run` say.
 const RUN_EXIT_CODES: &str = "Exit codes: 127 the program is not found, 126 it cannot be executed, 1 and 4 the \
-library is not there; else the program's own.";
+library is not there; else the program's own. With --check: 0 it can be accelerated, 1 it cannot, 127, 126.";
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Look for data so long before sleeping, in microseconds: 50 for two busy programs on cores of their own, 0 where
-    /// cores are short [default: 10, in threads that wait again within 100 us, and while it bears fruit].
+    /// How long a waiting call polls for data before it sleeps, in microseconds. 50 suits two busy programs on cores of
+    /// their own, 0 a host with more busy programs than cores [default: 10, in threads that wait again within 100 us,
+    /// with exponential backoff while polls find nothing].
     #[arg(long, value_name = "USEC", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub(crate) spin: Option<u32>,
-    /// Let programs of other users that were run with --share join, too; needs root's broker.
+    /// Also join connections with programs of other users that were run with --share; needs root's broker.
     #[arg(long)]
     pub(crate) share: bool,
-    /// Let Unix sockets join, too, where the environment says otherwise (WINDLASS_UNIX=0).
+    /// Accelerate Unix sockets even if the environment says WINDLASS_UNIX=0.
     #[arg(long, overrides_with = "no_unix")]
     pub(crate) unix: bool,
     /// Keep Unix sockets on the kernel.
     #[arg(long, overrides_with = "unix")]
     pub(crate) no_unix: bool,
-    /// Say on stderr which library and which daemon are used.
+    /// Say on stderr which library and which broker are used. At its end each process says there what its connections did:
+    /// how many joined, the bytes by ring and by kernel, and why others stayed on the kernel. A process that a signal
+    /// kills says nothing.
     #[arg(short, long)]
     pub(crate) verbose: bool,
+    /// Only say whether the program can be accelerated, and why not; do not run it. Scripts are followed to their
+    /// interpreter.
+    #[arg(long)]
+    pub(crate) check: bool,
     /// The preload library [default: beside windlass, in ../lib/windlass, or in /usr/lib/windlass].
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) library: Option<PathBuf>,

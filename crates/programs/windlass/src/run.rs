@@ -4,27 +4,33 @@
 //! The environment names the preload library and what it is told, then the process executes the program: its id, its
 //! signal mask and dispositions, its streams and its exit status are the program's own. Where no broker listens,
 //! `windlass-broker` is started for this user first; nobody waits for it, since the library asks for it only when a
-//! connection has earned it.
+//! connection has earned it. The summary of `-v` comes from the library, in each process as it ends: a parent that waits
+//! for the program would change its process id, its parent and its job control.
 //!
 //! # Failure modes
 //! As env(1) and a shell: 127 if the program is not found, 126 if it cannot be executed. A broker that cannot be
-//! started costs acceleration, never the program; `-v` says why.
+//! started costs acceleration, never the program; `-v` says why. A program that cannot be accelerated ([`crate::program`])
+//! runs after a warning.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::DirBuilder;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
 use windlass_api::ErrorCode;
 use windlass_client::socket::{check_private, fallback_dir};
 use windlass_sys::process;
 use windlass_sys::unix::{self, SocketKind};
 
+use crate::Session;
 use crate::failure::Failure;
 use crate::options::RunArgs;
+use crate::program::Program;
+use crate::table::{Chosen, Form, clean};
 
 /// File name of the preload library.
 pub const LIBRARY: &str = "libwindlass_sockets.so";
@@ -39,22 +45,21 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 
 /// Becomes the program.
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
-    let what = "run";
     let library = library(args.library.as_deref())?;
-    let say = |line: &str| {
-        if args.verbose {
-            // Nobody reads it: nothing to be done about that.
-            let _ = writeln!(
-                std::io::stderr().lock(),
-                "windlass: {}",
-                crate::table::clean(line)
-            );
-        }
+    let say = |line: String| {
+        // If nobody reads it there is nothing to be done about that.
+        let _ = writeln!(std::io::stderr().lock(), "windlass: {}", clean(&line));
     };
-    say(&format!("library {}", library.display()));
-    match broker() {
-        Ok(line) => say(&line),
-        Err(why) => say(&format!("no broker, so nothing is accelerated: {why}")),
+    if let Ok(program) = Program::of(&args.command)
+        && let Some(obstacle) = program.obstacle
+    {
+        let (file, why) = (program.runs.display(), obstacle.text());
+        say(format!("warning: {file} is not accelerated: {why}"));
+    }
+    let broker = broker();
+    if args.verbose {
+        say(format!("library {}", library.display()));
+        say(broker.unwrap_or_else(|why| format!("no broker, so nothing is accelerated: {why}")));
     }
     let environment = environment(args, &library, std::env::vars_os());
     let program: Vec<&OsStr> = args.command.iter().map(OsString::as_os_str).collect();
@@ -68,7 +73,46 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         windlass_sys::Errno::NOENT => (ErrorCode::NotFound, NOT_FOUND),
         _ => (ErrorCode::Host, NOT_EXECUTABLE),
     };
-    Err(Failure::new(code, format!("{what} {name}"), errno.to_string(), "").with_status(status))
+    Err(Failure::new(code, format!("run {name}"), errno.to_string(), "").with_status(status))
+}
+
+/// Says whether the program can be accelerated; an error if it cannot.
+pub(crate) fn check(session: &mut Session<'_>, args: &RunArgs) -> Result<(), Failure> {
+    let name = args.command.first().map(|name| name.to_string_lossy());
+    let what = format!("accelerate {}", name.unwrap_or_default());
+    let program = Program::of(&args.command).map_err(|error| {
+        let (code, status) = match error.kind() {
+            ErrorKind::NotFound => (ErrorCode::NotFound, NOT_FOUND),
+            _ => (ErrorCode::Host, NOT_EXECUTABLE),
+        };
+        Failure::new(code, &what, error.to_string(), "").with_status(status)
+    })?;
+    let (file, runs) = (
+        program.file.display().to_string(),
+        program.runs.display().to_string(),
+    );
+    let by = if file == runs {
+        String::new()
+    } else {
+        format!(" runs {runs}, which")
+    };
+    if let Some(obstacle) = program.obstacle {
+        let why = if by.is_empty() {
+            obstacle.text().to_owned()
+        } else {
+            format!("it is run by {runs}: {}", obstacle.text())
+        };
+        let todo = "\"windlass run\" runs it all the same, on the kernel's sockets";
+        return Err(Failure::new(ErrorCode::Unsupported, what, why, todo));
+    }
+    match session.form {
+        Form::Json => session.rows(&[json!({"file": file, "runs": runs})], &Chosen::new()),
+        _ => Ok(writeln!(
+            session.out,
+            "{}",
+            clean(&format!("{file}{by} can be accelerated"))
+        )?),
+    }
 }
 
 /// The library: the one that was given, else beside this program, in `../lib/windlass`, or where packages put it.
@@ -141,6 +185,7 @@ fn environment(
         (args.share, "WINDLASS_SHARE", "1"),
         (args.unix, "WINDLASS_UNIX", "1"),
         (args.no_unix, "WINDLASS_UNIX", "0"),
+        (args.verbose, "WINDLASS_SUMMARY", "1"),
     ] {
         if flag {
             variables.insert(name.into(), value.into());

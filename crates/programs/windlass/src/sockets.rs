@@ -1,11 +1,10 @@
 //! `windlass sockets`: every socket of accelerated programs, as ss(8) lists the kernel's.
 //!
 //! # Model
-//! The brokers that this user reaches say which processes and channels there are. Sockets that are on no channel are
-//! in the library's own records, in the memory of each process: they are read here, with the rights of whoever asks,
-//! and
-//! not by a broker, which a process could make wait. Their names come from copies of the processes' descriptors.
-//! Processes that have not asked a broker for anything yet are not listed.
+//! The brokers that this user reaches say which processes and channels there are; [`unlisted`] finds those that no broker
+//! lists. Sockets that are on no channel are in the library's own records, in the memory of each process. They are read
+//! here, with the rights of the person who asks, and not by a broker, which a process could make wait. Their names come
+//! from copies of the processes' descriptors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -29,6 +28,7 @@ use crate::fields;
 use crate::options::Repeat;
 use crate::run::trusted;
 use crate::statistics::{self, Keys, Sample};
+use crate::unlisted;
 
 const KEYS: Keys = Keys {
     name: &["pid", "cookie", "local", "peer"],
@@ -89,6 +89,10 @@ pub(crate) fn listing(what: &str) -> Result<Vec<Listing>, Failure> {
             }
         }
         found.push(listing);
+    }
+    let unlisted = unlisted::listing(&found);
+    if !unlisted.processes.is_empty() {
+        found.push(unlisted);
     }
     if found.is_empty() {
         let tried: Vec<_> = paths
@@ -228,9 +232,13 @@ fn plain(process: &ProcessRow, record: &Record, names: Option<&Names>) -> Value 
 
 /// What the library notes of a socket. The layout is that of `record.rs` of the preload library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Record {
+pub(crate) struct Record {
     kind: &'static str,
-    cookie: u64,
+    pub(crate) is_joined: bool,
+    pub(crate) cookie: u64,
+    pub(crate) slab: u32,
+    pub(crate) channel: u16,
+    pub(crate) side: u8,
     reason: u8,
     ring_sent: u64,
     ring_received: u64,
@@ -239,14 +247,16 @@ struct Record {
 }
 
 /// First word of the records.
-const ARENA_MAGIC: u64 = u64::from_le_bytes(*b"wlsockr1");
-const RECORD_BYTES: usize = 128;
-/// Records of one process that are read at most.
-const RECORDS_MAX: u32 = 262_144;
+pub(crate) const ARENA_MAGIC: u64 = u64::from_le_bytes(*b"wlsockr1");
+pub(crate) const RECORD_BYTES: usize = 128;
+/// Records that a process has room for.
+pub(crate) const RECORDS_MAX: u32 = 262_144;
 /// Records read at once.
 const BATCH: usize = 512;
 /// `flag::LISTENS` of the records: nothing to accelerate.
 const LISTENS: u32 = 1 << 5;
+/// The engine's flag of the records: slab, channel and side are in it.
+const JOINED: u32 = 1 << 8;
 
 fn word<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let found = bytes.get(at..).and_then(|rest| rest.first_chunk::<N>());
@@ -260,13 +270,18 @@ impl Record {
             2 => "unix-stream",
             _ => return None,
         };
-        if u32::from_le_bytes(word(bytes, 4)) & LISTENS != 0 {
+        let flags = u32::from_le_bytes(word(bytes, 4));
+        if flags & LISTENS != 0 {
             return None;
         }
         let long = |at| u64::from_le_bytes(word(bytes, at));
         Some(Self {
             kind,
+            is_joined: flags & JOINED != 0,
             cookie: long(16),
+            slab: u32::from_le_bytes(word(bytes, 24)),
+            channel: u16::from_le_bytes(word(bytes, 28)),
+            side: u8::from_le_bytes(word(bytes, 30)),
             reason: u8::from_le_bytes(word(bytes, 31)),
             ring_sent: long(40),
             ring_received: long(48),
@@ -277,7 +292,7 @@ impl Record {
 }
 
 /// The records of a process; `None` if they may not be read, or are none.
-fn records(process: &ProcessRow) -> Option<Vec<Record>> {
+pub(crate) fn records(process: &ProcessRow) -> Option<Vec<Record>> {
     let memory = File::open(format!("/proc/{}/mem", process.pid)).ok()?;
     let mut head = [0; 16];
     memory.read_exact_at(&mut head, process.report).ok()?;

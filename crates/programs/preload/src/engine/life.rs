@@ -14,7 +14,7 @@ use super::{Why, death, interest, kernel, process, promote, rest, sets, stream, 
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock};
 use crate::record::{Record, flag};
-use crate::{owner, table};
+use crate::{owner, summary, table};
 
 /// How long a close waits for room in a full kernel, in steps of [`STEP_MS`].
 const STEPS: usize = 20;
@@ -51,7 +51,7 @@ pub fn shutdown(sock: &Sock, how: c_int, own: Own) -> isize {
     own.call()
 }
 
-/// Adds what a record has counted to the process's own counts.
+/// Adds what a record has counted to the process's own counts, and its reason if it carried anything since the last time.
 fn fold(record: &Record) {
     let pairs = [
         (&record.ring_sent, Counter::RingBytesSent),
@@ -59,8 +59,18 @@ fn fold(record: &Record) {
         (&record.kernel_sent, Counter::KernelBytesSent),
         (&record.kernel_received, Counter::KernelBytesReceived),
     ];
+    let mut carried = 0;
     for (count, counter) in pairs {
-        counters::add(counter, count.swap(0, Relaxed));
+        let bytes = count.swap(0, Relaxed);
+        counters::add(counter, bytes);
+        carried += bytes;
+    }
+    let reason = match Reason::from_u8(record.reason.load(Relaxed)) {
+        Reason::None if !record.has(promote::JOINED) => Reason::Young,
+        reason => reason,
+    };
+    if carried > 0 && reason != Reason::None {
+        summary::count(reason);
     }
 }
 

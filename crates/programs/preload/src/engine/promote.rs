@@ -49,6 +49,8 @@ pub const LEFT: usize = 1;
 pub const INTERVAL: usize = 2;
 /// Longest interval between two looks, in calls.
 const INTERVAL_MAX: u64 = 64;
+/// The interval from which on an absent end counts as plain: the third look in vain, 4 calls or 256 KiB after the first.
+const INTERVAL_PLAIN: u64 = 4;
 /// What a word of [`table::engine_word`] says: place + 1, side, channel, and [`IS_STRAIGHT`].
 fn remember(place: u8, side: Side, chan: u16) -> u64 {
     let word = (u64::from(place) + 1) | (side as u64) << 8 | u64::from(chan) << 16;
@@ -161,18 +163,23 @@ pub fn is_stream(record: &Record) -> bool {
 /// The socket stays on the kernel.
 pub fn refuse(record: &Record, reason: Reason) {
     let before = record.flags.fetch_or(flag::PLAIN, SeqCst);
-    if before & flag::PLAIN == 0
-        && record
-            .reason
-            .compare_exchange(0, reason as u8, Relaxed, Relaxed)
-            .is_ok()
-    {
+    if before & flag::PLAIN == 0 && note(record, reason) {
         counters::say(format_args!(
             "socket {:x} stays on the kernel: {}",
             record.cookie.load(Relaxed),
             reason.text()
         ));
     }
+}
+
+/// Notes why the socket is on the kernel, unless a lasting reason stands there already. Whether that is news.
+fn note(record: &Record, reason: Reason) -> bool {
+    let before = Reason::from_u8(record.reason.load(Relaxed));
+    let is_tentative = matches!(before, Reason::None | Reason::NoDaemon | Reason::PeerPlain);
+    if is_tentative {
+        record.reason.store(reason as u8, Relaxed);
+    }
+    is_tentative && before != reason
 }
 
 /// A call has moved bytes through the kernel; joins if it is worth it, and says whether it did. Still inside.
@@ -188,6 +195,8 @@ pub fn moved(sock: &Sock, is_send: bool, bytes: usize) -> bool {
     let is_first = before == 0 && record.sends.load(Relaxed) + record.receives.load(Relaxed) == 0;
     if is_first {
         counters::add(counters::Counter::Connected, 1);
+        // By its cookie `windlass sockets` finds its names.
+        record.cookie_by(sock.fd);
     }
     calls.store(before.saturating_add(1), Relaxed);
     sum.store(sum.load(Relaxed) + bytes as u64, Relaxed);
@@ -214,16 +223,17 @@ fn consider(sock: &Sock, is_send: bool) -> bool {
         return true;
     };
     match reason {
-        // The hint of a process that is gone, or has another slot by now.
-        Reason::Young | Reason::PeerPlain => {}
+        // The other end lists itself after as many calls as this one, or is asking the broker just now.
+        Reason::PeerPlain if next < INTERVAL_PLAIN => {}
+        Reason::Young => {
+            note(sock.record, Reason::None);
+        }
+        Reason::PeerPlain => {
+            note(sock.record, reason);
+        }
         Reason::NoDaemon => {
             counters::add(counters::Counter::Unanswered, 1);
-            if sock
-                .record
-                .reason
-                .compare_exchange(0, reason as u8, Relaxed, Relaxed)
-                .is_ok()
-            {
+            if note(sock.record, reason) {
                 counters::say(format_args!("no daemon answers; asked again later"));
             }
         }
@@ -257,7 +267,7 @@ fn steps(sock: &Sock, is_send: bool) -> Result<(), Reason> {
     uring::look();
     let (key, cookie) = list(sock)?;
     let directory = process::directory().ok_or(Reason::NoDaemon)?;
-    let hint = directory.peer(key).ok_or(Reason::Young)?;
+    let hint = directory.peer(key).ok_or(Reason::PeerPlain)?;
     if process::places_with(hint.slot).any(|place| !process::at(place).is_peer_alive()) {
         // Of a program that the process at the other end was before.
         return Err(Reason::Young);
@@ -337,6 +347,7 @@ fn join(
         plain(link, Reason::Killed);
     }
     counters::add(counters::Counter::Joins, 1);
+    note(record, Reason::None);
     death::arm_again();
     Ok(())
 }

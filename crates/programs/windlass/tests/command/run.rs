@@ -208,6 +208,78 @@ fn what_cannot_be_executed() {
     assert!(text(&output.stderr).contains("/nonexistent.so"));
 }
 
+/// The same program without a loader: its header of that kind becomes an empty one.
+fn without_loader(program: &Path, to: &Path) {
+    let mut bytes = std::fs::read(program).expect("a program");
+    let headers = (64..64 + 56 * usize::from(bytes[56])).step_by(56);
+    for at in headers.filter(|at| bytes[*at] == 3).collect::<Vec<_>>() {
+        bytes[at] = 0;
+    }
+    std::fs::write(to, bytes).expect("a program");
+    std::fs::set_permissions(to, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("executable");
+}
+
+/// `--check` answers without running the program, `run` warns once of one that cannot be accelerated, and `-v` asks the library for
+/// a summary.
+#[test]
+fn programs_are_checked() {
+    let broker = broker();
+    let dir = tempfile::tempdir().expect("directory");
+    let fixed = dir.path().join("static");
+    without_loader(Path::new("/bin/sh"), &fixed);
+    let check = |words: &[&str], program: &Path| {
+        let mut command = run(&broker.path);
+        let output = command.arg("--check").args(words).arg(program).output();
+        output.expect("output")
+    };
+    let script = dir.path().join("script");
+    std::fs::write(&script, "#!/bin/sh\necho ran\n").expect("a script");
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("executable");
+    let good = check(&[], &script);
+    let answer = format!(
+        "{} runs /bin/sh, which can be accelerated\n",
+        script.display()
+    );
+    assert_eq!(text(&good.stdout), answer);
+    assert_eq!((good.status.code(), text(&good.stderr)), (Some(0), ""));
+    let good = check(&["--json"], &script);
+    assert!(text(&good.stdout).contains(r#""runs":"/bin/sh""#));
+    let bad = check(&[], &fixed);
+    assert_eq!((bad.status.code(), text(&bad.stdout)), (Some(1), ""));
+    assert!(
+        text(&bad.stderr).contains("statically linked"),
+        "{}",
+        text(&bad.stderr)
+    );
+    let bad = check(&["--json"], &fixed);
+    assert!(text(&bad.stderr).contains(r#""code":"unsupported""#));
+    assert_eq!(
+        check(&[], Path::new("/nonexistent")).status.code(),
+        Some(127)
+    );
+    assert_eq!(
+        check(&[], Path::new("/etc/passwd")).status.code(),
+        Some(126)
+    );
+    let output = run(&broker.path).arg(&fixed).output().expect("output");
+    let said = text(&output.stderr);
+    assert!(said.starts_with("windlass: warning: "), "{said}");
+    assert!(said.contains("statically linked"), "{said}");
+    let output = run(&broker.path).arg(&script).output().expect("output");
+    assert_eq!(
+        (text(&output.stdout), text(&output.stderr)),
+        ("ran\n", ""),
+        "no warning"
+    );
+    let show = ["sh", "-c", "echo ${WINDLASS_SUMMARY-none}"];
+    for (word, said) in [("-v", "1\n"), ("--unix", "none\n")] {
+        let output = run(&broker.path).arg(word).args(show).output();
+        assert_eq!(text(&output.expect("output").stdout), said);
+    }
+}
+
 /// Where nobody listens a private broker comes up: no child of the program, in a session of its own, without its
 /// descriptors, and a second program finds it.
 #[test]
