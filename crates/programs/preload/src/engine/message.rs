@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use libc::{mmsghdr, msghdr};
 use windlass_channel::{Bufs, Link};
 
-use super::{memory, records, stream, unix};
+use super::{by_kernel, memory, records, stream, unix};
 use crate::calls::message::header;
 use crate::own::{Data, Own, PIECES_MAX, Sock, Store};
 
@@ -39,7 +39,7 @@ pub fn send(
         return records::send_message(sock, link, &head, data, flags, own);
     }
     if unix::is_more_than_bytes(&head) {
-        return stream::send_by_kernel(sock, &link, flags, own, |bytes| bytes);
+        return by_kernel::send_by_kernel(sock, &link, flags, own, |bytes| bytes);
     }
     stream::send(*sock, link, data, flags, own)
 }

@@ -21,13 +21,13 @@
 //! every byte of it is counted; a reason against it makes it *plain*.
 
 mod armed;
+mod by_kernel;
 mod clock;
 mod datagrams;
 mod death;
 mod inside;
 mod interest;
 mod kernel;
-mod large;
 mod life;
 mod looks;
 pub mod memory;
@@ -219,7 +219,7 @@ pub fn send_many(sock: Sock, messages: *mut mmsghdr, flags: c_int, own: Own) -> 
         Err(link) if records::is_record(sock.record) => {
             records::send_uncounted(&sock, &link, flags, own)
         }
-        Err(link) => stream::send_by_kernel(&sock, &link, flags, own, bytes),
+        Err(link) => by_kernel::send_by_kernel(&sock, &link, flags, own, bytes),
     }
 }
 
@@ -294,7 +294,7 @@ pub fn send_file(sock: Sock, own: Own) -> isize {
         Err(link) if records::is_record(sock.record) => {
             records::send_uncounted(&sock, &link, 0, own)
         }
-        Err(link) => stream::send_by_kernel(&sock, &link, 0, own, |bytes| bytes),
+        Err(link) => by_kernel::send_by_kernel(&sock, &link, 0, own, |bytes| bytes),
     }
 }
 

@@ -21,7 +21,7 @@ use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
 use super::inside::{self, JOIN_ROUNDS};
 use super::names::{self, Names, Tracking};
 use super::{
-    datagrams, death, interest, kernel, large, process, proof, records, sets, sockopt, stream,
+    by_kernel, datagrams, death, interest, kernel, process, proof, records, sets, sockopt, stream,
     unix, uring,
 };
 use crate::own::Sock;
@@ -313,7 +313,7 @@ fn join(
     if records::is_record(record) {
         records::note_buffer(sock);
     }
-    large::begin(record);
+    by_kernel::begin(record);
     sets::show(sock, link);
     offer.is_recounted = is_taking;
     offer.asleep = if is_taking {

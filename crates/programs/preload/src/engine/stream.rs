@@ -22,8 +22,8 @@ use windlass_channel::{
     Asleep, Bufs, End, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Socket, Took, WhenFull, Who,
 };
 
+use super::by_kernel::{self, LARGE, send_by_kernel};
 use super::death::RESET;
-use super::large::{self, LARGE};
 use super::patience::Patience;
 use super::straight::{count_received, count_sent, is_end_due};
 use super::{clock, datagrams, death, kernel, life, process, promote, proof, records, rest, unix};
@@ -186,7 +186,7 @@ fn send_carefully(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, o
         // An urgent byte is sent, and may never be read as one of the stream: counts say nothing from here on.
         link.outgoing().set_wild();
     }
-    if data.len() >= LARGE && large::is_for_kernel(sock.record, &link) {
+    if data.len() >= LARGE && by_kernel::is_for_kernel(sock.record, &link) {
         return send_by_kernel(&sock, &link, flags, own, |bytes| bytes);
     }
     if is_odd && let Some(sent) = proof::send(&sock, &link, who, &data, way(flags)) {
@@ -211,55 +211,9 @@ pub fn is_held_back(record: &Record, flags: i32) -> bool {
     flags & libc::MSG_MORE != 0 && record.kind() == Some(Kind::Tcp)
 }
 
-/// Has the program's own call give the kernel its bytes, of which `bytes` tells from the result: files, pipes, control data, and
-/// large writes to a receiver that lags. The ring is emptied before, nothing is pushed meanwhile, and what went out is counted after it.
-#[cold]
-#[inline(never)]
-pub fn send_by_kernel(
-    sock: &Sock,
-    link: &Link<'static>,
-    flags: i32,
-    own: Own,
-    bytes: impl Fn(usize) -> usize,
-) -> isize {
-    if caller(sock, link).is_none() {
-        return own.call();
-    }
-    if let Some(error) = due(sock, link) {
-        return broken_pipe(error, flags);
-    }
-    let out = link.outgoing();
-    out.begin_own_call();
-    let result = match empty_ring(sock, link, waits(sock, flags)) {
-        0 => own.call(),
-        error => broken_pipe(error, flags),
-    };
-    let kernel = usize::try_from(result).map_or(0, bytes);
-    out.end_own_call(kernel);
-    count_sent(sock, Moved { ring: 0, kernel });
-    result
-}
-
-/// Moves this end's unread bytes into the kernel, and waits for room there; the error that ends the call, or 0.
-fn empty_ring(sock: &Sock, link: &Link<'static>, waits: bool) -> i32 {
-    loop {
-        let error = match reclaim(sock, link) {
-            Some(Reclaimed::Part(_)) if waits => wait_for(sock, libc::POLLOUT, libc::SO_SNDTIMEO),
-            // The reader is inside, and was stopped there.
-            None if waits => 0,
-            Some(Reclaimed::Part(_)) | None => libc::EAGAIN,
-            Some(Reclaimed::Broken) => libc::ECONNRESET,
-            Some(_) => return take_error(sock).unwrap_or(0),
-        };
-        if error != 0 {
-            return error;
-        }
-    }
-}
-
 /// Whether a send may wait.
 #[inline(always)]
-fn waits(sock: &Sock, flags: i32) -> bool {
+pub fn waits(sock: &Sock, flags: i32) -> bool {
     flags & libc::MSG_DONTWAIT == 0 && !is_nonblocking(sock)
 }
 
@@ -302,7 +256,7 @@ fn end_send(call: Sending, data: Bufs<'_>, sent: Sent) -> isize {
         Sent::Bytes(moved) if moved.total() == data.len() => {
             count_sent(&call.sock, moved);
             if data.len() >= LARGE {
-                large::kept_up(call.sock.record);
+                by_kernel::kept_up(call.sock.record);
             }
             moved.total() as isize
         }
@@ -445,7 +399,7 @@ fn send_more(call: Sending, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
                     return done as isize;
                 }
                 if is_large && !waits {
-                    large::lagged(sock.record);
+                    by_kernel::lagged(sock.record);
                 }
                 0
             }
@@ -502,7 +456,7 @@ fn wait_for_space(sock: &Sock, link: &Link<'static>, is_large: bool) -> bool {
         return true;
     }
     if is_large {
-        large::lagged(sock.record);
+        by_kernel::lagged(sock.record);
     }
     out.wait_for_space(SPACE_NS);
     !out.is_full()
