@@ -48,8 +48,11 @@ const KEY: usize = 0;
 /// Calls until the directory is looked at again, and how many that are each time.
 pub const LEFT: usize = 1;
 pub const INTERVAL: usize = 2;
-/// Longest interval between two looks, in calls.
+/// Longest interval between two looks, in calls, while something may change.
 const INTERVAL_MAX: u64 = 64;
+/// The same while the other end has not come forward. After twice as many calls it never does, since both ends count the same
+/// messages: it is not accelerated.
+const INTERVAL_ALONE_MAX: u64 = 2_048;
 /// What a word of [`table::engine_word`] says: place + 1, side, channel, and [`IS_STRAIGHT`].
 fn remember(record: &Record, place: u8, side: Side, chan: u16) -> u64 {
     let word = (u64::from(place) + 1) | (side as u64) << 8 | u64::from(chan) << 16;
@@ -209,14 +212,23 @@ fn consider(sock: &Sock, is_send: bool) -> bool {
         left.store(rest - 1, Relaxed);
         return false;
     }
-    let next = (interval.load(Relaxed) * 2).clamp(1, INTERVAL_MAX);
-    interval.store(next, Relaxed);
-    left.store(next - 1, Relaxed);
     let Err(reason) = attempt(sock, is_send) else {
         return true;
     };
+    let most = if reason == Reason::PeerPlain {
+        INTERVAL_ALONE_MAX
+    } else {
+        INTERVAL_MAX
+    };
+    let next = (interval.load(Relaxed) * 2).clamp(1, most);
+    interval.store(next, Relaxed);
+    left.store(next - 1, Relaxed);
     match reason {
-        // The hint of a process that is gone, or has another slot by now.
+        Reason::PeerPlain if next == INTERVAL_ALONE_MAX => {
+            refuse(sock.record, reason);
+            unlist(sock.record);
+        }
+        // Nobody yet, or the hint of a process that is gone, or has another slot by now.
         Reason::Young | Reason::PeerPlain => {}
         Reason::NoDaemon => {
             counters::add(counters::Counter::Unanswered, 1);
@@ -259,7 +271,7 @@ fn steps(sock: &Sock, is_send: bool) -> Result<(), Reason> {
     uring::look();
     let (key, cookie) = list(sock)?;
     let directory = process::directory().ok_or(Reason::NoDaemon)?;
-    let hint = directory.peer(key).ok_or(Reason::Young)?;
+    let hint = directory.peer(key).ok_or(Reason::PeerPlain)?;
     if process::places_with(hint.slot).any(|place| !process::at(place).is_peer_alive()) {
         // Of a program that the process at the other end was before.
         return Err(Reason::Young);
