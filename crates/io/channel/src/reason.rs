@@ -47,7 +47,7 @@ reasons! {
     Stdio = 7, "stdio", "the socket is used through stdio, or is one of the descriptors 0 to 2";
     Exec = 8, "exec", "the socket was open while its process executed another program";
     Passed = 9, "passed", "the descriptor was passed to, or inherited by, another program";
-    IoUring = 10, "io-uring", "the process uses io_uring, whose calls the library cannot see";
+    IoUring = 10, "io-uring", "the process uses io_uring for more than epoll_ctl, or out of the library's sight";
     Seccomp = 11, "seccomp", "the process has entered a seccomp filter, so the library makes no calls of its own";
     NoDaemon = 12, "no-daemon", "no broker answers that could pair the two processes";
     NotRescuable = 13, "not-rescuable", "the broker cannot take the process's descriptors, so it could not move unread bytes for its peers";

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use libc::{mmsghdr, msghdr};
 use windlass_channel::{Bufs, Link};
 
-use super::{memory, stream, unix};
+use super::{by_kernel, memory, stream, unix};
 use crate::calls::message::header;
 use crate::own::{Data, Own, PIECES_MAX, Sock, Store};
 
@@ -36,7 +36,7 @@ pub fn send(
         return own.call();
     };
     if unix::is_more_than_bytes(&head) {
-        return stream::send_by_kernel((sock, 0), &link, flags, own, |bytes| bytes);
+        return by_kernel::send_by_kernel((sock, 0), &link, flags, own, |bytes| bytes);
     }
     stream::send(*sock, link, data, flags, own)
 }

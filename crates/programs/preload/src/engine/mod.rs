@@ -20,12 +20,12 @@
 //! A TCP socket is *young* until it has carried enough to be worth a ring ([`promote`]); then it is *joined*, and
 //! every byte of it is counted; a reason against it makes it *plain*.
 
+mod by_kernel;
 mod clock;
 mod death;
 mod inside;
 mod interest;
 mod kernel;
-mod large;
 mod life;
 mod looks;
 pub mod memory;
@@ -213,7 +213,7 @@ pub fn send_many(sock: Sock, messages: *mut mmsghdr, flags: c_int, own: Own) -> 
     let bytes = |count| message::bytes_of(messages, count);
     match promote::joined(&sock).map_or_else(|| young_by(&sock, true, own, bytes), Err) {
         Ok(result) => result,
-        Err(link) => stream::send_by_kernel((&sock, 0), &link, flags, own, bytes),
+        Err(link) => by_kernel::send_by_kernel((&sock, 0), &link, flags, own, bytes),
     }
 }
 
@@ -275,7 +275,7 @@ pub fn recv_many(sock: Sock, messages: *mut mmsghdr, own: Own) -> isize {
 pub fn send_file(sock: Sock, at: usize, own: Own) -> isize {
     match promote::joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
         Ok(result) => result,
-        Err(link) => stream::send_by_kernel((&sock, at), &link, 0, own, |bytes| bytes),
+        Err(link) => by_kernel::send_by_kernel((&sock, at), &link, 0, own, |bytes| bytes),
     }
 }
 

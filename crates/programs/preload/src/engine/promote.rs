@@ -22,7 +22,7 @@ use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
 use super::inside::{self, JOIN_WAITS};
 use super::kernel::Backoff;
 use super::names::{self, Names, Tracking};
-use super::{death, kernel, large, process, proof, sets, sockopt, unix, uring};
+use super::{by_kernel, death, kernel, process, proof, sets, sockopt, unix, uring};
 use crate::own::Sock;
 use crate::record::{Kind, Origin, Record, flag};
 use crate::{counters, options, owner, signals, table};
@@ -47,8 +47,11 @@ const KEY: usize = 0;
 /// Calls until the directory is looked at again, and how many that are each time.
 pub const LEFT: usize = 1;
 pub const INTERVAL: usize = 2;
-/// Longest interval between two looks, in calls.
+/// Longest interval between two looks, in calls, while something may change.
 const INTERVAL_MAX: u64 = 64;
+/// The same while the other end has not come forward. After twice as many calls it never does, since both ends count the same
+/// messages: it is not accelerated.
+const INTERVAL_ALONE_MAX: u64 = 2_048;
 /// The interval from which on an absent end counts as plain: the third look in vain, 4 calls or 256 KiB after the first.
 const INTERVAL_PLAIN: u64 = 4;
 /// What a word of [`table::engine_word`] says: place + 1, side, channel, and [`IS_STRAIGHT`].
@@ -216,20 +219,30 @@ fn consider(sock: &Sock, is_send: bool) -> bool {
         left.store(rest - 1, Relaxed);
         return false;
     }
-    let next = (interval.load(Relaxed) * 2).clamp(1, INTERVAL_MAX);
-    interval.store(next, Relaxed);
-    left.store(next - 1, Relaxed);
     let Err(reason) = attempt(sock, is_send) else {
         return true;
     };
+    let most = if reason == Reason::PeerPlain {
+        INTERVAL_ALONE_MAX
+    } else {
+        INTERVAL_MAX
+    };
+    let next = (interval.load(Relaxed) * 2).clamp(1, most);
+    interval.store(next, Relaxed);
+    left.store(next - 1, Relaxed);
     match reason {
         // The other end lists itself after as many calls as this one, or is asking the broker just now.
         Reason::PeerPlain if next < INTERVAL_PLAIN => {}
-        Reason::Young => {
-            note(sock.record, Reason::None);
+        Reason::PeerPlain if next == INTERVAL_ALONE_MAX => {
+            refuse(sock.record, reason);
+            unlist(sock.record);
         }
         Reason::PeerPlain => {
             note(sock.record, reason);
+        }
+        // The hint of a process that is gone, or has another slot by now.
+        Reason::Young => {
+            note(sock.record, Reason::None);
         }
         Reason::NoDaemon => {
             counters::add(counters::Counter::Unanswered, 1);
@@ -318,7 +331,7 @@ fn join(
         no_delay(sock);
         proof::begin(record);
     }
-    large::begin(record);
+    by_kernel::begin(record);
     sets::show(sock, place, link);
     offer.is_recounted = is_taking;
     offer.asleep = if is_taking {

@@ -21,9 +21,9 @@ use windlass_channel::{
     Bufs, End, Fd, Link, Moved, Reason, Reclaimed, RecvHow, Sent, Socket, Took, WhenFull, Who,
 };
 
+use super::by_kernel::{self, LARGE, send_by_kernel};
 use super::death::RESET;
 use super::kernel::Backoff;
-use super::large::{self, LARGE};
 use super::patience::Patience;
 use super::straight::{count_received, count_sent, is_end_due};
 use super::waiter::Waiter;
@@ -189,7 +189,7 @@ fn send_carefully(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, o
         // An urgent byte is sent, and may never be read as one of the stream: counts say nothing from here on.
         link.outgoing().set_wild();
     }
-    if data.len() >= LARGE && large::is_for_kernel(sock.record, &link) {
+    if data.len() >= LARGE && by_kernel::is_for_kernel(sock.record, &link) {
         return send_by_kernel((&sock, 0), &link, flags, own, |bytes| bytes);
     }
     if is_odd && let Some(sent) = proof::send(&sock, &link, who, &data, way(flags)) {
@@ -212,58 +212,9 @@ pub fn is_held_back(record: &Record, flags: i32) -> bool {
     flags & libc::MSG_MORE != 0 && record.kind() == Some(Kind::Tcp)
 }
 
-/// Has the program's own call, whose argument `at` is the socket, give the kernel its bytes, of which `bytes` tells from the result: files, pipes, control data, and
-/// large writes to a receiver that lags. The ring is emptied before, nothing is pushed meanwhile, and what went out is counted after it.
-#[cold]
-#[inline(never)]
-pub fn send_by_kernel(
-    (sock, at): (&Sock, usize),
-    link: &Link<'static>,
-    flags: i32,
-    own: Own,
-    bytes: impl Fn(usize) -> usize,
-) -> isize {
-    if caller(sock, link).is_none() {
-        return own.call();
-    }
-    let is_odd = sock.record.has(promote::PENDING | FAILED | RESET);
-    if is_odd && let Some(error) = before_call(sock, link) {
-        return broken_pipe(error, flags);
-    }
-    let out = link.outgoing();
-    let mut waiter = Waiter::new(*sock);
-    out.begin_own_call();
-    let result = match empty_ring(&mut waiter, link, waits(sock, flags)) {
-        0 => own.with(at, waiter.sock().fd as usize).call(),
-        error => broken_pipe(error, flags),
-    };
-    let kernel = usize::try_from(result).map_or(0, bytes);
-    out.end_own_call(kernel);
-    count_sent(waiter.sock(), Moved { ring: 0, kernel });
-    waiter.end();
-    result
-}
-
-/// Moves this end's unread bytes into the kernel, and waits for room there; the error that ends the call, or 0.
-fn empty_ring(waiter: &mut Waiter, link: &Link<'static>, waits: bool) -> i32 {
-    loop {
-        let error = match reclaim(waiter.sock(), link) {
-            Some(Reclaimed::Part(_)) if waits => waiter.wait_for(libc::POLLOUT, libc::SO_SNDTIMEO),
-            // The reader is inside, and was stopped there.
-            None if waits => 0,
-            Some(Reclaimed::Part(_)) | None => libc::EAGAIN,
-            Some(Reclaimed::Broken) => libc::ECONNRESET,
-            Some(_) => return take_error(waiter.sock()).unwrap_or(0),
-        };
-        if error != 0 {
-            return error;
-        }
-    }
-}
-
 /// Whether a send may wait.
 #[inline(always)]
-fn waits(sock: &Sock, flags: i32) -> bool {
+pub fn waits(sock: &Sock, flags: i32) -> bool {
     flags & libc::MSG_DONTWAIT == 0 && !is_nonblocking(sock)
 }
 
@@ -306,7 +257,7 @@ fn end_send(call: Sending, data: Bufs<'_>, sent: Sent) -> isize {
         Sent::Bytes(moved) if moved.total() == data.len() => {
             count_sent(&call.sock, moved);
             if data.len() >= LARGE {
-                large::kept_up(call.sock.record);
+                by_kernel::kept_up(call.sock.record);
             }
             moved.total() as isize
         }
@@ -334,6 +285,12 @@ pub fn before_call(sock: &Sock, link: &Link<'static>) -> Option<i32> {
         return None;
     }
     take_error(sock).or_else(|| death::take_reset(sock))
+}
+
+/// What has to be done before a call, where anything has.
+pub fn due(sock: &Sock, link: &Link<'static>) -> Option<i32> {
+    let is_odd = sock.record.has(promote::PENDING | FAILED | RESET);
+    is_odd.then(|| before_call(sock, link)).flatten()
 }
 
 /// Whether an error waits for a call that reports it.
@@ -439,7 +396,7 @@ fn send_on(waiter: &mut Waiter, call: &Sending, mut rest: Bufs<'_>, mut sent: Se
                     return done as isize;
                 }
                 if is_large && !waits {
-                    large::lagged(waiter.sock().record);
+                    by_kernel::lagged(waiter.sock().record);
                 }
                 0
             }
@@ -497,7 +454,7 @@ fn wait_for_space(waiter: &mut Waiter, link: &Link<'static>, is_large: bool) -> 
         return true;
     }
     if is_large {
-        large::lagged(waiter.sock().record);
+        by_kernel::lagged(waiter.sock().record);
     }
     if waiter.begin() {
         out.wait_for_space(SPACE_NS);

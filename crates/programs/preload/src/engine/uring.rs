@@ -83,7 +83,7 @@ fn follow(fd: c_int, params: *const c_void) -> bool {
     }
     table::plain(fd);
     let no_array = u64::from(flags & NO_ARRAY != 0) << 63;
-    let word = fd as u64 + 1 | u64::from(entries) << 32 | no_array;
+    let word = (fd as u64 + 1) | u64::from(entries) << 32 | no_array;
     let is_same = |ring: &&AtomicU64| ring.load(Relaxed) as u32 == fd as u32 + 1;
     if let Some(ring) = RING.iter().find(is_same) {
         ring.store(word, Release);
