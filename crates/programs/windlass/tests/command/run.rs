@@ -124,7 +124,8 @@ fn the_environment_says_what_was_asked() {
     let broker = broker();
     let library = library();
     let library = library.to_str().expect("text");
-    let show = "echo $LD_PRELOAD; echo ${WINDLASS_SPIN-none} ${WINDLASS_SHARE-none} ${WINDLASS_STRICT-none}";
+    let show =
+        "echo $LD_PRELOAD; echo ${WINDLASS_SPIN-none} ${WINDLASS_SHARE-none} ${WINDLASS_UNIX-none}";
     let output = run(&broker.path)
         .args(["sh", "-c", show])
         .env_remove("LD_PRELOAD")
@@ -132,7 +133,7 @@ fn the_environment_says_what_was_asked() {
         .expect("output");
     assert_eq!(text(&output.stdout), format!("{library}\nnone none none\n"));
     let output = run(&broker.path)
-        .args(["--spin", "50", "--share", "--strict", "sh", "-c", show])
+        .args(["--spin", "50", "--share", "--unix", "sh", "-c", show])
         .env("LD_PRELOAD", format!("{library} {library}"))
         .output()
         .expect("output");
