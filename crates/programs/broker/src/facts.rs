@@ -12,6 +12,9 @@ use windlass_sys::process;
 /// Words of [`Facts`] in a message.
 pub(crate) const WORDS: usize = 12;
 
+/// What the peer of an internet socket without one is called.
+const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
+
 /// A stream socket, TCP or Unix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Facts {
@@ -23,6 +26,8 @@ pub(crate) struct Facts {
     pub(crate) names_senders: bool,
     /// The connection has ended in both directions, or an error is noted that the next send would take.
     pub(crate) is_over: bool,
+    /// It has a peer still: one that a reset has ended has none.
+    is_connected: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +44,7 @@ enum Names {
 }
 
 impl Facts {
-    /// `None` for anything but a connected stream socket.
+    /// `None` for anything but a stream socket.
     pub(crate) fn of(socket: &OwnedFd) -> Option<Self> {
         if sockopt::socket_type(socket).ok()? != SocketType::STREAM {
             return None;
@@ -47,15 +52,16 @@ impl Facts {
         let cookie = sockopt::socket_cookie(socket).ok()?;
         let number = process::number(socket.as_fd());
         let is_unix = sockopt::socket_domain(socket).ok()? == AddressFamily::UNIX;
+        let peer = rustix::net::getpeername(socket).ok().flatten();
+        let is_connected = peer.is_some();
         let names = if is_unix {
-            rustix::net::getpeername(socket).ok()?;
             let inode = unix::inode(number)?;
             let peer = unix::peer_of(inode, cookie);
             Names::Unix { inode, peer }
         } else {
             let is_tcp = sockopt::socket_protocol(socket).ok()? == Some(ipproto::TCP);
             let local = name(rustix::net::getsockname(socket).ok()?)?;
-            let peer = name(rustix::net::getpeername(socket).ok()??)?;
+            let peer = peer.map_or(Some(NOBODY), name)?;
             is_tcp.then_some(Names::Internet { local, peer })?
         };
         Some(Self {
@@ -64,6 +70,7 @@ impl Facts {
             names,
             names_senders: is_unix && unix::wants_sender(number),
             is_over: is_over(socket),
+            is_connected,
         })
     }
 
@@ -90,11 +97,18 @@ impl Facts {
             },
             _ => false,
         };
-        is_one && self.netns == other.netns && self.cookie != other.cookie
+        is_one
+            && self.is_connected
+            && other.is_connected
+            && self.netns == other.netns
+            && self.cookie != other.cookie
     }
 
     pub(crate) fn encode(&self) -> [u64; WORDS] {
-        let flags = u64::from(self.names_senders) | u64::from(self.is_over) << 1;
+        let flags = [self.names_senders, self.is_over, self.is_connected];
+        let flags = (0..)
+            .zip(flags)
+            .fold(0, |all, (at, is_set)| all | u64::from(is_set) << at);
         let mut words = [0; WORDS];
         let head = [self.cookie, self.netns, flags];
         let names = match self.names {
@@ -132,6 +146,7 @@ impl Facts {
             names,
             names_senders: flags & 1 != 0,
             is_over: flags & 2 != 0,
+            is_connected: flags & 4 != 0,
         }
     }
 }
@@ -199,12 +214,13 @@ mod tests {
         assert_eq!(Facts::decode(&f.encode()), f);
     }
 
-    /// What is no connected stream has no facts: datagrams, listeners, netlink, pipes and files.
+    /// What is no stream has no facts: datagrams, netlink, pipes and files; a stream without a peer mirrors nothing.
     #[test]
     fn other_descriptors_have_none() {
         assert_eq!(facts(UdpSocket::bind("127.0.0.1:0").expect("udp")), None);
         let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
-        assert_eq!(facts(listener), None);
+        let nobodys = facts(listener).expect("facts");
+        assert!(!nobodys.is_connected && !nobodys.mirrors(&nobodys, true));
         assert_eq!(facts(UnixDatagram::pair().expect("a pair").0), None);
         assert_eq!(facts(std::io::pipe().expect("a pipe").0), None);
         assert_eq!(

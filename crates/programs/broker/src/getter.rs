@@ -6,7 +6,7 @@
 //!
 //! # Model
 //! At that moment all ids of the program must be those of the helper, its file must not be set-id or have capabilities,
-//! and the descriptor must be a connected stream socket with the cookie that was named. Then the copy goes to the helper
+//! and the descriptor must be a stream socket with the cookie that was named. Then the copy goes to the helper
 //! at once, by `SCM_RIGHTS`; the getter does nothing with it, and tells the broker nothing.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,7 @@ use rustix::io::{Errno, IoSlice};
 use windlass_sys::{process, unix};
 
 use crate::facts::Facts;
-use crate::helper::take_socket;
+use crate::helper::find_socket;
 use crate::identity::{Ids, ids_of};
 use crate::jobs::{Job, Said, Task};
 
@@ -34,11 +34,12 @@ pub(crate) fn fetch(job: &Job, fds: &[OwnedFd]) -> Option<Said> {
         uids: [uid; 4],
         gids: [gid; 4],
     };
+    let mut left = job.looks;
     let taken = pidfds.iter().zip(job.pids).find_map(|(pidfd, pid)| {
         if !is_plain(pid, &wanted) {
             return None;
         }
-        let socket = take_socket(pidfd, job.fd, job.cookie).ok()?;
+        let socket = find_socket(pidfd, pid, job, &mut left).ok()?;
         // The same process, and still nobody else's, after the socket was taken.
         let is_same = !process::has_ended(pidfd) && is_plain(pid, &wanted);
         (is_same && Facts::of(&socket).is_some()).then_some(socket)

@@ -213,12 +213,7 @@ fn from_processes(job: &Job, fds: &[OwnedFd]) -> Result<OwnedFd, Said> {
     let mut left = job.looks;
     let mut reason = Said::Refused(Reason::NotRescuable);
     for (pidfd, pid) in fds.iter().zip(job.pids) {
-        let take = |fd| take_socket(pidfd, fd, job.cookie);
-        let taken = take(job.fd).or_else(|said| {
-            let mut others = numbers_of(pid, &mut left);
-            others.find_map(|fd| take(fd).ok()).ok_or(said)
-        });
-        match taken {
+        match find_socket(pidfd, pid, job, &mut left) {
             Ok(socket) => return Ok(socket),
             Err(Said::OutOfReach) => reason = Said::OutOfReach,
             Err(_) => {}
@@ -227,8 +222,23 @@ fn from_processes(job: &Job, fds: &[OwnedFd]) -> Result<OwnedFd, Said> {
     Err(reason)
 }
 
+/// A copy of the job's socket that a process has: under the number that was named, or under another one, of which at most `left`
+/// are looked at.
+pub(crate) fn find_socket(
+    pidfd: &OwnedFd,
+    pid: u32,
+    job: &Job,
+    left: &mut u32,
+) -> Result<OwnedFd, Said> {
+    let take = |fd| take_socket(pidfd, fd, job.cookie);
+    take(job.fd).or_else(|said| {
+        let mut others = numbers_of(pid, left);
+        others.find_map(|fd| take(fd).ok()).ok_or(said)
+    })
+}
+
 /// A copy of the socket with this cookie that a process has under a number. Both are only what somebody said.
-pub(crate) fn take_socket(pidfd: &OwnedFd, fd: i32, cookie: u64) -> Result<OwnedFd, Said> {
+fn take_socket(pidfd: &OwnedFd, fd: i32, cookie: u64) -> Result<OwnedFd, Said> {
     if fd < 0 {
         return Err(Said::Refused(Reason::NotRescuable));
     }
