@@ -112,11 +112,11 @@ impl MappedTable {
 
 impl Alive for MappedTable {
     fn life(&self, owner: Owner) -> Life {
-        let word = self
-            .0
-            .base
-            .cast::<AtomicU32>()
-            .wrapping_add(owner.process().into());
+        let Some(table) = NonNull::new(self.0.base) else {
+            return Life::Stranger;
+        };
+        let word = table.cast::<AtomicU32>().as_ptr();
+        let word = word.wrapping_add(owner.process().into());
         // SAFETY: the table has a word for every slot, stays mapped as long as the value lives, and is of the broker's
         // sealed memory.
         match unsafe { &*word }.load(Ordering::Relaxed) {

@@ -294,6 +294,20 @@ impl Stage {
                 rustix::process::set_dumpable_behavior(behaviour).expect("prctl");
                 "done".into()
             }
+            ["writable-status"] => self.writes_status().to_string(),
+            ["descriptors"] => {
+                let count = std::fs::read_dir("/proc/self/fd")
+                    .expect("descriptors")
+                    .count();
+                count.to_string()
+            }
+            _ => self.attacks(words),
+        }
+    }
+
+    /// What no library does.
+    fn attacks(&mut self, words: &[&str]) -> String {
+        match *words {
             ["name-unix", path] => {
                 // The end says from now on that it is this socket.
                 let socket = std::os::unix::net::UnixStream::connect(path).expect("connected");
@@ -340,13 +354,6 @@ impl Stage {
                 let count: usize = count.parse().expect("count");
                 self.kept.extend((0..count).filter_map(connect));
                 "done".into()
-            }
-            ["writable-status"] => self.writes_status().to_string(),
-            ["descriptors"] => {
-                let count = std::fs::read_dir("/proc/self/fd")
-                    .expect("descriptors")
-                    .count();
-                count.to_string()
             }
             _ => panic!("{words:?} is not understood"),
         }
