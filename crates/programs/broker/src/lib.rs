@@ -10,18 +10,19 @@
 //! ```text
 //!   process A --- slab (sealed memory) --- process B          bytes
 //!        \                                   /
-//!         \--- broker: one thread, epoll ---/                 register, pair, rescue, watch, list
+//!         \--- broker: one thread, epoll ---/                 register, pair, prove, rescue, watch, list
 //!              pidfd of each process, a mapping of each slab
+//!                     |           |
+//!                  helpers     getters                        take sockets, look, write
 //! ```
 //! Root's serves every user of the host (`windlass-broker.service`); where it does not answer, `windlass run` starts one
 //! for its user.
 //!
 //! # Model
 //! A connection carries a request and its answer and is closed ([`windlass_channel::protocol`]). Who asks, the kernel
-//! says. A process is taken in only if the broker can take a descriptor of it, there and then: who cannot be rescued
-//! is not
-//! accelerated. Processes of one user in one network and user namespace are given memory together; those of two users
-//! if
+//! says, at each request. The broker holds no descriptor of a process: [helpers](helper) with the ids of its user do.
+//! A process is taken in only if a helper can take a socket of it, there and then. Processes of one user in one network
+//! and user namespace are given memory together once both sockets of a connection were compared; those of two users if
 //! the [policy] names the pair, or if both asked to share.
 //!
 //! # States
