@@ -198,7 +198,7 @@ impl House {
         }
         if pairing.server || pairing.client {
             // Where they were built may be closed to the user.
-            for name in ["windlass", "libwindlass_sockets.so"] {
+            for name in ["windlass", "windlass-broker", "libwindlass_sockets.so"] {
                 let copy = lab.directory().join("bin").join(name);
                 std::fs::copy(program(name), copy).expect(name);
             }

@@ -118,7 +118,7 @@ impl Place {
         // Nobody's numbers, apart from those of other tests.
         let user = 61_200 + std::process::id() % 300;
         let own = place.directory.path().to_owned();
-        for file in ["windlass", LIBRARY] {
+        for file in ["windlass", "windlass-broker", LIBRARY] {
             let from = place.windlass.with_file_name(file);
             fs::copy(from, own.join(file)).expect("a copy");
         }

@@ -20,7 +20,7 @@ const UIDS: std::ops::Range<u32> = 60_400..60_900;
 const PORT: u16 = 7000;
 
 /// What ours needs beside the measuring programs.
-pub const OURS: [&str; 2] = ["windlass", "libwindlass_sockets.so"];
+pub const OURS: [&str; 3] = ["windlass", "windlass-broker", "libwindlass_sockets.so"];
 
 /// The measuring programs.
 pub const PROGRAMS: [&str; 3] = ["sock-ping", "sock-stream", "sock-memcached"];
