@@ -28,7 +28,7 @@
 
 #include "meet.h"
 
-enum { WARM = 200, MESSAGE = 100, FILE_BYTES = 3000000, STACK = 8192 };
+enum { WARM = 100, MESSAGE = 100, FILE_BYTES = 3000000, STACK = 8192 };
 
 static int fd, turns, listens;
 static char bytes[1 << 16];
@@ -189,6 +189,8 @@ static void many_messages(void)
 static void more_to_come(void)
 {
 	if (!listens) {
+		/* A late acknowledgement of what was sent before would push these bytes out. */
+		usleep(100000);
 		must(send(fd, bytes, 5, MSG_MORE) == 5, "send");
 		tell();
 		await();
@@ -493,8 +495,8 @@ static int prepared(const char *path)
 static void act(void)
 {
 	/* A join takes an answer of the broker. */
-	for (int i = 0; i < 20; i++)
-		exchange(WARM, MESSAGE), usleep(10000);
+	for (int i = 0; i < 40; i++)
+		exchange(WARM, MESSAGE), usleep(15000);
 	if (listens && is("stamp-after"))
 		number(fd, SOL_SOCKET, SO_TIMESTAMP, 1);
 	if (listens && is("inq-after"))

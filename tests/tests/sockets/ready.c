@@ -33,7 +33,7 @@
 
 #include "meet.h"
 
-enum { MESSAGE = 100, WARM = 300, ENDS_MAX = 8, LOST_US = 150000, STUCK_US = 3000000 };
+enum { MESSAGE = 100, WARM = 300, ENDS_MAX = 8, LOST_US = 150000, LOOKS = 1500, STUCK_US = 3000000 };
 
 static char message[MESSAGE];
 
@@ -76,7 +76,8 @@ static int late;
 static void take_awake(int fd)
 {
 	int64_t begin = now_us();
-	for (int got = 0; got < MESSAGE;) {
+	int looks = 0;
+	for (int got = 0; got < MESSAGE; looks++) {
 		ssize_t more = recv(fd, message + got, MESSAGE - got, MSG_DONTWAIT);
 		if (more == 0 || (more < 0 && errno != EAGAIN))
 			fail("recv");
@@ -89,7 +90,8 @@ static void take_awake(int fd)
 		} else
 			usleep(20);
 	}
-	late += now_us() - begin > LOST_US;
+	/* The looks say that this program got its share of the machine meanwhile. */
+	late += now_us() - begin > LOST_US && looks > LOOKS;
 }
 
 static void warm(int fd, int first)
@@ -148,51 +150,35 @@ static int wait_one(int set)
 
 /* exact */
 
-enum { BURSTS = 100 };
+enum { BURSTS = 40, FIRST = 4, SECOND = 10, BUSY_US = 2000 };
 
-/* Messages of a burst: the first one wakes the reader, some go by the kernel behind it, and then the ring is used, while the
- * reader is busy. */
-static int length_of(int burst)
-{
-	return 10 + burst * 37 % 90;
-}
-
+/* The first messages of a burst come while the reader sleeps, so by the kernel. The second ones come while it is busy with the first of
+ * them, so by the ring: too few for stream mode, in which no news are needed. */
 static void exact(const char *path, int listens)
 {
-	enum { OTHERS = 12 };
-	int end[2];
-	connections(path, listens, 2, end, 0);
-	if (listens) {
-		int set = instance(end, 2);
-		for (int burst = 0; burst < BURSTS; burst++) {
-			/* The ring of the other connection is the one that was reported last. */
-			for (int at = 0; at < OTHERS; at++) {
-				busy_us(300);
-				take(end[wait_one(set)]);
-				give(end[1]);
+	int fd;
+	connections(path, listens, 1, &fd, 0);
+	for (int burst = 0; burst < BURSTS && listens; burst++) {
+		int set = instance(&fd, 1);
+		for (int at = 0; at < FIRST + SECOND; at++) {
+			wait_one(set);
+			take(fd);
+			if (!at) {
+				give(fd);
+				busy_us(BUSY_US);
 			}
-			for (int at = 0; at < length_of(burst); at++) {
-				wait_one(set);
-				take(end[0]);
-				if (!at)
-					busy_us(300);
-			}
-			give(end[0]);
 		}
-		return;
+		give(fd);
+		close(set);
 	}
-	for (int burst = 0; burst < BURSTS; burst++) {
-		for (int at = 0; at < OTHERS; at++) {
-			give(end[1]);
-			take_awake(end[1]);
-		}
-		usleep(1000);
-		for (int at = 0; at < length_of(burst); at++) {
-			give(end[0]);
-			if (!at)
-				busy_us(100);
-		}
-		take_awake(end[0]);
+	for (int burst = 0; burst < BURSTS && !listens; burst++) {
+		usleep(5000);
+		for (int at = 0; at < FIRST; at++)
+			give(fd);
+		take_awake(fd);
+		for (int at = 0; at < SECOND; at++)
+			give(fd);
+		take_awake(fd);
 	}
 	tell("late", late);
 }

@@ -26,8 +26,8 @@ use std::ops::Deref;
 
 use crate::shim::{AtomicU32, AtomicU64};
 
-/// "WLCHAN01" of a slab that this version understands.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"WLCHAN01");
+/// "WLCHAN02" of a slab that this version understands.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"WLCHAN02");
 /// Channels in a slab.
 pub const CHANS: usize = if cfg!(loom) { 64 } else { 1024 };
 /// Bytes of a page, the unit of ring memory.

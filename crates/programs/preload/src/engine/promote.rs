@@ -49,9 +49,8 @@ pub const LEFT: usize = 1;
 pub const INTERVAL: usize = 2;
 /// Longest interval between two looks, in calls, while something may change.
 const INTERVAL_MAX: u64 = 64;
-/// The same while the other end has not come forward. After twice as many calls it never does, since both ends count the same
-/// messages: it is not accelerated.
-const INTERVAL_ALONE_MAX: u64 = 2_048;
+/// The same while the other end has not come forward.
+const INTERVAL_ALONE_MAX: u64 = 256;
 /// The interval from which on an absent end counts as plain: the third look in vain, 4 calls or 256 KiB after the first.
 const INTERVAL_PLAIN: u64 = 4;
 /// What a word of [`table::engine_word`] says: place + 1, side, channel, and [`IS_STRAIGHT`].
@@ -233,10 +232,6 @@ fn consider(sock: &Sock, is_send: bool) -> bool {
     match reason {
         // The other end lists itself after as many calls as this one, or is asking the broker just now.
         Reason::PeerPlain if next < INTERVAL_PLAIN => {}
-        Reason::PeerPlain if next == INTERVAL_ALONE_MAX => {
-            refuse(sock.record, reason);
-            unlist(sock.record);
-        }
         Reason::PeerPlain => {
             note(sock.record, reason);
         }

@@ -298,9 +298,7 @@ impl Waiting {
     /// What there is to report of a listed member.
     fn consider(&self, record: u32, chan: u16) -> Option<Look> {
         let known = self.member(record);
-        let Some((member, link)) = known.filter(|(_, link)| link.index() == chan) else {
-            return None;
-        };
+        let (member, link) = known.filter(|(_, link)| link.index() == chan)?;
         let (events, state) = (member.events.load(Relaxed), member.state.load(SeqCst));
         let out = if state & HERE != 0 {
             self.writable(record, &link, member)
