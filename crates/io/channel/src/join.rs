@@ -7,7 +7,6 @@
 //! | 1 | its names and counts are written; all its bytes are counted | [`Link::check`] finds the mirror image |
 //! | 2 | it looks at the ring at every receive, poll and epoll look: its peer may push | [`Link::leave`] |
 //! | 3 | it has left: reset, closed or refused | the channel is freed |
-//! | 4 | its process is about to execute another program, and no other one has the socket | [`Link::come_back`]; the channel is freed |
 //!
 //! A direction may push only when its receiver is at 2. A stale or re-used half never gets there, since
 //! cookies differ. Where addresses may be translated, both ends stay at 1 until they are proved to be one connection

@@ -435,11 +435,10 @@ impl<'s> Outgoing<'s> {
     #[inline(always)]
     fn announce(self) -> bool {
         let (w, wl, a) = (&self.d().w, &self.d().wl, &self.d().a);
-        let slot;
-        if w.stream.load(Ordering::Relaxed) != 0 {
+        let slot = if w.stream.load(Ordering::Relaxed) != 0 {
             unlock(&wl.lock);
             light();
-            slot = a.slot.load(Ordering::Relaxed);
+            a.slot.load(Ordering::Relaxed)
         } else {
             let burst = wl.burst.load(Ordering::Relaxed).wrapping_add(1);
             wl.burst.store(burst, Ordering::Relaxed);
@@ -454,12 +453,12 @@ impl<'s> Outgoing<'s> {
             } else {
                 store_fenced(&wl.lock, 0);
             }
-            slot = if faulty!(NewsEarly) {
+            if faulty!(NewsEarly) {
                 a.slot.load(Ordering::Relaxed)
             } else {
                 self.tell()
-            };
-        }
+            }
+        };
         self.link.slab().flag();
         a.attn.load(Ordering::Relaxed) != 0
             || sleeps(slot, self.link.slab().status(self.receiver()))

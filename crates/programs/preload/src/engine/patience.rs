@@ -1,4 +1,4 @@
-//! How a call waits for another thread: for a lock of a channel ([`Patience`]), or for the end of a join ([`pause`]).
+//! How a call waits for a lock of a channel.
 
 use super::sets;
 use crate::own::Sock;

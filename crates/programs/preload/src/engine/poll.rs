@@ -516,7 +516,7 @@ pub fn select(count: c_int, sets: [*mut fd_set; 3], wait: Wait, own: Own) -> isi
     own.call()
 }
 
-/// As [`poll_once`]. The sets are as the program gave them.
+/// One attempt. The sets are as the program gave them.
 fn select_once(
     copy: &Sets,
     sets: [*mut fd_set; 3],
