@@ -3,8 +3,8 @@
  * outlive serve PORT-FILE
  * outlive ask PORT-FILE
  *
- * serve: one thread takes connections and puts them into an epoll instance, from which two others answer: one of them sleeps
- * in it at any time. ask: exchanges on one connection until PORT-FILE.first is there, closes it and prints `alone`, waits for
+ * serve: one thread takes connections and puts them into an epoll instance, from which two others answer in turns: one of them
+ * sleeps in it at any time. ask: exchanges on one connection until PORT-FILE.first is there, closes it and prints `alone`, waits for
  * PORT-FILE.second, exchanges on a new connection until PORT-FILE.end is there, and prints `done` when every answer was right.
  * The server ends after the second connection. */
 #define _GNU_SOURCE
@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,28 +30,33 @@ static int is_there(const char *path, const char *what)
 	return !access(name, F_OK);
 }
 
-static atomic_int ended;
+static int ended;
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+
+static void answer_one(int set)
+{
+	struct epoll_event event;
+	char bytes[MESSAGE];
+	if (epoll_wait(set, &event, 1, -1) != 1)
+		fail("epoll_wait");
+	if (move(event.data.fd, bytes, 0)) {
+		move(event.data.fd, bytes, 1);
+		return;
+	}
+	close(event.data.fd);
+	if (++ended == 2) {
+		puts("done");
+		fflush(stdout);
+		exit(0);
+	}
+}
 
 static void *answer(void *set)
 {
 	for (;;) {
-		struct epoll_event event;
-		char bytes[MESSAGE];
-		if (epoll_wait(*(int *)set, &event, 1, -1) != 1)
-			fail("epoll_wait");
-		if (move(event.data.fd, bytes, 0)) {
-			event.events = EPOLLIN | EPOLLONESHOT;
-			move(event.data.fd, bytes, 1);
-			if (epoll_ctl(*(int *)set, EPOLL_CTL_MOD, event.data.fd, &event))
-				fail("epoll_ctl");
-			continue;
-		}
-		close(event.data.fd);
-		if (++ended == 2) {
-			puts("done");
-			fflush(stdout);
-			exit(0);
-		}
+		pthread_mutex_lock(&turn);
+		answer_one(*(int *)set);
+		pthread_mutex_unlock(&turn);
 	}
 }
 
@@ -65,7 +69,7 @@ static int serve(const char *path)
 			fail("pthread_create");
 	int fd = listen_at(path);
 	for (;;) {
-		struct epoll_event event = { .events = EPOLLIN | EPOLLONESHOT };
+		struct epoll_event event = { .events = EPOLLIN };
 		event.data.fd = accept(fd, 0, 0);
 		if (event.data.fd < 0 || epoll_ctl(set, EPOLL_CTL_ADD, event.data.fd, &event))
 			fail("accept");

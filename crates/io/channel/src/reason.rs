@@ -69,6 +69,7 @@ reasons! {
     Closing = 29, "closing", "the socket is being closed or shut down";
     Off = 30, "off", "acceleration is switched off";
     Privileged = 32, "privileged", "the broker does not accept the credentials of the process, or it is not dumpable";
+    Shared = 33, "shared", "a second process sends, receives or waits on the socket";
     Unknown = 255, "unknown", "a reason that this version does not know";
 }
 

@@ -12,6 +12,8 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use windlass_channel::sys;
+
 use crate::{engine, real, start};
 
 /// What each thread keeps.
@@ -86,6 +88,8 @@ static PROCESS_SLOT: AtomicU32 = AtomicU32::new(0);
 static PARENT_SLOT: AtomicU32 = AtomicU32::new(0);
 static BORROWED: AtomicBool = AtomicBool::new(false);
 static PID: AtomicI32 = AtomicI32::new(0);
+/// Tells this process from all others of its family, also from one that has had its process id before.
+static ID: AtomicU32 = AtomicU32::new(0);
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 static LIVE_PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -192,11 +196,20 @@ pub fn start() {
 fn claim() {
     // SAFETY: takes nothing.
     PID.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+    let mixed = sys::cycles() ^ (PID.load(Ordering::Relaxed) as u64) << 40;
+    let id = (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
+    ID.store(id.max(1), Ordering::Relaxed);
     let page = LIVE_PAGE.load(Ordering::Relaxed);
     if !page.is_null() {
         // SAFETY: the page is never unmapped.
         unsafe { &*page }.store(1, Ordering::Relaxed);
     }
+}
+
+/// A number of this process, which no other one of its family has; never 0 once the library has begun.
+#[inline]
+pub fn id() -> u32 {
+    ID.load(Ordering::Relaxed)
 }
 
 /// The process id.

@@ -23,7 +23,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use crate::real;
+use crate::{owner, real};
 
 /// Records of one arena (32 MiB of address space, touched as used). Record 0 is its head.
 pub const RECORDS_MAX: u32 = 262_144;
@@ -136,6 +136,8 @@ pub struct Record {
     pub kernel_received: AtomicU64,
     /// The engine's own.
     pub engine: [AtomicU64; 6],
+    /// The process that the socket belongs to, by [`owner::id`]: the first that sends, receives or waits on it. 0: none so far.
+    pub owner: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Record>() == 128);
@@ -159,6 +161,26 @@ impl Record {
     /// Counts how often the place was used; 16 bits.
     pub fn generation(&self) -> u16 {
         (self.state.load(Ordering::Relaxed) >> 16) as u16
+    }
+
+    /// Whether the socket belongs to this process; it does from now on if it has belonged to none.
+    #[inline]
+    pub fn claim(&self) -> bool {
+        let me = owner::id();
+        let before = self.owner.load(Ordering::Relaxed);
+        if before != 0 {
+            return before == me;
+        }
+        let swap = self
+            .owner
+            .compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed);
+        swap.map_or_else(|found| found == me, |_| true)
+    }
+
+    /// Whether it belongs to another process.
+    pub fn is_foreign(&self) -> bool {
+        let owner = self.owner.load(Ordering::Relaxed);
+        owner != 0 && owner != owner::id()
     }
 
     /// Whether any of these flags is set.
@@ -343,6 +365,7 @@ fn clear(record: &Record) {
     for word in counters.into_iter().chain(&record.engine) {
         word.store(0, Ordering::Relaxed);
     }
+    record.owner.store(0, Ordering::Relaxed);
     record.holders.store(1, Ordering::Relaxed);
 }
 

@@ -620,9 +620,14 @@ pub fn fork_prepare() {
     each().for_each(|sock| record::hold(sock.index()));
 }
 
-/// After a fork, on both sides.
+/// After a fork, on both sides. What the parent has joined is looked up anew, and found to be the parent's.
 pub fn fork_done(child: bool) {
     if child {
+        for sock in each() {
+            if let Some(word) = engine_word(sock.fd) {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
         CHANGES.store(0, Ordering::SeqCst);
     }
     FORKS.store(std::ptr::null_mut(), Ordering::SeqCst);

@@ -178,8 +178,9 @@ fn bury_pair(place: u8, burial: &Burial) {
     }
     let mut is_over = true;
     for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
-        if let Some(link) = promote::joined(&sock)
-            && promote::place(&sock) == Some(place)
+        // What no call of this process has used is not looked up.
+        if promote::place(&sock) == Some(place)
+            && let Some(link) = promote::link_of(&sock)
         {
             is_over &= bury(&sock, &link);
         }

@@ -91,7 +91,9 @@ pub fn before_close(sock: &Sock) {
     if is_last_here {
         sets::forget(sock);
     }
-    if let Some(link) = promote::joined(sock) {
+    // A close by a process that the socket does not belong to is no use of it, unless nobody is left.
+    let is_ours = is_last || !record.is_foreign();
+    if is_ours && let Some(link) = promote::link_of(sock) {
         rest::let_end(sock);
         death::notice();
         // A close with unread bytes resets the connection, and a reset overtakes what waits in the kernel for room: more than
@@ -142,7 +144,7 @@ pub fn vanished(sock: &Sock) {
     sets::forget(sock);
     let record = sock.record;
     if record.holders.load(Relaxed) == 1 {
-        if let Some(link) = promote::joined(sock) {
+        if let Some(link) = promote::link_of(sock) {
             let (chan, side) = (link.index(), link.side());
             if link.leave(Reason::Closing) {
                 link.slab().free(chan);
@@ -160,7 +162,7 @@ pub fn vanished(sock: &Sock) {
 pub fn leaked(sock: &Sock, reason: Reason) {
     sock.record.set(flag::LEAKED);
     promote::refuse(sock.record, reason);
-    if let Some(link) = promote::joined(sock) {
+    if let Some(link) = promote::link_of(sock) {
         link.outgoing().set_wild();
         reclaim_all(sock, &link);
         stream::drain(sock, &link, reason);
@@ -171,7 +173,7 @@ pub fn leaked(sock: &Sock, reason: Reason) {
 pub fn plain(sock: &Sock, reason: Reason) {
     counters::add(Counter::Plain, 1);
     promote::refuse(sock.record, reason);
-    if let Some(link) = promote::joined(sock) {
+    if let Some(link) = promote::link_of(sock) {
         promote::plain(&link, reason);
         reclaim_all(sock, &link);
         stream::drain(sock, &link, reason);
@@ -180,7 +182,7 @@ pub fn plain(sock: &Sock, reason: Reason) {
 
 /// What this end sends stays on the kernel.
 pub fn plain_sending(sock: &Sock, reason: Reason) {
-    if let Some(link) = promote::joined(sock) {
+    if let Some(link) = promote::link_of(sock) {
         link.outgoing().plain(reason);
         reclaim_all(sock, &link);
     }
@@ -219,7 +221,7 @@ pub fn before_exec(is_spawned: bool) {
             // The child of a vfork: memory is the parent's, descriptors are not. Only words may be changed here.
             sock.record.set(flag::LEAKED);
             promote::refuse(sock.record, Reason::Exec);
-            if let Some(link) = promote::joined(&sock) {
+            if let Some(link) = promote::link_of(&sock) {
                 link.outgoing().set_wild();
                 link.incoming().plain(Reason::Exec);
             }
@@ -230,7 +232,9 @@ pub fn before_exec(is_spawned: bool) {
 /// The process ends: nothing of it stays in a ring.
 pub fn before_exit() {
     for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
-        if let Some(link) = promote::joined(&sock) {
+        if !sock.record.is_foreign()
+            && let Some(link) = promote::link_of(&sock)
+        {
             let _ = stream::reclaim(&sock, &link);
         }
         fold(sock.record);
@@ -247,7 +251,7 @@ pub fn forked(parent: u16) {
 /// `splice` out of the socket: what it receives goes by the kernel for good, uncounted.
 pub fn spliced(sock: &Sock) {
     promote::refuse(sock.record, Reason::Flag);
-    if let Some(link) = promote::joined(sock) {
+    if let Some(link) = promote::link_of(sock) {
         stream::drain(sock, &link, Reason::Flag);
     }
 }

@@ -105,7 +105,7 @@ fn young_by(
     own: Own,
     bytes: impl Fn(usize) -> usize,
 ) -> Result<isize, Link<'static>> {
-    if !promote::is_young(sock.record) {
+    if !promote::is_young(sock.record) || !promote::is_own(sock.record) {
         return Ok(own.call());
     }
     if !inside::enter(sock.record, is_send) {

@@ -169,6 +169,7 @@ impl Members {
 fn young(fd: c_int) -> Option<Sock> {
     table::known(fd)
         .filter(|sock| promote::is_young(sock.record) && !sock.record.has(promote::JOINED))
+        .filter(|sock| promote::is_own(sock.record))
 }
 
 /// `poll` and `ppoll`; the set was read a moment ago.

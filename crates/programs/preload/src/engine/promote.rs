@@ -22,7 +22,7 @@ use windlass_channel::{Fd, Join, Link, Offer, Reason, Side};
 use super::inside::{self, JOIN_WAITS};
 use super::kernel::Backoff;
 use super::names::{self, Names, Tracking};
-use super::{by_kernel, death, kernel, process, proof, sets, sockopt, unix, uring};
+use super::{by_kernel, death, kernel, life, process, proof, sets, sockopt, unix, uring};
 use crate::own::Sock;
 use crate::record::{Kind, Origin, Record, flag};
 use crate::{counters, options, owner, signals, table};
@@ -88,7 +88,8 @@ pub fn link_in(word: u64) -> Option<Link<'static>> {
     )
 }
 
-/// The end of the channel that a socket has, if it has joined.
+/// The end of the channel that a socket has, if it has joined and belongs to this process; if it belongs to another one, this call
+/// demotes it.
 #[inline(always)]
 pub fn joined(sock: &Sock) -> Option<Link<'static>> {
     let word = match table::engine_word(sock.fd)?.load(Relaxed) {
@@ -117,9 +118,34 @@ pub fn place(sock: &Sock) -> Option<u8> {
     place_in(table::engine_word(sock.fd)?.load(Relaxed))
 }
 
+/// The end of the channel of a socket that has joined, whichever process it belongs to: for what is no use of the socket.
+pub fn link_of(sock: &Sock) -> Option<Link<'static>> {
+    let word = match table::engine_word(sock.fd)?.load(Relaxed) {
+        0 if !sock.record.has(JOINED) => return None,
+        0 => look_up(*sock)?,
+        word => word,
+    };
+    link_in(word)
+}
+
 /// The word that [`joined`] needs, for a number that has not been used since the socket joined.
 #[cold]
 fn find(sock: Sock) -> Option<u64> {
+    if sock.record.is_foreign() && sock.record.has(flag::LEAKED) {
+        return None;
+    }
+    let word = look_up(sock)?;
+    if sock.record.claim() || !process::at(place_in(word)?).is_peer_alive() {
+        // What a dead peer has left in a ring can be read there alone.
+        return Some(word);
+    }
+    life::leaked(&sock, Reason::Shared);
+    table::engine_word(sock.fd)?.store(0, Relaxed);
+    None
+}
+
+#[cold]
+fn look_up(sock: Sock) -> Option<u64> {
     let record = sock.record;
     let _seeker = process::Seeker::enter();
     let place = match process::place_of(record.slab.load(Acquire)) {
@@ -144,6 +170,16 @@ fn find(sock: Sock) -> Option<u64> {
     let word = remember(place, side, chan);
     table::engine_word(sock.fd)?.store(word, Relaxed);
     Some(word)
+}
+
+/// Whether the socket may join for this process, which uses it; else it stays on the kernel.
+#[inline(always)]
+pub fn is_own(record: &Record) -> bool {
+    let is_own = record.claim();
+    if !is_own {
+        refuse(record, Reason::Shared);
+    }
+    is_own
 }
 
 /// Whether a socket might still be joined: then its calls are counted.
@@ -269,7 +305,8 @@ fn attempt(sock: &Sock, is_send: bool) -> Result<(), Reason> {
 fn steps(sock: &Sock, is_send: bool) -> Result<(), Reason> {
     let record = sock.record;
     let _seeker = process::Seeker::enter();
-    if is_shared(sock) {
+    if record.has(flag::HEIRS | flag::INHERITED) {
+        // Another program has it, too, and may write to it.
         return Err(Reason::Young);
     }
     uring::look();
@@ -477,16 +514,6 @@ pub fn look_again(sock: &Sock, link: &Link<'static>) {
             plain(link, Reason::NotEstablished);
         }
     }
-}
-
-/// Whether numbers of other processes name the socket, too: then its calls cannot be held up from here.
-fn is_shared(sock: &Sock) -> bool {
-    let holders = sock.record.holders.load(Relaxed);
-    holders > 1
-        && table::each()
-            .filter(|other| other.index() == sock.index())
-            .count()
-            != holders as usize
 }
 
 /// Sees to it that this end stands in the directory.
