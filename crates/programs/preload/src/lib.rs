@@ -42,6 +42,10 @@
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
+pub mod counts;
+pub mod dispatch;
+pub mod fd;
+mod join;
 #[cfg_attr(
     test,
     allow(
@@ -49,19 +53,14 @@
         reason = "in unit tests libc's names keep their own meaning"
     )
 )]
-mod calls;
-pub mod counters;
-pub mod engine;
+mod libc;
 pub mod options;
-pub mod own;
-pub mod owner;
-pub mod real;
-pub mod record;
-pub mod signals;
+pub mod process;
+pub mod ready;
+pub mod socket;
 #[cfg_attr(
     test,
     allow(dead_code, reason = "unit tests are not loaded as a library")
 )]
 pub mod start;
-mod summary;
-pub mod table;
+pub mod sys;

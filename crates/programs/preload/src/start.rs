@@ -7,8 +7,15 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::counters::{self, Counter};
-use crate::{engine, options, owner, real, record, summary, table};
+use crate::counts::{
+    counters::{self, Counter},
+    summary,
+};
+use crate::dispatch;
+use crate::fd::{record, table};
+use crate::options;
+use crate::process::identity;
+use crate::sys::real;
 
 static ENDED: AtomicBool = AtomicBool::new(false);
 
@@ -19,8 +26,8 @@ unsafe extern "C" fn constructor() {
     if is_confined() {
         return;
     }
-    owner::start();
-    engine::start();
+    identity::start();
+    dispatch::start();
     // SAFETY: the handlers stay mapped, since we are never unloaded.
     unsafe { libc::pthread_atfork(Some(fork_prepare), Some(fork_parent), Some(fork_child)) };
     // SAFETY: as above.
@@ -51,12 +58,12 @@ unsafe extern "C" fn quick_exit() {
 
 /// The process ends by its own will: once.
 pub fn ends() {
-    if !owner::is_started() || !owner::is_ours() || ENDED.swap(true, Ordering::AcqRel) {
+    if !identity::is_started() || !identity::is_ours() || ENDED.swap(true, Ordering::AcqRel) {
         return;
     }
     let before = real::errno();
     if table::exists() {
-        engine::before_exit();
+        dispatch::before_exit();
         if record::is_shared() {
             table::let_go();
         }
@@ -69,12 +76,12 @@ pub fn ends() {
 /// The process is about to enter a seccomp filter: whatever it holds becomes plain, what it counted is written, and from
 /// then on the library makes no system call of its own. Not in the child of a `vfork`.
 pub fn before_seccomp() {
-    if !owner::is_started() || !owner::is_ours() {
+    if !identity::is_started() || !identity::is_ours() {
         return;
     }
     let before = real::errno();
     if table::exists() {
-        engine::before_seccomp();
+        dispatch::before_seccomp();
     }
     table::retire();
     if !ENDED.swap(true, Ordering::AcqRel) {
@@ -95,10 +102,10 @@ fn is_confined() -> bool {
 pub fn before_exec() {
     let before = real::errno();
     if table::exists() {
-        engine::before_exec(false);
+        dispatch::before_exec(false);
         table::before_exec(false);
     }
-    if !table::is_retired() && owner::is_ours() {
+    if !table::is_retired() && identity::is_ours() {
         counters::write();
     }
     real::set_errno(before);
@@ -115,7 +122,7 @@ pub fn exec_failed() {
 pub fn before_spawn() {
     let before = real::errno();
     if table::exists() {
-        engine::before_exec(true);
+        dispatch::before_exec(true);
         table::before_exec(true);
     }
     real::set_errno(before);
@@ -124,7 +131,7 @@ pub fn before_spawn() {
 /// Before a fork, in the parent.
 pub fn before_fork() {
     if table::exists() {
-        engine::settle();
+        dispatch::settle();
         table::fork_prepare();
     }
 }
@@ -139,13 +146,13 @@ pub fn after_fork_child() {
     if table::is_retired() {
         return;
     }
-    owner::adopt();
+    identity::adopt();
     table::fork_done(true);
     counters::clear();
     summary::clear();
     ENDED.store(false, Ordering::Relaxed);
     if table::exists() {
-        engine::after_fork_child();
+        dispatch::after_fork_child();
     }
 }
 

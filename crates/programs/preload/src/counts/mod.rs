@@ -1,0 +1,4 @@
+//! TODO
+
+pub mod counters;
+pub mod summary;

@@ -1,0 +1,5 @@
+//! TODO
+
+pub mod call;
+pub mod record;
+pub mod table;

@@ -1,0 +1,652 @@
+//! The table: what this process knows of each descriptor number.
+//!
+//! *Where it sits.* Every interposed call looks its number up here first. The table is mapped when the
+//! first socket is made; before that, and for numbers beyond it, every descriptor is plain, and the
+//! look-up is one load.
+//!
+//! *Model.* An entry is 16 bytes: a word with kind, flags, generation and the index of the record
+//! ([`crate::fd::record`]), and one word that the engine may use. The word changes only as a whole.
+//!
+//! *States of a number.* [`UNKNOWN`]: nothing known; the first data call on it asks the kernel once.
+//! [`PLAIN`]: no socket of ours; nothing is done. [`LISTENER`], [`TRACKED`], [`EPOLL`]: there is a
+//! record. A close that we see makes it unknown; a number that a call gives although it is in the table
+//! was closed out of our sight: it is dropped then.
+//!
+//! *Synchronization.* One acquire load on the fast path; writers swap whole words. The generation
+//! grows with each change, so that a call that spins notices that its number was closed.
+//!
+//! *Processes.* A forked child has a copy and holds each record once more ([`fork_prepare`]). The child
+//! of a `vfork` uses its parent's table with other descriptors: [`ours`] tells it by its process id, and
+//! then nothing is changed. A fork and a change of the table exclude each other.
+//!
+//! *Limits.* [`ENTRIES_MAX`] numbers; the process's hard limit at the first socket.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use crate::counts::counters::{self, Counter};
+use crate::dispatch::{self, Backoff};
+use crate::fd::{
+    call::Sock,
+    record::{self, Kind, Origin, flag},
+};
+use crate::process::{
+    identity::{self, Thread},
+    signals,
+};
+use crate::sys::real;
+
+/// Nothing known of the number.
+pub const UNKNOWN: u8 = 0;
+/// Not a socket that we care for.
+pub const PLAIN: u8 = 1;
+/// A listening socket; it has a record.
+pub const LISTENER: u8 = 2;
+/// An epoll instance; it has a record.
+pub const EPOLL: u8 = 3;
+/// A socket for data; it has a record.
+pub const TRACKED: u8 = 4;
+
+/// Flag of a word: the number is the library's own, of a socket that the program has closed while calls wait on it.
+const PRIVATE: u16 = 1 << 8;
+
+/// Entries at most: 64 MiB of address space, touched as used.
+pub const ENTRIES_MAX: u32 = 4 << 20;
+
+#[repr(C, align(16))]
+struct Entry {
+    word: AtomicU64,
+    engine: AtomicU64,
+}
+
+/// Beside each other, since both are read by every call.
+#[repr(C, align(64))]
+struct Place {
+    entries: AtomicU32,
+    highest: AtomicU32,
+    base: AtomicPtr<Entry>,
+}
+
+static PLACE: Place = Place {
+    entries: AtomicU32::new(0),
+    highest: AtomicU32::new(0),
+    base: AtomicPtr::new(std::ptr::null_mut()),
+};
+
+#[inline(always)]
+fn entry(fd: c_int) -> Option<&'static Entry> {
+    if fd as u32 >= PLACE.entries.load(Ordering::Acquire) {
+        return None;
+    }
+    let base = PLACE.base.load(Ordering::Relaxed);
+    // SAFETY: `entries` is set after `base`, to the number of entries there.
+    let place = unsafe { base.add(fd as usize) };
+    // SAFETY: the table is never unmapped, and zeroes are a valid entry.
+    Some(unsafe { &*place })
+}
+
+/// The word of a number; that of a plain one where there is no table.
+#[inline(always)]
+pub fn word(fd: c_int) -> u64 {
+    match entry(fd) {
+        Some(entry) => entry.word.load(Ordering::Acquire),
+        None => u64::from(PLAIN),
+    }
+}
+
+/// Whether anything is known of the number.
+#[inline(always)]
+pub fn is_entered(fd: c_int) -> bool {
+    entry(fd).is_some_and(|entry| kind_of(entry.word.load(Ordering::Relaxed)) != UNKNOWN)
+}
+
+/// A plain number is about to be closed.
+pub fn forget_plain(fd: c_int) {
+    let word = word(fd);
+    if let Some(entry) = entry(fd).filter(|_| kind_of(word) == PLAIN) {
+        let new = word & !0xff;
+        let _ = entry
+            .word
+            .compare_exchange(word, new, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// The plain numbers in `first..=last` are about to be closed.
+pub fn forget_plain_range(first: u32, last: u32) {
+    let end = i64::from(PLACE.highest.load(Ordering::Relaxed)).min(i64::from(last));
+    (i64::from(first)..=end).for_each(|fd| forget_plain(fd as c_int));
+}
+
+/// The word that the engine keeps beside a number; 0 after every change of the number.
+pub fn engine_word(fd: c_int) -> Option<&'static AtomicU64> {
+    entry(fd).map(|entry| &entry.engine)
+}
+
+/// The kind in a word.
+#[inline(always)]
+pub fn kind_of(word: u64) -> u8 {
+    word as u8
+}
+
+/// The index of the record in a word whose kind is at least [`LISTENER`].
+#[inline(always)]
+pub fn record_of(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
+#[inline(always)]
+fn sock(fd: c_int, word: u64) -> Sock {
+    Sock {
+        fd,
+        word,
+        record: record::at(record_of(word)),
+    }
+}
+
+/// The socket behind a number, if calls for data on it go to the engine.
+#[inline(always)]
+pub fn tracked(fd: c_int) -> Option<Sock> {
+    let word = match word(fd) {
+        word if kind_of(word) == PLAIN => return None,
+        word if kind_of(word) == TRACKED => word,
+        word if kind_of(word) == UNKNOWN => find(fd, word)?,
+        _ => return None,
+    };
+    Some(sock(fd, word))
+}
+
+/// The socket behind a number if that is known without asking the kernel; for scans.
+#[inline(always)]
+pub fn known(fd: c_int) -> Option<Sock> {
+    let word = word(fd);
+    (kind_of(word) == TRACKED).then(|| sock(fd, word))
+}
+
+/// The socket behind a number with the word that the engine keeps for it, if that is not 0.
+#[inline(always)]
+pub fn joined(fd: c_int) -> Option<(Sock, u64)> {
+    let entry = entry(fd)?;
+    let word = entry.word.load(Ordering::Acquire);
+    let engine = entry.engine.load(Ordering::Relaxed);
+    (kind_of(word) == TRACKED && engine != 0).then(|| (sock(fd, word), engine))
+}
+
+/// The epoll instance behind a number.
+#[inline(always)]
+pub fn epoll(fd: c_int) -> Option<Sock> {
+    let word = word(fd);
+    (kind_of(word) == EPOLL).then(|| sock(fd, word))
+}
+
+/// Whatever has a record: socket, listener or epoll instance.
+#[inline(always)]
+pub fn any(fd: c_int) -> Option<Sock> {
+    let word = word(fd);
+    (kind_of(word) >= LISTENER).then(|| sock(fd, word))
+}
+
+/// Whether there is a table: whether a socket was ever made in our sight.
+#[inline(always)]
+pub fn exists() -> bool {
+    PLACE.entries.load(Ordering::Relaxed) != 0
+}
+
+/// Maps table and arena unless they are there. False: everything stays plain.
+pub fn make() -> bool {
+    if exists() {
+        return true;
+    }
+    if is_retired() || !identity::is_started() || !record::make_arena() || !dispatch::make() {
+        return false;
+    }
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the limit is a live variable.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    let entries = limit.rlim_max.min(u64::from(ENTRIES_MAX)) as u32;
+    let bytes = entries as usize * size_of::<Entry>();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: an anonymous mapping at any address.
+    let place = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1,
+            0,
+        )
+    };
+    if place == libc::MAP_FAILED {
+        return false;
+    }
+    // SAFETY: the range was mapped just now; a core dump has no use for it.
+    unsafe { libc::madvise(place, bytes, libc::MADV_DONTDUMP) };
+    let none = std::ptr::null_mut();
+    let swap = PLACE
+        .base
+        .compare_exchange(none, place.cast(), Ordering::AcqRel, Ordering::Acquire);
+    if swap.is_err() {
+        // SAFETY: another thread was first; nobody has seen this mapping. Until that thread has set
+        // the length too, this process goes on without a table, which is right.
+        unsafe { libc::munmap(place, bytes) };
+        return exists();
+    }
+    signals::guard();
+    PLACE.entries.store(entries, Ordering::Release);
+    true
+}
+
+/// The table was put away.
+static RETIRED: AtomicBool = AtomicBool::new(false);
+
+/// Puts the table away for good: every number is plain from now on, and the family counts this process as one that it
+/// hears nothing of.
+pub fn retire() {
+    each().for_each(|sock| record::inherit(sock.index()));
+    if record::is_shared() {
+        let_go();
+    }
+    RETIRED.store(true, Ordering::Release);
+    PLACE.entries.store(0, Ordering::Release);
+}
+
+/// Whether [`retire`] was called.
+pub fn is_retired() -> bool {
+    RETIRED.load(Ordering::Acquire)
+}
+
+/// Changes of the table that are under way, and the thread that forks: a fork waits for the first and for another fork, and
+/// they for it, so that the copy and the counts of holders agree.
+static CHANGES: AtomicU32 = AtomicU32::new(0);
+static FORKS: AtomicPtr<Thread> = AtomicPtr::new(std::ptr::null_mut());
+/// A signal handler may fork in the middle of a change, which then does not end: the wait is bounded.
+const FORK_WAITS: usize = 1_000;
+
+fn begin_change() {
+    let me = std::ptr::from_ref(identity::thread()).cast_mut();
+    let mut backoff = Backoff::default();
+    loop {
+        CHANGES.fetch_add(1, Ordering::SeqCst);
+        let forks = FORKS.load(Ordering::SeqCst);
+        if forks.is_null() || forks == me {
+            return;
+        }
+        CHANGES.fetch_sub(1, Ordering::SeqCst);
+        backoff.wait();
+    }
+}
+
+fn end_change() {
+    CHANGES.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// The number gets this word, if its word is still `old` (`None`: whatever it is), and its old record is
+/// let go.
+fn put_if(fd: c_int, old: Option<u64>, kind: impl Into<u16>, index: u32) -> bool {
+    let Some(entry) = entry(fd) else { return false };
+    let kind = kind.into();
+    if kind != u16::from(UNKNOWN) && fd as u32 > PLACE.highest.load(Ordering::Relaxed) {
+        PLACE.highest.fetch_max(fd as u32, Ordering::Relaxed);
+    }
+    begin_change();
+    let mut now = entry.word.load(Ordering::Relaxed);
+    loop {
+        if old.is_some_and(|old| old != now) {
+            end_change();
+            return false;
+        }
+        let generation = (now >> 16).wrapping_add(1) & 0xffff;
+        let new = u64::from(kind) | generation << 16 | u64::from(index) << 32;
+        match entry
+            .word
+            .compare_exchange(now, new, Ordering::AcqRel, Ordering::Relaxed)
+        {
+            Ok(_) => break,
+            Err(found) => now = found,
+        }
+    }
+    entry.engine.store(0, Ordering::Relaxed);
+    if kind_of(now) >= LISTENER {
+        record::release(record_of(now));
+    }
+    if is_private(now) {
+        dispatch::private_released();
+    }
+    end_change();
+    true
+}
+
+/// A number that is the caller's to change.
+fn put(fd: c_int, kind: impl Into<u16>, index: u32) {
+    put_if(fd, None, kind, index);
+}
+
+/// Whether the table is this process's own: false in the child of a `vfork`.
+pub fn ours() -> bool {
+    identity::is_ours()
+}
+
+/// A call gave this number and it is none of ours.
+#[inline(always)]
+pub fn plain(fd: c_int) {
+    if word(fd) as u8 != PLAIN {
+        plain_slow(fd);
+    }
+}
+
+#[cold]
+fn plain_slow(fd: c_int) {
+    if fd >= 0 && ours() {
+        vanish(fd);
+        put(fd, PLAIN, 0);
+    }
+}
+
+/// The number was closed out of our sight.
+fn vanish(fd: c_int) {
+    if let Some(sock) = any(fd) {
+        dispatch::vanished(sock);
+        counters::add(Counter::Vanished, 1);
+        put(fd, UNKNOWN, 0);
+    }
+}
+
+/// A call gave this number, and it is a fresh socket or epoll instance.
+pub fn made(fd: c_int, kind: Kind, origin: Origin) -> Option<Sock> {
+    if fd < 0 || !make() || entry(fd).is_none() || !ours() {
+        return None;
+    }
+    vanish(fd);
+    let Some(index) = record::take(kind, origin) else {
+        put(fd, PLAIN, 0);
+        return None;
+    };
+    put(fd, if kind == Kind::Epoll { EPOLL } else { TRACKED }, index);
+    counters::add(Counter::Sockets, 1);
+    keep_low_plain(fd);
+    any(fd)
+}
+
+/// `listen` succeeded.
+pub fn listens(sock: Sock) {
+    if let Some(entry) = entry(sock.fd).filter(|_| sock.still()) {
+        sock.record.set(flag::LISTENS);
+        let new = sock.word & !0xff | u64::from(LISTENER);
+        let _ = entry
+            .word
+            .compare_exchange(sock.word, new, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// `number` now names what `sock` names.
+pub fn duplicated(sock: Sock, number: c_int) {
+    if !ours() {
+        sock.record.set(flag::INHERITED);
+        return;
+    }
+    vanish(number);
+    record::hold(sock.index());
+    if entry(number).is_none() {
+        // Beyond the table: it writes without our seeing it.
+        dispatch::plain(sock, dispatch::Why::Beyond);
+        return;
+    }
+    put(number, kind_of(sock.word), sock.index());
+    keep_low_plain(number);
+}
+
+/// `number` names what `sock` names, for the library alone.
+pub fn keep(sock: &Sock, number: c_int) {
+    vanish(number);
+    record::hold(sock.index());
+    put(
+        number,
+        u16::from(kind_of(sock.word)) | PRIVATE,
+        sock.index(),
+    );
+}
+
+/// Whether the number of this word is the library's own.
+pub fn is_private(word: u64) -> bool {
+    word & u64::from(PRIVATE) != 0
+}
+
+/// In a forked child: a number of its parent's library is not kept.
+pub fn forget_private(sock: &Sock) {
+    put_if(sock.fd, Some(sock.word), UNKNOWN, 0);
+}
+
+/// The number is about to be closed by this process: after this it is unknown.
+pub fn closing(sock: Sock) {
+    let before = real::errno();
+    dispatch::before_close(sock);
+    put_if(sock.fd, Some(sock.word), UNKNOWN, 0);
+    dispatch::closed(sock);
+    real::set_errno(before);
+}
+
+/// The number was closed out of our sight and is another file's, as the kernel says.
+pub fn changed(sock: &Sock) {
+    if sock.still() && ours() {
+        vanish(sock.fd);
+    }
+}
+
+/// A data call on an unknown number: asks the kernel what it is. If the number changes meanwhile,
+/// nothing is entered.
+///
+/// It gives a word, which fits into a register. A [`Sock`] would come in memory, as would those of all calls then.
+#[cold]
+#[inline(never)]
+fn find(fd: c_int, word: u64) -> Option<u64> {
+    if fd < 0 || !ours() {
+        return None;
+    }
+    let cookie = match record::cookie(fd) {
+        Ok(cookie) => cookie,
+        Err(libc::EBADF) => return None,
+        Err(_) => {
+            put_if(fd, Some(word), PLAIN, 0);
+            return None;
+        }
+    };
+    enter_found(fd, word, cookie, Origin::Found).map(|sock| sock.word)
+}
+
+/// Enters a socket that was not made by a call of ours: it may be one that we know by another number.
+fn enter_found(fd: c_int, word: u64, cookie: u64, origin: Origin) -> Option<Sock> {
+    let same = each().find(|sock| sock.record.cookie_by(sock.fd) == cookie);
+    if let Some(sock) = same {
+        record::hold(sock.index());
+        if !put_if(fd, Some(word), kind_of(sock.word), sock.index()) {
+            record::release(sock.index());
+            return None;
+        }
+        keep_low_plain(fd);
+        return known(fd);
+    }
+    let Some(index) = kind_of_socket(fd).and_then(|kind| record::take(kind, origin)) else {
+        put_if(fd, Some(word), PLAIN, 0);
+        return None;
+    };
+    let record = record::at(index);
+    record.cookie.store(cookie, Ordering::Relaxed);
+    let listens = option(fd, libc::SO_ACCEPTCONN) == Some(1);
+    record.set(if listens { flag::LISTENS } else { 0 });
+    record.set(if origin == Origin::Found {
+        flag::LEAKED
+    } else {
+        0
+    });
+    if !put_if(
+        fd,
+        Some(word),
+        if listens { LISTENER } else { TRACKED },
+        index,
+    ) {
+        record::release(index);
+        return None;
+    }
+    counters::add(Counter::Found, 1);
+    keep_low_plain(fd);
+    known(fd)
+}
+
+/// stdio works on the numbers 0, 1 and 2.
+fn keep_low_plain(fd: c_int) {
+    if let Some(sock) = any(fd).filter(|_| (0..=2).contains(&fd)) {
+        dispatch::plain(sock, dispatch::Why::Stdio);
+    }
+}
+
+/// What record a socket gets, asked of the kernel; `errno` is kept.
+pub fn kind_of_socket(fd: c_int) -> Option<Kind> {
+    let domain = option(fd, libc::SO_DOMAIN)?;
+    Kind::of_socket(
+        domain,
+        option(fd, libc::SO_TYPE)?,
+        option(fd, libc::SO_PROTOCOL)?,
+    )
+}
+
+/// A whole-number option of the socket level; `errno` is kept.
+fn option(fd: c_int, name: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let mut length = size_of::<c_int>() as libc::socklen_t;
+    let before = real::errno();
+    let place: *mut c_int = &mut value;
+    // SAFETY: value and length are live variables of the right size.
+    let result = unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, place.cast(), &mut length) };
+    real::set_errno(before);
+    (result == 0).then_some(value)
+}
+
+/// A descriptor came in by `SCM_RIGHTS` or `pidfd_getfd`. `errno` is kept by the callers.
+pub fn taken(fd: c_int) {
+    if fd < 0 || !make() || !ours() {
+        return;
+    }
+    vanish(fd);
+    let word = word(fd);
+    let Ok(cookie) = record::cookie(fd) else {
+        put_if(fd, Some(word), PLAIN, 0);
+        return;
+    };
+    if let Some(sock) = enter_found(fd, word, cookie, Origin::Passed) {
+        dispatch::taken(sock);
+    }
+}
+
+/// Everything in the table that has a record.
+pub fn each() -> impl Iterator<Item = Sock> {
+    range(0, u32::MAX)
+}
+
+/// What has a record among the numbers `first..=last`.
+pub fn range(first: u32, last: u32) -> impl Iterator<Item = Sock> {
+    let end = if exists() {
+        PLACE.highest.load(Ordering::Relaxed) as i64
+    } else {
+        -1
+    };
+    let end = end.min(i64::from(last));
+    (i64::from(first)..=end).filter_map(|fd| any(fd as c_int))
+}
+
+/// Whether the next program will have it: a number without `FD_CLOEXEC`, asked of the kernel, or what was doubled for it.
+pub fn survives(sock: &Sock) -> bool {
+    // SAFETY: asks for the descriptor's flags only.
+    let flags = unsafe { real::fcntl(sock.fd, libc::F_GETFD, 0) };
+    sock.record.has(flag::INHERITED) || (flags >= 0 && flags & libc::FD_CLOEXEC == 0)
+}
+
+/// What the next program will have.
+pub fn surviving() -> impl Iterator<Item = Sock> {
+    each().filter(survives)
+}
+
+/// This process (or the child of a `vfork`, or one that libc spawns) is about to execute a file. What
+/// survives has an heir; the family loses this process's holds, unless that only borrows the table.
+pub fn before_exec(spawned: bool) {
+    surviving().for_each(|sock| record::inherit(sock.index()));
+    if !spawned && record::is_shared() && ours() {
+        let_go();
+    }
+}
+
+/// The execution failed: the holds are taken again. A record that was used anew meanwhile is another's.
+pub fn exec_failed() {
+    if !record::is_shared() || !ours() {
+        return;
+    }
+    for sock in each() {
+        let known = sock.record.cookie.load(Ordering::Relaxed);
+        let same =
+            sock.record.kind().is_some() && (known == 0 || record::cookie(sock.fd) == Ok(known));
+        if same {
+            record::hold(sock.index());
+        } else {
+            forget(sock);
+        }
+    }
+}
+
+/// The entry alone is removed: its record is not ours to release.
+fn forget(sock: Sock) {
+    if let Some(entry) = entry(sock.fd) {
+        let generation = (sock.word >> 16).wrapping_add(1) & 0xffff;
+        entry.word.store(generation << 16, Ordering::Release);
+    }
+}
+
+/// Before a fork: changes wait until [`fork_done`], and the child will hold every record once more.
+pub fn fork_prepare() {
+    let me = std::ptr::from_ref(identity::thread()).cast_mut();
+    let none = std::ptr::null_mut();
+    let mut backoff = Backoff::default();
+    while let Err(other) = FORKS.compare_exchange(none, me, Ordering::SeqCst, Ordering::SeqCst) {
+        if other == me {
+            // A signal handler forks in the middle of a fork.
+            break;
+        }
+        backoff.wait();
+    }
+    let mut backoff = Backoff::default();
+    for _ in 0..FORK_WAITS {
+        if CHANGES.load(Ordering::SeqCst) == 0 {
+            break;
+        }
+        backoff.wait();
+    }
+    record::will_be_shared();
+    each().for_each(|sock| record::hold(sock.index()));
+}
+
+/// After a fork, on both sides. What the parent has joined is looked up anew, and found to be the parent's.
+pub fn fork_done(child: bool) {
+    if child {
+        for sock in each() {
+            if let Some(word) = engine_word(sock.fd) {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+        CHANGES.store(0, Ordering::SeqCst);
+    }
+    FORKS.store(std::ptr::null_mut(), Ordering::SeqCst);
+}
+
+/// The fork failed, or this process ends: its holds are undone.
+pub fn let_go() {
+    each().for_each(|sock| {
+        record::release(sock.index());
+    });
+}
+
+/// In a child whose fork we did not see: records that were used anew meanwhile are forgotten.
+pub fn fork_unseen() {
+    record::will_be_shared();
+    each().for_each(|sock| record::hold(sock.index()));
+}

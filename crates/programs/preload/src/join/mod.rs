@@ -1,0 +1,4 @@
+//! TODO
+
+pub mod names;
+pub mod promote;

@@ -1,0 +1,264 @@
+//! Bytes: `read`, `write`, `send`, `recv` and what is like them.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use libc::{iovec, off_t, sockaddr, socklen_t};
+
+use crate::dispatch;
+use crate::fd::{
+    call::{Data, Own, Sock},
+    table,
+};
+use crate::socket::fast_path;
+
+#[inline(always)]
+pub(super) fn piece(start: *const c_void, bytes: usize) -> iovec {
+    iovec {
+        iov_base: start.cast_mut(),
+        iov_len: bytes,
+    }
+}
+
+#[inline(always)]
+fn list(iov: *const iovec, count: c_int) -> Option<Data> {
+    usize::try_from(count)
+        .ok()
+        .map(|count| Data::list(iov, count))
+}
+
+#[inline(always)]
+pub(super) fn send_one(
+    sock: Sock,
+    from: *const c_void,
+    bytes: usize,
+    flags: c_int,
+    named: bool,
+    own: Own,
+) -> isize {
+    let piece = piece(from, bytes);
+    let mut data = Data::one(&piece);
+    data.named = named;
+    dispatch::send(sock, data, flags, own)
+}
+
+/// Of a call that does not ask for the sender's name.
+pub(super) const NO_NAME: (*mut sockaddr, *mut socklen_t) =
+    (std::ptr::null_mut(), std::ptr::null_mut());
+
+#[inline(always)]
+pub(super) fn recv_one(
+    sock: Sock,
+    into: *mut c_void,
+    bytes: usize,
+    flags: c_int,
+    (name, name_length): (*mut sockaddr, *mut socklen_t),
+    own: Own,
+) -> isize {
+    let piece = piece(into, bytes);
+    let mut data = Data::one(&piece);
+    data.named = !name_length.is_null();
+    (data.name, data.name_length) = (name, name_length);
+    dispatch::recv(sock, data, flags, own)
+}
+
+interpose! {
+    fn read(fd: c_int, into: *mut c_void, bytes: usize) -> isize {
+        if let Some(got) = fast_path::recv(fd, into, bytes, 0) {
+            return got;
+        }
+        match table::tracked(fd) {
+            // The kernel does not ask a socket for no byte, whatever it has.
+            Some(sock) if bytes != 0 => {
+                let own = own!(read(fd, into, bytes));
+                recv_one(sock, into, bytes, 0, NO_NAME, own)
+            }
+            _ => pass!(read(fd, into, bytes)),
+        }
+    }
+
+    fn __read(fd: c_int, into: *mut c_void, bytes: usize) -> isize {
+        // SAFETY: the same function under its other name.
+        unsafe { read(fd, into, bytes) }
+    }
+
+    fn __read_chk(fd: c_int, into: *mut c_void, bytes: usize, room: usize) -> isize {
+        match table::tracked(fd) {
+            Some(sock) if bytes != 0 && bytes <= room => {
+                let own = own!(read(fd, into, bytes));
+                recv_one(sock, into, bytes, 0, NO_NAME, own)
+            }
+            _ => pass!(__read_chk(fd, into, bytes, room)),
+        }
+    }
+
+    fn recv(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int) -> isize {
+        if let Some(got) = fast_path::recv(fd, into, bytes, flags) {
+            return got;
+        }
+        match table::tracked(fd) {
+            None => pass!(recv(fd, into, bytes, flags)),
+            Some(sock) => {
+                let own = own!(recv(fd, into, bytes, flags));
+                recv_one(sock, into, bytes, flags, NO_NAME, own)
+            }
+        }
+    }
+
+    fn __recv_chk(fd: c_int, into: *mut c_void, bytes: usize, room: usize, flags: c_int) -> isize {
+        match table::tracked(fd) {
+            Some(sock) if bytes <= room => {
+                let own = own!(recv(fd, into, bytes, flags));
+                recv_one(sock, into, bytes, flags, NO_NAME, own)
+            }
+            _ => pass!(__recv_chk(fd, into, bytes, room, flags)),
+        }
+    }
+
+    fn recvfrom(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int, from: *mut sockaddr,
+        length: *mut socklen_t) -> isize {
+        if from.is_null() && let Some(got) = fast_path::recv(fd, into, bytes, flags) {
+            return got;
+        }
+        match table::tracked(fd) {
+            None => pass!(recvfrom(fd, into, bytes, flags, from, length)),
+            Some(sock) => {
+                let own = own!(recvfrom(fd, into, bytes, flags, from, length));
+                let length = if from.is_null() { std::ptr::null_mut() } else { length };
+                recv_one(sock, into, bytes, flags, (from, length), own)
+            }
+        }
+    }
+
+    fn __recvfrom_chk(fd: c_int, into: *mut c_void, bytes: usize, room: usize, flags: c_int,
+        from: *mut sockaddr, length: *mut socklen_t) -> isize {
+        if bytes > room {
+            return pass!(__recvfrom_chk(fd, into, bytes, room, flags, from, length));
+        }
+        // SAFETY: the same function once the check was made.
+        unsafe { recvfrom(fd, into, bytes, flags, from, length) }
+    }
+
+    fn readv(fd: c_int, iov: *const iovec, count: c_int) -> isize {
+        match (table::tracked(fd), list(iov, count)) {
+            (Some(sock), Some(data)) => dispatch::recv(sock, data, 0, own!(readv(fd, iov, count))),
+            _ => pass!(readv(fd, iov, count)),
+        }
+    }
+
+    fn preadv2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> isize {
+        match (table::tracked(fd), list(iov, count)) {
+            (Some(sock), Some(data)) if at == -1 => {
+                let own = own!(preadv2(fd, iov, count, at, flags));
+                dispatch::recv(sock, data, as_recv(sock, flags), own)
+            }
+            _ => pass!(preadv2(fd, iov, count, at, flags)),
+        }
+    }
+
+    fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> isize {
+        // SAFETY: the same function: `off_t` has 64 bits.
+        unsafe { preadv2(fd, iov, count, at, flags) }
+    }
+
+    fn write(fd: c_int, from: *const c_void, bytes: usize) -> isize {
+        if let Some(sent) = fast_path::send(fd, from, bytes, 0) {
+            return sent;
+        }
+        match table::tracked(fd) {
+            None => pass!(write(fd, from, bytes)),
+            Some(sock) => {
+                let own = own!(write(fd, from, bytes));
+                send_one(sock, from, bytes, 0, false, own)
+            }
+        }
+    }
+
+    fn __write(fd: c_int, from: *const c_void, bytes: usize) -> isize {
+        // SAFETY: the same function under its other name.
+        unsafe { write(fd, from, bytes) }
+    }
+
+    fn writev(fd: c_int, iov: *const iovec, count: c_int) -> isize {
+        match (table::tracked(fd), list(iov, count)) {
+            (Some(sock), Some(data)) => dispatch::send(sock, data, 0, own!(writev(fd, iov, count))),
+            _ => pass!(writev(fd, iov, count)),
+        }
+    }
+
+    fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> isize {
+        match (table::tracked(fd), list(iov, count)) {
+            (Some(sock), Some(data)) if at == -1 => {
+                let own = own!(pwritev2(fd, iov, count, at, flags));
+                dispatch::send(sock, data, as_recv(sock, flags), own)
+            }
+            _ => pass!(pwritev2(fd, iov, count, at, flags)),
+        }
+    }
+
+    fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> isize {
+        // SAFETY: the same function: `off_t` has 64 bits.
+        unsafe { pwritev2(fd, iov, count, at, flags) }
+    }
+
+    fn send(fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> isize {
+        if let Some(sent) = fast_path::send(fd, from, bytes, flags) {
+            return sent;
+        }
+        match table::tracked(fd) {
+            None => pass!(send(fd, from, bytes, flags)),
+            Some(sock) => {
+                let own = own!(send(fd, from, bytes, flags));
+                send_one(sock, from, bytes, flags, false, own)
+            }
+        }
+    }
+
+    fn sendto(fd: c_int, from: *const c_void, bytes: usize, flags: c_int, to: *const sockaddr,
+        length: socklen_t) -> isize {
+        if to.is_null() && let Some(sent) = fast_path::send(fd, from, bytes, flags) {
+            return sent;
+        }
+        match table::tracked(fd) {
+            None => pass!(sendto(fd, from, bytes, flags, to, length)),
+            Some(sock) => {
+                let own = own!(sendto(fd, from, bytes, flags, to, length));
+                send_one(sock, from, bytes, flags, !to.is_null(), own)
+            }
+        }
+    }
+
+    fn sendfile(out: c_int, file: c_int, at: *mut off_t, bytes: usize) -> isize {
+        match table::tracked(out) {
+            None => pass!(sendfile(out, file, at, bytes)),
+            Some(sock) => dispatch::send_file(sock, 0, own!(sendfile(out, file, at, bytes))),
+        }
+    }
+
+    fn sendfile64(out: c_int, file: c_int, at: *mut off_t, bytes: usize) -> isize {
+        // SAFETY: the same function: `off_t` has 64 bits.
+        unsafe { sendfile(out, file, at, bytes) }
+    }
+
+    fn splice(from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, bytes: usize,
+        flags: c_uint) -> isize {
+        match (table::tracked(from), table::tracked(to)) {
+            (None, None) => pass!(splice(from, from_at, to, to_at, bytes, flags)),
+            (source, target) => {
+                let own = own!(splice(from, from_at, to, to_at, bytes, flags));
+                dispatch::splice(source, target, own)
+            }
+        }
+    }
+}
+
+/// The flags of `preadv2` and `pwritev2` in the words of `recv` and `send`.
+fn as_recv(sock: Sock, flags: c_int) -> c_int {
+    match flags {
+        0 => 0,
+        libc::RWF_NOWAIT => libc::MSG_DONTWAIT,
+        _ => {
+            dispatch::plain(sock, dispatch::Why::Odd);
+            0
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! `exec*` and `posix_spawn*`.
+//!
+//! Before the program is replaced, the joined sockets that the next one inherits go back to the kernel. `execl` and its
+//! like come here with their arguments on the stack and leave as `execv`.
+
+use std::ffi::{c_char, c_int};
+
+use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+
+use crate::fd::{record::flag, table};
+use crate::start;
+use crate::sys::real;
+
+type Args = *const *const c_char;
+type MutArgs = *const *mut c_char;
+
+/// The call came back: it failed.
+fn failed(result: c_int) -> c_int {
+    let error = real::errno();
+    start::exec_failed();
+    real::set_errno(error);
+    result
+}
+
+interpose! {
+    fn execve(path: *const c_char, arguments: Args, environment: Args) -> c_int {
+        start::before_exec();
+        failed(pass!(execve(path, arguments, environment)))
+    }
+
+    fn execv(path: *const c_char, arguments: Args) -> c_int {
+        start::before_exec();
+        failed(pass!(execv(path, arguments)))
+    }
+
+    fn execvp(file: *const c_char, arguments: Args) -> c_int {
+        start::before_exec();
+        failed(pass!(execvp(file, arguments)))
+    }
+
+    fn execvpe(file: *const c_char, arguments: Args, environment: Args) -> c_int {
+        start::before_exec();
+        failed(pass!(execvpe(file, arguments, environment)))
+    }
+
+    fn fexecve(fd: c_int, arguments: Args, environment: Args) -> c_int {
+        start::before_exec();
+        failed(pass!(fexecve(fd, arguments, environment)))
+    }
+
+    fn execveat(at: c_int, path: *const c_char, arguments: Args, environment: Args, flags: c_int)
+        -> c_int {
+        start::before_exec();
+        failed(pass!(execveat(at, path, arguments, environment, flags)))
+    }
+
+    fn posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int,
+        number: c_int) -> c_int {
+        if let Some(sock) = table::any(fd) {
+            sock.record.set(flag::INHERITED);
+        }
+        pass!(posix_spawn_file_actions_adddup2(actions, fd, number))
+    }
+
+    fn posix_spawn(pid: *mut pid_t, path: *const c_char,
+        actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t,
+        arguments: MutArgs, environment: MutArgs) -> c_int {
+        start::before_spawn();
+        pass!(posix_spawn(pid, path, actions, attributes, arguments, environment))
+    }
+
+    fn posix_spawnp(pid: *mut pid_t, file: *const c_char,
+        actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t,
+        arguments: MutArgs, environment: MutArgs) -> c_int {
+        start::before_spawn();
+        pass!(posix_spawnp(pid, file, actions, attributes, arguments, environment))
+    }
+}
+
+/// `execle`: the environment follows the null that ends the arguments.
+///
+/// # Safety
+/// As `execle`, with the arguments as a list.
+unsafe extern "C-unwind" fn execle_list(path: *const c_char, arguments: Args) -> c_int {
+    let mut place = arguments;
+    // SAFETY: the list ends with null, and we stop there.
+    while !unsafe { *place }.is_null() {
+        // SAFETY: not yet the end of the list.
+        place = unsafe { place.add(1) };
+    }
+    // SAFETY: the environment follows.
+    let next = unsafe { place.add(1) };
+    // SAFETY: one word, the address of the environment.
+    let environment = unsafe { *next.cast::<Args>() };
+    // SAFETY: the program's own arguments.
+    unsafe { execve(path, arguments, environment) }
+}
+
+/// Defines a function with its arguments one by one that goes on to one that takes a list: the words in
+/// registers are pushed below those on the stack, over the return address, which goes beneath.
+macro_rules! listed {
+    ($($name:ident => $target:path;)*) => {
+        $(
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[unsafe(naked)]
+            pub unsafe extern "C-unwind" fn $name() {
+                std::arch::naked_asm!(
+                    "pop rax",
+                    "push r9",
+                    "push r8",
+                    "push rcx",
+                    "push rdx",
+                    "push rsi",
+                    "mov rsi, rsp",
+                    "push rax",
+                    "call {target}",
+                    "pop rcx",
+                    "add rsp, 40",
+                    "push rcx",
+                    "ret",
+                    target = sym $target,
+                )
+            }
+        )*
+    };
+}
+
+listed! {
+    execl => execv;
+    execlp => execvp;
+    execle => execle_list;
+}

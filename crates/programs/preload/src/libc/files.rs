@@ -1,0 +1,257 @@
+//! Descriptors: closing, doubling and everything else that gives or takes a number.
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use libc::{mode_t, pid_t, sigset_t};
+
+use crate::dispatch;
+use crate::fd::table;
+use crate::process::identity;
+
+/// A call gave a number that is no socket.
+#[inline(always)]
+fn plain(fd: c_int) -> c_int {
+    if fd >= 0 {
+        table::plain(fd);
+    }
+    fd
+}
+
+/// Both numbers of a pipe.
+#[inline]
+fn plain_pair(result: c_int, pair: *const c_int) -> c_int {
+    if result == 0 {
+        // SAFETY: the kernel has just written both.
+        let fds = unsafe { *pair.cast::<[c_int; 2]>() };
+        fds.into_iter().for_each(table::plain);
+    }
+    result
+}
+
+/// `got` is a second number of `old`.
+#[inline]
+fn doubled(old: c_int, got: c_int) -> c_int {
+    if got >= 0 && got != old && table::exists() {
+        let before = crate::sys::real::errno();
+        match table::tracked(old).or_else(|| table::any(old)) {
+            Some(sock) => table::duplicated(sock, got),
+            None => table::plain(got),
+        }
+        crate::sys::real::set_errno(before);
+    }
+    got
+}
+
+/// `dup2` is about to close `number`, if `old` is open.
+fn before_replacing(old: c_int, number: c_int) {
+    let Some(sock) = table::any(number).filter(|_| old != number) else {
+        return;
+    };
+    // SAFETY: asks for the descriptor's flags only.
+    let open = unsafe { crate::sys::real::fcntl(old, libc::F_GETFD, 0) } >= 0;
+    if open && table::ours() {
+        table::closing(sock);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn before_closing(fd: c_int) {
+    match table::any(fd) {
+        Some(sock) if table::ours() => table::closing(sock),
+        Some(_) => {}
+        None => table::forget_plain(fd),
+    }
+}
+
+/// The number is about to be closed, by the program or by libc itself.
+#[inline(always)]
+pub(super) fn closes(fd: c_int) {
+    if table::is_entered(fd) {
+        before_closing(fd);
+    }
+}
+
+/// Lets go of every known number in the range that is about to be closed.
+fn before_closing_range(first: u32, last: u32) {
+    if table::exists() && table::ours() {
+        table::range(first, last).for_each(table::closing);
+        table::forget_plain_range(first, last);
+    }
+}
+
+interpose! {
+    fn close(fd: c_int) -> c_int {
+        closes(fd);
+        pass!(close(fd))
+    }
+
+    fn __close(fd: c_int) -> c_int {
+        // SAFETY: the same function under its other name.
+        unsafe { close(fd) }
+    }
+
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        let known = libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC;
+        if flags as c_uint & !known != 0 || first > last {
+            return pass!(close_range(first, last, flags));
+        }
+        if flags as c_uint & libc::CLOSE_RANGE_UNSHARE != 0 && identity::has_threads() {
+            dispatch::plain_process(dispatch::Why::OwnDescriptors);
+        } else if flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 {
+            before_closing_range(first, last);
+        }
+        pass!(close_range(first, last, flags))
+    }
+
+    fn closefrom(first: c_int) {
+        before_closing_range(first.max(0) as u32, u32::MAX);
+        pass!(closefrom(first))
+    }
+
+    fn dup(fd: c_int) -> c_int {
+        doubled(fd, pass!(dup(fd)))
+    }
+
+    fn dup2(old: c_int, number: c_int) -> c_int {
+        before_replacing(old, number);
+        doubled(old, pass!(dup2(old, number)))
+    }
+
+    fn __dup2(old: c_int, number: c_int) -> c_int {
+        // SAFETY: the same function under its other name.
+        unsafe { dup2(old, number) }
+    }
+
+    fn dup3(old: c_int, number: c_int, flags: c_int) -> c_int {
+        if flags & !libc::O_CLOEXEC == 0 {
+            before_replacing(old, number);
+        }
+        doubled(old, pass!(dup3(old, number, flags)))
+    }
+
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+        if command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC {
+            return doubled(fd, pass!(fcntl(fd, command, argument)));
+        }
+        match table::tracked(fd) {
+            None => pass!(fcntl(fd, command, argument)),
+            Some(sock) => {
+                let own = own_int!(fcntl(fd, command, argument));
+                dispatch::fcntl(sock, command, argument, own) as c_int
+            }
+        }
+    }
+
+    fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+        // SAFETY: the same function under its other name.
+        unsafe { fcntl(fd, command, argument) }
+    }
+
+    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+        if command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC {
+            return doubled(fd, pass!(fcntl64(fd, command, argument)));
+        }
+        match table::tracked(fd) {
+            None => pass!(fcntl64(fd, command, argument)),
+            Some(sock) => {
+                let own = own_int!(fcntl64(fd, command, argument));
+                dispatch::fcntl(sock, command, argument, own) as c_int
+            }
+        }
+    }
+
+    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        plain(pass!(open(path, flags, mode)))
+    }
+
+    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        plain(pass!(open64(path, flags, mode)))
+    }
+
+    fn __open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        plain(pass!(open(path, flags, mode)))
+    }
+
+    fn __open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        plain(pass!(open64(path, flags, mode)))
+    }
+
+    fn openat(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        plain(pass!(openat(at, path, flags, mode)))
+    }
+
+    fn openat64(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        plain(pass!(openat64(at, path, flags, mode)))
+    }
+
+    fn __open_2(path: *const c_char, flags: c_int) -> c_int {
+        plain(pass!(__open_2(path, flags)))
+    }
+
+    fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
+        plain(pass!(__open64_2(path, flags)))
+    }
+
+    fn __openat_2(at: c_int, path: *const c_char, flags: c_int) -> c_int {
+        plain(pass!(__openat_2(at, path, flags)))
+    }
+
+    fn __openat64_2(at: c_int, path: *const c_char, flags: c_int) -> c_int {
+        plain(pass!(__openat64_2(at, path, flags)))
+    }
+
+    fn creat(path: *const c_char, mode: mode_t) -> c_int {
+        plain(pass!(creat(path, mode)))
+    }
+
+    fn creat64(path: *const c_char, mode: mode_t) -> c_int {
+        plain(pass!(creat64(path, mode)))
+    }
+
+    fn pipe(pair: *mut c_int) -> c_int {
+        plain_pair(pass!(pipe(pair)), pair)
+    }
+
+    fn pipe2(pair: *mut c_int, flags: c_int) -> c_int {
+        plain_pair(pass!(pipe2(pair, flags)), pair)
+    }
+
+    fn eventfd(value: c_uint, flags: c_int) -> c_int {
+        plain(pass!(eventfd(value, flags)))
+    }
+
+    fn timerfd_create(clock: c_int, flags: c_int) -> c_int {
+        plain(pass!(timerfd_create(clock, flags)))
+    }
+
+    fn signalfd(fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int {
+        plain(pass!(signalfd(fd, mask, flags)))
+    }
+
+    fn inotify_init() -> c_int {
+        plain(pass!(inotify_init()))
+    }
+
+    fn inotify_init1(flags: c_int) -> c_int {
+        plain(pass!(inotify_init1(flags)))
+    }
+
+    fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
+        plain(pass!(memfd_create(name, flags)))
+    }
+
+    fn pidfd_open(pid: pid_t, flags: c_uint) -> c_int {
+        plain(pass!(pidfd_open(pid, flags)))
+    }
+
+    fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int {
+        let got = pass!(pidfd_getfd(pidfd, fd, flags));
+        if got >= 0 {
+            let before = crate::sys::real::errno();
+            table::taken(got);
+            crate::sys::real::set_errno(before);
+        }
+        got
+    }
+}

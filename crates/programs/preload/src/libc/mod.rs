@@ -1,0 +1,81 @@
+//! The names that programs call.
+//!
+//! Each function here has the name, the arguments and the meaning of libc's. It looks the number up in
+//! [`crate::fd::table`]; what is not ours goes straight on to libc, by a jump. What is ours goes to
+//! [`crate::dispatch`] with the program's own call in its hand ([`crate::fd::call::Own`]).
+//!
+//! *Rules.* Functions are `C-unwind` and keep nothing with a destructor across a call that may block:
+//! libc ends a cancelled thread by unwinding through them. No memory is allocated and none of libc's
+//! locks is taken. `errno` is what the kernel or the engine left.
+//!
+//! *Left to the kernel unseen*, and why that is right: what libc does inside itself (resolver, `syslog`,
+//! `forkpty`) works on descriptors of its own; stdio on a socket is told by `fdopen`.
+
+/// Defines functions under libc's names. In unit tests they keep their own.
+macro_rules! interpose {
+    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {
+        $(
+            $(#[$meta])*
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[allow(clippy::too_many_arguments, non_snake_case, reason = "libc's own signatures")]
+            pub unsafe extern "C-unwind" fn $name($($arg: $type),*) $(-> $result)? $body
+        )*
+    };
+}
+
+/// The program's own call, as it made it.
+macro_rules! pass {
+    ($name:ident($($arg:expr),* $(,)?)) => {{
+        // SAFETY: the program's own arguments go on unchanged; it keeps libc's conditions.
+        unsafe { crate::sys::real::$name($($arg),*) }
+    }};
+}
+
+/// The program's own call for the engine, of a function that gives `ssize_t`.
+macro_rules! own {
+    ($name:ident($a:expr, $b:expr, $c:expr)) => { own!($name($a, $b, $c, 0usize, 0usize, 0usize)) };
+    ($name:ident($a:expr, $b:expr, $c:expr, $d:expr)) => {
+        own!($name($a, $b, $c, $d, 0usize, 0usize))
+    };
+    ($name:ident($a:expr, $b:expr, $c:expr, $d:expr, $e:expr)) => {
+        own!($name($a, $b, $c, $d, $e, 0usize))
+    };
+    ($name:ident($a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr)) => {
+        crate::fd::call::Own::long(
+            &crate::sys::real::slot::$name,
+            [$a as usize, $b as usize, $c as usize, $d as usize, $e as usize, $f as usize],
+        )
+    };
+}
+
+/// The same of a function that gives `int`.
+macro_rules! own_int {
+    ($name:ident($a:expr, $b:expr)) => { own_int!($name($a, $b, 0usize, 0usize, 0usize, 0usize)) };
+    ($name:ident($a:expr, $b:expr, $c:expr)) => {
+        own_int!($name($a, $b, $c, 0usize, 0usize, 0usize))
+    };
+    ($name:ident($a:expr, $b:expr, $c:expr, $d:expr)) => {
+        own_int!($name($a, $b, $c, $d, 0usize, 0usize))
+    };
+    ($name:ident($a:expr, $b:expr, $c:expr, $d:expr, $e:expr)) => {
+        own_int!($name($a, $b, $c, $d, $e, 0usize))
+    };
+    ($name:ident($a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr)) => {
+        crate::fd::call::Own::int(
+            &crate::sys::real::slot::$name,
+            [$a as usize, $b as usize, $c as usize, $d as usize, $e as usize, $f as usize],
+        )
+    };
+}
+
+mod data;
+mod exec;
+mod files;
+mod handlers;
+pub mod message;
+mod names;
+mod number;
+mod options;
+mod process;
+mod stdio;
+mod wait;

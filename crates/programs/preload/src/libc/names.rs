@@ -1,0 +1,106 @@
+//! Making, naming and connecting sockets.
+
+use std::ffi::c_int;
+
+use libc::{sockaddr, socklen_t};
+
+use crate::dispatch;
+use crate::fd::{
+    record::{Kind, Origin, flag},
+    table,
+};
+use crate::sys::real;
+
+interpose! {
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+        let fd = pass!(socket(domain, kind, protocol));
+        if fd >= 0 {
+            made(fd, domain, kind, protocol);
+        }
+        fd
+    }
+
+    fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int {
+        let result = pass!(socketpair(domain, kind, protocol, pair));
+        if result == 0 {
+            // SAFETY: the kernel has just written both.
+            let fds = unsafe { *pair.cast::<[c_int; 2]>() };
+            fds.into_iter().for_each(|fd| made(fd, domain, kind, protocol));
+        }
+        result
+    }
+
+    fn listen(fd: c_int, backlog: c_int) -> c_int {
+        let sock = table::tracked(fd);
+        let result = pass!(listen(fd, backlog));
+        if let Some(sock) = sock.filter(|_| result == 0) {
+            table::listens(sock);
+        }
+        result
+    }
+
+    fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        let got = pass!(accept(fd, address, length));
+        accepted(fd, got)
+    }
+
+    fn accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
+        let got = pass!(accept4(fd, address, length, flags));
+        accepted(fd, got)
+    }
+
+    fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+        match table::tracked(fd) {
+            None => pass!(connect(fd, address, length)),
+            Some(sock) => {
+                sock.record.set(flag::CONNECTED_BY_US);
+                dispatch::connect(own_int!(connect(fd, address, length))) as c_int
+            }
+        }
+    }
+
+    fn __connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+        // SAFETY: the same function under its other name.
+        unsafe { connect(fd, address, length) }
+    }
+
+    fn shutdown(fd: c_int, how: c_int) -> c_int {
+        match table::tracked(fd) {
+            None => pass!(shutdown(fd, how)),
+            Some(sock) => dispatch::shutdown(sock, how, own_int!(shutdown(fd, how))) as c_int,
+        }
+    }
+}
+
+#[inline]
+fn made(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
+    let before = real::errno();
+    match Kind::of_socket(domain, kind, protocol) {
+        Some(kind) => {
+            table::made(fd, kind, Origin::Made);
+        }
+        None => table::plain(fd),
+    }
+    real::set_errno(before);
+}
+
+/// `accept` on `listener` gave `fd`.
+#[inline]
+fn accepted(listener: c_int, fd: c_int) -> c_int {
+    if fd >= 0 {
+        let before = real::errno();
+        table::tracked(listener);
+        let kind = match table::any(listener) {
+            Some(sock) => sock.record.kind(),
+            None => table::kind_of_socket(fd),
+        };
+        match kind {
+            Some(kind) => {
+                table::made(fd, kind, Origin::Accepted);
+            }
+            None => table::plain(fd),
+        }
+        real::set_errno(before);
+    }
+    fd
+}

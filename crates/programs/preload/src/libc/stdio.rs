@@ -1,0 +1,113 @@
+//! stdio on a socket: libc then reads and writes by itself, unseen. Such a socket stays on the kernel.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use crate::dispatch;
+use crate::fd::table;
+use crate::sys::real::{self, VaList};
+
+fn seen(fd: c_int) {
+    if let Some(sock) = table::tracked(fd) {
+        let before = real::errno();
+        dispatch::plain(sock, dispatch::Why::Stdio);
+        real::set_errno(before);
+    }
+}
+
+unsafe extern "C" {
+    fn fileno(file: *mut c_void) -> c_int;
+}
+
+interpose! {
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+        seen(fd);
+        pass!(fdopen(fd, mode))
+    }
+
+    fn fclose(file: *mut c_void) -> c_int {
+        if table::exists() && !file.is_null() {
+            let before = real::errno();
+            // SAFETY: the program's own stream, still open.
+            let fd = unsafe { fileno(file) };
+            real::set_errno(before);
+            crate::libc::files::closes(fd);
+        }
+        pass!(fclose(file))
+    }
+
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: VaList) -> c_int {
+        seen(fd);
+        pass!(vdprintf(fd, format, arguments))
+    }
+
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: VaList) -> c_int {
+        seen(fd);
+        pass!(__vdprintf_chk(fd, flag, format, arguments))
+    }
+}
+
+extern "C-unwind" fn dprintf_target(fd: c_int) -> *mut c_void {
+    seen(fd);
+    real::slot::dprintf.get()
+}
+
+extern "C-unwind" fn dprintf_chk_target(fd: c_int) -> *mut c_void {
+    seen(fd);
+    real::slot::__dprintf_chk.get()
+}
+
+/// Defines a function of any arguments that looks at the first and goes on to libc's with all of them.
+macro_rules! forwarded {
+    ($($name:ident => $target:path;)*) => {
+        $(
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[unsafe(naked)]
+            #[allow(non_snake_case, reason = "libc's own name")]
+            pub unsafe extern "C-unwind" fn $name() {
+                std::arch::naked_asm!(
+                    "push rdi",
+                    "push rsi",
+                    "push rdx",
+                    "push rcx",
+                    "push r8",
+                    "push r9",
+                    "push rax",
+                    "sub rsp, 128",
+                    "movups [rsp], xmm0",
+                    "movups [rsp + 16], xmm1",
+                    "movups [rsp + 32], xmm2",
+                    "movups [rsp + 48], xmm3",
+                    "movups [rsp + 64], xmm4",
+                    "movups [rsp + 80], xmm5",
+                    "movups [rsp + 96], xmm6",
+                    "movups [rsp + 112], xmm7",
+                    "call {target}",
+                    "mov r11, rax",
+                    "movups xmm0, [rsp]",
+                    "movups xmm1, [rsp + 16]",
+                    "movups xmm2, [rsp + 32]",
+                    "movups xmm3, [rsp + 48]",
+                    "movups xmm4, [rsp + 64]",
+                    "movups xmm5, [rsp + 80]",
+                    "movups xmm6, [rsp + 96]",
+                    "movups xmm7, [rsp + 112]",
+                    "add rsp, 128",
+                    "pop rax",
+                    "pop r9",
+                    "pop r8",
+                    "pop rcx",
+                    "pop rdx",
+                    "pop rsi",
+                    "pop rdi",
+                    "jmp r11",
+                    target = sym $target,
+                )
+            }
+        )*
+    };
+}
+
+forwarded! {
+    dprintf => dprintf_target;
+    __dprintf_chk => dprintf_chk_target;
+}

@@ -1,0 +1,348 @@
+//! Who we are: process, thread, and what each thread keeps.
+//!
+//! *Threads.* [`Thread`] is 128 bytes of thread-local memory of the initial-exec model, so that reaching
+//! it is one load, never allocates, and is safe in signal handlers. A thread gets its slot at its first
+//! lock and gives it back when it ends.
+//!
+//! *Processes.* The child of a `vfork` runs in our memory, on its parent's thread: our own [`vfork`] marks
+//! the thread meanwhile, and [`is_ours`] is false. Where `clone` made such a child, process ids are
+//! compared from then on. A page that the kernel wipes at fork tells a copy that `clone` or a bare system call
+//! made behind our back ([`adopt`]).
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use windlass_channel::sys;
+
+use crate::dispatch;
+use crate::start;
+use crate::sys::real;
+
+/// What each thread keeps.
+#[repr(C, align(64))]
+pub struct Thread {
+    /// Locked sections that this thread is in; a signal is deferred while it is not 0.
+    pub inside: AtomicU32,
+    /// A signal was deferred, and all are blocked until [`crate::process::signals::leave`].
+    pub deferred: AtomicU32,
+    /// Thread slot, 0 before the first lock.
+    slot: AtomicU32,
+    /// The thread's child by `vfork` runs now, with this very memory.
+    vforked: AtomicU32,
+    /// The mask to restore when `deferred` is set.
+    pub mask: AtomicU64,
+    /// The engine's own.
+    pub engine: [AtomicU64; 4],
+    /// Handlers without `SA_RESTART` that have run.
+    pub interrupted: AtomicU64,
+    /// What `poll` and `select` know of the kernel: `dispatch::looks`.
+    pub looks: [Look; 2],
+    /// The record on which the thread waits, + 1: `dispatch::waiter`.
+    pub waits: AtomicU32,
+}
+
+/// A thread's last look at the kernel for one set of descriptors.
+#[repr(C)]
+pub struct Look {
+    /// Which set.
+    pub key: AtomicU64,
+    /// When, in cycles; 0: it says nothing.
+    pub at: AtomicU64,
+    /// What it said of room.
+    pub room: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Thread>() == 128);
+
+std::arch::global_asm!(
+    ".section .tbss.windlass_sockets_thread,\"awT\",@nobits",
+    ".p2align 6",
+    ".hidden windlass_sockets_thread",
+    ".globl windlass_sockets_thread",
+    ".type windlass_sockets_thread,@object",
+    ".size windlass_sockets_thread,128",
+    "windlass_sockets_thread:",
+    ".zero 128",
+    ".previous",
+);
+
+/// This thread's own.
+#[inline(always)]
+pub fn thread() -> &'static Thread {
+    let place: *const Thread;
+    // SAFETY: reads the thread pointer and the symbol's offset from it; changes nothing.
+    unsafe {
+        std::arch::asm!(
+            "mov {place}, qword ptr [rip + windlass_sockets_thread@gottpoff]",
+            "add {place}, qword ptr fs:[0]",
+            place = out(reg) place,
+            options(pure, readonly, nostack),
+        );
+    }
+    // SAFETY: thread-local memory of this size and alignment, zeroed, alive while the thread runs.
+    unsafe { &*place }
+}
+
+/// Bit per thread slot; slot 0 is nobody.
+static SLOTS: [AtomicU64; 1_024] = [const { AtomicU64::new(0) }; 1_024];
+static PROCESS_SLOT: AtomicU32 = AtomicU32::new(0);
+/// Of the process that this one was forked from, if it had one.
+static PARENT_SLOT: AtomicU32 = AtomicU32::new(0);
+static BORROWED: AtomicBool = AtomicBool::new(false);
+static PID: AtomicI32 = AtomicI32::new(0);
+/// Tells this process from all others of its family, also from one that has had its process id before.
+static ID: AtomicU32 = AtomicU32::new(0);
+static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
+static LIVE_PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Slot of a thread that found no free one: it takes no locks.
+pub const NO_SLOT: u32 = 0xffff;
+
+/// The lock word of the calling thread: process slot << 16 | thread slot. `None`: the process is not
+/// registered, or it has more than 65,534 threads; then the kernel path is taken.
+#[inline(always)]
+pub fn owner() -> Option<u32> {
+    let process = PROCESS_SLOT.load(Ordering::Relaxed);
+    let thread = thread().slot.load(Ordering::Relaxed);
+    if process == 0 || thread == NO_SLOT {
+        return None;
+    }
+    let thread = if thread == 0 { take_slot() } else { thread };
+    (thread != NO_SLOT).then_some(process << 16 | thread)
+}
+
+/// The slot that the daemon gave this process; 0 none.
+pub fn process_slot() -> u16 {
+    PROCESS_SLOT.load(Ordering::Relaxed) as u16
+}
+
+/// The slot of the nearest registered process that this one was forked from; 0 none.
+pub fn parent_slot() -> u16 {
+    PARENT_SLOT.load(Ordering::Relaxed) as u16
+}
+
+/// The daemon gave this process a slot (or took it: 0).
+pub fn set_process_slot(slot: u16) {
+    PROCESS_SLOT.store(u32::from(slot), Ordering::Relaxed);
+}
+
+#[cold]
+fn take_slot() -> u32 {
+    let taken = SLOTS.iter().zip(0u32..).find_map(|(word, row)| {
+        let mut bits = word.load(Ordering::Relaxed) | u64::from(row == 0);
+        while bits != u64::MAX {
+            let bit = (!bits).trailing_zeros();
+            let old = word.fetch_or(1 << bit, Ordering::Relaxed);
+            if old & 1 << bit == 0 {
+                return Some(row * 64 + bit);
+            }
+            bits |= old | 1 << bit;
+        }
+        None
+    });
+    let slot = taken.unwrap_or(NO_SLOT);
+    thread().slot.store(slot, Ordering::Relaxed);
+    let key = KEY.load(Ordering::Relaxed);
+    if slot != NO_SLOT && key != u32::MAX {
+        // SAFETY: the key was made by `start`; the value is a number, not an address.
+        unsafe {
+            libc::pthread_setspecific(key, std::ptr::without_provenance(slot as usize));
+        }
+    }
+    slot
+}
+
+unsafe extern "C" fn thread_ends(value: *mut c_void) {
+    dispatch::abandon_wait();
+    thread().slot.store(NO_SLOT, Ordering::Relaxed);
+    give_slot(value.addr() as u32);
+}
+
+fn give_slot(slot: u32) {
+    if let Some(word) = SLOTS.get(slot as usize / 64) {
+        word.fetch_and(!(1 << (slot % 64)), Ordering::Relaxed);
+    }
+}
+
+/// Called by the constructor.
+pub fn start() {
+    let mut key = 0;
+    // SAFETY: the key is a live variable; the destructor stays mapped, since we are never unloaded.
+    if unsafe { libc::pthread_key_create(&mut key, Some(thread_ends)) } == 0 {
+        KEY.store(key, Ordering::Relaxed);
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: an anonymous mapping at any address.
+    let page = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            4_096,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1,
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return;
+    }
+    // SAFETY: the page was mapped just now.
+    if unsafe { libc::madvise(page, 4_096, libc::MADV_WIPEONFORK) } != 0 {
+        return;
+    }
+    LIVE_PAGE.store(page.cast(), Ordering::Relaxed);
+    claim();
+}
+
+/// The calling process owns table and threads.
+fn claim() {
+    // SAFETY: takes nothing.
+    PID.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+    let mixed = sys::cycles() ^ (PID.load(Ordering::Relaxed) as u64) << 40;
+    let id = (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
+    ID.store(id.max(1), Ordering::Relaxed);
+    let page = LIVE_PAGE.load(Ordering::Relaxed);
+    if !page.is_null() {
+        // SAFETY: the page is never unmapped.
+        unsafe { &*page }.store(1, Ordering::Relaxed);
+    }
+}
+
+/// A number of this process, which no other one of its family has; never 0 once the library has begun.
+#[inline]
+pub fn id() -> u32 {
+    ID.load(Ordering::Relaxed)
+}
+
+/// The process id.
+#[inline(always)]
+pub fn process_id() -> u32 {
+    PID.load(Ordering::Relaxed).cast_unsigned()
+}
+
+/// Whether the constructor ran and found what it needs.
+pub fn is_started() -> bool {
+    !LIVE_PAGE.load(Ordering::Relaxed).is_null()
+}
+
+/// Whether this process was copied by a fork that we did not see: one load.
+#[inline(always)]
+pub fn is_copy() -> bool {
+    let page = LIVE_PAGE.load(Ordering::Relaxed);
+    if page.is_null() {
+        return false;
+    }
+    // SAFETY: the page is never unmapped.
+    unsafe { &*page }.load(Ordering::Relaxed) == 0
+}
+
+/// Whether the table is this process's own: false in a child that borrows this memory.
+pub fn is_ours() -> bool {
+    if is_copy() {
+        start::unseen_fork();
+    }
+    if !BORROWED.load(Ordering::Relaxed) {
+        return thread().vforked.load(Ordering::Relaxed) == 0;
+    }
+    // SAFETY: takes nothing.
+    unsafe { libc::getpid() == PID.load(Ordering::Relaxed) }
+}
+
+/// A thread or a child with this memory is being made by something else than libc's threads and `vfork`.
+pub fn will_be_borrowed() {
+    BORROWED.store(true, Ordering::Relaxed);
+}
+
+const VFORKED: usize = std::mem::offset_of!(Thread, vforked);
+
+/// `vfork`, with the thread marked until the child is gone. It returns twice on one stack, so nothing of
+/// it may be there: the return address waits in a register, as in libc's own.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C-unwind" fn vfork() -> libc::pid_t {
+    std::arch::naked_asm!(
+        "sub rsp, 8",
+        "call {before}",
+        "add rsp, 8",
+        "pop rdi",
+        "mov rsi, qword ptr [rip + windlass_sockets_thread@gottpoff]",
+        "add rsi, qword ptr fs:[0]",
+        "inc dword ptr [rsi + {vforked}]",
+        "mov eax, 58",
+        "syscall",
+        "push rdi",
+        "test eax, eax",
+        "jz 2f",
+        "dec dword ptr [rsi + {vforked}]",
+        "cmp eax, -4095",
+        "jae 3f",
+        "2:",
+        "ret",
+        "3:",
+        "mov edi, eax",
+        "neg edi",
+        "sub rsp, 8",
+        "call {failed}",
+        "add rsp, 8",
+        "mov eax, -1",
+        "ret",
+        vforked = const VFORKED,
+        before = sym before_vfork,
+        failed = sym vfork_failed,
+    )
+}
+
+extern "C-unwind" fn before_vfork() {
+    dispatch::settle();
+}
+
+extern "C-unwind" fn vfork_failed(error: i32) {
+    real::set_errno(error);
+}
+
+/// The same under its other name.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+#[allow(non_snake_case, reason = "libc's own name")]
+pub unsafe extern "C-unwind" fn __vfork() -> libc::pid_t {
+    std::arch::naked_asm!("jmp {vfork}", vfork = sym vfork)
+}
+
+unsafe extern "C" {
+    static __libc_single_threaded: u8;
+}
+
+/// Whether the process has had a second thread.
+pub fn has_threads() -> bool {
+    if BORROWED.load(Ordering::Relaxed) {
+        return true;
+    }
+    // SAFETY: libc's own variable, written before a second thread exists.
+    unsafe { (&raw const __libc_single_threaded).read_volatile() == 0 }
+}
+
+/// In a forked child: this process is another one, with this thread only.
+pub fn adopt() {
+    let slot = thread().slot.load(Ordering::Relaxed);
+    for word in &SLOTS {
+        word.store(0, Ordering::Relaxed);
+    }
+    if let Some(word) = SLOTS
+        .get(slot as usize / 64)
+        .filter(|_| slot != NO_SLOT && slot != 0)
+    {
+        word.store(1 << (slot % 64), Ordering::Relaxed);
+    }
+    if process_slot() != 0 {
+        PARENT_SLOT.store(u32::from(process_slot()), Ordering::Relaxed);
+    }
+    set_process_slot(0);
+    thread().vforked.store(0, Ordering::Relaxed);
+    claim();
+}

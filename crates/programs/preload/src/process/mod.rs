@@ -1,0 +1,5 @@
+//! TODO
+
+pub mod identity;
+pub mod registration;
+pub mod signals;

@@ -1,0 +1,479 @@
+//! Signals: handlers run outside locked sections, and the program sees its own.
+//!
+//! *Model.* Where the program installs a handler, the kernel gets [`deliver`] instead, with the
+//! program's mask and flags; what `sigaction` gives back is the program's. A signal that arrives while
+//! the thread is in a locked section (between [`enter`] and [`leave`], some hundred nanoseconds) is put
+//! back to this thread with its own information, and all signals but faults are blocked until
+//! [`leave`] restores the mask: the kernel then delivers as if it had come a moment later. So a handler
+//! may send, receive, jump out or exit, and no lock is held. Real sleeps are outside.
+//!
+//! *Faults.* The program's memory may not be there. What copies it runs in a known range of code
+//! ([`add_fixup`]); `SIGSEGV` and `SIGBUS` inside go to the
+//! fix-up, which gives a short count. Elsewhere they are the program's own. [`guard`] installs this with the
+//! first socket; a program that set no handler still sees the default.
+//!
+//! *The child of a `vfork`* shares this memory but not the dispositions: its handlers are not wrapped.
+//!
+//! *Not done.* Handlers installed by a bare system call are not deferred. Ignored `SIGSEGV` and
+//! `SIGBUS` come out as default after exec.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+
+use libc::{sigaction, siginfo_t, ucontext_t};
+use windlass_channel::sys;
+
+use crate::counts::counters::{self, Counter};
+use crate::dispatch;
+use crate::process::identity::{self, thread};
+use crate::sys::real;
+
+const SIGNALS: usize = 65;
+/// Top bits of a word of [`HANDLERS`]: flags that the kernel gets in another form.
+const SIGINFO: u64 = 1 << 63;
+const RESETHAND: u64 = 1 << 62;
+/// A call that sleeps is not begun again behind the handler (no `SA_RESTART`).
+const INTERRUPTS: u64 = 1 << 61;
+const ADDRESS: u64 = INTERRUPTS - 1;
+
+/// The program's handlers, by signal: address and the two flags above.
+static HANDLERS: [AtomicU64; SIGNALS] = [const { AtomicU64::new(0) }; SIGNALS];
+static GUARDED: AtomicBool = AtomicBool::new(false);
+/// What is taken although the program may have set no handler.
+const GUARDS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+/// Flags and mask of those two as the program left them with the default or nothing, for
+/// `sigaction` to show.
+static SHOWN: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
+
+type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
+
+const FIXUPS: usize = 4;
+static FIXUP: [[AtomicUsize; 3]; FIXUPS] = [const { [const { AtomicUsize::new(0) }; 3] }; FIXUPS];
+
+/// Enters a locked section: signals wait until the matching [`leave`]. Nests.
+#[inline(always)]
+pub fn enter() {
+    let thread = thread();
+    thread
+        .inside
+        .store(thread.inside.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// Leaves a locked section; a deferred signal is delivered here.
+#[inline(always)]
+pub fn leave() {
+    let thread = thread();
+    compiler_fence(Ordering::SeqCst);
+    let inside = thread.inside.load(Ordering::Relaxed).saturating_sub(1);
+    thread.inside.store(inside, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    if inside == 0 && thread.deferred.load(Ordering::Relaxed) != 0 {
+        deliver_deferred();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn deliver_deferred() {
+    let thread = thread();
+    thread.deferred.store(0, Ordering::Relaxed);
+    set_mask(thread.mask.load(Ordering::Relaxed));
+}
+
+/// The thread's mask, by a bare system call that leaves `errno` alone.
+fn set_mask(mask: u64) {
+    let place: *const u64 = &mask;
+    let set = libc::SIG_SETMASK as usize;
+    // SAFETY: the mask is a live variable of 8 bytes.
+    unsafe { sys::call(libc::SYS_rt_sigprocmask, [set, place.addr(), 0, 8, 0, 0]) };
+}
+
+/// Names a range of code `[from, to)` that touches the program's memory, and where to go on when it
+/// faults there. False: there is no place for more.
+pub fn add_fixup(from: usize, to: usize, fixup: usize) -> bool {
+    for [start, end, target] in &FIXUP {
+        if target
+            .compare_exchange(0, fixup, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+        {
+            end.store(to, Ordering::Relaxed);
+            start.store(from, Ordering::Release);
+            return true;
+        }
+    }
+    false
+}
+
+/// Takes `SIGSEGV` and `SIGBUS`, once.
+pub fn guard() {
+    if GUARDED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    for signal in GUARDS {
+        let mut now = empty();
+        // SAFETY: `now` is a live variable.
+        unsafe { real::sigaction(signal, std::ptr::null(), &mut now) };
+        if is_bare(now.sa_sigaction) {
+            install_guard(signal);
+        }
+    }
+}
+
+/// Takes a signal that the kernel holds without a handler, and remembers how.
+fn install_guard(signal: c_int) {
+    let mut action = empty();
+    let mut now = empty();
+    action.sa_sigaction = deliver as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // SAFETY: both are live variables, the handler stays mapped.
+    unsafe { real::sigaction(signal, &action, &mut now) };
+    if let Some(word) = handler_word(signal).filter(|_| is_bare(now.sa_sigaction)) {
+        word.store(now.sa_sigaction as u64, Ordering::Relaxed);
+        if let Some([flags, mask]) = shown(signal) {
+            flags.store(now.sa_flags as u32 as u64, Ordering::Relaxed);
+            mask.store(mask_of(&now), Ordering::Relaxed);
+        }
+    }
+}
+
+fn shown(signal: c_int) -> Option<&'static [AtomicU64; 2]> {
+    GUARDS
+        .iter()
+        .zip(&SHOWN)
+        .find(|(guard, _)| **guard == signal)
+        .map(|(_, shown)| shown)
+}
+
+/// Default or nothing.
+fn is_bare(handler: usize) -> bool {
+    handler == libc::SIG_DFL || handler == libc::SIG_IGN
+}
+
+fn mask_of(action: &sigaction) -> u64 {
+    let place = &raw const action.sa_mask;
+    // SAFETY: libc's mask begins with the kernel's 64 bits.
+    unsafe { *place.cast::<u64>() }
+}
+
+fn empty() -> sigaction {
+    // SAFETY: zeroes are a valid `sigaction`: default, no flags, empty mask.
+    unsafe { std::mem::zeroed() }
+}
+
+fn handler_word(signal: c_int) -> Option<&'static AtomicU64> {
+    HANDLERS.get(usize::try_from(signal).ok()?)
+}
+
+fn is_ours(action: &sigaction) -> bool {
+    action.sa_sigaction == deliver as *const () as usize
+}
+
+/// `sigaction` as the program means it. `action` and `old` are the program's own, or null.
+///
+/// # Safety
+/// As `sigaction`.
+pub unsafe fn change(signal: c_int, action: *const sigaction, old: *mut sigaction) -> c_int {
+    let Some(word) = handler_word(signal) else {
+        // SAFETY: the program's own arguments go on unchanged.
+        return unsafe { real::sigaction(signal, action, old) };
+    };
+    let before = word.load(Ordering::Relaxed);
+    let mut previous = empty();
+    let result = if action.is_null() {
+        // SAFETY: `previous` is a live variable.
+        unsafe { real::sigaction(signal, action, &mut previous) }
+    } else {
+        // SAFETY: libc reads it just so.
+        let wanted = unsafe { *action };
+        set(signal, word, &wanted, &mut previous)
+    };
+    if result == 0 && !old.is_null() {
+        show(signal, before, &mut previous);
+        // SAFETY: libc writes it just so.
+        unsafe { *old = previous };
+    }
+    result
+}
+
+fn set(signal: c_int, word: &AtomicU64, wanted: &sigaction, previous: &mut sigaction) -> c_int {
+    let handler = wanted.sa_sigaction;
+    let guarded =
+        GUARDED.load(Ordering::Relaxed) && GUARDS.contains(&signal) && identity::is_ours();
+    if is_bare(handler) {
+        // SAFETY: both are live variables.
+        let result = unsafe { real::sigaction(signal, wanted, previous) };
+        if guarded && result == 0 {
+            install_guard(signal);
+        }
+        return result;
+    }
+    if !identity::is_ours() {
+        // SAFETY: both are live variables.
+        return unsafe { real::sigaction(signal, wanted, previous) };
+    }
+    let mut mine = *wanted;
+    mine.sa_sigaction = deliver as *const () as usize;
+    mine.sa_flags = (wanted.sa_flags | libc::SA_SIGINFO) & !libc::SA_RESETHAND;
+    let before = word.swap(packed(wanted), Ordering::Relaxed);
+    // SAFETY: both are live variables.
+    let result = unsafe { real::sigaction(signal, &mine, previous) };
+    if result != 0 {
+        word.store(before, Ordering::Relaxed);
+    }
+    result
+}
+
+/// A handler with its flags, as [`HANDLERS`] keeps it; default and nothing are without.
+fn packed(wanted: &sigaction) -> u64 {
+    let handler = wanted.sa_sigaction;
+    let flags = [
+        (wanted.sa_flags & libc::SA_SIGINFO != 0, SIGINFO),
+        (wanted.sa_flags & libc::SA_RESTART == 0, INTERRUPTS),
+        (wanted.sa_flags & libc::SA_RESETHAND != 0, RESETHAND),
+    ];
+    let set = flags
+        .into_iter()
+        .filter(|(is_set, _)| *is_set && !is_bare(handler));
+    set.fold(handler as u64 & ADDRESS, |word, (_, flag)| word | flag)
+}
+
+/// Turns what the kernel holds into what the program set.
+fn show(signal: c_int, word: u64, action: &mut sigaction) {
+    if !is_ours(action) {
+        return;
+    }
+    action.sa_sigaction = (word & ADDRESS) as usize;
+    if is_bare(action.sa_sigaction) {
+        let [flags, mask] = shown(signal).map_or([0, 0], |shown| {
+            shown.each_ref().map(|word| word.load(Ordering::Relaxed))
+        });
+        action.sa_flags = flags as u32 as c_int;
+        let place = &raw mut action.sa_mask;
+        // SAFETY: libc's mask begins with the kernel's 64 bits.
+        unsafe { *place.cast::<u64>() = mask };
+        return;
+    }
+    if word & SIGINFO == 0 {
+        action.sa_flags &= !libc::SA_SIGINFO;
+    }
+    if word & RESETHAND != 0 {
+        action.sa_flags |= libc::SA_RESETHAND;
+    }
+}
+
+/// What the kernel calls for every signal that the program handles.
+unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel gives valid information with SA_SIGINFO.
+    let code = unsafe { (*info).si_code };
+    let fault = code > 0
+        && matches!(
+            signal,
+            libc::SIGSEGV
+                | libc::SIGBUS
+                | libc::SIGFPE
+                | libc::SIGILL
+                | libc::SIGTRAP
+                | libc::SIGSYS
+        );
+    if fault && fix_up(signal, context.cast()) {
+        return;
+    }
+    if !fault && thread().inside.load(Ordering::Relaxed) != 0 && defer(signal, info, context.cast())
+    {
+        return;
+    }
+    let word = handler_word(signal).map_or(0, |word| word.load(Ordering::Relaxed));
+    let address = (word & ADDRESS) as usize;
+    if is_bare(address) {
+        by_default(signal, info, address == libc::SIG_IGN && !fault, fault);
+        return;
+    }
+    if word & RESETHAND != 0 {
+        reset(signal, word);
+    }
+    if word & INTERRUPTS != 0 {
+        let interrupted = &thread().interrupted;
+        interrupted.store(
+            interrupted.load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Relaxed,
+        );
+    }
+    // The handler may wait in, or jump to, whatever sees the kernel's view.
+    dispatch::settle();
+    let address: *const () = std::ptr::with_exposed_provenance(address);
+    // SAFETY: the program installed this address as a handler.
+    let handler = unsafe { std::mem::transmute::<*const (), Handler>(address) };
+    // SAFETY: a handler of either form takes these registers.
+    unsafe { handler(signal, info, context) };
+}
+
+/// Ends a copy that met memory that is not there.
+fn fix_up(signal: c_int, context: *mut ucontext_t) -> bool {
+    if signal != libc::SIGSEGV && signal != libc::SIGBUS {
+        return false;
+    }
+    // SAFETY: the kernel gives a valid context, ours until we return.
+    let registers = unsafe { &mut (*context).uc_mcontext.gregs };
+    let Some(place) = registers.get_mut(libc::REG_RIP as usize) else {
+        return false;
+    };
+    let at = *place as usize;
+    for [start, end, target] in &FIXUP {
+        let start = start.load(Ordering::Acquire);
+        if start != 0 && (start..end.load(Ordering::Relaxed)).contains(&at) {
+            *place = target.load(Ordering::Relaxed) as i64;
+            counters::add(Counter::Faults, 1);
+            return true;
+        }
+    }
+    false
+}
+
+/// Sends the signal to this thread once more, as it came. False: the kernel refuses.
+fn again(signal: c_int, info: *mut siginfo_t) -> bool {
+    // SAFETY: takes nothing.
+    let pid = unsafe { sys::call(libc::SYS_getpid, [0; 6]) } as usize;
+    // SAFETY: takes nothing.
+    let tid = unsafe { sys::call(libc::SYS_gettid, [0; 6]) } as usize;
+    let queue = [pid, tid, signal as usize, info.addr(), 0, 0];
+    // SAFETY: the information is the kernel's own.
+    unsafe { sys::call(libc::SYS_rt_tgsigqueueinfo, queue) == 0 }
+}
+
+/// Puts the signal back to this thread and blocks all but faults until [`leave`].
+fn defer(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) -> bool {
+    let thread = thread();
+    let faults = [
+        libc::SIGSEGV,
+        libc::SIGBUS,
+        libc::SIGFPE,
+        libc::SIGILL,
+        libc::SIGTRAP,
+        libc::SIGSYS,
+    ];
+    let open = faults
+        .iter()
+        .fold(0u64, |mask, signal| mask | 1 << (signal - 1));
+    // In the handler itself too: with SA_NODEFER the signal would come at once again.
+    set_mask(!open);
+    if !again(signal, info) {
+        return false;
+    }
+    // SAFETY: the kernel gives a valid context, ours until we return.
+    let mask = unsafe { &raw mut (*context).uc_sigmask };
+    // SAFETY: the kernel's mask has 64 bits, at the beginning of libc's.
+    let mask = unsafe { &mut *mask.cast::<u64>() };
+    if thread.deferred.swap(1, Ordering::Relaxed) == 0 {
+        thread.mask.store(*mask, Ordering::Relaxed);
+    }
+    *mask = !open;
+    counters::add(Counter::SignalsDeferred, 1);
+    true
+}
+
+/// The default (or nothing) for a signal that only we handle.
+fn by_default(signal: c_int, info: *mut siginfo_t, ignored: bool, fault: bool) {
+    if ignored {
+        return;
+    }
+    reset(signal, 0);
+    if !fault {
+        again(signal, info);
+    }
+}
+
+/// The default again, with everything else as it was, as the kernel does it.
+fn reset(signal: c_int, word: u64) {
+    let before = real::errno();
+    let mut action = empty();
+    // SAFETY: a live variable.
+    unsafe { real::sigaction(signal, std::ptr::null(), &mut action) };
+    show(signal, word, &mut action);
+    action.sa_sigaction = libc::SIG_DFL;
+    // SAFETY: a live variable.
+    unsafe { real::sigaction(signal, &action, std::ptr::null_mut()) };
+    real::set_errno(before);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicI32;
+
+    use super::*;
+
+    /// What the handler of the test that holds [`ALONE`] saw.
+    static CAME: AtomicI32 = AtomicI32::new(0);
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    unsafe extern "C" fn count(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
+        // SAFETY: the kernel gives valid information.
+        let code = unsafe { (*info).si_code };
+        CAME.store(
+            CAME.load(Ordering::Relaxed) * 10 + 1 - code.min(0),
+            Ordering::Relaxed,
+        );
+    }
+
+    fn install(signal: c_int, flags: c_int) {
+        let mut action = empty();
+        action.sa_sigaction = count as *const () as usize;
+        action.sa_flags = flags | libc::SA_SIGINFO;
+        // SAFETY: a live variable.
+        assert_eq!(unsafe { change(signal, &action, std::ptr::null_mut()) }, 0);
+    }
+
+    fn raise(signal: c_int) {
+        // SAFETY: a signal to this thread.
+        assert_eq!(unsafe { libc::raise(signal) }, 0);
+    }
+
+    fn mask() -> u64 {
+        let mut now = 0u64;
+        let place: *mut u64 = &mut now;
+        // SAFETY: asks for the mask, into a live variable of 8 bytes.
+        unsafe { sys::call(libc::SYS_rt_sigprocmask, [0, 0, place.addr(), 8, 0, 0]) };
+        now
+    }
+
+    /// A signal inside locked sections waits for the last `leave`, comes then with its own information,
+    /// and the mask is what it was.
+    #[test]
+    fn signals_wait_for_the_unlock() {
+        let _alone = ALONE.lock();
+        for flags in [0, libc::SA_NODEFER, libc::SA_RESTART] {
+            install(libc::SIGUSR1, flags);
+            let before = mask();
+            CAME.store(0, Ordering::Relaxed);
+            enter();
+            enter();
+            raise(libc::SIGUSR1);
+            assert_eq!(CAME.load(Ordering::Relaxed), 0);
+            leave();
+            assert_eq!(CAME.load(Ordering::Relaxed), 0);
+            leave();
+            // One handler; `raise` gives SI_TKILL, which is -6.
+            assert_eq!(CAME.load(Ordering::Relaxed), 7);
+            assert_eq!(mask(), before);
+            raise(libc::SIGUSR1);
+            assert_eq!(CAME.load(Ordering::Relaxed), 77);
+        }
+    }
+
+    /// Several signals inside one section all come after it, and none is lost.
+    #[test]
+    fn queued_signals_all_come() {
+        let _alone = ALONE.lock();
+        let signal = libc::SIGRTMIN() + 3;
+        install(signal, 0);
+        CAME.store(0, Ordering::Relaxed);
+        enter();
+        for _ in 0..3 {
+            raise(signal);
+        }
+        assert_eq!(CAME.load(Ordering::Relaxed), 0);
+        leave();
+        assert_eq!(CAME.load(Ordering::Relaxed), 777);
+    }
+}

@@ -1,0 +1,326 @@
+//! Interest in user space: `epoll_ctl` without a system call.
+//!
+//! # Purpose
+//! Event loops of one thread change what they wait for with every message: a client asks for `EPOLLOUT` before it writes, and for
+//! `EPOLLIN` after it, in up to five calls a request. Nobody looks at the kernel's instance between two of them.
+//!
+//! # Model
+//! A change of a level-triggered member that has joined is kept here ([`defer`]), and the member *lags*: the kernel has
+//! another mask (`told`), or has a member that the program has removed. What depends on the kernel's view is preceded by telling it
+//! ([`settle`]): a sleep in the instance, and whatever may show it to somebody else (fork, exec, threads, `poll`, passing,
+//! nesting, a close). A look at the kernel needs less: only what the program asks for beyond `told` is told before it, and what the
+//! kernel reports beyond what is asked is taken out ([`before_look`], [`filter`]). So a member that the kernel knows to be read
+//! from may be asked for reading and writing in turn for ever, and the kernel hears of none of it.
+//!
+//! `EPOLLOUT` of such a member is answered here ([`writable`]): the kernel has said that the socket is writable, and has
+//! not been given a byte of it since. Only sends can change that, and all of them are counted in the channel.
+//!
+//! # When a change is kept here
+//! All of this holds: the process has never had a second thread; instance and socket have one number each, in one process; the
+//! socket is a joined TCP socket; its old and new masks are level-triggered, without flags that change how events are
+//! reported; its data stays. Any other change is the program's own call, and tells the kernel of all kept ones first.
+//!
+//! # What can be lost and what cannot
+//! Errors are the kernel's: only a change that it would surely make is kept here. A process that is killed takes its instance
+//! with it.
+//!
+//! # Limits
+//! - [`LAGGING_MAX`] lagging members an instance; one more tells the kernel of all of them.
+//! - A program that mixes libc's calls and bare system calls on one instance sees its changes late, and so does another process
+//!   that takes the instance by `pidfd_getfd(2)`.
+
+use std::ffi::c_int;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+
+use libc::epoll_event;
+use windlass_channel::Link;
+
+use crate::counts::counters::{self, Counter};
+use crate::fd::{
+    call::Sock,
+    record::{Kind, flag},
+};
+use crate::join::promote;
+use crate::process::{identity, signals};
+use crate::ready::sets::{
+    self, ABSENT, HERE, LAGS, Member, QUEUED, READABLE, SET, Set, drop_member, instance_of,
+};
+use crate::sys::{clock, kernel, memory};
+
+/// Lagging members of an instance.
+pub(super) const LAGGING_MAX: usize = 128;
+/// How long what the kernel has said of a socket's room is believed.
+const ROOM_US: u32 = 10_000;
+/// What a member may ask for: level-triggered, and nothing that the kernel keeps a state for.
+const PLAIN: u32 = READABLE | WRITABLE | UNASKED | (libc::EPOLLPRI | libc::EPOLLRDHUP) as u32;
+const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+/// What the kernel reports of every member.
+const UNASKED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+
+/// Lagging members of the process.
+static LAGGING: AtomicU32 = AtomicU32::new(0);
+
+/// Tells the kernel of everything.
+#[inline(always)]
+pub fn settle_all() {
+    if LAGGING.load(Relaxed) != 0 {
+        settle_each();
+    }
+}
+
+#[cold]
+fn settle_each() {
+    for (index, set) in SET.iter().enumerate() {
+        if set.lagging.load(Relaxed) != 0
+            && let Some(instance) = instance_of(set)
+        {
+            settle(instance, index);
+        }
+    }
+}
+
+/// Tells the kernel of every change in an instance, which it is about to be waited for in.
+#[inline]
+pub(super) fn settle(instance: c_int, index: usize) {
+    tell(instance, index, |_| true);
+}
+
+/// Tells the kernel what it has to know to be asked.
+#[inline]
+pub(super) fn before_look(instance: c_int, index: usize) {
+    tell(instance, index, is_lacking);
+}
+
+/// Whether the program asks for something that neither the kernel has been told nor is answered here.
+fn is_lacking(member: &Member) -> bool {
+    let state = member.state.load(Relaxed);
+    let here = if state & HERE != 0 { WRITABLE } else { 0 };
+    state & ABSENT == 0 && member.events.load(Relaxed) & !(member.told.load(Relaxed) | here) != 0
+}
+
+#[inline]
+fn tell(instance: c_int, index: usize, which: impl Fn(&Member) -> bool) {
+    let Some(set) = SET.get(index).filter(|set| set.lagging.load(Relaxed) != 0) else {
+        return;
+    };
+    signals::enter();
+    let (length, mut kept) = (set.lagging.load(Relaxed) as usize, 0);
+    for place in &set.laggards[..length.min(LAGGING_MAX)] {
+        let record = place.load(Relaxed);
+        if tell_one(instance, index, record, &which) {
+            set.laggards[kept].store(record, Relaxed);
+            kept += 1;
+        }
+    }
+    set.lagging.store(kept as u32, Relaxed);
+    signals::leave();
+}
+
+/// Whether the record goes on lagging.
+fn tell_one(instance: c_int, index: usize, record: u32, which: &impl Fn(&Member) -> bool) -> bool {
+    let Some(member) = member_of(record, index) else {
+        return false;
+    };
+    let state = member.state.load(Relaxed);
+    if state & LAGS != 0 && !which(member) {
+        return true;
+    }
+    member.state.fetch_and(!QUEUED, AcqRel);
+    if state & LAGS == 0 {
+        return false;
+    }
+    lags(member, false);
+    let fd = member.fd.load(Relaxed);
+    let mut event = epoll_event {
+        events: member.events.load(Relaxed),
+        u64: member.data.load(Relaxed),
+    };
+    // What fails here has changed out of our sight, and is the kernel's to report.
+    if state & ABSENT != 0 {
+        let _ = kernel::epoll_ctl(instance, libc::EPOLL_CTL_DEL, fd, &mut event);
+        if let Some(set) = SET.get(index) {
+            drop_member(set, member);
+        }
+    } else {
+        member.told.store(event.events, Relaxed);
+        let _ = kernel::epoll_ctl(instance, libc::EPOLL_CTL_MOD, fd, &mut event);
+    }
+    false
+}
+
+/// The member of an instance with this record.
+fn member_of(record: u32, index: usize) -> Option<&'static Member> {
+    sets::member(record).filter(|member| member.is_in(index))
+}
+
+/// Notes whether a member lags.
+fn lags(member: &Member, does: bool) {
+    let before = if does {
+        member.state.fetch_or(LAGS, AcqRel)
+    } else {
+        member.state.fetch_and(!LAGS, AcqRel)
+    };
+    match (before & LAGS != 0, does) {
+        (false, true) => LAGGING.fetch_add(1, Relaxed),
+        (true, false) => LAGGING.fetch_sub(1, Relaxed),
+        _ => 0,
+    };
+}
+
+/// A member goes, and the kernel knows by itself.
+pub(super) fn dropped(member: &Member) {
+    lags(member, false);
+}
+
+/// In a forked child: the parent has told the kernel of everything before.
+pub(super) fn forked() {
+    LAGGING.store(0, Relaxed);
+    SET.iter().for_each(|set| set.lagging.store(0, Relaxed));
+}
+
+/// An option of a socket has changed, which may concern its room.
+pub fn doubt_room(sock: &Sock) {
+    if let Some(member) = sets::known_member(sock) {
+        member.room_at.store(0, Relaxed);
+    }
+}
+
+/// Whether the kernel has room for a send: as it said last, if no byte was given to it since, or asked now.
+fn has_room(sock: &Sock, link: &Link<'static>, member: &Member) -> bool {
+    let (sent, now) = (link.outgoing().kernel_sent(), clock::now());
+    let at = member.room_at.load(Relaxed);
+    if at != 0 && member.sent.load(Relaxed) == sent && now.wrapping_sub(at) < clock::cycles(ROOM_US)
+    {
+        return true;
+    }
+    let out = libc::EPOLLOUT as u32;
+    let has = kernel::poll_one(sock.fd, out) == out;
+    member.sent.store(sent, Relaxed);
+    member.room_at.store(if has { now } else { 0 }, Relaxed);
+    has
+}
+
+/// What is answered here of a member's wish to write. If the socket is not writable any more, the kernel has to be told.
+pub(super) fn writable(sock: &Sock, link: &Link<'static>, member: &Member) -> u32 {
+    if member.state.load(Relaxed) & HERE == 0 {
+        return 0;
+    }
+    if has_room(sock, link, member) {
+        return member.events.load(Relaxed) & WRITABLE;
+    }
+    member.state.fetch_and(!HERE, AcqRel);
+    0
+}
+
+/// Takes what the program has not asked for out of `count` kernel events; how many remain.
+pub(super) fn filter(index: usize, events: *mut epoll_event, count: usize) -> usize {
+    let Some(set) = SET.get(index).filter(|set| set.lagging.load(Relaxed) != 0) else {
+        return count;
+    };
+    let length = (set.lagging.load(Relaxed) as usize).min(LAGGING_MAX);
+    let mut kept = 0;
+    for at in 0..count {
+        let Some(mut event) = memory::fetch(events.wrapping_add(at)) else {
+            return count;
+        };
+        let of = |place: &AtomicU32| {
+            let member = member_of(place.load(Relaxed), index)?;
+            let is_it = member.state.load(Relaxed) & LAGS != 0
+                && member.data.load(Relaxed) == { event.u64 };
+            is_it.then_some(member)
+        };
+        if let Some(member) = set.laggards[..length].iter().find_map(of) {
+            event.events &= if member.state.load(Relaxed) & ABSENT != 0 {
+                0
+            } else {
+                member.events.load(Relaxed) | UNASKED
+            };
+        }
+        if event.events != 0 {
+            memory::put(events.wrapping_add(kept), event);
+            kept += 1;
+        }
+    }
+    kept
+}
+
+/// A change by `epoll_ctl` that the kernel need not hear of yet; false: it has to.
+pub(super) fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll_event) -> bool {
+    let changes = [
+        libc::EPOLL_CTL_ADD,
+        libc::EPOLL_CTL_MOD,
+        libc::EPOLL_CTL_DEL,
+    ];
+    let has_joined = sock.record.has(promote::JOINED);
+    if !has_joined || identity::has_threads() || !changes.contains(&operation) {
+        return false;
+    }
+    let Some((index, set)) = Set::of(instance) else {
+        return false;
+    };
+    let Some((member, link)) = member_of(sock.index(), index)
+        .filter(|member| member.fd.load(Relaxed) == sock.fd)
+        .and_then(|member| Some((member, promote::joined(sock)?)))
+    else {
+        return false;
+    };
+    let (state, told) = (member.state.load(Relaxed), member.told.load(Relaxed));
+    let is_absent = state & ABSENT != 0;
+    let is_removed = operation == libc::EPOLL_CTL_DEL;
+    if (operation == libc::EPOLL_CTL_ADD) != is_absent
+        || (asked.events | told) & !PLAIN != 0
+        || !is_removed && { asked.u64 } != member.data.load(Relaxed)
+        || !is_private(instance, set, sock)
+    {
+        return false;
+    }
+    let writes = asked.events & WRITABLE != 0;
+    if writes && !has_room(sock, &link, member) {
+        return false;
+    }
+    if set.lagging.load(Relaxed) as usize == LAGGING_MAX {
+        settle(instance.fd, index);
+        if is_absent {
+            return false;
+        }
+    }
+    let new = if is_removed { ABSENT } else { 0 } | if writes { HERE } else { 0 };
+    signals::enter();
+    member.events.store(asked.events, Relaxed);
+    member.state.fetch_and(!(ABSENT | HERE), AcqRel);
+    member.state.fetch_or(new, AcqRel);
+    lags(member, is_removed || asked.events != told);
+    queue(set, sock.index(), member);
+    signals::leave();
+    if writes || !is_removed && link.incoming().queued() != 0 {
+        set.list(member);
+    }
+    counters::add(Counter::Kept, 1);
+    true
+}
+
+/// Puts a lagging member on its set's list.
+fn queue(set: &Set, record: u32, member: &Member) {
+    if member.state.load(Relaxed) & (LAGS | QUEUED) != LAGS {
+        return;
+    }
+    let length = set.lagging.load(Relaxed);
+    if let Some(place) = set.laggards.get(length as usize) {
+        place.store(record, Relaxed);
+        set.lagging.store(length + 1, Relaxed);
+        member.state.fetch_or(QUEUED, AcqRel);
+    }
+}
+
+/// Whether nobody but the calling thread can look at the instance, or send on the socket.
+fn is_private(instance: &Sock, set: &Set, sock: &Sock) -> bool {
+    let shared = flag::LEAKED | flag::INHERITED | flag::HEIRS;
+    let is_single =
+        |sock: &Sock| sock.record.holders.load(Relaxed) == 1 && !sock.record.has(shared);
+    is_single(instance)
+        && is_single(sock)
+        && sock.record.kind() == Some(Kind::Tcp)
+        && set.asleep.load(Relaxed) == 0
+        && identity::is_ours()
+}

@@ -1,0 +1,619 @@
+//! epoll: instances that report ring bytes beside what the kernel reports.
+//!
+//! # Model
+//! The ring serves a socket that is in at most one epoll instance, level- or edge-triggered, of one process. Anything else is
+//! [demoted](demote): a second instance, a second number of the same socket, `EPOLLONESHOT`, `EPOLLEXCLUSIVE`, an instance beyond
+//! [`SETS`]. The members of an instance are demoted when a second process waits in it or changes it ([`claim`]), and for
+//! good when it is nested, polled or passed ([`estrange`]).
+//!
+//! Whenever a thread sleeps in it, the kernel's instance holds every member exactly as the program registered it. Beside it
+//! stands a [`Set`] with the members that have joined, by channels ([`Watched`]). A wait takes the news of its own members
+//! ([`crate::ready::wait`]).
+//!
+//! # States of a member
+//! *Registered* (`set` is not 0) · *watched* (`at` is not 0: it has joined, and its channel is in the set's [`Watched`]) ·
+//! *fresh* ([`FRESH`]: bytes came since it was last reported, which is what an edge is) · *lagging* ([`LAGS`]: the kernel has
+//! it otherwise, see [`crate::ready::deferred_ctl`]; [`ABSENT`]: the program has removed it).
+//!
+//! # Synchronization
+//! | thread that registers | thread that joins |
+//! | --- | --- |
+//! | `epoll_ctl`; stores `Member::set`; *fence* | sets `JOINING`; *fence* |
+//! | loads `JOINING` and `JOINED` | loads `Member::set` |
+//!
+//! One of the two finds the other, and [watches](watch) the channel; doing it twice changes nothing. A sender sees whether
+//! an instance sleeps by its line of the status page, which a sleep raises before its last look at the news
+//! ([`windlass_channel::wait`]). Bytes that are in a ring when a thread registers the socket in an instance where another
+//! thread sleeps are moved into the kernel, which wakes it.
+//!
+//! # Limits
+//! [`SETS`] instances a process. Members with equal data that are ready at once are reported as one event. What a process
+//! adds to an instance after another process has inherited it, that one does not see in the rings until the first one waits
+//! or changes the instance again, or the broker's watch moves it.
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, fence};
+
+use libc::epoll_event;
+use windlass_channel::{Link, Reason, Side, Watched};
+
+use crate::fd::{
+    call::{Own, Sock},
+    record::RECORDS_MAX,
+    table,
+};
+use crate::join::promote;
+use crate::process::{identity, registration};
+use crate::ready::deferred_ctl::{self, LAGGING_MAX};
+use crate::socket::stream;
+use crate::sys::{clock, kernel, memory};
+
+/// Instances with a line in the status page: lines 1 to 63.
+const SETS: usize = 63;
+
+pub(super) const FRESH: u32 = 1;
+/// The kernel has other events of it than the program wants, or has it although the program has removed it ([`ABSENT`]).
+pub(super) const LAGS: u32 = 2;
+pub(super) const ABSENT: u32 = 4;
+/// It stands on the list of lagging ones.
+pub(super) const QUEUED: u32 = 8;
+/// Whether it can be written is answered here.
+pub(super) const HERE: u32 = 16;
+pub(super) const EDGE: u32 = libc::EPOLLET as u32;
+/// Ways of reporting that only the kernel has.
+const ODD: u32 = (libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE) as u32;
+/// Of the waits in a row that report one ring event, one in so many looks at the clock for asking the kernel, too.
+pub(super) const CLOCK_WAITS: u32 = 4;
+/// What ring bytes can be reported as.
+pub(super) const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+
+/// Place in [`crate::fd::record::Record::engine`] of an instance: the process that waits in it and changes it, or [`NOBODY`].
+const OWNER: usize = 0;
+const NOBODY: u64 = u64::MAX;
+/// [`Member::set`] while it is being filled in.
+const FILLING: u32 = u32::MAX;
+
+/// A socket in an instance, by the index of its record.
+#[derive(Default)]
+pub(super) struct Member {
+    /// The set's index + 1; 0: none.
+    pub(super) set: AtomicU32,
+    pub(super) fd: AtomicI32,
+    pub(super) events: AtomicU32,
+    pub(super) state: AtomicU32,
+    pub(super) data: AtomicU64,
+    /// Its channel, packed, once it is watched: see [`At`].
+    at: AtomicU32,
+    /// The events that the kernel was told.
+    pub(super) told: AtomicU32,
+    /// When its bytes came, or when it was last reported, in cycles: members are reported in this order.
+    pub(super) order: AtomicU64,
+    /// When the kernel said that the socket is writable, in cycles, 0 if it did not; and what it had been given by then.
+    pub(super) room_at: AtomicU64,
+    pub(super) sent: AtomicU64,
+}
+
+/// One end of a channel: where a set watches it.
+#[derive(Clone, Copy)]
+pub(super) struct At {
+    pub(super) place: u8,
+    pub(super) side: Side,
+    pub(super) chan: u16,
+}
+
+impl At {
+    fn packed(self) -> u32 {
+        1 << 31 | u32::from(self.place) << 17 | (self.side as u32) << 16 | u32::from(self.chan)
+    }
+
+    fn of(word: u32) -> Option<At> {
+        (word != 0).then_some(At {
+            place: (word >> 17) as u8,
+            side: Side::from_u8((word >> 16) as u8),
+            chan: word as u16,
+        })
+    }
+
+    pub(super) fn link(self) -> Option<Link<'static>> {
+        registration::link(self.place, self.chan, self.side)
+    }
+}
+
+/// One epoll instance.
+pub(super) struct Set {
+    /// The record of the instance; 0: free.
+    pub(super) record: AtomicU32,
+    /// Members that are sockets of ours.
+    pub(super) members: AtomicU32,
+    /// Threads asleep in it.
+    pub(super) asleep: AtomicU32,
+    /// When the kernel was last asked, and waits since then that ended without a look at the clock.
+    pub(super) asked_at: AtomicU64,
+    pub(super) unasked: AtomicU32,
+    /// The last wait that found nothing at first was ended by a ring: the next one spins before it asks the kernel.
+    pub(super) is_ring_first: AtomicBool,
+    /// Where a wait has room for one event and both have some, the kernel's is next.
+    pub(super) is_kernels_turn: AtomicBool,
+    /// The record of the member whose ring was last reported, 0: none; and whether it was since its news were taken.
+    pub(super) hot: AtomicU32,
+    pub(super) is_hot_stale: AtomicBool,
+    /// Places of pairs that have, or had, members; and these.
+    places: AtomicU64,
+    watched: [[Watched; 2]; registration::PAIRS_MAX],
+    /// See [`crate::ready::deferred_ctl`]: the records of lagging members.
+    pub(super) lagging: AtomicU32,
+    pub(super) laggards: [AtomicU32; LAGGING_MAX],
+}
+
+pub(super) static SET: [Set; SETS] = [const {
+    Set {
+        record: AtomicU32::new(0),
+        members: AtomicU32::new(0),
+        asleep: AtomicU32::new(0),
+        asked_at: AtomicU64::new(0),
+        unasked: AtomicU32::new(0),
+        is_ring_first: AtomicBool::new(false),
+        is_kernels_turn: AtomicBool::new(false),
+        hot: AtomicU32::new(0),
+        is_hot_stale: AtomicBool::new(false),
+        places: AtomicU64::new(0),
+        watched: [const { [const { Watched::new() }; 2] }; registration::PAIRS_MAX],
+        lagging: AtomicU32::new(0),
+        laggards: [const { AtomicU32::new(0) }; LAGGING_MAX],
+    }
+}; SETS];
+
+static MEMBERS: AtomicPtr<Member> = AtomicPtr::new(null_mut());
+
+/// What this process keeps of a socket's membership, if any socket has been in an instance.
+pub(super) fn known_member(sock: &Sock) -> Option<&'static Member> {
+    if MEMBERS.load(Relaxed).is_null() {
+        return None;
+    }
+    member(sock.index())
+}
+
+/// What this process keeps of a record's membership; none where there is no memory.
+pub(super) fn member(record: u32) -> Option<&'static Member> {
+    let base = match MEMBERS.load(Acquire) {
+        base if base.is_null() => make_members()?,
+        base => base,
+    };
+    let place = base.wrapping_add(record as usize);
+    // SAFETY: the mapping has RECORDS_MAX entries, zeros are valid ones, and it is never unmapped.
+    (record < RECORDS_MAX).then(|| unsafe { &*place })
+}
+
+#[cold]
+fn make_members() -> Option<*mut Member> {
+    let bytes = RECORDS_MAX as usize * size_of::<Member>();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: an anonymous mapping at any address.
+    let place = unsafe { libc::mmap(null_mut(), bytes, rights, flags, -1, 0) };
+    if place == libc::MAP_FAILED {
+        return None;
+    }
+    let mine = place.cast::<Member>();
+    match MEMBERS.compare_exchange(null_mut(), mine, AcqRel, Acquire) {
+        Ok(_) => Some(mine),
+        Err(other) => {
+            // SAFETY: another thread was first; nobody has seen this mapping.
+            unsafe { libc::munmap(place, bytes) };
+            Some(other)
+        }
+    }
+}
+
+impl Member {
+    /// Its set, if it is in one.
+    #[inline]
+    pub(super) fn set(&self) -> Option<(usize, &'static Set)> {
+        let index = (self.set.load(Acquire) as usize).wrapping_sub(1);
+        Some((index, SET.get(index)?))
+    }
+
+    #[inline(always)]
+    pub(super) fn is_in(&self, set: usize) -> bool {
+        self.set.load(Acquire) == set as u32 + 1
+    }
+
+    /// Where it is watched.
+    #[inline(always)]
+    pub(super) fn at(&self) -> Option<At> {
+        At::of(self.at.load(Acquire))
+    }
+
+    /// Bytes have come: an edge, and in the order of `at` unless it has some already that were not reported.
+    pub(super) fn freshen(&self, at: u64) {
+        if self.state.fetch_or(FRESH, AcqRel) & FRESH == 0 {
+            self.order.store(at, Relaxed);
+        }
+    }
+}
+
+impl Set {
+    pub(super) fn of(instance: &Sock) -> Option<(usize, &'static Set)> {
+        let index = instance.index();
+        SET.iter()
+            .enumerate()
+            .find(|(_, set)| set.record.load(Relaxed) == index)
+    }
+
+    /// The set of an instance, made if there is room.
+    pub(super) fn of_or_new(instance: &Sock) -> Option<(usize, &'static Set)> {
+        Self::of(instance).or_else(|| {
+            let take = |set: &Set| {
+                set.record
+                    .compare_exchange(0, instance.index(), AcqRel, Relaxed)
+                    .is_ok()
+            };
+            SET.iter().enumerate().find(|(_, set)| take(set))
+        })
+    }
+
+    pub(super) fn line(index: usize) -> u8 {
+        index as u8 + 1
+    }
+
+    /// Has the next wait ask the kernel: it may know more of an edge-triggered member that was added or changed, and an edge
+    /// carries the whole mask.
+    fn ask_for(&self, events: u32) {
+        if events & EDGE != 0 {
+            self.asked_at.store(0, Relaxed);
+            self.unasked.store(CLOCK_WAITS, Relaxed);
+        }
+    }
+
+    /// The places and sides in which it may have members.
+    #[inline(always)]
+    pub(super) fn watched(&self) -> impl Iterator<Item = (u8, Side, &Watched)> {
+        let mut places = self.places.load(Relaxed);
+        let places = std::iter::from_fn(move || {
+            let place = (places != 0).then(|| places.trailing_zeros() as u8)?;
+            places &= places - 1;
+            Some(place)
+        });
+        places.flat_map(move |place| {
+            let sides = [Side::Low, Side::High].into_iter();
+            sides.map(move |side| (place, side, self.watched_at(place, side)))
+        })
+    }
+
+    pub(super) fn watched_at(&self, place: u8, side: Side) -> &Watched {
+        &self.watched[usize::from(place) % registration::PAIRS_MAX][side as usize]
+    }
+
+    /// Puts a member on the list of those that the next wait looks at.
+    pub(super) fn list(&self, member: &Member) {
+        if let Some(At { place, side, chan }) = member.at() {
+            member.freshen(clock::now());
+            self.watched_at(place, side).list(chan);
+        }
+    }
+}
+
+/// A socket that is about to join is watched by the instance that it is in.
+pub fn show(sock: &Sock, place: u8, link: &Link<'static>) {
+    if let Some(member) = known_member(sock) {
+        watch(member, place, link);
+    }
+}
+
+/// The set of a member watches its channel from now on. The slot is a line of the page of the process that joined.
+fn watch(member: &Member, place: u8, link: &Link<'static>) {
+    let Some((index, set)) = member.set() else {
+        return;
+    };
+    let (side, chan) = (link.side(), link.index());
+    member.at.store(At { place, side, chan }.packed(), Release);
+    set.watched_at(place, side).add(chan);
+    set.places.fetch_or(1 << (place % 64), SeqCst);
+    link.incoming().set_slot(Set::line(index));
+}
+
+/// Whether this process is the one that joined.
+fn is_ours(link: &Link<'static>) -> bool {
+    link.info(link.side()).slot == identity::process_slot()
+}
+
+/// The calling process waits in the instance or changes it: if another one did before, the members that are known here go to the
+/// kernel. False: the rings do not serve this instance.
+#[inline]
+pub(super) fn claim(instance: &Sock) -> bool {
+    let word = &instance.record.engine[OWNER];
+    let (me, before) = (u64::from(identity::process_id()), word.load(Relaxed));
+    before == me || claim_anew(instance, before, me)
+}
+
+#[cold]
+fn claim_anew(instance: &Sock, before: u64, me: u64) -> bool {
+    if before == NOBODY {
+        return false;
+    }
+    instance.record.engine[OWNER].store(me, Relaxed);
+    if before != 0 {
+        demote_members(instance);
+    }
+    true
+}
+
+/// The instance is waited for by other means than `epoll_wait` in this process: its members are the kernel's, now and later.
+pub fn estrange(instance: &Sock) {
+    deferred_ctl::settle_all();
+    let owner = &instance.record.engine[OWNER];
+    if owner.load(Relaxed) != NOBODY {
+        owner.store(NOBODY, Release);
+        demote_members(instance);
+    }
+}
+
+#[cold]
+fn demote_members(instance: &Sock) {
+    let Some((index, set)) = Set::of(instance) else {
+        return;
+    };
+    if set.members.load(Relaxed) != 0 {
+        each_in(index).for_each(|(sock, _)| demote(&sock));
+    }
+}
+
+/// The socket is registered in a way that only the kernel reports by.
+fn demote(sock: &Sock) {
+    crate::socket::close::plain(sock, Reason::Asleep);
+    forget(sock);
+}
+
+/// The sockets that are in a set, with their memberships.
+pub(super) fn each_in(set: usize) -> impl Iterator<Item = (Sock, &'static Member)> {
+    table::each()
+        .filter(|sock| table::kind_of(sock.word) == table::TRACKED)
+        .filter_map(move |sock| {
+            let member = member(sock.index())?;
+            member.is_in(set).then_some((sock, member))
+        })
+}
+
+/// `epoll_ctl`.
+pub fn control(
+    instance: Sock,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+    own: Own,
+) -> isize {
+    if let Some(inner) = table::epoll(fd) {
+        deferred_ctl::settle_all();
+        if operation == libc::EPOLL_CTL_ADD {
+            estrange(&inner);
+        }
+        return own.call();
+    }
+    let Some(sock) = table::known(fd).filter(|sock| promote::is_stream(sock.record)) else {
+        deferred_ctl::settle_all();
+        return own.call();
+    };
+    let is_served = claim(&instance);
+    let none = epoll_event { events: 0, u64: 0 };
+    let asked = if operation == libc::EPOLL_CTL_DEL {
+        Some(none)
+    } else {
+        memory::fetch(event)
+    };
+    let Some(asked) = asked else {
+        return own.call();
+    };
+    if deferred_ctl::defer(&instance, &sock, operation, asked) {
+        return 0;
+    }
+    deferred_ctl::settle_all();
+    let result = own.call();
+    if result == 0 {
+        match operation {
+            libc::EPOLL_CTL_ADD => added(&instance, &sock, asked, is_served),
+            libc::EPOLL_CTL_MOD => changed(&instance, &sock, asked),
+            _ => removed(&instance, &sock),
+        }
+    }
+    result
+}
+
+/// An instance was changed, or was not, by other means than a call of `epoll_ctl`; `again` is a change of the member to the same
+/// events. False: whether the socket is a member is not known.
+pub fn changed_by_ring(
+    instance: &Sock,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+    again: Own,
+) -> bool {
+    if let Some(inner) = table::epoll(fd) {
+        estrange(&inner);
+        return true;
+    }
+    let Some(sock) = table::known(fd).filter(|sock| promote::is_stream(sock.record)) else {
+        return true;
+    };
+    let is_served = claim(instance);
+    let is_member = membership(instance, &sock).is_some();
+    match (operation, memory::fetch(event)) {
+        (libc::EPOLL_CTL_DEL, _) if is_member => removed(instance, &sock),
+        // Refused: there is one already.
+        (libc::EPOLL_CTL_DEL, _) | (_, None) => {}
+        (libc::EPOLL_CTL_ADD, _) if is_member => {}
+        _ if again.call() != 0 => return false,
+        (_, Some(asked)) if is_member => changed(instance, &sock, asked),
+        (_, Some(asked)) => added(instance, &sock, asked, is_served),
+    }
+    true
+}
+
+fn added(instance: &Sock, sock: &Sock, asked: epoll_event, is_served: bool) {
+    if !promote::is_young(sock.record) {
+        return;
+    }
+    let is_plain = is_served && asked.events & ODD == 0;
+    let set = is_plain.then(|| Set::of_or_new(instance)).flatten();
+    let free = member(sock.index()).filter(|member| {
+        member
+            .set
+            .compare_exchange(0, FILLING, AcqRel, Relaxed)
+            .is_ok()
+    });
+    let (Some((index, set)), Some(member)) = (set, free) else {
+        if let Some(member) = free {
+            member.set.store(0, Release);
+        }
+        demote(sock);
+        return;
+    };
+    member.fd.store(sock.fd, Relaxed);
+    member.events.store(asked.events, Relaxed);
+    member.data.store(asked.u64, Relaxed);
+    member.state.store(0, Relaxed);
+    member.told.store(asked.events, Relaxed);
+    member.room_at.store(0, Relaxed);
+    member.set.store(index as u32 + 1, Release);
+    set.members.fetch_add(1, Relaxed);
+    set.ask_for(asked.events);
+    fence(SeqCst);
+    if let Some(link) = promote::settled(sock) {
+        match promote::place(sock).filter(|_| is_ours(&link)) {
+            Some(place) => watch(member, place, &link),
+            None => return demote(sock),
+        }
+        renew(sock, set, member, &link);
+    }
+}
+
+fn changed(instance: &Sock, sock: &Sock, asked: epoll_event) {
+    let Some((set, member)) = membership(instance, sock) else {
+        return;
+    };
+    if asked.events & ODD != 0 {
+        return demote(sock);
+    }
+    set.ask_for(asked.events);
+    member.events.store(asked.events, Relaxed);
+    member.data.store(asked.u64, Relaxed);
+    member.told.store(asked.events, Relaxed);
+    if member.state.load(Relaxed) & HERE != 0 {
+        member.state.fetch_and(!HERE, Relaxed);
+    }
+    if let Some(link) = promote::joined(sock) {
+        renew(sock, set, member, &link);
+    }
+}
+
+fn removed(instance: &Sock, sock: &Sock) {
+    if let Some((set, member)) = membership(instance, sock) {
+        drop_member(set, member);
+    }
+}
+
+/// The membership of a socket in an instance, by the number that was registered.
+fn membership(instance: &Sock, sock: &Sock) -> Option<(&'static Set, &'static Member)> {
+    let (index, set) = Set::of(instance)?;
+    let member = member(sock.index())?;
+    let is_it = member.is_in(index) && member.fd.load(Relaxed) == sock.fd;
+    is_it.then_some((set, member))
+}
+
+/// Ring bytes that are there already are an edge, and have to wake a sleeper.
+fn renew(sock: &Sock, set: &Set, member: &Member, link: &Link<'static>) {
+    if link.incoming().queued() == 0 {
+        return;
+    }
+    set.list(member);
+    fence(SeqCst);
+    if set.asleep.load(SeqCst) != 0 {
+        stream::drain(sock, link, Reason::Asleep);
+    }
+}
+
+/// A call that may not wait said `EAGAIN` because another thread held a lock, whatever was there: what edges were for it are
+/// edges once more, those of the ring and those of the kernel.
+#[cold]
+pub fn again(sock: &Sock) {
+    let Some(member) = known_member(sock) else {
+        return;
+    };
+    let Some((_, set)) = member.set() else { return };
+    if member.events.load(Relaxed) & EDGE == 0 {
+        return;
+    }
+    if let Some(link) = promote::joined(sock) {
+        renew(sock, set, member, &link);
+    }
+    tell_kernel(member, set, libc::EPOLL_CTL_MOD);
+}
+
+/// Registers a member with the kernel anew.
+fn tell_kernel(member: &Member, set: &Set, operation: c_int) {
+    let mut event = epoll_event {
+        events: member.events.load(Relaxed),
+        u64: member.data.load(Relaxed),
+    };
+    let fd = member.fd.load(Relaxed);
+    if let Some(instance) = instance_of(set) {
+        // A member that is gone by now has nothing to report.
+        let _ = kernel::epoll_ctl(instance, operation, fd, &mut event);
+    }
+}
+
+/// A descriptor of the instance.
+pub(super) fn instance_of(set: &Set) -> Option<c_int> {
+    let record = set.record.load(Relaxed);
+    table::each()
+        .find(|sock| sock.index() == record)
+        .map(|sock| sock.fd)
+}
+
+/// Whether the socket was last registered with this data.
+pub fn is_registered_with(sock: &Sock, data: u64) -> bool {
+    known_member(sock).is_some_and(|member| member.data.load(Relaxed) == data)
+}
+
+pub(super) fn drop_member(set: &Set, member: &Member) {
+    deferred_ctl::dropped(member);
+    if let Some(at) = At::of(member.at.swap(0, AcqRel)) {
+        set.watched_at(at.place, at.side).remove(at.chan);
+        if let Some(link) = at.link().filter(is_ours) {
+            link.incoming().set_slot(0);
+        }
+    }
+    member.state.store(0, Relaxed);
+    if member.set.swap(0, AcqRel) != 0 {
+        set.members.fetch_sub(1, Relaxed);
+    }
+}
+
+/// The last number of a socket in this process goes, or it is demoted: it is in no set.
+pub fn forget(sock: &Sock) {
+    if let Some(member) = known_member(sock)
+        && let Some((_, set)) = member.set()
+    {
+        drop_member(set, member);
+    }
+}
+
+/// An instance is closed: its members are in no set.
+pub fn closed(instance: &Sock) {
+    let numbers = table::each().filter(|other| other.index() == instance.index());
+    let Some((index, set)) = Set::of(instance).filter(|_| numbers.count() <= 1) else {
+        return;
+    };
+    each_in(index).for_each(|(_, member)| drop_member(set, member));
+    let words = [&set.members, &set.asleep, &set.hot, &set.lagging];
+    words.into_iter().for_each(|word| word.store(0, Relaxed));
+    set.places.store(0, Relaxed);
+    set.record.store(0, Release);
+}
+
+/// In a forked child: nobody sleeps, and the kernel knows what the parent had told it.
+pub fn forked() {
+    SET.iter().for_each(|set| set.asleep.store(0, Relaxed));
+    deferred_ctl::forked();
+}

@@ -1,0 +1,275 @@
+//! Rings of io_uring: those that only change epoll instances are followed, any other puts its process on the kernel.
+//!
+//! # Model
+//! An event loop may have a ring only to make several `epoll_ctl` calls at once (libuv makes one in each loop). Such a ring needs
+//! the library no less, and no more, than the calls themselves: before each `io_uring_enter` the entries that it will take are read;
+//! if all of them are `IORING_OP_EPOLL_CTL`, the instance gets and loses its members as by the calls, after the kernel has done it.
+//! Any other entry moves bytes, or may, out of the library's sight, and so may a ring whose entries the kernel takes by itself.
+//!
+//! # What can be lost and what cannot
+//! A ring made by a system call that is not libc's (liburing makes them so) is found among the descriptors of the process when the
+//! next connection joins ([`look`]): from then on the process is on the kernel. Connections that had joined before go on, so a
+//! registration in such a ring is one that the library does not know: its sleeper is woken by the watch over unread bytes, within
+//! 300 ms. An entry that is taken by a thread of the kernel and not done when the call returns is such a registration, too:
+//! its socket goes to the kernel.
+//!
+//! # Synchronization
+//! Entries are the program's memory, as it is mapped here: they are read as they may change at any time.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use libc::epoll_event;
+
+use crate::dispatch::{Why, plain_process, waited_for_unseen};
+use crate::fd::{
+    call::{Own, Sock},
+    table,
+};
+use crate::ready::{deferred_ctl, sets};
+use crate::sys::{clock, kernel, memory, real};
+
+/// Rings that are followed, at most.
+const RINGS: usize = 64;
+/// Entries of a ring, at most, as the kernel has it (`IORING_MAX_ENTRIES`).
+const ENTRIES_MAX: u32 = 32_768;
+/// How often a join looks for rings that were made out of sight.
+const LOOK_US: u32 = 100_000;
+/// `IORING_OP_EPOLL_CTL` and the size of an entry: linux/io_uring.h.
+const EPOLL_CTL: u8 = 29;
+const ENTRY_BYTES: usize = 64;
+/// `IORING_OFF_SQES`.
+const ENTRIES_AT: usize = 0x1000_0000;
+/// `IORING_SETUP_NO_SQARRAY`: entries are taken in their own order.
+const NO_ARRAY: u32 = 1 << 16;
+/// `CQSIZE`, `CLAMP`, `SUBMIT_ALL`, `COOP_TASKRUN`, `TASKRUN_FLAG`, `SINGLE_ISSUER`, `DEFER_TASKRUN`: with these, too, entries are
+/// taken in `io_uring_enter` only, and lie where they always do.
+const HARMLESS: u32 = 1 << 3 | 1 << 4 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 12 | 1 << 13 | NO_ARRAY;
+/// `IOSQE_IO_LINK`, `IOSQE_IO_HARDLINK`, `IOSQE_ASYNC`: an entry with another flag names no descriptor, or answers nothing.
+const HARMLESS_ENTRY: u8 = 1 << 2 | 1 << 3 | 1 << 4;
+
+/// Rings: descriptor + 1, the number of entries above 32 bits, and [`NO_ARRAY`] as bit 63.
+static RING: [AtomicU64; RINGS] = [const { AtomicU64::new(0) }; RINGS];
+/// Where `head`, `tail` and `array` are: the same for all rings of a kernel with a list of indexes.
+static PLACES: [AtomicU32; 3] = [const { AtomicU32::new(0) }; 3];
+/// When a join last looked, in cycles.
+static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
+
+/// `struct io_uring_params`, as words.
+type Params = [u32; 30];
+
+/// `io_uring_setup` by `own`, with these parameters.
+pub fn setup(params: *const c_void, own: Own) -> isize {
+    let result = own.call();
+    let Ok(fd) = c_int::try_from(result) else {
+        return result;
+    };
+    if fd >= 0 && !follow(fd, params) {
+        plain_process(Why::IoUring);
+    }
+    result
+}
+
+/// Notes a new ring; false if it cannot be followed.
+fn follow(fd: c_int, params: *const c_void) -> bool {
+    let Some(params) = memory::fetch::<Params>(params.cast()) else {
+        return false;
+    };
+    let (entries, flags) = (params[0], params[2]);
+    if flags & !HARMLESS != 0 || entries > ENTRIES_MAX {
+        return false;
+    }
+    for (place, at) in PLACES.iter().zip([10, 11, 16]) {
+        if flags & NO_ARRAY == 0 || at != 16 {
+            place.store(params[at], Relaxed);
+        }
+    }
+    table::plain(fd);
+    let no_array = u64::from(flags & NO_ARRAY != 0) << 63;
+    let word = (fd as u64 + 1) | u64::from(entries) << 32 | no_array;
+    let is_same = |ring: &&AtomicU64| ring.load(Relaxed) as u32 == fd as u32 + 1;
+    if let Some(ring) = RING.iter().find(is_same) {
+        ring.store(word, Release);
+        return true;
+    }
+    let is_free = |ring: &AtomicU64| ring.compare_exchange(0, word, Release, Relaxed).is_ok();
+    RING.iter().any(is_free)
+}
+
+/// The entries of a ring, mapped for one call.
+struct Entries {
+    ring: *mut c_void,
+    ring_bytes: usize,
+    entries: *mut c_void,
+    count: u32,
+    has_array: bool,
+}
+
+/// What one entry asks for.
+struct Asked {
+    opcode: u8,
+    flags: u8,
+    instance: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+    operation: c_int,
+}
+
+impl Entries {
+    fn of(fd: c_int) -> Option<Self> {
+        let is_its = |word: &u64| *word as u32 == fd as u32 + 1;
+        let word = RING.iter().map(|ring| ring.load(Acquire)).find(is_its)?;
+        let count = (word >> 32) as u32 & !(1 << 31);
+        let has_array = word >> 63 == 0;
+        let array_bytes = if has_array { count as usize * 4 } else { 0 };
+        let ring_bytes = PLACES[2].load(Relaxed).max(192) as usize + array_bytes;
+        let ring = kernel::map(fd, ring_bytes, 0).ok()?;
+        match kernel::map(fd, count as usize * ENTRY_BYTES, ENTRIES_AT) {
+            Ok(entries) => Some(Self {
+                ring,
+                ring_bytes,
+                entries,
+                count,
+                has_array,
+            }),
+            Err(_) => {
+                kernel::unmap(ring, ring_bytes);
+                None
+            }
+        }
+    }
+
+    /// A word of the ring at so many bytes.
+    fn word(&self, at: usize) -> Option<u32> {
+        (at + 4 <= self.ring_bytes)
+            .then(|| memory::fetch(self.ring.cast::<u8>().wrapping_add(at).cast()))
+            .flatten()
+    }
+
+    /// From which entry on how many will be taken.
+    fn waiting(&self, most: u32) -> Option<(u32, u32)> {
+        let [head, tail] = [0, 1].map(|at| self.word(PLACES[at].load(Relaxed) as usize));
+        let (head, tail) = (head?, tail?);
+        Some((head, tail.wrapping_sub(head).min(most).min(self.count)))
+    }
+
+    fn entry(&self, place: u32) -> Option<Asked> {
+        let mask = self.count.checked_sub(1)?;
+        let at = place & mask;
+        let at = if self.has_array {
+            let array = PLACES[2].load(Relaxed) as usize;
+            self.word(array + at as usize * 4)? & mask
+        } else {
+            at
+        };
+        let from = self
+            .entries
+            .cast::<u8>()
+            .wrapping_add(at as usize * ENTRY_BYTES);
+        let words = memory::fetch::<[u64; 4]>(from.cast())?;
+        Some(Asked {
+            opcode: words[0] as u8,
+            flags: (words[0] >> 8) as u8,
+            instance: (words[0] >> 32) as c_int,
+            fd: words[1] as c_int,
+            event: std::ptr::with_exposed_provenance_mut(words[2] as usize),
+            operation: words[3] as u32 as c_int,
+        })
+    }
+
+    /// Whether all of these only change instances.
+    fn are_harmless(&self, head: u32, count: u32) -> bool {
+        (0..count).all(|at| {
+            self.entry(head.wrapping_add(at)).is_some_and(|asked| {
+                asked.opcode == EPOLL_CTL && asked.flags & !HARMLESS_ENTRY == 0
+            })
+        })
+    }
+
+    fn let_go(&self) {
+        kernel::unmap(self.ring, self.ring_bytes);
+        kernel::unmap(self.entries, self.count as usize * ENTRY_BYTES);
+    }
+}
+
+/// `io_uring_enter` by `own`, which takes at most so many entries.
+pub fn enter(fd: c_int, most: u32, own: Own) -> isize {
+    if !table::exists() || most == 0 {
+        return own.call();
+    }
+    deferred_ctl::settle_all();
+    let Some(entries) = Entries::of(fd) else {
+        plain_process(Why::IoUring);
+        return own.call();
+    };
+    let waiting = entries.waiting(most);
+    let harmless = waiting.filter(|(head, count)| entries.are_harmless(*head, *count));
+    let Some((head, count)) = harmless else {
+        entries.let_go();
+        plain_process(Why::IoUring);
+        return own.call();
+    };
+    // A cancellation point would leave the mapping behind: `syscall` is none.
+    let result = own.call();
+    let before = real::errno();
+    let taken = u32::try_from(result).unwrap_or(0).min(count);
+    (0..taken)
+        .filter_map(|at| entries.entry(head.wrapping_add(at)))
+        .for_each(|asked| changed(&asked));
+    entries.let_go();
+    real::set_errno(before);
+    result
+}
+
+/// The kernel has changed an instance, or refused to.
+fn changed(asked: &Asked) {
+    let set: Option<Sock> = table::epoll(asked.instance);
+    let Some(set) = set else {
+        if asked.operation != libc::EPOLL_CTL_DEL {
+            waited_for_unseen(asked.fd);
+        }
+        return;
+    };
+    let arguments = [
+        asked.instance as usize,
+        libc::EPOLL_CTL_MOD as usize,
+        asked.fd as usize,
+        asked.event.addr(),
+        0,
+        0,
+    ];
+    // What the program asked for once more: whether it is a member now, the kernel says by the way.
+    let again = Own::int(&real::slot::epoll_ctl, arguments);
+    if !sets::changed_by_ring(&set, asked.operation, asked.fd, asked.event, again) {
+        waited_for_unseen(asked.fd);
+    }
+}
+
+/// Looks for rings that were made out of sight, now and then; the process is on the kernel if there is one.
+pub fn look() {
+    let (now, last) = (clock::now(), LOOKED_AT.load(Relaxed));
+    if last != 0 && now.wrapping_sub(last) < clock::cycles(LOOK_US) {
+        return;
+    }
+    LOOKED_AT.store(now | 1, Relaxed);
+    if kernel::each_descriptor(is_unknown_ring) {
+        plain_process(Why::IoUring);
+    }
+}
+
+/// Whether a number that no call gave in our sight is a ring. What is known to be neither that nor a socket is not asked again.
+fn is_unknown_ring(fd: c_int) -> bool {
+    if table::is_entered(fd) {
+        return false;
+    }
+    let mut target = [0_u8; 32];
+    let Ok(length) = kernel::descriptor_target(fd, &mut target) else {
+        return false;
+    };
+    let target = target.get(..length).unwrap_or_default();
+    if !target.starts_with(b"socket:") {
+        table::plain(fd);
+    }
+    target == b"anon_inode:[io_uring]"
+}

@@ -1,0 +1,380 @@
+//! Unix sockets: what differs from TCP.
+//!
+//! # Model
+//! Two streams are one connection if the kernel names each as the peer of the other, by inode; no firewall and no
+//! address can come between. The kernel counts no bytes of theirs, so a sender counts from its offer on, and the
+//! receiver finds its own count from what is unread ([`windlass_channel::unix`]). What travels beside the bytes,
+//! descriptors and credentials, goes by the kernel: a message with control data empties the ring first and is sent by a
+//! real call, so it keeps its place among the bytes; a receiver that asks for control data takes kernel bytes by a call
+//! that can carry them, and a call ends with the bytes that descriptors came with.
+//!
+//! # Not done
+//! A pair whose two ends are in one process stays on the kernel until two processes use it. Receivers that want to know
+//! who sent each piece (`SO_PASSCRED`, `SO_PASSSEC`, `SO_PASSPIDFD`) stay there for good.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::AcqRel;
+
+use libc::{epoll_event, iovec, msghdr, pollfd};
+use windlass_channel::directory::Key;
+pub use windlass_channel::unix::{START, UNKNOWN};
+use windlass_channel::{Bufs, Fd, KERNEL_UNREAD_MAX, Link, Reason, Socket, sys, unix};
+
+use crate::fd::{
+    call::{Own, PIECES_MAX, Sock},
+    record::{Kind, Record},
+    table,
+};
+use crate::join::promote;
+use crate::libc::message::header;
+use crate::process::{registration, signals};
+use crate::ready::sets;
+use crate::socket::{
+    close, peer_death,
+    stream::{self, Numbered},
+};
+use crate::sys::{kernel, memory};
+
+/// Vectors per real call.
+const VECTORS: usize = 32;
+/// Stands in the flags of a header that no real call has written.
+const UNWRITTEN: c_int = 0x7a5a_0000;
+
+/// Whether the socket is a Unix stream.
+#[inline(always)]
+pub fn is_stream(record: &Record) -> bool {
+    record.kind() == Some(Kind::UnixStream)
+}
+
+/// Both inodes, own one first, as they are kept in a record.
+fn inodes(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}
+
+/// Which connection the socket is, as a word for its record.
+///
+/// # Errors
+/// Why it cannot be joined; [`Reason::Young`] while nobody has accepted it.
+pub fn identify(sock: &Sock, cookie: u64) -> Result<u64, Reason> {
+    if unix::wants_sender(sock.fd) {
+        return Err(Reason::Option);
+    }
+    let own = unix::inode(sock.fd).ok_or(Reason::NotEstablished)?;
+    let peer = unix::peer_of(own, cookie).ok_or(Reason::Young)?;
+    Ok(u64::from(own) | u64::from(peer) << 32)
+}
+
+/// The key of the connection with these inodes.
+pub fn key(word: u64) -> Option<Key> {
+    let (own, peer) = names(word);
+    Key::new(0, 0, own, peer)
+}
+
+/// The names of both ends, own one first.
+pub fn names(word: u64) -> (SocketAddr, SocketAddr) {
+    let (own, peer) = inodes(word);
+    (unix::name(own), unix::name(peer))
+}
+
+/// Finds out how many bytes this end has taken, in the counts of the other end, which has offered. False: come back.
+pub fn count(sock: &Sock, link: &Link<'static>) -> bool {
+    let Some(who) = registration::who() else {
+        return false;
+    };
+    signals::enter();
+    let done = link
+        .incoming()
+        .count_by_queue(who, &promote::descriptor(sock));
+    signals::leave();
+    done
+}
+
+/// A message of the program's, as the channel uses its socket: real calls carry its control data.
+pub struct Message {
+    fd: Fd,
+    control: (*mut libc::c_void, usize),
+    flags: c_int,
+    /// Control data and flags that came, once a real receive succeeded.
+    came: Cell<Option<(usize, c_int)>>,
+}
+
+impl Message {
+    fn of(sock: &Sock, from: &msghdr, flags: c_int) -> Self {
+        Self {
+            fd: promote::descriptor(sock),
+            control: (from.msg_control, from.msg_controllen),
+            flags,
+            came: Cell::new(None),
+        }
+    }
+
+    fn call(&self, data: &Bufs<'_>, limit: usize, flags: c_int) -> Result<(usize, msghdr), i32> {
+        let mut vectors = [iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; VECTORS];
+        let filled = data.fill(limit, &mut vectors);
+        // SAFETY: all zeros is a header.
+        let mut header: msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = vectors.as_mut_ptr();
+        header.msg_iovlen = filled;
+        (header.msg_control, header.msg_controllen) = self.control;
+        let args = [
+            self.fd.fd as usize,
+            &raw mut header as usize,
+            (flags | self.flags | libc::MSG_DONTWAIT) as usize,
+            0,
+            0,
+            0,
+        ];
+        // SAFETY: header and vectors live for the call; the kernel checks what they name.
+        let moved = unsafe { sys::checked(libc::SYS_recvmsg, args) }?;
+        Ok((moved, header))
+    }
+}
+
+impl Numbered for Message {
+    fn renumber(&mut self, sock: &Sock) {
+        self.fd = promote::descriptor(sock);
+    }
+}
+
+impl Socket for Message {
+    fn send(&self, data: &Bufs<'_>, flags: i32) -> Result<usize, i32> {
+        self.fd.send(data, flags)
+    }
+
+    fn recv(&self, into: &Bufs<'_>, limit: usize, flags: i32) -> Result<usize, i32> {
+        let (moved, header) = self.call(into, limit, flags)?;
+        self.came
+            .set(Some((header.msg_controllen, header.msg_flags)));
+        Ok(moved)
+    }
+
+    fn written(&self) -> Option<u64> {
+        self.fd.written()
+    }
+
+    fn received(&self) -> Option<u64> {
+        self.fd.received()
+    }
+
+    fn unread(&self) -> Option<u64> {
+        self.fd.unread()
+    }
+
+    fn ends_call(&self) -> bool {
+        self.came
+            .get()
+            .is_some_and(|(length, flags)| length != 0 || flags & libc::MSG_CTRUNC != 0)
+    }
+
+    fn carries_more(&self) -> bool {
+        true
+    }
+
+    fn raise_send_buffer(&self) {
+        self.fd.raise_send_buffer();
+    }
+}
+
+/// `recvmsg` with room for a name or control data.
+pub fn receive_message(
+    sock: &Sock,
+    link: Link<'static>,
+    message: *mut msghdr,
+    into: Bufs<'_>,
+    flags: c_int,
+    own: Own,
+) -> isize {
+    let Some(before) = header(message) else {
+        return own.call();
+    };
+    let flags_at = std::mem::offset_of!(msghdr, msg_flags);
+    let flags_at: *mut c_int = message.cast::<u8>().wrapping_add(flags_at).cast();
+    if !memory::put(flags_at, UNWRITTEN) {
+        return own.call();
+    }
+    let mut through = Message::of(sock, &before, flags & libc::MSG_CMSG_CLOEXEC);
+    let received = stream::receive_through(*sock, link, into, flags, own, &mut through);
+    if received < 0 {
+        memory::put(flags_at, before.msg_flags);
+        return received;
+    }
+    let Some(mut after) = header(message) else {
+        return received;
+    };
+    let (length, said) = match through.came.get() {
+        Some(came) => came,
+        None if after.msg_flags != UNWRITTEN => return received,
+        None => (0, flags & libc::MSG_CMSG_CLOEXEC),
+    };
+    (after.msg_controllen, after.msg_flags) = (length, said);
+    after.msg_namelen = if is_stream(sock.record) {
+        put_name(sock, &before)
+    } else {
+        0
+    };
+    memory::put(message, after);
+    received
+}
+
+/// The sender's name where the program wants it: its length, 0 if the sender has none.
+pub fn put_name(sock: &Sock, wanted: &msghdr) -> libc::socklen_t {
+    let mut name = [0_u8; 128];
+    let length = match kernel::name(sock.fd, true, &mut name) {
+        Ok(length) if length > size_of::<libc::sa_family_t>() => length.min(name.len()),
+        _ => return 0,
+    };
+    if wanted.msg_name.is_null() {
+        return 0;
+    }
+    let room = length.min(wanted.msg_namelen as usize);
+    memory::put_all(wanted.msg_name.cast(), name.get(..room).unwrap_or_default());
+    length as libc::socklen_t
+}
+
+/// The size of a send buffer, as the kernel counts it, that takes as much as ring and kernel hold of one direction: the
+/// largest ring and [`KERNEL_UNREAD_MAX`] before it. A smaller one would be felt.
+const SEND_BUFFER_LEAST: i64 = (unix::RING_BYTES_MAX + KERNEL_UNREAD_MAX as usize) as i64;
+
+/// Whether the kernel takes less of this socket than a ring would.
+pub fn has_little_room(fd: c_int) -> bool {
+    let mut bytes = 0_i32;
+    let asked = kernel::option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &mut bytes);
+    asked.is_ok() && i64::from(bytes) < SEND_BUFFER_LEAST
+}
+
+/// The program is about to set `SO_SNDBUF` to a value, which the kernel doubles. If that makes it small, the direction goes
+/// to the kernel before: it takes what is unread while it has room.
+pub fn before_send_buffer(sock: &Sock, value: Option<c_int>) {
+    let is_little = value.is_none_or(|value| i64::from(value) * 2 < SEND_BUFFER_LEAST);
+    if is_stream(sock.record) && is_little {
+        close::plain_sending(sock, Reason::Option);
+    }
+}
+
+/// Notes the reset that the kernel notes where a Unix socket is closed with unread bytes, at its peer (`unix_release_sock` in
+/// net/unix/af_unix.c), if those were in the ring: a killed process leaves them there, and one that closes, if the broker
+/// cannot have them moved in time, or if it counted a killed child as one that still has the socket. Where another process still
+/// has the peer's socket, nothing is closed.
+pub fn note_reset(sock: &Sock, link: &Link<'static>) {
+    if !is_stream(sock.record) || sock.record.has(peer_death::RESET) || !link.outgoing().unread() {
+        return;
+    }
+    let is_left = link.info(link.side().other()).join == stream::LEFT;
+    let events = peer_death::events(sock);
+    let is_gone = || is_left || peer_death::is_peers(sock) || !has_peer(sock, link);
+    if events & libc::EPOLLHUP == 0 || !is_gone() {
+        return;
+    }
+    let before = sock.record.flags.fetch_or(peer_death::RESET, AcqRel);
+    if before & peer_death::RESET == 0 && events & libc::EPOLLERR == 0 {
+        stream::fail_later(sock, libc::ECONNRESET);
+    }
+}
+
+/// Whether the kernel still names the peer that the socket had when it joined.
+fn has_peer(sock: &Sock, link: &Link<'static>) -> bool {
+    let own = link.info(link.side());
+    let (Some(inode), Some(peer)) = (unix::inode_in(own.local), unix::inode_in(own.peer)) else {
+        return false;
+    };
+    unix::peer_of(inode, sock.record.cookie_by(sock.fd)) == Some(peer)
+}
+
+/// Whether an error waits here that the kernel would have noted at the socket itself.
+pub fn owes_error(sock: &Sock) -> bool {
+    if !is_stream(sock.record) {
+        return false;
+    }
+    if let Some(link) = promote::joined(sock) {
+        note_reset(sock, &link);
+    }
+    stream::has_error(sock)
+}
+
+/// What a receive of no bytes says, which found nothing in the ring and that the kernel answered so: bytes that are there come
+/// before an error that waits.
+#[cold]
+pub fn received_nothing(sock: &Sock, result: isize) -> isize {
+    if result != 0 || !owes_error(sock) || promote::descriptor(sock).unread() != Some(0) {
+        return result;
+    }
+    stream::take_error(sock).map_or(0, stream::fail)
+}
+
+/// Whether the kernel would show `POLLERR` beside these events: the end of both directions always comes with an error.
+#[inline(always)]
+fn may_lack_error(events: u32) -> bool {
+    let (end, error) = (libc::EPOLLHUP as u32, libc::EPOLLERR as u32);
+    events & (end | error) == end
+}
+
+/// What `poll` has found, with the errors that the kernel does not know.
+#[inline]
+pub fn told(found: isize, set: *mut pollfd) -> isize {
+    let mut rest = found;
+    let mut entry = set;
+    while rest > 0 {
+        let Some(mut seen) = memory::fetch(entry) else {
+            break;
+        };
+        if seen.revents != 0 {
+            rest -= 1;
+        }
+        if may_lack_error(u32::from(seen.revents as u16))
+            && table::known(seen.fd).is_some_and(|sock| owes_error(&sock))
+        {
+            seen.revents |= libc::POLLERR;
+            memory::put(entry, seen);
+        }
+        entry = entry.wrapping_add(1);
+    }
+    found
+}
+
+/// The same of `epoll_wait`.
+#[inline]
+pub fn told_waiting(found: isize, events: *mut epoll_event) -> isize {
+    for at in 0..usize::try_from(found).unwrap_or(0) {
+        let place = events.wrapping_add(at);
+        if let Some(event) = memory::fetch(place).filter(|event| may_lack_error(event.events)) {
+            tell_member(place, event);
+        }
+    }
+    found
+}
+
+#[cold]
+fn tell_member(place: *mut epoll_event, mut event: epoll_event) {
+    let data = event.u64;
+    if table::each().any(|sock| owes_error(&sock) && sets::is_registered_with(&sock, data)) {
+        event.events |= libc::EPOLLERR as u32;
+        memory::put(place, event);
+    }
+}
+
+/// Whether a header asks for, or carries, more than bytes.
+pub fn is_more_than_bytes(header: &msghdr) -> bool {
+    let has_control = !header.msg_control.is_null() && header.msg_controllen != 0;
+    let has_name = !header.msg_name.is_null() && header.msg_namelen != 0;
+    (has_control || has_name) && header.msg_iovlen <= PIECES_MAX
+}
+
+/// `recvfrom` that wants the sender's name: the kernel's, since only its call knows where to put it.
+#[cold]
+pub fn receive_named(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
+    stream::drain(sock, link, Reason::Flag);
+    own.call()
+}
+
+/// A close that leaves unread bytes in the ring: the peer's kernel socket notes a reset only for what it
+/// finds in the kernel.
+pub fn leave_unread(sock: &Sock, link: &Link<'static>) {
+    if link.incoming().queued() != 0 {
+        stream::drain(sock, link, Reason::Closing);
+    }
+}

@@ -1,0 +1,150 @@
+//! Time for spinning: the time-stamp counter, and what a microsecond is in it.
+//!
+//! # Model
+//! The counter is noted beside `CLOCK_MONOTONIC` when the library starts, and its rate is taken from both when a
+//! time is first needed: nobody waits for a calibration. Good to a per cent after 10 ms, which is all that a spin
+//! wants; before that a rate of 2.5 GHz is taken.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::fd::call::Wait;
+use crate::socket::stream::REST_MS;
+use crate::sys::{memory, real};
+
+static START_CYCLES: AtomicU64 = AtomicU64::new(0);
+static START_NS: AtomicU64 = AtomicU64::new(0);
+/// Cycles in 1,024 microseconds; 0 while it is not known.
+static RATE: AtomicU64 = AtomicU64::new(0);
+
+/// Cycles in 1,024 microseconds at 2.5 GHz.
+const RATE_BEFORE: u64 = 2_560_000;
+/// The rate is taken only over at least this long.
+const BASE_NS: u64 = 10_000_000;
+
+pub use windlass_channel::sys::cycles as now;
+
+/// Notes the first pair of times.
+pub fn start() {
+    START_CYCLES.store(now(), Relaxed);
+    START_NS.store(nanoseconds(), Relaxed);
+}
+
+/// So many microseconds, in cycles of [`now`].
+#[inline]
+pub fn cycles(microseconds: u32) -> u64 {
+    u64::from(microseconds) * rate() / 1024
+}
+
+/// `CLOCK_MONOTONIC`.
+pub fn nanoseconds() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the time is ours; the call is the vDSO's.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// How long a call that falls asleep may wait, from now on.
+#[derive(Clone, Copy)]
+pub struct Limit {
+    /// In nanoseconds of `CLOCK_MONOTONIC`; none: for ever.
+    end: Option<u64>,
+}
+
+impl Limit {
+    /// What a call asks for. `None`: that cannot be read, or is no time; the kernel says so.
+    pub fn of(wait: &Wait) -> Option<Limit> {
+        let spec = match *wait {
+            Wait::Millis(millis) => {
+                return Some(Self::from_ns(
+                    u64::try_from(millis).ok().map(|millis| millis * 1_000_000),
+                ));
+            }
+            Wait::Spec(spec) => spec,
+            // `select` leaves nothing in rings, and does not rest.
+            Wait::Val(_) => return None,
+        };
+        if spec.is_null() {
+            return Some(Self::from_ns(None));
+        }
+        let time = memory::fetch(spec)?;
+        let is_time = time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec);
+        let seconds = (time.tv_sec as u64).saturating_mul(1_000_000_000);
+        is_time.then(|| Self::from_ns(Some(seconds.saturating_add(time.tv_nsec as u64))))
+    }
+
+    /// So many nanoseconds from now on; none: for ever.
+    pub fn from_ns(time: Option<u64>) -> Limit {
+        Limit {
+            end: time.map(|time| nanoseconds().saturating_add(time)),
+        }
+    }
+
+    /// What is left of it, in nanoseconds; none: there is no limit.
+    pub fn left_ns(&self) -> Option<u64> {
+        self.end.map(|end| end.saturating_sub(nanoseconds()))
+    }
+
+    /// The same in milliseconds, rounded up.
+    pub fn left_ms(&self) -> Option<i32> {
+        let left = self.left_ns()?.div_ceil(1_000_000);
+        Some(i32::try_from(left).unwrap_or(i32::MAX))
+    }
+
+    /// How long a rest before the sleep may be, in nanoseconds.
+    pub fn rest_ns(&self) -> u64 {
+        let rest = REST_MS as u64 * 1_000_000;
+        self.left_ns().map_or(rest, |left| left.min(rest))
+    }
+
+    /// The same in milliseconds.
+    pub fn rest_ms(&self) -> i32 {
+        self.left_ms().map_or(REST_MS, |left| left.min(REST_MS))
+    }
+
+    /// `ppoll` for what is left. A cancellation point.
+    ///
+    /// # Safety
+    /// As libc's.
+    pub unsafe fn poll(
+        &self,
+        entries: *mut libc::pollfd,
+        count: libc::nfds_t,
+        mask: *const libc::sigset_t,
+    ) -> isize {
+        let left = self.left_ns().map(|left| libc::timespec {
+            tv_sec: (left / 1_000_000_000) as i64,
+            tv_nsec: (left % 1_000_000_000) as i64,
+        });
+        let left: *const libc::timespec = left.as_ref().map_or(std::ptr::null(), |left| left);
+        // SAFETY: the caller's promise; the time is ours.
+        unsafe { real::ppoll(entries, count, left, mask) as isize }
+    }
+
+    /// Whether the time is over.
+    pub fn is_over(&self) -> bool {
+        self.left_ns() == Some(0)
+    }
+}
+
+#[inline]
+fn rate() -> u64 {
+    match RATE.load(Relaxed) {
+        0 => measure(),
+        rate => rate,
+    }
+}
+
+#[cold]
+fn measure() -> u64 {
+    let cycles = now().wrapping_sub(START_CYCLES.load(Relaxed));
+    let passed = nanoseconds().saturating_sub(START_NS.load(Relaxed));
+    if passed < BASE_NS {
+        return RATE_BEFORE;
+    }
+    let rate = (u128::from(cycles) * 1_024_000 / u128::from(passed)) as u64;
+    RATE.store(rate.max(1), Relaxed);
+    rate.max(1)
+}

@@ -1,0 +1,443 @@
+//! System calls that no library of the program sees: neither our own symbols nor libc's cancellation.
+//!
+//! # Purpose
+//! Inside the library a call of `send` would be our own. What the engine does on the program's descriptors it
+//! does here, by the instruction itself: no errno is touched, no thread is cancelled inside, and every call
+//! returns at once (the sleeps are the program's own calls, made through [`crate::sys::real`]).
+
+use windlass_channel::sys::checked as call;
+
+/// Result of a system call: its value, or the number of the error.
+pub type Done = Result<usize, i32>;
+
+/// `getsockopt` into a value of plain bytes; how many bytes the kernel wrote.
+pub fn option<T: Plain>(fd: i32, level: i32, name: i32, value: &mut T) -> Done {
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: value and length are ours, and the length is the value's.
+    let done = unsafe {
+        call(
+            libc::SYS_getsockopt,
+            [
+                fd as usize,
+                level as usize,
+                name as usize,
+                std::ptr::from_mut(value) as usize,
+                (&raw mut length) as usize,
+                0,
+            ],
+        )
+    };
+    done.map(|_| length as usize)
+}
+
+/// `setsockopt` of a number.
+pub fn set_option<T: Plain>(fd: i32, level: i32, name: i32, value: &T) -> Done {
+    let from = std::ptr::from_ref(value) as usize;
+    // SAFETY: the value is ours, and the length is its own.
+    unsafe {
+        call(
+            libc::SYS_setsockopt,
+            [
+                fd as usize,
+                level as usize,
+                name as usize,
+                from,
+                size_of::<T>(),
+                0,
+            ],
+        )
+    }
+}
+
+/// Whether a socket has a filter that drops what it does not let through; one of BPF says only that it is there.
+pub fn has_filter(fd: i32) -> bool {
+    // Its length is told in instructions where no room is given for them.
+    match option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &mut [0_u8; 0]) {
+        Ok(instructions) => instructions != 0,
+        Err(error) => error == libc::EACCES,
+    }
+}
+
+/// Types of which every pattern of bytes is a value: what the kernel may write an option into.
+///
+/// # Safety
+/// Every bit pattern is a value of the type, and it has no padding that matters.
+pub unsafe trait Plain {}
+// SAFETY: integers.
+unsafe impl Plain for i32 {}
+// SAFETY: integers.
+unsafe impl Plain for u64 {}
+// SAFETY: arrays of integers.
+unsafe impl<const N: usize> Plain for [u8; N] {}
+// SAFETY: arrays of integers.
+unsafe impl<const N: usize> Plain for [i32; N] {}
+// SAFETY: two integers.
+unsafe impl Plain for libc::timeval {}
+
+/// A socket's own name or its peer's, as the kernel writes them; the length that it wrote.
+pub fn name(fd: i32, of_peer: bool, into: &mut [u8; 128]) -> Done {
+    let number = if of_peer {
+        libc::SYS_getpeername
+    } else {
+        libc::SYS_getsockname
+    };
+    let mut length = into.len() as libc::socklen_t;
+    // SAFETY: the buffer is ours, and its length is said.
+    let done = unsafe {
+        call(
+            number,
+            [
+                fd as usize,
+                into.as_mut_ptr() as usize,
+                (&raw mut length) as usize,
+                0,
+                0,
+                0,
+            ],
+        )
+    };
+    done.map(|_| length as usize)
+}
+
+/// `fcntl(F_GETFL)`.
+pub fn file_flags(fd: i32) -> Done {
+    // SAFETY: no pointers.
+    unsafe {
+        call(
+            libc::SYS_fcntl,
+            [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0],
+        )
+    }
+}
+
+/// Whether a socket of the family could be bound to the address: whether it is one of this host's.
+pub fn is_local(name: &[u8]) -> bool {
+    let Some(family) = name
+        .first_chunk::<2>()
+        .map(|bytes| u16::from_ne_bytes(*bytes))
+    else {
+        return false;
+    };
+    let kind = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as usize;
+    // SAFETY: no pointers.
+    let Ok(probe) = (unsafe { call(libc::SYS_socket, [usize::from(family), kind, 0, 0, 0, 0]) })
+    else {
+        return false;
+    };
+    let mut any_port = [0_u8; 128];
+    let length = name.len().min(any_port.len());
+    any_port[..length].copy_from_slice(&name[..length]);
+    any_port[2..4].fill(0);
+    // SAFETY: the buffer is ours and its length is said.
+    let bound = unsafe {
+        call(
+            libc::SYS_bind,
+            [probe, any_port.as_ptr() as usize, length, 0, 0, 0],
+        )
+    };
+    // SAFETY: the descriptor is the probe of this function, and nobody else's.
+    let closed = unsafe { call(libc::SYS_close, [probe, 0, 0, 0, 0, 0]) };
+    bound.is_ok() && closed.is_ok()
+}
+
+/// `epoll_pwait` with a time of zero: what the kernel has now.
+pub fn epoll_now(fd: i32, events: *mut libc::epoll_event, room: usize) -> Done {
+    // SAFETY: the array is the program's own; the kernel writes at most `room` events, with checks.
+    unsafe {
+        call(
+            libc::SYS_epoll_pwait,
+            [fd as usize, events as usize, room, 0, 0, 8],
+        )
+    }
+}
+
+/// `epoll_ctl`.
+pub fn epoll_ctl(set: i32, operation: i32, fd: i32, event: &mut libc::epoll_event) -> Done {
+    let event = std::ptr::from_mut(event) as usize;
+    // SAFETY: the event is ours.
+    unsafe {
+        call(
+            libc::SYS_epoll_ctl,
+            [set as usize, operation as usize, fd as usize, event, 0, 0],
+        )
+    }
+}
+
+/// `ppoll` with a time of zero: what the kernel has now.
+pub fn poll_now(entries: *mut libc::pollfd, count: usize) -> Done {
+    let none = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the entries are the program's own, and the kernel checks them; the time is ours.
+    unsafe {
+        call(
+            libc::SYS_ppoll,
+            [entries as usize, count, (&raw const none) as usize, 0, 0, 0],
+        )
+    }
+}
+
+/// What the kernel says now of one descriptor, of what is asked and of what needs no asking; in bits of `poll` and epoll alike.
+pub fn poll_one(fd: i32, events: u32) -> u32 {
+    let mut entry = libc::pollfd {
+        fd,
+        events: events as i16,
+        revents: 0,
+    };
+    match poll_now(&raw mut entry, 1) {
+        Ok(_) => u32::from(entry.revents as u16),
+        Err(_) => 0,
+    }
+}
+
+/// `ppoll` for so many nanoseconds, under the program's mask.
+pub fn poll(
+    entries: *mut libc::pollfd,
+    count: usize,
+    time_ns: u64,
+    mask: *const libc::sigset_t,
+) -> Done {
+    let time = libc::timespec {
+        tv_sec: (time_ns / 1_000_000_000) as i64,
+        tv_nsec: (time_ns % 1_000_000_000) as i64,
+    };
+    let time = (&raw const time) as usize;
+    // SAFETY: entries and mask are the program's own, and the kernel checks them; the time is ours.
+    unsafe {
+        call(
+            libc::SYS_ppoll,
+            [entries as usize, count, time, mask as usize, 8, 0],
+        )
+    }
+}
+
+/// `epoll_pwait`.
+pub fn epoll_wait(
+    fd: i32,
+    events: *mut libc::epoll_event,
+    room: usize,
+    millis: i32,
+    mask: *const libc::sigset_t,
+) -> Done {
+    // SAFETY: array and mask are the program's own; the kernel writes at most `room` events, with checks.
+    unsafe {
+        call(
+            libc::SYS_epoll_pwait,
+            [
+                fd as usize,
+                events as usize,
+                room,
+                millis as usize,
+                mask as usize,
+                8,
+            ],
+        )
+    }
+}
+
+/// `pselect6` with a time of zero: what the kernel has now.
+pub fn select_now(count: usize, sets: &[*mut libc::fd_set; 3]) -> Done {
+    let none = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let [input, output, except] = sets.map(|set| set as usize);
+    // SAFETY: the sets are the program's own, and the kernel checks them; the time is ours.
+    unsafe {
+        call(
+            libc::SYS_pselect6,
+            [count, input, output, except, (&raw const none) as usize, 0],
+        )
+    }
+}
+
+/// Maps shared memory of a descriptor, only to be read.
+pub fn map(fd: i32, bytes: usize, at: usize) -> Result<*mut std::ffi::c_void, i32> {
+    let (access, kind) = (libc::PROT_READ as usize, libc::MAP_SHARED as usize);
+    let args = [0, bytes, access, kind, fd as usize, at];
+    // SAFETY: at any address that is free.
+    let place = unsafe { call(libc::SYS_mmap, args) }?;
+    Ok(std::ptr::with_exposed_provenance_mut(place))
+}
+
+/// Undoes [`map`].
+pub fn unmap(place: *mut std::ffi::c_void, bytes: usize) {
+    // SAFETY: mapped by `map`, and nobody uses it any more.
+    let _ = unsafe { call(libc::SYS_munmap, [place.addr(), bytes, 0, 0, 0, 0]) };
+}
+
+/// Whether `is_it` holds for any descriptor of this process; false where they cannot be seen.
+pub fn each_descriptor(is_it: impl Fn(i32) -> bool) -> bool {
+    let path = c"/proc/self/fd";
+    let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
+    let at = libc::AT_FDCWD as usize;
+    // SAFETY: a C string.
+    let opened = unsafe {
+        call(
+            libc::SYS_openat,
+            [at, path.as_ptr() as usize, flags, 0, 0, 0],
+        )
+    };
+    let Ok(folder) = opened else { return false };
+    let mut found = false;
+    // Entries of `getdents64`, which the kernel aligns to eight bytes, and a word behind them.
+    let mut entries = [0_u64; 129];
+    loop {
+        let (start, bytes) = (entries.as_mut_ptr() as usize, size_of_val(&entries) - 8);
+        // SAFETY: the buffer is ours, and its length is said.
+        let read = unsafe { call(libc::SYS_getdents64, [folder, start, bytes, 0, 0, 0]) };
+        let Some(read) = read.ok().filter(|read| *read != 0) else {
+            break;
+        };
+        let mut at = 0;
+        while at < read / 8 {
+            // `d_reclen` is the low half of the third word, and the name begins behind its type.
+            let Some([third, fourth]) = entries.get(at + 2..at + 4) else {
+                break;
+            };
+            let length = *third as u16 as usize;
+            let name = (third >> 24 | fourth << 40).to_le_bytes();
+            let digits = name.into_iter().take_while(u8::is_ascii_digit);
+            let number = digits.fold(0_i32, |n, digit| n * 10 + i32::from(digit - b'0'));
+            let is_number = name.first().is_some_and(u8::is_ascii_digit);
+            found |= is_number && number as usize != folder && is_it(number);
+            at += (length / 8).max(1);
+        }
+    }
+    close(folder);
+    found
+}
+
+/// What the link of a descriptor says; how many bytes, at most those that there is room for.
+pub fn descriptor_target(fd: i32, into: &mut [u8]) -> Done {
+    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
+    let mut digits = [0_u8; 10];
+    let (mut rest, mut count) = (fd.unsigned_abs(), 0);
+    while count == 0 || rest != 0 {
+        digits[count] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        count += 1;
+    }
+    let number = digits[..count].iter().rev();
+    path[14..]
+        .iter_mut()
+        .zip(number)
+        .for_each(|(to, from)| *to = *from);
+    let args = [
+        libc::AT_FDCWD as usize,
+        path.as_ptr() as usize,
+        into.as_mut_ptr() as usize,
+        into.len(),
+        0,
+        0,
+    ];
+    // SAFETY: the path ends within its array; the buffer is ours and its length is said.
+    unsafe { call(libc::SYS_readlinkat, args) }
+}
+
+/// Closes a descriptor of our own.
+pub fn close(file: usize) {
+    // SAFETY: no pointers; the number is nobody else's.
+    let _ = unsafe { call(libc::SYS_close, [file, 0, 0, 0, 0, 0]) };
+}
+
+/// Another number of an open file, from `least` on, which no other program gets.
+pub fn double(fd: i32, least: usize) -> Done {
+    let command = libc::F_DUPFD_CLOEXEC as usize;
+    // SAFETY: no pointers.
+    unsafe { call(libc::SYS_fcntl, [fd as usize, command, least, 0, 0, 0]) }
+}
+
+/// Sleeps until the kernel says one of these events of a descriptor, for so long at most. No cancellation point.
+pub fn wait_for(fd: i32, events: i16, millis: i64) {
+    let mut entry = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: millis * 1_000_000,
+    };
+    let args = [
+        (&raw mut entry) as usize,
+        1,
+        (&raw const time) as usize,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: entry and time are ours.
+    let _ = unsafe { call(libc::SYS_ppoll, args) };
+}
+
+/// Waits for another thread that is in the middle of something short: it yields first, and then sleeps, since a real-time thread
+/// that only yields keeps every thread of lower priority from its core. No cancellation point.
+#[derive(Default)]
+pub struct Backoff(u32);
+
+impl Backoff {
+    const YIELDS: u32 = 20;
+    const NAP_NS: i64 = 50_000;
+
+    /// Waits a little.
+    pub fn wait(&mut self) {
+        self.0 = self.0.saturating_add(1);
+        if self.0 <= Self::YIELDS {
+            std::thread::yield_now();
+            return;
+        }
+        let nap = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: Self::NAP_NS,
+        };
+        // SAFETY: the time is ours.
+        let _ = unsafe {
+            call(
+                libc::SYS_nanosleep,
+                [(&raw const nap) as usize, 0, 0, 0, 0, 0],
+            )
+        };
+    }
+}
+
+/// Sends a signal to the calling thread.
+pub fn raise(signal: i32) {
+    // SAFETY: no pointers.
+    let process = unsafe { call(libc::SYS_getpid, [0; 6]) };
+    // SAFETY: no pointers.
+    let thread = unsafe { call(libc::SYS_gettid, [0; 6]) };
+    if let (Ok(process), Ok(thread)) = (process, thread) {
+        // SAFETY: no pointers.
+        let _ = unsafe {
+            call(
+                libc::SYS_tgkill,
+                [process, thread, signal as usize, 0, 0, 0],
+            )
+        };
+    }
+}
+
+/// Whether a process of this id runs, as far as this process may know: one that has ended and was not waited for does not.
+pub fn lives(pid: u32) -> bool {
+    // SAFETY: no pointers.
+    match unsafe { call(libc::SYS_pidfd_open, [pid as usize, 0, 0, 0, 0, 0]) } {
+        Ok(file) => {
+            let ended = poll_one(file as i32, libc::POLLIN as u32);
+            close(file);
+            ended == 0
+        }
+        Err(error) => error != libc::ESRCH,
+    }
+}
+
+/// Bytes that lie unread in the kernel (`FIONREAD`); 0 where it does not tell.
+pub fn unread(fd: i32) -> usize {
+    let mut bytes = 0_i32;
+    let at = (&raw mut bytes) as usize;
+    let args = [fd as usize, libc::FIONREAD as usize, at, 0, 0, 0];
+    // SAFETY: the number lives for the call.
+    let asked = unsafe { call(libc::SYS_ioctl, args) };
+    asked.map_or(0, |_| usize::try_from(bytes).unwrap_or(0))
+}

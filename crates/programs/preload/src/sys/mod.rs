@@ -1,0 +1,6 @@
+//! TODO
+
+pub mod clock;
+pub mod kernel;
+pub mod memory;
+pub mod real;
