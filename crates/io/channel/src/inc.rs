@@ -169,16 +169,16 @@ impl<'s> Incoming<'s> {
     }
 
     /// Receives into one piece of memory that is not empty what the ring has, if nothing else is to be done and thought of; the
-    /// number of bytes, 0: nothing was done, and [`Incoming::recv`] is to be asked. As [`Outgoing::send_straight`].
+    /// number of bytes, 0: nothing was done, and [`Incoming::recv`] is to be asked. As [`Outgoing::send_fast`].
     #[inline(always)]
-    pub fn recv_straight(self, owner: Owner, into: &Bufs) -> usize {
+    pub fn recv_fast(self, owner: Owner, into: &Bufs) -> usize {
         self.outgoing().other_call(owner);
         let lock = &self.d().r.lock;
         if !try_lock(lock, owner) {
             return 0;
         }
         let got = match self.look(into.len()) {
-            Look::Ring(ring, n) => self.take_straight(ring, n, into).unwrap_or(0),
+            Look::Ring(ring, n) => self.take_fast(ring, n, into).unwrap_or(0),
             _ => 0,
         };
         unlock(lock);
@@ -280,7 +280,7 @@ impl<'s> Incoming<'s> {
         let got = if how.peek || how.discard {
             self.take_oddly(ring, n.min(into.len()), into, how)
         } else {
-            self.take_straight(ring, n, into)
+            self.take_fast(ring, n, into)
                 .unwrap_or_else(|| self.take_pieces(ring, n.min(into.len()), into))
         };
         if got == 0 && !into.is_empty() && before == 0 {
@@ -294,12 +294,12 @@ impl<'s> Incoming<'s> {
 
     /// Copies what fits of `n` bytes, which are one piece on both sides.
     #[inline(always)]
-    fn take_straight(self, ring: Ring, n: usize, into: &Bufs) -> Option<usize> {
+    fn take_fast(self, ring: Ring, n: usize, into: &Bufs) -> Option<usize> {
         let pos = self.d().r.pos.load(Ordering::Relaxed);
         if n > AHEAD {
             ring.expect_read(pos.wrapping_add(AHEAD as u64));
         }
-        let got = ring.read_straight(pos, into, n.min(into.len()))?;
+        let got = ring.read_fast(pos, into, n.min(into.len()))?;
         self.taken(ring, got);
         Some(got)
     }
@@ -353,17 +353,17 @@ impl<'s> Incoming<'s> {
         let limit = match look {
             Look::Ring(ring, n) => return self.take(ring, n, &into, how, 0),
             Look::Broken => return self.broken(),
-            Look::Nothing if !how.look && self.d().w.wild.load(Ordering::Relaxed) == 0 => {
+            Look::Nothing if !how.look && self.d().w.uncounted.load(Ordering::Relaxed) == 0 => {
                 return Took::Empty;
             }
             Look::Nothing | Look::Kernel(0) => into.len(),
             // A writer that does not count may have written more than was announced.
-            Look::Kernel(_) if self.d().w.wild.load(Ordering::Relaxed) != 0 => into.len(),
+            Look::Kernel(_) if self.d().w.uncounted.load(Ordering::Relaxed) != 0 => into.len(),
             Look::Kernel(n) => into.len().min(usize::try_from(n).unwrap_or(usize::MAX)),
         };
         // Counts that an end has not offered yet announce nothing.
         let announced =
-            matches!(look, Look::Kernel(1..)) && self.d().w.wild.load(Ordering::Relaxed) == 0;
+            matches!(look, Look::Kernel(1..)) && self.d().w.uncounted.load(Ordering::Relaxed) == 0;
         let extra = [
             (how.peek, libc::MSG_PEEK),
             (how.discard, libc::MSG_TRUNC),
@@ -623,7 +623,7 @@ impl<'s> Incoming<'s> {
     }
 
     /// Keeps this direction on the kernel for good, and asks the sender to move what is in the ring.
-    pub fn plain(self, reason: Reason) {
+    pub fn stop(self, reason: Reason) {
         set_flags(self.d(), NORING | WANT, reason);
     }
 
@@ -643,18 +643,18 @@ impl<'s> Incoming<'s> {
     /// More bytes came from the kernel than were sent, and no sender is inside a call: a writer that does
     /// not count, or the
     /// wrong peer. The direction goes to the kernel for good.
-    pub fn check_wild(self) -> bool {
+    pub fn check_uncounted_writer(self) -> bool {
         let (w, r) = (&self.d().w, &self.d().r);
         let got = r.krecv.load(Ordering::Acquire);
         if self.d().wl.lock.load(Ordering::Acquire) != 0 {
             return false;
         }
-        let wild = got > w.k_sent.load(Ordering::Acquire);
-        if wild {
-            w.wild.store(1, Ordering::Relaxed);
-            self.plain(Reason::Wild);
+        let uncounted = got > w.k_sent.load(Ordering::Acquire);
+        if uncounted {
+            w.uncounted.store(1, Ordering::Relaxed);
+            self.stop(Reason::Wild);
         }
-        wild
+        uncounted
     }
 
     /// Sets `krecv` from the kernel's own count, after a process that shared the socket was killed inside a

@@ -206,8 +206,8 @@ impl Link<'_> {
     /// before: the
     /// caller then [frees](crate::Slab::free) the channel.
     pub fn leave(&self, reason: Reason) -> bool {
-        self.incoming().plain(reason);
-        self.outgoing().plain(reason);
+        self.incoming().stop(reason);
+        self.outgoing().stop(reason);
         let [mine, theirs] = [self.side(), self.side().other()].map(|s| s.of(&self.shared().join));
         let before = mine.swap(LEFT, Ordering::SeqCst);
         crate::shim::fence_full();

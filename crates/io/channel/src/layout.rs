@@ -108,7 +108,7 @@ pub struct Wire {
     /// 1: the sender pushes without a fence; a sleeper has to issue a `membarrier`.
     pub(crate) stream: AtomicU32,
     /// 1: a writer that does not count may hold the socket.
-    pub(crate) wild: AtomicU32,
+    pub(crate) uncounted: AtomicU32,
     /// Time stamps, in cycles, where the receiver waits with epoll: of the push that set the news bit, and of the last push.
     pub(crate) first_at: AtomicU64,
     pub(crate) last_at: AtomicU64,

@@ -74,7 +74,7 @@ pub use join::{EndInfo, Join, Offer};
 pub use layout::Side;
 pub use news::Watched;
 pub use out::{
-    KERNEL_UNREAD_MAX, Moved, Outgoing, Reclaimed, STREAM_AFTER, Sent, Straight, WhenFull,
+    KERNEL_UNREAD_MAX, Moved, Outgoing, Reclaimed, STREAM_AFTER, Sent, Fast, WhenFull,
 };
 pub use owner::{Alive, Life, Owner, Who};
 pub use proof::{Cut, PROOF_BITS, Split};

@@ -79,10 +79,10 @@ pub enum Sent {
     Broken,
 }
 
-/// What [`Outgoing::send_straight`] came to.
+/// What [`Outgoing::send_fast`] came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Straight {
+pub enum Fast {
     /// All bytes were taken.
     Sent,
     /// The same, and the receiver fell asleep meanwhile: [`Outgoing::look_after_sleeper`] has to follow.
@@ -185,23 +185,23 @@ impl<'s> Outgoing<'s> {
     /// Sends all of one piece of memory that is not empty by the ring, if nothing else is to be done and thought of: what most
     /// sends of few bytes come to. Nothing of it has to be in memory, so it costs less than what [`Outgoing::send`] does.
     #[inline(always)]
-    pub fn send_straight(self, owner: Owner, data: &Bufs) -> Straight {
+    pub fn send_fast(self, owner: Owner, data: &Bufs) -> Fast {
         let lock = &self.d().wl.lock;
         if data.len() > PUBLISH || !try_lock(lock, owner) {
-            return Straight::No;
+            return Fast::No;
         }
         if self.may_push() && matches!(self.push_at_once(data), Ok(true)) {
             return if self.announce() {
-                Straight::Asleep
+                Fast::Asleep
             } else {
-                Straight::Sent
+                Fast::Sent
             };
         }
         unlock(lock);
-        Straight::No
+        Fast::No
     }
 
-    /// What follows [`Straight::Asleep`], with the number of bytes that were sent.
+    /// What follows [`Fast::Asleep`], with the number of bytes that were sent.
     #[cold]
     pub fn look_after_sleeper<S: Socket>(self, who: Who, sock: &S, n: usize) -> Sent {
         match self.fell_asleep(who, sock) {
@@ -323,7 +323,7 @@ impl<'s> Outgoing<'s> {
         {
             let used = head.wrapping_sub(wl.tail_seen.load(Ordering::Relaxed));
             let has_room = used <= ring.cap() as u64 && ring.cap() - used as usize >= n;
-            if has_room && ring.write_straight(head, data, n) == Some(n) {
+            if has_room && ring.write_fast(head, data, n) == Some(n) {
                 let head = head.wrapping_add(n as u64);
                 self.stamp();
                 w.head.store(head, Ordering::Release);
@@ -556,7 +556,7 @@ impl<'s> Outgoing<'s> {
         let sent = match stop {
             Stop::Fault => Sent::Error(libc::EFAULT),
             Stop::NoMemory => {
-                self.plain(Reason::Limit);
+                self.stop(Reason::Limit);
                 Sent::Busy
             }
             Stop::Broken => self.broken(),
@@ -714,7 +714,7 @@ impl<'s> Outgoing<'s> {
     /// Keeps this direction on the kernel for good: the next call reclaims and stays there. A caller that
     /// cannot wait for its
     /// next call reclaims itself.
-    pub fn plain(self, reason: Reason) {
+    pub fn stop(self, reason: Reason) {
         self.set_flags(NORING, reason);
     }
 
@@ -725,8 +725,8 @@ impl<'s> Outgoing<'s> {
     }
 
     /// Says that a writer that does not count may hold the socket: the receiver then always asks the kernel.
-    pub fn set_wild(self) {
-        self.d().w.wild.store(1, Ordering::Release);
+    pub fn set_uncounted_writer(self) {
+        self.d().w.uncounted.store(1, Ordering::Release);
         self.set_flags(NORING, Reason::Passed);
     }
 
@@ -853,7 +853,7 @@ impl<'s> Outgoing<'s> {
         }
         let Some(written) = sock.written() else {
             // The connection is not established any more: what the kernel got, it will deliver or reset.
-            self.plain(Reason::Killed);
+            self.stop(Reason::Killed);
             let whole = wl.mark.load(Ordering::Acquire) == 0;
             return if whole {
                 Repair::Done

@@ -133,10 +133,10 @@ impl Link<'_> {
     /// The other end is not this connection's, as far as can be proved: neither its counts nor its ring are believed.
     pub fn disown(&self, reason: Reason) {
         for side in [self.side(), self.side().other()] {
-            self.dir_from(side).w.wild.store(1, Ordering::Release);
+            self.dir_from(side).w.uncounted.store(1, Ordering::Release);
         }
-        self.outgoing().plain(reason);
-        self.incoming().plain(reason);
+        self.outgoing().stop(reason);
+        self.incoming().stop(reason);
     }
 
     /// Has the next message of this end go by the kernel.

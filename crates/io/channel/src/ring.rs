@@ -126,20 +126,20 @@ impl<'s> Ring<'s> {
     /// The same for bytes that are one piece of memory and do not reach beyond the end of the ring, as those of most small
     /// calls: without a loop. `None`: they are not.
     #[inline(always)]
-    pub(crate) fn write_straight(&self, pos: u64, from: &Bufs, n: usize) -> Option<usize> {
-        let (at, user) = self.straight(pos, from, n)?;
+    pub(crate) fn write_fast(&self, pos: u64, from: &Bufs, n: usize) -> Option<usize> {
+        let (at, user) = self.contiguous(pos, from, n)?;
         Some(self.put(at, user, n))
     }
 
-    /// As [`Ring::write_straight`].
+    /// As [`Ring::write_fast`].
     #[inline(always)]
-    pub(crate) fn read_straight(&self, pos: u64, into: &Bufs, n: usize) -> Option<usize> {
-        let (at, user) = self.straight(pos, into, n)?;
+    pub(crate) fn read_fast(&self, pos: u64, into: &Bufs, n: usize) -> Option<usize> {
+        let (at, user) = self.contiguous(pos, into, n)?;
         Some(self.get(at, user, n))
     }
 
     #[inline(always)]
-    fn straight(&self, pos: u64, bufs: &Bufs, n: usize) -> Option<(usize, *mut u8)> {
+    fn contiguous(&self, pos: u64, bufs: &Bufs, n: usize) -> Option<(usize, *mut u8)> {
         let at = pos as usize & (self.cap - 1);
         let (user, contiguous) = bufs.piece();
         (n <= contiguous && n <= self.cap - at).then_some((at, user))

@@ -416,7 +416,7 @@ impl Chan {
                 &r.head_seen,
                 &a.ring,
             ]);
-            narrow(&[&w.stream, &w.wild, &wl.lock, &wl.burst]);
+            narrow(&[&w.stream, &w.uncounted, &wl.lock, &wl.burst]);
             narrow(&[&wl.owed, &wl.mark, &wl.grow]);
             narrow(&[&wl.raised, &r.lock, &r.behind, &a.attn, &a.flags, &a.slot]);
         }

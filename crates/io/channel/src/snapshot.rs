@@ -168,7 +168,7 @@ pub struct DirWords {
     /// 1: pushes without a fence.
     pub stream: u32,
     /// 1: an uncounted writer may exist.
-    pub wild: u32,
+    pub uncounted: u32,
     /// 1: a reclaim is owed.
     pub owed: u32,
     /// 1: a reclaim is under way.
@@ -247,7 +247,7 @@ fn words(dir: &Dir) -> DirWords {
         write_lock: dir.wl.lock.load(Ordering::Relaxed),
         read_lock: dir.r.lock.load(Ordering::Relaxed),
         stream: dir.w.stream.load(Ordering::Relaxed),
-        wild: dir.w.wild.load(Ordering::Relaxed),
+        uncounted: dir.w.uncounted.load(Ordering::Relaxed),
         owed: dir.wl.owed.load(Ordering::Relaxed),
         mark: dir.wl.mark.load(Ordering::Relaxed),
         attn: dir.a.attn.load(Ordering::Relaxed),

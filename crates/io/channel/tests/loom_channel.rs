@@ -9,7 +9,7 @@ use loom::sync::Arc;
 use loom::thread;
 use windlass_channel::model::{self, Barrier, Fault, Kernel};
 use windlass_channel::{
-    Alive, Asleep, Bufs, End, Life, Owner, RecvHow, Sent, Side, Slab, Straight, Took, Watched,
+    Alive, Asleep, Bufs, End, Life, Owner, RecvHow, Sent, Side, Slab, Fast, Took, Watched,
     WhenFull, Who,
 };
 
@@ -70,10 +70,10 @@ fn send(slab: &Slab, kernel: &Kernel, process: u16, bytes: &[u8]) {
         loop {
             let data = Bufs::out(byte, 1);
             // The first byte makes the ring; the others go as the library sends most.
-            let sent = match out.send_straight(who(process).owner, &data) {
-                Straight::Sent => break,
-                Straight::Asleep => out.look_after_sleeper(who(process), kernel, 1),
-                Straight::No => out.send(who(process), kernel, &data, 0, WhenFull::Kernel),
+            let sent = match out.send_fast(who(process).owner, &data) {
+                Fast::Sent => break,
+                Fast::Asleep => out.look_after_sleeper(who(process), kernel, 1),
+                Fast::No => out.send(who(process), kernel, &data, 0, WhenFull::Kernel),
             };
             match sent {
                 Sent::Bytes(moved) => {
@@ -98,7 +98,7 @@ fn receive(slab: &Slab, kernel: &Kernel, want: usize) -> Vec<u8> {
     while got.len() < want {
         let mut buffer = [0u8; 4];
         let bufs = Bufs::one(buffer.as_mut_ptr(), 4);
-        let straight = inc.recv_straight(who(2).owner, &bufs);
+        let straight = inc.recv_fast(who(2).owner, &bufs);
         if straight != 0 {
             got.extend_from_slice(&buffer[..straight]);
             continue;

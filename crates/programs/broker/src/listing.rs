@@ -135,7 +135,7 @@ impl Writer {
         }
         let pairs = [
             (dir.write_lock, dir.read_lock),
-            (dir.stream, dir.wild),
+            (dir.stream, dir.uncounted),
             (dir.owed, dir.mark),
             (dir.attn, dir.flags),
             (dir.slot, dir.ring_bytes),
@@ -189,7 +189,7 @@ impl Reader<'_> {
         let [head, k_sent, pos, tail, krecv, reclaimed, pushed_at] = [(); 7].map(|()| self.word());
         let pair = |word: u64| (word as u32, (word >> 32) as u32);
         let (write_lock, read_lock) = pair(self.word());
-        let (stream, wild) = pair(self.word());
+        let (stream, uncounted) = pair(self.word());
         let (owed, mark) = pair(self.word());
         let (attn, flags) = pair(self.word());
         let (slot, ring_bytes) = pair(self.word());
@@ -204,7 +204,7 @@ impl Reader<'_> {
             write_lock,
             read_lock,
             stream,
-            wild,
+            uncounted,
             owed,
             mark,
             attn,
@@ -416,7 +416,7 @@ mod tests {
             write_lock: 8,
             read_lock: 9,
             stream: 10,
-            wild: 11,
+            uncounted: 11,
             owed: 12,
             mark: 13,
             attn: 14,

@@ -1,75 +1,43 @@
-//! What a tracked socket does.
-//!
-//! # Where it sits
-//! ```text
-//! calls (libc's names) -> engine -> straight          few bytes by the ring
-//!                                -> stream, message   bytes: ring or kernel
-//!                                -> poll, looks, sets, waiting   waiting for many
-//!                                -> promote, inside   from the kernel to a ring
-//!                                -> proof, unix        tracked TCP, Unix sockets
-//!                                -> interest          epoll_ctl that the kernel need not know
-//!                                -> rest, waiter, death   before a sleep; during it; after a peer's end
-//!                                -> sockopt, life     options; close, fork, exec, exit
-//!                                -> process           registration, slabs of pairs -> windlass-channel
-//! ```
+//! The one dispatch: which room carries out a call on a tracked number.
 //!
 //! # Model
 //! Every function here is called by [`crate::libc`] with the program's own call in [`Own`]: to leave the answer to the
 //! kernel, call that. -1 and `errno`, or the result. Nothing with a destructor may be alive across [`Own::call`].
 //!
-//! A TCP socket is *young* until it has carried enough to be worth a ring ([`promote`]); then it is *joined*, and
-//! every byte of it is counted; a reason against it makes it *plain*.
+//! A young socket's call is the kernel's, and counted; it may join behind it. A joined one's is [`crate::socket`]'s, and a wait for
+//! many is [`crate::ready`]'s.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, socklen_t};
-use windlass_channel::{Bufs, Link, Reason, copy};
-
-pub use crate::sys::kernel::Backoff;
+use windlass_channel::{Bufs, Link, Reason};
 
 use crate::fd::{
-    call::{Data, Own, Sock, Store, Wait},
-    record::Kind,
-    table,
+    call::{Data, Own, Sock, Store},
+    record::{Kind, flag},
 };
 use crate::join::promote;
 use crate::options;
-use crate::process::{identity, registration, signals};
-use crate::ready::{deferred_ctl, looks, poll, sets, wait};
-use crate::socket::{by_kernel, close, in_flight, message, sockopt, stream, unix, waiter};
-use crate::sys::{clock, memory};
+use crate::process::identity;
+use crate::ready::{
+    deferred_ctl::{self, flush_epoll_ctl},
+    lacking, looks, poll, sets, wait,
+};
+use crate::socket::{
+    by_kernel, close, demote::demote, in_flight, kind, message, reclaim, recv, send, sockopt,
+    state, unix, waiter,
+};
+use crate::sys::{clock::Wait, memory};
 
-/// Why a socket (or the whole process) stays on the kernel, as the calls tell the engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// stdio works on it, or it has number 0, 1 or 2.
-    Stdio,
-    /// A number beyond the table names it.
-    Beyond,
-    /// `io_uring_setup` was called.
-    IoUring,
-    /// A thread has descriptors of its own (`unshare`, `clone` without `CLONE_FILES`).
-    OwnDescriptors,
-    /// A call that takes bytes in a way that is not followed (`preadv2` flags).
-    Odd,
-}
-
-/// What the engine keeps of each record of this process. False: there is no memory for it.
-pub fn make() -> bool {
-    waiter::make()
-}
-
-/// The calling thread ends, and may have been cancelled in a wait.
-pub fn abandon_wait() {
-    waiter::abandon();
-}
-
-/// Called by the constructor.
-pub fn start() {
-    clock::start();
-    signals::add_fixup(copy::start(), copy::end(), copy::fixup());
-    registration::locate();
+/// The end of the channel of a socket that has joined; what is left of the join comes before its use.
+#[inline(always)]
+fn joined(sock: &Sock) -> Option<Link<'static>> {
+    let link = state::joined(sock)?;
+    if sock.record.has(flag::PENDING) {
+        promote::look_again(sock, &link);
+    }
+    Some(link)
 }
 
 /// A call that moves bytes on a socket that has not joined: counted, and made; it may join behind it.
@@ -86,11 +54,11 @@ fn young_by(
     own: Own,
     bytes: impl Fn(usize) -> usize,
 ) -> Result<isize, Link<'static>> {
-    if !promote::is_young(sock.record) || !promote::is_own(sock.record) {
+    if !state::is_young(sock.record) || !state::is_own(sock.record) {
         return Ok(own.call());
     }
     if !in_flight::enter(sock.record, is_send) {
-        return match promote::joined(sock) {
+        return match joined(sock) {
             Some(link) => Err(link),
             None => Ok(own.call()),
         };
@@ -142,9 +110,9 @@ fn pieces(data: &Data, own: Own, with: impl FnOnce(Bufs<'_>) -> isize) -> isize 
 /// `write`, `writev`, `send`, `sendto`; `flags` as `send`'s, 0 for the first two.
 #[inline(never)]
 pub fn send(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
-    match (promote::joined(&sock), data.single()) {
+    match (joined(&sock), data.single()) {
         (Some(link), Some(bytes)) if !data.named && !is_reclaimed() => {
-            stream::send(sock, link, bytes, flags, own)
+            send::send(sock, link, bytes, flags, own)
         }
         _ => send_otherwise(sock, data, flags, own),
     }
@@ -153,10 +121,10 @@ pub fn send(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
 /// A send on a socket that has not joined, of several pieces, to a name, or with a reclaim before it.
 #[inline(never)]
 fn send_otherwise(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
-    let link = match promote::joined(&sock) {
+    let link = match joined(&sock) {
         Some(link) => link,
-        None if stream::is_held_back(sock.record, flags) => {
-            close::plain(&sock, Reason::Cork);
+        None if kind::is_held_back(sock.record, flags) => {
+            demote(&sock, Reason::Cork);
             return own.call();
         }
         None => match young(&sock, true, own) {
@@ -165,9 +133,9 @@ fn send_otherwise(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
         },
     };
     if is_reclaimed() {
-        stream::reclaim(&sock, &link);
+        reclaim::reclaim(&sock, &link);
     }
-    if data.named && unix::is_stream(sock.record) {
+    if data.named && kind::of(sock.record).has_senders {
         return own.call();
     }
     let by_list = data.is_list();
@@ -176,14 +144,14 @@ fn send_otherwise(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
             // The kernel does not ask a socket, whatever it has.
             own.call()
         } else {
-            stream::send(sock, link, data, flags, own)
+            send::send(sock, link, data, flags, own)
         }
     })
 }
 
 /// `sendmsg`. Descriptors in its control data were reported by [`passed`] before.
 pub fn send_message(sock: Sock, message: *const msghdr, flags: c_int, own: Own) -> isize {
-    match promote::joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
+    match joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
         Ok(result) => result,
         Err(link) => message::send(&sock, link, message, flags, own),
     }
@@ -192,7 +160,7 @@ pub fn send_message(sock: Sock, message: *const msghdr, flags: c_int, own: Own) 
 /// `sendmmsg`.
 pub fn send_many(sock: Sock, messages: *mut mmsghdr, flags: c_int, own: Own) -> isize {
     let bytes = |count| message::bytes_of(messages, count);
-    match promote::joined(&sock).map_or_else(|| young_by(&sock, true, own, bytes), Err) {
+    match joined(&sock).map_or_else(|| young_by(&sock, true, own, bytes), Err) {
         Ok(result) => result,
         Err(link) => by_kernel::send_by_kernel((&sock, 0), &link, flags, own, bytes),
     }
@@ -201,9 +169,9 @@ pub fn send_many(sock: Sock, messages: *mut mmsghdr, flags: c_int, own: Own) -> 
 /// `read`, `readv`, `recv`, `recvfrom`.
 #[inline(never)]
 pub fn recv(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
-    match (promote::joined(&sock), into.single()) {
+    match (joined(&sock), into.single()) {
         (Some(link), Some(bytes)) if into.name_length.is_null() && !is_bypassed() => {
-            stream::receive(sock, link, bytes, flags, own)
+            recv::receive(sock, link, bytes, flags, own)
         }
         _ => recv_otherwise(sock, into, flags, own),
     }
@@ -216,18 +184,18 @@ fn recv_otherwise(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
     if is_bypassed() {
         return own.call();
     }
-    let link = match promote::joined(&sock) {
+    let link = match joined(&sock) {
         Some(link) => link,
         None => match young(&sock, false, own) {
             Ok(result) => return result,
             Err(link) => link,
         },
     };
-    if !into.name_length.is_null() && unix::is_stream(sock.record) {
-        return unix::receive_named(&sock, &link, own);
+    if !into.name_length.is_null() && kind::of(sock.record).has_senders {
+        return unix::receive_named(&sock, own);
     }
     let result = pieces(&into, own, |into| {
-        stream::receive(sock, link, into, flags, own)
+        recv::receive(sock, link, into, flags, own)
     });
     if result >= 0 && !into.name_length.is_null() {
         memory::put(into.name_length, 0);
@@ -237,7 +205,7 @@ fn recv_otherwise(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
 
 /// `recvmsg`. Descriptors that arrive are reported by [`taken`] afterwards.
 pub fn recv_message(sock: Sock, message: *mut msghdr, flags: c_int, own: Own) -> isize {
-    match promote::joined(&sock).map_or_else(|| young(&sock, false, own), Err) {
+    match joined(&sock).map_or_else(|| young(&sock, false, own), Err) {
         Ok(result) => result,
         Err(link) => message::receive(&sock, link, message, flags, own),
     }
@@ -246,15 +214,15 @@ pub fn recv_message(sock: Sock, message: *mut msghdr, flags: c_int, own: Own) ->
 /// `recvmmsg`: the kernel alone knows when its time is over, so what the socket receives stays there.
 pub fn recv_many(sock: Sock, messages: *mut mmsghdr, own: Own) -> isize {
     let bytes = |count| message::bytes_of(messages, count);
-    match promote::joined(&sock).map_or_else(|| young_by(&sock, false, own, bytes), Err) {
+    match joined(&sock).map_or_else(|| young_by(&sock, false, own, bytes), Err) {
         Ok(result) => result,
-        Err(link) => stream::receive_oddly(&sock, &link, own),
+        Err(link) => recv::receive_oddly(&sock, &link, own),
     }
 }
 
 /// `sendfile` or `splice` to the socket, which is the call's argument `at`.
 pub fn send_file(sock: Sock, at: usize, own: Own) -> isize {
-    match promote::joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
+    match joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
         Ok(result) => result,
         Err(link) => by_kernel::send_by_kernel((&sock, at), &link, 0, own, |bytes| bytes),
     }
@@ -266,7 +234,7 @@ const SPLICE_TO: usize = 2;
 /// `splice` out of a socket, into one, or both.
 pub fn splice(from: Option<Sock>, to: Option<Sock>, own: Own) -> isize {
     if let Some(from) = from {
-        close::spliced(&from);
+        demote(&from, Reason::Flag);
     }
     to.map_or_else(|| own.call(), |to| send_file(to, SPLICE_TO, own))
 }
@@ -276,7 +244,7 @@ pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, mask: *const sigset_t, 
     if is_bypassed() {
         own.call()
     } else {
-        unix::told(poll::poll(set, count, wait, mask, own), set)
+        lacking::told(poll::poll(set, count, wait, mask, own), set)
     }
 }
 
@@ -306,14 +274,6 @@ pub fn epoll_ctl(
     sets::control(set, operation, fd, event, own)
 }
 
-/// `epoll_ctl` has added this number to an instance that is not known: nobody sees who sleeps there.
-#[cold]
-pub fn waited_for_unseen(fd: c_int) {
-    if let Some(sock) = table::known(fd) {
-        close::plain(&sock, Reason::Asleep);
-    }
-}
-
 /// `epoll_wait`, `epoll_pwait`, `epoll_pwait2` on an instance made in our sight.
 pub fn epoll_wait(
     set: Sock,
@@ -325,10 +285,10 @@ pub fn epoll_wait(
 ) -> isize {
     if is_bypassed() {
         // A bare call is caught before.
-        deferred_ctl::settle_all();
+        flush_epoll_ctl();
         own.call()
     } else {
-        unix::told_waiting(wait::wait(set, events, room, wait, mask, own), events)
+        lacking::told_waiting(wait::wait(set, events, room, wait, mask, own), events)
     }
 }
 
@@ -359,7 +319,11 @@ pub fn setsockopt(
     own: Own,
 ) -> isize {
     looks::doubt();
-    sockopt::set(&sock, level, name, value, length, own)
+    // An option set by a second process is a use.
+    let _ = state::joined(&sock);
+    let result = sockopt::set(&sock, level, name, value, length, own);
+    deferred_ctl::doubt_room(&sock);
+    result
 }
 
 /// `ioctl`.
@@ -376,83 +340,37 @@ pub fn fcntl(sock: Sock, command: c_int, argument: usize, own: Own) -> isize {
 /// [`crate::fd::record::Record::holders`] of 1 says that it is the last number.
 pub fn before_close(sock: Sock) {
     looks::doubt();
+    flush_epoll_ctl();
     if waiter::keep(&sock) {
-        settle();
-    } else {
-        close::before_close(&sock);
+        return;
     }
-}
-
-/// The number has left the table.
-pub fn closed(sock: Sock) {
-    waiter::closed(sock.index());
-}
-
-/// A private number has left the table.
-pub fn private_released() {
-    waiter::released();
+    sets::before_close(&sock);
+    if sock.record.kind() != Some(Kind::Epoll) {
+        let is_last = sock.record.holders.load(Relaxed) == 1;
+        close::before_close(&sock);
+        if is_last {
+            promote::unlist(sock.record);
+        }
+    }
 }
 
 /// The number was closed out of our sight; it names something else by now.
 pub fn vanished(sock: Sock) {
-    close::vanished(&sock);
+    sets::vanished(&sock);
+    if sock.record.kind() != Some(Kind::Epoll) {
+        let is_last = sock.record.holders.load(Relaxed) == 1;
+        close::vanished(&sock);
+        if is_last {
+            promote::unlist(sock.record);
+        }
+    }
 }
 
-/// The socket came in by `SCM_RIGHTS` and is new to this family of processes.
-pub fn taken(sock: Sock) {
-    // Whoever sent it may go on writing to it, uncounted.
-    close::leaked(&sock, Reason::Passed);
-}
-
-/// The socket is being sent by `SCM_RIGHTS` through `by` (`None`: through a socket that we do not know).
-pub fn passed(sock: Sock, _by: Option<Sock>) {
+/// The socket is being sent by `SCM_RIGHTS`.
+pub fn passed(sock: Sock) {
     if sock.record.kind() == Some(Kind::Epoll) {
         sets::estrange(&sock);
     } else {
-        close::leaked(&sock, Reason::Passed);
+        demote(&sock, Reason::Passed);
     }
-}
-
-/// The socket must stay on the kernel from now on.
-pub fn plain(sock: Sock, why: Why) {
-    close::plain(&sock, close::reason(why));
-}
-
-/// Whatever follows may show the kernel's view of an epoll instance to somebody: it is brought up to date.
-#[inline(always)]
-pub fn settle() {
-    deferred_ctl::settle_all();
-}
-
-/// The whole process must.
-pub fn plain_process(why: Why) {
-    registration::forbid(close::reason(why));
-    for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
-        close::plain(&sock, close::reason(why));
-    }
-}
-
-/// The process is about to enter a seccomp filter, which may forbid every call but those of the program: no call on any
-/// socket comes here again.
-pub fn before_seccomp() {
-    registration::forbid(Reason::Seccomp);
-    for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
-        close::leaked(&sock, Reason::Seccomp);
-    }
-}
-
-/// The process is about to execute a file, or a child with its descriptors is (`is_spawned`). Called in the child of a `vfork`
-/// too: memory is the parent's then.
-pub fn before_exec(is_spawned: bool) {
-    close::before_exec(is_spawned);
-}
-
-/// After a fork, in the child; this process is not registered.
-pub fn after_fork_child() {
-    close::forked(identity::parent_slot());
-}
-
-/// The process ends by `exit`, `_exit` or `quick_exit`. Other threads may still run.
-pub fn before_exit() {
-    close::before_exit();
 }

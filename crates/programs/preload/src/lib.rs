@@ -42,9 +42,9 @@
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
-pub mod counts;
-pub mod dispatch;
-pub mod fd;
+mod counts;
+mod dispatch;
+mod fd;
 mod join;
 #[cfg_attr(
     test,
@@ -54,13 +54,14 @@ mod join;
     )
 )]
 mod libc;
-pub mod options;
-pub mod process;
-pub mod ready;
-pub mod socket;
+mod lifecycle;
+mod options;
+mod process;
+mod ready;
+mod socket;
 #[cfg_attr(
     test,
     allow(dead_code, reason = "unit tests are not loaded as a library")
 )]
-pub mod start;
-pub mod sys;
+mod start;
+mod sys;

@@ -5,10 +5,6 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A number in an option.
 pub struct Number {
-    /// What it counts.
-    pub unit: &'static str,
-    /// If the option is not set, or not understood.
-    pub default: u64,
     /// Smallest value; smaller ones are raised.
     pub min: u64,
     /// Largest value; larger ones are lowered.
@@ -30,17 +26,13 @@ pub struct Opt {
     pub name: &'static CStr,
     /// Its value.
     pub value: Value,
-    /// One sentence for people.
-    pub text: &'static str,
 }
 
 /// Bytes of a path, with the zero at its end.
 pub const PATH_MAX: usize = 512;
 
-const fn number(unit: &'static str, default: u64, min: u64, max: u64) -> Number {
+const fn number(default: u64, min: u64, max: u64) -> Number {
     Number {
-        unit,
-        default,
         min,
         max,
         value: AtomicU64::new(default),
@@ -52,84 +44,75 @@ const SPIN_UNSAID: u64 = u64::MAX;
 /// How long a busy thread spins then, in microseconds.
 const SPIN_DEFAULT_US: u64 = 10;
 
-static SPIN: [Number; 1] = [number("microseconds", SPIN_UNSAID, 0, 1_000_000)];
-static SHARE: [Number; 1] = [number("0 or 1", 0, 0, 1)];
-static UNIX: [Number; 1] = [number("0 or 1", 1, 0, 1)];
-static SUMMARY: [Number; 1] = [number("0 or 1", 0, 0, 1)];
-static PROMOTE: [Number; 2] = [
-    number("calls", 2, 0, u32::MAX as u64),
-    number("bytes", 65_536, 0, u64::MAX),
-];
-static REFRESH: [Number; 1] = [number("milliseconds", 30_000, 1, 1_000_000)];
-static BYPASS: [Number; 2] = [
-    number("in 1000 calls", 0, 0, 1_000),
-    number("seed", 1, 0, u64::MAX),
-];
-static RECLAIM: [Number; 2] = [
-    number("in 1000 calls", 0, 0, 1_000),
-    number("seed", 1, 0, u64::MAX),
-];
+static SPIN: [Number; 1] = [number(SPIN_UNSAID, 0, 1_000_000)];
+static SHARE: [Number; 1] = [number(0, 0, 1)];
+static UNIX: [Number; 1] = [number(1, 0, 1)];
+static SUMMARY: [Number; 1] = [number(0, 0, 1)];
+static PROMOTE: [Number; 2] = [number(2, 0, u32::MAX as u64), number(65_536, 0, u64::MAX)];
+static REFRESH: [Number; 1] = [number(30_000, 1, 1_000_000)];
+static BYPASS: [Number; 2] = [number(0, 0, 1_000), number(1, 0, u64::MAX)];
+static RECLAIM: [Number; 2] = [number(0, 0, 1_000), number(1, 0, u64::MAX)];
 static SOCKETS: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 static LOG: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 static COUNTERS: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 
 /// All of them.
 pub static OPTIONS: [Opt; 11] = [
+    // How long a call that waits looks at the ring before it sleeps in the kernel; unset: 10, and only in a thread
+    // that waits again within 100 us.
     Opt {
         name: c"WINDLASS_SPIN",
         value: Value::Numbers(&SPIN),
-        text: "How long a call that waits looks at the ring before it sleeps in the kernel; unset: 10, and \
-               only in a thread that waits again within 100 us.",
     },
+    // Let connections with programs of another user be accelerated, if those ask too.
     Opt {
         name: c"WINDLASS_SHARE",
         value: Value::Numbers(&SHARE),
-        text: "Let connections with programs of another user be accelerated, if those ask too.",
     },
+    // 0: Unix sockets stay on the kernel.
     Opt {
         name: c"WINDLASS_UNIX",
         value: Value::Numbers(&UNIX),
-        text: "0: Unix sockets stay on the kernel.",
     },
+    // 1: write a line about the process's connections to stderr when it ends.
     Opt {
         name: c"WINDLASS_SUMMARY",
         value: Value::Numbers(&SUMMARY),
-        text: "1: write a line about the process's connections to stderr when it ends.",
     },
+    // Calls each way, or bytes one way, after which a connection is accelerated.
     Opt {
         name: c"WINDLASS_PROMOTE",
         value: Value::Numbers(&PROMOTE),
-        text: "Calls each way, or bytes one way, after which a connection is accelerated.",
     },
+    // How often one message of a connection that connection tracking follows goes by the kernel.
     Opt {
         name: c"WINDLASS_REFRESH",
         value: Value::Numbers(&REFRESH),
-        text: "How often one message of a connection that connection tracking follows goes by the kernel.",
     },
+    // For tests: this share of calls goes straight to the kernel.
     Opt {
         name: c"WINDLASS_BYPASS",
         value: Value::Numbers(&BYPASS),
-        text: "For tests: this share of calls goes straight to the kernel.",
     },
+    // For tests: this share of calls first moves unread bytes back into the kernel.
     Opt {
         name: c"WINDLASS_RECLAIM",
         value: Value::Numbers(&RECLAIM),
-        text: "For tests: this share of calls first moves unread bytes back into the kernel.",
     },
+    // The daemon's socket.
     Opt {
         name: c"WINDLASS_SOCKETS",
         value: Value::Path(&SOCKETS),
-        text: "The daemon's socket.",
     },
+    // Append to this file why connections stay on the kernel.
     Opt {
         name: c"WINDLASS_LOG",
         value: Value::Path(&LOG),
-        text: "Append to this file why connections stay on the kernel.",
     },
+    // Append the counters to this file when the process ends, one `name value` a line.
     Opt {
         name: c"WINDLASS_COUNTERS",
         value: Value::Path(&COUNTERS),
-        text: "Append the counters to this file when the process ends, one `name value` a line.",
     },
 ];
 

@@ -192,12 +192,12 @@ impl<'a> Dump<'a> {
         )?;
         writeln!(
             out,
-            "    kernel: k_sent {} krecv {}: {} unread; stream {} wild {} owed {} reclaiming {}",
+            "    kernel: k_sent {} krecv {}: {} unread; stream {} uncounted {} owed {} reclaiming {}",
             dir.k_sent,
             dir.krecv,
             dir.kernel_queue(),
             dir.stream,
-            dir.wild,
+            dir.uncounted,
             dir.owed,
             dir.mark
         )?;
@@ -288,7 +288,7 @@ fn direction(dir: &DirWords, write_held: bool, read_held: bool) -> Value {
     json!({
         "flags": flags, "reason": dir.reason().word(), "ring_bytes": dir.ring_bytes, "head": dir.head,
         "pos": dir.pos, "tail": dir.tail, "k_sent": dir.k_sent, "krecv": dir.krecv,
-        "reclaimed": dir.reclaimed, "stream": dir.stream, "wild": dir.wild, "owed": dir.owed,
+        "reclaimed": dir.reclaimed, "stream": dir.stream, "uncounted": dir.uncounted, "owed": dir.owed,
         "reclaiming": dir.mark, "attn": dir.attn, "slot": dir.slot,
         "write_lock": dir.write_lock, "write_lock_held": write_held,
         "read_lock": dir.read_lock, "read_lock_held": read_held,

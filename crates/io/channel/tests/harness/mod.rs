@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use windlass_channel::layout::SLAB_BYTES;
 use windlass_channel::{
     Alive, Asleep, Bufs, End, Fd, Join, Life, Link, Moved, Offer, Owner, Reclaimed, RecvHow, Sent,
-    Side, Slab, Straight, Took, WhenFull, Who, sys,
+    Side, Slab, Fast, Took, WhenFull, Who, sys,
 };
 
 /// Connections are made one at a time: descriptors that are to be inherited must not leak into another test's child.
@@ -168,16 +168,16 @@ impl Endpoint {
     }
 
     /// Sends all of `data` by the short way; whether that was possible.
-    fn send_straight(&self, thread: u16, data: &[u8]) -> Option<Sent> {
+    fn send_fast(&self, thread: u16, data: &[u8]) -> Option<Sent> {
         let (who, out) = (self.who(thread), self.link.outgoing());
         let bufs = Bufs::out(data.as_ptr(), data.len());
-        match out.send_straight(who.owner, &bufs) {
-            Straight::Sent => Some(Sent::Bytes(Moved {
+        match out.send_fast(who.owner, &bufs) {
+            Fast::Sent => Some(Sent::Bytes(Moved {
                 ring: data.len(),
                 kernel: 0,
             })),
-            Straight::Asleep => Some(out.look_after_sleeper(who, &self.fd, data.len())),
-            Straight::No => None,
+            Fast::Asleep => Some(out.look_after_sleeper(who, &self.fd, data.len())),
+            Fast::No => None,
         }
     }
 
@@ -193,7 +193,7 @@ impl Endpoint {
         // Half of them as the library does most.
         let is_straight = data.len().is_multiple_of(2) && !data.is_empty();
         let mut first = is_straight
-            .then(|| self.send_straight(thread, data))
+            .then(|| self.send_fast(thread, data))
             .flatten();
         while !bufs.is_empty() {
             let sent = first
@@ -230,7 +230,7 @@ impl Endpoint {
         let bufs = Bufs::one(into.as_mut_ptr(), into.len());
         let (mut until, mut how) = (None, RecvHow::default());
         if into.len().is_multiple_of(2) && !into.is_empty() {
-            let got = inc.recv_straight(who.owner, &bufs);
+            let got = inc.recv_fast(who.owner, &bufs);
             if got != 0 {
                 return Ok(got);
             }

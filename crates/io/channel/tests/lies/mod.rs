@@ -17,7 +17,7 @@ use windlass_channel::layout::{
 };
 use windlass_channel::{
     Alive, Asleep, Bufs, End, Fd, Life, Link, Moved, Offer, Owner, Reason, RecvHow, Sent, Side,
-    Slab, StatusPage, Straight, Took, Watched, WhenFull, Who, sys,
+    Slab, StatusPage, Fast, Took, Watched, WhenFull, Who, sys,
 };
 
 #[path = "../harness/mod.rs"]
@@ -310,14 +310,14 @@ impl Honest {
         let out = link.outgoing();
         let is_straight = asked != 0 && random.next().is_multiple_of(2);
         let straight = if is_straight {
-            out.send_straight(who.owner, &bufs)
+            out.send_fast(who.owner, &bufs)
         } else {
-            Straight::No
+            Fast::No
         };
         let sent = match straight {
-            Straight::No => out.send(who, &self.fd(), &bufs, libc::MSG_NOSIGNAL, full),
-            Straight::Sent => return self.moved_straight(asked, asked),
-            Straight::Asleep => out.look_after_sleeper(who, &self.fd(), asked),
+            Fast::No => out.send(who, &self.fd(), &bufs, libc::MSG_NOSIGNAL, full),
+            Fast::Sent => return self.moved_straight(asked, asked),
+            Fast::Asleep => out.look_after_sleeper(who, &self.fd(), asked),
         };
         match sent {
             Sent::Bytes(moved) => self.moved(moved, asked),
@@ -333,7 +333,7 @@ impl Honest {
         let bufs = Bufs::one(self.buffer[MARGIN..].as_mut_ptr(), asked);
         let bits = random.next();
         if asked != 0 && bits & 128 == 0 {
-            let got = link.incoming().recv_straight(who.owner, &bufs);
+            let got = link.incoming().recv_fast(who.owner, &bufs);
             if got != 0 {
                 return self.moved_straight(got, asked);
             }
@@ -419,7 +419,7 @@ impl Honest {
             incoming.queued(),
             incoming.reason(),
         );
-        let _ = incoming.check_wild();
+        let _ = incoming.check_uncounted_writer();
         let _ = incoming.recount(who, &self.fd(), random.next() as u32 % 2);
         if random.next().is_multiple_of(64) {
             incoming.no_stream();

@@ -22,52 +22,26 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Records made: sockets and epoll instances seen.
-    Sockets = "sockets";
     /// Connected sockets that moved bytes.
     Connected = "connected";
     /// Unknown numbers that turned out to be sockets.
     Found = "sockets_found";
-    /// Numbers that were closed out of our sight.
-    Vanished = "closes_unseen";
-    /// Forks that were noticed only later.
-    ForksUnseen = "forks_unseen";
-    /// Signals put off to the end of a locked section.
-    SignalsDeferred = "signals_deferred";
-    /// Faults in the program's memory that became EFAULT or a short count.
-    Faults = "faults_fixed";
-    /// Directions or sockets left on the kernel for good.
-    Plain = "plain";
     /// Joins of a connection.
     Joins = "joined";
-    /// Attempts to join that no daemon answered; they are made again.
-    Unanswered = "joins_unanswered";
     /// Joins refused.
     Refused = "joins_refused";
-    /// Calls that sent by ring.
-    RingSends = "ring_sends";
-    /// Calls that received by ring.
-    RingReceives = "ring_receives";
     /// Bytes sent by ring.
     RingBytesSent = "ring_tx_bytes";
     /// Bytes received by ring.
     RingBytesReceived = "ring_rx_bytes";
-    /// Sends of joined sockets that went by the kernel.
-    KernelSends = "kernel_sends";
-    /// Receives of joined sockets that went by the kernel.
-    KernelReceives = "kernel_receives";
     /// Bytes of joined sockets sent by the kernel.
     KernelBytesSent = "kernel_tx_bytes";
     /// Bytes of joined sockets received by the kernel.
     KernelBytesReceived = "kernel_rx_bytes";
-    /// Looks at the kernel that found nothing.
-    KernelLooks = "kernel_looks";
     /// Looks at the kernel by `poll` and `select`, besides the program's own calls.
     PollLooks = "poll_looks";
     /// Times that unread ring bytes were moved into the kernel.
     Reclaims = "reclaims";
-    /// Bytes moved so.
-    ReclaimedBytes = "reclaimed_bytes";
     /// Sleeps in the kernel on a joined socket.
     Sleeps = "sleeps";
     /// Tracked connections whose ends were not proved to be one connection, and not tried any more.

@@ -1,4 +1,4 @@
-//! TODO
+//! What a process counts, and what it says of it.
 
 pub mod counters;
 pub mod summary;

@@ -8,8 +8,7 @@
 //! `fork`; it holds no descriptor. [`Record::holders`] counts the numbers (of all processes) that name
 //! the record. At zero it is free; it is used again only once no call is inside it any more.
 //! A killed process never counts down: its shared records stay taken until the family ends.
-//! The daemon reads records by `process_vm_readv` at the address in [`arena`], which asks for the same
-//! permission as the rescue.
+//! The broker reads records by `process_vm_readv`, which asks for the same permission as the rescue.
 //!
 //! *Allocation.* A cursor runs round over `span` records and takes the first free one by a
 //! compare-and-swap; when half of the span is taken it doubles. So a record rests long before it is
@@ -23,8 +22,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use crate::process::identity;
-use crate::sys::real;
+use crate::process::{identity, registration};
+use crate::sys::kernel;
 
 /// Records of one arena (32 MiB of address space, touched as used). Record 0 is its head.
 pub const RECORDS_MAX: u32 = 262_144;
@@ -86,9 +85,9 @@ pub mod flag {
     /// `connect` was called here.
     pub const CONNECTED_BY_US: u32 = 1 << 0;
     /// A program without the library may hold it: it may write without counting.
-    pub const LEAKED: u32 = 1 << 1;
-    /// The engine was told to leave it on the kernel for good; the reason is in the record.
-    pub const PLAIN: u32 = 1 << 2;
+    pub const UNCOUNTED_WRITER: u32 = 1 << 1;
+    /// It is the kernel's for good; the reason is in the record.
+    pub const DEMOTED: u32 = 1 << 2;
     /// `TCP_NODELAY` as the program set it.
     pub const NODELAY: u32 = 1 << 3;
     /// It listens.
@@ -98,8 +97,48 @@ pub mod flag {
     pub const INHERITED: u32 = 1 << 6;
     /// A process outside of the family has it through exec; it counts as one holder that never goes.
     pub const HEIRS: u32 = 1 << 7;
-    /// The first bit that the engine gives its own meaning.
-    pub const ENGINE: u32 = 1 << 8;
+    /// It has a channel: slab, channel and side are in the record ([`crate::socket::state`]).
+    pub const JOINED: u32 = 1 << 8;
+    /// A thread is joining it just now: nobody begins a call.
+    pub const JOINING: u32 = 1 << 9;
+    /// This end has offered, and the other end has not been seen to mirror it.
+    pub const PENDING: u32 = 1 << 10;
+    /// This end's name is the higher one.
+    pub const IS_HIGH: u32 = 1 << 11;
+    /// The descriptor is non-blocking, as far as we have seen.
+    pub const NONBLOCK: u32 = 1 << 12;
+    /// [`NONBLOCK`] is known.
+    pub const FLAGS_KNOWN: u32 = 1 << 13;
+    /// A reclaim met an error, which the next call has to report.
+    pub const FAILED: u32 = 1 << 14;
+    /// The kernel was made to note the reset, and calls it `EPIPE`. Of a Unix socket: the reset was noted, here or by the kernel.
+    pub const RESET: u32 = 1 << 15;
+    /// Connection tracking knows the connection.
+    pub const TRACKED: u32 = 1 << 30;
+    /// A thread looks for the other end just now.
+    pub const LOOKING: u32 = 1 << 31;
+}
+
+/// Places in [`Record::words`].
+pub mod word {
+    /// What the socket is called in the directory; 0: it is not listed.
+    pub const KEY: usize = 0;
+    /// Of an epoll instance: the process that waits in it and changes it.
+    pub const WAITED_BY: usize = 0;
+    /// Calls until the directory is looked at again.
+    pub const LEFT: usize = 1;
+    /// How many calls that are each time.
+    pub const INTERVAL: usize = 2;
+    /// Once it has offered: cuts of messages in vain << 32, messages to leave uncut.
+    pub const TRIES: usize = 1;
+    /// Once it has offered: when a message was last made to go by the kernel, in cycles.
+    pub const REFRESHED_AT: usize = 2;
+    /// What was last seen of the kernel's news, and how many receives found nothing since the last look.
+    pub const SEEN: usize = 3;
+    /// When that look was, in cycles.
+    pub const LOOKED_AT: usize = 4;
+    /// The error of [`super::flag::FAILED`].
+    pub const ERROR: usize = 5;
 }
 
 /// One socket or epoll instance.
@@ -111,11 +150,11 @@ pub struct Record {
     pub flags: AtomicU32,
     /// Numbers that name it, in all processes of the family; one more with [`flag::HEIRS`].
     pub holders: AtomicU32,
-    /// Calls inside the engine; it is not used again before 0.
-    pub inside: AtomicU32,
+    /// Calls in flight; it is not used again before 0.
+    pub in_flight: AtomicU32,
     /// `SO_COOKIE`, 0 if not asked yet.
     pub cookie: AtomicU64,
-    /// The slab of its channel; meaning is the engine's.
+    /// The slab of its channel.
     pub slab: AtomicU32,
     /// The channel in the slab.
     pub channel: AtomicU16,
@@ -125,7 +164,7 @@ pub struct Record {
     pub reason: AtomicU8,
     /// Sending calls that succeeded, until it is joined.
     pub sends: AtomicU32,
-    /// Receiving calls that succeeded, until it is joined; then the engine's own.
+    /// Receiving calls that succeeded, until it is joined; then [`crate::socket::by_kernel`]'s.
     pub receives: AtomicU32,
     /// Bytes that went out by ring.
     pub ring_sent: AtomicU64,
@@ -135,8 +174,8 @@ pub struct Record {
     pub kernel_sent: AtomicU64,
     /// Bytes that came in by the kernel.
     pub kernel_received: AtomicU64,
-    /// The engine's own.
-    pub engine: [AtomicU64; 6],
+    /// See [`word`].
+    pub words: [AtomicU64; 6],
     /// The process that the socket belongs to, by [`identity::id`]: the first that sends, receives or waits on it. 0: none so far.
     pub owner: AtomicU32,
 }
@@ -157,11 +196,6 @@ impl Record {
             4 => Origin::Passed,
             _ => Origin::Found,
         }
-    }
-
-    /// Counts how often the place was used; 16 bits.
-    pub fn generation(&self) -> u16 {
-        (self.state.load(Ordering::Relaxed) >> 16) as u16
     }
 
     /// Whether the socket belongs to this process; it does from now on if it has belonged to none.
@@ -201,31 +235,10 @@ impl Record {
         if known != 0 {
             return known;
         }
-        let found = cookie(fd).unwrap_or(0);
+        let found = kernel::cookie(fd).unwrap_or(0);
         self.cookie.store(found, Ordering::Relaxed);
         found
     }
-}
-
-/// `SO_COOKIE` of a descriptor, or the kernel's error: `ENOTSOCK`, `EBADF`. `errno` is kept.
-pub fn cookie(fd: c_int) -> Result<u64, c_int> {
-    let mut value = 0u64;
-    let mut length = size_of::<u64>() as libc::socklen_t;
-    let before = real::errno();
-    let place: *mut u64 = &mut value;
-    // SAFETY: value and length are live variables of the right size.
-    let result = unsafe {
-        real::getsockopt(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_COOKIE,
-            place.cast(),
-            &mut length,
-        )
-    };
-    let error = real::errno();
-    real::set_errno(before);
-    if result == 0 { Ok(value) } else { Err(error) }
 }
 
 /// The head of the arena, in the place of record 0.
@@ -282,16 +295,10 @@ pub fn make_arena() -> bool {
     {
         // SAFETY: another thread was first; nobody has seen this mapping.
         unsafe { libc::munmap(place, BYTES) };
+    } else {
+        registration::set_report(place.addr() as u64);
     }
     true
-}
-
-/// Where the arena is: address, bytes mapped, bytes worth reading. For the daemon, given at
-/// registration; `None` before the first socket.
-pub fn arena() -> Option<(u64, u64, u64)> {
-    let head = head()?;
-    let used = u64::from(head.span.load(Ordering::Relaxed)) * size_of::<Record>() as u64;
-    Some((std::ptr::from_ref(head).addr() as u64, BYTES as u64, used))
 }
 
 fn head() -> Option<&'static Head> {
@@ -331,7 +338,7 @@ pub fn take(kind: Kind, origin: Origin) -> Option<u32> {
         }
         let record = at(index);
         let old = record.state.load(Ordering::Relaxed);
-        if old as u16 != 0 || record.inside.load(Ordering::Relaxed) != 0 {
+        if old as u16 != 0 || record.in_flight.load(Ordering::Relaxed) != 0 {
             continue;
         }
         let generation = (old >> 16).wrapping_add(1) & 0xffff;
@@ -363,7 +370,7 @@ fn clear(record: &Record) {
         &record.kernel_sent,
         &record.kernel_received,
     ];
-    for word in counters.into_iter().chain(&record.engine) {
+    for word in counters.into_iter().chain(&record.words) {
         word.store(0, Ordering::Relaxed);
     }
     record.owner.store(0, Ordering::Relaxed);
@@ -424,7 +431,7 @@ mod tests {
         let _alone = ALONE.lock();
         assert!(make_arena());
         let first = take(Kind::Tcp, Origin::Made).expect("the arena is empty");
-        let generation = at(first).generation();
+        let generation = at(first).state.load(Ordering::Relaxed) >> 16;
         hold(first);
         assert!(!release(first));
         assert_eq!(at(first).kind(), Some(Kind::Tcp));
@@ -441,7 +448,10 @@ mod tests {
             others += 1;
         }
         assert!(others > 100, "{others}");
-        assert_eq!(at(first).generation(), generation + 1);
+        assert_eq!(
+            at(first).state.load(Ordering::Relaxed) >> 16,
+            generation + 1
+        );
     }
 
     /// A record that another program inherited has no last holder, and is given back all the same.
@@ -465,13 +475,13 @@ mod tests {
         let _alone = ALONE.lock();
         assert!(make_arena());
         let index = take(Kind::Tcp, Origin::Made).expect("one is free");
-        at(index).inside.store(1, Ordering::Relaxed);
+        at(index).in_flight.store(1, Ordering::Relaxed);
         release(index);
         for _ in 0..5_000 {
             let next = take(Kind::Tcp, Origin::Made).expect("one is free");
             assert_ne!(next, index);
             release(next);
         }
-        at(index).inside.store(0, Ordering::Relaxed);
+        at(index).in_flight.store(0, Ordering::Relaxed);
     }
 }

@@ -8,7 +8,7 @@
 //! ([`crate::fd::record`]), and one word that the engine may use. The word changes only as a whole.
 //!
 //! *States of a number.* [`UNKNOWN`]: nothing known; the first data call on it asks the kernel once.
-//! [`PLAIN`]: no socket of ours; nothing is done. [`LISTENER`], [`TRACKED`], [`EPOLL`]: there is a
+//! [`OTHER`]: no socket of ours; nothing is done. [`LISTENER`], [`TRACKED`], [`EPOLL`]: there is a
 //! record. A close that we see makes it unknown; a number that a call gives although it is in the table
 //! was closed out of our sight: it is dropped then.
 //!
@@ -21,12 +21,14 @@
 //!
 //! *Limits.* [`ENTRIES_MAX`] numbers; the process's hard limit at the first socket.
 
+use windlass_channel::Reason;
+
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::counts::counters::{self, Counter};
-use crate::dispatch::{self, Backoff};
 use crate::fd::{
+    UPCALLS,
     call::Sock,
     record::{self, Kind, Origin, flag},
 };
@@ -34,12 +36,15 @@ use crate::process::{
     identity::{self, Thread},
     signals,
 };
-use crate::sys::real;
+use crate::sys::{
+    kernel::{self, Backoff},
+    real,
+};
 
 /// Nothing known of the number.
 pub const UNKNOWN: u8 = 0;
 /// Not a socket that we care for.
-pub const PLAIN: u8 = 1;
+pub const OTHER: u8 = 1;
 /// A listening socket; it has a record.
 pub const LISTENER: u8 = 2;
 /// An epoll instance; it has a record.
@@ -56,7 +61,7 @@ pub const ENTRIES_MAX: u32 = 4 << 20;
 #[repr(C, align(16))]
 struct Entry {
     word: AtomicU64,
-    engine: AtomicU64,
+    ring: AtomicU64,
 }
 
 /// Beside each other, since both are read by every call.
@@ -90,7 +95,7 @@ fn entry(fd: c_int) -> Option<&'static Entry> {
 pub fn word(fd: c_int) -> u64 {
     match entry(fd) {
         Some(entry) => entry.word.load(Ordering::Acquire),
-        None => u64::from(PLAIN),
+        None => u64::from(OTHER),
     }
 }
 
@@ -101,9 +106,9 @@ pub fn is_entered(fd: c_int) -> bool {
 }
 
 /// A plain number is about to be closed.
-pub fn forget_plain(fd: c_int) {
+pub fn forget_other(fd: c_int) {
     let word = word(fd);
-    if let Some(entry) = entry(fd).filter(|_| kind_of(word) == PLAIN) {
+    if let Some(entry) = entry(fd).filter(|_| kind_of(word) == OTHER) {
         let new = word & !0xff;
         let _ = entry
             .word
@@ -112,14 +117,14 @@ pub fn forget_plain(fd: c_int) {
 }
 
 /// The plain numbers in `first..=last` are about to be closed.
-pub fn forget_plain_range(first: u32, last: u32) {
+pub fn forget_other_range(first: u32, last: u32) {
     let end = i64::from(PLACE.highest.load(Ordering::Relaxed)).min(i64::from(last));
-    (i64::from(first)..=end).for_each(|fd| forget_plain(fd as c_int));
+    (i64::from(first)..=end).for_each(|fd| forget_other(fd as c_int));
 }
 
-/// The word that the engine keeps beside a number; 0 after every change of the number.
-pub fn engine_word(fd: c_int) -> Option<&'static AtomicU64> {
-    entry(fd).map(|entry| &entry.engine)
+/// Where the channel of a number is ([`crate::socket::state`]); 0 after every change of the number.
+pub fn ring_word(fd: c_int) -> Option<&'static AtomicU64> {
+    entry(fd).map(|entry| &entry.ring)
 }
 
 /// The kind in a word.
@@ -147,7 +152,7 @@ fn sock(fd: c_int, word: u64) -> Sock {
 #[inline(always)]
 pub fn tracked(fd: c_int) -> Option<Sock> {
     let word = match word(fd) {
-        word if kind_of(word) == PLAIN => return None,
+        word if kind_of(word) == OTHER => return None,
         word if kind_of(word) == TRACKED => word,
         word if kind_of(word) == UNKNOWN => find(fd, word)?,
         _ => return None,
@@ -167,7 +172,7 @@ pub fn known(fd: c_int) -> Option<Sock> {
 pub fn joined(fd: c_int) -> Option<(Sock, u64)> {
     let entry = entry(fd)?;
     let word = entry.word.load(Ordering::Acquire);
-    let engine = entry.engine.load(Ordering::Relaxed);
+    let engine = entry.ring.load(Ordering::Relaxed);
     (kind_of(word) == TRACKED && engine != 0).then(|| (sock(fd, word), engine))
 }
 
@@ -196,7 +201,7 @@ pub fn make() -> bool {
     if exists() {
         return true;
     }
-    if is_retired() || !identity::is_started() || !record::make_arena() || !dispatch::make() {
+    if is_retired() || !identity::is_started() || !record::make_arena() || !(UPCALLS.get().make)() {
         return false;
     }
     let mut limit = libc::rlimit {
@@ -308,12 +313,12 @@ fn put_if(fd: c_int, old: Option<u64>, kind: impl Into<u16>, index: u32) -> bool
             Err(found) => now = found,
         }
     }
-    entry.engine.store(0, Ordering::Relaxed);
+    entry.ring.store(0, Ordering::Relaxed);
     if kind_of(now) >= LISTENER {
         record::release(record_of(now));
     }
     if is_private(now) {
-        dispatch::private_released();
+        (UPCALLS.get().private_released)();
     }
     end_change();
     true
@@ -331,25 +336,24 @@ pub fn ours() -> bool {
 
 /// A call gave this number and it is none of ours.
 #[inline(always)]
-pub fn plain(fd: c_int) {
-    if word(fd) as u8 != PLAIN {
-        plain_slow(fd);
+pub fn other(fd: c_int) {
+    if word(fd) as u8 != OTHER {
+        other_slow(fd);
     }
 }
 
 #[cold]
-fn plain_slow(fd: c_int) {
+fn other_slow(fd: c_int) {
     if fd >= 0 && ours() {
         vanish(fd);
-        put(fd, PLAIN, 0);
+        put(fd, OTHER, 0);
     }
 }
 
 /// The number was closed out of our sight.
 fn vanish(fd: c_int) {
     if let Some(sock) = any(fd) {
-        dispatch::vanished(sock);
-        counters::add(Counter::Vanished, 1);
+        (UPCALLS.get().vanished)(sock);
         put(fd, UNKNOWN, 0);
     }
 }
@@ -361,12 +365,11 @@ pub fn made(fd: c_int, kind: Kind, origin: Origin) -> Option<Sock> {
     }
     vanish(fd);
     let Some(index) = record::take(kind, origin) else {
-        put(fd, PLAIN, 0);
+        put(fd, OTHER, 0);
         return None;
     };
     put(fd, if kind == Kind::Epoll { EPOLL } else { TRACKED }, index);
-    counters::add(Counter::Sockets, 1);
-    keep_low_plain(fd);
+    keep_low_on_kernel(fd);
     any(fd)
 }
 
@@ -391,11 +394,11 @@ pub fn duplicated(sock: Sock, number: c_int) {
     record::hold(sock.index());
     if entry(number).is_none() {
         // Beyond the table: it writes without our seeing it.
-        dispatch::plain(sock, dispatch::Why::Beyond);
+        (UPCALLS.get().demote)(&sock, Reason::Limit);
         return;
     }
     put(number, kind_of(sock.word), sock.index());
-    keep_low_plain(number);
+    keep_low_on_kernel(number);
 }
 
 /// `number` names what `sock` names, for the library alone.
@@ -422,9 +425,9 @@ pub fn forget_private(sock: &Sock) {
 /// The number is about to be closed by this process: after this it is unknown.
 pub fn closing(sock: Sock) {
     let before = real::errno();
-    dispatch::before_close(sock);
+    (UPCALLS.get().before_close)(sock);
     put_if(sock.fd, Some(sock.word), UNKNOWN, 0);
-    dispatch::closed(sock);
+    (UPCALLS.get().closed)(sock.index());
     real::set_errno(before);
 }
 
@@ -445,11 +448,11 @@ fn find(fd: c_int, word: u64) -> Option<u64> {
     if fd < 0 || !ours() {
         return None;
     }
-    let cookie = match record::cookie(fd) {
+    let cookie = match kernel::cookie(fd) {
         Ok(cookie) => cookie,
         Err(libc::EBADF) => return None,
         Err(_) => {
-            put_if(fd, Some(word), PLAIN, 0);
+            put_if(fd, Some(word), OTHER, 0);
             return None;
         }
     };
@@ -465,11 +468,11 @@ fn enter_found(fd: c_int, word: u64, cookie: u64, origin: Origin) -> Option<Sock
             record::release(sock.index());
             return None;
         }
-        keep_low_plain(fd);
+        keep_low_on_kernel(fd);
         return known(fd);
     }
     let Some(index) = kind_of_socket(fd).and_then(|kind| record::take(kind, origin)) else {
-        put_if(fd, Some(word), PLAIN, 0);
+        put_if(fd, Some(word), OTHER, 0);
         return None;
     };
     let record = record::at(index);
@@ -477,7 +480,7 @@ fn enter_found(fd: c_int, word: u64, cookie: u64, origin: Origin) -> Option<Sock
     let listens = option(fd, libc::SO_ACCEPTCONN) == Some(1);
     record.set(if listens { flag::LISTENS } else { 0 });
     record.set(if origin == Origin::Found {
-        flag::LEAKED
+        flag::UNCOUNTED_WRITER
     } else {
         0
     });
@@ -491,14 +494,14 @@ fn enter_found(fd: c_int, word: u64, cookie: u64, origin: Origin) -> Option<Sock
         return None;
     }
     counters::add(Counter::Found, 1);
-    keep_low_plain(fd);
+    keep_low_on_kernel(fd);
     known(fd)
 }
 
 /// stdio works on the numbers 0, 1 and 2.
-fn keep_low_plain(fd: c_int) {
+fn keep_low_on_kernel(fd: c_int) {
     if let Some(sock) = any(fd).filter(|_| (0..=2).contains(&fd)) {
-        dispatch::plain(sock, dispatch::Why::Stdio);
+        (UPCALLS.get().demote)(&sock, Reason::Stdio);
     }
 }
 
@@ -531,13 +534,19 @@ pub fn taken(fd: c_int) {
     }
     vanish(fd);
     let word = word(fd);
-    let Ok(cookie) = record::cookie(fd) else {
-        put_if(fd, Some(word), PLAIN, 0);
+    let Ok(cookie) = kernel::cookie(fd) else {
+        put_if(fd, Some(word), OTHER, 0);
         return;
     };
     if let Some(sock) = enter_found(fd, word, cookie, Origin::Passed) {
-        dispatch::taken(sock);
+        // Whoever sent it may go on writing to it, uncounted.
+        (UPCALLS.get().demote)(&sock, Reason::Passed);
     }
+}
+
+/// The sockets for data in the table.
+pub fn sockets() -> impl Iterator<Item = Sock> {
+    each().filter(|sock| kind_of(sock.word) == TRACKED)
 }
 
 /// Everything in the table that has a record.
@@ -585,7 +594,7 @@ pub fn exec_failed() {
     for sock in each() {
         let known = sock.record.cookie.load(Ordering::Relaxed);
         let same =
-            sock.record.kind().is_some() && (known == 0 || record::cookie(sock.fd) == Ok(known));
+            sock.record.kind().is_some() && (known == 0 || kernel::cookie(sock.fd) == Ok(known));
         if same {
             record::hold(sock.index());
         } else {
@@ -629,7 +638,7 @@ pub fn fork_prepare() {
 pub fn fork_done(child: bool) {
     if child {
         for sock in each() {
-            if let Some(word) = engine_word(sock.fd) {
+            if let Some(word) = ring_word(sock.fd) {
                 word.store(0, Ordering::Relaxed);
             }
         }

@@ -131,10 +131,3 @@ pub fn netns(fd: i32) -> Option<u64> {
     kernel::option(fd, libc::SOL_SOCKET, NETNS_COOKIE, &mut netns).ok()?;
     Some(netns)
 }
-
-/// `SO_COOKIE` of a socket; none if it is no socket.
-pub fn cookie(fd: i32) -> Option<u64> {
-    let mut cookie = 0_u64;
-    kernel::option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, &mut cookie).ok()?;
-    Some(cookie)
-}

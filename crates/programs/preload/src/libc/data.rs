@@ -1,5 +1,7 @@
 //! Bytes: `read`, `write`, `send`, `recv` and what is like them.
 
+use windlass_channel::Reason;
+
 use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, off_t, sockaddr, socklen_t};
@@ -9,7 +11,7 @@ use crate::fd::{
     call::{Data, Own, Sock},
     table,
 };
-use crate::socket::fast_path;
+use crate::socket::{demote::demote, fast_path};
 
 #[inline(always)]
 pub(super) fn piece(start: *const c_void, bytes: usize) -> iovec {
@@ -257,7 +259,7 @@ fn as_recv(sock: Sock, flags: c_int) -> c_int {
         0 => 0,
         libc::RWF_NOWAIT => libc::MSG_DONTWAIT,
         _ => {
-            dispatch::plain(sock, dispatch::Why::Odd);
+            demote(&sock, Reason::Flag);
             0
         }
     }

@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_int};
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use crate::fd::{record::flag, table};
-use crate::start;
+use crate::lifecycle;
 use crate::sys::real;
 
 type Args = *const *const c_char;
@@ -17,40 +17,40 @@ type MutArgs = *const *mut c_char;
 /// The call came back: it failed.
 fn failed(result: c_int) -> c_int {
     let error = real::errno();
-    start::exec_failed();
+    lifecycle::exec_failed();
     real::set_errno(error);
     result
 }
 
 interpose! {
     fn execve(path: *const c_char, arguments: Args, environment: Args) -> c_int {
-        start::before_exec();
+        lifecycle::before_exec();
         failed(pass!(execve(path, arguments, environment)))
     }
 
     fn execv(path: *const c_char, arguments: Args) -> c_int {
-        start::before_exec();
+        lifecycle::before_exec();
         failed(pass!(execv(path, arguments)))
     }
 
     fn execvp(file: *const c_char, arguments: Args) -> c_int {
-        start::before_exec();
+        lifecycle::before_exec();
         failed(pass!(execvp(file, arguments)))
     }
 
     fn execvpe(file: *const c_char, arguments: Args, environment: Args) -> c_int {
-        start::before_exec();
+        lifecycle::before_exec();
         failed(pass!(execvpe(file, arguments, environment)))
     }
 
     fn fexecve(fd: c_int, arguments: Args, environment: Args) -> c_int {
-        start::before_exec();
+        lifecycle::before_exec();
         failed(pass!(fexecve(fd, arguments, environment)))
     }
 
     fn execveat(at: c_int, path: *const c_char, arguments: Args, environment: Args, flags: c_int)
         -> c_int {
-        start::before_exec();
+        lifecycle::before_exec();
         failed(pass!(execveat(at, path, arguments, environment, flags)))
     }
 
@@ -65,14 +65,14 @@ interpose! {
     fn posix_spawn(pid: *mut pid_t, path: *const c_char,
         actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t,
         arguments: MutArgs, environment: MutArgs) -> c_int {
-        start::before_spawn();
+        lifecycle::before_spawn();
         pass!(posix_spawn(pid, path, actions, attributes, arguments, environment))
     }
 
     fn posix_spawnp(pid: *mut pid_t, file: *const c_char,
         actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t,
         arguments: MutArgs, environment: MutArgs) -> c_int {
-        start::before_spawn();
+        lifecycle::before_spawn();
         pass!(posix_spawnp(pid, file, actions, attributes, arguments, environment))
     }
 }

@@ -1,5 +1,7 @@
 //! Descriptors: closing, doubling and everything else that gives or takes a number.
 
+use windlass_channel::Reason;
+
 use std::ffi::{c_char, c_int, c_uint};
 
 use libc::{mode_t, pid_t, sigset_t};
@@ -7,23 +9,24 @@ use libc::{mode_t, pid_t, sigset_t};
 use crate::dispatch;
 use crate::fd::table;
 use crate::process::identity;
+use crate::socket::demote::demote_all;
 
 /// A call gave a number that is no socket.
 #[inline(always)]
-fn plain(fd: c_int) -> c_int {
+fn other(fd: c_int) -> c_int {
     if fd >= 0 {
-        table::plain(fd);
+        table::other(fd);
     }
     fd
 }
 
 /// Both numbers of a pipe.
 #[inline]
-fn plain_pair(result: c_int, pair: *const c_int) -> c_int {
+fn other_pair(result: c_int, pair: *const c_int) -> c_int {
     if result == 0 {
         // SAFETY: the kernel has just written both.
         let fds = unsafe { *pair.cast::<[c_int; 2]>() };
-        fds.into_iter().for_each(table::plain);
+        fds.into_iter().for_each(table::other);
     }
     result
 }
@@ -35,7 +38,7 @@ fn doubled(old: c_int, got: c_int) -> c_int {
         let before = crate::sys::real::errno();
         match table::tracked(old).or_else(|| table::any(old)) {
             Some(sock) => table::duplicated(sock, got),
-            None => table::plain(got),
+            None => table::other(got),
         }
         crate::sys::real::set_errno(before);
     }
@@ -60,7 +63,7 @@ fn before_closing(fd: c_int) {
     match table::any(fd) {
         Some(sock) if table::ours() => table::closing(sock),
         Some(_) => {}
-        None => table::forget_plain(fd),
+        None => table::forget_other(fd),
     }
 }
 
@@ -76,7 +79,7 @@ pub(super) fn closes(fd: c_int) {
 fn before_closing_range(first: u32, last: u32) {
     if table::exists() && table::ours() {
         table::range(first, last).for_each(table::closing);
-        table::forget_plain_range(first, last);
+        table::forget_other_range(first, last);
     }
 }
 
@@ -97,7 +100,7 @@ interpose! {
             return pass!(close_range(first, last, flags));
         }
         if flags as c_uint & libc::CLOSE_RANGE_UNSHARE != 0 && identity::has_threads() {
-            dispatch::plain_process(dispatch::Why::OwnDescriptors);
+            demote_all(Reason::Cloned);
         } else if flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 {
             before_closing_range(first, last);
         }
@@ -162,87 +165,87 @@ interpose! {
     }
 
     fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        plain(pass!(open(path, flags, mode)))
+        other(pass!(open(path, flags, mode)))
     }
 
     fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        plain(pass!(open64(path, flags, mode)))
+        other(pass!(open64(path, flags, mode)))
     }
 
     fn __open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        plain(pass!(open(path, flags, mode)))
+        other(pass!(open(path, flags, mode)))
     }
 
     fn __open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        plain(pass!(open64(path, flags, mode)))
+        other(pass!(open64(path, flags, mode)))
     }
 
     fn openat(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        plain(pass!(openat(at, path, flags, mode)))
+        other(pass!(openat(at, path, flags, mode)))
     }
 
     fn openat64(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        plain(pass!(openat64(at, path, flags, mode)))
+        other(pass!(openat64(at, path, flags, mode)))
     }
 
     fn __open_2(path: *const c_char, flags: c_int) -> c_int {
-        plain(pass!(__open_2(path, flags)))
+        other(pass!(__open_2(path, flags)))
     }
 
     fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
-        plain(pass!(__open64_2(path, flags)))
+        other(pass!(__open64_2(path, flags)))
     }
 
     fn __openat_2(at: c_int, path: *const c_char, flags: c_int) -> c_int {
-        plain(pass!(__openat_2(at, path, flags)))
+        other(pass!(__openat_2(at, path, flags)))
     }
 
     fn __openat64_2(at: c_int, path: *const c_char, flags: c_int) -> c_int {
-        plain(pass!(__openat64_2(at, path, flags)))
+        other(pass!(__openat64_2(at, path, flags)))
     }
 
     fn creat(path: *const c_char, mode: mode_t) -> c_int {
-        plain(pass!(creat(path, mode)))
+        other(pass!(creat(path, mode)))
     }
 
     fn creat64(path: *const c_char, mode: mode_t) -> c_int {
-        plain(pass!(creat64(path, mode)))
+        other(pass!(creat64(path, mode)))
     }
 
     fn pipe(pair: *mut c_int) -> c_int {
-        plain_pair(pass!(pipe(pair)), pair)
+        other_pair(pass!(pipe(pair)), pair)
     }
 
     fn pipe2(pair: *mut c_int, flags: c_int) -> c_int {
-        plain_pair(pass!(pipe2(pair, flags)), pair)
+        other_pair(pass!(pipe2(pair, flags)), pair)
     }
 
     fn eventfd(value: c_uint, flags: c_int) -> c_int {
-        plain(pass!(eventfd(value, flags)))
+        other(pass!(eventfd(value, flags)))
     }
 
     fn timerfd_create(clock: c_int, flags: c_int) -> c_int {
-        plain(pass!(timerfd_create(clock, flags)))
+        other(pass!(timerfd_create(clock, flags)))
     }
 
     fn signalfd(fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int {
-        plain(pass!(signalfd(fd, mask, flags)))
+        other(pass!(signalfd(fd, mask, flags)))
     }
 
     fn inotify_init() -> c_int {
-        plain(pass!(inotify_init()))
+        other(pass!(inotify_init()))
     }
 
     fn inotify_init1(flags: c_int) -> c_int {
-        plain(pass!(inotify_init1(flags)))
+        other(pass!(inotify_init1(flags)))
     }
 
     fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
-        plain(pass!(memfd_create(name, flags)))
+        other(pass!(memfd_create(name, flags)))
     }
 
     fn pidfd_open(pid: pid_t, flags: c_uint) -> c_int {
-        plain(pass!(pidfd_open(pid, flags)))
+        other(pass!(pidfd_open(pid, flags)))
     }
 
     fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int {

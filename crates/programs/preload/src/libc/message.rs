@@ -12,7 +12,7 @@ interpose! {
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
         let sock = table::tracked(fd);
         if table::exists() {
-            each_sent(fd, message);
+            each_sent(message);
         }
         match sock {
             None => pass!(sendmsg(fd, message, flags)),
@@ -26,7 +26,7 @@ interpose! {
         let sock = table::tracked(fd);
         if table::exists() {
             for index in 0..count.min(1_024) as usize {
-                each_sent(fd, messages.wrapping_add(index).cast());
+                each_sent(messages.wrapping_add(index).cast());
             }
         }
         match sock {
@@ -67,20 +67,13 @@ interpose! {
     }
 }
 
-/// A copy of the program's header; `None` if it is not there.
-pub fn header(message: *const msghdr) -> Option<msghdr> {
-    // SAFETY: zeroes are a valid header.
-    let mut copy: [msghdr; 1] = unsafe { std::mem::zeroed() };
-    memory::fetch_all(&mut copy, message).then_some(copy[0])
-}
-
 /// Tells the engine of every known socket in the control data of a message about to be sent.
 #[inline]
-fn each_sent(by: c_int, message: *const msghdr) {
+fn each_sent(message: *const msghdr) {
     if message.is_null() {
         return;
     }
-    let Some(header) = header(message) else {
+    let Some(header) = memory::header(message) else {
         return;
     };
     if header.msg_control.is_null() || header.msg_controllen < size_of::<cmsghdr>() {
@@ -90,7 +83,7 @@ fn each_sent(by: c_int, message: *const msghdr) {
         if let Some(sock) = table::any(fd) {
             let before = real::errno();
             sock.record.cookie_by(fd);
-            dispatch::passed(sock, table::any(by));
+            dispatch::passed(sock);
             real::set_errno(before);
         }
     });

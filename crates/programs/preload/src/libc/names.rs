@@ -79,7 +79,7 @@ fn made(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         Some(kind) => {
             table::made(fd, kind, Origin::Made);
         }
-        None => table::plain(fd),
+        None => table::other(fd),
     }
     real::set_errno(before);
 }
@@ -98,7 +98,7 @@ fn accepted(listener: c_int, fd: c_int) -> c_int {
             Some(kind) => {
                 table::made(fd, kind, Origin::Accepted);
             }
-            None => table::plain(fd),
+            None => table::other(fd),
         }
         real::set_errno(before);
     }

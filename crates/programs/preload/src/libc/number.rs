@@ -3,6 +3,8 @@
 //! What is tracked takes the same way as the call by name, but its own call stays the system call: it is
 //! no cancellation point. Everything else goes straight on.
 
+use windlass_channel::Reason;
+
 use std::ffi::{c_int, c_long};
 
 use crate::dispatch;
@@ -11,9 +13,10 @@ use crate::fd::{
     table,
 };
 use crate::libc::{data, exec, files, message, names, options, process, wait};
+use crate::lifecycle;
 use crate::process::identity;
-use crate::ready::uring;
-use crate::start;
+use crate::ready::{deferred_ctl::flush_epoll_ctl, uring};
+use crate::socket::demote::demote_all;
 use crate::sys::{memory, real};
 
 /// One system call by number, as `syscall()` makes it.
@@ -192,13 +195,13 @@ fn note_number(number: c_long, x: [usize; 6]) {
         number,
         libc::SYS_clone | libc::SYS_clone3 | libc::SYS_vfork | libc::SYS_fork
     ) {
-        dispatch::settle();
+        flush_epoll_ctl();
     }
     match number {
-        libc::SYS_io_uring_setup => dispatch::plain_process(dispatch::Why::IoUring),
+        libc::SYS_io_uring_setup => demote_all(Reason::IoUring),
         libc::SYS_clone if x[0] & libc::CLONE_VM as usize != 0 => identity::will_be_borrowed(),
         libc::SYS_vfork | libc::SYS_clone3 => identity::will_be_borrowed(),
-        libc::SYS_seccomp if sets_seccomp(x) => start::before_seccomp(),
+        libc::SYS_seccomp if sets_seccomp(x) => lifecycle::before_seccomp(),
         _ => {}
     }
 }
@@ -272,7 +275,7 @@ interpose! {
         match data_call(number, x).or_else(|| other_call(number, x)) {
             Some(result) => result,
             None => {
-                dispatch::settle();
+                flush_epoll_ctl();
                 pass!(syscall(number as isize, a, b, c, d, e, f))
             }
         }

@@ -1,21 +1,24 @@
 //! Processes: `fork`, `clone`, the end, and what changes the rules for the whole process.
 
+use windlass_channel::Reason;
+
 use std::ffi::{c_char, c_int, c_void};
 
 use libc::pid_t;
 
-use crate::dispatch;
 use crate::fd::table;
+use crate::lifecycle;
 use crate::process::identity;
-use crate::start;
-use crate::sys::real::{CloneFn, ThreadFn};
+use crate::ready::deferred_ctl::flush_epoll_ctl;
+use crate::socket::demote::demote_all;
+use crate::sys::real::{self, CloneFn, ThreadFn};
 
 interpose! {
     // The work is done by the handlers that `start` gave to `pthread_atfork`: libc forks by itself too.
     fn fork() -> pid_t {
         let pid = pass!(fork());
         if pid < 0 {
-            start::fork_failed();
+            lifecycle::fork_failed();
         }
         pid
     }
@@ -26,14 +29,14 @@ interpose! {
     }
 
     fn _Fork() -> pid_t {
-        start::before_fork();
+        lifecycle::before_fork();
         let pid = pass!(_Fork());
         if pid == 0 {
-            start::after_fork_child();
+            lifecycle::after_fork_child();
         } else {
-            start::after_fork_parent();
+            lifecycle::after_fork_parent();
             if pid < 0 {
-                start::fork_failed();
+                lifecycle::fork_failed();
             }
         }
         pid
@@ -41,31 +44,31 @@ interpose! {
 
     fn clone(run: CloneFn, stack: *mut c_void, flags: c_int, argument: *mut c_void,
         parent: *mut c_void, tls: *mut c_void, child: *mut c_void) -> c_int {
-        dispatch::settle();
+        flush_epoll_ctl();
         if flags & libc::CLONE_VM != 0 {
             identity::will_be_borrowed();
         }
         let shared = flags & libc::CLONE_VM != 0 && flags & libc::CLONE_VFORK == 0;
         if shared && flags & libc::CLONE_FILES == 0 {
-            dispatch::plain_process(dispatch::Why::OwnDescriptors);
+            demote_all(Reason::Cloned);
         }
         pass!(clone(run, stack, flags, argument, parent, tls, child))
     }
 
     fn pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t,
         begin: ThreadFn, argument: *mut c_void) -> c_int {
-        dispatch::settle();
+        flush_epoll_ctl();
         pass!(pthread_create(thread, attributes, begin, argument))
     }
 
     fn thrd_create(thread: *mut libc::pthread_t, begin: ThreadFn, argument: *mut c_void) -> c_int {
-        dispatch::settle();
+        flush_epoll_ctl();
         pass!(thrd_create(thread, begin, argument))
     }
 
     fn unshare(flags: c_int) -> c_int {
         if flags & libc::CLONE_FILES != 0 && identity::has_threads() {
-            dispatch::plain_process(dispatch::Why::OwnDescriptors);
+            demote_all(Reason::Cloned);
         }
         pass!(unshare(flags))
     }
@@ -73,7 +76,7 @@ interpose! {
     fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
         let filters = a == libc::SECCOMP_MODE_FILTER as usize && b != 0;
         if option == libc::PR_SET_SECCOMP && (filters || a == libc::SECCOMP_MODE_STRICT as usize) {
-            start::before_seccomp();
+            lifecycle::before_seccomp();
         }
         pass!(prctl(option, a, b, c, d))
     }
@@ -81,7 +84,7 @@ interpose! {
     fn daemon(keep_directory: c_int, keep_stdio: c_int) -> c_int {
         let result = pass!(daemon(keep_directory, keep_stdio));
         if result == 0 && keep_stdio == 0 {
-            (0..=2).for_each(table::plain);
+            (0..=2).for_each(table::other);
         }
         result
     }
@@ -89,30 +92,89 @@ interpose! {
     fn login_tty(fd: c_int) -> c_int {
         let result = pass!(login_tty(fd));
         if result == 0 {
-            (0..=2).chain([fd]).for_each(table::plain);
+            (0..=2).chain([fd]).for_each(table::other);
         }
         result
     }
 
     fn system(command: *const c_char) -> c_int {
         if !command.is_null() {
-            start::before_spawn();
+            lifecycle::before_spawn();
         }
         pass!(system(command))
     }
 
     fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
-        start::before_spawn();
+        lifecycle::before_spawn();
         pass!(popen(command, mode))
     }
 
     fn _exit(status: c_int) -> ! {
-        start::ends();
+        lifecycle::ends();
         pass!(_exit(status))
     }
 
     fn _Exit(status: c_int) -> ! {
-        start::ends();
+        lifecycle::ends();
         pass!(_Exit(status))
     }
+}
+
+/// `vfork`, with the thread marked until the child is gone. It returns twice on one stack, so nothing of
+/// it may be there: the return address waits in a register, as in libc's own.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C-unwind" fn vfork() -> libc::pid_t {
+    std::arch::naked_asm!(
+        "sub rsp, 8",
+        "call {before}",
+        "add rsp, 8",
+        "pop rdi",
+        "mov rsi, qword ptr [rip + windlass_sockets_thread@gottpoff]",
+        "add rsi, qword ptr fs:[0]",
+        "inc dword ptr [rsi + {vforked}]",
+        "mov eax, 58",
+        "syscall",
+        "push rdi",
+        "test eax, eax",
+        "jz 2f",
+        "dec dword ptr [rsi + {vforked}]",
+        "cmp eax, -4095",
+        "jae 3f",
+        "2:",
+        "ret",
+        "3:",
+        "mov edi, eax",
+        "neg edi",
+        "sub rsp, 8",
+        "call {failed}",
+        "add rsp, 8",
+        "mov eax, -1",
+        "ret",
+        vforked = const identity::VFORKED,
+        before = sym before_vfork,
+        failed = sym vfork_failed,
+    )
+}
+
+extern "C-unwind" fn before_vfork() {
+    flush_epoll_ctl();
+}
+
+extern "C-unwind" fn vfork_failed(error: i32) {
+    real::set_errno(error);
+}
+
+/// The same under its other name.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+#[allow(non_snake_case, reason = "libc's own name")]
+pub unsafe extern "C-unwind" fn __vfork() -> libc::pid_t {
+    std::arch::naked_asm!("jmp {vfork}", vfork = sym vfork)
 }

@@ -1,15 +1,17 @@
 //! stdio on a socket: libc then reads and writes by itself, unseen. Such a socket stays on the kernel.
 
+use windlass_channel::Reason;
+
 use std::ffi::{c_char, c_int, c_void};
 
-use crate::dispatch;
 use crate::fd::table;
+use crate::socket::demote::demote;
 use crate::sys::real::{self, VaList};
 
 fn seen(fd: c_int) {
     if let Some(sock) = table::tracked(fd) {
         let before = real::errno();
-        dispatch::plain(sock, dispatch::Why::Stdio);
+        demote(&sock, Reason::Stdio);
         real::set_errno(before);
     }
 }

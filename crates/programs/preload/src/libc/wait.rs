@@ -8,11 +8,11 @@ use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use crate::dispatch;
 use crate::fd::{
-    call::Wait,
     record::{Kind, Origin},
     table,
 };
-use crate::sys::memory;
+use crate::ready::{deferred_ctl::flush_epoll_ctl, sets};
+use crate::sys::{clock::Wait, memory};
 
 /// Whether a tracked socket or an epoll instance is in the set. A set that cannot be read has none: the kernel says EFAULT.
 #[inline]
@@ -65,7 +65,7 @@ pub(super) fn any_selected(count: c_int, sets: [*mut fd_set; 3]) -> bool {
 
 interpose! {
     fn poll(set: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-        dispatch::settle();
+        flush_epoll_ctl();
         if !any_polled(set, count) {
             return pass!(poll(set, count, timeout));
         }
@@ -88,7 +88,7 @@ interpose! {
 
     fn ppoll(set: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t)
         -> c_int {
-        dispatch::settle();
+        flush_epoll_ctl();
         if !any_polled(set, count) {
             return pass!(ppoll(set, count, timeout, mask));
         }
@@ -108,7 +108,7 @@ interpose! {
     fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
         timeout: *mut timeval) -> c_int {
         let sets = [read, write, except];
-        dispatch::settle();
+        flush_epoll_ctl();
         if !any_selected(count, sets) {
             return pass!(select(count, read, write, except, timeout));
         }
@@ -125,7 +125,7 @@ interpose! {
     fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
         timeout: *const timespec, mask: *const sigset_t) -> c_int {
         let sets = [read, write, except];
-        dispatch::settle();
+        flush_epoll_ctl();
         if !any_selected(count, sets) {
             return pass!(pselect(count, read, write, except, timeout, mask));
         }
@@ -153,10 +153,10 @@ interpose! {
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
         match table::epoll(set) {
             None => {
-                dispatch::settle();
+                flush_epoll_ctl();
                 let result = pass!(epoll_ctl(set, operation, fd, event));
                 if result == 0 && operation == libc::EPOLL_CTL_ADD && table::is_entered(fd) {
-                    dispatch::waited_for_unseen(fd);
+                    sets::registered_unseen(fd);
                 }
                 result
             }
@@ -170,7 +170,7 @@ interpose! {
     fn epoll_wait(set: c_int, events: *mut epoll_event, room: c_int, timeout: c_int) -> c_int {
         match table::epoll(set) {
             None => {
-                dispatch::settle();
+                flush_epoll_ctl();
                 pass!(epoll_wait(set, events, room, timeout))
             }
             Some(instance) => {
@@ -185,7 +185,7 @@ interpose! {
         mask: *const sigset_t) -> c_int {
         match table::epoll(set) {
             None => {
-                dispatch::settle();
+                flush_epoll_ctl();
                 pass!(epoll_pwait(set, events, room, timeout, mask))
             }
             Some(instance) => {
@@ -199,7 +199,7 @@ interpose! {
         mask: *const sigset_t) -> c_int {
         match table::epoll(set) {
             None => {
-                dispatch::settle();
+                flush_epoll_ctl();
                 pass!(epoll_pwait2(set, events, room, timeout, mask))
             }
             Some(instance) => {

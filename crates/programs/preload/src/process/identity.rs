@@ -4,7 +4,7 @@
 //! it is one load, never allocates, and is safe in signal handlers. A thread gets its slot at its first
 //! lock and gives it back when it ends.
 //!
-//! *Processes.* The child of a `vfork` runs in our memory, on its parent's thread: our own [`vfork`] marks
+//! *Processes.* The child of a `vfork` runs in our memory, on its parent's thread: our own `vfork` (in `libc`) marks
 //! the thread meanwhile, and [`is_ours`] is false. Where `clone` made such a child, process ids are
 //! compared from then on. A page that the kernel wipes at fork tells a copy that `clone` or a bare system call
 //! made behind our back ([`adopt`]).
@@ -14,9 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, 
 
 use windlass_channel::sys;
 
-use crate::dispatch;
-use crate::start;
-use crate::sys::real;
+use crate::process::UPCALLS;
 
 /// What each thread keeps.
 #[repr(C, align(64))]
@@ -153,7 +151,7 @@ fn take_slot() -> u32 {
 }
 
 unsafe extern "C" fn thread_ends(value: *mut c_void) {
-    dispatch::abandon_wait();
+    (UPCALLS.get().thread_ends)();
     thread().slot.store(NO_SLOT, Ordering::Relaxed);
     give_slot(value.addr() as u32);
 }
@@ -239,7 +237,7 @@ pub fn is_copy() -> bool {
 /// Whether the table is this process's own: false in a child that borrows this memory.
 pub fn is_ours() -> bool {
     if is_copy() {
-        start::unseen_fork();
+        (UPCALLS.get().unseen_fork)();
     }
     if !BORROWED.load(Ordering::Relaxed) {
         return thread().vforked.load(Ordering::Relaxed) == 0;
@@ -253,70 +251,12 @@ pub fn will_be_borrowed() {
     BORROWED.store(true, Ordering::Relaxed);
 }
 
-const VFORKED: usize = std::mem::offset_of!(Thread, vforked);
-
-/// `vfork`, with the thread marked until the child is gone. It returns twice on one stack, so nothing of
-/// it may be there: the return address waits in a register, as in libc's own.
-///
-/// # Safety
-/// As libc's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-#[unsafe(naked)]
-pub unsafe extern "C-unwind" fn vfork() -> libc::pid_t {
-    std::arch::naked_asm!(
-        "sub rsp, 8",
-        "call {before}",
-        "add rsp, 8",
-        "pop rdi",
-        "mov rsi, qword ptr [rip + windlass_sockets_thread@gottpoff]",
-        "add rsi, qword ptr fs:[0]",
-        "inc dword ptr [rsi + {vforked}]",
-        "mov eax, 58",
-        "syscall",
-        "push rdi",
-        "test eax, eax",
-        "jz 2f",
-        "dec dword ptr [rsi + {vforked}]",
-        "cmp eax, -4095",
-        "jae 3f",
-        "2:",
-        "ret",
-        "3:",
-        "mov edi, eax",
-        "neg edi",
-        "sub rsp, 8",
-        "call {failed}",
-        "add rsp, 8",
-        "mov eax, -1",
-        "ret",
-        vforked = const VFORKED,
-        before = sym before_vfork,
-        failed = sym vfork_failed,
-    )
-}
-
-extern "C-unwind" fn before_vfork() {
-    dispatch::settle();
-}
-
-extern "C-unwind" fn vfork_failed(error: i32) {
-    real::set_errno(error);
-}
-
-/// The same under its other name.
-///
-/// # Safety
-/// As libc's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-#[unsafe(naked)]
-#[allow(non_snake_case, reason = "libc's own name")]
-pub unsafe extern "C-unwind" fn __vfork() -> libc::pid_t {
-    std::arch::naked_asm!("jmp {vfork}", vfork = sym vfork)
-}
-
 unsafe extern "C" {
     static __libc_single_threaded: u8;
 }
+
+/// Where the mark of a `vfork` is in a [`Thread`].
+pub const VFORKED: usize = std::mem::offset_of!(Thread, vforked);
 
 /// Whether the process has had a second thread.
 pub fn has_threads() -> bool {

@@ -23,9 +23,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_f
 use libc::{sigaction, siginfo_t, ucontext_t};
 use windlass_channel::sys;
 
-use crate::counts::counters::{self, Counter};
-use crate::dispatch;
-use crate::process::identity::{self, thread};
+use crate::process::{
+    UPCALLS,
+    identity::{self, thread},
+};
 use crate::sys::real;
 
 const SIGNALS: usize = 65;
@@ -300,7 +301,7 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
         );
     }
     // The handler may wait in, or jump to, whatever sees the kernel's view.
-    dispatch::settle();
+    (UPCALLS.get().before_handler)();
     let address: *const () = std::ptr::with_exposed_provenance(address);
     // SAFETY: the program installed this address as a handler.
     let handler = unsafe { std::mem::transmute::<*const (), Handler>(address) };
@@ -323,7 +324,6 @@ fn fix_up(signal: c_int, context: *mut ucontext_t) -> bool {
         let start = start.load(Ordering::Acquire);
         if start != 0 && (start..end.load(Ordering::Relaxed)).contains(&at) {
             *place = target.load(Ordering::Relaxed) as i64;
-            counters::add(Counter::Faults, 1);
             return true;
         }
     }
@@ -368,7 +368,6 @@ fn defer(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) -> bool 
         thread.mask.store(*mask, Ordering::Relaxed);
     }
     *mask = !open;
-    counters::add(Counter::SignalsDeferred, 1);
     true
 }
 

@@ -7,7 +7,7 @@
 //! # Model
 //! A change of a level-triggered member that has joined is kept here ([`defer`]), and the member *lags*: the kernel has
 //! another mask (`told`), or has a member that the program has removed. What depends on the kernel's view is preceded by telling it
-//! ([`settle`]): a sleep in the instance, and whatever may show it to somebody else (fork, exec, threads, `poll`, passing,
+//! ([`flush`]): a sleep in the instance, and whatever may show it to somebody else (fork, exec, threads, `poll`, passing,
 //! nesting, a close). A look at the kernel needs less: only what the program asks for beyond `told` is told before it, and what the
 //! kernel reports beyond what is asked is taken out ([`before_look`], [`filter`]). So a member that the kernel knows to be read
 //! from may be asked for reading and writing in turn for ever, and the kernel hears of none of it.
@@ -41,11 +41,11 @@ use crate::fd::{
     call::Sock,
     record::{Kind, flag},
 };
-use crate::join::promote;
 use crate::process::{identity, signals};
 use crate::ready::sets::{
     self, ABSENT, HERE, LAGS, Member, QUEUED, READABLE, SET, Set, drop_member, instance_of,
 };
+use crate::socket::state;
 use crate::sys::{clock, kernel, memory};
 
 /// Lagging members of an instance.
@@ -63,26 +63,26 @@ static LAGGING: AtomicU32 = AtomicU32::new(0);
 
 /// Tells the kernel of everything.
 #[inline(always)]
-pub fn settle_all() {
+pub fn flush_epoll_ctl() {
     if LAGGING.load(Relaxed) != 0 {
-        settle_each();
+        flush_each();
     }
 }
 
 #[cold]
-fn settle_each() {
+fn flush_each() {
     for (index, set) in SET.iter().enumerate() {
         if set.lagging.load(Relaxed) != 0
             && let Some(instance) = instance_of(set)
         {
-            settle(instance, index);
+            flush(instance, index);
         }
     }
 }
 
 /// Tells the kernel of every change in an instance, which it is about to be waited for in.
 #[inline]
-pub(super) fn settle(instance: c_int, index: usize) {
+pub(super) fn flush(instance: c_int, index: usize) {
     tell(instance, index, |_| true);
 }
 
@@ -252,7 +252,7 @@ pub(super) fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll
         libc::EPOLL_CTL_MOD,
         libc::EPOLL_CTL_DEL,
     ];
-    let has_joined = sock.record.has(promote::JOINED);
+    let has_joined = sock.record.has(flag::JOINED);
     if !has_joined || identity::has_threads() || !changes.contains(&operation) {
         return false;
     }
@@ -261,7 +261,7 @@ pub(super) fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll
     };
     let Some((member, link)) = member_of(sock.index(), index)
         .filter(|member| member.fd.load(Relaxed) == sock.fd)
-        .and_then(|member| Some((member, promote::joined(sock)?)))
+        .and_then(|member| Some((member, state::joined(sock)?)))
     else {
         return false;
     };
@@ -280,7 +280,7 @@ pub(super) fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll
         return false;
     }
     if set.lagging.load(Relaxed) as usize == LAGGING_MAX {
-        settle(instance.fd, index);
+        flush(instance.fd, index);
         if is_absent {
             return false;
         }
@@ -315,7 +315,7 @@ fn queue(set: &Set, record: u32, member: &Member) {
 
 /// Whether nobody but the calling thread can look at the instance, or send on the socket.
 fn is_private(instance: &Sock, set: &Set, sock: &Sock) -> bool {
-    let shared = flag::LEAKED | flag::INHERITED | flag::HEIRS;
+    let shared = flag::UNCOUNTED_WRITER | flag::INHERITED | flag::HEIRS;
     let is_single =
         |sock: &Sock| sock.record.holders.load(Relaxed) == 1 && !sock.record.has(shared);
     is_single(instance)

@@ -1,6 +1,7 @@
-//! TODO
+//! Waiting for many: epoll, poll and select, and rings of io_uring that change epoll instances.
 
 pub mod deferred_ctl;
+pub mod lacking;
 pub mod looks;
 pub mod poll;
 pub mod sets;

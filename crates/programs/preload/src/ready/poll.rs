@@ -17,22 +17,20 @@ use windlass_channel::{Asleep, Link, Reason};
 
 use crate::counts::counters::{self, Counter};
 use crate::fd::{
-    call::{Own, Sock, Wait},
+    call::{Own, Sock},
+    record::flag,
     table,
 };
-use crate::join::promote;
 use crate::process::signals;
 use crate::ready::{
     looks::{Key, room_of},
     sets::{self, At},
 };
 use crate::socket::{
-    in_flight::Sleeper,
-    peer_death, sleep,
-    stream::{self, KERNEL_NEWS},
+    errors, in_flight::Sleeper, kernel_look::KERNEL_NEWS, peer_death, reclaim, sleep, spin, state,
 };
 use crate::sys::{
-    clock::{self, Limit},
+    clock::{self, Limit, Wait},
     kernel, memory,
 };
 
@@ -97,11 +95,11 @@ impl Members {
     /// One more, if it has joined; beyond the limit its bytes are asked for in the kernel.
     fn add(&mut self, at: usize, fd: c_int) {
         let Some(sock) = table::known(fd) else { return };
-        let Some((link, place)) = promote::joined(&sock).zip(promote::place(&sock)) else {
+        let Some((link, place)) = state::joined(&sock).zip(state::place(&sock)) else {
             return;
         };
         let Some(free) = self.list.get_mut(self.count) else {
-            return stream::drain(&sock, &link, Reason::Limit);
+            return reclaim::drain(&sock, &link, Reason::Limit);
         };
         free.write(Member {
             at: at as u32,
@@ -164,7 +162,7 @@ impl Members {
             if let Some(sock) = sock.filter(|sock| sock.index() == member.record)
                 && let Some(link) = member.link().filter(|link| link.outgoing().unread())
             {
-                let _ = stream::reclaim(&sock, &link);
+                let _ = reclaim::reclaim(&sock, &link);
             }
         }
     }
@@ -179,8 +177,8 @@ impl Members {
 /// The socket of a number if it has not joined, and might.
 fn young(fd: c_int) -> Option<Sock> {
     table::known(fd)
-        .filter(|sock| promote::is_young(sock.record) && !sock.record.has(promote::JOINED))
-        .filter(|sock| promote::is_own(sock.record))
+        .filter(|sock| state::is_young(sock.record) && !sock.record.has(flag::JOINED))
+        .filter(|sock| state::is_own(sock.record))
 }
 
 /// `poll` and `ppoll`; the set was read a moment ago.
@@ -189,9 +187,8 @@ pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, mask: *const sigset_t, 
     let entries = unsafe { std::slice::from_raw_parts(set, count as usize) };
     let instances = entries.iter().filter_map(|entry| table::epoll(entry.fd));
     instances.for_each(|instance| sets::estrange(&instance));
-    let has_joined = |entry: &pollfd| {
-        table::known(entry.fd).is_some_and(|sock| sock.record.has(promote::JOINED))
-    };
+    let has_joined =
+        |entry: &pollfd| table::known(entry.fd).is_some_and(|sock| sock.record.has(flag::JOINED));
     if !entries.iter().any(has_joined) {
         let result = if wait.is_now() {
             Some(noted(own.call()))
@@ -239,7 +236,7 @@ impl Polled<'_> {
         }
         let mut looked_at = polled.key.looks_from();
         let mut found = 0;
-        stream::spin(|| {
+        spin::spin(|| {
             if members.any_ready() {
                 return true;
             }
@@ -291,12 +288,12 @@ impl Polled<'_> {
         members
             .iter()
             .for_each(|member| sleep::begin(member.record));
-        let rested = kernel::poll(set, entries.len(), limit.rest_ns(), mask);
+        let graced = kernel::poll(set, entries.len(), limit.grace_ns(), mask);
         members.iter().for_each(|member| sleep::end(member.record));
-        match rested {
+        match graced {
             Ok(0) => members.reclaim(|at| entries[at].fd),
             Ok(found) => return Some(noted(found as isize)),
-            Err(error) => return Some(stream::fail(error)),
+            Err(error) => return Some(errors::fail(error)),
         }
         asleep_young(entries, || {
             if limit.left_ns().is_none() {
@@ -339,7 +336,7 @@ fn key_of(entries: &[pollfd]) -> Key {
 
 /// How many bytes the kernel was given by a joined socket.
 fn given(fd: c_int) -> Option<u64> {
-    let link = promote::joined(&table::known(fd)?)?;
+    let link = state::joined(&table::known(fd)?)?;
     Some(link.outgoing().kernel_sent())
 }
 
@@ -429,7 +426,7 @@ impl Polled<'_> {
     fn look(&self) -> isize {
         let found = match self.ask() {
             Ok(found) => found,
-            Err(error) => return stream::fail(error),
+            Err(error) => return errors::fail(error),
         };
         let mut found = noted(found as isize);
         for at in self.members.ready() {
@@ -510,8 +507,8 @@ pub fn select(count: c_int, sets: [*mut fd_set; 3], wait: Wait, own: Own) -> isi
     peer_death::notice();
     let Some(copy) = Sets::copy(count, &sets) else {
         for sock in table::each().filter(|sock| sock.fd < count) {
-            if let Some(link) = promote::joined(&sock) {
-                stream::drain(&sock, &link, Reason::Limit);
+            if let Some(link) = state::joined(&sock) {
+                reclaim::drain(&sock, &link, Reason::Limit);
             }
         }
         return own.call();
@@ -557,7 +554,7 @@ fn select_once(
     let mut looked_at = selected.key.looks_from();
     let mut found = 0;
     if members.count != 0 {
-        stream::spin(|| {
+        spin::spin(|| {
             if members.any_ready() {
                 return true;
             }
@@ -674,7 +671,7 @@ impl Selected<'_> {
     fn look(&self) -> isize {
         let found = match self.ask() {
             Ok(found) => found,
-            Err(error) => return stream::fail(error),
+            Err(error) => return errors::fail(error),
         };
         let mut found = noted(found as isize);
         for fd in self.members.ready() {

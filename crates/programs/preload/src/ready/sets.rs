@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! The ring serves a socket that is in at most one epoll instance, level- or edge-triggered, of one process. Anything else is
-//! [demoted](demote): a second instance, a second number of the same socket, `EPOLLONESHOT`, `EPOLLEXCLUSIVE`, an instance beyond
+//! [demoted](give_up): a second instance, a second number of the same socket, `EPOLLONESHOT`, `EPOLLEXCLUSIVE`, an instance beyond
 //! [`SETS`]. The members of an instance are demoted when a second process waits in it or changes it ([`claim`]), and for
 //! good when it is nested, polled or passed ([`estrange`]).
 //!
@@ -41,13 +41,12 @@ use windlass_channel::{Link, Reason, Side, Watched};
 
 use crate::fd::{
     call::{Own, Sock},
-    record::RECORDS_MAX,
+    record::{Kind, RECORDS_MAX, word},
     table,
 };
-use crate::join::promote;
-use crate::process::{identity, registration};
-use crate::ready::deferred_ctl::{self, LAGGING_MAX};
-use crate::socket::stream;
+use crate::process::{identity, pairs};
+use crate::ready::deferred_ctl::{self, LAGGING_MAX, flush_epoll_ctl};
+use crate::socket::{demote::demote, kind, reclaim, state};
 use crate::sys::{clock, kernel, memory};
 
 /// Instances with a line in the status page: lines 1 to 63.
@@ -69,8 +68,7 @@ pub(super) const CLOCK_WAITS: u32 = 4;
 /// What ring bytes can be reported as.
 pub(super) const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
-/// Place in [`crate::fd::record::Record::engine`] of an instance: the process that waits in it and changes it, or [`NOBODY`].
-const OWNER: usize = 0;
+/// In [`word::WAITED_BY`]: no process may.
 const NOBODY: u64 = u64::MAX;
 /// [`Member::set`] while it is being filled in.
 const FILLING: u32 = u32::MAX;
@@ -117,7 +115,7 @@ impl At {
     }
 
     pub(super) fn link(self) -> Option<Link<'static>> {
-        registration::link(self.place, self.chan, self.side)
+        pairs::link(self.place, self.chan, self.side)
     }
 }
 
@@ -141,7 +139,7 @@ pub(super) struct Set {
     pub(super) is_hot_stale: AtomicBool,
     /// Places of pairs that have, or had, members; and these.
     places: AtomicU64,
-    watched: [[Watched; 2]; registration::PAIRS_MAX],
+    watched: [[Watched; 2]; pairs::PAIRS_MAX],
     /// See [`crate::ready::deferred_ctl`]: the records of lagging members.
     pub(super) lagging: AtomicU32,
     pub(super) laggards: [AtomicU32; LAGGING_MAX],
@@ -159,7 +157,7 @@ pub(super) static SET: [Set; SETS] = [const {
         hot: AtomicU32::new(0),
         is_hot_stale: AtomicBool::new(false),
         places: AtomicU64::new(0),
-        watched: [const { [const { Watched::new() }; 2] }; registration::PAIRS_MAX],
+        watched: [const { [const { Watched::new() }; 2] }; pairs::PAIRS_MAX],
         lagging: AtomicU32::new(0),
         laggards: [const { AtomicU32::new(0) }; LAGGING_MAX],
     }
@@ -283,7 +281,7 @@ impl Set {
     }
 
     pub(super) fn watched_at(&self, place: u8, side: Side) -> &Watched {
-        &self.watched[usize::from(place) % registration::PAIRS_MAX][side as usize]
+        &self.watched[usize::from(place) % pairs::PAIRS_MAX][side as usize]
     }
 
     /// Puts a member on the list of those that the next wait looks at.
@@ -323,7 +321,7 @@ fn is_ours(link: &Link<'static>) -> bool {
 /// kernel. False: the rings do not serve this instance.
 #[inline]
 pub(super) fn claim(instance: &Sock) -> bool {
-    let word = &instance.record.engine[OWNER];
+    let word = &instance.record.words[word::WAITED_BY];
     let (me, before) = (u64::from(identity::process_id()), word.load(Relaxed));
     before == me || claim_anew(instance, before, me)
 }
@@ -333,7 +331,7 @@ fn claim_anew(instance: &Sock, before: u64, me: u64) -> bool {
     if before == NOBODY {
         return false;
     }
-    instance.record.engine[OWNER].store(me, Relaxed);
+    instance.record.words[word::WAITED_BY].store(me, Relaxed);
     if before != 0 {
         demote_members(instance);
     }
@@ -342,8 +340,8 @@ fn claim_anew(instance: &Sock, before: u64, me: u64) -> bool {
 
 /// The instance is waited for by other means than `epoll_wait` in this process: its members are the kernel's, now and later.
 pub fn estrange(instance: &Sock) {
-    deferred_ctl::settle_all();
-    let owner = &instance.record.engine[OWNER];
+    flush_epoll_ctl();
+    let owner = &instance.record.words[word::WAITED_BY];
     if owner.load(Relaxed) != NOBODY {
         owner.store(NOBODY, Release);
         demote_members(instance);
@@ -356,24 +354,30 @@ fn demote_members(instance: &Sock) {
         return;
     };
     if set.members.load(Relaxed) != 0 {
-        each_in(index).for_each(|(sock, _)| demote(&sock));
+        each_in(index).for_each(|(sock, _)| give_up(&sock));
     }
 }
 
 /// The socket is registered in a way that only the kernel reports by.
-fn demote(sock: &Sock) {
-    crate::socket::close::plain(sock, Reason::Asleep);
+fn give_up(sock: &Sock) {
+    demote(sock, Reason::Asleep);
     forget(sock);
+}
+
+/// `epoll_ctl` has added this number to an instance that is not known: nobody sees who sleeps there.
+#[cold]
+pub fn registered_unseen(fd: c_int) {
+    if let Some(sock) = table::known(fd) {
+        demote(&sock, Reason::Asleep);
+    }
 }
 
 /// The sockets that are in a set, with their memberships.
 pub(super) fn each_in(set: usize) -> impl Iterator<Item = (Sock, &'static Member)> {
-    table::each()
-        .filter(|sock| table::kind_of(sock.word) == table::TRACKED)
-        .filter_map(move |sock| {
-            let member = member(sock.index())?;
-            member.is_in(set).then_some((sock, member))
-        })
+    table::sockets().filter_map(move |sock| {
+        let member = member(sock.index())?;
+        member.is_in(set).then_some((sock, member))
+    })
 }
 
 /// `epoll_ctl`.
@@ -385,14 +389,14 @@ pub fn control(
     own: Own,
 ) -> isize {
     if let Some(inner) = table::epoll(fd) {
-        deferred_ctl::settle_all();
+        flush_epoll_ctl();
         if operation == libc::EPOLL_CTL_ADD {
             estrange(&inner);
         }
         return own.call();
     }
-    let Some(sock) = table::known(fd).filter(|sock| promote::is_stream(sock.record)) else {
-        deferred_ctl::settle_all();
+    let Some(sock) = table::known(fd).filter(|sock| kind::is_served(sock.record)) else {
+        flush_epoll_ctl();
         return own.call();
     };
     let is_served = claim(&instance);
@@ -408,7 +412,7 @@ pub fn control(
     if deferred_ctl::defer(&instance, &sock, operation, asked) {
         return 0;
     }
-    deferred_ctl::settle_all();
+    flush_epoll_ctl();
     let result = own.call();
     if result == 0 {
         match operation {
@@ -433,7 +437,7 @@ pub fn changed_by_ring(
         estrange(&inner);
         return true;
     }
-    let Some(sock) = table::known(fd).filter(|sock| promote::is_stream(sock.record)) else {
+    let Some(sock) = table::known(fd).filter(|sock| kind::is_served(sock.record)) else {
         return true;
     };
     let is_served = claim(instance);
@@ -451,7 +455,7 @@ pub fn changed_by_ring(
 }
 
 fn added(instance: &Sock, sock: &Sock, asked: epoll_event, is_served: bool) {
-    if !promote::is_young(sock.record) {
+    if !state::is_young(sock.record) {
         return;
     }
     let is_plain = is_served && asked.events & ODD == 0;
@@ -466,7 +470,7 @@ fn added(instance: &Sock, sock: &Sock, asked: epoll_event, is_served: bool) {
         if let Some(member) = free {
             member.set.store(0, Release);
         }
-        demote(sock);
+        give_up(sock);
         return;
     };
     member.fd.store(sock.fd, Relaxed);
@@ -479,10 +483,10 @@ fn added(instance: &Sock, sock: &Sock, asked: epoll_event, is_served: bool) {
     set.members.fetch_add(1, Relaxed);
     set.ask_for(asked.events);
     fence(SeqCst);
-    if let Some(link) = promote::settled(sock) {
-        match promote::place(sock).filter(|_| is_ours(&link)) {
+    if let Some(link) = state::after_join(sock) {
+        match state::place(sock).filter(|_| is_ours(&link)) {
             Some(place) => watch(member, place, &link),
-            None => return demote(sock),
+            None => return give_up(sock),
         }
         renew(sock, set, member, &link);
     }
@@ -493,7 +497,7 @@ fn changed(instance: &Sock, sock: &Sock, asked: epoll_event) {
         return;
     };
     if asked.events & ODD != 0 {
-        return demote(sock);
+        return give_up(sock);
     }
     set.ask_for(asked.events);
     member.events.store(asked.events, Relaxed);
@@ -502,7 +506,7 @@ fn changed(instance: &Sock, sock: &Sock, asked: epoll_event) {
     if member.state.load(Relaxed) & HERE != 0 {
         member.state.fetch_and(!HERE, Relaxed);
     }
-    if let Some(link) = promote::joined(sock) {
+    if let Some(link) = state::joined(sock) {
         renew(sock, set, member, &link);
     }
 }
@@ -529,7 +533,7 @@ fn renew(sock: &Sock, set: &Set, member: &Member, link: &Link<'static>) {
     set.list(member);
     fence(SeqCst);
     if set.asleep.load(SeqCst) != 0 {
-        stream::drain(sock, link, Reason::Asleep);
+        reclaim::drain(sock, link, Reason::Asleep);
     }
 }
 
@@ -544,7 +548,7 @@ pub fn again(sock: &Sock) {
     if member.events.load(Relaxed) & EDGE == 0 {
         return;
     }
-    if let Some(link) = promote::joined(sock) {
+    if let Some(link) = state::joined(sock) {
         renew(sock, set, member, &link);
     }
     tell_kernel(member, set, libc::EPOLL_CTL_MOD);
@@ -590,8 +594,32 @@ pub(super) fn drop_member(set: &Set, member: &Member) {
     }
 }
 
-/// The last number of a socket in this process goes, or it is demoted: it is in no set.
-pub fn forget(sock: &Sock) {
+/// A number is about to be closed: the last one of a socket in this process is in no set, and an instance has no members.
+pub fn before_close(sock: &Sock) {
+    let is_only = || {
+        let mut numbers = table::each().filter(|other| other.index() == sock.index());
+        numbers.nth(1).is_none()
+    };
+    if sock.record.kind() == Some(Kind::Epoll) {
+        if is_only() {
+            clear(sock);
+        }
+    } else if sock.record.holders.load(Relaxed) == 1 || is_only() {
+        forget(sock);
+    }
+}
+
+/// A number was closed out of our sight.
+pub fn vanished(sock: &Sock) {
+    if sock.record.kind() == Some(Kind::Epoll) {
+        before_close(sock);
+    } else {
+        forget(sock);
+    }
+}
+
+/// A socket is in no set.
+fn forget(sock: &Sock) {
     if let Some(member) = known_member(sock)
         && let Some((_, set)) = member.set()
     {
@@ -599,10 +627,9 @@ pub fn forget(sock: &Sock) {
     }
 }
 
-/// An instance is closed: its members are in no set.
-pub fn closed(instance: &Sock) {
-    let numbers = table::each().filter(|other| other.index() == instance.index());
-    let Some((index, set)) = Set::of(instance).filter(|_| numbers.count() <= 1) else {
+/// The members of an instance are in no set.
+fn clear(instance: &Sock) {
+    let Some((index, set)) = Set::of(instance) else {
         return;
     };
     each_in(index).for_each(|(_, member)| drop_member(set, member));

@@ -16,18 +16,20 @@
 //! # Synchronization
 //! Entries are the program's memory, as it is mapped here: they are read as they may change at any time.
 
+use windlass_channel::Reason;
+
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use libc::epoll_event;
 
-use crate::dispatch::{Why, plain_process, waited_for_unseen};
 use crate::fd::{
     call::{Own, Sock},
     table,
 };
-use crate::ready::{deferred_ctl, sets};
+use crate::ready::{deferred_ctl::flush_epoll_ctl, sets};
+use crate::socket::demote::demote_all;
 use crate::sys::{clock, kernel, memory, real};
 
 /// Rings that are followed, at most.
@@ -66,7 +68,7 @@ pub fn setup(params: *const c_void, own: Own) -> isize {
         return result;
     };
     if fd >= 0 && !follow(fd, params) {
-        plain_process(Why::IoUring);
+        demote_all(Reason::IoUring);
     }
     result
 }
@@ -85,7 +87,7 @@ fn follow(fd: c_int, params: *const c_void) -> bool {
             place.store(params[at], Relaxed);
         }
     }
-    table::plain(fd);
+    table::other(fd);
     let no_array = u64::from(flags & NO_ARRAY != 0) << 63;
     let word = (fd as u64 + 1) | u64::from(entries) << 32 | no_array;
     let is_same = |ring: &&AtomicU64| ring.load(Relaxed) as u32 == fd as u32 + 1;
@@ -198,16 +200,16 @@ pub fn enter(fd: c_int, most: u32, own: Own) -> isize {
     if !table::exists() || most == 0 {
         return own.call();
     }
-    deferred_ctl::settle_all();
+    flush_epoll_ctl();
     let Some(entries) = Entries::of(fd) else {
-        plain_process(Why::IoUring);
+        demote_all(Reason::IoUring);
         return own.call();
     };
     let waiting = entries.waiting(most);
     let harmless = waiting.filter(|(head, count)| entries.are_harmless(*head, *count));
     let Some((head, count)) = harmless else {
         entries.let_go();
-        plain_process(Why::IoUring);
+        demote_all(Reason::IoUring);
         return own.call();
     };
     // A cancellation point would leave the mapping behind: `syscall` is none.
@@ -227,7 +229,7 @@ fn changed(asked: &Asked) {
     let set: Option<Sock> = table::epoll(asked.instance);
     let Some(set) = set else {
         if asked.operation != libc::EPOLL_CTL_DEL {
-            waited_for_unseen(asked.fd);
+            sets::registered_unseen(asked.fd);
         }
         return;
     };
@@ -242,7 +244,7 @@ fn changed(asked: &Asked) {
     // What the program asked for once more: whether it is a member now, the kernel says by the way.
     let again = Own::int(&real::slot::epoll_ctl, arguments);
     if !sets::changed_by_ring(&set, asked.operation, asked.fd, asked.event, again) {
-        waited_for_unseen(asked.fd);
+        sets::registered_unseen(asked.fd);
     }
 }
 
@@ -254,7 +256,7 @@ pub fn look() {
     }
     LOOKED_AT.store(now | 1, Relaxed);
     if kernel::each_descriptor(is_unknown_ring) {
-        plain_process(Why::IoUring);
+        demote_all(Reason::IoUring);
     }
 }
 
@@ -269,7 +271,7 @@ fn is_unknown_ring(fd: c_int) -> bool {
     };
     let target = target.get(..length).unwrap_or_default();
     if !target.starts_with(b"socket:") {
-        table::plain(fd);
+        table::other(fd);
     }
     target == b"anon_inode:[io_uring]"
 }

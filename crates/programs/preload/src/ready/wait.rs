@@ -24,28 +24,28 @@ use windlass_channel::wait::heavy_barrier;
 
 use crate::counts::counters;
 use crate::fd::{
-    call::{Own, Sock, Wait},
+    call::{Own, Sock},
     table,
 };
-use crate::join::promote;
 use crate::options;
-use crate::process::registration::{self, Raised};
+use crate::process::{
+    pairs,
+    status::{self, Raised},
+};
 use crate::ready::{
-    deferred_ctl,
+    deferred_ctl::{self, flush_epoll_ctl},
     sets::{At, CLOCK_WAITS, EDGE, FRESH, HERE, Member, READABLE, Set, claim, each_in, member},
 };
 use crate::socket::{
-    fast_path::PUSHED,
-    peer_death,
-    stream::{self, KERNEL_NEWS},
+    errors, fast_path::PUSHED, kernel_look::KERNEL_NEWS, peer_death, reclaim, spin, state,
 };
 use crate::sys::{
-    clock::{self, Limit},
+    clock::{self, Limit, Wait},
     kernel, memory, real,
 };
 
-/// Rests before a sleep, at most; the later ones for a reader who does not let go of what it reads.
-const RESTS: usize = 10;
+/// Graces before a sleep, at most; the later ones for a reader who does not let go of what it reads.
+const GRACES: usize = 10;
 /// Events that one look reports, at most.
 const EVENTS: usize = 64;
 /// A wait that reports ring events asks the kernel, too, if it has not for so long.
@@ -74,7 +74,7 @@ pub fn wait(
             .flatten()
     });
     let Some((index, set)) = known.filter(|_| claim(&instance) && room > 0) else {
-        deferred_ctl::settle_all();
+        flush_epoll_ctl();
         return own.call();
     };
     let waiting = Waiting {
@@ -87,10 +87,10 @@ pub fn wait(
         mask,
         own,
     };
-    let is_empty = set.members.load(Relaxed) == 0 || !registration::has_pairs();
+    let is_empty = set.members.load(Relaxed) == 0 || !pairs::has_pairs();
     match (is_empty, is_now) {
         (true, true) => {
-            deferred_ctl::settle_all();
+            flush_epoll_ctl();
             own.call()
         }
         (true, false) => waiting.sleep(&mut Batch::new()),
@@ -242,7 +242,7 @@ impl Waiting {
         } else if memory::put(self.events, event) {
             1
         } else {
-            stream::fail(libc::EFAULT)
+            errors::fail(libc::EFAULT)
         };
         self.set.is_hot_stale.store(true, Relaxed);
         found
@@ -254,7 +254,7 @@ impl Waiting {
         self.set.watched().any(|(place, side, watched)| {
             let is_here = |hot: &&Hot| (hot.at.place, hot.at.side) == (place, side);
             let but = hot.filter(is_here).map(|hot| hot.at.chan);
-            watched.has_news(registration::at(place).slab(), side, but)
+            watched.has_news(pairs::at(place).slab(), side, but)
         })
     }
 
@@ -271,7 +271,7 @@ impl Waiting {
     fn collect<'a>(&self, batch: &'a mut Batch, limit: usize) -> &'a Batch {
         batch.count = 0;
         for (place, side, watched) in self.set.watched() {
-            let pair = registration::at(place);
+            let pair = pairs::at(place);
             let slab = pair.slab();
             watched.take(slab, side, |chan, has_bit| {
                 self.take(pair.record(chan, side), has_bit);
@@ -382,7 +382,7 @@ impl Waiting {
         }
         let (before, after) = batch.found().split_at(first);
         let Ok(rings) = usize::try_from(self.append(before, 0)) else {
-            return stream::fail(libc::EFAULT);
+            return errors::fail(libc::EFAULT);
         };
         let place = |at: usize| self.events.wrapping_add(at);
         let mut total = rings;
@@ -443,7 +443,7 @@ impl Waiting {
                 continue;
             }
             if !memory::put(self.events.wrapping_add(end), event) {
-                return stream::fail(libc::EFAULT);
+                return errors::fail(libc::EFAULT);
             }
             end += 1;
         }
@@ -482,7 +482,7 @@ impl Waiting {
             return Ok(found);
         }
         // What nobody asked for may stand for another member, or have taken its room.
-        deferred_ctl::settle(instance, self.index);
+        deferred_ctl::flush(instance, self.index);
         let behind = into.wrapping_add(kept);
         let more = kernel::epoll_now(instance, behind, room - kept).unwrap_or(0);
         Ok(kept + self.fresh_of(into, kept, more))
@@ -512,7 +512,7 @@ impl Waiting {
                 }
                 self.with_deaths(self.events, found, self.room) as isize
             }
-            Err(error) => stream::fail(error),
+            Err(error) => errors::fail(error),
         }
     }
 
@@ -552,7 +552,7 @@ impl Waiting {
             looked_at = clock::now();
         }
         let (mut looks, mut result) = (0, 0);
-        let has_ended = stream::spin(|| {
+        let has_ended = spin::spin(|| {
             result = self.look(hot, batch);
             looks += 1;
             if result == 0 && looks % SPIN_LOOKS == 0 {
@@ -577,10 +577,10 @@ impl Waiting {
     /// Sleeps in the program's own call, after a last look with the line up.
     fn sleep(&self, batch: &mut Batch) -> isize {
         let Self { index, set, .. } = *self;
-        deferred_ctl::settle_all();
+        flush_epoll_ctl();
         for looks in 0.. {
             set.asleep.fetch_add(1, SeqCst);
-            let raised = registration::raise(Set::line(index));
+            let raised = status::raise(Set::line(index));
             if self.has_streams() {
                 heavy_barrier();
             }
@@ -605,7 +605,7 @@ impl Waiting {
     }
 
     fn wake_up(&self, raised: Raised) {
-        registration::lower(raised);
+        status::lower(raised);
         self.set.asleep.fetch_sub(1, SeqCst);
     }
 
@@ -614,7 +614,7 @@ impl Waiting {
         let Ok(found) = usize::try_from(result) else {
             return result;
         };
-        if !registration::has_pairs() {
+        if !pairs::has_pairs() {
             return result;
         }
         if found > 0 {
@@ -629,23 +629,22 @@ impl Waiting {
 
     fn has_streams(&self) -> bool {
         let mut watched = self.set.watched();
-        watched
-            .any(|(place, side, watched)| watched.has_streams(registration::at(place).slab(), side))
+        watched.any(|(place, side, watched)| watched.has_streams(pairs::at(place).slab(), side))
     }
 
     /// The call in which the thread sleeps. A sleeper leaves nothing in a ring that it writes: readers get a few milliseconds to
     /// take it, then it goes into the kernel. That is a part of the program's time, and under its mask.
     fn sleep_in_kernel(&self) -> isize {
-        let has_pushed = registration::has_pairs() && PUSHED.swap(false, Relaxed);
+        let has_pushed = pairs::has_pairs() && PUSHED.swap(false, Relaxed);
         let Some(limit) = has_pushed.then(|| Limit::of(&self.wait)).flatten() else {
             return self.own.call();
         };
-        for _ in 0..RESTS {
-            let rest = limit.rest_ms();
-            match kernel::epoll_wait(self.instance.fd, self.events, self.room, rest, self.mask) {
+        for _ in 0..GRACES {
+            let grace = limit.grace_ms();
+            match kernel::epoll_wait(self.instance.fd, self.events, self.room, grace, self.mask) {
                 Ok(0) => {}
                 Ok(found) => return found as isize,
-                Err(error) => return stream::fail(error),
+                Err(error) => return errors::fail(error),
             }
             if self.reclaim() || limit.is_over() {
                 break;
@@ -667,8 +666,8 @@ impl Waiting {
     fn reclaim(&self) -> bool {
         let mut is_done = true;
         for (sock, _) in each_in(self.index) {
-            if let Some(link) = promote::joined(&sock).filter(|link| link.outgoing().unread()) {
-                is_done &= stream::reclaim(&sock, &link).is_some();
+            if let Some(link) = state::joined(&sock).filter(|link| link.outgoing().unread()) {
+                is_done &= reclaim::reclaim(&sock, &link).is_some();
             }
         }
         is_done

@@ -22,7 +22,7 @@ use crate::fd::{
     call::{Own, Sock},
     record::Record,
 };
-use crate::socket::{fast_path::count_sent, stream, waiter::Waiter};
+use crate::socket::{errors, fast_path::count_sent, file_flags, reclaim, waiter::Waiter};
 
 /// Bytes from which on a write is large.
 pub const LARGE: usize = 64 * 1024;
@@ -73,18 +73,18 @@ pub fn send_by_kernel(
     own: Own,
     bytes: impl Fn(usize) -> usize,
 ) -> isize {
-    if stream::caller(sock, link).is_none() {
+    if reclaim::caller(sock, link).is_none() {
         return own.call();
     }
-    if let Some(error) = stream::due(sock, link) {
-        return stream::broken_pipe(error, flags);
+    if let Some(error) = errors::due(sock) {
+        return errors::broken_pipe(error, flags);
     }
     let out = link.outgoing();
     let mut waiter = Waiter::new(*sock);
     out.begin_own_call();
-    let result = match empty_ring(&mut waiter, link, stream::waits(sock, flags)) {
+    let result = match empty_ring(&mut waiter, link, file_flags::waits(sock, flags)) {
         0 => own.with(at, waiter.sock().fd as usize).call(),
-        error => stream::broken_pipe(error, flags),
+        error => errors::broken_pipe(error, flags),
     };
     let kernel = usize::try_from(result).map_or(0, bytes);
     out.end_own_call(kernel);
@@ -96,13 +96,13 @@ pub fn send_by_kernel(
 /// Moves this end's unread bytes into the kernel, and waits for room there; the error that ends the call, or 0.
 fn empty_ring(waiter: &mut Waiter, link: &Link<'static>, waits: bool) -> i32 {
     loop {
-        let error = match stream::reclaim(waiter.sock(), link) {
+        let error = match reclaim::reclaim(waiter.sock(), link) {
             Some(Reclaimed::Part(_)) if waits => waiter.wait_for(libc::POLLOUT, libc::SO_SNDTIMEO),
             // The reader is inside, and was stopped there.
             None if waits => 0,
             Some(Reclaimed::Part(_)) | None => libc::EAGAIN,
             Some(Reclaimed::Broken) => libc::ECONNRESET,
-            Some(_) => return stream::take_error(waiter.sock()).unwrap_or(0),
+            Some(_) => return errors::take_error(waiter.sock()).unwrap_or(0),
         };
         if error != 0 {
             return error;

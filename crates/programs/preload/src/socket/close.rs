@@ -1,68 +1,53 @@
-//! Ends: close, shutdown, fork, exec, exit, and descriptors that go elsewhere.
+//! The end of a socket: shutdown and close, seen and unseen.
 //!
 //! # What can be lost and what cannot
-//! Before anything that another reader might see (a FIN, another program, the end of this one) the unread bytes of this
+//! Before anything that another reader might see (a FIN, the end of the program) the unread bytes of this
 //! end's ring go into the kernel; then the real call follows, and what the peer sees is the kernel's own. Bytes
 //! that a peer has in a ring for a reader that cannot look there are asked for, at once through the broker.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::Relaxed;
 
-use windlass_channel::{Link, Reason, Reclaimed};
+use windlass_channel::{Link, Reason};
 
 use crate::counts::{
     counters::{self, Counter},
     summary,
 };
-use crate::dispatch::Why;
 use crate::fd::{
     call::{Own, Sock},
     record::{Record, flag},
-    table,
 };
-use crate::join::promote;
-use crate::process::{identity, registration};
-use crate::ready::{deferred_ctl, sets};
-use crate::socket::{peer_death, sleep, stream, unix, waiter};
+use crate::process::pairs;
+use crate::socket::{
+    kind, peer_death,
+    reclaim::{self, reclaim_all},
+    sleep, state,
+};
 use crate::sys::kernel;
-
-/// How long a close waits for room in a full kernel, in steps of [`STEP_MS`].
-const STEPS: usize = 20;
-const STEP_MS: i64 = 50;
 
 /// Bytes that a connection takes at once whatever is unread: half of TCP's first window on loopback.
 const ROOM: usize = 32 * 1024;
-
-/// Moves all unread bytes into the kernel, and waits a while if that is full.
-pub fn reclaim_all(sock: &Sock, link: &Link<'static>) {
-    for _ in 0..STEPS {
-        match stream::reclaim(sock, link) {
-            Some(Reclaimed::Part(_)) => {}
-            _ => return,
-        }
-        kernel::wait_for(sock.fd, libc::POLLOUT, STEP_MS);
-    }
-}
 
 /// `shutdown`.
 pub fn shutdown(sock: &Sock, how: c_int, own: Own) -> isize {
     // A connection that its peer's death has reset is none any more.
     peer_death::notice();
-    if let Some(link) = promote::joined(sock) {
+    if let Some(link) = state::joined(sock) {
         if how != libc::SHUT_RD {
-            link.outgoing().plain(Reason::Closing);
+            link.outgoing().stop(Reason::Closing);
             reclaim_all(sock, &link);
         }
         if how != libc::SHUT_WR {
             // What arrives from now on is answered by the kernel, with a reset.
-            stream::drain(sock, &link, Reason::Closing);
+            reclaim::drain(sock, &link, Reason::Closing);
         }
     }
     own.call()
 }
 
 /// Adds what a record has counted to the process's own counts, and its reason if it carried anything since the last time.
-fn fold(record: &Record) {
+pub fn fold(record: &Record) {
     let pairs = [
         (&record.ring_sent, Counter::RingBytesSent),
         (&record.ring_received, Counter::RingBytesReceived),
@@ -76,7 +61,7 @@ fn fold(record: &Record) {
         carried += bytes;
     }
     let reason = match Reason::from_u8(record.reason.load(Relaxed)) {
-        Reason::None if !record.has(promote::JOINED) => Reason::Young,
+        Reason::None if !record.has(flag::JOINED) => Reason::Young,
         reason => reason,
     };
     if carried > 0 && reason != Reason::None {
@@ -86,29 +71,16 @@ fn fold(record: &Record) {
 
 /// The number is about to be closed.
 pub fn before_close(sock: &Sock) {
-    deferred_ctl::settle_all();
     let record = sock.record;
-    if table::kind_of(sock.word) == table::EPOLL {
-        sets::closed(sock);
-        return;
-    }
     let is_last = record.holders.load(Relaxed) == 1;
-    let is_last_here = is_last
-        || table::each()
-            .filter(|other| other.index() == sock.index())
-            .count()
-            <= 1;
-    if is_last_here {
-        sets::forget(sock);
-    }
     // A close by a process that the socket does not belong to is no use of it, unless nobody is left.
     let is_ours = is_last || !record.is_foreign();
-    if is_ours && let Some(link) = promote::link_of(sock) {
+    if is_ours && let Some(link) = state::link_of(sock) {
         sleep::let_end(sock);
         peer_death::notice();
         // A close with unread bytes resets the connection, and a reset overtakes what waits in the kernel for room: more than
         // surely has room stays in the ring, where the peer finds it.
-        let resets = is_last && link.incoming().queued() != 0 && !promote::is_uncounted(record);
+        let resets = is_last && link.incoming().queued() != 0 && kind::of(record).is_counted;
         if !resets || link.outgoing().queued() <= ROOM {
             reclaim_all(sock, &link);
         }
@@ -117,151 +89,44 @@ pub fn before_close(sock: &Sock) {
         }
     }
     if is_last {
-        promote::unlist(record);
         fold(record);
     }
 }
 
 /// The last number of a joined socket goes.
 fn leave(sock: &Sock, link: &Link<'static>) {
-    if promote::is_uncounted(sock.record) {
-        unix::leave_unread(sock, link);
-    } else if link.incoming().queued() != 0 {
+    if link.incoming().queued() != 0 {
         // A reset comes of unread bytes in the kernel, unless somebody whom we have not seen has the socket, and reads them.
-        stream::drain(sock, link, Reason::Closing);
-        if link.incoming().queued() != 0 {
+        reclaim::drain(sock, link, Reason::Closing);
+        if kind::of(sock.record).is_counted && link.incoming().queued() != 0 {
             let linger = [1_i32, 0_i32];
             let _ = kernel::set_option(sock.fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
         }
     }
     let (chan, side) = (link.index(), link.side());
-    let Some(place) = registration::place_of(sock.record.slab.load(Relaxed)) else {
+    let Some(place) = pairs::place_of(sock.record.slab.load(Relaxed)) else {
         return;
     };
     if link.leave(Reason::Closing) {
         link.slab().free(chan);
     }
-    registration::at(place).leave(chan, side);
+    pairs::at(place).leave(chan, side);
 }
 
 /// The number was closed out of our sight: the kernel has ended what it knew; the ring's bytes are lost with it only if
 /// this was the last number of all.
 pub fn vanished(sock: &Sock) {
-    if table::kind_of(sock.word) == table::EPOLL {
-        sets::closed(sock);
-        return;
-    }
-    sets::forget(sock);
     let record = sock.record;
     if record.holders.load(Relaxed) == 1 {
-        if let Some(link) = promote::link_of(sock) {
+        if let Some(link) = state::link_of(sock) {
             let (chan, side) = (link.index(), link.side());
             if link.leave(Reason::Closing) {
                 link.slab().free(chan);
             }
-            if let Some(place) = registration::place_of(record.slab.load(Relaxed)) {
-                registration::at(place).leave(chan, side);
+            if let Some(place) = pairs::place_of(record.slab.load(Relaxed)) {
+                pairs::at(place).leave(chan, side);
             }
         }
-        promote::unlist(record);
         fold(record);
-    }
-}
-
-/// A program without the library may get hold of the socket.
-pub fn leaked(sock: &Sock, reason: Reason) {
-    sock.record.set(flag::LEAKED);
-    promote::refuse(sock.record, reason);
-    if let Some(link) = promote::link_of(sock) {
-        link.outgoing().set_wild();
-        reclaim_all(sock, &link);
-        stream::drain(sock, &link, reason);
-    }
-}
-
-/// The socket stays on the kernel; calls on it still go through the library.
-pub fn plain(sock: &Sock, reason: Reason) {
-    counters::add(Counter::Plain, 1);
-    promote::refuse(sock.record, reason);
-    if let Some(link) = promote::link_of(sock) {
-        promote::plain(&link, reason);
-        reclaim_all(sock, &link);
-        stream::drain(sock, &link, reason);
-    }
-}
-
-/// What this end sends stays on the kernel.
-pub fn plain_sending(sock: &Sock, reason: Reason) {
-    if let Some(link) = promote::link_of(sock) {
-        link.outgoing().plain(reason);
-        reclaim_all(sock, &link);
-    }
-}
-
-/// The reason that a call's [`Why`] is.
-pub fn reason(why: Why) -> Reason {
-    match why {
-        Why::Stdio => Reason::Stdio,
-        Why::Beyond => Reason::Limit,
-        Why::IoUring => Reason::IoUring,
-        Why::OwnDescriptors => Reason::Cloned,
-        Why::Odd => Reason::Flag,
-    }
-}
-
-/// The process, or a child with its descriptors, is about to become another program, which would not look at a ring: joined
-/// sockets that it inherits go back to the kernel.
-pub fn before_exec(is_spawned: bool) {
-    deferred_ctl::settle_all();
-    let is_ours = identity::is_ours();
-    if is_ours {
-        peer_death::notice();
-    }
-    for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
-        if is_ours && !is_spawned {
-            fold(sock.record);
-        }
-        if !sock.record.has(promote::JOINED) || !table::survives(&sock) {
-            continue;
-        }
-        if is_ours {
-            leaked(&sock, Reason::Exec);
-            promote::give_back_delay(&sock);
-        } else {
-            // The child of a vfork: memory is the parent's, descriptors are not. Only words may be changed here.
-            sock.record.set(flag::LEAKED);
-            promote::refuse(sock.record, Reason::Exec);
-            if let Some(link) = promote::link_of(&sock) {
-                link.outgoing().set_wild();
-                link.incoming().plain(Reason::Exec);
-            }
-        }
-    }
-}
-
-/// The process ends: nothing of it stays in a ring.
-pub fn before_exit() {
-    for sock in table::each().filter(|sock| table::kind_of(sock.word) == table::TRACKED) {
-        if !sock.record.is_foreign()
-            && let Some(link) = promote::link_of(&sock)
-        {
-            let _ = stream::reclaim(&sock, &link);
-        }
-        fold(sock.record);
-    }
-}
-
-/// In a forked child.
-pub fn forked(parent: u16) {
-    registration::forked(parent);
-    waiter::forked();
-    sets::forked();
-}
-
-/// `splice` out of the socket: what it receives goes by the kernel for good, uncounted.
-pub fn spliced(sock: &Sock) {
-    promote::refuse(sock.record, Reason::Flag);
-    if let Some(link) = promote::link_of(sock) {
-        stream::drain(sock, &link, Reason::Flag);
     }
 }

@@ -11,12 +11,15 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use windlass_channel::{Bufs, Link, Moved, RecvHow, Straight, Who};
+use windlass_channel::{Bufs, Fast, Link, Moved, RecvHow, Who};
 
-use crate::fd::{call::Sock, record::Record, table};
-use crate::join::promote;
-use crate::process::{registration, signals};
-use crate::socket::stream;
+use crate::fd::{
+    call::Sock,
+    record::{Record, flag},
+    table,
+};
+use crate::process::{pairs, registration, signals};
+use crate::socket::{send, state};
 
 /// Bytes were pushed to a ring since the last sleep in an epoll instance.
 pub static PUSHED: AtomicBool = AtomicBool::new(false);
@@ -41,13 +44,13 @@ struct Way {
 fn way(fd: c_int, bytes: usize) -> Option<Way> {
     let (sock, word) = table::joined(fd)?;
     let is_piece = bytes != 0 && bytes <= isize::MAX as usize;
-    if !promote::is_straight(word) || !is_piece {
+    if !state::is_fast(word) || !is_piece {
         return None;
     }
     Some(Way {
         sock,
-        place: promote::place_in(word)?,
-        link: promote::link_in(word)?,
+        place: state::place_in(word)?,
+        link: state::link_in(word)?,
         who: registration::who()?,
     })
 }
@@ -61,20 +64,20 @@ pub fn send(fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> Optio
         link,
         who,
     } = way(fd, bytes)?;
-    let is_settled = stream::is_settled(sock.record) && !is_end_due(sock.record, place);
+    let is_settled = send::is_settled(sock.record) && !is_end_due(sock.record, place);
     if flags & !SEND_FLAGS != 0 || !is_settled {
         return None;
     }
     let data = Bufs::out(from.cast(), bytes);
     signals::enter();
-    match link.outgoing().send_straight(who.owner, &data) {
-        Straight::Sent => signals::leave(),
-        Straight::Asleep => {
+    match link.outgoing().send_fast(who.owner, &data) {
+        Fast::Sent => signals::leave(),
+        Fast::Asleep => {
             let Sock { fd, word, record } = sock;
             let data = (from.cast(), bytes);
-            return Some(stream::end_asleep(fd, word, record, link, data, flags));
+            return Some(send::end_asleep(fd, word, record, link, data, flags));
         }
-        Straight::No => {
+        Fast::No => {
             signals::leave();
             return None;
         }
@@ -89,12 +92,12 @@ pub fn recv(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int) -> Option<
     let Way {
         sock, link, who, ..
     } = way(fd, bytes)?;
-    if flags & !RECEIVE_FLAGS != 0 || sock.record.has(promote::PENDING) {
+    if flags & !RECEIVE_FLAGS != 0 || sock.record.has(flag::PENDING) {
         return None;
     }
     let into = Bufs::one(into.cast(), bytes);
     signals::enter();
-    let got = link.incoming().recv_straight(who.owner, &into);
+    let got = link.incoming().recv_fast(who.owner, &into);
     signals::leave();
     if got == 0 {
         return None;
@@ -109,7 +112,7 @@ pub fn recv(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int) -> Option<
 pub fn is_end_due(record: &Record, place: u8) -> bool {
     let row = record.sends.load(Relaxed);
     let is_clock_due = row != 0 && (row < CLOCK_FIRST || row.is_multiple_of(CLOCK_CALLS));
-    is_clock_due || !registration::at(place).is_peer_alive()
+    is_clock_due || !pairs::at(place).is_peer_alive()
 }
 
 /// The counts are hints for people: two threads that send at once may lose one.
@@ -117,7 +120,7 @@ pub fn is_end_due(record: &Record, place: u8) -> bool {
 pub fn count_sent(sock: &Sock, moved: Moved) {
     let record = sock.record;
     if moved.ring != 0
-        && let Some(place) = promote::place(sock)
+        && let Some(place) = state::place(sock)
     {
         count_pushed(record, place, moved.ring);
     }
@@ -136,7 +139,7 @@ fn count_pushed(record: &Record, place: u8, bytes: usize) {
     }
     let row = record.sends.load(Relaxed).wrapping_add(1);
     record.sends.store(row, Relaxed);
-    registration::watch(place, row.is_multiple_of(CLOCK_CALLS));
+    pairs::watch(place, row.is_multiple_of(CLOCK_CALLS));
 }
 
 /// As [`count_sent`].

@@ -7,7 +7,7 @@
 //! counted by the kernel. A call that sends is waited for.
 //!
 //! # Synchronization
-//! A call counts itself, *then* looks at the flags. Who joins sets [`JOINING`], *then* looks who is inside: so either the
+//! A call counts itself, *then* looks at the flags. Who joins sets [`flag::JOINING`], *then* looks who is inside: so either the
 //! caller waits for the end of the join (a few microseconds), or the join knows of it. Both orders are by sequentially
 //! consistent operations. [`CONVERTED`] is set in the same word as the count, by one operation that gives the sleepers: a
 //! sleeper that finds it on leaving is one of them.
@@ -16,9 +16,12 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use windlass_channel::Reason;
 
-use crate::fd::{call::Sock, record::Record};
-use crate::join::promote::{JOINED, JOINING, descriptor, refuse, settled};
+use crate::fd::{
+    call::Sock,
+    record::{Record, flag},
+};
 use crate::process::{registration, signals};
+use crate::socket::state::{self, descriptor};
 use crate::sys::{clock, kernel::Backoff};
 
 /// One call, in [`Record::inside`].
@@ -39,43 +42,45 @@ const fn weight(is_send: bool) -> u32 {
 /// A call on a young socket begins. False: it has joined meanwhile, or does not join any more.
 #[inline(always)]
 pub fn enter(record: &Record, is_send: bool) -> bool {
-    record.inside.fetch_add(weight(is_send), SeqCst);
+    record.in_flight.fetch_add(weight(is_send), SeqCst);
     let flags = record.flags.load(SeqCst);
-    flags & (JOINED | JOINING) == 0 || enter_slow(record, is_send)
+    flags & (flag::JOINED | flag::JOINING) == 0 || enter_slow(record, is_send)
 }
 
 /// The call is not inside after all: once the join is over the caller looks again.
 #[cold]
 fn enter_slow(record: &Record, is_send: bool) -> bool {
-    let before = record.inside.fetch_sub(weight(is_send), SeqCst);
+    let before = record.in_flight.fetch_sub(weight(is_send), SeqCst);
     rest(record, before - weight(is_send));
     let mut backoff = Backoff::default();
     for _ in 0..JOIN_WAITS {
         let flags = record.flags.load(SeqCst);
-        if flags & JOINED != 0 {
+        if flags & flag::JOINED != 0 {
             return false;
         }
-        if flags & JOINING == 0 {
+        if flags & flag::JOINING == 0 {
             return enter(record, is_send);
         }
         backoff.wait();
     }
     // Whoever was joining is gone or stopped. It finds the flag, and does not finish.
-    refuse(record, Reason::Killed);
+    state::demoted(record, Reason::Killed);
     false
 }
 
 /// The last one out forgets the sleepers: the record is free for another socket only then.
 fn rest(record: &Record, left: u32) {
     if left == CONVERTED {
-        let _ = record.inside.compare_exchange(CONVERTED, 0, SeqCst, SeqCst);
+        let _ = record
+            .in_flight
+            .compare_exchange(CONVERTED, 0, SeqCst, SeqCst);
     }
 }
 
 /// It has ended. `has_joined`: this call itself has joined the socket.
 #[inline(always)]
 pub fn leave(sock: &Sock, is_send: bool, has_joined: bool) {
-    let before = sock.record.inside.fetch_sub(weight(is_send), SeqCst);
+    let before = sock.record.in_flight.fetch_sub(weight(is_send), SeqCst);
     if before & CONVERTED != 0 {
         leave_joined(sock, before - weight(is_send), !is_send && !has_joined);
     }
@@ -85,7 +90,7 @@ pub fn leave(sock: &Sock, is_send: bool, has_joined: bool) {
 fn leave_joined(sock: &Sock, left: u32, is_counted: bool) {
     if is_counted
         && sock.still()
-        && let Some(link) = settled(sock)
+        && let Some(link) = state::after_join(sock)
     {
         signals::enter();
         link.incoming().woke(0);
@@ -104,7 +109,7 @@ fn leave_joined(sock: &Sock, left: u32, is_counted: bool) {
 pub fn wait_for_senders(record: &Record, is_send: bool) -> Result<bool, Reason> {
     let begun = clock::now();
     loop {
-        let others = (record.inside.load(SeqCst) & !CONVERTED).saturating_sub(weight(is_send));
+        let others = (record.in_flight.load(SeqCst) & !CONVERTED).saturating_sub(weight(is_send));
         let sleepers = others >> 16;
         if others & 0xffff == sleepers {
             return Ok(sleepers != 0);
@@ -118,7 +123,7 @@ pub fn wait_for_senders(record: &Record, is_send: bool) -> Result<bool, Reason> 
 
 /// From now on the sleepers inside but for the caller are the channel's; how many there are.
 pub fn convert(record: &Record, is_send: bool) -> u32 {
-    let before = record.inside.fetch_or(CONVERTED, SeqCst) & !CONVERTED;
+    let before = record.in_flight.fetch_or(CONVERTED, SeqCst) & !CONVERTED;
     before.saturating_sub(weight(is_send)) >> 16
 }
 
@@ -134,11 +139,11 @@ impl Sleeper {
         let mut inside = Self([0; MEMBERS_MAX / 64]);
         for (at, sock) in (0..count).filter_map(|at| Some((at, socks(at)?))) {
             let Some(word) = inside.0.get_mut(at / 64) else {
-                refuse(sock.record, Reason::Limit);
+                state::demoted(sock.record, Reason::Limit);
                 continue;
             };
             if !enter(sock.record, false) {
-                if sock.record.has(JOINED) {
+                if sock.record.has(flag::JOINED) {
                     inside.leave(socks);
                     return None;
                 }

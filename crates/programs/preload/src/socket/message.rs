@@ -6,8 +6,7 @@ use libc::{mmsghdr, msghdr};
 use windlass_channel::{Bufs, Link};
 
 use crate::fd::call::{Data, Own, PIECES_MAX, Sock, Store};
-use crate::libc::message::header;
-use crate::socket::{by_kernel, stream, unix};
+use crate::socket::{by_kernel, recv, send, unix};
 use crate::sys::memory;
 
 /// The pieces of a header's message; none if they cannot be used: the program's own call says why.
@@ -23,7 +22,7 @@ pub fn send(
     flags: c_int,
     own: Own,
 ) -> isize {
-    let Some(head) = header(message) else {
+    let Some(head) = memory::header(message) else {
         return own.call();
     };
     let Some(data) = pieces(&head) else {
@@ -39,7 +38,7 @@ pub fn send(
     if unix::is_more_than_bytes(&head) {
         return by_kernel::send_by_kernel((sock, 0), &link, flags, own, |bytes| bytes);
     }
-    stream::send(*sock, link, data, flags, own)
+    send::send(*sock, link, data, flags, own)
 }
 
 /// `recvmsg`. What has room for neither a name nor control data gets lengths of 0.
@@ -50,7 +49,7 @@ pub fn receive(
     flags: c_int,
     own: Own,
 ) -> isize {
-    let Some(head) = header(message) else {
+    let Some(head) = memory::header(message) else {
         return own.call();
     };
     let Some(data) = pieces(&head) else {
@@ -66,9 +65,9 @@ pub fn receive(
     if unix::is_more_than_bytes(&head) {
         return unix::receive_message(sock, link, message, data, flags, own);
     }
-    let received = stream::receive(*sock, link, data, flags, own);
+    let received = recv::receive(*sock, link, data, flags, own);
     if received >= 0 {
-        let mut after = header(message).unwrap_or(
+        let mut after = memory::header(message).unwrap_or(
             // SAFETY: all zeros is a header.
             unsafe { std::mem::zeroed() },
         );

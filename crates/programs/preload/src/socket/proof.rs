@@ -10,13 +10,16 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use windlass_channel::{Bufs, Cut, Link, Moved, Sent, Who};
+use windlass_channel::{Bufs, Cut, Link, Moved, Reason, Sent, Who};
 
 use crate::counts::counters::{self, Counter};
-use crate::fd::{call::Sock, record::Record};
-use crate::join::promote;
+use crate::fd::{
+    call::Sock,
+    record::{Record, flag, word},
+};
 use crate::options;
 use crate::process::signals;
+use crate::socket::state;
 use crate::sys::clock;
 
 /// How long the rest of a message is held back, at most.
@@ -28,15 +31,10 @@ const PLACES: usize = 4_096;
 /// Cuts in vain until the connection stays on the kernel. After each one twice as many messages go uncut, up to an order.
 const FAILURES_MAX: u64 = 16;
 const PAUSE_ORDER_MAX: u64 = 6;
-/// Places in [`Record::engine`] that are free once a socket has offered: cuts in vain << 32 | messages to leave uncut; when a
-/// message was last made to go by the kernel, in cycles.
-const TRIES: usize = 1;
-const REFRESHED_AT: usize = 2;
-
 /// Begins, when the socket offers.
 pub fn begin(record: &Record) {
-    record.engine[TRIES].store(0, Relaxed);
-    record.engine[REFRESHED_AT].store(clock::now(), Relaxed);
+    record.words[word::TRIES].store(0, Relaxed);
+    record.words[word::REFRESHED_AT].store(clock::now(), Relaxed);
 }
 
 /// Sends a message in two parts, if there is still something to be proved and the moment is right; how much went out.
@@ -49,14 +47,14 @@ pub fn send(
     flags: i32,
 ) -> Option<Sent> {
     let record = sock.record;
-    if !record.has(promote::TRACKED) || !record.has(promote::PENDING) || link.is_proved() {
+    if !record.has(flag::TRACKED) || !record.has(flag::PENDING) || link.is_proved() {
         return None;
     }
     let places = data.len().saturating_sub(1).min(PLACES);
-    let word = record.engine[TRIES].load(Relaxed);
+    let word = record.words[word::TRIES].load(Relaxed);
     let (failures, uncut) = (word >> 32, word & 0xffff_ffff);
     if uncut > 0 {
-        record.engine[TRIES].store(word - 1, Relaxed);
+        record.words[word::TRIES].store(word - 1, Relaxed);
         return None;
     }
     // Of three bytes on a message can be cut at more than one place. An urgent byte is none of the stream.
@@ -80,7 +78,7 @@ pub fn send(
     signals::enter();
     let split = link.send_in_two(
         who,
-        &promote::descriptor(sock),
+        &state::descriptor(sock),
         data,
         Cut { at, places },
         flags,
@@ -91,10 +89,12 @@ pub fn send(
     if !split.is_met {
         let failures = failures + 1;
         let pause = 1 << failures.min(PAUSE_ORDER_MAX);
-        record.engine[TRIES].store(failures << 32 | pause, Relaxed);
+        record.words[word::TRIES].store(failures << 32 | pause, Relaxed);
         if failures >= FAILURES_MAX {
             counters::add(Counter::Unproved, 1);
-            promote::disown(sock, link);
+            state::confirmed(record);
+            link.disown(Reason::Tracked);
+            state::demoted(record, Reason::Tracked);
         }
     }
     Some(Sent::Bytes(Moved {
@@ -105,9 +105,9 @@ pub fn send(
 
 /// Has a message go by the kernel if none was made to for long enough. Of a sender that is at work.
 pub fn refresh(sock: &Sock, link: &Link<'static>) {
-    let (now, last) = (clock::now(), &sock.record.engine[REFRESHED_AT]);
+    let (now, last) = (clock::now(), &sock.record.words[word::REFRESHED_AT]);
     let interval = || clock::cycles(1_000).saturating_mul(options::refresh_ms());
-    if sock.record.has(promote::TRACKED) && now.wrapping_sub(last.load(Relaxed)) > interval() {
+    if sock.record.has(flag::TRACKED) && now.wrapping_sub(last.load(Relaxed)) > interval() {
         last.store(now, Relaxed);
         counters::add(Counter::Refreshes, 1);
         link.send_next_by_kernel();

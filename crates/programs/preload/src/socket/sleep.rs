@@ -1,15 +1,15 @@
 //! How a receive falls asleep, and what it leaves behind in the ring that its end writes: nothing.
 //!
 //! # Model
-//! A thread that is to sleep in the kernel first rests for [`REST_MS`], in which the reader may take its bytes. Then it
+//! A thread that is to sleep in the kernel first gives its peer a grace of [`GRACE_MS`] to take its bytes. Then it
 //! makes the real call, or waits for the rest of a time limit. To the program both are one call that waits, so what another
 //! thread does to the descriptor in between must not reach the second one: a descriptor that is made non-blocking is waited for
-//! by `poll`, the open file is kept ([`crate::socket::waiter`]), and where several are waited for, a close waits until nobody rests on
+//! by `poll`, the open file is kept ([`crate::socket::waiter`]), and where several are waited for, a close waits until no grace runs on
 //! the socket ([`let_end`]).
 //!
 //! # Synchronization
-//! [`RESTING`] is this process's: how many threads rest, by record, where several records share a place. A thread that is
-//! cancelled in its rest leaves its place raised; closes of those sockets then take [`REST_MS`] longer.
+//! [`GRACES`] is this process's: how many threads give a grace, by record, where several records share a place. A thread that is
+//! cancelled in it leaves its place raised; closes of those sockets then take [`GRACE_MS`] longer.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -20,24 +20,23 @@ use windlass_channel::{Asleep, Link};
 use crate::counts::counters::{self, Counter};
 use crate::fd::call::Sock;
 use crate::process::{identity, signals};
-use crate::socket::{
-    spin::spin,
-    stream::{self, REST_MS},
-    waiter::Waiter,
+use crate::socket::{reclaim, spin::spin, waiter::Waiter};
+use crate::sys::{
+    clock::{GRACE_MS, Limit},
+    kernel,
 };
-use crate::sys::{clock::Limit, kernel};
 
-/// Looks of a close for the end of a rest: for a little longer than it takes.
-const LOOKS: i32 = REST_MS + 2;
+/// Looks of a close for the end of a grace: for a little longer than it takes.
+const LOOKS: i32 = GRACE_MS + 2;
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 const PLACES: usize = 64;
-static RESTING: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
+static GRACES: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
 
 fn place(record: u32) -> &'static AtomicU32 {
-    &RESTING[record as usize % PLACES]
+    &GRACES[record as usize % PLACES]
 }
 
-/// The calling thread begins to rest on a socket.
+/// The calling thread gives the peer of a socket a grace.
 pub fn begin(record: u32) {
     place(record).fetch_add(1, SeqCst);
 }
@@ -47,12 +46,12 @@ pub fn end(record: u32) {
     place(record).fetch_sub(1, SeqCst);
 }
 
-/// In a forked child: nobody rests.
+/// In a forked child: nobody does.
 pub fn forked() {
-    RESTING.iter().for_each(|place| place.store(0, Relaxed));
+    GRACES.iter().for_each(|place| place.store(0, Relaxed));
 }
 
-/// Before a number is closed: who rests on its socket gets into the kernel, where a close does not reach him.
+/// Before a number is closed: who gives a grace on its socket gets into the kernel, where a close does not reach him.
 pub fn let_end(sock: &Sock) {
     if place(sock.index()).load(SeqCst) != 0 {
         wait_for_end(sock);
@@ -147,7 +146,7 @@ pub fn wait_for_pending(waiter: &mut Waiter, link: &Link<'static>) -> i32 {
     error
 }
 
-/// Before a receive sleeps: the reader of this end's ring gets [`REST_MS`] to take what is in it, then it goes into the kernel.
+/// Before a receive sleeps: the reader of this end's ring gets [`GRACE_MS`] to take what is in it, then it goes into the kernel.
 /// `None`: now the real call may sleep. Otherwise there is no need to, or this function has slept: 0, or the error that ends
 /// the call.
 #[cold]
@@ -156,8 +155,8 @@ fn leave_nothing(waiter: &mut Waiter, link: &Link<'static>) -> Option<i32> {
     let is_limited = limit.left_ns().is_some();
     let interrupted = || identity::thread().interrupted.load(Relaxed);
     let before = interrupted();
-    let rest = Limit::from_ns(Some(limit.rest_ns()));
-    let waited = waiter.wait_within(libc::POLLIN, &rest);
+    let grace = Limit::from_ns(Some(limit.grace_ns()));
+    let waited = waiter.wait_within(libc::POLLIN, &grace);
     if !waiter.is_here() {
         return Some(libc::EBADF);
     }
@@ -165,7 +164,7 @@ fn leave_nothing(waiter: &mut Waiter, link: &Link<'static>) -> Option<i32> {
     // A receive with a time limit does not go on after a handler, whatever that one asks for (signal(7)).
     let is_over = waited == libc::EINTR && (is_limited || interrupted() != before);
     if waited != 0 && !is_over && link.outgoing().unread() {
-        let _ = stream::reclaim(sock, link);
+        let _ = reclaim::reclaim(sock, link);
     }
     // A call that has begun to wait goes on, though another thread has made the descriptor non-blocking meanwhile; the real one
     // would not.

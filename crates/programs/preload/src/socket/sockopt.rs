@@ -15,9 +15,7 @@ use crate::fd::{
     call::{Own, Sock},
     record::{Origin, flag},
 };
-use crate::join::promote;
-use crate::ready::deferred_ctl;
-use crate::socket::{close, peer_death, stream, unix};
+use crate::socket::{demote::demote, errors, file_flags, kind, peer_death, state, unix};
 use crate::sys::{kernel, memory};
 
 /// Options of the socket level without a meaning of their own for a ring, whatever their value.
@@ -145,10 +143,13 @@ pub fn set(
     own: Own,
 ) -> isize {
     let value = number(value, length);
-    if level == libc::SOL_SOCKET && SENDER_OPTIONS.contains(&name) && unix::is_stream(sock.record) {
+    if level == libc::SOL_SOCKET
+        && SENDER_OPTIONS.contains(&name)
+        && kind::of(sock.record).has_senders
+    {
         // What was sent before names no sender, so it moves before the option is set.
         if value != Some(0) {
-            close::plain(sock, Reason::Option);
+            demote(sock, Reason::Option);
         }
         return own.call();
     }
@@ -159,7 +160,6 @@ pub fn set(
     if result != 0 {
         return result;
     }
-    deferred_ctl::doubt_room(sock);
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
             if value.is_some_and(|value| value != 0) {
@@ -169,12 +169,12 @@ pub fn set(
                     .flags
                     .fetch_and(!flag::NODELAY, std::sync::atomic::Ordering::Relaxed);
             }
-            if promote::joined(sock).is_some() {
-                promote::no_delay(sock);
+            if state::joined(sock).is_some() {
+                state::no_delay(sock);
             }
         }
-        (libc::IPPROTO_TCP, libc::TCP_CORK) if value != Some(0) => close::plain(sock, Reason::Cork),
-        _ if !is_carried(level, name, value) => close::plain(sock, Reason::Option),
+        (libc::IPPROTO_TCP, libc::TCP_CORK) if value != Some(0) => demote(sock, Reason::Cork),
+        _ if !is_carried(level, name, value) => demote(sock, Reason::Option),
         _ => {}
     }
     result
@@ -187,19 +187,19 @@ pub fn get(sock: &Sock, level: c_int, name: c_int, value: *mut c_void, own: Own)
         peer_death::notice();
     }
     if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) {
-        close::plain(sock, Reason::Option);
+        demote(sock, Reason::Option);
     }
     let result = own.call();
     if result == 0 && is_error {
         unix::owes_error(sock);
         let noted = memory::fetch::<c_int>(value.cast()).unwrap_or(0);
-        let error = stream::take_error(sock).unwrap_or_else(|| peer_death::named(sock, noted));
+        let error = errors::take_error(sock).unwrap_or_else(|| peer_death::named(sock, noted));
         if error != noted {
             memory::put(value.cast(), error);
         }
     }
     let is_ours = (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY);
-    if result == 0 && is_ours && promote::joined(sock).is_some() {
+    if result == 0 && is_ours && state::joined(sock).is_some() {
         memory::put(value.cast(), u8::from(sock.record.has(flag::NODELAY)));
     }
     result
@@ -211,10 +211,10 @@ pub fn ioctl(sock: &Sock, request: c_ulong, argument: usize, own: Own) -> isize 
     if result < 0 {
         return result;
     }
-    let link = promote::joined(sock);
+    let link = state::joined(sock);
     match request {
-        libc::FIONBIO => stream::forget_flags(sock),
-        libc::FIOASYNC => close::plain(sock, Reason::Option),
+        libc::FIONBIO => file_flags::forget_flags(sock),
+        libc::FIOASYNC => demote(sock, Reason::Option),
         libc::FIONREAD => add(argument, link.map_or(0, |link| link.incoming().queued())),
         libc::TIOCOUTQ => add(argument, link.map_or(0, |link| link.outgoing().queued())),
         _ => {}
@@ -234,9 +234,9 @@ fn add(address: usize, more: usize) {
 pub fn fcntl(sock: &Sock, command: c_int, argument: usize, own: Own) -> isize {
     let result = own.call();
     if result >= 0 && command == libc::F_SETFL {
-        stream::forget_flags(sock);
+        file_flags::forget_flags(sock);
         if argument & libc::O_ASYNC as usize != 0 {
-            close::plain(sock, Reason::Option);
+            demote(sock, Reason::Option);
         }
     }
     result

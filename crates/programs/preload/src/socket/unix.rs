@@ -17,23 +17,21 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::AcqRel;
 
-use libc::{epoll_event, iovec, msghdr, pollfd};
+use libc::{iovec, msghdr};
 use windlass_channel::directory::Key;
 pub use windlass_channel::unix::{START, UNKNOWN};
 use windlass_channel::{Bufs, Fd, KERNEL_UNREAD_MAX, Link, Reason, Socket, sys, unix};
 
 use crate::fd::{
     call::{Own, PIECES_MAX, Sock},
-    record::{Kind, Record},
-    table,
+    record::flag,
 };
-use crate::join::promote;
-use crate::libc::message::header;
 use crate::process::{registration, signals};
-use crate::ready::sets;
 use crate::socket::{
-    close, peer_death,
-    stream::{self, Numbered},
+    demote::demote,
+    errors, kernel_look, kind, peer_death,
+    recv::{self, Numbered},
+    state,
 };
 use crate::sys::{kernel, memory};
 
@@ -41,12 +39,6 @@ use crate::sys::{kernel, memory};
 const VECTORS: usize = 32;
 /// Stands in the flags of a header that no real call has written.
 const UNWRITTEN: c_int = 0x7a5a_0000;
-
-/// Whether the socket is a Unix stream.
-#[inline(always)]
-pub fn is_stream(record: &Record) -> bool {
-    record.kind() == Some(Kind::UnixStream)
-}
 
 /// Both inodes, own one first, as they are kept in a record.
 fn inodes(word: u64) -> (u32, u32) {
@@ -86,7 +78,7 @@ pub fn count(sock: &Sock, link: &Link<'static>) -> bool {
     signals::enter();
     let done = link
         .incoming()
-        .count_by_queue(who, &promote::descriptor(sock));
+        .count_by_queue(who, &state::descriptor(sock));
     signals::leave();
     done
 }
@@ -103,7 +95,7 @@ pub struct Message {
 impl Message {
     fn of(sock: &Sock, from: &msghdr, flags: c_int) -> Self {
         Self {
-            fd: promote::descriptor(sock),
+            fd: state::descriptor(sock),
             control: (from.msg_control, from.msg_controllen),
             flags,
             came: Cell::new(None),
@@ -137,7 +129,7 @@ impl Message {
 
 impl Numbered for Message {
     fn renumber(&mut self, sock: &Sock) {
-        self.fd = promote::descriptor(sock);
+        self.fd = state::descriptor(sock);
     }
 }
 
@@ -189,7 +181,7 @@ pub fn receive_message(
     flags: c_int,
     own: Own,
 ) -> isize {
-    let Some(before) = header(message) else {
+    let Some(before) = memory::header(message) else {
         return own.call();
     };
     let flags_at = std::mem::offset_of!(msghdr, msg_flags);
@@ -198,12 +190,12 @@ pub fn receive_message(
         return own.call();
     }
     let mut through = Message::of(sock, &before, flags & libc::MSG_CMSG_CLOEXEC);
-    let received = stream::receive_through(*sock, link, into, flags, own, &mut through);
+    let received = recv::receive_through(*sock, link, into, flags, own, &mut through);
     if received < 0 {
         memory::put(flags_at, before.msg_flags);
         return received;
     }
-    let Some(mut after) = header(message) else {
+    let Some(mut after) = memory::header(message) else {
         return received;
     };
     let (length, said) = match through.came.get() {
@@ -212,7 +204,7 @@ pub fn receive_message(
         None => (0, flags & libc::MSG_CMSG_CLOEXEC),
     };
     (after.msg_controllen, after.msg_flags) = (length, said);
-    after.msg_namelen = if is_stream(sock.record) {
+    after.msg_namelen = if kind::of(sock.record).has_senders {
         put_name(sock, &before)
     } else {
         0
@@ -251,8 +243,8 @@ pub fn has_little_room(fd: c_int) -> bool {
 /// to the kernel before: it takes what is unread while it has room.
 pub fn before_send_buffer(sock: &Sock, value: Option<c_int>) {
     let is_little = value.is_none_or(|value| i64::from(value) * 2 < SEND_BUFFER_LEAST);
-    if is_stream(sock.record) && is_little {
-        close::plain_sending(sock, Reason::Option);
+    if !kind::of(sock.record).is_counted && is_little {
+        demote(sock, Reason::Option);
     }
 }
 
@@ -261,18 +253,21 @@ pub fn before_send_buffer(sock: &Sock, value: Option<c_int>) {
 /// cannot have them moved in time, or if it counted a killed child as one that still has the socket. Where another process still
 /// has the peer's socket, nothing is closed.
 pub fn note_reset(sock: &Sock, link: &Link<'static>) {
-    if !is_stream(sock.record) || sock.record.has(peer_death::RESET) || !link.outgoing().unread() {
+    if kind::of(sock.record).is_reset_late
+        || sock.record.has(flag::RESET)
+        || !link.outgoing().unread()
+    {
         return;
     }
-    let is_left = link.info(link.side().other()).join == stream::LEFT;
+    let is_left = link.info(link.side().other()).join == kernel_look::LEFT;
     let events = peer_death::events(sock);
     let is_gone = || is_left || peer_death::is_peers(sock) || !has_peer(sock, link);
     if events & libc::EPOLLHUP == 0 || !is_gone() {
         return;
     }
-    let before = sock.record.flags.fetch_or(peer_death::RESET, AcqRel);
-    if before & peer_death::RESET == 0 && events & libc::EPOLLERR == 0 {
-        stream::fail_later(sock, libc::ECONNRESET);
+    let before = sock.record.flags.fetch_or(flag::RESET, AcqRel);
+    if before & flag::RESET == 0 && events & libc::EPOLLERR == 0 {
+        errors::fail_later(sock, libc::ECONNRESET);
     }
 }
 
@@ -287,74 +282,23 @@ fn has_peer(sock: &Sock, link: &Link<'static>) -> bool {
 
 /// Whether an error waits here that the kernel would have noted at the socket itself.
 pub fn owes_error(sock: &Sock) -> bool {
-    if !is_stream(sock.record) {
+    if kind::of(sock.record).is_reset_late {
         return false;
     }
-    if let Some(link) = promote::joined(sock) {
+    if let Some(link) = state::joined(sock) {
         note_reset(sock, &link);
     }
-    stream::has_error(sock)
+    errors::has_error(sock)
 }
 
 /// What a receive of no bytes says, which found nothing in the ring and that the kernel answered so: bytes that are there come
 /// before an error that waits.
 #[cold]
 pub fn received_nothing(sock: &Sock, result: isize) -> isize {
-    if result != 0 || !owes_error(sock) || promote::descriptor(sock).unread() != Some(0) {
+    if result != 0 || !owes_error(sock) || state::descriptor(sock).unread() != Some(0) {
         return result;
     }
-    stream::take_error(sock).map_or(0, stream::fail)
-}
-
-/// Whether the kernel would show `POLLERR` beside these events: the end of both directions always comes with an error.
-#[inline(always)]
-fn may_lack_error(events: u32) -> bool {
-    let (end, error) = (libc::EPOLLHUP as u32, libc::EPOLLERR as u32);
-    events & (end | error) == end
-}
-
-/// What `poll` has found, with the errors that the kernel does not know.
-#[inline]
-pub fn told(found: isize, set: *mut pollfd) -> isize {
-    let mut rest = found;
-    let mut entry = set;
-    while rest > 0 {
-        let Some(mut seen) = memory::fetch(entry) else {
-            break;
-        };
-        if seen.revents != 0 {
-            rest -= 1;
-        }
-        if may_lack_error(u32::from(seen.revents as u16))
-            && table::known(seen.fd).is_some_and(|sock| owes_error(&sock))
-        {
-            seen.revents |= libc::POLLERR;
-            memory::put(entry, seen);
-        }
-        entry = entry.wrapping_add(1);
-    }
-    found
-}
-
-/// The same of `epoll_wait`.
-#[inline]
-pub fn told_waiting(found: isize, events: *mut epoll_event) -> isize {
-    for at in 0..usize::try_from(found).unwrap_or(0) {
-        let place = events.wrapping_add(at);
-        if let Some(event) = memory::fetch(place).filter(|event| may_lack_error(event.events)) {
-            tell_member(place, event);
-        }
-    }
-    found
-}
-
-#[cold]
-fn tell_member(place: *mut epoll_event, mut event: epoll_event) {
-    let data = event.u64;
-    if table::each().any(|sock| owes_error(&sock) && sets::is_registered_with(&sock, data)) {
-        event.events |= libc::EPOLLERR as u32;
-        memory::put(place, event);
-    }
+    errors::take_error(sock).map_or(0, errors::fail)
 }
 
 /// Whether a header asks for, or carries, more than bytes.
@@ -366,15 +310,7 @@ pub fn is_more_than_bytes(header: &msghdr) -> bool {
 
 /// `recvfrom` that wants the sender's name: the kernel's, since only its call knows where to put it.
 #[cold]
-pub fn receive_named(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
-    stream::drain(sock, link, Reason::Flag);
+pub fn receive_named(sock: &Sock, own: Own) -> isize {
+    demote(sock, Reason::Flag);
     own.call()
-}
-
-/// A close that leaves unread bytes in the ring: the peer's kernel socket notes a reset only for what it
-/// finds in the kernel.
-pub fn leave_unread(sock: &Sock, link: &Link<'static>) {
-    if link.incoming().queued() != 0 {
-        stream::drain(sock, link, Reason::Closing);
-    }
 }

@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32};
 
 use crate::fd::{call::Sock, record, table};
 use crate::process::{identity, signals};
-use crate::socket::lock_backoff::Patience;
+use crate::socket::lock_backoff::LockBackoff;
 use crate::sys::{
     clock::Limit,
     kernel::{self, Backoff},
@@ -230,11 +230,11 @@ impl Waiter {
     }
 
     /// Waits for a lock of the channel that somebody holds; the error that ends the call, or 0.
-    pub fn wait_for_lock(&mut self, patience: &mut Patience, waits: bool, option: i32) -> i32 {
+    pub fn wait_for_lock(&mut self, backoff: &mut LockBackoff, waits: bool, option: i32) -> i32 {
         if waits && !self.begin() {
             return libc::EBADF;
         }
-        let error = patience.wait(&self.sock, waits);
+        let error = backoff.wait(&self.sock, waits);
         if error == 0 && waits && self.limit(option).is_over() {
             return libc::EAGAIN;
         }
@@ -272,7 +272,7 @@ fn limit_ns(fd: i32, option: i32) -> Option<u64> {
 
 /// Whether a number names the socket with this cookie; true where that is not known.
 fn is_same(fd: i32, cookie: u64) -> bool {
-    cookie == 0 || record::cookie(fd) == Ok(cookie)
+    cookie == 0 || kernel::cookie(fd) == Ok(cookie)
 }
 
 /// Looks whether a number that nobody has closed in our sight still names its socket. False: it is forgotten.

@@ -7,8 +7,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::fd::call::Wait;
-use crate::socket::stream::REST_MS;
 use crate::sys::{memory, real};
 
 static START_CYCLES: AtomicU64 = AtomicU64::new(0);
@@ -20,6 +18,9 @@ static RATE: AtomicU64 = AtomicU64::new(0);
 const RATE_BEFORE: u64 = 2_560_000;
 /// The rate is taken only over at least this long.
 const BASE_NS: u64 = 10_000_000;
+
+/// The grace of a reader: how long unread bytes may stay in the ring of a writer that is about to sleep, in milliseconds.
+pub const GRACE_MS: i32 = 10;
 
 pub use windlass_channel::sys::cycles as now;
 
@@ -44,6 +45,44 @@ pub fn nanoseconds() -> u64 {
     // SAFETY: the time is ours; the call is the vDSO's.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// How long a call may wait.
+#[derive(Clone, Copy)]
+pub enum Wait {
+    /// Milliseconds; negative: for ever.
+    Millis(i32),
+    /// The program's `timespec`, possibly unreadable; null: for ever.
+    Spec(*const libc::timespec),
+    /// `select`'s `timeval`, which the kernel counts down; null: for ever.
+    Val(*mut libc::timeval),
+}
+
+impl Wait {
+    /// Whether the call may not wait at all. A time that cannot be read may: the kernel says EFAULT.
+    pub fn is_now(&self) -> bool {
+        match self {
+            Wait::Millis(millis) => *millis == 0,
+            Wait::Spec(spec) => {
+                let mut time = [libc::timespec {
+                    tv_sec: 1,
+                    tv_nsec: 0,
+                }];
+                memory::fetch_all(&mut time, *spec);
+                time.iter()
+                    .all(|time| (time.tv_sec, time.tv_nsec) == (0, 0))
+            }
+            Wait::Val(val) => {
+                let mut time = [libc::timeval {
+                    tv_sec: 1,
+                    tv_usec: 0,
+                }];
+                memory::fetch_all(&mut time, *val);
+                time.iter()
+                    .all(|time| (time.tv_sec, time.tv_usec) == (0, 0))
+            }
+        }
+    }
 }
 
 /// How long a call that falls asleep may wait, from now on.
@@ -93,15 +132,15 @@ impl Limit {
         Some(i32::try_from(left).unwrap_or(i32::MAX))
     }
 
-    /// How long a rest before the sleep may be, in nanoseconds.
-    pub fn rest_ns(&self) -> u64 {
-        let rest = REST_MS as u64 * 1_000_000;
-        self.left_ns().map_or(rest, |left| left.min(rest))
+    /// How long the grace before the sleep may be, in nanoseconds.
+    pub fn grace_ns(&self) -> u64 {
+        let grace = GRACE_MS as u64 * 1_000_000;
+        self.left_ns().map_or(grace, |left| left.min(grace))
     }
 
     /// The same in milliseconds.
-    pub fn rest_ms(&self) -> i32 {
-        self.left_ms().map_or(REST_MS, |left| left.min(REST_MS))
+    pub fn grace_ms(&self) -> i32 {
+        self.left_ms().map_or(GRACE_MS, |left| left.min(GRACE_MS))
     }
 
     /// `ppoll` for what is left. A cancellation point.

@@ -30,6 +30,13 @@ pub fn option<T: Plain>(fd: i32, level: i32, name: i32, value: &mut T) -> Done {
     done.map(|_| length as usize)
 }
 
+/// `SO_COOKIE` of a descriptor, or the kernel's error: `ENOTSOCK`, `EBADF`.
+pub fn cookie(fd: i32) -> Result<u64, i32> {
+    let mut cookie = 0_u64;
+    option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, &mut cookie)?;
+    Ok(cookie)
+}
+
 /// `setsockopt` of a number.
 pub fn set_option<T: Plain>(fd: i32, level: i32, name: i32, value: &T) -> Done {
     let from = std::ptr::from_ref(value) as usize;

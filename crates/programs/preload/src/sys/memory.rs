@@ -55,10 +55,18 @@ pub fn fetch_all<T: Copy>(into: &mut [T], from: *const T) -> bool {
     unsafe { copy(into.as_mut_ptr().cast(), from.cast(), bytes) == bytes }
 }
 
+/// A copy of the program's header; `None` if it is not there.
+pub fn header(message: *const libc::msghdr) -> Option<libc::msghdr> {
+    // SAFETY: zeroes are a valid header.
+    let mut copy: [libc::msghdr; 1] = unsafe { std::mem::zeroed() };
+    fetch_all(&mut copy, message).then_some(copy[0])
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::process::signals;
+
+    use super::*;
 
     /// Memory that is not there is noticed, at the first byte, at the last, and inside a longer range.
     #[test]

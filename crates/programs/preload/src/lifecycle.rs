@@ -1,0 +1,175 @@
+//! A process from fork to exit: what happens to its sockets when it forks, executes a file, enters a filter, and ends.
+//!
+//! Forks are followed by handlers of `pthread_atfork`, since libc forks by itself too; a fork that passes those by is noticed at the
+//! next call that matters.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use windlass_channel::Reason;
+
+use crate::counts::{counters, summary};
+use crate::fd::{
+    record::{self, flag},
+    table,
+};
+use crate::process::{identity, registration};
+use crate::ready::{deferred_ctl::flush_epoll_ctl, sets};
+use crate::socket::{
+    close,
+    demote::{self, demote_all},
+    peer_death, reclaim, sleep, state, waiter,
+};
+use crate::sys::real;
+
+static ENDED: AtomicBool = AtomicBool::new(false);
+
+/// The process ends by its own will: once.
+pub fn ends() {
+    if !identity::is_started() || !identity::is_ours() || ENDED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let before = real::errno();
+    if table::exists() {
+        leave_nothing();
+        if record::is_shared() {
+            table::let_go();
+        }
+    }
+    summary::write();
+    counters::write();
+    real::set_errno(before);
+}
+
+/// The process is about to enter a seccomp filter, which may forbid every call but those of the program: whatever it holds is the
+/// kernel's, what it counted is written, and from then on the library makes no system call of its own. Not in the child of a `vfork`.
+pub fn before_seccomp() {
+    if !identity::is_started() || !identity::is_ours() {
+        return;
+    }
+    let before = real::errno();
+    if table::exists() {
+        demote_all(Reason::Seccomp);
+    }
+    table::retire();
+    if !ENDED.swap(true, Ordering::AcqRel) {
+        summary::write();
+        counters::write();
+    }
+    real::set_errno(before);
+}
+
+/// The process, or the child of a `vfork` with its memory, may be replaced now. What it counted is written.
+pub fn before_exec() {
+    let before = real::errno();
+    if table::exists() {
+        demote_surviving(false);
+        table::before_exec(false);
+    }
+    if !table::is_retired() && identity::is_ours() {
+        counters::write();
+    }
+    real::set_errno(before);
+}
+
+/// The process, or a child with its descriptors, is about to become another program, which would not look at a ring: joined
+/// sockets that it inherits go back to the kernel.
+fn demote_surviving(is_spawned: bool) {
+    flush_epoll_ctl();
+    let is_ours = identity::is_ours();
+    if is_ours {
+        peer_death::notice();
+    }
+    for sock in table::sockets() {
+        if is_ours && !is_spawned {
+            close::fold(sock.record);
+        }
+        if !sock.record.has(flag::JOINED) || !table::survives(&sock) {
+            continue;
+        }
+        if is_ours {
+            demote::demote(&sock, Reason::Exec);
+            state::give_back_delay(&sock);
+        } else {
+            // The child of a vfork: memory is the parent's, descriptors are not. Only words may be changed here.
+            demote::mark(&sock, Reason::Exec);
+        }
+    }
+}
+
+/// The process ends: nothing of it stays in a ring.
+fn leave_nothing() {
+    for sock in table::sockets() {
+        if !sock.record.is_foreign()
+            && let Some(link) = state::link_of(&sock)
+        {
+            let _ = reclaim::reclaim(&sock, &link);
+        }
+        close::fold(sock.record);
+    }
+}
+
+/// It was not.
+pub fn exec_failed() {
+    if table::exists() {
+        table::exec_failed();
+    }
+}
+
+/// libc is about to make a child by itself that executes a file.
+pub fn before_spawn() {
+    let before = real::errno();
+    if table::exists() {
+        demote_surviving(true);
+        table::before_exec(true);
+    }
+    real::set_errno(before);
+}
+
+/// Before a fork, in the parent.
+pub fn before_fork() {
+    if table::exists() {
+        flush_epoll_ctl();
+        table::fork_prepare();
+    }
+}
+
+/// After it, in the parent.
+pub fn after_fork_parent() {
+    table::fork_done(false);
+}
+
+/// After it, in the child.
+pub fn after_fork_child() {
+    if table::is_retired() {
+        return;
+    }
+    identity::adopt();
+    table::fork_done(true);
+    counters::clear();
+    summary::clear();
+    ENDED.store(false, Ordering::Relaxed);
+    if table::exists() {
+        registration::forked(identity::parent_slot());
+        waiter::forked();
+        sleep::forked();
+        sets::forked();
+    }
+}
+
+/// The fork did not happen.
+pub fn fork_failed() {
+    if table::exists() {
+        let before = real::errno();
+        table::let_go();
+        real::set_errno(before);
+    }
+}
+
+/// This process is a copy that was made out of our sight.
+#[cold]
+pub fn unseen_fork() {
+    if table::exists() {
+        table::fork_unseen();
+    }
+    after_fork_child();
+}

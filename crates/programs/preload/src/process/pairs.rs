@@ -1,0 +1,450 @@
+//! The memory that this process shares with each of its peers.
+//!
+//! # Ownership and lifetime
+//! [`PAIRS`] holds every slab that is mapped. A slab whose last socket here was closed stays, since the same
+//! processes tend to meet again; it is unmapped, and its place used anew, once the place has been without
+//! sockets for [`IDLE_US`] and another pair needs one.
+//!
+//! # Synchronization
+//! Places are filled under the [gate](Gate). A pair's `id` is stored last (release), and read first (acquire). Who has found a
+//! place and entered no socket yet counts as a [`Seeker`]: its memory stays mapped.
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
+
+use windlass_channel::client::{Paired, Region};
+use windlass_channel::layout::{CHANS, STATUS_BYTES};
+use windlass_channel::protocol::Ends;
+use windlass_channel::{Link, Reason, Side, Slab, StatusPage};
+
+use crate::process::{
+    identity, mark,
+    registration::{CLIENT, Gate, process_word},
+    status,
+};
+use crate::sys::{clock, kernel};
+
+/// Slabs that a process has at a time: a wait looks at one word of each.
+pub const PAIRS_MAX: usize = 64;
+/// How long a place stays without sockets before another slab may take it.
+const IDLE_US: u32 = 1_000_000;
+/// How often the broker is asked to look after a slab, at most.
+const WATCH_US: u32 = 1_000_000;
+/// One above the highest place in use.
+static PLACES: AtomicU32 = AtomicU32::new(0);
+
+/// A slab mapped here, with what this process knows of it.
+pub struct Pair {
+    /// The slab's number + 1; 0: free.
+    id: AtomicU32,
+    peer: AtomicU32,
+    side: AtomicU32,
+    /// The peer has other ids: the broker compares both sockets of each connection before it joins.
+    proves: AtomicBool,
+    /// Sockets of this process that have a channel in it.
+    users: AtomicU32,
+    /// When the last of them left, in cycles.
+    idle_since: AtomicU64,
+    /// When the broker was last asked to look after it, in cycles.
+    watched_at: AtomicU64,
+    /// The peer's mark of death; null where both ends are here.
+    mark: AtomicPtr<AtomicU32>,
+    /// How far its sockets were seen to after its death.
+    pub burial: Burial,
+    slab: UnsafeCell<MaybeUninit<Slab>>,
+    memory: UnsafeCell<MaybeUninit<Paired>>,
+    /// The record on each side of each channel, 0 = none of this process.
+    records: [[AtomicU32; CHANS]; 2],
+}
+
+// SAFETY: `slab` and `memory` are written under GATE while `id` is 0, and read only after `id` was seen (acquire).
+unsafe impl Sync for Pair {}
+
+static PAIRS: [Pair; PAIRS_MAX] = [const {
+    Pair {
+        id: AtomicU32::new(0),
+        peer: AtomicU32::new(0),
+        side: AtomicU32::new(0),
+        proves: AtomicBool::new(false),
+        users: AtomicU32::new(0),
+        idle_since: AtomicU64::new(0),
+        watched_at: AtomicU64::new(0),
+        mark: AtomicPtr::new(std::ptr::null_mut()),
+        burial: Burial::new(),
+        slab: UnsafeCell::new(MaybeUninit::uninit()),
+        memory: UnsafeCell::new(MaybeUninit::uninit()),
+        records: [const { [const { AtomicU32::new(0) }; CHANS] }; 2],
+    }
+}; PAIRS_MAX];
+
+impl Pair {
+    /// The slab.
+    #[inline(always)]
+    pub fn slab(&'static self) -> &'static Slab {
+        // SAFETY: a pair is handed out only once its id was seen, which is stored after the slab.
+        let slab = unsafe { &*self.slab.get() };
+        // SAFETY: as above.
+        unsafe { slab.assume_init_ref() }
+    }
+
+    /// Which side of its channels this process is; by the names where both ends are here.
+    pub fn side(&self, by_name: usize) -> Side {
+        let is_own = self.peer.load(Relaxed) == u32::from(identity::process_slot());
+        Side::from_u8(if is_own {
+            by_name as u8
+        } else {
+            self.side.load(Relaxed) as u8
+        })
+    }
+
+    /// The record whose socket has this end of the channel; 0 if none here.
+    pub fn record(&self, chan: u16, side: Side) -> u32 {
+        self.records[side as usize][usize::from(chan) % CHANS].load(Acquire)
+    }
+
+    /// A socket of this process has taken an end of the channel.
+    pub fn enter(&self, chan: u16, side: Side, record: u32) {
+        self.users.fetch_add(1, Relaxed);
+        self.burial.open();
+        self.records[side as usize][usize::from(chan) % CHANS].store(record, Release);
+    }
+
+    /// It has left.
+    pub fn leave(&self, chan: u16, side: Side) {
+        if self.records[side as usize][usize::from(chan) % CHANS].swap(0, Relaxed) != 0 {
+            self.idle_since.store(clock::now(), Relaxed);
+            self.users.fetch_sub(1, Release);
+        }
+    }
+
+    /// Whether the process on the other side lives, by its own mark ([`crate::socket::peer_death`]), and as far as the broker has seen.
+    #[inline(always)]
+    pub fn is_peer_alive(&self) -> bool {
+        let mark = self.mark.load(Relaxed);
+        if !mark.is_null() {
+            // SAFETY: line 0 of the peer's status page, which stays mapped as long as the slab.
+            let word = unsafe { &*mark }.load(Acquire);
+            if word != 0 {
+                return !mark::is_dead(word);
+            }
+        }
+        process_word(self.peer.load(Relaxed) as u16).is_none_or(|word| word.load(Relaxed) != 0)
+    }
+
+    fn number(&self) -> u32 {
+        self.id.load(Acquire).wrapping_sub(1)
+    }
+
+    /// Whether it is free, or no socket of this process has been in it for a while.
+    fn is_idle(&self) -> bool {
+        let since = clock::now().wrapping_sub(self.idle_since.load(Relaxed));
+        self.id.load(Relaxed) == 0
+            || self.users.load(Acquire) == 0 && since > clock::cycles(IDLE_US)
+    }
+
+    /// Gives up a resting place that is in use, under the gate.
+    fn clear(&self) {
+        self.id.store(0, SeqCst);
+        if SEEKERS.load(SeqCst) > 1 {
+            // Another thread may just have found it: the memory stays mapped.
+            return;
+        }
+        // SAFETY: the gate is the caller's, and nobody else reads it.
+        let memory = unsafe { &*self.memory.get() };
+        // SAFETY: the place was in use, so its memory was written.
+        let memory = unsafe { memory.assume_init_read() };
+        for region in [memory.memory, memory.peer_status] {
+            // SAFETY: no socket here has a channel in it, and none had for a second, far longer than any locked section.
+            unsafe { region.unmap() };
+        }
+    }
+}
+
+/// The pairs that are mapped, with their places.
+#[inline(always)]
+pub fn pairs() -> impl Iterator<Item = (u8, &'static Pair)> {
+    let used = PLACES.load(Relaxed) as usize;
+    (0u8..)
+        .zip(PAIRS.iter().take(used))
+        .filter(|(_, pair)| pair.id.load(Acquire) != 0)
+}
+
+/// Whether any slab is mapped: whether any socket here may have joined. In one order with what a join looks at afterwards.
+#[inline(always)]
+pub fn has_pairs() -> bool {
+    PLACES.load(SeqCst) != 0
+}
+
+/// The pair in a place that [`crate::join::promote::joined`] remembers.
+#[inline(always)]
+pub fn at(place: u8) -> &'static Pair {
+    &PAIRS[usize::from(place) % PAIRS_MAX]
+}
+
+/// The place of a slab that is mapped here.
+pub fn place_of(slab: u32) -> Option<u8> {
+    pairs()
+        .find(|(_, pair)| pair.number() == slab)
+        .map(|(place, _)| place)
+}
+
+/// The place of a slab shared with the process in `peer` that still has a channel: mapped already, or asked for.
+///
+/// # Errors
+/// Why there is none; [`Reason::Young`] while another thread is asking.
+pub fn pair_with(peer: u16, ends: Ends) -> Result<u8, Reason> {
+    let mut full = 0;
+    for (place, pair) in pairs().filter(|(_, pair)| pair.peer.load(Relaxed) == u32::from(peer)) {
+        if pair.slab().channels().count() < CHANS {
+            return Ok(place);
+        }
+        full += 1;
+    }
+    let _gate = Gate::enter().ok_or(Reason::Young)?;
+    let place = free_place()?;
+    fill(place, CLIENT.pair(peer, full, ends)?)
+}
+
+/// Whether the broker agrees that a channel of a slab is a connection of this socket, where it has to be asked.
+///
+/// # Errors
+/// Why it does not; [`Reason::NoDaemon`] and [`Reason::Limit`] if it did not say.
+pub fn prove(slab: u32, chan: u16, socket: i32) -> Result<(), Reason> {
+    let place = place_of(slab).ok_or(Reason::NotEligible)?;
+    if !at(place).proves.load(Relaxed) {
+        return Ok(());
+    }
+    let cookie = kernel::cookie(socket).map_err(|_| Reason::NotEligible)?;
+    CLIENT.prove(slab, chan, socket, cookie)
+}
+
+/// The places of the slabs shared with the process in `peer`.
+pub fn places_with(peer: u16) -> impl Iterator<Item = u8> {
+    pairs()
+        .filter(move |(_, pair)| pair.peer.load(Relaxed) == u32::from(peer))
+        .map(|(place, _)| place)
+}
+
+/// The place of one more slab shared with the process in `peer` than are mapped here, which are all full: the other end may
+/// have got it already.
+///
+/// # Errors
+/// Why there is none; [`Reason::Young`] if one that is mapped has room.
+pub fn further_with(peer: u16, ends: Ends) -> Result<u8, Reason> {
+    let has_room = |place| at(place).slab().channels().count() < CHANS;
+    if places_with(peer).any(has_room) {
+        Err(Reason::Young)
+    } else {
+        pair_with(peer, ends)
+    }
+}
+
+/// Which side this process has in slabs shared with the process in `peer`; by the names where both ends are here.
+///
+/// # Errors
+/// Why there is no slab with it.
+pub fn side_towards(peer: u16, by_name: usize, ends: Ends) -> Result<Side, Reason> {
+    let place = match places_with(peer).next() {
+        Some(place) => place,
+        None => pair_with(peer, ends)?,
+    };
+    Ok(at(place).side(by_name))
+}
+
+/// The place of a slab that another end named: mapped already, or asked for.
+///
+/// # Errors
+/// Why there is none.
+pub fn slab(number: u32) -> Result<u8, Reason> {
+    if let Some(place) = place_of(number) {
+        return Ok(place);
+    }
+    let _gate = Gate::enter().ok_or(Reason::Young)?;
+    let place = free_place()?;
+    fill(place, CLIENT.slab(number)?)
+}
+
+/// A place for one more slab, under the gate.
+fn free_place() -> Result<u8, Reason> {
+    let all = || (0u8..).zip(&PAIRS);
+    if let Some((place, _)) = all().find(|(_, pair)| pair.id.load(Relaxed) == 0) {
+        return Ok(place);
+    }
+    let found = all().find(|(_, pair)| pair.is_idle());
+    let (place, pair) = found.ok_or(Reason::Limit)?;
+    pair.clear();
+    Ok(place)
+}
+
+/// Puts a slab into a free place, under the gate.
+fn fill(place: u8, paired: Paired) -> Result<u8, Reason> {
+    if let Some(place) = place_of(paired.slab) {
+        for region in [paired.memory, paired.peer_status] {
+            // SAFETY: mapped a moment ago for nobody else.
+            unsafe { region.unmap() };
+        }
+        return Ok(place);
+    }
+    if paired.peer_status.len < STATUS_BYTES {
+        return Err(Reason::Broken);
+    }
+    let page = |region: Region| {
+        let base = NonNull::new(region.base)?;
+        // SAFETY: the broker gave this memory for a status page; it stays mapped as long as the slab.
+        Some(unsafe { StatusPage::new(base) })
+    };
+    let own = Side::from_u8(paired.side);
+    let is_own = paired.peer == identity::process_slot();
+    let peers = if is_own {
+        Some(status::page())
+    } else {
+        page(paired.peer_status)
+    };
+    let mut pages = [if is_own { peers.clone() } else { None }, peers];
+    if own == Side::High {
+        pages.swap(0, 1);
+    }
+    let base = NonNull::new(paired.memory.base).ok_or(Reason::NoDaemon)?;
+    // SAFETY: mapped shared and sealed by the broker, for as long as the place is in use.
+    let slab =
+        unsafe { Slab::attach(base, paired.memory.len, pages) }.map_err(|_| Reason::Broken)?;
+    let pair = at(place);
+    // SAFETY: the place is free and the gate is ours, so nobody reads or writes it.
+    unsafe { pair.slab.get().write(MaybeUninit::new(slab)) };
+    let mark = if is_own {
+        std::ptr::null_mut()
+    } else {
+        paired.peer_status.base.cast()
+    };
+    // SAFETY: as above.
+    unsafe { pair.memory.get().write(MaybeUninit::new(paired)) };
+    pair.peer.store(u32::from(paired.peer), Relaxed);
+    pair.proves.store(paired.proves, Relaxed);
+    pair.side.store(u32::from(paired.side), Relaxed);
+    pair.mark.store(mark, Relaxed);
+    pair.burial.open();
+    pair.users.store(0, Relaxed);
+    pair.idle_since.store(clock::now(), Relaxed);
+    pair.watched_at.store(0, Relaxed);
+    pair.id.store(paired.slab + 1, Release);
+    PLACES.fetch_max(u32::from(place) + 1, SeqCst);
+    Ok(place)
+}
+
+/// One end of a channel in a place.
+#[inline(always)]
+pub fn link(place: u8, chan: u16, side: Side) -> Option<Link<'static>> {
+    at(place).slab().link(chan, side)
+}
+
+/// Asks the broker to look after a slab that was pushed to, once a second at most: a reader that does not look at its
+/// ring is found so. The broker takes the slab's flag at each look, and goes on for longer than a second after it found
+/// one: so who has just flagged the slab need not ask again within a second. `is_due`: ask in any case, should the last
+/// time have been in vain.
+#[inline(always)]
+pub fn watch(place: u8, is_due: bool) {
+    let pair = at(place);
+    if pair.slab().take_alarm() || is_due {
+        ask_watch(pair);
+    }
+}
+
+#[cold]
+fn ask_watch(pair: &'static Pair) {
+    let (now, before) = (clock::now(), pair.watched_at.load(Relaxed));
+    if before != 0 && now.wrapping_sub(before) <= clock::cycles(WATCH_US) {
+        return;
+    }
+    if pair
+        .watched_at
+        .compare_exchange(before, now, Relaxed, Relaxed)
+        .is_ok()
+    {
+        CLIENT.watch(pair.number());
+    }
+}
+
+/// Threads that look for a place or register.
+static SEEKERS: AtomicU32 = AtomicU32::new(0);
+
+/// As long as it lives, the calling thread may use a place that it has found and no socket has entered.
+pub struct Seeker;
+
+impl Seeker {
+    /// Before the first look at the places.
+    pub fn enter() -> Self {
+        SEEKERS.fetch_add(1, SeqCst);
+        Self
+    }
+}
+
+impl Drop for Seeker {
+    fn drop(&mut self) {
+        SEEKERS.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Whether no socket of this process has been in a channel for a while.
+pub(super) fn are_idle() -> bool {
+    PAIRS.iter().all(Pair::is_idle)
+}
+
+/// The pairs of a broker that has ended: all of them are idle. Under the gate.
+pub(super) fn forget_all() {
+    for pair in PAIRS.iter().filter(|pair| pair.id.load(Relaxed) != 0) {
+        pair.clear();
+    }
+}
+
+/// In a forked child: nobody looks for a place or buries a peer.
+pub(super) fn forked() {
+    SEEKERS.store(0, Relaxed);
+    pairs().for_each(|(_, pair)| pair.burial.forked());
+}
+
+/// How far this process is with the sockets of a pair whose peer has died: *open* · *busy* (one thread sees to them) · *over*. A
+/// socket that enters the pair opens it again.
+#[derive(Default)]
+pub struct Burial(AtomicU32);
+
+const BUSY: u32 = 1;
+const OVER: u32 = 2;
+
+impl Burial {
+    /// Nobody has seen to its sockets.
+    const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    fn open(&self) {
+        self.0.store(0, Release);
+    }
+
+    fn forked(&self) {
+        let _ = self.0.compare_exchange(BUSY, 0, Relaxed, Relaxed);
+    }
+
+    /// The calling thread sees to the sockets, and says later how far it came ([`Burial::end`]). False: another one is at it.
+    pub fn begin(&self) -> bool {
+        self.0.compare_exchange(0, BUSY, AcqRel, Acquire) != Err(BUSY)
+    }
+
+    /// It has. `is_over`: all of them.
+    pub fn end(&self, is_over: bool) {
+        self.0.store(if is_over { OVER } else { 0 }, Release);
+    }
+
+    /// Whether a thread is at it.
+    pub fn is_busy(&self) -> bool {
+        self.0.load(Acquire) == BUSY
+    }
+
+    /// Whether all sockets were seen to.
+    #[inline(always)]
+    pub fn is_over(&self) -> bool {
+        self.0.load(Acquire) == OVER
+    }
+}

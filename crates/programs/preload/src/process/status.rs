@@ -1,0 +1,113 @@
+//! The status page of this process: who sleeps in which epoll instance, for senders to see.
+//!
+//! # Synchronization
+//! A thread asleep in an epoll instance has raised a line of the page ([`raise`]). Where the page is changed meanwhile, the same
+//! line of the new one is up as well ([`CARRIED`]) until nobody sleeps by the old one:
+//!
+//! | sleeper | who registers anew |
+//! | --- | --- |
+//! | raises the line of the page; *fence* | stores the new page; *fence* |
+//! | looks whether it is still the page; else once more | looks at the lines of the old page, carries those that are up |
+
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, fence};
+
+use windlass_channel::layout::{STATUS_BYTES, STATUS_LINES};
+use windlass_channel::{SLOT_FIRST, StatusPage};
+
+static STATUS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+/// Stands for the status page while the process has none.
+static UNSHOWN: Unshown = Unshown([const { AtomicU32::new(0) }; STATUS_BYTES / 4]);
+/// Lines of the status page, a bit each, that are up once more for sleepers who have raised those of the page before.
+static CARRIED: AtomicU64 = AtomicU64::new(0);
+
+/// Memory of a status page.
+#[repr(align(128))]
+struct Unshown([AtomicU32; STATUS_BYTES / 4]);
+
+impl Unshown {
+    fn page(&self) -> NonNull<u8> {
+        NonNull::from(&self.0).cast()
+    }
+
+    fn line(&self, line: u8) -> &AtomicU32 {
+        &self.0[usize::from(line) * (STATUS_BYTES / 4 / STATUS_LINES)]
+    }
+}
+
+/// A line of the status page that the calling thread has raised.
+#[derive(Clone, Copy)]
+pub struct Raised {
+    page: *mut u8,
+    line: u8,
+}
+
+/// The status page at an address that was [`STATUS`] once.
+fn page_at(base: *mut u8) -> StatusPage {
+    let base = NonNull::new(base).unwrap_or(UNSHOWN.page());
+    // SAFETY: the broker gave this memory for a status page, and it is mapped for good; or it is [`UNSHOWN`].
+    unsafe { StatusPage::new(base) }
+}
+
+/// Shows that an epoll instance is about to sleep, by its line. A full fence.
+pub fn raise(line: u8) -> Raised {
+    loop {
+        let base = STATUS.load(SeqCst);
+        page_at(base).raise(line);
+        let raised = Raised { page: base, line };
+        if STATUS.load(SeqCst) == base {
+            return raised;
+        }
+        lower(raised);
+    }
+}
+
+/// Shows that it is awake again.
+pub fn lower(raised: Raised) {
+    let Raised { page: base, line } = raised;
+    let page = page_at(base);
+    page.lower(line);
+    if STATUS.load(SeqCst) != base {
+        carry_no_more(&page, line);
+    }
+}
+
+/// Lowers the line for sleepers by an older page, if there are none any more.
+#[cold]
+fn carry_no_more(before: &StatusPage, line: u8) {
+    let bit = 1_u64 << (line % 64);
+    fence(SeqCst);
+    if !before.is_asleep(line) && CARRIED.fetch_and(!bit, SeqCst) & bit != 0 {
+        page_at(STATUS.load(SeqCst)).lower(line);
+    }
+}
+
+/// Another page is this process's status page from now on. Under the gate.
+pub(super) fn change(base: *mut u8) {
+    let before = page_at(STATUS.swap(base, SeqCst));
+    fence(SeqCst);
+    let page = page_at(base);
+    for line in (SLOT_FIRST..STATUS_LINES as u8).filter(|line| before.is_asleep(*line)) {
+        page.raise(line);
+        CARRIED.fetch_or(1 << (line % 64), SeqCst);
+        carry_no_more(&before, line);
+    }
+}
+
+/// The page of this process; one that nobody sees while it has none.
+pub(super) fn page() -> StatusPage {
+    page_at(STATUS.load(Acquire))
+}
+
+/// Whether a thread sleeps by a page before this one.
+pub(super) fn is_carried() -> bool {
+    CARRIED.load(Acquire) != 0
+}
+
+/// In a forked child: it has no page, and nobody sleeps.
+pub(super) fn forked() {
+    STATUS.store(std::ptr::null_mut(), Relaxed);
+    (SLOT_FIRST..STATUS_LINES as u8).for_each(|line| UNSHOWN.line(line).store(0, Relaxed));
+    CARRIED.store(0, Relaxed);
+}

@@ -1,0 +1,63 @@
+//! Errors of sockets that the kernel does not know, beside what it reports.
+//!
+//! # Model
+//! A Unix socket whose peer closed or died with unread bytes in its ring has an error, which the kernel would have noted had the
+//! bytes been its own ([`unix::owes_error`]). The kernel reports the end of such a connection without it.
+
+use libc::{epoll_event, pollfd};
+
+use crate::fd::table;
+use crate::ready::sets;
+use crate::socket::unix;
+use crate::sys::memory;
+
+/// Whether the kernel would show `POLLERR` beside these events: the end of both directions always comes with an error.
+#[inline(always)]
+fn may_lack_error(events: u32) -> bool {
+    let (end, error) = (libc::EPOLLHUP as u32, libc::EPOLLERR as u32);
+    events & (end | error) == end
+}
+
+/// What `poll` has found, with the errors that the kernel does not know.
+#[inline]
+pub fn told(found: isize, set: *mut pollfd) -> isize {
+    let mut rest = found;
+    let mut entry = set;
+    while rest > 0 {
+        let Some(mut seen) = memory::fetch(entry) else {
+            break;
+        };
+        if seen.revents != 0 {
+            rest -= 1;
+        }
+        if may_lack_error(u32::from(seen.revents as u16))
+            && table::known(seen.fd).is_some_and(|sock| unix::owes_error(&sock))
+        {
+            seen.revents |= libc::POLLERR;
+            memory::put(entry, seen);
+        }
+        entry = entry.wrapping_add(1);
+    }
+    found
+}
+
+/// The same of `epoll_wait`.
+#[inline]
+pub fn told_waiting(found: isize, events: *mut epoll_event) -> isize {
+    for at in 0..usize::try_from(found).unwrap_or(0) {
+        let place = events.wrapping_add(at);
+        if let Some(event) = memory::fetch(place).filter(|event| may_lack_error(event.events)) {
+            tell_member(place, event);
+        }
+    }
+    found
+}
+
+#[cold]
+fn tell_member(place: *mut epoll_event, mut event: epoll_event) {
+    let data = event.u64;
+    if table::each().any(|sock| unix::owes_error(&sock) && sets::is_registered_with(&sock, data)) {
+        event.events |= libc::EPOLLERR as u32;
+        memory::put(place, event);
+    }
+}

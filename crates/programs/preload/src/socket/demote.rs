@@ -1,0 +1,50 @@
+//! From the ring to the kernel, for good.
+//!
+//! # Model
+//! Whatever the ring does not serve ends here: the socket is marked, what this end has left in its ring goes into the kernel, what
+//! the peer has left is asked for, and from then on every call is the kernel's. Nothing is lost and nothing overtakes.
+
+use windlass_channel::{Link, Reason};
+
+use crate::fd::{call::Sock, record::flag, table};
+use crate::process::registration;
+use crate::socket::{reclaim, state};
+
+/// Whether a socket that is demoted for this reason may be written to by a program that does not count.
+fn may_have_uncounted_writer(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::Exec | Reason::Passed | Reason::Seccomp | Reason::Shared
+    )
+}
+
+/// The socket is the kernel's from now on.
+#[cold]
+pub fn demote(sock: &Sock, reason: Reason) {
+    if let Some(link) = mark(sock, reason) {
+        reclaim::reclaim_all(sock, &link);
+        reclaim::drain(sock, &link, reason);
+    }
+}
+
+/// The words of it, without a system call; the end of the channel if there is one.
+pub fn mark(sock: &Sock, reason: Reason) -> Option<Link<'static>> {
+    let is_uncounted = may_have_uncounted_writer(reason);
+    if is_uncounted {
+        sock.record.set(flag::UNCOUNTED_WRITER);
+    }
+    state::demoted(sock.record, reason);
+    let link = state::link_of(sock)?;
+    if is_uncounted {
+        link.outgoing().set_uncounted_writer();
+    }
+    link.outgoing().stop(reason);
+    link.incoming().stop(reason);
+    Some(link)
+}
+
+/// Every socket of the process is, and no further one joins.
+pub fn demote_all(reason: Reason) {
+    registration::forbid(reason);
+    table::sockets().for_each(|sock| demote(&sock, reason));
+}

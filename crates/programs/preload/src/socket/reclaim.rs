@@ -1,0 +1,103 @@
+//! Ring bytes moved into the kernel: those of this end ([`reclaim`]), and those of the peer, by asking for it ([`drain`]).
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use windlass_channel::{Link, Reason, Reclaimed, Who};
+
+use crate::counts::counters::{self, Counter};
+use crate::fd::call::Sock;
+use crate::process::{identity, registration, signals};
+use crate::socket::{errors::fail_later, kernel_look::LEFT, peer_death, state};
+use crate::sys::kernel::{self, Backoff};
+
+/// Tries before a reader that never lets go is left alone.
+const RECLAIM_ATTEMPTS: usize = 200;
+/// The calling thread, for the locks of a joined socket; none: the call is the kernel's.
+#[inline(always)]
+pub fn caller(sock: &Sock, link: &Link<'static>) -> Option<Who<'static>> {
+    registration::who_of(identity::owner().or_else(|| orphan(*sock, *link))?)
+}
+
+/// Has the peer's unread bytes moved into the kernel, for good: a reader that does not look at the ring comes.
+#[cold]
+pub fn drain(sock: &Sock, link: &Link<'static>, reason: Reason) {
+    let inc = link.incoming();
+    inc.stop(reason);
+    if inc.queued() != 0 {
+        // Where the broker may not help, the peer does it at its next call. It hears those that it knows.
+        let _ = registration::word_or_register(sock.fd);
+        let _ = registration::CLIENT.rescue(
+            sock.record.slab.load(Relaxed),
+            link.index(),
+            link.side().other() as u8,
+        );
+    }
+}
+
+/// Moves this end's unread bytes into the kernel, waiting for a busy reader; what is left when the kernel is full.
+#[cold]
+pub fn reclaim(sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
+    if link.info(link.side().other()).join == LEFT {
+        // Nobody will read them; the kernel has said so to this end when the peer closed.
+        return Some(Reclaimed::Empty);
+    }
+    if peer_death::events(sock) & (libc::EPOLLERR | libc::EPOLLHUP) != 0 {
+        // The connection is over: a send would take the error that another call has to tell.
+        return Some(Reclaimed::Empty);
+    }
+    reclaim_as(caller(sock, link)?, sock, link)
+}
+
+fn reclaim_as(who: Who<'static>, sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
+    let mut backoff = Backoff::default();
+    for _ in 0..RECLAIM_ATTEMPTS {
+        signals::enter();
+        let reclaimed = link.outgoing().reclaim(who, &state::descriptor(sock));
+        signals::leave();
+        match reclaimed {
+            Reclaimed::Owed | Reclaimed::Busy => backoff.wait(),
+            other => {
+                if let Reclaimed::Error(error) = other
+                    && error != libc::EPIPE
+                {
+                    fail_later(sock, error);
+                }
+                if let Reclaimed::All(_) | Reclaimed::Part(_) = other {
+                    counters::add(Counter::Reclaims, 1);
+                }
+                return Some(other);
+            }
+        }
+    }
+    None
+}
+
+/// A process that was forked from one that had joined: it asks for a slot of its own, for the locks. If it gets none, the
+/// socket goes to the kernel, with what lies in its ring. Its lock word.
+#[cold]
+fn orphan(sock: Sock, link: Link<'static>) -> Option<u32> {
+    let word = registration::word_or_register(sock.fd);
+    if word.is_none() {
+        link.outgoing().set_uncounted_writer();
+        if let Some(heir) = registration::heir() {
+            // What is in the ring is older than what this process sends from now on.
+            let _ = reclaim_as(heir, &sock, &link);
+        }
+        drain(&sock, &link, Reason::NoDaemon);
+    }
+    word
+}
+
+/// How long a close waits for room in a full kernel, in steps of [`STEP_MS`].
+const STEPS: usize = 20;
+const STEP_MS: i64 = 50;
+/// Moves all unread bytes into the kernel, and waits a while if that is full.
+pub fn reclaim_all(sock: &Sock, link: &Link<'static>) {
+    for _ in 0..STEPS {
+        match reclaim(sock, link) {
+            Some(Reclaimed::Part(_)) => {}
+            _ => return,
+        }
+        kernel::wait_for(sock.fd, libc::POLLOUT, STEP_MS);
+    }
+}

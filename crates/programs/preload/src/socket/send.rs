@@ -1,0 +1,312 @@
+//! Sends on a joined socket: ring or kernel, and how a call waits.
+//!
+//! # Life of a byte
+//! A call makes one attempt after another on the channel, each under its lock and with signals put off. Between attempts, unlocked,
+//! a blocking call waits: it spins for as long as the user allows, then sleeps in the kernel, in the program's own call, on the
+//! real descriptor.
+//!
+//! # Synchronization
+//! What the first attempt needs is kept in registers: cold functions take and give values, no addresses. A value in
+//! memory is loaded by other pieces than it was stored by, and such a load waits until all stores before it have left
+//! the processor; among them are those of the call before, to lines that the other end's core holds.
+//!
+//! Nothing with a destructor lives across a real call that may block: libc ends a cancelled thread by unwinding through
+//! it. A thread that is cancelled asleep leaves the channel's count of sleepers raised: the direction then stays on
+//! the kernel, which is slow and right.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use windlass_channel::{Bufs, Link, Reason, Sent, WhenFull, Who};
+
+use crate::fd::{
+    call::{Own, Sock},
+    record::{Kind, Record, flag},
+};
+use crate::process::{registration, signals};
+use crate::socket::{
+    by_kernel::{self, LARGE, send_by_kernel},
+    demote::demote,
+    errors::{before_call, broken_pipe},
+    fast_path::{count_sent, is_end_due},
+    file_flags,
+    kernel_look::look_for_end,
+    lock_backoff::LockBackoff,
+    peer_death, proof,
+    reclaim::caller,
+    spin::spin,
+    state,
+    waiter::Waiter,
+};
+use crate::sys::real;
+
+/// How long a blocking sender waits for room in the ring before the kernel has to take the rest.
+const SPACE_NS: u64 = 10_000_000;
+/// Flags of a send and a receive that we do ourselves.
+const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_EOR | libc::MSG_CONFIRM;
+
+/// Sends on a joined socket; flags as `send`'s.
+#[inline(always)]
+pub fn send(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: Own) -> isize {
+    let is_odd = data.is_empty() || data.len() >= LARGE || flags & !SEND_FLAGS != 0;
+    let is_due = state::place(&sock).is_none_or(|place| is_end_due(sock.record, place));
+    match registration::who() {
+        Some(who) if is_settled(sock.record) && !is_odd && !is_due => {
+            first_send(sock, link, who, data, flags)
+        }
+        _ => send_carefully(sock, link, data, flags, own),
+    }
+}
+
+/// Whether nothing has to be done before a send but for what [`is_end_due`] says. Each one on a tracked connection looks at the
+/// clock ([`proof::refresh`]), also one that answers the peer.
+#[inline(always)]
+pub fn is_settled(record: &Record) -> bool {
+    let bits = record.flags.load(Relaxed);
+    let odd = flag::PENDING | flag::TRACKED | flag::FAILED | flag::RESET;
+    bits & (odd | flag::FLAGS_KNOWN) == flag::FLAGS_KNOWN
+}
+
+/// Ends a send by the ring whose receiver fell asleep; inside a locked section, which it leaves. Takes no addresses: what is in
+/// registers stays there for all other calls.
+#[cold]
+#[inline(never)]
+pub fn end_asleep(
+    fd: i32,
+    word: u64,
+    record: &'static Record,
+    link: Link<'static>,
+    (from, bytes): (*const u8, usize),
+    flags: i32,
+) -> isize {
+    let sock = Sock { fd, word, record };
+    let Some(who) = registration::who() else {
+        // The caller had a slot for the push.
+        signals::leave();
+        return bytes as isize;
+    };
+    let fd = state::descriptor(&sock);
+    let sent = link.outgoing().look_after_sleeper(who, &fd, bytes);
+    signals::leave();
+    let waits = file_flags::waits(&sock, flags);
+    let call = Sending {
+        sock,
+        link,
+        who,
+        flags,
+        waits,
+    };
+    end_send(call, Bufs::out(from, bytes), sent)
+}
+
+/// What has to be done before some sends.
+#[cold]
+#[inline(never)]
+fn send_carefully(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: Own) -> isize {
+    let Some(who) = caller(&sock, &link) else {
+        return own.call();
+    };
+    if !look_for_end(&sock, &link) {
+        return own.call();
+    }
+    let is_odd = sock.record.has(flag::PENDING | flag::FAILED | flag::RESET);
+    if is_odd && let Some(error) = before_call(&sock) {
+        return broken_pipe(error, flags);
+    }
+    if data.is_empty() {
+        return own.call();
+    }
+    if is_held_back(sock.record, flags) {
+        demote(&sock, Reason::Cork);
+        return send_by_kernel((&sock, 0), &link, flags, own, |bytes| bytes);
+    }
+    if flags & !SEND_FLAGS != 0 {
+        // An urgent byte is sent, and may never be read as one of the stream: counts say nothing from here on.
+        link.outgoing().set_uncounted_writer();
+    }
+    if data.len() >= LARGE && by_kernel::is_for_kernel(sock.record, &link) {
+        return send_by_kernel((&sock, 0), &link, flags, own, |bytes| bytes);
+    }
+    if is_odd && let Some(sent) = proof::send(&sock, &link, who, &data, way(flags)) {
+        let call = Sending {
+            sock,
+            link,
+            who,
+            flags,
+            waits: file_flags::waits(&sock, flags),
+        };
+        return end_send(call, data, sent);
+    }
+    first_send(sock, link, who, data, flags)
+}
+
+/// Whether a send asks the kernel to keep its bytes until more come: then nothing after them may overtake them by the ring.
+/// Unix sockets do not.
+#[inline(always)]
+pub fn is_held_back(record: &Record, flags: i32) -> bool {
+    flags & libc::MSG_MORE != 0 && record.kind() == Some(Kind::Tcp)
+}
+
+/// The flags of a real send: the ring keeps no segments apart, so nothing is gained by holding bytes back for more; and no
+/// signal while locked.
+#[inline(always)]
+fn way(flags: i32) -> i32 {
+    flags & !libc::MSG_MORE | libc::MSG_NOSIGNAL
+}
+
+/// The first attempt, which most often is the only one.
+#[inline(always)]
+fn first_send(
+    sock: Sock,
+    link: Link<'static>,
+    who: Who<'static>,
+    data: Bufs<'_>,
+    flags: i32,
+) -> isize {
+    let waits = file_flags::waits(&sock, flags);
+    let full = when_full(waits);
+    signals::enter();
+    let fd = state::descriptor(&sock);
+    let sent = link.outgoing().send(who, &fd, &data, way(flags), full);
+    signals::leave();
+    let call = Sending {
+        sock,
+        link,
+        who,
+        flags,
+        waits,
+    };
+    end_send(call, data, sent)
+}
+
+/// What follows the first attempt.
+#[inline(always)]
+fn end_send(call: Sending, data: Bufs<'_>, sent: Sent) -> isize {
+    match sent {
+        Sent::Bytes(moved) if moved.total() == data.len() => {
+            count_sent(&call.sock, moved);
+            if data.len() >= LARGE {
+                by_kernel::kept_up(call.sock.record);
+            }
+            moved.total() as isize
+        }
+        sent => send_more(call, data, sent),
+    }
+}
+
+/// One call that sends.
+struct Sending {
+    sock: Sock,
+    link: Link<'static>,
+    who: Who<'static>,
+    flags: i32,
+    waits: bool,
+}
+
+/// What a send does first where the ring is full.
+#[inline(always)]
+const fn when_full(waits: bool) -> WhenFull {
+    if waits {
+        WhenFull::Say
+    } else {
+        WhenFull::Kernel
+    }
+}
+
+/// Goes on after a first attempt that did not end the call.
+#[cold]
+#[inline(never)]
+fn send_more(call: Sending, data: Bufs<'_>, sent: Sent) -> isize {
+    let mut waiter = Waiter::new(call.sock);
+    let result = send_on(&mut waiter, &call, data, sent);
+    waiter.end();
+    result
+}
+
+fn send_on(waiter: &mut Waiter, call: &Sending, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
+    let Sending {
+        link,
+        who,
+        flags,
+        waits,
+        ..
+    } = *call;
+    let is_large = rest.len() >= LARGE;
+    let mut done = 0_usize;
+    let mut backoff = LockBackoff::new();
+    let mut full = when_full(waits);
+    loop {
+        let error = match sent {
+            Sent::Bytes(moved) => {
+                count_sent(waiter.sock(), moved);
+                done += moved.total();
+                rest.advance(moved.total());
+                full = when_full(waits);
+                if rest.is_empty() {
+                    return done as isize;
+                }
+                if is_large && !waits {
+                    by_kernel::lagged(waiter.sock().record);
+                }
+                0
+            }
+            Sent::RingFull => {
+                if !wait_for_space(waiter, &link, is_large) {
+                    full = WhenFull::Kernel;
+                }
+                if waiter.follow() { 0 } else { libc::EBADF }
+            }
+            Sent::KernelFull if !waits => libc::EAGAIN,
+            Sent::KernelFull => waiter.wait_for(libc::POLLOUT, libc::SO_SNDTIMEO),
+            Sent::Busy => waiter.wait_for_lock(&mut backoff, waits, libc::SO_SNDTIMEO),
+            Sent::Error(error) => error,
+            Sent::Broken => libc::ECONNRESET,
+        };
+        if error != 0 && done > 0 {
+            return done as isize;
+        }
+        if error == libc::EBADF && waiter.is_replaced() {
+            let (from, bytes) = rest.piece();
+            // SAFETY: the program's own memory, which the kernel checks, to what its number names.
+            return unsafe { real::send(call.sock.fd, from.cast(), bytes, flags) };
+        }
+        if error != 0 {
+            return broken_pipe(error, flags);
+        }
+        let sock = waiter.sock();
+        if peer_death::is_peers(sock) {
+            peer_death::bury_all(sock, &link);
+            if sock.record.has(flag::FAILED | flag::RESET) && done > 0 {
+                return done as isize;
+            }
+            if let Some(error) = before_call(sock) {
+                return broken_pipe(error, flags);
+            }
+        }
+        let fd = state::descriptor(sock);
+        signals::enter();
+        sent = link.outgoing().send(who, &fd, &rest, way(flags), full);
+        signals::leave();
+    }
+}
+
+/// Waits for room in the ring: spins, then sleeps for a while, which is a lag of a large write. False: there is none.
+fn wait_for_space(waiter: &mut Waiter, link: &Link<'static>, is_large: bool) -> bool {
+    let out = link.outgoing();
+    let is_over = || {
+        let is_over = !out.is_full() || !waiter.sock().still();
+        if !is_over {
+            out.pause();
+        }
+        is_over
+    };
+    if spin(is_over) {
+        return true;
+    }
+    if is_large {
+        by_kernel::lagged(waiter.sock().record);
+    }
+    if waiter.begin() {
+        out.wait_for_space(SPACE_NS);
+    }
+    !out.is_full()
+}
