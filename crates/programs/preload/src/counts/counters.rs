@@ -22,6 +22,8 @@ macro_rules! counters {
 }
 
 counters! {
+    /// Records made: sockets and epoll instances seen.
+    Sockets = "sockets";
     /// Connected sockets that moved bytes.
     Connected = "connected";
     /// Unknown numbers that turned out to be sockets.

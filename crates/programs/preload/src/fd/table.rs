@@ -369,6 +369,7 @@ pub fn made(fd: c_int, kind: Kind, origin: Origin) -> Option<Sock> {
         return None;
     };
     put(fd, if kind == Kind::Epoll { EPOLL } else { TRACKED }, index);
+    counters::add(Counter::Sockets, 1);
     keep_low_on_kernel(fd);
     any(fd)
 }
