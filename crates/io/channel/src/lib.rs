@@ -73,9 +73,7 @@ pub use inc::{Asleep, End, Incoming, RecvHow, Took};
 pub use join::{EndInfo, Join, Offer};
 pub use layout::Side;
 pub use news::Watched;
-pub use out::{
-    KERNEL_UNREAD_MAX, Moved, Outgoing, Reclaimed, STREAM_AFTER, Sent, Fast, WhenFull,
-};
+pub use out::{Fast, KERNEL_UNREAD_MAX, Moved, Outgoing, Reclaimed, STREAM_AFTER, Sent, WhenFull};
 pub use owner::{Alive, Life, Owner, Who};
 pub use proof::{Cut, PROOF_BITS, Split};
 pub use reason::Reason;

@@ -9,7 +9,7 @@ use loom::sync::Arc;
 use loom::thread;
 use windlass_channel::model::{self, Barrier, Fault, Kernel};
 use windlass_channel::{
-    Alive, Asleep, Bufs, End, Life, Owner, RecvHow, Sent, Side, Slab, Fast, Took, Watched,
+    Alive, Asleep, Bufs, End, Fast, Life, Owner, RecvHow, Sent, Side, Slab, Took, Watched,
     WhenFull, Who,
 };
 

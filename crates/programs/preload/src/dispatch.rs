@@ -86,7 +86,7 @@ fn is_reclaimed() -> bool {
 /// True in `share` of 1,000 calls, by a generator (xorshift64*) of each thread that begins with `seed`.
 #[cold]
 fn chance(share: u64, seed: u64) -> bool {
-    let state = &identity::thread().engine[0];
+    let state = &identity::thread().words[0];
     let mut word = state.load(Relaxed);
     if word == 0 {
         word = seed ^ u64::from(std::process::id()) << 32 | 1;

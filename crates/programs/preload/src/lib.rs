@@ -6,36 +6,41 @@
 //! memory while both are awake; everything else stays what it was.
 //!
 //! # Where it sits
+//! Rooms, each of which uses lower ones only (`xtask check` sees to it); lower ones tell higher ones by [`sys::upcalls`].
 //! ```text
-//!   program --> calls::* --- table: none of ours ------------------------> real::* (libc) --> kernel
-//!                  |                                                          ^
-//!                  +------- table: tracked --> engine::* --- own.call() ------+
-//!                                                 |
-//!                                                 +--> windlass-channel: rings, joins, the broker
+//!   program -> libc        libc's names: what is none of ours goes on to libc, by a jump
+//!              dispatch    which room carries out a call on a tracked number
+//!              lifecycle   fork, exec, filters, exit
+//!              join        from the kernel to a ring
+//!              ready       epoll, poll, select: kernel and rings together
+//!              socket      state, send, receive, sleep, options, close, a peer's death, demotion
+//!              fd          the table of numbers, records, the program's own call
+//!              process     identity, signals, registration, the memory of each pair -> windlass-channel
+//!              counts      counters and the summary
+//!              sys         libc's functions, the kernel, the program's memory, time
 //! ```
 //!
 //! # Model
-//! Every tracked socket is a real kernel socket, and the kernel can answer every call on it at any moment. The
-//! engine may answer first; if it does not, the program's own call is made, with its own arguments
-//! ([`own::Own`]). What a process knows of a number is an entry of [`table`]; what its family of forks knows of a
-//! socket is a [`record`].
+//! Every tracked socket is a real kernel socket, and the kernel can answer every call on it at any moment. The ring serves a stream
+//! socket that belongs to one process, is in at most one epoll instance, and has only options that the library carries out; anything
+//! else [demotes](socket::demote) it: from then on it is the kernel's. What a process knows of a number is an entry of
+//! [`fd::table`]; what its family of forks knows of a socket is a [`fd::record`].
 //!
 //! # Life
-//! [`start`]: the constructor reads [`options`], finds libc's functions ([`real`]) and prepares [`owner`]; nothing else
-//! happens until the first socket, which makes table and records, and nobody is asked anything until the first
-//! join. Forks, executions and ends are told to the engine.
+//! [`start`]: the constructor reads [`options`], finds libc's functions ([`sys::real`]) and prepares [`process::identity`]; nothing
+//! else happens until the first socket, which makes table and records, and nobody is asked anything until the first join.
 //!
 //! # Synchronization
 //! The program's threads and signal handlers call in at any time. The table is lock-free; channels have locks of
-//! their own, held for some hundred nanoseconds, in which signals wait ([`signals`]). No function holds anything
+//! their own, held for some hundred nanoseconds, in which signals wait ([`process::signals`]). No function holds anything
 //! with a destructor across a call that may block, because a cancelled thread is unwound through it.
 //!
 //! # Failure modes
-//! What cannot be had (memory, a daemon, a function of libc) leaves the socket on the kernel. A close, dup, read
+//! What cannot be had (memory, a broker, a function of libc) leaves the socket on the kernel. A close, dup, read
 //! or wait that was not seen may cost time; it never gives wrong bytes.
 //!
 //! # What it shows
-//! Nothing, unless asked: [`counters`] to `WINDLASS_COUNTERS`, reasons to `WINDLASS_LOG`. It keeps no descriptor.
+//! Nothing, unless asked: [`counts::counters`] to `WINDLASS_COUNTERS`, reasons to `WINDLASS_LOG`. It keeps no descriptor.
 //!
 //! # Not done
 //! Only x86-64 Linux with glibc. Only streams are tracked. Signal handlers installed by a bare system call are not deferred.

@@ -99,7 +99,7 @@ pub static OPTIONS: [Opt; 11] = [
         name: c"WINDLASS_RECLAIM",
         value: Value::Numbers(&RECLAIM),
     },
-    // The daemon's socket.
+    // The broker's socket.
     Opt {
         name: c"WINDLASS_SOCKETS",
         value: Value::Path(&SOCKETS),
@@ -182,7 +182,7 @@ pub fn is_disturbed() -> bool {
     bypass().0 != 0 || reclaim().0 != 0
 }
 
-/// The daemon's socket, if it was named.
+/// The broker's socket, if it was named.
 pub fn sockets() -> Option<&'static CStr> {
     path(&SOCKETS)
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use windlass_channel::layout::SLAB_BYTES;
 use windlass_channel::{
-    Alive, Asleep, Bufs, End, Fd, Join, Life, Link, Moved, Offer, Owner, Reclaimed, RecvHow, Sent,
-    Side, Slab, Fast, Took, WhenFull, Who, sys,
+    Alive, Asleep, Bufs, End, Fast, Fd, Join, Life, Link, Moved, Offer, Owner, Reclaimed, RecvHow,
+    Sent, Side, Slab, Took, WhenFull, Who, sys,
 };
 
 /// Connections are made one at a time: descriptors that are to be inherited must not leak into another test's child.
@@ -192,9 +192,7 @@ impl Endpoint {
         };
         // Half of them as the library does most.
         let is_straight = data.len().is_multiple_of(2) && !data.is_empty();
-        let mut first = is_straight
-            .then(|| self.send_fast(thread, data))
-            .flatten();
+        let mut first = is_straight.then(|| self.send_fast(thread, data)).flatten();
         while !bufs.is_empty() {
             let sent = first
                 .take()

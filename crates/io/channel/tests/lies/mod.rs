@@ -16,8 +16,8 @@ use windlass_channel::layout::{
     CHAN_BYTES, CHANS, HEADER_BYTES, PAGE, PAGES_AT, PAGES_PER_SIDE, SLAB_BYTES, STATUS_BYTES,
 };
 use windlass_channel::{
-    Alive, Asleep, Bufs, End, Fd, Life, Link, Moved, Offer, Owner, Reason, RecvHow, Sent, Side,
-    Slab, StatusPage, Fast, Took, Watched, WhenFull, Who, sys,
+    Alive, Asleep, Bufs, End, Fast, Fd, Life, Link, Moved, Offer, Owner, Reason, RecvHow, Sent,
+    Side, Slab, StatusPage, Took, Watched, WhenFull, Who, sys,
 };
 
 #[path = "../harness/mod.rs"]

@@ -1,4 +1,4 @@
-//! What a call carries to the engine: which socket, which memory, and the call itself.
+//! What a call carries: which socket, which memory, and the call itself.
 
 use std::ffi::{c_int, c_void};
 

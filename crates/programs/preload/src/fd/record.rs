@@ -17,7 +17,7 @@
 //! *Synchronization.* Every field is an atomic. `state` goes from 0 (free) to a kind by a
 //! compare-and-swap and back by a store (release); everything else belongs to whoever holds the record.
 //!
-//! *Limits.* [`RECORDS_MAX`] records a family; further sockets are plain.
+//! *Limits.* [`RECORDS_MAX`] records a family; further sockets are the kernel's.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};

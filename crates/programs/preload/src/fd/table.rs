@@ -1,11 +1,11 @@
 //! The table: what this process knows of each descriptor number.
 //!
 //! *Where it sits.* Every interposed call looks its number up here first. The table is mapped when the
-//! first socket is made; before that, and for numbers beyond it, every descriptor is plain, and the
+//! first socket is made; before that, and for numbers beyond it, every descriptor is the kernel's, and the
 //! look-up is one load.
 //!
 //! *Model.* An entry is 16 bytes: a word with kind, flags, generation and the index of the record
-//! ([`crate::fd::record`]), and one word that the engine may use. The word changes only as a whole.
+//! ([`crate::fd::record`]), and one word that says where its channel is. The word changes only as a whole.
 //!
 //! *States of a number.* [`UNKNOWN`]: nothing known; the first data call on it asks the kernel once.
 //! [`OTHER`]: no socket of ours; nothing is done. [`LISTENER`], [`TRACKED`], [`EPOLL`]: there is a
@@ -90,7 +90,7 @@ fn entry(fd: c_int) -> Option<&'static Entry> {
     Some(unsafe { &*place })
 }
 
-/// The word of a number; that of a plain one where there is no table.
+/// The word of a number; [`OTHER`] where there is no table.
 #[inline(always)]
 pub fn word(fd: c_int) -> u64 {
     match entry(fd) {
@@ -105,7 +105,7 @@ pub fn is_entered(fd: c_int) -> bool {
     entry(fd).is_some_and(|entry| kind_of(entry.word.load(Ordering::Relaxed)) != UNKNOWN)
 }
 
-/// A plain number is about to be closed.
+/// A number that is none of ours is about to be closed.
 pub fn forget_other(fd: c_int) {
     let word = word(fd);
     if let Some(entry) = entry(fd).filter(|_| kind_of(word) == OTHER) {
@@ -116,7 +116,7 @@ pub fn forget_other(fd: c_int) {
     }
 }
 
-/// The plain numbers in `first..=last` are about to be closed.
+/// The numbers in `first..=last` that are none of ours are about to be closed.
 pub fn forget_other_range(first: u32, last: u32) {
     let end = i64::from(PLACE.highest.load(Ordering::Relaxed)).min(i64::from(last));
     (i64::from(first)..=end).for_each(|fd| forget_other(fd as c_int));
@@ -148,7 +148,7 @@ fn sock(fd: c_int, word: u64) -> Sock {
     }
 }
 
-/// The socket behind a number, if calls for data on it go to the engine.
+/// The socket behind a number, if calls for data on it go to the dispatch.
 #[inline(always)]
 pub fn tracked(fd: c_int) -> Option<Sock> {
     let word = match word(fd) {
@@ -167,13 +167,13 @@ pub fn known(fd: c_int) -> Option<Sock> {
     (kind_of(word) == TRACKED).then(|| sock(fd, word))
 }
 
-/// The socket behind a number with the word that the engine keeps for it, if that is not 0.
+/// The socket behind a number with its [ring word](ring_word), if that is not 0.
 #[inline(always)]
 pub fn joined(fd: c_int) -> Option<(Sock, u64)> {
     let entry = entry(fd)?;
     let word = entry.word.load(Ordering::Acquire);
-    let engine = entry.ring.load(Ordering::Relaxed);
-    (kind_of(word) == TRACKED && engine != 0).then(|| (sock(fd, word), engine))
+    let ring = entry.ring.load(Ordering::Relaxed);
+    (kind_of(word) == TRACKED && ring != 0).then(|| (sock(fd, word), ring))
 }
 
 /// The epoll instance behind a number.
@@ -196,7 +196,7 @@ pub fn exists() -> bool {
     PLACE.entries.load(Ordering::Relaxed) != 0
 }
 
-/// Maps table and arena unless they are there. False: everything stays plain.
+/// Maps table and arena unless they are there. False: everything stays the kernel's.
 pub fn make() -> bool {
     if exists() {
         return true;
@@ -247,7 +247,7 @@ pub fn make() -> bool {
 /// The table was put away.
 static RETIRED: AtomicBool = AtomicBool::new(false);
 
-/// Puts the table away for good: every number is plain from now on, and the family counts this process as one that it
+/// Puts the table away for good: no number is ours from now on, and the family counts this process as one that it
 /// hears nothing of.
 pub fn retire() {
     each().for_each(|sock| record::inherit(sock.index()));

@@ -32,7 +32,7 @@ use crate::socket::{by_kernel, demote::demote, in_flight, kind, proof, sockopt, 
 const INTERVAL_MAX: u64 = 64;
 /// The same while the other end has not come forward.
 const INTERVAL_ALONE_MAX: u64 = 256;
-/// The interval from which on an absent end counts as plain: the third look in vain, 4 calls or 256 KiB after the first.
+/// The interval from which on an absent end counts as not accelerated: the third look in vain, 4 calls or 256 KiB after the first.
 const INTERVAL_PLAIN: u64 = 4;
 /// A call has moved bytes through the kernel; joins if it is worth it, and says whether it did. Still inside.
 #[inline(always)]
@@ -91,7 +91,7 @@ fn consider(sock: &Sock, is_send: bool) -> bool {
         }
         Reason::NoDaemon => {
             if state::note(sock.record, reason) {
-                counters::say(format_args!("no daemon answers; asked again later"));
+                counters::say(format_args!("no broker answers; asked again later"));
             }
         }
         _ => {

@@ -67,7 +67,7 @@ interpose! {
     }
 }
 
-/// Tells the engine of every known socket in the control data of a message about to be sent.
+/// Tells the dispatch of every known socket in the control data of a message about to be sent.
 #[inline]
 fn each_sent(message: *const msghdr) {
     if message.is_null() {

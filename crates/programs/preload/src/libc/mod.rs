@@ -6,7 +6,7 @@
 //!
 //! *Rules.* Functions are `C-unwind` and keep nothing with a destructor across a call that may block:
 //! libc ends a cancelled thread by unwinding through them. No memory is allocated and none of libc's
-//! locks is taken. `errno` is what the kernel or the engine left.
+//! locks is taken. `errno` is what the kernel or the library left.
 //!
 //! *Left to the kernel unseen*, and why that is right: what libc does inside itself (resolver, `syslog`,
 //! `forkpty`) works on descriptors of its own; stdio on a socket is told by `fdopen`.
@@ -31,7 +31,7 @@ macro_rules! pass {
     }};
 }
 
-/// The program's own call for the engine, of a function that gives `ssize_t`.
+/// The program's own call, of a function that gives `ssize_t`.
 macro_rules! own {
     ($name:ident($a:expr, $b:expr, $c:expr)) => { own!($name($a, $b, $c, 0usize, 0usize, 0usize)) };
     ($name:ident($a:expr, $b:expr, $c:expr, $d:expr)) => {

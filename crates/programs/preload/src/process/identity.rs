@@ -20,7 +20,7 @@ use crate::process::UPCALLS;
 #[repr(C, align(64))]
 pub struct Thread {
     /// Locked sections that this thread is in; a signal is deferred while it is not 0.
-    pub inside: AtomicU32,
+    pub locked: AtomicU32,
     /// A signal was deferred, and all are blocked until [`crate::process::signals::leave`].
     pub deferred: AtomicU32,
     /// Thread slot, 0 before the first lock.
@@ -29,8 +29,8 @@ pub struct Thread {
     vforked: AtomicU32,
     /// The mask to restore when `deferred` is set.
     pub mask: AtomicU64,
-    /// The engine's own.
-    pub engine: [AtomicU64; 4],
+    /// Of [`crate::dispatch`] (the first) and [`crate::socket::spin`].
+    pub words: [AtomicU64; 4],
     /// Handlers without `SA_RESTART` that have run.
     pub interrupted: AtomicU64,
     /// What `poll` and `select` know of the kernel: `dispatch::looks`.
@@ -109,7 +109,7 @@ pub fn owner() -> Option<u32> {
     (thread != NO_SLOT).then_some(process << 16 | thread)
 }
 
-/// The slot that the daemon gave this process; 0 none.
+/// The slot that the broker gave this process; 0 none.
 pub fn process_slot() -> u16 {
     PROCESS_SLOT.load(Ordering::Relaxed) as u16
 }
@@ -119,7 +119,7 @@ pub fn parent_slot() -> u16 {
     PARENT_SLOT.load(Ordering::Relaxed) as u16
 }
 
-/// The daemon gave this process a slot (or took it: 0).
+/// The broker gave this process a slot (or took it: 0).
 pub fn set_process_slot(slot: u16) {
     PROCESS_SLOT.store(u32::from(slot), Ordering::Relaxed);
 }

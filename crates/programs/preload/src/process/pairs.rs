@@ -53,7 +53,7 @@ pub struct Pair {
     /// The peer's mark of death; null where both ends are here.
     mark: AtomicPtr<AtomicU32>,
     /// How far its sockets were seen to after its death.
-    pub burial: Burial,
+    pub aftermath: Aftermath,
     slab: UnsafeCell<MaybeUninit<Slab>>,
     memory: UnsafeCell<MaybeUninit<Paired>>,
     /// The record on each side of each channel, 0 = none of this process.
@@ -73,7 +73,7 @@ static PAIRS: [Pair; PAIRS_MAX] = [const {
         idle_since: AtomicU64::new(0),
         watched_at: AtomicU64::new(0),
         mark: AtomicPtr::new(std::ptr::null_mut()),
-        burial: Burial::new(),
+        aftermath: Aftermath::new(),
         slab: UnsafeCell::new(MaybeUninit::uninit()),
         memory: UnsafeCell::new(MaybeUninit::uninit()),
         records: [const { [const { AtomicU32::new(0) }; CHANS] }; 2],
@@ -108,7 +108,7 @@ impl Pair {
     /// A socket of this process has taken an end of the channel.
     pub fn enter(&self, chan: u16, side: Side, record: u32) {
         self.users.fetch_add(1, Relaxed);
-        self.burial.open();
+        self.aftermath.open();
         self.records[side as usize][usize::from(chan) % CHANS].store(record, Release);
     }
 
@@ -325,7 +325,7 @@ fn fill(place: u8, paired: Paired) -> Result<u8, Reason> {
     pair.proves.store(paired.proves, Relaxed);
     pair.side.store(u32::from(paired.side), Relaxed);
     pair.mark.store(mark, Relaxed);
-    pair.burial.open();
+    pair.aftermath.open();
     pair.users.store(0, Relaxed);
     pair.idle_since.store(clock::now(), Relaxed);
     pair.watched_at.store(0, Relaxed);
@@ -399,21 +399,21 @@ pub(super) fn forget_all() {
     }
 }
 
-/// In a forked child: nobody looks for a place or buries a peer.
+/// In a forked child: nobody looks for a place or sees to a dead peer's sockets.
 pub(super) fn forked() {
     SEEKERS.store(0, Relaxed);
-    pairs().for_each(|(_, pair)| pair.burial.forked());
+    pairs().for_each(|(_, pair)| pair.aftermath.forked());
 }
 
 /// How far this process is with the sockets of a pair whose peer has died: *open* · *busy* (one thread sees to them) · *over*. A
 /// socket that enters the pair opens it again.
 #[derive(Default)]
-pub struct Burial(AtomicU32);
+pub struct Aftermath(AtomicU32);
 
 const BUSY: u32 = 1;
 const OVER: u32 = 2;
 
-impl Burial {
+impl Aftermath {
     /// Nobody has seen to its sockets.
     const fn new() -> Self {
         Self(AtomicU32::new(0))
@@ -427,7 +427,7 @@ impl Burial {
         let _ = self.0.compare_exchange(BUSY, 0, Relaxed, Relaxed);
     }
 
-    /// The calling thread sees to the sockets, and says later how far it came ([`Burial::end`]). False: another one is at it.
+    /// The calling thread sees to the sockets, and says later how far it came ([`Aftermath::end`]). False: another one is at it.
     pub fn begin(&self) -> bool {
         self.0.compare_exchange(0, BUSY, AcqRel, Acquire) != Err(BUSY)
     }

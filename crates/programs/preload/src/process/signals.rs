@@ -56,8 +56,8 @@ static FIXUP: [[AtomicUsize; 3]; FIXUPS] = [const { [const { AtomicUsize::new(0)
 pub fn enter() {
     let thread = thread();
     thread
-        .inside
-        .store(thread.inside.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        .locked
+        .store(thread.locked.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
 }
 
@@ -66,10 +66,10 @@ pub fn enter() {
 pub fn leave() {
     let thread = thread();
     compiler_fence(Ordering::SeqCst);
-    let inside = thread.inside.load(Ordering::Relaxed).saturating_sub(1);
-    thread.inside.store(inside, Ordering::Relaxed);
+    let locked = thread.locked.load(Ordering::Relaxed).saturating_sub(1);
+    thread.locked.store(locked, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
-    if inside == 0 && thread.deferred.load(Ordering::Relaxed) != 0 {
+    if locked == 0 && thread.deferred.load(Ordering::Relaxed) != 0 {
         deliver_deferred();
     }
 }
@@ -280,7 +280,7 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
     if fault && fix_up(signal, context.cast()) {
         return;
     }
-    if !fault && thread().inside.load(Ordering::Relaxed) != 0 && defer(signal, info, context.cast())
+    if !fault && thread().locked.load(Ordering::Relaxed) != 0 && defer(signal, info, context.cast())
     {
         return;
     }

@@ -53,7 +53,7 @@ pub(super) const LAGGING_MAX: usize = 128;
 /// How long what the kernel has said of a socket's room is believed.
 const ROOM_US: u32 = 10_000;
 /// What a member may ask for: level-triggered, and nothing that the kernel keeps a state for.
-const PLAIN: u32 = READABLE | WRITABLE | UNASKED | (libc::EPOLLPRI | libc::EPOLLRDHUP) as u32;
+const LEVEL: u32 = READABLE | WRITABLE | UNASKED | (libc::EPOLLPRI | libc::EPOLLRDHUP) as u32;
 const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 /// What the kernel reports of every member.
 const UNASKED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
@@ -269,7 +269,7 @@ pub(super) fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll
     let is_absent = state & ABSENT != 0;
     let is_removed = operation == libc::EPOLL_CTL_DEL;
     if (operation == libc::EPOLL_CTL_ADD) != is_absent
-        || (asked.events | told) & !PLAIN != 0
+        || (asked.events | told) & !LEVEL != 0
         || !is_removed && { asked.u64 } != member.data.load(Relaxed)
         || !is_private(instance, set, sock)
     {

@@ -18,7 +18,7 @@ pub fn is_nonblocking(sock: &Sock) -> bool {
 /// The program has changed the descriptor's status flags: the next call that wants them asks the kernel. A socket that never joins
 /// never does.
 #[inline]
-pub fn forget_flags(sock: &Sock) {
+pub fn forget(sock: &Sock) {
     if sock.record.has(flag::FLAGS_KNOWN) {
         sock.record.flags.fetch_and(!flag::FLAGS_KNOWN, Relaxed);
     }

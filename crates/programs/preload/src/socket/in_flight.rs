@@ -51,7 +51,7 @@ pub fn enter(record: &Record, is_send: bool) -> bool {
 #[cold]
 fn enter_slow(record: &Record, is_send: bool) -> bool {
     let before = record.in_flight.fetch_sub(weight(is_send), SeqCst);
-    rest(record, before - weight(is_send));
+    last_out(record, before - weight(is_send));
     let mut backoff = Backoff::default();
     for _ in 0..JOIN_WAITS {
         let flags = record.flags.load(SeqCst);
@@ -69,7 +69,7 @@ fn enter_slow(record: &Record, is_send: bool) -> bool {
 }
 
 /// The last one out forgets the sleepers: the record is free for another socket only then.
-fn rest(record: &Record, left: u32) {
+fn last_out(record: &Record, left: u32) {
     if left == CONVERTED {
         let _ = record
             .in_flight
@@ -99,7 +99,7 @@ fn leave_joined(sock: &Sock, left: u32, is_counted: bool) {
         }
         signals::leave();
     }
-    rest(sock.record, left);
+    last_out(sock.record, left);
 }
 
 /// Waits until nobody else is in the middle of a send, for the caller that joins; whether others may be taking bytes.
@@ -136,22 +136,22 @@ pub struct Sleeper([u64; MEMBERS_MAX / 64]);
 impl Sleeper {
     /// Counts the thread at each of the young sockets among `socks`. `None`: one of them has joined meanwhile; look again.
     pub fn enter(socks: impl Fn(usize) -> Option<Sock>, count: usize) -> Option<Self> {
-        let mut inside = Self([0; MEMBERS_MAX / 64]);
+        let mut sleeper = Self([0; MEMBERS_MAX / 64]);
         for (at, sock) in (0..count).filter_map(|at| Some((at, socks(at)?))) {
-            let Some(word) = inside.0.get_mut(at / 64) else {
+            let Some(word) = sleeper.0.get_mut(at / 64) else {
                 state::demoted(sock.record, Reason::Limit);
                 continue;
             };
             if !enter(sock.record, false) {
                 if sock.record.has(flag::JOINED) {
-                    inside.leave(socks);
+                    sleeper.leave(socks);
                     return None;
                 }
                 continue;
             }
             *word |= 1 << (at % 64);
         }
-        Some(inside)
+        Some(sleeper)
     }
 
     /// It is awake.

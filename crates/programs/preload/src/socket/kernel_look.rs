@@ -32,7 +32,7 @@ pub fn look_for_end(sock: &Sock, link: &Link<'static>) -> bool {
         return true;
     };
     if !pairs::at(place).is_peer_alive() {
-        peer_death::bury_all(sock, link);
+        peer_death::on_peer_death(sock, link);
         return true;
     }
     let (now, asked_at) = (clock::now(), &sock.record.words[word::LOOKED_AT]);

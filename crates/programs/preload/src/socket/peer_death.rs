@@ -9,8 +9,8 @@
 //! from it says `ECONNRESET` ([`flag::RESET`], [`named`]). Who is told, and that it is told once, stays the kernel's.
 //!
 //! # States of a pair
-//! *Alive* · *being buried* (one thread sees to its sockets; others wait for it) · *buried*. A socket that enters a
-//! pair makes it alive again, so that the next look buries that one, too.
+//! Those of its [`Aftermath`]: one thread sees to its sockets, others wait for it. A socket that enters the pair opens it again, so
+//! that the next look sees to that one, too.
 
 use windlass_channel::{Link, Reason};
 
@@ -19,12 +19,12 @@ use crate::fd::{
     record::flag,
     table,
 };
-use crate::process::pairs::{self, Burial};
+use crate::process::pairs::{self, Aftermath};
 use crate::socket::{errors, kind, reclaim, state, unix};
 use crate::sys::kernel::{self, Backoff};
 
-/// How often a thread gives way to one that buries.
-const BURIAL_WAITS: usize = 200;
+/// How often a thread gives way to one that is at it.
+const AFTERMATH_WAITS: usize = 200;
 
 /// Sees to the sockets of each pair whose peer has died since the last look; whether there were any.
 #[inline]
@@ -35,20 +35,20 @@ pub fn notice() -> bool {
 fn notice_pairs() -> bool {
     let mut any = false;
     for (place, pair) in pairs::pairs() {
-        if !pair.burial.is_over() && !pair.is_peer_alive() {
+        if !pair.aftermath.is_over() && !pair.is_peer_alive() {
             any = true;
-            bury_pair(place, &pair.burial);
+            see_to_pair(place, &pair.aftermath);
         }
     }
     any
 }
 
 #[cold]
-fn bury_pair(place: u8, burial: &Burial) {
-    if !burial.begin() {
+fn see_to_pair(place: u8, aftermath: &Aftermath) {
+    if !aftermath.begin() {
         let mut backoff = Backoff::default();
-        for _ in 0..BURIAL_WAITS {
-            if !burial.is_busy() {
+        for _ in 0..AFTERMATH_WAITS {
+            if !aftermath.is_busy() {
                 break;
             }
             backoff.wait();
@@ -61,18 +61,18 @@ fn bury_pair(place: u8, burial: &Burial) {
         if state::place(&sock) == Some(place)
             && let Some(link) = state::link_of(&sock)
         {
-            is_over &= bury(&sock, &link);
+            is_over &= see_to(&sock, &link);
         }
     }
-    burial.end(is_over);
+    aftermath.end(is_over);
 }
 
 /// The peer of this socket has died: all its sockets here are seen to, and this one surely.
 #[cold]
-pub fn bury_all(sock: &Sock, link: &Link<'static>) {
+pub fn on_peer_death(sock: &Sock, link: &Link<'static>) {
     notice();
     if link.outgoing().reason() == Reason::None || link.outgoing().unread() {
-        bury(sock, link);
+        see_to(sock, link);
     }
 }
 
@@ -80,7 +80,7 @@ pub fn bury_all(sock: &Sock, link: &Link<'static>) {
 /// if nobody else has the peer's socket. False: it still lies there, since somebody is inside of whom it is not known that he
 /// has died, too.
 #[cold]
-pub fn bury(sock: &Sock, link: &Link<'static>) -> bool {
+pub fn see_to(sock: &Sock, link: &Link<'static>) -> bool {
     let out = link.outgoing();
     // After a FIN that the peer itself had sent, the kernel calls the reset by that name, too.
     let was_shut = link.incoming().reason() == Reason::Closing;
@@ -140,7 +140,7 @@ pub fn take_noted(sock: &Sock) -> Option<i32> {
 #[cold]
 pub fn receive_nothing(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
     if is_peers(sock) {
-        bury_all(sock, link);
+        on_peer_death(sock, link);
     }
     if !kind::of(sock.record).is_reset_late {
         return unix::received_nothing(sock, own.call());

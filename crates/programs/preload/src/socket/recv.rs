@@ -335,7 +335,7 @@ pub fn ended(sock: &Sock, link: &Link<'static>, done: usize) -> Next {
         return Next::Return(done as isize);
     }
     if peer_death::is_peers(sock) {
-        peer_death::bury_all(sock, link);
+        peer_death::on_peer_death(sock, link);
     }
     unix::note_reset(sock, link);
     let error = take_error(sock).or_else(|| peer_death::take_reset(sock));

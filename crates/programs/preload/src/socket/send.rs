@@ -274,7 +274,7 @@ fn send_on(waiter: &mut Waiter, call: &Sending, mut rest: Bufs<'_>, mut sent: Se
         }
         let sock = waiter.sock();
         if peer_death::is_peers(sock) {
-            peer_death::bury_all(sock, &link);
+            peer_death::on_peer_death(sock, &link);
             if sock.record.has(flag::FAILED | flag::RESET) && done > 0 {
                 return done as isize;
             }

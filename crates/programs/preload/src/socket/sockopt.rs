@@ -213,7 +213,7 @@ pub fn ioctl(sock: &Sock, request: c_ulong, argument: usize, own: Own) -> isize 
     }
     let link = state::joined(sock);
     match request {
-        libc::FIONBIO => file_flags::forget_flags(sock),
+        libc::FIONBIO => file_flags::forget(sock),
         libc::FIOASYNC => demote(sock, Reason::Option),
         libc::FIONREAD => add(argument, link.map_or(0, |link| link.incoming().queued())),
         libc::TIOCOUTQ => add(argument, link.map_or(0, |link| link.outgoing().queued())),
@@ -234,7 +234,7 @@ fn add(address: usize, more: usize) {
 pub fn fcntl(sock: &Sock, command: c_int, argument: usize, own: Own) -> isize {
     let result = own.call();
     if result >= 0 && command == libc::F_SETFL {
-        file_flags::forget_flags(sock);
+        file_flags::forget(sock);
         if argument & libc::O_ASYNC as usize != 0 {
             demote(sock, Reason::Option);
         }

@@ -9,7 +9,7 @@ use crate::sys::clock;
 /// Fruitless spins in a row before some are left out, and the order of the most that are left out in a row.
 const FRUITLESS: u64 = 3;
 const SKIPS_ORDER_MAX: u64 = 5;
-/// Places in [`identity::Thread::engine`]: fruitless spins in a row, and spins still to be left out.
+/// Places in [`identity::Thread::words`]: fruitless spins in a row, and spins still to be left out.
 const SPIN_MISSES: usize = 1;
 const SPIN_SKIPS: usize = 2;
 /// When this thread last came to spin, in cycles.
@@ -30,7 +30,7 @@ pub fn spin(mut done: impl FnMut() -> bool) -> bool {
     if limit == 0 {
         return done();
     }
-    let words = &identity::thread().engine;
+    let words = &identity::thread().words;
     let [misses, skips] = [SPIN_MISSES, SPIN_SKIPS].map(|at: usize| &words[at]);
     let skip = skips.load(Relaxed);
     if skip > 0 {

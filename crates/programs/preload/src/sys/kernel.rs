@@ -1,7 +1,7 @@
 //! System calls that no library of the program sees: neither our own symbols nor libc's cancellation.
 //!
 //! # Purpose
-//! Inside the library a call of `send` would be our own. What the engine does on the program's descriptors it
+//! Inside the library a call of `send` would be our own. What the library does on the program's descriptors it
 //! does here, by the instruction itself: no errno is touched, no thread is cancelled inside, and every call
 //! returns at once (the sleeps are the program's own calls, made through [`crate::sys::real`]).
 
@@ -10,8 +10,8 @@ use windlass_channel::sys::checked as call;
 /// Result of a system call: its value, or the number of the error.
 pub type Done = Result<usize, i32>;
 
-/// `getsockopt` into a value of plain bytes; how many bytes the kernel wrote.
-pub fn option<T: Plain>(fd: i32, level: i32, name: i32, value: &mut T) -> Done {
+/// `getsockopt` into a value of bytes; how many bytes the kernel wrote.
+pub fn option<T: Pod>(fd: i32, level: i32, name: i32, value: &mut T) -> Done {
     let mut length = size_of::<T>() as libc::socklen_t;
     // SAFETY: value and length are ours, and the length is the value's.
     let done = unsafe {
@@ -38,7 +38,7 @@ pub fn cookie(fd: i32) -> Result<u64, i32> {
 }
 
 /// `setsockopt` of a number.
-pub fn set_option<T: Plain>(fd: i32, level: i32, name: i32, value: &T) -> Done {
+pub fn set_option<T: Pod>(fd: i32, level: i32, name: i32, value: &T) -> Done {
     let from = std::ptr::from_ref(value) as usize;
     // SAFETY: the value is ours, and the length is its own.
     unsafe {
@@ -69,17 +69,17 @@ pub fn has_filter(fd: i32) -> bool {
 ///
 /// # Safety
 /// Every bit pattern is a value of the type, and it has no padding that matters.
-pub unsafe trait Plain {}
+pub unsafe trait Pod {}
 // SAFETY: integers.
-unsafe impl Plain for i32 {}
+unsafe impl Pod for i32 {}
 // SAFETY: integers.
-unsafe impl Plain for u64 {}
+unsafe impl Pod for u64 {}
 // SAFETY: arrays of integers.
-unsafe impl<const N: usize> Plain for [u8; N] {}
+unsafe impl<const N: usize> Pod for [u8; N] {}
 // SAFETY: arrays of integers.
-unsafe impl<const N: usize> Plain for [i32; N] {}
+unsafe impl<const N: usize> Pod for [i32; N] {}
 // SAFETY: two integers.
-unsafe impl Plain for libc::timeval {}
+unsafe impl Pod for libc::timeval {}
 
 /// A socket's own name or its peer's, as the kernel writes them; the length that it wrote.
 pub fn name(fd: i32, of_peer: bool, into: &mut [u8; 128]) -> Done {
