@@ -69,12 +69,13 @@ static RECLAIM: [Number; 2] = [
     number("in 1000 calls", 0, 0, 1_000),
     number("seed", 1, 0, u64::MAX),
 ];
+static NETS: [Number; 1] = [number("0 or 1", 1, 0, 1)];
 static SOCKETS: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 static LOG: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 static COUNTERS: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 
 /// All of them.
-pub static OPTIONS: [Opt; 11] = [
+pub static OPTIONS: [Opt; 12] = [
     Opt {
         name: c"WINDLASS_SPIN",
         value: Value::Numbers(&SPIN),
@@ -115,6 +116,11 @@ pub static OPTIONS: [Opt; 11] = [
         name: c"WINDLASS_RECLAIM",
         value: Value::Numbers(&RECLAIM),
         text: "For tests: this share of calls first moves unread bytes back into the kernel.",
+    },
+    Opt {
+        name: c"WINDLASS_NETS",
+        value: Value::Numbers(&NETS),
+        text: "For tests: 0: nobody moves unread bytes for a reader that sleeps, so that each lost wake-up is a hang.",
     },
     Opt {
         name: c"WINDLASS_SOCKETS",
@@ -192,6 +198,13 @@ pub fn bypass() -> (u64, u64) {
 #[inline]
 pub fn reclaim() -> (u64, u64) {
     (get(&RECLAIM[0]), get(&RECLAIM[1]))
+}
+
+/// Whether a process that sleeps moves what it left in its rings, and has the broker watch them. Off only for tests: every
+/// reader then has to be woken by the bytes themselves.
+#[inline]
+pub fn has_nets() -> bool {
+    get(&NETS[0]) != 0
 }
 
 /// For tests: whether any call is treated so.

@@ -23,7 +23,7 @@ use super::stream::KERNEL_NEWS;
 use super::{clock, death, kernel, memory, promote, rest, stream};
 use crate::counters::{self, Counter};
 use crate::own::{Own, Sock, Wait};
-use crate::{signals, table};
+use crate::{options, signals, table};
 
 /// Joined members of one call.
 const MEMBERS: usize = 128;
@@ -141,9 +141,9 @@ impl Members {
         is_whole
     }
 
-    /// Whether unread bytes are left in a ring that this process writes.
+    /// Whether unread bytes are left in a ring that this process writes, and are to be moved.
     fn has_left(&self) -> bool {
-        self.links().any(|link| link.outgoing().unread())
+        options::has_nets() && self.links().any(|link| link.outgoing().unread())
     }
 
     /// Moves what is left into the kernel. `fd` gives the number of a member by its place in the set.

@@ -24,7 +24,7 @@ use super::stream::{self, REST_MS};
 use super::waiter::Waiter;
 use crate::counters::{self, Counter};
 use crate::own::Sock;
-use crate::{owner, signals};
+use crate::{options, owner, signals};
 
 /// Looks of a close for the end of a rest: for a little longer than it takes.
 const LOOKS: i32 = REST_MS + 2;
@@ -106,9 +106,7 @@ pub fn fall_asleep(waiter: &mut Waiter, link: &Link<'static>) -> Wait {
         return Wait::Ready;
     }
     counters::add(Counter::Sleeps, 1);
-    let waited = link
-        .outgoing()
-        .unread()
+    let waited = (options::has_nets() && link.outgoing().unread())
         .then(|| leave_nothing(waiter, link))
         .flatten();
     let Some(error) = waited else {
