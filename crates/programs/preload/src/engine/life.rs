@@ -162,6 +162,7 @@ pub fn vanished(sock: &Sock) {
 pub fn leaked(sock: &Sock, reason: Reason) {
     sock.record.set(flag::LEAKED);
     promote::refuse(sock.record, reason);
+    death::notice();
     if let Some(link) = promote::link_of(sock) {
         link.outgoing().set_wild();
         reclaim_all(sock, &link);
@@ -173,6 +174,7 @@ pub fn leaked(sock: &Sock, reason: Reason) {
 pub fn plain(sock: &Sock, reason: Reason) {
     counters::add(Counter::Plain, 1);
     promote::refuse(sock.record, reason);
+    death::notice();
     if let Some(link) = promote::link_of(sock) {
         promote::plain(&link, reason);
         reclaim_all(sock, &link);

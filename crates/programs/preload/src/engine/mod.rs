@@ -363,6 +363,11 @@ pub fn shutdown(sock: Sock, how: c_int, own: Own) -> isize {
     life::shutdown(&sock, how, own)
 }
 
+/// Before `getpeername`: a connection that its peer's death has reset has no peer any more.
+pub fn notice_deaths() {
+    death::notice();
+}
+
 /// `getsockopt`.
 pub fn getsockopt(sock: Sock, level: c_int, name: c_int, value: *mut c_void, own: Own) -> isize {
     sockopt::get(&sock, level, name, value, own)
