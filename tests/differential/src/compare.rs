@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use crate::Options;
+use crate::files::Files;
+use crate::rules;
 use crate::script::{Step, Who, print};
 use crate::world::{Launch, Replies, Reply, World};
 
@@ -12,13 +15,6 @@ pub const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Where the subject completed first, the kernel gets this long.
 const PATIENCE_REFERENCE: Duration = Duration::from_millis(250);
-
-/// Pauses before looks are repeated, in microseconds: readiness may lag, by 300 ms where the daemon has to move bytes into the
-/// kernel for a reader that is not seen.
-const PAUSES_US: &[u64] = &[
-    100, 400, 1_000, 4_000, 10_000, 30_000, 50_000, 50_000, 50_000, 50_000, 50_000, 50_000, 50_000,
-    100_000,
-];
 
 /// Unread bytes from here on may be on either side of the connection: TCP's first window is twice this.
 const UNREAD_EXACT: i64 = 32_768;
@@ -65,6 +61,10 @@ pub struct Tally {
     pub lags: u64,
     /// Longest that one of those took, in microseconds.
     pub lag_us_max: u64,
+    /// Edges that the kernel did not report.
+    pub edges: u64,
+    /// Peeks that gave fewer bytes than the kernel's, in runs with calls that the library does not see.
+    pub short_peeks: u64,
     /// What the preloaded library counted, added up.
     pub counters: BTreeMap<String, u64>,
 }
@@ -77,6 +77,8 @@ impl Tally {
         self.blocked += other.blocked;
         self.short_reads += other.short_reads;
         self.lags += other.lags;
+        self.edges += other.edges;
+        self.short_peeks += other.short_peeks;
         self.lag_us_max = self.lag_us_max.max(other.lag_us_max);
         for (name, value) in &other.counters {
             *self.counters.entry(name.clone()).or_default() += value;
@@ -99,7 +101,7 @@ impl From<std::io::Error> for Broken {
     }
 }
 
-/// Runs a script on the kernel and on the subject.
+/// Runs a script on the kernel and on the subject. Of a generated one, steps are left out whose result is nobody's promise.
 ///
 /// # Errors
 /// The first difference, or that no process could be started.
@@ -108,11 +110,15 @@ pub fn run(
     kernel: &Launch<'_>,
     subject: &Launch<'_>,
     patience: Duration,
-    trace: bool,
+    options: &Options,
+    is_generated: bool,
 ) -> Result<Tally, Broken> {
     let mut pair = Pair {
+        is_generated,
         patience,
-        trace,
+        trace: options.trace,
+        is_raw: options.raw_permille != [0; 2],
+        files: Files::default(),
         asleep: BTreeMap::new(),
         lacks_bytes: false,
         kernel: World::start(kernel)?,
@@ -159,16 +165,21 @@ fn counters(text: &str) -> BTreeMap<String, u64> {
 
 type Answers = Vec<(Who, Option<Reply>, Option<Reply>)>;
 
-struct Pair {
+pub(crate) struct Pair {
     patience: Duration,
     trace: bool,
+    /// Nobody has seen to it that the script asks only what the kernel promises.
+    is_generated: bool,
+    /// The library does not see every call.
+    pub(crate) is_raw: bool,
+    pub(crate) files: Files,
     /// The last call of each thread that was found asleep.
     asleep: BTreeMap<Who, Step>,
     /// A step was left out that would have sent what a later one takes.
     lacks_bytes: bool,
-    kernel: World,
-    subject: World,
-    tally: Tally,
+    pub(crate) kernel: World,
+    pub(crate) subject: World,
+    pub(crate) tally: Tally,
 }
 
 /// Steps that send.
@@ -181,7 +192,11 @@ impl Pair {
     fn step(&mut self, step: &Step) -> Result<(), Answers> {
         // A `take` whose bytes are not sent would sleep, and take those of others.
         let is_lonely = step.verb() == "take" && std::mem::take(&mut self.lacks_bytes);
-        if is_lonely || !self.kernel.is_free(step) || !self.subject.is_free(step) {
+        if is_lonely
+            || !self.kernel.is_free(step)
+            || !self.subject.is_free(step)
+            || self.is_generated && self.is_undecided(step)
+        {
             self.tally.skipped += 1;
             self.lacks_bytes |= SENDS.contains(&step.verb());
             return Ok(());
@@ -219,11 +234,14 @@ impl Pair {
         }
         for (who, ..) in self.differing(step, &kernel, &subject) {
             // A wait that gave less is not repeated to sleep: what it then waits for would be nobody's question.
-            let slept = self.asleep.get(&who).filter(|_| who != step.who);
-            let call = slept.unwrap_or(step).at_once();
+            let call = self.call(who, step).at_once();
             self.look_again(&call, &mut kernel, &mut subject);
         }
-        let answers = self.differing(step, &kernel, &subject);
+        let mut answers = self.differing(step, &kernel, &subject);
+        answers.retain(|(who, one, other)| {
+            let call = self.call(*who, step).clone();
+            !rules::allow(self, *who, &call, one.as_ref(), other.as_ref())
+        });
         if answers.is_empty() {
             Ok(())
         } else {
@@ -231,7 +249,29 @@ impl Pair {
         }
     }
 
+    /// The call that a thread has answered, or is in, after this step.
+    fn call<'a>(&'a self, who: Who, step: &'a Step) -> &'a Step {
+        let slept = self.asleep.get(&who).filter(|_| who != step.who);
+        slept.unwrap_or(step)
+    }
+
+    /// Whether the kernel does not promise what this step does beside the calls that sleep: two of them would fight over a file, or
+    /// one has the last descriptor of its file, and would be interrupted.
+    fn is_undecided(&self, step: &Step) -> bool {
+        let pending = self.kernel.pending();
+        let asleep = self.asleep.iter().filter(|(who, _)| pending.contains(who));
+        let interrupts = ["stop", "tkill"].contains(&step.verb());
+        asleep.into_iter().any(|(who, call)| {
+            let is_hit = interrupts && who.process == step.who.process;
+            self.files.contends(step, call) || is_hit && self.files.is_closed_under(call)
+        })
+    }
+
     fn learn(&mut self, step: &Step, kernel: &Replies, subject: &Replies) {
+        for (who, reply) in kernel {
+            let call = self.call(*who, step).clone();
+            self.files.learn(&call, reply);
+        }
         if let Some(reply) = kernel.get(&step.who) {
             self.kernel.learn(step, reply);
         }
@@ -271,7 +311,7 @@ impl Pair {
             self.tally.short_reads += 1;
             return;
         }
-        for &pause in PAUSES_US {
+        for &pause in rules::pauses_us(self.is_raw) {
             let (kernel_again, subject_again) =
                 again(step, &kernel[&step.who], &subject[&step.who]);
             if !kernel_again && !subject_again {
@@ -306,7 +346,7 @@ impl Pair {
             return None;
         }
         let (mut sum, mut data) = (got, subject.get("data")?.to_owned());
-        for pause in std::iter::once(&0).chain(PAUSES_US) {
+        for pause in std::iter::once(&0).chain(rules::pauses_us(self.is_raw)) {
             // Bytes that a bare system call took are not counted until the other end sleeps.
             std::thread::sleep(Duration::from_micros(*pause));
             let missing = (wanted - sum).to_string();

@@ -59,8 +59,10 @@
 //! since which one is served first is nobody's promise.
 
 mod compare;
+mod files;
 mod generate;
 mod model;
+mod rules;
 mod script;
 mod shrink;
 mod world;
@@ -184,8 +186,8 @@ impl fmt::Display for Summary {
         )?;
         write!(
             f,
-            "{} short reads; {} lags, longest {} us",
-            tally.short_reads, tally.lags, tally.lag_us_max
+            "{} short reads; {} lags, longest {} us; {} more edges; {} short peeks",
+            tally.short_reads, tally.lags, tally.lag_us_max, tally.edges, tally.short_peeks
         )?;
         if !tally.counters.is_empty() {
             write!(
@@ -308,14 +310,14 @@ fn one_seed(
     stop: &AtomicBool,
 ) -> Result<Tally, Failure> {
     let script = generate(seed, options.warm_up, options.kind);
-    let difference = match attempt(preload, &script, seed, options, PATIENCE) {
+    let difference = match attempt(preload, &script, Some(seed), options, PATIENCE) {
         Ok(tally) => return Ok(tally),
         Err(Broken::Io(error)) => return Err(Failure::Io(error)),
         Err(Broken::Differs(difference)) => difference,
     };
     stop.store(true, Ordering::Relaxed);
     let differs =
-        |script: &[Step], patience| match attempt(preload, script, seed, options, patience) {
+        |script: &[Step], patience| match attempt(preload, script, Some(seed), options, patience) {
             Err(Broken::Differs(difference)) => Some(difference),
             _ => None,
         };
@@ -345,7 +347,7 @@ fn one_seed(
 /// # Errors
 /// The difference, not shrunk.
 pub fn replay(preload: &Preload, script: &[Step], options: &Options) -> Result<Tally, Broken> {
-    attempt(preload, script, 0, options, PATIENCE)
+    attempt(preload, script, None, options, PATIENCE)
 }
 
 /// Numbers of worlds, by which their addresses differ.
@@ -354,11 +356,12 @@ static WORLDS: AtomicU32 = AtomicU32::new(1);
 fn attempt(
     preload: &Preload,
     script: &[Step],
-    seed: u64,
+    seed: Option<u64>,
     options: &Options,
     patience: Duration,
 ) -> Result<Tally, Broken> {
     let number = WORLDS.fetch_add(2, Ordering::Relaxed);
+    let (is_generated, seed) = (seed.is_some(), seed.unwrap_or(0));
     let kernel = Launch {
         actor: &options.actor,
         preload: None,
@@ -371,7 +374,7 @@ fn attempt(
             number: number + 1,
             ..kernel.clone()
         };
-        return compare::run(script, &kernel, &subject, patience, options.trace);
+        return compare::run(script, &kernel, &subject, patience, options, is_generated);
     };
     let mut environment = options.environment.clone();
     environment.push(("WINDLASS_PROMOTE".to_owned(), "0".to_owned()));
@@ -396,7 +399,7 @@ fn attempt(
         counters: Some(&counters.0),
         number: number + 1,
     };
-    compare::run(script, &kernel, &subject, patience, options.trace)
+    compare::run(script, &kernel, &subject, patience, options, is_generated)
 }
 
 /// Bytes of the file in which actors number the sockets of a script.

@@ -25,8 +25,8 @@ use crate::ready::{
     lacking, looks, poll, sets, wait,
 };
 use crate::socket::{
-    by_kernel, close, demote::demote, in_flight, kind, message, reclaim, recv, send, sockopt,
-    state, unix, waiter,
+    by_kernel, close, demote::demote, in_flight, kind, message, peer_death, reclaim, recv, send,
+    sockopt, state, unix, waiter,
 };
 use crate::sys::{clock::Wait, memory};
 
@@ -302,6 +302,11 @@ pub fn connect(own: Own) -> isize {
 pub fn shutdown(sock: Sock, how: c_int, own: Own) -> isize {
     looks::doubt();
     close::shutdown(&sock, how, own)
+}
+
+/// Before `getpeername`: a connection that its peer's death has reset has no peer any more.
+pub fn notice_deaths() {
+    peer_death::notice();
 }
 
 /// `getsockopt`.

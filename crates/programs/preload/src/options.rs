@@ -52,12 +52,13 @@ static PROMOTE: [Number; 2] = [number(2, 0, u32::MAX as u64), number(65_536, 0, 
 static REFRESH: [Number; 1] = [number(30_000, 1, 1_000_000)];
 static BYPASS: [Number; 2] = [number(0, 0, 1_000), number(1, 0, u64::MAX)];
 static RECLAIM: [Number; 2] = [number(0, 0, 1_000), number(1, 0, u64::MAX)];
+static NETS: [Number; 1] = [number(1, 0, 1)];
 static SOCKETS: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 static LOG: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 static COUNTERS: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 
 /// All of them.
-pub static OPTIONS: [Opt; 11] = [
+pub static OPTIONS: [Opt; 12] = [
     // How long a call that waits looks at the ring before it sleeps in the kernel; unset: 10, and only in a thread
     // that waits again within 100 us.
     Opt {
@@ -100,6 +101,11 @@ pub static OPTIONS: [Opt; 11] = [
         value: Value::Numbers(&RECLAIM),
     },
     // The broker's socket.
+    // For tests: 0: nobody moves unread bytes for a reader that sleeps, so that each lost wake-up is a hang.
+    Opt {
+        name: c"WINDLASS_NETS",
+        value: Value::Numbers(&NETS),
+    },
     Opt {
         name: c"WINDLASS_SOCKETS",
         value: Value::Path(&SOCKETS),
@@ -175,6 +181,13 @@ pub fn bypass() -> (u64, u64) {
 #[inline]
 pub fn reclaim() -> (u64, u64) {
     (get(&RECLAIM[0]), get(&RECLAIM[1]))
+}
+
+/// Whether a process that sleeps moves what it left in its rings, and has the broker watch them. Off only for tests: every
+/// reader then has to be woken by the bytes themselves.
+#[inline]
+pub fn has_nets() -> bool {
+    get(&NETS[0]) != 0
 }
 
 /// For tests: whether any call is treated so.

@@ -64,6 +64,13 @@ interpose! {
         unsafe { connect(fd, address, length) }
     }
 
+    fn getpeername(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        if table::tracked(fd).is_some() {
+            dispatch::notice_deaths();
+        }
+        pass!(getpeername(fd, address, length))
+    }
+
     fn shutdown(fd: c_int, how: c_int) -> c_int {
         match table::tracked(fd) {
             None => pass!(shutdown(fd, how)),

@@ -110,6 +110,7 @@ fn other_call(number: c_long, x: [usize; 6]) -> Option<isize> {
             libc::SYS_accept => names::accept(fd, x[1] as *mut _, x[2] as *mut _),
             libc::SYS_accept4 => names::accept4(fd, x[1] as *mut _, x[2] as *mut _, x[3] as c_int),
             libc::SYS_connect => names::connect(fd, x[1] as *const _, x[2] as u32),
+            libc::SYS_getpeername => names::getpeername(fd, x[1] as *mut _, x[2] as *mut _),
             libc::SYS_shutdown => names::shutdown(fd, x[1] as c_int),
             libc::SYS_poll => wait::poll(x[0] as *mut _, x[1] as _, x[2] as c_int),
             libc::SYS_select => wait::select(

@@ -20,6 +20,7 @@ use windlass_channel::layout::{CHANS, STATUS_BYTES};
 use windlass_channel::protocol::Ends;
 use windlass_channel::{Link, Reason, Side, Slab, StatusPage};
 
+use crate::options;
 use crate::process::{
     identity, mark,
     registration::{CLIENT, Gate, process_word},
@@ -355,7 +356,7 @@ pub fn watch(place: u8, is_due: bool) {
 #[cold]
 fn ask_watch(pair: &'static Pair) {
     let (now, before) = (clock::now(), pair.watched_at.load(Relaxed));
-    if before != 0 && now.wrapping_sub(before) <= clock::cycles(WATCH_US) {
+    if !options::has_nets() || before != 0 && now.wrapping_sub(before) <= clock::cycles(WATCH_US) {
         return;
     }
     if pair

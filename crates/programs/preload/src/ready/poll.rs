@@ -21,6 +21,7 @@ use crate::fd::{
     record::flag,
     table,
 };
+use crate::options;
 use crate::process::signals;
 use crate::ready::{
     looks::{Key, room_of},
@@ -150,9 +151,9 @@ impl Members {
         is_whole
     }
 
-    /// Whether unread bytes are left in a ring that this process writes.
+    /// Whether unread bytes are left in a ring that this process writes, and are to be moved.
     fn has_left(&self) -> bool {
-        self.links().any(|link| link.outgoing().unread())
+        options::has_nets() && self.links().any(|link| link.outgoing().unread())
     }
 
     /// Moves what is left into the kernel. `fd` gives the number of a member by its place in the set.
@@ -353,6 +354,7 @@ impl Polled<'_> {
     /// The whole of a call that may not wait.
     fn at_once(&self, own: Own) -> Option<isize> {
         if self.members.any_ready() {
+            peer_death::notice();
             return found_some(self.look());
         }
         let result = own.call();

@@ -635,7 +635,7 @@ impl Waiting {
     /// The call in which the thread sleeps. A sleeper leaves nothing in a ring that it writes: readers get a few milliseconds to
     /// take it, then it goes into the kernel. That is a part of the program's time, and under its mask.
     fn sleep_in_kernel(&self) -> isize {
-        let has_pushed = pairs::has_pairs() && PUSHED.swap(false, Relaxed);
+        let has_pushed = options::has_nets() && pairs::has_pairs() && PUSHED.swap(false, Relaxed);
         let Some(limit) = has_pushed.then(|| Limit::of(&self.wait)).flatten() else {
             return self.own.call();
         };

@@ -8,7 +8,7 @@ use windlass_channel::{Link, Reason};
 
 use crate::fd::{call::Sock, record::flag, table};
 use crate::process::registration;
-use crate::socket::{reclaim, state};
+use crate::socket::{peer_death, reclaim, state};
 
 /// Whether a socket that is demoted for this reason may be written to by a program that does not count.
 fn may_have_uncounted_writer(reason: Reason) -> bool {
@@ -21,6 +21,7 @@ fn may_have_uncounted_writer(reason: Reason) -> bool {
 /// The socket is the kernel's from now on.
 #[cold]
 pub fn demote(sock: &Sock, reason: Reason) {
+    peer_death::notice();
     if let Some(link) = mark(sock, reason) {
         reclaim::reclaim_all(sock, &link);
         reclaim::drain(sock, &link, reason);

@@ -19,6 +19,7 @@ use windlass_channel::{Asleep, Link};
 
 use crate::counts::counters::{self, Counter};
 use crate::fd::call::Sock;
+use crate::options;
 use crate::process::{identity, signals};
 use crate::socket::{reclaim, spin::spin, waiter::Waiter};
 use crate::sys::{
@@ -106,9 +107,7 @@ pub fn fall_asleep(waiter: &mut Waiter, link: &Link<'static>) -> Wait {
         return Wait::Ready;
     }
     counters::add(Counter::Sleeps, 1);
-    let waited = link
-        .outgoing()
-        .unread()
+    let waited = (options::has_nets() && link.outgoing().unread())
         .then(|| leave_nothing(waiter, link))
         .flatten();
     let Some(error) = waited else {
