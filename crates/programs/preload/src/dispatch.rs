@@ -22,7 +22,9 @@ use crate::options;
 use crate::process::identity;
 use crate::ready::{
     deferred_ctl::{self, flush_epoll_ctl},
-    lacking, looks, poll, sets, wait,
+    lacking, looks, poll,
+    select::{self, Time},
+    sets, wait,
 };
 use crate::socket::{
     by_kernel, close, demote::demote, in_flight, kind, message, peer_death, reclaim, recv, send,
@@ -252,14 +254,14 @@ pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, mask: *const sigset_t, 
 pub fn select(
     count: c_int,
     sets: [*mut fd_set; 3],
-    wait: Wait,
-    _mask: *const c_void,
+    time: &Time,
+    mask: *const sigset_t,
     own: Own,
 ) -> isize {
     if is_bypassed() {
         own.call()
     } else {
-        poll::select(count, sets, wait, own)
+        select::select(count, sets, time, mask, own)
     }
 }
 

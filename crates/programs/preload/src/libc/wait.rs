@@ -2,7 +2,7 @@
 //!
 //! A set without a tracked socket costs one look-up a member and goes on to the kernel.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
@@ -11,7 +11,7 @@ use crate::fd::{
     record::{Kind, Origin},
     table,
 };
-use crate::ready::{deferred_ctl::flush_epoll_ctl, sets};
+use crate::ready::{deferred_ctl::flush_epoll_ctl, select::Time, sets};
 use crate::sys::{clock::Wait, memory};
 
 /// Whether a tracked socket or an epoll instance is in the set. A set that cannot be read has none: the kernel says EFAULT.
@@ -113,7 +113,7 @@ interpose! {
             return pass!(select(count, read, write, except, timeout));
         }
         let own = own_int!(select(count, read, write, except, timeout));
-        dispatch::select(count, sets, Wait::Val(timeout), std::ptr::null(), own) as c_int
+        dispatch::select(count, sets, &Time::Val(timeout), std::ptr::null(), own) as c_int
     }
 
     fn __select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
@@ -130,8 +130,7 @@ interpose! {
             return pass!(pselect(count, read, write, except, timeout, mask));
         }
         let own = own_int!(pselect(count, read, write, except, timeout, mask));
-        let mask: *const c_void = mask.cast();
-        dispatch::select(count, sets, Wait::Spec(timeout), mask, own) as c_int
+        dispatch::select(count, sets, &Time::Spec(timeout), mask, own) as c_int
     }
 
     fn epoll_create(size: c_int) -> c_int {

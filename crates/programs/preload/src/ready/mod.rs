@@ -4,6 +4,7 @@ pub mod deferred_ctl;
 pub mod lacking;
 pub mod looks;
 pub mod poll;
+pub mod select;
 pub mod sets;
 pub mod uring;
 pub mod wait;

@@ -1,4 +1,4 @@
-//! `poll` and `select`: ring bytes beside what the kernel says of the same set.
+//! `poll`: ring bytes beside what the kernel says of the same set.
 //!
 //! # Model
 //! Each joined member that is asked for input is looked at. If one has bytes, the kernel is asked without waiting and its
@@ -7,12 +7,12 @@
 //! alone ([`crate::ready::looks`]).
 //!
 //! # Limits
-//! [`MEMBERS`] joined members a call, and [`BITS`] numbers in a `select`; a call with more asks for their bytes in the kernel.
+//! [`MEMBERS`] joined members a call; further ones are the kernel's for good.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
-use libc::{fd_set, nfds_t, pollfd, sigset_t};
+use libc::{nfds_t, pollfd, sigset_t};
 use windlass_channel::{Asleep, Link, Reason};
 
 use crate::counts::counters::{self, Counter};
@@ -28,7 +28,8 @@ use crate::ready::{
     sets::{self, At},
 };
 use crate::socket::{
-    errors, in_flight::Sleeper, kernel_look::KERNEL_NEWS, peer_death, reclaim, sleep, spin, state,
+    demote::demote, errors, in_flight::Sleeper, kernel_look::KERNEL_NEWS, peer_death, reclaim,
+    sleep, spin, state,
 };
 use crate::sys::{
     clock::{self, Limit, Wait},
@@ -37,9 +38,6 @@ use crate::sys::{
 
 /// Joined members of one call.
 const MEMBERS: usize = 128;
-/// Numbers in a `select` whose sets are copied.
-const BITS: usize = libc::FD_SETSIZE;
-const WORDS: usize = BITS / 64;
 /// Looks of a call whose ring bytes are moved away under it, each time anew, before it relies on the kernel alone.
 const RETRIES: u32 = 1_000;
 /// A spin asks the kernel every so often.
@@ -85,22 +83,14 @@ impl Members {
         }
     }
 
-    /// Those of a `select`.
-    fn find_selected(&mut self, copy: &Sets) {
-        self.count = 0;
-        for fd in (0..copy.count).filter(|fd| copy.wants_input(*fd)) {
-            self.add(fd, fd as c_int);
-        }
-    }
-
-    /// One more, if it has joined; beyond the limit its bytes are asked for in the kernel.
+    /// One more, if it has joined; beyond the limit it is demoted.
     fn add(&mut self, at: usize, fd: c_int) {
         let Some(sock) = table::known(fd) else { return };
         let Some((link, place)) = state::joined(&sock).zip(state::place(&sock)) else {
             return;
         };
         let Some(free) = self.list.get_mut(self.count) else {
-            return reclaim::drain(&sock, &link, Reason::Limit);
+            return demote(&sock, Reason::Limit);
         };
         free.write(Member {
             at: at as u32,
@@ -439,251 +429,6 @@ impl Polled<'_> {
             value.revents |= value.events & READABLE;
             // SAFETY: as above.
             unsafe { entry.write_unaligned(value) };
-        }
-        found
-    }
-}
-
-/// The three sets of a `select`, copied.
-struct Sets {
-    words: [[u64; WORDS]; 3],
-    count: usize,
-}
-
-impl Sets {
-    fn copy(count: c_int, sets: &[*mut fd_set; 3]) -> Option<Self> {
-        let count = usize::try_from(count).ok().filter(|count| *count <= BITS)?;
-        let mut copy = Self {
-            words: [[0; WORDS]; 3],
-            count,
-        };
-        for (words, set) in copy
-            .words
-            .iter_mut()
-            .zip(sets)
-            .filter(|(_, set)| !set.is_null())
-        {
-            memory::fetch_all(words.get_mut(..count.div_ceil(64))?, set.cast()).then_some(())?;
-        }
-        Some(copy)
-    }
-
-    fn wants_input(&self, fd: usize) -> bool {
-        self.words[0][fd / 64] >> (fd % 64) & 1 == 1
-    }
-
-    /// All that is asked for, as one number.
-    fn key(&self) -> Key {
-        let length = self.count.div_ceil(64);
-        let words = self.words.iter().flat_map(|words| &words[..length]);
-        let asks_for_room = self.words[1][..length].iter().any(|word| *word != 0);
-        Key::of(words.copied().chain([self.count as u64]), asks_for_room)
-    }
-
-    /// The numbers that are asked for room.
-    fn writers(&self) -> impl Iterator<Item = c_int> {
-        let rows = self.words[1][..self.count.div_ceil(64)].iter().enumerate();
-        rows.filter(|(_, word)| **word != 0)
-            .flat_map(|(row, word)| {
-                let bits = (0..64).filter(move |bit| word >> bit & 1 == 1);
-                bits.map(move |bit| (row * 64 + bit) as c_int)
-            })
-    }
-
-    /// The same for those with a channel only.
-    fn room(&self) -> u64 {
-        room_of(self.writers().filter_map(given))
-    }
-
-    /// Writes them to where the program has its sets; false if there is no memory.
-    fn put(&self, sets: &[*mut fd_set; 3]) -> bool {
-        let length = self.count.div_ceil(64);
-        let all = self.words.iter().zip(sets);
-        all.filter(|(_, set)| !set.is_null())
-            .all(|(words, set)| memory::put_all(set.cast(), &words[..length]))
-    }
-}
-
-/// `select` and `pselect`.
-pub fn select(count: c_int, sets: [*mut fd_set; 3], wait: Wait, own: Own) -> isize {
-    peer_death::notice();
-    let Some(copy) = Sets::copy(count, &sets) else {
-        for sock in table::each().filter(|sock| sock.fd < count) {
-            if let Some(link) = state::joined(&sock) {
-                reclaim::drain(&sock, &link, Reason::Limit);
-            }
-        }
-        return own.call();
-    };
-    let instances = (0..copy.count).filter(|fd| copy.wants_input(*fd));
-    let instances = instances.filter_map(|fd| table::epoll(fd as c_int));
-    instances.for_each(|instance| sets::estrange(&instance));
-    let mut members = Members::new();
-    for _ in 0..RETRIES {
-        members.find_selected(&copy);
-        if let Some(found) = select_once(&copy, sets, &members, wait, own) {
-            return found;
-        }
-        copy.put(&sets);
-    }
-    own.call()
-}
-
-/// One attempt. The sets are as the program gave them.
-fn select_once(
-    copy: &Sets,
-    sets: [*mut fd_set; 3],
-    members: &Members,
-    wait: Wait,
-    own: Own,
-) -> Option<isize> {
-    let selected = Selected {
-        copy,
-        sets,
-        members,
-        key: copy.key(),
-    };
-    if wait.is_now() {
-        return selected.at_once(own);
-    }
-    let known = selected.by_rings();
-    if known.is_some() {
-        return known;
-    }
-    if members.any_ready() {
-        return found_some(selected.look());
-    }
-    let mut looked_at = selected.key.looks_from();
-    let mut found = 0;
-    if members.count != 0 {
-        spin::spin(|| {
-            if members.any_ready() {
-                return true;
-            }
-            let now = clock::now();
-            if now.wrapping_sub(looked_at) > clock::cycles(LOOK_US) {
-                looked_at = now;
-                found = selected.ask().unwrap_or(0);
-                if found == 0 {
-                    copy.put(&sets);
-                }
-            }
-            found != 0
-        });
-    }
-    if found != 0 {
-        if peer_death::notice() {
-            copy.put(&sets);
-            return found_some(selected.look());
-        }
-        return Some(noted(found as isize));
-    }
-    if members.any_ready() || !members.fall_asleep() {
-        return selected.by_rings().or_else(|| found_some(selected.look()));
-    }
-    counters::add(Counter::Sleeps, 1);
-    if members.has_left() {
-        // A select of its own would need copies of the sets: the bytes go at once.
-        members.reclaim(|fd| fd as c_int);
-    }
-    let result = asleep_select(copy, own);
-    members.wake_up();
-    let result = result?;
-    if result < 0 || !(peer_death::notice() || members.any_ready()) {
-        return Some(result);
-    }
-    copy.put(&sets);
-    let found = selected.look();
-    (found != 0 || result == 0).then_some(found)
-}
-
-/// As [`asleep_young`].
-fn asleep_select(copy: &Sets, own: Own) -> Option<isize> {
-    let sock = |fd: usize| copy.wants_input(fd).then(|| young(fd as c_int))?;
-    let asleep = Sleeper::enter(sock, copy.count)?;
-    let result = own.call();
-    asleep.leave(|fd| table::known(fd as c_int));
-    Some(noted(result))
-}
-
-/// The sets of a `select`, and their joined members.
-struct Selected<'a> {
-    copy: &'a Sets,
-    sets: [*mut fd_set; 3],
-    members: &'a Members,
-    key: Key,
-}
-
-impl Selected<'_> {
-    /// The whole of a call that may not wait.
-    fn at_once(&self, own: Own) -> Option<isize> {
-        if self.members.any_ready() {
-            return found_some(self.look());
-        }
-        let result = own.call();
-        if result > 0 && peer_death::notice() {
-            self.copy.put(&self.sets);
-            return found_some(self.look());
-        }
-        Some(noted(result))
-    }
-
-    /// What the kernel has now, in the sets.
-    fn ask(&self) -> kernel::Done {
-        counters::add(Counter::PollLooks, 1);
-        let found = kernel::select_now(self.copy.count, &self.sets)?;
-        self.key.remember(match found {
-            0 => Some(0),
-            _ => self.only_room(found),
-        });
-        Ok(found)
-    }
-
-    /// As [`Polled::only_room`], of `found` bits.
-    fn only_room(&self, found: usize) -> Option<u64> {
-        let now = Sets::copy(self.copy.count as c_int, &self.sets)?;
-        let joined = |fds: &Sets| fds.writers().filter(|fd| given(*fd).is_some()).count();
-        (joined(&now) == found && joined(self.copy) == found).then(|| self.copy.room())
-    }
-
-    /// As [`Polled::by_rings`].
-    fn by_rings(&self) -> Option<isize> {
-        let room = self.key.believed()?;
-        if room != 0 && room != self.copy.room() {
-            return None;
-        }
-        let mut answer = Sets {
-            words: [[0; WORDS]; 3],
-            count: self.copy.count,
-        };
-        let mut found = 0;
-        let mut set = |words: usize, fd: usize| {
-            answer.words[words][fd / 64] |= 1 << (fd % 64);
-            found += 1;
-        };
-        self.members.ready().for_each(|fd| set(0, fd));
-        if room != 0 {
-            let writers = self.copy.writers().filter(|fd| given(*fd).is_some());
-            writers.for_each(|fd| set(1, fd as usize));
-        }
-        (found != 0 && answer.put(&self.sets)).then_some(found)
-    }
-
-    /// What kernel and rings have now.
-    fn look(&self) -> isize {
-        let found = match self.ask() {
-            Ok(found) => found,
-            Err(error) => return errors::fail(error),
-        };
-        let mut found = noted(found as isize);
-        for fd in self.members.ready() {
-            let word = self.sets[0].cast::<u64>().wrapping_add(fd / 64);
-            // SAFETY: the kernel has just written the set.
-            let mut value = unsafe { word.read_unaligned() };
-            found += isize::from(value >> (fd % 64) & 1 == 0);
-            value |= 1 << (fd % 64);
-            // SAFETY: as above.
-            unsafe { word.write_unaligned(value) };
         }
         found
     }

@@ -54,8 +54,6 @@ pub enum Wait {
     Millis(i32),
     /// The program's `timespec`, possibly unreadable; null: for ever.
     Spec(*const libc::timespec),
-    /// `select`'s `timeval`, which the kernel counts down; null: for ever.
-    Val(*mut libc::timeval),
 }
 
 impl Wait {
@@ -71,15 +69,6 @@ impl Wait {
                 memory::fetch_all(&mut time, *spec);
                 time.iter()
                     .all(|time| (time.tv_sec, time.tv_nsec) == (0, 0))
-            }
-            Wait::Val(val) => {
-                let mut time = [libc::timeval {
-                    tv_sec: 1,
-                    tv_usec: 0,
-                }];
-                memory::fetch_all(&mut time, *val);
-                time.iter()
-                    .all(|time| (time.tv_sec, time.tv_usec) == (0, 0))
             }
         }
     }
@@ -102,8 +91,6 @@ impl Limit {
                 ));
             }
             Wait::Spec(spec) => spec,
-            // `select` leaves nothing in rings, and does not rest.
-            Wait::Val(_) => return None,
         };
         if spec.is_null() {
             return Some(Self::from_ns(None));

@@ -243,22 +243,6 @@ pub fn epoll_wait(
     }
 }
 
-/// `pselect6` with a time of zero: what the kernel has now.
-pub fn select_now(count: usize, sets: &[*mut libc::fd_set; 3]) -> Done {
-    let none = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    let [input, output, except] = sets.map(|set| set as usize);
-    // SAFETY: the sets are the program's own, and the kernel checks them; the time is ours.
-    unsafe {
-        call(
-            libc::SYS_pselect6,
-            [count, input, output, except, (&raw const none) as usize, 0],
-        )
-    }
-}
-
 /// Maps shared memory of a descriptor, only to be read.
 pub fn map(fd: i32, bytes: usize, at: usize) -> Result<*mut std::ffi::c_void, i32> {
     let (access, kind) = (libc::PROT_READ as usize, libc::MAP_SHARED as usize);

@@ -1,0 +1,226 @@
+//! `select`: a [`poll`](super::poll) of the same descriptors.
+//!
+//! # Model
+//! The bits of the three sets become entries, and what the entries report becomes bits again, as the kernel has it in fs/select.c
+//! (`POLLIN_SET`, `POLLOUT_SET`, `POLLEX_SET`). What `poll` reports unasked and no set asks for leaves the call to the kernel, for
+//! sockets that are the kernel's from then on.
+//!
+//! # Limits
+//! [`ENTRIES`] descriptors, below `FD_SETSIZE`; those of a larger call are the kernel's for good.
+
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+
+use libc::{fd_set, pollfd, sigset_t, timespec, timeval};
+use windlass_channel::Reason;
+
+use crate::fd::{call::Own, table};
+use crate::ready::poll;
+use crate::socket::{demote::demote, errors};
+use crate::sys::{
+    clock::{Limit, Wait},
+    memory, real,
+};
+
+/// Descriptors of one call.
+const ENTRIES: usize = 128;
+const WORDS: usize = libc::FD_SETSIZE / 64;
+/// What each set asks for, and what it takes for it.
+const ASKED: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+const TAKEN: [i16; 3] = [
+    ASKED[0] | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR,
+    ASKED[1] | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR,
+    ASKED[2],
+];
+
+/// How long the call waits, and the place in which `select` tells what is left of it.
+pub enum Time {
+    /// `select`'s; null: for ever.
+    Val(*mut timeval),
+    /// `pselect`'s; null: for ever.
+    Spec(*const timespec),
+}
+
+impl Time {
+    /// As `ppoll` takes it; the inner none: for ever. None: it cannot be read, or is no time.
+    fn spec(&self) -> Option<Option<timespec>> {
+        match *self {
+            Time::Val(val) if val.is_null() => Some(None),
+            Time::Spec(spec) if spec.is_null() => Some(None),
+            Time::Spec(spec) => memory::fetch(spec).map(Some),
+            Time::Val(val) => {
+                let time = memory::fetch(val)?;
+                (time.tv_sec >= 0 && time.tv_usec >= 0).then(|| {
+                    Some(timespec {
+                        tv_sec: time.tv_sec.saturating_add(time.tv_usec / 1_000_000),
+                        tv_nsec: time.tv_usec % 1_000_000 * 1_000,
+                    })
+                })
+            }
+        }
+    }
+
+    /// Tells what is left.
+    fn put_left(&self, limit: &Limit) {
+        if let (Time::Val(val), Some(left)) = (self, limit.left_ns()) {
+            let left = timeval {
+                tv_sec: (left / 1_000_000_000) as i64,
+                tv_usec: (left % 1_000_000_000 / 1_000) as i64,
+            };
+            memory::put(*val, left);
+        }
+    }
+}
+
+/// The sets of a call.
+struct Sets {
+    words: [[u64; WORDS]; 3],
+    count: usize,
+}
+
+impl Sets {
+    /// None so far. Filled in place, and small: a call may be made on a signal stack.
+    fn new() -> Self {
+        Self {
+            words: [[0; WORDS]; 3],
+            count: 0,
+        }
+    }
+
+    /// Copies the program's. False: they cannot be read, or are too large.
+    #[inline(never)]
+    fn copy(&mut self, count: c_int, sets: &[*mut fd_set; 3]) -> bool {
+        self.count = usize::try_from(count).unwrap_or(usize::MAX);
+        let length = self.count.div_ceil(64);
+        let mut all = self.words.iter_mut().zip(sets);
+        all.all(|(words, set)| {
+            let words = words.get_mut(..length);
+            words.is_some_and(|words| set.is_null() || memory::fetch_all(words, set.cast()))
+        })
+    }
+
+    fn has(&self, set: usize, fd: usize) -> bool {
+        self.words[set][fd / 64] >> (fd % 64) & 1 == 1
+    }
+
+    /// What is asked of a descriptor.
+    fn asked(&self, fd: usize) -> i16 {
+        let asked = (0..3).filter(|set| self.has(*set, fd));
+        asked.fold(0, |events, set| events | ASKED[set])
+    }
+
+    /// The descriptors that anything is asked of.
+    fn fds(&self) -> impl Iterator<Item = usize> {
+        let rows = (0..self.count.div_ceil(64)).map(|row| {
+            let all = self.words.iter().fold(0, |all, words| all | words[row]);
+            (row, all)
+        });
+        rows.filter(|(_, all)| *all != 0)
+            .flat_map(|(row, all)| {
+                (0..64)
+                    .filter(move |bit| all >> bit & 1 == 1)
+                    .map(move |bit| row * 64 + bit)
+            })
+            .filter(|fd| *fd < self.count)
+    }
+
+    /// The entries of a `poll`. None: there are too many.
+    #[inline(never)]
+    fn entries<'a>(
+        &self,
+        room: &'a mut [MaybeUninit<pollfd>; ENTRIES],
+    ) -> Option<&'a mut [pollfd]> {
+        let mut used = 0;
+        for fd in self.fds() {
+            room.get_mut(used)?.write(pollfd {
+                fd: fd as c_int,
+                events: self.asked(fd),
+                revents: 0,
+            });
+            used += 1;
+        }
+        // SAFETY: the first `used` ones were written above.
+        Some(unsafe { room.get_mut(..used)?.assume_init_mut() })
+    }
+
+    /// Leaves of the bits what the entries report, and gives their number.
+    #[inline(never)]
+    fn keep(&mut self, entries: &[pollfd]) -> usize {
+        let mut bits = 0;
+        for entry in entries {
+            let (row, bit) = (entry.fd as usize / 64, 1 << (entry.fd % 64));
+            for (words, taken) in self.words.iter_mut().zip(TAKEN) {
+                if entry.revents & taken == 0 {
+                    words[row] &= !bit;
+                }
+                bits += usize::from(words[row] & bit != 0);
+            }
+        }
+        bits
+    }
+
+    /// Writes them to where the program has its sets; false if there is no memory.
+    fn put(&self, sets: &[*mut fd_set; 3]) -> bool {
+        let length = self.count.div_ceil(64);
+        let mut all = self.words.iter().zip(sets);
+        all.all(|(words, set)| set.is_null() || memory::put_all(set.cast(), &words[..length]))
+    }
+}
+
+/// `select` and `pselect`.
+pub fn select(
+    count: c_int,
+    sets: [*mut fd_set; 3],
+    time: &Time,
+    mask: *const sigset_t,
+    own: Own,
+) -> isize {
+    let mut room = [const { MaybeUninit::uninit() }; ENTRIES];
+    let mut copy = Sets::new();
+    let Some(spec) = time.spec() else {
+        return own.call();
+    };
+    let known = copy.copy(count, &sets);
+    let Some(entries) = known.then(|| copy.entries(&mut room)).flatten() else {
+        return by_kernel(count, own);
+    };
+    let spec: *const timespec = spec.as_ref().map_or(std::ptr::null(), |spec| spec);
+    let limit = Limit::of(&Wait::Spec(spec));
+    let (set, length) = (entries.as_mut_ptr(), entries.len());
+    let polls = Own::int(
+        &real::slot::ppoll,
+        [set as usize, length, spec as usize, mask as usize, 0, 0],
+    );
+    let found = poll::poll(set, length as u64, Wait::Spec(spec), mask, polls);
+    let error = real::errno();
+    if let Some(limit) = limit {
+        time.put_left(&limit);
+    }
+    if found < 0 {
+        return errors::fail(error);
+    }
+    if entries
+        .iter()
+        .any(|entry| entry.revents & libc::POLLNVAL != 0)
+    {
+        return errors::fail(libc::EBADF);
+    }
+    let bits = copy.keep(entries);
+    if found > 0 && bits == 0 {
+        return by_kernel(count, own);
+    }
+    if copy.put(&sets) {
+        bits as isize
+    } else {
+        errors::fail(libc::EFAULT)
+    }
+}
+
+/// The program's own call, with the sockets that it may be about on the kernel.
+#[cold]
+fn by_kernel(count: c_int, own: Own) -> isize {
+    for sock in table::sockets().filter(|sock| sock.fd < count) {
+        demote(&sock, Reason::Limit);
+    }
+    own.call()
+}
