@@ -160,7 +160,8 @@ impl Broker {
         let connection = self.connections.get(&token).ok_or(Reason::NoDaemon)?;
         let pidfd = process::peer_pidfd(&connection.socket, pid).map_err(|_| Reason::NoDaemon)?;
         let identity = Identity::of(pid, &pidfd).ok_or(Reason::NotRescuable)?;
-        let (uid, gid) = identity.sole().ok_or(Reason::NotRescuable)?;
+        let key = identity.key().ok_or(Reason::NotRescuable)?;
+        let uid = key.uid;
         if uid != who.uid {
             return Err(Reason::Privileged);
         }
@@ -171,11 +172,6 @@ impl Broker {
             Group::Shared
         } else {
             Group::User(self.policy.group(uid))
-        };
-        let key = Key {
-            uid,
-            gid,
-            userns: identity.userns,
         };
         let pidfd = Arc::new(pidfd);
         // What cannot be taken now could not be taken when it matters.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use windlass_channel::protocol::{MESSAGE_BYTES, Request};
 use windlass_sys::epoll::{Epoll, Events, Interest};
 use windlass_sys::unix::{self, BindError, Credentials, Listener, SocketKind};
@@ -15,9 +16,11 @@ use windlass_sys::{eventfd, process};
 
 use crate::helpers::Helpers;
 use crate::host::Host;
+use crate::identity::userns_of;
 use crate::inquiry::{Asked, Inquiry};
 use crate::limits::{
-    CONNECTIONS_MAX, CONNECTIONS_PER_USER_MAX, MESSAGES_PER_TURN, NUMBERS_MAX, WITNESSES_MAX,
+    CONNECTIONS_MAX, CONNECTIONS_PER_USER_MAX, HELPED_REQUESTS, MESSAGES_PER_TURN, NUMBERS_MAX,
+    WITNESSES_MAX,
 };
 use crate::policy::Policy;
 use crate::processes::Processes;
@@ -87,6 +90,8 @@ pub struct Broker {
     pub(crate) processes: Processes,
     pub(crate) slabs: Slabs,
     pub(crate) users: Users,
+    /// The broker's own user namespace.
+    pub(crate) userns: (u64, u64),
     /// Asked before a pair is given memory; root's only.
     pub(crate) host: Option<Host>,
     /// Given up for a moment where no descriptor is left, so that a connection can be taken and refused.
@@ -157,6 +162,7 @@ impl Broker {
             processes: Processes::new()?,
             slabs: Slabs::new(),
             users: Users::default(),
+            userns: userns_of(std::process::id()).unwrap_or_default(),
             host: rustix::process::geteuid().is_root().then(Host::default),
             spare: spare(),
             idle_since: Instant::now(),
@@ -175,6 +181,11 @@ impl Broker {
     /// # Errors
     /// Only if waiting itself fails.
     pub fn run(mut self) -> Result<(), Errno> {
+        if self.settings.linger.is_some()
+            && let Ok(own) = pidfd_open(getpid(), PidfdFlags::empty())
+        {
+            self.prepare(std::process::id(), &own);
+        }
         let mut events = Events::default();
         while !self.handle.stop.load(Ordering::Acquire) {
             let now = Instant::now();
@@ -296,6 +307,14 @@ impl Broker {
         }
         if self.settings.linger.is_some() && who.uid == own {
             self.remember(&socket, who);
+        }
+        let is_new = self.settings.others && !self.helpers.has_any(who.uid, who.gid);
+        if let Some(pid) = who.pid.filter(|_| is_new)
+            && self.users.may_ask(who.uid, Instant::now())
+            && let Ok(pidfd) = process::peer_pidfd(&socket, pid)
+        {
+            self.users.looked(who.uid, HELPED_REQUESTS - 1);
+            self.prepare(pid, &pidfd);
         }
         self.make_room(who.uid);
         self.next_connection = (self.next_connection + 1) & !CLASS;

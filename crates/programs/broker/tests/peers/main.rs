@@ -193,6 +193,17 @@ fn idle_costs_nothing() {
     assert_eq!(stage::switches(pid), before);
 }
 
+/// A private broker has its helper before anybody connects.
+#[test]
+fn a_private_broker_has_its_helper_at_once() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("sockets.sock");
+    let (pid, _host) = stage::private(&path);
+    let broker = pid.as_raw_nonzero().get().cast_unsigned();
+    let own = rustix::process::getuid().as_raw();
+    stage::wait_for("its helper", || stage::helper_of(broker, own).is_some());
+}
+
 /// Two users are joined only if both share, or if the policy names them; then bytes pass, and a rescue works. A denied
 /// user
 /// is not taken in.
