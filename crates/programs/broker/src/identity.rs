@@ -51,6 +51,12 @@ impl Identity {
         (!process::has_ended(pidfd)).then_some(identity)
     }
 
+    /// When the process was started, in ticks since the boot.
+    pub(crate) fn started(&self) -> u64 {
+        let [started, ..] = self.start;
+        started
+    }
+
     /// Whose helper serves it: none's, unless its user ids are all the same and its group ids are.
     pub(crate) fn key(&self) -> Option<Key> {
         let ([uid, uids @ ..], [gid, gids @ ..]) = (self.ids.uids, self.ids.gids);
@@ -62,6 +68,13 @@ impl Identity {
             userns: self.userns,
         })
     }
+}
+
+/// When a process was started, in ticks since the boot; `None` if we may not know it, or if there is none.
+pub(crate) fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let [started, ..] = start_in(&stat)?;
+    Some(started)
 }
 
 /// Device and inode of the user namespace of a process.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use rustix::io::IoSlice;
 use windlass_channel::layout::{DIRECTORY_BYTES, STATUS_BYTES, Side};
-use windlass_channel::protocol::{Answer, Ends, Request, SHARE};
+use windlass_channel::protocol::{Answer, Ends, RETURNS, Request, SHARE};
 use windlass_channel::{EndInfo, Reason};
 use windlass_sys::epoll::Interest;
 use windlass_sys::process;
@@ -182,7 +182,7 @@ impl Broker {
             cookie,
             looks: 0,
         };
-        let newcomer = Box::new(Newcomer {
+        let newcomer = Newcomer {
             pid,
             key,
             identity,
@@ -190,7 +190,11 @@ impl Broker {
             netns: 0,
             pidfd,
             report,
-        });
+        };
+        if flags & RETURNS != 0 && self.processes.former_slot(&newcomer) != Some(parent) {
+            return Err(Reason::NoDaemon);
+        }
+        let newcomer = Box::new(newcomer);
         let then = Then::Register { newcomer, parent };
         self.inquire(Some(token), then, vec![Some(target)]);
         Ok(Step::Waits)
@@ -217,6 +221,14 @@ impl Broker {
             netns: facts.netns,
             ..newcomer
         };
+        if let Some((_, pidfd)) = self
+            .processes
+            .former_slot(&newcomer)
+            .and_then(|slot| self.processes.formers().find(|(of, _)| *of == slot))
+        {
+            // It is watched by the new descriptor from now on.
+            let _ = self.epoll.remove(pidfd);
+        }
         let given = self.processes.admit(newcomer);
         let given = given.map_err(|(Full::Limit | Full::System(_))| Reason::Limit)?;
         let slot = given.slot;

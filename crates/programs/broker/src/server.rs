@@ -142,6 +142,10 @@ impl Broker {
         let waker = Arc::new(eventfd::create()?);
         epoll.add(&listener, LISTENER, Interest::READABLE)?;
         epoll.add(&*waker, WAKER, Interest::READABLE)?;
+        let processes = Processes::new(path)?;
+        for (slot, pidfd) in processes.formers() {
+            epoll.add(pidfd, PROCESS | u64::from(slot), Interest::READABLE)?;
+        }
         Ok(Self {
             path: path.to_owned(),
             listener,
@@ -159,7 +163,7 @@ impl Broker {
             jobs: HashMap::new(),
             next_id: 0,
             settings,
-            processes: Processes::new()?,
+            processes,
             slabs: Slabs::new(),
             users: Users::default(),
             userns: userns_of(std::process::id()).unwrap_or_default(),
@@ -410,6 +414,11 @@ impl Broker {
 
     /// The process of a slot has died or become another program.
     pub(crate) fn bury(&mut self, slot: u16) {
+        if let Some(pidfd) = self.processes.former_ended(slot) {
+            // Closed below.
+            let _ = self.epoll.remove(&pidfd);
+            return;
+        }
         let Some(process) = self.processes.get(slot).filter(|process| !process.dead) else {
             return;
         };
