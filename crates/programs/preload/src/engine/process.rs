@@ -4,8 +4,9 @@
 //! A process is *unregistered* until its first connection is worth a ring; then the broker gives it a slot, a status
 //! page and the directory, and it stays *registered*. A forked child is unregistered again, keeps the pairs that it
 //! inherited, and asks for a slot of its own at its first locked section. A process whose broker has ended is
-//! *orphaned*: what has joined goes on, nothing joins. Once no socket of it has been in a channel for
-//! [`REST_CYCLES_US`], it forgets its pairs and registers with the next broker, whose numbers mean other processes and slabs.
+//! *orphaned*: what has joined goes on, and it registers with the next broker as soon as there is one. It keeps its slot as long
+//! as sockets of it are in channels, whose memory, status page and mark of death stay as they are ([`FORMERS`]); connections
+//! join in slabs of the new broker alone.
 //!
 //! # Ownership and lifetime
 //! [`PAIRS`] holds every slab that is mapped. A slab whose last socket here was closed stays, since the same
@@ -17,8 +18,9 @@
 //! the way of data; who finds it taken stays on the kernel for now. A pair's `id` is stored last (release), and
 //! read first (acquire).
 //!
-//! A thread asleep in an epoll instance has raised a line of the status page ([`raise`]). Where the page is changed
-//! meanwhile, the same line of the new one is up as well ([`CARRIED`]) until nobody sleeps by the old one:
+//! A thread asleep in an epoll instance has raised a line of the status page ([`raise`]), and of those before, which older peers
+//! look at. Where the page is changed meanwhile, the same line of the new one is up as well ([`CARRIED`]) until nobody sleeps by
+//! the old one:
 //!
 //! | sleeper | who registers anew |
 //! | --- | --- |
@@ -35,7 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, fence};
 use windlass_channel::client::{Client, Paired, Region, Registration};
 use windlass_channel::directory::Directory;
 use windlass_channel::layout::{CHANS, DIRECTORY_BYTES, STATUS_BYTES, STATUS_LINES};
-use windlass_channel::protocol::{BROKER_SLOT, Ends, PROCESSES_BYTES, SHARE, SLOTS};
+use windlass_channel::protocol::{BROKER_SLOT, Ends, PROCESSES_BYTES, RETURNS, SHARE, SLOTS};
 use windlass_channel::{
     Alive, Life, Link, Owner, Reason, SLOT_FIRST, Side, Slab, StatusPage, Who, sys,
 };
@@ -48,6 +50,9 @@ use crate::{options, owner, record};
 pub const PAIRS_MAX: usize = 64;
 /// How long a place rests without sockets before another slab may take it.
 const REST_CYCLES_US: u32 = 1_000_000;
+
+/// Brokers over which a process can hold joined connections.
+const FORMERS_MAX: usize = 8;
 
 /// How often the broker is asked to look after a slab, at most.
 const WATCH_US: u32 = 1_000_000;
@@ -63,6 +68,14 @@ static UNSHOWN: Unshown = Unshown([const { AtomicU32::new(0) }; STATUS_BYTES / 4
 static CARRIED: AtomicU64 = AtomicU64::new(0);
 /// The broker is alive and cannot be seen: its process id means nothing here.
 static IS_BROKER_UNSEEN: AtomicBool = AtomicBool::new(false);
+/// Status pages that this process had from former brokers while connections of it were joined, and how many.
+static FORMER_PAGES: [AtomicPtr<u8>; FORMERS_MAX] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; FORMERS_MAX];
+static FORMERS: AtomicU32 = AtomicU32::new(0);
+/// Process id of the broker that this process has registered with.
+static BROKER: AtomicU32 = AtomicU32::new(0);
+/// Grows with each broker.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
 static DIRECTORY: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static PROCESSES: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 /// The slot of the process that this one was forked from.
@@ -76,6 +89,8 @@ pub struct Pair {
     id: AtomicU32,
     peer: AtomicU32,
     side: AtomicU32,
+    /// [`GENERATION`] of the broker that made it.
+    generation: AtomicU32,
     /// The peer has other ids: the broker compares both sockets of each connection before it joins.
     proves: AtomicBool,
     /// Sockets of this process that have a channel in it.
@@ -102,6 +117,7 @@ static PAIRS: [Pair; PAIRS_MAX] = [const {
         id: AtomicU32::new(0),
         peer: AtomicU32::new(0),
         side: AtomicU32::new(0),
+        generation: AtomicU32::new(0),
         proves: AtomicBool::new(false),
         users: AtomicU32::new(0),
         rests_since: AtomicU64::new(0),
@@ -217,17 +233,21 @@ fn is_orphaned() -> bool {
     if now.wrapping_sub(BROKER_SEEN_AT.load(Relaxed)) < clock::cycles(BROKER_SEEN_US) {
         return false;
     }
-    let broker = process_word(BROKER_SLOT).map(|word| word.load(Relaxed));
-    let has_ended = broker.is_some_and(|pid| !kernel::lives(pid));
+    let Some(word) = process_word(BROKER_SLOT) else {
+        return false;
+    };
+    let broker = BROKER.load(Relaxed);
+    let is_replaced = word.load(Relaxed) != broker;
+    let has_ended = is_replaced || !IS_BROKER_UNSEEN.load(Relaxed) && !kernel::lives(broker);
     BROKER_SEEN_AT.store(if has_ended { 0 } else { now }, Relaxed);
-    has_ended && !IS_BROKER_UNSEEN.load(Relaxed)
+    has_ended
 }
 
 /// Makes sure that this process is registered.
 ///
 /// # Errors
-/// Why it is not; [`Reason::Young`] while another thread is at it, [`Reason::NoDaemon`] also while an orphaned process has
-/// channels.
+/// Why it is not; [`Reason::Young`] while another thread is at it, [`Reason::NoDaemon`] also where an orphaned process has joined
+/// connections and does not get its slot again.
 pub fn register(socket: i32) -> Result<(), Reason> {
     let forbidden = FORBIDDEN.load(Relaxed);
     if forbidden != 0 {
@@ -241,21 +261,28 @@ pub fn register(socket: i32) -> Result<(), Reason> {
     if owner::process_slot() != 0 && !is_orphan {
         return Ok(());
     }
-    if is_orphan && (CARRIED.load(Acquire) != 0 || PAIRS.iter().any(|pair| !pair.is_resting())) {
+    let slot = owner::process_slot();
+    let holds = is_orphan && PAIRS.iter().any(|pair| !pair.is_resting());
+    let is_full = FORMERS.load(Relaxed) as usize == FORMERS_MAX;
+    if is_orphan && CARRIED.load(Acquire) != 0 || holds && (is_full || slot == 0) {
         return Err(Reason::NoDaemon);
     }
     let cookie = names::cookie(socket).ok_or(Reason::NotEligible)?;
+    let share = if options::share() { SHARE } else { 0 };
     let registered = CLIENT.register(&Registration {
         socket,
         cookie,
         report: record::arena().map_or(0, |(address, _, _)| address),
-        flags: if options::share() { SHARE } else { 0 },
-        parent: if is_orphan {
-            0
-        } else {
-            PARENT.load(Relaxed) as u16
+        flags: if holds { share | RETURNS } else { share },
+        parent: match (holds, is_orphan) {
+            (true, _) => slot,
+            (false, true) => 0,
+            (false, false) => PARENT.load(Relaxed) as u16,
         },
     })?;
+    if holds && registered.slot != slot {
+        return Err(Reason::NoDaemon);
+    }
     let (status, directory, processes) = (
         registered.status,
         registered.directory,
@@ -269,28 +296,23 @@ pub fn register(socket: i32) -> Result<(), Reason> {
     }
     sys::register_membarrier();
     if is_orphan {
-        forget_pairs();
+        let resting = |pair: &&Pair| pair.id.load(Relaxed) != 0 && pair.is_resting();
+        PAIRS.iter().filter(resting).for_each(Pair::clear);
+        GENERATION.fetch_add(1, SeqCst);
     }
-    let before = process_word(BROKER_SLOT).map(|word| word.load(Relaxed));
-    change_status(registered.status.base);
+    change_status(registered.status.base, holds);
     DIRECTORY.store(registered.directory.base, Release);
     PROCESSES.store(registered.processes.base.cast(), Release);
-    if is_orphan && process_word(BROKER_SLOT).map(|word| word.load(Relaxed)) == before {
-        IS_BROKER_UNSEEN.store(true, Relaxed);
-    }
+    let broker = process_word(BROKER_SLOT).map_or(0, |word| word.load(Relaxed));
+    BROKER.store(broker, Relaxed);
+    // It has just answered.
+    IS_BROKER_UNSEEN.store(!kernel::lives(broker), Relaxed);
     death::arm(registered.status.base);
     owner::set_process_slot(registered.slot);
     if is_orphan {
         promote::list_anew();
     }
     Ok(())
-}
-
-/// The pairs of a broker that has ended: all of them rest. Under the gate.
-fn forget_pairs() {
-    for pair in PAIRS.iter().filter(|pair| pair.id.load(Relaxed) != 0) {
-        pair.clear();
-    }
 }
 
 /// Memory of a status page.
@@ -307,11 +329,19 @@ impl Unshown {
     }
 }
 
-/// A line of the status page that the calling thread has raised.
+/// A line of the status page, and of so many before, that the calling thread has raised.
 #[derive(Clone, Copy)]
 pub struct Raised {
     page: *mut u8,
+    formers: usize,
     line: u8,
+}
+
+/// Status pages of former brokers that older peers look at.
+pub fn former_pages() -> impl Iterator<Item = *mut u8> {
+    let count = FORMERS.load(SeqCst) as usize;
+    let pages = FORMER_PAGES.iter().take(count);
+    pages.map(|page| page.load(Acquire))
 }
 
 /// The status page at an address that was [`STATUS`] once.
@@ -325,8 +355,17 @@ fn page_at(base: *mut u8) -> StatusPage {
 pub fn raise(line: u8) -> Raised {
     loop {
         let base = STATUS.load(SeqCst);
+        let mut formers = 0;
+        for former in former_pages() {
+            page_at(former).raise(line);
+            formers += 1;
+        }
         page_at(base).raise(line);
-        let raised = Raised { page: base, line };
+        let raised = Raised {
+            page: base,
+            formers,
+            line,
+        };
         if STATUS.load(SeqCst) == base {
             return raised;
         }
@@ -336,9 +375,16 @@ pub fn raise(line: u8) -> Raised {
 
 /// Shows that it is awake again.
 pub fn lower(raised: Raised) {
-    let Raised { page: base, line } = raised;
+    let Raised {
+        page: base,
+        formers,
+        line,
+    } = raised;
     let page = page_at(base);
     page.lower(line);
+    former_pages()
+        .take(formers)
+        .for_each(|former| page_at(former).lower(line));
     if STATUS.load(SeqCst) != base {
         carry_no_more(&page, line);
     }
@@ -354,8 +400,14 @@ fn carry_no_more(before: &StatusPage, line: u8) {
     }
 }
 
-/// Another page is this process's status page from now on. Under the gate.
-fn change_status(base: *mut u8) {
+/// Another page is this process's status page from now on; older peers look at the one before, if `is_kept`. Under the gate.
+fn change_status(base: *mut u8, is_kept: bool) {
+    let before = STATUS.load(SeqCst);
+    let formers = FORMERS.load(Relaxed);
+    if let Some(place) = FORMER_PAGES.get(formers as usize).filter(|_| is_kept) {
+        place.store(before, Release);
+        FORMERS.store(formers + 1, SeqCst);
+    }
     let before = page_at(STATUS.swap(base, SeqCst));
     fence(SeqCst);
     let page = page_at(base);
@@ -431,6 +483,13 @@ impl Pair {
         self.id.load(Acquire).wrapping_sub(1)
     }
 
+    /// Whether connections join in it: it is of the broker that this process has registered with, and shared with the process
+    /// in `peer`.
+    fn is_with(&self, peer: u16) -> bool {
+        self.peer.load(Relaxed) == u32::from(peer)
+            && self.generation.load(Relaxed) == GENERATION.load(Relaxed)
+    }
+
     /// Whether it is free, or no socket of this process has been in it for a while.
     fn is_resting(&self) -> bool {
         let since = clock::now().wrapping_sub(self.rests_since.load(Relaxed));
@@ -490,7 +549,7 @@ pub fn place_of(slab: u32) -> Option<u8> {
 /// Why there is none; [`Reason::Young`] while another thread is asking.
 pub fn pair_with(peer: u16, ends: Ends) -> Result<u8, Reason> {
     let mut full = 0;
-    for (place, pair) in pairs().filter(|(_, pair)| pair.peer.load(Relaxed) == u32::from(peer)) {
+    for (place, pair) in pairs().filter(|(_, pair)| pair.is_with(peer)) {
         if pair.slab().channels().count() < CHANS {
             return Ok(place);
         }
@@ -517,7 +576,7 @@ pub fn prove(slab: u32, chan: u16, socket: i32) -> Result<(), Reason> {
 /// The places of the slabs shared with the process in `peer`.
 pub fn places_with(peer: u16) -> impl Iterator<Item = u8> {
     pairs()
-        .filter(move |(_, pair)| pair.peer.load(Relaxed) == u32::from(peer))
+        .filter(move |(_, pair)| pair.is_with(peer))
         .map(|(place, _)| place)
 }
 
@@ -615,6 +674,7 @@ fn fill(place: u8, paired: Paired) -> Result<u8, Reason> {
     // SAFETY: as above.
     unsafe { pair.memory.get().write(MaybeUninit::new(paired)) };
     pair.peer.store(u32::from(paired.peer), Relaxed);
+    pair.generation.store(GENERATION.load(Relaxed), Relaxed);
     pair.proves.store(paired.proves, Relaxed);
     pair.side.store(u32::from(paired.side), Relaxed);
     pair.mark.store(mark, Relaxed);
@@ -640,6 +700,7 @@ pub fn forked(parent: u16) {
     STATUS.store(std::ptr::null_mut(), Relaxed);
     (SLOT_FIRST..STATUS_LINES as u8).for_each(|line| UNSHOWN.line(line).store(0, Relaxed));
     CARRIED.store(0, Relaxed);
+    FORMERS.store(0, Relaxed);
     SEEKERS.store(0, Relaxed);
     death::forked();
     rest::forked();
