@@ -19,6 +19,11 @@ fn listed(place: &Place, pair: &Pair) -> (String, bool) {
 
 /// The same of two processes.
 fn listed_as(place: &Place, ends: [&Child; 2]) -> (String, bool) {
+    listed_each(place, ends, 1)
+}
+
+/// The same where each has so many connections.
+fn listed_each(place: &Place, ends: [&Child; 2], count: usize) -> (String, bool) {
     let mut command = Command::new(program("windlass"));
     command
         .args(["sockets", "--json"])
@@ -27,8 +32,9 @@ fn listed_as(place: &Place, ends: [&Child; 2]) -> (String, bool) {
     let rows: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap_or_default();
     let pids = ends.map(|end| u64::from(end.id()));
     let on_ring = |pid: u64| {
-        let mut rows = rows.as_array().into_iter().flatten();
-        rows.any(|row| row["pid"] == pid && row["state"] == "ring")
+        let rows = rows.as_array().into_iter().flatten();
+        let own = rows.filter(|row| row["pid"] == pid && row["state"] == "ring");
+        own.count() == count
     };
     let text = [listed.stdout, listed.stderr].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
@@ -162,10 +168,22 @@ fn compile(place: &Place, name: &str) {
 /// new connections with the second one. One of them has a thread asleep in an epoll instance all the time.
 #[test]
 fn programs_outlive_the_daemon() {
-    let Some(place) = Place::new("programs_outlive_the_daemon") else {
-        return;
-    };
-    compile(&place, "outlive");
+    if let Some(place) = Place::new("programs_outlive_the_daemon") {
+        outlive(&place, "ask", 1);
+    }
+}
+
+/// The same where the first connection stays open: it goes on, and a new one joins beside it.
+#[test]
+fn a_joined_connection_keeps_no_other_from_joining() {
+    if let Some(place) = Place::new("a_joined_connection_keeps_no_other_from_joining") {
+        outlive(&place, "hold", 2);
+    }
+}
+
+/// `asker`: `ask` or `hold`; `joined`: connections that each program has joined in the end.
+fn outlive(place: &Place, asker: &str, joined: usize) {
+    compile(place, "outlive");
     let own = place.directory.path();
     let directory = place.room();
     let said = |role: &str| fs::read_to_string(directory.join(role)).unwrap_or_default();
@@ -178,7 +196,7 @@ fn programs_outlive_the_daemon() {
             .stdout(log.map_or_else(Stdio::null, Stdio::from));
         command.spawn().expect("windlass")
     };
-    let mut both = Both(["serve", "ask"].map(|role| {
+    let mut both = Both(["serve", asker].map(|role| {
         let log = fs::File::create(directory.join(role)).expect("a log");
         let outlive = own.join("outlive");
         let port = directory.join("port");
@@ -187,19 +205,19 @@ fn programs_outlive_the_daemon() {
         run(&words, Some(log))
     }));
     let mark = |name: &str| fs::write(directory.join(name), "").expect("a file");
-    let on_ring = |ends: &mut [Child; 2]| {
-        let (text, is_joined) = listed_as(&place, ends.each_ref());
+    let on_ring = |ends: &mut [Child; 2], count: usize| {
+        let (text, is_joined) = listed_each(place, ends.each_ref(), count);
         is_joined
             .then_some(())
-            .ok_or_else(|| format!("{text} {:?} {:?}", said("serve"), said("ask")))
+            .ok_or_else(|| format!("{text} {:?} {:?}", said("serve"), said(asker)))
     };
-    both.until("the first join", on_ring);
+    both.until("the first join", |ends| on_ring(ends, 1));
     let killed = place.daemon_process().expect("a daemon");
     kill_process(killed, Signal::KILL).expect("killed");
     std::thread::sleep(Duration::from_millis(50));
     mark("port.first");
     both.until("the end of the first connection", |_| {
-        let text = said("ask");
+        let text = said(asker);
         (text == "alone\n").then_some(()).ok_or(text)
     });
     assert!(
@@ -208,7 +226,7 @@ fn programs_outlive_the_daemon() {
             .is_ok_and(|status| status.success())
     );
     mark("port.second");
-    both.until("the second join", on_ring);
+    both.until("the second join", |ends| on_ring(ends, joined));
     assert_ne!(place.daemon_process(), Some(killed), "it was killed");
     mark("port.end");
     both.until("the end", |ends| {
@@ -216,10 +234,10 @@ fn programs_outlive_the_daemon() {
         let is_done = serve.is_some() && ask.is_some();
         is_done
             .then_some(())
-            .ok_or_else(|| format!("{:?} {:?}", said("serve"), said("ask")))
+            .ok_or_else(|| format!("{:?} {:?}", said("serve"), said(asker)))
     });
     assert_eq!(
-        (said("serve"), said("ask")),
+        (said("serve"), said(asker)),
         ("done\n".into(), "alone\ndone\n".into())
     );
 }

@@ -4,15 +4,36 @@
 #[path = "sockets/place.rs"]
 mod place;
 
-use place::{HOW, How, Place};
+use place::{HOW, How, Pair, Place};
 use rustix::process::{Pid, Signal, kill_process};
 use windlass_tests::skip;
 
 /// Runs a way at both ends, on the kernel and accelerated; both must find everything right, and have joined where they
 /// may. False: the kernel has not what one of them needs.
 fn as_on_the_kernel(place: &Place, how: &How<'_>) -> bool {
+    as_on_the_kernel_with(place, how, |_, _| ())
+}
+
+/// The same of `close.c`: both connections have joined before it goes on.
+fn closes_as_on_the_kernel(place: &Place, how: &How<'_>) {
+    let let_go = |pair: &mut Pair, is_plain: bool| {
+        pair.until("the joins", |pair| {
+            is_plain
+                || pair.ends.iter().all(|end| {
+                    let rows = place.rows(end.id());
+                    rows.iter().filter(|row| row["state"] == "ring").count() == 2
+                })
+        });
+        std::fs::write(pair.directory.join("port.joined"), "").expect("a file");
+    };
+    let has_all = as_on_the_kernel_with(place, how, let_go);
+    assert!(has_all, "close.c skips nothing");
+}
+
+fn as_on_the_kernel_with(place: &Place, how: &How<'_>, before: impl Fn(&mut Pair, bool)) -> bool {
     for is_plain in [true, false] {
         let mut pair = place.connect(&How { is_plain, ..*how });
+        before(&mut pair, is_plain);
         for end in 0..2 {
             if pair.end_of(end).contains("SKIP") {
                 return false;
@@ -43,15 +64,13 @@ fn a_blocked_send_keeps_its_connection() {
     for way in ["send", "sendfile", "sendmmsg"] {
         for spin in ["0", "50"] {
             let bytes = 16 << 20;
-            let _ = as_on_the_kernel(
-                &place,
-                &How {
-                    way,
-                    spin,
-                    bytes,
-                    ..HOW
-                },
-            );
+            let how = How {
+                way,
+                spin,
+                bytes,
+                ..HOW
+            };
+            closes_as_on_the_kernel(&place, &how);
         }
     }
 }
@@ -65,7 +84,7 @@ fn a_sleeping_receive_keeps_its_connection() {
     };
     for way in ["recv", "rest", "all"] {
         for spin in ["0", "50"] {
-            let _ = as_on_the_kernel(&place, &How { way, spin, ..HOW });
+            closes_as_on_the_kernel(&place, &How { way, spin, ..HOW });
         }
     }
 }
@@ -80,7 +99,7 @@ fn a_receive_that_was_left_keeps_nothing() {
     };
     for way in ["jump", "cancel"] {
         for spin in ["0", "50"] {
-            let _ = as_on_the_kernel(&place, &How { way, spin, ..HOW });
+            closes_as_on_the_kernel(&place, &How { way, spin, ..HOW });
         }
     }
 }

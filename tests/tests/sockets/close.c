@@ -7,6 +7,9 @@
  * `recv`: a receive sleeps. `rest`: it has left an unread message behind. `all`: it has a part of what it waits for. `jump`: a
  * signal handler has jumped out of it before. `cancel`: its thread is cancelled.
  *
+ * Before that, each connection carries messages until PORT-FILE.joined is there. It exchanges them again and again, resting now and
+ * then: the join needs an answer of the broker.
+ *
  * The bytes of the first connection are `a`, those of the second one `b`. Prints `right`. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -26,7 +29,7 @@
 #include "meet.h"
 #include "message.h"
 
-enum { WARM = 400, HALF = MESSAGE / 2, MESSAGES = 64 };
+enum { HALF = MESSAGE / 2, MESSAGES = 64 };
 
 static const char *way;
 static size_t bytes;
@@ -50,13 +53,20 @@ static int sends(void)
 	return is("send") || is("sendfile") || is("sendmmsg");
 }
 
-/* Messages there and back: whoever connects begins. */
-static void warm(int fd, int begins)
+/* Messages there and back, until both connections have joined: whoever connects begins, and says which is the last one. */
+static void warm(int first, int second, const char *port, int begins)
 {
-	char message[MESSAGE] = { 0 };
-	for (int i = 0; i < WARM; i++)
+	char name[4096], message[MESSAGE] = { 0 };
+	snprintf(name, sizeof name, "%s.joined", port);
+	for (long round = 1; !message[0]; round++) {
+		if (begins && round % 50 == 0) {
+			message[0] = !access(name, F_OK);
+			usleep(1000);
+		}
+		int fd = round % 2 ? first : second;
 		if (!move(fd, message, begins) || !move(fd, message, !begins))
 			fail("warm");
+	}
 }
 
 /* All of a stream, which has only one kind of bytes. */
@@ -141,9 +151,8 @@ static void connects(const char *port)
 	pthread_t thread;
 	char message[MESSAGE], kept;
 	first = dial(port);
-	warm(first, 1);
 	int second = dial(port);
-	warm(second, 1);
+	warm(first, second, port, 1);
 	signal(SIGUSR1, jump);
 	pthread_create(&thread, 0, sends() ? sender : receiver, 0);
 	usleep(is("rest") ? 4000 : 300000);
@@ -178,9 +187,8 @@ static void listens(const char *port)
 {
 	char message[MESSAGE];
 	int listener = listen_at(port), one = accept(listener, 0, 0);
-	warm(one, 0);
 	int two = accept(listener, 0, 0);
-	warm(two, 0);
+	warm(one, two, port, 0);
 	memset(message, 'a', sizeof message);
 	if (is("all") && send(one, message, HALF, 0) != HALF)
 		fail("half");

@@ -2,11 +2,13 @@
  *
  * outlive serve PORT-FILE
  * outlive ask PORT-FILE
+ * outlive hold PORT-FILE
  *
  * serve: one thread takes connections and puts them into an epoll instance, from which two others answer in turns: one of them
  * sleeps in it at any time. ask: exchanges on one connection until PORT-FILE.first is there, closes it and prints `alone`, waits for
  * PORT-FILE.second, exchanges on a new connection until PORT-FILE.end is there, and prints `done` when every answer was right.
- * The server ends after the second connection. */
+ * hold: the same, but it keeps the first connection, and exchanges on both in turns until the end. The server ends after the second
+ * connection. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -76,34 +78,43 @@ static int serve(const char *path)
 	}
 }
 
-static void exchange_until(const char *path, const char *what)
+static void exchange(int fd, uint64_t round)
 {
-	int fd = dial(path);
-	for (uint64_t round = 0; !is_there(path, what); round++) {
-		char asked[MESSAGE] = { 0 }, got[MESSAGE];
-		snprintf(asked, sizeof asked, "%llu", (unsigned long long)(round * 0x9e3779b97f4a7c15ull));
-		move(fd, asked, 1);
-		if (!move(fd, got, 0) || memcmp(asked, got, MESSAGE)) {
-			printf("WRONG %.32s instead of %s\n", got, asked);
-			exit(1);
-		}
-		/* The server's thread sleeps now and then. */
-		if (round % 64 == 63)
-			usleep(1000);
+	char asked[MESSAGE] = { 0 }, got[MESSAGE];
+	snprintf(asked, sizeof asked, "%llu", (unsigned long long)(round * 0x9e3779b97f4a7c15ull));
+	move(fd, asked, 1);
+	if (!move(fd, got, 0) || memcmp(asked, got, MESSAGE)) {
+		printf("WRONG %.32s instead of %s\n", got, asked);
+		exit(1);
 	}
-	close(fd);
+	/* The server's thread sleeps now and then. */
+	if (round % 64 == 63)
+		usleep(1000);
 }
 
 int main(int count, char **words)
 {
 	if (count == 3 && !strcmp(words[1], "serve"))
 		return serve(words[2]);
-	exchange_until(words[2], "first");
+	int holds = !strcmp(words[1], "hold"), first = dial(words[2]);
+	uint64_t round = 0;
+	while (!is_there(words[2], "first"))
+		exchange(first, round++);
+	if (!holds)
+		close(first);
 	puts("alone");
 	fflush(stdout);
 	while (!is_there(words[2], "second"))
 		usleep(5000);
-	exchange_until(words[2], "end");
+	int second = dial(words[2]);
+	while (!is_there(words[2], "end")) {
+		if (holds)
+			exchange(first, round);
+		exchange(second, round++);
+	}
+	if (holds)
+		close(first);
+	close(second);
 	puts("done");
 	return 0;
 }

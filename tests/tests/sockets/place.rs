@@ -141,6 +141,17 @@ impl Place {
         Pid::from_raw(unix::peer_credentials(&socket).ok()?.pid?.cast_signed())
     }
 
+    /// The rows of one process in `windlass sockets`.
+    pub fn rows(&self, pid: u32) -> Vec<serde_json::Value> {
+        let mut command = Command::new(program("windlass"));
+        command
+            .args(["sockets", "--json"])
+            .env("WINDLASS_SOCKETS", self.daemon());
+        let listed = command.output().expect("windlass").stdout;
+        let rows: Vec<serde_json::Value> = serde_json::from_slice(&listed).unwrap_or_default();
+        rows.into_iter().filter(|row| row["pid"] == pid).collect()
+    }
+
     /// Makes the directory of one more pair.
     pub fn room(&self) -> PathBuf {
         let number = self.number.fetch_add(1, Ordering::Relaxed);

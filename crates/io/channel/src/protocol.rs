@@ -48,6 +48,9 @@ pub const PROCESSES_BYTES: usize = SLOTS * 4;
 pub const FDS_MAX: usize = 3;
 /// [`Request::Register`]: this process may be joined with those of other users who say so, too.
 pub const SHARE: u32 = 1;
+/// [`Request::Register`]: this process goes on with connections of a former broker, which gave it the slot in `parent`; it needs
+/// just that one.
+pub const RETURNS: u32 = 2;
 
 /// A connection as a process names it to the broker, which finds both sockets and compares them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +74,7 @@ pub enum Request {
         socket: i32,
         /// That socket's `SO_COOKIE`.
         cookie: u64,
-        /// [`SHARE`] or 0.
+        /// [`SHARE`] and [`RETURNS`], or 0.
         flags: u32,
         /// Slot of the process that it was forked from, whose slabs it uses too; 0: none.
         parent: u16,

@@ -1,11 +1,13 @@
 //! The broker's side of its [helpers](crate::helper): who has one, what it was asked, and its end.
 //!
 //! # States
-//! A helper is started by the first job for its ids and lives until it is the one that was idle longest when another is
-//! needed. One that has a job for [`HANG_AFTER`] is killed; its jobs are refused. A killed one that does not end (a last
+//! A helper is started at the first connection of a process with its ids, so that it is there when a request needs it; a
+//! private broker starts that of its own ids before it takes a connection. It lives until another one needs its place
+//! ([`Helpers::surplus`]). One that has a job for [`HANG_AFTER`] is killed; its jobs are refused. A killed one that does not end (a last
 //! close that waits in the kernel) counts against its user until it does, and [`HUNG_PER_USER_MAX`] of them are all that a user
 //! gets.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -18,7 +20,9 @@ use windlass_sys::unix::{self, SocketKind};
 
 use crate::helper::{GETTER, HELPER};
 use crate::jobs::{Job, SAID_BYTES, Said};
-use crate::limits::{HANG_AFTER, HELPERS_MAX, HUNG_PER_USER_MAX, JOBS_PER_HELPER_MAX};
+use crate::limits::{
+    HANG_AFTER, HELPERS_MAX, HELPERS_PER_USER_MAX, HUNG_PER_USER_MAX, JOBS_PER_HELPER_MAX,
+};
 
 /// Whose programs a helper serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -122,16 +126,37 @@ impl Helpers {
         Ok((helper.child.id(), helper.socket.as_fd(), helper.token))
     }
 
-    /// The idlest helper, to make place for another one; `None` while there is room.
-    pub(crate) fn surplus(&self) -> Option<(Key, Role)> {
-        if self.all.len() < HELPERS_MAX {
+    /// Whether there is a helper for a user and group, in whatever namespace.
+    pub(crate) fn has_any(&self, uid: u32, gid: u32) -> bool {
+        let mut keys = self.all.keys();
+        keys.any(|(key, role)| *role == Role::Helper && (key.uid, key.gid) == (uid, gid))
+    }
+
+    /// The one that ends to make place for another one of a user; `None` while there is room. It is one of the same user if
+    /// that has too many, else one of the user with most of them, of those outside the namespace `own` first; among these
+    /// the idlest.
+    pub(crate) fn surplus(&self, uid: u32, own: (u64, u64)) -> Option<(Key, Role)> {
+        let mut counts: HashMap<u32, usize> = HashMap::new();
+        for (key, _) in self.all.keys() {
+            *counts.entry(key.uid).or_default() += 1;
+        }
+        let count = |key: &Key| counts.get(&key.uid).copied().unwrap_or(0);
+        let has_too_many = counts.get(&uid) >= Some(&HELPERS_PER_USER_MAX);
+        if !has_too_many && self.all.len() < HELPERS_MAX {
             return None;
         }
-        let idle = self
-            .all
-            .iter()
-            .min_by_key(|(_, helper)| (!helper.jobs.is_empty(), helper.used));
-        idle.map(|(key, _)| *key)
+        let candidates = self.all.iter();
+        let candidates = candidates.filter(|((key, _), _)| !has_too_many || key.uid == uid);
+        let first = candidates.min_by_key(|((key, _), helper)| {
+            let is_own = key.userns == own;
+            (
+                is_own,
+                Reverse(count(key)),
+                !helper.jobs.is_empty(),
+                helper.used,
+            )
+        });
+        first.map(|(key, _)| *key)
     }
 
     /// Gives a job to a helper that was started.

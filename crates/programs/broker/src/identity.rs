@@ -12,6 +12,8 @@ use std::path::PathBuf;
 
 use windlass_sys::process;
 
+use crate::helpers::Key;
+
 /// Fields of `/proc/PID/stat` that stay as they are from one exec to the next, counted from 3 (the first one behind the
 /// name): when the process was started, and where its code, stack and data begin.
 const LASTING: [usize; 4] = [19, 23, 25, 42];
@@ -39,24 +41,46 @@ impl Identity {
     /// The identity of a process whose descriptor says that the number is still its own; `None` if it has ended, or if we
     /// may not know it.
     pub(crate) fn of(pid: u32, pidfd: &OwnedFd) -> Option<Self> {
-        let namespace = fs::metadata(format!("/proc/{pid}/ns/user")).ok()?;
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let identity = Self {
             ids: ids_of(pid)?,
             program: fs::read_link(format!("/proc/{pid}/exe")).ok()?,
-            userns: (namespace.dev(), namespace.ino()),
+            userns: userns_of(pid)?,
             start: start_in(&stat)?,
         };
         (!process::has_ended(pidfd)).then_some(identity)
     }
 
-    /// User and group, if every id of the process is the same.
-    pub(crate) fn sole(&self) -> Option<(u32, u32)> {
+    /// When the process was started, in ticks since the boot.
+    pub(crate) fn started(&self) -> u64 {
+        let [started, ..] = self.start;
+        started
+    }
+
+    /// Whose helper serves it: none's, unless its user ids are all the same and its group ids are.
+    pub(crate) fn key(&self) -> Option<Key> {
         let ([uid, uids @ ..], [gid, gids @ ..]) = (self.ids.uids, self.ids.gids);
         let is_sole =
             uids.iter().all(|other| *other == uid) && gids.iter().all(|other| *other == gid);
-        is_sole.then_some((uid, gid))
+        is_sole.then_some(Key {
+            uid,
+            gid,
+            userns: self.userns,
+        })
     }
+}
+
+/// When a process was started, in ticks since the boot; `None` if we may not know it, or if there is none.
+pub(crate) fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let [started, ..] = start_in(&stat)?;
+    Some(started)
+}
+
+/// Device and inode of the user namespace of a process.
+pub(crate) fn userns_of(pid: u32) -> Option<(u64, u64)> {
+    let namespace = fs::metadata(format!("/proc/{pid}/ns/user")).ok()?;
+    Some((namespace.dev(), namespace.ino()))
 }
 
 /// The ids of a process (`/proc/PID/status`).
@@ -121,7 +145,7 @@ mod tests {
             None
         };
         let first = settled(None).expect("an identity");
-        assert!(first.sole().is_some());
+        assert!(first.key().is_some());
         std::io::Write::write_all(child.stdin.as_mut().expect("its input"), b"\n").expect("told");
         let second = settled(Some(&first)).expect("another identity");
         assert_eq!((&first.ids, &first.program), (&second.ids, &second.program));

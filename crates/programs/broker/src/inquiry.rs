@@ -15,6 +15,7 @@ use windlass_sys::unix::{self, SocketKind};
 
 use crate::facts::Facts;
 use crate::helpers::{Key, Role};
+use crate::identity::Identity;
 use crate::jobs::{Job, SOURCES_MAX, Said, Source, Task};
 use crate::processes::Newcomer;
 use crate::server::{Broker, HELPER};
@@ -214,12 +215,30 @@ impl Broker {
         self.helpers.ask(target.key, Role::Helper, &job, &fds)
     }
 
+    /// Starts the helper of a process that has connected or is about to, if the process may have one: a failure is found
+    /// again by the request that needs it.
+    pub(crate) fn prepare(&mut self, pid: u32, pidfd: &OwnedFd) {
+        let identity = Identity::of(pid, pidfd);
+        let key = identity.as_ref().and_then(Identity::key);
+        let is_served =
+            |identity: &Identity, key: &Key| self.policy.admits(key.uid, &identity.program);
+        if let Some((identity, key)) = identity.as_ref().zip(key)
+            && is_served(identity, &key)
+        {
+            let _ = self.provide(key, Role::Helper);
+        }
+    }
+
     /// Sees to it that there is a helper or a getter for a key.
     fn provide(&mut self, key: Key, role: Role) -> Result<(), Reason> {
         if self.helpers.has(key, role) {
             return Ok(());
         }
-        if let Some(surplus) = self.helpers.surplus() {
+        if !self.users.may_start(key.uid, Instant::now()) {
+            // To be asked again.
+            return Err(Reason::NoDaemon);
+        }
+        if let Some(surplus) = self.helpers.surplus(key.uid, self.userns) {
             self.lose(surplus);
         }
         let slot = match role {

@@ -74,6 +74,7 @@ mod requests;
 mod rescue;
 mod server;
 mod slabs;
+mod table;
 mod users;
 
 use std::ffi::OsString;

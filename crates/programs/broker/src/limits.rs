@@ -4,6 +4,11 @@ use std::time::Duration;
 
 /// Helpers and getters at one time: each is a process of about 3 MB.
 pub const HELPERS_MAX: usize = 64;
+/// Helpers and getters of one user at one time, one of each for each of its groups and user namespaces.
+pub const HELPERS_PER_USER_MAX: usize = 16;
+/// Helpers and getters that are started for one user in a second: each start takes the broker about 1 ms, in which nobody
+/// is served.
+pub const STARTS_PER_USER_PER_S: u32 = 8;
 /// Helpers of one user that were killed and have not ended: a last close waits in them.
 pub const HUNG_PER_USER_MAX: usize = 4;
 /// Jobs that one helper has at one time.

@@ -3,26 +3,31 @@
 //! # Model
 //! A slot belongs to a process from its registration to its death or exec, and then until the last slab that names it
 //! is
-//! gone. Slots are given round robin, so that a number comes back as late as possible. The table of processes, which
-//! every process maps for reading, has the process id of each slot, and 0 from the moment of its death on: that is how
-//! a
-//! waiter learns that the owner of a lock died.
+//! gone. Slots are given round robin, so that a number comes back as late as possible. The [table](crate::table) of processes,
+//! which every process maps for reading, has the process id of each slot, and 0 from the moment of its death on: that is how
+//! a waiter learns that the owner of a lock died.
+//!
+//! A process that a former broker has left keeps its slot until it ends. It gets the same one when it registers here, since its
+//! peers of before know it by that.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use windlass_channel::layout::{DIRECTORY_BYTES, STATUS_BYTES};
-use windlass_channel::protocol::{BROKER_SLOT, PROCESSES_BYTES};
+use windlass_channel::protocol::BROKER_SLOT;
 use windlass_sys::process;
 
 use crate::helpers::Key;
-use crate::identity::Identity;
+use crate::identity::{self, Identity};
 use crate::limits::{PROCESSES_MAX, PROCESSES_PER_USER_MAX};
 use crate::memory::Memory;
+use crate::table::{Left, Table};
 
 /// Whose connections one directory lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -78,6 +83,14 @@ pub(crate) enum Full {
     System(Errno),
 }
 
+/// A process that a former broker has left, and that has not registered here.
+#[derive(Debug)]
+struct Former {
+    pid: u32,
+    started: u64,
+    pidfd: OwnedFd,
+}
+
 #[derive(Debug)]
 struct Directory {
     memory: Memory,
@@ -90,26 +103,66 @@ pub(crate) struct Processes {
     slots: BTreeMap<u16, Process>,
     /// Slots of the broker's helpers, which take locks, too.
     helpers: BTreeSet<u16>,
+    formers: BTreeMap<u16, Former>,
     by_pid: HashMap<u32, u16>,
     directories: HashMap<(Group, u64), Directory>,
     last: u16,
-    table: Memory,
-    table_reader: OwnedFd,
+    table: Table,
 }
 
 impl Processes {
-    pub(crate) fn new() -> Result<Self, Errno> {
-        let table = Memory::create("windlass-processes", PROCESSES_BYTES)?;
-        table.store_u32(usize::from(BROKER_SLOT) * 4, std::process::id());
+    /// Those that a former broker at this socket has left, and no others.
+    pub(crate) fn new(socket: &Path) -> Result<Self, Errno> {
+        let table = Table::beside(socket)?;
+        let (left, last) = table.left();
+        let mut formers = BTreeMap::new();
+        for Left { slot, pid, started } in left {
+            let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            let pidfd = id.and_then(|id| pidfd_open(id, PidfdFlags::empty()).ok());
+            // One that we may not know of is believed to live.
+            let is_it = identity::started(pid).is_none_or(|its| its == started);
+            match pidfd.filter(|_| is_it) {
+                Some(pidfd) => {
+                    let former = Former {
+                        pid,
+                        started,
+                        pidfd,
+                    };
+                    formers.insert(slot, former);
+                }
+                None => table.clear(slot),
+            }
+        }
         Ok(Self {
             slots: BTreeMap::new(),
             helpers: BTreeSet::new(),
+            formers,
             by_pid: HashMap::new(),
             directories: HashMap::new(),
-            last: 0,
-            table_reader: table.reader()?,
+            last,
             table,
         })
+    }
+
+    /// Those that a former broker has left: slots, and descriptors to be watched.
+    pub(crate) fn formers(&self) -> impl Iterator<Item = (u16, &OwnedFd)> {
+        let all = self.formers.iter();
+        all.map(|(slot, former)| (*slot, &former.pidfd))
+    }
+
+    /// The slot that a process had with a former broker.
+    pub(crate) fn former_slot(&self, who: &Newcomer) -> Option<u16> {
+        let mut all = self.formers.iter();
+        let is_it =
+            |former: &Former| (former.pid, former.started) == (who.pid, who.identity.started());
+        all.find_map(|(slot, former)| is_it(former).then_some(*slot))
+    }
+
+    /// A process that a former broker has left has ended, if the slot is such a one's.
+    pub(crate) fn former_ended(&mut self, slot: u16) -> Option<OwnedFd> {
+        let former = self.formers.remove(&slot)?;
+        self.table.clear(slot);
+        Some(former.pidfd)
     }
 
     /// The living process of this id.
@@ -137,7 +190,7 @@ impl Processes {
 
     /// How many live.
     pub(crate) fn alive(&self) -> usize {
-        self.by_pid.len()
+        self.by_pid.len() + self.formers.len()
     }
 
     pub(crate) fn admit(&mut self, who: Newcomer) -> Result<Given<'_>, Full> {
@@ -149,7 +202,8 @@ impl Processes {
         if of_user >= PROCESSES_PER_USER_MAX || self.slots.len() >= PROCESSES_MAX {
             return Err(Full::Limit);
         }
-        let slot = self.free_slot().ok_or(Full::Limit)?;
+        let former = self.former_slot(&who);
+        let slot = former.or_else(|| self.free_slot()).ok_or(Full::Limit)?;
         let status = Memory::create("windlass-status", STATUS_BYTES).map_err(Full::System)?;
         let reader = status.reader().map_err(Full::System)?;
         let directory = match self.directories.entry((who.group, who.netns)) {
@@ -161,8 +215,11 @@ impl Processes {
             }
         };
         directory.users += 1;
-        self.last = slot;
-        self.table.store_u32(usize::from(slot) * 4, who.pid);
+        if self.formers.remove(&slot).is_none() {
+            self.last = slot;
+        }
+        self.table
+            .put(slot, who.pid, who.identity.started(), self.last);
         self.by_pid.insert(who.pid, slot);
         let comm = comm(who.pid);
         let process = Process {
@@ -177,14 +234,17 @@ impl Processes {
             slot,
             status,
             directory: directory.memory.as_fd(),
-            processes: self.table_reader.as_fd(),
+            processes: self.table.reader(),
         })
     }
 
     fn free_slot(&self) -> Option<u16> {
         let after = self.last.saturating_add(1)..BROKER_SLOT;
         let mut slots = after.chain(1..BROKER_SLOT);
-        slots.find(|slot| !self.slots.contains_key(slot) && !self.helpers.contains(slot))
+        slots.find(|slot| {
+            let is_taken = self.slots.contains_key(slot) || self.formers.contains_key(slot);
+            !is_taken && !self.helpers.contains(slot)
+        })
     }
 
     /// A slot for a helper.
@@ -197,13 +257,14 @@ impl Processes {
 
     /// The helper in a slot was started.
     pub(crate) fn helper_lives(&self, slot: u16, pid: u32) {
-        self.table.store_u32(usize::from(slot) * 4, pid);
+        let started = identity::started(pid).unwrap_or(0);
+        self.table.put(slot, pid, started, self.last);
     }
 
     /// The helper in a slot has ended: its locks are free for all.
     pub(crate) fn helper_died(&mut self, slot: u16) {
         if self.helpers.remove(&slot) {
-            self.table.store_u32(usize::from(slot) * 4, 0);
+            self.table.clear(slot);
         }
     }
 
@@ -214,7 +275,7 @@ impl Processes {
 
     /// The table of processes, for reading.
     pub(crate) fn table(&self) -> BorrowedFd<'_> {
-        self.table_reader.as_fd()
+        self.table.reader()
     }
 
     /// The process uses this slab from now on.
@@ -231,7 +292,7 @@ impl Processes {
             return Vec::new();
         };
         process.dead = true;
-        self.table.store_u32(usize::from(slot) * 4, 0);
+        self.table.clear(slot);
         let key = (process.who.group, process.who.netns);
         let pid = process.who.pid;
         let slabs = process.slabs.iter().copied().collect();
@@ -280,7 +341,7 @@ fn comm(pid: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rustix::process::{PidfdFlags, getpid, pidfd_open};
+    use rustix::process::getpid;
 
     use super::*;
 
@@ -304,7 +365,8 @@ mod tests {
     /// A slot outlives its process as long as a slab names it, and is given again last of all.
     #[test]
     fn slots_are_given_round_robin() {
-        let mut processes = Processes::new().expect("memory");
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut processes = Processes::new(&directory.path().join("a")).expect("memory");
         let admit =
             |processes: &mut Processes| processes.admit(newcomer(7)).map(|given| given.slot);
         let (a, b) = (
@@ -327,7 +389,8 @@ mod tests {
     /// One user has so many and no more; another still gets in.
     #[test]
     fn processes_of_a_user_are_limited() {
-        let mut processes = Processes::new().expect("memory");
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut processes = Processes::new(&directory.path().join("a")).expect("memory");
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         if limit
             .current

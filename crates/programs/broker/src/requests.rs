@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use rustix::io::IoSlice;
 use windlass_channel::layout::{DIRECTORY_BYTES, STATUS_BYTES, Side};
-use windlass_channel::protocol::{Answer, Ends, Request, SHARE};
+use windlass_channel::protocol::{Answer, Ends, RETURNS, Request, SHARE};
 use windlass_channel::{EndInfo, Reason};
 use windlass_sys::epoll::Interest;
 use windlass_sys::process;
@@ -160,7 +160,8 @@ impl Broker {
         let connection = self.connections.get(&token).ok_or(Reason::NoDaemon)?;
         let pidfd = process::peer_pidfd(&connection.socket, pid).map_err(|_| Reason::NoDaemon)?;
         let identity = Identity::of(pid, &pidfd).ok_or(Reason::NotRescuable)?;
-        let (uid, gid) = identity.sole().ok_or(Reason::NotRescuable)?;
+        let key = identity.key().ok_or(Reason::NotRescuable)?;
+        let uid = key.uid;
         if uid != who.uid {
             return Err(Reason::Privileged);
         }
@@ -172,11 +173,6 @@ impl Broker {
         } else {
             Group::User(self.policy.group(uid))
         };
-        let key = Key {
-            uid,
-            gid,
-            userns: identity.userns,
-        };
         let pidfd = Arc::new(pidfd);
         // What cannot be taken now could not be taken when it matters.
         let target = Target {
@@ -186,7 +182,7 @@ impl Broker {
             cookie,
             looks: 0,
         };
-        let newcomer = Box::new(Newcomer {
+        let newcomer = Newcomer {
             pid,
             key,
             identity,
@@ -194,7 +190,11 @@ impl Broker {
             netns: 0,
             pidfd,
             report,
-        });
+        };
+        if flags & RETURNS != 0 && self.processes.former_slot(&newcomer) != Some(parent) {
+            return Err(Reason::NoDaemon);
+        }
+        let newcomer = Box::new(newcomer);
         let then = Then::Register { newcomer, parent };
         self.inquire(Some(token), then, vec![Some(target)]);
         Ok(Step::Waits)
@@ -221,6 +221,14 @@ impl Broker {
             netns: facts.netns,
             ..newcomer
         };
+        if let Some((_, pidfd)) = self
+            .processes
+            .former_slot(&newcomer)
+            .and_then(|slot| self.processes.formers().find(|(of, _)| *of == slot))
+        {
+            // It is watched by the new descriptor from now on.
+            let _ = self.epoll.remove(pidfd);
+        }
         let given = self.processes.admit(newcomer);
         let given = given.map_err(|(Full::Limit | Full::System(_))| Reason::Limit)?;
         let slot = given.slot;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use windlass_channel::protocol::{MESSAGE_BYTES, Request};
 use windlass_sys::epoll::{Epoll, Events, Interest};
 use windlass_sys::unix::{self, BindError, Credentials, Listener, SocketKind};
@@ -15,9 +16,11 @@ use windlass_sys::{eventfd, process};
 
 use crate::helpers::Helpers;
 use crate::host::Host;
+use crate::identity::userns_of;
 use crate::inquiry::{Asked, Inquiry};
 use crate::limits::{
-    CONNECTIONS_MAX, CONNECTIONS_PER_USER_MAX, MESSAGES_PER_TURN, NUMBERS_MAX, WITNESSES_MAX,
+    CONNECTIONS_MAX, CONNECTIONS_PER_USER_MAX, HELPED_REQUESTS, MESSAGES_PER_TURN, NUMBERS_MAX,
+    WITNESSES_MAX,
 };
 use crate::policy::Policy;
 use crate::processes::Processes;
@@ -87,6 +90,8 @@ pub struct Broker {
     pub(crate) processes: Processes,
     pub(crate) slabs: Slabs,
     pub(crate) users: Users,
+    /// The broker's own user namespace.
+    pub(crate) userns: (u64, u64),
     /// Asked before a pair is given memory; root's only.
     pub(crate) host: Option<Host>,
     /// Given up for a moment where no descriptor is left, so that a connection can be taken and refused.
@@ -137,6 +142,10 @@ impl Broker {
         let waker = Arc::new(eventfd::create()?);
         epoll.add(&listener, LISTENER, Interest::READABLE)?;
         epoll.add(&*waker, WAKER, Interest::READABLE)?;
+        let processes = Processes::new(path)?;
+        for (slot, pidfd) in processes.formers() {
+            epoll.add(pidfd, PROCESS | u64::from(slot), Interest::READABLE)?;
+        }
         Ok(Self {
             path: path.to_owned(),
             listener,
@@ -154,9 +163,10 @@ impl Broker {
             jobs: HashMap::new(),
             next_id: 0,
             settings,
-            processes: Processes::new()?,
+            processes,
             slabs: Slabs::new(),
             users: Users::default(),
+            userns: userns_of(std::process::id()).unwrap_or_default(),
             host: rustix::process::geteuid().is_root().then(Host::default),
             spare: spare(),
             idle_since: Instant::now(),
@@ -175,6 +185,11 @@ impl Broker {
     /// # Errors
     /// Only if waiting itself fails.
     pub fn run(mut self) -> Result<(), Errno> {
+        if self.settings.linger.is_some()
+            && let Ok(own) = pidfd_open(getpid(), PidfdFlags::empty())
+        {
+            self.prepare(std::process::id(), &own);
+        }
         let mut events = Events::default();
         while !self.handle.stop.load(Ordering::Acquire) {
             let now = Instant::now();
@@ -297,6 +312,14 @@ impl Broker {
         if self.settings.linger.is_some() && who.uid == own {
             self.remember(&socket, who);
         }
+        let is_new = self.settings.others && !self.helpers.has_any(who.uid, who.gid);
+        if let Some(pid) = who.pid.filter(|_| is_new)
+            && self.users.may_ask(who.uid, Instant::now())
+            && let Ok(pidfd) = process::peer_pidfd(&socket, pid)
+        {
+            self.users.looked(who.uid, HELPED_REQUESTS - 1);
+            self.prepare(pid, &pidfd);
+        }
         self.make_room(who.uid);
         self.next_connection = (self.next_connection + 1) & !CLASS;
         let token = CONNECTION | self.next_connection;
@@ -391,6 +414,11 @@ impl Broker {
 
     /// The process of a slot has died or become another program.
     pub(crate) fn bury(&mut self, slot: u16) {
+        if let Some(pidfd) = self.processes.former_ended(slot) {
+            // Closed below.
+            let _ = self.epoll.remove(&pidfd);
+            return;
+        }
         let Some(process) = self.processes.get(slot).filter(|process| !process.dead) else {
             return;
         };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::limits::{NUMBERS_MAX, REQUESTS_PER_USER_PER_S};
+use crate::limits::{NUMBERS_MAX, REQUESTS_PER_USER_PER_S, STARTS_PER_USER_PER_S};
 
 /// How long a measure of a user's memory holds: each slab is one system call.
 const MEASURED_FOR: Duration = Duration::from_secs(1);
@@ -11,11 +11,43 @@ const MEASURED_FOR: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 struct User {
     /// Requests that may still be made.
-    tokens: f64,
-    filled: Instant,
+    requests: Bucket,
+    /// Helpers that may still be started.
+    starts: Bucket,
     slabs: usize,
     /// Memory of the slabs, and when it was measured.
     bytes: Option<(u64, Instant)>,
+}
+
+/// A token bucket: it holds what is filled into it in one second.
+#[derive(Debug)]
+struct Bucket {
+    tokens: f64,
+    filled: Instant,
+    per_s: f64,
+}
+
+impl Bucket {
+    fn full(per_s: u32, now: Instant) -> Self {
+        let per_s = f64::from(per_s);
+        Self {
+            tokens: per_s,
+            filled: now,
+            per_s,
+        }
+    }
+
+    /// Takes one token; false if there is none.
+    fn take(&mut self, now: Instant) -> bool {
+        let since = now.saturating_duration_since(self.filled).as_secs_f64();
+        self.tokens = (self.tokens + since * self.per_s).min(self.per_s);
+        self.filled = now;
+        let has_one = self.tokens >= 1.0;
+        if has_one {
+            self.tokens -= 1.0;
+        }
+        has_one
+    }
 }
 
 /// Accounts by user. One without a slab is forgotten once its tokens are full again.
@@ -27,14 +59,15 @@ const ACCOUNTS_KEPT: usize = 1_024;
 
 impl Users {
     fn of(&mut self, uid: u32, now: Instant) -> &mut User {
-        let full = f64::from(REQUESTS_PER_USER_PER_S);
         if self.0.len() > ACCOUNTS_KEPT {
-            let full_again = |user: &User| now.duration_since(user.filled).as_secs_f64() < 1.0;
-            self.0.retain(|_, user| user.slabs > 0 || full_again(user));
+            let is_recent = |bucket: &Bucket| now.duration_since(bucket.filled).as_secs_f64() < 1.0;
+            self.0.retain(|_, user| {
+                user.slabs > 0 || is_recent(&user.requests) || is_recent(&user.starts)
+            });
         }
-        self.0.entry(uid).or_insert(User {
-            tokens: full,
-            filled: now,
+        self.0.entry(uid).or_insert_with(|| User {
+            requests: Bucket::full(REQUESTS_PER_USER_PER_S, now),
+            starts: Bucket::full(STARTS_PER_USER_PER_S, now),
             slabs: 0,
             bytes: None,
         })
@@ -42,29 +75,24 @@ impl Users {
 
     /// Whether the user may make a request now; it is counted.
     pub(crate) fn may_ask(&mut self, uid: u32, now: Instant) -> bool {
-        let full = f64::from(REQUESTS_PER_USER_PER_S);
-        let user = self.of(uid, now);
-        let since = now.saturating_duration_since(user.filled).as_secs_f64();
-        user.tokens = (user.tokens + since * full).min(full);
-        user.filled = now;
-        if user.tokens < 1.0 {
-            return false;
-        }
-        user.tokens -= 1.0;
-        true
+        self.of(uid, now).requests.take(now)
+    }
+
+    /// Whether a helper may be started for the user now; it is counted.
+    pub(crate) fn may_start(&mut self, uid: u32, now: Instant) -> bool {
+        self.of(uid, now).starts.take(now)
     }
 
     /// How many descriptors may be looked at for the user now: as many as requests are left to him.
     pub(crate) fn looks(&self, uid: u32) -> usize {
-        self.0
-            .get(&uid)
-            .map_or(0, |user| (user.tokens as usize).min(NUMBERS_MAX))
+        let left = |user: &User| (user.requests.tokens as usize).min(NUMBERS_MAX);
+        self.0.get(&uid).map_or(0, left)
     }
 
     /// So many were looked at.
     pub(crate) fn looked(&mut self, uid: u32, count: usize) {
         if let Some(user) = self.0.get_mut(&uid) {
-            user.tokens = (user.tokens - count as f64).max(0.0);
+            user.requests.tokens = (user.requests.tokens - count as f64).max(0.0);
         }
     }
 

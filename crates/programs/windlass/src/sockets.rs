@@ -19,7 +19,7 @@ use windlass_api::ErrorCode;
 use windlass_broker::listing::{ChannelRow, ProcessRow, Row};
 use windlass_channel::client::Client;
 use windlass_channel::snapshot::DirWords;
-use windlass_channel::{Reason, unix};
+use windlass_channel::{EndInfo, Reason, unix};
 use windlass_sys::process;
 
 use crate::Session;
@@ -90,7 +90,7 @@ pub(crate) fn listing(what: &str) -> Result<Vec<Listing>, Failure> {
         }
         found.push(listing);
     }
-    let unlisted = unlisted::listing(&found);
+    let unlisted = unlisted::listing(&mut found);
     if !unlisted.processes.is_empty() {
         found.push(unlisted);
     }
@@ -110,21 +110,31 @@ pub(crate) fn listing(what: &str) -> Result<Vec<Listing>, Failure> {
 }
 
 fn rows(listings: &[Listing]) -> Vec<Value> {
-    listings.iter().flat_map(of_broker).collect()
+    let channels = listings.iter().flat_map(|listing| &listing.channels);
+    let ends = channels.flat_map(|channel| &channel.words.ends);
+    let mut joined = ends.map(|end| end.cookie).collect();
+    let all = listings.iter();
+    all.flat_map(|listing| of_broker(listing, listings, &mut joined))
+        .collect()
 }
 
-fn of_broker(listing: &Listing) -> Vec<Value> {
+/// The rows of one listing; `joined`: sockets that have a row, or get one as an end of a channel.
+fn of_broker(listing: &Listing, all: &[Listing], joined: &mut BTreeSet<u64>) -> Vec<Value> {
     let by_slot: BTreeMap<u16, &ProcessRow> = listing
         .processes
         .iter()
         .map(|row| (row.slot, row))
         .collect();
+    // The other end of a connection from before the broker may be listed apart.
+    let of_end = |end: &EndInfo| {
+        let mut rows = all.iter().flat_map(|listing| &listing.processes);
+        let is_it = |row: &&ProcessRow| (row.slot, row.pid) == (end.slot, end.pid);
+        by_slot.get(&end.slot).copied().or_else(|| rows.find(is_it))
+    };
     let mut rows = Vec::new();
-    let mut joined = BTreeSet::new();
     for channel in &listing.channels {
         for side in [0, 1] {
-            joined.insert(channel.words.ends[side].cookie);
-            rows.push(end(channel, side, &by_slot));
+            rows.push(end(channel, side, of_end));
         }
     }
     for process in listing
@@ -157,7 +167,11 @@ pub(crate) fn end_name(name: SocketAddr) -> String {
 }
 
 /// One end of a channel.
-fn end(channel: &ChannelRow, side: usize, by_slot: &BTreeMap<u16, &ProcessRow>) -> Value {
+fn end<'a>(
+    channel: &ChannelRow,
+    side: usize,
+    of_end: impl Fn(&EndInfo) -> Option<&'a ProcessRow>,
+) -> Value {
     let words = &channel.words;
     let (own, peer) = (&words.ends[side], &words.ends[1 - side]);
     let (tx, rx) = (&words.dirs[side], &words.dirs[1 - side]);
@@ -168,8 +182,7 @@ fn end(channel: &ChannelRow, side: usize, by_slot: &BTreeMap<u16, &ProcessRow>) 
         (false, Reason::None, Reason::None) => Reason::Young,
         (false, Reason::None, reason) | (false, reason, _) => reason,
     };
-    let process = by_slot.get(&own.slot);
-    let peer_process = by_slot.get(&peer.slot);
+    let (process, peer_process) = (of_end(own), of_end(peer));
     let kind = match unix::inode_in(own.local) {
         Some(_) => "unix-stream",
         None => "tcp",

@@ -1,4 +1,5 @@
-//! Accelerated processes that no broker lists: they have asked none for anything yet, or theirs has ended.
+//! What no broker lists: accelerated processes that have asked none for anything yet, or whose broker has ended, and connections
+//! that were joined with a broker before.
 //!
 //! # Model
 //! A process is found by its mappings in `/proc`: the library, and the shared memory of its records, whose first word
@@ -23,28 +24,41 @@ use windlass_channel::layout::{CHAN_BYTES, CHANS, HEADER_BYTES, SLAB_BYTES};
 use windlass_channel::snapshot::{ChanWords, MappedSlab};
 
 use crate::run::LIBRARY;
-use crate::sockets::{ARENA_MAGIC, Listing, RECORD_BYTES, RECORDS_MAX, records};
+use crate::sockets::{ARENA_MAGIC, Listing, RECORD_BYTES, RECORDS_MAX, Record, records};
 
 /// What the broker calls the memory of slabs.
 const SLAB_NAME: &str = "/memfd:windlass-slab";
 /// Where the number of a slab stands.
 const SLAB_ID_AT: u64 = 8;
 
-/// What can be seen of the processes that are not among the listed ones.
-pub(crate) fn listing(listed: &[Listing]) -> Listing {
-    let known = |pid: u32| {
-        let mut rows = listed.iter().flat_map(|listing| &listing.processes);
-        rows.any(|row| row.pid == pid && !row.dead)
-    };
+/// What can be seen of the processes that are not among the listed ones. Connections of listed ones that their broker does not
+/// know are added to its listing.
+pub(crate) fn listing(listed: &mut [Listing]) -> Listing {
     let mut found = Listing::default();
     let mut seen: BTreeSet<u64> = listed
         .iter()
         .flat_map(|listing| &listing.channels)
         .flat_map(|channel| channel.words.ends.iter().map(|end| end.cookie))
         .collect();
+    let mut known = BTreeSet::new();
+    for Listing {
+        processes,
+        channels,
+    } in listed
+    {
+        for row in processes.iter_mut().filter(|row| !row.dead) {
+            known.insert(row.pid);
+            let is_unseen = |record: &Record| record.is_joined && !seen.contains(&record.cookie);
+            if records(row).is_some_and(|all| all.iter().any(is_unseen))
+                && let Some(mappings) = Mappings::of(row.pid)
+            {
+                mappings.channels(row, &mut seen, channels);
+            }
+        }
+    }
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    for pid in pids.filter(|pid| !known(*pid)) {
+    for pid in pids.filter(|pid| !known.contains(pid)) {
         if let Some(mappings) = Mappings::of(pid)
             && let Some(mut process) = mappings.process()
         {

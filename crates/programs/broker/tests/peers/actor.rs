@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::socket_cookie;
 use windlass_channel::client::{Client, Paired, Registered, Registration};
 use windlass_channel::layout::Side;
-use windlass_channel::protocol::Ends;
+use windlass_channel::protocol::{Ends, RETURNS};
 use windlass_channel::{
     Alive, Bufs, Counts, Fd, Life, Offer, Owner, Reason, RecvHow, Sent, Slab, Took, WhenFull, Who,
 };
@@ -212,6 +212,11 @@ impl Stage {
             ["cookie"] => self.cookie().to_string(),
             ["register"] => self.register(0, 0),
             ["register-heir", parent] => self.register(0, parent.parse().expect("slot")),
+            ["register-again", slot] => {
+                let parent = slot.parse().expect("slot");
+                let who = registration(self.stream().as_raw_fd(), self.cookie(), RETURNS, parent);
+                said(self.client.register(&who).map(|registered| registered.slot))
+            }
             ["broker", path] => {
                 println!("> serving");
                 windlass_broker::private(Path::new(path), Duration::from_secs(60), program());

@@ -63,7 +63,8 @@ fn wrong_messages() {
     let after = std::fs::read_dir("/proc/self/fd")
         .expect("descriptors")
         .count();
-    assert!(after <= before + 8, "{before} descriptors became {after}");
+    // Those of other tests come and go; these would be nearly 300.
+    assert!(after <= before + 100, "{before} descriptors became {after}");
 }
 
 /// A client that asks and asks, and reads no answer, loses its connection; one that asks as fast as it can is refused

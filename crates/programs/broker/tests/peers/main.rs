@@ -13,6 +13,9 @@ use rustix::process::Signal;
 use actor::Actor;
 use stage::{Running, joined};
 
+/// How long the library waits for a rescue, in microseconds.
+const RESCUE_US: u64 = 250_000;
+
 /// Plays an actor for the other tests.
 #[test]
 #[ignore = "run by the other tests of this file, in a process of its own"]
@@ -63,7 +66,7 @@ fn a_stopped_sender_is_rescued() {
     }
     times_us.sort_unstable();
     println!("rescues took {times_us:?} us");
-    assert!(times_us.iter().all(|us| *us < 5_000), "{times_us:?}");
+    assert!(times_us.iter().all(|us| *us < RESCUE_US), "{times_us:?}");
 }
 
 /// Nobody asks for a rescue: the watch finds bytes that the receiver, who reads round the library, does not take.
@@ -177,6 +180,34 @@ fn heirs_have_what_they_inherited() {
     assert_eq!(heir.ask(&format!("slab {slab}")), format!("{slab} 0"));
 }
 
+/// A broker is killed and another one takes its place: the processes of the first one have their slots still, in the table that they
+/// have mapped, until they end; each gets its own one again, and nobody gets another's.
+#[test]
+fn slots_outlive_the_broker() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("sockets.sock");
+    let (_, mut host) = stage::private(&path);
+    let mut actors = [(); 4].map(|()| Actor::start(&path));
+    let [a, b, c, d] = &mut actors;
+    stage::connect(a, b);
+    stage::connect(c, d);
+    let [slot_a, slot_b, slot_c] = [&mut *a, b, c].map(|actor| actor.number("register"));
+    host.kill();
+    c.kill();
+    std::fs::remove_file(&path).expect("its socket");
+    let (_, _host) = stage::private(&path);
+    let lives = |actor: &mut Actor, slot| actor.ask(&format!("life {slot}"));
+    stage::wait_for("the death", || lives(a, slot_c) == "Dead");
+    assert_eq!(lives(a, slot_b), "Lives");
+    let again = |actor: &mut Actor, slot| actor.ask(&format!("register-again {slot}"));
+    assert_eq!(again(d, slot_b), "no-daemon", "of another process");
+    let slot_d = d.number("register");
+    assert!(![slot_a, slot_b].contains(&slot_d), "{slot_d}");
+    stage::wait_for("its own slot", || again(a, slot_a) == slot_a.to_string());
+    b.kill();
+    stage::wait_for("the death", || lives(a, slot_b) == "Dead");
+}
+
 /// While nothing is flagged the broker does not wake up at all, with processes, a slab and bytes in a ring.
 #[test]
 fn idle_costs_nothing() {
@@ -191,6 +222,17 @@ fn idle_costs_nothing() {
     let before = stage::switches(pid);
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(stage::switches(pid), before);
+}
+
+/// A private broker has its helper before anybody connects.
+#[test]
+fn a_private_broker_has_its_helper_at_once() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("sockets.sock");
+    let (pid, _host) = stage::private(&path);
+    let broker = pid.as_raw_nonzero().get().cast_unsigned();
+    let own = rustix::process::getuid().as_raw();
+    stage::wait_for("its helper", || stage::helper_of(broker, own).is_some());
 }
 
 /// Two users are joined only if both share, or if the policy names them; then bytes pass, and a rescue works. A denied
@@ -235,7 +277,7 @@ fn users_are_kept_apart() {
         stage::join(&mut a, &mut b);
         assert_eq!(a.ask("push across"), "6 0");
         a.signal(Signal::STOP);
-        assert!(b.number("rescue 0") < 5_000);
+        assert!(b.number("rescue 0") < RESCUE_US);
         assert_eq!(b.ask("raw-read 6"), "across");
         a.signal(Signal::CONT);
     }

@@ -177,6 +177,24 @@ pub fn private(path: &Path) -> (Pid, Actor) {
     (host.pid(), host)
 }
 
+/// The helper of a user that a broker in this process has started.
+pub fn helper_of(broker: u32, uid: u32) -> Option<Pid> {
+    let broker = broker.to_string();
+    let words = format!("helper\0{uid}\0");
+    let children = std::fs::read_dir("/proc").expect("processes").flatten();
+    let mut found = children.filter_map(|entry| {
+        let text =
+            |name: &str| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
+        let status = text("status");
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+        let lives = !status.contains("State:\tZ");
+        let is_it = lives && parent.trim() == broker && text("cmdline").contains(&words);
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        is_it.then_some(Pid::from_raw(pid)?)
+    });
+    found.next()
+}
+
 /// How often the threads of a process have gone to sleep or were sent there.
 pub fn switches(pid: Pid) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).expect("tasks");

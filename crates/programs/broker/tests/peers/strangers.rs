@@ -16,6 +16,9 @@ use crate::stage::{self, Running};
 const MALLORY: u32 = 64_011;
 const ALICE: u32 = 64_012;
 const BOB: u32 = 64_013;
+/// Users whose helpers a test looks for: no other test has processes of them.
+const CAROL: u32 = 64_014;
+const MARVIN: u32 = 64_015;
 
 /// A broker that users other than root reach; `None`, said aloud, where this process cannot act for them.
 fn scene(name: &str) -> Option<Running> {
@@ -154,11 +157,11 @@ fn a_helper_that_hangs_is_its_users_own_loss() {
         return;
     };
     let (_first, _second) = joined_as(&running, ALICE);
-    let mut a = Actor::start_as(&running.path, MALLORY);
-    let mut b = Actor::start_as(&running.path, MALLORY);
+    let mut a = Actor::start_as(&running.path, MARVIN);
+    let mut b = Actor::start_as(&running.path, MARVIN);
     stage::connect(&mut a, &mut b);
     assert!(a.ask("register").parse::<u16>().is_ok());
-    let helper = helper_of(MALLORY);
+    let helper = helper_of(MARVIN);
     rustix::process::kill_process(helper, Signal::STOP).expect("stopped");
     b.tell("register");
     let mut served = 0;
@@ -175,25 +178,26 @@ fn a_helper_that_hangs_is_its_users_own_loss() {
         b.answer().parse::<u16>().is_ok(),
         "served by the next helper"
     );
-    assert_ne!(helper_of(MALLORY), helper);
+    assert_ne!(helper_of(MARVIN), helper);
+}
+
+/// The helper of a user is there before a request needs it: its start would take longer than the library waits.
+#[test]
+fn a_connection_starts_the_helper() {
+    let Some(running) = scene("a_connection_starts_the_helper") else {
+        return;
+    };
+    let mut a = Actor::start_as(&running.path, CAROL);
+    assert_eq!(stage::helper_of(std::process::id(), CAROL), None);
+    assert_eq!(a.ask("idle 1"), "done");
+    stage::wait_for("a helper", || {
+        stage::helper_of(std::process::id(), CAROL).is_some()
+    });
 }
 
 /// The helper of a user, which is a child of this process.
 fn helper_of(uid: u32) -> Pid {
-    let own = std::process::id().to_string();
-    let words = format!("helper\0{uid}\0");
-    let children = std::fs::read_dir("/proc").expect("processes").flatten();
-    let mut found = children.filter_map(|entry| {
-        let text =
-            |name: &str| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
-        let status = text("status");
-        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-        let lives = !status.contains("State:\tZ");
-        let is_it = lives && parent.trim() == own && text("cmdline").contains(&words);
-        let pid = entry.file_name().to_str()?.parse().ok()?;
-        is_it.then_some(Pid::from_raw(pid)?)
-    });
-    found.next().expect("a helper")
+    stage::helper_of(std::process::id(), uid).expect("a helper")
 }
 
 /// As many users as it takes hold as many idle connections as each may: another user is served all the same.

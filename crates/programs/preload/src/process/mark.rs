@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32};
 
 use windlass_channel::layout::Line;
 
+use crate::process::status;
+
 const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= size_of::<Line<AtomicU32>>());
 
 /// What the kernel sets in the word of a robust mutex whose owner died: linux/futex.h.
@@ -44,12 +46,24 @@ pub fn arm(page: *mut u8) {
     arm_again();
 }
 
-/// Takes the mark if no thread has it.
+/// Takes the mark if no thread has it, and those that peers from former brokers look at.
 pub fn arm_again() {
     let mutex = MUTEX.load(Acquire);
     if mutex.is_null() {
         return;
     }
+    let formers = status::former_pages().map(<*mut u8>::cast);
+    let mut taken = false;
+    for mutex in formers.chain([mutex]) {
+        taken |= take(mutex);
+    }
+    if taken {
+        have_let_go();
+    }
+}
+
+/// Whether the calling thread has this mark from now on.
+fn take(mutex: *mut libc::pthread_mutex_t) -> bool {
     // SAFETY: a mutex that was made in this process and is never unmapped.
     match unsafe { libc::pthread_mutex_trylock(mutex) } {
         0 => {}
@@ -57,8 +71,13 @@ pub fn arm_again() {
             // SAFETY: locked by this thread a moment ago.
             unsafe { libc::pthread_mutex_consistent(mutex) };
         }
-        _ => return,
+        _ => return false,
     }
+    true
+}
+
+/// Has the marks of the calling thread let go when it ends.
+fn have_let_go() {
     let mut key = KEY.load(Relaxed);
     if key == 0 {
         let mut made = 0;
@@ -70,14 +89,17 @@ pub fn arm_again() {
         KEY.store(key, Relaxed);
     }
     // SAFETY: the key was made above or by an earlier holder.
-    unsafe { libc::pthread_setspecific(key - 1, mutex.cast()) };
+    unsafe { libc::pthread_setspecific(key - 1, MUTEX.load(Relaxed).cast()) };
 }
 
-/// The thread that has the mark ends, and the process goes on.
-unsafe extern "C" fn thread_ends(mutex: *mut c_void) {
-    if mutex.cast() == MUTEX.load(Relaxed) {
-        // SAFETY: the value of the key is the mutex. A thread that has not locked it is refused.
-        unsafe { libc::pthread_mutex_unlock(mutex.cast()) };
+/// A thread that has marks ends, and the process goes on.
+unsafe extern "C" fn thread_ends(_: *mut c_void) {
+    let mutex = MUTEX.load(Acquire);
+    // Null in a forked child, which has no marks.
+    let own = (!mutex.is_null()).then_some(mutex);
+    for mutex in status::former_pages().map(<*mut u8>::cast).chain(own) {
+        // SAFETY: a mutex that was made in this process and is never unmapped. A thread that has not locked it is refused.
+        unsafe { libc::pthread_mutex_unlock(mutex) };
     }
 }
 

@@ -34,6 +34,8 @@ pub const PAIRS_MAX: usize = 64;
 const IDLE_US: u32 = 1_000_000;
 /// How often the broker is asked to look after a slab, at most.
 const WATCH_US: u32 = 1_000_000;
+/// Grows with each broker.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// One above the highest place in use.
 static PLACES: AtomicU32 = AtomicU32::new(0);
 
@@ -43,6 +45,8 @@ pub struct Pair {
     id: AtomicU32,
     peer: AtomicU32,
     side: AtomicU32,
+    /// [`GENERATION`] of the broker that made it.
+    generation: AtomicU32,
     /// The peer has other ids: the broker compares both sockets of each connection before it joins.
     proves: AtomicBool,
     /// Sockets of this process that have a channel in it.
@@ -69,6 +73,7 @@ static PAIRS: [Pair; PAIRS_MAX] = [const {
         id: AtomicU32::new(0),
         peer: AtomicU32::new(0),
         side: AtomicU32::new(0),
+        generation: AtomicU32::new(0),
         proves: AtomicBool::new(false),
         users: AtomicU32::new(0),
         idle_since: AtomicU64::new(0),
@@ -139,6 +144,13 @@ impl Pair {
         self.id.load(Acquire).wrapping_sub(1)
     }
 
+    /// Whether connections join in it: it is of the broker that this process has registered with, and shared with the process
+    /// in `peer`.
+    fn is_with(&self, peer: u16) -> bool {
+        self.peer.load(Relaxed) == u32::from(peer)
+            && self.generation.load(Relaxed) == GENERATION.load(Relaxed)
+    }
+
     /// Whether it is free, or no socket of this process has been in it for a while.
     fn is_idle(&self) -> bool {
         let since = clock::now().wrapping_sub(self.idle_since.load(Relaxed));
@@ -198,7 +210,7 @@ pub fn place_of(slab: u32) -> Option<u8> {
 /// Why there is none; [`Reason::Young`] while another thread is asking.
 pub fn pair_with(peer: u16, ends: Ends) -> Result<u8, Reason> {
     let mut full = 0;
-    for (place, pair) in pairs().filter(|(_, pair)| pair.peer.load(Relaxed) == u32::from(peer)) {
+    for (place, pair) in pairs().filter(|(_, pair)| pair.is_with(peer)) {
         if pair.slab().channels().count() < CHANS {
             return Ok(place);
         }
@@ -225,7 +237,7 @@ pub fn prove(slab: u32, chan: u16, socket: i32) -> Result<(), Reason> {
 /// The places of the slabs shared with the process in `peer`.
 pub fn places_with(peer: u16) -> impl Iterator<Item = u8> {
     pairs()
-        .filter(move |(_, pair)| pair.peer.load(Relaxed) == u32::from(peer))
+        .filter(move |(_, pair)| pair.is_with(peer))
         .map(|(place, _)| place)
 }
 
@@ -323,6 +335,7 @@ fn fill(place: u8, paired: Paired) -> Result<u8, Reason> {
     // SAFETY: as above.
     unsafe { pair.memory.get().write(MaybeUninit::new(paired)) };
     pair.peer.store(u32::from(paired.peer), Relaxed);
+    pair.generation.store(GENERATION.load(Relaxed), Relaxed);
     pair.proves.store(paired.proves, Relaxed);
     pair.side.store(u32::from(paired.side), Relaxed);
     pair.mark.store(mark, Relaxed);
@@ -388,16 +401,22 @@ impl Drop for Seeker {
     }
 }
 
+/// Whether a pair with the process in `peer`, of this broker or of a former one, says that it has ended.
+pub(super) fn is_marked_dead(peer: u16) -> bool {
+    let mut its = pairs().filter(|(_, pair)| pair.peer.load(Relaxed) == u32::from(peer));
+    its.any(|(_, pair)| !pair.is_peer_alive())
+}
+
 /// Whether no socket of this process has been in a channel for a while.
 pub(super) fn are_idle() -> bool {
     PAIRS.iter().all(Pair::is_idle)
 }
 
-/// The pairs of a broker that has ended: all of them are idle. Under the gate.
-pub(super) fn forget_all() {
-    for pair in PAIRS.iter().filter(|pair| pair.id.load(Relaxed) != 0) {
-        pair.clear();
-    }
+/// The broker has ended: idle pairs go, and further connections join in pairs of the next one. Under the gate.
+pub(super) fn renew() {
+    let idle = |pair: &&Pair| pair.id.load(Relaxed) != 0 && pair.is_idle();
+    PAIRS.iter().filter(idle).for_each(Pair::clear);
+    GENERATION.fetch_add(1, SeqCst);
 }
 
 /// In a forked child: nobody looks for a place or sees to a dead peer's sockets.

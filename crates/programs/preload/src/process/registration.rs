@@ -4,8 +4,9 @@
 //! A process is *unregistered* until its first connection is worth a ring; then the broker gives it a slot, a status
 //! page and the directory, and it stays *registered*. A forked child is unregistered again, keeps the pairs that it
 //! inherited, and asks for a slot of its own at its first locked section. A process whose broker has ended is
-//! *orphaned*: what has joined goes on, nothing joins. Once no socket of it has been in a channel for
-//! [a second](pairs::are_idle), it forgets its pairs and registers with the next broker, whose numbers mean other processes and slabs.
+//! *orphaned*: what has joined goes on, and it registers with the next broker as soon as there is one. It keeps its slot as long
+//! as sockets of it are in channels, whose memory, status page and mark of death stay as they are ([`status::former_pages`]);
+//! connections join in slabs of the new broker alone.
 //!
 //! # Synchronization
 //! The [gate](Gate) is held while something is asked of the broker or a place is filled, at most a few milliseconds, never on
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 use windlass_channel::client::{Client, Registration};
 use windlass_channel::directory::Directory;
 use windlass_channel::layout::{DIRECTORY_BYTES, STATUS_BYTES};
-use windlass_channel::protocol::{BROKER_SLOT, PROCESSES_BYTES, SHARE, SLOTS};
+use windlass_channel::protocol::{BROKER_SLOT, PROCESSES_BYTES, RETURNS, SHARE, SLOTS};
 use windlass_channel::{Alive, Life, Owner, Reason, Who, sys};
 
 use crate::options;
@@ -36,6 +37,8 @@ pub static CLIENT: Client = Client::new();
 static GATE: AtomicBool = AtomicBool::new(false);
 /// The broker is alive and cannot be seen: its process id means nothing here.
 static IS_BROKER_UNSEEN: AtomicBool = AtomicBool::new(false);
+/// Process id of the broker that this process has registered with.
+static BROKER: AtomicU32 = AtomicU32::new(0);
 static DIRECTORY: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static PROCESSES: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 /// The slot of the process that this one was forked from.
@@ -61,10 +64,7 @@ impl Alive for Processes {
         }
         // The broker may be late, or gone. A mark is of a thread, and an id may be another process's in another namespace: only
         // both say that no thread is left.
-        let is_marked = |slot| {
-            let mut its = pairs::places_with(slot);
-            slot == BROKER_SLOT || its.any(|place| !pairs::at(place).is_peer_alive())
-        };
+        let is_marked = |slot| slot == BROKER_SLOT || pairs::is_marked_dead(slot);
         match word.load(Relaxed) {
             0 => Life::Dead,
             pid if is_marked(owner.process()) && !kernel::lives(pid) => Life::Dead,
@@ -151,17 +151,21 @@ fn is_orphaned() -> bool {
     if now.wrapping_sub(BROKER_SEEN_AT.load(Relaxed)) < clock::cycles(BROKER_SEEN_US) {
         return false;
     }
-    let broker = process_word(BROKER_SLOT).map(|word| word.load(Relaxed));
-    let has_ended = broker.is_some_and(|pid| !kernel::lives(pid));
+    let Some(word) = process_word(BROKER_SLOT) else {
+        return false;
+    };
+    let broker = BROKER.load(Relaxed);
+    let is_replaced = word.load(Relaxed) != broker;
+    let has_ended = is_replaced || !IS_BROKER_UNSEEN.load(Relaxed) && !kernel::lives(broker);
     BROKER_SEEN_AT.store(if has_ended { 0 } else { now }, Relaxed);
-    has_ended && !IS_BROKER_UNSEEN.load(Relaxed)
+    has_ended
 }
 
 /// Makes sure that this process is registered.
 ///
 /// # Errors
-/// Why it is not; [`Reason::Young`] while another thread is at it, [`Reason::NoDaemon`] also while an orphaned process has
-/// channels.
+/// Why it is not; [`Reason::Young`] while another thread is at it, [`Reason::NoDaemon`] also where an orphaned process has joined
+/// connections and does not get its slot again.
 pub fn register(socket: i32) -> Result<(), Reason> {
     let forbidden = FORBIDDEN.load(Relaxed);
     if forbidden != 0 {
@@ -175,21 +179,27 @@ pub fn register(socket: i32) -> Result<(), Reason> {
     if identity::process_slot() != 0 && !is_orphan {
         return Ok(());
     }
-    if is_orphan && (status::is_carried() || !pairs::are_idle()) {
+    let slot = identity::process_slot();
+    let holds = is_orphan && !pairs::are_idle();
+    if is_orphan && status::is_carried() || holds && (status::is_full() || slot == 0) {
         return Err(Reason::NoDaemon);
     }
     let cookie = kernel::cookie(socket).map_err(|_| Reason::NotEligible)?;
+    let share = if options::share() { SHARE } else { 0 };
     let registered = CLIENT.register(&Registration {
         socket,
         cookie,
         report: REPORT.load(Relaxed),
-        flags: if options::share() { SHARE } else { 0 },
-        parent: if is_orphan {
-            0
-        } else {
-            PARENT.load(Relaxed) as u16
+        flags: if holds { share | RETURNS } else { share },
+        parent: match (holds, is_orphan) {
+            (true, _) => slot,
+            (false, true) => 0,
+            (false, false) => PARENT.load(Relaxed) as u16,
         },
     })?;
+    if holds && registered.slot != slot {
+        return Err(Reason::NoDaemon);
+    }
     let (page, directory, processes) = (
         registered.status,
         registered.directory,
@@ -201,15 +211,15 @@ pub fn register(socket: i32) -> Result<(), Reason> {
     }
     sys::register_membarrier();
     if is_orphan {
-        pairs::forget_all();
+        pairs::renew();
     }
-    let before = process_word(BROKER_SLOT).map(|word| word.load(Relaxed));
-    status::change(page.base);
-    DIRECTORY.store(registered.directory.base, Release);
-    PROCESSES.store(registered.processes.base.cast(), Release);
-    if is_orphan && process_word(BROKER_SLOT).map(|word| word.load(Relaxed)) == before {
-        IS_BROKER_UNSEEN.store(true, Relaxed);
-    }
+    status::change(page.base, holds);
+    DIRECTORY.store(directory.base, Release);
+    PROCESSES.store(processes.base.cast(), Release);
+    let broker = process_word(BROKER_SLOT).map_or(0, |word| word.load(Relaxed));
+    BROKER.store(broker, Relaxed);
+    // It has just answered.
+    IS_BROKER_UNSEEN.store(!kernel::lives(broker), Relaxed);
     mark::arm(page.base);
     identity::set_process_slot(registered.slot);
     if is_orphan {

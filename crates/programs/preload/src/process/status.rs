@@ -1,8 +1,9 @@
 //! The status page of this process: who sleeps in which epoll instance, for senders to see.
 //!
 //! # Synchronization
-//! A thread asleep in an epoll instance has raised a line of the page ([`raise`]). Where the page is changed meanwhile, the same
-//! line of the new one is up as well ([`CARRIED`]) until nobody sleeps by the old one:
+//! A thread asleep in an epoll instance has raised a line of the page ([`raise`]), and of those before, which older peers look at.
+//! Where the page is changed meanwhile, the same line of the new one is up as well ([`CARRIED`]) until nobody sleeps by the old
+//! one:
 //!
 //! | sleeper | who registers anew |
 //! | --- | --- |
@@ -10,7 +11,7 @@
 //! | looks whether it is still the page; else once more | looks at the lines of the old page, carries those that are up |
 
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, fence};
 
 use windlass_channel::layout::{STATUS_BYTES, STATUS_LINES};
@@ -21,6 +22,12 @@ static STATUS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static UNSHOWN: Unshown = Unshown([const { AtomicU32::new(0) }; STATUS_BYTES / 4]);
 /// Lines of the status page, a bit each, that are up once more for sleepers who have raised those of the page before.
 static CARRIED: AtomicU64 = AtomicU64::new(0);
+/// Brokers over which a process can hold joined connections.
+const FORMERS_MAX: usize = 8;
+/// Pages that this process had from former brokers while connections of it were joined, and how many.
+static FORMER_PAGES: [AtomicPtr<u8>; FORMERS_MAX] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; FORMERS_MAX];
+static FORMERS: AtomicU32 = AtomicU32::new(0);
 
 /// Memory of a status page.
 #[repr(align(128))]
@@ -36,11 +43,24 @@ impl Unshown {
     }
 }
 
-/// A line of the status page that the calling thread has raised.
+/// A line of the status page, and of so many before, that the calling thread has raised.
 #[derive(Clone, Copy)]
 pub struct Raised {
     page: *mut u8,
+    formers: usize,
     line: u8,
+}
+
+/// Pages of former brokers that older peers look at.
+pub fn former_pages() -> impl Iterator<Item = *mut u8> {
+    let count = FORMERS.load(SeqCst) as usize;
+    let pages = FORMER_PAGES.iter().take(count);
+    pages.map(|page| page.load(Acquire))
+}
+
+/// Whether no further page can be kept.
+pub(super) fn is_full() -> bool {
+    FORMERS.load(Relaxed) as usize == FORMERS_MAX
 }
 
 /// The status page at an address that was [`STATUS`] once.
@@ -54,8 +74,17 @@ fn page_at(base: *mut u8) -> StatusPage {
 pub fn raise(line: u8) -> Raised {
     loop {
         let base = STATUS.load(SeqCst);
+        let mut formers = 0;
+        for former in former_pages() {
+            page_at(former).raise(line);
+            formers += 1;
+        }
         page_at(base).raise(line);
-        let raised = Raised { page: base, line };
+        let raised = Raised {
+            page: base,
+            formers,
+            line,
+        };
         if STATUS.load(SeqCst) == base {
             return raised;
         }
@@ -65,9 +94,16 @@ pub fn raise(line: u8) -> Raised {
 
 /// Shows that it is awake again.
 pub fn lower(raised: Raised) {
-    let Raised { page: base, line } = raised;
+    let Raised {
+        page: base,
+        formers,
+        line,
+    } = raised;
     let page = page_at(base);
     page.lower(line);
+    former_pages()
+        .take(formers)
+        .for_each(|former| page_at(former).lower(line));
     if STATUS.load(SeqCst) != base {
         carry_no_more(&page, line);
     }
@@ -83,8 +119,14 @@ fn carry_no_more(before: &StatusPage, line: u8) {
     }
 }
 
-/// Another page is this process's status page from now on. Under the gate.
-pub(super) fn change(base: *mut u8) {
+/// Another page is this process's status page from now on; older peers look at the one before, if `is_kept`. Under the gate.
+pub(super) fn change(base: *mut u8, is_kept: bool) {
+    let before = STATUS.load(SeqCst);
+    let formers = FORMERS.load(Relaxed);
+    if let Some(place) = FORMER_PAGES.get(formers as usize).filter(|_| is_kept) {
+        place.store(before, Release);
+        FORMERS.store(formers + 1, SeqCst);
+    }
     let before = page_at(STATUS.swap(base, SeqCst));
     fence(SeqCst);
     let page = page_at(base);
@@ -110,4 +152,5 @@ pub(super) fn forked() {
     STATUS.store(std::ptr::null_mut(), Relaxed);
     (SLOT_FIRST..STATUS_LINES as u8).for_each(|line| UNSHOWN.line(line).store(0, Relaxed));
     CARRIED.store(0, Relaxed);
+    FORMERS.store(0, Relaxed);
 }

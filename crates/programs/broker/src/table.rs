@@ -1,0 +1,190 @@
+//! The table of processes, which outlives the broker.
+//!
+//! # Purpose
+//! Processes know each other by their slots: in locks, and in the memory of pairs that goes on without a broker. So a number
+//! must mean the same process with the next broker, and the word of a process that dies meanwhile has to become 0.
+//!
+//! # Model
+//! A file beside the socket, which only the broker's user can open. Its first [`PROCESSES_BYTES`] are what processes map: a process
+//! id for each slot. Behind them is a word for each slot, with the moment at which its process was started; that of slot 0, which
+//! is nobody's, has the version of the messages and the slot that was given last. Where there can be no such file, it is memory
+//! that ends with the broker.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use windlass_channel::protocol::{BROKER_SLOT, PROCESSES_BYTES, SLOTS, VERSION};
+
+use crate::memory::Memory;
+
+const BYTES: usize = PROCESSES_BYTES + SLOTS * 8;
+
+/// The table of one broker after another.
+#[derive(Debug)]
+pub(crate) struct Table {
+    file: OwnedFd,
+    reader: OwnedFd,
+}
+
+/// A process that a former broker has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub(crate) slot: u16,
+    pub(crate) pid: u32,
+    /// When it was started, in ticks since the boot.
+    pub(crate) started: u64,
+}
+
+impl Table {
+    /// The table beside a socket, with what it holds; this process is the broker in it.
+    pub(crate) fn beside(socket: &Path) -> Result<Self, Errno> {
+        let path = socket.with_extension("processes");
+        let (file, reader) = match opened(&path).or_else(|_| made(&path)) {
+            Ok(both) => both,
+            Err(_) => {
+                let memory = Memory::create("windlass-processes", BYTES)?;
+                let reader = memory.reader()?;
+                (memory.into_fd(), reader)
+            }
+        };
+        let table = Self { file, reader };
+        table.store(
+            usize::from(BROKER_SLOT) * 4,
+            &std::process::id().to_ne_bytes(),
+        );
+        Ok(table)
+    }
+
+    /// A descriptor for reading.
+    pub(crate) fn reader(&self) -> BorrowedFd<'_> {
+        self.reader.as_fd()
+    }
+
+    /// A process has a slot from now on; `last` was given last.
+    pub(crate) fn put(&self, slot: u16, pid: u32, started: u64, last: u16) {
+        self.store(place_behind(slot), &started.to_ne_bytes());
+        self.store(place_behind(0), &head(last).to_ne_bytes());
+        self.store(usize::from(slot) * 4, &pid.to_ne_bytes());
+    }
+
+    /// Nobody has the slot.
+    pub(crate) fn clear(&self, slot: u16) {
+        self.store(usize::from(slot) * 4, &[0; 4]);
+    }
+
+    /// The processes that a former broker has left, dead or alive, and the slot that it gave last.
+    pub(crate) fn left(&self) -> (Vec<Left>, u16) {
+        let mut bytes = vec![0; BYTES];
+        let read = rustix::io::pread(&self.file, &mut bytes, 0);
+        if read != Ok(BYTES) {
+            return (Vec::new(), 0);
+        }
+        let (pids, behind) = bytes.split_at(PROCESSES_BYTES);
+        let pids = pids
+            .as_chunks()
+            .0
+            .iter()
+            .map(|word| u32::from_ne_bytes(*word));
+        let behind = behind
+            .as_chunks()
+            .0
+            .iter()
+            .map(|word| u64::from_ne_bytes(*word));
+        let last = behind.clone().next().unwrap_or(0) as u16;
+        let all = (0..BROKER_SLOT).zip(pids.zip(behind));
+        let left = all.filter(|(slot, (pid, _))| *slot != 0 && *pid != 0);
+        let left = left.map(|(slot, (pid, started))| Left { slot, pid, started });
+        (left.collect(), last)
+    }
+
+    fn store(&self, at: usize, bytes: &[u8]) {
+        // A write of aligned bytes within the file. It has no reason to fail, and a reader would see what was there.
+        let _ = rustix::io::pwrite(&self.file, bytes, at as u64);
+    }
+}
+
+const fn place_behind(slot: u16) -> usize {
+    PROCESSES_BYTES + slot as usize * 8
+}
+
+/// The word behind slot 0.
+fn head(last: u16) -> u64 {
+    u64::from(VERSION) << 32 | u64::from(last)
+}
+
+/// The file that is there, for writing and for reading, if it is one of ours.
+fn opened(path: &Path) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let common = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, OFlags::RDWR | common, Mode::empty())?;
+    let stat = rustix::fs::fstat(&file)?;
+    let own = rustix::process::geteuid().as_raw();
+    let is_ours = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        && (stat.st_uid, stat.st_mode & 0o777, stat.st_nlink) == (own, 0o600, 1)
+        && stat.st_size == BYTES as i64;
+    let mut word = [0; 8];
+    rustix::io::pread(&file, &mut word, place_behind(0) as u64)?;
+    if !is_ours || u64::from_ne_bytes(word) >> 32 != head(0) >> 32 {
+        return Err(Errno::INVAL);
+    }
+    let reader = reader_of(&file)?;
+    Ok((file, reader))
+}
+
+/// A new file there.
+fn made(path: &Path) -> Result<(OwnedFd, OwnedFd), Errno> {
+    // Nothing is there, or it is not ours to be used.
+    let _ = rustix::fs::unlink(path);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
+    rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
+    rustix::fs::ftruncate(&file, BYTES as u64)?;
+    rustix::io::pwrite(&file, &head(0).to_ne_bytes(), place_behind(0) as u64)?;
+    let reader = reader_of(&file)?;
+    Ok((file, reader))
+}
+
+/// The same file for reading alone.
+fn reader_of(file: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", windlass_sys::process::number(file));
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    /// What one broker has written the next one finds; a file that others could have written is not believed.
+    #[test]
+    fn a_table_outlives_its_broker() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("sockets.sock");
+        let open = || Table::beside(&socket).expect("a table");
+        let table = open();
+        assert_eq!(table.left(), (vec![], 0));
+        table.put(7, 99, 1234, 7);
+        table.put(8, 98, 1235, 8);
+        table.clear(7);
+        let left = Left {
+            slot: 8,
+            pid: 98,
+            started: 1235,
+        };
+        assert_eq!(open().left(), (vec![left], 8));
+        let file = directory.path().join("sockets.processes");
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o666)).expect("mode");
+        assert_eq!(open().left(), (vec![], 0));
+        open().put(7, 99, 1234, 7);
+        let other = directory.path().join("other");
+        std::fs::rename(&file, &other).expect("moved");
+        symlink(&other, &file).expect("a link");
+        assert_eq!(open().left(), (vec![], 0));
+        std::fs::write(&file, "short").expect("a file");
+        assert_eq!(open().left(), (vec![], 0));
+        let reader = rustix::io::pwrite(open().reader(), &[1], 0);
+        assert_eq!(reader, Err(Errno::BADF));
+    }
+}
