@@ -627,51 +627,9 @@ impl<'s> Incoming<'s> {
         set_flags(self.d(), NORING | WANT, reason);
     }
 
-    /// This process will not be able to issue a `membarrier`: the sender leaves stream mode for good.
-    /// Returns after a last
-    /// `membarrier`, so a sender that still was in it has seen this or is seen.
-    pub fn no_stream(self) {
-        self.d().a.flags.fetch_or(NOSTREAM, Ordering::AcqRel);
-        heavy();
-    }
-
     /// Why this direction is on the kernel; [`Reason::None`] if nothing stands against the ring.
     pub fn reason(self) -> Reason {
         reason_of(self.d())
-    }
-
-    /// More bytes came from the kernel than were sent, and no sender is inside a call: a writer that does
-    /// not count, or the
-    /// wrong peer. The direction goes to the kernel for good.
-    pub fn check_uncounted_writer(self) -> bool {
-        let (w, r) = (&self.d().w, &self.d().r);
-        let got = r.krecv.load(Ordering::Acquire);
-        if self.d().wl.lock.load(Ordering::Acquire) != 0 {
-            return false;
-        }
-        let uncounted = got > w.k_sent.load(Ordering::Acquire);
-        if uncounted {
-            w.uncounted.store(1, Ordering::Relaxed);
-            self.stop(Reason::Wild);
-        }
-        uncounted
-    }
-
-    /// Sets `krecv` from the kernel's own count, after a process that shared the socket was killed inside a
-    /// real receive. Right
-    /// only while no other thread is asleep in one, so `attn` is set to `asleep`, the number of those that
-    /// are known to be.
-    pub fn recount<S: Socket>(self, who: Who, sock: &S, asleep: u32) -> bool {
-        if self.lock(who, sock).is_err() {
-            return false;
-        }
-        let received = sock.received();
-        if let (Some(received), 0) = (received, asleep) {
-            self.d().r.krecv.store(received, Ordering::Release);
-        }
-        self.d().a.attn.store(asleep, Ordering::Release);
-        unlock(&self.d().r.lock);
-        received.is_some() && asleep == 0
     }
 
     /// Corrects `krecv` if bytes were taken that nobody counted: after a join with threads inside a receive, when one of them

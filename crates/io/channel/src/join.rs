@@ -139,7 +139,10 @@ impl Link<'_> {
         end.proved.store(0, Ordering::Relaxed);
         end.tracked
             .store(offer.is_tracked.into(), Ordering::Relaxed);
-        self.moved(offer.slot, offer.fd, offer.connected);
+        let place = u64::from(offer.slot) << 48
+            | u64::from(offer.fd as u32) << 16
+            | u64::from(offer.connected);
+        self.end(self.side()).place.store(place, Ordering::Relaxed);
         let out = self.dir_from(self.side());
         out.w.k_sent.store(offer.written, Ordering::Relaxed);
         let inc = self.dir_from(self.side().other());
@@ -152,12 +155,6 @@ impl Link<'_> {
         self.side()
             .of(&self.shared().join)
             .store(OFFERED, Ordering::Release);
-    }
-
-    /// Renews the hint where the socket is: another process or another descriptor uses it now.
-    pub fn moved(&self, slot: u16, fd: i32, connected: bool) {
-        let place = u64::from(slot) << 48 | u64::from(fd as u32) << 16 | u64::from(connected);
-        self.end(self.side()).place.store(place, Ordering::Relaxed);
     }
 
     /// Looks whether the other end mirrors `offer`, and if so joins.

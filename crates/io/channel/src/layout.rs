@@ -194,8 +194,6 @@ pub(crate) const NORING: u32 = 2;
 pub(crate) const WANT: u32 = 4;
 /// A reclaimer died: kernel bytes until the end of the stream, then the rest of the ring.
 pub(crate) const DRAIN: u32 = 8;
-/// The receiver cannot issue a `membarrier`: no stream mode.
-pub(crate) const NOSTREAM: u32 = 16;
 /// The memory held values that cannot be.
 pub(crate) const BROKEN: u32 = 32;
 /// A reader died: `krecv` may be short.

@@ -210,32 +210,6 @@ impl<'s> Outgoing<'s> {
         }
     }
 
-    /// Sends by the kernel, once, without blocking, through `carrier`: what only a real call can carry beside the
-    /// bytes. The ring is emptied first, through `sock`, so the order is kept.
-    pub fn send_apart<S: Socket, C: Socket>(
-        self,
-        who: Who,
-        sock: &S,
-        carrier: &C,
-        data: &Bufs,
-        flags: i32,
-    ) -> Sent {
-        match self.lock(who, sock) {
-            Ok(()) => {}
-            Err(other) => return other.into(),
-        }
-        self.leave_stream();
-        let sent = match self.reclaim_locked(who, sock) {
-            Reclaimed::Empty | Reclaimed::All(_) => self.send_real(carrier, data, flags),
-            Reclaimed::Part(_) => Sent::KernelFull,
-            Reclaimed::Owed | Reclaimed::Busy => Sent::Busy,
-            Reclaimed::Error(error) => Sent::Error(error),
-            Reclaimed::Broken => Sent::Broken,
-        };
-        unlock(&self.d().wl.lock);
-        sent
-    }
-
     /// Whether a push is allowed now. Under the write lock.
     #[inline(always)]
     fn may_push(self) -> bool {
@@ -247,7 +221,7 @@ impl<'s> Outgoing<'s> {
     pub(crate) fn is_open(self) -> bool {
         let (a, wl) = (&self.d().a, &self.d().wl);
         !(a.attn.load(Ordering::Relaxed) != 0
-            || a.flags.load(Ordering::Relaxed) & !(NOSTREAM | RECOUNT) != READY
+            || a.flags.load(Ordering::Relaxed) & !RECOUNT != READY
             || wl.owed.load(Ordering::Relaxed) != 0
             || sleeps(
                 a.slot.load(Ordering::Relaxed),
@@ -782,8 +756,7 @@ impl<'s> Outgoing<'s> {
     }
 
     fn enter_stream(self) {
-        let forbidden = self.d().a.flags.load(Ordering::Relaxed) & NOSTREAM != 0;
-        if forbidden || !stream_possible() {
+        if !stream_possible() {
             return;
         }
         // The fence of the push that enters stream mode follows, before any push without one.

@@ -10,9 +10,7 @@ use std::ptr::NonNull;
 
 use crate::client::Region;
 use crate::join::EndInfo;
-use crate::layout::{
-    BROKEN, DRAIN, Dir, NORING, NOSTREAM, READY, REASON_SHIFT, SLAB_BYTES, Side, WANT,
-};
+use crate::layout::{BROKEN, DRAIN, Dir, NORING, READY, REASON_SHIFT, SLAB_BYTES, Side, WANT};
 use crate::owner::{Alive, Life, Owner};
 use crate::protocol::PROCESSES_BYTES;
 use crate::reason::Reason;
@@ -192,7 +190,6 @@ impl DirWords {
             (NORING, "kernel-for-good"),
             (WANT, "reclaim-wanted"),
             (DRAIN, "draining"),
-            (NOSTREAM, "no-stream"),
             (BROKEN, "broken"),
         ];
         let set = all.into_iter().filter(move |(bit, _)| flags & bit != 0);

@@ -6,8 +6,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 /// This process may be reached by a `membarrier`.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
-/// This process makes no system calls of the channel's own any more.
-static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 /// A system call with up to six arguments; errors are negative numbers from -4095 on.
 ///
 /// # Safety
@@ -98,20 +96,9 @@ pub fn membarrier_registered() -> bool {
     REGISTERED.load(Ordering::Relaxed)
 }
 
-/// From now on this process makes neither `membarrier` nor futex calls: it is about to enter a seccomp
-/// filter. Incoming
-/// directions have to be set to [`no_stream`](crate::Incoming::no_stream) before.
-pub fn forbid() {
-    FORBIDDEN.store(true, Ordering::Release);
-    REGISTERED.store(false, Ordering::Release);
-}
-
 /// A full fence in every running thread of every registered process.
 #[cfg_attr(loom, allow(dead_code))]
 pub(crate) fn membarrier() {
-    if FORBIDDEN.load(Ordering::Relaxed) {
-        return;
-    }
     // SAFETY: the call takes a command and flags.
     unsafe {
         call(
@@ -127,9 +114,6 @@ const FUTEX_WAKE: usize = 1;
 /// Waits while `word` is `value`, at most `nanoseconds`.
 #[cfg(not(loom))]
 pub fn futex_wait(word: &core::sync::atomic::AtomicU32, value: u32, nanoseconds: u64) {
-    if FORBIDDEN.load(Ordering::Relaxed) {
-        return yield_now();
-    }
     let time = libc::timespec {
         tv_sec: (nanoseconds / 1_000_000_000) as libc::time_t,
         tv_nsec: (nanoseconds % 1_000_000_000) as libc::c_long,
@@ -147,9 +131,6 @@ pub fn futex_wait(word: &core::sync::atomic::AtomicU32, value: u32, nanoseconds:
 /// Wakes all who wait for `word`.
 #[cfg(not(loom))]
 pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {
-    if FORBIDDEN.load(Ordering::Relaxed) {
-        return;
-    }
     let word = &raw const *word as usize;
     // SAFETY: the word is live for the call; a wake changes no memory.
     unsafe {
@@ -166,9 +147,6 @@ pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {
 /// The piece is page-aligned, lies in one shared mapping, and nobody needs what is in it.
 #[cfg_attr(loom, allow(dead_code))]
 pub(crate) unsafe fn remove_pages(at: *mut u8, len: usize) {
-    if FORBIDDEN.load(Ordering::Relaxed) {
-        return;
-    }
     // SAFETY: the caller's piece.
     unsafe {
         call(

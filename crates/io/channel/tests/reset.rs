@@ -173,7 +173,7 @@ fn every_error_of_a_send_is_told() {
             }
         });
         let (out, socket) = (high.link.outgoing(), Reset::default());
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + Duration::from_secs(90);
         let (mut pushed, mut swallowed) = (0, 0);
         while pushed < 5 && Instant::now() < until {
             let was_empty = !out.unread();

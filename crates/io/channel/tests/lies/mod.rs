@@ -419,11 +419,6 @@ impl Honest {
             incoming.queued(),
             incoming.reason(),
         );
-        let _ = incoming.check_uncounted_writer();
-        let _ = incoming.recount(who, &self.fd(), random.next() as u32 % 2);
-        if random.next().is_multiple_of(64) {
-            incoming.no_stream();
-        }
     }
 
     fn news(&mut self, side: Side) {
