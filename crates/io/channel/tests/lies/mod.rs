@@ -406,7 +406,7 @@ impl Honest {
         }
     }
 
-    fn sleep(&mut self, link: Link<'_>, who: Who<'_>, random: &mut dyn Chance) {
+    fn sleep(&mut self, link: Link<'_>, random: &mut dyn Chance) {
         let incoming = link.incoming();
         incoming.set_slot(random.next() as u8);
         if incoming.fall_asleep() == Asleep::Yes {
@@ -456,7 +456,7 @@ impl Honest {
             10 => {
                 let _ = link.outgoing().reclaim(who, &self.fd());
             }
-            11 => self.sleep(link, who, random),
+            11 => self.sleep(link, random),
             12 => self.news(side),
             13 if random.next().is_multiple_of(4) => self.join(chan, random),
             13 | 14 => {
