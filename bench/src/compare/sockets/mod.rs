@@ -45,6 +45,9 @@ pub struct Options {
     /// Rows of the table; without them, all
     #[arg(long, value_enum, value_delimiter = ',')]
     rows: Vec<Row>,
+    /// Measure only what has this in its title
+    #[arg(long, default_value = "")]
+    only: String,
     /// Turns of each case
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -106,7 +109,9 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
     let mut shots = Vec::new();
     let stolen = stolen_ticks();
     for &row in rows {
-        for group in ours.groups(row) {
+        let mut groups = ours.groups(row);
+        groups.retain(|group| group.title.contains(&options.only));
+        for group in groups {
             let missing = group.cases.iter().find_map(|(_, pair)| pair.what.missing());
             if let Some(missing) = missing {
                 println!("\nleft out: {}: {missing} is missing", group.title);
