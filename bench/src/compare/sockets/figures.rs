@@ -482,14 +482,17 @@ impl Ours {
                 What::Pgbench(8, true),
                 &["transactions/s"],
             ),
-            ("ssh, 600 MB", What::Ssh, &["MB/s"]),
-            ("rsync, 600 MB", What::Rsync, &["MB/s"]),
+            ("ssh, 300 MB", What::Ssh, &["MB/s"]),
+            ("rsync, 300 MB", What::Rsync, &["MB/s"]),
             ("iperf3", What::Iperf3, &["Gbit/s"]),
         ];
         let group = |(title, what, figures): (&str, What, &[&'static str])| Group {
             row: Row::Programs,
             title: format!("default spin: {title}"),
-            more_turns: 1,
+            more_turns: match what {
+                What::Ssh | What::Rsync => FOR_PERCENTS,
+                _ => 1,
+            },
             cases: anywhere(ours_and_kernel(self.default, what)),
             lines: figures
                 .iter()

@@ -41,6 +41,7 @@ pub struct Place {
     namespace: Option<Namespace>,
     uid: Option<u32>,
     home: PathBuf,
+    memory: PathBuf,
     programs: PathBuf,
     /// The cores of server and client.
     pub cores: [usize; 2],
@@ -100,6 +101,9 @@ impl Place {
             std::fs::copy(built.join(name), programs.join(name))
                 .with_context(|| format!("{} was not built", built.join(name).display()))?;
         }
+        // A disk takes bytes at a pace of its own.
+        let memory = PathBuf::from(format!("/dev/shm/windlass-compare-{}", std::process::id()));
+        std::fs::create_dir(&memory)?;
         let (mut namespace, mut uid) = (None, None);
         if geteuid().is_root() {
             let made = Namespace::create(&format!("wlc-sock-{}", std::process::id()))?;
@@ -109,12 +113,14 @@ impl Place {
             namespace = Some(made);
             let free = free_uid()?;
             chown(&home, Some(free), Some(free))?;
+            chown(&memory, Some(free), Some(free))?;
             uid = Some(free);
         }
         Ok(Place {
             namespace,
             uid,
             home,
+            memory,
             programs,
             cores,
             next_port: AtomicU16::new(PORT),
@@ -126,6 +132,12 @@ impl Place {
     #[must_use]
     pub fn home(&self) -> &Path {
         &self.home
+    }
+
+    /// A directory in memory that belongs to the user, for what is written and read no more.
+    #[must_use]
+    pub fn memory(&self) -> &Path {
+        &self.memory
     }
 
     /// A file of the user's.
@@ -270,6 +282,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.memory);
         let Some(uid) = self.uid else {
             return;
         };
