@@ -512,7 +512,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s p -l parsa
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand run" -l spin -d 'How long a waiting call polls for data before it sleeps, in microseconds. 50 suits two busy programs on cores of their own, 0 a host with more busy programs than cores [default: 10, in threads that wait again within 100 us, with exponential backoff while polls find nothing]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l spin -d 'How long a waiting call polls for data before it sleeps, in microseconds. 50 suits two busy programs on cores of their own, 0 a host with more busy programs than cores [default: 30, in threads that wait again within 300 us, with exponential backoff while polls find nothing]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l library -d 'The preload library [default: beside windlass, in ../lib/windlass, or in /usr/lib/windlass]' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r

@@ -7,11 +7,13 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::place::{Place, Runner};
+use super::programs::Web;
 use crate::compare::child::Child;
+use crate::compare::host::find_program;
 use crate::compare::stop;
 
 /// A client has this long.
-const ENDS_WITHIN: Duration = Duration::from_secs(40);
+pub(super) const ENDS_WITHIN: Duration = Duration::from_secs(40);
 
 /// How often a short program is started for one figure.
 const STARTS: usize = 25;
@@ -25,12 +27,22 @@ pub enum What {
     Stream(usize, Via),
     /// redis-benchmark: clients, requests on the way for each, and whether through the Unix socket.
     Redis(u32, u32, bool),
-    /// wrk: connections, and whether each carries many requests.
-    Nginx(u32, bool),
+    /// wrk asks a server for small pages: connections, and whether each carries many requests.
+    Pages(Web, u32, bool),
+    /// A loop that sends a large file by sendfile, to one that receives.
+    SendFile,
+    /// curl gets a large file, again and again; whether on one connection.
+    File(Web, bool),
+    /// Bytes through ssh.
+    Ssh,
+    /// A file from rsync's own server.
+    Rsync,
+    /// iperf3 from client to server.
+    Iperf3,
     /// memcached with two threads, and so many clients.
     Memcached(usize),
-    /// pgbench: clients.
-    Pgbench(u32),
+    /// pgbench: clients, and whether through the Unix socket.
+    Pgbench(u32, bool),
     /// The start and the end of `true`.
     Start,
 }
@@ -62,6 +74,32 @@ pub struct Pair {
     pub client: Runner,
     /// What is measured.
     pub what: What,
+    /// Server and client have a core each; else they run where the kernel puts them.
+    pub pinned: bool,
+}
+
+impl What {
+    /// A program that it needs and that is not here.
+    #[must_use]
+    pub fn missing(self) -> Option<&'static str> {
+        let needed: &[&str] = match self {
+            What::Redis(..) => &["redis-server", "redis-benchmark"],
+            What::Pages(web, ..) => &[web.program(), "wrk"],
+            What::File(web, ..) => &[web.program(), "curl"],
+            What::Ssh => &["/usr/sbin/sshd", "ssh", "ssh-keygen"],
+            What::Rsync => &["rsync"],
+            What::Iperf3 => &["iperf3"],
+            What::Memcached(_) => &["memcached"],
+            What::Pgbench(..) => {
+                return postgres_programs().is_none().then_some("PostgreSQL");
+            }
+            What::Ping(..) | What::Stream(..) | What::SendFile | What::Start => &[],
+        };
+        needed
+            .iter()
+            .find(|name| find_program(name).is_none())
+            .copied()
+    }
 }
 
 /// Figures by name.
@@ -77,9 +115,16 @@ impl Pair {
             What::Ping(wait, members, unix) => self.ping(place, seconds, wait, members, unix),
             What::Stream(size, via) => self.stream(place, seconds, size, via),
             What::Redis(clients, pipeline, unix) => self.redis(place, clients, pipeline, unix),
-            What::Nginx(connections, keep) => self.nginx(place, seconds, connections, keep),
+            What::Pages(web, connections, keep) => {
+                self.pages(place, seconds, web, connections, keep)
+            }
+            What::File(web, keep) => self.file(place, web, keep),
+            What::SendFile => self.send_file(place, seconds),
+            What::Ssh => self.ssh(place),
+            What::Rsync => self.rsync(place),
+            What::Iperf3 => self.iperf3(place, seconds),
             What::Memcached(clients) => self.memcached(place, seconds, clients),
-            What::Pgbench(clients) => self.pgbench(place, seconds, clients),
+            What::Pgbench(clients, unix) => self.pgbench(place, seconds, clients, unix),
             What::Start => self.start(place),
         }
     }
@@ -91,12 +136,16 @@ impl Pair {
         is_accelerated(self.server) && is_accelerated(self.client) && self.what != What::Start
     }
 
-    fn serve(&self, place: &Place, core: Option<usize>, program: &str) -> Command {
-        place.command(self.server, core, program)
+    /// The server's program.
+    pub(super) fn serve(&self, place: &Place, program: &str) -> Command {
+        let [core, _] = place.cores;
+        place.command(self.server, self.pinned.then_some(core), program)
     }
 
-    fn ask(&self, place: &Place, core: Option<usize>, program: &str) -> Command {
-        place.command(self.client, core, program)
+    /// The client's program.
+    pub(super) fn ask(&self, place: &Place, program: &str) -> Command {
+        let [_, core] = place.cores;
+        place.command(self.client, self.pinned.then_some(core), program)
     }
 
     fn ping(
@@ -123,9 +172,9 @@ impl Pair {
             command.args(["--seconds", &seconds.to_string()]);
             command
         };
-        let mut serve = common(self.serve(place, None, "sock-ping"), "serve", server);
+        let mut serve = common(self.serve(place, "sock-ping"), "serve", server);
         let _server = Child::start(&mut serve, &place.file("log"))?;
-        let ask = common(self.ask(place, None, "sock-ping"), "ask", client);
+        let ask = common(self.ask(place, "sock-ping"), "ask", client);
         let text = Child::start_piped(ask)?.output(ENDS_WITHIN)?;
         let report: Value = serde_json::from_str(&text)?;
         Ok(vec![
@@ -152,8 +201,8 @@ impl Pair {
             command.args(gather.then_some("--gather"));
             command
         };
-        let take = common(self.serve(place, None, "sock-stream"), "take", taker);
-        let give = common(self.ask(place, None, "sock-stream"), "give", giver);
+        let take = common(self.serve(place, "sock-stream"), "take", taker);
+        let give = common(self.ask(place, "sock-stream"), "give", giver);
         let take = Child::start_piped(take)?;
         let given = Child::start_piped(give)?.output(ENDS_WITHIN)?;
         let taken = take.output(ENDS_WITHIN)?;
@@ -161,10 +210,9 @@ impl Pair {
     }
 
     fn redis(&self, place: &Place, clients: u32, pipeline: u32, unix: bool) -> Result<Figures> {
-        let [server, client] = place.cores;
         let (port, socket) = (place.port().to_string(), place.file("redis.sock"));
         let _ = std::fs::remove_file(&socket);
-        let mut serve = self.serve(place, Some(server), "redis-server");
+        let mut serve = self.serve(place, "redis-server");
         serve.args(["--port", &port, "--bind", "127.0.0.1", "--save", ""]);
         serve.args(["--appendonly", "no", "--unixsocket"]);
         serve.arg(&socket).arg("--dir").arg(place.home());
@@ -176,7 +224,7 @@ impl Pair {
             (_, 1, _) => 150_000,
             _ => 1_500_000,
         };
-        let mut ask = self.ask(place, Some(client), "redis-benchmark");
+        let mut ask = self.ask(place, "redis-benchmark");
         if unix {
             ask.arg("-s").arg(&socket);
         } else {
@@ -194,43 +242,12 @@ impl Pair {
         Ok(vec![("GET", rate("\"GET\"")?), ("SET", rate("\"SET\"")?)])
     }
 
-    fn nginx(&self, place: &Place, seconds: f64, connections: u32, keep: bool) -> Result<Figures> {
-        let [server, client] = place.cores;
-        let port = place.port();
-        std::fs::write(place.file("index.html"), vec![b'x'; 1024])?;
-        std::fs::write(place.file("nginx.conf"), nginx_configuration(place, port))?;
-        let _ = std::fs::remove_file(place.file("nginx.pid"));
-        let mut serve = self.serve(place, Some(server), "/usr/sbin/nginx");
-        serve
-            .arg("-p")
-            .arg(place.home())
-            .arg("-c")
-            .arg(place.file("nginx.conf"));
-        serve.args(["-e", "stderr"]);
-        let _server = Child::start(&mut serve, &place.file("nginx.log"))?;
-        place.wait_for("nginx.pid")?;
-        // The worker starts after the file was written.
-        stop::pause(Duration::from_millis(100))?;
-        let mut ask = self.ask(place, Some(client), "wrk");
-        let duration = format!("{}s", seconds.ceil().max(1.0));
-        ask.args(["-t1", &format!("-c{connections}"), "-d", &duration]);
-        if !keep {
-            ask.args(["-H", "Connection: close"]);
-        }
-        ask.arg(format!("http://127.0.0.1:{port}/"));
-        let text = Child::start_piped(ask)?.output(ENDS_WITHIN)?;
-        if text.contains("Non-2xx") {
-            bail!("nginx refuses: {text}");
-        }
-        Ok(vec![("requests/s", after(&text, "Requests/sec:")?)])
-    }
-
     fn memcached(&self, place: &Place, seconds: f64, clients: usize) -> Result<Figures> {
         let port = place.port().to_string();
-        let mut serve = self.serve(place, None, "memcached");
+        let mut serve = self.serve(place, "memcached");
         serve.args(["-t", "2", "-l", "127.0.0.1", "-p", &port, "-U", "0"]);
         let _server = Child::start(&mut serve, &place.file("memcached.log"))?;
-        let mut ask = self.ask(place, None, "sock-memcached");
+        let mut ask = self.ask(place, "sock-memcached");
         ask.args(["--at", &format!("127.0.0.1:{port}")]);
         ask.args(["--clients", &clients.to_string()]);
         ask.args(["--seconds", &seconds.to_string()]);
@@ -242,18 +259,23 @@ impl Pair {
         )])
     }
 
-    fn pgbench(&self, place: &Place, seconds: f64, clients: u32) -> Result<Figures> {
+    fn pgbench(&self, place: &Place, seconds: f64, clients: u32, unix: bool) -> Result<Figures> {
         let directory = postgres_programs().context("PostgreSQL is missing")?;
         if !place.file("pg").exists() {
             make_database(place, &directory)?;
         }
         let (port, _server) = start_postgres(place, self.server, &directory)?;
-        let mut ask = self.ask(place, None, &format!("{directory}/pgbench"));
+        let mut ask = self.ask(place, &format!("{directory}/pgbench"));
         ask.args(["-n", "-S", "-M", "prepared", "-j", "1"]);
         ask.args(["-c", &clients.to_string()]);
         ask.args(["-T", &seconds.ceil().max(2.0).to_string()]);
-        ask.args(["-h", "127.0.0.1", "-p", &port.to_string()]);
-        ask.args(["-U", "measured", "postgres"]);
+        let host = if unix {
+            place.home().to_string_lossy().into_owned()
+        } else {
+            "127.0.0.1".into()
+        };
+        ask.args(["-h", &host, "-p", &port.to_string()]);
+        ask.args(["-U", Place::USER, "postgres"]);
         let text = Child::start_piped(ask)?.output(ENDS_WITHIN)?;
         Ok(vec![("transactions/s", after(&text, "tps = ")?)])
     }
@@ -263,7 +285,7 @@ impl Pair {
         for _ in 0..STARTS {
             stop::check()?;
             let begun = Instant::now();
-            let status = self.ask(place, None, "true").status()?;
+            let status = self.ask(place, "true").status()?;
             if !status.success() {
                 bail!("true failed: {status}");
             }
@@ -274,7 +296,7 @@ impl Pair {
     }
 }
 
-fn address(place: &Place, unix: bool) -> String {
+pub(super) fn address(place: &Place, unix: bool) -> String {
     let port = place.port();
     if unix {
         place
@@ -286,14 +308,14 @@ fn address(place: &Place, unix: bool) -> String {
     }
 }
 
-fn number(report: &Value, name: &str) -> Result<f64> {
+pub(super) fn number(report: &Value, name: &str) -> Result<f64> {
     report[name]
         .as_f64()
         .with_context(|| format!("{name} is missing"))
 }
 
 /// The number that follows `mark`.
-fn after(text: &str, mark: &str) -> Result<f64> {
+pub(super) fn after(text: &str, mark: &str) -> Result<f64> {
     let rest = text.split_once(mark).map(|(_, rest)| rest.trim_start());
     let word = rest.and_then(|rest| rest.split_whitespace().next());
     word.and_then(|word| word.parse().ok())
@@ -330,21 +352,6 @@ fn stream_figures(taken: &str, given: &str, size: usize) -> Result<Figures> {
     Ok(vec![("Gbit/s", bytes * 8.0 / ns), ("CPU ns", cpu)])
 }
 
-fn nginx_configuration(place: &Place, port: u16) -> String {
-    let home = place.home().display();
-    format!(
-        "daemon off; worker_processes 1; pid {home}/nginx.pid; error_log stderr;
-events {{ worker_connections 1024; }}
-http {{
-    access_log off; keepalive_requests 1000000000; keepalive_timeout 60s;
-    client_body_temp_path {home}/t1; proxy_temp_path {home}/t2; fastcgi_temp_path {home}/t3;
-    uwsgi_temp_path {home}/t4; scgi_temp_path {home}/t5;
-    server {{ listen 127.0.0.1:{port}; root {home}; location / {{ index index.html; }} }}
-}}
-"
-    )
-}
-
 /// Debian keeps PostgreSQL's programs out of PATH, a directory for each version.
 #[must_use]
 pub fn postgres_programs() -> Option<String> {
@@ -368,9 +375,10 @@ fn finish(mut command: Command) -> Result<()> {
 }
 
 fn make_database(place: &Place, directory: &str) -> Result<()> {
-    let mut make = place.named_command(&format!("{directory}/initdb"))?;
+    let initdb = place.command(Runner::Bare, None, &format!("{directory}/initdb"));
+    let mut make = place.named(initdb)?;
     make.arg("-D").arg(place.file("pg"));
-    make.args(["-U", "measured", "-A", "trust", "--no-sync"]);
+    make.args(["-U", Place::USER, "-A", "trust", "--no-sync"]);
     finish(make)?;
     let (port, _server) = start_postgres(place, Runner::Bare, directory)?;
     let mut fill = place.command(Runner::Bare, None, &format!("{directory}/pgbench"));
@@ -384,7 +392,7 @@ fn make_database(place: &Place, directory: &str) -> Result<()> {
         "-p",
         &port.to_string(),
     ]);
-    fill.args(["-U", "measured", "postgres"]);
+    fill.args(["-U", Place::USER, "postgres"]);
     finish(fill)
 }
 

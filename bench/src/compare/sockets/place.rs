@@ -30,8 +30,10 @@ pub const PROGRAMS: [&str; 3] = ["sock-ping", "sock-stream", "sock-memcached"];
 pub enum Runner {
     /// As it is.
     Bare,
+    /// By `windlass run`, which spins as it does by itself.
+    Run,
     /// By `windlass run --spin`, in microseconds.
-    Run(u32),
+    Spin(u32),
 }
 
 /// A place for pairs; what still runs in it is ended when it is dropped.
@@ -39,6 +41,7 @@ pub struct Place {
     namespace: Option<Namespace>,
     uid: Option<u32>,
     home: PathBuf,
+    memory: PathBuf,
     programs: PathBuf,
     /// The cores of server and client.
     pub cores: [usize; 2],
@@ -73,6 +76,9 @@ fn free_uid() -> Result<u32> {
 }
 
 impl Place {
+    /// The name of the user for programs that ask for one.
+    pub const USER: &str = "measured";
+
     /// As root with a namespace and a user of its own; else in ours, as ourselves. `ours`: whether the accelerated side
     /// will run.
     ///
@@ -95,6 +101,9 @@ impl Place {
             std::fs::copy(built.join(name), programs.join(name))
                 .with_context(|| format!("{} was not built", built.join(name).display()))?;
         }
+        // A disk takes bytes at a pace of its own.
+        let memory = PathBuf::from(format!("/dev/shm/windlass-compare-{}", std::process::id()));
+        std::fs::create_dir(&memory)?;
         let (mut namespace, mut uid) = (None, None);
         if geteuid().is_root() {
             let made = Namespace::create(&format!("wlc-sock-{}", std::process::id()))?;
@@ -104,12 +113,14 @@ impl Place {
             namespace = Some(made);
             let free = free_uid()?;
             chown(&home, Some(free), Some(free))?;
+            chown(&memory, Some(free), Some(free))?;
             uid = Some(free);
         }
         Ok(Place {
             namespace,
             uid,
             home,
+            memory,
             programs,
             cores,
             next_port: AtomicU16::new(PORT),
@@ -121,6 +132,12 @@ impl Place {
     #[must_use]
     pub fn home(&self) -> &Path {
         &self.home
+    }
+
+    /// A directory in memory that belongs to the user, for what is written and read no more.
+    #[must_use]
+    pub fn memory(&self) -> &Path {
+        &self.memory
     }
 
     /// A file of the user's.
@@ -177,9 +194,11 @@ impl Place {
         } else {
             program.to_owned()
         };
-        if let Runner::Run(spin) = runner {
-            let windlass = self.programs.join("windlass");
-            add(format!("{} run --spin {spin} --", windlass.display()));
+        let windlass = self.programs.join("windlass");
+        match runner {
+            Runner::Bare => {}
+            Runner::Run => add(format!("{} run --", windlass.display())),
+            Runner::Spin(spin) => add(format!("{} run --spin {spin} --", windlass.display())),
         }
         add(program);
         let mut command = Command::new(&words[0]);
@@ -194,37 +213,44 @@ impl Place {
         command
     }
 
-    /// The same with `/etc/passwd` of its own, where the user has a name: some programs ask for it.
+    /// The same command with `/etc/passwd` of its own, where the user is [`Place::USER`]: some programs ask for it.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn named_command(&self, program: &str) -> Result<Command> {
+    pub fn named(&self, inside: Command) -> Result<Command> {
         let Some(uid) = self.uid else {
-            return Ok(self.command(Runner::Bare, None, program));
+            return Ok(inside);
         };
         let names = self.file("passwd");
-        let line = format!("measured:x:{uid}:{uid}::{}:/bin/sh\n", self.home.display());
+        let (user, home) = (Place::USER, self.home.display());
+        let line = format!("{user}:x:{uid}:{uid}::{home}:/bin/sh\n");
         std::fs::write(
             &names,
             std::fs::read_to_string("/etc/passwd").unwrap_or_default() + &line,
         )?;
+        let script = "mount --bind \"$0\" /etc/passwd && exec \"$@\"";
         let mut command = Command::new("unshare");
-        command.args([
-            "--mount",
-            "sh",
-            "-c",
-            "mount --bind \"$0\" /etc/passwd && exec setpriv \"$@\"",
-        ]);
-        command.arg(names).args([
-            format!("--reuid={uid}"),
-            format!("--regid={uid}"),
-            "--clear-groups".into(),
-        ]);
-        command
-            .args(["--", program])
-            .current_dir(&self.home)
-            .env("HOME", &self.home);
+        command.args(["--mount", "sh", "-c", script]).arg(names);
+        command.arg(inside.get_program()).args(inside.get_args());
+        command.current_dir(&self.home);
+        for (name, value) in inside.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         Ok(command)
+    }
+
+    /// The kernel's tables of TCP sockets, as in `/proc/net`.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn tcp_table(&self) -> Result<String> {
+        let mut command = self.command(Runner::Bare, None, "cat");
+        // The second is missing where IPv6 is.
+        let done = command.args(["/proc/net/tcp", "/proc/net/tcp6"]).output()?;
+        Ok(String::from_utf8_lossy(&done.stdout).into_owned())
     }
 
     /// Waits until a server has made its socket or another file.
@@ -247,15 +273,16 @@ impl Place {
             let (name, value) = line.split_once(' ')?;
             *sums.entry(name).or_default() += value.trim().parse::<f64>().ok()?;
         }
-        let sum = |names: [&str; 2]| names.iter().filter_map(|name| sums.get(name)).sum::<f64>();
-        let ring = sum(["ring_tx_bytes", "ring_rx_bytes"]);
-        let all = ring + sum(["kernel_tx_bytes", "kernel_rx_bytes"]);
+        let of = |name: &str| sums.get(name).copied().unwrap_or(0.0);
+        let ring = of("ring_tx_bytes") + of("ring_rx_bytes");
+        let all = ring + of("kernel_tx_bytes") + of("kernel_rx_bytes");
         (all > 0.0).then(|| ring / all)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.memory);
         let Some(uid) = self.uid else {
             return;
         };

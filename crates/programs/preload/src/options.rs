@@ -42,7 +42,7 @@ const fn number(default: u64, min: u64, max: u64) -> Number {
 /// The value of `SPIN` where the user gives none.
 const SPIN_UNSAID: u64 = u64::MAX;
 /// How long a busy thread spins then, in microseconds.
-const SPIN_DEFAULT_US: u64 = 10;
+const SPIN_DEFAULT_US: u64 = 30;
 
 static SPIN: [Number; 1] = [number(SPIN_UNSAID, 0, 1_000_000)];
 static SHARE: [Number; 1] = [number(0, 0, 1)];
@@ -59,8 +59,8 @@ static COUNTERS: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
 
 /// All of them.
 pub static OPTIONS: [Opt; 12] = [
-    // How long a call that waits looks at the ring before it sleeps in the kernel; unset: 10, and only in a thread
-    // that waits again within 100 us.
+    // How long a call that waits looks at the ring before it sleeps in the kernel; unset: 30, and only in a thread
+    // that waits again within 300 us.
     Opt {
         name: c"WINDLASS_SPIN",
         value: Value::Numbers(&SPIN),

@@ -161,7 +161,7 @@ library is not there; else the program's own. With --check: 0 it can be accelera
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// How long a waiting call polls for data before it sleeps, in microseconds. 50 suits two busy programs on cores of
-    /// their own, 0 a host with more busy programs than cores [default: 10, in threads that wait again within 100 us,
+    /// their own, 0 a host with more busy programs than cores [default: 30, in threads that wait again within 300 us,
     /// with exponential backoff while polls find nothing].
     #[arg(long, value_name = "USEC", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub(crate) spin: Option<u32>,

@@ -14,8 +14,9 @@ const SPIN_MISSES: usize = 1;
 const SPIN_SKIPS: usize = 2;
 /// When this thread last came to spin, in cycles.
 const SPIN_AT: usize = 3;
-/// Where the user has not said how long to spin, only a thread that waits at least so often does.
-const BUSY_US: u32 = 100;
+/// Where the user has not said how long to spin, only a thread that waits at least so often does. A round trip through two
+/// sleeps takes about 100 us where an idle core halts: less than that, and two programs that ask and answer would never start.
+const BUSY_US: u32 = 300;
 /// A spin lets others run after so long, and again at every look at the clock.
 const YIELD_US: u32 = 5;
 /// Looks of a spin between two at the clock, which costs as much as some of them.
