@@ -20,10 +20,10 @@
 //! *Limits.* [`RECORDS_MAX`] records a family; further sockets are the kernel's.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::process::{identity, registration};
-use crate::sys::kernel;
+use crate::sys::{kernel, reserved::Reserved};
 
 /// Records of one arena (32 MiB of address space, touched as used). Record 0 is its head.
 pub const RECORDS_MAX: u32 = 262_144;
@@ -255,65 +255,35 @@ struct Head {
 
 const _: () = assert!(size_of::<Head>() == 128);
 
-static ARENA: AtomicPtr<Record> = AtomicPtr::new(std::ptr::null_mut());
-
-const BYTES: usize = RECORDS_MAX as usize * size_of::<Record>();
+static ARENA: Reserved<Record> = Reserved::new();
 
 /// Makes the arena unless it is there. False: there is no memory for it.
 pub fn make_arena() -> bool {
-    if !ARENA.load(Ordering::Acquire).is_null() {
-        return true;
-    }
-    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: an anonymous mapping at any address.
-    let place = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            BYTES,
-            libc::PROT_READ | libc::PROT_WRITE,
-            flags,
-            -1,
-            0,
-        )
+    let count = RECORDS_MAX as usize;
+    let begin = |first: *mut Record| {
+        // SAFETY: zeroes are a valid head, which is in the place of record 0.
+        let head = unsafe { &*first.cast::<Head>() };
+        head.records.store(RECORDS_MAX, Ordering::Relaxed);
+        head.span.store(SPAN_FIRST, Ordering::Relaxed);
+        head.cursor.store(1, Ordering::Relaxed);
+        head.magic.store(ARENA_MAGIC, Ordering::Release);
     };
-    if place == libc::MAP_FAILED {
-        return false;
-    }
-    // SAFETY: the range was mapped just now; a core dump has no use for it.
-    unsafe { libc::madvise(place, BYTES, libc::MADV_DONTDUMP) };
-    // SAFETY: zeroes are a valid head, and the mapping is page-aligned.
-    let head = unsafe { &*place.cast::<Head>() };
-    head.records.store(RECORDS_MAX, Ordering::Relaxed);
-    head.span.store(SPAN_FIRST, Ordering::Relaxed);
-    head.cursor.store(1, Ordering::Relaxed);
-    head.magic.store(ARENA_MAGIC, Ordering::Release);
-    let first = place.cast();
-    let none = std::ptr::null_mut();
-    if ARENA
-        .compare_exchange(none, first, Ordering::AcqRel, Ordering::Acquire)
-        .is_err()
-    {
-        // SAFETY: another thread was first; nobody has seen this mapping.
-        unsafe { libc::munmap(place, BYTES) };
-    } else {
-        registration::set_report(place.addr() as u64);
-    }
-    true
+    let is_made = ARENA.make(count, libc::MAP_SHARED, libc::MADV_DONTDUMP, begin);
+    registration::set_report(ARENA.base().addr() as u64);
+    is_made
 }
 
 fn head() -> Option<&'static Head> {
-    let first = ARENA.load(Ordering::Acquire);
-    if first.is_null() {
-        return None;
-    }
     // SAFETY: the arena is never unmapped, and record 0 is the head.
-    Some(unsafe { &*first.cast::<Head>() })
+    ARENA
+        .exists()
+        .then(|| unsafe { &*ARENA.base().cast::<Head>() })
 }
 
 /// The record of this index, which must come from the table or from [`take`].
 #[inline(always)]
 pub fn at(index: u32) -> &'static Record {
-    let first = ARENA.load(Ordering::Relaxed);
+    let first = ARENA.base();
     debug_assert!(!first.is_null() && index < RECORDS_MAX);
     // SAFETY: an index exists only after the arena; `take` bounds it.
     let place = unsafe { first.add(index as usize) };

@@ -39,6 +39,7 @@ use crate::process::{
 use crate::sys::{
     kernel::{self, Backoff},
     real,
+    reserved::Reserved,
 };
 
 /// Nothing known of the number.
@@ -69,13 +70,13 @@ struct Entry {
 struct Place {
     entries: AtomicU32,
     highest: AtomicU32,
-    base: AtomicPtr<Entry>,
+    base: Reserved<Entry>,
 }
 
 static PLACE: Place = Place {
     entries: AtomicU32::new(0),
     highest: AtomicU32::new(0),
-    base: AtomicPtr::new(std::ptr::null_mut()),
+    base: Reserved::new(),
 };
 
 #[inline(always)]
@@ -83,7 +84,7 @@ fn entry(fd: c_int) -> Option<&'static Entry> {
     if fd as u32 >= PLACE.entries.load(Ordering::Acquire) {
         return None;
     }
-    let base = PLACE.base.load(Ordering::Relaxed);
+    let base = PLACE.base.base();
     // SAFETY: `entries` is set after `base`, to the number of entries there.
     let place = unsafe { base.add(fd as usize) };
     // SAFETY: the table is never unmapped, and zeroes are a valid entry.
@@ -211,33 +212,12 @@ pub fn make() -> bool {
     // SAFETY: the limit is a live variable.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
     let entries = limit.rlim_max.min(u64::from(ENTRIES_MAX)) as u32;
-    let bytes = entries as usize * size_of::<Entry>();
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: an anonymous mapping at any address.
-    let place = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            flags,
-            -1,
-            0,
-        )
-    };
-    if place == libc::MAP_FAILED {
-        return false;
-    }
-    // SAFETY: the range was mapped just now; a core dump has no use for it.
-    unsafe { libc::madvise(place, bytes, libc::MADV_DONTDUMP) };
-    let none = std::ptr::null_mut();
-    let swap = PLACE
+    let count = entries as usize;
+    if !PLACE
         .base
-        .compare_exchange(none, place.cast(), Ordering::AcqRel, Ordering::Acquire);
-    if swap.is_err() {
-        // SAFETY: another thread was first; nobody has seen this mapping. Until that thread has set
-        // the length too, this process goes on without a table, which is right.
-        unsafe { libc::munmap(place, bytes) };
-        return exists();
+        .make(count, libc::MAP_PRIVATE, libc::MADV_DONTDUMP, |_| {})
+    {
+        return false;
     }
     signals::guard();
     PLACE.entries.store(entries, Ordering::Release);

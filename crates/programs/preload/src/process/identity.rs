@@ -10,11 +10,12 @@
 //! made behind our back ([`adopt`]).
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use windlass_channel::sys;
 
 use crate::process::UPCALLS;
+use crate::sys::reserved::Reserved;
 
 /// What each thread keeps.
 #[repr(C, align(64))]
@@ -91,7 +92,7 @@ static PID: AtomicI32 = AtomicI32::new(0);
 /// Tells this process from all others of its family, also from one that has had its process id before.
 static ID: AtomicU32 = AtomicU32::new(0);
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
-static LIVE_PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+static LIVE_PAGE: Reserved<AtomicU32> = Reserved::new();
 
 /// Slot of a thread that found no free one: it takes no locks.
 pub const NO_SLOT: u32 = 0xffff;
@@ -169,27 +170,10 @@ pub fn start() {
     if unsafe { libc::pthread_key_create(&mut key, Some(thread_ends)) } == 0 {
         KEY.store(key, Ordering::Relaxed);
     }
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: an anonymous mapping at any address.
-    let page = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            4_096,
-            libc::PROT_READ | libc::PROT_WRITE,
-            flags,
-            -1,
-            0,
-        )
-    };
-    if page == libc::MAP_FAILED {
-        return;
+    let words = 4_096 / size_of::<AtomicU32>();
+    if LIVE_PAGE.make(words, libc::MAP_PRIVATE, libc::MADV_WIPEONFORK, |_| {}) {
+        claim();
     }
-    // SAFETY: the page was mapped just now.
-    if unsafe { libc::madvise(page, 4_096, libc::MADV_WIPEONFORK) } != 0 {
-        return;
-    }
-    LIVE_PAGE.store(page.cast(), Ordering::Relaxed);
-    claim();
 }
 
 /// The calling process owns table and threads.
@@ -199,7 +183,7 @@ fn claim() {
     let mixed = sys::cycles() ^ (PID.load(Ordering::Relaxed) as u64) << 40;
     let id = (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
     ID.store(id.max(1), Ordering::Relaxed);
-    let page = LIVE_PAGE.load(Ordering::Relaxed);
+    let page = LIVE_PAGE.base();
     if !page.is_null() {
         // SAFETY: the page is never unmapped.
         unsafe { &*page }.store(1, Ordering::Relaxed);
@@ -220,13 +204,13 @@ pub fn process_id() -> u32 {
 
 /// Whether the constructor ran and found what it needs.
 pub fn is_started() -> bool {
-    !LIVE_PAGE.load(Ordering::Relaxed).is_null()
+    LIVE_PAGE.exists()
 }
 
 /// Whether this process was copied by a fork that we did not see: one load.
 #[inline(always)]
 pub fn is_copy() -> bool {
-    let page = LIVE_PAGE.load(Ordering::Relaxed);
+    let page = LIVE_PAGE.base();
     if page.is_null() {
         return false;
     }

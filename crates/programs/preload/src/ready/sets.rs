@@ -32,9 +32,8 @@
 //! or changes the instance again, or the broker's watch moves it.
 
 use std::ffi::c_int;
-use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, fence};
 
 use libc::epoll_event;
 use windlass_channel::{Link, Reason, Side, Watched};
@@ -47,7 +46,7 @@ use crate::fd::{
 use crate::process::{identity, pairs};
 use crate::ready::deferred_ctl::{self, LAGGING_MAX, flush_epoll_ctl};
 use crate::socket::{demote::demote, kind, reclaim, state};
-use crate::sys::{clock, kernel, memory};
+use crate::sys::{clock, kernel, memory, reserved::Reserved};
 
 /// Instances with a line in the status page: lines 1 to 63.
 const SETS: usize = 63;
@@ -163,46 +162,23 @@ pub(super) static SET: [Set; SETS] = [const {
     }
 }; SETS];
 
-static MEMBERS: AtomicPtr<Member> = AtomicPtr::new(null_mut());
+static MEMBERS: Reserved<Member> = Reserved::new();
 
 /// What this process keeps of a socket's membership, if any socket has been in an instance.
 pub(super) fn known_member(sock: &Sock) -> Option<&'static Member> {
-    if MEMBERS.load(Relaxed).is_null() {
-        return None;
-    }
-    member(sock.index())
+    MEMBERS.exists().then(|| member(sock.index())).flatten()
 }
 
 /// What this process keeps of a record's membership; none where there is no memory.
 pub(super) fn member(record: u32) -> Option<&'static Member> {
-    let base = match MEMBERS.load(Acquire) {
-        base if base.is_null() => make_members()?,
-        base => base,
-    };
-    let place = base.wrapping_add(record as usize);
-    // SAFETY: the mapping has RECORDS_MAX entries, zeros are valid ones, and it is never unmapped.
-    (record < RECORDS_MAX).then(|| unsafe { &*place })
-}
-
-#[cold]
-fn make_members() -> Option<*mut Member> {
-    let bytes = RECORDS_MAX as usize * size_of::<Member>();
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let rights = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: an anonymous mapping at any address.
-    let place = unsafe { libc::mmap(null_mut(), bytes, rights, flags, -1, 0) };
-    if place == libc::MAP_FAILED {
+    let count = RECORDS_MAX as usize;
+    let make = || MEMBERS.make(count, libc::MAP_PRIVATE, libc::MADV_DONTDUMP, |_| {});
+    if !MEMBERS.exists() && !make() {
         return None;
     }
-    let mine = place.cast::<Member>();
-    match MEMBERS.compare_exchange(null_mut(), mine, AcqRel, Acquire) {
-        Ok(_) => Some(mine),
-        Err(other) => {
-            // SAFETY: another thread was first; nobody has seen this mapping.
-            unsafe { libc::munmap(place, bytes) };
-            Some(other)
-        }
-    }
+    let place = MEMBERS.base().wrapping_add(record as usize);
+    // SAFETY: the mapping has RECORDS_MAX entries, zeros are valid ones, and it is never unmapped.
+    (record < RECORDS_MAX).then(|| unsafe { &*place })
 }
 
 impl Member {

@@ -30,8 +30,8 @@
 //! Where the process may have no further descriptor, nothing is kept, and the call ends with what it has moved, or `EBADF`.
 //! A number that was closed and opened anew out of our sight is told by `SO_COOKIE`, before each wait and after it.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use std::sync::atomic::{AtomicPtr, AtomicU32};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use crate::fd::{call::Sock, record, table};
 use crate::process::{identity, signals};
@@ -40,6 +40,7 @@ use crate::sys::{
     clock::Limit,
     kernel::{self, Backoff},
     real,
+    reserved::Reserved,
 };
 
 /// A thread closes a number of the record.
@@ -48,39 +49,19 @@ const CLOSING: u32 = 1 << 31;
 const PRIVATE_FROM: usize = 512;
 
 /// Waiters by record; the kernel wipes it in a forked child.
-static WORDS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+static WORDS: Reserved<AtomicU32> = Reserved::new();
 /// Private numbers of this process.
 static KEPT: AtomicU32 = AtomicU32::new(0);
 
 /// Makes room for the words. False: there is no memory.
 pub fn make() -> bool {
-    if !WORDS.load(Acquire).is_null() {
-        return true;
-    }
-    let bytes = record::RECORDS_MAX as usize * size_of::<AtomicU32>();
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: an anonymous mapping at any address.
-    let place = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0) };
-    if place == libc::MAP_FAILED {
-        return false;
-    }
-    // SAFETY: the range was mapped just now.
-    let is_wiped = unsafe { libc::madvise(place, bytes, libc::MADV_WIPEONFORK) } == 0;
-    let is_first = || {
-        let none = std::ptr::null_mut();
-        WORDS.compare_exchange(none, place.cast(), AcqRel, Acquire)
-    };
-    if !is_wiped || is_first().is_err() {
-        // SAFETY: nobody has seen this mapping.
-        unsafe { libc::munmap(place, bytes) };
-    }
-    is_wiped
+    let count = record::RECORDS_MAX as usize;
+    WORDS.make(count, libc::MAP_PRIVATE, libc::MADV_WIPEONFORK, |_| {})
 }
 
 /// The word of a record.
 fn word(index: u32) -> &'static AtomicU32 {
-    let first = WORDS.load(Acquire);
+    let first = WORDS.base();
     debug_assert!(!first.is_null() && index < record::RECORDS_MAX);
     // SAFETY: a record exists only after the words were made, one for each of RECORDS_MAX.
     let place = unsafe { first.add(index as usize) };

@@ -5,10 +5,23 @@
 //! does here, by the instruction itself: no errno is touched, no thread is cancelled inside, and every call
 //! returns at once (the sleeps are the program's own calls, made through [`crate::sys::real`]).
 
-use windlass_channel::sys::checked as call;
+use std::ffi::c_long;
+
+use windlass_channel::sys;
 
 /// Result of a system call: its value, or the number of the error.
 pub type Done = Result<usize, i32>;
+
+/// A system call with these arguments.
+///
+/// # Safety
+/// As the call's.
+unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> Done {
+    let mut all = [0; 6];
+    all[..N].copy_from_slice(&arguments);
+    // SAFETY: the caller's promise.
+    unsafe { sys::checked(number, all) }
+}
 
 /// `getsockopt` into a value of bytes; how many bytes the kernel wrote.
 pub fn option<T: Pod>(fd: i32, level: i32, name: i32, value: &mut T) -> Done {
@@ -23,7 +36,6 @@ pub fn option<T: Pod>(fd: i32, level: i32, name: i32, value: &mut T) -> Done {
                 name as usize,
                 std::ptr::from_mut(value) as usize,
                 (&raw mut length) as usize,
-                0,
             ],
         )
     };
@@ -50,7 +62,6 @@ pub fn set_option<T: Pod>(fd: i32, level: i32, name: i32, value: &T) -> Done {
                 name as usize,
                 from,
                 size_of::<T>(),
-                0,
             ],
         )
     }
@@ -97,9 +108,6 @@ pub fn name(fd: i32, of_peer: bool, into: &mut [u8; 128]) -> Done {
                 fd as usize,
                 into.as_mut_ptr() as usize,
                 (&raw mut length) as usize,
-                0,
-                0,
-                0,
             ],
         )
     };
@@ -109,12 +117,7 @@ pub fn name(fd: i32, of_peer: bool, into: &mut [u8; 128]) -> Done {
 /// `fcntl(F_GETFL)`.
 pub fn file_flags(fd: i32) -> Done {
     // SAFETY: no pointers.
-    unsafe {
-        call(
-            libc::SYS_fcntl,
-            [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0],
-        )
-    }
+    unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize]) }
 }
 
 /// Whether a socket of the family could be bound to the address: whether it is one of this host's.
@@ -127,8 +130,7 @@ pub fn is_local(name: &[u8]) -> bool {
     };
     let kind = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as usize;
     // SAFETY: no pointers.
-    let Ok(probe) = (unsafe { call(libc::SYS_socket, [usize::from(family), kind, 0, 0, 0, 0]) })
-    else {
+    let Ok(probe) = (unsafe { call(libc::SYS_socket, [usize::from(family), kind]) }) else {
         return false;
     };
     let mut any_port = [0_u8; 128];
@@ -136,14 +138,9 @@ pub fn is_local(name: &[u8]) -> bool {
     any_port[..length].copy_from_slice(&name[..length]);
     any_port[2..4].fill(0);
     // SAFETY: the buffer is ours and its length is said.
-    let bound = unsafe {
-        call(
-            libc::SYS_bind,
-            [probe, any_port.as_ptr() as usize, length, 0, 0, 0],
-        )
-    };
+    let bound = unsafe { call(libc::SYS_bind, [probe, any_port.as_ptr() as usize, length]) };
     // SAFETY: the descriptor is the probe of this function, and nobody else's.
-    let closed = unsafe { call(libc::SYS_close, [probe, 0, 0, 0, 0, 0]) };
+    let closed = unsafe { call(libc::SYS_close, [probe]) };
     bound.is_ok() && closed.is_ok()
 }
 
@@ -165,7 +162,7 @@ pub fn epoll_ctl(set: i32, operation: i32, fd: i32, event: &mut libc::epoll_even
     unsafe {
         call(
             libc::SYS_epoll_ctl,
-            [set as usize, operation as usize, fd as usize, event, 0, 0],
+            [set as usize, operation as usize, fd as usize, event],
         )
     }
 }
@@ -180,7 +177,7 @@ pub fn poll_now(entries: *mut libc::pollfd, count: usize) -> Done {
     unsafe {
         call(
             libc::SYS_ppoll,
-            [entries as usize, count, (&raw const none) as usize, 0, 0, 0],
+            [entries as usize, count, (&raw const none) as usize],
         )
     }
 }
@@ -214,7 +211,7 @@ pub fn poll(
     unsafe {
         call(
             libc::SYS_ppoll,
-            [entries as usize, count, time, mask as usize, 8, 0],
+            [entries as usize, count, time, mask as usize, 8],
         )
     }
 }
@@ -255,7 +252,7 @@ pub fn map(fd: i32, bytes: usize, at: usize) -> Result<*mut std::ffi::c_void, i3
 /// Undoes [`map`].
 pub fn unmap(place: *mut std::ffi::c_void, bytes: usize) {
     // SAFETY: mapped by `map`, and nobody uses it any more.
-    let _ = unsafe { call(libc::SYS_munmap, [place.addr(), bytes, 0, 0, 0, 0]) };
+    let _ = unsafe { call(libc::SYS_munmap, [place.addr(), bytes]) };
 }
 
 /// Whether `is_it` holds for any descriptor of this process; false where they cannot be seen.
@@ -264,12 +261,7 @@ pub fn each_descriptor(is_it: impl Fn(i32) -> bool) -> bool {
     let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
     let at = libc::AT_FDCWD as usize;
     // SAFETY: a C string.
-    let opened = unsafe {
-        call(
-            libc::SYS_openat,
-            [at, path.as_ptr() as usize, flags, 0, 0, 0],
-        )
-    };
+    let opened = unsafe { call(libc::SYS_openat, [at, path.as_ptr() as usize, flags]) };
     let Ok(folder) = opened else { return false };
     let mut found = false;
     // Entries of `getdents64`, which the kernel aligns to eight bytes, and a word behind them.
@@ -277,7 +269,7 @@ pub fn each_descriptor(is_it: impl Fn(i32) -> bool) -> bool {
     loop {
         let (start, bytes) = (entries.as_mut_ptr() as usize, size_of_val(&entries) - 8);
         // SAFETY: the buffer is ours, and its length is said.
-        let read = unsafe { call(libc::SYS_getdents64, [folder, start, bytes, 0, 0, 0]) };
+        let read = unsafe { call(libc::SYS_getdents64, [folder, start, bytes]) };
         let Some(read) = read.ok().filter(|read| *read != 0) else {
             break;
         };
@@ -330,14 +322,14 @@ pub fn descriptor_target(fd: i32, into: &mut [u8]) -> Done {
 /// Closes a descriptor of our own.
 pub fn close(file: usize) {
     // SAFETY: no pointers; the number is nobody else's.
-    let _ = unsafe { call(libc::SYS_close, [file, 0, 0, 0, 0, 0]) };
+    let _ = unsafe { call(libc::SYS_close, [file]) };
 }
 
 /// Another number of an open file, from `least` on, which no other program gets.
 pub fn double(fd: i32, least: usize) -> Done {
     let command = libc::F_DUPFD_CLOEXEC as usize;
     // SAFETY: no pointers.
-    unsafe { call(libc::SYS_fcntl, [fd as usize, command, least, 0, 0, 0]) }
+    unsafe { call(libc::SYS_fcntl, [fd as usize, command, least]) }
 }
 
 /// Sleeps until the kernel says one of these events of a descriptor, for so long at most. No cancellation point.
@@ -384,12 +376,7 @@ impl Backoff {
             tv_nsec: Self::NAP_NS,
         };
         // SAFETY: the time is ours.
-        let _ = unsafe {
-            call(
-                libc::SYS_nanosleep,
-                [(&raw const nap) as usize, 0, 0, 0, 0, 0],
-            )
-        };
+        let _ = unsafe { call(libc::SYS_nanosleep, [(&raw const nap) as usize]) };
     }
 }
 
@@ -401,19 +388,14 @@ pub fn raise(signal: i32) {
     let thread = unsafe { call(libc::SYS_gettid, [0; 6]) };
     if let (Ok(process), Ok(thread)) = (process, thread) {
         // SAFETY: no pointers.
-        let _ = unsafe {
-            call(
-                libc::SYS_tgkill,
-                [process, thread, signal as usize, 0, 0, 0],
-            )
-        };
+        let _ = unsafe { call(libc::SYS_tgkill, [process, thread, signal as usize]) };
     }
 }
 
 /// Whether a process of this id runs, as far as this process may know: one that has ended and was not waited for does not.
 pub fn lives(pid: u32) -> bool {
     // SAFETY: no pointers.
-    match unsafe { call(libc::SYS_pidfd_open, [pid as usize, 0, 0, 0, 0, 0]) } {
+    match unsafe { call(libc::SYS_pidfd_open, [pid as usize]) } {
         Ok(file) => {
             let ended = poll_one(file as i32, libc::POLLIN as u32);
             close(file);

@@ -4,4 +4,5 @@ pub mod clock;
 pub mod kernel;
 pub mod memory;
 pub mod real;
+pub mod reserved;
 pub mod upcalls;
