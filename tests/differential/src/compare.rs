@@ -16,6 +16,13 @@ pub const PATIENCE: Duration = Duration::from_secs(3);
 /// Where the subject completed first, the kernel gets this long.
 const PATIENCE_REFERENCE: Duration = Duration::from_millis(250);
 
+/// A thread that seems asleep may still be on its way into its call, in a question to the broker: it is given so long before it is
+/// interrupted, since a signal before the sleep interrupts nothing.
+const ASLEEP_BEFORE_SIGNAL: Duration = Duration::from_millis(20);
+
+/// The acknowledgement of an end of stream is an edge at the end that sent it. It may be delayed by 40 ms.
+const ACKNOWLEDGED_AFTER: Duration = Duration::from_millis(45);
+
 /// Unread bytes from here on may be on either side of the connection: TCP's first window is twice this.
 const UNREAD_EXACT: i64 = 32_768;
 
@@ -121,6 +128,7 @@ pub fn run(
         files: Files::default(),
         asleep: BTreeMap::new(),
         lacks_bytes: false,
+        has_bytes_left: false,
         kernel: World::start(kernel)?,
         subject: World::start(subject)?,
         tally: Tally::default(),
@@ -177,6 +185,8 @@ pub(crate) struct Pair {
     asleep: BTreeMap<Who, Step>,
     /// A step was left out that would have sent what a later one takes.
     lacks_bytes: bool,
+    /// A step was left out that would have taken bytes.
+    has_bytes_left: bool,
     pub(crate) kernel: World,
     pub(crate) subject: World,
     pub(crate) tally: Tally,
@@ -190,8 +200,10 @@ const SENDS: [&str; 7] = [
 impl Pair {
     /// One step on both, up to the next quiet point.
     fn step(&mut self, step: &Step) -> Result<(), Answers> {
-        // A `take` whose bytes are not sent would sleep, and take those of others.
-        let is_lonely = step.verb() == "take" && std::mem::take(&mut self.lacks_bytes);
+        // A `take` whose bytes are not sent would sleep, and take those of others. How much of what was there before comes out behind
+        // a `fill` depends on how much that was.
+        let is_lonely = step.verb() == "take" && std::mem::take(&mut self.lacks_bytes)
+            || step.verb() == "fill" && self.has_bytes_left;
         if is_lonely
             || !self.kernel.is_free(step)
             || !self.subject.is_free(step)
@@ -199,9 +211,14 @@ impl Pair {
         {
             self.tally.skipped += 1;
             self.lacks_bytes |= SENDS.contains(&step.verb());
+            self.has_bytes_left |= Files::takes(step);
             return Ok(());
         }
         self.tally.steps += 1;
+        self.files.begin(step);
+        if step.verb() == "tkill" {
+            std::thread::sleep(ASLEEP_BEFORE_SIGNAL);
+        }
         self.kernel.issue(step);
         self.subject.issue(step);
         let ends = step.ends().then_some(step.who).into_iter().collect();
@@ -237,6 +254,10 @@ impl Pair {
             let call = self.call(who, step).at_once();
             self.look_again(&call, &mut kernel, &mut subject);
         }
+        self.hear(step, &subject);
+        if step.verb() == "shutdown" {
+            std::thread::sleep(ACKNOWLEDGED_AFTER);
+        }
         let mut answers = self.differing(step, &kernel, &subject);
         answers.retain(|(who, one, other)| {
             let call = self.call(*who, step).clone();
@@ -265,6 +286,18 @@ impl Pair {
             let is_hit = interrupts && who.process == step.who.process;
             self.files.contends(step, call) || is_hit && self.files.is_closed_under(call)
         })
+    }
+
+    /// What the subject's epoll sets have told of bytes.
+    fn hear(&mut self, step: &Step, subject: &Replies) {
+        for (who, reply) in subject {
+            let call = self.call(*who, step).clone();
+            for (label, bits) in rules::events(Some(reply)) {
+                if bits.contains("in") {
+                    self.files.tell(&call, label);
+                }
+            }
+        }
     }
 
     fn learn(&mut self, step: &Step, kernel: &Replies, subject: &Replies) {

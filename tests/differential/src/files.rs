@@ -30,6 +30,17 @@ pub(crate) struct Files {
     members: BTreeMap<File, Vec<Member>>,
     /// Sent by SCM_RIGHTS, not received.
     in_flight: VecDeque<Option<File>>,
+    /// By the name of a port: those that have connected and were not accepted. And the port of a listener.
+    connecting: BTreeMap<String, VecDeque<File>>,
+    ports: BTreeMap<File, String>,
+    /// The other end of a connection.
+    peers: BTreeMap<File, File>,
+    /// Steps so far.
+    clock: u64,
+    /// When something last came to a file, and when a set last told of a member's bytes.
+    came: BTreeMap<File, u64>,
+    changed: u64,
+    told: BTreeMap<(File, String), u64>,
 }
 
 const TAKES: &[&str] = &[
@@ -63,6 +74,18 @@ const GIVES: &[&str] = &[
     "sendfd",
 ];
 
+/// What may be news of any file: the end of a stream, or bytes of a signal handler.
+const CHANGES: &[&str] = &[
+    "shutdown",
+    "close",
+    "closerange",
+    "exec",
+    "exit",
+    "kill",
+    "tkill",
+    "ctl",
+];
+
 /// What a call wants of files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Want {
@@ -81,10 +104,23 @@ impl Files {
             .any(|key| reply.number(key).is_some_and(|value| value < 0));
         match step.verb() {
             _ if has_failed => {}
-            "socket" | "epoll" | "accept" | "accept4" => self.make(process, one),
-            "pair" | "pipe" => {
+            "socket" | "epoll" => {
                 self.make(process, one);
-                self.make(process, other);
+            }
+            "accept" | "accept4" => {
+                let file = self.make(process, one);
+                let port = self.file(process, other).and_then(|it| self.ports.get(&it));
+                let peer = port.and_then(|port| self.connecting.get_mut(port)?.pop_front());
+                peer.into_iter().for_each(|peer| self.join(file, peer));
+            }
+            "pair" | "pipe" => {
+                let ends = [self.make(process, one), self.make(process, other)];
+                self.join(ends[0], ends[1]);
+            }
+            "listen" => {
+                let file = self.file(process, one);
+                self.ports
+                    .extend(file.map(|file| (file, step.word(3).to_owned())));
             }
             "dup" | "dup2" | "dup3" | "dupfd" | "dupfdc" => {
                 let file = self.file(process, other);
@@ -108,9 +144,48 @@ impl Files {
         }
     }
 
-    fn make(&mut self, process: char, name: &str) {
+    fn make(&mut self, process: char, name: &str) -> File {
         self.count += 1;
         self.name(process, name, Some(self.count));
+        self.count
+    }
+
+    fn join(&mut self, one: File, other: File) {
+        self.peers.extend([(one, other), (other, one)]);
+    }
+
+    /// A step begins.
+    pub(crate) fn begin(&mut self, step: &Step) {
+        self.clock += 1;
+        let file = self.file(step.who.process, step.word(1));
+        if step.verb() == "connect" {
+            // It may have connected although it has not answered, or says EINPROGRESS.
+            let port = step.word(2).trim_start_matches("6:");
+            let port = port.trim_start_matches("u:").to_owned();
+            self.connecting.entry(port).or_default().extend(file);
+        }
+        if GIVES.contains(&step.verb()) {
+            let peer = file.and_then(|file| self.peers.get(&file));
+            self.came.extend(peer.map(|peer| (*peer, self.clock)));
+        } else if CHANGES.contains(&step.verb()) {
+            self.changed = self.clock;
+        }
+    }
+
+    /// The subject's set that a step waits in has told of the bytes of its member with this label.
+    pub(crate) fn tell(&mut self, step: &Step, label: &str) {
+        let set = self.file(step.who.process, step.word(1));
+        self.told
+            .extend(set.map(|set| ((set, label.to_owned()), self.clock)));
+    }
+
+    /// Whether it has told of them since anything last came to the member.
+    pub(crate) fn was_told(&self, step: &Step, member: &Member) -> bool {
+        let set = self.file(step.who.process, step.word(1));
+        let told = set.and_then(|set| self.told.get(&(set, member.label.clone())));
+        let came = self.came.get(&member.file).copied().unwrap_or(0);
+        self.peers.contains_key(&member.file)
+            && told.is_some_and(|told| *told >= came.max(self.changed))
     }
 
     fn name(&mut self, process: char, name: &str, file: Option<File>) {
@@ -159,6 +234,11 @@ impl Files {
         let set = self.file(step.who.process, step.word(1));
         set.and_then(|set| self.members.get(&set))
             .map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a step takes bytes.
+    pub(crate) fn takes(step: &Step) -> bool {
+        TAKES.contains(&step.verb())
     }
 
     /// What a step wants, and of which files.

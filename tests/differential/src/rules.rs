@@ -5,6 +5,7 @@
 //! | lag | a look that found less finds the same when it is repeated, within 20 ms | TCP's own news lag, too: its segments arrive by a softirq |
 //! | short read | a receive gives less; what is missing comes at once, and the bytes of both parts are compared | a stream has no messages (recv(2)); old bytes lie in the kernel, new ones in the ring |
 //! | one more edge | an edge-triggered wait reports `in` once more than the kernel, where bytes are there to be read | bytes that leave the ring arrive anew in the kernel; epoll(7) allows several edges |
+//! | edge for room | the kernel repeats `in` beside `out` in an edge that it reports for room; the subject does not, and has told of these bytes since they came | the kernel does not know of bytes in the ring; the program has been told of them |
 //! | short peek | with calls that the library does not see, a peek gives less; the bytes are the kernel's first ones | a call out of sight leaves the counts behind until the other end sleeps |
 //!
 //! With calls that the library does not see a lag may last 600 ms: the broker's watch moves the bytes then.
@@ -44,7 +45,10 @@ pub(crate) fn allow(
 ) -> bool {
     let Some(subject) = subject else { return false };
     match call.verb() {
-        "wait" | "pwait" => is_one_more_edge(pair, who, call, kernel, subject),
+        "wait" | "pwait" => {
+            is_edge_for_room(pair, call, kernel, subject)
+                || is_one_more_edge(pair, who, call, kernel, subject)
+        }
         _ if pair.is_raw && call.word(3).contains("peek") => {
             kernel.is_some_and(|kernel| is_short_peek(pair, call, kernel, subject))
         }
@@ -53,12 +57,29 @@ pub(crate) fn allow(
 }
 
 /// Events of an answer, by label.
-fn events(reply: Option<&Reply>) -> BTreeMap<&str, BTreeSet<&str>> {
+pub(crate) fn events(reply: Option<&Reply>) -> BTreeMap<&str, BTreeSet<&str>> {
     let text = reply.and_then(|reply| reply.get("events")).unwrap_or("");
     let pairs = text.split(',').filter_map(|one| one.split_once(':'));
     pairs
         .map(|(label, bits)| (label, bits.split('|').collect()))
         .collect()
+}
+
+/// The kernel's answer is the subject's but for `in` beside `out` of edge-triggered members whose bytes the subject has told of.
+fn is_edge_for_room(pair: &Pair, call: &Step, kernel: Option<&Reply>, subject: &Reply) -> bool {
+    let (one, other) = (events(kernel), events(Some(subject)));
+    let members = pair.files.members(call);
+    let is_known = |label: &str| {
+        let mut labelled = members.iter().filter(|member| member.label == label);
+        labelled.any(|member| member.is_edge && pair.files.was_told(call, member))
+    };
+    one.keys().eq(other.keys())
+        && one.iter().all(|(label, bits)| {
+            let theirs = &other[label];
+            let missing: Vec<_> = bits.difference(theirs).copied().collect();
+            let is_room = missing == ["in"] && theirs.contains("out") && is_known(label);
+            theirs.is_subset(bits) && (missing.is_empty() || is_room)
+        })
 }
 
 /// The subject has reported all that the kernel has, and of some edge-triggered members `in`; they can be read on the kernel,
