@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::Options;
-use crate::files::Files;
+use crate::files::{Files, News};
 use crate::rules;
 use crate::script::{Step, Who, print};
 use crate::world::{Launch, Replies, Reply, World};
@@ -243,6 +243,7 @@ impl Pair {
         if !kernel.contains_key(&step.who) {
             self.tally.blocked += 1;
             self.asleep.insert(step.who, step.clone());
+            self.files.sleeps(step);
         }
         self.learn(step, &kernel, &subject);
         if self.trace {
@@ -293,8 +294,10 @@ impl Pair {
         for (who, reply) in subject {
             let call = self.call(*who, step).clone();
             for (label, bits) in rules::events(Some(reply)) {
-                if bits.contains("in") {
-                    self.files.tell(&call, label);
+                for news in [News::Bytes, News::Room] {
+                    if bits.contains(news.event()) {
+                        self.files.tell(&call, label, news);
+                    }
                 }
             }
         }

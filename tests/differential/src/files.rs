@@ -37,10 +37,30 @@ pub(crate) struct Files {
     peers: BTreeMap<File, File>,
     /// Steps so far.
     clock: u64,
-    /// When something last came to a file, and when a set last told of a member's bytes.
+    /// When something last came to a file, and when something last happened that may be news of any file.
     came: BTreeMap<File, u64>,
     changed: u64,
-    told: BTreeMap<(File, String), u64>,
+    /// When a file last had less room than it was asked for.
+    refused: BTreeMap<File, u64>,
+    /// When a set last told of the bytes or the room of the member with a label.
+    told: BTreeMap<(File, String, News), u64>,
+}
+
+/// What an epoll set tells of a member.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum News {
+    Bytes,
+    Room,
+}
+
+impl News {
+    /// Its event.
+    pub(crate) fn event(self) -> &'static str {
+        match self {
+            Self::Bytes => "in",
+            Self::Room => "out",
+        }
+    }
 }
 
 const TAKES: &[&str] = &[
@@ -83,7 +103,6 @@ const CHANGES: &[&str] = &[
     "exit",
     "kill",
     "tkill",
-    "ctl",
 ];
 
 /// What a call wants of files.
@@ -99,6 +118,9 @@ impl Files {
     pub(crate) fn learn(&mut self, step: &Step, reply: &Reply) {
         let Who { process, .. } = step.who;
         let (one, other) = (step.word(1), step.word(2));
+        if GIVES.contains(&step.verb()) {
+            self.find_room(step, Some(reply));
+        }
         let has_failed = ["ret", "fd", "passed"]
             .iter()
             .any(|key| reply.number(key).is_some_and(|value| value < 0));
@@ -139,7 +161,10 @@ impl Files {
                     .for_each(|(name, file)| self.name('C', &name, Some(file)));
             }
             "exit" | "kill" => self.names.retain(|(holder, _), _| *holder != process),
-            "ctl" => self.register(step),
+            "ctl" => {
+                self.changed = self.clock;
+                self.register(step);
+            }
             _ => {}
         }
     }
@@ -172,20 +197,41 @@ impl Files {
         }
     }
 
-    /// The subject's set that a step waits in has told of the bytes of its member with this label.
-    pub(crate) fn tell(&mut self, step: &Step, label: &str) {
+    /// The subject's set that a step waits in has told news of its member with this label.
+    pub(crate) fn tell(&mut self, step: &Step, label: &str, news: News) {
         let set = self.file(step.who.process, step.word(1));
         self.told
-            .extend(set.map(|set| ((set, label.to_owned()), self.clock)));
+            .extend(set.map(|set| ((set, label.to_owned(), news), self.clock)));
     }
 
-    /// Whether it has told of them since anything last came to the member.
-    pub(crate) fn was_told(&self, step: &Step, member: &Member) -> bool {
+    /// Whether it has told so since the member has got bytes, or was last found without room.
+    pub(crate) fn was_told(&self, step: &Step, member: &Member, news: News) -> bool {
         let set = self.file(step.who.process, step.word(1));
-        let told = set.and_then(|set| self.told.get(&(set, member.label.clone())));
-        let came = self.came.get(&member.file).copied().unwrap_or(0);
-        self.peers.contains_key(&member.file)
-            && told.is_some_and(|told| *told >= came.max(self.changed))
+        let told = set.and_then(|set| self.told.get(&(set, member.label.clone(), news)));
+        let last = match news {
+            News::Bytes if !self.peers.contains_key(&member.file) => return false,
+            News::Bytes => self.came.get(&member.file),
+            News::Room => self.refused.get(&member.file),
+        };
+        let last = last.copied().unwrap_or(0).max(self.changed);
+        told.is_some_and(|told| *told >= last)
+    }
+
+    /// A step that sends was answered, or sleeps: it has found less room than it wanted, if so.
+    fn find_room(&mut self, step: &Step, reply: Option<&Reply>) {
+        let number = |key: &str| reply.and_then(|reply| reply.number(key));
+        let is_whole = number("ret") == step.word(2).parse().ok();
+        let file = self.file(step.who.process, step.word(1));
+        if !is_whole || step.verb() == "sendmmsg" {
+            self.refused.extend(file.map(|file| (file, self.clock)));
+        }
+    }
+
+    /// A step sleeps.
+    pub(crate) fn sleeps(&mut self, step: &Step) {
+        if GIVES.contains(&step.verb()) {
+            self.find_room(step, None);
+        }
     }
 
     fn name(&mut self, process: char, name: &str, file: Option<File>) {
