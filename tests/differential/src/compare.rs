@@ -125,6 +125,7 @@ pub fn run(
         patience,
         trace: options.trace,
         is_raw: options.raw_permille != [0; 2],
+        has_raw_sockets: options.raw_permille[1] != 0,
         files: Files::default(),
         asleep: BTreeMap::new(),
         lacks_bytes: false,
@@ -180,6 +181,8 @@ pub(crate) struct Pair {
     is_generated: bool,
     /// The library does not see every call.
     pub(crate) is_raw: bool,
+    /// On some sockets it sees none.
+    has_raw_sockets: bool,
     pub(crate) files: Files,
     /// The last call of each thread that was found asleep.
     asleep: BTreeMap<Who, Step>,
@@ -280,6 +283,10 @@ impl Pair {
     /// Whether the kernel does not promise what this step does beside the calls that sleep: two of them would fight over a file, or
     /// one has the last descriptor of its file, and would be interrupted.
     fn is_undecided(&self, step: &Step) -> bool {
+        if self.has_raw_sockets && step.verb() == "sendfd" {
+            // The library may not see that another process has the socket, and writes to it.
+            return true;
+        }
         let pending = self.kernel.pending();
         let asleep = self.asleep.iter().filter(|(who, _)| pending.contains(who));
         let interrupts = ["stop", "tkill"].contains(&step.verb());

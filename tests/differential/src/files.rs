@@ -40,6 +40,8 @@ pub(crate) struct Files {
     /// When something last came to a file, and when something last happened that may be news of any file.
     came: BTreeMap<File, u64>,
     changed: u64,
+    /// Processes in which a signal handler has been set that sends.
+    sending_handlers: BTreeSet<char>,
     /// When a file last had less room than it was asked for.
     refused: BTreeMap<File, u64>,
     /// When a set last told of the bytes or the room of the member with a label.
@@ -94,16 +96,8 @@ const GIVES: &[&str] = &[
     "sendfd",
 ];
 
-/// What may be news of any file: the end of a stream, or bytes of a signal handler.
-const CHANGES: &[&str] = &[
-    "shutdown",
-    "close",
-    "closerange",
-    "exec",
-    "exit",
-    "kill",
-    "tkill",
-];
+/// What may be news of any file: the end of a stream.
+const CHANGES: &[&str] = &["shutdown", "close", "closerange", "exec", "exit", "kill"];
 
 /// What a call wants of files.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -192,7 +186,13 @@ impl Files {
         if GIVES.contains(&step.verb()) {
             let peer = file.and_then(|file| self.peers.get(&file));
             self.came.extend(peer.map(|peer| (*peer, self.clock)));
-        } else if CHANGES.contains(&step.verb()) {
+        }
+        let process = step.who.process;
+        if step.verb() == "handler" && !step.word(2).is_empty() {
+            self.sending_handlers.insert(process);
+        }
+        let sends = step.verb() == "tkill" && self.sending_handlers.contains(&process);
+        if sends || CHANGES.contains(&step.verb()) {
             self.changed = self.clock;
         }
     }
