@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::Options;
-use crate::files::Files;
+use crate::files::{Files, News};
 use crate::rules;
 use crate::script::{Step, Who, print};
 use crate::world::{Launch, Replies, Reply, World};
@@ -15,6 +15,13 @@ pub const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Where the subject completed first, the kernel gets this long.
 const PATIENCE_REFERENCE: Duration = Duration::from_millis(250);
+
+/// A thread that seems asleep may still be on its way into its call, in a question to the broker: it is given so long before it is
+/// interrupted, since a signal before the sleep interrupts nothing.
+const ASLEEP_BEFORE_SIGNAL: Duration = Duration::from_millis(20);
+
+/// The acknowledgement of an end of stream is an edge at the end that sent it. It may be delayed by 40 ms.
+const ACKNOWLEDGED_AFTER: Duration = Duration::from_millis(45);
 
 /// Unread bytes from here on may be on either side of the connection: TCP's first window is twice this.
 const UNREAD_EXACT: i64 = 32_768;
@@ -118,9 +125,11 @@ pub fn run(
         patience,
         trace: options.trace,
         is_raw: options.raw_permille != [0; 2],
+        has_raw_sockets: options.raw_permille[1] != 0,
         files: Files::default(),
         asleep: BTreeMap::new(),
         lacks_bytes: false,
+        has_bytes_left: false,
         kernel: World::start(kernel)?,
         subject: World::start(subject)?,
         tally: Tally::default(),
@@ -172,11 +181,15 @@ pub(crate) struct Pair {
     is_generated: bool,
     /// The library does not see every call.
     pub(crate) is_raw: bool,
+    /// On some sockets it sees none.
+    has_raw_sockets: bool,
     pub(crate) files: Files,
     /// The last call of each thread that was found asleep.
     asleep: BTreeMap<Who, Step>,
     /// A step was left out that would have sent what a later one takes.
     lacks_bytes: bool,
+    /// A step was left out that would have taken bytes.
+    has_bytes_left: bool,
     pub(crate) kernel: World,
     pub(crate) subject: World,
     pub(crate) tally: Tally,
@@ -190,8 +203,10 @@ const SENDS: [&str; 7] = [
 impl Pair {
     /// One step on both, up to the next quiet point.
     fn step(&mut self, step: &Step) -> Result<(), Answers> {
-        // A `take` whose bytes are not sent would sleep, and take those of others.
-        let is_lonely = step.verb() == "take" && std::mem::take(&mut self.lacks_bytes);
+        // A `take` whose bytes are not sent would sleep, and take those of others. How much of what was there before comes out behind
+        // a `fill` depends on how much that was.
+        let is_lonely = step.verb() == "take" && std::mem::take(&mut self.lacks_bytes)
+            || step.verb() == "fill" && self.has_bytes_left;
         if is_lonely
             || !self.kernel.is_free(step)
             || !self.subject.is_free(step)
@@ -199,9 +214,14 @@ impl Pair {
         {
             self.tally.skipped += 1;
             self.lacks_bytes |= SENDS.contains(&step.verb());
+            self.has_bytes_left |= Files::takes(step);
             return Ok(());
         }
         self.tally.steps += 1;
+        self.files.begin(step);
+        if step.verb() == "tkill" {
+            std::thread::sleep(ASLEEP_BEFORE_SIGNAL);
+        }
         self.kernel.issue(step);
         self.subject.issue(step);
         let ends = step.ends().then_some(step.who).into_iter().collect();
@@ -226,6 +246,7 @@ impl Pair {
         if !kernel.contains_key(&step.who) {
             self.tally.blocked += 1;
             self.asleep.insert(step.who, step.clone());
+            self.files.sleeps(step);
         }
         self.learn(step, &kernel, &subject);
         if self.trace {
@@ -236,6 +257,10 @@ impl Pair {
             // A wait that gave less is not repeated to sleep: what it then waits for would be nobody's question.
             let call = self.call(who, step).at_once();
             self.look_again(&call, &mut kernel, &mut subject);
+        }
+        self.hear(step, &subject);
+        if step.verb() == "shutdown" {
+            std::thread::sleep(ACKNOWLEDGED_AFTER);
         }
         let mut answers = self.differing(step, &kernel, &subject);
         answers.retain(|(who, one, other)| {
@@ -258,6 +283,10 @@ impl Pair {
     /// Whether the kernel does not promise what this step does beside the calls that sleep: two of them would fight over a file, or
     /// one has the last descriptor of its file, and would be interrupted.
     fn is_undecided(&self, step: &Step) -> bool {
+        if self.has_raw_sockets && step.verb() == "sendfd" {
+            // The library may not see that another process has the socket, and writes to it.
+            return true;
+        }
         let pending = self.kernel.pending();
         let asleep = self.asleep.iter().filter(|(who, _)| pending.contains(who));
         let interrupts = ["stop", "tkill"].contains(&step.verb());
@@ -265,6 +294,20 @@ impl Pair {
             let is_hit = interrupts && who.process == step.who.process;
             self.files.contends(step, call) || is_hit && self.files.is_closed_under(call)
         })
+    }
+
+    /// What the subject's epoll sets have told of bytes.
+    fn hear(&mut self, step: &Step, subject: &Replies) {
+        for (who, reply) in subject {
+            let call = self.call(*who, step).clone();
+            for (label, bits) in rules::events(Some(reply)) {
+                for news in [News::Bytes, News::Room] {
+                    if bits.contains(news.event()) {
+                        self.files.tell(&call, label, news);
+                    }
+                }
+            }
+        }
     }
 
     fn learn(&mut self, step: &Step, kernel: &Replies, subject: &Replies) {

@@ -30,6 +30,39 @@ pub(crate) struct Files {
     members: BTreeMap<File, Vec<Member>>,
     /// Sent by SCM_RIGHTS, not received.
     in_flight: VecDeque<Option<File>>,
+    /// By the name of a port: those that have connected and were not accepted. And the port of a listener.
+    connecting: BTreeMap<String, VecDeque<File>>,
+    ports: BTreeMap<File, String>,
+    /// The other end of a connection.
+    peers: BTreeMap<File, File>,
+    /// Steps so far.
+    clock: u64,
+    /// When something last came to a file, and when something last happened that may be news of any file.
+    came: BTreeMap<File, u64>,
+    changed: u64,
+    /// Processes in which a signal handler has been set that sends.
+    sending_handlers: BTreeSet<char>,
+    /// When a file last had less room than it was asked for.
+    refused: BTreeMap<File, u64>,
+    /// When a set last told of the bytes or the room of the member with a label.
+    told: BTreeMap<(File, String, News), u64>,
+}
+
+/// What an epoll set tells of a member.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum News {
+    Bytes,
+    Room,
+}
+
+impl News {
+    /// Its event.
+    pub(crate) fn event(self) -> &'static str {
+        match self {
+            Self::Bytes => "in",
+            Self::Room => "out",
+        }
+    }
 }
 
 const TAKES: &[&str] = &[
@@ -63,6 +96,9 @@ const GIVES: &[&str] = &[
     "sendfd",
 ];
 
+/// What may be news of any file: the end of a stream.
+const CHANGES: &[&str] = &["shutdown", "close", "closerange", "exec", "exit", "kill"];
+
 /// What a call wants of files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Want {
@@ -76,15 +112,31 @@ impl Files {
     pub(crate) fn learn(&mut self, step: &Step, reply: &Reply) {
         let Who { process, .. } = step.who;
         let (one, other) = (step.word(1), step.word(2));
+        if GIVES.contains(&step.verb()) {
+            self.find_room(step, Some(reply));
+        }
         let has_failed = ["ret", "fd", "passed"]
             .iter()
             .any(|key| reply.number(key).is_some_and(|value| value < 0));
         match step.verb() {
             _ if has_failed => {}
-            "socket" | "epoll" | "accept" | "accept4" => self.make(process, one),
-            "pair" | "pipe" => {
+            "socket" | "epoll" => {
                 self.make(process, one);
-                self.make(process, other);
+            }
+            "accept" | "accept4" => {
+                let file = self.make(process, one);
+                let port = self.file(process, other).and_then(|it| self.ports.get(&it));
+                let peer = port.and_then(|port| self.connecting.get_mut(port)?.pop_front());
+                peer.into_iter().for_each(|peer| self.join(file, peer));
+            }
+            "pair" | "pipe" => {
+                let ends = [self.make(process, one), self.make(process, other)];
+                self.join(ends[0], ends[1]);
+            }
+            "listen" => {
+                let file = self.file(process, one);
+                self.ports
+                    .extend(file.map(|file| (file, step.word(3).to_owned())));
             }
             "dup" | "dup2" | "dup3" | "dupfd" | "dupfdc" => {
                 let file = self.file(process, other);
@@ -103,14 +155,83 @@ impl Files {
                     .for_each(|(name, file)| self.name('C', &name, Some(file)));
             }
             "exit" | "kill" => self.names.retain(|(holder, _), _| *holder != process),
-            "ctl" => self.register(step),
+            "ctl" => {
+                self.changed = self.clock;
+                self.register(step);
+            }
             _ => {}
         }
     }
 
-    fn make(&mut self, process: char, name: &str) {
+    fn make(&mut self, process: char, name: &str) -> File {
         self.count += 1;
         self.name(process, name, Some(self.count));
+        self.count
+    }
+
+    fn join(&mut self, one: File, other: File) {
+        self.peers.extend([(one, other), (other, one)]);
+    }
+
+    /// A step begins.
+    pub(crate) fn begin(&mut self, step: &Step) {
+        self.clock += 1;
+        let file = self.file(step.who.process, step.word(1));
+        if step.verb() == "connect" {
+            // It may have connected although it has not answered, or says EINPROGRESS.
+            let port = step.word(2).trim_start_matches("6:");
+            let port = port.trim_start_matches("u:").to_owned();
+            self.connecting.entry(port).or_default().extend(file);
+        }
+        if GIVES.contains(&step.verb()) {
+            let peer = file.and_then(|file| self.peers.get(&file));
+            self.came.extend(peer.map(|peer| (*peer, self.clock)));
+        }
+        let process = step.who.process;
+        if step.verb() == "handler" && !step.word(2).is_empty() {
+            self.sending_handlers.insert(process);
+        }
+        let sends = step.verb() == "tkill" && self.sending_handlers.contains(&process);
+        if sends || CHANGES.contains(&step.verb()) {
+            self.changed = self.clock;
+        }
+    }
+
+    /// The subject's set that a step waits in has told news of its member with this label.
+    pub(crate) fn tell(&mut self, step: &Step, label: &str, news: News) {
+        let set = self.file(step.who.process, step.word(1));
+        self.told
+            .extend(set.map(|set| ((set, label.to_owned(), news), self.clock)));
+    }
+
+    /// Whether it has told so since the member has got bytes, or was last found without room.
+    pub(crate) fn was_told(&self, step: &Step, member: &Member, news: News) -> bool {
+        let set = self.file(step.who.process, step.word(1));
+        let told = set.and_then(|set| self.told.get(&(set, member.label.clone(), news)));
+        let last = match news {
+            News::Bytes if !self.peers.contains_key(&member.file) => return false,
+            News::Bytes => self.came.get(&member.file),
+            News::Room => self.refused.get(&member.file),
+        };
+        let last = last.copied().unwrap_or(0).max(self.changed);
+        told.is_some_and(|told| *told >= last)
+    }
+
+    /// A step that sends was answered, or sleeps: it has found less room than it wanted, if so.
+    fn find_room(&mut self, step: &Step, reply: Option<&Reply>) {
+        let number = |key: &str| reply.and_then(|reply| reply.number(key));
+        let is_whole = number("ret") == step.word(2).parse().ok();
+        let file = self.file(step.who.process, step.word(1));
+        if !is_whole || step.verb() == "sendmmsg" {
+            self.refused.extend(file.map(|file| (file, self.clock)));
+        }
+    }
+
+    /// A step sleeps.
+    pub(crate) fn sleeps(&mut self, step: &Step) {
+        if GIVES.contains(&step.verb()) {
+            self.find_room(step, None);
+        }
     }
 
     fn name(&mut self, process: char, name: &str, file: Option<File>) {
@@ -159,6 +280,11 @@ impl Files {
         let set = self.file(step.who.process, step.word(1));
         set.and_then(|set| self.members.get(&set))
             .map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a step takes bytes.
+    pub(crate) fn takes(step: &Step) -> bool {
+        TAKES.contains(&step.verb())
     }
 
     /// What a step wants, and of which files.

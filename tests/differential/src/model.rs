@@ -101,6 +101,8 @@ pub(crate) struct Link {
     pub(crate) ends: [End; 2],
     /// Buffers were set: little goes in.
     pub(crate) tight: bool,
+    /// An epoll set reports when it has room.
+    pub(crate) asked_for_room: bool,
     /// Something was shut, closed or reset: errors are to be expected.
     pub(crate) over: bool,
 }

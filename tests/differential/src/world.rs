@@ -18,6 +18,10 @@ use crate::script::{Step, Who};
 /// Two looks at a sleeper that are this far apart find it asleep in the same call.
 const SETTLE: Duration = Duration::from_micros(400);
 
+/// The same with a preloaded library: before its sleep a thread may wait for the broker's answer, which comes by a descriptor of
+/// its own.
+const SETTLE_PRELOADED: Duration = Duration::from_millis(3);
+
 /// A thread that neither answers nor sleeps for this long counts as one that sleeps.
 const RESTLESS: Duration = Duration::from_secs(3);
 
@@ -86,6 +90,7 @@ struct Process {
 /// The processes of one run.
 pub struct World {
     processes: BTreeMap<char, Process>,
+    settle: Duration,
     address: String,
     prefix: String,
     ports: HashMap<String, i64>,
@@ -105,6 +110,7 @@ impl World {
         let prefix = format!("differential-{}-{}-", std::process::id(), launch.number);
         let mut world = Self {
             processes: BTreeMap::new(),
+            settle: launch.preload.map_or(SETTLE, |_| SETTLE_PRELOADED),
             address,
             prefix,
             ports: HashMap::new(),
@@ -272,13 +278,14 @@ impl World {
             let asleep = now.iter().all(|(state, _)| matches!(state, 'S' | 'T'));
             match &before {
                 Some((looks, since)) if asleep && *looks == now => {
-                    if since.elapsed() >= SETTLE && !self.collect(Duration::ZERO, &mut replies) {
+                    if since.elapsed() >= self.settle && !self.collect(Duration::ZERO, &mut replies)
+                    {
                         break;
                     }
                 }
                 _ => before = Some((now, Instant::now())),
             }
-            wait = SETTLE / 2;
+            wait = self.settle / 2;
         }
         replies
     }

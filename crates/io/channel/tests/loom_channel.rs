@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use loom::sync::Arc;
 use loom::thread;
 use windlass_channel::model::{self, Barrier, Fault, Kernel};
+use windlass_channel::wait::heavy_barrier;
 use windlass_channel::{
     Alive, Asleep, Bufs, End, Fast, Life, Owner, RecvHow, Sent, Side, Slab, Took, Watched,
     WhenFull, Who,
@@ -353,6 +354,60 @@ fn news_before_the_fence_are_found() {
         Barrier::Never,
         Fault::NewsEarly,
         epoll,
+    );
+}
+
+/// (d): an epoll instance whose member may send in stream mode: it sets no news bit and looks for no sleeper, so the instance
+/// issues a barrier between its line and its last look. The twin does not.
+fn epoll_of_streams(has_barrier: bool) {
+    let page = model::status();
+    let slab = Arc::new(model::slab([None, Some(page.clone())]));
+    let kernel = Arc::new(Kernel::new());
+    let watched = Watched::default();
+    watched.add(0);
+    let high = slab.link(0, Side::High).unwrap();
+    high.incoming().set_slot(1);
+    let (s, k) = (slab.clone(), kernel.clone());
+    let sender = thread::spawn(move || send(&s, &k, 1, &[1, 2]));
+    let mut got = Vec::new();
+    while got.len() < 2 {
+        if look(&slab, &watched, &kernel, &mut got) {
+            continue;
+        }
+        page.raise(1);
+        if has_barrier && watched.has_streams(&slab, Side::High) {
+            heavy_barrier();
+            if model::pruned() {
+                break;
+            }
+        }
+        if look(&slab, &watched, &kernel, &mut got) {
+            page.lower(1);
+            continue;
+        }
+        let mut buffer = [0u8; 4];
+        let n = kernel.recv_blocking(&mut buffer);
+        high.incoming().took(n);
+        page.lower(1);
+        got.extend_from_slice(&buffer[..n]);
+    }
+    assert!(got == [1, 2] || model::pruned());
+    sender.join().unwrap();
+}
+
+#[test]
+fn news_of_stream_mode_are_not_lost() {
+    model(Barrier::Fences, Fault::None, || epoll_of_streams(true));
+    model(Barrier::Prunes, Fault::None, || epoll_of_streams(true));
+}
+
+#[test]
+fn an_instance_that_ignores_stream_mode_is_found() {
+    found(
+        "an_instance_that_ignores_stream_mode_is_found",
+        Barrier::Prunes,
+        Fault::None,
+        || epoll_of_streams(false),
     );
 }
 

@@ -55,6 +55,7 @@ pub(super) fn connect(model: &mut Model, warm_up: bool) {
         kind,
         ends,
         tight: false,
+        asked_for_room: false,
         over: false,
     });
 }
@@ -186,6 +187,9 @@ pub(super) fn option(model: &mut Model) {
         "oobinline 0",
     ];
     let chosen = *model.random.one(&options);
+    if model.links[link].asked_for_room && chosen.contains("buf") {
+        return;
+    }
     model.say(who, &format!("setopt {name} {chosen}"));
     let option = chosen.split(' ').next().unwrap_or("");
     model.say(who, &format!("getopt {name} {option}"));
@@ -437,6 +441,7 @@ pub(super) fn connect_late(model: &mut Model) {
         kind: Kind::Tcp,
         ends,
         tight: false,
+        asked_for_room: false,
         over: false,
     });
 }

@@ -96,7 +96,8 @@ fn finish(model: &mut Model) {
         for end in 0..2 {
             if let Some((process, name)) = model.holder(link, end) {
                 model.say(first(process), &format!("recv {name} 60000 dontwait"));
-                model.say(first(process), &format!("poll 0 {name}:in|out|rdhup"));
+                let room = if model.links[link].tight { "" } else { "out|" };
+                model.say(first(process), &format!("poll 0 {name}:in|{room}rdhup"));
             }
         }
     }

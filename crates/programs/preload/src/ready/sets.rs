@@ -620,3 +620,77 @@ pub fn forked() {
     SET.iter().for_each(|set| set.asleep.store(0, Relaxed));
     deferred_ctl::forked();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where a channel is watched survives being packed, and is never 0, which means nowhere.
+    #[test]
+    fn a_place_is_packed_and_found() {
+        for place in [0, 1, process::PAIRS_MAX as u8 - 1] {
+            for side in [Side::Low, Side::High] {
+                for chan in [0, 1, u16::MAX] {
+                    let at = At::of(At { place, side, chan }.packed()).expect("a place");
+                    assert_eq!((at.place, at.side, at.chan), (place, side, chan));
+                }
+            }
+        }
+        assert!(At::of(0).is_none());
+    }
+
+    /// A member keeps the order of the first bytes that were not reported; a report lets the next ones count.
+    #[test]
+    fn a_member_keeps_the_order_of_its_first_unreported_bytes() {
+        let member = Member::default();
+        for (at, order) in [(5, 5), (9, 5)] {
+            member.freshen(at);
+            assert_eq!(member.order.load(Relaxed), order);
+        }
+        member.state.fetch_and(!FRESH, Relaxed);
+        member.freshen(11);
+        assert_eq!(member.order.load(Relaxed), 11);
+    }
+
+    /// A set goes through the sides of the places in which it has members, and of no others; what is listed is found there.
+    #[test]
+    fn a_set_looks_where_it_has_members() {
+        let set = &SET[SETS - 1];
+        assert_eq!(set.watched().count(), 0);
+        for place in [3, 1] {
+            set.places.fetch_or(1 << place, Relaxed);
+        }
+        let places: Vec<_> = set.watched().map(|(place, ..)| place).collect();
+        assert_eq!(places, [1, 1, 3, 3]);
+        let (member, chan) = (Member::default(), 7);
+        let at = At {
+            place: 3,
+            side: Side::High,
+            chan,
+        };
+        member.at.store(at.packed(), Relaxed);
+        set.watched_at(at.place, at.side).add(chan);
+        set.list(&member);
+        assert!(member.state.load(Relaxed) & FRESH != 0);
+        let listed: Vec<_> = set
+            .watched()
+            .filter(|(.., watched)| watched.has_listed())
+            .map(|(place, side, _)| (place, side))
+            .collect();
+        assert_eq!(listed, [(3, Side::High)]);
+        set.watched_at(at.place, at.side).remove(chan);
+        set.places.store(0, Relaxed);
+    }
+
+    /// Only an edge-triggered member has the next wait ask the kernel: of a level it is asked in time.
+    #[test]
+    fn an_edge_has_the_kernel_asked() {
+        let set = &SET[SETS - 2];
+        set.asked_at.store(9, Relaxed);
+        set.ask_for(READABLE);
+        assert_eq!(set.asked_at.load(Relaxed), 9);
+        set.ask_for(READABLE | EDGE);
+        assert_eq!(set.asked_at.load(Relaxed), 0);
+        assert_eq!(set.unasked.load(Relaxed), CLOCK_WAITS);
+    }
+}

@@ -1,7 +1,7 @@
 //! The same calls by bare system calls, which a preloaded library does not see: a share of all, and every one on some sockets.
 //!
 //! `DIFFERENTIAL_RAW=CALLS,SOCKETS,SEED,FILE`: so many of 1,000 calls, except those that write, which must not be mixed with
-//! the library's on one socket; and all calls, those that write too, on so many of 1,000 sockets. The file has room for
+//! the library's on one socket, and closes, which would end the connection before its bytes in the ring; and all calls, those that write too, on so many of 1,000 sockets. The file has room for
 //! [`SOCKETS`] cookies: all processes of a script number the sockets in it, in the order of their first calls, so that a
 //! script that is run again makes the same ones bare.
 
@@ -189,7 +189,7 @@ macro_rules! calls {
 
 calls! {
     is_bare shutdown(fd: c_int, how: c_int) -> c_int = SYS_shutdown;
-    is_bare close(fd: c_int) -> c_int = SYS_close;
+    is_socket_bare close(fd: c_int) -> c_int = SYS_close;
     is_bare dup(fd: c_int) -> c_int = SYS_dup;
     is_bare dup2(fd: c_int, onto: c_int) -> c_int = SYS_dup2;
     is_bare dup3(fd: c_int, onto: c_int, flags: c_int) -> c_int = SYS_dup3;
