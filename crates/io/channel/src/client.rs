@@ -12,7 +12,8 @@
 //! each system call is made by itself, so that this may run inside an interposed call and is no point of cancellation.
 //!
 //! # Limits
-//! Connecting never waits; an answer is waited for [`ANSWER_MS`], that to a rescue for longer. A signal for the asking thread ends
+//! Each path is tried with this user's number behind it first, where root's broker has a socket for this user alone. Connecting never
+//! waits; an answer is waited for [`ANSWER_MS`], that to a rescue for longer. A signal for the asking thread ends
 //! the wait, but not that for a rescue. Who does not answer is not asked again for [`BACKOFF_FIRST_MS`], then for twice as long
 //! each time, up to [`BACKOFF_MS`].
 //!
@@ -185,18 +186,16 @@ impl Path {
         bytes.next().is_none().then_some(path)
     }
 
+    /// The socket beside this one that a broker keeps for a user alone.
+    fn own(&self, uid: u32) -> Option<Self> {
+        let mut space = [0_u8; 10];
+        Self::of(&[self.text()?.to_bytes(), b".", digits(uid, &mut space)?])
+    }
+
     /// The one in `/tmp`.
     fn fallback(uid: u32) -> Option<Self> {
-        let mut digits = [0_u8; 10];
-        let (mut rest, mut first) = (uid, digits.len());
-        for (at, digit) in digits.iter_mut().enumerate().rev() {
-            *digit = b'0'.wrapping_add(u8::try_from(rest % 10).unwrap_or(0));
-            (rest, first) = (rest / 10, at);
-            if rest == 0 {
-                break;
-            }
-        }
-        let number = digits.get(first..)?;
+        let mut space = [0_u8; 10];
+        let number = digits(uid, &mut space)?;
         let directory: &[u8] = b"/tmp/windlass-";
         let mut path = Self::of(&[directory, number, b"/sockets.sock"])?;
         path.checked = directory.len().checked_add(number.len())?;
@@ -226,6 +225,19 @@ impl Path {
             is_directory && stat.st_uid == self.uid && stat.st_mode & 0o077 == 0
         })
     }
+}
+
+/// A number in decimal, at the end of the space.
+fn digits(number: u32, space: &mut [u8; 10]) -> Option<&[u8]> {
+    let (mut rest, mut first) = (number, space.len());
+    for (at, digit) in space.iter_mut().enumerate().rev() {
+        *digit = b'0'.wrapping_add(u8::try_from(rest % 10).unwrap_or(0));
+        (rest, first) = (rest / 10, at);
+        if rest == 0 {
+            break;
+        }
+    }
+    space.get(first..)
 }
 
 /// The way to the broker. One for a process, in a static.
@@ -461,8 +473,12 @@ impl Client {
 
     fn connect(&self) -> Result<OwnedFd, Errno> {
         let mut last = Errno::NOENT;
-        for path in self.paths.get().into_iter().flatten().flatten() {
-            let Some(text) = path.text().filter(|_| path.is_trusted()) else {
+        let uid = rustix::process::geteuid().as_raw();
+        let paths = self.paths.get().into_iter().flatten().flatten();
+        let paths = paths.filter(|path| path.is_trusted());
+        let paths = paths.flat_map(|path| [path.own(uid), Some(*path)]);
+        for path in paths.flatten() {
+            let Some(text) = path.text() else {
                 continue;
             };
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -630,6 +646,9 @@ mod tests {
             ]
         );
         assert!(!paths[2].is_trusted(), "nobody made that directory");
+        let own = paths[0].own(4_294_967_294);
+        let text = own.as_ref().and_then(Path::text);
+        assert_eq!(text, Some(c"/run/windlass/sockets.sock.4294967294"));
         assert_eq!(
             Path::fallback(0)
                 .and_then(|p| p.text().map(CStr::to_owned))

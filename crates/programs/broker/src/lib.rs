@@ -62,6 +62,7 @@ mod identity;
 mod inquiry;
 mod jobs;
 pub mod limits;
+mod listeners;
 pub mod listing;
 pub mod log;
 mod memory;

@@ -25,10 +25,10 @@ pub const SLABS_PER_USER_MAX: usize = 4_096;
 pub const SLABS_PER_PAIR_MAX: usize = 16;
 /// Memory of all slabs of one user, in bytes, looked at before a further one is made.
 pub const BYTES_PER_USER_MAX: u64 = 4 << 30;
-/// Requests of one user a second; each costs about 20 us.
-pub const REQUESTS_PER_USER_PER_S: u32 = 5_000;
-/// Requests that one counts for which a helper is asked and processes are looked at: about 80 us.
-pub const HELPED_REQUESTS: usize = 4;
+/// Requests of one user in a second, all at once if he has made none before; each costs about 20 us.
+pub const REQUESTS_PER_USER_PER_S: u32 = 2_000;
+/// Requests that one counts for which a helper is asked and processes are looked at: about 160 us.
+pub const HELPED_REQUESTS: usize = 8;
 /// Rescues in one request of the watch: the rest waits for the next look.
 pub const RESCUES_PER_LOOK_MAX: usize = 64;
 /// Connections in all at one time: each carries one request and is closed.
@@ -36,6 +36,10 @@ pub const CONNECTIONS_MAX: usize = 256;
 /// Connections of one user at one time; the oldest of them makes place for one more. Beyond [`CONNECTIONS_MAX`] the oldest
 /// of the user with most of them does.
 pub const CONNECTIONS_PER_USER_MAX: usize = 32;
+/// How long nothing is taken from a socket at which a user came who has asked too much.
+pub const REST: Duration = Duration::from_millis(10);
+/// Users who have a socket of their own, each of one descriptor.
+pub const OWN_SOCKETS_MAX: usize = 1_024;
 /// Processes that a private broker waits for before they have registered.
 pub const WITNESSES_MAX: usize = 1_024;
 /// Messages taken from one connection before others have their turn.
@@ -56,7 +60,7 @@ pub const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 pub const NUMBERS_MAX: usize = 4_096;
 /// Rows of a listing for root, of 512 bytes each.
 pub const ROWS_MAX: usize = 200_000;
-/// Rows of a listing for another user: about 4 MB and 8 ms, in which nobody else is served.
-pub const ROWS_PER_USER_MAX: usize = 8_192;
-/// Rows of a listing that cost its user as much as one request.
-pub const ROWS_PER_REQUEST: usize = 32;
+/// Rows of a listing for another user: about 2 MB and 4 ms, in which nobody else is served.
+pub const ROWS_PER_USER_MAX: usize = 4_096;
+/// Rows that are listed for such a user in a second, a longest listing at once; shorter ones before it may make it nearly two.
+pub const ROWS_PER_USER_PER_S: u32 = ROWS_PER_USER_MAX as u32;

@@ -145,9 +145,9 @@ impl Writer {
         }
     }
 
-    fn finish(self) -> impl Iterator<Item = u8> {
+    fn finish(self, bytes: &mut Vec<u8>) {
         debug_assert!(self.at <= WORDS, "a row is too long");
-        self.words.into_iter().flat_map(u64::to_le_bytes)
+        bytes.extend_from_slice(self.words.map(u64::to_le_bytes).as_flattened());
     }
 }
 
@@ -245,7 +245,7 @@ impl ProcessRow {
 }
 
 impl Row {
-    fn encode(&self) -> impl Iterator<Item = u8> {
+    fn encode(&self, bytes: &mut Vec<u8>) {
         let mut to = Writer::of(match self {
             Self::Process(_) => PROCESS,
             Self::Channel(_) => CHANNEL,
@@ -281,7 +281,7 @@ impl Row {
                 row.words.dirs.iter().for_each(|dir| to.dir(dir));
             }
         }
-        to.finish()
+        to.finish(bytes);
     }
 
     /// The rows in the memory of a listing; what is not one is left out.
@@ -350,7 +350,7 @@ pub(crate) fn rows(processes: &Processes, slabs: &Slabs, uid: Option<u32>) -> Ve
     let mut bytes = Vec::new();
     let own = processes.iter().filter(|(slot, _)| is_his(slot));
     for (slot, process) in own.take(rows_max) {
-        bytes.extend(Row::Process(ProcessRow::of(slot, process)).encode());
+        Row::Process(ProcessRow::of(slot, process)).encode(&mut bytes);
     }
     for (id, slab) in slabs
         .iter()
@@ -370,7 +370,7 @@ pub(crate) fn rows(processes: &Processes, slabs: &Slabs, uid: Option<u32>) -> Ve
                 now,
                 words,
             };
-            bytes.extend(Row::Channel(Box::new(row)).encode());
+            Row::Channel(Box::new(row)).encode(&mut bytes);
         }
     }
     bytes
@@ -436,7 +436,8 @@ mod tests {
             words,
         };
         let rows = [Row::Process(process), Row::Channel(Box::new(channel))];
-        let mut bytes: Vec<u8> = rows.iter().flat_map(Row::encode).collect();
+        let mut bytes = Vec::new();
+        rows.iter().for_each(|row| row.encode(&mut bytes));
         bytes.extend([9; ROW_BYTES]);
         bytes.extend([1; ROW_BYTES - 1]);
         assert_eq!(Row::decode_all(&bytes), rows);

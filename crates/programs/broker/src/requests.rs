@@ -20,7 +20,7 @@ use crate::facts::Facts;
 use crate::helpers::Key;
 use crate::identity::Identity;
 use crate::inquiry::{Target, Then};
-use crate::limits::{HELPED_REQUESTS, ROWS_PER_REQUEST};
+use crate::limits::HELPED_REQUESTS;
 use crate::listing;
 use crate::memory::Memory;
 use crate::processes::{Full, Group, Newcomer};
@@ -42,12 +42,12 @@ impl Broker {
         if !self.users.may_ask(who.uid, now) {
             return self.refuse(token, Reason::Limit);
         }
-        if !matches!(
+        let is_cheap = matches!(
             request,
             Request::Slab { .. } | Request::Watch { .. } | Request::List
-        ) {
-            self.users.looked(who.uid, HELPED_REQUESTS - 1);
-        }
+        );
+        self.users
+            .asked(who.uid, if is_cheap { 1 } else { HELPED_REQUESTS });
         let done = match request {
             Request::Register {
                 socket,
@@ -450,16 +450,18 @@ impl Broker {
         let own = rustix::process::geteuid().as_raw();
         let everything = who.uid == 0 || who.uid == own;
         let uid = (!everything).then_some(who.uid);
+        if !everything && !self.users.may_list(who.uid, Instant::now()) {
+            return Err(Reason::Limit);
+        }
         let rows = listing::rows(&self.processes, &self.slabs, uid);
-        self.users
-            .looked(who.uid, rows.len() / listing::ROW_BYTES / ROWS_PER_REQUEST);
+        self.users.listed(who.uid, rows.len() / listing::ROW_BYTES);
         let memory = Memory::holding("windlass-listing", &rows).map_err(|_| Reason::Limit)?;
         let answer = Answer::Listing {
             bytes: memory.bytes() as u64,
         };
-        if !self.send(token, &answer, &[memory.as_fd()]) {
-            self.connections.remove(&token);
-        }
+        self.send(token, &answer, &[memory.as_fd()]);
+        // No more of them wait for a reader than there are connections.
+        self.connections.remove(&token);
         Ok(Step::Answered)
     }
 }

@@ -22,6 +22,7 @@ use crate::limits::{
     CONNECTIONS_MAX, CONNECTIONS_PER_USER_MAX, HELPED_REQUESTS, MESSAGES_PER_TURN, NUMBERS_MAX,
     WITNESSES_MAX,
 };
+use crate::listeners::Listeners;
 use crate::policy::Policy;
 use crate::processes::Processes;
 use crate::slabs::Slabs;
@@ -33,9 +34,11 @@ const WAKER: u64 = 1;
 const CONNECTION: u64 = 1 << 32;
 pub(crate) const PROCESS: u64 = 2 << 32;
 pub(crate) const HELPER: u64 = 3 << 32;
+/// The socket of a user, with his number.
+const OWN_LISTENER: u64 = 4 << 32;
 const CLASS: u64 = 0xffff_ffff_0000_0000;
-/// Connections taken before others have their turn.
-const ACCEPTS_PER_TURN: usize = 32;
+/// Connections taken at one socket before others have their turn.
+const ACCEPTS_PER_TURN: usize = 4;
 
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -75,7 +78,7 @@ impl Handle {
 /// The broker, listening but not yet running.
 pub struct Broker {
     path: PathBuf,
-    listener: Listener,
+    listeners: Listeners,
     pub(crate) epoll: Epoll,
     handle: Handle,
     pub(crate) settings: Settings,
@@ -148,7 +151,7 @@ impl Broker {
         }
         Ok(Self {
             path: path.to_owned(),
-            listener,
+            listeners: Listeners::new(path, listener),
             epoll,
             handle: Handle {
                 waker,
@@ -197,6 +200,7 @@ impl Broker {
                 self.reload();
             }
             self.tend_helpers(now);
+            self.wake_listeners(now);
             self.look(now);
             let Some(timeout) = self.timeout(now) else {
                 if self.takes_leave() {
@@ -211,13 +215,13 @@ impl Broker {
                     CONNECTION => self.serve(ready.token),
                     PROCESS => self.buried(ready.token),
                     HELPER => self.helper_speaks(ready.token & !CLASS),
-                    _ if ready.token == LISTENER => self.accept(),
+                    OWN_LISTENER => self.accept(Some((ready.token & !CLASS) as u32)),
+                    _ if ready.token == LISTENER => self.accept(None),
                     _ => drop(eventfd::drain(&*self.handle.waker)),
                 }
             }
         }
-        // Somebody else's by now, or gone: it is not there any more in either case.
-        let _ = self.listener.unlink();
+        self.listeners.unlink();
         Ok(())
     }
 
@@ -227,7 +231,11 @@ impl Broker {
 
     /// How long to wait; `None` if the private broker is not needed any more.
     fn timeout(&mut self, now: Instant) -> Option<Option<Duration>> {
-        let due = [self.slabs.next_look(), self.helpers.next_late()];
+        let due = [
+            self.slabs.next_look(),
+            self.helpers.next_late(),
+            self.listeners.next_rested(),
+        ];
         let mut until = due.into_iter().flatten().min();
         match self.settings.linger {
             Some(linger) if self.processes.alive() == 0 => {
@@ -235,7 +243,7 @@ impl Broker {
                 if now >= end && self.connections.is_empty() {
                     self.witnesses.retain(|one| !process::has_ended(one));
                     // Whoever comes later finds another one.
-                    let is_found = self.listener.is_in_place();
+                    let is_found = self.listeners.common.is_in_place();
                     if !is_found || self.witnesses.is_empty() && !(self.settings.needed)() {
                         return None;
                     }
@@ -252,23 +260,22 @@ impl Broker {
     /// The private broker ends, unless somebody has found it in the meantime: who saw it listen relies on it. True if it
     /// has ended. Who finds no socket starts another broker, which waits for our lock.
     fn takes_leave(&mut self) -> bool {
-        self.accept();
+        self.accept(None);
         if !self.connections.is_empty() {
             return false;
         }
-        // Somebody else's by now, or gone: it is not there any more in either case.
-        let _ = self.listener.unlink();
-        self.accept();
+        self.listeners.unlink();
+        self.accept(None);
         if self.connections.is_empty() {
             return true;
         }
         let Ok(listener) = listen(&self.path, &self.settings) else {
             return true;
         };
-        let _ = self.epoll.remove(&self.listener);
-        self.listener = listener;
+        let _ = self.epoll.remove(&self.listeners.common);
+        self.listeners.common = listener;
         self.epoll
-            .add(&self.listener, LISTENER, Interest::READABLE)
+            .add(&self.listeners.common, LISTENER, Interest::READABLE)
             .is_err()
     }
 
@@ -282,14 +289,22 @@ impl Broker {
         }
     }
 
-    fn accept(&mut self) {
+    /// Takes connections at the socket of a user, or at the common one.
+    fn accept(&mut self, uid: Option<u32>) {
         for _ in 0..ACCEPTS_PER_TURN {
-            match self.listener.accept() {
-                Ok(socket) => self.welcome(socket),
+            let Some(listener) = self.listeners.get(uid) else {
+                return;
+            };
+            match listener.accept() {
+                Ok(socket) => {
+                    if !self.welcome(socket) {
+                        return self.rest(uid);
+                    }
+                }
                 Err(Errno::MFILE | Errno::NFILE) => {
                     // Taken with the spare descriptor and closed, so that it does not wait for ever.
                     self.spare = None;
-                    drop(self.listener.accept());
+                    drop(listener.accept());
                     self.spare = spare();
                     self.tell(&Event::Trouble {
                         what: "take a connection",
@@ -301,23 +316,57 @@ impl Broker {
         }
     }
 
-    fn welcome(&mut self, socket: OwnedFd) {
+    /// Takes nothing from a socket for a while.
+    fn rest(&mut self, uid: Option<u32>) {
+        if let Some(listener) = self.listeners.get(uid)
+            && self.epoll.remove(listener).is_ok()
+        {
+            self.listeners.rest(uid, Instant::now());
+        }
+    }
+
+    /// Takes connections again where none were taken for long enough.
+    fn wake_listeners(&mut self, now: Instant) {
+        while let Some(uid) = self.listeners.rested(now) {
+            let token = uid.map_or(LISTENER, |uid| OWN_LISTENER | u64::from(uid));
+            let is_watched = self
+                .listeners
+                .get(uid)
+                .is_none_or(|listener| self.epoll.add(listener, token, Interest::READABLE).is_ok());
+            if !is_watched {
+                self.listeners.rest(uid, now);
+            }
+        }
+    }
+
+    /// Takes a connection in, or lets it go; false: its user has asked too much.
+    fn welcome(&mut self, socket: OwnedFd) -> bool {
         let Ok(who) = unix::peer_credentials(&socket) else {
-            return;
+            return true;
         };
         let own = rustix::process::geteuid().as_raw();
         if !self.settings.others && who.uid != own && who.uid != 0 {
-            return;
+            return true;
+        }
+        if self.settings.others
+            && let Ok(Some(listener)) = self.listeners.give(who.uid, who.gid)
+        {
+            // Without it the user goes on at the common socket, as one who cannot have one does.
+            let token = OWN_LISTENER | u64::from(who.uid);
+            let _ = self.epoll.add(listener, token, Interest::READABLE);
+        }
+        // Of a user who asks too much not even the request is read.
+        if !self.users.may_ask(who.uid, Instant::now()) {
+            return false;
         }
         if self.settings.linger.is_some() && who.uid == own {
             self.remember(&socket, who);
         }
         let is_new = self.settings.others && !self.helpers.has_any(who.uid, who.gid);
         if let Some(pid) = who.pid.filter(|_| is_new)
-            && self.users.may_ask(who.uid, Instant::now())
             && let Ok(pidfd) = process::peer_pidfd(&socket, pid)
         {
-            self.users.looked(who.uid, HELPED_REQUESTS - 1);
+            self.users.asked(who.uid, HELPED_REQUESTS);
             self.prepare(pid, &pidfd);
         }
         self.make_room(who.uid);
@@ -334,27 +383,26 @@ impl Broker {
             // The request is most often there already.
             self.serve(token);
         }
+        true
     }
 
     /// Closes the oldest connection of a user who has too many, or of the one with most of them.
     fn make_room(&mut self, uid: u32) {
-        let mut counts: HashMap<u32, usize> = HashMap::new();
-        for connection in self.connections.values() {
-            *counts.entry(connection.who.uid).or_default() += 1;
-        }
-        let is_full = self.connections.len() >= CONNECTIONS_MAX;
-        let most = counts
-            .iter()
-            .max_by_key(|(_, count)| **count)
-            .map(|(uid, _)| *uid);
-        let loser = match counts.get(&uid) {
-            Some(count) if *count >= CONNECTIONS_PER_USER_MAX => Some(uid),
-            _ => most.filter(|_| is_full),
+        let uids = || {
+            self.connections
+                .values()
+                .map(|connection| connection.who.uid)
         };
-        let oldest = self
-            .connections
-            .iter()
-            .find(|(_, connection)| Some(connection.who.uid) == loser);
+        let count = |uid| uids().filter(|one| *one == uid).count();
+        let loser = if count(uid) >= CONNECTIONS_PER_USER_MAX {
+            Some(uid)
+        } else if self.connections.len() >= CONNECTIONS_MAX {
+            uids().max_by_key(|uid| count(*uid))
+        } else {
+            None
+        };
+        let mut all = self.connections.iter();
+        let oldest = all.find(|(_, connection)| Some(connection.who.uid) == loser);
         if let Some(oldest) = oldest.map(|(token, _)| *token) {
             self.connections.remove(&oldest);
         }

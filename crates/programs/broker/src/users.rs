@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::limits::{NUMBERS_MAX, REQUESTS_PER_USER_PER_S, STARTS_PER_USER_PER_S};
+use crate::limits::{
+    NUMBERS_MAX, REQUESTS_PER_USER_PER_S, ROWS_PER_USER_PER_S, STARTS_PER_USER_PER_S,
+};
 
 /// How long a measure of a user's memory holds: each slab is one system call.
 const MEASURED_FOR: Duration = Duration::from_secs(1);
@@ -14,6 +16,8 @@ struct User {
     requests: Bucket,
     /// Helpers that may still be started.
     starts: Bucket,
+    /// Rows that may still be listed.
+    rows: Bucket,
     slabs: usize,
     /// Memory of the slabs, and when it was measured.
     bytes: Option<(u64, Instant)>,
@@ -37,16 +41,17 @@ impl Bucket {
         }
     }
 
-    /// Takes one token; false if there is none.
-    fn take(&mut self, now: Instant) -> bool {
+    /// Whether there is a token.
+    fn has_one(&mut self, now: Instant) -> bool {
         let since = now.saturating_duration_since(self.filled).as_secs_f64();
         self.tokens = (self.tokens + since * self.per_s).min(self.per_s);
         self.filled = now;
-        let has_one = self.tokens >= 1.0;
-        if has_one {
-            self.tokens -= 1.0;
-        }
-        has_one
+        self.tokens >= 1.0
+    }
+
+    /// Takes so many tokens; what is not there is owed.
+    fn take(&mut self, count: usize) {
+        self.tokens -= count as f64;
     }
 }
 
@@ -68,32 +73,48 @@ impl Users {
         self.0.entry(uid).or_insert_with(|| User {
             requests: Bucket::full(REQUESTS_PER_USER_PER_S, now),
             starts: Bucket::full(STARTS_PER_USER_PER_S, now),
+            rows: Bucket::full(ROWS_PER_USER_PER_S, now),
             slabs: 0,
             bytes: None,
         })
     }
 
-    /// Whether the user may make a request now; it is counted.
+    /// Whether the user may make a request now.
     pub(crate) fn may_ask(&mut self, uid: u32, now: Instant) -> bool {
-        self.of(uid, now).requests.take(now)
+        self.of(uid, now).requests.has_one(now)
+    }
+
+    /// The user has made requests, or something that costs as much.
+    pub(crate) fn asked(&mut self, uid: u32, count: usize) {
+        if let Some(user) = self.0.get_mut(&uid) {
+            user.requests.take(count);
+        }
     }
 
     /// Whether a helper may be started for the user now; it is counted.
     pub(crate) fn may_start(&mut self, uid: u32, now: Instant) -> bool {
-        self.of(uid, now).starts.take(now)
+        let starts = &mut self.of(uid, now).starts;
+        let may = starts.has_one(now);
+        starts.take(usize::from(may));
+        may
+    }
+
+    /// Whether the user may have a listing now.
+    pub(crate) fn may_list(&mut self, uid: u32, now: Instant) -> bool {
+        self.of(uid, now).rows.has_one(now)
+    }
+
+    /// The user has a listing of so many rows.
+    pub(crate) fn listed(&mut self, uid: u32, rows: usize) {
+        if let Some(user) = self.0.get_mut(&uid) {
+            user.rows.take(rows);
+        }
     }
 
     /// How many descriptors may be looked at for the user now: as many as requests are left to him.
     pub(crate) fn looks(&self, uid: u32) -> usize {
         let left = |user: &User| (user.requests.tokens as usize).min(NUMBERS_MAX);
         self.0.get(&uid).map_or(0, left)
-    }
-
-    /// So many were looked at.
-    pub(crate) fn looked(&mut self, uid: u32, count: usize) {
-        if let Some(user) = self.0.get_mut(&uid) {
-            user.requests.tokens = (user.requests.tokens - count as f64).max(0.0);
-        }
     }
 
     pub(crate) fn slabs(&self, uid: u32) -> usize {
@@ -130,18 +151,30 @@ mod tests {
     #[test]
     fn requests_are_limited() {
         let (mut users, now) = (Users::default(), Instant::now());
-        let granted = (0..1_000_000).filter(|_| users.may_ask(7, now)).count();
+        let ask = |users: &mut Users, uid, now| {
+            let may = users.may_ask(uid, now);
+            users.asked(uid, usize::from(may));
+            may
+        };
+        let granted = (0..1_000_000).filter(|_| ask(&mut users, 7, now)).count();
         assert_eq!(granted, REQUESTS_PER_USER_PER_S as usize);
-        assert!(users.may_ask(8, now));
+        assert!(ask(&mut users, 8, now));
         assert_eq!(users.looks(7), 0);
         assert_eq!(users.looks(8), NUMBERS_MAX);
-        users.looked(8, NUMBERS_MAX);
+        users.asked(8, NUMBERS_MAX);
         assert!(users.looks(8) < NUMBERS_MAX);
         let later = now + Duration::from_millis(100);
-        let granted = (0..1_000_000).filter(|_| users.may_ask(7, later)).count();
+        let granted = (0..1_000_000).filter(|_| ask(&mut users, 7, later)).count();
         assert!(
             (1..=REQUESTS_PER_USER_PER_S as usize / 10).contains(&granted),
             "{granted}"
         );
+        let starts = (0..1_000).filter(|_| users.may_start(7, now)).count();
+        assert_eq!(starts, STARTS_PER_USER_PER_S as usize);
+        assert!(users.may_list(7, now));
+        users.listed(7, ROWS_PER_USER_PER_S as usize);
+        assert!(!users.may_list(7, now) && users.may_list(8, now));
+        users.listed(7, ROWS_PER_USER_PER_S as usize);
+        assert!(!users.may_list(7, now + Duration::from_millis(900)));
     }
 }

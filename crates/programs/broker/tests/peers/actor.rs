@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::socket_cookie;
 use windlass_channel::client::{Client, Paired, Registered, Registration};
 use windlass_channel::layout::Side;
-use windlass_channel::protocol::{Ends, RETURNS};
+use windlass_channel::protocol::{Ends, RETURNS, Request};
 use windlass_channel::{
     Alive, Bufs, Counts, Fd, Life, Offer, Owner, Reason, RecvHow, Sent, Slab, Took, WhenFull, Who,
 };
@@ -145,6 +145,8 @@ struct Stage {
     connected: bool,
     offer: Option<Offer>,
     chan: u16,
+    /// Slabs with the peer that have no channel left.
+    full: u16,
     /// Descriptors that stay open.
     kept: Vec<std::os::fd::OwnedFd>,
 }
@@ -352,6 +354,97 @@ impl Stage {
                 stream.set_nonblocking(false).expect("blocking");
                 readable.to_string()
             }
+            _ => self.disturbs(words),
+        }
+    }
+
+    /// What keeps a broker busy, or would.
+    fn disturbs(&mut self, words: &[&str]) -> String {
+        match *words {
+            ["name-netlink", port] => {
+                let socket = netlink_to(port.parse().expect("port"));
+                let offer = Offer {
+                    cookie: socket_cookie(&socket).expect("cookie"),
+                    fd: socket.as_raw_fd(),
+                    ..self.offer.expect("offer")
+                };
+                self.link().offer(&offer);
+                let registered = self.does(&[
+                    "register-wrong",
+                    &offer.fd.to_string(),
+                    &offer.cookie.to_string(),
+                ]);
+                self.kept.push(socket);
+                registered
+            }
+            ["fork"] => {
+                // Alone in its process, the thread goes on as the actor.
+                // SAFETY: no other thread of this process holds a lock that is needed.
+                match unsafe { libc::fork() } {
+                    0 => "done".into(),
+                    child => {
+                        // SAFETY: waits for an own child, and takes no status.
+                        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+                        std::process::exit(0)
+                    }
+                }
+            }
+            ["own-namespace"] => {
+                let flags = rustix::thread::UnshareFlags::NEWUSER;
+                // SAFETY: this thread is the only one that goes on, and shares no namespace with memory that depends on it.
+                said(
+                    unsafe { rustix::thread::unshare_unsafe(flags) }
+                        .map(|()| "done")
+                        .map_err(|_| Reason::Limit),
+                )
+            }
+            ["register-time"] => {
+                let started = Instant::now();
+                let registered = self.register(0, 0);
+                assert!(registered.parse::<u16>().is_ok(), "{registered}");
+                started.elapsed().as_micros().to_string()
+            }
+            ["flood", what] => {
+                let request = match what {
+                    "list" => Request::List,
+                    _ => Request::Register {
+                        socket: self.stream().as_raw_fd(),
+                        cookie: self.cookie(),
+                        flags: 0,
+                        parent: 0,
+                        report: 0,
+                    },
+                };
+                for _ in 0..4 {
+                    std::thread::spawn(move || flood(&request));
+                }
+                "done".into()
+            }
+            ["list"] => {
+                let listed = self.patiently(Client::list);
+                said(listed.map(|(_, bytes)| bytes))
+            }
+            ["fill", peer, fd, cookie, slabs] => {
+                // Channels as of thousands of idle connections.
+                let mut count = 0;
+                for full in 0..slabs.parse().expect("count") {
+                    self.full = full;
+                    let paired = self.does(&["pair", peer, fd, cookie]);
+                    assert!(paired.contains(' '), "{paired}");
+                    count += std::iter::from_fn(|| self.slab().allocate()).count();
+                }
+                count.to_string()
+            }
+            ["lingering"] => {
+                std::thread::spawn(linger_on_and_on);
+                "done".into()
+            }
+            ["open", path] => {
+                let file = std::fs::File::open(path).expect("a file");
+                let number = file.as_raw_fd().to_string();
+                self.kept.push(file.into());
+                number
+            }
             ["idle", count] => {
                 let path = std::env::var(SOCKET).expect("a path");
                 let kind = windlass_sys::unix::SocketKind::SeqPacket;
@@ -410,7 +503,8 @@ impl Stage {
     }
 
     fn pair(&mut self, peer: u16, ends: Ends) -> String {
-        let paired = match self.patiently(|client| client.pair(peer, 0, ends)) {
+        let full = self.full;
+        let paired = match self.patiently(|client| client.pair(peer, full, ends)) {
             Ok(paired) => paired,
             Err(reason) => return reason.word().into(),
         };
@@ -531,5 +625,65 @@ fn registration(socket: i32, cookie: u64, flags: u32, parent: u16) -> Registrati
         report: 0,
         flags,
         parent,
+    }
+}
+
+/// A raw netlink socket that sends to another one, in this process.
+fn netlink_to(port: u32) -> std::os::fd::OwnedFd {
+    let kind = rustix::net::SocketType::RAW;
+    let family = rustix::net::AddressFamily::NETLINK;
+    let protocol = Some(rustix::net::netlink::USERSOCK);
+    let socket = rustix::net::socket(family, kind, protocol).expect("netlink");
+    let to = rustix::net::netlink::SocketAddrNetlink::new(port, 0);
+    rustix::net::connect(&socket, &to).expect("connected");
+    socket
+}
+
+/// The socket of the broker that an actor was given.
+fn broker() -> PathBuf {
+    std::env::var_os(SOCKET).expect("a path").into()
+}
+
+/// Asks again and again without reading an answer, over as many connections as the broker leaves it.
+fn flood(request: &Request) {
+    let mut kept = std::collections::VecDeque::new();
+    loop {
+        let kind = windlass_sys::unix::SocketKind::SeqPacket;
+        let Ok(socket) = windlass_sys::unix::connect(&broker(), kind) else {
+            std::thread::yield_now();
+            continue;
+        };
+        // One that is not taken is as good.
+        let _ = rustix::net::send(&socket, &request.encode(), rustix::net::SendFlags::NOSIGNAL);
+        kept.push_back(socket);
+        if kept.len() > 64 {
+            kept.pop_front();
+        }
+    }
+}
+
+/// Names sockets that linger with bytes that nobody reads, and closes each while it is looked at, so that the last close may be
+/// the helper's.
+fn linger_on_and_on() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listener");
+    let client = Client::new();
+    client.locate(Some(broker().as_os_str().as_encoded_bytes()), None, 0);
+    let bytes = vec![0; 8 << 20];
+    for round in 0_u64.. {
+        let name = listener.local_addr().expect("name");
+        let socket = TcpStream::connect(name).expect("connected");
+        let _unread = listener.accept().expect("accepted");
+        rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::from_secs(30)))
+            .expect("linger");
+        socket.set_nonblocking(true).expect("nonblocking");
+        // As much as there is room for.
+        while std::io::Write::write(&mut (&socket), &bytes).is_ok() {}
+        let (fd, cookie) = (socket.as_raw_fd(), socket_cookie(&socket).expect("cookie"));
+        let closer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_micros(round % 40 * 10));
+            drop(socket);
+        });
+        let _ = client.register(&registration(fd, cookie, 0, 0));
+        closer.join().expect("closed");
     }
 }

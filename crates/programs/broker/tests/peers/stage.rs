@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,17 @@ use tempfile::TempDir;
 use windlass_broker::{Broker, Event, Handle, Outcome, Settings};
 
 use crate::actor::{self, Actor};
+
+/// Tests that measure what others cost run alone: the others hold this for reading.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// Ends with the last broker of a test.
+enum Turn {
+    Shared(#[expect(dead_code, reason = "held")] RwLockReadGuard<'static, ()>),
+    Alone(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'static, ()>),
+    /// Another broker of the test has it.
+    Within,
+}
 
 /// A broker that runs.
 pub struct Running {
@@ -25,6 +36,7 @@ pub struct Running {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
     dir: TempDir,
+    _turn: Turn,
 }
 
 pub fn settings() -> Settings {
@@ -44,6 +56,22 @@ impl Running {
 
     /// One with a policy, which other users reach.
     pub fn with(policy: Option<&str>) -> Self {
+        let turn = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+        Self::in_turn(policy, Turn::Shared(turn))
+    }
+
+    /// One while no other test has any.
+    pub fn alone() -> Self {
+        let turn = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+        Self::in_turn(None, Turn::Alone(turn))
+    }
+
+    /// Another one of the same test.
+    pub fn beside(_: &Self) -> Self {
+        Self::in_turn(None, Turn::Within)
+    }
+
+    fn in_turn(policy: Option<&str>, turn: Turn) -> Self {
         let dir = tempfile::tempdir().expect("directory");
         std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("mode");
         let mut settings = settings();
@@ -75,6 +103,7 @@ impl Running {
             handle,
             thread: Some(thread),
             dir,
+            _turn: turn,
         }
     }
 
