@@ -1,8 +1,6 @@
 //! Bytes one way as fast as they go: through a connection, the kernel's own shortcut, or bare shared memory.
 
-use std::fs::File;
-use std::io::{Seek, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -57,9 +55,6 @@ pub struct Options {
     /// Bytes of each send and of each receive
     #[arg(long)]
     size: usize,
-    /// The sender sends this file again and again by sendfile, instead of bytes of its own
-    #[arg(long)]
-    file: Option<PathBuf>,
     /// Measured seconds
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
@@ -137,19 +132,12 @@ impl Meter {
     /// Counts one call; false when the time is over.
     #[inline]
     fn count(&mut self, bytes: usize) -> bool {
-        self.add(bytes as u64);
+        self.report.calls += 1;
+        self.report.bytes += bytes as u64;
         self.looks += 1;
         !self.looks.is_multiple_of(CALLS_A_LOOK) || self.look()
     }
 
-    /// Counts one call, without a look at the clock.
-    #[inline]
-    fn add(&mut self, bytes: u64) {
-        self.report.calls += 1;
-        self.report.bytes += bytes;
-    }
-
-    /// Whether the measured time goes on.
     #[cold]
     #[inline(never)]
     fn look(&mut self) -> bool {
@@ -229,35 +217,6 @@ fn take(stream: &mut Stream, options: &Options, clock: ClockId) -> Result<Report
 }
 
 fn give(stream: &mut Stream, options: &Options, clock: ClockId) -> Result<Report> {
-    match &options.file {
-        Some(path) => give_file(stream, path, options.seconds, clock),
-        None => give_messages(stream, options, clock),
-    }
-}
-
-/// Sends a whole file with each call that the meter counts. `std::io::copy` moves it by sendfile.
-fn give_file(stream: &mut Stream, path: &Path, seconds: f64, clock: ClockId) -> Result<Report> {
-    let Stream::Tcp(tcp) = stream else {
-        anyhow::bail!("a file goes through TCP");
-    };
-    let mut file = File::open(path)?;
-    let mut meter = Meter::new(seconds, clock);
-    let hz = tsc::Clock::get().hz() as f64;
-    let mut end = None;
-    while end.is_none_or(|end| tsc::now() < end) {
-        file.rewind()?;
-        let bytes = std::io::copy(&mut file, tcp)?;
-        if end.is_none() {
-            meter.add(bytes);
-            if !meter.look() {
-                end = Some(tsc::now() + (AFTER_S * hz) as u64);
-            }
-        }
-    }
-    Ok(meter.report)
-}
-
-fn give_messages(stream: &mut Stream, options: &Options, clock: ClockId) -> Result<Report> {
     let message = vec![0x5a; options.size];
     let mut meter = Meter::new(options.seconds, clock);
     loop {
@@ -293,7 +252,6 @@ fn through_sockmap(both: &Both, receiver: usize, sender: usize) -> Result<()> {
         spin: false,
         gather: false,
         size: both.size,
-        file: None,
         seconds: both.seconds,
     };
     let (takes, gives) = (options(receiver), options(sender));

@@ -365,8 +365,7 @@ impl Ours {
             let pair = |server, client| Pair {
                 server,
                 client,
-                what,
-                pinned: true,
+                ..both(self.spin, what)
             };
             vec![
                 (SERVER_ONLY, pair(self.spin, Runner::Bare)),
@@ -432,10 +431,13 @@ impl Ours {
             lines: vec![rate("MB/s", Bar::Times(EQUAL, &[KERNEL]))],
         };
         vec![
-            group("40 MB, nginx to curl", What::File(Web::Nginx, false)),
+            group(
+                "40 MB, nginx to curl",
+                What::File(Web::NginxSendfile, false),
+            ),
             group(
                 "40 MB, nginx to curl, kept connection",
-                What::File(Web::Nginx, true),
+                What::File(Web::NginxSendfile, true),
             ),
             group(
                 "40 MB, python3 -m http.server to curl",
@@ -454,7 +456,11 @@ impl Ours {
                 What::Redis(50, 1, false),
                 &["GET", "SET"],
             ),
-            ("nginx 1 KiB, 50 connections", pages(Web::Nginx), &[wrk]),
+            (
+                "nginx 1 KiB, 50 connections",
+                pages(Web::NginxSendfile),
+                &[wrk],
+            ),
             ("node 1 KiB, 50 connections", pages(Web::Node), &[wrk]),
             (
                 "Java HttpServer 1 KiB, 50 connections",
@@ -519,7 +525,8 @@ fn both(runner: Runner, what: What) -> Pair {
         server: runner,
         client: runner,
         what,
-        pinned: true,
+        // The others do it themselves, or have several processes or threads at work.
+        pinned: matches!(what, What::Redis(..) | What::Pages(..)),
     }
 }
 

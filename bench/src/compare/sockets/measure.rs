@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::place::{Place, Runner};
-use super::programs::Web;
+use super::programs::{PYTHON, Web};
 use crate::compare::child::Child;
 use crate::compare::host::find_program;
 use crate::compare::stop;
@@ -29,7 +29,7 @@ pub enum What {
     Redis(u32, u32, bool),
     /// wrk asks a server for small pages: connections, and whether each carries many requests.
     Pages(Web, u32, bool),
-    /// A loop that sends a large file by sendfile, to one that receives.
+    /// A script that sends a large file by sendfile, to one that receives.
     SendFile,
     /// curl gets a large file, again and again; whether on one connection.
     File(Web, bool),
@@ -93,7 +93,8 @@ impl What {
             What::Pgbench(..) => {
                 return postgres_programs().is_none().then_some("PostgreSQL");
             }
-            What::Ping(..) | What::Stream(..) | What::SendFile | What::Start => &[],
+            What::SendFile => &[PYTHON],
+            What::Ping(..) | What::Stream(..) | What::Start => &[],
         };
         needed
             .iter()
@@ -296,7 +297,7 @@ impl Pair {
     }
 }
 
-pub(super) fn address(place: &Place, unix: bool) -> String {
+fn address(place: &Place, unix: bool) -> String {
     let port = place.port();
     if unix {
         place

@@ -2,13 +2,14 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::measure::{ENDS_WITHIN, Figures, Pair, address, after, number};
+use super::measure::{ENDS_WITHIN, Figures, Pair, after, number};
 use super::place::Place;
 use crate::compare::child::Child;
 use crate::compare::stop;
@@ -26,15 +27,20 @@ const CARRIED_BYTES: usize = 300_000_000;
 /// What a web server answers with, in bytes.
 const PAGE_BYTES: usize = 1024;
 
+/// A sender goes on for so many seconds longer than its receiver measures.
+const SENDS_LONGER_S: f64 = 0.5;
+
 /// Seconds of load before a server is measured that compiles while it runs.
 const WARM_UP_S: f64 = 1.0;
 
 /// A server of files or pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Web {
-    /// nginx, by sendfile.
+    /// nginx as it is by itself: a file is read and written.
     Nginx,
-    /// `python3 -m http.server`: a connection for each request; files by sendfile.
+    /// nginx as Debian sets it up: by sendfile.
+    NginxSendfile,
+    /// `python3 -m http.server`: a connection for each request; a file is read and written.
     Python,
     /// `http.createServer` of Node.
     Node,
@@ -51,7 +57,7 @@ impl Web {
     #[must_use]
     pub fn program(self) -> &'static str {
         match self {
-            Web::Nginx => NGINX,
+            Web::Nginx | Web::NginxSendfile => NGINX,
             Web::Python => PYTHON,
             Web::Node => "node",
             Web::Java => "java",
@@ -65,14 +71,13 @@ impl Web {
 
     /// Adds the arguments that make it serve the directory `www` at `port`.
     fn tell(self, command: &mut Command, place: &Place, port: u16) -> Result<()> {
-        let script = |name: &str, text: &str| {
-            let path = place.file(name);
-            std::fs::write(&path, text).map(|()| path)
-        };
+        let script = |name, text: &str| script(place, name, text);
         let port = port.to_string();
         match self {
-            Web::Nginx => {
-                let path = script("nginx.conf", &nginx_configuration(place, &port))?;
+            Web::Nginx | Web::NginxSendfile => {
+                let sendfile = if self == Web::Nginx { "off" } else { "on" };
+                let text = nginx_configuration(place, &port, sendfile);
+                let path = script("nginx.conf", &text)?;
                 command.arg("-p").arg(place.home()).arg("-c").arg(path);
                 command.args(["-e", "stderr"]);
             }
@@ -95,13 +100,20 @@ impl Web {
     }
 }
 
-fn nginx_configuration(place: &Place, port: &str) -> String {
+/// Writes a file for a program.
+fn script(place: &Place, name: &str, text: &str) -> Result<PathBuf> {
+    let path = place.file(name);
+    std::fs::write(&path, text)?;
+    Ok(path)
+}
+
+fn nginx_configuration(place: &Place, port: &str, sendfile: &str) -> String {
     let home = place.home().display();
     format!(
         "daemon off; worker_processes 1; pid {home}/nginx.pid; error_log stderr;
 events {{ worker_connections 1024; }}
 http {{
-    access_log off; sendfile on; keepalive_requests 1000000000; keepalive_timeout 60s;
+    access_log off; sendfile {sendfile}; keepalive_requests 1000000000; keepalive_timeout 60s;
     client_body_temp_path {home}/t1; proxy_temp_path {home}/t2; fastcgi_temp_path {home}/t3;
     uwsgi_temp_path {home}/t4; scgi_temp_path {home}/t5;
     server {{ listen 127.0.0.1:{port}; root {home}/www; }}
@@ -214,16 +226,23 @@ impl Pair {
     /// A large file by sendfile, without any other program's habits.
     pub(super) fn send_file(&self, place: &Place, seconds: f64) -> Result<Figures> {
         make_file(place, "large", LARGE_BYTES)?;
-        let at = address(place, false);
-        let common = |mut command: Command, end: &str| {
-            command.args([end, "--gather", "--at", &at]);
-            command.args(["--size", &(64 << 10).to_string()]);
-            command.args(["--seconds", &seconds.to_string()]);
-            command
-        };
-        let take = Child::start_piped(common(self.serve(place, "sock-stream"), "take"))?;
-        let mut give = common(self.ask(place, "sock-stream"), "give");
-        give.arg("--file").arg(place.file("www").join("large"));
+        let port = place.port();
+        let mut take = self.serve(place, "sock-stream");
+        take.args(["take", "--gather", "--at", &format!("127.0.0.1:{port}")]);
+        take.args(["--size", &(64 << 10).to_string()]);
+        take.args(["--seconds", &seconds.to_string()]);
+        let mut take = Child::start_piped(take)?;
+        wait_until_listening(place, &mut take, port)?;
+        let mut give = self.ask(place, PYTHON);
+        give.arg(script(
+            place,
+            "sendfile.py",
+            include_str!("programs/sendfile.py"),
+        )?);
+        give.arg(port.to_string())
+            .arg(place.file("www").join("large"));
+        // The receiver's time begins later, and what comes after it is not counted.
+        give.arg((seconds + SENDS_LONGER_S).to_string());
         Child::start_piped(give)?.output(ENDS_WITHIN)?;
         let taken: Value = serde_json::from_str(&take.output(ENDS_WITHIN)?)?;
         let rate = number(&taken, "bytes")? / number(&taken, "ns")?;
