@@ -628,7 +628,7 @@ mod tests {
     /// Where a channel is watched survives being packed, and is never 0, which means nowhere.
     #[test]
     fn a_place_is_packed_and_found() {
-        for place in [0, 1, process::PAIRS_MAX as u8 - 1] {
+        for place in [0, 1, pairs::PAIRS_MAX as u8 - 1] {
             for side in [Side::Low, Side::High] {
                 for chan in [0, 1, u16::MAX] {
                     let at = At::of(At { place, side, chan }.packed()).expect("a place");
