@@ -531,6 +531,14 @@ impl<'s> Incoming<'s> {
         sent != r.krecv.load(Ordering::Relaxed)
     }
 
+    /// Whether the sender may push to the ring just now: a hint. It may not while it gives the kernel bytes by a call of its own,
+    /// while somebody sleeps, and once the direction is the kernel's. Then there is nothing to spin for.
+    #[inline(always)]
+    pub fn may_come(self) -> bool {
+        let a = &self.d().a;
+        a.attn.load(Ordering::Relaxed) == 0 && a.flags.load(Ordering::Relaxed) & NORING == 0
+    }
+
     /// A pause between two looks at [`Incoming::ready`]: looks in close order keep the line from the sender who wants to
     /// write it. Longer in stream mode, where each look makes the sender wait for the line and brings the fewer bytes the
     /// sooner it comes.

@@ -29,7 +29,7 @@ use crate::fd::{
 };
 use crate::options;
 use crate::process::{
-    pairs,
+    identity, pairs,
     status::{self, Raised},
 };
 use crate::ready::{
@@ -88,7 +88,8 @@ pub fn wait(
         own,
     };
     let is_empty = set.members.load(Relaxed) == 0 || !pairs::has_pairs();
-    match (is_empty, is_now) {
+    // A member of a thread that is alone cannot join while it sleeps.
+    match (is_empty, is_now || !identity::has_threads()) {
         (true, true) => {
             flush_epoll_ctl();
             own.call()

@@ -12,7 +12,7 @@
 //! consistent operations. [`CONVERTED`] is set in the same word as the count, by one operation that gives the sleepers: a
 //! sleeper that finds it on leaving is one of them.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use windlass_channel::Reason;
 
@@ -20,7 +20,7 @@ use crate::fd::{
     call::Sock,
     record::{Record, flag},
 };
-use crate::process::{registration, signals};
+use crate::process::{identity, registration, signals};
 use crate::socket::state::{self, descriptor};
 use crate::sys::{clock, kernel::Backoff};
 
@@ -39,10 +39,23 @@ const fn weight(is_send: bool) -> u32 {
     if is_send { CALL } else { SLEEPER }
 }
 
+/// Adds to the count, and gives what it was. The only thread of the process that the socket belongs to needs no locked operation: a
+/// handler that comes between leaves the count as it was.
+#[inline(always)]
+fn add(record: &Record, weight: u32) -> u32 {
+    let count = &record.in_flight;
+    if identity::has_threads() {
+        return count.fetch_add(weight, SeqCst);
+    }
+    let before = count.load(Relaxed);
+    count.store(before.wrapping_add(weight), Relaxed);
+    before
+}
+
 /// A call on a young socket begins. False: it has joined meanwhile, or does not join any more.
 #[inline(always)]
 pub fn enter(record: &Record, is_send: bool) -> bool {
-    record.in_flight.fetch_add(weight(is_send), SeqCst);
+    add(record, weight(is_send));
     let flags = record.flags.load(SeqCst);
     flags & (flag::JOINED | flag::JOINING) == 0 || enter_slow(record, is_send)
 }
@@ -50,7 +63,7 @@ pub fn enter(record: &Record, is_send: bool) -> bool {
 /// The call is not inside after all: once the join is over the caller looks again.
 #[cold]
 fn enter_slow(record: &Record, is_send: bool) -> bool {
-    let before = record.in_flight.fetch_sub(weight(is_send), SeqCst);
+    let before = add(record, weight(is_send).wrapping_neg());
     last_out(record, before - weight(is_send));
     let mut backoff = Backoff::default();
     for _ in 0..JOIN_WAITS {
@@ -80,7 +93,7 @@ fn last_out(record: &Record, left: u32) {
 /// It has ended. `has_joined`: this call itself has joined the socket.
 #[inline(always)]
 pub fn leave(sock: &Sock, is_send: bool, has_joined: bool) {
-    let before = sock.record.in_flight.fetch_sub(weight(is_send), SeqCst);
+    let before = add(sock.record, weight(is_send).wrapping_neg());
     if before & CONVERTED != 0 {
         leave_joined(sock, before - weight(is_send), !is_send && !has_joined);
     }

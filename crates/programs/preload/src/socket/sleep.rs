@@ -88,7 +88,7 @@ pub fn fall_asleep(waiter: &mut Waiter, link: &Link<'static>) -> Wait {
     let sock = *waiter.sock();
     // Kernel bytes that were announced wake the real call at once; only ring bytes make it needless.
     let has_come = || {
-        let is_over = inc.ready() || !sock.still();
+        let is_over = inc.ready() || !inc.may_come() || !sock.still();
         if !is_over {
             inc.pause();
         }
