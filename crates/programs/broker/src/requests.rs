@@ -209,7 +209,7 @@ impl Broker {
         facts: &Facts,
     ) -> Result<(), Reason> {
         let token = token.ok_or(Reason::NoDaemon)?;
-        if Identity::of(newcomer.pid, &newcomer.pidfd).as_ref() != Some(&newcomer.identity) {
+        if !newcomer.identity.holds(newcomer.pid, &newcomer.pidfd) {
             return Err(Reason::NotRescuable);
         }
         let (pid, uid) = (newcomer.pid, newcomer.key.uid);
@@ -268,7 +268,7 @@ impl Broker {
     pub(crate) fn is_still(&mut self, slot: u16) -> Option<Key> {
         let process = self.processes.living(slot)?;
         let who = &process.who;
-        if Identity::of(who.pid, &who.pidfd).as_ref() == Some(&who.identity) {
+        if who.identity.holds(who.pid, &who.pidfd) {
             return Some(who.key);
         }
         self.bury(slot);

@@ -2,6 +2,7 @@
 
 mod actor;
 mod attacks;
+mod hanging;
 mod stage;
 mod strangers;
 
