@@ -193,6 +193,28 @@ fn another_namespace_ends_the_registration() {
     println!("in its namespace: {again}");
 }
 
+/// Another user gets the memory of two processes neither by its number nor by naming their sockets, and his listing has his own
+/// process alone.
+#[test]
+fn the_memory_of_others_is_not_given() {
+    let Some(running) = scene("the_memory_of_others_is_not_given") else {
+        return;
+    };
+    let (mut a, mut b) = joined_as(&running, ALICE);
+    let [slot_a, slot_b] = running.slots.get();
+    let paired = stage::pair(&mut a, &mut b, slot_b);
+    let slab = paired.split(' ').next().expect("a slab");
+    let mut c = Actor::start_as(&running.path, MALLORY);
+    let mut d = Actor::start_as(&running.path, MALLORY);
+    stage::connect(&mut c, &mut d);
+    assert!(c.ask("register").parse::<u16>().is_ok());
+    assert_eq!(c.ask(&format!("slab {slab}")), "not-eligible");
+    assert_eq!(stage::pair(&mut c, &mut a, slot_a), "other-user");
+    assert_eq!(c.number("list"), ROW_BYTES as u64);
+    // Two processes and a channel.
+    assert_eq!(a.number("list"), 3 * ROW_BYTES as u64);
+}
+
 /// Everybody shares, or a rule joins the users. A third process names itself as the other end of a connection between two others: it gets no memory
 /// with either of them, and a channel of it that pretends to be that connection is not proved.
 #[test]
