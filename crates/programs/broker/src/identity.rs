@@ -61,7 +61,7 @@ impl Identity {
         Self::of(pid, pidfd).is_some_and(|now| self.is_still(&now))
     }
 
-    fn is_still(&self, now: &Self) -> bool {
+    pub(crate) fn is_still(&self, now: &Self) -> bool {
         let fixed = |one: &Self| (one.ids.clone(), one.program.clone(), one.userns, one.start);
         fixed(self) == fixed(now) && (now.no_new_privs || !self.no_new_privs)
     }

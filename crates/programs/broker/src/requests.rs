@@ -191,7 +191,7 @@ impl Broker {
             pidfd,
             report,
         };
-        if flags & RETURNS != 0 && self.processes.former_slot(&newcomer) != Some(parent) {
+        if flags & RETURNS != 0 && self.processes.own_slot(&newcomer) != Some(parent) {
             return Err(Reason::NoDaemon);
         }
         let newcomer = Box::new(newcomer);
@@ -213,9 +213,13 @@ impl Broker {
             return Err(Reason::NotRescuable);
         }
         let (pid, uid) = (newcomer.pid, newcomer.key.uid);
-        if let Some((old, _)) = self.processes.by_pid(pid) {
-            // The same process, so another program by now.
-            self.bury(old);
+        if let Some((old, process)) = self.processes.by_pid(pid) {
+            // Its descriptor is another one from now on.
+            let _ = self.epoll.remove(&process.who.pidfd);
+            if !self.processes.undo(&newcomer) {
+                // Another program by now, or it has forgotten its slabs.
+                self.bury(old);
+            }
         }
         let newcomer = Newcomer {
             netns: facts.netns,
