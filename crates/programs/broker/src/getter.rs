@@ -5,8 +5,8 @@
 //! has capabilities. Such a program is accelerated all the same where it is plainly its user's.
 //!
 //! # Model
-//! At that moment all ids of the program must be those of the helper, its file must not be set-id or have capabilities,
-//! and the descriptor must be a stream socket with the cookie that was named. Then the copy goes to the helper
+//! At that moment all ids of the program and its user namespace must be those of the helper, its file must not be set-id or have
+//! capabilities, and the descriptor must be a stream socket with the cookie that was named. Then the copy goes to the helper
 //! at once, by `SCM_RIGHTS`; the getter does nothing with it, and tells the broker nothing.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,7 +17,8 @@ use windlass_sys::{process, unix};
 
 use crate::facts::Facts;
 use crate::helper::find_socket;
-use crate::identity::{Ids, ids_of};
+use crate::helpers::Key;
+use crate::identity::{Ids, ids_of, userns_of};
 use crate::jobs::{Job, Said, Task};
 
 /// `S_ISUID` and `S_ISGID`.
@@ -26,22 +27,18 @@ const SET_ID: u32 = 0o6000;
 /// Takes a socket from the first process that has it, and hands it over to the last descriptor. Nothing is answered: the
 /// helper waits at the other end, and learns that nothing comes from the end of the connection.
 pub(crate) fn fetch(job: &Job, fds: &[OwnedFd]) -> Option<Said> {
-    let Task::Fetch { ids: (uid, gid) } = job.task else {
+    let Task::Fetch { key } = job.task else {
         return None;
     };
     let (courier, pidfds) = fds.split_last()?;
-    let wanted = Ids {
-        uids: [uid; 4],
-        gids: [gid; 4],
-    };
     let mut left = job.looks;
     let taken = pidfds.iter().zip(job.pids).find_map(|(pidfd, pid)| {
-        if !is_plain(pid, &wanted) {
+        if !is_plain(pid, key) {
             return None;
         }
         let socket = find_socket(pidfd, pid, job, &mut left).ok()?;
         // The same process, and still nobody else's, after the socket was taken.
-        let is_same = !process::has_ended(pidfd) && is_plain(pid, &wanted);
+        let is_same = !process::has_ended(pidfd) && is_plain(pid, key);
         (is_same && Facts::of(&socket).is_some()).then_some(socket)
     })?;
     // The helper may have been ended meanwhile.
@@ -49,11 +46,51 @@ pub(crate) fn fetch(job: &Job, fds: &[OwnedFd]) -> Option<Said> {
     None
 }
 
-/// Whether the process has these ids alone, and did not get them by its file.
-fn is_plain(pid: u32, wanted: &Ids) -> bool {
+/// Whether the process has these ids alone, in this user namespace, and did not get them by its file.
+fn is_plain(pid: u32, key: Key) -> bool {
+    let wanted = Ids {
+        uids: [key.uid; 4],
+        gids: [key.gid; 4],
+    };
     let program = format!("/proc/{pid}/exe");
     let set_id = std::fs::metadata(&program).map(|meta| meta.mode() & SET_ID != 0);
     let raised = rustix::fs::getxattr(&program, "security.capability", &mut [0_u8; 64]);
     let is_raised = !matches!(raised, Err(Errno::NODATA | Errno::NOTSUP));
-    ids_of(pid).as_ref() == Some(wanted) && set_id.is_ok_and(|set_id| !set_id) && !is_raised
+    ids_of(pid) == Some(wanted)
+        && userns_of(pid) == Some(key.userns)
+        && set_id.is_ok_and(|set_id| !set_id)
+        && !is_raised
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program is taken from only if ids and user namespace are just those that were named.
+    #[test]
+    fn ids_and_namespace_are_compared() {
+        let pid = std::process::id();
+        let own = Key {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            userns: userns_of(pid).expect("a namespace"),
+        };
+        assert!(is_plain(pid, own));
+        let (device, inode) = own.userns;
+        let others = [
+            Key {
+                uid: own.uid ^ 1,
+                ..own
+            },
+            Key {
+                gid: own.gid ^ 1,
+                ..own
+            },
+            Key {
+                userns: (device, inode ^ 1),
+                ..own
+            },
+        ];
+        assert!(others.into_iter().all(|other| !is_plain(pid, other)));
+    }
 }

@@ -3,7 +3,8 @@
 //! # Model
 //! The broker remembers what a process was when it registered only to find out that it is no more: an exec (another
 //! program or another place of its stack), other ids, another user namespace, or another process under the same number end
-//! the registration.
+//! the registration. `no_new_privs` outlives an exec and nothing takes it back: a process that had it and has it no more is
+//! another one. One that sets it later is the same, which can only get less.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -26,7 +27,7 @@ pub(crate) struct Ids {
 }
 
 /// What the kernel says of a process.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) ids: Ids,
     /// The program that it runs.
@@ -35,6 +36,8 @@ pub(crate) struct Identity {
     pub(crate) userns: (u64, u64),
     /// The fields of [`LASTING`].
     start: [u64; LASTING.len()],
+    /// What it executes gives it no more than it has.
+    no_new_privs: bool,
 }
 
 impl Identity {
@@ -42,13 +45,25 @@ impl Identity {
     /// may not know it.
     pub(crate) fn of(pid: u32, pidfd: &OwnedFd) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let identity = Self {
-            ids: ids_of(pid)?,
+            ids: ids_in(&status)?,
+            no_new_privs: has_no_new_privs(&status),
             program: fs::read_link(format!("/proc/{pid}/exe")).ok()?,
             userns: userns_of(pid)?,
             start: start_in(&stat)?,
         };
         (!process::has_ended(pidfd)).then_some(identity)
+    }
+
+    /// Whether the process is still what it was.
+    pub(crate) fn holds(&self, pid: u32, pidfd: &OwnedFd) -> bool {
+        Self::of(pid, pidfd).is_some_and(|now| self.is_still(&now))
+    }
+
+    pub(crate) fn is_still(&self, now: &Self) -> bool {
+        let fixed = |one: &Self| (one.ids.clone(), one.program.clone(), one.userns, one.start);
+        fixed(self) == fixed(now) && (now.no_new_privs || !self.no_new_privs)
     }
 
     /// When the process was started, in ticks since the boot.
@@ -86,6 +101,12 @@ pub(crate) fn userns_of(pid: u32) -> Option<(u64, u64)> {
 /// The ids of a process (`/proc/PID/status`).
 pub(crate) fn ids_of(pid: u32) -> Option<Ids> {
     ids_in(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+fn has_no_new_privs(status: &str) -> bool {
+    let mut lines = status.lines();
+    let value = lines.find_map(|line| line.strip_prefix("NoNewPrivs:"));
+    value.is_some_and(|value| value.trim() == "1")
 }
 
 fn ids_in(status: &str) -> Option<Ids> {
@@ -137,7 +158,12 @@ mod tests {
                 let is_sh = first
                     .as_ref()
                     .is_some_and(|one| one.program != std::env::current_exe().unwrap_or_default());
-                if is_sh && first == second && first.as_ref() != before {
+                let same = |one: &Option<Identity>, other: Option<&Identity>| {
+                    one.as_ref()
+                        .zip(other)
+                        .is_some_and(|(one, other)| one.is_still(other))
+                };
+                if is_sh && same(&first, second.as_ref()) && !same(&first, before) {
                     return first;
                 }
                 std::thread::sleep(std::time::Duration::from_millis(10));
@@ -151,7 +177,26 @@ mod tests {
         assert_eq!((&first.ids, &first.program), (&second.ids, &second.program));
         drop(child.stdin.take());
         child.wait().expect("its end");
-        assert_eq!(Identity::of(pid, &pidfd), None);
+        assert!(Identity::of(pid, &pidfd).is_none() && !second.holds(pid, &pidfd));
+    }
+
+    /// `no_new_privs` comes, and never goes.
+    #[test]
+    fn privileges_are_given_up_for_good() {
+        let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).expect("a pidfd");
+        let before = Identity::of(std::process::id(), &own).expect("an identity");
+        let without = Identity {
+            no_new_privs: false,
+            ..before
+        };
+        let with = Identity {
+            no_new_privs: true,
+            ..without.clone()
+        };
+        assert!(without.is_still(&with) && without.is_still(&without) && with.is_still(&with));
+        assert!(!with.is_still(&without));
+        assert!(has_no_new_privs("Name:\ta\nNoNewPrivs:\t1\n"));
+        assert!(!has_no_new_privs("Name:\ta\nNoNewPrivs:\t0\n") && !has_no_new_privs(""));
     }
 
     /// Fields are found behind names that look like fields, and ids that differ are not one.

@@ -194,9 +194,7 @@ impl Broker {
                 self.provide(target.key, Role::Getter)?;
                 let (near, far) = unix::pair(SocketKind::SeqPacket).map_err(|_| Reason::Limit)?;
                 let fetch = Job {
-                    task: Task::Fetch {
-                        ids: (target.key.uid, target.key.gid),
-                    },
+                    task: Task::Fetch { key: target.key },
                     ..job
                 };
                 let fds = [&sources()[..], &[near.as_fd()]].concat();

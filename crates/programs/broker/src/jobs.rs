@@ -11,6 +11,7 @@
 use windlass_channel::Reason;
 
 use crate::facts::{Facts, WORDS as FACT_WORDS};
+use crate::helpers::Key;
 
 /// Processes that one job names, at most.
 pub(crate) const SOURCES_MAX: usize = 8;
@@ -19,7 +20,7 @@ pub(crate) const JOB_BYTES: usize = JOB_WORDS * 8;
 /// Bytes of an answer.
 pub(crate) const SAID_BYTES: usize = SAID_WORDS * 8;
 
-const JOB_WORDS: usize = 8 + SOURCES_MAX;
+const JOB_WORDS: usize = 9 + SOURCES_MAX;
 const SAID_WORDS: usize = 3 + FACT_WORDS;
 
 /// Where the socket comes from.
@@ -38,8 +39,8 @@ pub(crate) enum Task {
     Look,
     /// Take it from a process and hand it over: the getter's only task.
     Fetch {
-        /// User and group that every id of the process must be.
-        ids: (u32, u32),
+        /// User and group that every id of the process must be, and its user namespace.
+        key: Key,
     },
     /// Move the unread bytes of one direction of a channel into it.
     Reclaim {
@@ -84,9 +85,17 @@ pub(crate) enum Said {
 
 impl Job {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let (kind, a, b) = match self.task {
-            Task::Look => (0, 0, 0),
-            Task::Fetch { ids: (uid, gid) } => (1, u64::from(uid), u64::from(gid)),
+        let (kind, a, b, c) = match self.task {
+            Task::Look => (0, 0, 0, 0),
+            Task::Fetch { key } => {
+                let (device, inode) = key.userns;
+                (
+                    1,
+                    u64::from(key.uid) | u64::from(key.gid) << 32,
+                    device,
+                    inode,
+                )
+            }
             Task::Reclaim {
                 slab,
                 chan,
@@ -95,7 +104,7 @@ impl Job {
                 slot,
             } => {
                 let place = u64::from(slab) | u64::from(chan) << 32 | u64::from(slot) << 48;
-                (2, place, u64::from(side) | u64::from(connected) << 1)
+                (2, place, u64::from(side) | u64::from(connected) << 1, 0)
             }
         };
         let courier = u64::from(self.source == Source::Courier);
@@ -109,6 +118,7 @@ impl Job {
             kind,
             a,
             b,
+            c,
         ];
         let pids = self.pids.map(u64::from);
         head.into_iter()
@@ -119,11 +129,15 @@ impl Job {
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let words: [u64; JOB_WORDS] = words(bytes)?;
-        let [id, courier, fd, cookie, looks, kind, a, b, pids @ ..] = words;
+        let [id, courier, fd, cookie, looks, kind, a, b, c, pids @ ..] = words;
         let task = match kind {
             0 => Task::Look,
             1 => Task::Fetch {
-                ids: (a as u32, b as u32),
+                key: Key {
+                    uid: a as u32,
+                    gid: (a >> 32) as u32,
+                    userns: (b, c),
+                },
             },
             2 => Task::Reclaim {
                 slab: a as u32,
@@ -211,7 +225,12 @@ mod tests {
             connected: true,
             slot: 65_534,
         };
-        let fetch = Task::Fetch { ids: (7, u32::MAX) };
+        let key = Key {
+            uid: 7,
+            gid: u32::MAX,
+            userns: (u64::MAX, 4_026_531_837),
+        };
+        let fetch = Task::Fetch { key };
         for task in [Task::Look, reclaim, fetch] {
             for source in [Source::Process, Source::Courier] {
                 let job = Job {

@@ -158,6 +158,50 @@ impl Processes {
         all.find_map(|(slot, former)| is_it(former).then_some(*slot))
     }
 
+    /// The slot that a process needs to go on with what it has: its [former one](Self::former_slot), or the one that it was given
+    /// here by an answer that came too late.
+    pub(crate) fn own_slot(&self, who: &Newcomer) -> Option<u16> {
+        self.former_slot(who).or_else(|| self.unheard(who))
+    }
+
+    /// The slot of a process that uses no slab and registers once more.
+    fn unheard(&self, who: &Newcomer) -> Option<u16> {
+        let (slot, process) = self.by_pid(who.pid)?;
+        let is_same = process.who.identity.is_still(&who.identity);
+        (is_same && process.slabs.is_empty()).then_some(slot)
+    }
+
+    /// Makes a process that registers once more one that has not registered here; false if it is none, or another program by
+    /// now.
+    pub(crate) fn undo(&mut self, who: &Newcomer) -> bool {
+        let Some(slot) = self.unheard(who) else {
+            return false;
+        };
+        let Ok(pidfd) = who.pidfd.try_clone() else {
+            return false;
+        };
+        if let Some(process) = self.slots.remove(&slot) {
+            self.leave_directory((process.who.group, process.who.netns));
+        }
+        self.by_pid.remove(&who.pid);
+        let former = Former {
+            pid: who.pid,
+            started: who.identity.started(),
+            pidfd,
+        };
+        self.formers.insert(slot, former);
+        true
+    }
+
+    fn leave_directory(&mut self, key: (Group, u64)) {
+        if let Some(directory) = self.directories.get_mut(&key) {
+            directory.users -= 1;
+            if directory.users == 0 {
+                self.directories.remove(&key);
+            }
+        }
+    }
+
     /// A process that a former broker has left has ended, if the slot is such a one's.
     pub(crate) fn former_ended(&mut self, slot: u16) -> Option<OwnedFd> {
         let former = self.formers.remove(&slot)?;
@@ -299,12 +343,7 @@ impl Processes {
         if self.by_pid.get(&pid) == Some(&slot) {
             self.by_pid.remove(&pid);
         }
-        if let Some(directory) = self.directories.get_mut(&key) {
-            directory.users -= 1;
-            if directory.users == 0 {
-                self.directories.remove(&key);
-            }
-        }
+        self.leave_directory(key);
         self.release(slot);
         slabs
     }

@@ -191,7 +191,7 @@ impl Broker {
             pidfd,
             report,
         };
-        if flags & RETURNS != 0 && self.processes.former_slot(&newcomer) != Some(parent) {
+        if flags & RETURNS != 0 && self.processes.own_slot(&newcomer) != Some(parent) {
             return Err(Reason::NoDaemon);
         }
         let newcomer = Box::new(newcomer);
@@ -209,13 +209,17 @@ impl Broker {
         facts: &Facts,
     ) -> Result<(), Reason> {
         let token = token.ok_or(Reason::NoDaemon)?;
-        if Identity::of(newcomer.pid, &newcomer.pidfd).as_ref() != Some(&newcomer.identity) {
+        if !newcomer.identity.holds(newcomer.pid, &newcomer.pidfd) {
             return Err(Reason::NotRescuable);
         }
         let (pid, uid) = (newcomer.pid, newcomer.key.uid);
-        if let Some((old, _)) = self.processes.by_pid(pid) {
-            // The same process, so another program by now.
-            self.bury(old);
+        if let Some((old, process)) = self.processes.by_pid(pid) {
+            // Its descriptor is another one from now on.
+            let _ = self.epoll.remove(&process.who.pidfd);
+            if !self.processes.undo(&newcomer) {
+                // Another program by now, or it has forgotten its slabs.
+                self.bury(old);
+            }
         }
         let newcomer = Newcomer {
             netns: facts.netns,
@@ -268,7 +272,7 @@ impl Broker {
     pub(crate) fn is_still(&mut self, slot: u16) -> Option<Key> {
         let process = self.processes.living(slot)?;
         let who = &process.who;
-        if Identity::of(who.pid, &who.pidfd).as_ref() == Some(&who.identity) {
+        if who.identity.holds(who.pid, &who.pidfd) {
             return Some(who.key);
         }
         self.bury(slot);

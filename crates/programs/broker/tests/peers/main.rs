@@ -2,6 +2,7 @@
 
 mod actor;
 mod attacks;
+mod hanging;
 mod stage;
 mod strangers;
 
@@ -203,7 +204,10 @@ fn slots_outlive_the_broker() {
     assert_eq!(again(d, slot_b), "no-daemon", "of another process");
     let slot_d = d.number("register");
     assert!(![slot_a, slot_b].contains(&slot_d), "{slot_d}");
-    stage::wait_for("its own slot", || again(a, slot_a) == slot_a.to_string());
+    // Once more: the library does so if the answer came too late.
+    for _ in 0..2 {
+        stage::wait_for("its own slot", || again(a, slot_a) == slot_a.to_string());
+    }
     b.kill();
     stage::wait_for("the death", || lives(a, slot_b) == "Dead");
 }

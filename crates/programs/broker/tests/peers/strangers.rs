@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::net::netlink::{self, SocketAddrNetlink};
@@ -15,8 +16,10 @@ use rustix::process::{Pid, Signal};
 
 use windlass_broker::limits::ROWS_PER_USER_MAX;
 use windlass_broker::listing::ROW_BYTES;
+use windlass_broker::log::LINES_PER_S;
 
 use crate::actor::Actor;
+use crate::hanging::Hanging;
 use crate::stage::{self, Running};
 
 const MALLORY: u32 = 64_011;
@@ -188,6 +191,28 @@ fn another_namespace_ends_the_registration() {
         assert_eq!(stage::pair(&mut a, &mut b, slot_b), "other-netns");
     }
     println!("in its namespace: {again}");
+}
+
+/// Another user gets the memory of two processes neither by its number nor by naming their sockets, and his listing has his own
+/// process alone.
+#[test]
+fn the_memory_of_others_is_not_given() {
+    let Some(running) = scene("the_memory_of_others_is_not_given") else {
+        return;
+    };
+    let (mut a, mut b) = joined_as(&running, ALICE);
+    let [slot_a, slot_b] = running.slots.get();
+    let paired = stage::pair(&mut a, &mut b, slot_b);
+    let slab = paired.split(' ').next().expect("a slab");
+    let mut c = Actor::start_as(&running.path, MALLORY);
+    let mut d = Actor::start_as(&running.path, MALLORY);
+    stage::connect(&mut c, &mut d);
+    assert!(c.ask("register").parse::<u16>().is_ok());
+    assert_eq!(c.ask(&format!("slab {slab}")), "not-eligible");
+    assert_eq!(stage::pair(&mut c, &mut a, slot_a), "other-user");
+    assert_eq!(c.number("list"), ROW_BYTES as u64);
+    // Two processes and a channel.
+    assert_eq!(a.number("list"), 3 * ROW_BYTES as u64);
 }
 
 /// Everybody shares, or a rule joins the users. A third process names itself as the other end of a connection between two others: it gets no memory
@@ -365,6 +390,71 @@ fn a_close_that_waits_delays_nobody_else() {
         alice.is_not_delayed("sockets that linger");
         std::thread::sleep(Duration::from_millis(300));
     }
+}
+
+/// The same of a file of a file system that answers no close: the helper that took it hangs in the kernel, where not even SIGKILL
+/// reaches it.
+#[test]
+fn a_file_system_that_hangs_delays_nobody_else() {
+    let name = "a_file_system_that_hangs_delays_nobody_else";
+    let Some(running) = scene_alone(name) else {
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let mode = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(directory.path(), mode).expect("mode");
+    let mut alice = Bystander::new(&running);
+    let mut a = Actor::start_as(&running.path, MARVIN);
+    let mut b = Actor::start_as(&running.path, MARVIN);
+    stage::connect(&mut a, &mut b);
+    // Unmounted first in the end: the end of the process closes its file, too.
+    let Some(mounted) = Hanging::mount(directory.path()) else {
+        println!("skipped: {name}: no FUSE here");
+        return;
+    };
+    let file = a.number(&format!("open {}", directory.path().join("file").display()));
+    a.tell(&format!("register-wrong {file} 1"));
+    stage::wait_for("a close", || mounted.closes() > 0);
+    alice.is_not_delayed("a file system that hangs");
+    // The killed helper is there still, and another one serves its user.
+    let again = b.ask("register");
+    assert!(again.parse::<u16>().is_ok(), "{again}");
+    assert!(a.answer().parse::<u16>().is_err(), "no socket");
+    alice.is_not_delayed("a helper that cannot end");
+}
+
+/// A stranger whose every request is a line of the log makes 20 lines a second, and the number of those left out.
+#[test]
+fn a_flood_does_not_fill_the_log() {
+    if !can_act("a_flood_does_not_fill_the_log") {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let mode = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(directory.path(), mode).expect("mode");
+    let path = directory.path().join("sockets.sock");
+    let mut command = Command::new(crate::actor::program());
+    command.arg("--verbose").arg("--socket").arg(&path);
+    let mut broker = command.stderr(Stdio::piped()).spawn().expect("a broker");
+    stage::wait_for("the broker", || path.exists());
+    let mut a = Actor::start_as(&path, MALLORY);
+    let mut b = Actor::start_as(&path, MALLORY);
+    stage::connect(&mut a, &mut b);
+    assert_eq!(a.ask("flood register"), "done");
+    std::thread::sleep(Duration::from_secs(4));
+    broker.kill().expect("killed");
+    let output = broker.wait_with_output().expect("its end");
+    let text = String::from_utf8_lossy(&output.stderr);
+    let left_out = |line: &str| {
+        let words = line.strip_suffix(" lines left out")?;
+        words.rsplit(' ').next()?.parse::<u64>().ok()
+    };
+    let missing: u64 = text.lines().filter_map(left_out).sum();
+    let lines = text.lines().count();
+    println!("{lines} lines, {missing} left out");
+    // A second may begin before the first line and end behind the last one.
+    assert!(lines <= 6 * (LINES_PER_S as usize + 1), "{lines} lines");
+    assert!(missing > 200, "it was no flood: {missing}");
 }
 
 /// The helper of a user is there before a request needs it: its start would take longer than the library waits.
