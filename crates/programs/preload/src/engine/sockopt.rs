@@ -139,6 +139,8 @@ pub fn set(
     length: socklen_t,
     own: Own,
 ) -> isize {
+    // A second process that sets an option demotes the socket.
+    let _ = promote::joined(sock);
     let value = number(value, length);
     if level == libc::SOL_SOCKET && SENDER_OPTIONS.contains(&name) && unix::is_stream(sock.record) {
         // What was sent before names no sender, so it moves before the option is set.
