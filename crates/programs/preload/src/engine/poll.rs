@@ -342,8 +342,8 @@ struct Polled<'a> {
 impl Polled<'_> {
     /// The whole of a call that may not wait.
     fn at_once(&self, own: Own) -> Option<isize> {
+        death::notice();
         if self.members.any_ready() {
-            death::notice();
             return found_some(self.look());
         }
         let result = own.call();
