@@ -35,12 +35,8 @@
 //! * **SIOCOUTQ**: counts unacknowledged bytes, and acknowledgements are delayed. Only success is compared.
 //! * **FIONREAD** from 32 KB on: bytes may still be on the sending side.
 //! * **SO_SNDBUF, SO_RCVBUF** until set by the program: they tune themselves. After that they are compared.
-//! * **A read shorter than the kernel's**: legal on a stream. The rest is read at once, and the sum
-//!   compared; [`Tally::short_reads`] counts.
-//! * **Readiness that lags**: a look that took nothing (EAGAIN, no event) is repeated for at most half a
-//!   second on the side that saw less; [`Tally::lags`] counts, [`Tally::lag_us_max`] is the longest.
-//!   So is, on both sides, a look that slept and was woken by the first of several changes that one step
-//!   made. What remains different then is a difference. Events that are there too early are never forgiven.
+//! * **What the library may answer otherwise**: rules, each with its check and its reason, in the module `rules`. Events that are
+//!   there too early and bytes that differ are no rule's.
 //! * **Order of epoll's events**: sorted by label; scripts always ask for more than there are.
 //! * **TCP without NODELAY**: a second small message may wait 40 ms for an acknowledgement. Generated
 //!   scripts set NODELAY first; corked and MSG_MORE bytes are read only after they were let go.
@@ -55,8 +51,8 @@
 //! ([`Summary::accelerated_permille`]), so that a run in which nothing was accelerated fails.
 //!
 //! ## Limits
-//! Three processes, three workers each; two threads never wait for the same thing in generated scripts,
-//! since which one is served first is nobody's promise.
+//! Three processes, three workers each. Steps of a generated script whose result is nobody's promise are left out: two threads
+//! that take or give at once on one file (module `files`), and what interrupts a call that alone keeps its file open.
 
 mod compare;
 mod files;

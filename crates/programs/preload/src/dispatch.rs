@@ -326,8 +326,6 @@ pub fn setsockopt(
     own: Own,
 ) -> isize {
     looks::doubt();
-    // An option set by a second process is a use.
-    let _ = state::joined(&sock);
     let result = sockopt::set(&sock, level, name, value, length, own);
     deferred_ctl::doubt_room(&sock);
     result

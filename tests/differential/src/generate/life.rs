@@ -344,12 +344,17 @@ pub(super) fn fork(model: &mut Model) {
         .for_each(|set| inherited(&mut set.holders));
 }
 
+/// Whether a process was killed: what it left unread in its ring is lost to another program that gets the other end, by an exec or
+/// by SCM_RIGHTS. That one sees the end or the reset.
+fn has_killed(model: &Model) -> bool {
+    model.steps.iter().any(|step| step.verb() == "kill")
+}
+
 /// A process becomes a new image; what was to be closed is closed.
 pub(super) fn exec(model: &mut Model) {
     let process = *model.random.one(&model.alive.clone());
     let how = *model.random.one(&["accelerated", "plain"]);
-    if model.steps.iter().any(|step| step.verb() == "kill") {
-        // What a killed peer left unread is lost to the next program, which sees the end or the reset.
+    if has_killed(model) {
         return;
     }
     model.say(first(process), &format!("exec {how}"));
@@ -368,7 +373,7 @@ pub(super) fn pass(model: &mut Model) {
         return;
     };
     let other = if process == 'A' { 'B' } else { 'A' };
-    if !model.alive.contains(&other) {
+    if !model.alive.contains(&other) || has_killed(model) {
         return;
     }
     let (from, to) = (model.name("u"), model.name("u"));

@@ -343,8 +343,8 @@ struct Polled<'a> {
 impl Polled<'_> {
     /// The whole of a call that may not wait.
     fn at_once(&self, own: Own) -> Option<isize> {
+        peer_death::notice();
         if self.members.any_ready() {
-            peer_death::notice();
             return found_some(self.look());
         }
         let result = own.call();

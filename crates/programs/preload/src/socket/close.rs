@@ -39,8 +39,8 @@ pub fn shutdown(sock: &Sock, how: c_int, own: Own) -> isize {
             reclaim_all(sock, &link);
         }
         if how != libc::SHUT_WR {
-            // What arrives from now on is answered by the kernel, with a reset.
-            reclaim::drain(sock, &link, Reason::Closing);
+            // What arrives from now on is answered by the kernel, with a reset. Closing would say that the peer has ended its stream.
+            reclaim::drain(sock, &link, Reason::Flag);
         }
     }
     own.call()

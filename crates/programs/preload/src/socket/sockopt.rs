@@ -142,6 +142,8 @@ pub fn set(
     length: socklen_t,
     own: Own,
 ) -> isize {
+    // A second process that sets an option demotes the socket.
+    let _ = state::joined(sock);
     let value = number(value, length);
     if level == libc::SOL_SOCKET
         && SENDER_OPTIONS.contains(&name)

@@ -1,0 +1,123 @@
+//! A connection belongs to the process that first sends, receives or waits on it. `sockets/owner.c` plays who else has it.
+
+#[path = "sockets/place.rs"]
+mod place;
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use place::{One, PATIENCE, Place};
+use serde_json::Value;
+use windlass_tests::program;
+
+/// What a second process may have and do while the connection stays on the ring.
+const KEPT: [&str; 4] = ["child", "save", "forks", "names"];
+/// What a second process does that demotes it.
+const DEMOTED: [&str; 6] = ["send", "recv", "poll", "select", "epoll", "option"];
+
+/// The state and the reason of each listed socket, with the process.
+fn rows(place: &Place) -> Vec<(u64, String, String)> {
+    let mut command = Command::new(program("windlass"));
+    command
+        .args(["sockets", "--json"])
+        .env("WINDLASS_SOCKETS", place.daemon());
+    let listed = command.output().expect("windlass").stdout;
+    let rows: Vec<Value> = serde_json::from_slice(&listed).unwrap_or_default();
+    let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
+    rows.iter()
+        .map(|row| {
+            let pid = row["pid"].as_u64().unwrap_or_default();
+            (pid, text(row, "state"), text(row, "reason"))
+        })
+        .collect()
+}
+
+/// Runs a server and a client; `is_right` says of the rows whether they are as they have to be, once both have exchanged all
+/// their messages.
+fn play(place: &Place, way: &str, is_right: impl Fn(u64, &[(u64, String, String)]) -> bool) {
+    let directory = place.room();
+    let port = directory.join("port");
+    let start = |role: &str, way: &[&str]| {
+        let log = fs::File::create(directory.join(role)).expect("a log");
+        let mut command = Command::new(program("windlass"));
+        command
+            .args(["run", "--spin", "20", "--"])
+            .arg(place.directory.path().join("owner"))
+            .arg(role)
+            .arg(&port)
+            .args(way)
+            .env("WINDLASS_SOCKETS", place.daemon())
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(log);
+        One(command.spawn().expect("windlass"))
+    };
+    let mut server = start("serve", &[way]);
+    let mut client = start("ask", &[]);
+    let said = |role: &str| fs::read_to_string(directory.join(role)).unwrap_or_default();
+    let begun = Instant::now();
+    let pid = u64::from(client.0.id());
+    loop {
+        let found = rows(place);
+        let has_ended = said("ask") == "warm\ndone\n";
+        if has_ended && is_right(pid, &found) {
+            break;
+        }
+        let told = format!("{way}: {:?} {:?} {found:?}", said("serve"), said("ask"));
+        assert!(begun.elapsed() < PATIENCE, "{told}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    fs::write(directory.join("port.end"), "").expect("a file");
+    assert!(client.end(), "{way}: the client failed");
+    assert!(
+        server.end(),
+        "{way}: the server failed: {:?}",
+        said("serve")
+    );
+    assert_eq!(said("serve"), "done\n", "{way}");
+}
+
+fn compile(place: &Place) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sockets/owner.c");
+    let target = place.directory.path().join("owner");
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-O2", "-pthread", "-o"])
+        .arg(target)
+        .arg(source);
+    assert!(compiler.status().is_ok_and(|status| status.success()));
+}
+
+/// A server that forks and lets its child serve, one that forks to save its data or from several threads at once, and a child
+/// that asks for names and flags and closes its copies: the connection is on the ring afterwards.
+#[test]
+fn who_only_holds_a_connection_changes_nothing() {
+    let Some(place) = Place::new("who_only_holds_a_connection_changes_nothing") else {
+        return;
+    };
+    compile(&place);
+    for way in KEPT {
+        play(&place, way, |client, rows| {
+            let is_on_ring = |row: &&(u64, String, String)| row.1 == "ring" && row.2 == "none";
+            let on_ring: Vec<_> = rows.iter().filter(is_on_ring).collect();
+            on_ring.len() == 2 && on_ring.iter().any(|row| row.0 == client)
+        });
+    }
+}
+
+/// A second process that sends, receives, waits or sets an option demotes the connection, whose every message still comes.
+#[test]
+fn who_uses_a_connection_of_another_demotes_it() {
+    let Some(place) = Place::new("who_uses_a_connection_of_another_demotes_it") else {
+        return;
+    };
+    compile(&place);
+    for way in DEMOTED {
+        play(&place, way, |_, rows| {
+            rows.iter().any(|row| row.2 == "shared") && rows.iter().all(|row| row.1 != "ring")
+        });
+    }
+}
