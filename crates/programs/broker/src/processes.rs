@@ -174,22 +174,25 @@ impl Processes {
     /// Makes a process that registers once more one that has not registered here; false if it is none, or another program by
     /// now.
     pub(crate) fn undo(&mut self, who: &Newcomer) -> bool {
-        let Some(slot) = self.unheard(who) else {
+        self.unheard(who).is_some_and(|slot| self.retire(slot))
+    }
+
+    /// Makes a process that was just taken in one that has not registered here, but keeps its slot; false if that fails.
+    pub(crate) fn retire(&mut self, slot: u16) -> bool {
+        let who = self.slots.get(&slot).map(|process| &process.who);
+        let Some(Ok(pidfd)) = who.map(|who| who.pidfd.try_clone()) else {
             return false;
         };
-        let Ok(pidfd) = who.pidfd.try_clone() else {
-            return false;
-        };
-        if let Some(process) = self.slots.remove(&slot) {
-            self.leave_directory((process.who.group, process.who.netns));
+        if let Some(Process { who, .. }) = self.slots.remove(&slot) {
+            self.leave_directory((who.group, who.netns));
+            self.by_pid.remove(&who.pid);
+            let former = Former {
+                pid: who.pid,
+                started: who.identity.started(),
+                pidfd,
+            };
+            self.formers.insert(slot, former);
         }
-        self.by_pid.remove(&who.pid);
-        let former = Former {
-            pid: who.pid,
-            started: who.identity.started(),
-            pidfd,
-        };
-        self.formers.insert(slot, former);
         true
     }
 

@@ -254,7 +254,7 @@ impl Broker {
                 .is_ok()
         });
         if !is_sent || !is_watched {
-            self.bury(slot);
+            self.take_back(slot);
             self.connections.remove(&token);
             return Ok(());
         }
@@ -266,6 +266,22 @@ impl Broker {
             inherited,
         });
         Ok(())
+    }
+
+    /// A process did not hear that it was taken in: it keeps its slot, by which others may know it, for the next time.
+    fn take_back(&mut self, slot: u16) {
+        if let Some(process) = self.processes.get(slot) {
+            // Watched by the descriptor that stays.
+            let _ = self.epoll.remove(&process.who.pidfd);
+        }
+        let is_kept = self.processes.retire(slot);
+        let former = self.processes.formers().find(|(of, _)| *of == slot);
+        let token = PROCESS | u64::from(slot);
+        let is_watched = former
+            .is_some_and(|(_, pidfd)| self.epoll.add(pidfd, token, Interest::READABLE).is_ok());
+        if !is_kept || !is_watched {
+            self.bury(slot);
+        }
     }
 
     /// The ids of the living process in a slot, if it is what it was when it registered; else its registration ends.

@@ -416,9 +416,10 @@ fn a_file_system_that_hangs_delays_nobody_else() {
     a.tell(&format!("register-wrong {file} 1"));
     stage::wait_for("a close", || mounted.closes() > 0);
     alice.is_not_delayed("a file system that hangs");
-    // The killed helper is there still, and another one serves its user.
+    // The killed helper is there still, and another one serves its user; once four hang, nobody does.
     let again = b.ask("register");
-    assert!(again.parse::<u16>().is_ok(), "{again}");
+    let is_served = again.parse::<u16>().is_ok();
+    assert!(is_served || again == "not-rescuable", "{again}");
     assert!(a.answer().parse::<u16>().is_err(), "no socket");
     alice.is_not_delayed("a helper that cannot end");
 }
