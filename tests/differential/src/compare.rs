@@ -203,18 +203,7 @@ const SENDS: [&str; 7] = [
 impl Pair {
     /// One step on both, up to the next quiet point.
     fn step(&mut self, step: &Step) -> Result<(), Answers> {
-        // A `take` whose bytes are not sent would sleep, and take those of others. How much of what was there before comes out behind
-        // a `fill` depends on how much that was.
-        let is_lonely = step.verb() == "take" && std::mem::take(&mut self.lacks_bytes)
-            || step.verb() == "fill" && self.has_bytes_left;
-        if is_lonely
-            || !self.kernel.is_free(step)
-            || !self.subject.is_free(step)
-            || self.is_generated && self.is_undecided(step)
-        {
-            self.tally.skipped += 1;
-            self.lacks_bytes |= SENDS.contains(&step.verb());
-            self.has_bytes_left |= Files::takes(step);
+        if self.leaves_out(step) {
             return Ok(());
         }
         self.tally.steps += 1;
@@ -272,6 +261,24 @@ impl Pair {
         } else {
             Err(answers)
         }
+    }
+
+    /// Whether a step is left out: nobody can tell what it does, or it would take bytes that were not sent.
+    fn leaves_out(&mut self, step: &Step) -> bool {
+        // A `take` whose bytes are not sent would sleep, and take those of others. How much of what was there before comes out behind
+        // a `fill` depends on how much that was.
+        let is_lonely = step.verb() == "take" && std::mem::take(&mut self.lacks_bytes)
+            || step.verb() == "fill" && self.has_bytes_left;
+        let is_out = is_lonely
+            || !self.kernel.is_free(step)
+            || !self.subject.is_free(step)
+            || self.is_generated && self.is_undecided(step);
+        if is_out {
+            self.tally.skipped += 1;
+            self.lacks_bytes |= SENDS.contains(&step.verb());
+            self.has_bytes_left |= Files::takes(step);
+        }
+        is_out
     }
 
     /// The call that a thread has answered, or is in, after this step.

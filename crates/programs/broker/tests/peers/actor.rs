@@ -212,6 +212,34 @@ impl Stage {
                 "done".into()
             }
             ["cookie"] => self.cookie().to_string(),
+            ["socket"] => self.stream().as_raw_fd().to_string(),
+            ["pair", peer, fd, cookie] => {
+                let cookie: u64 = cookie.parse().expect("cookie");
+                let ends = Ends {
+                    socket: self.stream().as_raw_fd(),
+                    cookie: self.cookie(),
+                    peer_socket: fd.parse().expect("fd"),
+                    peer_cookie: cookie as u32,
+                };
+                self.pair(peer.parse().expect("slot"), ends)
+            }
+            ["prove"] => {
+                let (slab, chan) = (self.paired.expect("pair").slab, self.chan);
+                let (fd, cookie) = (self.stream().as_raw_fd(), self.cookie());
+                let proved = self.patiently(|client| client.prove(slab, chan, fd, cookie));
+                said(proved.map(|()| "proved"))
+            }
+            ["slab", id] => {
+                let id = id.parse().expect("slab");
+                let slab = self.patiently(|client| client.slab(id));
+                said(slab.map(|paired| format!("{} {}", paired.slab, paired.side)))
+            }
+            _ => self.does_register(words),
+        }
+    }
+
+    fn does_register(&mut self, words: &[&str]) -> String {
+        match *words {
             ["register"] => self.register(0, 0),
             ["register-heir", parent] => self.register(0, parent.parse().expect("slot")),
             ["register-again", slot] => {
@@ -236,28 +264,6 @@ impl Stage {
                     self.patiently(|client| client.register(&who))
                         .map(|r| r.slot),
                 )
-            }
-            ["socket"] => self.stream().as_raw_fd().to_string(),
-            ["pair", peer, fd, cookie] => {
-                let cookie: u64 = cookie.parse().expect("cookie");
-                let ends = Ends {
-                    socket: self.stream().as_raw_fd(),
-                    cookie: self.cookie(),
-                    peer_socket: fd.parse().expect("fd"),
-                    peer_cookie: cookie as u32,
-                };
-                self.pair(peer.parse().expect("slot"), ends)
-            }
-            ["prove"] => {
-                let (slab, chan) = (self.paired.expect("pair").slab, self.chan);
-                let (fd, cookie) = (self.stream().as_raw_fd(), self.cookie());
-                let proved = self.patiently(|client| client.prove(slab, chan, fd, cookie));
-                said(proved.map(|()| "proved"))
-            }
-            ["slab", id] => {
-                let id = id.parse().expect("slab");
-                let slab = self.patiently(|client| client.slab(id));
-                said(slab.map(|paired| format!("{} {}", paired.slab, paired.side)))
             }
             _ => self.does_in_a_channel(words),
         }
@@ -377,27 +383,6 @@ impl Stage {
                 self.kept.push(socket);
                 registered
             }
-            ["fork"] => {
-                // Alone in its process, the thread goes on as the actor.
-                // SAFETY: no other thread of this process holds a lock that is needed.
-                match unsafe { libc::fork() } {
-                    0 => "done".into(),
-                    child => {
-                        // SAFETY: waits for an own child, and takes no status.
-                        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
-                        std::process::exit(0)
-                    }
-                }
-            }
-            ["own-namespace"] => {
-                let flags = rustix::thread::UnshareFlags::NEWUSER;
-                // SAFETY: this thread is the only one that goes on, and shares no namespace with memory that depends on it.
-                said(
-                    unsafe { rustix::thread::unshare_unsafe(flags) }
-                        .map(|()| "done")
-                        .map_err(|_| Reason::Limit),
-                )
-            }
             ["register-time"] => {
                 let started = Instant::now();
                 let registered = self.register(0, 0);
@@ -434,6 +419,34 @@ impl Stage {
                     count += std::iter::from_fn(|| self.slab().allocate()).count();
                 }
                 count.to_string()
+            }
+            _ => self.changes(words),
+        }
+    }
+
+    /// What changes the actor's process, or the descriptors that it keeps.
+    fn changes(&mut self, words: &[&str]) -> String {
+        match *words {
+            ["fork"] => {
+                // Alone in its process, the thread goes on as the actor.
+                // SAFETY: no other thread of this process holds a lock that is needed.
+                match unsafe { libc::fork() } {
+                    0 => "done".into(),
+                    child => {
+                        // SAFETY: waits for an own child, and takes no status.
+                        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+                        std::process::exit(0)
+                    }
+                }
+            }
+            ["own-namespace"] => {
+                let flags = rustix::thread::UnshareFlags::NEWUSER;
+                // SAFETY: this thread is the only one that goes on, and shares no namespace with memory that depends on it.
+                said(
+                    unsafe { rustix::thread::unshare_unsafe(flags) }
+                        .map(|()| "done")
+                        .map_err(|_| Reason::Limit),
+                )
             }
             ["lingering"] => {
                 std::thread::spawn(linger_on_and_on);

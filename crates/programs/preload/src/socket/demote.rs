@@ -10,12 +10,12 @@ use crate::fd::{call::Sock, record::flag, table};
 use crate::process::registration;
 use crate::socket::{peer_death, reclaim, state};
 
-/// Whether a socket that is demoted for this reason may be written to by a program that does not count.
+/// Whether a socket that is demoted for this reason may be written to by somebody who does not count: another program, stdio, a ring
+/// of io_uring, a number that is not in the table.
 fn may_have_uncounted_writer(reason: Reason) -> bool {
-    matches!(
-        reason,
-        Reason::Exec | Reason::Passed | Reason::Seccomp | Reason::Shared
-    )
+    let elsewhere = matches!(reason, Reason::Exec | Reason::Passed | Reason::Shared);
+    let unseen = matches!(reason, Reason::Stdio | Reason::IoUring | Reason::Cloned);
+    elsewhere || unseen || matches!(reason, Reason::Seccomp | Reason::Limit)
 }
 
 /// The socket is the kernel's from now on.
