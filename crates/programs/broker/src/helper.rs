@@ -300,6 +300,15 @@ fn reclaim(job: &Job, socket: &OwnedFd, slab: &OwnedFd, table: &OwnedFd) -> Said
         owner,
         alive: &table,
     };
+    // A connection that is over has an error to tell, once, to its owner: a send would take it.
+    let mut state = [PollFd::new(socket, PollFlags::empty())];
+    let none = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    if poll(&mut state, Some(&none)) != Ok(0) {
+        return Said::Refused(Reason::NotEstablished);
+    }
     let fd = process::number(socket.as_fd());
     match link.outgoing().reclaim(who, &Fd { fd, connected }) {
         Reclaimed::Empty => Said::Moved(0),
