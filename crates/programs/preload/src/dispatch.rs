@@ -205,7 +205,7 @@ fn recv_otherwise(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
     result
 }
 
-/// `recvmsg`. Descriptors that arrive are reported by [`taken`] afterwards.
+/// `recvmsg`. Descriptors that arrive are reported by [`crate::fd::table::taken`] afterwards.
 pub fn recv_message(sock: Sock, message: *mut msghdr, flags: c_int, own: Own) -> isize {
     match joined(&sock).map_or_else(|| young(&sock, false, own), Err) {
         Ok(result) => result,

@@ -191,7 +191,7 @@ pub fn has_pairs() -> bool {
     PLACES.load(SeqCst) != 0
 }
 
-/// The pair in a place that [`crate::join::promote::joined`] remembers.
+/// The pair in a place that [`crate::socket::state::joined`] remembers.
 #[inline(always)]
 pub fn at(place: u8) -> &'static Pair {
     &PAIRS[usize::from(place) % PAIRS_MAX]

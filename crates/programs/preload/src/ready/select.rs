@@ -1,4 +1,4 @@
-//! `select`: a [`poll`](super::poll) of the same descriptors.
+//! `select`: a [`super::poll`] of the same descriptors.
 //!
 //! # Model
 //! The bits of the three sets become entries, and what the entries report becomes bits again, as the kernel has it in fs/select.c

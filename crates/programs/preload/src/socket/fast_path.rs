@@ -106,7 +106,7 @@ pub fn recv(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int) -> Option<
     Some(got as isize)
 }
 
-/// Whether a send has to [look for the end](stream::look_for_end): the process of the peer has ended (one load), or it is time
+/// Whether a send has to [look for the end](crate::socket::kernel_look::look_for_end): the process of the peer has ended (one load), or it is time
 /// to look at the clock.
 #[inline(always)]
 pub fn is_end_due(record: &Record, place: u8) -> bool {

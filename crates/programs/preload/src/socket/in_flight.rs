@@ -1,7 +1,7 @@
 //! Calls on sockets that have not joined, counted so that a join knows who is in the middle of one.
 //!
 //! # Model
-//! [`Record::inside`] counts the calls, and in its upper half those of them that only take bytes or wait: a join may come while
+//! [`Record::in_flight`] counts the calls, and in its upper half those of them that only take bytes or wait: a join may come while
 //! they sleep in the kernel. It counts them as asleep in the channel ([`Offer::asleep`](windlass_channel::Offer::asleep)), so
 //! the peer goes on sending through the kernel, and each of them lowers that count when it returns. What they took meanwhile is
 //! counted by the kernel. A call that sends is waited for.
@@ -24,7 +24,7 @@ use crate::process::{identity, registration, signals};
 use crate::socket::state::{self, descriptor};
 use crate::sys::{clock, kernel::Backoff};
 
-/// One call, in [`Record::inside`].
+/// One call, in [`Record::in_flight`].
 const CALL: u32 = 1;
 /// One call that takes bytes or waits.
 const SLEEPER: u32 = 1 << 16 | CALL;

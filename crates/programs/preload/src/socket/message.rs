@@ -1,4 +1,4 @@
-//! Messages of a joined socket, in terms of [`crate::socket::stream`]: headers are taken apart.
+//! Messages of a joined socket, in terms of [`crate::socket::send`] and [`crate::socket::recv`]: headers are taken apart.
 
 use std::ffi::c_int;
 

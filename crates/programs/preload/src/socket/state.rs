@@ -96,7 +96,7 @@ pub fn confirmed(record: &Record) {
     record.flags.fetch_and(!flag::PENDING, Relaxed);
 }
 
-/// It is the kernel's from now on; what is in a ring is [`demote`](crate::socket::demote)'s.
+/// It is the kernel's from now on; what is in a ring is [`crate::socket::demote`]'s.
 pub fn demoted(record: &Record, reason: Reason) {
     let before = record.flags.fetch_or(flag::DEMOTED, SeqCst);
     if before & flag::DEMOTED == 0 && note(record, reason) {
