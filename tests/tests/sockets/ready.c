@@ -8,6 +8,7 @@
  *   child   a forked child runs an epoll loop of its own beside its parent's
  *   times   waits with a time limit or a mask, with unread bytes in the ring of their own end
  *   order   two connections are written to one after the other
+ *   mixed   the same, and the first one is on the kernel
  *   crowd   a pipe is ready beside connections that nobody reads from, and a wait takes one event
  *   stack   waits in a handler on a signal stack of 8 KiB
  *   shared  a child waits in the parent's own instance
@@ -329,12 +330,14 @@ static void times(const char *path, int listens)
 
 /* order */
 
-enum { ROUNDS = 4000, APART_US = 20 };
+enum { ROUNDS = 4000, APART_US = 20, MIXED_US = 60 };
 
-static void order(const char *path, int listens)
+static void order_of(const char *path, int listens, int is_mixed)
 {
-	int end[2], inverted = 0;
+	int end[2], inverted = 0, on = 1;
 	connections(path, listens, 2, end, 0);
+	if (is_mixed)
+		setsockopt(end[0], SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on);
 	if (listens) {
 		int set = instance(end, 2);
 		uint32_t last = 0;
@@ -356,17 +359,27 @@ static void order(const char *path, int listens)
 		return;
 	}
 	for (uint32_t round = 0; round < ROUNDS; round++) {
-		int first = round * 2654435761u >> 13 & 1;
+		int first = is_mixed ? 0 : round * 2654435761u >> 13 & 1;
 		uint32_t numbers[2] = { 2 * round + 1, 2 * round + 2 };
 		for (int at = 0; at < 2; at++) {
 			memcpy(message, &numbers[at], sizeof numbers[at]);
 			give(end[first ^ at]);
 			if (!at)
-				busy_us(APART_US);
+				busy_us(is_mixed ? MIXED_US : APART_US);
 		}
 		take_awake(end[first]);
 		take_awake(end[!first]);
 	}
+}
+
+static void order(const char *path, int listens)
+{
+	order_of(path, listens, 0);
+}
+
+static void mixed(const char *path, int listens)
+{
+	order_of(path, listens, 1);
 }
 
 /* crowd */
@@ -511,7 +524,7 @@ int main(int count, char **words)
 	static const struct {
 		const char *name;
 		void (*run)(const char *, int);
-	} ways[] = { { "exact", exact }, { "child", child }, { "times", times }, { "order", order },
+	} ways[] = { { "exact", exact }, { "child", child }, { "times", times }, { "order", order }, { "mixed", mixed },
 		     { "crowd", crowd }, { "stack", stack }, { "shared", shared }, { "polled", polled } };
 	if (count < 4)
 		return 2;

@@ -62,8 +62,6 @@ pub(super) const HERE: u32 = 16;
 pub(super) const EDGE: u32 = libc::EPOLLET as u32;
 /// Ways of reporting that only the kernel has.
 const ODD: u32 = (libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE) as u32;
-/// Of the waits in a row that report one ring event, one in so many looks at the clock for asking the kernel, too.
-pub(super) const CLOCK_WAITS: u32 = 4;
 /// What ring bytes can be reported as.
 pub(super) const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
@@ -128,7 +126,6 @@ pub(super) struct Set {
     pub(super) asleep: AtomicU32,
     /// When the kernel was last asked, and waits since then that ended without a look at the clock.
     pub(super) asked_at: AtomicU64,
-    pub(super) unasked: AtomicU32,
     /// The last wait that found nothing at first was ended by a ring: the next one spins before it asks the kernel.
     pub(super) is_ring_first: AtomicBool,
     /// Where a wait has room for one event and both have some, the kernel's is next.
@@ -150,7 +147,6 @@ pub(super) static SET: [Set; SETS] = [const {
         members: AtomicU32::new(0),
         asleep: AtomicU32::new(0),
         asked_at: AtomicU64::new(0),
-        unasked: AtomicU32::new(0),
         is_ring_first: AtomicBool::new(false),
         is_kernels_turn: AtomicBool::new(false),
         hot: AtomicU32::new(0),
@@ -237,7 +233,6 @@ impl Set {
     fn ask_for(&self, events: u32) {
         if events & EDGE != 0 {
             self.asked_at.store(0, Relaxed);
-            self.unasked.store(CLOCK_WAITS, Relaxed);
         }
     }
 
@@ -691,6 +686,5 @@ mod tests {
         assert_eq!(set.asked_at.load(Relaxed), 9);
         set.ask_for(READABLE | EDGE);
         assert_eq!(set.asked_at.load(Relaxed), 0);
-        assert_eq!(set.unasked.load(Relaxed), CLOCK_WAITS);
     }
 }

@@ -34,7 +34,7 @@ use crate::process::{
 };
 use crate::ready::{
     deferred_ctl::{self, flush_epoll_ctl},
-    sets::{At, CLOCK_WAITS, EDGE, FRESH, HERE, Member, READABLE, Set, claim, each_in, member},
+    sets::{At, EDGE, FRESH, HERE, Member, READABLE, Set, claim, each_in, member},
 };
 use crate::socket::{
     errors, fast_path::PUSHED, kernel_look::KERNEL_NEWS, peer_death, reclaim, spin, state,
@@ -259,13 +259,11 @@ impl Waiting {
         })
     }
 
-    /// Whether the kernel was not asked in the last waits that reported one event each: then the clock says whether it is
-    /// time.
+    /// Whether it is time to ask the kernel: it may have an event that is older than what the rings have.
     #[inline(always)]
     fn is_unasked(&self) -> bool {
-        let unasked = self.set.unasked.load(Relaxed) + 1;
-        self.set.unasked.store(unasked, Relaxed);
-        unasked >= CLOCK_WAITS
+        let asked_at = self.set.asked_at.load(Relaxed);
+        clock::now().wrapping_sub(asked_at) >= clock::cycles(KERNEL_US)
     }
 
     /// Takes the members' news, and gives the first `limit` events of the rings.
@@ -345,15 +343,10 @@ impl Waiting {
     /// Reports a batch, and what the kernel has if it is time to ask it; how many events, or -1 and `errno`.
     fn deliver(&self, batch: &Batch) -> isize {
         let set = self.set;
-        if batch.count == 0 || (batch.count == 1 && !self.is_unasked()) {
+        if batch.count == 0 || !self.is_unasked() {
             return self.append(batch.found(), 0);
         }
-        set.unasked.store(0, Relaxed);
-        let (now, before) = (clock::now(), set.asked_at.load(Relaxed));
-        if now.wrapping_sub(before) < clock::cycles(KERNEL_US) {
-            return self.append(batch.found(), 0);
-        }
-        set.asked_at.store(now, Relaxed);
+        let before = set.asked_at.swap(clock::now(), Relaxed);
         let share = self.kernels_share(batch.count);
         let older = batch.found().iter().take_while(|f| f.order <= before);
         let first = older.count().min(self.room - share);
