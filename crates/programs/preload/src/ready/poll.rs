@@ -22,7 +22,7 @@ use crate::fd::{
     table,
 };
 use crate::options;
-use crate::process::signals;
+use crate::process::{identity, signals};
 use crate::ready::{
     looks::{Key, room_of},
     sets::{self, At},
@@ -304,6 +304,11 @@ fn found_some(found: isize) -> Option<isize> {
 /// A call that sleeps, counted at the members that might join meanwhile. `None`: one has joined before it.
 fn asleep_young(entries: &[pollfd], sleep: impl FnOnce() -> isize) -> Option<isize> {
     let sock = |at: usize| young(entries.get(at)?.fd);
+    if !identity::has_threads() {
+        // Each look is a use of the socket by this process; nobody else can join one of them meanwhile.
+        let _ = (0..entries.len()).filter_map(sock).count();
+        return Some(noted(sleep()));
+    }
     let asleep = Sleeper::enter(sock, entries.len())?;
     let result = sleep();
     asleep.leave(|at| table::known(entries.get(at)?.fd));
