@@ -6,12 +6,21 @@ use windlass_channel::{Link, Reason, Reclaimed, Who};
 
 use crate::counts::counters::{self, Counter};
 use crate::fd::call::Sock;
-use crate::process::{identity, registration, signals};
+use crate::process::{
+    identity,
+    registration::{self, CLIENT},
+    signals,
+};
 use crate::socket::{errors::fail_later, kernel_look::LEFT, peer_death, state};
 use crate::sys::kernel::{self, Backoff};
 
+/// How often a broker that is late is asked for a rescue, and after how long again: a process that has just been forked may be
+/// registered before.
+const RESCUES: u32 = 5;
+const RESCUE_PAUSE_MS: i64 = 10;
 /// Tries before a reader that never lets go is left alone.
 const RECLAIM_ATTEMPTS: usize = 200;
+
 /// The calling thread, for the locks of a joined socket; none: the call is the kernel's.
 #[inline(always)]
 pub fn caller(sock: &Sock, link: &Link<'static>) -> Option<Who<'static>> {
@@ -23,14 +32,21 @@ pub fn caller(sock: &Sock, link: &Link<'static>) -> Option<Who<'static>> {
 pub fn drain(sock: &Sock, link: &Link<'static>, reason: Reason) {
     let inc = link.incoming();
     inc.stop(reason);
-    if inc.queued() != 0 {
+    for _ in 0..RESCUES {
+        if inc.queued() == 0 {
+            return;
+        }
         // Where the broker may not help, the peer does it at its next call. It hears those that it knows.
         let _ = registration::word_or_register(sock.fd);
-        let _ = registration::CLIENT.rescue(
-            sock.record.slab.load(Relaxed),
-            link.index(),
-            link.side().other() as u8,
-        );
+        let slab = sock.record.slab.load(Relaxed);
+        let rescued = CLIENT.rescue(slab, link.index(), link.side().other() as u8);
+        if !matches!(
+            rescued,
+            Err(Reason::NoDaemon | Reason::Young | Reason::Limit)
+        ) {
+            return;
+        }
+        kernel::wait_for(sock.fd, 0, RESCUE_PAUSE_MS);
     }
 }
 
