@@ -10,7 +10,7 @@
 use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::Ordering::Relaxed;
 
-use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, socklen_t};
+use libc::{epoll_event, fd_set, msghdr, nfds_t, pollfd, sigset_t, socklen_t};
 use windlass_channel::{Bufs, Link, Reason};
 
 use crate::fd::{
@@ -45,17 +45,6 @@ fn joined(sock: &Sock) -> Option<Link<'static>> {
 /// A call that moves bytes on a socket that has not joined: counted, and made; it may join behind it.
 #[inline(always)]
 fn young(sock: &Sock, is_send: bool, own: Own) -> Result<isize, Link<'static>> {
-    young_by(sock, is_send, own, |result| result)
-}
-
-/// The same of a call whose result is told in bytes by `bytes`.
-#[inline(always)]
-fn young_by(
-    sock: &Sock,
-    is_send: bool,
-    own: Own,
-    bytes: impl Fn(usize) -> usize,
-) -> Result<isize, Link<'static>> {
     if !state::is_young(sock.record) || !state::is_own(sock.record) {
         return Ok(own.call());
     }
@@ -66,7 +55,7 @@ fn young_by(
         };
     }
     let result = own.call();
-    let has_joined = result > 0 && promote::moved(sock, is_send, bytes(result as usize));
+    let has_joined = result > 0 && promote::moved(sock, is_send, result as usize);
     in_flight::leave(sock, is_send, has_joined);
     Ok(result)
 }
@@ -159,15 +148,6 @@ pub fn send_message(sock: Sock, message: *const msghdr, flags: c_int, own: Own) 
     }
 }
 
-/// `sendmmsg`.
-pub fn send_many(sock: Sock, messages: *mut mmsghdr, flags: c_int, own: Own) -> isize {
-    let bytes = |count| message::bytes_of(messages, count);
-    match joined(&sock).map_or_else(|| young_by(&sock, true, own, bytes), Err) {
-        Ok(result) => result,
-        Err(link) => by_kernel::send_by_kernel((&sock, 0), &link, flags, own, bytes),
-    }
-}
-
 /// `read`, `readv`, `recv`, `recvfrom`.
 #[inline(never)]
 pub fn recv(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
@@ -214,19 +194,21 @@ pub fn recv_message(sock: Sock, message: *mut msghdr, flags: c_int, own: Own) ->
 }
 
 /// `recvmmsg`: the kernel alone knows when its time is over, so what the socket receives stays there.
-pub fn recv_many(sock: Sock, messages: *mut mmsghdr, own: Own) -> isize {
-    let bytes = |count| message::bytes_of(messages, count);
-    match joined(&sock).map_or_else(|| young_by(&sock, false, own, bytes), Err) {
-        Ok(result) => result,
-        Err(link) => recv::receive_oddly(&sock, &link, own),
+pub fn recv_many(sock: Sock, own: Own) -> isize {
+    match joined(&sock) {
+        Some(link) => recv::receive_oddly(&sock, &link, own),
+        None => {
+            demote(&sock, Reason::Flag);
+            own.call()
+        }
     }
 }
 
-/// `sendfile` or `splice` to the socket, which is the call's argument `at`.
-pub fn send_file(sock: Sock, at: usize, own: Own) -> isize {
+/// `sendfile` or `splice` to the socket, which is the call's argument `at`, of at most so many bytes.
+pub fn send_file(sock: Sock, at: usize, bytes: usize, own: Own) -> isize {
     match joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
         Ok(result) => result,
-        Err(link) => by_kernel::send_by_kernel((&sock, at), &link, 0, own, |bytes| bytes),
+        Err(link) => by_kernel::send_by_kernel((&sock, at), &link, bytes, 0, own),
     }
 }
 
@@ -234,11 +216,11 @@ pub fn send_file(sock: Sock, at: usize, own: Own) -> isize {
 const SPLICE_TO: usize = 2;
 
 /// `splice` out of a socket, into one, or both.
-pub fn splice(from: Option<Sock>, to: Option<Sock>, own: Own) -> isize {
+pub fn splice(from: Option<Sock>, to: Option<Sock>, bytes: usize, own: Own) -> isize {
     if let Some(from) = from {
         demote(&from, Reason::Flag);
     }
-    to.map_or_else(|| own.call(), |to| send_file(to, SPLICE_TO, own))
+    to.map_or_else(|| own.call(), |to| send_file(to, SPLICE_TO, bytes, own))
 }
 
 /// `poll` and `ppoll` on a set with at least one tracked socket.

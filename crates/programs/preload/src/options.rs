@@ -3,191 +3,198 @@
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// A number in an option.
-pub struct Number {
-    /// Smallest value; smaller ones are raised.
-    pub min: u64,
-    /// Largest value; larger ones are lowered.
-    pub max: u64,
-    value: AtomicU64,
+/// Up to two numbers, separated by a comma, each with a default and a largest value, to which greater ones are lowered.
+struct Numbers {
+    name: &'static CStr,
+    values: [AtomicU64; 2],
+    max: [u64; 2],
 }
 
-/// What an option holds.
-pub enum Value {
-    /// One or two numbers, separated by a comma.
-    Numbers(&'static [Number]),
-    /// A path of at most [`PATH_MAX`] bytes; longer ones are ignored.
-    Path(&'static [AtomicU8; PATH_MAX]),
-}
-
-/// One option.
-pub struct Opt {
-    /// The environment variable.
-    pub name: &'static CStr,
-    /// Its value.
-    pub value: Value,
-}
-
-/// Bytes of a path, with the zero at its end.
-pub const PATH_MAX: usize = 512;
-
-const fn number(default: u64, min: u64, max: u64) -> Number {
-    Number {
-        min,
-        max,
-        value: AtomicU64::new(default),
+const fn numbers(name: &'static CStr, first: (u64, u64), second: (u64, u64)) -> Numbers {
+    Numbers {
+        name,
+        values: [AtomicU64::new(first.0), AtomicU64::new(second.0)],
+        max: [first.1, second.1],
     }
 }
 
-/// The value of `SPIN` where the user gives none.
+const fn number(name: &'static CStr, default: u64, max: u64) -> Numbers {
+    numbers(name, (default, max), (0, 0))
+}
+
+/// A path of less than [`PATH_MAX`] bytes; longer ones are ignored.
+struct Path {
+    name: &'static CStr,
+    value: [AtomicU8; PATH_MAX],
+}
+
+/// Bytes of a path, with the zero at its end.
+const PATH_MAX: usize = 512;
+
+const fn path(name: &'static CStr) -> Path {
+    let value = [const { AtomicU8::new(0) }; PATH_MAX];
+    Path { name, value }
+}
+
+/// The value of [`SPIN`] where the user gives none.
 const SPIN_UNSAID: u64 = u64::MAX;
 /// How long a busy thread spins then, in microseconds.
 const SPIN_DEFAULT_US: u64 = 30;
 
-static SPIN: [Number; 1] = [number(SPIN_UNSAID, 0, 1_000_000)];
-static SHARE: [Number; 1] = [number(0, 0, 1)];
-static UNIX: [Number; 1] = [number(1, 0, 1)];
-static SUMMARY: [Number; 1] = [number(0, 0, 1)];
-static PROMOTE: [Number; 2] = [number(2, 0, u32::MAX as u64), number(65_536, 0, u64::MAX)];
-static REFRESH: [Number; 1] = [number(30_000, 1, 1_000_000)];
-static BYPASS: [Number; 2] = [number(0, 0, 1_000), number(1, 0, u64::MAX)];
-static RECLAIM: [Number; 2] = [number(0, 0, 1_000), number(1, 0, u64::MAX)];
-static NETS: [Number; 1] = [number(1, 0, 1)];
-static SOCKETS: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
-static LOG: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
-static COUNTERS: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
+/// How long a call that waits looks at the ring before it sleeps in the kernel, in microseconds; unset: [`SPIN_DEFAULT_US`], and only
+/// in a thread that waits again within 300 us.
+static SPIN: Numbers = number(c"WINDLASS_SPIN", SPIN_UNSAID, 1_000_000);
+/// 1: connections with programs of another user are accelerated, if those ask too.
+static SHARE: Numbers = number(c"WINDLASS_SHARE", 0, 1);
+/// 0: Unix sockets stay on the kernel.
+static UNIX: Numbers = number(c"WINDLASS_UNIX", 1, 1);
+/// 1: a line about the process's connections goes to stderr when it ends.
+static SUMMARY: Numbers = number(c"WINDLASS_SUMMARY", 0, 1);
+/// Calls each way, or bytes one way, after which a connection is accelerated.
+static PROMOTE: Numbers = numbers(
+    c"WINDLASS_PROMOTE",
+    (2, u32::MAX as u64),
+    (65_536, u64::MAX),
+);
+/// How often one message of a connection that connection tracking follows goes by the kernel, in milliseconds.
+static REFRESH: Numbers = number(c"WINDLASS_REFRESH", 30_000, 1_000_000);
+/// For tests: this share of 1,000 calls goes straight to the kernel; the seed of the choice.
+static BYPASS: Numbers = numbers(c"WINDLASS_BYPASS", (0, 1_000), (1, u64::MAX));
+/// For tests: this share of 1,000 calls first moves unread bytes into the kernel; the seed of the choice.
+static RECLAIM: Numbers = numbers(c"WINDLASS_RECLAIM", (0, 1_000), (1, u64::MAX));
+/// For tests: 0: nobody moves unread bytes for a reader that sleeps, so that each lost wake-up is a hang.
+static NETS: Numbers = number(c"WINDLASS_NETS", 1, 1);
+/// The broker's socket.
+static SOCKETS: Path = path(c"WINDLASS_SOCKETS");
+/// A file to which is appended why connections stay on the kernel.
+static LOG: Path = path(c"WINDLASS_LOG");
+/// A file to which the counters are appended when the process ends, one `name value` a line.
+static COUNTERS: Path = path(c"WINDLASS_COUNTERS");
 
-/// All of them.
-pub static OPTIONS: [Opt; 12] = [
-    // How long a call that waits looks at the ring before it sleeps in the kernel; unset: 30, and only in a thread
-    // that waits again within 300 us.
-    Opt {
-        name: c"WINDLASS_SPIN",
-        value: Value::Numbers(&SPIN),
-    },
-    // Let connections with programs of another user be accelerated, if those ask too.
-    Opt {
-        name: c"WINDLASS_SHARE",
-        value: Value::Numbers(&SHARE),
-    },
-    // 0: Unix sockets stay on the kernel.
-    Opt {
-        name: c"WINDLASS_UNIX",
-        value: Value::Numbers(&UNIX),
-    },
-    // 1: write a line about the process's connections to stderr when it ends.
-    Opt {
-        name: c"WINDLASS_SUMMARY",
-        value: Value::Numbers(&SUMMARY),
-    },
-    // Calls each way, or bytes one way, after which a connection is accelerated.
-    Opt {
-        name: c"WINDLASS_PROMOTE",
-        value: Value::Numbers(&PROMOTE),
-    },
-    // How often one message of a connection that connection tracking follows goes by the kernel.
-    Opt {
-        name: c"WINDLASS_REFRESH",
-        value: Value::Numbers(&REFRESH),
-    },
-    // For tests: this share of calls goes straight to the kernel.
-    Opt {
-        name: c"WINDLASS_BYPASS",
-        value: Value::Numbers(&BYPASS),
-    },
-    // For tests: this share of calls first moves unread bytes back into the kernel.
-    Opt {
-        name: c"WINDLASS_RECLAIM",
-        value: Value::Numbers(&RECLAIM),
-    },
-    // The broker's socket.
-    // For tests: 0: nobody moves unread bytes for a reader that sleeps, so that each lost wake-up is a hang.
-    Opt {
-        name: c"WINDLASS_NETS",
-        value: Value::Numbers(&NETS),
-    },
-    Opt {
-        name: c"WINDLASS_SOCKETS",
-        value: Value::Path(&SOCKETS),
-    },
-    // Append to this file why connections stay on the kernel.
-    Opt {
-        name: c"WINDLASS_LOG",
-        value: Value::Path(&LOG),
-    },
-    // Append the counters to this file when the process ends, one `name value` a line.
-    Opt {
-        name: c"WINDLASS_COUNTERS",
-        value: Value::Path(&COUNTERS),
-    },
+static NUMBERS: [&Numbers; 9] = [
+    &SPIN, &SHARE, &UNIX, &SUMMARY, &PROMOTE, &REFRESH, &BYPASS, &RECLAIM, &NETS,
 ];
+static PATHS: [&Path; 3] = [&SOCKETS, &LOG, &COUNTERS];
 
-fn get(number: &Number) -> u64 {
-    number.value.load(Ordering::Relaxed)
+impl Numbers {
+    fn get(&self) -> u64 {
+        self.pair().0
+    }
+
+    fn pair(&self) -> (u64, u64) {
+        let [first, second] = self.values.each_ref().map(|it| it.load(Ordering::Relaxed));
+        (first, second)
+    }
+
+    fn read(&self) {
+        let parts = variable(self.name).map(|text| text.split(|byte| *byte == b','));
+        for ((value, max), part) in self
+            .values
+            .iter()
+            .zip(self.max)
+            .zip(parts.into_iter().flatten())
+        {
+            let decimal = std::str::from_utf8(part)
+                .ok()
+                .and_then(|text| text.trim().parse().ok());
+            if let Some(given) = decimal {
+                value.store(max.min(given), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Path {
+    fn get(&'static self) -> Option<&'static CStr> {
+        if self.value[0].load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let start: *const c_char = self.value.as_ptr().cast();
+        // SAFETY: written once by `read`, which leaves a zero at the end, before anyone else runs.
+        Some(unsafe { CStr::from_ptr(start) })
+    }
+
+    fn read(&self) {
+        let text = variable(self.name).filter(|text| text.len() < PATH_MAX);
+        let bytes = self.value.iter().zip(text.unwrap_or_default());
+        bytes.for_each(|(to, from)| to.store(*from, Ordering::Relaxed));
+    }
+}
+
+/// An environment variable, while no other thread changes the environment.
+fn variable(name: &CStr) -> Option<&'static [u8]> {
+    // SAFETY: a C string.
+    let text = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: a C string of the environment.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes())
+}
+
+/// Reads the environment. Called once, by the constructor; allocates nothing.
+pub fn read() {
+    NUMBERS.iter().for_each(|option| option.read());
+    PATHS.iter().for_each(|option| option.read());
 }
 
 /// How long a call spins, in microseconds.
 #[inline]
 pub fn spin_us() -> u64 {
-    let us = get(&SPIN[0]);
-    if us == SPIN_UNSAID {
-        SPIN_DEFAULT_US
-    } else {
-        us
+    match SPIN.get() {
+        SPIN_UNSAID => SPIN_DEFAULT_US,
+        us => us,
     }
 }
 
 /// Whether the user has said so.
 #[inline]
 pub fn is_spin_given() -> bool {
-    get(&SPIN[0]) != SPIN_UNSAID
+    SPIN.get() != SPIN_UNSAID
 }
 
 /// Whether other users' programs may share.
 pub fn share() -> bool {
-    get(&SHARE[0]) != 0
+    SHARE.get() != 0
 }
 
 /// Whether Unix sockets are joined.
 #[inline]
 pub fn unix() -> bool {
-    get(&UNIX[0]) != 0
+    UNIX.get() != 0
 }
 
 /// Whether the process says at its end what its connections did.
 pub fn summary() -> bool {
-    get(&SUMMARY[0]) != 0
+    SUMMARY.get() != 0
 }
 
 /// Calls each way, and bytes one way, before a connection is joined.
 #[inline]
 pub fn promote() -> (u64, u64) {
-    (get(&PROMOTE[0]), get(&PROMOTE[1]))
+    PROMOTE.pair()
 }
 
 /// After how many milliseconds a message of a tracked connection goes by the kernel.
 #[inline]
 pub fn refresh_ms() -> u64 {
-    get(&REFRESH[0])
+    REFRESH.get().max(1)
 }
 
 /// For tests: calls in 1000 that go straight to the kernel; seed.
 #[inline]
 pub fn bypass() -> (u64, u64) {
-    (get(&BYPASS[0]), get(&BYPASS[1]))
+    BYPASS.pair()
 }
 
 /// For tests: calls in 1000 that reclaim first; seed.
 #[inline]
 pub fn reclaim() -> (u64, u64) {
-    (get(&RECLAIM[0]), get(&RECLAIM[1]))
+    RECLAIM.pair()
 }
 
 /// Whether a process that sleeps moves what it left in its rings, and has the broker watch them. Off only for tests: every
 /// reader then has to be woken by the bytes themselves.
 #[inline]
 pub fn has_nets() -> bool {
-    get(&NETS[0]) != 0
+    NETS.get() != 0
 }
 
 /// For tests: whether any call is treated so.
@@ -197,59 +204,15 @@ pub fn is_disturbed() -> bool {
 
 /// The broker's socket, if it was named.
 pub fn sockets() -> Option<&'static CStr> {
-    path(&SOCKETS)
+    SOCKETS.get()
 }
 
 /// Where to log, if anywhere.
 pub fn log() -> Option<&'static CStr> {
-    path(&LOG)
+    LOG.get()
 }
 
 /// Where to write counters, if anywhere.
 pub fn counters() -> Option<&'static CStr> {
-    path(&COUNTERS)
-}
-
-fn path(bytes: &'static [AtomicU8; PATH_MAX]) -> Option<&'static CStr> {
-    if bytes[0].load(Ordering::Relaxed) == 0 {
-        return None;
-    }
-    let start: *const c_char = bytes.as_ptr().cast();
-    // SAFETY: written once by `read`, which leaves a zero at the end, before anyone else runs.
-    Some(unsafe { CStr::from_ptr(start) })
-}
-
-/// Reads the environment. Called once, by the constructor; allocates nothing.
-pub fn read() {
-    for option in &OPTIONS {
-        // SAFETY: a C string; no other thread changes the environment while libraries are loaded.
-        let text = unsafe { libc::getenv(option.name.as_ptr()) };
-        if text.is_null() {
-            continue;
-        }
-        // SAFETY: a C string of the environment.
-        let text = unsafe { CStr::from_ptr(text) }.to_bytes();
-        match option.value {
-            Value::Numbers(numbers) => {
-                for (number, part) in numbers.iter().zip(text.split(|byte| *byte == b',')) {
-                    if let Some(value) = decimal(part) {
-                        number
-                            .value
-                            .store(value.clamp(number.min, number.max), Ordering::Relaxed);
-                    }
-                }
-            }
-            Value::Path(place) if text.len() < PATH_MAX => {
-                place
-                    .iter()
-                    .zip(text)
-                    .for_each(|(to, from)| to.store(*from, Ordering::Relaxed));
-            }
-            Value::Path(_) => {}
-        }
-    }
-}
-
-fn decimal(text: &[u8]) -> Option<u64> {
-    std::str::from_utf8(text).ok()?.trim().parse().ok()
+    COUNTERS.get()
 }

@@ -40,15 +40,12 @@ impl Own {
         }
     }
 
-    /// A function of ours that makes the system call itself, for `syscall()`.
-    pub fn raw(
-        function: unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize) -> isize,
-        arguments: [usize; 6],
-    ) -> Own {
+    /// A function that takes whole numbers and pointers only, which gives an `int` or a `ssize_t`.
+    pub fn named(function: *const (), arguments: [usize; 6], int: bool) -> Own {
         Own {
-            function: function as *mut c_void,
+            function: function.cast_mut().cast(),
             arguments,
-            int: false,
+            int,
         }
     }
 

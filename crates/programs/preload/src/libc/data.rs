@@ -78,11 +78,6 @@ interpose! {
         }
     }
 
-    fn __read(fd: c_int, into: *mut c_void, bytes: usize) -> isize {
-        // SAFETY: the same function under its other name.
-        unsafe { read(fd, into, bytes) }
-    }
-
     fn __read_chk(fd: c_int, into: *mut c_void, bytes: usize, room: usize) -> isize {
         match table::tracked(fd) {
             Some(sock) if bytes != 0 && bytes <= room => {
@@ -157,11 +152,6 @@ interpose! {
         }
     }
 
-    fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> isize {
-        // SAFETY: the same function: `off_t` has 64 bits.
-        unsafe { preadv2(fd, iov, count, at, flags) }
-    }
-
     fn write(fd: c_int, from: *const c_void, bytes: usize) -> isize {
         if let Some(sent) = fast_path::send(fd, from, bytes, 0) {
             return sent;
@@ -173,11 +163,6 @@ interpose! {
                 send_one(sock, from, bytes, 0, false, own)
             }
         }
-    }
-
-    fn __write(fd: c_int, from: *const c_void, bytes: usize) -> isize {
-        // SAFETY: the same function under its other name.
-        unsafe { write(fd, from, bytes) }
     }
 
     fn writev(fd: c_int, iov: *const iovec, count: c_int) -> isize {
@@ -195,11 +180,6 @@ interpose! {
             }
             _ => pass!(pwritev2(fd, iov, count, at, flags)),
         }
-    }
-
-    fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> isize {
-        // SAFETY: the same function: `off_t` has 64 bits.
-        unsafe { pwritev2(fd, iov, count, at, flags) }
     }
 
     fn send(fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> isize {
@@ -232,13 +212,8 @@ interpose! {
     fn sendfile(out: c_int, file: c_int, at: *mut off_t, bytes: usize) -> isize {
         match table::tracked(out) {
             None => pass!(sendfile(out, file, at, bytes)),
-            Some(sock) => dispatch::send_file(sock, 0, own!(sendfile(out, file, at, bytes))),
+            Some(sock) => dispatch::send_file(sock, 0, bytes, own!(sendfile(out, file, at, bytes))),
         }
-    }
-
-    fn sendfile64(out: c_int, file: c_int, at: *mut off_t, bytes: usize) -> isize {
-        // SAFETY: the same function: `off_t` has 64 bits.
-        unsafe { sendfile(out, file, at, bytes) }
     }
 
     fn splice(from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, bytes: usize,
@@ -247,10 +222,18 @@ interpose! {
             (None, None) => pass!(splice(from, from_at, to, to_at, bytes, flags)),
             (source, target) => {
                 let own = own!(splice(from, from_at, to, to_at, bytes, flags));
-                dispatch::splice(source, target, own)
+                dispatch::splice(source, target, bytes, own)
             }
         }
     }
+}
+
+alias! {
+    __read = read;
+    __write = write;
+    preadv64v2 = preadv2;
+    pwritev64v2 = pwritev2;
+    sendfile64 = sendfile;
 }
 
 /// The flags of `preadv2` and `pwritev2` in the words of `recv` and `send`.

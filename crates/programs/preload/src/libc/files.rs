@@ -10,6 +10,7 @@ use crate::dispatch;
 use crate::fd::table;
 use crate::process::identity;
 use crate::socket::demote::demote_all;
+use crate::sys::real;
 
 /// A call gave a number that is no socket.
 #[inline(always)]
@@ -35,12 +36,12 @@ fn other_pair(result: c_int, pair: *const c_int) -> c_int {
 #[inline]
 fn doubled(old: c_int, got: c_int) -> c_int {
     if got >= 0 && got != old && table::exists() {
-        let before = crate::sys::real::errno();
+        let before = real::errno();
         match table::tracked(old).or_else(|| table::any(old)) {
             Some(sock) => table::duplicated(sock, got),
             None => table::other(got),
         }
-        crate::sys::real::set_errno(before);
+        real::set_errno(before);
     }
     got
 }
@@ -51,7 +52,7 @@ fn before_replacing(old: c_int, number: c_int) {
         return;
     };
     // SAFETY: asks for the descriptor's flags only.
-    let open = unsafe { crate::sys::real::fcntl(old, libc::F_GETFD, 0) } >= 0;
+    let open = unsafe { real::fcntl(old, libc::F_GETFD, 0) } >= 0;
     if open && table::ours() {
         table::closing(sock);
     }
@@ -89,11 +90,6 @@ interpose! {
         pass!(close(fd))
     }
 
-    fn __close(fd: c_int) -> c_int {
-        // SAFETY: the same function under its other name.
-        unsafe { close(fd) }
-    }
-
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         let known = libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC;
         if flags as c_uint & !known != 0 || first > last {
@@ -121,11 +117,6 @@ interpose! {
         doubled(old, pass!(dup2(old, number)))
     }
 
-    fn __dup2(old: c_int, number: c_int) -> c_int {
-        // SAFETY: the same function under its other name.
-        unsafe { dup2(old, number) }
-    }
-
     fn dup3(old: c_int, number: c_int, flags: c_int) -> c_int {
         if flags & !libc::O_CLOEXEC == 0 {
             before_replacing(old, number);
@@ -146,72 +137,6 @@ interpose! {
         }
     }
 
-    fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-        // SAFETY: the same function under its other name.
-        unsafe { fcntl(fd, command, argument) }
-    }
-
-    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-        if command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC {
-            return doubled(fd, pass!(fcntl64(fd, command, argument)));
-        }
-        match table::tracked(fd) {
-            None => pass!(fcntl64(fd, command, argument)),
-            Some(sock) => {
-                let own = own_int!(fcntl64(fd, command, argument));
-                dispatch::fcntl(sock, command, argument, own) as c_int
-            }
-        }
-    }
-
-    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        other(pass!(open(path, flags, mode)))
-    }
-
-    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        other(pass!(open64(path, flags, mode)))
-    }
-
-    fn __open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        other(pass!(open(path, flags, mode)))
-    }
-
-    fn __open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        other(pass!(open64(path, flags, mode)))
-    }
-
-    fn openat(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        other(pass!(openat(at, path, flags, mode)))
-    }
-
-    fn openat64(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        other(pass!(openat64(at, path, flags, mode)))
-    }
-
-    fn __open_2(path: *const c_char, flags: c_int) -> c_int {
-        other(pass!(__open_2(path, flags)))
-    }
-
-    fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
-        other(pass!(__open64_2(path, flags)))
-    }
-
-    fn __openat_2(at: c_int, path: *const c_char, flags: c_int) -> c_int {
-        other(pass!(__openat_2(at, path, flags)))
-    }
-
-    fn __openat64_2(at: c_int, path: *const c_char, flags: c_int) -> c_int {
-        other(pass!(__openat64_2(at, path, flags)))
-    }
-
-    fn creat(path: *const c_char, mode: mode_t) -> c_int {
-        other(pass!(creat(path, mode)))
-    }
-
-    fn creat64(path: *const c_char, mode: mode_t) -> c_int {
-        other(pass!(creat64(path, mode)))
-    }
-
     fn pipe(pair: *mut c_int) -> c_int {
         other_pair(pass!(pipe(pair)), pair)
     }
@@ -220,41 +145,52 @@ interpose! {
         other_pair(pass!(pipe2(pair, flags)), pair)
     }
 
-    fn eventfd(value: c_uint, flags: c_int) -> c_int {
-        other(pass!(eventfd(value, flags)))
-    }
-
-    fn timerfd_create(clock: c_int, flags: c_int) -> c_int {
-        other(pass!(timerfd_create(clock, flags)))
-    }
-
-    fn signalfd(fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int {
-        other(pass!(signalfd(fd, mask, flags)))
-    }
-
-    fn inotify_init() -> c_int {
-        other(pass!(inotify_init()))
-    }
-
-    fn inotify_init1(flags: c_int) -> c_int {
-        other(pass!(inotify_init1(flags)))
-    }
-
-    fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
-        other(pass!(memfd_create(name, flags)))
-    }
-
-    fn pidfd_open(pid: pid_t, flags: c_uint) -> c_int {
-        other(pass!(pidfd_open(pid, flags)))
-    }
-
     fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int {
         let got = pass!(pidfd_getfd(pidfd, fd, flags));
         if got >= 0 {
-            let before = crate::sys::real::errno();
+            let before = real::errno();
             table::taken(got);
-            crate::sys::real::set_errno(before);
+            real::set_errno(before);
         }
         got
     }
+}
+
+/// Calls that give a number which is no socket.
+macro_rules! opens {
+    ($(fn $name:ident($($arg:ident: $type:ty),*);)*) => {
+        interpose! {
+            $(fn $name($($arg: $type),*) -> c_int { other(pass!($name($($arg),*))) })*
+        }
+    };
+}
+
+opens! {
+    fn open(path: *const c_char, flags: c_int, mode: mode_t);
+    fn openat(at: c_int, path: *const c_char, flags: c_int, mode: mode_t);
+    fn __open_2(path: *const c_char, flags: c_int);
+    fn __openat_2(at: c_int, path: *const c_char, flags: c_int);
+    fn creat(path: *const c_char, mode: mode_t);
+    fn eventfd(value: c_uint, flags: c_int);
+    fn timerfd_create(clock: c_int, flags: c_int);
+    fn signalfd(fd: c_int, mask: *const sigset_t, flags: c_int);
+    fn inotify_init();
+    fn inotify_init1(flags: c_int);
+    fn memfd_create(name: *const c_char, flags: c_uint);
+    fn pidfd_open(pid: pid_t, flags: c_uint);
+}
+
+// Those for large files are the same: `off_t` has 64 bits.
+alias! {
+    __close = close;
+    __dup2 = dup2;
+    __fcntl = fcntl;
+    fcntl64 = fcntl;
+    open64 = open;
+    __open = open;
+    __open64 = open;
+    openat64 = openat;
+    __open64_2 = __open_2;
+    __openat64_2 = __openat_2;
+    creat64 = creat;
 }

@@ -82,28 +82,11 @@ interpose! {
         unsafe { signals::change(signal, action, old) }
     }
 
-    fn __sigaction(signal: c_int, action: *const Action, old: *mut Action) -> c_int {
-        // SAFETY: the program's own arguments.
-        unsafe { signals::change(signal, action, old) }
-    }
-
     fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
         bsd(signal, handler)
     }
 
-    fn bsd_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        bsd(signal, handler)
-    }
-
-    fn ssignal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        bsd(signal, handler)
-    }
-
     fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        system_five(signal, handler)
-    }
-
-    fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
         system_five(signal, handler)
     }
 
@@ -153,4 +136,11 @@ interpose! {
         // SAFETY: a live variable.
         unsafe { signals::change(signal, &action, std::ptr::null_mut()) }
     }
+}
+
+alias! {
+    __sigaction = sigaction;
+    bsd_signal = signal;
+    ssignal = signal;
+    __sysv_signal = sysv_signal;
 }

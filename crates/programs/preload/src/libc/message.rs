@@ -23,19 +23,14 @@ interpose! {
     }
 
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-        let sock = table::tracked(fd);
+        let count = count.min(1_024) as c_int;
+        if table::tracked(fd).is_some() {
+            return each_by_itself(fd, messages, count, flags);
+        }
         if table::exists() {
-            for index in 0..count.min(1_024) as usize {
-                each_sent(messages.wrapping_add(index).cast());
-            }
+            (0..count as usize).for_each(|index| each_sent(messages.wrapping_add(index).cast()));
         }
-        match sock {
-            None => pass!(sendmmsg(fd, messages, count, flags)),
-            Some(sock) => {
-                let own = own_int!(sendmmsg(fd, messages, count, flags));
-                dispatch::send_many(sock, messages, flags, own) as c_int
-            }
-        }
+        pass!(sendmmsg(fd, messages, count as c_uint, flags))
     }
 
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
@@ -57,7 +52,7 @@ interpose! {
             None => pass!(recvmmsg(fd, messages, count, flags, timeout)),
             Some(sock) => {
                 let own = own_int!(recvmmsg(fd, messages, count, flags, timeout));
-                dispatch::recv_many(sock, messages, own) as c_int
+                dispatch::recv_many(sock, own) as c_int
             }
         };
         for index in 0..usize::try_from(result).unwrap_or(0) {
@@ -65,6 +60,20 @@ interpose! {
         }
         result
     }
+}
+
+/// Sends messages one by one, as the kernel does; how many, or -1 and the error of the first.
+fn each_by_itself(fd: c_int, messages: *mut mmsghdr, count: c_int, flags: c_int) -> c_int {
+    for index in 0..count {
+        let message = messages.wrapping_add(index as usize);
+        // SAFETY: the program's own message, which begins with its header.
+        let sent = unsafe { sendmsg(fd, message.cast(), flags) };
+        let length_at = message.wrapping_byte_add(std::mem::offset_of!(mmsghdr, msg_len));
+        if sent < 0 || !memory::put(length_at.cast(), sent as c_uint) {
+            return if index == 0 { -1 } else { index };
+        }
+    }
+    count
 }
 
 /// Tells the dispatch of every known socket in the control data of a message about to be sent.

@@ -23,6 +23,20 @@ macro_rules! interpose {
     };
 }
 
+/// Other names of functions of this library, which go on to them by a jump.
+macro_rules! alias {
+    ($($name:ident = $target:path;)*) => {
+        $(
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[unsafe(naked)]
+            #[allow(non_snake_case, reason = "libc's own name")]
+            pub unsafe extern "C-unwind" fn $name() {
+                std::arch::naked_asm!("jmp {target}", target = sym $target)
+            }
+        )*
+    };
+}
+
 /// The program's own call, as it made it.
 macro_rules! pass {
     ($name:ident($($arg:expr),* $(,)?)) => {{

@@ -59,11 +59,6 @@ interpose! {
         }
     }
 
-    fn __connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
-        // SAFETY: the same function under its other name.
-        unsafe { connect(fd, address, length) }
-    }
-
     fn getpeername(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
         if table::tracked(fd).is_some() {
             dispatch::notice_deaths();
@@ -77,6 +72,10 @@ interpose! {
             Some(sock) => dispatch::shutdown(sock, how, own_int!(shutdown(fd, how))) as c_int,
         }
     }
+}
+
+alias! {
+    __connect = connect;
 }
 
 #[inline]

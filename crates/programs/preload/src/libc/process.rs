@@ -23,11 +23,6 @@ interpose! {
         pid
     }
 
-    fn __fork() -> pid_t {
-        // SAFETY: the same function under its other name.
-        unsafe { fork() }
-    }
-
     fn _Fork() -> pid_t {
         lifecycle::before_fork();
         let pid = pass!(_Fork());
@@ -168,13 +163,7 @@ extern "C-unwind" fn vfork_failed(error: i32) {
     real::set_errno(error);
 }
 
-/// The same under its other name.
-///
-/// # Safety
-/// As libc's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-#[unsafe(naked)]
-#[allow(non_snake_case, reason = "libc's own name")]
-pub unsafe extern "C-unwind" fn __vfork() -> libc::pid_t {
-    std::arch::naked_asm!("jmp {vfork}", vfork = sym vfork)
+alias! {
+    __fork = fork;
+    __vfork = vfork;
 }

@@ -73,11 +73,6 @@ interpose! {
         dispatch::poll(set, count, Wait::Millis(timeout), std::ptr::null(), own) as c_int
     }
 
-    fn __poll(set: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-        // SAFETY: the same function under its other name.
-        unsafe { poll(set, count, timeout) }
-    }
-
     fn __poll_chk(set: *mut pollfd, count: nfds_t, timeout: c_int, room: usize) -> c_int {
         if room / size_of::<pollfd>() < count as usize {
             return pass!(__poll_chk(set, count, timeout, room));
@@ -114,12 +109,6 @@ interpose! {
         }
         let own = own_int!(select(count, read, write, except, timeout));
         dispatch::select(count, sets, &Time::Val(timeout), std::ptr::null(), own) as c_int
-    }
-
-    fn __select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
-        timeout: *mut timeval) -> c_int {
-        // SAFETY: the same function under its other name.
-        unsafe { select(count, read, write, except, timeout) }
     }
 
     fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
@@ -207,4 +196,9 @@ interpose! {
             }
         }
     }
+}
+
+alias! {
+    __poll = poll;
+    __select = select;
 }

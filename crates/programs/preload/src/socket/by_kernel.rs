@@ -22,7 +22,7 @@ use crate::fd::{
     call::{Own, Sock},
     record::Record,
 };
-use crate::socket::{errors, fast_path::count_sent, file_flags, reclaim, waiter::Waiter};
+use crate::socket::{errors, fast_path::count_sent, file_flags, reclaim, state, waiter::Waiter};
 
 /// Bytes from which on a write is large.
 pub const LARGE: usize = 64 * 1024;
@@ -62,16 +62,16 @@ pub fn kept_up(record: &Record) {
         .store(order.saturating_sub(1) << ORDER_AT, Relaxed);
 }
 
-/// Has the program's own call, whose argument `at` is the socket, give the kernel its bytes, of which `bytes` tells from the
-/// result. The ring is emptied before, nothing is pushed meanwhile, and what went out is counted after it.
+/// Has the program's own call, whose argument `at` is the socket, give the kernel its bytes, at most so many. The ring is emptied
+/// before, nothing is pushed meanwhile, and what went out is counted after it.
 #[cold]
 #[inline(never)]
 pub fn send_by_kernel(
     (sock, at): (&Sock, usize),
     link: &Link<'static>,
+    bytes: usize,
     flags: i32,
     own: Own,
-    bytes: impl Fn(usize) -> usize,
 ) -> isize {
     if reclaim::caller(sock, link).is_none() {
         return own.call();
@@ -83,13 +83,31 @@ pub fn send_by_kernel(
     let mut waiter = Waiter::new(*sock);
     out.begin_own_call();
     let result = match empty_ring(&mut waiter, link, file_flags::waits(sock, flags)) {
-        0 => own.with(at, waiter.sock().fd as usize).call(),
+        0 => gathered(
+            waiter.sock(),
+            bytes,
+            own.with(at, waiter.sock().fd as usize),
+        ),
         error => errors::broken_pipe(error, flags),
     };
-    let kernel = usize::try_from(result).map_or(0, bytes);
+    let kernel = usize::try_from(result).unwrap_or(0);
     out.end_own_call(kernel);
     count_sent(waiter.sock(), Moved { ring: 0, kernel });
     waiter.end();
+    result
+}
+
+/// The call of many bytes has Nagle's algorithm (RFC 896) if the program has left it on: without, a file leaves in smaller segments,
+/// each of which wakes the receiver. What is left of the last segment leaves as soon as it is off again.
+fn gathered(sock: &Sock, bytes: usize, own: Own) -> isize {
+    let is_on = bytes >= LARGE && state::is_delayed(sock);
+    if is_on {
+        state::give_back_delay(sock);
+    }
+    let result = own.call();
+    if is_on {
+        state::no_delay(sock);
+    }
     result
 }
 

@@ -17,7 +17,7 @@ use crate::sys::kernel::{self, Backoff};
 /// How often a broker that is late is asked for a rescue, and after how long again: a process that has just been forked may be
 /// registered before.
 const RESCUES: u32 = 5;
-const RESCUE_PAUSE_MS: i64 = 10;
+const RESCUE_PAUSE_MS: u64 = 10;
 /// Tries before a reader that never lets go is left alone.
 const RECLAIM_ATTEMPTS: usize = 200;
 
@@ -106,7 +106,7 @@ fn orphan(sock: Sock, link: Link<'static>) -> Option<u32> {
 
 /// How long a close waits for room in a full kernel, in steps of [`STEP_MS`].
 const STEPS: usize = 20;
-const STEP_MS: i64 = 50;
+const STEP_MS: u64 = 50;
 /// Moves all unread bytes into the kernel, and waits a while if that is full.
 pub fn reclaim_all(sock: &Sock, link: &Link<'static>) {
     for _ in 0..STEPS {

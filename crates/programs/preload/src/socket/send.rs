@@ -20,7 +20,7 @@ use windlass_channel::{Bufs, Link, Reason, Sent, WhenFull, Who};
 
 use crate::fd::{
     call::{Own, Sock},
-    record::{Kind, Record, flag},
+    record::{Record, flag},
 };
 use crate::process::{registration, signals};
 use crate::socket::{
@@ -30,6 +30,7 @@ use crate::socket::{
     fast_path::{count_sent, is_end_due},
     file_flags,
     kernel_look::look_for_end,
+    kind,
     lock_backoff::LockBackoff,
     peer_death, proof,
     reclaim::caller,
@@ -115,16 +116,16 @@ fn send_carefully(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, o
     if data.is_empty() {
         return own.call();
     }
-    if is_held_back(sock.record, flags) {
+    if kind::is_held_back(sock.record, flags) {
         demote(&sock, Reason::Cork);
-        return send_by_kernel((&sock, 0), &link, flags, own, |bytes| bytes);
+        return send_by_kernel((&sock, 0), &link, data.len(), flags, own);
     }
     if flags & !SEND_FLAGS != 0 {
         // An urgent byte is sent, and may never be read as one of the stream: counts say nothing from here on.
         link.outgoing().set_uncounted_writer();
     }
     if data.len() >= LARGE && by_kernel::is_for_kernel(sock.record, &link) {
-        return send_by_kernel((&sock, 0), &link, flags, own, |bytes| bytes);
+        return send_by_kernel((&sock, 0), &link, data.len(), flags, own);
     }
     if is_odd && let Some(sent) = proof::send(&sock, &link, who, &data, way(flags)) {
         let call = Sending {
@@ -137,13 +138,6 @@ fn send_carefully(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, o
         return end_send(call, data, sent);
     }
     first_send(sock, link, who, data, flags)
-}
-
-/// Whether a send asks the kernel to keep its bytes until more come: then nothing after them may overtake them by the ring.
-/// Unix sockets do not.
-#[inline(always)]
-pub fn is_held_back(record: &Record, flags: i32) -> bool {
-    flags & libc::MSG_MORE != 0 && record.kind() == Some(Kind::Tcp)
 }
 
 /// The flags of a real send: the ring keeps no segments apart, so nothing is gained by holding bytes back for more; and no

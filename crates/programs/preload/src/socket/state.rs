@@ -269,9 +269,14 @@ pub fn no_delay(sock: &Sock) {
     let _ = kernel::set_option(sock.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1_i32);
 }
 
-/// What the program left off is off again, where the connection is the kernel's.
+/// Whether the program has left Nagle's algorithm on.
+pub fn is_delayed(sock: &Sock) -> bool {
+    !sock.record.has(flag::NODELAY) && kind::of(sock.record).is_delayed
+}
+
+/// It is on again if so, where the connection is the kernel's.
 pub fn give_back_delay(sock: &Sock) {
-    if !sock.record.has(flag::NODELAY) && kind::of(sock.record).is_delayed {
+    if is_delayed(sock) {
         let _ = kernel::set_option(sock.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &0_i32);
     }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::sys::{memory, real};
+use crate::sys::{kernel, memory, real};
 
 static START_CYCLES: AtomicU64 = AtomicU64::new(0);
 static START_NS: AtomicU64 = AtomicU64::new(0);
@@ -140,10 +140,7 @@ impl Limit {
         count: libc::nfds_t,
         mask: *const libc::sigset_t,
     ) -> isize {
-        let left = self.left_ns().map(|left| libc::timespec {
-            tv_sec: (left / 1_000_000_000) as i64,
-            tv_nsec: (left % 1_000_000_000) as i64,
-        });
+        let left = self.left_ns().map(kernel::timespec);
         let left: *const libc::timespec = left.as_ref().map_or(std::ptr::null(), |left| left);
         // SAFETY: the caller's promise; the time is ours.
         unsafe { real::ppoll(entries, count, left, mask) as isize }

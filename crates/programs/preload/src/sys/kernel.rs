@@ -5,22 +5,19 @@
 //! does here, by the instruction itself: no errno is touched, no thread is cancelled inside, and every call
 //! returns at once (the sleeps are the program's own calls, made through [`crate::sys::real`]).
 
-use std::ffi::c_long;
-
 use windlass_channel::sys;
 
 /// Result of a system call: its value, or the number of the error.
 pub type Done = Result<usize, i32>;
 
-/// A system call with these arguments.
-///
-/// # Safety
-/// As the call's.
-unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> Done {
-    let mut all = [0; 6];
-    all[..N].copy_from_slice(&arguments);
-    // SAFETY: the caller's promise.
-    unsafe { sys::checked(number, all) }
+/// A system call by its name, with at most six arguments, which are whole numbers or pointers; [`Done`].
+macro_rules! call {
+    ($name:ident($($argument:expr),*)) => {{
+        let given = [$($argument as usize),*];
+        let mut all = [0; 6];
+        all[..given.len()].copy_from_slice(&given);
+        sys::checked(libc::$name, all)
+    }};
 }
 
 /// `getsockopt` into a value of bytes; how many bytes the kernel wrote.
@@ -28,16 +25,13 @@ pub fn option<T: Pod>(fd: i32, level: i32, name: i32, value: &mut T) -> Done {
     let mut length = size_of::<T>() as libc::socklen_t;
     // SAFETY: value and length are ours, and the length is the value's.
     let done = unsafe {
-        call(
-            libc::SYS_getsockopt,
-            [
-                fd as usize,
-                level as usize,
-                name as usize,
-                std::ptr::from_mut(value) as usize,
-                (&raw mut length) as usize,
-            ],
-        )
+        call!(SYS_getsockopt(
+            fd,
+            level,
+            name,
+            std::ptr::from_mut(value),
+            &raw mut length
+        ))
     };
     done.map(|_| length as usize)
 }
@@ -53,18 +47,7 @@ pub fn cookie(fd: i32) -> Result<u64, i32> {
 pub fn set_option<T: Pod>(fd: i32, level: i32, name: i32, value: &T) -> Done {
     let from = std::ptr::from_ref(value) as usize;
     // SAFETY: the value is ours, and the length is its own.
-    unsafe {
-        call(
-            libc::SYS_setsockopt,
-            [
-                fd as usize,
-                level as usize,
-                name as usize,
-                from,
-                size_of::<T>(),
-            ],
-        )
-    }
+    unsafe { call!(SYS_setsockopt(fd, level, name, from, size_of::<T>())) }
 }
 
 /// Whether a socket has a filter that drops what it does not let through; one of BPF says only that it is there.
@@ -94,22 +77,14 @@ unsafe impl Pod for libc::timeval {}
 
 /// A socket's own name or its peer's, as the kernel writes them; the length that it wrote.
 pub fn name(fd: i32, of_peer: bool, into: &mut [u8; 128]) -> Done {
-    let number = if of_peer {
-        libc::SYS_getpeername
-    } else {
-        libc::SYS_getsockname
-    };
     let mut length = into.len() as libc::socklen_t;
-    // SAFETY: the buffer is ours, and its length is said.
-    let done = unsafe {
-        call(
-            number,
-            [
-                fd as usize,
-                into.as_mut_ptr() as usize,
-                (&raw mut length) as usize,
-            ],
-        )
+    let (name, length_at) = (into.as_mut_ptr(), &raw mut length);
+    let done = if of_peer {
+        // SAFETY: the buffer is ours, and its length is said.
+        unsafe { call!(SYS_getpeername(fd, name, length_at)) }
+    } else {
+        // SAFETY: as above.
+        unsafe { call!(SYS_getsockname(fd, name, length_at)) }
     };
     done.map(|_| length as usize)
 }
@@ -117,7 +92,7 @@ pub fn name(fd: i32, of_peer: bool, into: &mut [u8; 128]) -> Done {
 /// `fcntl(F_GETFL)`.
 pub fn file_flags(fd: i32) -> Done {
     // SAFETY: no pointers.
-    unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize]) }
+    unsafe { call!(SYS_fcntl(fd, libc::F_GETFL)) }
 }
 
 /// Whether a socket of the family could be bound to the address: whether it is one of this host's.
@@ -130,7 +105,7 @@ pub fn is_local(name: &[u8]) -> bool {
     };
     let kind = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as usize;
     // SAFETY: no pointers.
-    let Ok(probe) = (unsafe { call(libc::SYS_socket, [usize::from(family), kind]) }) else {
+    let Ok(probe) = (unsafe { call!(SYS_socket(usize::from(family), kind)) }) else {
         return false;
     };
     let mut any_port = [0_u8; 128];
@@ -138,48 +113,28 @@ pub fn is_local(name: &[u8]) -> bool {
     any_port[..length].copy_from_slice(&name[..length]);
     any_port[2..4].fill(0);
     // SAFETY: the buffer is ours and its length is said.
-    let bound = unsafe { call(libc::SYS_bind, [probe, any_port.as_ptr() as usize, length]) };
+    let bound = unsafe { call!(SYS_bind(probe, any_port.as_ptr(), length)) };
     // SAFETY: the descriptor is the probe of this function, and nobody else's.
-    let closed = unsafe { call(libc::SYS_close, [probe]) };
+    let closed = unsafe { call!(SYS_close(probe)) };
     bound.is_ok() && closed.is_ok()
 }
 
 /// `epoll_pwait` with a time of zero: what the kernel has now.
 pub fn epoll_now(fd: i32, events: *mut libc::epoll_event, room: usize) -> Done {
     // SAFETY: the array is the program's own; the kernel writes at most `room` events, with checks.
-    unsafe {
-        call(
-            libc::SYS_epoll_pwait,
-            [fd as usize, events as usize, room, 0, 0, 8],
-        )
-    }
+    unsafe { call!(SYS_epoll_pwait(fd, events, room, 0, 0, 8)) }
 }
 
 /// `epoll_ctl`.
 pub fn epoll_ctl(set: i32, operation: i32, fd: i32, event: &mut libc::epoll_event) -> Done {
     let event = std::ptr::from_mut(event) as usize;
     // SAFETY: the event is ours.
-    unsafe {
-        call(
-            libc::SYS_epoll_ctl,
-            [set as usize, operation as usize, fd as usize, event],
-        )
-    }
+    unsafe { call!(SYS_epoll_ctl(set, operation, fd, event)) }
 }
 
 /// `ppoll` with a time of zero: what the kernel has now.
 pub fn poll_now(entries: *mut libc::pollfd, count: usize) -> Done {
-    let none = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the entries are the program's own, and the kernel checks them; the time is ours.
-    unsafe {
-        call(
-            libc::SYS_ppoll,
-            [entries as usize, count, (&raw const none) as usize],
-        )
-    }
+    poll(entries, count, 0, std::ptr::null())
 }
 
 /// What the kernel says now of one descriptor, of what is asked and of what needs no asking; in bits of `poll` and epoll alike.
@@ -202,17 +157,16 @@ pub fn poll(
     time_ns: u64,
     mask: *const libc::sigset_t,
 ) -> Done {
-    let time = libc::timespec {
-        tv_sec: (time_ns / 1_000_000_000) as i64,
-        tv_nsec: (time_ns % 1_000_000_000) as i64,
-    };
-    let time = (&raw const time) as usize;
+    let time = timespec(time_ns);
     // SAFETY: entries and mask are the program's own, and the kernel checks them; the time is ours.
-    unsafe {
-        call(
-            libc::SYS_ppoll,
-            [entries as usize, count, time, mask as usize, 8],
-        )
+    unsafe { call!(SYS_ppoll(entries, count, &raw const time, mask, 8)) }
+}
+
+/// So many nanoseconds.
+pub fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
     }
 }
 
@@ -225,34 +179,21 @@ pub fn epoll_wait(
     mask: *const libc::sigset_t,
 ) -> Done {
     // SAFETY: array and mask are the program's own; the kernel writes at most `room` events, with checks.
-    unsafe {
-        call(
-            libc::SYS_epoll_pwait,
-            [
-                fd as usize,
-                events as usize,
-                room,
-                millis as usize,
-                mask as usize,
-                8,
-            ],
-        )
-    }
+    unsafe { call!(SYS_epoll_pwait(fd, events, room, millis, mask, 8)) }
 }
 
 /// Maps shared memory of a descriptor, only to be read.
 pub fn map(fd: i32, bytes: usize, at: usize) -> Result<*mut std::ffi::c_void, i32> {
-    let (access, kind) = (libc::PROT_READ as usize, libc::MAP_SHARED as usize);
-    let args = [0, bytes, access, kind, fd as usize, at];
+    let (access, kind) = (libc::PROT_READ, libc::MAP_SHARED);
     // SAFETY: at any address that is free.
-    let place = unsafe { call(libc::SYS_mmap, args) }?;
+    let place = unsafe { call!(SYS_mmap(0, bytes, access, kind, fd, at)) }?;
     Ok(std::ptr::with_exposed_provenance_mut(place))
 }
 
 /// Undoes [`map`].
 pub fn unmap(place: *mut std::ffi::c_void, bytes: usize) {
     // SAFETY: mapped by `map`, and nobody uses it any more.
-    let _ = unsafe { call(libc::SYS_munmap, [place.addr(), bytes]) };
+    let _ = unsafe { call!(SYS_munmap(place.addr(), bytes)) };
 }
 
 /// Whether `is_it` holds for any descriptor of this process; false where they cannot be seen.
@@ -261,7 +202,7 @@ pub fn each_descriptor(is_it: impl Fn(i32) -> bool) -> bool {
     let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
     let at = libc::AT_FDCWD as usize;
     // SAFETY: a C string.
-    let opened = unsafe { call(libc::SYS_openat, [at, path.as_ptr() as usize, flags]) };
+    let opened = unsafe { call!(SYS_openat(at, path.as_ptr(), flags)) };
     let Ok(folder) = opened else { return false };
     let mut found = false;
     // Entries of `getdents64`, which the kernel aligns to eight bytes, and a word behind them.
@@ -269,7 +210,7 @@ pub fn each_descriptor(is_it: impl Fn(i32) -> bool) -> bool {
     loop {
         let (start, bytes) = (entries.as_mut_ptr() as usize, size_of_val(&entries) - 8);
         // SAFETY: the buffer is ours, and its length is said.
-        let read = unsafe { call(libc::SYS_getdents64, [folder, start, bytes]) };
+        let read = unsafe { call!(SYS_getdents64(folder, start, bytes)) };
         let Some(read) = read.ok().filter(|read| *read != 0) else {
             break;
         };
@@ -307,52 +248,32 @@ pub fn descriptor_target(fd: i32, into: &mut [u8]) -> Done {
         .iter_mut()
         .zip(number)
         .for_each(|(to, from)| *to = *from);
-    let args = [
-        libc::AT_FDCWD as usize,
-        path.as_ptr() as usize,
-        into.as_mut_ptr() as usize,
-        into.len(),
-        0,
-        0,
-    ];
+    let (path, start) = (path.as_ptr(), into.as_mut_ptr());
     // SAFETY: the path ends within its array; the buffer is ours and its length is said.
-    unsafe { call(libc::SYS_readlinkat, args) }
+    unsafe { call!(SYS_readlinkat(libc::AT_FDCWD, path, start, into.len())) }
 }
 
 /// Closes a descriptor of our own.
 pub fn close(file: usize) {
     // SAFETY: no pointers; the number is nobody else's.
-    let _ = unsafe { call(libc::SYS_close, [file]) };
+    let _ = unsafe { call!(SYS_close(file)) };
 }
 
 /// Another number of an open file, from `least` on, which no other program gets.
 pub fn double(fd: i32, least: usize) -> Done {
     let command = libc::F_DUPFD_CLOEXEC as usize;
     // SAFETY: no pointers.
-    unsafe { call(libc::SYS_fcntl, [fd as usize, command, least]) }
+    unsafe { call!(SYS_fcntl(fd, command, least)) }
 }
 
 /// Sleeps until the kernel says one of these events of a descriptor, for so long at most. No cancellation point.
-pub fn wait_for(fd: i32, events: i16, millis: i64) {
+pub fn wait_for(fd: i32, events: i16, millis: u64) {
     let mut entry = libc::pollfd {
         fd,
         events,
         revents: 0,
     };
-    let time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: millis * 1_000_000,
-    };
-    let args = [
-        (&raw mut entry) as usize,
-        1,
-        (&raw const time) as usize,
-        0,
-        0,
-        0,
-    ];
-    // SAFETY: entry and time are ours.
-    let _ = unsafe { call(libc::SYS_ppoll, args) };
+    let _ = poll(&raw mut entry, 1, millis * 1_000_000, std::ptr::null());
 }
 
 /// Waits for another thread that is in the middle of something short: it yields first, and then sleeps, since a real-time thread
@@ -362,7 +283,7 @@ pub struct Backoff(u32);
 
 impl Backoff {
     const YIELDS: u32 = 20;
-    const NAP_NS: i64 = 50_000;
+    const NAP_NS: u64 = 50_000;
 
     /// Waits a little.
     pub fn wait(&mut self) {
@@ -371,31 +292,28 @@ impl Backoff {
             std::thread::yield_now();
             return;
         }
-        let nap = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: Self::NAP_NS,
-        };
+        let nap = timespec(Self::NAP_NS);
         // SAFETY: the time is ours.
-        let _ = unsafe { call(libc::SYS_nanosleep, [(&raw const nap) as usize]) };
+        let _ = unsafe { call!(SYS_nanosleep(&raw const nap)) };
     }
 }
 
 /// Sends a signal to the calling thread.
 pub fn raise(signal: i32) {
     // SAFETY: no pointers.
-    let process = unsafe { call(libc::SYS_getpid, [0; 6]) };
+    let process = unsafe { call!(SYS_getpid(0)) };
     // SAFETY: no pointers.
-    let thread = unsafe { call(libc::SYS_gettid, [0; 6]) };
+    let thread = unsafe { call!(SYS_gettid(0)) };
     if let (Ok(process), Ok(thread)) = (process, thread) {
         // SAFETY: no pointers.
-        let _ = unsafe { call(libc::SYS_tgkill, [process, thread, signal as usize]) };
+        let _ = unsafe { call!(SYS_tgkill(process, thread, signal)) };
     }
 }
 
 /// Whether a process of this id runs, as far as this process may know: one that has ended and was not waited for does not.
 pub fn lives(pid: u32) -> bool {
     // SAFETY: no pointers.
-    match unsafe { call(libc::SYS_pidfd_open, [pid as usize]) } {
+    match unsafe { call!(SYS_pidfd_open(pid)) } {
         Ok(file) => {
             let ended = poll_one(file as i32, libc::POLLIN as u32);
             close(file);
@@ -408,9 +326,7 @@ pub fn lives(pid: u32) -> bool {
 /// Bytes that lie unread in the kernel (`FIONREAD`); 0 where it does not tell.
 pub fn unread(fd: i32) -> usize {
     let mut bytes = 0_i32;
-    let at = (&raw mut bytes) as usize;
-    let args = [fd as usize, libc::FIONREAD as usize, at, 0, 0, 0];
     // SAFETY: the number lives for the call.
-    let asked = unsafe { call(libc::SYS_ioctl, args) };
+    let asked = unsafe { call!(SYS_ioctl(fd, libc::FIONREAD, &raw mut bytes)) };
     asked.map_or(0, |_| usize::try_from(bytes).unwrap_or(0))
 }

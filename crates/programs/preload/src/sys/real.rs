@@ -203,18 +203,12 @@ real! {
     dup2(old: c_int, number: c_int) -> c_int;
     dup3(old: c_int, number: c_int, flags: c_int) -> c_int;
     fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
-    fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
     ioctl(fd: c_int, request: usize, argument: usize) -> c_int;
     open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
-    open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
     openat(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
-    openat64(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
     __open_2(path: *const c_char, flags: c_int) -> c_int;
-    __open64_2(path: *const c_char, flags: c_int) -> c_int;
     __openat_2(at: c_int, path: *const c_char, flags: c_int) -> c_int;
-    __openat64_2(at: c_int, path: *const c_char, flags: c_int) -> c_int;
     creat(path: *const c_char, mode: mode_t) -> c_int;
-    creat64(path: *const c_char, mode: mode_t) -> c_int;
     pipe(pair: *mut c_int) -> c_int;
     pipe2(pair: *mut c_int, flags: c_int) -> c_int;
     eventfd(value: c_uint, flags: c_int) -> c_int;
@@ -222,8 +216,6 @@ real! {
     signalfd(fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int;
     inotify_init() -> c_int;
     inotify_init1(flags: c_int) -> c_int;
-    lseek(fd: c_int, at: off_t, whence: c_int) -> off_t;
-    pread(fd: c_int, into: *mut c_void, bytes: usize, at: off_t) -> isize;
     memfd_create(name: *const c_char, flags: c_uint) -> c_int;
     pidfd_open(pid: pid_t, flags: c_uint) -> c_int;
     pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int;
