@@ -10,7 +10,7 @@
 use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::Ordering::Relaxed;
 
-use libc::{epoll_event, fd_set, msghdr, nfds_t, pollfd, sigset_t, socklen_t};
+use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, socklen_t};
 use windlass_channel::{Bufs, Link, Reason};
 
 use crate::fd::{
@@ -148,6 +148,17 @@ pub fn send_message(sock: Sock, message: *const msghdr, flags: c_int, own: Own) 
     }
 }
 
+/// `sendmmsg`: its messages are the kernel's.
+pub fn send_many(sock: Sock, messages: *mut mmsghdr, flags: c_int, own: Own) -> isize {
+    match joined(&sock) {
+        Some(link) => {
+            let told = |count| message::bytes_of(messages, count);
+            by_kernel::send_by_kernel((&sock, 0), &link, (0, told), flags, own)
+        }
+        None => by_flag(&sock, own),
+    }
+}
+
 /// `read`, `readv`, `recv`, `recvfrom`.
 #[inline(never)]
 pub fn recv(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
@@ -197,18 +208,21 @@ pub fn recv_message(sock: Sock, message: *mut msghdr, flags: c_int, own: Own) ->
 pub fn recv_many(sock: Sock, own: Own) -> isize {
     match joined(&sock) {
         Some(link) => recv::receive_oddly(&sock, &link, own),
-        None => {
-            demote(&sock, Reason::Flag);
-            own.call()
-        }
+        None => by_flag(&sock, own),
     }
+}
+
+/// A call on a socket that has not joined, and does not: a ring has nothing like it.
+fn by_flag(sock: &Sock, own: Own) -> isize {
+    demote(sock, Reason::Flag);
+    own.call()
 }
 
 /// `sendfile` or `splice` to the socket, which is the call's argument `at`, of at most so many bytes.
 pub fn send_file(sock: Sock, at: usize, bytes: usize, own: Own) -> isize {
     match joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
         Ok(result) => result,
-        Err(link) => by_kernel::send_by_kernel((&sock, at), &link, bytes, 0, own),
+        Err(link) => by_kernel::send_by_kernel((&sock, at), &link, (bytes, |sent| sent), 0, own),
     }
 }
 

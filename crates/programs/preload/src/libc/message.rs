@@ -23,14 +23,19 @@ interpose! {
     }
 
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-        let count = count.min(1_024) as c_int;
-        if table::tracked(fd).is_some() {
-            return each_by_itself(fd, messages, count, flags);
-        }
+        let sock = table::tracked(fd);
         if table::exists() {
-            (0..count as usize).for_each(|index| each_sent(messages.wrapping_add(index).cast()));
+            for index in 0..count.min(1_024) as usize {
+                each_sent(messages.wrapping_add(index).cast());
+            }
         }
-        pass!(sendmmsg(fd, messages, count as c_uint, flags))
+        match sock {
+            None => pass!(sendmmsg(fd, messages, count, flags)),
+            Some(sock) => {
+                let own = own_int!(sendmmsg(fd, messages, count, flags));
+                dispatch::send_many(sock, messages, flags, own) as c_int
+            }
+        }
     }
 
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
@@ -60,20 +65,6 @@ interpose! {
         }
         result
     }
-}
-
-/// Sends messages one by one, as the kernel does; how many, or -1 and the error of the first.
-fn each_by_itself(fd: c_int, messages: *mut mmsghdr, count: c_int, flags: c_int) -> c_int {
-    for index in 0..count {
-        let message = messages.wrapping_add(index as usize);
-        // SAFETY: the program's own message, which begins with its header.
-        let sent = unsafe { sendmsg(fd, message.cast(), flags) };
-        let length_at = message.wrapping_byte_add(std::mem::offset_of!(mmsghdr, msg_len));
-        if sent < 0 || !memory::put(length_at.cast(), sent as c_uint) {
-            return if index == 0 { -1 } else { index };
-        }
-    }
-    count
 }
 
 /// Tells the dispatch of every known socket in the control data of a message about to be sent.

@@ -62,14 +62,14 @@ pub fn kept_up(record: &Record) {
         .store(order.saturating_sub(1) << ORDER_AT, Relaxed);
 }
 
-/// Has the program's own call, whose argument `at` is the socket, give the kernel its bytes, at most so many. The ring is emptied
-/// before, nothing is pushed meanwhile, and what went out is counted after it.
+/// Has the program's own call, whose argument `at` is the socket, give the kernel its bytes: at most `most`, and as many as `told`
+/// says of the result. The ring is emptied before, nothing is pushed meanwhile, and what went out is counted after it.
 #[cold]
 #[inline(never)]
 pub fn send_by_kernel(
     (sock, at): (&Sock, usize),
     link: &Link<'static>,
-    bytes: usize,
+    (most, told): (usize, impl Fn(usize) -> usize),
     flags: i32,
     own: Own,
 ) -> isize {
@@ -79,18 +79,20 @@ pub fn send_by_kernel(
     if let Some(error) = errors::due(sock) {
         return errors::broken_pipe(error, flags);
     }
-    let out = link.outgoing();
     let mut waiter = Waiter::new(*sock);
+    if !waiter.enter() {
+        return own.call();
+    }
+    let out = link.outgoing();
     out.begin_own_call();
     let result = match empty_ring(&mut waiter, link, file_flags::waits(sock, flags)) {
-        0 => gathered(
-            waiter.sock(),
-            bytes,
-            own.with(at, waiter.sock().fd as usize),
-        ),
+        0 => {
+            let own = own.with(at, waiter.sock().fd as usize);
+            gathered(&mut waiter, most, own)
+        }
         error => errors::broken_pipe(error, flags),
     };
-    let kernel = usize::try_from(result).unwrap_or(0);
+    let kernel = usize::try_from(result).map_or(0, told);
     out.end_own_call(kernel);
     count_sent(waiter.sock(), Moved { ring: 0, kernel });
     waiter.end();
@@ -99,14 +101,14 @@ pub fn send_by_kernel(
 
 /// The call of many bytes has Nagle's algorithm (RFC 896) if the program has left it on: without, a file leaves in smaller segments,
 /// each of which wakes the receiver. What is left of the last segment leaves as soon as it is off again.
-fn gathered(sock: &Sock, bytes: usize, own: Own) -> isize {
-    let is_on = bytes >= LARGE && state::is_delayed(sock);
-    if is_on {
-        state::give_back_delay(sock);
+fn gathered(waiter: &mut Waiter, most: usize, own: Own) -> isize {
+    if most < LARGE || !state::is_delayed(waiter.sock()) {
+        return own.call();
     }
+    state::give_back_delay(waiter.sock());
     let result = own.call();
-    if is_on {
-        state::no_delay(sock);
+    if waiter.follow() {
+        state::no_delay(waiter.sock());
     }
     result
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use libc::msghdr;
+use libc::{mmsghdr, msghdr};
 use windlass_channel::{Bufs, Link};
 
 use crate::fd::call::{Data, Own, PIECES_MAX, Sock, Store};
@@ -36,7 +36,7 @@ pub fn send(
         return own.call();
     };
     if unix::is_more_than_bytes(&head) {
-        return by_kernel::send_by_kernel((sock, 0), &link, data.len(), flags, own);
+        return by_kernel::send_by_kernel((sock, 0), &link, (data.len(), |sent| sent), flags, own);
     }
     send::send(*sock, link, data, flags, own)
 }
@@ -76,4 +76,14 @@ pub fn receive(
         memory::put(message, after);
     }
     received
+}
+
+/// How many bytes the first `count` messages moved, as the kernel has noted.
+pub fn bytes_of(list: *const mmsghdr, count: usize) -> usize {
+    let at = std::mem::offset_of!(mmsghdr, msg_len);
+    let lengths = (0..count).map(|index| {
+        let place = list.wrapping_add(index).wrapping_byte_add(at);
+        memory::fetch::<u32>(place.cast()).unwrap_or(0) as usize
+    });
+    lengths.sum()
 }

@@ -118,14 +118,14 @@ fn send_carefully(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, o
     }
     if kind::is_held_back(sock.record, flags) {
         demote(&sock, Reason::Cork);
-        return send_by_kernel((&sock, 0), &link, data.len(), flags, own);
+        return send_by_kernel((&sock, 0), &link, (data.len(), |sent| sent), flags, own);
     }
     if flags & !SEND_FLAGS != 0 {
         // An urgent byte is sent, and may never be read as one of the stream: counts say nothing from here on.
         link.outgoing().set_uncounted_writer();
     }
     if data.len() >= LARGE && by_kernel::is_for_kernel(sock.record, &link) {
-        return send_by_kernel((&sock, 0), &link, data.len(), flags, own);
+        return send_by_kernel((&sock, 0), &link, (data.len(), |sent| sent), flags, own);
     }
     if is_odd && let Some(sent) = proof::send(&sock, &link, who, &data, way(flags)) {
         let call = Sending {
