@@ -44,11 +44,13 @@ pub fn moved(sock: &Sock, is_send: bool, bytes: usize) -> bool {
         (&record.receives, &record.kernel_received)
     };
     let before = calls.load(Relaxed);
-    let is_first = before == 0 && record.sends.load(Relaxed) + record.receives.load(Relaxed) == 0;
-    if is_first {
-        counters::add(counters::Counter::Connected, 1);
-        // By its cookie `windlass sockets` finds its names.
-        record.cookie_by(sock.fd);
+    match record.sends.load(Relaxed) + record.receives.load(Relaxed) {
+        0 => counters::add(counters::Counter::Connected, 1),
+        // By its cookie `windlass sockets` finds its names. A question and an answer may be all that it carries.
+        2 => {
+            record.cookie_by(sock.fd);
+        }
+        _ => {}
     }
     calls.store(before.saturating_add(1), Relaxed);
     sum.store(sum.load(Relaxed) + bytes as u64, Relaxed);
