@@ -13,6 +13,9 @@ use super::place::{Place, Stream};
 /// Seconds before requests count.
 const WARM_UP_S: f64 = 0.2;
 
+/// Bytes of one receive, at most.
+const BUFFER_BYTES: usize = 16 * 1024;
+
 /// One request in this many stores.
 const SET_EVERY: u64 = 11;
 
@@ -43,53 +46,65 @@ struct Report {
     requests_per_second: f64,
 }
 
-/// A connection with what was asked last and what came of the answer.
-struct Client {
-    stream: Stream,
-    wanted: Vec<u8>,
-    got: Vec<u8>,
+/// What is asked of memcached, and the answer. Made before the measurement: the generator is to cost little beside memcached.
+struct Exchange {
+    request: Vec<u8>,
+    answer: Vec<u8>,
 }
 
-/// The value of a key is its number, over and over, so that an answer can be judged.
-fn value(key: u64, size: usize) -> String {
-    let text = format!("{key:010}");
-    text.chars().cycle().take(size).collect()
+/// The exchanges about one key, whose value is its number, over and over, so that an answer can be judged.
+struct Key {
+    get: Exchange,
+    set: Exchange,
 }
 
-impl Client {
-    fn ask(&mut self, turn: u64, options: &Options) -> Result<()> {
-        let key = turn.wrapping_mul(0x9e37_79b9) % options.keys;
-        let size = options.size;
-        let stores = turn.is_multiple_of(SET_EVERY);
-        let request = if stores {
-            format!("set k{key} 0 0 {size}\r\n{}\r\n", value(key, size))
-        } else {
-            format!("get k{key}\r\n")
+impl Key {
+    fn new(key: u64, size: usize) -> Self {
+        let text = format!("{key:010}");
+        let value: String = text.chars().cycle().take(size).collect();
+        let exchange = |request: String, answer: String| Exchange {
+            request: request.into(),
+            answer: answer.into(),
         };
-        self.wanted.clear();
-        self.got.clear();
-        if stores {
-            self.wanted.extend(b"STORED\r\n");
-        } else {
-            write!(
-                self.wanted,
-                "VALUE k{key} 0 {size}\r\n{}\r\nEND\r\n",
-                value(key, size)
-            )?;
+        Self {
+            get: exchange(
+                format!("get k{key}\r\n"),
+                format!("VALUE k{key} 0 {size}\r\n{value}\r\nEND\r\n"),
+            ),
+            set: exchange(
+                format!("set k{key} 0 0 {size}\r\n{value}\r\n"),
+                "STORED\r\n".into(),
+            ),
         }
-        Ok(self.stream.give_all(request.as_bytes())?)
+    }
+}
+
+/// A connection, and how much of the answer to its last request has come.
+struct Client<'k> {
+    stream: Stream,
+    asked: &'k Exchange,
+    heard: usize,
+}
+
+impl<'k> Client<'k> {
+    fn ask(&mut self, turn: u64, keys: &'k [Key]) -> Result<()> {
+        let key = &keys[(turn.wrapping_mul(0x9e37_79b9) % keys.len() as u64) as usize];
+        let stores = turn.is_multiple_of(SET_EVERY);
+        self.asked = if stores { &key.set } else { &key.get };
+        self.heard = 0;
+        Ok(self.stream.give_all(&self.asked.request)?)
     }
 
     /// One receive; whether the answer is complete.
-    fn hear(&mut self) -> Result<bool> {
-        let mut buffer = [0; 16 * 1024];
-        let got = self.stream.read(&mut buffer)?;
-        self.got.extend(&buffer[..got]);
-        if got == 0 || !self.wanted.starts_with(&self.got) {
-            let got = String::from_utf8_lossy(&self.got);
+    fn hear(&mut self, buffer: &mut [u8]) -> Result<bool> {
+        let got = self.stream.read(buffer)?;
+        let rest = &self.asked.answer[self.heard..];
+        if got == 0 || !rest.starts_with(&buffer[..got]) {
+            let got = String::from_utf8_lossy(&buffer[..got]);
             bail!("memcached answered {got:?}");
         }
-        Ok(self.got.len() == self.wanted.len())
+        self.heard += got;
+        Ok(got == rest.len())
     }
 }
 
@@ -99,39 +114,48 @@ impl Client {
 /// If an answer is wrong.
 pub fn run(options: &Options) -> Result<()> {
     let set = NamedEpoll::create()?;
+    let keys: Vec<_> = (0..options.keys)
+        .map(|key| Key::new(key, options.size))
+        .collect();
+    let Some(first) = keys.first() else {
+        bail!("at least one key is needed");
+    };
     let mut clients = Vec::new();
     for token in 0..options.clients {
         let stream = Stream::connect(&options.at)?;
         set.add(&stream, token as u64)?;
         clients.push(Client {
             stream,
-            wanted: Vec::new(),
-            got: Vec::new(),
+            asked: &first.set,
+            heard: 0,
         });
     }
     let Some(first) = clients.first_mut() else {
         bail!("at least one client is needed");
     };
-    for key in 0..options.keys {
-        let size = options.size;
-        let request = format!("set k{key} 0 0 {size}\r\n{}\r\n", value(key, size));
-        first.stream.give_all(request.as_bytes())?;
+    for key in &keys {
+        first.stream.give_all(&key.set.request)?;
         let mut answer = [0; 8];
         first.stream.take_all(&mut answer)?;
-        if answer != *b"STORED\r\n" {
+        if answer != *key.set.answer {
             bail!("memcached does not store");
         }
     }
-    measure(options, &set, &mut clients)
+    measure(options, &set, &mut clients, &keys)
 }
 
-fn measure(options: &Options, set: &NamedEpoll, clients: &mut [Client]) -> Result<()> {
+fn measure<'k>(
+    options: &Options,
+    set: &NamedEpoll,
+    clients: &mut [Client<'k>],
+    keys: &'k [Key],
+) -> Result<()> {
     let hz = tsc::Clock::get().hz() as f64;
     let measured_from = tsc::now() + (WARM_UP_S * hz) as u64;
     let end = measured_from + (options.seconds * hz) as u64;
-    let mut turn = 0;
+    let (mut turn, mut buffer) = (0, vec![0; BUFFER_BYTES]);
     for client in clients.iter_mut() {
-        client.ask(turn, options)?;
+        client.ask(turn, keys)?;
         turn += 1;
     }
     let (mut requests, mut begun) = (0, measured_from);
@@ -147,9 +171,9 @@ fn measure(options: &Options, set: &NamedEpoll, clients: &mut [Client]) -> Resul
         }
         for token in &tokens[..count] {
             let client = &mut clients[*token as usize];
-            if client.hear()? {
+            if client.hear(&mut buffer)? {
                 requests += 1;
-                client.ask(turn, options)?;
+                client.ask(turn, keys)?;
                 turn += 1;
             }
         }
