@@ -245,7 +245,7 @@ impl Pair {
         for (who, ..) in self.differing(step, &kernel, &subject) {
             // A wait that gave less is not repeated to sleep: what it then waits for would be nobody's question.
             let call = self.call(who, step).at_once();
-            self.look_again(&call, &mut kernel, &mut subject);
+            self.look_again(&call, who != step.who, &mut kernel, &mut subject);
         }
         self.hear(step, &subject);
         if step.verb() == "shutdown" {
@@ -348,7 +348,13 @@ impl Pair {
     }
 
     /// Where one side saw less than the other and lost nothing by it, it looks again.
-    fn look_again(&mut self, step: &Step, kernel: &mut Replies, subject: &mut Replies) {
+    fn look_again(
+        &mut self,
+        step: &Step,
+        has_slept: bool,
+        kernel: &mut Replies,
+        subject: &mut Replies,
+    ) {
         let (Some(one), Some(other)) = (
             kernel.get(&step.who).cloned(),
             subject.get(&step.who).cloned(),
@@ -356,8 +362,14 @@ impl Pair {
             return;
         };
         let start = Instant::now();
-        if let Some(whole) = self.top_up(step, &one, &other) {
+        if let Some(whole) = top_up(&mut self.subject, self.is_raw, step, &one, &other) {
             subject.insert(step.who, whole);
+            self.tally.short_reads += 1;
+            return;
+        }
+        if has_slept && let Some(whole) = top_up(&mut self.kernel, self.is_raw, step, &other, &one)
+        {
+            kernel.insert(step.who, whole);
             self.tally.short_reads += 1;
             return;
         }
@@ -386,45 +398,49 @@ impl Pair {
             }
         }
     }
+}
 
-    /// A read that is shorter than the kernel's is legal on a stream: the rest is read, and the two parts
-    /// compared as one.
-    fn top_up(&mut self, step: &Step, kernel: &Reply, subject: &Reply) -> Option<Reply> {
-        let raw = ["recv", "recvfrom", "read", "readv", "recvmsg"].contains(&step.verb());
-        let (wanted, got) = (kernel.number("ret")?, subject.number("ret")?);
-        if !raw || got <= 0 || got >= wanted || step.word(3).contains("peek") {
-            return None;
-        }
-        let (mut sum, mut data) = (got, subject.get("data")?.to_owned());
-        for pause in std::iter::once(&0).chain(rules::pauses_us(self.is_raw)) {
-            // Bytes that a bare system call took are not counted until the other end sleeps.
-            std::thread::sleep(Duration::from_micros(*pause));
-            let missing = (wanted - sum).to_string();
-            let words = ["more", step.word(1), &missing, &data]
-                .map(str::to_owned)
-                .to_vec();
-            let more = Step {
-                who: step.who,
-                words,
-            };
-            self.subject.issue(&more);
-            let rest = self
-                .subject
-                .settle(&BTreeSet::from([step.who]), PATIENCE)
-                .remove(&step.who)?;
-            sum += rest.number("ret")?.max(0);
-            rest.get("data")?.clone_into(&mut data);
-            if sum >= wanted {
-                break;
-            }
-        }
-        let whole = |(key, value): &(String, String)| match key.as_str() {
-            "ret" => Some((key.clone(), sum.to_string())),
-            "data" => Some((key.clone(), data.clone())),
-            _ => Some((key.clone(), value.clone())),
-        };
-        Some(Reply(subject.0.iter().filter_map(whole).collect()))
+/// A read that is shorter than the other world's is legal on a stream: the rest is read, and the two parts compared as one.
+fn top_up(
+    world: &mut World,
+    is_raw: bool,
+    step: &Step,
+    longer: &Reply,
+    shorter: &Reply,
+) -> Option<Reply> {
+    let receives = ["recv", "recvfrom", "read", "readv", "recvmsg"].contains(&step.verb());
+    let (wanted, got) = (longer.number("ret")?, shorter.number("ret")?);
+    if !receives || got <= 0 || got >= wanted || step.word(3).contains("peek") {
+        return None;
     }
+    let (mut sum, mut data) = (got, shorter.get("data")?.to_owned());
+    for pause in std::iter::once(&0).chain(rules::pauses_us(is_raw)) {
+        // Bytes that a bare system call took are not counted until the other end sleeps.
+        std::thread::sleep(Duration::from_micros(*pause));
+        let missing = (wanted - sum).to_string();
+        let words = ["more", step.word(1), &missing, &data]
+            .map(str::to_owned)
+            .to_vec();
+        let more = Step {
+            who: step.who,
+            words,
+        };
+        world.issue(&more);
+        let rest = world
+            .settle(&BTreeSet::from([step.who]), PATIENCE)
+            .remove(&step.who)?;
+        sum += rest.number("ret")?.max(0);
+        rest.get("data")?.clone_into(&mut data);
+        if sum >= wanted {
+            break;
+        }
+    }
+    let whole = |(key, value): &(String, String)| match key.as_str() {
+        "ret" => Some((key.clone(), sum.to_string())),
+        "data" => Some((key.clone(), data.clone())),
+        _ => Some((key.clone(), value.clone())),
+    };
+    Some(Reply(shorter.0.iter().filter_map(whole).collect()))
 }
 
 /// Every answer as it came.

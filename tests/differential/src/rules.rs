@@ -3,7 +3,7 @@
 //! | rule | what may differ | reason |
 //! | --- | --- | --- |
 //! | lag | a look that found less finds the same when it is repeated, within 20 ms | TCP's own news lag, too: its segments arrive by a softirq |
-//! | short read | a receive gives less; what is missing comes at once, and the bytes of both parts are compared | a stream has no messages (recv(2)); old bytes lie in the kernel, new ones in the ring |
+//! | short read | a receive gives less; what is missing comes at once, and the bytes of both parts are compared. Of a call that slept the kernel's may be the shorter one | a stream has no messages (recv(2)); old bytes lie in the kernel, new ones in the ring; a sleeper that is woken by the first of two messages may come before the second |
 //! | one more edge | an edge-triggered wait reports `in` once more than the kernel, with `out` or without, where poll says so, too; asked again, it reports nothing | bytes that leave the ring arrive anew in the kernel; epoll(7) allows several edges |
 //! | partial edge | an edge for room lacks `in`, of bytes that the subject has told since they came; an edge for bytes lacks `out`, which the subject has told since a call last found too little room | an edge of the kernel carries all that holds; ring and kernel do not know all of each other, and the program has been told |
 //! | short peek | with calls that the library does not see, a peek gives less; the bytes are the kernel's first ones | a call out of sight leaves the counts behind until the other end sleeps |

@@ -7,7 +7,7 @@
 //! A young socket's call is the kernel's, and counted; it may join behind it. A joined one's is [`crate::socket`]'s, and a wait for
 //! many is [`crate::ready`]'s.
 
-use std::ffi::{c_int, c_ulong, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, socklen_t};
@@ -27,8 +27,8 @@ use crate::ready::{
     sets, wait,
 };
 use crate::socket::{
-    by_kernel, close, demote::demote, in_flight, kind, message, peer_death, reclaim, recv, send,
-    sockopt, state, unix, waiter,
+    by_kernel, close, demote::demote, in_flight, kind, message, reclaim, recv, send, sockopt,
+    state, unix, waiter,
 };
 use crate::sys::{clock::Wait, memory};
 
@@ -92,10 +92,8 @@ fn chance(share: u64, seed: u64) -> bool {
 /// The pieces of a call as the channel takes them, handed to `with`; the program's own call if they cannot be read.
 fn pieces(data: &Data, own: Own, with: impl FnOnce(Bufs<'_>) -> isize) -> isize {
     let mut store = Store::default();
-    let Some((list, _)) = data.fetch(&mut store) else {
-        return own.call();
-    };
-    Bufs::vector(list).map_or_else(|| own.call(), with)
+    let list = data.fetch(&mut store).and_then(Bufs::vector);
+    list.map_or_else(|| own.call(), with)
 }
 
 /// `write`, `writev`, `send`, `sendto`; `flags` as `send`'s, 0 for the first two.
@@ -261,17 +259,6 @@ pub fn select(
     }
 }
 
-/// `epoll_ctl` on an instance made in our sight; `fd` may be anything.
-pub fn epoll_ctl(
-    set: Sock,
-    operation: c_int,
-    fd: c_int,
-    event: *mut epoll_event,
-    own: Own,
-) -> isize {
-    sets::control(set, operation, fd, event, own)
-}
-
 /// `epoll_wait`, `epoll_pwait`, `epoll_pwait2` on an instance made in our sight.
 pub fn epoll_wait(
     set: Sock,
@@ -302,16 +289,6 @@ pub fn shutdown(sock: Sock, how: c_int, own: Own) -> isize {
     close::shutdown(&sock, how, own)
 }
 
-/// Before `getpeername`: a connection that its peer's death has reset has no peer any more.
-pub fn notice_deaths() {
-    peer_death::notice();
-}
-
-/// `getsockopt`.
-pub fn getsockopt(sock: Sock, level: c_int, name: c_int, value: *mut c_void, own: Own) -> isize {
-    sockopt::get(&sock, level, name, value, own)
-}
-
 /// `setsockopt`.
 pub fn setsockopt(
     sock: Sock,
@@ -325,16 +302,6 @@ pub fn setsockopt(
     let result = sockopt::set(&sock, level, name, value, length, own);
     deferred_ctl::doubt_room(&sock);
     result
-}
-
-/// `ioctl`.
-pub fn ioctl(sock: Sock, request: c_ulong, argument: usize, own: Own) -> isize {
-    sockopt::ioctl(&sock, request, argument, own)
-}
-
-/// `fcntl`, but for the commands that make a descriptor.
-pub fn fcntl(sock: Sock, command: c_int, argument: usize, own: Own) -> isize {
-    sockopt::fcntl(&sock, command, argument, own)
 }
 
 /// The number is about to be closed, or replaced by `dup2`: the record is still held.

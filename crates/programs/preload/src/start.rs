@@ -17,7 +17,8 @@ use crate::socket::{demote::demote, waiter};
 use crate::sys::{clock, real};
 
 unsafe extern "C" fn constructor() {
-    real::resolve_all();
+    real::resolve();
+    crate::libc::resolve();
     options::read();
     summary::start();
     if is_confined() {

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use libc::{iovec, sockaddr, socklen_t};
+use libc::{iovec, socklen_t};
 use windlass_channel::Bufs;
 
 use crate::fd::{record::Record, table};
@@ -115,9 +115,7 @@ pub struct Data {
     count: usize,
     /// The list is our own, not the program's.
     ours: bool,
-    /// Where `recvfrom` wants the sender's name; null elsewhere.
-    pub name: *mut sockaddr,
-    /// Where it wants the length of that name; null elsewhere. A stream's socket reports 0.
+    /// Where `recvfrom` wants the length of the sender's name; null elsewhere. A stream's socket reports 0.
     pub name_length: *mut socklen_t,
     /// The call names a receiver or wants the sender's name or control data.
     pub named: bool,
@@ -127,21 +125,13 @@ pub struct Data {
 pub struct Store([iovec; PIECES_COPIED]);
 
 impl Default for Store {
-    fn default() -> Store {
-        Store::new()
-    }
-}
-
-impl Store {
-    /// An empty one, for [`Data::fetch`].
     #[inline(always)]
-    pub fn new() -> Store {
-        Store(
-            [iovec {
-                iov_base: std::ptr::null_mut(),
-                iov_len: 0,
-            }; PIECES_COPIED],
-        )
+    fn default() -> Store {
+        let none = iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        };
+        Store([none; PIECES_COPIED])
     }
 }
 
@@ -153,7 +143,6 @@ impl Data {
             iov,
             count: 1,
             ours: true,
-            name: std::ptr::null_mut(),
             name_length: std::ptr::null_mut(),
             named: false,
         }
@@ -165,7 +154,6 @@ impl Data {
             iov,
             count,
             ours: false,
-            name: std::ptr::null_mut(),
             name_length: std::ptr::null_mut(),
             named: false,
         }
@@ -190,20 +178,19 @@ impl Data {
         !self.ours
     }
 
-    /// The pieces, readable, and how many bytes they hold together. `None`: the list is not readable,
-    /// too long or adds up to too much: the program's own call gives the error.
+    /// The pieces, readable. `None`: the list is not readable, too long or adds up to too much: the program's own call gives the
+    /// error.
     #[inline(always)]
-    pub fn fetch<'a>(&'a self, store: &'a mut Store) -> Option<(&'a [iovec], usize)> {
+    pub fn fetch<'a>(&'a self, store: &'a mut Store) -> Option<&'a [iovec]> {
         if self.ours {
             // SAFETY: `one` was given a live variable, and `self` does not outlive the call.
             let list = unsafe { std::slice::from_raw_parts(self.iov, self.count) };
-            let total = list.iter().map(|piece| piece.iov_len).sum();
-            return (total <= isize::MAX as usize).then_some((list, total));
+            return is_possible(list).then_some(list);
         }
         self.fetch_list(store)
     }
 
-    fn fetch_list<'a>(&'a self, store: &'a mut Store) -> Option<(&'a [iovec], usize)> {
+    fn fetch_list<'a>(&'a self, store: &'a mut Store) -> Option<&'a [iovec]> {
         if self.count > PIECES_MAX {
             return None;
         }
@@ -217,10 +204,13 @@ impl Data {
             // SAFETY: every page of the list was read a moment ago; the program keeps it for the call.
             unsafe { std::slice::from_raw_parts(self.iov, self.count) }
         };
-        let mut total = 0usize;
-        for piece in list {
-            total = total.checked_add(piece.iov_len)?;
-        }
-        (total <= isize::MAX as usize).then_some((list, total))
+        is_possible(list).then_some(list)
     }
+}
+
+/// Whether a call may have so many bytes.
+fn is_possible(list: &[iovec]) -> bool {
+    let lengths = list.iter().map(|piece| piece.iov_len);
+    let total = lengths.fold(0_usize, usize::saturating_add);
+    total <= isize::MAX as usize
 }

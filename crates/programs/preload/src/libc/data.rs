@@ -3,6 +3,7 @@
 use windlass_channel::Reason;
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::null_mut;
 
 use libc::{iovec, off_t, sockaddr, socklen_t};
 
@@ -14,7 +15,7 @@ use crate::fd::{
 use crate::socket::{demote::demote, fast_path};
 
 #[inline(always)]
-pub(super) fn piece(start: *const c_void, bytes: usize) -> iovec {
+fn piece(start: *const c_void, bytes: usize) -> iovec {
     iovec {
         iov_base: start.cast_mut(),
         iov_len: bytes,
@@ -29,7 +30,7 @@ fn list(iov: *const iovec, count: c_int) -> Option<Data> {
 }
 
 #[inline(always)]
-pub(super) fn send_one(
+fn send_one(
     sock: Sock,
     from: *const c_void,
     bytes: usize,
@@ -43,23 +44,20 @@ pub(super) fn send_one(
     dispatch::send(sock, data, flags, own)
 }
 
-/// Of a call that does not ask for the sender's name.
-pub(super) const NO_NAME: (*mut sockaddr, *mut socklen_t) =
-    (std::ptr::null_mut(), std::ptr::null_mut());
-
+/// `name_length`: as [`Data::name_length`].
 #[inline(always)]
-pub(super) fn recv_one(
+fn recv_one(
     sock: Sock,
     into: *mut c_void,
     bytes: usize,
     flags: c_int,
-    (name, name_length): (*mut sockaddr, *mut socklen_t),
+    name_length: *mut socklen_t,
     own: Own,
 ) -> isize {
     let piece = piece(into, bytes);
     let mut data = Data::one(&piece);
     data.named = !name_length.is_null();
-    (data.name, data.name_length) = (name, name_length);
+    data.name_length = name_length;
     dispatch::recv(sock, data, flags, own)
 }
 
@@ -72,7 +70,7 @@ interpose! {
             // The kernel does not ask a socket for no byte, whatever it has.
             Some(sock) if bytes != 0 => {
                 let own = own!(read(fd, into, bytes));
-                recv_one(sock, into, bytes, 0, NO_NAME, own)
+                recv_one(sock, into, bytes, 0, null_mut(), own)
             }
             _ => pass!(read(fd, into, bytes)),
         }
@@ -82,7 +80,7 @@ interpose! {
         match table::tracked(fd) {
             Some(sock) if bytes != 0 && bytes <= room => {
                 let own = own!(read(fd, into, bytes));
-                recv_one(sock, into, bytes, 0, NO_NAME, own)
+                recv_one(sock, into, bytes, 0, null_mut(), own)
             }
             _ => pass!(__read_chk(fd, into, bytes, room)),
         }
@@ -96,7 +94,7 @@ interpose! {
             None => pass!(recv(fd, into, bytes, flags)),
             Some(sock) => {
                 let own = own!(recv(fd, into, bytes, flags));
-                recv_one(sock, into, bytes, flags, NO_NAME, own)
+                recv_one(sock, into, bytes, flags, null_mut(), own)
             }
         }
     }
@@ -105,7 +103,7 @@ interpose! {
         match table::tracked(fd) {
             Some(sock) if bytes <= room => {
                 let own = own!(recv(fd, into, bytes, flags));
-                recv_one(sock, into, bytes, flags, NO_NAME, own)
+                recv_one(sock, into, bytes, flags, null_mut(), own)
             }
             _ => pass!(__recv_chk(fd, into, bytes, room, flags)),
         }
@@ -120,8 +118,8 @@ interpose! {
             None => pass!(recvfrom(fd, into, bytes, flags, from, length)),
             Some(sock) => {
                 let own = own!(recvfrom(fd, into, bytes, flags, from, length));
-                let length = if from.is_null() { std::ptr::null_mut() } else { length };
-                recv_one(sock, into, bytes, flags, (from, length), own)
+                let length = if from.is_null() { null_mut() } else { length };
+                recv_one(sock, into, bytes, flags, length, own)
             }
         }
     }

@@ -11,11 +11,18 @@
 //! *Left to the kernel unseen*, and why that is right: what libc does inside itself (resolver, `syslog`,
 //! `forkpty`) works on descriptors of its own; stdio on a socket is told by `fdopen`.
 
-/// Defines functions under libc's names. In unit tests they keep their own.
+/// Defines functions under libc's names, once a file. In unit tests they keep their own.
 macro_rules! interpose {
-    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {
+    ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {
+        /// libc's functions of these names.
+        pub(super) mod own {
+            #[allow(unused_imports, reason = "what their signatures name is among these")]
+            use super::*;
+
+            crate::sys::real::real! { $($name($($arg: $type),*) $(-> $result)?;)* }
+        }
+
         $(
-            $(#[$meta])*
             #[cfg_attr(not(test), unsafe(no_mangle))]
             #[allow(clippy::too_many_arguments, non_snake_case, reason = "libc's own signatures")]
             pub unsafe extern "C-unwind" fn $name($($arg: $type),*) $(-> $result)? $body
@@ -41,7 +48,7 @@ macro_rules! alias {
 macro_rules! pass {
     ($name:ident($($arg:expr),* $(,)?)) => {{
         // SAFETY: the program's own arguments go on unchanged; it keeps libc's conditions.
-        unsafe { crate::sys::real::$name($($arg),*) }
+        unsafe { own::$name($($arg),*) }
     }};
 }
 
@@ -56,7 +63,7 @@ macro_rules! own {
     };
     ($name:ident($a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr)) => {
         crate::fd::call::Own::long(
-            &crate::sys::real::slot::$name,
+            &own::slot::$name,
             [$a as usize, $b as usize, $c as usize, $d as usize, $e as usize, $f as usize],
         )
     };
@@ -76,7 +83,7 @@ macro_rules! own_int {
     };
     ($name:ident($a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr)) => {
         crate::fd::call::Own::int(
-            &crate::sys::real::slot::$name,
+            &own::slot::$name,
             [$a as usize, $b as usize, $c as usize, $d as usize, $e as usize, $f as usize],
         )
     };
@@ -89,7 +96,27 @@ mod handlers;
 pub mod message;
 mod names;
 mod number;
+mod opens;
 mod options;
 mod process;
 mod stdio;
 mod wait;
+
+/// Looks up what is interposed. Called once, by the constructor.
+pub fn resolve() {
+    let all = [
+        data::own::resolve,
+        exec::own::resolve,
+        files::own::resolve,
+        handlers::own::resolve,
+        message::own::resolve,
+        names::own::resolve,
+        number::own::resolve,
+        opens::own::resolve,
+        options::own::resolve,
+        process::own::resolve,
+        stdio::own::resolve,
+        wait::own::resolve,
+    ];
+    all.into_iter().for_each(|resolve| resolve());
+}

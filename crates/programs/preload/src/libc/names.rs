@@ -9,6 +9,7 @@ use crate::fd::{
     record::{Kind, Origin, flag},
     table,
 };
+use crate::socket::peer_death;
 use crate::sys::real;
 
 interpose! {
@@ -61,7 +62,8 @@ interpose! {
 
     fn getpeername(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
         if table::tracked(fd).is_some() {
-            dispatch::notice_deaths();
+            // A connection that its peer's death has reset has no peer any more.
+            peer_death::notice();
         }
         pass!(getpeername(fd, address, length))
     }

@@ -10,7 +10,7 @@ use crate::libc::{data, exec, files, message, names, options, process, wait};
 use crate::lifecycle;
 use crate::process::identity;
 use crate::ready::{deferred_ctl::flush_epoll_ctl, uring};
-use crate::sys::{memory, real};
+use crate::sys::memory;
 
 /// The call of this number by its name; `None`: it is none of these. Each takes its arguments as the system call does, and gives an
 /// `int` or a `ssize_t`.
@@ -100,7 +100,7 @@ unsafe extern "C-unwind" fn bare<const N: c_long>(
     f: usize,
 ) -> isize {
     // SAFETY: the program's own arguments for this call.
-    unsafe { real::syscall(N as isize, a, b, c, d, e, f) }
+    unsafe { own::syscall(N as isize, a, b, c, d, e, f) }
 }
 
 /// Calls that have no name in libc; `None`: it is made as it stands.

@@ -6,6 +6,7 @@ use libc::socklen_t;
 
 use crate::dispatch;
 use crate::fd::table;
+use crate::socket::sockopt;
 
 interpose! {
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t)
@@ -14,7 +15,7 @@ interpose! {
             None => pass!(getsockopt(fd, level, name, value, length)),
             Some(sock) => {
                 let own = own_int!(getsockopt(fd, level, name, value, length));
-                dispatch::getsockopt(sock, level, name, value, own) as c_int
+                sockopt::get(&sock, level, name, value, own) as c_int
             }
         }
     }
@@ -35,7 +36,7 @@ interpose! {
             None => pass!(ioctl(fd, request, argument)),
             Some(sock) => {
                 let own = own_int!(ioctl(fd, request, argument));
-                dispatch::ioctl(sock, request as libc::c_ulong, argument, own) as c_int
+                sockopt::ioctl(&sock, request as libc::c_ulong, argument, own) as c_int
             }
         }
     }

@@ -11,7 +11,12 @@ use crate::lifecycle;
 use crate::process::identity;
 use crate::ready::deferred_ctl::flush_epoll_ctl;
 use crate::socket::demote::demote_all;
-use crate::sys::real::{self, CloneFn, ThreadFn};
+use crate::sys::real;
+
+/// What `clone` starts.
+type CloneFn = Option<unsafe extern "C" fn(*mut c_void) -> c_int>;
+/// What a thread starts with.
+type ThreadFn = Option<unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void>;
 
 interpose! {
     // The work is done by the handlers that `start` gave to `pthread_atfork`: libc forks by itself too.

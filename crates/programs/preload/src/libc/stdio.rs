@@ -6,7 +6,10 @@ use std::ffi::{c_char, c_int, c_void};
 
 use crate::fd::table;
 use crate::socket::demote::demote;
-use crate::sys::real::{self, VaList};
+use crate::sys::real::{self, Slot};
+
+/// `vprintf`'s list of arguments as a parameter: a pointer on x86-64.
+type VaList = *mut c_void;
 
 fn seen(fd: c_int) {
     if let Some(sock) = table::tracked(fd) {
@@ -48,14 +51,17 @@ interpose! {
     }
 }
 
+static DPRINTF: Slot = Slot::new(c"dprintf");
+static DPRINTF_CHK: Slot = Slot::new(c"__dprintf_chk");
+
 extern "C-unwind" fn dprintf_target(fd: c_int) -> *mut c_void {
     seen(fd);
-    real::slot::dprintf.get()
+    DPRINTF.get()
 }
 
 extern "C-unwind" fn dprintf_chk_target(fd: c_int) -> *mut c_void {
     seen(fd);
-    real::slot::__dprintf_chk.get()
+    DPRINTF_CHK.get()
 }
 
 /// Defines a function of any arguments that looks at the first and goes on to libc's with all of them.

@@ -150,7 +150,7 @@ interpose! {
             }
             Some(instance) => {
                 let own = own_int!(epoll_ctl(set, operation, fd, event));
-                dispatch::epoll_ctl(instance, operation, fd, event, own) as c_int
+                sets::control(instance, operation, fd, event, own) as c_int
             }
         }
     }

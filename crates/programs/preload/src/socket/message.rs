@@ -5,13 +5,18 @@ use std::ffi::c_int;
 use libc::{mmsghdr, msghdr};
 use windlass_channel::{Bufs, Link};
 
-use crate::fd::call::{Data, Own, PIECES_MAX, Sock, Store};
+use crate::fd::call::{Data, Own, Sock, Store};
 use crate::socket::{by_kernel, recv, send, unix};
 use crate::sys::memory;
 
-/// The pieces of a header's message; none if they cannot be used: the program's own call says why.
-fn pieces(header: &msghdr) -> Option<Data> {
-    (header.msg_iovlen <= PIECES_MAX).then(|| Data::list(header.msg_iov, header.msg_iovlen))
+/// Hands the header of a message and its pieces to `with`; of what cannot be used the program's own call says why.
+fn apart(message: *const msghdr, own: Own, with: impl FnOnce(&msghdr, Bufs<'_>) -> isize) -> isize {
+    let Some(head) = memory::header(message) else {
+        return own.call();
+    };
+    let (data, mut store) = (Data::list(head.msg_iov, head.msg_iovlen), Store::default());
+    let pieces = data.fetch(&mut store).and_then(Bufs::vector);
+    pieces.map_or_else(|| own.call(), |pieces| with(&head, pieces))
 }
 
 /// `sendmsg`.
@@ -22,23 +27,14 @@ pub fn send(
     flags: c_int,
     own: Own,
 ) -> isize {
-    let Some(head) = memory::header(message) else {
-        return own.call();
-    };
-    let Some(data) = pieces(&head) else {
-        return own.call();
-    };
-    let mut store = Store::default();
-    let Some((list, _)) = data.fetch(&mut store) else {
-        return own.call();
-    };
-    let Some(data) = Bufs::vector(list) else {
-        return own.call();
-    };
-    if unix::is_more_than_bytes(&head) {
-        return by_kernel::send_by_kernel((sock, 0), &link, (data.len(), |sent| sent), flags, own);
-    }
-    send::send(*sock, link, data, flags, own)
+    apart(message, own, |head, data| {
+        if unix::is_more_than_bytes(head) {
+            let given = (data.len(), |sent| sent);
+            by_kernel::send_by_kernel((sock, 0), &link, given, flags, own)
+        } else {
+            send::send(*sock, link, data, flags, own)
+        }
+    })
 }
 
 /// `recvmsg`. What has room for neither a name nor control data gets lengths of 0.
@@ -49,33 +45,19 @@ pub fn receive(
     flags: c_int,
     own: Own,
 ) -> isize {
-    let Some(head) = memory::header(message) else {
-        return own.call();
-    };
-    let Some(data) = pieces(&head) else {
-        return own.call();
-    };
-    let mut store = Store::default();
-    let Some((list, _)) = data.fetch(&mut store) else {
-        return own.call();
-    };
-    let Some(data) = Bufs::vector(list) else {
-        return own.call();
-    };
-    if unix::is_more_than_bytes(&head) {
-        return unix::receive_message(sock, link, message, data, flags, own);
-    }
-    let received = recv::receive(*sock, link, data, flags, own);
-    if received >= 0 {
-        let mut after = memory::header(message).unwrap_or(
-            // SAFETY: all zeros is a header.
-            unsafe { std::mem::zeroed() },
-        );
-        (after.msg_namelen, after.msg_controllen, after.msg_flags) =
-            (0, 0, flags & libc::MSG_CMSG_CLOEXEC);
-        memory::put(message, after);
-    }
-    received
+    apart(message, own, |head, data| {
+        if unix::is_more_than_bytes(head) {
+            return unix::receive_message(sock, link, message, data, flags, own);
+        }
+        let received = recv::receive(*sock, link, data, flags, own);
+        if received >= 0 {
+            let mut after = memory::header(message).unwrap_or(*head);
+            (after.msg_namelen, after.msg_controllen, after.msg_flags) =
+                (0, 0, flags & libc::MSG_CMSG_CLOEXEC);
+            memory::put(message, after);
+        }
+        received
+    })
 }
 
 /// How many bytes the first `count` messages moved, as the kernel has noted.
