@@ -66,6 +66,12 @@ fn files_and_pipes_keep_their_place() {
     compare("files_and_pipes_keep_their_place", &cases, Some(true));
 }
 
+/// A file has Nagle's algorithm where the program has left it on: without, it leaves in smaller segments.
+#[test]
+fn files_leave_in_large_segments() {
+    compare("files_leave_in_large_segments", &["delay"], Some(true));
+}
+
 /// A handler on a stack of 8 KB may do all of it.
 #[test]
 fn a_small_stack_suffices() {

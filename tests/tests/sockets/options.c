@@ -11,6 +11,7 @@
 #include <linux/io_uring.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -225,18 +226,18 @@ static int a_file(void)
 	return file;
 }
 
-static void expect_file(void)
+static void expect_files(size_t count)
 {
-	for (size_t done = 0; done < FILE_BYTES;) {
+	for (size_t done = 0; done < count * FILE_BYTES;) {
 		ssize_t n = recv(fd, bytes, sizeof bytes, 0);
 		must(n > 0, "recv");
-		for (ssize_t i = 0; i < n && done < FILE_BYTES; i++, done++)
-			if (bytes[i] != at(done)) {
+		for (ssize_t i = 0; i < n && done < count * FILE_BYTES; i++, done++)
+			if (bytes[i] != at(done % FILE_BYTES)) {
 				say("WRONG byte", done);
 				_exit(1);
 			}
 	}
-	say("file", FILE_BYTES);
+	say("bytes of files", count * FILE_BYTES);
 }
 
 /* Files by sendfile between messages, on a descriptor that waits and on one that does not. */
@@ -246,7 +247,7 @@ static void files(void)
 	for (int round = 0; round < 4; round++) {
 		exchange(20, MESSAGE);
 		if (!listens) {
-			expect_file();
+			expect_files(1);
 			continue;
 		}
 		fcntl(fd, F_SETFL, round % 2 ? O_NONBLOCK : 0);
@@ -268,6 +269,50 @@ static void files(void)
 		say("position", lseek(file, 0, SEEK_CUR));
 	}
 	exchange(20, MESSAGE);
+}
+
+/* What the kernel itself says, past every library. */
+static int kernels_no_delay(void)
+{
+	int value = -1;
+	socklen_t length = sizeof value;
+	register long value_at __asm__("r10") = (long)&value, length_at __asm__("r8") = (long)&length;
+	long result = SYS_getsockopt;
+	__asm__ volatile("syscall" : "+a"(result) : "D"((long)fd), "S"((long)IPPROTO_TCP), "d"((long)TCP_NODELAY), "r"(value_at),
+			 "r"(length_at) : "rcx", "r11", "memory");
+	return result == 0 ? value != 0 : -1;
+}
+
+static void *look_at_delay(void *none)
+{
+	int value = -1;
+	socklen_t length = sizeof value;
+	usleep(300000);
+	say("without delay, the kernel's", kernels_no_delay());
+	must(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, &length) == 0, "getsockopt");
+	say("without delay, the program's", value != 0);
+	tell();
+	return none;
+}
+
+/* Files that the receiver takes late, of a program that has left Nagle's algorithm on. */
+static void delay(void)
+{
+	enum { FILES = 8 };
+	pthread_t looks;
+	if (!listens) {
+		await();
+		expect_files(FILES);
+		return;
+	}
+	int file = a_file();
+	must(pthread_create(&looks, 0, look_at_delay, 0) == 0, "thread");
+	for (int i = 0; i < FILES; i++) {
+		off_t place = 0;
+		while (place < FILE_BYTES)
+			must(sendfile(fd, file, &place, FILE_BYTES - place) > 0, "sendfile");
+	}
+	pthread_join(looks, 0);
 }
 
 /* Pieces of a pipe by splice between messages. */
@@ -519,6 +564,8 @@ static void act(void)
 		files();
 	else if (is("splice"))
 		spliced();
+	else if (is("delay"))
+		delay();
 	else if (is("stack"))
 		small_stack();
 	else if (!strncmp(which, "loop", 4))
@@ -551,7 +598,8 @@ int main(int argc, char **argv)
 		turns = accept(listener, 0, 0);
 	}
 	must(fd >= 0 && turns >= 0, "connection");
-	number(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	if (!is("delay"))
+		number(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	number(turns, IPPROTO_TCP, TCP_NODELAY, 1);
 	/* The kernel wakes nobody for fewer, whatever a receive asks for. */
 	number(turns, SOL_SOCKET, SO_RCVLOWAT, 1);
