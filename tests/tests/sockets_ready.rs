@@ -91,7 +91,7 @@ fn ring_events_come_in_order_of_arrival() {
 }
 
 /// Two connections that are written to 60 us apart, the first one on the kernel and the second one on the ring, are reported in this
-/// order.
+/// order, also where a sleep came between them and earlier bytes of the ring.
 #[test]
 fn a_ring_event_overtakes_no_kernel_event() {
     /// Of 4,000 rounds: 1 %.

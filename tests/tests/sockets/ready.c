@@ -332,21 +332,40 @@ static void times(const char *path, int listens)
 
 enum { ROUNDS = 4000, APART_US = 20, MIXED_US = 60 };
 
+/* A message that carries its number. */
+static void give_number(int fd, uint32_t number)
+{
+	memcpy(message, &number, sizeof number);
+	give(fd);
+}
+
+/* The ring's connection is reported alone, twice, and the reader falls asleep; the kernel's one wakes it. */
+static void wake_by_kernel(const int *end, uint32_t *number)
+{
+	for (int again = 0; again < 2; again++) {
+		give_number(end[1], ++*number);
+		take_awake(end[1]);
+	}
+	usleep(200);
+	give_number(end[0], ++*number);
+	take_awake(end[0]);
+}
+
 static void order_of(const char *path, int listens, int is_mixed)
 {
-	int end[2], inverted = 0, on = 1;
-	connections(path, listens, 2, end, 0);
+	int end[3], count = is_mixed ? 3 : 2, inverted = 0, on = 1;
+	uint32_t number = 0;
+	connections(path, listens, count, end, 0);
 	if (is_mixed)
 		setsockopt(end[0], SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on);
 	if (listens) {
-		int set = instance(end, 2);
+		int set = instance(end, count);
 		uint32_t last = 0;
-		for (int left = 2 * ROUNDS; left > 0;) {
+		for (int left = (is_mixed ? 6 : 2) * ROUNDS; left > 0;) {
 			struct epoll_event events[8];
 			busy_us(120);
 			int found = epoll_wait(set, events, 8, -1);
 			for (int at = 0; at < found; at++, left--) {
-				uint32_t number;
 				int fd = end[events[at].data.u32];
 				take(fd);
 				memcpy(&number, message, sizeof number);
@@ -360,15 +379,16 @@ static void order_of(const char *path, int listens, int is_mixed)
 	}
 	for (uint32_t round = 0; round < ROUNDS; round++) {
 		int first = is_mixed ? 0 : round * 2654435761u >> 13 & 1;
-		uint32_t numbers[2] = { 2 * round + 1, 2 * round + 2 };
-		for (int at = 0; at < 2; at++) {
-			memcpy(message, &numbers[at], sizeof numbers[at]);
-			give(end[first ^ at]);
-			if (!at)
-				busy_us(is_mixed ? MIXED_US : APART_US);
-		}
-		take_awake(end[first]);
-		take_awake(end[!first]);
+		if (is_mixed)
+			wake_by_kernel(end, &number);
+		give_number(end[first], ++number);
+		busy_us(is_mixed ? MIXED_US : APART_US);
+		give_number(end[!first], ++number);
+		/* News of two rings are looked at by their marks. */
+		if (is_mixed)
+			give_number(end[2], ++number);
+		for (int at = 0; at < count; at++)
+			take_awake(end[at]);
 	}
 }
 

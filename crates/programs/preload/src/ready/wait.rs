@@ -286,17 +286,17 @@ impl Waiting {
         batch
     }
 
-    /// The news of a record were taken, or it sends in stream mode.
+    /// The news of a record were taken, or it sends in stream mode, in which it stamps its last bytes only.
     fn take(&self, record: u32, has_bit: bool) {
         let Some((member, link)) = self.member(record) else {
             return;
         };
-        if !has_bit && link.incoming().queued() == 0 {
-            return;
-        }
         let is_hot = self.set.hot.load(Relaxed) == record;
         let is_stale = is_hot && self.set.is_hot_stale.swap(false, Relaxed);
-        member.freshen(link.incoming().came_at(!is_stale));
+        // News of bytes that were taken since are none, and would give those that follow their place in the order.
+        if link.incoming().queued() != 0 {
+            member.freshen(link.incoming().came_at(has_bit && !is_stale));
+        }
     }
 
     /// The member with this record, and its channel.
