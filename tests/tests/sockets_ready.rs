@@ -123,3 +123,13 @@ fn waits_need_little_stack() {
         assert_eq!(measured(&place, "stack", spin)["handled"], 300);
     }
 }
+
+/// `select` and `pselect` answer as the kernel does: by bytes, signal masks, numbers and times that are wrong, more
+/// descriptors than the library looks at, and ends.
+#[test]
+fn select_is_the_kernels() {
+    if let Some(place) = Place::compiled("select_is_the_kernels", "select.c", &[]) {
+        let ways = ["bytes", "masks", "wrong", "many", "end", "reset"];
+        place.compare(&ways, Some(true));
+    }
+}
