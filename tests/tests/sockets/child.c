@@ -4,18 +4,21 @@
  *
  * The end that connects has a process for each round, which sends; the one that listens has the children. WAY:
  *   late   bytes lie unread in the ring while the broker stands still for STOP_US: the child finds them, by poll or by recv
+ *   dead   the peer is killed, and children are forked while threads meet its death: they come back at once
  * Each end prints `max NAME VALUE` for what it has measured. The environment's WINDLASS_SOCKETS says where the broker listens. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -26,7 +29,7 @@
 #include "meet.h"
 #include "message.h"
 
-enum { WARM = 400, PAUSES = 10, ROUNDS = 10, STOP_US = 60000 };
+enum { WARM = 400, PAUSES = 10, ROUNDS = 10, STOP_US = 60000, DEATHS = 20, THREADS = 4, CHILDREN = 40 };
 
 static const char *port;
 
@@ -56,9 +59,9 @@ static void warm(int fd, int begins)
 }
 
 /* A process that plays the peer in one round, and the connection in it. */
-static void peers(void (*play)(int))
+static void peers(int rounds, void (*play)(int))
 {
-	for (int round = 0; round < ROUNDS; round++) {
+	for (int round = 0; round < rounds; round++) {
 		pid_t peer = fork();
 		if (!peer) {
 			play(dial(port));
@@ -166,17 +169,108 @@ static void late(int listener)
 	tell("missed", missed);
 }
 
+/* dead */
+
+/* Exchanges messages until the peer has died. */
+static void *meet_death(void *fd)
+{
+	char message[MESSAGE] = { 0 };
+	while (send(*(int *)fd, message, MESSAGE, MSG_NOSIGNAL) > 0 && recv(*(int *)fd, message, MESSAGE, 0) > 0)
+		;
+	return 0;
+}
+
+/* What a child does with a connection whose peer is dead; never waits. */
+static void touch(int fd)
+{
+	struct pollfd one = { fd, POLLIN, 0 };
+	char message[MESSAGE];
+	poll(&one, 1, 0);
+	recv(fd, message, MESSAGE, MSG_DONTWAIT);
+	send(fd, message, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* The peer of all threads: each connection has joined before the next one begins. */
+static void dead_peers(int fd)
+{
+	struct pollfd all[THREADS] = { { fd, POLLIN, 0 } };
+	char message[MESSAGE] = { 0 };
+	pid_t own = getpid();
+	for (int at = 0; at < THREADS; at++) {
+		if (at)
+			all[at] = (struct pollfd){ dial(port), POLLIN, 0 };
+		warm(all[at].fd, 1);
+	}
+	memcpy(message, &own, sizeof own);
+	if (!move(fd, message, 1))
+		fail("own number");
+	for (;;) {
+		poll(all, THREADS, -1);
+		for (int at = 0; at < THREADS; at++)
+			if (all[at].revents && (!move(all[at].fd, message, 0) || !move(all[at].fd, message, 1)))
+				return;
+	}
+}
+
+static void dead(int listener)
+{
+	int64_t longest = 0, cpu = 0;
+	for (int round = 0; round < DEATHS; round++) {
+		int fds[THREADS];
+		pthread_t threads[THREADS];
+		char message[MESSAGE];
+		pid_t peer, children[CHILDREN];
+		for (int at = 0; at < THREADS; at++)
+			warm(fds[at] = next(listener), 0);
+		if (!move(fds[0], message, 0))
+			fail("own number");
+		memcpy(&peer, message, sizeof peer);
+		for (int at = 0; at < THREADS; at++)
+			pthread_create(threads + at, 0, meet_death, fds + at);
+		usleep(2000);
+		kill(peer, SIGKILL);
+		for (int at = 0; at < CHILDREN; at++) {
+			children[at] = fork();
+			if (!children[at]) {
+				alarm(10);
+				int64_t begin = now_us();
+				for (int member = 0; member < THREADS; member++)
+					touch(fds[member]);
+				_exit((now_us() - begin) / 10000 > 250 ? 250 : (now_us() - begin) / 10000);
+			}
+		}
+		for (int at = 0; at < CHILDREN; at++) {
+			struct rusage used;
+			int status;
+			if (wait4(children[at], &status, 0, &used) != children[at] || !WIFEXITED(status))
+				fail("a child hung");
+			int64_t took = WEXITSTATUS(status) * 10;
+			int64_t spent = used.ru_utime.tv_sec * 1000 + used.ru_utime.tv_usec / 1000 + used.ru_stime.tv_sec * 1000
+					+ used.ru_stime.tv_usec / 1000;
+			longest = took > longest ? took : longest;
+			cpu = spent > cpu ? spent : cpu;
+		}
+		for (int at = 0; at < THREADS; at++) {
+			pthread_join(threads[at], 0);
+			close(fds[at]);
+		}
+	}
+	tell("child_ms", longest);
+	tell("child_cpu_ms", cpu);
+}
+
 int main(int count, char **words)
 {
 	if (count < 4)
 		return 2;
+	int is_late = !strcmp(words[3], "late");
 	port = words[2];
-	if (strcmp(words[3], "late"))
-		return 2;
 	if (!strcmp(words[1], "connect"))
-		peers(late_peer);
-	else
+		peers(is_late ? ROUNDS : DEATHS, is_late ? late_peer : dead_peers);
+	else if (is_late)
 		late(listen_at(port));
+	else
+		dead(listen_at(port));
 	puts("done");
 	return 0;
 }
