@@ -29,7 +29,7 @@
 #include "meet.h"
 #include "message.h"
 
-enum { WARM = 400, PAUSES = 10, ROUNDS = 10, STOP_US = 60000, DEATHS = 20, THREADS = 4, CHILDREN = 40 };
+enum { WARM = 100, PAUSES = 10, ROUNDS = 10, STOP_US = 60000, DEATHS = 10, THREADS = 4, CHILDREN = 40 };
 
 static const char *port;
 
