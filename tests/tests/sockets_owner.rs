@@ -1,15 +1,17 @@
-//! A connection belongs to the process that first sends, receives or waits on it. `sockets/owner.c` plays who else has it.
+//! A connection belongs to the process that first sends, receives or waits on it. `sockets/owner.c` plays who else has it, and
+//! `sockets/child.c` children that touch it at a bad moment.
 
 #[path = "sockets/place.rs"]
 mod place;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use place::{One, PATIENCE, Place};
+use place::{HOW, How, One, PATIENCE, Place};
 use serde_json::Value;
 use windlass_tests::program;
 
@@ -17,6 +19,9 @@ use windlass_tests::program;
 const KEPT: [&str; 4] = ["child", "save", "forks", "names"];
 /// What a second process does that demotes it.
 const DEMOTED: [&str; 6] = ["send", "recv", "poll", "select", "epoll", "option"];
+
+/// Connections of `child.c` that have to join, of ten or more: a broker on a busy machine may answer too late.
+const JOINED_MIN: u64 = 5;
 
 /// The state and the reason of each listed socket, with the process.
 fn rows(place: &Place) -> Vec<(u64, String, String)> {
@@ -120,4 +125,55 @@ fn who_uses_a_connection_of_another_demotes_it() {
             rows.iter().any(|row| row.2 == "shared") && rows.iter().all(|row| row.1 != "ring")
         });
     }
+}
+
+/// What `child.c` has measured, by its name; the end with the children has joined.
+fn measured(place: &Place, way: &str, is_plain: bool) -> BTreeMap<String, i64> {
+    let mut pair = place.connect(&How {
+        way,
+        spin: "200",
+        is_plain,
+        ..HOW
+    });
+    let said = [0, 1].map(|end| pair.wait(end)).concat();
+    println!("{way}, plain: {is_plain}: {said}");
+    let joined = pair.counted(0).get("joined").copied().unwrap_or(0);
+    assert!(is_plain || joined >= JOINED_MIN, "{}", pair.both());
+    said.lines()
+        .filter_map(|line| line.strip_prefix("max ")?.split_once(' '))
+        .map(|(name, value)| (name.to_owned(), value.parse().expect("a number")))
+        .collect()
+}
+
+/// Bytes that lie in the ring when a child demotes their connection are there for the child's first look, although the broker, which
+/// moves them, stands still for 60 ms.
+#[test]
+fn a_late_broker_hides_no_bytes() {
+    /// Of ten rounds, those whose bytes have to be in the ring and whose broker was found: a busy machine lets a reader sleep.
+    const ROUNDS_MIN: i64 = 5;
+    let Some(place) = Place::compiled("a_late_broker_hides_no_bytes", "child.c", &[]) else {
+        return;
+    };
+    assert_eq!(measured(&place, "late", true)["missed"], 0);
+    let ours = measured(&place, "late", false);
+    assert_eq!(ours["missed"], 0, "{ours:?}");
+    let are_played = |what: &str| ours[what] >= ROUNDS_MIN;
+    assert!(
+        are_played("by_ring") && are_played("stood_still"),
+        "{ours:?}"
+    );
+}
+
+/// Children that are forked while other threads meet the death of a peer come back from their calls, and burn no time in them.
+#[test]
+fn a_fork_amid_a_death_is_no_burden() {
+    /// What a busy machine and a broker that is asked take. Who waits for a thread that is not there needs 400 and more.
+    const TOOK_MS: i64 = 300;
+    const CPU_MS: i64 = 40;
+    let Some(place) = Place::compiled("a_fork_amid_a_death_is_no_burden", "child.c", &[]) else {
+        return;
+    };
+    let ours = measured(&place, "dead", false);
+    assert!(ours["child_cpu_ms"] < CPU_MS, "{ours:?}");
+    assert!(ours["child_ms"] < TOOK_MS, "{ours:?}");
 }

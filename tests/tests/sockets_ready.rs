@@ -8,6 +8,7 @@ mod place;
 use std::collections::BTreeMap;
 
 use place::{HOW, How, Place};
+use windlass_tests::skip;
 
 /// Waits of a run that may take as long as a lost wake-up, 150 ms and more, of hundreds: a very busy machine keeps a program
 /// waiting, too.
@@ -122,4 +123,45 @@ fn waits_need_little_stack() {
     for spin in [SPIN, "0"] {
         assert_eq!(measured(&place, "stack", spin)["handled"], 300);
     }
+}
+
+/// `select` and `pselect` answer as the kernel does: by bytes, signal masks, numbers and times that are wrong, more
+/// descriptors than the library looks at, and ends.
+#[test]
+fn select_is_the_kernels() {
+    if let Some(place) = Place::compiled("select_is_the_kernels", "select.c", &[]) {
+        let ways = ["bytes", "masks", "wrong", "many", "end", "reset"];
+        place.compare(&ways, Some(true));
+    }
+}
+
+/// A real-time receiver that shares its only core with its sender soon leaves out its spins, which keep the sender from running.
+#[test]
+fn a_spin_that_keeps_its_sender_away_is_left_out() {
+    /// What 300 exchanges may take longer than twice the kernel's time: a hundred spins.
+    const LATER_US: i64 = 200_000;
+    const SPIN_US: &str = "2000";
+    let name = "a_spin_that_keeps_its_sender_away_is_left_out";
+    let Some(place) = Place::compiled(name, "ready.c", &[]) else {
+        return;
+    };
+    let [kernel, ours] = [true, false].map(|is_plain| {
+        let mut pair = place.connect(&How {
+            way: "fifo",
+            spin: SPIN_US,
+            is_plain,
+            ..HOW
+        });
+        let said = [0, 1].map(|end| pair.wait(end)).concat();
+        println!("plain: {is_plain}: {said}");
+        let joined = pair.counted(0).contains_key("joined");
+        assert!(joined || is_plain, "{}", pair.both());
+        let all = said.lines().find_map(|line| line.strip_prefix("max all "));
+        all.map(|all| all.parse::<i64>().expect("a number"))
+    });
+    let (Some(kernel), Some(ours)) = (kernel, ours) else {
+        skip(name, "no real-time scheduling");
+        return;
+    };
+    assert!(ours < 2 * kernel + LATER_US, "{ours} us, not {kernel} us");
 }

@@ -216,6 +216,38 @@ impl Place {
     }
 }
 
+impl Place {
+    /// Lines of both ends, and how many sockets joined at each.
+    fn lines(&self, way: &str, is_plain: bool) -> ([String; 2], [u64; 2]) {
+        let mut pair = self.connect(&How {
+            way,
+            spin: "50",
+            is_plain,
+            ..HOW
+        });
+        let said = [0, 1].map(|end| pair.wait(end));
+        let joined = [0, 1].map(|end| pair.counted(end).get("joined").copied().unwrap_or(0));
+        (said, joined)
+    }
+
+    /// Both ends say the same on the kernel and under `windlass run`, where the connection joins at both ends, or does not, if that
+    /// is said.
+    pub fn compare(&self, ways: &[&str], joins: Option<bool>) {
+        let mut differing = Vec::new();
+        for way in ways {
+            let (kernel, _) = self.lines(way, true);
+            let (ours, joined) = self.lines(way, false);
+            let is_right = joins.is_none_or(|joins| joined.iter().all(|count| *count > 0) == joins);
+            if ours != kernel || !is_right {
+                differing.push(format!(
+                    "{way}, joined {joined:?}: {ours:?}, not {kernel:?}"
+                ));
+            }
+        }
+        assert!(differing.is_empty(), "{}", differing.join("\n"));
+    }
+}
+
 /// How both ends behave.
 #[derive(Clone, Copy, Debug)]
 pub struct How<'a> {

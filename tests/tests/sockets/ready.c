@@ -13,12 +13,14 @@
  *   stack   waits in a handler on a signal stack of 8 KiB
  *   shared  a child waits in the parent's own instance
  *   polled  poll() on an epoll instance
+ *   fifo    a real-time receiver has one core together with its sender
  * Each end prints `warm` once its connections have had time to join, and `max NAME VALUE` for what it has measured. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -539,13 +541,43 @@ static void polled(const char *path, int listens)
 	tell("late", late);
 }
 
+/* fifo */
+
+/* The receiver spins at a higher priority than its sender has. */
+static void fifo(const char *path, int listens)
+{
+	enum { EXCHANGES = 300 };
+	int fd;
+	cpu_set_t core;
+	struct sched_param first = { 1 };
+	connections(path, listens, 1, &fd, 0);
+	struct pollfd one = { fd, POLLIN, 0 };
+	CPU_ZERO(&core);
+	CPU_SET(0, &core);
+	int is_set = !sched_setaffinity(0, sizeof core, &core) && (!listens || !sched_setscheduler(0, SCHED_FIFO, &first));
+	int64_t begin = now_us();
+	for (int at = 0; at < EXCHANGES; at++) {
+		if (listens) {
+			give(fd);
+			if (poll(&one, 1, -1) != 1)
+				fail("poll");
+		}
+		take(fd);
+		if (!listens)
+			give(fd);
+	}
+	if (listens && is_set)
+		tell("all", now_us() - begin);
+}
+
 int main(int count, char **words)
 {
 	static const struct {
 		const char *name;
 		void (*run)(const char *, int);
 	} ways[] = { { "exact", exact }, { "child", child }, { "times", times }, { "order", order }, { "mixed", mixed },
-		     { "crowd", crowd }, { "stack", stack }, { "shared", shared }, { "polled", polled } };
+		     { "crowd", crowd }, { "stack", stack }, { "shared", shared }, { "polled", polled },
+		     { "fifo", fifo } };
 	if (count < 4)
 		return 2;
 	for (unsigned at = 0; at < sizeof ways / sizeof *ways; at++)

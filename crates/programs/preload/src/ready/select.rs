@@ -47,7 +47,11 @@ impl Time {
         match *self {
             Time::Val(val) if val.is_null() => Some(None),
             Time::Spec(spec) if spec.is_null() => Some(None),
-            Time::Spec(spec) => memory::fetch(spec).map(Some),
+            Time::Spec(spec) => {
+                let time = memory::fetch(spec)?;
+                (time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec))
+                    .then_some(Some(time))
+            }
             Time::Val(val) => {
                 let time = memory::fetch(val)?;
                 (time.tv_sec >= 0 && time.tv_usec >= 0).then(|| {
