@@ -130,7 +130,9 @@ fn waits_need_little_stack() {
 #[test]
 fn select_is_the_kernels() {
     if let Some(place) = Place::compiled("select_is_the_kernels", "select.c", &[]) {
-        let ways = ["bytes", "masks", "wrong", "many", "end", "reset"];
+        let ways = [
+            "bytes", "masks", "wrong", "closed", "far", "many", "end", "reset",
+        ];
         place.compare(&ways, Some(true));
     }
 }

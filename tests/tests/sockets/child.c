@@ -156,8 +156,9 @@ static void late(int listener)
 		if (!move(fd, message, 1))
 			fail("go");
 		/* Awake, so that the answer comes by the ring. */
-		for (int64_t end = now_us() + 3000; now_us() < end;)
-			;
+		int there = 0;
+		for (int64_t end = now_us() + 2000000; there < MESSAGE && now_us() < end;)
+			ioctl(fd, FIONREAD, &there);
 		by_ring += in_kernel(fd) == 0;
 		pid_t stopped = broker();
 		stood_still += stopped != 0;

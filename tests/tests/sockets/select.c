@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -136,18 +137,33 @@ static void masks(void)
 	look_unmasked("bytes and a signal", 1);
 }
 
-static void wrong(void)
+/* Numbers that are not open, which the kernel refuses up to where its table of them ends. */
+static void closed(void)
 {
 	int closed = dup(1);
 	close(closed);
 	look("a closed number", READ, closed, (closed > fd ? closed : fd) + 1);
 	look("a closed number, room", WRITE, closed, (closed > fd ? closed : fd) + 1);
+	get_bytes();
+	look("a closed number, bytes", READ, closed, (closed > fd ? closed : fd) + 1);
+	look("a closed number beyond the open ones", READ, FAR, FD_SETSIZE);
+}
+
+static void far(void)
+{
+	look("a closed number beyond the open ones", READ, FAR, FD_SETSIZE);
+	get_bytes();
+	look("a closed number beyond the open ones, bytes", READ, FAR, FD_SETSIZE);
+}
+
+static void wrong(void)
+{
 	look("a closed number beyond the count", READ, FAR, fd + 1);
 	look("a count beyond the open ones", READ, -1, FD_SETSIZE);
 	look("a negative count", READ, -1, -1);
 	get_bytes();
-	look("a closed number, bytes", READ, closed, (closed > fd ? closed : fd) + 1);
 	look("a count beyond the open ones, bytes", READ, -1, FD_SETSIZE);
+	struct pollfd one = { fd, POLLIN, 0 };
 	struct timeval negative = { -1, 0 }, whole = { 0, 2000000 };
 	struct timespec large = { 0, 2000000000 };
 	fd_set set;
@@ -157,6 +173,8 @@ static void wrong(void)
 	printf(" %s, bit %d\n", strerrorname_np(errno), FD_ISSET(fd, &set));
 	printf("too many nanoseconds: %d", pselect(fd + 1, &set, 0, 0, &large, 0));
 	printf(" %s, bit %d\n", strerrorname_np(errno), FD_ISSET(fd, &set));
+	printf("too many nanoseconds for ppoll: %d", ppoll(&one, 1, &large, 0));
+	printf(" %s, %d\n", strerrorname_np(errno), one.revents);
 	printf("two million microseconds: %d\n", select(fd + 1, &set, 0, 0, &whole));
 	printf("a set that is not there: %d", select(fd + 1, (fd_set *)8, 0, 0, 0));
 	printf(" %s\n", strerrorname_np(errno));
@@ -253,6 +271,10 @@ int main(int count, char **words)
 		masks();
 	else if (!strcmp(which, "wrong"))
 		wrong();
+	else if (!strcmp(which, "closed"))
+		closed();
+	else if (!strcmp(which, "far"))
+		far();
 	else if (!strcmp(which, "many"))
 		many();
 	else

@@ -10,7 +10,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::Relaxed;
 
-use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, socklen_t};
+use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, socklen_t, timeval};
 use windlass_channel::{Bufs, Link, Reason};
 
 use crate::fd::{
@@ -22,9 +22,7 @@ use crate::options;
 use crate::process::identity;
 use crate::ready::{
     deferred_ctl::{self, flush_epoll_ctl},
-    lacking, looks, poll,
-    select::{self, Time},
-    sets, wait,
+    lacking, looks, poll, select, sets, wait,
 };
 use crate::socket::{
     by_kernel, close, demote::demote, in_flight, kind, message, reclaim, recv, send, sockopt,
@@ -244,11 +242,12 @@ pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, mask: *const sigset_t, 
     }
 }
 
-/// `select` and `pselect` on sets with at least one tracked socket. The sets are `count` bits long.
+/// `select` and `pselect` on sets with at least one tracked socket. The sets are `count` bits long; `time`: how long it waits, and where
+/// the program wants to know what is left of it.
 pub fn select(
     count: c_int,
     sets: [*mut fd_set; 3],
-    time: &Time,
+    time: (Wait, *mut timeval),
     mask: *const sigset_t,
     own: Own,
 ) -> isize {

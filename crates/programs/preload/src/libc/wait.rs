@@ -11,7 +11,7 @@ use crate::fd::{
     record::{Kind, Origin},
     table,
 };
-use crate::ready::{deferred_ctl::flush_epoll_ctl, select::Time, sets};
+use crate::ready::{deferred_ctl::flush_epoll_ctl, sets};
 use crate::sys::{clock::Wait, memory};
 
 /// Whether a tracked socket or an epoll instance is in the set. A set that cannot be read has none: the kernel says EFAULT.
@@ -70,7 +70,7 @@ interpose! {
             return pass!(poll(set, count, timeout));
         }
         let own = own_int!(poll(set, count, timeout));
-        dispatch::poll(set, count, Wait::Millis(timeout), std::ptr::null(), own) as c_int
+        dispatch::poll(set, count, Wait::millis(timeout), std::ptr::null(), own) as c_int
     }
 
     fn __poll_chk(set: *mut pollfd, count: nfds_t, timeout: c_int, room: usize) -> c_int {
@@ -84,11 +84,13 @@ interpose! {
     fn ppoll(set: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t)
         -> c_int {
         flush_epoll_ctl();
-        if !any_polled(set, count) {
-            return pass!(ppoll(set, count, timeout, mask));
+        match Wait::spec(timeout).filter(|_| any_polled(set, count)) {
+            None => pass!(ppoll(set, count, timeout, mask)),
+            Some(wait) => {
+                let own = own_int!(ppoll(set, count, timeout, mask));
+                dispatch::poll(set, count, wait, mask, own) as c_int
+            }
         }
-        let own = own_int!(ppoll(set, count, timeout, mask));
-        dispatch::poll(set, count, Wait::Spec(timeout), mask, own) as c_int
     }
 
     fn __ppoll_chk(set: *mut pollfd, count: nfds_t, timeout: *const timespec,
@@ -104,22 +106,26 @@ interpose! {
         timeout: *mut timeval) -> c_int {
         let sets = [read, write, except];
         flush_epoll_ctl();
-        if !any_selected(count, sets) {
-            return pass!(select(count, read, write, except, timeout));
+        match Wait::val(timeout).filter(|_| any_selected(count, sets)) {
+            None => pass!(select(count, read, write, except, timeout)),
+            Some(wait) => {
+                let own = own_int!(select(count, read, write, except, timeout));
+                dispatch::select(count, sets, (wait, timeout), std::ptr::null(), own) as c_int
+            }
         }
-        let own = own_int!(select(count, read, write, except, timeout));
-        dispatch::select(count, sets, &Time::Val(timeout), std::ptr::null(), own) as c_int
     }
 
     fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
         timeout: *const timespec, mask: *const sigset_t) -> c_int {
         let sets = [read, write, except];
         flush_epoll_ctl();
-        if !any_selected(count, sets) {
-            return pass!(pselect(count, read, write, except, timeout, mask));
+        match Wait::spec(timeout).filter(|_| any_selected(count, sets)) {
+            None => pass!(pselect(count, read, write, except, timeout, mask)),
+            Some(wait) => {
+                let own = own_int!(pselect(count, read, write, except, timeout, mask));
+                dispatch::select(count, sets, (wait, std::ptr::null_mut()), mask, own) as c_int
+            }
         }
-        let own = own_int!(pselect(count, read, write, except, timeout, mask));
-        dispatch::select(count, sets, &Time::Spec(timeout), mask, own) as c_int
     }
 
     fn epoll_create(size: c_int) -> c_int {
@@ -163,7 +169,7 @@ interpose! {
             }
             Some(instance) => {
                 let own = own_int!(epoll_wait(set, events, room, timeout));
-                let wait = Wait::Millis(timeout);
+                let wait = Wait::millis(timeout);
                 dispatch::epoll_wait(instance, events, room, wait, std::ptr::null(), own) as c_int
             }
         }
@@ -178,21 +184,21 @@ interpose! {
             }
             Some(instance) => {
                 let own = own_int!(epoll_pwait(set, events, room, timeout, mask));
-                dispatch::epoll_wait(instance, events, room, Wait::Millis(timeout), mask, own) as c_int
+                dispatch::epoll_wait(instance, events, room, Wait::millis(timeout), mask, own) as c_int
             }
         }
     }
 
     fn epoll_pwait2(set: c_int, events: *mut epoll_event, room: c_int, timeout: *const timespec,
         mask: *const sigset_t) -> c_int {
-        match table::epoll(set) {
+        match table::epoll(set).zip(Wait::spec(timeout)) {
             None => {
                 flush_epoll_ctl();
                 pass!(epoll_pwait2(set, events, room, timeout, mask))
             }
-            Some(instance) => {
+            Some((instance, wait)) => {
                 let own = own_int!(epoll_pwait2(set, events, room, timeout, mask));
-                dispatch::epoll_wait(instance, events, room, Wait::Spec(timeout), mask, own) as c_int
+                dispatch::epoll_wait(instance, events, room, wait, mask, own) as c_int
             }
         }
     }

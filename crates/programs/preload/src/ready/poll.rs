@@ -203,7 +203,7 @@ pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, mask: *const sigset_t, 
         let done = if wait.is_now() {
             polled.at_once(own)
         } else {
-            polled.once(&wait, &mut limit, own)
+            polled.once(wait, &mut limit, own)
         };
         if let Some(done) = done {
             return done;
@@ -215,7 +215,7 @@ pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, mask: *const sigset_t, 
 impl Polled<'_> {
     /// A look and a sleep. `None`: bytes of a ring were seen and then not found, since their sender has moved them into the
     /// kernel after it had been asked.
-    fn once(&self, wait: &Wait, limit: &mut Option<Limit>, own: Own) -> Option<isize> {
+    fn once(&self, wait: Wait, limit: &mut Option<Limit>, own: Own) -> Option<isize> {
         let (polled, members) = (self, self.members);
         peer_death::notice();
         let known = polled.by_rings();
@@ -250,7 +250,7 @@ impl Polled<'_> {
         counters::add(Counter::Sleeps, 1);
         let is_first = limit.is_none();
         if is_first {
-            *limit = Limit::of(wait);
+            *limit = Some(Limit::of(wait));
         }
         let result = match limit {
             Some(limit) if !is_first || members.has_left() => self.sleep(limit, own),

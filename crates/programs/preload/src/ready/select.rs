@@ -19,7 +19,7 @@ use crate::ready::poll;
 use crate::socket::{demote::demote, errors};
 use crate::sys::{
     clock::{Limit, Wait},
-    memory, real,
+    kernel, memory, real,
 };
 
 /// Descriptors of one call.
@@ -32,49 +32,6 @@ const TAKEN: [i16; 3] = [
     ASKED[1] | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR,
     ASKED[2],
 ];
-
-/// How long the call waits, and the place in which `select` tells what is left of it.
-pub enum Time {
-    /// `select`'s; null: for ever.
-    Val(*mut timeval),
-    /// `pselect`'s; null: for ever.
-    Spec(*const timespec),
-}
-
-impl Time {
-    /// As `ppoll` takes it; the inner none: for ever. None: it cannot be read, or is no time.
-    fn spec(&self) -> Option<Option<timespec>> {
-        match *self {
-            Time::Val(val) if val.is_null() => Some(None),
-            Time::Spec(spec) if spec.is_null() => Some(None),
-            Time::Spec(spec) => {
-                let time = memory::fetch(spec)?;
-                (time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec))
-                    .then_some(Some(time))
-            }
-            Time::Val(val) => {
-                let time = memory::fetch(val)?;
-                (time.tv_sec >= 0 && time.tv_usec >= 0).then(|| {
-                    Some(timespec {
-                        tv_sec: time.tv_sec.saturating_add(time.tv_usec / 1_000_000),
-                        tv_nsec: time.tv_usec % 1_000_000 * 1_000,
-                    })
-                })
-            }
-        }
-    }
-
-    /// Tells what is left.
-    fn put_left(&self, limit: &Limit) {
-        if let (Time::Val(val), Some(left)) = (self, limit.left_ns()) {
-            let left = timeval {
-                tv_sec: (left / 1_000_000_000) as i64,
-                tv_usec: (left % 1_000_000_000 / 1_000) as i64,
-            };
-            memory::put(*val, left);
-        }
-    }
-}
 
 /// The sets of a call.
 struct Sets {
@@ -171,43 +128,38 @@ impl Sets {
     }
 }
 
-/// `select` and `pselect`.
+/// `select` and `pselect`, with how long it waits and where what is left of that is told, unless that is null.
 pub fn select(
     count: c_int,
     sets: [*mut fd_set; 3],
-    time: &Time,
+    (wait, left_at): (Wait, *mut timeval),
     mask: *const sigset_t,
     own: Own,
 ) -> isize {
     let mut room = [const { MaybeUninit::uninit() }; ENTRIES];
     let mut copy = Sets::new();
-    let Some(spec) = time.spec() else {
-        return own.call();
-    };
     let known = copy.copy(count, &sets);
     let Some(entries) = known.then(|| copy.entries(&mut room)).flatten() else {
         return by_kernel(count, own);
     };
+    let limit = Limit::of(wait);
+    let spec = wait.0.map(kernel::timespec);
     let spec: *const timespec = spec.as_ref().map_or(std::ptr::null(), |spec| spec);
-    let limit = Limit::of(&Wait::Spec(spec));
     let (set, length) = (entries.as_mut_ptr(), entries.len());
     let polls = Own::int(
         &real::slot::ppoll,
         [set as usize, length, spec as usize, mask as usize, 0, 0],
     );
-    let found = poll::poll(set, length as u64, Wait::Spec(spec), mask, polls);
+    let found = poll::poll(set, length as u64, wait, mask, polls);
     let error = real::errno();
-    if let Some(limit) = limit {
-        time.put_left(&limit);
-    }
+    put_left(left_at, &limit);
     if found < 0 {
         return errors::fail(error);
     }
-    if entries
-        .iter()
-        .any(|entry| entry.revents & libc::POLLNVAL != 0)
-    {
-        return errors::fail(libc::EBADF);
+    // A number that is not open is an error, or nothing at all: the kernel knows how far its table goes.
+    let is_odd = |entry: &pollfd| entry.revents & libc::POLLNVAL != 0;
+    if entries.iter().any(is_odd) {
+        return by_kernel(count, own);
     }
     let bits = copy.keep(entries);
     if found > 0 && bits == 0 {
@@ -217,6 +169,17 @@ pub fn select(
         bits as isize
     } else {
         errors::fail(libc::EFAULT)
+    }
+}
+
+/// Tells the program what is left, where it wants to know.
+fn put_left(at: *mut timeval, limit: &Limit) {
+    if let Some(left) = limit.left_ns().filter(|_| !at.is_null()) {
+        let left = timeval {
+            tv_sec: (left / 1_000_000_000) as i64,
+            tv_usec: (left % 1_000_000_000 / 1_000) as i64,
+        };
+        memory::put(at, left);
     }
 }
 

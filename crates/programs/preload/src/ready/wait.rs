@@ -630,7 +630,7 @@ impl Waiting {
     /// take it, then it goes into the kernel. That is a part of the program's time, and under its mask.
     fn sleep_in_kernel(&self) -> isize {
         let has_pushed = options::has_nets() && pairs::has_pairs() && PUSHED.swap(false, Relaxed);
-        let Some(limit) = has_pushed.then(|| Limit::of(&self.wait)).flatten() else {
+        let Some(limit) = has_pushed.then(|| Limit::of(self.wait)) else {
             return self.own.call();
         };
         for _ in 0..GRACES {

@@ -47,30 +47,46 @@ pub fn nanoseconds() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// How long a call may wait.
-#[derive(Clone, Copy)]
-pub enum Wait {
-    /// Milliseconds; negative: for ever.
-    Millis(i32),
-    /// The program's `timespec`, possibly unreadable; null: for ever.
-    Spec(*const libc::timespec),
-}
+/// How long a call may wait, in nanoseconds; none: for ever.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Wait(pub Option<u64>);
 
 impl Wait {
-    /// Whether the call may not wait at all. A time that cannot be read may: the kernel says EFAULT.
-    pub fn is_now(&self) -> bool {
-        match self {
-            Wait::Millis(millis) => *millis == 0,
-            Wait::Spec(spec) => {
-                let mut time = [libc::timespec {
-                    tv_sec: 1,
-                    tv_nsec: 0,
-                }];
-                memory::fetch_all(&mut time, *spec);
-                time.iter()
-                    .all(|time| (time.tv_sec, time.tv_nsec) == (0, 0))
-            }
+    /// Of a call that takes milliseconds; negative: for ever.
+    pub fn millis(millis: i32) -> Self {
+        Self(u64::try_from(millis).ok().map(|millis| millis * 1_000_000))
+    }
+
+    /// What a `timespec` of the program says; null: for ever. None: it cannot be read, or is no time; the kernel says so.
+    pub fn spec(spec: *const libc::timespec) -> Option<Self> {
+        if spec.is_null() {
+            return Some(Self(None));
         }
+        let time = memory::fetch(spec)?;
+        let is_time = (0..1_000_000_000).contains(&time.tv_nsec);
+        let seconds = u64::try_from(time.tv_sec).ok().filter(|_| is_time)?;
+        let ns = seconds.saturating_mul(1_000_000_000);
+        Some(Self(Some(ns.saturating_add(time.tv_nsec as u64))))
+    }
+
+    /// The same of a `timeval`, whose microseconds may be more than a second.
+    pub fn val(val: *const libc::timeval) -> Option<Self> {
+        if val.is_null() {
+            return Some(Self(None));
+        }
+        let time = memory::fetch(val)?;
+        let parts = [(time.tv_sec, 1_000_000_000), (time.tv_usec, 1_000)];
+        parts
+            .into_iter()
+            .try_fold(Self(Some(0)), |sum, (part, ns)| {
+                let more = u64::try_from(part).ok()?.saturating_mul(ns);
+                Some(Self(sum.0.map(|sum| sum.saturating_add(more))))
+            })
+    }
+
+    /// Whether the call may not wait at all.
+    pub fn is_now(self) -> bool {
+        self.0 == Some(0)
     }
 }
 
@@ -82,23 +98,9 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// What a call asks for. `None`: that cannot be read, or is no time; the kernel says so.
-    pub fn of(wait: &Wait) -> Option<Limit> {
-        let spec = match *wait {
-            Wait::Millis(millis) => {
-                return Some(Self::from_ns(
-                    u64::try_from(millis).ok().map(|millis| millis * 1_000_000),
-                ));
-            }
-            Wait::Spec(spec) => spec,
-        };
-        if spec.is_null() {
-            return Some(Self::from_ns(None));
-        }
-        let time = memory::fetch(spec)?;
-        let is_time = time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec);
-        let seconds = (time.tv_sec as u64).saturating_mul(1_000_000_000);
-        is_time.then(|| Self::from_ns(Some(seconds.saturating_add(time.tv_nsec as u64))))
+    /// What a call asks for.
+    pub fn of(wait: Wait) -> Limit {
+        Self::from_ns(wait.0)
     }
 
     /// So many nanoseconds from now on; none: for ever.
