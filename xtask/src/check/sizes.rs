@@ -10,9 +10,9 @@ use super::{Finding, Tree};
 
 /// A crate's directory, and how many lines its `src` may have.
 const LIMITS: &[(&str, usize)] = &[
-    ("crates/programs/preload", 14_600),
-    ("crates/io/channel", 7_300),
-    ("crates/programs/broker", 6_500),
+    ("crates/programs/preload", 14_050),
+    ("crates/io/channel", 7_200),
+    ("crates/programs/broker", 6_470),
 ];
 
 /// Lines under the `src` of the crate in `directory`.

@@ -108,9 +108,8 @@ impl<'a> Bufs<'a> {
         Some(v)
     }
 
-    /// What remains, cut to `limit` bytes, as vectors for a real call; returns how many of `out` are filled.
-    /// Where `out`
-    /// is too short the call will be shorter too.
+    /// What remains, cut to `limit` bytes, as vectors for a real call; returns how many of `out` are filled. Where `out` is too
+    /// short the call will be shorter too.
     pub fn fill(mut self, limit: usize, out: &mut [iovec]) -> usize {
         let mut limit = limit.min(self.total);
         let mut filled = 0;

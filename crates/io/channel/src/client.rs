@@ -5,11 +5,9 @@
 //! for a slot, for the memory of a pair, for a rescue.
 //!
 //! # Model
-//! One exchange is: block signals; socket, connect, send, wait a little, receive; map what came; close every
-//! descriptor;
-//! unblock signals. Nothing stays open, nothing is allocated, `errno` is not touched, and no function of libc is
-//! called:
-//! each system call is made by itself, so that this may run inside an interposed call and is no point of cancellation.
+//! One exchange is: block signals; socket, connect, send, wait a little, receive; map what came; close every descriptor; unblock
+//! signals. Nothing stays open, nothing is allocated, `errno` is not touched, and no function of libc is called: each system call
+//! is made by itself, so that this may run inside an interposed call and is no point of cancellation.
 //!
 //! # Limits
 //! Each path is tried with this user's number behind it first, where root's broker has a socket for this user alone. Connecting never
@@ -18,9 +16,8 @@
 //! each time, up to [`BACKOFF_MS`].
 //!
 //! # Failure modes
-//! Every failure is a [`Reason`]: [`Reason::NoDaemon`] if nobody answered, or what the broker said. A socket in `/tmp`
-//! is
-//! used only in a directory that is this user's and nobody else's.
+//! Every failure is a [`Reason`]: [`Reason::NoDaemon`] if nobody answered, or what the broker said. A socket in `/tmp` is used only
+//! in a directory that is this user's and nobody else's.
 
 #![deny(
     clippy::indexing_slicing,
@@ -85,8 +82,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps the first `len` bytes of a shared memory object; for reading only, unless `writable`. `None` if the system
-    /// refuses.
+    /// Maps the first `len` bytes of a shared memory object; for reading only, unless `writable`. `None` if the system refuses.
     pub fn of(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Option<Self> {
         let both = ProtFlags::READ | ProtFlags::WRITE;
         Self::map(fd, len, if writable { both } else { ProtFlags::READ })
@@ -331,8 +327,7 @@ impl Client {
         })
     }
 
-    /// The memory shared with the process in a slot, for a connection with it; `full` slabs of this pair have no channel
-    /// left.
+    /// The memory shared with the process in a slot, for a connection with it; `full` slabs of this pair have no channel left.
     ///
     /// # Errors
     /// Why there is none.

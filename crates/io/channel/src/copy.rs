@@ -1,16 +1,14 @@
 //! The one copy routine between a program's buffer and a ring.
 //!
 //! # Model
-//! The program's buffer may be invalid memory, so the copy may fault. All of it lies between [`start`] and [`end`]; a
-//! handler of SIGSEGV or SIGBUS that finds the interrupted instruction there sets the instruction pointer to
-//! [`fixup`] and returns: the copy then ends with the number of bytes that are certainly copied. No other register
-//! may be changed. There is no stack frame and no call inside the range. The routine changes rax, rcx, r8 to r10, xmm0 to xmm3
-//! and the flags, and no other register.
+//! The program's buffer may be invalid memory, so the copy may fault. All of it lies between [`start`] and [`end`]; a handler of
+//! SIGSEGV or SIGBUS that finds the interrupted instruction there sets the instruction pointer to [`fixup`] and returns: the copy
+//! then ends with the number of bytes that are certainly copied. No other register may be changed. There is no stack frame and no
+//! call inside the range. The routine changes rax, rcx, r8 to r10, xmm0 to xmm3 and the flags, and no other register.
 //!
-//! Up to 128 bytes go by overlapping 16-byte registers, more by a loop of 64 bytes; from [`LARGE`] bytes the
-//! destination
-//! is prefetched for writing 16 lines ahead: the reader on another core has those lines, and taking one over is the
-//! cost of a large copy.
+//! Up to 128 bytes go by overlapping 16-byte registers, more by a loop of 64 bytes; from [`LARGE`] bytes the destination is
+//! prefetched for writing 16 lines ahead: the reader on another core has those lines, and taking one over is the cost of a large
+//! copy.
 //!
 //! # Limits
 //! Reads and writes exactly the bytes named. The short count after a fault may be lower than what was written.
@@ -149,9 +147,8 @@ unsafe extern "C" {
 /// Copies `len` bytes; returns how many were certainly copied, fewer only after a fault that a handler ended.
 ///
 /// # Safety
-/// Whatever of both ranges is mapped may be read and written, and does not overlap. What is not mapped
-/// faults; without a
-/// handler as the module says, that ends the process.
+/// Whatever of both ranges is mapped may be read and written, and does not overlap. What is not mapped faults; without a handler as
+/// the module says, that ends the process.
 #[cfg(not(loom))]
 #[inline(always)]
 pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> usize {
@@ -220,9 +217,8 @@ pub fn fixup() -> usize {
 mod tests {
     use super::*;
 
-    /// Every length from 0 to beyond two prefetched stretches, at odd places on both sides, copies exactly
-    /// its bytes: what
-    /// lies around the destination stays as it was.
+    /// Every length from 0 to beyond two prefetched stretches, at odd places on both sides, copies exactly its bytes: what lies
+    /// around the destination stays as it was.
     #[test]
     fn exactly_the_bytes_named_are_copied() {
         const ROOM: usize = 4096;

@@ -1,10 +1,9 @@
 //! [`Directory`]: where the ends of a host's connections find each other.
 //!
 //! # Model
-//! One shared table per user and network namespace: 65,536 entries of 32 bytes, direct-mapped by a hash of
-//! the connection's
-//! two names. Every entry is a hint that anybody of the same user may overwrite at any time: names, cookies and the
-//! daemon decide whether two ends join.
+//! One shared table per user and network namespace: 65,536 entries of 32 bytes, direct-mapped by a hash of the connection's two
+//! names. Every entry is a hint that anybody of the same user may overwrite at any time: names, cookies and the daemon decide
+//! whether two ends join.
 
 use std::net::{IpAddr, SocketAddr};
 #[cfg(not(loom))]
@@ -123,9 +122,8 @@ impl Directory {
     /// Takes a mapping of a directory.
     ///
     /// # Safety
-    /// [`DIRECTORY_BYTES`](crate::layout::DIRECTORY_BYTES) bytes at `at` are mapped read-write,
-    /// page-aligned, of a file that
-    /// cannot shrink, and stay mapped for as long as any copy of the value lives.
+    /// [`DIRECTORY_BYTES`](crate::layout::DIRECTORY_BYTES) bytes at `at` are mapped read-write, page-aligned, of a file that cannot
+    /// shrink, and stay mapped for as long as any copy of the value lives.
     pub const unsafe fn new(at: NonNull<u8>) -> Directory {
         Directory(at.cast())
     }
@@ -141,8 +139,7 @@ impl Directory {
             .get(key.hash as usize % DIRECTORY_ENTRIES)
     }
 
-    /// Writes this end's hint, and returns what the other end has written for the same connection. A
-    /// collision with another
+    /// Writes this end's hint, and returns what the other end has written for the same connection. A collision with another
     /// connection overwrites it: the later one wins, and the earlier one stays on the kernel unless it had joined.
     pub fn publish(&self, key: Key, mine: Hint) -> Option<Hint> {
         let entry = self.entry(key)?;
@@ -200,9 +197,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Both ends of a connection compute the same hash and opposite ends, also where one of them shows a
-    /// v4-mapped name;
-    /// other ports, devices and namespaces compute others.
+    /// Both ends of a connection compute the same hash and opposite ends, also where one of them shows a v4-mapped name; other
+    /// ports, devices and namespaces compute others.
     #[test]
     fn both_ends_find_the_same_entry() {
         let (a, b) = (name("127.0.0.1:4000"), name("127.0.0.1:80"));

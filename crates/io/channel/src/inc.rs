@@ -1,24 +1,18 @@
 //! [`Incoming`]: receiving on a channel, and falling asleep.
 //!
 //! # Life of a byte
-//! Kernel bytes are older than ring bytes, so they are taken first. `head_seen` advances only when `krecv ==
-//! k_sent` was
-//! seen, with `k_sent` loaded *after* `head`: then every kernel byte that was sent before the ring bytes
-//! below `head` has
-//! been taken, and none can be sent while they are unread. Ring bytes below `head_seen` may therefore be taken without
-//! another look.
+//! Kernel bytes are older than ring bytes, so they are taken first. `head_seen` advances only when `krecv == k_sent` was seen, with
+//! `k_sent` loaded *after* `head`: then every kernel byte that was sent before the ring bytes below `head` has been taken, and none
+//! can be sent while they are unread. Ring bytes below `head_seen` may therefore be taken without another look.
 //!
 //! # Failure modes
-//! A sender that died inside a reclaim leaves `mark`: some of the ring's bytes are in the kernel as well,
-//! and only the kernel
-//! knows how many. Its lock is taken over with the flag `DRAIN`: kernel bytes only, until the kernel says
-//! that the stream
-//! has ended. What came beyond `mark_k` is skipped in the ring, and the rest of the ring follows.
+//! A sender that died inside a reclaim leaves `mark`: some of the ring's bytes are in the kernel as well, and only the kernel knows
+//! how many. Its lock is taken over with the flag `DRAIN`: kernel bytes only, until the kernel says that the stream has ended. What
+//! came beyond `mark_k` is skipped in the ring, and the rest of the ring follows.
 //!
-//! A connection that is reset drops what the sender's kernel had not yet handed over, while bytes that were sent after it lie
-//! in the ring. They would follow a gap, so they are not delivered: the stream has ended where the kernel's part did. Where
-//! fewer bytes were counted than sent, the kernel says whether they never came or were taken uncounted
-//! ([`Socket::arrived`]).
+//! A connection that is reset drops what the sender's kernel had not yet handed over, while bytes that were sent after it lie in
+//! the ring. They would follow a gap, so they are not delivered: the stream has ended where the kernel's part did. Where fewer
+//! bytes were counted than sent, the kernel says whether they never came or were taken uncounted ([`Socket::arrived`]).
 
 use crate::bufs::Bufs;
 use crate::layout::*;
@@ -50,10 +44,8 @@ pub struct RecvHow {
     pub peek: bool,
     /// `MSG_TRUNC`: the bytes are dropped instead of copied.
     pub discard: bool,
-    /// Ask the kernel even where the counts say that it has nothing: every 32nd time or 50 us, and whenever
-    /// a real poll said
-    /// that the descriptor is readable. For EOF, errors, bypassing writers, and bytes that a killed sender
-    /// could not count.
+    /// Ask the kernel even where the counts say that it has nothing: every 32nd time or 50 us, and whenever a real poll said that
+    /// the descriptor is readable. For EOF, errors, bypassing writers, and bytes that a killed sender could not count.
     pub look: bool,
 }
 
@@ -143,9 +135,8 @@ impl<'s> Incoming<'s> {
         Outgoing::new(self.link)
     }
 
-    /// Receives what is there, once, without blocking: the kernel's bytes, then the ring's. `flags` are the
-    /// program's, for a
-    /// real receive, without those that [`RecvHow`] says.
+    /// Receives what is there, once, without blocking: the kernel's bytes, then the ring's. `flags` are the program's, for a real
+    /// receive, without those that [`RecvHow`] says.
     #[inline(always)]
     pub fn recv<S: Socket>(
         self,
@@ -493,9 +484,8 @@ impl<'s> Incoming<'s> {
         }
     }
 
-    /// A real call of the program's own, made while asleep, returned the end of the stream or an error: what
-    /// is left in the
-    /// ring comes first. [`Took::Eof`] or [`Took::Error`] if nothing is. After [`Incoming::woke`].
+    /// A real call of the program's own, made while asleep, returned the end of the stream or an error: what is left in the ring
+    /// comes first. [`Took::Eof`] or [`Took::Error`] if nothing is. After [`Incoming::woke`].
     pub fn recv_last<S: Socket>(
         self,
         who: Who,
@@ -512,11 +502,9 @@ impl<'s> Incoming<'s> {
         took
     }
 
-    /// Whether a receive would find something: ring bytes, or kernel bytes that were announced. No system
-    /// call, no store, no
-    /// lock; what it says may be old in either direction, except after [`Incoming::fall_asleep`]'s fence. The bytes
-    /// begin to
-    /// come over at once.
+    /// Whether a receive would find something: ring bytes, or kernel bytes that were announced. No system call, no store, no lock;
+    /// what it says may be old in either direction, except after [`Incoming::fall_asleep`]'s fence. The bytes begin to come over at
+    /// once.
     #[inline(always)]
     pub fn ready(self) -> bool {
         let (w, r) = (&self.d().w, &self.d().r);
@@ -539,9 +527,8 @@ impl<'s> Incoming<'s> {
         a.attn.load(Ordering::Relaxed) == 0 && a.flags.load(Ordering::Relaxed) & NORING == 0
     }
 
-    /// A pause between two looks at [`Incoming::ready`]: looks in close order keep the line from the sender who wants to
-    /// write it. Longer in stream mode, where each look makes the sender wait for the line and brings the fewer bytes the
-    /// sooner it comes.
+    /// A pause between two looks at [`Incoming::ready`]: looks in close order keep the line from the sender who wants to write it.
+    /// Longer in stream mode, where each look makes the sender wait for the line and brings the fewer bytes the sooner it comes.
     #[inline]
     pub fn pause(self) {
         let streaming = self.d().w.stream.load(Ordering::Relaxed) != 0;
@@ -549,8 +536,7 @@ impl<'s> Incoming<'s> {
         (0..pauses).for_each(|_| std::hint::spin_loop());
     }
 
-    /// Whether the ring itself holds readable bytes, by the same rules: what poll and epoll may report
-    /// without the kernel.
+    /// Whether the ring itself holds readable bytes, by the same rules: what poll and epoll may report without the kernel.
     #[inline(always)]
     pub fn ring_ready(self) -> bool {
         let (w, r) = (&self.d().w, &self.d().r);
@@ -682,9 +668,8 @@ impl<'s> Incoming<'s> {
         is_right
     }
 
-    /// Sets `krecv` to what the sender has counted, less what is unread in the kernel: for sockets of which the kernel
-    /// keeps no count, when the sender has offered and before this end joins. False: somebody is inside a call; come
-    /// back.
+    /// Sets `krecv` to what the sender has counted, less what is unread in the kernel: for sockets of which the kernel keeps no
+    /// count, when the sender has offered and before this end joins. False: somebody is inside a call; come back.
     pub fn count_by_queue<S: Socket>(self, who: Who, sock: &S) -> bool {
         if self.lock(who, sock).is_err() {
             return false;
@@ -694,9 +679,8 @@ impl<'s> Incoming<'s> {
         done
     }
 
-    /// The same under the read lock. Neither count moves between two looks that find both as they were, no sender
-    /// inside and nobody asleep: so what the kernel said in between belongs to them. Who falls asleep later adds to
-    /// what is corrected by addition.
+    /// The same under the read lock. Neither count moves between two looks that find both as they were, no sender inside and nobody
+    /// asleep: so what the kernel said in between belongs to them. Who falls asleep later adds to what is corrected by addition.
     fn by_queue<S: Socket>(self, sock: &S) -> bool {
         let (w, wl, r, a) = (&self.d().w, &self.d().wl, &self.d().r, &self.d().a);
         let look = || {

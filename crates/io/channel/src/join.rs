@@ -8,9 +8,8 @@
 //! | 2 | it looks at the ring at every receive, poll and epoll look: its peer may push | [`Link::leave`] |
 //! | 3 | it has left: reset, closed or refused | the channel is freed |
 //!
-//! A direction may push only when its receiver is at 2. A stale or re-used half never gets there, since
-//! cookies differ. Where addresses may be translated, both ends stay at 1 until they are proved to be one connection
-//! ([`Link::is_proved`]).
+//! A direction may push only when its receiver is at 2. A stale or re-used half never gets there, since cookies differ. Where
+//! addresses may be translated, both ends stay at 1 until they are proved to be one connection ([`Link::is_proved`]).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -199,9 +198,8 @@ impl Link<'_> {
             .all(|j| j.load(Ordering::Acquire) == JOINED)
     }
 
-    /// This end uses the channel no more: everything of it is on the kernel. True if the other end had left
-    /// before: the
-    /// caller then [frees](crate::Slab::free) the channel.
+    /// This end uses the channel no more: everything of it is on the kernel. True if the other end had left before: the caller then
+    /// [frees](crate::Slab::free) the channel.
     pub fn leave(&self, reason: Reason) -> bool {
         self.incoming().stop(reason);
         self.outgoing().stop(reason);

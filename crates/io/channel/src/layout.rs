@@ -278,8 +278,7 @@ pub struct Header {
     pub(crate) pages: [[AtomicU64; PAGE_WORDS]; 2],
 }
 
-/// A process's status page; its peers map it read-only. Line 0 is the process, 1.. its epoll instances: not
-/// 0 = asleep.
+/// A process's status page; its peers map it read-only. Line 0 is the process, 1.. its epoll instances: not 0 = asleep.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Status {

@@ -1,12 +1,10 @@
 //! Shared-memory byte streams between accelerated processes.
 //!
 //! # Purpose
-//! Two processes on one host hold the two ends of one kernel connection. While both are busy, bytes go
-//! through a ring in
-//! shared memory; whoever sleeps, sleeps in the kernel, and is woken by the data itself, sent through the kernel
-//! connection. This crate is the shared memory and every operation on it. It knows no table of descriptors,
-//! no blocking,
-//! no signals and no environment: every operation is one attempt that says what happened.
+//! Two processes on one host hold the two ends of one kernel connection. While both are busy, bytes go through a ring in shared
+//! memory; whoever sleeps, sleeps in the kernel, and is woken by the data itself, sent through the kernel connection. This crate is
+//! the shared memory and every operation on it. It knows no table of descriptors, no blocking, no signals and no environment: every
+//! operation is one attempt that says what happened.
 //!
 //! # Where it sits
 //! ```text
@@ -18,23 +16,18 @@
 //! ```
 //!
 //! # Model
-//! A [`Slab`] is shared by two processes and holds [`layout::CHANS`] channels; a [`Link`] is one end of one
-//! of them, with an
-//! [`Outgoing`] and an [`Incoming`] direction. In each direction every unread byte in the kernel is older
-//! than every unread
-//! byte in the ring. The sender decides per call: ring if the receiver is awake, kernel if not. Counts from
-//! the start of the
-//! stream (`k_sent`, `krecv`) say when the ring may be read, and the kernel keeps the same counts, so a killed process
-//! loses none. `reclaim` moves unread ring bytes into the kernel at any moment.
+//! A [`Slab`] is shared by two processes and holds [`layout::CHANS`] channels; a [`Link`] is one end of one of them, with an
+//! [`Outgoing`] and an [`Incoming`] direction. In each direction every unread byte in the kernel is older than every unread byte in
+//! the ring. The sender decides per call: ring if the receiver is awake, kernel if not. Counts from the start of the stream
+//! (`k_sent`, `krecv`) say when the ring may be read, and the kernel keeps the same counts, so a killed process loses none.
+//! `reclaim` moves unread ring bytes into the kernel at any moment.
 //!
 //! # Synchronization
-//! Field by field in [`layout`]; sleeping against pushing in [`wait`]; locks in [`owner`]. Lock order: write
-//! lock, then
-//! read lock. No lock is held over anything that waits.
+//! Field by field in [`layout`]; sleeping against pushing in [`wait`]; locks in [`owner`]. Lock order: write lock, then read lock.
+//! No lock is held over anything that waits.
 //!
 //! # Failure modes
-//! The memory is foreign: every word is an atomic, every value is loaded once and checked, every loop is
-//! bounded. A value that
+//! The memory is foreign: every word is an atomic, every value is loaded once and checked, every loop is bounded. A value that
 //! cannot be makes the direction [`Sent::Broken`] or [`Took::Broken`], which the caller shows as ECONNRESET.
 
 pub mod bufs;

@@ -1,15 +1,12 @@
-//! What the models put in place of shared memory, of the kernel's connection and of `membarrier`. Exists in
-//! loom builds only.
+//! What the models put in place of shared memory, of the kernel's connection and of `membarrier`. Exists in loom builds only.
 //!
 //! # Model
 //! loom runs all threads of a model on one thread of the test, so what a test sets here holds for its own model only.
 //!
-//! A `membarrier` makes every other thread pass a full fence somewhere. loom cannot do that to another
-//! thread, so stream mode is
-//! modelled in two halves which together cover every execution: [`Barrier::Fences`], where both sides have a
-//! fence (those in which the sleeper issues a `membarrier`), and [`Barrier::Prunes`], where the sender has
-//! none and an execution ends
-//! as soon as the sleeper would issue one (those in which it does not).
+//! A `membarrier` makes every other thread pass a full fence somewhere. loom cannot do that to another thread, so stream mode is
+//! modelled in two halves which together cover every execution: [`Barrier::Fences`], where both sides have a fence (those in which
+//! the sleeper issues a `membarrier`), and [`Barrier::Prunes`], where the sender has none and an execution ends as soon as the
+//! sleeper would issue one (those in which it does not).
 #![allow(missing_docs, clippy::missing_panics_doc)]
 
 use std::cell::Cell;

@@ -156,9 +156,8 @@ impl Watched {
         used.filter(|(_, members)| *members != 0)
     }
 
-    /// Whether any member but this one is listed, has news or is in stream mode: a look without a store. A caller that looks
-    /// at that one itself may leave its bit where it is, and its sender need not set it anew; but for a sleep it has to be
-    /// taken.
+    /// Whether any member but this one is listed, has news or is in stream mode: a look without a store. A caller that looks at
+    /// that one itself may leave its bit where it is, and its sender need not set it anew; but for a sleep it has to be taken.
     #[inline(always)]
     pub fn has_news(&self, slab: &Slab, receiver: Side, but: Option<u16>) -> bool {
         let news = slab.news(receiver);

@@ -1,10 +1,9 @@
 //! [`Outgoing`]: sending on a channel.
 //!
 //! # Life of a byte
-//! [`Outgoing::send`] takes the write lock, and decides once: ring if the receiver has joined, nobody
-//! sleeps, and little is
-//! unread in the kernel; else kernel, after a reclaim. A push is copied, published by `head`, and followed by a fence
-//! (none in stream mode) and a look at who sleeps: whoever fell asleep in between gets the ring's bytes by a reclaim.
+//! [`Outgoing::send`] takes the write lock, and decides once: ring if the receiver has joined, nobody sleeps, and little is unread
+//! in the kernel; else kernel, after a reclaim. A push is copied, published by `head`, and followed by a fence (none in stream
+//! mode) and a look at who sleeps: whoever fell asleep in between gets the ring's bytes by a reclaim.
 //!
 //! # States
 //! `burst` counts pushes in a row. At [`STREAM_AFTER`] of them the direction enters **stream mode**: `stream` = 1 is
@@ -12,11 +11,9 @@
 //! ([`Outgoing::other_call`]), ends it. It is changed under the write lock only.
 //!
 //! # What can be lost and what cannot
-//! A process that is killed inside a push has not published `head`: nothing was sent. One that is killed
-//! inside a kernel
-//! send or a reclaim leaves the lock word and, for a reclaim, `mark`, `mark_pos` and `mark_k`; whoever takes
-//! the lock over
-//! asks the kernel how many bytes it got, and adds the surplus.
+//! A process that is killed inside a push has not published `head`: nothing was sent. One that is killed inside a kernel send or a
+//! reclaim leaves the lock word and, for a reclaim, `mark`, `mark_pos` and `mark_k`; whoever takes the lock over asks the kernel
+//! how many bytes it got, and adds the surplus.
 
 use std::sync::atomic::Ordering as Private;
 
@@ -67,9 +64,8 @@ pub enum Sent {
     Bytes(Moved),
     /// The kernel is full (EAGAIN): wait with poll(POLLOUT), without any lock, and come back.
     KernelFull,
-    /// The ring is full, or the receiver is awake and has too many bytes left in the kernel; nothing was taken: spin,
-    /// [wait for room](Outgoing::wait_for_space), or come back with
-    /// [`WhenFull::Kernel`].
+    /// The ring is full, or the receiver is awake and has too many bytes left in the kernel; nothing was taken: spin, [wait for
+    /// room](Outgoing::wait_for_space), or come back with [`WhenFull::Kernel`].
     RingFull,
     /// Another thread holds a lock: come back.
     Busy,
@@ -96,8 +92,7 @@ pub enum Fast {
 pub enum WhenFull {
     /// Says [`Sent::RingFull`]: a blocking caller spins and waits first.
     Say,
-    /// Reclaims, and lets the kernel take the rest or say EAGAIN: a non-blocking caller at once, a blocking
-    /// one after 10 ms.
+    /// Reclaims, and lets the kernel take the rest or say EAGAIN: a non-blocking caller at once, a blocking one after 10 ms.
     Kernel,
 }
 
@@ -386,8 +381,7 @@ impl<'s> Outgoing<'s> {
         }
     }
 
-    /// A send is likely: the line that it begins in comes over meanwhile. `head` may be seen only when that line may
-    /// be written.
+    /// A send is likely: the line that it begins in comes over meanwhile. `head` may be seen only when that line may be written.
     #[inline(always)]
     pub(crate) fn expect(self) {
         let word = self.d().a.ring.load(Ordering::Relaxed);
@@ -459,8 +453,7 @@ impl<'s> Outgoing<'s> {
         }
     }
 
-    /// Sends through the kernel: the ring is reclaimed first, since kernel bytes have to be older. Under the
-    /// write lock.
+    /// Sends through the kernel: the ring is reclaimed first, since kernel bytes have to be older. Under the write lock.
     #[cold]
     fn send_kernel<S: Socket>(self, who: Who, sock: &S, data: Bufs, flags: i32) -> Sent {
         self.warm();
@@ -545,9 +538,8 @@ impl<'s> Outgoing<'s> {
         Sent::Broken
     }
 
-    /// Moves the unread bytes of the ring into the kernel (I3), so that a sleeper, a plain reader or the
-    /// kernel's own close
-    /// finds them. `sock` may be any descriptor of this end's socket: the daemon uses it for a rescue.
+    /// Moves the unread bytes of the ring into the kernel (I3), so that a sleeper, a plain reader or the kernel's own close finds
+    /// them. `sock` may be any descriptor of this end's socket: the daemon uses it for a rescue.
     pub fn reclaim<S: Socket>(self, who: Who, sock: &S) -> Reclaimed {
         match self.lock(who, sock) {
             Ok(()) => {}
@@ -583,9 +575,8 @@ impl<'s> Outgoing<'s> {
         reclaimed
     }
 
-    /// Tries for the read lock for 20 us; its living holders never wait inside. A dead holder's lock is
-    /// taken over: the ring
-    /// is as it was before its last copy, and only `krecv` may be short.
+    /// Tries for the read lock for 20 us; its living holders never wait inside. A dead holder's lock is taken over: the ring is as
+    /// it was before its last copy, and only `krecv` may be short.
     fn lock_reader(self, who: Who) -> bool {
         let word = &self.d().r.lock;
         #[cfg(not(loom))]
@@ -685,9 +676,8 @@ impl<'s> Outgoing<'s> {
         sent.saturating_sub(taken) > KERNEL_UNREAD_MAX
     }
 
-    /// Keeps this direction on the kernel for good: the next call reclaims and stays there. A caller that
-    /// cannot wait for its
-    /// next call reclaims itself.
+    /// Keeps this direction on the kernel for good: the next call reclaims and stays there. A caller that cannot wait for its next
+    /// call reclaims itself.
     pub fn stop(self, reason: Reason) {
         self.set_flags(NORING, reason);
     }
@@ -739,8 +729,7 @@ impl<'s> Outgoing<'s> {
         reason_of(self.d())
     }
 
-    /// Tells the channel that this side makes another call than a send: stream mode ends.
-    /// [`Incoming::recv`](crate::Incoming::recv)
+    /// Tells the channel that this side makes another call than a send: stream mode ends. [`Incoming::recv`](crate::Incoming::recv)
     /// does it by itself.
     #[inline(always)]
     pub fn other_call(self, owner: Owner) {

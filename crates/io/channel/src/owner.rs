@@ -1,11 +1,9 @@
 //! Lock words that name their owner, and what a waiter may learn about it.
 //!
 //! # Model
-//! A lock word is 0 or the [`Owner`] of the lock. Holders never wait inside (at most one non-blocking system
-//! call), so a
-//! waiter pauses for a while, then gives up its time slice. A lock held for longer than a millisecond may belong to
-//! a dead process: the waiter asks [`Alive`] and takes the lock over by a compare-and-swap from the dead owner's
-//! word, which one waiter wins.
+//! A lock word is 0 or the [`Owner`] of the lock. Holders never wait inside (at most one non-blocking system call), so a waiter
+//! pauses for a while, then gives up its time slice. A lock held for longer than a millisecond may belong to a dead process: the
+//! waiter asks [`Alive`] and takes the lock over by a compare-and-swap from the dead owner's word, which one waiter wins.
 //!
 //! # Failure modes
 //! The word of a killed process stays, so its successor knows that the direction needs a repair by counts. A word
@@ -23,8 +21,7 @@ impl Owner {
     /// The process slot of the daemon.
     pub const DAEMON: u16 = u16::MAX;
 
-    /// The owner for a process slot and a thread slot; `None` for process slot 0, which the lock word needs
-    /// for "free".
+    /// The owner for a process slot and a thread slot; `None` for process slot 0, which the lock word needs for "free".
     pub const fn new(process: u16, thread: u16) -> Option<Owner> {
         if process == 0 {
             return None;

@@ -1,11 +1,10 @@
 //! Proof that two ends are one connection, where addresses may have been translated and names prove nothing.
 //!
 //! # Model
-//! Both ends have offered a channel, so both count what they give to the kernel and take from it. At a quiet moment, when all
-//! that was sent has been taken, a sender cuts one of the program's own messages in two at a random place, and holds the rest
-//! back until the other end has taken exactly the first part. An end that is not this connection's is found at that very
-//! count by chance only: one of `n` places is worth log2 `n` bits, and [`PROOF_BITS`] bits, those of both directions together,
-//! are the proof.
+//! Both ends have offered a channel, so both count what they give to the kernel and take from it. At a quiet moment, when all that
+//! was sent has been taken, a sender cuts one of the program's own messages in two at a random place, and holds the rest back until
+//! the other end has taken exactly the first part. An end that is not this connection's is found at that very count by chance only:
+//! one of `n` places is worth log2 `n` bits, and [`PROOF_BITS`] bits, those of both directions together, are the proof.
 //!
 //! # Synchronization
 //! The write lock is held from the first part to the rest, so nothing comes between them: as long as the caller's patience,

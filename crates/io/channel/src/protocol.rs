@@ -1,10 +1,9 @@
 //! What a process and the broker say to each other.
 //!
 //! # Model
-//! A `SOCK_SEQPACKET` Unix socket; each message is [`MESSAGE_BYTES`] long, little-endian, with a magic number and a
-//! version, and is read only if it is exactly that. A process connects, sends a [`Request`], receives one [`Answer`]
-//! with
-//! descriptors beside it, and closes. Who it is, the kernel says (`SO_PEERCRED`); no message says it.
+//! A `SOCK_SEQPACKET` Unix socket; each message is [`MESSAGE_BYTES`] long, little-endian, with a magic number and a version, and is
+//! read only if it is exactly that. A process connects, sends a [`Request`], receives one [`Answer`] with descriptors beside it,
+//! and closes. Who it is, the kernel says (`SO_PEERCRED`); no message says it.
 //!
 //! | request | answer | descriptors with the answer |
 //! | --- | --- | --- |
@@ -390,8 +389,7 @@ impl Answer {
 mod tests {
     use super::*;
 
-    /// Every request is read as it was written, and no other bit pattern is: each flipped bit is refused or is another
-    /// request.
+    /// Every request is read as it was written, and no other bit pattern is: each flipped bit is refused or is another request.
     #[test]
     fn requests_are_read_exactly() {
         let register = Request::Register {

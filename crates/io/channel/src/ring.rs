@@ -1,9 +1,8 @@
 //! [`Ring`]: the bytes of one direction, in pages of the slab.
 //!
 //! # Model
-//! Positions count bytes since the channel was allocated; a byte lies at `position & (capacity - 1)`. The
-//! capacity is a
-//! power of two, so positions stay right when a ring is exchanged while it is empty.
+//! Positions count bytes since the channel was allocated; a byte lies at `position & (capacity - 1)`. The capacity is a power of
+//! two, so positions stay right when a ring is exchanged while it is empty.
 
 use crate::bufs::{Bufs, iovec};
 use crate::layout::{PAGE, PAGES_PER_SIDE, Side};
@@ -171,9 +170,8 @@ impl<'s> Ring<'s> {
     #[cfg(not(loom))]
     #[inline(always)]
     fn put(&self, at: usize, user: *mut u8, len: usize) -> usize {
-        // SAFETY: `[at, at + len)` lies in the ring's mapped memory (`at < cap`, cut by the caller); a
-        // program's buffer
-        // that is not mapped faults inside the routine, as its contract allows.
+        // SAFETY: `[at, at + len)` lies in the ring's mapped memory (`at < cap`, cut by the caller); a program's buffer that is not
+        // mapped faults inside the routine, as its contract allows.
         unsafe { crate::copy::copy(self.base.wrapping_add(at), user, len) }
     }
 

@@ -117,9 +117,8 @@ impl<'s> Outgoing<'s> {
         ORDER_MAX
     }
 
-    /// Gives an empty ring back whose direction has pushed nothing for about a second (the caller's idle
-    /// tick). True if there
-    /// is no ring any more.
+    /// Gives an empty ring back whose direction has pushed nothing for about a second (the caller's idle tick). True if there is no
+    /// ring any more.
     pub fn idle_tick<S: Socket>(self, who: Who, sock: &S) -> bool {
         let (wl, r, a) = (&self.d().wl, &self.d().r, &self.d().a);
         if a.ring.load(Ordering::Relaxed) == 0 {
@@ -149,9 +148,8 @@ impl<'s> Outgoing<'s> {
         gone
     }
 
-    /// Waits until the receiver has made room, for at most `nanoseconds` (10 ms: then the kernel has to take
-    /// the rest). Returns
-    /// at once if there is room. No lock is held.
+    /// Waits until the receiver has made room, for at most `nanoseconds` (10 ms: then the kernel has to take the rest). Returns at
+    /// once if there is room. No lock is held.
     #[cfg(not(loom))]
     pub fn wait_for_space(self, nanoseconds: u64) {
         self.wait_while(nanoseconds, || self.is_full());
@@ -218,17 +216,15 @@ impl<'s> Outgoing<'s> {
         full == WhenFull::Say && now() >= self.d().wl.paused_until.load(Ordering::Relaxed)
     }
 
-    /// A pause between two looks at [`Outgoing::is_full`]. The receiver publishes its room rarely, and every
-    /// look takes the line
+    /// A pause between two looks at [`Outgoing::is_full`]. The receiver publishes its room rarely, and every look takes the line
     /// away that it works on.
     #[inline]
     pub fn pause(self) {
         (0..FULL_PAUSES).for_each(|_| std::hint::spin_loop());
     }
 
-    /// Whether the ring has no room, or too much is unread in the kernel, without a lock: what a blocking sender
-    /// looks at
-    /// while it spins. Never where the next send goes by the kernel anyway.
+    /// Whether the ring has no room, or too much is unread in the kernel, without a lock: what a blocking sender looks at while it
+    /// spins. Never where the next send goes by the kernel anyway.
     pub fn is_full(self) -> bool {
         if !self.is_open() {
             return false;

@@ -1,5 +1,4 @@
-//! The atomics and fences that the protocol uses: the standard library's, or loom's when a model is
-//! built.
+//! The atomics and fences that the protocol uses: the standard library's, or loom's when a model is built.
 //!
 //! Only names are chosen here, except for the three functions below, where x86 is cheaper than the
 //! C11 model: a locked instruction is a full fence.

@@ -1,10 +1,9 @@
 //! [`Slab`]: a mapped slab, its channels and its ring memory; [`Link`]: one end of one channel in it.
 //!
 //! # Ownership and lifetime
-//! Whoever maps the memory keeps it mapped for as long as the [`Slab`] lives; links borrow it. A channel is
-//! allocated by
-//! [`Side::Low`] and freed by whichever side leaves last, or by the survivor of a killed process. Pages of rings
-//! belong to the sending side: each side has a half of its own, with a bitmap that only that side changes.
+//! Whoever maps the memory keeps it mapped for as long as the [`Slab`] lives; links borrow it. A channel is allocated by
+//! [`Side::Low`] and freed by whichever side leaves last, or by the survivor of a killed process. Pages of rings belong to the
+//! sending side: each side has a half of its own, with a bitmap that only that side changes.
 
 use std::ptr::NonNull;
 
@@ -51,8 +50,7 @@ unsafe impl Send for Slab {}
 unsafe impl Sync for Slab {}
 
 impl Slab {
-    /// Makes zeroed memory of [`SLAB_BYTES`] bytes a slab with a number. The daemon does this once, before
-    /// it shares it.
+    /// Makes zeroed memory of [`SLAB_BYTES`] bytes a slab with a number. The daemon does this once, before it shares it.
     ///
     /// # Safety
     /// The memory is mapped read-write, page-aligned, zeroed and not yet shared.
@@ -65,9 +63,8 @@ impl Slab {
         header.magic.store(MAGIC, Ordering::Release);
     }
 
-    /// Takes a mapping of a slab. `status` are the status pages of the processes on both sides: the peer's
-    /// is needed to
-    /// see whether its epoll instances sleep (without it every slot counts as asleep); the own one is not used.
+    /// Takes a mapping of a slab. `status` are the status pages of the processes on both sides: the peer's is needed to see whether
+    /// its epoll instances sleep (without it every slot counts as asleep); the own one is not used.
     ///
     /// # Safety
     /// `len` bytes at `base` are mapped read-write and shared, page-aligned, of a file that cannot shrink, and stay
@@ -222,9 +219,8 @@ impl Slab {
         }
     }
 
-    /// Allocates a channel ([`Side::Low`] only). Its words are zeroed; both directions are on the kernel.
-    /// `None` at the
-    /// limit of [`CHANS`].
+    /// Allocates a channel ([`Side::Low`] only). Its words are zeroed; both directions are on the kernel. `None` at the limit of
+    /// [`CHANS`].
     pub fn allocate(&self) -> Option<u16> {
         let used = &self.header().used;
         for (index, word) in used.iter().enumerate() {
@@ -249,9 +245,8 @@ impl Slab {
         None
     }
 
-    /// Frees a channel that neither end uses any more: both have left, or the other process has ended. The
-    /// rings' pages go
-    /// back too.
+    /// Frees a channel that neither end uses any more: both have left, or the other process has ended. The rings' pages go back
+    /// too.
     pub fn free(&self, chan: u16) {
         for side in [Side::Low, Side::High] {
             let a = &side.of(&self.chan(chan).d).a;
@@ -279,9 +274,7 @@ impl Slab {
         ((chan as usize) < CHANS).then_some(Link::new(self, chan, side))
     }
 
-    /// Whether a ring of the slab was pushed to since the last call: the daemon's watch asks, every 100 ms
-    /// while any slab says
-    /// yes.
+    /// Whether a ring of the slab was pushed to since the last call: the daemon's watch asks, every 100 ms while any slab says yes.
     pub fn take_watch(&self) -> bool {
         self.header().watch.swap(0, Ordering::AcqRel) != 0
     }
@@ -296,8 +289,7 @@ impl Slab {
         }
     }
 
-    /// Whether this process has flagged the slab since the last call, and so has to wake the daemon's watch
-    /// (at most once a
+    /// Whether this process has flagged the slab since the last call, and so has to wake the daemon's watch (at most once a
     /// second). A look without a store if not.
     #[inline(always)]
     pub fn take_alarm(&self) -> bool {

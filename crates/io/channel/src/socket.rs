@@ -15,8 +15,7 @@ use crate::sys;
 pub trait Socket {
     /// Sends, with `MSG_DONTWAIT` added to `flags`. Errors are errno values.
     fn send(&self, data: &Bufs, flags: i32) -> Result<usize, i32>;
-    /// Receives at most `limit` bytes, with `MSG_DONTWAIT` added to `flags`; 0 is the end of the stream (or
-    /// `limit` 0).
+    /// Receives at most `limit` bytes, with `MSG_DONTWAIT` added to `flags`; 0 is the end of the stream (or `limit` 0).
     fn recv(&self, into: &Bufs, limit: usize, flags: i32) -> Result<usize, i32>;
     /// Bytes given to the kernel since the start of the stream; `None` where the kernel cannot tell any more.
     fn written(&self) -> Option<u64>;
@@ -27,8 +26,7 @@ pub trait Socket {
     fn arrived(&self) -> Option<u64> {
         None
     }
-    /// Bytes that lie unread in the kernel, where that is exact and the kernel keeps no count of those taken; `None`
-    /// elsewhere.
+    /// Bytes that lie unread in the kernel, where that is exact and the kernel keeps no count of those taken; `None` elsewhere.
     fn unread(&self) -> Option<u64> {
         None
     }

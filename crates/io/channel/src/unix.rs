@@ -2,14 +2,12 @@
 //!
 //! # Model
 //! The kernel knows the peer of every connected Unix socket by its inode, a number of its own that no program chooses
-//! (`UNIX_DIAG_PEER` of sock_diag(7)). So two inodes name a connection exactly, and no translation can come between.
-//! A channel keeps names as addresses: an inode is the address `100::INODE`, of the prefix that nobody can have (RFC 6666),
-//! with port 0.
+//! (`UNIX_DIAG_PEER` of sock_diag(7)). So two inodes name a connection exactly, and no translation can come between. A channel
+//! keeps names as addresses: an inode is the address `100::INODE`, of the prefix that nobody can have (RFC 6666), with port 0.
 //!
 //! # Positions
-//! The kernel does not count the bytes of a Unix socket. A sender begins to count at [`START`] when it offers, and the
-//! receiver's count is the sender's less what is unread in the kernel: see
-//! [`Incoming::count_by_queue`](crate::Incoming::count_by_queue).
+//! The kernel does not count the bytes of a Unix socket. A sender begins to count at [`START`] when it offers, and the receiver's
+//! count is the sender's less what is unread in the kernel: see [`Incoming::count_by_queue`](crate::Incoming::count_by_queue).
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
@@ -21,8 +19,7 @@ use crate::sys;
 
 /// Where a Unix socket's sender begins to count: more than can ever be unread in the kernel.
 pub const START: u64 = 1 << 40;
-/// What a receiver has counted before it can know better: neither what a sender counts, nor what a channel without one
-/// says.
+/// What a receiver has counted before it can know better: neither what a sender counts, nor what a channel without one says.
 pub const UNKNOWN: u64 = 1;
 
 /// The largest ring of a Unix socket: with what may be unread in the kernel before it, it holds less than a Unix socket's send

@@ -45,10 +45,8 @@ impl StatusPage {
     /// Takes a mapping of a status page.
     ///
     /// # Safety
-    /// [`STATUS_BYTES`](crate::layout::STATUS_BYTES) bytes at `page` are mapped, page-aligned, of a file
-    /// that cannot shrink, and
-    /// stay mapped for as long as any copy of the value lives. [`StatusPage::raise`] and [`StatusPage::lower`] need it
-    /// writable.
+    /// [`STATUS_BYTES`](crate::layout::STATUS_BYTES) bytes at `page` are mapped, page-aligned, of a file that cannot shrink, and
+    /// stay mapped for as long as any copy of the value lives. [`StatusPage::raise`] and [`StatusPage::lower`] need it writable.
     #[cfg(not(loom))]
     pub const unsafe fn new(page: NonNull<u8>) -> StatusPage {
         let page = page.cast();
@@ -106,10 +104,9 @@ pub(crate) fn sleeps(slot: u32, status: Option<&StatusPage>) -> bool {
         && status.is_none_or(|status| slot as usize >= STATUS_LINES || status.is_asleep(slot as u8))
 }
 
-/// A full fence in every running thread of every process that called
-/// [`register_membarrier`](crate::sys::register_membarrier): what a sleeper issues between raising its flag
-/// and its second
-/// look, if a member is in stream mode. About 16 us if a sender runs on another core.
+/// A full fence in every running thread of every process that called [`register_membarrier`](crate::sys::register_membarrier): what
+/// a sleeper issues between raising its flag and its second look, if a member is in stream mode. About 16 us if a sender runs on
+/// another core.
 pub fn heavy_barrier() {
     crate::shim::heavy();
 }

@@ -18,8 +18,7 @@
 //! is in a slot of its own, which the broker declares dead with it.
 //!
 //! # Limits
-//! [`FILES_MAX`] descriptors, [`SPACE_BYTES_MAX`] of addresses, no process, no core file. It cannot be traced by its
-//! user.
+//! [`FILES_MAX`] descriptors, [`SPACE_BYTES_MAX`] of addresses, no process, no core file. It cannot be traced by its user.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -132,9 +132,8 @@ impl Helpers {
         keys.any(|(key, role)| *role == Role::Helper && (key.uid, key.gid) == (uid, gid))
     }
 
-    /// The one that ends to make place for another one of a user; `None` while there is room. It is one of the same user if
-    /// that has too many, else one of the user with most of them, of those outside the namespace `own` first; among these
-    /// the idlest.
+    /// The one that ends to make place for another one of a user; `None` while there is room. It is one of the same user if that
+    /// has too many, else one of the user with most of them, of those outside the namespace `own` first; among these the idlest.
     pub(crate) fn surplus(&self, uid: u32, own: (u64, u64)) -> Option<(Key, Role)> {
         let mut counts: HashMap<u32, usize> = HashMap::new();
         for (key, _) in self.all.keys() {

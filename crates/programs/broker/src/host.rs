@@ -1,20 +1,17 @@
 //! What this host does to each packet over `lo`: rules, queues and programs that bytes in a ring would pass unseen.
 //!
 //! # Model
-//! Asked for before a pair is given memory: the rules of nftables in the network namespace of both, the queueing
-//! disciplines and eBPF programs of its `lo`, and the eBPF programs of both processes' cgroups. The look is a thread's, one
-//! for a user at a time: whoever owns a namespace decides how long it takes. Only root can see all
-//! of that; a user's broker does not ask. What was found in a namespace holds for [`HOLDS`], and longer where it took
-//! long to find out.
+//! Asked for before a pair is given memory: the rules of nftables in the network namespace of both, the queueing disciplines and
+//! eBPF programs of its `lo`, and the eBPF programs of both processes' cgroups. The look is a thread's, one for a user at a time:
+//! whoever owns a namespace decides how long it takes. Only root can see all of that; a user's broker does not ask. What was found
+//! in a namespace holds for [`HOLDS`], and longer where it took long to find out.
 //!
 //! # Failure modes
-//! What may not be seen (`EPERM`: a daemon in a container) is not found. Rules that cannot be read or understood, and a
-//! process that has gone to another namespace than its sockets', count as findings: nobody can say that nothing
-//! is there.
+//! What may not be seen (`EPERM`: a daemon in a container) is not found. Rules that cannot be read or understood, and a process
+//! that has gone to another namespace than its sockets', count as findings: nobody can say that nothing is there.
 //!
 //! # Not done
-//! Rules of `iptables-legacy` and XDP programs are not looked at, nor are rules that are made after two processes have
-//! been joined.
+//! Rules of `iptables-legacy` and XDP programs are not looked at, nor are rules that are made after two processes have been joined.
 
 use std::collections::HashMap;
 use std::fs;

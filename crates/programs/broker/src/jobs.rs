@@ -4,9 +4,8 @@
 //! Messages of a fixed length over a `SOCK_SEQPACKET` pair. A helper is of the asking user, so its answers are believed
 //! for that user's sockets, and lengths and numbers are checked.
 //!
-//! With a job come descriptors: of each process that may have the socket a pidfd, or alone the end of a pair through
-//! which the [getter](crate::getter) hands the socket over; for a [`Task::Reclaim`] the slab and the table of processes
-//! besides.
+//! With a job come descriptors: of each process that may have the socket a pidfd, or alone the end of a pair through which the
+//! [getter](crate::getter) hands the socket over; for a [`Task::Reclaim`] the slab and the table of processes besides.
 
 use windlass_channel::Reason;
 

@@ -1,10 +1,9 @@
 //! The broker of accelerated sockets: `windlass-broker`.
 //!
 //! # Purpose
-//! Two processes whose connection is to bypass the kernel need memory that both have, a number for each in that
-//! memory, a
-//! way to find each other, and somebody who helps when one of them is stopped while the other waits for its bytes. That
-//! is the broker. No byte of a connection passes through it.
+//! Two processes whose connection is to bypass the kernel need memory that both have, a number for each in that memory, a way to
+//! find each other, and somebody who helps when one of them is stopped while the other waits for its bytes. That is the broker. No
+//! byte of a connection passes through it.
 //!
 //! # Where it sits
 //! ```text
@@ -29,9 +28,8 @@
 //! Processes: `processes`; slabs: `slabs`.
 //!
 //! # Ownership and lifetime
-//! The broker makes all memory and keeps a mapping of each slab and a descriptor of it. A slot is a process's until the
-//! last slab that names it is gone. When the broker ends, live channels go on; joins, watch and rescue wait for its
-//! return.
+//! The broker makes all memory and keeps a mapping of each slab and a descriptor of it. A slot is a process's until the last slab
+//! that names it is gone. When the broker ends, live channels go on; joins, watch and rescue wait for its return.
 //!
 //! # Synchronization
 //! One thread owns everything; [`Handle`] reaches it by an eventfd. Shared memory is touched through
@@ -48,8 +46,7 @@
 //! Rows about every channel and socket ([`listing`]).
 //!
 //! # Not done
-//! A user's broker cannot see limits, quotas and accounting on `lo`; root's looks only when a pair is to get memory
-//! (`host`).
+//! A user's broker cannot see limits, quotas and accounting on `lo`; root's looks only when a pair is to get memory (`host`).
 
 #![forbid(unsafe_code)]
 
@@ -139,8 +136,7 @@ pub enum Event<'a> {
         /// The two processes.
         slots: (u16, u16),
     },
-    /// What is known of a network namespace has changed: why its connections stay on the kernel, or that nothing is
-    /// found any more.
+    /// What is known of a network namespace has changed: why its connections stay on the kernel, or that nothing is found any more.
     Ruled {
         /// The cookie of the namespace.
         netns: u64,
@@ -206,9 +202,8 @@ pub enum StartError {
     System(#[from] Errno),
 }
 
-/// Where brokers listen, in the order in which they are tried: at `given` (`WINDLASS_SOCKETS`) alone if there is one,
-/// else
-/// root's, then the user's in `$XDG_RUNTIME_DIR` and in `/tmp`.
+/// Where brokers listen, in the order in which they are tried: at `given` (`WINDLASS_SOCKETS`) alone if there is one, else root's,
+/// then the user's in `$XDG_RUNTIME_DIR` and in `/tmp`.
 ///
 /// # Examples
 /// ```

@@ -1,9 +1,8 @@
 //! What the broker tells about processes and channels: rows of fixed length, in sealed memory.
 //!
 //! # Model
-//! A row is [`ROW_BYTES`] of little-endian words: its kind, then its fields. A user gets the rows of his own processes
-//! and
-//! of channels that one of them has an end of; root gets all. What stands in channels is what their processes wrote.
+//! A row is [`ROW_BYTES`] of little-endian words: its kind, then its fields. A user gets the rows of his own processes and of
+//! channels that one of them has an end of; root gets all. What stands in channels is what their processes wrote.
 //!
 //! # Not done
 //! The broker does not read the memory of processes for sockets that are not joined: one that maps a file of a
@@ -44,9 +43,7 @@ pub struct ProcessRow {
     pub slabs: u32,
     /// It has ended; slabs name it still.
     pub dead: bool,
-    /// The lines of its status page that are not 0, a bit each: line 0 is the process, the others its epoll instances
-    /// that
-    /// sleep.
+    /// The lines of its status page that are not 0, a bit each: line 0 is the process, the others its epoll instances that sleep.
     pub status: u64,
     /// What it is called.
     pub comm: String,

@@ -5,9 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
-/// A memory object of fixed size. Nobody can shrink, grow or seal it further, and its mode keeps other users from
-/// opening
-/// it anew: who was given it for reading cannot write to it.
+/// A memory object of fixed size. Nobody can shrink, grow or seal it further, and its mode keeps other users from opening it anew:
+/// who was given it for reading cannot write to it.
 #[derive(Debug)]
 pub(crate) struct Memory {
     fd: OwnedFd,

@@ -1,11 +1,10 @@
 //! The processes that the broker knows, and the slots that stand for them in shared memory.
 //!
 //! # Model
-//! A slot belongs to a process from its registration to its death or exec, and then until the last slab that names it
-//! is
-//! gone. Slots are given round robin, so that a number comes back as late as possible. The [table](crate::table) of processes,
-//! which every process maps for reading, has the process id of each slot, and 0 from the moment of its death on: that is how
-//! a waiter learns that the owner of a lock died.
+//! A slot belongs to a process from its registration to its death or exec, and then until the last slab that names it is gone.
+//! Slots are given round robin, so that a number comes back as late as possible. The [table](crate::table) of processes, which
+//! every process maps for reading, has the process id of each slot, and 0 from the moment of its death on: that is how a waiter
+//! learns that the owner of a lock died.
 //!
 //! A process that a former broker has left keeps its slot until it ends. It gets the same one when it registers here, since its
 //! peers of before know it by that.
@@ -171,8 +170,7 @@ impl Processes {
         (is_same && process.slabs.is_empty()).then_some(slot)
     }
 
-    /// Makes a process that registers once more one that has not registered here; false if it is none, or another program by
-    /// now.
+    /// Makes a process that registers once more one that has not registered here; false if it is none, or another program by now.
     pub(crate) fn undo(&mut self, who: &Newcomer) -> bool {
         self.unheard(who).is_some_and(|slot| self.retire(slot))
     }
@@ -332,8 +330,7 @@ impl Processes {
         }
     }
 
-    /// The process has died, or become another program. Its slot stays taken as long as slabs name it, which are
-    /// returned.
+    /// The process has died, or become another program. Its slot stays taken as long as slabs name it, which are returned.
     pub(crate) fn bury(&mut self, slot: u16) -> Vec<u32> {
         let Some(process) = self.slots.get_mut(&slot).filter(|process| !process.dead) else {
             return Vec::new();

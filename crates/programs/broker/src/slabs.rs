@@ -1,11 +1,9 @@
 //! The memory of pairs: who has which slab, when it is looked at, and when it is gone.
 //!
 //! # States
-//! A slab is *whole* while processes of both sides live; *half* once those of one side are dead: then it stays until no
-//! channel in it is in use, since a survivor may still wait for what a plain heir of the dead one must get; and it is
-//! *gone* when both sides are dead, or the half one is empty. A slab is *flagged* for [`WATCH_FOR`] after a process
-//! said
-//! that it began to push.
+//! A slab is *whole* while processes of both sides live; *half* once those of one side are dead: then it stays until no channel in
+//! it is in use, since a survivor may still wait for what a plain heir of the dead one must get; and it is *gone* when both sides
+//! are dead, or the half one is empty. A slab is *flagged* for [`WATCH_FOR`] after a process said that it began to push.
 //!
 //! Rings belong to activity: after a flag the slab is *tended* as well, first once a second and then ever more rarely,
 //! until no ring is left in it: an empty one that nothing was pushed to since the last time is given back for its owner,
@@ -146,9 +144,8 @@ impl Slabs {
         self.all.iter().map(|(id, slab)| (*id, slab))
     }
 
-    /// The slab of two processes: the first beyond those that are full, made if it is not there. With it comes whether
-    /// it
-    /// is new. Both sides that ask get the same.
+    /// The slab of two processes: the first beyond those that are full, made if it is not there. With it comes whether it is new.
+    /// Both sides that ask get the same.
     pub(crate) fn pair(
         &mut self,
         processes: &mut Processes,
@@ -222,9 +219,8 @@ impl Slabs {
         of_user.map(|slab| slab.memory.bytes_used()).sum()
     }
 
-    /// Whether a process may have a slab: it has it, or its user has. One that was forked before the slab was made
-    /// finds the
-    /// number in a record that it shares with the maker.
+    /// Whether a process may have a slab: it has it, or its user has. One that was forked before the slab was made finds the number
+    /// in a record that it shares with the maker.
     pub(crate) fn may_have(&mut self, processes: &mut Processes, slot: u16, id: u32) -> bool {
         let Some(slab) = self.all.get_mut(&id) else {
             return false;
@@ -325,9 +321,8 @@ impl Slabs {
         self.next_look
     }
 
-    /// Looks at what is flagged. Returns the directions whose bytes nobody has touched for [`STUCK_AFTER`]: slab,
-    /// channel,
-    /// side that sent them.
+    /// Looks at what is flagged. Returns the directions whose bytes nobody has touched for [`STUCK_AFTER`]: slab, channel, side
+    /// that sent them.
     pub(crate) fn look(
         &mut self,
         processes: &mut Processes,

@@ -166,8 +166,7 @@ pub fn recv(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
     }
 }
 
-/// A receive on a socket that has not joined, into several pieces, with the name of the sender, or past the
-/// library.
+/// A receive on a socket that has not joined, into several pieces, with the name of the sender, or past the library.
 #[inline(never)]
 fn recv_otherwise(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
     if is_bypassed() {

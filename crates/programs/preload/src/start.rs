@@ -1,8 +1,7 @@
 //! The library is loaded, and told of forks and the end.
 //!
-//! The constructor looks up libc's functions, reads the options and makes one page of memory. It talks
-//! to nobody; that begins with the first join. Under a seccomp filter it does nothing at all: which calls such a filter
-//! allows is known to the program alone.
+//! The constructor looks up libc's functions, reads the options and makes one page of memory. It talks to nobody; that begins with
+//! the first join. Under a seccomp filter it does nothing at all: which calls such a filter allows is known to the program alone.
 
 use windlass_channel::copy;
 

@@ -1,5 +1,4 @@
-//! What this process counted, and what it says of it: nothing, unless asked by
-//! `WINDLASS_COUNTERS` or `WINDLASS_LOG`.
+//! What this process counted, and what it says of it: nothing, unless asked by `WINDLASS_COUNTERS` or `WINDLASS_LOG`.
 
 use std::ffi::{CStr, c_int};
 use std::fmt::{self, Write};

@@ -4,11 +4,10 @@
 //! every process of one family (forks of the process that made the first socket) that shares the
 //! description finds the same record through its own [`crate::fd::table`].
 //!
-//! *Ownership.* The arena is one shared anonymous mapping, made before the first socket and inherited by
-//! `fork`; it holds no descriptor. [`Record::holders`] counts the numbers (of all processes) that name
-//! the record. At zero it is free; it is used again only once no call is inside it any more.
-//! A killed process never counts down: its shared records stay taken until the family ends.
-//! The broker reads records by `process_vm_readv`, which asks for the same permission as the rescue.
+//! *Ownership.* The arena is one shared anonymous mapping, made before the first socket and inherited by `fork`; it holds no
+//! descriptor. [`Record::holders`] counts the numbers (of all processes) that name the record. At zero it is free; it is used again
+//! only once no call is inside it any more. A killed process never counts down: its shared records stay taken until the family
+//! ends. The broker reads records by `process_vm_readv`, which asks for the same permission as the rescue.
 //!
 //! *Allocation.* A cursor runs round over `span` records and takes the first free one by a
 //! compare-and-swap; when half of the span is taken it doubles. So a record rests long before it is
@@ -73,8 +72,7 @@ pub enum Origin {
     Made = 1,
     /// `accept`.
     Accepted = 2,
-    /// Found under an unknown number: inherited through exec, or made or passed out of our sight. An
-    /// uncounted writer may exist.
+    /// Found under an unknown number: inherited through exec, or made or passed out of our sight. An uncounted writer may exist.
     Found = 3,
     /// Received by `SCM_RIGHTS`.
     Passed = 4,

@@ -1,8 +1,7 @@
 //! The table: what this process knows of each descriptor number.
 //!
-//! *Where it sits.* Every interposed call looks its number up here first. The table is mapped when the
-//! first socket is made; before that, and for numbers beyond it, every descriptor is the kernel's, and the
-//! look-up is one load.
+//! *Where it sits.* Every interposed call looks its number up here first. The table is mapped when the first socket is made; before
+//! that, and for numbers beyond it, every descriptor is the kernel's, and the look-up is one load.
 //!
 //! *Model.* An entry is 16 bytes: a word with kind, flags, generation and the index of the record
 //! ([`crate::fd::record`]), and one word that says where its channel is. The word changes only as a whole.
@@ -227,8 +226,7 @@ pub fn make() -> bool {
 /// The table was put away.
 static RETIRED: AtomicBool = AtomicBool::new(false);
 
-/// Puts the table away for good: no number is ours from now on, and the family counts this process as one that it
-/// hears nothing of.
+/// Puts the table away for good: no number is ours from now on, and the family counts this process as one that it hears nothing of.
 pub fn retire() {
     each().for_each(|sock| record::inherit(sock.index()));
     if record::is_shared() {
@@ -268,8 +266,7 @@ fn end_change() {
     CHANGES.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// The number gets this word, if its word is still `old` (`None`: whatever it is), and its old record is
-/// let go.
+/// The number gets this word, if its word is still `old` (`None`: whatever it is), and its old record is let go.
 fn put_if(fd: c_int, old: Option<u64>, kind: impl Into<u16>, index: u32) -> bool {
     let Some(entry) = entry(fd) else { return false };
     let kind = kind.into();
@@ -419,8 +416,7 @@ pub fn changed(sock: &Sock) {
     }
 }
 
-/// A data call on an unknown number: asks the kernel what it is. If the number changes meanwhile,
-/// nothing is entered.
+/// A data call on an unknown number: asks the kernel what it is. If the number changes meanwhile, nothing is entered.
 ///
 /// It gives a word, which fits into a register. A [`Sock`] would come in memory, as would those of all calls then.
 #[cold]

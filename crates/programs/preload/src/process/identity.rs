@@ -1,13 +1,11 @@
 //! Who we are: process, thread, and what each thread keeps.
 //!
-//! *Threads.* [`Thread`] is 128 bytes of thread-local memory of the initial-exec model, so that reaching
-//! it is one load, never allocates, and is safe in signal handlers. A thread gets its slot at its first
-//! lock and gives it back when it ends.
+//! *Threads.* [`Thread`] is 128 bytes of thread-local memory of the initial-exec model, so that reaching it is one load, never
+//! allocates, and is safe in signal handlers. A thread gets its slot at its first lock and gives it back when it ends.
 //!
-//! *Processes.* The child of a `vfork` runs in our memory, on its parent's thread: our own `vfork` (in `libc`) marks
-//! the thread meanwhile, and [`is_ours`] is false. Where `clone` made such a child, process ids are
-//! compared from then on. A page that the kernel wipes at fork tells a copy that `clone` or a bare system call
-//! made behind our back ([`adopt`]).
+//! *Processes.* The child of a `vfork` runs in our memory, on its parent's thread: our own `vfork` (in `libc`) marks the thread
+//! meanwhile, and [`is_ours`] is false. Where `clone` made such a child, process ids are compared from then on. A page that the
+//! kernel wipes at fork tells a copy that `clone` or a bare system call made behind our back ([`adopt`]).
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};

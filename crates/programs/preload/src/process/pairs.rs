@@ -354,10 +354,9 @@ pub fn link(place: u8, chan: u16, side: Side) -> Option<Link<'static>> {
     at(place).slab().link(chan, side)
 }
 
-/// Asks the broker to look after a slab that was pushed to, once a second at most: a reader that does not look at its
-/// ring is found so. The broker takes the slab's flag at each look, and goes on for longer than a second after it found
-/// one: so who has just flagged the slab need not ask again within a second. `is_due`: ask in any case, should the last
-/// time have been in vain.
+/// Asks the broker to look after a slab that was pushed to, once a second at most: a reader that does not look at its ring is found
+/// so. The broker takes the slab's flag at each look, and goes on for longer than a second after it found one: so who has just
+/// flagged the slab need not ask again within a second. `is_due`: ask in any case, should the last time have been in vain.
 #[inline(always)]
 pub fn watch(place: u8, is_due: bool) {
     let pair = at(place);

@@ -89,8 +89,7 @@ pub fn who_of(word: u32) -> Option<Who<'static>> {
     })
 }
 
-/// The lock word of the calling thread of a process that was forked after it had joined: it asks for a slot of its own
-/// first.
+/// The lock word of the calling thread of a process that was forked after it had joined: it asks for a slot of its own first.
 pub fn word_or_register(socket: i32) -> Option<u32> {
     identity::owner().or_else(|| {
         let _seeker = Seeker::enter();

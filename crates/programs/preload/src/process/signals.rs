@@ -1,16 +1,14 @@
 //! Signals: handlers run outside locked sections, and the program sees its own.
 //!
-//! *Model.* Where the program installs a handler, the kernel gets [`deliver`] instead, with the
-//! program's mask and flags; what `sigaction` gives back is the program's. A signal that arrives while
-//! the thread is in a locked section (between [`enter`] and [`leave`], some hundred nanoseconds) is put
-//! back to this thread with its own information, and all signals but faults are blocked until
-//! [`leave`] restores the mask: the kernel then delivers as if it had come a moment later. So a handler
-//! may send, receive, jump out or exit, and no lock is held. Real sleeps are outside.
+//! *Model.* Where the program installs a handler, the kernel gets [`deliver`] instead, with the program's mask and flags; what
+//! `sigaction` gives back is the program's. A signal that arrives while the thread is in a locked section (between [`enter`] and
+//! [`leave`], some hundred nanoseconds) is put back to this thread with its own information, and all signals but faults are blocked
+//! until [`leave`] restores the mask: the kernel then delivers as if it had come a moment later. So a handler may send, receive,
+//! jump out or exit, and no lock is held. Real sleeps are outside.
 //!
-//! *Faults.* The program's memory may not be there. What copies it runs in a known range of code
-//! ([`add_fixup`]); `SIGSEGV` and `SIGBUS` inside go to the
-//! fix-up, which gives a short count. Elsewhere they are the program's own. [`guard`] installs this with the
-//! first socket; a program that set no handler still sees the default.
+//! *Faults.* The program's memory may not be there. What copies it runs in a known range of code ([`add_fixup`]); `SIGSEGV` and
+//! `SIGBUS` inside go to the fix-up, which gives a short count. Elsewhere they are the program's own. [`guard`] installs this with
+//! the first socket; a program that set no handler still sees the default.
 //!
 //! *The child of a `vfork`* shares this memory but not the dispositions: its handlers are not wrapped.
 //!
@@ -42,8 +40,7 @@ static HANDLERS: [AtomicU64; SIGNALS] = [const { AtomicU64::new(0) }; SIGNALS];
 static GUARDED: AtomicBool = AtomicBool::new(false);
 /// What is taken although the program may have set no handler.
 const GUARDS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
-/// Flags and mask of those two as the program left them with the default or nothing, for
-/// `sigaction` to show.
+/// Flags and mask of those two as the program left them with the default or nothing, for `sigaction` to show.
 static SHOWN: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
 
 type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);

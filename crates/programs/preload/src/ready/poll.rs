@@ -1,10 +1,9 @@
 //! `poll`: ring bytes beside what the kernel says of the same set.
 //!
 //! # Model
-//! Each joined member that is asked for input is looked at. If one has bytes, the kernel is asked without waiting and its
-//! answer completed. If none has, the call spins as the user allows, counts itself as a sleeper on each such
-//! member, looks once more, and sleeps in the program's own call. Where the kernel was asked a moment ago, the rings answer
-//! alone ([`crate::ready::looks`]).
+//! Each joined member that is asked for input is looked at. If one has bytes, the kernel is asked without waiting and its answer
+//! completed. If none has, the call spins as the user allows, counts itself as a sleeper on each such member, looks once more, and
+//! sleeps in the program's own call. Where the kernel was asked a moment ago, the rings answer alone ([`crate::ready::looks`]).
 //!
 //! # Limits
 //! [`MEMBERS`] joined members a call; further ones are the kernel's for good.

@@ -53,8 +53,7 @@ fn ask_for_end(sock: &Sock, link: &Link<'static>) {
     proof::refresh(sock, link);
 }
 
-/// Whether a receive that found nothing has to ask the kernel: for the end of the stream, errors, and writers that do not
-/// count.
+/// Whether a receive that found nothing has to ask the kernel: for the end of the stream, errors, and writers that do not count.
 pub fn is_look_due(sock: &Sock) -> bool {
     let [seen, at] = [word::SEEN, word::LOOKED_AT]
         .map(|place: usize| -> &AtomicU64 { &sock.record.words[place] });

@@ -3,11 +3,10 @@
 //! *Purpose.* Each interposed name has a [`Slot`], made where it is interposed, or here where a lower room calls it: the address of the next definition in the order of
 //! loading (libc's, or that of another preloaded library), found once and kept.
 //!
-//! *Life.* [`resolve`] fills every slot from the constructor, so that afterwards a call is one load
-//! and one jump, also in signal handlers and in the child of a `vfork`. A call before the constructor
-//! (another library's constructor, a memory allocator) finds an empty slot and looks its name up by
-//! itself: `dlsym` neither allocates nor prints when it finds the name. Nothing is torn down, so calls
-//! after our destructors work too.
+//! *Life.* [`resolve`] fills every slot from the constructor, so that afterwards a call is one load and one jump, also in signal
+//! handlers and in the child of a `vfork`. A call before the constructor (another library's constructor, a memory allocator) finds
+//! an empty slot and looks its name up by itself: `dlsym` neither allocates nor prints when it finds the name. Nothing is torn
+//! down, so calls after our destructors work too.
 //!
 //! *Versions.* `dlsym` gives the default version of a name. A program that was linked against an older
 //! one (`posix_spawn@GLIBC_2.2.5`) gets the newer.
