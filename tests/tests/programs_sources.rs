@@ -1,4 +1,4 @@
-//! Test suites that come with the sources of redis, memcached, libevent and libzmq: what passes on the kernel passes
+//! Test suites that come with the sources of redis, memcached, libevent, libzmq and libuv: what passes on the kernel passes
 //! under `windlass run`, with both ends of each connection accelerated.
 //!
 //! `scripts/suites` fetches and builds them. Each part of a suite runs once accelerated. A part that fails is run on the
@@ -237,4 +237,48 @@ fn libzmqs_own_tests_pass() {
         name.starts_with("test_") && !name.contains("tipc") && !name.contains("fuzzer")
     });
     compare(test, place, &parts, 10, |part| format!("build/bin/{part}"));
+}
+
+/// libuv's own tests of connections, between processes and in one; each loop has a ring of io_uring for its `epoll_ctl`.
+#[test]
+fn libuvs_own_tests_pass() {
+    let test = "libuvs_own_tests_pass";
+    let Some(place) = suite(test, "libuv") else {
+        return;
+    };
+    let listed = std::process::Command::new(place.join("build/uv_run_tests_a"))
+        .arg("--list")
+        .env("UV_RUN_AS_ROOT", "1")
+        .output()
+        .expect("libuv's tests run");
+    let names = String::from_utf8_lossy(&listed.stdout);
+    let names = names
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    let parts: Vec<_> = names
+        .filter(|name| is_of_connections(name))
+        .map(str::to_owned)
+        .collect();
+    assert!(parts.len() > 100, "{parts:?}");
+    compare(test, place, &parts, 10, |part| {
+        format!("cd build && ./uv_run_tests_a {part}")
+    });
+}
+
+/// Whether a test of libuv is about connections, and about none that leaves this host.
+fn is_of_connections(name: &str) -> bool {
+    let kinds = [
+        "tcp",
+        "pipe_",
+        "shutdown_",
+        "ipc_",
+        "poll_",
+        "not_",
+        "readable_",
+        "multiple_",
+        "delayed_",
+        "callback_",
+    ];
+    let leaves = ["tcp_close_while_connecting", "tcp_connect_timeout"];
+    kinds.iter().any(|kind| name.starts_with(kind)) && !leaves.contains(&name)
 }

@@ -158,7 +158,9 @@ fn a_spin_that_keeps_its_sender_away_is_left_out() {
         println!("plain: {is_plain}: {said}");
         let joined = pair.counted(0).contains_key("joined");
         assert!(joined || is_plain, "{}", pair.both());
-        let spent = said.lines().find_map(|line| line.strip_prefix("max spent "));
+        let spent = said
+            .lines()
+            .find_map(|line| line.strip_prefix("max spent "));
         spent.map(|spent| spent.parse::<i64>().expect("a number"))
     });
     let (Some(kernel), Some(ours)) = (kernel, ours) else {
