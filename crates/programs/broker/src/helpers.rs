@@ -20,9 +20,7 @@ use windlass_sys::unix::{self, SocketKind};
 
 use crate::helper::{GETTER, HELPER};
 use crate::jobs::{Job, SAID_BYTES, Said};
-use crate::limits::{
-    HANG_AFTER, HELPERS_MAX, HELPERS_PER_USER_MAX, HUNG_PER_USER_MAX, JOBS_PER_HELPER_MAX,
-};
+use crate::limits::{HANG_AFTER, HELPERS_MAX, HELPERS_PER_USER_MAX, HUNG_PER_USER_MAX};
 
 /// Whose programs a helper serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -158,16 +156,16 @@ impl Helpers {
         first.map(|(key, _)| *key)
     }
 
-    /// Gives a job to a helper that was started.
+    /// Gives a job to a helper that was started, if it has fewer than `max`.
     pub(crate) fn ask(
         &mut self,
-        key: Key,
-        role: Role,
+        (key, role): (Key, Role),
+        max: usize,
         job: &Job,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), Reason> {
         let helper = self.all.get_mut(&(key, role)).ok_or(Reason::Limit)?;
-        if helper.jobs.len() >= JOBS_PER_HELPER_MAX {
+        if helper.jobs.len() >= max {
             return Err(Reason::Limit);
         }
         let sent = unix::send_with_fds(&helper.socket, &[IoSlice::new(&job.encode())], fds);

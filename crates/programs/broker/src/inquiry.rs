@@ -17,6 +17,7 @@ use crate::facts::Facts;
 use crate::helpers::{Key, Role};
 use crate::identity::Identity;
 use crate::jobs::{Job, SOURCES_MAX, Said, Source, Task};
+use crate::limits::{JOBS_PER_HELPER_MAX, WATCH_JOBS_PER_HELPER_MAX};
 use crate::processes::Newcomer;
 use crate::server::{Broker, HELPER};
 
@@ -155,6 +156,11 @@ impl Broker {
     /// Gives a job to the helper that it is for.
     fn hand(&mut self, id: u64, asked: &Asked) -> Result<(), Reason> {
         let target = &asked.target;
+        let inquiry = self.inquiries.get(&asked.inquiry);
+        let max = match inquiry.and_then(|inquiry| inquiry.token) {
+            Some(_) => JOBS_PER_HELPER_MAX,
+            None => WATCH_JOBS_PER_HELPER_MAX,
+        };
         self.provide(target.key, Role::Helper)?;
         let task = match asked.task {
             Task::Reclaim {
@@ -198,7 +204,8 @@ impl Broker {
                     ..job
                 };
                 let fds = [&sources()[..], &[near.as_fd()]].concat();
-                self.helpers.ask(target.key, Role::Getter, &fetch, &fds)?;
+                self.helpers
+                    .ask((target.key, Role::Getter), max, &fetch, &fds)?;
                 Some(far)
             }
         };
@@ -210,7 +217,8 @@ impl Broker {
             let slab = self.slabs.get(slab).ok_or(Reason::NotEligible)?;
             fds.extend([slab.memory.as_fd(), self.processes.table()]);
         }
-        self.helpers.ask(target.key, Role::Helper, &job, &fds)
+        self.helpers
+            .ask((target.key, Role::Helper), max, &job, &fds)
     }
 
     /// Starts the helper of a process that has connected or is about to, if the process may have one: a failure is found

@@ -13,6 +13,8 @@ pub const STARTS_PER_USER_PER_S: u32 = 8;
 pub const HUNG_PER_USER_MAX: usize = 4;
 /// Jobs that one helper has at one time.
 pub const JOBS_PER_HELPER_MAX: usize = 128;
+/// Those of them that no request asked for: the watch of a broken slab refuses its user nothing.
+pub const WATCH_JOBS_PER_HELPER_MAX: usize = 64;
 /// A helper that has not done a job for so long is killed: nothing that it does waits, but a close may.
 pub const HANG_AFTER: Duration = Duration::from_secs(1);
 /// Processes of one user: each costs three descriptors and two pages.

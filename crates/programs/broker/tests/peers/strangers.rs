@@ -132,6 +132,20 @@ fn a_rescue_writes_to_no_netlink_socket() {
     assert!(running.serves());
 }
 
+/// A copy of this program that runs with the ids of its owner.
+fn raised(running: &Running, owner: u32) -> PathBuf {
+    let raised = running.directory().join("raised");
+    // By another process: a fork of another test would keep a file open that we write, and nobody could execute it.
+    let copied = Command::new("cp")
+        .arg(std::env::current_exe().expect("own path"))
+        .arg(&raised)
+        .status();
+    assert!(copied.expect("cp").success());
+    chown(&raised, Some(owner), Some(owner)).expect("an owner");
+    std::fs::set_permissions(&raised, PermissionsExt::from_mode(0o6755)).expect("mode");
+    raised
+}
+
 /// A process that executes another program is not registered any more: nothing is written to the connection that the new
 /// program has, and nobody gets memory with it; if the program is set-user-ID, too.
 #[test]
@@ -140,10 +154,7 @@ fn an_exec_ends_the_registration() {
         return;
     };
     let plain = std::env::current_exe().expect("own path");
-    let raised = running.directory().join("raised");
-    std::fs::copy(&plain, &raised).expect("a copy");
-    chown(&raised, Some(ALICE), Some(ALICE)).expect("an owner");
-    std::fs::set_permissions(&raised, PermissionsExt::from_mode(0o6755)).expect("mode");
+    let raised = raised(&running, ALICE);
     for program in [plain, raised] {
         let (mut a, mut b) = joined_as(&running, MALLORY);
         assert_eq!(a.ask("push injected"), "8 0");
@@ -507,11 +518,7 @@ fn who_is_not_dumpable_is_served_if_it_is_plain() {
     stage::connect(&mut a, &mut b);
     assert_eq!(a.ask("undumpable"), "done");
     assert!(a.ask("register").parse::<u16>().is_ok());
-    let raised: PathBuf = running.directory().join("raised");
-    std::fs::copy(std::env::current_exe().expect("own path"), &raised).expect("a copy");
-    chown(&raised, Some(MALLORY), Some(MALLORY)).expect("an owner");
-    std::fs::set_permissions(&raised, PermissionsExt::from_mode(0o6755)).expect("mode");
-    b.exec(&raised);
+    b.exec(&raised(&running, MALLORY));
     let mut c = Actor::start_as(&running.path, ALICE);
     stage::connect(&mut c, &mut b);
     assert_eq!(b.ask("register"), "not-rescuable");
