@@ -9,6 +9,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
@@ -17,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -77,6 +79,7 @@ static void serve(int port) {
         case 'd':
             for (struct pollfd one = {fd, POLLIN, 0}; poll(&one, 1, 10) == 1 && recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0;)
                 ;
+            setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &one, sizeof one);
             break;
         case 'r':
             setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
@@ -104,6 +107,14 @@ static void tell(int what, int which, int bytes) {
     char done;
     check(send(orders, &order, sizeof order, 0) == sizeof order, "order");
     whole(orders, &done, 1);
+}
+
+/* Has the server read all of a connection, and waits until that is acknowledged: only then there is as much room as there will be. */
+static void drain(int at) {
+    int left = 1;
+    tell('d', at, 0);
+    for (int look = 0; look < 100 && ioctl(end[at], SIOCOUTQ, &left) == 0 && left > 0; look++)
+        usleep(1000);
 }
 
 static int by_data(const void *a, const void *b) {
@@ -207,7 +218,7 @@ static void step(void) {
     case 4:
     case 5:
         send(end[at], bytes, 1 + below(3000), MSG_DONTWAIT | MSG_NOSIGNAL);
-        tell('d', at, 0);
+        drain(at);
         break;
     case 6:
         /* How much is full, and when what was acknowledged makes room, is up to time. */
@@ -215,7 +226,7 @@ static void step(void) {
             ;
         printf("fill %d %s\n", at, strerrorname_np(errno));
         epoll_wait(set, events, 16, 0);
-        tell('d', at, 0);
+        drain(at);
         break;
     case 7:
         setsockopt(end[at], SOL_SOCKET, SO_SNDBUF, &value, sizeof value);
