@@ -20,7 +20,7 @@ use windlass_channel::{Link, Moved, Reclaimed};
 
 use crate::fd::{
     call::{Own, Sock},
-    record::Record,
+    record::{Record, flag},
 };
 use crate::socket::{errors, fast_path::count_sent, file_flags, reclaim, state, waiter::Waiter};
 
@@ -107,7 +107,8 @@ fn gathered(waiter: &mut Waiter, most: usize, own: Own) -> isize {
     }
     state::give_back_delay(waiter.sock());
     let result = own.call();
-    if waiter.follow() {
+    // Another thread may have put it on the kernel for good.
+    if waiter.follow() && !waiter.sock().record.has(flag::DEMOTED) {
         state::no_delay(waiter.sock());
     }
     result
