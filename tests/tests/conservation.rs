@@ -45,7 +45,8 @@ struct Source<F> {
     number: u64,
     count: u64,
     go: Arc<AtomicBool>,
-    wake: Arc<OwnedFd>,
+    /// None: it has no way to notify.
+    wake: Option<Arc<OwnedFd>>,
 }
 
 impl<F: FnMut(u64, &mut [u8]) -> usize + Send> RxPort for Source<F> {
@@ -79,6 +80,7 @@ impl<F: FnMut(u64, &mut [u8]) -> usize + Send> RxPort for Source<F> {
     fn arm(&mut self, _: &Section<'_>) -> Armed {
         match self.go.load(Ordering::Acquire) && self.number < self.count {
             true => Armed::Work,
+            false if self.wake.is_none() => Armed::Poll(100),
             false => Armed::Yes,
         }
     }
@@ -86,7 +88,7 @@ impl<F: FnMut(u64, &mut [u8]) -> usize + Send> RxPort for Source<F> {
     fn disarm(&mut self, _: &Section<'_>) {}
 
     fn wake(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.wake.as_fd())
+        self.wake.as_ref().map(|wake| wake.as_fd())
     }
 
     fn polls_memory(&self) -> bool {
@@ -165,6 +167,8 @@ struct Bench {
     bridge: u16,
     go: Arc<AtomicBool>,
     wakes: Vec<Arc<OwnedFd>>,
+    /// Whether members that are added have no way to notify.
+    is_mute: bool,
     members: Vec<(u16, Arc<Sink>)>,
     frames: u64,
 }
@@ -188,6 +192,7 @@ impl Bench {
             bridge,
             go: Arc::default(),
             wakes: Vec::new(),
+            is_mute: false,
             members: Vec::new(),
             frames: 0,
         }
@@ -246,7 +251,7 @@ impl Bench {
             number: 0,
             count,
             go: self.go.clone(),
-            wake: wake.clone(),
+            wake: (!self.is_mute).then(|| wake.clone()),
         };
         let rings = Rings {
             rx: vec![Box::new(source)],
@@ -509,4 +514,48 @@ fn an_address_moves_at_full_rate() {
     let entries = bench.plane.fdb_entries(bench.bridge).expect("a table");
     let key = Key::new(1, word(restless));
     assert_eq!(entries.iter().filter(|entry| entry.key == key).count(), 1);
+}
+
+/// The worker that keeps a bridge's table sleeps, and learns all the same what another worker sees: a new address, and one
+/// that has moved.
+#[test]
+fn a_table_learns_while_its_worker_sleeps() {
+    let mut bench = Bench::start(2, 8192);
+    let restless = [0x02, 0x40, 0, 0, 0, 1];
+    let key = Key::new(1, word(restless));
+    for _ in 0..2 {
+        // Rings go to the workers by turns: the silent member's to the worker that keeps the table.
+        bench.go = Arc::default();
+        bench.add(Mood::Willing, 0, silent, |_| ());
+        let make = move |_| frame(own(0), restless, &[], "from elsewhere");
+        let member = bench.add(Mood::Willing, 1, make, |conf| conf.nospoof = false);
+        let sleeps = || bench.plane.workers().iter().map(|w| w.sleeps).sum::<u64>();
+        until("both workers sleep", || {
+            let before = sleeps();
+            std::thread::sleep(Duration::from_millis(20));
+            before == sleeps()
+        });
+        bench.go.store(true, Ordering::Release);
+        let wake = bench.wakes.last().expect("the sender's");
+        windlass_sys::eventfd::signal(wake.as_fd()).expect("signalled");
+        until("the address is learned behind its last sender", || {
+            let entries = bench.plane.fdb_entries(bench.bridge).expect("a table");
+            entries
+                .iter()
+                .any(|entry| entry.key == key && entry.member == member)
+        });
+    }
+}
+
+/// A ring whose peer has no way to notify is heard again after it was idle, however long.
+#[test]
+fn a_peer_without_a_kick_is_heard_again() {
+    let mut bench = Bench::start(1, 8192);
+    bench.is_mute = true;
+    let make = |_| frame(own(1), own(0), &[], "unicast");
+    bench.add(Mood::Willing, 1, make, |_| ());
+    bench.add(Mood::Willing, 0, silent, |_| ());
+    std::thread::sleep(Duration::from_millis(50));
+    let totals = bench.run();
+    assert_eq!(totals[1].egress.frames, 1);
 }

@@ -75,6 +75,8 @@ pub enum Armed {
     Work,
     /// Notifications are on, but the peer may have missed it: look once more after so many microseconds.
     Unsure(u32),
+    /// The peer has no way to notify: look every so many microseconds.
+    Poll(u32),
 }
 
 /// The receive half of one ring.

@@ -763,5 +763,5 @@ fn a_guest_without_a_kick_is_polled() {
     machine.front.say(Code::SET_VRING_KICK, &none, &[]);
     host.until("the rings are made anew", |h| h.ups == 2);
     let rx = &mut host.rings.as_mut().expect("rings").rx[0];
-    assert!(matches!(rx.arm(&section), Armed::Unsure(_)));
+    assert!(matches!(rx.arm(&section), Armed::Poll(_)));
 }

@@ -14,7 +14,7 @@
 //! # Model
 //! [`plane::Plane`] is what a daemon holds. Each worker runs the loop of `run`; a `visit` is one burst. `ring` has the
 //! modes of a ring, `group` sorts a burst by destination, `egress` sends (to members with several rings by `spread`), `hold` keeps what has to wait, `flood` finishes
-//! large floods; `courtesy` lets receivers on the same core run.
+//! large floods; `bell` wakes a worker; `courtesy` lets receivers on the same core run.
 //!
 //! # Synchronization
 //! Workers share nothing that they write, but for transmit rings where there are fewer rings than workers (their ports
@@ -28,6 +28,7 @@
 //! See the constants of [`hold`], [`group`], [`visit`] and [`flood`].
 #![forbid(unsafe_code)]
 
+mod bell;
 mod command;
 mod counters;
 mod courtesy;

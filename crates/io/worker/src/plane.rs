@@ -14,9 +14,8 @@
 //! Published pointers and mailboxes only: a worker never waits for this thread. This thread waits for workers at most
 //! [`GRACE_MAX`] at a time; a worker that does not answer within it is reported by [`Plane::stuck`].
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc as std_mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -33,6 +32,7 @@ use windlass_sync::qsbr::{Domain, Limbo, Published};
 use windlass_sync::tsc::{self, Clock};
 use windlass_sync::{mpsc, spsc};
 
+use crate::bell::Bell;
 use crate::command::{Command, Condemned};
 use crate::counters::{WorkerCounters, WorkerTotals};
 use crate::grace::QsbrGrace;
@@ -114,8 +114,7 @@ struct DraftBridge {
 
 struct Hand {
     mailbox: mpsc::Queue<Command>,
-    mail: Arc<OwnedFd>,
-    flag: Arc<AtomicBool>,
+    bell: Arc<Bell>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -125,8 +124,7 @@ impl Hand {
         for _ in 0..5000 {
             match self.mailbox.push(command) {
                 Ok(()) => {
-                    self.flag.store(true, Ordering::Release);
-                    let _ = windlass_sys::eventfd::signal(self.mail.as_fd());
+                    self.bell.mail();
                     return Ok(());
                 }
                 Err(back) => command = back,
@@ -184,11 +182,13 @@ impl Plane {
             }
             posts.push(row);
         }
+        let mut bells = Vec::new();
+        for worker in 0..n {
+            bells.push(Arc::new(Bell::new().map_err(start(worker))?));
+        }
         let mut hands = Vec::new();
         for (worker, (posts, posted)) in posts.into_iter().zip(posted).enumerate() {
             let (queue, mailbox) = mpsc::channel(MAILBOX);
-            let mail = Arc::new(windlass_sys::eventfd::create().map_err(start(worker))?);
-            let flag = Arc::new(AtomicBool::new(false));
             let seat = Seat {
                 lane: Lane {
                     worker: worker as u16,
@@ -196,8 +196,7 @@ impl Plane {
                 },
                 shared: shared.clone(),
                 mailbox,
-                mail: mail.clone(),
-                mail_flag: flag.clone(),
+                bells: bells.clone(),
                 posts,
                 posted,
                 members_max: options.members_max,
@@ -206,8 +205,7 @@ impl Plane {
             let thread = spawn(seat, cpu).map_err(start(worker))?;
             hands.push(Hand {
                 mailbox: queue,
-                mail,
-                flag,
+                bell: bells[worker].clone(),
                 thread: Some(thread),
             });
         }

@@ -6,7 +6,7 @@
 //! | `Idle` | on | no | its descriptor becomes readable |
 //! | `Active` | off | yes | a visit finds it drained |
 //! | `Warm(until)` | off | yes | frames arrive (to `Active`), or `until` passes (it is armed) |
-//! | `Unsure(at)` | on | no | readable, or looked at once more at `at` |
+//! | `Unsure(at)` | on | no | readable, or looked at once more at `at`, again and again if the peer cannot notify |
 //! | `Dead` | off | no | never: the port is waiting to be detached |
 //!
 //! A visit that ended on its budget leaves the ring `Active`: it never goes to sleep with a
@@ -57,7 +57,7 @@ pub enum State {
     Active,
     /// Polled although it was empty, until this moment.
     Warm(Tick),
-    /// Armed, but the peer may have missed it: looked at once more at this moment.
+    /// Armed, but the peer may have missed it, or cannot notify: looked at once more at this moment.
     Unsure(Tick),
     /// Gives nothing more.
     Dead,

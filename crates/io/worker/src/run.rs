@@ -15,7 +15,6 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use windlass_attach::port::{Armed, Lane, More};
@@ -27,6 +26,7 @@ use windlass_sync::tsc::{self, Clock};
 use windlass_sync::{mpsc, pause, spsc};
 use windlass_sys::epoll::{Epoll, Events, Interest};
 
+use crate::bell::Bell;
 use crate::command::{Command, Condemned};
 use crate::counters::WorkerCounters;
 use crate::egress::{Context, Egress};
@@ -46,8 +46,8 @@ const EMPTY_PAUSES: usize = 2;
 const UNSURE_SLEEP: Duration = Duration::from_millis(1);
 /// The time between two sweeps of the tables that live here, while there are any.
 const SWEEP_NS: u64 = 1_000_000_000;
-/// Token of the mailbox's descriptor; rings have tokens with a generation above 0.
-const MAILBOX: u64 = 0;
+/// Token of the bell; rings have tokens with a generation above 0.
+const BELL: u64 = 0;
 
 /// What a worker shares with the control thread.
 pub(crate) struct Shared {
@@ -64,8 +64,8 @@ pub(crate) struct Seat {
     pub(crate) lane: Lane,
     pub(crate) shared: Arc<Shared>,
     pub(crate) mailbox: mpsc::Receiver<Command>,
-    pub(crate) mail: Arc<OwnedFd>,
-    pub(crate) mail_flag: Arc<AtomicBool>,
+    /// Of all workers.
+    pub(crate) bells: Vec<Arc<Bell>>,
     /// To the home workers of bridges, by worker; none for itself.
     pub(crate) posts: Vec<Option<spsc::Sender<(u16, Sighting)>>>,
     /// From the other workers.
@@ -82,8 +82,8 @@ pub(crate) struct Worker {
     epoll: Epoll,
     events: Events,
     mailbox: mpsc::Receiver<Command>,
-    mail: Arc<OwnedFd>,
-    mail_flag: Arc<AtomicBool>,
+    bell: Arc<Bell>,
+    bells: Vec<Arc<Bell>>,
     rings: Rings,
     run: VecDeque<u64>,
     unsure: Vec<u64>,
@@ -108,7 +108,8 @@ enum Next {
 impl Worker {
     pub(crate) fn new(seat: Seat) -> Result<Worker, rustix::io::Errno> {
         let epoll = Epoll::create()?;
-        epoll.add(seat.mail.as_fd(), MAILBOX, Interest::READABLE_EDGE)?;
+        let bell = seat.bells[seat.lane.worker as usize].clone();
+        epoll.add(bell.as_fd(), BELL, Interest::READABLE_EDGE)?;
         Ok(Worker {
             lane: seat.lane,
             qsbr: seat.shared.domain.register(),
@@ -117,8 +118,8 @@ impl Worker {
             epoll,
             events: Events::default(),
             mailbox: seat.mailbox,
-            mail: seat.mail,
-            mail_flag: seat.mail_flag,
+            bell,
+            bells: seat.bells,
             rings: Rings::default(),
             run: VecDeque::new(),
             unsure: Vec::new(),
@@ -181,7 +182,7 @@ impl Worker {
             if empty > self.run.len() {
                 (0..EMPTY_PAUSES).for_each(|_| pause());
                 empty = 0;
-                if self.mail_flag.load(Ordering::Relaxed) {
+                if self.bell.has_mail() {
                     return;
                 }
             }
@@ -250,9 +251,13 @@ impl Worker {
         counters.sightings_lost.add(lost);
         let bridge = self.scratch.bridge;
         let home = usize::from(bridge) % usize::from(self.lane.workers.max(1));
+        let mut has_posted = false;
         for sighting in self.scratch.sightings.posts() {
             let taken = match self.posts.get_mut(home).and_then(Option::as_mut) {
-                Some(post) => post.push((bridge, *sighting)).is_ok(),
+                Some(post) => {
+                    has_posted = true;
+                    post.push((bridge, *sighting)).is_ok()
+                }
                 None => match self.homes.iter_mut().find(|h| h.0 == bridge) {
                     Some((_, writer)) => {
                         writer.learn(*sighting, self.scratch.now);
@@ -265,6 +270,9 @@ impl Worker {
                 true => counters.sightings.add(1),
                 false => counters.sightings_lost.add(1),
             }
+        }
+        if let Some(bell) = self.bells.get(home).filter(|_| has_posted) {
+            bell.wake();
         }
     }
 
@@ -285,7 +293,7 @@ impl Worker {
                 ring.state = State::Active;
                 self.run.push_back(token);
             }
-            Armed::Unsure(us) => {
+            Armed::Unsure(us) | Armed::Poll(us) => {
                 ring.state = State::Unsure(now.plus(u64::from(us) * 1000));
                 self.unsure.push(token);
                 self.armed += 1;
@@ -330,7 +338,7 @@ impl Worker {
             }
             self.events = events;
         }
-        if self.mail_flag.swap(false, Ordering::AcqRel) {
+        if self.bell.take_mail() {
             self.read_mail();
         }
         self.take_posts();
@@ -362,9 +370,9 @@ impl Worker {
 
     fn take_events(&mut self, events: &Events) {
         for ready in events.iter() {
-            match ready.token {
-                MAILBOX => self.mail_flag.store(true, Ordering::Release),
-                token => self.wake(token),
+            // A command rings after it has said so; a post is found in its queue.
+            if ready.token != BELL {
+                self.wake(ready.token);
             }
         }
     }
@@ -376,22 +384,27 @@ impl Worker {
         let due = std::mem::take(&mut self.unsure);
         for token in due {
             match self.rings.get_mut(token).map(|r| r.state) {
-                Some(State::Unsure(at)) if at <= now => self.look_again(token),
+                Some(State::Unsure(at)) if at <= now => self.look_again(token, now),
                 Some(State::Unsure(_)) => self.unsure.push(token),
                 _ => {}
             }
         }
     }
 
-    /// The one second look: armed once more, and believed.
-    fn look_again(&mut self, token: u64) {
+    /// The second look: armed once more, and believed, unless the peer has no way to notify.
+    fn look_again(&mut self, token: u64, now: Tick) {
         let Some(ring) = self.rings.get_mut(token) else {
             return;
         };
         let section = self.qsbr.section();
         ring.state = State::Idle;
-        if ring.port.arm(&section) == Armed::Work {
-            self.wake(token);
+        match ring.port.arm(&section) {
+            Armed::Work => self.wake(token),
+            Armed::Poll(us) => {
+                ring.state = State::Unsure(now.plus(u64::from(us) * 1000));
+                self.unsure.push(token);
+            }
+            Armed::Yes | Armed::Unsure(_) => {}
         }
     }
 
@@ -429,17 +442,22 @@ impl Worker {
             (true, Some(due)) => Some(Duration::from_nanos(due.since(now))),
             (true, None) => None,
         };
+        self.bell.say_asleep();
+        if !self.posted.iter().all(spsc::Receiver::is_empty) {
+            self.bell.say_awake();
+            return;
+        }
         self.qsbr.offline();
         let mut events = std::mem::take(&mut self.events);
         let _ = self.epoll.wait(&mut events, timeout);
         self.qsbr.online();
+        self.bell.say_awake();
         self.counters().sleeps.add(1);
         self.take_events(&events);
         self.events = events;
     }
 
     fn read_mail(&mut self) {
-        let _ = windlass_sys::eventfd::drain(self.mail.as_fd());
         while let Some(command) = self.mailbox.pop() {
             match command {
                 Command::Adopt { port, member } => self.adopt(port, member),

@@ -213,7 +213,7 @@ impl<H: Half> RxPort for LinkedRx<H> {
             return Armed::Work;
         }
         match armed {
-            Armed::Yes if self.half.wake().is_none() => Armed::Unsure(MUTE_US),
+            Armed::Yes if self.half.wake().is_none() => Armed::Poll(MUTE_US),
             armed => armed,
         }
     }
