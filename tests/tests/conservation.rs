@@ -559,3 +559,132 @@ fn a_peer_without_a_kick_is_heard_again() {
     let totals = bench.run();
     assert_eq!(totals[1].egress.frames, 1);
 }
+
+/// Whoever gets the number of a member that was removed gets nothing that was learned behind it: not what other workers had
+/// posted, and the table's worker, which was late, had not yet learned.
+#[test]
+fn a_number_that_is_used_again_has_learned_nothing() {
+    const WORKERS: u8 = 8;
+    const FRAMES: u64 = 30_000;
+    let mut bench = Bench::start(usize::from(WORKERS), 65_536);
+    bench.add(Mood::Willing, 0, silent, |_| ());
+    let former = bench.add(Mood::Willing, 0, silent, |conf| conf.nospoof = false);
+    bench.plane.detach(former).expect("detached");
+    let source = |worker: u8| -> Box<dyn RxPort> {
+        let make = move |number: u64, room: &mut [u8]| {
+            let [.., high, low] = number.to_be_bytes();
+            let bytes = frame(own(0), [0x02, 0x50, 0, worker, high, low], &[], "ever new");
+            room[..bytes.len()].copy_from_slice(&bytes);
+            bytes.len()
+        };
+        Box::new(Source {
+            make,
+            number: 0,
+            count: FRAMES,
+            go: bench.go.clone(),
+            wake: Some(bench.wakes[1].clone()),
+        })
+    };
+    // The first worker has the table, and is late.
+    let rings = Rings {
+        rx: (0..WORKERS).map(source).collect(),
+        tx: bench.members[1].1.clone(),
+    };
+    bench.plane.attach(former, rings).expect("attached");
+    let (go_on, late) = std::sync::mpsc::channel::<()>();
+    let stand_still = move |_: &mut FdbWriter<_>, _| {
+        let _ = late.recv_timeout(Duration::from_secs(4));
+    };
+    bench
+        .plane
+        .fdb(bench.bridge, stand_still)
+        .expect("the table");
+    bench.release();
+    until("all is seen", || {
+        bench.plane.totals(former).expect("a member").ingress.frames
+            >= FRAMES * u64::from(WORKERS - 1)
+    });
+    let posted: u64 = bench.plane.workers().iter().map(|w| w.sightings).sum();
+    assert!(posted > 10_000, "{posted} sightings");
+    let reminder = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        drop(go_on);
+    });
+    bench.plane.remove_member(former).expect("removed");
+    reminder.join().expect("no panic");
+    let conf = MemberConf::new(TxId(0), word(own(1)));
+    let (bridge, tuning) = (bench.bridge, MemberTuning::default());
+    let id = bench.plane.add_member(bridge, conf, tuning).expect("added");
+    assert_eq!(id, former);
+    let all = move |writer: &mut FdbWriter<_>, _| writer.member_len(id);
+    let learned = bench.plane.ask_fdb(bridge, all).expect("the table");
+    assert_eq!(learned, (0, 0), "of {posted} sightings");
+}
+
+/// Its memory is invalid.
+struct Broken(Arc<OwnedFd>);
+
+impl RxPort for Broken {
+    fn rx_burst<'q>(
+        &mut self,
+        _: &'q Section<'q>,
+        heads: &mut Heads,
+        _: &mut Tails<'q>,
+        _: Limit,
+    ) -> (Loan, More) {
+        heads.n = 0;
+        (Loan::default(), More::Dead)
+    }
+
+    fn release(&mut self, _: &Section<'_>, _: Loan) {}
+
+    fn arm(&mut self, _: &Section<'_>) -> Armed {
+        Armed::Yes
+    }
+
+    fn disarm(&mut self, _: &Section<'_>) {}
+
+    fn wake(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+
+    fn polls_memory(&self) -> bool {
+        true
+    }
+}
+
+/// A port that a worker has found dead is told while it is attached, and not when another one has come in its place.
+#[test]
+fn who_comes_after_a_dead_port_is_not_condemned() {
+    let mut bench = Bench::start(1, 8192);
+    let id = bench.add(Mood::Willing, 0, silent, |_| ());
+    for is_late in [false, true] {
+        bench.plane.detach(id).expect("detached");
+        let broken = Broken(bench.wakes[0].clone());
+        let rings = Rings {
+            rx: vec![Box::new(broken)],
+            tx: bench.members[0].1.clone(),
+        };
+        bench.plane.attach(id, rings).expect("attached");
+        let mut alarm = [rustix::event::PollFd::from_borrowed_fd(
+            bench.plane.alarm(),
+            rustix::event::PollFlags::IN,
+        )];
+        let patience = rustix::time::Timespec {
+            tv_sec: 10,
+            tv_nsec: 0,
+        };
+        let heard = rustix::event::poll(&mut alarm, Some(&patience)).expect("poll");
+        assert_eq!(heard, 1);
+        if is_late {
+            bench.plane.detach(id).expect("detached");
+            let rings = Rings {
+                rx: Vec::new(),
+                tx: bench.members[0].1.clone(),
+            };
+            bench.plane.attach(id, rings).expect("attached");
+        }
+        let condemned = bench.plane.take_condemned();
+        assert_eq!(condemned.len(), usize::from(!is_late), "{condemned:?}");
+    }
+}

@@ -14,7 +14,12 @@ pub(crate) type FdbWork = Box<dyn FnOnce(&mut FdbWriter<QsbrGrace>, Tick) + Send
 /// A request to a worker.
 pub(crate) enum Command {
     /// Take a receive half over and poll it.
-    Adopt { port: Box<dyn RxPort>, member: u16 },
+    Adopt {
+        port: Box<dyn RxPort>,
+        member: u16,
+        /// Which attachment of the member it belongs to.
+        attachment: u64,
+    },
     /// Give the receive halves of a member back.
     Detach {
         member: u16,
@@ -40,4 +45,6 @@ pub struct Condemned {
     pub member: u16,
     /// What was found.
     pub reason: &'static str,
+    /// Which attachment of the member it belongs to.
+    pub(crate) attachment: u64,
 }

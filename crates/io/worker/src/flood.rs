@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 use windlass_frame::{Heads, Pick, RxId, Verdict};
 use windlass_shm::{SegStore, Tails};
-use windlass_stats::Drop;
+use windlass_stats::{Drop, MemberCounters};
 
 use crate::egress::{Context, Egress};
 use crate::hold::{Held, Pool};
@@ -89,6 +89,19 @@ impl Floods {
         true
     }
 
+    /// Ends the floods of a member that goes: its number, and its bridge's, may be another's soon.
+    pub(crate) fn purge(&mut self, member: u16, counters: Option<&MemberCounters>) {
+        let (mine, others) = std::mem::take(&mut self.jobs)
+            .into_iter()
+            .partition(|job| job.rest.from == member);
+        self.jobs = others;
+        let mine: VecDeque<Job> = mine;
+        if let Some(counters) = counters {
+            counters.floods_cut.add(mine.len() as u64);
+        }
+        mine.into_iter().for_each(|job| self.pool.free(job.held));
+    }
+
     /// Makes as many copies as a visit may.
     #[cold]
     pub(crate) fn drain(&mut self, cx: &Context<'_>, egress: &mut Egress) {
@@ -151,5 +164,43 @@ impl Floods {
             job.rest.position += 1;
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use windlass_frame::{Claim, Tick};
+    use windlass_sync::qsbr::Domain;
+
+    /// The floods of a member that goes end with it, and are counted; those of others, in order, and the room stay.
+    #[test]
+    fn floods_end_with_their_member() {
+        let domain = Domain::new(1);
+        let mut worker = domain.register();
+        let section = worker.section();
+        let (mut heads, mut store) = (Heads::boxed(), SegStore::default());
+        let (mut floods, counters) = (Floods::default(), MemberCounters::zero());
+        heads.clear(RxId(0), Tick(0));
+        heads.admit(0, 60, Claim::NONE);
+        let tails = Tails::bind(&mut store, &section);
+        for round in 0..1000 {
+            for from in [1, 2, 1, 3] {
+                let rest = Rest {
+                    bridge: 0,
+                    from,
+                    position: 0,
+                };
+                assert!(floods.post(&heads, &tails, 0, rest), "round {round}");
+            }
+            floods.purge(1, Some(&counters));
+            let left: Vec<_> = floods.jobs.iter().map(|job| job.rest.from).collect();
+            assert_eq!(left, [2, 3]);
+            for member in [2, 3] {
+                floods.purge(member, None);
+            }
+            assert!(floods.is_empty());
+        }
+        assert_eq!(counters.floods_cut.get(), 2000);
     }
 }

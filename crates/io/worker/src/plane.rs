@@ -95,6 +95,8 @@ struct DraftMember {
     conf: MemberConf,
     tuning: MemberTuning,
     tx: Option<Arc<dyn TxPort>>,
+    /// Which of all attachments it has; 0: none.
+    attachment: u64,
     counters: Arc<[Padded<MemberCounters>]>,
 }
 
@@ -146,6 +148,8 @@ pub struct Plane {
     limbo: Limbo,
     members_max: usize,
     condemned: std_mpsc::Receiver<Condemned>,
+    /// Attachments so far.
+    attachments: u64,
     next_home: usize,
 }
 
@@ -219,6 +223,7 @@ impl Plane {
             limbo: Limbo::default(),
             members_max: options.members_max,
             condemned,
+            attachments: 0,
             next_home: 0,
         })
     }
@@ -228,10 +233,16 @@ impl Plane {
         self.shared.alarm.as_fd()
     }
 
-    /// Ports that workers found dead since the last call.
+    /// Ports that workers found dead since the last call, and that are still attached.
     pub fn take_condemned(&mut self) -> Vec<Condemned> {
         let _ = windlass_sys::eventfd::drain(self.shared.alarm.as_fd());
-        self.condemned.try_iter().collect()
+        let mut condemned: Vec<_> = self.condemned.try_iter().collect();
+        condemned.retain(|dead| {
+            let member = self.members.get(dead.member as usize);
+            let member = member.and_then(Option::as_ref);
+            member.is_some_and(|member| member.attachment == dead.attachment)
+        });
+        condemned
     }
 
     /// Makes a bridge and returns its number.
@@ -331,6 +342,7 @@ impl Plane {
             conf,
             tuning,
             tx: None,
+            attachment: 0,
             counters,
         });
         self.publish();
@@ -372,7 +384,11 @@ impl Plane {
     /// # Errors
     /// [`PlaneError::NoMember`], [`PlaneError::Stuck`].
     pub fn attach(&mut self, id: u16, rings: Rings) -> Result<(), PlaneError> {
-        self.draft_member(id)?.tx = Some(rings.tx);
+        self.attachments += 1;
+        let attachment = self.attachments;
+        let member = self.draft_member(id)?;
+        member.tx = Some(rings.tx);
+        member.attachment = attachment;
         self.publish();
         let start = if rings.rx.len() > 1 {
             0
@@ -382,7 +398,11 @@ impl Plane {
         self.next_home = self.next_home.wrapping_add(1);
         for (ring, port) in rings.rx.into_iter().enumerate() {
             let hand = &self.hands[(start + ring) % self.hands.len()];
-            hand.send(Command::Adopt { port, member: id })?;
+            hand.send(Command::Adopt {
+                port,
+                member: id,
+                attachment,
+            })?;
         }
         Ok(())
     }
@@ -394,6 +414,7 @@ impl Plane {
     pub fn detach(&mut self, id: u16) -> Result<(), PlaneError> {
         let member = self.draft_member(id)?;
         let tx = member.tx.take();
+        member.attachment = 0;
         self.publish();
         let mut ports: Vec<Box<dyn RxPort>> = Vec::new();
         for hand in &self.hands {

@@ -69,6 +69,8 @@ pub struct RxRing {
     pub port: Box<dyn RxPort>,
     /// The member that it belongs to.
     pub member: u16,
+    /// The attachment of that member: a number never used again.
+    pub attachment: u64,
     /// The mode.
     pub state: State,
     /// What the bridge remembers about this ring between bursts.
@@ -81,10 +83,11 @@ pub struct RxRing {
 
 impl RxRing {
     /// A ring that was just adopted: active, so that what already waits is fetched.
-    pub fn adopt(port: Box<dyn RxPort>, member: u16) -> RxRing {
+    pub fn adopt(port: Box<dyn RxPort>, member: u16, attachment: u64) -> RxRing {
         RxRing {
             port,
             member,
+            attachment,
             state: State::Active,
             ingress: Ingress::default(),
             moved: 0,
@@ -219,7 +222,7 @@ mod tests {
             other: 20_000,
         };
         for (in_memory, ns) in [(true, 50_000), (false, 20_000)] {
-            let mut ring = RxRing::adopt(Box::new(Empty { in_memory }), 1);
+            let mut ring = RxRing::adopt(Box::new(Empty { in_memory }), 1, 1);
             ring.note(1, start);
             assert_eq!(ring.warm_until(adaptive, start), None);
             assert_eq!(ring.warm_until(Spin::Always(7), start), Some(start.plus(7)));

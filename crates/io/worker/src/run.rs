@@ -42,6 +42,8 @@ const VISITS: usize = 64;
 const ROUND_NS: u64 = 20_000;
 /// The pause after a round in which every ring was empty: a poll takes the peer's index line away from it.
 const EMPTY_PAUSES: usize = 2;
+/// Sightings of each other worker that are learned in a round.
+const POSTS_TAKEN: usize = 256;
 /// An unsure ring is looked at again after this long asleep.
 const UNSURE_SLEEP: Duration = Duration::from_millis(1);
 /// The time between two sweeps of the tables that live here, while there are any.
@@ -323,6 +325,7 @@ impl Worker {
         let condemned = Condemned {
             member: ring.member,
             reason: "the peer's memory or ring became invalid",
+            attachment: ring.attachment,
         };
         let _ = self.shared.condemned.send(condemned);
         let _ = windlass_sys::eventfd::signal(self.shared.alarm.as_fd());
@@ -341,7 +344,7 @@ impl Worker {
         if self.bell.take_mail() {
             self.read_mail();
         }
-        self.take_posts();
+        self.take_posts(POSTS_TAKEN);
         let now = self.now();
         self.second_looks(now);
         self.sweep(now);
@@ -408,13 +411,14 @@ impl Worker {
         }
     }
 
-    fn take_posts(&mut self) {
+    /// Learns what other workers have posted until now, at most so many sightings of each.
+    fn take_posts(&mut self, most: usize) {
         if self.posted.is_empty() {
             return;
         }
         let now = self.now();
         for post in &mut self.posted {
-            for _ in 0..256 {
+            for _ in 0..post.len().min(most) {
                 let Some((bridge, sighting)) = post.pop() else {
                     break;
                 };
@@ -460,17 +464,24 @@ impl Worker {
     fn read_mail(&mut self) {
         while let Some(command) = self.mailbox.pop() {
             match command {
-                Command::Adopt { port, member } => self.adopt(port, member),
+                Command::Adopt {
+                    port,
+                    member,
+                    attachment,
+                } => self.adopt(RxRing::adopt(port, member, attachment)),
                 Command::Detach { member, done } => {
                     let rings = self.detach(member);
                     let _ = done.send(rings);
                 }
                 Command::Home { bridge, writer } => self.homes.push((bridge, *writer)),
                 Command::Leave { bridge, done } => {
+                    self.take_posts(usize::MAX);
                     self.homes.retain(|h| h.0 != bridge);
                     let _ = done.send(());
                 }
                 Command::Fdb { bridge, work } => {
+                    // What was seen before the command is learned before it: a flush leaves nothing behind.
+                    self.take_posts(usize::MAX);
                     let now = self.now();
                     if let Some((_, writer)) = self.homes.iter_mut().find(|h| h.0 == bridge) {
                         work(writer, now);
@@ -481,8 +492,8 @@ impl Worker {
         }
     }
 
-    fn adopt(&mut self, port: Box<dyn windlass_attach::port::RxPort>, member: u16) {
-        let token = self.rings.insert(RxRing::adopt(port, member));
+    fn adopt(&mut self, ring: RxRing) {
+        let token = self.rings.insert(ring);
         self.counters().rings.add(1);
         if let Some(ring) = self.rings.get_mut(token) {
             if let Some(fd) = ring.port.wake() {
@@ -505,6 +516,7 @@ impl Worker {
             .member(member)
             .and_then(|m| m.counters.get(self.lane.worker as usize));
         self.egress.purge(TxId(member), counters.map(|c| &**c));
+        self.floods.purge(member, counters.map(|c| &**c));
         for ring in &rings {
             if matches!(ring.state, State::Idle | State::Unsure(_)) {
                 self.armed = self.armed.saturating_sub(1);
