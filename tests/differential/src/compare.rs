@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::Options;
 use crate::files::{Files, News};
+use crate::loopback::Loopback;
 use crate::rules;
 use crate::script::{Step, Who, print};
 use crate::world::{Launch, Replies, Reply, World};
@@ -134,7 +135,9 @@ pub fn run(
         subject: World::start(subject)?,
         tally: Tally::default(),
     };
+    let loopback = Loopback::new()?;
     for (at, step) in script.iter().enumerate() {
+        loopback.drain()?;
         if let Err(answers) = pair.step(step) {
             let script = script.to_vec();
             return Err(Broken::Differs(Box::new(Difference {

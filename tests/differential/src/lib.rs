@@ -21,8 +21,8 @@
 //!
 //! ## Model
 //! A [`Step`] names a process, a thread and a call. Both worlds get it at the same time; then both are
-//! brought to a **quiet point**: each thread answered or sleeps in its call ([`World::settle`]). The
-//! kernel's world is asked first; the other then has [`PATIENCE`] to complete what the kernel completed, and
+//! brought to a **quiet point**: each thread answered or sleeps in its call ([`World::settle`]), and the loopback interface has
+//! delivered what was sent (module `loopback`). The kernel's world is asked first; the other then has [`PATIENCE`] to complete what the kernel completed, and
 //! must sleep where the kernel sleeps. A step for a thread that is still in a call is left out in both, so
 //! every subset of a script is a script, and shrinking needs no knowledge.
 //!
@@ -57,6 +57,7 @@
 mod compare;
 mod files;
 mod generate;
+mod loopback;
 mod model;
 mod rules;
 mod script;
