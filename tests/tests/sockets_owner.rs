@@ -146,7 +146,7 @@ fn measured(place: &Place, way: &str, is_plain: bool) -> BTreeMap<String, i64> {
 }
 
 /// Bytes that lie in the ring when a child demotes their connection are there for the child's first look, although the broker, which
-/// moves them, stands still for 60 ms.
+/// moves them, stands still for 60 or 300 ms.
 #[test]
 fn a_late_broker_hides_no_bytes() {
     /// Of ten rounds, those whose bytes have to be in the ring and whose broker was found: a busy machine lets a reader sleep.

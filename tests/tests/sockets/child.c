@@ -3,7 +3,7 @@
  * child listen|connect PORT-FILE WAY BYTES CHUNK WINDOW (the last three mean nothing)
  *
  * The end that connects has a process for each round, which sends; the one that listens has the children. WAY:
- *   late   bytes lie unread in the ring while the broker stands still for STOP_US: the child finds them, by poll or by recv
+ *   late   bytes lie unread in the ring while the broker stands still for each of STOP_US: the child finds them, by poll or by recv
  *   dead   the peer is killed, and children are forked while threads meet its death: they come back at once
  * Each end prints `max NAME VALUE` for what it has measured. The environment's WINDLASS_SOCKETS says where the broker listens. */
 #define _GNU_SOURCE
@@ -29,7 +29,10 @@
 #include "meet.h"
 #include "message.h"
 
-enum { WARM = 100, PAUSES = 10, ROUNDS = 10, STOP_US = 60000, DEATHS = 10, THREADS = 4, CHILDREN = 40 };
+enum { WARM = 100, PAUSES = 10, ROUNDS = 10, DEATHS = 10, THREADS = 4, CHILDREN = 40 };
+
+/* For how long the broker stands still, by turns. */
+static const int STOP_US[] = { 60000, 300000 };
 
 static const char *port;
 
@@ -115,11 +118,11 @@ static void late_peer(int fd)
 	if (!move(fd, message, 0) || !move(fd, message, 1))
 		fail("go");
 	/* It does not help meanwhile: its next call would. */
-	usleep(10 * STOP_US);
+	sleep(1);
 }
 
 /* Whether a new child finds the message, while the broker stands still. */
-static int is_found(int fd, int by_recv, pid_t stopped)
+static int is_found(int fd, int by_recv, pid_t stopped, int stop_us)
 {
 	struct pollfd one = { fd, POLLIN, 0 };
 	struct timespec now = { 0, 0 };
@@ -137,7 +140,7 @@ static int is_found(int fd, int by_recv, pid_t stopped)
 	if (stopped)
 		kill(stopped, SIGSTOP);
 	close(start[1]);
-	usleep(STOP_US);
+	usleep(stop_us);
 	if (stopped)
 		kill(stopped, SIGCONT);
 	close(start[0]);
@@ -162,7 +165,7 @@ static void late(int listener)
 		by_ring += in_kernel(fd) == 0;
 		pid_t stopped = broker();
 		stood_still += stopped != 0;
-		missed += !is_found(fd, round % 2, stopped);
+		missed += !is_found(fd, round % 2, stopped, STOP_US[round / 2 % 2]);
 		close(fd);
 	}
 	tell("stood_still", stood_still);

@@ -49,8 +49,8 @@ use crate::sys;
 
 /// How long an answer is waited for, in milliseconds.
 pub const ANSWER_MS: u64 = 20;
-/// How long a rescue is waited for, in milliseconds: where it does not come, the peer or the broker's watch moves the bytes later,
-/// and a call that is made meanwhile does not find them.
+/// How long the answer to a rescue is waited for, and to a registration that a rescue needs, in milliseconds: where it does not come,
+/// the peer or the broker's watch moves the bytes later, and a call that is made meanwhile does not find them.
 const RESCUE_MS: u64 = 250;
 /// How long a broker that did not answer is left alone at first, in milliseconds: it may just be starting, or wait for a core.
 pub const BACKOFF_FIRST_MS: u64 = 10;
@@ -280,6 +280,15 @@ impl Client {
     /// # Errors
     /// Why it stays on the kernel.
     pub fn register(&self, who: &Registration) -> Result<Registered, Reason> {
+        self.register_within(who, ANSWER_MS)
+    }
+
+    /// As [`Client::register`], with the same errors, and as patiently as a rescue is waited for.
+    pub fn register_for_rescue(&self, who: &Registration) -> Result<Registered, Reason> {
+        self.register_within(who, RESCUE_MS)
+    }
+
+    fn register_within(&self, who: &Registration, answer_ms: u64) -> Result<Registered, Reason> {
         let request = Request::Register {
             socket: who.socket,
             cookie: who.cookie,
@@ -287,7 +296,7 @@ impl Client {
             parent: who.parent,
             report: who.report,
         };
-        let ask = || self.exchange(&request, ANSWER_MS);
+        let ask = || self.exchange(&request, answer_ms);
         let mut answer = ask()?;
         if let Answer::Refused {
             reason: Reason::NotRescuable,
@@ -408,6 +417,11 @@ impl Client {
             Answer::Done => Ok(()),
             other => Err(refusal(other)),
         }
+    }
+
+    /// Whether the broker has left four requests in a row unanswered.
+    pub fn is_silent(&self) -> bool {
+        self.pause_ms.load(Ordering::Relaxed) >= BACKOFF_FIRST_MS << 3
     }
 
     /// Has the broker look after a slab for a while. Nothing is waited for; the caller does this once a second at most.

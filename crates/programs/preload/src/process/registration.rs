@@ -17,7 +17,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
-use windlass_channel::client::{Client, Registration};
+use windlass_channel::client::{Client, Registered, Registration};
 use windlass_channel::directory::Directory;
 use windlass_channel::layout::{DIRECTORY_BYTES, STATUS_BYTES};
 use windlass_channel::protocol::{BROKER_SLOT, PROCESSES_BYTES, RETURNS, SHARE, SLOTS};
@@ -93,7 +93,7 @@ pub fn who_of(word: u32) -> Option<Who<'static>> {
 pub fn word_or_register(socket: i32) -> Option<u32> {
     identity::owner().or_else(|| {
         let _seeker = Seeker::enter();
-        register(socket).ok()?;
+        register_by(Client::register_for_rescue, socket).ok()?;
         identity::owner()
     })
 }
@@ -166,6 +166,13 @@ fn is_orphaned() -> bool {
 /// Why it is not; [`Reason::Young`] while another thread is at it, [`Reason::NoDaemon`] also where an orphaned process has joined
 /// connections and does not get its slot again.
 pub fn register(socket: i32) -> Result<(), Reason> {
+    register_by(Client::register, socket)
+}
+
+fn register_by(
+    ask: fn(&Client, &Registration) -> Result<Registered, Reason>,
+    socket: i32,
+) -> Result<(), Reason> {
     let forbidden = FORBIDDEN.load(Relaxed);
     if forbidden != 0 {
         return Err(Reason::from_u8(forbidden as u8));
@@ -185,7 +192,7 @@ pub fn register(socket: i32) -> Result<(), Reason> {
     }
     let cookie = kernel::cookie(socket).map_err(|_| Reason::NotEligible)?;
     let share = if options::share() { SHARE } else { 0 };
-    let registered = CLIENT.register(&Registration {
+    let who = Registration {
         socket,
         cookie,
         report: REPORT.load(Relaxed),
@@ -195,7 +202,8 @@ pub fn register(socket: i32) -> Result<(), Reason> {
             (false, true) => 0,
             (false, false) => PARENT.load(Relaxed) as u16,
         },
-    })?;
+    };
+    let registered = ask(&CLIENT, &who)?;
     if holds && registered.slot != slot {
         return Err(Reason::NoDaemon);
     }

@@ -12,12 +12,16 @@ use crate::process::{
     signals,
 };
 use crate::socket::{errors::fail_later, kernel_look::LEFT, peer_death, state};
-use crate::sys::kernel::{self, Backoff};
+use crate::sys::{
+    clock::Limit,
+    kernel::{self, Backoff},
+};
 
-/// How often a broker that is late is asked for a rescue, and after how long again: a process that has just been forked may be
-/// registered before.
+/// How often a rescue is asked for at least, and after how long again: a process that has just been forked may be registered before.
 const RESCUES: u32 = 5;
 const RESCUE_PAUSE_MS: u64 = 10;
+/// For how long it is asked for while the broker is late, but answers now and then: until then the call does not find the bytes.
+const RESCUE_PATIENCE_NS: u64 = 500_000_000;
 /// Tries before a reader that never lets go is left alone.
 const RECLAIM_ATTEMPTS: usize = 200;
 
@@ -32,8 +36,10 @@ pub fn caller(sock: &Sock, link: &Link<'static>) -> Option<Who<'static>> {
 pub fn drain(sock: &Sock, link: &Link<'static>, reason: Reason) {
     let inc = link.incoming();
     inc.stop(reason);
-    for _ in 0..RESCUES {
-        if inc.queued() == 0 {
+    let patience = Limit::from_ns(Some(RESCUE_PATIENCE_NS));
+    for tries in 0.. {
+        let is_over = || CLIENT.is_silent() || patience.is_over();
+        if inc.queued() == 0 || tries >= RESCUES && is_over() {
             return;
         }
         // Where the broker may not help, the peer does it at its next call. It hears those that it knows.
