@@ -20,6 +20,7 @@ use crate::fd::{
 };
 use crate::process::pairs;
 use crate::socket::{
+    demote::demote,
     kind, peer_death,
     reclaim::{self, reclaim_all},
     sleep, state,
@@ -33,7 +34,7 @@ const ROOM: usize = 32 * 1024;
 pub fn shutdown(sock: &Sock, how: c_int, own: Own) -> isize {
     // A connection that its peer's death has reset is none any more.
     peer_death::notice();
-    if let Some(link) = state::joined(sock) {
+    if let Some(link) = state::after_join(sock) {
         if how != libc::SHUT_RD {
             link.outgoing().stop(Reason::Closing);
             reclaim_all(sock, &link);
@@ -42,6 +43,9 @@ pub fn shutdown(sock: &Sock, how: c_int, own: Own) -> isize {
             // What arrives from now on is answered by the kernel, with a reset. Closing would say that the peer has ended its stream.
             reclaim::drain(sock, &link, Reason::Flag);
         }
+    } else {
+        // A join would ask nobody which half is shut.
+        demote(sock, Reason::Closing);
     }
     own.call()
 }
