@@ -17,7 +17,7 @@ use crate::ready::{deferred_ctl::flush_epoll_ctl, sets};
 use crate::socket::{
     close,
     demote::{self, demote_all},
-    peer_death, reclaim, sleep, state, waiter,
+    peer_death, reclaim, state, waiter,
 };
 use crate::sys::real;
 
@@ -151,7 +151,6 @@ pub fn after_fork_child() {
     if table::exists() {
         registration::forked(identity::parent_slot());
         waiter::forked();
-        sleep::forked();
         sets::forked();
     }
 }

@@ -368,7 +368,7 @@ pub fn watch(place: u8, is_due: bool) {
 #[cold]
 fn ask_watch(pair: &'static Pair) {
     let (now, before) = (clock::now(), pair.watched_at.load(Relaxed));
-    if !options::has_nets() || before != 0 && now.wrapping_sub(before) <= clock::cycles(WATCH_US) {
+    if options::nets() == 0 || before != 0 && now.wrapping_sub(before) <= clock::cycles(WATCH_US) {
         return;
     }
     if pair

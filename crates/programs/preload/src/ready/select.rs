@@ -146,7 +146,7 @@ pub fn select(
     let spec = wait.0.map(kernel::timespec);
     let spec: *const timespec = spec.as_ref().map_or(std::ptr::null(), |spec| spec);
     let (set, length) = (entries.as_mut_ptr(), entries.len());
-    let polls = Own::int(
+    let polls = Own::of::<c_int>(
         &real::slot::ppoll,
         [set as usize, length, spec as usize, mask as usize, 0, 0],
     );

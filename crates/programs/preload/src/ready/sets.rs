@@ -335,14 +335,6 @@ fn give_up(sock: &Sock) {
     forget(sock);
 }
 
-/// `epoll_ctl` has added this number to an instance that is not known: nobody sees who sleeps there.
-#[cold]
-pub fn registered_unseen(fd: c_int) {
-    if let Some(sock) = table::known(fd) {
-        demote(&sock, Reason::Asleep);
-    }
-}
-
 /// The sockets that are in a set, with their memberships.
 pub(super) fn each_in(set: usize) -> impl Iterator<Item = (Sock, &'static Member)> {
     table::sockets().filter_map(move |sock| {
@@ -351,29 +343,21 @@ pub(super) fn each_in(set: usize) -> impl Iterator<Item = (Sock, &'static Member
     })
 }
 
-/// `epoll_ctl`.
+/// `epoll_ctl`; `None`: the instance is not known.
 pub fn control(
-    instance: Sock,
+    instance: Option<Sock>,
     operation: c_int,
     fd: c_int,
     event: *mut epoll_event,
     own: Own,
 ) -> isize {
-    if let Some(inner) = table::epoll(fd) {
-        flush_epoll_ctl();
-        if operation == libc::EPOLL_CTL_ADD {
-            estrange(&inner);
-        }
-        return own.call();
-    }
-    let Some(sock) = table::known(fd).filter(|sock| kind::is_served(sock.record)) else {
-        flush_epoll_ctl();
-        return own.call();
+    let known = table::known(fd).filter(|sock| kind::is_served(sock.record));
+    let (Some(instance), Some(sock)) = (instance, known) else {
+        return control_other(instance, operation, fd, own);
     };
     let is_served = claim(&instance);
-    let none = epoll_event { events: 0, u64: 0 };
     let asked = if operation == libc::EPOLL_CTL_DEL {
-        Some(none)
+        Some(epoll_event { events: 0, u64: 0 })
     } else {
         memory::fetch(event)
     };
@@ -395,34 +379,20 @@ pub fn control(
     result
 }
 
-/// An instance was changed, or was not, by other means than a call of `epoll_ctl`; `again` is a change of the member to the same
-/// events. False: whether the socket is a member is not known.
-pub fn changed_by_ring(
-    instance: &Sock,
-    operation: c_int,
-    fd: c_int,
-    event: *mut epoll_event,
-    again: Own,
-) -> bool {
-    if let Some(inner) = table::epoll(fd) {
+/// The same of an instance that is not known, in which nobody sees who sleeps, or of what no ring serves: an instance among others.
+fn control_other(instance: Option<Sock>, operation: c_int, fd: c_int, own: Own) -> isize {
+    flush_epoll_ctl();
+    let is_added = operation == libc::EPOLL_CTL_ADD;
+    if let Some(inner) = table::epoll(fd).filter(|_| instance.is_some() && is_added) {
         estrange(&inner);
-        return true;
     }
-    let Some(sock) = table::known(fd).filter(|sock| kind::is_served(sock.record)) else {
-        return true;
-    };
-    let is_served = claim(instance);
-    let is_member = membership(instance, &sock).is_some();
-    match (operation, memory::fetch(event)) {
-        (libc::EPOLL_CTL_DEL, _) if is_member => removed(instance, &sock),
-        // Refused: there is one already.
-        (libc::EPOLL_CTL_DEL, _) | (_, None) => {}
-        (libc::EPOLL_CTL_ADD, _) if is_member => {}
-        _ if again.call() != 0 => return false,
-        (_, Some(asked)) if is_member => changed(instance, &sock, asked),
-        (_, Some(asked)) => added(instance, &sock, asked, is_served),
+    let result = own.call();
+    if result == 0 && is_added && instance.is_none() {
+        table::known(fd)
+            .into_iter()
+            .for_each(|sock| demote(&sock, Reason::Asleep));
     }
-    true
+    result
 }
 
 fn added(instance: &Sock, sock: &Sock, asked: epoll_event, is_served: bool) {

@@ -22,7 +22,7 @@ use crate::process::pairs;
 use crate::socket::{
     kind, peer_death,
     reclaim::{self, reclaim_all},
-    sleep, state,
+    state,
 };
 use crate::sys::kernel;
 
@@ -76,7 +76,6 @@ pub fn before_close(sock: &Sock) {
     // A close by a process that the socket does not belong to is no use of it, unless nobody is left.
     let is_ours = is_last || !record.is_foreign();
     if is_ours && let Some(link) = state::link_of(sock) {
-        sleep::let_end(sock);
         peer_death::notice();
         // A close with unread bytes resets the connection, and a reset overtakes what waits in the kernel for room: more than
         // surely has room stays in the ring, where the peer finds it.

@@ -296,14 +296,6 @@ fn wait_for_bytes<S: Numbered>(
     let link = call.link;
     match sleep::fall_asleep(&mut call.waiter, &link) {
         sleep::Wait::Ready => return None,
-        sleep::Wait::Waited(error) => {
-            so_far.has_looked = true;
-            return match (error, so_far.done) {
-                (0, _) => None,
-                (error, 0) => Some(fail(error)),
-                (_, done) => Some(done as isize),
-            };
-        }
         sleep::Wait::Gone => return Some(gone(call, so_far.done)),
         sleep::Wait::Asleep => {}
     }
