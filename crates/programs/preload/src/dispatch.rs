@@ -305,21 +305,20 @@ pub fn before_close(sock: Sock) {
         return;
     }
     sets::before_close(&sock);
-    if sock.record.kind() != Some(Kind::Epoll) {
-        let is_last = sock.record.holders.load(Relaxed) == 1;
-        close::before_close(&sock);
-        if is_last {
-            promote::unlist(sock.record);
-        }
-    }
+    leave(&sock, close::before_close);
 }
 
 /// The number was closed out of our sight; it names something else by now.
 pub fn vanished(sock: Sock) {
     sets::vanished(&sock);
+    leave(&sock, close::vanished);
+}
+
+/// A socket's number goes, by `closes`; the last one takes it out of the directory.
+fn leave(sock: &Sock, closes: impl Fn(&Sock)) {
     if sock.record.kind() != Some(Kind::Epoll) {
         let is_last = sock.record.holders.load(Relaxed) == 1;
-        close::vanished(&sock);
+        closes(sock);
         if is_last {
             promote::unlist(sock.record);
         }

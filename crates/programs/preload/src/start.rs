@@ -26,7 +26,7 @@ unsafe extern "C" fn constructor() {
     tell_each_other();
     identity::start();
     clock::start();
-    signals::add_fixup(copy::start(), copy::end(), copy::fixup());
+    signals::set_fixup(copy::start(), copy::end(), copy::fixup());
     registration::locate();
     // SAFETY: the handlers stay mapped, since we are never unloaded.
     unsafe { libc::pthread_atfork(Some(fork_prepare), Some(fork_parent), Some(fork_child)) };

@@ -23,10 +23,15 @@ use crate::fd::{
 use crate::process::{identity, signals};
 use crate::ready::{
     looks::{Key, room_of},
-    sets::{self, At},
+    sets,
 };
 use crate::socket::{
-    demote::demote, errors, in_flight::Sleeper, kernel_look::KERNEL_NEWS, peer_death, spin, state,
+    demote::demote,
+    errors,
+    in_flight::Sleeper,
+    kernel_look::KERNEL_NEWS,
+    peer_death, spin,
+    state::{self, At},
 };
 use crate::sys::{
     clock::{self, Limit, Wait},

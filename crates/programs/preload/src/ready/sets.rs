@@ -12,8 +12,8 @@
 //!
 //! # States of a member
 //! *Registered* (`set` is not 0) · *watched* (`at` is not 0: it has joined, and its channel is in the set's [`Watched`]) ·
-//! *fresh* ([`FRESH`]: bytes came since it was last reported, which is what an edge is) · *lagging* ([`LAGS`]: the kernel has
-//! it otherwise, see [`crate::ready::deferred_ctl`]; [`ABSENT`]: the program has removed it).
+//! *fresh* ([`FRESH`]: bytes came since it was last reported, which is what an edge is) · *lagging* (the kernel has
+//! it otherwise, see [`crate::ready::deferred_ctl`]).
 //!
 //! # Synchronization
 //! | thread that registers | thread that joins |
@@ -44,16 +44,19 @@ use crate::fd::{
     table,
 };
 use crate::process::{identity, pairs};
-use crate::ready::deferred_ctl::{self, LAGGING_MAX, flush_epoll_ctl};
-use crate::socket::{demote::demote, kind, reclaim, state};
+use crate::ready::deferred_ctl::{self, flush_epoll_ctl};
+use crate::socket::{
+    demote::demote,
+    kind, reclaim,
+    state::{self, At},
+};
 use crate::sys::{clock, kernel, memory, reserved::Reserved};
 
 /// Instances with a line in the status page: lines 1 to 63.
 const SETS: usize = 63;
 
 pub(super) const FRESH: u32 = 1;
-/// The kernel has other events of it than the program wants, or has it although the program has removed it ([`ABSENT`]).
-pub(super) const LAGS: u32 = 2;
+/// The program has removed it, and the kernel has it still.
 pub(super) const ABSENT: u32 = 4;
 /// It stands on the list of lagging ones.
 pub(super) const QUEUED: u32 = 8;
@@ -79,8 +82,8 @@ pub(super) struct Member {
     pub(super) events: AtomicU32,
     pub(super) state: AtomicU32,
     pub(super) data: AtomicU64,
-    /// Its channel, packed, once it is watched: see [`At`].
-    at: AtomicU32,
+    /// Its channel once it is watched, as a word: see [`At`].
+    at: AtomicU64,
     /// The events that the kernel was told.
     pub(super) told: AtomicU32,
     /// When its bytes came, or when it was last reported, in cycles: members are reported in this order.
@@ -88,32 +91,6 @@ pub(super) struct Member {
     /// When the kernel said that the socket is writable, in cycles, 0 if it did not; and what it had been given by then.
     pub(super) room_at: AtomicU64,
     pub(super) sent: AtomicU64,
-}
-
-/// One end of a channel: where a set watches it.
-#[derive(Clone, Copy)]
-pub(super) struct At {
-    pub(super) place: u8,
-    pub(super) side: Side,
-    pub(super) chan: u16,
-}
-
-impl At {
-    fn packed(self) -> u32 {
-        1 << 31 | u32::from(self.place) << 17 | (self.side as u32) << 16 | u32::from(self.chan)
-    }
-
-    fn of(word: u32) -> Option<At> {
-        (word != 0).then_some(At {
-            place: (word >> 17) as u8,
-            side: Side::from_u8((word >> 16) as u8),
-            chan: word as u16,
-        })
-    }
-
-    pub(super) fn link(self) -> Option<Link<'static>> {
-        pairs::link(self.place, self.chan, self.side)
-    }
 }
 
 /// One epoll instance.
@@ -136,9 +113,8 @@ pub(super) struct Set {
     /// Places of pairs that have, or had, members; and these.
     places: AtomicU64,
     watched: [[Watched; 2]; pairs::PAIRS_MAX],
-    /// See [`crate::ready::deferred_ctl`]: the records of lagging members.
-    pub(super) lagging: AtomicU32,
-    pub(super) laggards: [AtomicU32; LAGGING_MAX],
+    /// The instance's number, which [`crate::ready::deferred_ctl`] needs.
+    pub(super) fd: AtomicI32,
 }
 
 pub(super) static SET: [Set; SETS] = [const {
@@ -153,8 +129,7 @@ pub(super) static SET: [Set; SETS] = [const {
         is_hot_stale: AtomicBool::new(false),
         places: AtomicU64::new(0),
         watched: [const { [const { Watched::new() }; 2] }; pairs::PAIRS_MAX],
-        lagging: AtomicU32::new(0),
-        laggards: [const { AtomicU32::new(0) }; LAGGING_MAX],
+        fd: AtomicI32::new(0),
     }
 }; SETS];
 
@@ -277,7 +252,7 @@ fn watch(member: &Member, place: u8, link: &Link<'static>) {
         return;
     };
     let (side, chan) = (link.side(), link.index());
-    member.at.store(At { place, side, chan }.packed(), Release);
+    member.at.store(At { place, side, chan }.word(), Release);
     set.watched_at(place, side).add(chan);
     set.places.fetch_or(1 << (place % 64), SeqCst);
     link.incoming().set_slot(Set::line(index));
@@ -522,7 +497,6 @@ pub fn is_registered_with(sock: &Sock, data: u64) -> bool {
 }
 
 pub(super) fn drop_member(set: &Set, member: &Member) {
-    deferred_ctl::dropped(member);
     if let Some(at) = At::of(member.at.swap(0, AcqRel)) {
         set.watched_at(at.place, at.side).remove(at.chan);
         if let Some(link) = at.link().filter(is_ours) {
@@ -574,7 +548,7 @@ fn clear(instance: &Sock) {
         return;
     };
     each_in(index).for_each(|(_, member)| drop_member(set, member));
-    let words = [&set.members, &set.asleep, &set.hot, &set.lagging];
+    let words = [&set.members, &set.asleep, &set.hot];
     words.into_iter().for_each(|word| word.store(0, Relaxed));
     set.places.store(0, Relaxed);
     set.record.store(0, Release);
@@ -589,20 +563,6 @@ pub fn forked() {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Where a channel is watched survives being packed, and is never 0, which means nowhere.
-    #[test]
-    fn a_place_is_packed_and_found() {
-        for place in [0, 1, pairs::PAIRS_MAX as u8 - 1] {
-            for side in [Side::Low, Side::High] {
-                for chan in [0, 1, u16::MAX] {
-                    let at = At::of(At { place, side, chan }.packed()).expect("a place");
-                    assert_eq!((at.place, at.side, at.chan), (place, side, chan));
-                }
-            }
-        }
-        assert!(At::of(0).is_none());
-    }
 
     /// A member keeps the order of the first bytes that were not reported; a report lets the next ones count.
     #[test]
@@ -633,7 +593,7 @@ mod tests {
             side: Side::High,
             chan,
         };
-        member.at.store(at.packed(), Relaxed);
+        member.at.store(at.word(), Relaxed);
         set.watched_at(at.place, at.side).add(chan);
         set.list(&member);
         assert!(member.state.load(Relaxed) & FRESH != 0);

@@ -34,9 +34,9 @@ use crate::process::{
 };
 use crate::ready::{
     deferred_ctl::{self, flush_epoll_ctl},
-    sets::{At, EDGE, FRESH, HERE, Member, READABLE, Set, claim, member},
+    sets::{EDGE, FRESH, HERE, Member, READABLE, Set, claim, member},
 };
-use crate::socket::{errors, kernel_look::KERNEL_NEWS, peer_death, spin};
+use crate::socket::{errors, kernel_look::KERNEL_NEWS, peer_death, spin, state::At};
 use crate::sys::{
     clock::{self, Wait},
     kernel, memory,
@@ -454,14 +454,14 @@ impl Waiting {
         if room == 0 {
             return Ok(0);
         }
-        deferred_ctl::before_look(instance, self.index);
+        deferred_ctl::before_look();
         let found = kernel::epoll_now(instance, into, room)?;
         let kept = deferred_ctl::filter(self.index, into, found);
         if kept == found {
             return Ok(found);
         }
         // What nobody asked for may stand for another member, or have taken its room.
-        deferred_ctl::flush(instance, self.index);
+        flush_epoll_ctl();
         let behind = into.wrapping_add(kept);
         let more = kernel::epoll_now(instance, behind, room - kept).unwrap_or(0);
         Ok(kept + self.fresh_of(into, kept, more))

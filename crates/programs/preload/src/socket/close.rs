@@ -102,14 +102,18 @@ fn leave(sock: &Sock, link: &Link<'static>) {
             let _ = kernel::set_option(sock.fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
         }
     }
+    leave_channel(sock.record, link);
+}
+
+/// The channel is given up, and free once the other end has left it, too.
+fn leave_channel(record: &Record, link: &Link<'static>) {
     let (chan, side) = (link.index(), link.side());
-    let Some(place) = pairs::place_of(sock.record.slab.load(Relaxed)) else {
-        return;
-    };
     if link.leave(Reason::Closing) {
         link.slab().free(chan);
     }
-    pairs::at(place).leave(chan, side);
+    if let Some(place) = pairs::place_of(record.slab.load(Relaxed)) {
+        pairs::at(place).leave(chan, side);
+    }
 }
 
 /// The number was closed out of our sight: the kernel has ended what it knew; the ring's bytes are lost with it only if
@@ -118,13 +122,7 @@ pub fn vanished(sock: &Sock) {
     let record = sock.record;
     if record.holders.load(Relaxed) == 1 {
         if let Some(link) = state::link_of(sock) {
-            let (chan, side) = (link.index(), link.side());
-            if link.leave(Reason::Closing) {
-                link.slab().free(chan);
-            }
-            if let Some(place) = pairs::place_of(record.slab.load(Relaxed)) {
-                pairs::at(place).leave(chan, side);
-            }
+            leave_channel(record, &link);
         }
         fold(record);
     }

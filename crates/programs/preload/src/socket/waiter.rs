@@ -187,12 +187,6 @@ impl Waiter {
             return libc::EBADF;
         }
         let limit = self.limit(option);
-        let error = self.wait_within(events, &limit);
-        self.checked(error)
-    }
-
-    /// The same for what is left of a limit, without a look at the number.
-    pub fn wait_within(&self, events: i16, limit: &Limit) -> i32 {
         let mut entry = libc::pollfd {
             fd: self.sock.fd,
             events,
@@ -201,13 +195,14 @@ impl Waiter {
         let interrupted = || identity::thread().interrupted.load(Relaxed);
         let (before, is_endless) = (interrupted(), limit.left_ns().is_none());
         // SAFETY: one entry, of this stack; no mask.
-        match unsafe { limit.poll(&raw mut entry, 1, std::ptr::null()) } {
+        let error = match unsafe { limit.poll(&raw mut entry, 1, std::ptr::null()) } {
             0 => libc::EAGAIN,
             // As the kernel's own call: begun again, unless a time limit is set or a handler wants otherwise.
             -1 if real::errno() == libc::EINTR && is_endless && interrupted() == before => 0,
             -1 => real::errno(),
             _ => 0,
-        }
+        };
+        self.checked(error)
     }
 
     /// Waits for a lock of the channel that somebody holds; the error that ends the call, or 0.
@@ -232,7 +227,7 @@ impl Waiter {
     }
 
     /// How long a wait may last by an option: the time is the call's, and begins with its first wait.
-    pub fn limit(&mut self, option: i32) -> Limit {
+    fn limit(&mut self, option: i32) -> Limit {
         let fd = self.sock.fd;
         *self
             .limit

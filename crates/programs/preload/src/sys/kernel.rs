@@ -95,30 +95,6 @@ pub fn file_flags(fd: i32) -> Done {
     unsafe { call!(SYS_fcntl(fd, libc::F_GETFL)) }
 }
 
-/// Whether a socket of the family could be bound to the address: whether it is one of this host's.
-pub fn is_local(name: &[u8]) -> bool {
-    let Some(family) = name
-        .first_chunk::<2>()
-        .map(|bytes| u16::from_ne_bytes(*bytes))
-    else {
-        return false;
-    };
-    let kind = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as usize;
-    // SAFETY: no pointers.
-    let Ok(probe) = (unsafe { call!(SYS_socket(usize::from(family), kind)) }) else {
-        return false;
-    };
-    let mut any_port = [0_u8; 128];
-    let length = name.len().min(any_port.len());
-    any_port[..length].copy_from_slice(&name[..length]);
-    any_port[2..4].fill(0);
-    // SAFETY: the buffer is ours and its length is said.
-    let bound = unsafe { call!(SYS_bind(probe, any_port.as_ptr(), length)) };
-    // SAFETY: the descriptor is the probe of this function, and nobody else's.
-    let closed = unsafe { call!(SYS_close(probe)) };
-    bound.is_ok() && closed.is_ok()
-}
-
 /// `epoll_pwait` with a time of zero: what the kernel has now.
 pub fn epoll_now(fd: i32, events: *mut libc::epoll_event, room: usize) -> Done {
     // SAFETY: the array is the program's own; the kernel writes at most `room` events, with checks.
