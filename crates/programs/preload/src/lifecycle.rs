@@ -126,7 +126,7 @@ pub fn before_spawn() {
 }
 
 /// Before a fork, in the parent.
-pub fn before_fork() {
+pub extern "C" fn before_fork() {
     if table::exists() {
         flush_epoll_ctl();
         table::fork_prepare();
@@ -134,12 +134,12 @@ pub fn before_fork() {
 }
 
 /// After it, in the parent.
-pub fn after_fork_parent() {
+pub extern "C" fn after_fork_parent() {
     table::fork_done(false);
 }
 
 /// After it, in the child.
-pub fn after_fork_child() {
+pub extern "C" fn after_fork_child() {
     if table::is_retired() {
         return;
     }

@@ -259,7 +259,8 @@ fn find_offered(sock: &Sock, hint: Hint, ends: Ends) -> Result<(u8, Link<'static
     let found = pairs::places_with(hint.slot).find_map(is_ours);
     match found {
         Some(found) => Ok(found),
-        None => is_ours(pairs::further_with(hint.slot, ends)?).ok_or(Reason::Young),
+        // The other end may have got one more slab already.
+        None => is_ours(pairs::pair_with(hint.slot, ends)?).ok_or(Reason::Young),
     }
 }
 

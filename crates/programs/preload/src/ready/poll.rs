@@ -231,7 +231,7 @@ impl Polled<'_> {
             return polled.by_rings().or_else(|| found_some(polled.look()));
         }
         counters::add(Counter::Sleeps, 1);
-        let limit = limit.get_or_insert_with(|| Limit::of(wait));
+        let limit = limit.get_or_insert_with(|| Limit::from_ns(wait.0));
         let result = self.sleep(limit, own);
         members.wake_up();
         let result = result?;

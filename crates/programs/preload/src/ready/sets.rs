@@ -485,10 +485,8 @@ fn tell_kernel(member: &Member, set: &Set, operation: c_int) {
 
 /// A descriptor of the instance.
 pub(super) fn instance_of(set: &Set) -> Option<c_int> {
-    let record = set.record.load(Relaxed);
-    table::each()
-        .find(|sock| sock.index() == record)
-        .map(|sock| sock.fd)
+    let mut numbers = table::numbers_of(set.record.load(Relaxed));
+    numbers.next().map(|sock| sock.fd)
 }
 
 /// Whether the socket was last registered with this data.
@@ -511,10 +509,7 @@ pub(super) fn drop_member(set: &Set, member: &Member) {
 
 /// A number is about to be closed: the last one of a socket in this process is in no set, and an instance has no members.
 pub fn before_close(sock: &Sock) {
-    let is_only = || {
-        let mut numbers = table::each().filter(|other| other.index() == sock.index());
-        numbers.nth(1).is_none()
-    };
+    let is_only = || table::numbers_of(sock.index()).nth(1).is_none();
     if sock.record.kind() == Some(Kind::Epoll) {
         if is_only() {
             clear(sock);

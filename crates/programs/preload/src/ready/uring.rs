@@ -30,7 +30,7 @@ use crate::ready::{deferred_ctl::flush_epoll_ctl, sets};
 use crate::socket::demote::demote_all;
 use crate::sys::{clock, kernel, memory, real};
 
-/// Rings that are followed, at most.
+/// Places for rings that are followed, by number: of two with one place the last one is.
 const RINGS: usize = 64;
 /// Entries of a ring, at most, as the kernel has it (`IORING_MAX_ENTRIES`).
 const ENTRIES_MAX: u32 = 32_768;
@@ -89,13 +89,8 @@ fn follow(fd: c_int, params: *const c_void) -> bool {
     table::other(fd);
     let no_array = u64::from(flags & NO_ARRAY != 0) << 63;
     let word = (fd as u64 + 1) | u64::from(entries) << 32 | no_array;
-    let is_same = |ring: &&AtomicU64| ring.load(Relaxed) as u32 == fd as u32 + 1;
-    if let Some(ring) = RING.iter().find(is_same) {
-        ring.store(word, Release);
-        return true;
-    }
-    let is_free = |ring: &AtomicU64| ring.compare_exchange(0, word, Release, Relaxed).is_ok();
-    RING.iter().any(is_free)
+    RING[fd as usize % RINGS].store(word, Release);
+    true
 }
 
 /// The entries of a ring, mapped for one call.
@@ -109,8 +104,8 @@ struct Entries {
 
 impl Entries {
     fn of(fd: c_int) -> Option<Self> {
-        let is_its = |word: &u64| *word as u32 == fd as u32 + 1;
-        let word = RING.iter().map(|ring| ring.load(Acquire)).find(is_its)?;
+        let word = RING[fd.unsigned_abs() as usize % RINGS].load(Acquire);
+        (word as u32 == fd.unsigned_abs() + 1).then_some(())?;
         let count = (word >> 32) as u32 & !(1 << 31);
         let has_array = word >> 63 == 0;
         let array_bytes = if has_array { count as usize * 4 } else { 0 };

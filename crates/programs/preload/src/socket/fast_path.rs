@@ -152,8 +152,9 @@ pub fn count_received(sock: &Sock, moved: Moved, how: RecvHow) {
     }
 }
 
+/// Bytes were taken out of the ring.
 #[inline(always)]
-fn count_taken(record: &Record, bytes: usize) {
+pub fn count_taken(record: &Record, bytes: usize) {
     let sum = record.ring_received.load(Relaxed) + bytes as u64;
     record.ring_received.store(sum, Relaxed);
     record.sends.store(0, Relaxed);

@@ -16,9 +16,9 @@ pub enum Wait {
     Gone,
 }
 
-/// Spins for bytes in the ring, then falls asleep.
+/// Spins for bytes in the ring if it `waits`, then falls asleep.
 #[inline]
-pub fn fall_asleep(waiter: &mut Waiter, link: &Link<'static>) -> Wait {
+pub fn fall_asleep(waiter: &mut Waiter, link: &Link<'static>, waits: bool) -> Wait {
     let inc = link.incoming();
     let sock = *waiter.sock();
     // Kernel bytes that were announced wake the real call at once; only ring bytes make it needless.
@@ -29,10 +29,14 @@ pub fn fall_asleep(waiter: &mut Waiter, link: &Link<'static>) -> Wait {
         }
         is_over
     };
-    if spin(has_come) && inc.ring_ready() {
+    if waits && spin(has_come) && inc.ring_ready() {
         return Wait::Ready;
     }
-    if !waiter.begin() {
+    if !(if waits {
+        waiter.begin()
+    } else {
+        waiter.enter()
+    }) {
         return Wait::Gone;
     }
     signals::enter();

@@ -154,13 +154,17 @@ pub fn is_fast(word: u64) -> bool {
 /// The place of the slab that a word names.
 #[inline(always)]
 pub fn place_in(word: u64) -> Option<u8> {
-    At::of(word).map(|at| at.place)
+    (word as u8).checked_sub(1)
 }
 
 /// The end of the channel that a word names.
 #[inline(always)]
 pub fn link_in(word: u64) -> Option<Link<'static>> {
-    At::of(word)?.link()
+    pairs::link(
+        (word as u8).wrapping_sub(1),
+        (word >> 16) as u16,
+        Side::from_u8((word >> 8) as u8),
+    )
 }
 
 /// The end of the channel that a socket has, if it has joined and belongs to this process; if it belongs to another one, this call

@@ -147,8 +147,7 @@ impl Waiter {
     fn find(&mut self) -> bool {
         let index = self.sock.index();
         let is_counted = identity::thread().waits.load(Relaxed) == index + 1;
-        let mut others = table::each().filter(|other| other.index() == index);
-        match others.next().filter(|_| is_counted) {
+        match table::numbers_of(index).next().filter(|_| is_counted) {
             Some(other) => {
                 self.sock = other;
                 true
@@ -283,11 +282,7 @@ pub fn keep(sock: &Sock) -> bool {
         abandon();
     }
     let has_waiters = word(index).fetch_or(CLOSING, SeqCst) & !CLOSING != 0;
-    let is_only = || {
-        let mut numbers = table::each().filter(|other| other.index() == index);
-        numbers.nth(1).is_none()
-    };
-    if !has_waiters || !is_only() {
+    if !has_waiters || table::numbers_of(index).nth(1).is_some() {
         return false;
     }
     let number = kernel::double(sock.fd, PRIVATE_FROM).or_else(|_| kernel::double(sock.fd, 0));
@@ -314,8 +309,7 @@ fn close_kept(index: u32) {
     if KEPT.load(SeqCst) == 0 {
         return;
     }
-    let kept = |sock: &Sock| sock.index() == index && table::is_private(sock.word);
-    for sock in table::each().filter(kept) {
+    for sock in table::numbers_of(index).filter(|sock| table::is_private(sock.word)) {
         table::closing(sock);
         kernel::close(sock.fd as usize);
     }

@@ -95,11 +95,6 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// What a call asks for.
-    pub fn of(wait: Wait) -> Limit {
-        Self::from_ns(wait.0)
-    }
-
     /// So many nanoseconds from now on; none: for ever.
     pub fn from_ns(time: Option<u64>) -> Limit {
         Limit {
