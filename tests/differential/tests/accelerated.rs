@@ -29,7 +29,7 @@ const JOBS: usize = 6;
 /// Seeds between two calls that keep a broker there, which ends a minute after its last process.
 const AT_ONCE: u64 = 200;
 
-/// Switches off what wakes a reader whose wake-up was lost: the rest before a sleep, and the broker's watch.
+/// Switches off what wakes a reader whose wake-up was lost: the broker's watch.
 const NO_NETS: (&str, &str) = ("WINDLASS_NETS", "0");
 
 /// Where the programs are that were built, and how scripts are compared with the library that is there.

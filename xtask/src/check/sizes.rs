@@ -10,7 +10,7 @@ use super::{Finding, Tree};
 
 /// A crate's directory, and how many lines its `src` may have.
 const LIMITS: &[(&str, usize)] = &[
-    ("crates/programs/preload", 14_050),
+    ("crates/programs/preload", 13_160),
     ("crates/io/channel", 7_200),
     ("crates/programs/broker", 6_470),
 ];

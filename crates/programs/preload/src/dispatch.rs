@@ -61,15 +61,15 @@ fn young(sock: &Sock, is_send: bool, own: Own) -> Result<isize, Link<'static>> {
 /// For tests: whether this call goes straight to the kernel, as one that the library did not see.
 #[inline(always)]
 fn is_bypassed() -> bool {
-    let (share, seed) = options::bypass();
-    share != 0 && chance(share, seed)
+    let share = options::bypass();
+    share != 0 && chance(share, options::bypass_seed())
 }
 
 /// For tests: whether unread bytes are moved into the kernel before this call.
 #[inline(always)]
 fn is_reclaimed() -> bool {
-    let (share, seed) = options::reclaim();
-    share != 0 && chance(share, seed)
+    let share = options::reclaim();
+    share != 0 && chance(share, options::reclaim_seed())
 }
 
 /// True in `share` of 1,000 calls, by a generator (xorshift64*) of each thread that begins with `seed`.
@@ -258,33 +258,27 @@ pub fn select(
 }
 
 /// `epoll_wait`, `epoll_pwait`, `epoll_pwait2` on an instance made in our sight.
-pub fn epoll_wait(
-    set: Sock,
-    events: *mut epoll_event,
-    room: c_int,
-    wait: Wait,
-    mask: *const sigset_t,
-    own: Own,
-) -> isize {
+pub fn epoll_wait(set: Sock, events: *mut epoll_event, room: c_int, wait: Wait, own: Own) -> isize {
     if is_bypassed() {
         // A bare call is caught before.
         flush_epoll_ctl();
         own.call()
     } else {
-        lacking::told_waiting(wait::wait(set, events, room, wait, mask, own), events)
+        lacking::told_waiting(wait::wait(set, events, room, wait, own), events)
     }
 }
 
 /// `connect`.
-pub fn connect(own: Own) -> isize {
+pub fn connect(sock: &Sock, own: Own) -> isize {
+    sock.record.set(flag::CONNECTED_BY_US);
     looks::doubt();
     own.call()
 }
 
 /// `shutdown`.
-pub fn shutdown(sock: Sock, how: c_int, own: Own) -> isize {
+pub fn shutdown(sock: &Sock, how: c_int, own: Own) -> isize {
     looks::doubt();
-    close::shutdown(&sock, how, own)
+    close::shutdown(sock, how, own)
 }
 
 /// `setsockopt`.
@@ -311,21 +305,20 @@ pub fn before_close(sock: Sock) {
         return;
     }
     sets::before_close(&sock);
-    if sock.record.kind() != Some(Kind::Epoll) {
-        let is_last = sock.record.holders.load(Relaxed) == 1;
-        close::before_close(&sock);
-        if is_last {
-            promote::unlist(sock.record);
-        }
-    }
+    leave(&sock, close::before_close);
 }
 
 /// The number was closed out of our sight; it names something else by now.
 pub fn vanished(sock: Sock) {
     sets::vanished(&sock);
+    leave(&sock, close::vanished);
+}
+
+/// A socket's number goes, by `closes`; the last one takes it out of the directory.
+fn leave(sock: &Sock, closes: impl Fn(&Sock)) {
     if sock.record.kind() != Some(Kind::Epoll) {
         let is_last = sock.record.holders.load(Relaxed) == 1;
-        close::vanished(&sock);
+        closes(sock);
         if is_last {
             promote::unlist(sock.record);
         }

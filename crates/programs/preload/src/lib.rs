@@ -43,7 +43,8 @@
 //! Nothing, unless asked: [`counts::counters`] to `WINDLASS_COUNTERS`, reasons to `WINDLASS_LOG`. It keeps no descriptor.
 //!
 //! # Not done
-//! Only x86-64 Linux with glibc. Only streams are tracked. Signal handlers installed by a bare system call are not deferred.
+//! Only x86-64 Linux with glibc. Only streams are tracked. Signal handlers installed by a bare system call, or by `sigset`,
+//! are not deferred.
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 

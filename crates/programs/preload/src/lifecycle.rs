@@ -17,7 +17,7 @@ use crate::ready::{deferred_ctl::flush_epoll_ctl, sets};
 use crate::socket::{
     close,
     demote::{self, demote_all},
-    peer_death, reclaim, sleep, state, waiter,
+    peer_death, reclaim, state, waiter,
 };
 use crate::sys::real;
 
@@ -126,7 +126,7 @@ pub fn before_spawn() {
 }
 
 /// Before a fork, in the parent.
-pub fn before_fork() {
+pub extern "C" fn before_fork() {
     if table::exists() {
         flush_epoll_ctl();
         table::fork_prepare();
@@ -134,12 +134,12 @@ pub fn before_fork() {
 }
 
 /// After it, in the parent.
-pub fn after_fork_parent() {
+pub extern "C" fn after_fork_parent() {
     table::fork_done(false);
 }
 
 /// After it, in the child.
-pub fn after_fork_child() {
+pub extern "C" fn after_fork_child() {
     if table::is_retired() {
         return;
     }
@@ -151,7 +151,6 @@ pub fn after_fork_child() {
     if table::exists() {
         registration::forked(identity::parent_slot());
         waiter::forked();
-        sleep::forked();
         sets::forked();
     }
 }

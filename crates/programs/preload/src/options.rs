@@ -1,123 +1,116 @@
 //! The options of the library: environment variables, read once when it is loaded.
 
 use std::ffi::{CStr, c_char};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
-/// Up to two numbers, separated by a comma, each with a default and a largest value, to which greater ones are lowered.
-struct Numbers {
-    name: &'static CStr,
-    values: [AtomicU64; 2],
-    max: [u64; 2],
+/// Options that are numbers: the function that gives one, the variable and the place in its list, which commas separate, the default
+/// and the greatest value, to which greater ones are lowered.
+macro_rules! numbers {
+    ($($(#[doc = $text:literal])+ $name:ident = $variable:literal[$at:literal], $default:expr, $max:expr;)*) => {
+        #[allow(non_upper_case_globals, reason = "each is called as its function")]
+        mod number {
+            $(pub static $name: super::AtomicU64 = super::AtomicU64::new($default);)*
+        }
+
+        $(
+            $(#[doc = $text])+
+            #[inline]
+            pub fn $name() -> u64 {
+                number::$name.load(Relaxed)
+            }
+        )*
+
+        fn read_numbers() {
+            $(
+                if let Some(given) = nth_number($variable, $at) {
+                    number::$name.store(given.min($max), Relaxed);
+                }
+            )*
+        }
+    };
 }
 
-const fn numbers(name: &'static CStr, first: (u64, u64), second: (u64, u64)) -> Numbers {
-    Numbers {
-        name,
-        values: [AtomicU64::new(first.0), AtomicU64::new(second.0)],
-        max: [first.1, second.1],
-    }
+/// The same of options that are paths of less than [`PATH_MAX`] bytes; longer ones are ignored.
+macro_rules! paths {
+    ($($(#[doc = $text:literal])+ $name:ident = $variable:literal;)*) => {
+        #[allow(non_upper_case_globals, reason = "each is called as its function")]
+        mod path {
+            $(pub static $name: super::Path = super::Path([const { super::AtomicU8::new(0) }; super::PATH_MAX]);)*
+        }
+
+        $(
+            $(#[doc = $text])+
+            pub fn $name() -> Option<&'static CStr> {
+                path::$name.get()
+            }
+        )*
+
+        fn read_paths() {
+            $(path::$name.read($variable);)*
+        }
+    };
 }
 
-const fn number(name: &'static CStr, default: u64, max: u64) -> Numbers {
-    numbers(name, (default, max), (0, 0))
+/// The value of [`spin_given_us`] where the user gives none.
+const UNSAID: u64 = u64::MAX;
+/// How long a busy thread spins then, in microseconds.
+const SPIN_DEFAULT_US: u64 = 30;
+
+numbers! {
+    /// How long a call that waits looks at the ring before it sleeps in the kernel, in microseconds, as the user says.
+    spin_given_us = c"WINDLASS_SPIN"[0], super::UNSAID, 1_000_000;
+    /// 1: connections with programs of another user are accelerated, if those ask too.
+    share = c"WINDLASS_SHARE"[0], 0, 1;
+    /// 0: Unix sockets stay on the kernel.
+    unix = c"WINDLASS_UNIX"[0], 1, 1;
+    /// 1: a line about the process's connections goes to stderr when it ends.
+    summary = c"WINDLASS_SUMMARY"[0], 0, 1;
+    /// Calls each way after which a connection is accelerated.
+    promote_calls = c"WINDLASS_PROMOTE"[0], 2, u64::from(u32::MAX);
+    /// Bytes one way after which it is, too.
+    promote_bytes = c"WINDLASS_PROMOTE"[1], 65_536, u64::MAX;
+    /// How often one message of a connection that connection tracking follows goes by the kernel, in milliseconds.
+    refresh_ms = c"WINDLASS_REFRESH"[0], 30_000, 1_000_000;
+    /// For tests: this share of 1,000 calls goes straight to the kernel.
+    bypass = c"WINDLASS_BYPASS"[0], 0, 1_000;
+    /// The seed of that choice.
+    bypass_seed = c"WINDLASS_BYPASS"[1], 1, u64::MAX;
+    /// For tests: this share of 1,000 calls first moves unread bytes into the kernel.
+    reclaim = c"WINDLASS_RECLAIM"[0], 0, 1_000;
+    /// The seed of that choice.
+    reclaim_seed = c"WINDLASS_RECLAIM"[1], 1, u64::MAX;
+    /// For tests: 0: the broker does not move unread bytes, so that each lost wake-up is a hang.
+    nets = c"WINDLASS_NETS"[0], 1, 1;
 }
 
-/// A path of less than [`PATH_MAX`] bytes; longer ones are ignored.
-struct Path {
-    name: &'static CStr,
-    value: [AtomicU8; PATH_MAX],
+paths! {
+    /// The broker's socket.
+    sockets = c"WINDLASS_SOCKETS";
+    /// A file to which is appended why connections stay on the kernel.
+    log = c"WINDLASS_LOG";
+    /// A file to which the counters are appended when the process ends, one `name value` a line.
+    counters = c"WINDLASS_COUNTERS";
 }
 
 /// Bytes of a path, with the zero at its end.
 const PATH_MAX: usize = 512;
 
-const fn path(name: &'static CStr) -> Path {
-    let value = [const { AtomicU8::new(0) }; PATH_MAX];
-    Path { name, value }
-}
-
-/// The value of [`SPIN`] where the user gives none.
-const SPIN_UNSAID: u64 = u64::MAX;
-/// How long a busy thread spins then, in microseconds.
-const SPIN_DEFAULT_US: u64 = 30;
-
-/// How long a call that waits looks at the ring before it sleeps in the kernel, in microseconds; unset: [`SPIN_DEFAULT_US`], and only
-/// in a thread that waits again within 300 us.
-static SPIN: Numbers = number(c"WINDLASS_SPIN", SPIN_UNSAID, 1_000_000);
-/// 1: connections with programs of another user are accelerated, if those ask too.
-static SHARE: Numbers = number(c"WINDLASS_SHARE", 0, 1);
-/// 0: Unix sockets stay on the kernel.
-static UNIX: Numbers = number(c"WINDLASS_UNIX", 1, 1);
-/// 1: a line about the process's connections goes to stderr when it ends.
-static SUMMARY: Numbers = number(c"WINDLASS_SUMMARY", 0, 1);
-/// Calls each way, or bytes one way, after which a connection is accelerated.
-static PROMOTE: Numbers = numbers(
-    c"WINDLASS_PROMOTE",
-    (2, u32::MAX as u64),
-    (65_536, u64::MAX),
-);
-/// How often one message of a connection that connection tracking follows goes by the kernel, in milliseconds.
-static REFRESH: Numbers = number(c"WINDLASS_REFRESH", 30_000, 1_000_000);
-/// For tests: this share of 1,000 calls goes straight to the kernel; the seed of the choice.
-static BYPASS: Numbers = numbers(c"WINDLASS_BYPASS", (0, 1_000), (1, u64::MAX));
-/// For tests: this share of 1,000 calls first moves unread bytes into the kernel; the seed of the choice.
-static RECLAIM: Numbers = numbers(c"WINDLASS_RECLAIM", (0, 1_000), (1, u64::MAX));
-/// For tests: 0: nobody moves unread bytes for a reader that sleeps, so that each lost wake-up is a hang.
-static NETS: Numbers = number(c"WINDLASS_NETS", 1, 1);
-/// The broker's socket.
-static SOCKETS: Path = path(c"WINDLASS_SOCKETS");
-/// A file to which is appended why connections stay on the kernel.
-static LOG: Path = path(c"WINDLASS_LOG");
-/// A file to which the counters are appended when the process ends, one `name value` a line.
-static COUNTERS: Path = path(c"WINDLASS_COUNTERS");
-
-static NUMBERS: [&Numbers; 9] = [
-    &SPIN, &SHARE, &UNIX, &SUMMARY, &PROMOTE, &REFRESH, &BYPASS, &RECLAIM, &NETS,
-];
-static PATHS: [&Path; 3] = [&SOCKETS, &LOG, &COUNTERS];
-
-impl Numbers {
-    fn get(&self) -> u64 {
-        self.pair().0
-    }
-
-    fn pair(&self) -> (u64, u64) {
-        let [first, second] = self.values.each_ref().map(|it| it.load(Ordering::Relaxed));
-        (first, second)
-    }
-
-    fn read(&self) {
-        let parts = variable(self.name).map(|text| text.split(|byte| *byte == b','));
-        for ((value, max), part) in self
-            .values
-            .iter()
-            .zip(self.max)
-            .zip(parts.into_iter().flatten())
-        {
-            let decimal = std::str::from_utf8(part)
-                .ok()
-                .and_then(|text| text.trim().parse().ok());
-            if let Some(given) = decimal {
-                value.store(max.min(given), Ordering::Relaxed);
-            }
-        }
-    }
-}
+struct Path([AtomicU8; PATH_MAX]);
 
 impl Path {
     fn get(&'static self) -> Option<&'static CStr> {
-        if self.value[0].load(Ordering::Relaxed) == 0 {
+        if self.0[0].load(Relaxed) == 0 {
             return None;
         }
-        let start: *const c_char = self.value.as_ptr().cast();
+        let start: *const c_char = self.0.as_ptr().cast();
         // SAFETY: written once by `read`, which leaves a zero at the end, before anyone else runs.
         Some(unsafe { CStr::from_ptr(start) })
     }
 
-    fn read(&self) {
-        let text = variable(self.name).filter(|text| text.len() < PATH_MAX);
-        let bytes = self.value.iter().zip(text.unwrap_or_default());
-        bytes.for_each(|(to, from)| to.store(*from, Ordering::Relaxed));
+    fn read(&self, name: &CStr) {
+        let text = variable(name).filter(|text| text.len() < PATH_MAX);
+        let bytes = self.0.iter().zip(text.unwrap_or_default());
+        bytes.for_each(|(to, from)| to.store(*from, Relaxed));
     }
 }
 
@@ -129,17 +122,23 @@ fn variable(name: &CStr) -> Option<&'static [u8]> {
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes())
 }
 
-/// Reads the environment. Called once, by the constructor; allocates nothing.
-pub fn read() {
-    NUMBERS.iter().for_each(|option| option.read());
-    PATHS.iter().for_each(|option| option.read());
+/// A number of a variable's list.
+fn nth_number(name: &CStr, at: usize) -> Option<u64> {
+    let part = variable(name)?.split(|byte| *byte == b',').nth(at)?;
+    std::str::from_utf8(part).ok()?.trim().parse().ok()
 }
 
-/// How long a call spins, in microseconds.
+/// Reads the environment. Called once, by the constructor; allocates nothing.
+pub fn read() {
+    read_numbers();
+    read_paths();
+}
+
+/// How long a call spins, in microseconds; where the user has not said so, only in a thread that waits again within 300 us.
 #[inline]
 pub fn spin_us() -> u64 {
-    match SPIN.get() {
-        SPIN_UNSAID => SPIN_DEFAULT_US,
+    match spin_given_us() {
+        UNSAID => SPIN_DEFAULT_US,
         us => us,
     }
 }
@@ -147,72 +146,10 @@ pub fn spin_us() -> u64 {
 /// Whether the user has said so.
 #[inline]
 pub fn is_spin_given() -> bool {
-    SPIN.get() != SPIN_UNSAID
+    spin_given_us() != UNSAID
 }
 
-/// Whether other users' programs may share.
-pub fn share() -> bool {
-    SHARE.get() != 0
-}
-
-/// Whether Unix sockets are joined.
-#[inline]
-pub fn unix() -> bool {
-    UNIX.get() != 0
-}
-
-/// Whether the process says at its end what its connections did.
-pub fn summary() -> bool {
-    SUMMARY.get() != 0
-}
-
-/// Calls each way, and bytes one way, before a connection is joined.
-#[inline]
-pub fn promote() -> (u64, u64) {
-    PROMOTE.pair()
-}
-
-/// After how many milliseconds a message of a tracked connection goes by the kernel.
-#[inline]
-pub fn refresh_ms() -> u64 {
-    REFRESH.get().max(1)
-}
-
-/// For tests: calls in 1000 that go straight to the kernel; seed.
-#[inline]
-pub fn bypass() -> (u64, u64) {
-    BYPASS.pair()
-}
-
-/// For tests: calls in 1000 that reclaim first; seed.
-#[inline]
-pub fn reclaim() -> (u64, u64) {
-    RECLAIM.pair()
-}
-
-/// Whether a process that sleeps moves what it left in its rings, and has the broker watch them. Off only for tests: every
-/// reader then has to be woken by the bytes themselves.
-#[inline]
-pub fn has_nets() -> bool {
-    NETS.get() != 0
-}
-
-/// For tests: whether any call is treated so.
+/// For tests: whether any call is treated otherwise.
 pub fn is_disturbed() -> bool {
-    bypass().0 != 0 || reclaim().0 != 0
-}
-
-/// The broker's socket, if it was named.
-pub fn sockets() -> Option<&'static CStr> {
-    SOCKETS.get()
-}
-
-/// Where to log, if anywhere.
-pub fn log() -> Option<&'static CStr> {
-    LOG.get()
-}
-
-/// Where to write counters, if anywhere.
-pub fn counters() -> Option<&'static CStr> {
-    COUNTERS.get()
+    bypass() != 0 || reclaim() != 0
 }

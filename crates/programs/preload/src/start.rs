@@ -26,12 +26,18 @@ unsafe extern "C" fn constructor() {
     tell_each_other();
     identity::start();
     clock::start();
-    signals::add_fixup(copy::start(), copy::end(), copy::fixup());
+    signals::set_fixup(copy::start(), copy::end(), copy::fixup());
     registration::locate();
     // SAFETY: the handlers stay mapped, since we are never unloaded.
-    unsafe { libc::pthread_atfork(Some(fork_prepare), Some(fork_parent), Some(fork_child)) };
+    unsafe {
+        libc::pthread_atfork(
+            Some(before_fork),
+            Some(after_fork_parent),
+            Some(after_fork_child),
+        )
+    };
     // SAFETY: as above.
-    unsafe { at_quick_exit(quick_exit) };
+    unsafe { at_quick_exit(destructor) };
 }
 
 /// Lower rooms call higher ones by these functions.
@@ -53,7 +59,7 @@ fn tell_each_other() {
     crate::socket::UPCALLS.set(&crate::socket::Events { busy: sets::again });
 }
 
-unsafe extern "C" fn destructor() {
+extern "C" fn destructor() {
     ends();
 }
 
@@ -65,14 +71,10 @@ static CONSTRUCTOR: unsafe extern "C" fn() = constructor;
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static DESTRUCTOR: unsafe extern "C" fn() = destructor;
+static DESTRUCTOR: extern "C" fn() = destructor;
 
 unsafe extern "C" {
-    fn at_quick_exit(function: unsafe extern "C" fn()) -> i32;
-}
-
-unsafe extern "C" fn quick_exit() {
-    ends();
+    fn at_quick_exit(function: extern "C" fn()) -> i32;
 }
 
 /// Whether the process was started under a seccomp filter: it stays as it is.
@@ -80,16 +82,4 @@ fn is_confined() -> bool {
     let (option, none) = (libc::PR_GET_SECCOMP, 0_usize);
     // SAFETY: takes numbers only.
     unsafe { real::prctl(option, none, none, none, none) > 0 }
-}
-
-unsafe extern "C" fn fork_prepare() {
-    before_fork();
-}
-
-unsafe extern "C" fn fork_parent() {
-    after_fork_parent();
-}
-
-unsafe extern "C" fn fork_child() {
-    after_fork_child();
 }

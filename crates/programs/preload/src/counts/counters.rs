@@ -41,8 +41,6 @@ counters! {
     KernelBytesReceived = "kernel_rx_bytes";
     /// Looks at the kernel by `poll` and `select`, besides the program's own calls.
     PollLooks = "poll_looks";
-    /// Times that unread ring bytes were moved into the kernel.
-    Reclaims = "reclaims";
     /// Sleeps in the kernel on a joined socket.
     Sleeps = "sleeps";
     /// Tracked connections whose ends were not proved to be one connection, and not tried any more.

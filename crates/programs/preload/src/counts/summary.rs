@@ -29,7 +29,7 @@ unsafe extern "C" {
 
 /// Called by the constructor.
 pub fn start() {
-    if options::summary()
+    if options::summary() != 0
         && let Some(file) = stderr()
     {
         for (word, value) in STDERR.iter().zip(file) {
@@ -74,7 +74,7 @@ pub fn clear() {
 pub fn write() {
     let before = STDERR.each_ref().map(|word| word.load(Relaxed));
     let connected = counters::get(Counter::Connected);
-    if !options::summary() || connected == 0 || stderr() != Some(before) || !takes_text() {
+    if options::summary() == 0 || connected == 0 || stderr() != Some(before) || !takes_text() {
         return;
     }
     // SAFETY: glibc sets it before any constructor runs.

@@ -19,24 +19,39 @@ pub struct Own {
     int: bool,
 }
 
-impl Own {
-    /// A function that gives `ssize_t`.
-    #[inline(always)]
-    pub fn long(slot: &Slot, arguments: [usize; 6]) -> Own {
-        Own {
-            function: slot.get(),
-            arguments,
-            int: false,
-        }
-    }
+/// What a function gives.
+pub trait Gives {
+    /// It is an `int`.
+    const INT: bool;
+}
 
-    /// A function that gives `int`.
+impl Gives for c_int {
+    const INT: bool = true;
+}
+
+impl Gives for isize {
+    const INT: bool = false;
+}
+
+/// Up to six arguments.
+#[inline(always)]
+pub const fn six<const N: usize>(given: [usize; N]) -> [usize; 6] {
+    let (mut all, mut at) = ([0; 6], 0);
+    while at < N {
+        all[at] = given[at];
+        at += 1;
+    }
+    all
+}
+
+impl Own {
+    /// A function that gives an `int` or a `ssize_t`.
     #[inline(always)]
-    pub fn int(slot: &Slot, arguments: [usize; 6]) -> Own {
+    pub fn of<R: Gives>(slot: &Slot, arguments: [usize; 6]) -> Own {
         Own {
             function: slot.get(),
             arguments,
-            int: true,
+            int: R::INT,
         }
     }
 

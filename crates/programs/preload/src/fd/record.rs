@@ -324,24 +324,30 @@ pub fn take(kind: Kind, origin: Origin) -> Option<u32> {
 }
 
 fn clear(record: &Record) {
-    record.flags.store(0, Ordering::Relaxed);
-    record.cookie.store(0, Ordering::Relaxed);
-    record.slab.store(0, Ordering::Relaxed);
-    record.channel.store(0, Ordering::Relaxed);
-    record.side.store(0, Ordering::Relaxed);
-    record.reason.store(0, Ordering::Relaxed);
-    record.sends.store(0, Ordering::Relaxed);
-    record.receives.store(0, Ordering::Relaxed);
-    let counters = [
+    let of_32 = [
+        &record.flags,
+        &record.slab,
+        &record.sends,
+        &record.receives,
+        &record.owner,
+    ];
+    let of_64 = [
+        &record.cookie,
         &record.ring_sent,
         &record.ring_received,
         &record.kernel_sent,
         &record.kernel_received,
     ];
-    for word in counters.into_iter().chain(&record.words) {
-        word.store(0, Ordering::Relaxed);
-    }
-    record.owner.store(0, Ordering::Relaxed);
+    of_32
+        .into_iter()
+        .for_each(|word| word.store(0, Ordering::Relaxed));
+    of_64
+        .into_iter()
+        .chain(&record.words)
+        .for_each(|word| word.store(0, Ordering::Relaxed));
+    record.channel.store(0, Ordering::Relaxed);
+    record.side.store(0, Ordering::Relaxed);
+    record.reason.store(0, Ordering::Relaxed);
     record.holders.store(1, Ordering::Relaxed);
 }
 

@@ -425,15 +425,20 @@ fn find(fd: c_int, word: u64) -> Option<u64> {
     if fd < 0 || !ours() {
         return None;
     }
-    let cookie = match kernel::cookie(fd) {
-        Ok(cookie) => cookie,
-        Err(libc::EBADF) => return None,
-        Err(_) => {
-            put_if(fd, Some(word), OTHER, 0);
-            return None;
+    ask(fd, word, Origin::Found).map(|sock| sock.word)
+}
+
+/// Asks the kernel what a number is that no call of ours has given, and enters it.
+fn ask(fd: c_int, word: u64, origin: Origin) -> Option<Sock> {
+    match kernel::cookie(fd) {
+        Ok(cookie) => enter_found(fd, word, cookie, origin),
+        Err(error) => {
+            if error != libc::EBADF {
+                put_if(fd, Some(word), OTHER, 0);
+            }
+            None
         }
-    };
-    enter_found(fd, word, cookie, Origin::Found).map(|sock| sock.word)
+    }
 }
 
 /// Enters a socket that was not made by a call of ours: it may be one that we know by another number.
@@ -455,18 +460,14 @@ fn enter_found(fd: c_int, word: u64, cookie: u64, origin: Origin) -> Option<Sock
     let record = record::at(index);
     record.cookie.store(cookie, Ordering::Relaxed);
     let listens = option(fd, libc::SO_ACCEPTCONN) == Some(1);
-    record.set(if listens { flag::LISTENS } else { 0 });
-    record.set(if origin == Origin::Found {
-        flag::UNCOUNTED_WRITER
-    } else {
-        0
-    });
-    if !put_if(
-        fd,
-        Some(word),
-        if listens { LISTENER } else { TRACKED },
-        index,
-    ) {
+    if listens {
+        record.set(flag::LISTENS);
+    }
+    if origin == Origin::Found {
+        record.set(flag::UNCOUNTED_WRITER);
+    }
+    let kind = if listens { LISTENER } else { TRACKED };
+    if !put_if(fd, Some(word), kind, index) {
         record::release(index);
         return None;
     }
@@ -510,12 +511,7 @@ pub fn taken(fd: c_int) {
         return;
     }
     vanish(fd);
-    let word = word(fd);
-    let Ok(cookie) = kernel::cookie(fd) else {
-        put_if(fd, Some(word), OTHER, 0);
-        return;
-    };
-    if let Some(sock) = enter_found(fd, word, cookie, Origin::Passed) {
+    if let Some(sock) = ask(fd, word(fd), Origin::Passed) {
         // Whoever sent it may go on writing to it, uncounted.
         (UPCALLS.get().demote)(&sock, Reason::Passed);
     }
@@ -529,6 +525,11 @@ pub fn sockets() -> impl Iterator<Item = Sock> {
 /// Everything in the table that has a record.
 pub fn each() -> impl Iterator<Item = Sock> {
     range(0, u32::MAX)
+}
+
+/// The numbers that name a record in this process.
+pub fn numbers_of(record: u32) -> impl Iterator<Item = Sock> {
+    each().filter(move |sock| sock.index() == record)
 }
 
 /// What has a record among the numbers `first..=last`.

@@ -38,42 +38,34 @@ pub struct Names {
     /// The network namespace's cookie.
     pub netns: u64,
     device: i32,
-    peer_raw: [u8; 128],
-    peer_length: usize,
     is_v6: bool,
 }
 
 impl Names {
     /// Asks the kernel; none if the socket is not connected, or not over IP.
     pub fn of(fd: i32) -> Option<Self> {
-        let (mut own_raw, mut peer_raw) = ([0_u8; 128], [0_u8; 128]);
-        let own_length = kernel::name(fd, false, &mut own_raw).ok()?;
-        let peer_length = kernel::name(fd, true, &mut peer_raw).ok()?;
-        let own = read(own_raw.get(..own_length)?)?;
-        let peer = read(peer_raw.get(..peer_length)?)?;
+        let name = |of_peer| {
+            let mut raw = [0_u8; 128];
+            let length = kernel::name(fd, of_peer, &mut raw).ok()?;
+            Some((read(raw.get(..length)?)?, family(&raw)))
+        };
+        let (own, family) = name(false)?;
+        let (peer, _) = name(true)?;
         let (netns, mut device) = (netns(fd)?, 0_i32);
         kernel::option(fd, libc::SOL_SOCKET, BIND_TO_IFINDEX, &mut device).ok()?;
-        let is_v6 = own_raw[..2] == (libc::AF_INET6 as u16).to_ne_bytes();
         Some(Self {
             own,
             peer,
             netns,
             device,
-            peer_raw,
-            peer_length,
-            is_v6,
+            is_v6: family == libc::AF_INET6,
         })
     }
 
-    /// Whether the peer's address is one of this host's. Asked of the kernel only where the names do not say it.
+    /// Whether the names say that both ends are on this host. Two of its addresses that differ, neither of them loopback, do not.
     pub fn is_local(&self) -> bool {
-        let peer = self.peer.ip().to_canonical();
-        peer == self.own.ip().to_canonical()
-            || peer.is_loopback()
-            || self
-                .peer_raw
-                .get(..self.peer_length)
-                .is_some_and(kernel::is_local)
+        let [own, peer] = [self.own, self.peer].map(|name| name.ip().to_canonical());
+        own == peer || own.is_loopback() || peer.is_loopback()
     }
 
     /// What connection tracking knows of the connection, or might.
@@ -114,10 +106,16 @@ fn fold(name: SocketAddr) -> SocketAddr {
     SocketAddr::new(name.ip().to_canonical(), name.port())
 }
 
+/// The family in a `sockaddr`.
+fn family(raw: &[u8]) -> i32 {
+    raw.first_chunk()
+        .map_or(0, |family| i32::from(u16::from_ne_bytes(*family)))
+}
+
 /// The name in a `sockaddr_in` or `sockaddr_in6`; none for other families.
 fn read(raw: &[u8]) -> Option<SocketAddr> {
     let port = u16::from_be_bytes(*raw.get(2..)?.first_chunk()?);
-    let address: IpAddr = match i32::from(u16::from_ne_bytes(*raw.first_chunk()?)) {
+    let address: IpAddr = match family(raw) {
         libc::AF_INET => Ipv4Addr::from(*raw.get(4..)?.first_chunk::<4>()?).into(),
         libc::AF_INET6 => Ipv6Addr::from(*raw.get(8..)?.first_chunk::<16>()?).into(),
         _ => return None,

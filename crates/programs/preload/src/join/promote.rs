@@ -54,12 +54,13 @@ pub fn moved(sock: &Sock, is_send: bool, bytes: usize) -> bool {
     }
     calls.store(before.saturating_add(1), Relaxed);
     sum.store(sum.load(Relaxed) + bytes as u64, Relaxed);
-    let (least_calls, least_bytes) = options::promote();
     let both = record
         .sends
         .load(Relaxed)
         .min(record.receives.load(Relaxed));
-    (u64::from(both) >= least_calls || sum.load(Relaxed) >= least_bytes) && consider(sock, is_send)
+    let is_worth = u64::from(both) >= options::promote_calls()
+        || sum.load(Relaxed) >= options::promote_bytes();
+    is_worth && consider(sock, is_send)
 }
 
 /// Looks now and then whether the other end is there; whether the socket has joined.
@@ -258,7 +259,8 @@ fn find_offered(sock: &Sock, hint: Hint, ends: Ends) -> Result<(u8, Link<'static
     let found = pairs::places_with(hint.slot).find_map(is_ours);
     match found {
         Some(found) => Ok(found),
-        None => is_ours(pairs::further_with(hint.slot, ends)?).ok_or(Reason::Young),
+        // The other end may have got one more slab already.
+        None => is_ours(pairs::pair_with(hint.slot, ends)?).ok_or(Reason::Young),
     }
 }
 

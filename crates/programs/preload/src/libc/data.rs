@@ -69,60 +69,39 @@ interpose! {
         match table::tracked(fd) {
             // The kernel does not ask a socket for no byte, whatever it has.
             Some(sock) if bytes != 0 => {
-                let own = own!(read(fd, into, bytes));
-                recv_one(sock, into, bytes, 0, null_mut(), own)
+                recv_one(sock, into, bytes, 0, null_mut(), own!(read(fd, into, bytes)))
             }
             _ => pass!(read(fd, into, bytes)),
         }
     }
 
     fn __read_chk(fd: c_int, into: *mut c_void, bytes: usize, room: usize) -> isize {
-        match table::tracked(fd) {
-            Some(sock) if bytes != 0 && bytes <= room => {
-                let own = own!(read(fd, into, bytes));
-                recv_one(sock, into, bytes, 0, null_mut(), own)
-            }
-            _ => pass!(__read_chk(fd, into, bytes, room)),
+        if bytes > room {
+            return pass!(__read_chk(fd, into, bytes, room));
         }
+        // SAFETY: the same function once the check was made.
+        unsafe { read(fd, into, bytes) }
     }
 
-    fn recv(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int) -> isize {
-        if let Some(got) = fast_path::recv(fd, into, bytes, flags) {
-            return got;
-        }
-        match table::tracked(fd) {
-            None => pass!(recv(fd, into, bytes, flags)),
-            Some(sock) => {
-                let own = own!(recv(fd, into, bytes, flags));
-                recv_one(sock, into, bytes, flags, null_mut(), own)
-            }
-        }
-    }
+    fn recv(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int) -> isize
+        => first fast_path::recv(fd, into, bytes, flags),
+        |sock, own| recv_one(sock, into, bytes, flags, null_mut(), own);
 
     fn __recv_chk(fd: c_int, into: *mut c_void, bytes: usize, room: usize, flags: c_int) -> isize {
-        match table::tracked(fd) {
-            Some(sock) if bytes <= room => {
-                let own = own!(recv(fd, into, bytes, flags));
-                recv_one(sock, into, bytes, flags, null_mut(), own)
-            }
-            _ => pass!(__recv_chk(fd, into, bytes, room, flags)),
+        if bytes > room {
+            return pass!(__recv_chk(fd, into, bytes, room, flags));
         }
+        // SAFETY: the same function once the check was made.
+        unsafe { recv(fd, into, bytes, flags) }
     }
 
     fn recvfrom(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int, from: *mut sockaddr,
-        length: *mut socklen_t) -> isize {
-        if from.is_null() && let Some(got) = fast_path::recv(fd, into, bytes, flags) {
-            return got;
-        }
-        match table::tracked(fd) {
-            None => pass!(recvfrom(fd, into, bytes, flags, from, length)),
-            Some(sock) => {
-                let own = own!(recvfrom(fd, into, bytes, flags, from, length));
-                let length = if from.is_null() { null_mut() } else { length };
-                recv_one(sock, into, bytes, flags, length, own)
-            }
-        }
-    }
+        length: *mut socklen_t) -> isize
+        => first from.is_null().then(|| fast_path::recv(fd, into, bytes, flags)).flatten(),
+        |sock, own| {
+            let length = if from.is_null() { null_mut() } else { length };
+            recv_one(sock, into, bytes, flags, length, own)
+        };
 
     fn __recvfrom_chk(fd: c_int, into: *mut c_void, bytes: usize, room: usize, flags: c_int,
         from: *mut sockaddr, length: *mut socklen_t) -> isize {
@@ -133,86 +112,45 @@ interpose! {
         unsafe { recvfrom(fd, into, bytes, flags, from, length) }
     }
 
-    fn readv(fd: c_int, iov: *const iovec, count: c_int) -> isize {
-        match (table::tracked(fd), list(iov, count)) {
-            (Some(sock), Some(data)) => dispatch::recv(sock, data, 0, own!(readv(fd, iov, count))),
-            _ => pass!(readv(fd, iov, count)),
-        }
-    }
+    fn readv(fd: c_int, iov: *const iovec, count: c_int) -> isize
+        => |sock, own| match list(iov, count) {
+            Some(data) => dispatch::recv(sock, data, 0, own),
+            None => own.call(),
+        };
 
-    fn preadv2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> isize {
-        match (table::tracked(fd), list(iov, count)) {
-            (Some(sock), Some(data)) if at == -1 => {
-                let own = own!(preadv2(fd, iov, count, at, flags));
-                dispatch::recv(sock, data, as_recv(sock, flags), own)
-            }
-            _ => pass!(preadv2(fd, iov, count, at, flags)),
-        }
-    }
+    fn preadv2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> isize
+        => |sock, own| match list(iov, count).filter(|_| at == -1) {
+            Some(data) => dispatch::recv(sock, data, as_recv(sock, flags), own),
+            None => own.call(),
+        };
 
-    fn write(fd: c_int, from: *const c_void, bytes: usize) -> isize {
-        if let Some(sent) = fast_path::send(fd, from, bytes, 0) {
-            return sent;
-        }
-        match table::tracked(fd) {
-            None => pass!(write(fd, from, bytes)),
-            Some(sock) => {
-                let own = own!(write(fd, from, bytes));
-                send_one(sock, from, bytes, 0, false, own)
-            }
-        }
-    }
+    fn write(fd: c_int, from: *const c_void, bytes: usize) -> isize
+        => first fast_path::send(fd, from, bytes, 0),
+        |sock, own| send_one(sock, from, bytes, 0, false, own);
 
-    fn writev(fd: c_int, iov: *const iovec, count: c_int) -> isize {
-        match (table::tracked(fd), list(iov, count)) {
-            (Some(sock), Some(data)) => dispatch::send(sock, data, 0, own!(writev(fd, iov, count))),
-            _ => pass!(writev(fd, iov, count)),
-        }
-    }
+    fn writev(fd: c_int, iov: *const iovec, count: c_int) -> isize
+        => |sock, own| match list(iov, count) {
+            Some(data) => dispatch::send(sock, data, 0, own),
+            None => own.call(),
+        };
 
-    fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> isize {
-        match (table::tracked(fd), list(iov, count)) {
-            (Some(sock), Some(data)) if at == -1 => {
-                let own = own!(pwritev2(fd, iov, count, at, flags));
-                dispatch::send(sock, data, as_recv(sock, flags), own)
-            }
-            _ => pass!(pwritev2(fd, iov, count, at, flags)),
-        }
-    }
+    fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> isize
+        => |sock, own| match list(iov, count).filter(|_| at == -1) {
+            Some(data) => dispatch::send(sock, data, as_recv(sock, flags), own),
+            None => own.call(),
+        };
 
-    fn send(fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> isize {
-        if let Some(sent) = fast_path::send(fd, from, bytes, flags) {
-            return sent;
-        }
-        match table::tracked(fd) {
-            None => pass!(send(fd, from, bytes, flags)),
-            Some(sock) => {
-                let own = own!(send(fd, from, bytes, flags));
-                send_one(sock, from, bytes, flags, false, own)
-            }
-        }
-    }
+    fn send(fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> isize
+        => first fast_path::send(fd, from, bytes, flags),
+        |sock, own| send_one(sock, from, bytes, flags, false, own);
 
     fn sendto(fd: c_int, from: *const c_void, bytes: usize, flags: c_int, to: *const sockaddr,
-        length: socklen_t) -> isize {
-        if to.is_null() && let Some(sent) = fast_path::send(fd, from, bytes, flags) {
-            return sent;
-        }
-        match table::tracked(fd) {
-            None => pass!(sendto(fd, from, bytes, flags, to, length)),
-            Some(sock) => {
-                let own = own!(sendto(fd, from, bytes, flags, to, length));
-                send_one(sock, from, bytes, flags, !to.is_null(), own)
-            }
-        }
-    }
+        length: socklen_t) -> isize
+        => first to.is_null().then(|| fast_path::send(fd, from, bytes, flags)).flatten(),
+        |sock, own| send_one(sock, from, bytes, flags, !to.is_null(), own);
 
-    fn sendfile(out: c_int, file: c_int, at: *mut off_t, bytes: usize) -> isize {
-        match table::tracked(out) {
-            None => pass!(sendfile(out, file, at, bytes)),
-            Some(sock) => dispatch::send_file(sock, 0, bytes, own!(sendfile(out, file, at, bytes))),
-        }
-    }
+    fn sendfile(out: c_int, file: c_int, at: *mut off_t, bytes: usize) -> isize
+        => |sock, own| dispatch::send_file(sock, 0, bytes, own);
 
     fn splice(from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, bytes: usize,
         flags: c_uint) -> isize {

@@ -12,8 +12,6 @@ use crate::sys::real;
 /// Signals that `siginterrupt` made interrupt; bit `signal - 1`. libc keeps such a set of its own.
 static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
 
-const SIG_HOLD: sighandler_t = 2;
-
 fn bit(signal: c_int) -> u64 {
     if (1..=64).contains(&signal) {
         1 << (signal - 1)
@@ -59,23 +57,6 @@ fn system_five(signal: c_int, handler: sighandler_t) -> sighandler_t {
     )
 }
 
-/// Whether the signal was blocked before it was blocked or unblocked now; `None` with `errno`.
-fn block(signal: c_int, how: c_int) -> Option<bool> {
-    // SAFETY: zeroes are a valid, empty set.
-    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-    let mut old = set;
-    // SAFETY: a live set.
-    if unsafe { libc::sigaddset(&mut set, signal) } != 0 {
-        return None;
-    }
-    // SAFETY: live sets.
-    if unsafe { libc::sigprocmask(how, &set, &mut old) } != 0 {
-        return None;
-    }
-    // SAFETY: a live set.
-    Some(unsafe { libc::sigismember(&old, signal) } == 1)
-}
-
 interpose! {
     fn sigaction(signal: c_int, action: *const Action, old: *mut Action) -> c_int {
         // SAFETY: the program's own arguments.
@@ -88,35 +69,6 @@ interpose! {
 
     fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
         system_five(signal, handler)
-    }
-
-    fn sigset(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        if handler == SIG_HOLD {
-            return match block(signal, libc::SIG_BLOCK) {
-                None => libc::SIG_ERR,
-                Some(true) => SIG_HOLD,
-                Some(false) => {
-                    // SAFETY: zeroes are a valid `sigaction`.
-                    let mut old: Action = unsafe { std::mem::zeroed() };
-                    // SAFETY: a live variable.
-                    let result = unsafe { signals::change(signal, std::ptr::null(), &mut old) };
-                    if result == 0 { old.sa_sigaction } else { libc::SIG_ERR }
-                }
-            };
-        }
-        let old = install(signal, handler, 0, 0);
-        if old == libc::SIG_ERR {
-            return old;
-        }
-        match block(signal, libc::SIG_UNBLOCK) {
-            None => libc::SIG_ERR,
-            Some(true) => SIG_HOLD,
-            Some(false) => old,
-        }
-    }
-
-    fn sigignore(signal: c_int) -> c_int {
-        if install(signal, libc::SIG_IGN, 0, 0) == libc::SIG_ERR { -1 } else { 0 }
     }
 
     fn siginterrupt(signal: c_int, interrupt: c_int) -> c_int {

@@ -12,8 +12,12 @@
 //! `forkpty`) works on descriptors of its own; stdio on a socket is told by `fdopen`.
 
 /// Defines functions under libc's names, once a file. In unit tests they keep their own.
+///
+/// One has a body, or `=> |sock, own| ...`, what is done where its first argument is a tracked socket, with the program's own call;
+/// on any other descriptor it is that call. `=> first ..., |sock, own| ...` asks first for an answer that may not come.
 macro_rules! interpose {
-    ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {
+    ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $($body:block)?
+        $(=> $(first $first:expr,)? |$sock:ident, $own:ident| $with:expr;)?)*) => {
         /// libc's functions of these names.
         pub(super) mod own {
             #[allow(unused_imports, reason = "what their signatures name is among these")]
@@ -25,9 +29,28 @@ macro_rules! interpose {
         $(
             #[cfg_attr(not(test), unsafe(no_mangle))]
             #[allow(clippy::too_many_arguments, non_snake_case, reason = "libc's own signatures")]
-            pub unsafe extern "C-unwind" fn $name($($arg: $type),*) $(-> $result)? $body
+            pub unsafe extern "C-unwind" fn $name($($arg: $type),*) $(-> $result)? {
+                interpose!(@body $name [$($arg),*] $($result)?, $($body)?
+                    $($(first $first,)? |$sock, $own| $with)?)
+            }
         )*
     };
+    (@body $name:ident [$($arg:ident),*] $($result:ty)?, $body:block) => { $body };
+    (@body $name:ident [$fd:ident $(, $arg:ident)*] $result:ty,
+        $(first $first:expr,)? |$sock:ident, $own:ident| $with:expr) => {{
+        $(if let Some(answer) = $first {
+            return answer;
+        })?
+        match crate::fd::table::tracked($fd) {
+            None => pass!($name($fd $(, $arg)*)),
+            Some($sock) => {
+                let arguments = crate::fd::call::six([$fd as usize $(, $arg as usize)*]);
+                let $own = crate::fd::call::Own::of::<$result>(&own::slot::$name, arguments);
+                let answer = $with;
+                answer as $result
+            }
+        }
+    }};
 }
 
 /// Other names of functions of this library, which go on to them by a jump.
@@ -54,38 +77,15 @@ macro_rules! pass {
 
 /// The program's own call, of a function that gives `ssize_t`.
 macro_rules! own {
-    ($name:ident($a:expr, $b:expr, $c:expr)) => { own!($name($a, $b, $c, 0usize, 0usize, 0usize)) };
-    ($name:ident($a:expr, $b:expr, $c:expr, $d:expr)) => {
-        own!($name($a, $b, $c, $d, 0usize, 0usize))
-    };
-    ($name:ident($a:expr, $b:expr, $c:expr, $d:expr, $e:expr)) => {
-        own!($name($a, $b, $c, $d, $e, 0usize))
-    };
-    ($name:ident($a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr)) => {
-        crate::fd::call::Own::long(
-            &own::slot::$name,
-            [$a as usize, $b as usize, $c as usize, $d as usize, $e as usize, $f as usize],
-        )
+    ($name:ident($($arg:expr),*)) => {
+        crate::fd::call::Own::of::<isize>(&own::slot::$name, crate::fd::call::six([$($arg as usize),*]))
     };
 }
 
 /// The same of a function that gives `int`.
 macro_rules! own_int {
-    ($name:ident($a:expr, $b:expr)) => { own_int!($name($a, $b, 0usize, 0usize, 0usize, 0usize)) };
-    ($name:ident($a:expr, $b:expr, $c:expr)) => {
-        own_int!($name($a, $b, $c, 0usize, 0usize, 0usize))
-    };
-    ($name:ident($a:expr, $b:expr, $c:expr, $d:expr)) => {
-        own_int!($name($a, $b, $c, $d, 0usize, 0usize))
-    };
-    ($name:ident($a:expr, $b:expr, $c:expr, $d:expr, $e:expr)) => {
-        own_int!($name($a, $b, $c, $d, $e, 0usize))
-    };
-    ($name:ident($a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr)) => {
-        crate::fd::call::Own::int(
-            &own::slot::$name,
-            [$a as usize, $b as usize, $c as usize, $d as usize, $e as usize, $f as usize],
-        )
+    ($name:ident($($arg:expr),*)) => {
+        crate::fd::call::Own::of::<c_int>(&own::slot::$name, crate::fd::call::six([$($arg as usize),*]))
     };
 }
 

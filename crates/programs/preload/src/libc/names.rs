@@ -6,7 +6,7 @@ use libc::{sockaddr, socklen_t};
 
 use crate::dispatch;
 use crate::fd::{
-    record::{Kind, Origin, flag},
+    record::{Kind, Origin},
     table,
 };
 use crate::socket::peer_death;
@@ -50,30 +50,17 @@ interpose! {
         accepted(fd, got)
     }
 
-    fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
-        match table::tracked(fd) {
-            None => pass!(connect(fd, address, length)),
-            Some(sock) => {
-                sock.record.set(flag::CONNECTED_BY_US);
-                dispatch::connect(own_int!(connect(fd, address, length))) as c_int
-            }
-        }
-    }
+    fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int
+        => |sock, own| dispatch::connect(&sock, own);
 
-    fn getpeername(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
-        if table::tracked(fd).is_some() {
+    fn getpeername(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int
+        => |_sock, own| {
             // A connection that its peer's death has reset has no peer any more.
             peer_death::notice();
-        }
-        pass!(getpeername(fd, address, length))
-    }
+            own.call()
+        };
 
-    fn shutdown(fd: c_int, how: c_int) -> c_int {
-        match table::tracked(fd) {
-            None => pass!(shutdown(fd, how)),
-            Some(sock) => dispatch::shutdown(sock, how, own_int!(shutdown(fd, how))) as c_int,
-        }
-    }
+    fn shutdown(fd: c_int, how: c_int) -> c_int => |sock, own| dispatch::shutdown(&sock, how, own);
 }
 
 alias! {

@@ -132,40 +132,13 @@ fn sets_seccomp([operation, _, filter, ..]: [usize; 6]) -> bool {
     }
 }
 
-/// Calls that matter before there is a table.
-fn concerns_first(number: c_long) -> bool {
-    matches!(
-        number,
-        libc::SYS_socket
-            | libc::SYS_socketpair
-            | libc::SYS_accept
-            | libc::SYS_accept4
-            | libc::SYS_epoll_create
-            | libc::SYS_epoll_create1
-            | libc::SYS_recvmsg
-            | libc::SYS_execve
-            | libc::SYS_execveat
-            | libc::SYS_pidfd_getfd
-            | libc::SYS_exit_group
-            | libc::SYS_io_uring_setup
-            | libc::SYS_seccomp
-            | libc::SYS_unshare
-            | libc::SYS_clone
-            | libc::SYS_clone3
-            | libc::SYS_vfork
-    )
-}
-
 interpose! {
     fn syscall(number: isize, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
-        if table::exists() || concerns_first(number as c_long) {
-            let x = [a, b, c, d, e, f];
-            let done = by_name(number as c_long, x).or_else(|| unnamed(number as c_long, x));
-            if let Some(result) = done {
-                return result;
-            }
+        let x = [a, b, c, d, e, f];
+        let done = by_name(number as c_long, x).or_else(|| unnamed(number as c_long, x));
+        done.unwrap_or_else(|| {
             flush_epoll_ctl();
-        }
-        pass!(syscall(number, a, b, c, d, e, f))
+            pass!(syscall(number, a, b, c, d, e, f))
+        })
     }
 }

@@ -3,11 +3,13 @@
 //! A set without a tracked socket costs one look-up a member and goes on to the kernel.
 
 use std::ffi::c_int;
+use std::ptr::{null, null_mut};
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use crate::dispatch;
 use crate::fd::{
+    call::Own,
     record::{Kind, Origin},
     table,
 };
@@ -63,14 +65,67 @@ pub(super) fn any_selected(count: c_int, sets: [*mut fd_set; 3]) -> bool {
     })
 }
 
+/// `poll` and its kin, by the program's own call where no socket of ours is in the set, or the kernel refuses the time (`None`).
+fn polled(
+    set: *mut pollfd,
+    count: nfds_t,
+    wait: Option<Wait>,
+    mask: *const sigset_t,
+    own: Own,
+) -> c_int {
+    flush_epoll_ctl();
+    let result = match wait.filter(|_| any_polled(set, count)) {
+        None => own.call(),
+        Some(wait) => dispatch::poll(set, count, wait, mask, own),
+    };
+    result as c_int
+}
+
+/// The same of `select`; `left_at`: where the program wants to know what is left of the time.
+fn selected(
+    count: c_int,
+    sets: [*mut fd_set; 3],
+    (wait, left_at): (Option<Wait>, *mut timeval),
+    mask: *const sigset_t,
+    own: Own,
+) -> c_int {
+    flush_epoll_ctl();
+    let result = match wait.filter(|_| any_selected(count, sets)) {
+        None => own.call(),
+        Some(wait) => dispatch::select(count, sets, (wait, left_at), mask, own),
+    };
+    result as c_int
+}
+
+/// The same of `epoll_wait`, where the instance is not known.
+fn waited(
+    set: c_int,
+    (events, room): (*mut epoll_event, c_int),
+    wait: Option<Wait>,
+    own: Own,
+) -> c_int {
+    let result = match table::epoll(set).zip(wait) {
+        None => {
+            flush_epoll_ctl();
+            own.call()
+        }
+        Some((instance, wait)) => dispatch::epoll_wait(instance, events, room, wait, own),
+    };
+    result as c_int
+}
+
+/// A new instance has this number.
+fn made(fd: c_int) -> c_int {
+    if fd >= 0 {
+        table::made(fd, Kind::Epoll, Origin::Made);
+    }
+    fd
+}
+
 interpose! {
     fn poll(set: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-        flush_epoll_ctl();
-        if !any_polled(set, count) {
-            return pass!(poll(set, count, timeout));
-        }
         let own = own_int!(poll(set, count, timeout));
-        dispatch::poll(set, count, Wait::millis(timeout), std::ptr::null(), own) as c_int
+        polled(set, count, Some(Wait::millis(timeout)), null(), own)
     }
 
     fn __poll_chk(set: *mut pollfd, count: nfds_t, timeout: c_int, room: usize) -> c_int {
@@ -83,14 +138,8 @@ interpose! {
 
     fn ppoll(set: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t)
         -> c_int {
-        flush_epoll_ctl();
-        match Wait::spec(timeout).filter(|_| any_polled(set, count)) {
-            None => pass!(ppoll(set, count, timeout, mask)),
-            Some(wait) => {
-                let own = own_int!(ppoll(set, count, timeout, mask));
-                dispatch::poll(set, count, wait, mask, own) as c_int
-            }
-        }
+        let own = own_int!(ppoll(set, count, timeout, mask));
+        polled(set, count, Wait::spec(timeout), mask, own)
     }
 
     fn __ppoll_chk(set: *mut pollfd, count: nfds_t, timeout: *const timespec,
@@ -104,103 +153,40 @@ interpose! {
 
     fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
         timeout: *mut timeval) -> c_int {
-        let sets = [read, write, except];
-        flush_epoll_ctl();
-        match Wait::val(timeout).filter(|_| any_selected(count, sets)) {
-            None => pass!(select(count, read, write, except, timeout)),
-            Some(wait) => {
-                let own = own_int!(select(count, read, write, except, timeout));
-                dispatch::select(count, sets, (wait, timeout), std::ptr::null(), own) as c_int
-            }
-        }
+        let own = own_int!(select(count, read, write, except, timeout));
+        selected(count, [read, write, except], (Wait::val(timeout), timeout), null(), own)
     }
 
     fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
         timeout: *const timespec, mask: *const sigset_t) -> c_int {
-        let sets = [read, write, except];
-        flush_epoll_ctl();
-        match Wait::spec(timeout).filter(|_| any_selected(count, sets)) {
-            None => pass!(pselect(count, read, write, except, timeout, mask)),
-            Some(wait) => {
-                let own = own_int!(pselect(count, read, write, except, timeout, mask));
-                dispatch::select(count, sets, (wait, std::ptr::null_mut()), mask, own) as c_int
-            }
-        }
+        let own = own_int!(pselect(count, read, write, except, timeout, mask));
+        selected(count, [read, write, except], (Wait::spec(timeout), null_mut()), mask, own)
     }
 
-    fn epoll_create(size: c_int) -> c_int {
-        let fd = pass!(epoll_create(size));
-        if fd >= 0 {
-            table::made(fd, Kind::Epoll, Origin::Made);
-        }
-        fd
-    }
+    fn epoll_create(size: c_int) -> c_int { made(pass!(epoll_create(size))) }
 
-    fn epoll_create1(flags: c_int) -> c_int {
-        let fd = pass!(epoll_create1(flags));
-        if fd >= 0 {
-            table::made(fd, Kind::Epoll, Origin::Made);
-        }
-        fd
-    }
+    fn epoll_create1(flags: c_int) -> c_int { made(pass!(epoll_create1(flags))) }
 
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-        match table::epoll(set) {
-            None => {
-                flush_epoll_ctl();
-                let result = pass!(epoll_ctl(set, operation, fd, event));
-                if result == 0 && operation == libc::EPOLL_CTL_ADD && table::is_entered(fd) {
-                    sets::registered_unseen(fd);
-                }
-                result
-            }
-            Some(instance) => {
-                let own = own_int!(epoll_ctl(set, operation, fd, event));
-                sets::control(instance, operation, fd, event, own) as c_int
-            }
-        }
+        let own = own_int!(epoll_ctl(set, operation, fd, event));
+        sets::control(table::epoll(set), operation, fd, event, own) as c_int
     }
 
     fn epoll_wait(set: c_int, events: *mut epoll_event, room: c_int, timeout: c_int) -> c_int {
-        match table::epoll(set) {
-            None => {
-                flush_epoll_ctl();
-                pass!(epoll_wait(set, events, room, timeout))
-            }
-            Some(instance) => {
-                let own = own_int!(epoll_wait(set, events, room, timeout));
-                let wait = Wait::millis(timeout);
-                dispatch::epoll_wait(instance, events, room, wait, std::ptr::null(), own) as c_int
-            }
-        }
+        let own = own_int!(epoll_wait(set, events, room, timeout));
+        waited(set, (events, room), Some(Wait::millis(timeout)), own)
     }
 
     fn epoll_pwait(set: c_int, events: *mut epoll_event, room: c_int, timeout: c_int,
         mask: *const sigset_t) -> c_int {
-        match table::epoll(set) {
-            None => {
-                flush_epoll_ctl();
-                pass!(epoll_pwait(set, events, room, timeout, mask))
-            }
-            Some(instance) => {
-                let own = own_int!(epoll_pwait(set, events, room, timeout, mask));
-                dispatch::epoll_wait(instance, events, room, Wait::millis(timeout), mask, own) as c_int
-            }
-        }
+        let own = own_int!(epoll_pwait(set, events, room, timeout, mask));
+        waited(set, (events, room), Some(Wait::millis(timeout)), own)
     }
 
     fn epoll_pwait2(set: c_int, events: *mut epoll_event, room: c_int, timeout: *const timespec,
         mask: *const sigset_t) -> c_int {
-        match table::epoll(set).zip(Wait::spec(timeout)) {
-            None => {
-                flush_epoll_ctl();
-                pass!(epoll_pwait2(set, events, room, timeout, mask))
-            }
-            Some((instance, wait)) => {
-                let own = own_int!(epoll_pwait2(set, events, room, timeout, mask));
-                dispatch::epoll_wait(instance, events, room, wait, mask, own) as c_int
-            }
-        }
+        let own = own_int!(epoll_pwait2(set, events, room, timeout, mask));
+        waited(set, (events, room), Wait::spec(timeout), own)
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use windlass_channel::sys;
 
-use crate::process::UPCALLS;
+use crate::process::{UPCALLS, mark};
 use crate::sys::reserved::Reserved;
 
 /// What each thread keeps.
@@ -151,6 +151,7 @@ fn take_slot() -> u32 {
 
 unsafe extern "C" fn thread_ends(value: *mut c_void) {
     (UPCALLS.get().thread_ends)();
+    mark::let_go();
     thread().slot.store(NO_SLOT, Ordering::Relaxed);
     give_slot(value.addr() as u32);
 }

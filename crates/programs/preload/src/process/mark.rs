@@ -10,13 +10,12 @@
 //! The mark is of the thread that registered. If that one ends and the process goes on, the word is 0, and peers know of the
 //! death only what the broker tells, until a thread that joins a socket takes the mutex anew.
 
-use std::ffi::c_void;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32};
 
 use windlass_channel::layout::Line;
 
-use crate::process::status;
+use crate::process::{identity, status};
 
 const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= size_of::<Line<AtomicU32>>());
 
@@ -24,8 +23,6 @@ const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= size_of::<Line<Atomi
 const OWNER_DIED: u32 = 0x4000_0000;
 /// The mutex of this process, once it has one.
 static MUTEX: AtomicPtr<libc::pthread_mutex_t> = AtomicPtr::new(std::ptr::null_mut());
-/// The key whose destructor lets go of it; one above the number, 0 while there is none.
-static KEY: AtomicU32 = AtomicU32::new(0);
 
 /// Takes the mark of a new status page: the calling thread's end is the process's from now on.
 pub fn arm(page: *mut u8) {
@@ -49,51 +46,26 @@ pub fn arm(page: *mut u8) {
 /// Takes the mark if no thread has it, and those that peers from former brokers look at.
 pub fn arm_again() {
     let mutex = MUTEX.load(Acquire);
-    if mutex.is_null() {
+    // Only who has a slot is seen to end.
+    if mutex.is_null() || identity::owner().is_none() {
         return;
     }
-    let formers = status::former_pages().map(<*mut u8>::cast);
-    let mut taken = false;
-    for mutex in formers.chain([mutex]) {
-        taken |= take(mutex);
-    }
-    if taken {
-        have_let_go();
+    for mutex in status::former_pages().map(<*mut u8>::cast).chain([mutex]) {
+        take(mutex);
     }
 }
 
-/// Whether the calling thread has this mark from now on.
-fn take(mutex: *mut libc::pthread_mutex_t) -> bool {
+/// The calling thread has this mark from now on, unless another one has it.
+fn take(mutex: *mut libc::pthread_mutex_t) {
     // SAFETY: a mutex that was made in this process and is never unmapped.
-    match unsafe { libc::pthread_mutex_trylock(mutex) } {
-        0 => {}
-        libc::EOWNERDEAD => {
-            // SAFETY: locked by this thread a moment ago.
-            unsafe { libc::pthread_mutex_consistent(mutex) };
-        }
-        _ => return false,
+    if unsafe { libc::pthread_mutex_trylock(mutex) } == libc::EOWNERDEAD {
+        // SAFETY: locked by this thread a moment ago.
+        unsafe { libc::pthread_mutex_consistent(mutex) };
     }
-    true
 }
 
-/// Has the marks of the calling thread let go when it ends.
-fn have_let_go() {
-    let mut key = KEY.load(Relaxed);
-    if key == 0 {
-        let mut made = 0;
-        // SAFETY: a live variable; the destructor stays mapped, since we are never unloaded.
-        if unsafe { libc::pthread_key_create(&raw mut made, Some(thread_ends)) } != 0 {
-            return;
-        }
-        key = made + 1;
-        KEY.store(key, Relaxed);
-    }
-    // SAFETY: the key was made above or by an earlier holder.
-    unsafe { libc::pthread_setspecific(key - 1, MUTEX.load(Relaxed).cast()) };
-}
-
-/// A thread that has marks ends, and the process goes on.
-unsafe extern "C" fn thread_ends(_: *mut c_void) {
+/// A thread ends, and the process goes on.
+pub fn let_go() {
     let mutex = MUTEX.load(Acquire);
     // Null in a forked child, which has no marks.
     let own = (!mutex.is_null()).then_some(mutex);

@@ -241,29 +241,13 @@ pub fn places_with(peer: u16) -> impl Iterator<Item = u8> {
         .map(|(place, _)| place)
 }
 
-/// The place of one more slab shared with the process in `peer` than are mapped here, which are all full: the other end may
-/// have got it already.
-///
-/// # Errors
-/// Why there is none; [`Reason::Young`] if one that is mapped has room.
-pub fn further_with(peer: u16, ends: Ends) -> Result<u8, Reason> {
-    let has_room = |place| at(place).slab().channels().count() < CHANS;
-    if places_with(peer).any(has_room) {
-        Err(Reason::Young)
-    } else {
-        pair_with(peer, ends)
-    }
-}
-
 /// Which side this process has in slabs shared with the process in `peer`; by the names where both ends are here.
 ///
 /// # Errors
 /// Why there is no slab with it.
 pub fn side_towards(peer: u16, by_name: usize, ends: Ends) -> Result<Side, Reason> {
-    let place = match places_with(peer).next() {
-        Some(place) => place,
-        None => pair_with(peer, ends)?,
-    };
+    let known = places_with(peer).next();
+    let place = known.map_or_else(|| pair_with(peer, ends), Ok)?;
     Ok(at(place).side(by_name))
 }
 
@@ -368,7 +352,7 @@ pub fn watch(place: u8, is_due: bool) {
 #[cold]
 fn ask_watch(pair: &'static Pair) {
     let (now, before) = (clock::now(), pair.watched_at.load(Relaxed));
-    if !options::has_nets() || before != 0 && now.wrapping_sub(before) <= clock::cycles(WATCH_US) {
+    if options::nets() == 0 || before != 0 && now.wrapping_sub(before) <= clock::cycles(WATCH_US) {
         return;
     }
     if pair

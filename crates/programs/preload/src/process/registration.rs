@@ -191,7 +191,7 @@ fn register_by(
         return Err(Reason::NoDaemon);
     }
     let cookie = kernel::cookie(socket).map_err(|_| Reason::NotEligible)?;
-    let share = if options::share() { SHARE } else { 0 };
+    let share = if options::share() != 0 { SHARE } else { 0 };
     let who = Registration {
         socket,
         cookie,
@@ -227,8 +227,8 @@ fn register_by(
     BROKER.store(broker, Relaxed);
     // It has just answered.
     IS_BROKER_UNSEEN.store(!kernel::lives(broker), Relaxed);
-    mark::arm(page.base);
     identity::set_process_slot(registered.slot);
+    mark::arm(page.base);
     if is_orphan {
         (UPCALLS.get().new_directory)();
     }

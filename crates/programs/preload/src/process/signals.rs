@@ -6,13 +6,13 @@
 //! until [`leave`] restores the mask: the kernel then delivers as if it had come a moment later. So a handler may send, receive,
 //! jump out or exit, and no lock is held. Real sleeps are outside.
 //!
-//! *Faults.* The program's memory may not be there. What copies it runs in a known range of code ([`add_fixup`]); `SIGSEGV` and
+//! *Faults.* The program's memory may not be there. What copies it runs in a known range of code ([`set_fixup`]); `SIGSEGV` and
 //! `SIGBUS` inside go to the fix-up, which gives a short count. Elsewhere they are the program's own. [`guard`] installs this with
 //! the first socket; a program that set no handler still sees the default.
 //!
 //! *The child of a `vfork`* shares this memory but not the dispositions: its handlers are not wrapped.
 //!
-//! *Not done.* Handlers installed by a bare system call are not deferred. Ignored `SIGSEGV` and
+//! *Not done.* Handlers installed by a bare system call, or by `sigset`, are not deferred. Ignored `SIGSEGV` and
 //! `SIGBUS` come out as default after exec.
 
 use std::ffi::{c_int, c_void};
@@ -45,8 +45,17 @@ static SHOWN: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] };
 
 type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
 
-const FIXUPS: usize = 4;
-static FIXUP: [[AtomicUsize; 3]; FIXUPS] = [const { [const { AtomicUsize::new(0) }; 3] }; FIXUPS];
+/// The code that copies the program's memory: its first byte, the one behind it, and where to go on after a fault in it.
+static FIXUP: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+/// What is never put off.
+const FAULTS: [c_int; 6] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+];
 
 /// Enters a locked section: signals wait until the matching [`leave`]. Nests.
 #[inline(always)]
@@ -87,20 +96,11 @@ fn set_mask(mask: u64) {
     unsafe { sys::call(libc::SYS_rt_sigprocmask, [set, place.addr(), 0, 8, 0, 0]) };
 }
 
-/// Names a range of code `[from, to)` that touches the program's memory, and where to go on when it
-/// faults there. False: there is no place for more.
-pub fn add_fixup(from: usize, to: usize, fixup: usize) -> bool {
-    for [start, end, target] in &FIXUP {
-        if target
-            .compare_exchange(0, fixup, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
-        {
-            end.store(to, Ordering::Relaxed);
-            start.store(from, Ordering::Release);
-            return true;
-        }
+/// Names the range of code `[from, to)` that touches the program's memory, and where to go on when it faults there.
+pub fn set_fixup(from: usize, to: usize, fixup: usize) {
+    for (place, value) in FIXUP.iter().zip([from, to, fixup]) {
+        place.store(value, Ordering::Release);
     }
-    false
 }
 
 /// Takes `SIGSEGV` and `SIGBUS`, once.
@@ -183,7 +183,9 @@ pub unsafe fn change(signal: c_int, action: *const sigaction, old: *mut sigactio
         unsafe { real::sigaction(signal, action, &mut previous) }
     } else {
         // SAFETY: libc reads it just so.
-        let wanted = unsafe { *action };
+        let mut wanted = unsafe { *action };
+        // What a function of libc's gave as the old handler stands for the program's.
+        show(signal, before, &mut wanted);
         set(signal, word, &wanted, &mut previous)
     };
     if result == 0 && !old.is_null() {
@@ -264,16 +266,7 @@ fn show(signal: c_int, word: u64, action: &mut sigaction) {
 unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel gives valid information with SA_SIGINFO.
     let code = unsafe { (*info).si_code };
-    let fault = code > 0
-        && matches!(
-            signal,
-            libc::SIGSEGV
-                | libc::SIGBUS
-                | libc::SIGFPE
-                | libc::SIGILL
-                | libc::SIGTRAP
-                | libc::SIGSYS
-        );
+    let fault = code > 0 && FAULTS.contains(&signal);
     if fault && fix_up(signal, context.cast()) {
         return;
     }
@@ -317,14 +310,12 @@ fn fix_up(signal: c_int, context: *mut ucontext_t) -> bool {
         return false;
     };
     let at = *place as usize;
-    for [start, end, target] in &FIXUP {
-        let start = start.load(Ordering::Acquire);
-        if start != 0 && (start..end.load(Ordering::Relaxed)).contains(&at) {
-            *place = target.load(Ordering::Relaxed) as i64;
-            return true;
-        }
+    let [start, end, target] = FIXUP.each_ref().map(|place| place.load(Ordering::Acquire));
+    let is_copy = (start..end).contains(&at);
+    if is_copy {
+        *place = target as i64;
     }
-    false
+    is_copy
 }
 
 /// Sends the signal to this thread once more, as it came. False: the kernel refuses.
@@ -341,15 +332,7 @@ fn again(signal: c_int, info: *mut siginfo_t) -> bool {
 /// Puts the signal back to this thread and blocks all but faults until [`leave`].
 fn defer(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) -> bool {
     let thread = thread();
-    let faults = [
-        libc::SIGSEGV,
-        libc::SIGBUS,
-        libc::SIGFPE,
-        libc::SIGILL,
-        libc::SIGTRAP,
-        libc::SIGSYS,
-    ];
-    let open = faults
+    let open = FAULTS
         .iter()
         .fold(0u64, |mask, signal| mask | 1 << (signal - 1));
     // In the handler itself too: with SA_NODEFER the signal would come at once again.

@@ -37,10 +37,6 @@ impl Unshown {
     fn page(&self) -> NonNull<u8> {
         NonNull::from(&self.0).cast()
     }
-
-    fn line(&self, line: u8) -> &AtomicU32 {
-        &self.0[usize::from(line) * (STATUS_BYTES / 4 / STATUS_LINES)]
-    }
 }
 
 /// A line of the status page, and of so many before, that the calling thread has raised.
@@ -150,7 +146,7 @@ pub(super) fn is_carried() -> bool {
 /// In a forked child: it has no page, and nobody sleeps.
 pub(super) fn forked() {
     STATUS.store(std::ptr::null_mut(), Relaxed);
-    (SLOT_FIRST..STATUS_LINES as u8).for_each(|line| UNSHOWN.line(line).store(0, Relaxed));
+    UNSHOWN.0.iter().for_each(|word| word.store(0, Relaxed));
     CARRIED.store(0, Relaxed);
     FORMERS.store(0, Relaxed);
 }

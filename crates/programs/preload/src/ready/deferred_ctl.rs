@@ -7,7 +7,7 @@
 //! # Model
 //! A change of a level-triggered member that has joined is kept here ([`defer`]), and the member *lags*: the kernel has
 //! another mask (`told`), or has a member that the program has removed. What depends on the kernel's view is preceded by telling it
-//! ([`flush`]): a sleep in the instance, and whatever may show it to somebody else (fork, exec, threads, `poll`, passing,
+//! ([`flush_epoll_ctl`]): a sleep in the instance, and whatever may show it to somebody else (fork, exec, threads, `poll`, passing,
 //! nesting, a close). A look at the kernel needs less: only what the program asks for beyond `told` is told before it, and what the
 //! kernel reports beyond what is asked is taken out ([`before_look`], [`filter`]). So a member that the kernel knows to be read
 //! from may be asked for reading and writing in turn for ever, and the kernel hears of none of it.
@@ -25,7 +25,7 @@
 //! with it.
 //!
 //! # Limits
-//! - [`LAGGING_MAX`] lagging members an instance; one more tells the kernel of all of them.
+//! - [`LAGGING_MAX`] lagging members; one more tells the kernel of all of them.
 //! - A program that mixes libc's calls and bare system calls on one instance sees its changes late, and so does another process
 //!   that takes the instance by `pidfd_getfd(2)`.
 
@@ -42,14 +42,12 @@ use crate::fd::{
     record::{Kind, flag},
 };
 use crate::process::{identity, signals};
-use crate::ready::sets::{
-    self, ABSENT, HERE, LAGS, Member, QUEUED, READABLE, SET, Set, drop_member, instance_of,
-};
+use crate::ready::sets::{self, ABSENT, HERE, Member, QUEUED, READABLE, Set, drop_member};
 use crate::socket::state;
 use crate::sys::{clock, kernel, memory};
 
-/// Lagging members of an instance.
-pub(super) const LAGGING_MAX: usize = 128;
+/// Lagging members of the process.
+const LAGGING_MAX: usize = 128;
 /// How long what the kernel has said of a socket's room is believed.
 const ROOM_US: u32 = 10_000;
 /// What a member may ask for: level-triggered, and nothing that the kernel keeps a state for.
@@ -58,38 +56,25 @@ const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 /// What the kernel reports of every member.
 const UNASKED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
-/// Lagging members of the process.
+/// The records of members that lag, or did: of all instances, since only a process of one thread has any.
+static LAGGARDS: [AtomicU32; LAGGING_MAX] = [const { AtomicU32::new(0) }; LAGGING_MAX];
+/// How many these are.
 static LAGGING: AtomicU32 = AtomicU32::new(0);
 
 /// Tells the kernel of everything.
 #[inline(always)]
 pub fn flush_epoll_ctl() {
     if LAGGING.load(Relaxed) != 0 {
-        flush_each();
+        tell(|_| true);
     }
-}
-
-#[cold]
-fn flush_each() {
-    for (index, set) in SET.iter().enumerate() {
-        if set.lagging.load(Relaxed) != 0
-            && let Some(instance) = instance_of(set)
-        {
-            flush(instance, index);
-        }
-    }
-}
-
-/// Tells the kernel of every change in an instance, which it is about to be waited for in.
-#[inline]
-pub(super) fn flush(instance: c_int, index: usize) {
-    tell(instance, index, |_| true);
 }
 
 /// Tells the kernel what it has to know to be asked.
 #[inline]
-pub(super) fn before_look(instance: c_int, index: usize) {
-    tell(instance, index, is_lacking);
+pub(super) fn before_look() {
+    if LAGGING.load(Relaxed) != 0 {
+        tell(is_lacking);
+    }
 }
 
 /// Whether the program asks for something that neither the kernel has been told nor is answered here.
@@ -99,49 +84,43 @@ fn is_lacking(member: &Member) -> bool {
     state & ABSENT == 0 && member.events.load(Relaxed) & !(member.told.load(Relaxed) | here) != 0
 }
 
-#[inline]
-fn tell(instance: c_int, index: usize, which: impl Fn(&Member) -> bool) {
-    let Some(set) = SET.get(index).filter(|set| set.lagging.load(Relaxed) != 0) else {
-        return;
-    };
+#[cold]
+fn tell(which: impl Fn(&Member) -> bool) {
     signals::enter();
-    let (length, mut kept) = (set.lagging.load(Relaxed) as usize, 0);
-    for place in &set.laggards[..length.min(LAGGING_MAX)] {
+    let mut kept = 0;
+    for place in &LAGGARDS[..LAGGING.load(Relaxed) as usize] {
         let record = place.load(Relaxed);
-        if tell_one(instance, index, record, &which) {
-            set.laggards[kept].store(record, Relaxed);
+        if tell_one(record, &which) {
+            LAGGARDS[kept].store(record, Relaxed);
             kept += 1;
         }
     }
-    set.lagging.store(kept as u32, Relaxed);
+    LAGGING.store(kept as u32, Relaxed);
     signals::leave();
 }
 
-/// Whether the record goes on lagging.
-fn tell_one(instance: c_int, index: usize, record: u32, which: &impl Fn(&Member) -> bool) -> bool {
-    let Some(member) = member_of(record, index) else {
+/// Whether the record stays on the list.
+fn tell_one(record: u32, which: &impl Fn(&Member) -> bool) -> bool {
+    let queued = |member: &&Member| member.state.load(Relaxed) & QUEUED != 0;
+    let Some(member) = sets::member(record).filter(queued) else {
         return false;
     };
-    let state = member.state.load(Relaxed);
-    if state & LAGS != 0 && !which(member) {
+    if lags(member) && !which(member) {
         return true;
     }
     member.state.fetch_and(!QUEUED, AcqRel);
-    if state & LAGS == 0 {
+    let Some((_, set)) = member.set().filter(|_| lags(member)) else {
         return false;
-    }
-    lags(member, false);
-    let fd = member.fd.load(Relaxed);
+    };
+    let (instance, fd) = (set.fd.load(Relaxed), member.fd.load(Relaxed));
     let mut event = epoll_event {
         events: member.events.load(Relaxed),
         u64: member.data.load(Relaxed),
     };
     // What fails here has changed out of our sight, and is the kernel's to report.
-    if state & ABSENT != 0 {
+    if member.state.load(Relaxed) & ABSENT != 0 {
         let _ = kernel::epoll_ctl(instance, libc::EPOLL_CTL_DEL, fd, &mut event);
-        if let Some(set) = SET.get(index) {
-            drop_member(set, member);
-        }
+        drop_member(set, member);
     } else {
         member.told.store(event.events, Relaxed);
         let _ = kernel::epoll_ctl(instance, libc::EPOLL_CTL_MOD, fd, &mut event);
@@ -149,34 +128,15 @@ fn tell_one(instance: c_int, index: usize, record: u32, which: &impl Fn(&Member)
     false
 }
 
-/// The member of an instance with this record.
-fn member_of(record: u32, index: usize) -> Option<&'static Member> {
-    sets::member(record).filter(|member| member.is_in(index))
-}
-
-/// Notes whether a member lags.
-fn lags(member: &Member, does: bool) {
-    let before = if does {
-        member.state.fetch_or(LAGS, AcqRel)
-    } else {
-        member.state.fetch_and(!LAGS, AcqRel)
-    };
-    match (before & LAGS != 0, does) {
-        (false, true) => LAGGING.fetch_add(1, Relaxed),
-        (true, false) => LAGGING.fetch_sub(1, Relaxed),
-        _ => 0,
-    };
-}
-
-/// A member goes, and the kernel knows by itself.
-pub(super) fn dropped(member: &Member) {
-    lags(member, false);
+/// Whether the kernel has other events of a member than the program wants, or has it although the program has removed it.
+fn lags(member: &Member) -> bool {
+    let is_absent = member.state.load(Relaxed) & ABSENT != 0;
+    is_absent || member.events.load(Relaxed) != member.told.load(Relaxed)
 }
 
 /// In a forked child: the parent has told the kernel of everything before.
 pub(super) fn forked() {
     LAGGING.store(0, Relaxed);
-    SET.iter().for_each(|set| set.lagging.store(0, Relaxed));
 }
 
 /// An option of a socket has changed, which may concern its room.
@@ -215,22 +175,21 @@ pub(super) fn writable(sock: &Sock, link: &Link<'static>, member: &Member) -> u3
 
 /// Takes what the program has not asked for out of `count` kernel events; how many remain.
 pub(super) fn filter(index: usize, events: *mut epoll_event, count: usize) -> usize {
-    let Some(set) = SET.get(index).filter(|set| set.lagging.load(Relaxed) != 0) else {
+    let length = LAGGING.load(Relaxed) as usize;
+    if length == 0 {
         return count;
-    };
-    let length = (set.lagging.load(Relaxed) as usize).min(LAGGING_MAX);
+    }
     let mut kept = 0;
     for at in 0..count {
         let Some(mut event) = memory::fetch(events.wrapping_add(at)) else {
             return count;
         };
         let of = |place: &AtomicU32| {
-            let member = member_of(place.load(Relaxed), index)?;
-            let is_it = member.state.load(Relaxed) & LAGS != 0
-                && member.data.load(Relaxed) == { event.u64 };
-            is_it.then_some(member)
+            let member = sets::member(place.load(Relaxed))?;
+            let is_it = member.is_in(index) && member.data.load(Relaxed) == { event.u64 };
+            (is_it && lags(member)).then_some(member)
         };
-        if let Some(member) = set.laggards[..length].iter().find_map(of) {
+        if let Some(member) = LAGGARDS[..length].iter().find_map(of) {
             event.events &= if member.state.load(Relaxed) & ABSENT != 0 {
                 0
             } else {
@@ -259,8 +218,8 @@ pub(super) fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll
     let Some((index, set)) = Set::of(instance) else {
         return false;
     };
-    let Some((member, link)) = member_of(sock.index(), index)
-        .filter(|member| member.fd.load(Relaxed) == sock.fd)
+    let Some((member, link)) = sets::member(sock.index())
+        .filter(|member| member.is_in(index) && member.fd.load(Relaxed) == sock.fd)
         .and_then(|member| Some((member, state::joined(sock)?)))
     else {
         return false;
@@ -279,8 +238,8 @@ pub(super) fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll
     if writes && !has_room(sock, &link, member) {
         return false;
     }
-    if set.lagging.load(Relaxed) as usize == LAGGING_MAX {
-        flush(instance.fd, index);
+    if LAGGING.load(Relaxed) as usize == LAGGING_MAX {
+        flush_epoll_ctl();
         if is_absent {
             return false;
         }
@@ -290,8 +249,8 @@ pub(super) fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll
     member.events.store(asked.events, Relaxed);
     member.state.fetch_and(!(ABSENT | HERE), AcqRel);
     member.state.fetch_or(new, AcqRel);
-    lags(member, is_removed || asked.events != told);
-    queue(set, sock.index(), member);
+    set.fd.store(instance.fd, Relaxed);
+    queue(sock.index(), member);
     signals::leave();
     if writes || !is_removed && link.incoming().queued() != 0 {
         set.list(member);
@@ -300,15 +259,15 @@ pub(super) fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll
     true
 }
 
-/// Puts a lagging member on its set's list.
-fn queue(set: &Set, record: u32, member: &Member) {
-    if member.state.load(Relaxed) & (LAGS | QUEUED) != LAGS {
+/// Puts a member on the list if it lags.
+fn queue(record: u32, member: &Member) {
+    if !lags(member) || member.state.load(Relaxed) & QUEUED != 0 {
         return;
     }
-    let length = set.lagging.load(Relaxed);
-    if let Some(place) = set.laggards.get(length as usize) {
+    let length = LAGGING.load(Relaxed);
+    if let Some(place) = LAGGARDS.get(length as usize) {
         place.store(record, Relaxed);
-        set.lagging.store(length + 1, Relaxed);
+        LAGGING.store(length + 1, Relaxed);
         member.state.fetch_or(QUEUED, AcqRel);
     }
 }

@@ -20,15 +20,18 @@ use crate::fd::{
     record::flag,
     table,
 };
-use crate::options;
 use crate::process::{identity, signals};
 use crate::ready::{
     looks::{Key, room_of},
-    sets::{self, At},
+    sets,
 };
 use crate::socket::{
-    demote::demote, errors, in_flight::Sleeper, kernel_look::KERNEL_NEWS, peer_death, reclaim,
-    sleep, spin, state,
+    demote::demote,
+    errors,
+    in_flight::Sleeper,
+    kernel_look::KERNEL_NEWS,
+    peer_death, spin,
+    state::{self, At},
 };
 use crate::sys::{
     clock::{self, Limit, Wait},
@@ -44,12 +47,11 @@ const LOOK_US: u32 = 4;
 const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
 const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM;
 
-/// A joined member that waits for input: where it stands in the set, its record, and its channel. Small, since a call may be made on
+/// A joined member that waits for input: where it stands in the set, and its channel. Small, since a call may be made on
 /// a signal stack.
 #[derive(Clone, Copy)]
 struct Member {
     at: u32,
-    record: u32,
     channel: At,
 }
 
@@ -93,7 +95,6 @@ impl Members {
         };
         free.write(Member {
             at: at as u32,
-            record: sock.index(),
             channel: At {
                 place,
                 side: link.side(),
@@ -138,23 +139,6 @@ impl Members {
         }
         signals::leave();
         is_whole
-    }
-
-    /// Whether unread bytes are left in a ring that this process writes, and are to be moved.
-    fn has_left(&self) -> bool {
-        options::has_nets() && self.links().any(|link| link.outgoing().unread())
-    }
-
-    /// Moves what is left into the kernel. `fd` gives the number of a member by its place in the set.
-    fn reclaim(&self, fd: impl Fn(usize) -> c_int) {
-        for member in self.iter() {
-            let sock = table::known(fd(member.at as usize));
-            if let Some(sock) = sock.filter(|sock| sock.index() == member.record)
-                && let Some(link) = member.link().filter(|link| link.outgoing().unread())
-            {
-                let _ = reclaim::reclaim(&sock, &link);
-            }
-        }
     }
 
     fn wake_up(&self) {
@@ -247,14 +231,8 @@ impl Polled<'_> {
             return polled.by_rings().or_else(|| found_some(polled.look()));
         }
         counters::add(Counter::Sleeps, 1);
-        let is_first = limit.is_none();
-        if is_first {
-            *limit = Some(Limit::of(wait));
-        }
-        let result = match limit {
-            Some(limit) if !is_first || members.has_left() => self.sleep(limit, own),
-            _ => asleep_young(self.entries, || own.call()),
-        };
+        let limit = limit.get_or_insert_with(|| Limit::from_ns(wait.0));
+        let result = self.sleep(limit, own);
         members.wake_up();
         let result = result?;
         if result < 0 || !(peer_death::notice() || members.any_ready()) {
@@ -265,32 +243,14 @@ impl Polled<'_> {
         (found != 0 || result == 0).then_some(found)
     }
 
-    /// The readers of this end's rings get a few milliseconds of the program's time, under its mask; then what is left goes into
-    /// the kernel, and the thread sleeps there.
+    /// The call in which the thread sleeps, for what is left of its time.
     fn sleep(&self, limit: &Limit, own: Own) -> Option<isize> {
-        let Self {
-            set,
-            entries,
-            members,
-            mask,
-            ..
-        } = *self;
-        members
-            .iter()
-            .for_each(|member| sleep::begin(member.record));
-        let graced = kernel::poll(set, entries.len(), limit.grace_ns(), mask);
-        members.iter().for_each(|member| sleep::end(member.record));
-        match graced {
-            Ok(0) => members.reclaim(|at| entries[at].fd),
-            Ok(found) => return Some(noted(found as isize)),
-            Err(error) => return Some(errors::fail(error)),
-        }
-        asleep_young(entries, || {
+        asleep_young(self.entries, || {
             if limit.left_ns().is_none() {
                 return own.call();
             }
             // SAFETY: the program's own set and mask.
-            unsafe { limit.poll(set, entries.len() as nfds_t, mask) }
+            unsafe { limit.poll(self.set, self.entries.len() as nfds_t, self.mask) }
         })
     }
 }

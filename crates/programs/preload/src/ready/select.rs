@@ -142,11 +142,11 @@ pub fn select(
     let Some(entries) = known.then(|| copy.entries(&mut room)).flatten() else {
         return by_kernel(count, own);
     };
-    let limit = Limit::of(wait);
+    let limit = Limit::from_ns(wait.0);
     let spec = wait.0.map(kernel::timespec);
     let spec: *const timespec = spec.as_ref().map_or(std::ptr::null(), |spec| spec);
     let (set, length) = (entries.as_mut_ptr(), entries.len());
-    let polls = Own::int(
+    let polls = Own::of::<c_int>(
         &real::slot::ppoll,
         [set as usize, length, spec as usize, mask as usize, 0, 0],
     );

@@ -12,8 +12,8 @@
 //!
 //! # States of a member
 //! *Registered* (`set` is not 0) · *watched* (`at` is not 0: it has joined, and its channel is in the set's [`Watched`]) ·
-//! *fresh* ([`FRESH`]: bytes came since it was last reported, which is what an edge is) · *lagging* ([`LAGS`]: the kernel has
-//! it otherwise, see [`crate::ready::deferred_ctl`]; [`ABSENT`]: the program has removed it).
+//! *fresh* ([`FRESH`]: bytes came since it was last reported, which is what an edge is) · *lagging* (the kernel has
+//! it otherwise, see [`crate::ready::deferred_ctl`]).
 //!
 //! # Synchronization
 //! | thread that registers | thread that joins |
@@ -44,16 +44,19 @@ use crate::fd::{
     table,
 };
 use crate::process::{identity, pairs};
-use crate::ready::deferred_ctl::{self, LAGGING_MAX, flush_epoll_ctl};
-use crate::socket::{demote::demote, kind, reclaim, state};
+use crate::ready::deferred_ctl::{self, flush_epoll_ctl};
+use crate::socket::{
+    demote::demote,
+    kind, reclaim,
+    state::{self, At},
+};
 use crate::sys::{clock, kernel, memory, reserved::Reserved};
 
 /// Instances with a line in the status page: lines 1 to 63.
 const SETS: usize = 63;
 
 pub(super) const FRESH: u32 = 1;
-/// The kernel has other events of it than the program wants, or has it although the program has removed it ([`ABSENT`]).
-pub(super) const LAGS: u32 = 2;
+/// The program has removed it, and the kernel has it still.
 pub(super) const ABSENT: u32 = 4;
 /// It stands on the list of lagging ones.
 pub(super) const QUEUED: u32 = 8;
@@ -79,8 +82,8 @@ pub(super) struct Member {
     pub(super) events: AtomicU32,
     pub(super) state: AtomicU32,
     pub(super) data: AtomicU64,
-    /// Its channel, packed, once it is watched: see [`At`].
-    at: AtomicU32,
+    /// Its channel once it is watched, as a word: see [`At`].
+    at: AtomicU64,
     /// The events that the kernel was told.
     pub(super) told: AtomicU32,
     /// When its bytes came, or when it was last reported, in cycles: members are reported in this order.
@@ -88,32 +91,6 @@ pub(super) struct Member {
     /// When the kernel said that the socket is writable, in cycles, 0 if it did not; and what it had been given by then.
     pub(super) room_at: AtomicU64,
     pub(super) sent: AtomicU64,
-}
-
-/// One end of a channel: where a set watches it.
-#[derive(Clone, Copy)]
-pub(super) struct At {
-    pub(super) place: u8,
-    pub(super) side: Side,
-    pub(super) chan: u16,
-}
-
-impl At {
-    fn packed(self) -> u32 {
-        1 << 31 | u32::from(self.place) << 17 | (self.side as u32) << 16 | u32::from(self.chan)
-    }
-
-    fn of(word: u32) -> Option<At> {
-        (word != 0).then_some(At {
-            place: (word >> 17) as u8,
-            side: Side::from_u8((word >> 16) as u8),
-            chan: word as u16,
-        })
-    }
-
-    pub(super) fn link(self) -> Option<Link<'static>> {
-        pairs::link(self.place, self.chan, self.side)
-    }
 }
 
 /// One epoll instance.
@@ -136,9 +113,8 @@ pub(super) struct Set {
     /// Places of pairs that have, or had, members; and these.
     places: AtomicU64,
     watched: [[Watched; 2]; pairs::PAIRS_MAX],
-    /// See [`crate::ready::deferred_ctl`]: the records of lagging members.
-    pub(super) lagging: AtomicU32,
-    pub(super) laggards: [AtomicU32; LAGGING_MAX],
+    /// The instance's number, which [`crate::ready::deferred_ctl`] needs.
+    pub(super) fd: AtomicI32,
 }
 
 pub(super) static SET: [Set; SETS] = [const {
@@ -153,8 +129,7 @@ pub(super) static SET: [Set; SETS] = [const {
         is_hot_stale: AtomicBool::new(false),
         places: AtomicU64::new(0),
         watched: [const { [const { Watched::new() }; 2] }; pairs::PAIRS_MAX],
-        lagging: AtomicU32::new(0),
-        laggards: [const { AtomicU32::new(0) }; LAGGING_MAX],
+        fd: AtomicI32::new(0),
     }
 }; SETS];
 
@@ -277,7 +252,7 @@ fn watch(member: &Member, place: u8, link: &Link<'static>) {
         return;
     };
     let (side, chan) = (link.side(), link.index());
-    member.at.store(At { place, side, chan }.packed(), Release);
+    member.at.store(At { place, side, chan }.word(), Release);
     set.watched_at(place, side).add(chan);
     set.places.fetch_or(1 << (place % 64), SeqCst);
     link.incoming().set_slot(Set::line(index));
@@ -335,14 +310,6 @@ fn give_up(sock: &Sock) {
     forget(sock);
 }
 
-/// `epoll_ctl` has added this number to an instance that is not known: nobody sees who sleeps there.
-#[cold]
-pub fn registered_unseen(fd: c_int) {
-    if let Some(sock) = table::known(fd) {
-        demote(&sock, Reason::Asleep);
-    }
-}
-
 /// The sockets that are in a set, with their memberships.
 pub(super) fn each_in(set: usize) -> impl Iterator<Item = (Sock, &'static Member)> {
     table::sockets().filter_map(move |sock| {
@@ -351,29 +318,21 @@ pub(super) fn each_in(set: usize) -> impl Iterator<Item = (Sock, &'static Member
     })
 }
 
-/// `epoll_ctl`.
+/// `epoll_ctl`; `None`: the instance is not known.
 pub fn control(
-    instance: Sock,
+    instance: Option<Sock>,
     operation: c_int,
     fd: c_int,
     event: *mut epoll_event,
     own: Own,
 ) -> isize {
-    if let Some(inner) = table::epoll(fd) {
-        flush_epoll_ctl();
-        if operation == libc::EPOLL_CTL_ADD {
-            estrange(&inner);
-        }
-        return own.call();
-    }
-    let Some(sock) = table::known(fd).filter(|sock| kind::is_served(sock.record)) else {
-        flush_epoll_ctl();
-        return own.call();
+    let known = table::known(fd).filter(|sock| kind::is_served(sock.record));
+    let (Some(instance), Some(sock)) = (instance, known) else {
+        return control_other(instance, operation, fd, own);
     };
     let is_served = claim(&instance);
-    let none = epoll_event { events: 0, u64: 0 };
     let asked = if operation == libc::EPOLL_CTL_DEL {
-        Some(none)
+        Some(epoll_event { events: 0, u64: 0 })
     } else {
         memory::fetch(event)
     };
@@ -395,34 +354,20 @@ pub fn control(
     result
 }
 
-/// An instance was changed, or was not, by other means than a call of `epoll_ctl`; `again` is a change of the member to the same
-/// events. False: whether the socket is a member is not known.
-pub fn changed_by_ring(
-    instance: &Sock,
-    operation: c_int,
-    fd: c_int,
-    event: *mut epoll_event,
-    again: Own,
-) -> bool {
-    if let Some(inner) = table::epoll(fd) {
+/// The same of an instance that is not known, in which nobody sees who sleeps, or of what no ring serves: an instance among others.
+fn control_other(instance: Option<Sock>, operation: c_int, fd: c_int, own: Own) -> isize {
+    flush_epoll_ctl();
+    let is_added = operation == libc::EPOLL_CTL_ADD;
+    if let Some(inner) = table::epoll(fd).filter(|_| instance.is_some() && is_added) {
         estrange(&inner);
-        return true;
     }
-    let Some(sock) = table::known(fd).filter(|sock| kind::is_served(sock.record)) else {
-        return true;
-    };
-    let is_served = claim(instance);
-    let is_member = membership(instance, &sock).is_some();
-    match (operation, memory::fetch(event)) {
-        (libc::EPOLL_CTL_DEL, _) if is_member => removed(instance, &sock),
-        // Refused: there is one already.
-        (libc::EPOLL_CTL_DEL, _) | (_, None) => {}
-        (libc::EPOLL_CTL_ADD, _) if is_member => {}
-        _ if again.call() != 0 => return false,
-        (_, Some(asked)) if is_member => changed(instance, &sock, asked),
-        (_, Some(asked)) => added(instance, &sock, asked, is_served),
+    let result = own.call();
+    if result == 0 && is_added && instance.is_none() {
+        table::known(fd)
+            .into_iter()
+            .for_each(|sock| demote(&sock, Reason::Asleep));
     }
-    true
+    result
 }
 
 fn added(instance: &Sock, sock: &Sock, asked: epoll_event, is_served: bool) {
@@ -540,10 +485,8 @@ fn tell_kernel(member: &Member, set: &Set, operation: c_int) {
 
 /// A descriptor of the instance.
 pub(super) fn instance_of(set: &Set) -> Option<c_int> {
-    let record = set.record.load(Relaxed);
-    table::each()
-        .find(|sock| sock.index() == record)
-        .map(|sock| sock.fd)
+    let mut numbers = table::numbers_of(set.record.load(Relaxed));
+    numbers.next().map(|sock| sock.fd)
 }
 
 /// Whether the socket was last registered with this data.
@@ -552,7 +495,6 @@ pub fn is_registered_with(sock: &Sock, data: u64) -> bool {
 }
 
 pub(super) fn drop_member(set: &Set, member: &Member) {
-    deferred_ctl::dropped(member);
     if let Some(at) = At::of(member.at.swap(0, AcqRel)) {
         set.watched_at(at.place, at.side).remove(at.chan);
         if let Some(link) = at.link().filter(is_ours) {
@@ -567,10 +509,7 @@ pub(super) fn drop_member(set: &Set, member: &Member) {
 
 /// A number is about to be closed: the last one of a socket in this process is in no set, and an instance has no members.
 pub fn before_close(sock: &Sock) {
-    let is_only = || {
-        let mut numbers = table::each().filter(|other| other.index() == sock.index());
-        numbers.nth(1).is_none()
-    };
+    let is_only = || table::numbers_of(sock.index()).nth(1).is_none();
     if sock.record.kind() == Some(Kind::Epoll) {
         if is_only() {
             clear(sock);
@@ -604,7 +543,7 @@ fn clear(instance: &Sock) {
         return;
     };
     each_in(index).for_each(|(_, member)| drop_member(set, member));
-    let words = [&set.members, &set.asleep, &set.hot, &set.lagging];
+    let words = [&set.members, &set.asleep, &set.hot];
     words.into_iter().for_each(|word| word.store(0, Relaxed));
     set.places.store(0, Relaxed);
     set.record.store(0, Release);
@@ -619,20 +558,6 @@ pub fn forked() {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Where a channel is watched survives being packed, and is never 0, which means nowhere.
-    #[test]
-    fn a_place_is_packed_and_found() {
-        for place in [0, 1, pairs::PAIRS_MAX as u8 - 1] {
-            for side in [Side::Low, Side::High] {
-                for chan in [0, 1, u16::MAX] {
-                    let at = At::of(At { place, side, chan }.packed()).expect("a place");
-                    assert_eq!((at.place, at.side, at.chan), (place, side, chan));
-                }
-            }
-        }
-        assert!(At::of(0).is_none());
-    }
 
     /// A member keeps the order of the first bytes that were not reported; a report lets the next ones count.
     #[test]
@@ -663,7 +588,7 @@ mod tests {
             side: Side::High,
             chan,
         };
-        member.at.store(at.packed(), Relaxed);
+        member.at.store(at.word(), Relaxed);
         set.watched_at(at.place, at.side).add(chan);
         set.list(&member);
         assert!(member.state.load(Relaxed) & FRESH != 0);

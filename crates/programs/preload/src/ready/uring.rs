@@ -2,16 +2,16 @@
 //!
 //! # Model
 //! An event loop may have a ring only to make several `epoll_ctl` calls at once (libuv makes one in each loop). Such a ring needs
-//! the library no less, and no more, than the calls themselves: before each `io_uring_enter` the entries that it will take are read;
-//! if all of them are `IORING_OP_EPOLL_CTL`, the instance gets and loses its members as by the calls, after the kernel has done it.
+//! the library no less, and no more, than the calls themselves: before each `io_uring_enter` the entries that it will take are read.
+//! If all of them are `IORING_OP_EPOLL_CTL`, each is made as the call that it stands for; one that succeeds becomes
+//! `IORING_OP_NOP`, which answers 0 as well, and one that fails is left to the kernel, which says why.
 //! Any other entry moves bytes, or may, out of the library's sight, and so may a ring whose entries the kernel takes by itself.
 //!
 //! # What can be lost and what cannot
 //! A ring made by a system call that is not libc's (liburing makes them so) is found among the descriptors of the process when the
 //! next connection joins ([`look`]): from then on the process is on the kernel. Connections that had joined before go on, so a
 //! registration in such a ring is one that the library does not know: its sleeper is woken by the watch over unread bytes, within
-//! 300 ms. An entry that is taken by a thread of the kernel and not done when the call returns is such a registration, too:
-//! its socket goes to the kernel.
+//! 300 ms.
 //!
 //! # Synchronization
 //! Entries are the program's memory, as it is mapped here: they are read as they may change at any time.
@@ -22,23 +22,22 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use libc::epoll_event;
-
 use crate::fd::{
-    call::{Own, Sock},
+    call::{Own, six},
     table,
 };
 use crate::ready::{deferred_ctl::flush_epoll_ctl, sets};
 use crate::socket::demote::demote_all;
 use crate::sys::{clock, kernel, memory, real};
 
-/// Rings that are followed, at most.
+/// Places for rings that are followed, by number: of two with one place the last one is.
 const RINGS: usize = 64;
 /// Entries of a ring, at most, as the kernel has it (`IORING_MAX_ENTRIES`).
 const ENTRIES_MAX: u32 = 32_768;
 /// How often a join looks for rings that were made out of sight.
 const LOOK_US: u32 = 100_000;
-/// `IORING_OP_EPOLL_CTL` and the size of an entry: linux/io_uring.h.
+/// `IORING_OP_NOP`, `IORING_OP_EPOLL_CTL` and the size of an entry: linux/io_uring.h.
+const NOP: u8 = 0;
 const EPOLL_CTL: u8 = 29;
 const ENTRY_BYTES: usize = 64;
 /// `IORING_OFF_SQES`.
@@ -90,13 +89,8 @@ fn follow(fd: c_int, params: *const c_void) -> bool {
     table::other(fd);
     let no_array = u64::from(flags & NO_ARRAY != 0) << 63;
     let word = (fd as u64 + 1) | u64::from(entries) << 32 | no_array;
-    let is_same = |ring: &&AtomicU64| ring.load(Relaxed) as u32 == fd as u32 + 1;
-    if let Some(ring) = RING.iter().find(is_same) {
-        ring.store(word, Release);
-        return true;
-    }
-    let is_free = |ring: &AtomicU64| ring.compare_exchange(0, word, Release, Relaxed).is_ok();
-    RING.iter().any(is_free)
+    RING[fd as usize % RINGS].store(word, Release);
+    true
 }
 
 /// The entries of a ring, mapped for one call.
@@ -108,20 +102,10 @@ struct Entries {
     has_array: bool,
 }
 
-/// What one entry asks for.
-struct Asked {
-    opcode: u8,
-    flags: u8,
-    instance: c_int,
-    fd: c_int,
-    event: *mut epoll_event,
-    operation: c_int,
-}
-
 impl Entries {
     fn of(fd: c_int) -> Option<Self> {
-        let is_its = |word: &u64| *word as u32 == fd as u32 + 1;
-        let word = RING.iter().map(|ring| ring.load(Acquire)).find(is_its)?;
+        let word = RING[fd.unsigned_abs() as usize % RINGS].load(Acquire);
+        (word as u32 == fd.unsigned_abs() + 1).then_some(())?;
         let count = (word >> 32) as u32 & !(1 << 31);
         let has_array = word >> 63 == 0;
         let array_bytes = if has_array { count as usize * 4 } else { 0 };
@@ -156,7 +140,8 @@ impl Entries {
         Some((head, tail.wrapping_sub(head).min(most).min(self.count)))
     }
 
-    fn entry(&self, place: u32) -> Option<Asked> {
+    /// Where an entry is, and its first four words: opcode, flags and descriptor; offset; address; length.
+    fn entry(&self, place: u32) -> Option<(*mut [u64; 4], [u64; 4])> {
         let mask = self.count.checked_sub(1)?;
         let at = place & mask;
         let at = if self.has_array {
@@ -165,28 +150,38 @@ impl Entries {
         } else {
             at
         };
-        let from = self
-            .entries
-            .cast::<u8>()
-            .wrapping_add(at as usize * ENTRY_BYTES);
-        let words = memory::fetch::<[u64; 4]>(from.cast())?;
-        Some(Asked {
-            opcode: words[0] as u8,
-            flags: (words[0] >> 8) as u8,
-            instance: (words[0] >> 32) as c_int,
-            fd: words[1] as c_int,
-            event: std::ptr::with_exposed_provenance_mut(words[2] as usize),
-            operation: words[3] as u32 as c_int,
-        })
+        let start: *mut u8 = self.entries.cast();
+        let from = start.wrapping_add(at as usize * ENTRY_BYTES).cast();
+        Some((from, memory::fetch(from)?))
     }
 
     /// Whether all of these only change instances.
     fn are_harmless(&self, head: u32, count: u32) -> bool {
         (0..count).all(|at| {
-            self.entry(head.wrapping_add(at)).is_some_and(|asked| {
-                asked.opcode == EPOLL_CTL && asked.flags & !HARMLESS_ENTRY == 0
+            let entry = self.entry(head.wrapping_add(at));
+            entry.is_some_and(|(_, [first, ..])| {
+                let (opcode, flags) = (first as u8, (first >> 8) as u8);
+                (opcode == EPOLL_CTL || opcode == NOP) && flags & !HARMLESS_ENTRY == 0
             })
         })
+    }
+
+    /// Makes the call that an entry stands for.
+    fn carry_out(&self, place: u32) {
+        let Some((at, [first, member, event, operation])) = self.entry(place) else {
+            return;
+        };
+        if first as u8 != EPOLL_CTL {
+            return;
+        }
+        let (instance, operation) = ((first >> 32) as c_int, operation as u32 as c_int);
+        let arguments = [instance, operation, member as c_int].map(|word| word as usize);
+        let [set, how, fd] = arguments;
+        let own = Own::of::<c_int>(&real::slot::epoll_ctl, six([set, how, fd, event as usize]));
+        let event = std::ptr::with_exposed_provenance_mut(event as usize);
+        if sets::control(table::epoll(instance), operation, fd as c_int, event, own) == 0 {
+            memory::put(at, [first & 0xff00, 0, 0, 0]);
+        }
     }
 
     fn let_go(&self) {
@@ -212,40 +207,11 @@ pub fn enter(fd: c_int, most: u32, own: Own) -> isize {
         demote_all(Reason::IoUring);
         return own.call();
     };
-    // A cancellation point would leave the mapping behind: `syscall` is none.
-    let result = own.call();
     let before = real::errno();
-    let taken = u32::try_from(result).unwrap_or(0).min(count);
-    (0..taken)
-        .filter_map(|at| entries.entry(head.wrapping_add(at)))
-        .for_each(|asked| changed(&asked));
+    (0..count).for_each(|at| entries.carry_out(head.wrapping_add(at)));
     entries.let_go();
     real::set_errno(before);
-    result
-}
-
-/// The kernel has changed an instance, or refused to.
-fn changed(asked: &Asked) {
-    let set: Option<Sock> = table::epoll(asked.instance);
-    let Some(set) = set else {
-        if asked.operation != libc::EPOLL_CTL_DEL {
-            sets::registered_unseen(asked.fd);
-        }
-        return;
-    };
-    let arguments = [
-        asked.instance as usize,
-        libc::EPOLL_CTL_MOD as usize,
-        asked.fd as usize,
-        asked.event.addr(),
-        0,
-        0,
-    ];
-    // What the program asked for once more: whether it is a member now, the kernel says by the way.
-    let again = Own::int(&real::slot::epoll_ctl, arguments);
-    if !sets::changed_by_ring(&set, asked.operation, asked.fd, asked.event, again) {
-        sets::registered_unseen(asked.fd);
-    }
+    own.call()
 }
 
 /// Looks for rings that were made out of sight, now and then; the process is on the kernel if there is one.
@@ -260,18 +226,7 @@ pub fn look() {
     }
 }
 
-/// Whether a number that no call gave in our sight is a ring. What is known to be neither that nor a socket is not asked again.
+/// Whether a number that no call gave in our sight is a ring.
 fn is_unknown_ring(fd: c_int) -> bool {
-    if table::is_entered(fd) {
-        return false;
-    }
-    let mut target = [0_u8; 32];
-    let Ok(length) = kernel::descriptor_target(fd, &mut target) else {
-        return false;
-    };
-    let target = target.get(..length).unwrap_or_default();
-    if !target.starts_with(b"socket:") {
-        table::other(fd);
-    }
-    target == b"anon_inode:[io_uring]"
+    !table::is_entered(fd) && kernel::is_ring(fd)
 }

@@ -18,7 +18,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
 
-use libc::{epoll_event, sigset_t};
+use libc::epoll_event;
 use windlass_channel::Link;
 use windlass_channel::wait::heavy_barrier;
 
@@ -34,18 +34,14 @@ use crate::process::{
 };
 use crate::ready::{
     deferred_ctl::{self, flush_epoll_ctl},
-    sets::{At, EDGE, FRESH, HERE, Member, READABLE, Set, claim, each_in, member},
+    sets::{EDGE, FRESH, HERE, Member, READABLE, Set, claim, member},
 };
-use crate::socket::{
-    errors, fast_path::PUSHED, kernel_look::KERNEL_NEWS, peer_death, reclaim, spin, state,
-};
+use crate::socket::{errors, kernel_look::KERNEL_NEWS, peer_death, spin, state::At};
 use crate::sys::{
-    clock::{self, Limit, Wait},
-    kernel, memory, real,
+    clock::{self, Wait},
+    kernel, memory,
 };
 
-/// Graces before a sleep, at most; the later ones for a reader who does not let go of what it reads.
-const GRACES: usize = 10;
 /// Events that one look reports, at most.
 const EVENTS: usize = 64;
 /// A wait that reports ring events asks the kernel, too, if it has not for so long.
@@ -58,14 +54,7 @@ const SPIN_LOOKS: u32 = 64;
 const BEHIND_LOOKS: usize = 1_000;
 
 /// `epoll_wait` and its kin.
-pub fn wait(
-    instance: Sock,
-    events: *mut epoll_event,
-    room: c_int,
-    wait: Wait,
-    mask: *const sigset_t,
-    own: Own,
-) -> isize {
+pub fn wait(instance: Sock, events: *mut epoll_event, room: c_int, wait: Wait, own: Own) -> isize {
     let is_now = wait.is_now();
     // A thread that sleeps counts from the first time on: a member may be added meanwhile.
     let known = Set::of(&instance).or_else(|| {
@@ -83,8 +72,6 @@ pub fn wait(
         set,
         events,
         room: (room as usize).min(EVENTS),
-        wait,
-        mask,
         own,
     };
     let is_empty = set.members.load(Relaxed) == 0 || !pairs::has_pairs();
@@ -106,8 +93,6 @@ struct Waiting {
     set: &'static Set,
     events: *mut epoll_event,
     room: usize,
-    wait: Wait,
-    mask: *const sigset_t,
     own: Own,
 }
 
@@ -469,14 +454,14 @@ impl Waiting {
         if room == 0 {
             return Ok(0);
         }
-        deferred_ctl::before_look(instance, self.index);
+        deferred_ctl::before_look();
         let found = kernel::epoll_now(instance, into, room)?;
         let kept = deferred_ctl::filter(self.index, into, found);
         if kept == found {
             return Ok(found);
         }
         // What nobody asked for may stand for another member, or have taken its room.
-        deferred_ctl::flush(instance, self.index);
+        flush_epoll_ctl();
         let behind = into.wrapping_add(kept);
         let more = kernel::epoll_now(instance, behind, room - kept).unwrap_or(0);
         Ok(kept + self.fresh_of(into, kept, more))
@@ -591,7 +576,7 @@ impl Waiting {
                 continue;
             }
             counters::add(counters::Counter::Sleeps, 1);
-            let result = self.sleep_in_kernel();
+            let result = self.own.call();
             self.wake_up(raised);
             return self.awoke(result, batch);
         }
@@ -624,47 +609,6 @@ impl Waiting {
     fn has_streams(&self) -> bool {
         let mut watched = self.set.watched();
         watched.any(|(place, side, watched)| watched.has_streams(pairs::at(place).slab(), side))
-    }
-
-    /// The call in which the thread sleeps. A sleeper leaves nothing in a ring that it writes: readers get a few milliseconds to
-    /// take it, then it goes into the kernel. That is a part of the program's time, and under its mask.
-    fn sleep_in_kernel(&self) -> isize {
-        let has_pushed = options::has_nets() && pairs::has_pairs() && PUSHED.swap(false, Relaxed);
-        let Some(limit) = has_pushed.then(|| Limit::of(self.wait)) else {
-            return self.own.call();
-        };
-        for _ in 0..GRACES {
-            let grace = limit.grace_ms();
-            match kernel::epoll_wait(self.instance.fd, self.events, self.room, grace, self.mask) {
-                Ok(0) => {}
-                Ok(found) => return found as isize,
-                Err(error) => return errors::fail(error),
-            }
-            if self.reclaim() || limit.is_over() {
-                break;
-            }
-        }
-        match limit.left_ms() {
-            None => self.own.call(),
-            Some(0) => 0,
-            // SAFETY: the program's own array and mask, with its own call's other arguments.
-            Some(millis) => unsafe {
-                let room = self.room as c_int;
-                real::epoll_pwait(self.instance.fd, self.events, room, millis, self.mask) as isize
-            },
-        }
-    }
-
-    /// Moves what members have left in rings into the kernel. False: a reader who died inside, as is not known yet, or who is
-    /// stopped there, keeps something from it.
-    fn reclaim(&self) -> bool {
-        let mut is_done = true;
-        for (sock, _) in each_in(self.index) {
-            if let Some(link) = state::joined(&sock).filter(|link| link.outgoing().unread()) {
-                is_done &= reclaim::reclaim(&sock, &link).is_some();
-            }
-        }
-        is_done
     }
 }
 

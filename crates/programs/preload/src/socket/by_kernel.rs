@@ -76,7 +76,7 @@ pub fn send_by_kernel(
     if reclaim::caller(sock, link).is_none() {
         return own.call();
     }
-    if let Some(error) = errors::due(sock) {
+    if let Some(error) = errors::before_call(sock) {
         return errors::broken_pipe(error, flags);
     }
     let mut waiter = Waiter::new(*sock);

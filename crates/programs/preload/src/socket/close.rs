@@ -23,7 +23,7 @@ use crate::socket::{
     demote::demote,
     kind, peer_death,
     reclaim::{self, reclaim_all},
-    sleep, state,
+    state,
 };
 use crate::sys::kernel;
 
@@ -80,7 +80,6 @@ pub fn before_close(sock: &Sock) {
     // A close by a process that the socket does not belong to is no use of it, unless nobody is left.
     let is_ours = is_last || !record.is_foreign();
     if is_ours && let Some(link) = state::link_of(sock) {
-        sleep::let_end(sock);
         peer_death::notice();
         // A close with unread bytes resets the connection, and a reset overtakes what waits in the kernel for room: more than
         // surely has room stays in the ring, where the peer finds it.
@@ -107,14 +106,18 @@ fn leave(sock: &Sock, link: &Link<'static>) {
             let _ = kernel::set_option(sock.fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
         }
     }
+    leave_channel(sock.record, link);
+}
+
+/// The channel is given up, and free once the other end has left it, too.
+fn leave_channel(record: &Record, link: &Link<'static>) {
     let (chan, side) = (link.index(), link.side());
-    let Some(place) = pairs::place_of(sock.record.slab.load(Relaxed)) else {
-        return;
-    };
     if link.leave(Reason::Closing) {
         link.slab().free(chan);
     }
-    pairs::at(place).leave(chan, side);
+    if let Some(place) = pairs::place_of(record.slab.load(Relaxed)) {
+        pairs::at(place).leave(chan, side);
+    }
 }
 
 /// The number was closed out of our sight: the kernel has ended what it knew; the ring's bytes are lost with it only if
@@ -123,13 +126,7 @@ pub fn vanished(sock: &Sock) {
     let record = sock.record;
     if record.holders.load(Relaxed) == 1 {
         if let Some(link) = state::link_of(sock) {
-            let (chan, side) = (link.index(), link.side());
-            if link.leave(Reason::Closing) {
-                link.slab().free(chan);
-            }
-            if let Some(place) = pairs::place_of(record.slab.load(Relaxed)) {
-                pairs::at(place).leave(chan, side);
-            }
+            leave_channel(record, &link);
         }
         fold(record);
     }

@@ -35,12 +35,6 @@ pub fn before_call(sock: &Sock) -> Option<i32> {
     take_error(sock).or_else(|| peer_death::take_reset(sock))
 }
 
-/// What has to be done before a call, where anything has.
-pub fn due(sock: &Sock) -> Option<i32> {
-    let is_odd = sock.record.has(flag::FAILED | flag::RESET);
-    is_odd.then(|| before_call(sock)).flatten()
-}
-
 /// Whether an error waits for a call that reports it.
 pub fn has_error(sock: &Sock) -> bool {
     sock.record.has(flag::FAILED)

@@ -8,7 +8,6 @@
 //! What a call by the ring adds to the counts of its socket stands here, too, for every way.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use windlass_channel::{Bufs, Fast, Link, Moved, RecvHow, Who};
@@ -21,8 +20,6 @@ use crate::fd::{
 use crate::process::{pairs, registration, signals};
 use crate::socket::{send, state};
 
-/// Bytes were pushed to a ring since the last sleep in an epoll instance.
-pub static PUSHED: AtomicBool = AtomicBool::new(false);
 /// Of the sends in a row that go by the ring, the first ones but for the very first, which answers the peer, and then one in so
 /// many look at the clock.
 const CLOCK_FIRST: u32 = 16;
@@ -134,9 +131,6 @@ pub fn count_sent(sock: &Sock, moved: Moved) {
 fn count_pushed(record: &Record, place: u8, bytes: usize) {
     let sum = record.ring_sent.load(Relaxed) + bytes as u64;
     record.ring_sent.store(sum, Relaxed);
-    if !PUSHED.load(Relaxed) {
-        PUSHED.store(true, Relaxed);
-    }
     let row = record.sends.load(Relaxed).wrapping_add(1);
     record.sends.store(row, Relaxed);
     pairs::watch(place, row.is_multiple_of(CLOCK_CALLS));
@@ -158,8 +152,9 @@ pub fn count_received(sock: &Sock, moved: Moved, how: RecvHow) {
     }
 }
 
+/// Bytes were taken out of the ring.
 #[inline(always)]
-fn count_taken(record: &Record, bytes: usize) {
+pub fn count_taken(record: &Record, bytes: usize) {
     let sum = record.ring_received.load(Relaxed) + bytes as u64;
     record.ring_received.store(sum, Relaxed);
     record.sends.store(0, Relaxed);

@@ -54,7 +54,7 @@ pub fn of(record: &Record) -> &'static Traits {
 #[inline(always)]
 pub fn is_served(record: &Record) -> bool {
     let traits = of(record);
-    traits.is_stream && (traits.is_counted || options::unix())
+    traits.is_stream && (traits.is_counted || options::unix() != 0)
 }
 
 /// Whether a send asks the kernel to keep its bytes until more come: then nothing after them may overtake them by the ring.

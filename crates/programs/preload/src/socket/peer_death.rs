@@ -25,6 +25,8 @@ use crate::sys::kernel::{self, Backoff};
 
 /// How often a thread gives way to one that is at it.
 const AFTERMATH_WAITS: usize = 200;
+/// How often it is tried, for some 10 ms each time: a process that is marked is still there while its memory is taken apart.
+const TRIES: usize = 20;
 
 /// Sees to the sockets of each pair whose peer has died since the last look; whether there were any.
 #[inline]
@@ -55,16 +57,13 @@ fn see_to_pair(place: u8, aftermath: &Aftermath) {
         }
         return;
     }
-    let mut is_over = true;
-    for sock in table::sockets() {
+    let see_to_all = || {
         // What no call of this process has used is not looked up.
-        if state::place(&sock) == Some(place)
-            && let Some(link) = state::link_of(&sock)
-        {
-            is_over &= see_to(&sock, &link);
-        }
-    }
-    aftermath.end(is_over);
+        let its = table::sockets().filter(|sock| state::place(sock) == Some(place));
+        its.filter_map(|sock| Some((sock, state::link_of(&sock)?)))
+            .fold(true, |is_over, (sock, link)| see_to(&sock, &link) & is_over)
+    };
+    aftermath.end((0..TRIES).any(|_| see_to_all()));
 }
 
 /// The peer of this socket has died: all its sockets here are seen to, and this one surely.

@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use windlass_channel::{Link, Reason, Reclaimed, Who};
 
-use crate::counts::counters::{self, Counter};
 use crate::fd::call::Sock;
 use crate::process::{
     identity,
@@ -83,9 +82,6 @@ fn reclaim_as(who: Who<'static>, sock: &Sock, link: &Link<'static>) -> Option<Re
                     && error != libc::EPIPE
                 {
                     fail_later(sock, error);
-                }
-                if let Reclaimed::All(_) | Reclaimed::Part(_) = other {
-                    counters::add(Counter::Reclaims, 1);
                 }
                 return Some(other);
             }

@@ -3,7 +3,7 @@
 //! # Model
 //! As [`send`](crate::socket::send): attempts, and waits between them.
 
-use windlass_channel::{Bufs, End, Fd, Link, Moved, Reason, RecvHow, Socket, Took, Who};
+use windlass_channel::{Bufs, End, Link, Moved, Reason, RecvHow, Took, Who};
 
 use crate::fd::{
     call::{Own, Sock},
@@ -33,26 +33,24 @@ pub const RECEIVE_FLAGS: i32 = libc::MSG_DONTWAIT
 /// Receives on a joined socket; flags as `recv`'s.
 #[inline(always)]
 pub fn receive(sock: Sock, link: Link<'static>, into: Bufs<'_>, flags: i32, own: Own) -> isize {
-    let mut through = state::descriptor(&sock);
     let is_odd = into.is_empty() || flags & !RECEIVE_FLAGS != 0;
     match registration::who() {
         Some(who) if !is_odd && !sock.record.has(flag::PENDING) => {
-            first_receive(sock, link, who, into, flags, own, &mut through)
+            first_receive(sock, link, who, into, flags, own)
         }
-        _ => receive_through(sock, link, into, flags, own, &mut through),
+        _ => receive_carefully(sock, link, into, flags, own),
     }
 }
 
-/// The same, with the socket that takes what is in the kernel, and with what has to be done before some receives.
+/// The same, with what has to be done before some receives.
 #[cold]
 #[inline(never)]
-pub fn receive_through<S: Numbered>(
+fn receive_carefully(
     sock: Sock,
     link: Link<'static>,
     into: Bufs<'_>,
     flags: i32,
     own: Own,
-    through: &mut S,
 ) -> isize {
     let Some(who) = caller(&sock, &link) else {
         return own.call();
@@ -68,19 +66,18 @@ pub fn receive_through<S: Numbered>(
     if flags & !RECEIVE_FLAGS != 0 {
         return receive_oddly(&sock, &link, own);
     }
-    first_receive(sock, link, who, into, flags, own, through)
+    first_receive(sock, link, who, into, flags, own)
 }
 
 /// The first attempt, which most often is the only one.
 #[inline(always)]
-fn first_receive<S: Numbered>(
+fn first_receive(
     sock: Sock,
     link: Link<'static>,
     who: Who<'static>,
     into: Bufs<'_>,
     flags: i32,
     own: Own,
-    through: &mut S,
 ) -> isize {
     let how = RecvHow {
         peek: flags & libc::MSG_PEEK != 0,
@@ -88,7 +85,8 @@ fn first_receive<S: Numbered>(
         look: false,
     };
     signals::enter();
-    let took = link.incoming().recv(who, &*through, &into, 0, how);
+    let fd = state::descriptor(&sock);
+    let took = link.incoming().recv(who, &fd, &into, 0, how);
     signals::leave();
     match took {
         Took::Bytes(moved) if moved.total() == into.len() || flags & libc::MSG_WAITALL == 0 => {
@@ -105,27 +103,14 @@ fn first_receive<S: Numbered>(
                 waits,
                 all: flags & libc::MSG_WAITALL != 0,
                 own,
-                through,
             };
             receive_more(call, into, took)
         }
     }
 }
 
-/// The socket through which a call takes the kernel's bytes, by its number.
-pub trait Numbered: Socket {
-    /// It has another number.
-    fn renumber(&mut self, sock: &Sock);
-}
-
-impl Numbered for Fd {
-    fn renumber(&mut self, sock: &Sock) {
-        *self = state::descriptor(sock);
-    }
-}
-
 /// One call that receives.
-struct Receiving<'a, S> {
+struct Receiving {
     waiter: Waiter,
     link: Link<'static>,
     who: Who<'static>,
@@ -134,8 +119,6 @@ struct Receiving<'a, S> {
     /// `MSG_WAITALL`.
     all: bool,
     own: Own,
-    /// What takes the kernel's bytes.
-    through: &'a mut S,
 }
 
 /// What follows one attempt.
@@ -156,13 +139,13 @@ struct Received<'a> {
 /// Goes on after a first attempt that did not end the call.
 #[cold]
 #[inline(never)]
-fn receive_more<S: Numbered>(mut call: Receiving<'_, S>, rest: Bufs<'_>, took: Took) -> isize {
+fn receive_more(mut call: Receiving, rest: Bufs<'_>, took: Took) -> isize {
     let result = receive_on(&mut call, rest, took);
     call.waiter.end();
     result
 }
 
-fn receive_on<S: Numbered>(call: &mut Receiving<'_, S>, rest: Bufs<'_>, mut took: Took) -> isize {
+fn receive_on(call: &mut Receiving, rest: Bufs<'_>, mut took: Took) -> isize {
     let mut so_far = Received {
         rest,
         done: 0,
@@ -183,18 +166,18 @@ fn receive_on<S: Numbered>(call: &mut Receiving<'_, S>, rest: Bufs<'_>, mut took
             look: so_far.has_looked,
             ..call.how
         };
-        call.through.renumber(call.waiter.sock());
+        let fd = state::descriptor(call.waiter.sock());
         signals::enter();
         took = call
             .link
             .incoming()
-            .recv(call.who, &*call.through, &so_far.rest, 0, how);
+            .recv(call.who, &fd, &so_far.rest, 0, how);
         signals::leave();
     }
 }
 
 /// What follows one attempt.
-fn judge<S: Numbered>(call: &mut Receiving<'_, S>, so_far: &mut Received<'_>, took: Took) -> Next {
+fn judge(call: &mut Receiving, so_far: &mut Received<'_>, took: Took) -> Next {
     let Receiving {
         link,
         how,
@@ -209,7 +192,7 @@ fn judge<S: Numbered>(call: &mut Receiving<'_, S>, so_far: &mut Received<'_>, to
             count_received(sock, moved, how);
             so_far.done += moved.total();
             so_far.rest.advance(moved.total());
-            if so_far.rest.is_empty() || !all || how.peek || call.through.ends_call() {
+            if so_far.rest.is_empty() || !all || how.peek {
                 Next::Return(so_far.done as isize)
             } else {
                 Next::Again
@@ -224,9 +207,8 @@ fn judge<S: Numbered>(call: &mut Receiving<'_, S>, so_far: &mut Received<'_>, to
             take_error(sock).map_or(Next::Again, |error| failed(done, error))
         }
         Took::Empty | Took::Pending if !waits => find_nothing(call, so_far),
-        // Only the first sleep is in the program's own call, which control data may come with.
-        Took::Empty if done == 0 || !call.through.carries_more() => Next::Sleep,
-        Took::Empty | Took::Pending => match sleep::wait_for_pending(&mut call.waiter, &link) {
+        Took::Empty => Next::Sleep,
+        Took::Pending => match sleep::wait_for_pending(&mut call.waiter, &link) {
             0 => {
                 // What has woken it may be the end, which only the kernel tells.
                 so_far.has_looked = true;
@@ -253,7 +235,7 @@ fn judge<S: Numbered>(call: &mut Receiving<'_, S>, so_far: &mut Received<'_>, to
 }
 
 /// A call that does not wait finds nothing: it looks at the kernel once, if that is due, and at its number.
-fn find_nothing<S>(call: &Receiving<'_, S>, so_far: &mut Received<'_>) -> Next {
+fn find_nothing(call: &Receiving, so_far: &mut Received<'_>) -> Next {
     let sock = call.waiter.sock();
     if so_far.has_looked || !(is_look_due(sock) || is_ending(sock, &call.link)) {
         return failed(so_far.done, libc::EAGAIN);
@@ -268,7 +250,7 @@ fn find_nothing<S>(call: &Receiving<'_, S>, so_far: &mut Received<'_>) -> Next {
 
 /// The number is not the socket's any more: the call has what it has, or is another file's.
 #[cold]
-fn gone<S>(call: &Receiving<'_, S>, done: usize) -> isize {
+fn gone(call: &Receiving, done: usize) -> isize {
     if done > 0 {
         done as isize
     } else if call.waiter.is_replaced() {
@@ -280,7 +262,7 @@ fn gone<S>(call: &Receiving<'_, S>, done: usize) -> isize {
 
 /// A wait has ended with an error.
 #[cold]
-fn stopped<S>(call: &Receiving<'_, S>, done: usize, error: i32) -> Next {
+fn stopped(call: &Receiving, done: usize, error: i32) -> Next {
     if error == libc::EBADF {
         Next::Return(gone(call, done))
     } else {
@@ -289,21 +271,10 @@ fn stopped<S>(call: &Receiving<'_, S>, done: usize, error: i32) -> Next {
 }
 
 /// Waits for bytes: spins, then sleeps in the kernel. The call's result if that ends it.
-fn wait_for_bytes<S: Numbered>(
-    call: &mut Receiving<'_, S>,
-    so_far: &mut Received<'_>,
-) -> Option<isize> {
+fn wait_for_bytes(call: &mut Receiving, so_far: &mut Received<'_>) -> Option<isize> {
     let link = call.link;
-    match sleep::fall_asleep(&mut call.waiter, &link) {
+    match sleep::fall_asleep(&mut call.waiter, &link, true) {
         sleep::Wait::Ready => return None,
-        sleep::Wait::Waited(error) => {
-            so_far.has_looked = true;
-            return match (error, so_far.done) {
-                (0, _) => None,
-                (error, 0) => Some(fail(error)),
-                (_, done) => Some(done as isize),
-            };
-        }
         sleep::Wait::Gone => return Some(gone(call, so_far.done)),
         sleep::Wait::Asleep => {}
     }
@@ -348,7 +319,7 @@ fn failed(done: usize, error: i32) -> Next {
 }
 
 /// The real call, in which the thread sleeps: the program's own while nothing has been received yet.
-fn sleep<S>(call: &Receiving<'_, S>, so_far: &Received<'_>) -> isize {
+fn sleep(call: &Receiving, so_far: &Received<'_>) -> isize {
     let fd = call.waiter.sock().fd;
     if so_far.done == 0 {
         return call.own.with(0, fd as usize).call();
@@ -360,11 +331,7 @@ fn sleep<S>(call: &Receiving<'_, S>, so_far: &Received<'_>) -> isize {
 }
 
 /// What a real call's result means: the end of the call, or that it goes on.
-fn awoke<S: Numbered>(
-    call: &mut Receiving<'_, S>,
-    so_far: &mut Received<'_>,
-    result: isize,
-) -> Option<isize> {
+fn awoke(call: &mut Receiving, so_far: &mut Received<'_>, result: isize) -> Option<isize> {
     let Receiving {
         link,
         who,

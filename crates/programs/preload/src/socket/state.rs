@@ -111,13 +111,37 @@ pub fn demoted(record: &Record, reason: Reason) {
 /// Calls may go by [`crate::socket::fast_path`].
 const IS_FAST: u64 = 1 << 63;
 
-/// What a word of [`table::ring_word`] says: place + 1, side, channel, and [`IS_FAST`].
-fn remember(place: u8, side: Side, chan: u16) -> u64 {
-    let word = (u64::from(place) + 1) | (side as u64) << 8 | u64::from(chan) << 16;
-    if options::is_disturbed() {
-        word
-    } else {
-        word | IS_FAST
+/// One end of a channel: what a word of [`table::ring_word`] says, beside [`IS_FAST`].
+#[derive(Clone, Copy)]
+pub struct At {
+    /// The place of its slab.
+    pub place: u8,
+    /// Which end.
+    pub side: Side,
+    /// The channel in the slab.
+    pub chan: u16,
+}
+
+impl At {
+    /// As a word, which is not 0.
+    pub fn word(self) -> u64 {
+        (u64::from(self.place) + 1) | (self.side as u64) << 8 | u64::from(self.chan) << 16
+    }
+
+    /// What a word says; none for 0.
+    #[inline(always)]
+    pub fn of(word: u64) -> Option<At> {
+        Some(At {
+            place: (word as u8).checked_sub(1)?,
+            side: Side::from_u8((word >> 8) as u8),
+            chan: (word >> 16) as u16,
+        })
+    }
+
+    /// The end itself.
+    #[inline(always)]
+    pub fn link(self) -> Option<Link<'static>> {
+        pairs::link(self.place, self.chan, self.side)
     }
 }
 
@@ -222,7 +246,8 @@ fn look_up(sock: Sock) -> Option<u64> {
     if pairs::at(place).record(chan, side) != sock.index() {
         pairs::at(place).enter(chan, side, sock.index());
     }
-    let word = remember(place, side, chan);
+    let fast = if options::is_disturbed() { 0 } else { IS_FAST };
+    let word = At { place, side, chan }.word() | fast;
     table::ring_word(sock.fd)?.store(word, Relaxed);
     Some(word)
 }

@@ -5,40 +5,28 @@
 //! address can come between. The kernel counts no bytes of theirs, so a sender counts from its offer on, and the
 //! receiver finds its own count from what is unread ([`windlass_channel::unix`]). What travels beside the bytes,
 //! descriptors and credentials, goes by the kernel: a message with control data empties the ring first and is sent by a
-//! real call, so it keeps its place among the bytes; a receiver that asks for control data takes kernel bytes by a call
-//! that can carry them, and a call ends with the bytes that descriptors came with.
+//! real call, so it keeps its place among the bytes; a receiver that asks for control data takes kernel bytes by its own
+//! call ([`crate::socket::message`]).
 //!
 //! # Not done
 //! A pair whose two ends are in one process stays on the kernel until two processes use it. Receivers that want to know
 //! who sent each piece (`SO_PASSCRED`, `SO_PASSSEC`, `SO_PASSPIDFD`) stay there for good.
 
-use std::cell::Cell;
 use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::AcqRel;
 
-use libc::{iovec, msghdr};
 use windlass_channel::directory::Key;
 pub use windlass_channel::unix::{START, UNKNOWN};
-use windlass_channel::{Bufs, Fd, KERNEL_UNREAD_MAX, Link, Reason, Socket, sys, unix};
+use windlass_channel::{KERNEL_UNREAD_MAX, Link, Reason, unix};
 
 use crate::fd::{
-    call::{Own, PIECES_MAX, Sock},
+    call::{Own, Sock},
     record::flag,
 };
 use crate::process::{registration, signals};
-use crate::socket::{
-    demote::demote,
-    errors, kernel_look, kind, peer_death,
-    recv::{self, Numbered},
-    state,
-};
-use crate::sys::{kernel, memory};
-
-/// Vectors per real call.
-const VECTORS: usize = 32;
-/// Stands in the flags of a header that no real call has written.
-const UNWRITTEN: c_int = 0x7a5a_0000;
+use crate::socket::{demote::demote, errors, kernel_look, kind, peer_death, state};
+use crate::sys::kernel;
 
 /// Both inodes, own one first, as they are kept in a record.
 fn inodes(word: u64) -> (u32, u32) {
@@ -81,151 +69,6 @@ pub fn count(sock: &Sock, link: &Link<'static>) -> bool {
         .count_by_queue(who, &state::descriptor(sock));
     signals::leave();
     done
-}
-
-/// A message of the program's, as the channel uses its socket: real calls carry its control data.
-pub struct Message {
-    fd: Fd,
-    control: (*mut libc::c_void, usize),
-    flags: c_int,
-    /// Control data and flags that came, once a real receive succeeded.
-    came: Cell<Option<(usize, c_int)>>,
-}
-
-impl Message {
-    fn of(sock: &Sock, from: &msghdr, flags: c_int) -> Self {
-        Self {
-            fd: state::descriptor(sock),
-            control: (from.msg_control, from.msg_controllen),
-            flags,
-            came: Cell::new(None),
-        }
-    }
-
-    fn call(&self, data: &Bufs<'_>, limit: usize, flags: c_int) -> Result<(usize, msghdr), i32> {
-        let mut vectors = [iovec {
-            iov_base: std::ptr::null_mut(),
-            iov_len: 0,
-        }; VECTORS];
-        let filled = data.fill(limit, &mut vectors);
-        // SAFETY: all zeros is a header.
-        let mut header: msghdr = unsafe { std::mem::zeroed() };
-        header.msg_iov = vectors.as_mut_ptr();
-        header.msg_iovlen = filled;
-        (header.msg_control, header.msg_controllen) = self.control;
-        let args = [
-            self.fd.fd as usize,
-            &raw mut header as usize,
-            (flags | self.flags | libc::MSG_DONTWAIT) as usize,
-            0,
-            0,
-            0,
-        ];
-        // SAFETY: header and vectors live for the call; the kernel checks what they name.
-        let moved = unsafe { sys::checked(libc::SYS_recvmsg, args) }?;
-        Ok((moved, header))
-    }
-}
-
-impl Numbered for Message {
-    fn renumber(&mut self, sock: &Sock) {
-        self.fd = state::descriptor(sock);
-    }
-}
-
-impl Socket for Message {
-    fn send(&self, data: &Bufs<'_>, flags: i32) -> Result<usize, i32> {
-        self.fd.send(data, flags)
-    }
-
-    fn recv(&self, into: &Bufs<'_>, limit: usize, flags: i32) -> Result<usize, i32> {
-        let (moved, header) = self.call(into, limit, flags)?;
-        self.came
-            .set(Some((header.msg_controllen, header.msg_flags)));
-        Ok(moved)
-    }
-
-    fn written(&self) -> Option<u64> {
-        self.fd.written()
-    }
-
-    fn received(&self) -> Option<u64> {
-        self.fd.received()
-    }
-
-    fn unread(&self) -> Option<u64> {
-        self.fd.unread()
-    }
-
-    fn ends_call(&self) -> bool {
-        self.came
-            .get()
-            .is_some_and(|(length, flags)| length != 0 || flags & libc::MSG_CTRUNC != 0)
-    }
-
-    fn carries_more(&self) -> bool {
-        true
-    }
-
-    fn raise_send_buffer(&self) {
-        self.fd.raise_send_buffer();
-    }
-}
-
-/// `recvmsg` with room for a name or control data.
-pub fn receive_message(
-    sock: &Sock,
-    link: Link<'static>,
-    message: *mut msghdr,
-    into: Bufs<'_>,
-    flags: c_int,
-    own: Own,
-) -> isize {
-    let Some(before) = memory::header(message) else {
-        return own.call();
-    };
-    let flags_at = std::mem::offset_of!(msghdr, msg_flags);
-    let flags_at: *mut c_int = message.cast::<u8>().wrapping_add(flags_at).cast();
-    if !memory::put(flags_at, UNWRITTEN) {
-        return own.call();
-    }
-    let mut through = Message::of(sock, &before, flags & libc::MSG_CMSG_CLOEXEC);
-    let received = recv::receive_through(*sock, link, into, flags, own, &mut through);
-    if received < 0 {
-        memory::put(flags_at, before.msg_flags);
-        return received;
-    }
-    let Some(mut after) = memory::header(message) else {
-        return received;
-    };
-    let (length, said) = match through.came.get() {
-        Some(came) => came,
-        None if after.msg_flags != UNWRITTEN => return received,
-        None => (0, flags & libc::MSG_CMSG_CLOEXEC),
-    };
-    (after.msg_controllen, after.msg_flags) = (length, said);
-    after.msg_namelen = if kind::of(sock.record).has_senders {
-        put_name(sock, &before)
-    } else {
-        0
-    };
-    memory::put(message, after);
-    received
-}
-
-/// The sender's name where the program wants it: its length, 0 if the sender has none.
-pub fn put_name(sock: &Sock, wanted: &msghdr) -> libc::socklen_t {
-    let mut name = [0_u8; 128];
-    let length = match kernel::name(sock.fd, true, &mut name) {
-        Ok(length) if length > size_of::<libc::sa_family_t>() => length.min(name.len()),
-        _ => return 0,
-    };
-    if wanted.msg_name.is_null() {
-        return 0;
-    }
-    let room = length.min(wanted.msg_namelen as usize);
-    memory::put_all(wanted.msg_name.cast(), name.get(..room).unwrap_or_default());
-    length as libc::socklen_t
 }
 
 /// The size of a send buffer, as the kernel counts it, that takes as much as ring and kernel hold of one direction: the
@@ -295,17 +138,10 @@ pub fn owes_error(sock: &Sock) -> bool {
 /// before an error that waits.
 #[cold]
 pub fn received_nothing(sock: &Sock, result: isize) -> isize {
-    if result != 0 || !owes_error(sock) || state::descriptor(sock).unread() != Some(0) {
+    if result != 0 || !owes_error(sock) || kernel::unread(sock.fd) != 0 {
         return result;
     }
     errors::take_error(sock).map_or(0, errors::fail)
-}
-
-/// Whether a header asks for, or carries, more than bytes.
-pub fn is_more_than_bytes(header: &msghdr) -> bool {
-    let has_control = !header.msg_control.is_null() && header.msg_controllen != 0;
-    let has_name = !header.msg_name.is_null() && header.msg_namelen != 0;
-    (has_control || has_name) && header.msg_iovlen <= PIECES_MAX
 }
 
 /// `recvfrom` that wants the sender's name: the kernel's, since only its call knows where to put it.

@@ -147,8 +147,7 @@ impl Waiter {
     fn find(&mut self) -> bool {
         let index = self.sock.index();
         let is_counted = identity::thread().waits.load(Relaxed) == index + 1;
-        let mut others = table::each().filter(|other| other.index() == index);
-        match others.next().filter(|_| is_counted) {
+        match table::numbers_of(index).next().filter(|_| is_counted) {
             Some(other) => {
                 self.sock = other;
                 true
@@ -187,12 +186,6 @@ impl Waiter {
             return libc::EBADF;
         }
         let limit = self.limit(option);
-        let error = self.wait_within(events, &limit);
-        self.checked(error)
-    }
-
-    /// The same for what is left of a limit, without a look at the number.
-    pub fn wait_within(&self, events: i16, limit: &Limit) -> i32 {
         let mut entry = libc::pollfd {
             fd: self.sock.fd,
             events,
@@ -201,13 +194,14 @@ impl Waiter {
         let interrupted = || identity::thread().interrupted.load(Relaxed);
         let (before, is_endless) = (interrupted(), limit.left_ns().is_none());
         // SAFETY: one entry, of this stack; no mask.
-        match unsafe { limit.poll(&raw mut entry, 1, std::ptr::null()) } {
+        let error = match unsafe { limit.poll(&raw mut entry, 1, std::ptr::null()) } {
             0 => libc::EAGAIN,
             // As the kernel's own call: begun again, unless a time limit is set or a handler wants otherwise.
             -1 if real::errno() == libc::EINTR && is_endless && interrupted() == before => 0,
             -1 => real::errno(),
             _ => 0,
-        }
+        };
+        self.checked(error)
     }
 
     /// Waits for a lock of the channel that somebody holds; the error that ends the call, or 0.
@@ -232,7 +226,7 @@ impl Waiter {
     }
 
     /// How long a wait may last by an option: the time is the call's, and begins with its first wait.
-    pub fn limit(&mut self, option: i32) -> Limit {
+    fn limit(&mut self, option: i32) -> Limit {
         let fd = self.sock.fd;
         *self
             .limit
@@ -288,11 +282,7 @@ pub fn keep(sock: &Sock) -> bool {
         abandon();
     }
     let has_waiters = word(index).fetch_or(CLOSING, SeqCst) & !CLOSING != 0;
-    let is_only = || {
-        let mut numbers = table::each().filter(|other| other.index() == index);
-        numbers.nth(1).is_none()
-    };
-    if !has_waiters || !is_only() {
+    if !has_waiters || table::numbers_of(index).nth(1).is_some() {
         return false;
     }
     let number = kernel::double(sock.fd, PRIVATE_FROM).or_else(|_| kernel::double(sock.fd, 0));
@@ -319,8 +309,7 @@ fn close_kept(index: u32) {
     if KEPT.load(SeqCst) == 0 {
         return;
     }
-    let kept = |sock: &Sock| sock.index() == index && table::is_private(sock.word);
-    for sock in table::each().filter(kept) {
+    for sock in table::numbers_of(index).filter(|sock| table::is_private(sock.word)) {
         table::closing(sock);
         kernel::close(sock.fd as usize);
     }

@@ -19,9 +19,6 @@ const RATE_BEFORE: u64 = 2_560_000;
 /// The rate is taken only over at least this long.
 const BASE_NS: u64 = 10_000_000;
 
-/// The grace of a reader: how long unread bytes may stay in the ring of a writer that is about to sleep, in milliseconds.
-pub const GRACE_MS: i32 = 10;
-
 pub use windlass_channel::sys::cycles as now;
 
 /// Notes the first pair of times.
@@ -98,11 +95,6 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// What a call asks for.
-    pub fn of(wait: Wait) -> Limit {
-        Self::from_ns(wait.0)
-    }
-
     /// So many nanoseconds from now on; none: for ever.
     pub fn from_ns(time: Option<u64>) -> Limit {
         Limit {
@@ -113,23 +105,6 @@ impl Limit {
     /// What is left of it, in nanoseconds; none: there is no limit.
     pub fn left_ns(&self) -> Option<u64> {
         self.end.map(|end| end.saturating_sub(nanoseconds()))
-    }
-
-    /// The same in milliseconds, rounded up.
-    pub fn left_ms(&self) -> Option<i32> {
-        let left = self.left_ns()?.div_ceil(1_000_000);
-        Some(i32::try_from(left).unwrap_or(i32::MAX))
-    }
-
-    /// How long the grace before the sleep may be, in nanoseconds.
-    pub fn grace_ns(&self) -> u64 {
-        let grace = GRACE_MS as u64 * 1_000_000;
-        self.left_ns().map_or(grace, |left| left.min(grace))
-    }
-
-    /// The same in milliseconds.
-    pub fn grace_ms(&self) -> i32 {
-        self.left_ms().map_or(GRACE_MS, |left| left.min(GRACE_MS))
     }
 
     /// `ppoll` for what is left. A cancellation point.

@@ -95,30 +95,6 @@ pub fn file_flags(fd: i32) -> Done {
     unsafe { call!(SYS_fcntl(fd, libc::F_GETFL)) }
 }
 
-/// Whether a socket of the family could be bound to the address: whether it is one of this host's.
-pub fn is_local(name: &[u8]) -> bool {
-    let Some(family) = name
-        .first_chunk::<2>()
-        .map(|bytes| u16::from_ne_bytes(*bytes))
-    else {
-        return false;
-    };
-    let kind = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as usize;
-    // SAFETY: no pointers.
-    let Ok(probe) = (unsafe { call!(SYS_socket(usize::from(family), kind)) }) else {
-        return false;
-    };
-    let mut any_port = [0_u8; 128];
-    let length = name.len().min(any_port.len());
-    any_port[..length].copy_from_slice(&name[..length]);
-    any_port[2..4].fill(0);
-    // SAFETY: the buffer is ours and its length is said.
-    let bound = unsafe { call!(SYS_bind(probe, any_port.as_ptr(), length)) };
-    // SAFETY: the descriptor is the probe of this function, and nobody else's.
-    let closed = unsafe { call!(SYS_close(probe)) };
-    bound.is_ok() && closed.is_ok()
-}
-
 /// `epoll_pwait` with a time of zero: what the kernel has now.
 pub fn epoll_now(fd: i32, events: *mut libc::epoll_event, room: usize) -> Done {
     // SAFETY: the array is the program's own; the kernel writes at most `room` events, with checks.
@@ -170,21 +146,9 @@ pub fn timespec(ns: u64) -> libc::timespec {
     }
 }
 
-/// `epoll_pwait`.
-pub fn epoll_wait(
-    fd: i32,
-    events: *mut libc::epoll_event,
-    room: usize,
-    millis: i32,
-    mask: *const libc::sigset_t,
-) -> Done {
-    // SAFETY: array and mask are the program's own; the kernel writes at most `room` events, with checks.
-    unsafe { call!(SYS_epoll_pwait(fd, events, room, millis, mask, 8)) }
-}
-
-/// Maps shared memory of a descriptor, only to be read.
+/// Maps shared memory of a descriptor.
 pub fn map(fd: i32, bytes: usize, at: usize) -> Result<*mut std::ffi::c_void, i32> {
-    let (access, kind) = (libc::PROT_READ, libc::MAP_SHARED);
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
     // SAFETY: at any address that is free.
     let place = unsafe { call!(SYS_mmap(0, bytes, access, kind, fd, at)) }?;
     Ok(std::ptr::with_exposed_provenance_mut(place))
@@ -233,24 +197,14 @@ pub fn each_descriptor(is_it: impl Fn(i32) -> bool) -> bool {
     found
 }
 
-/// What the link of a descriptor says; how many bytes, at most those that there is room for.
-pub fn descriptor_target(fd: i32, into: &mut [u8]) -> Done {
-    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
-    let mut digits = [0_u8; 10];
-    let (mut rest, mut count) = (fd.unsigned_abs(), 0);
-    while count == 0 || rest != 0 {
-        digits[count] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        count += 1;
-    }
-    let number = digits[..count].iter().rev();
-    path[14..]
-        .iter_mut()
-        .zip(number)
-        .for_each(|(to, from)| *to = *from);
-    let (path, start) = (path.as_ptr(), into.as_mut_ptr());
-    // SAFETY: the path ends within its array; the buffer is ours and its length is said.
-    unsafe { call!(SYS_readlinkat(libc::AT_FDCWD, path, start, into.len())) }
+/// Whether a descriptor is a ring of io_uring: any other is none to register something with.
+pub fn is_ring(fd: i32) -> bool {
+    /// `IORING_REGISTER_PROBE`, which a ring refuses where no room is given for the answer.
+    const PROBE: usize = 8;
+    // SAFETY: no memory is given.
+    let refused = unsafe { call!(SYS_io_uring_register(fd, PROBE, 0, 0)) };
+    let is_none = [libc::EBADF, libc::EOPNOTSUPP, libc::ENOSYS, libc::EPERM];
+    refused.is_err_and(|error| !is_none.contains(&error))
 }
 
 /// Closes a descriptor of our own.

@@ -78,7 +78,7 @@ mod tests {
             // SAFETY: live variables.
             unsafe { crate::sys::real::sigaction(signal, &default, std::ptr::null_mut()) };
         }
-        signals::add_fixup(
+        signals::set_fixup(
             windlass_channel::copy::start(),
             windlass_channel::copy::end(),
             windlass_channel::copy::fixup(),
