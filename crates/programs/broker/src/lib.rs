@@ -65,6 +65,7 @@ pub mod log;
 mod memory;
 pub mod options;
 mod packets;
+mod plain;
 pub mod policy;
 mod private;
 mod processes;
@@ -107,42 +108,12 @@ pub struct Settings {
 }
 
 /// Something that happened, for the program's log.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub enum Event<'a> {
-    /// A process was taken in.
-    Registered {
-        /// Its slot.
-        slot: u16,
-        /// Its id.
-        pid: u32,
-        /// Its user.
-        uid: u32,
-        /// Slabs that it has from the process that it was forked from.
-        inherited: usize,
-    },
-    /// A request was refused.
-    Refused {
-        /// Who asked, if that can be seen.
-        pid: Option<u32>,
-        /// Its user.
-        uid: u32,
-        /// Why.
-        reason: Reason,
-    },
-    /// Memory was made for a pair.
-    Paired {
-        /// Its number.
-        slab: u32,
-        /// The two processes.
-        slots: (u16, u16),
-    },
-    /// What is known of a network namespace has changed: why its connections stay on the kernel, or that nothing is found any more.
-    Ruled {
-        /// The cookie of the namespace.
-        netns: u64,
-        /// What was found.
-        finding: Option<&'a str>,
-    },
+    /// Somebody should hear of it.
+    Notice(std::fmt::Arguments<'a>),
+    /// What became of one process, pair or request.
+    Detail(std::fmt::Arguments<'a>),
     /// Unread bytes were to be moved into the kernel.
     Rescue {
         /// The slab.
@@ -151,41 +122,9 @@ pub enum Event<'a> {
         chan: u16,
         /// The side that had sent them.
         side: u8,
-        /// What came of it.
-        outcome: Outcome,
+        /// How many were; [`Reason::Limit`] where the kernel did not take all, or a reader was in the middle of taking them.
+        outcome: Result<u64, Reason>,
     },
-    /// A process has ended or become another program.
-    Gone {
-        /// Its slot.
-        slot: u16,
-        /// Its id.
-        pid: u32,
-    },
-    /// A changed policy is not understood; the old one holds.
-    BadPolicy {
-        /// Why.
-        error: &'a policy::PolicyError,
-    },
-    /// The system refused something.
-    Trouble {
-        /// What was to be done.
-        what: &'static str,
-        /// The kernel's answer.
-        errno: Errno,
-    },
-}
-
-/// What came of a rescue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// So many bytes are in the kernel now.
-    Moved(usize),
-    /// There was none.
-    Nothing,
-    /// The kernel did not take all, or a reader was in the middle of taking them.
-    Partly,
-    /// It could not be done.
-    Refused(Reason),
 }
 
 /// Why a broker does not start.
