@@ -27,9 +27,9 @@ use crate::helpers::Key;
 use crate::identity::{self, Identity};
 use crate::inquiry::Target;
 use crate::limits::{PROCESSES_MAX, PROCESSES_PER_USER_MAX};
-use crate::memory::Memory;
+use crate::memory::{Memory, reader_of};
 use crate::server::PROCESS;
-use crate::table::{Left, Table};
+use crate::table::Table;
 
 /// Whose connections one directory lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -91,21 +91,14 @@ pub(crate) struct Given<'a> {
     pub(crate) processes: BorrowedFd<'a>,
 }
 
-/// A process that a former broker has left, and that has not registered here.
-#[derive(Debug)]
-struct Former {
-    pid: u32,
-    started: u64,
-    pidfd: OwnedFd,
-}
-
 /// All of them.
 #[derive(Debug)]
 pub(crate) struct Processes {
     slots: BTreeMap<u16, Process>,
     /// Slots of the broker's helpers, which take locks, too.
     helpers: BTreeSet<u16>,
-    formers: BTreeMap<u16, Former>,
+    /// Processes that a former broker has left, and that have not registered here: id, start, and what watches them.
+    formers: BTreeMap<u16, (u32, u64, OwnedFd)>,
     by_pid: HashMap<u32, u16>,
     last: u16,
     table: Table,
@@ -117,22 +110,16 @@ impl Processes {
         let table = Table::beside(socket)?;
         let (left, last) = table.left();
         let mut formers = BTreeMap::new();
-        for Left { slot, pid, started } in left {
+        for (slot, pid, started) in left {
             let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
             let pidfd = id.and_then(|id| pidfd_open(id, PidfdFlags::empty()).ok());
             // One that we may not know of is believed to live.
             let is_it = identity::started(pid).is_none_or(|its| its == started);
-            match pidfd.filter(|_| is_it) {
-                Some(pidfd) => {
-                    watch(epoll, slot, &pidfd)?;
-                    let former = Former {
-                        pid,
-                        started,
-                        pidfd,
-                    };
-                    formers.insert(slot, former);
-                }
-                None => table.clear(slot),
+            if let Some(pidfd) = pidfd.filter(|_| is_it) {
+                watch(epoll, slot, &pidfd)?;
+                formers.insert(slot, (pid, started, pidfd));
+            } else {
+                table.clear(slot);
             }
         }
         Ok(Self {
@@ -150,7 +137,7 @@ impl Processes {
     pub(crate) fn own_slot(&self, who: &Newcomer) -> Option<u16> {
         let started = who.identity.started();
         let mut formers = self.formers.iter();
-        let former = formers.find(|(_, former)| (former.pid, former.started) == (who.pid, started));
+        let former = formers.find(|(_, (id, start, _))| (*id, *start) == (who.pid, started));
         former.map(|(slot, _)| *slot).or_else(|| {
             let (slot, process) = self.by_pid(who.pid)?;
             let is_same = process.who.identity.is_still(&who.identity);
@@ -196,7 +183,7 @@ impl Processes {
         let slot = slot.ok_or(Reason::Limit)?;
         let limit = |_| Reason::Limit;
         let status = Memory::create("windlass-status", STATUS_BYTES).map_err(limit)?;
-        let reader = status.reader().map_err(limit)?;
+        let reader = reader_of(&status).map_err(limit)?;
         let mut all = self.slots.values().filter(|process| !process.dead);
         let with = all.find(|with| (with.who.group, with.who.netns) == (who.group, who.netns));
         let directory = match with {
@@ -207,9 +194,9 @@ impl Processes {
             }
         };
         watch(epoll, slot, &who.pidfd).map_err(limit)?;
-        if let Some(former) = self.formers.remove(&slot) {
+        if let Some((_, _, former)) = self.formers.remove(&slot) {
             // It is watched by the new descriptor from now on; the same below.
-            let _ = epoll.remove(&former.pidfd);
+            let _ = epoll.remove(&former);
         }
         if let Some(Process { who, .. }) = self.slots.remove(&slot) {
             let _ = epoll.remove(&who.pidfd);
@@ -287,8 +274,8 @@ impl Processes {
     /// The process has died, or become another program. Its slot stays taken as long as slabs name it. Gives its id and its
     /// slabs; `None` if there is nobody to be buried.
     pub(crate) fn bury(&mut self, epoll: &Epoll, slot: u16) -> Option<(u32, Vec<u32>)> {
-        if let Some(former) = self.formers.remove(&slot) {
-            let _ = epoll.remove(&former.pidfd);
+        if let Some((_, _, former)) = self.formers.remove(&slot) {
+            let _ = epoll.remove(&former);
             self.table.clear(slot);
             return None;
         }

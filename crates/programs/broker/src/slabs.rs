@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use windlass_channel::layout::{SLAB_BYTES, Side};
 use windlass_channel::snapshot::MappedSlab;
-use windlass_channel::{Bufs, Owner, Reason, Socket, Who};
+use windlass_channel::{Fd, Owner, Reason, Who};
 
 use crate::helpers::Key;
 use crate::limits::{
@@ -31,28 +31,11 @@ use crate::users::Users;
 /// Longest pause between two looks.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// A socket that is not at hand.
-struct NoSocket;
-
-impl Socket for NoSocket {
-    fn send(&self, _: &Bufs, _: i32) -> Result<usize, i32> {
-        Err(libc::EBADF)
-    }
-
-    fn recv(&self, _: &Bufs, _: usize, _: i32) -> Result<usize, i32> {
-        Err(libc::EBADF)
-    }
-
-    fn written(&self) -> Option<u64> {
-        None
-    }
-
-    fn received(&self) -> Option<u64> {
-        None
-    }
-
-    fn raise_send_buffer(&self) {}
-}
+/// No socket: every call on it fails.
+const NO_SOCKET: Fd = Fd {
+    fd: -1,
+    connected: false,
+};
 
 /// Bytes of a direction that nobody has moved since a moment.
 #[derive(Debug, Clone, Copy)]
@@ -258,7 +241,9 @@ impl Slabs {
 
     fn look_at(&mut self, id: u32, at: Instant) {
         if let Some(slab) = self.all.get_mut(&id) {
-            slab.next = Some((at, LOOK_INTERVAL));
+            // Who flags without end puts no look off.
+            let (next, _) = slab.next.unwrap_or((at, LOOK_INTERVAL));
+            slab.next = Some((next.min(at), LOOK_INTERVAL));
             self.next_look = Some(self.next_look.map_or(at, |next| next.min(at)));
         }
     }
@@ -331,7 +316,7 @@ impl Slab {
                 // A lock that is held is at work, or its owner is dead: then the next user repairs, who has the socket.
                 let is_free = held.get(side as usize) == Some(&0);
                 let gone =
-                    link.is_none_or(|link| is_free && link.outgoing().idle_tick(who, &NoSocket));
+                    link.is_none_or(|link| is_free && link.outgoing().idle_tick(who, &NO_SOCKET));
                 left |= !gone;
             }
         }
