@@ -25,7 +25,8 @@
 //! the [policy] names the pair, or if both asked to share.
 //!
 //! # States
-//! Processes: `processes`; slabs: `slabs`.
+//! Processes: `processes`; slabs: `slabs`. A request has none: it goes with its connection from the helper's answer to what comes
+//! next, until it is answered.
 //!
 //! # Ownership and lifetime
 //! The broker makes all memory and keeps a mapping of each slab and a descriptor of it. A slot is a process's until the last slab
@@ -36,7 +37,8 @@
 //! [`windlass_channel`] only, which trusts nothing in it.
 //!
 //! # Limits
-//! All in [`limits`]. There is no timer unless a slab is flagged or half dead, or a private broker has no process.
+//! All in [`limits`]. There is no timer unless a slab is to be looked at, a helper has a job or was killed, or a private broker has no
+//! process.
 //!
 //! # Failure modes
 //! Whatever a process sends, writes or does not read costs its own user a connection, a refusal or its own bytes. The

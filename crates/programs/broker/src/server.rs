@@ -93,14 +93,6 @@ pub struct Broker {
     events: Box<dyn FnMut(&Event<'_>) + Send>,
 }
 
-impl std::fmt::Debug for Broker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Broker")
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Broker {
     /// Listens at a path. `events` hears what happens; it is called from the thread that runs the broker.
     ///
@@ -242,13 +234,15 @@ impl Broker {
     /// The private broker ends, unless somebody has found it in the meantime: who saw it listen relies on it. True if it
     /// has ended. Who finds no socket starts another broker, which waits for our lock.
     fn takes_leave(&mut self) -> bool {
+        // Whoever comes begins the time anew.
+        let idle_since = self.idle_since;
         self.accept(None);
-        if !self.connections.is_empty() {
+        if self.idle_since != idle_since {
             return false;
         }
         self.listeners.unlink();
         self.accept(None);
-        if self.connections.is_empty() {
+        if self.idle_since == idle_since {
             return true;
         }
         let Ok(listener) = listen(&self.path, &self.settings) else {
