@@ -189,10 +189,12 @@ impl Broker {
         if !self.users.may_ask(key.uid, Instant::now()) {
             return Err(LATE);
         }
-        self.users.asked(key.uid, START_REQUESTS);
         if let Some(surplus) = self.helpers.surplus(key.uid, self.userns) {
             self.lose(surplus);
+            // What its jobs went on with may have started this very one.
+            return self.provide(key, role);
         }
+        self.users.asked(key.uid, START_REQUESTS);
         let slot = match role {
             Role::Helper => self.processes.helper_slot().ok_or(Reason::Limit)?,
             Role::Getter => 0,
