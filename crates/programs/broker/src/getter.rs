@@ -19,7 +19,7 @@ use crate::facts::Facts;
 use crate::helper::find_socket;
 use crate::helpers::Key;
 use crate::identity::{Ids, ids_of, userns_of};
-use crate::jobs::{Job, Said, Task};
+use crate::jobs::{Job, Said};
 
 /// `S_ISUID` and `S_ISGID`.
 const SET_ID: u32 = 0o6000;
@@ -27,9 +27,7 @@ const SET_ID: u32 = 0o6000;
 /// Takes a socket from the first process that has it, and hands it over to the last descriptor. Nothing is answered: the
 /// helper waits at the other end, and learns that nothing comes from the end of the connection.
 pub(crate) fn fetch(job: &Job, fds: &[OwnedFd]) -> Option<Said> {
-    let Task::Fetch { key } = job.task else {
-        return None;
-    };
+    let key = job.key?;
     let (courier, pidfds) = fds.split_last()?;
     let mut left = job.looks;
     let taken = pidfds.iter().zip(job.pids).find_map(|(pidfd, pid)| {

@@ -4,7 +4,7 @@
 //! A descriptor of a foreign process can hold up whoever closes it last: a connection that lingers, a file of a file
 //! system that its user serves, a socket that is locked. And what is written through it carries the ids of the writer.
 //! So the broker never holds one. For each user, group and user namespace it starts a helper with just those ids and no
-//! capability, which takes a copy of a socket, does one [`Task`], and closes it.
+//! capability, which takes a copy of a socket, does one [`Job`], and closes it.
 //!
 //! # Where it sits
 //! ```text
@@ -41,7 +41,8 @@ use windlass_sys::unix;
 
 use crate::facts::Facts;
 use crate::getter;
-use crate::jobs::{JOB_BYTES, Job, SOURCES_MAX, Said, Source, Task};
+use crate::jobs::{Job, LATE, MESSAGE_BYTES_MAX, OUT_OF_REACH, Reclaim, SOURCES_MAX, Said};
+use crate::plain::Plain;
 
 /// Word of the command line that makes the program a helper, before user and group.
 pub const HELPER: &str = "helper";
@@ -78,7 +79,7 @@ pub fn serve_if_asked(mut words: impl Iterator<Item = String>) -> Result<bool, E
                     .ok_or(Errno::INVAL)
             };
             confine(Some((id()?, id()?)), CapabilitySet::empty(), FILES_MAX)?;
-            serve(do_job);
+            serve(|job, fds| Some(do_job(&job, fds)));
         }
         Some(GETTER) => {
             confine(None, CapabilitySet::SYS_PTRACE, GETTER_FILES_MAX)?;
@@ -136,18 +137,18 @@ fn serve(work: impl Fn(Job, Vec<OwnedFd>) -> Option<Said>) {
         if poll(&mut entries, None).is_err() {
             continue;
         }
-        let mut message = [0; JOB_BYTES + 1];
+        let mut message = [0; MESSAGE_BYTES_MAX];
         let received = match unix::receive_with_fds(socket, &mut message, SOURCES_MAX + 2) {
             Ok(received) if received.bytes > 0 => received,
             Err(Errno::AGAIN | Errno::INTR) => continue,
             _ => return,
         };
-        let Some(job) = message.get(..received.bytes).and_then(Job::decode) else {
+        let Some(job) = message.get(..received.bytes).and_then(Job::of_bytes) else {
             return;
         };
         let id = job.id;
         if let Some(said) = work(job, received.fds)
-            && unix::send_with_fds(socket, &[IoSlice::new(&said.encode(id))], &[]).is_err()
+            && unix::send_with_fds(socket, &[IoSlice::new(&(id, said).to_bytes())], &[]).is_err()
         {
             return;
         }
@@ -155,70 +156,62 @@ fn serve(work: impl Fn(Job, Vec<OwnedFd>) -> Option<Said>) {
 }
 
 /// Does a job. Every descriptor is closed before the answer, except by the last reference of another process.
-fn do_job(job: Job, mut fds: Vec<OwnedFd>) -> Option<Said> {
-    let memory = match job.task {
-        Task::Reclaim { .. } => {
-            let (table, slab) = (fds.pop(), fds.pop());
-            slab.zip(table)
+fn do_job(job: &Job, mut fds: Vec<OwnedFd>) -> Said {
+    let memory = job.reclaim.and_then(|reclaim| {
+        let (table, slab) = (fds.pop()?, fds.pop()?);
+        Some((reclaim, slab, table))
+    });
+    let socket = if job.by_courier {
+        from_courier(&fds, job.cookie)?
+    } else {
+        from_processes(job, &fds)?
+    };
+    let mut facts = Facts::of(&socket).ok_or(Reason::NotRescuable)?;
+    if job.reclaim.is_some() {
+        let (reclaim, slab, table) = memory.ok_or(Reason::Broken)?;
+        // A connection that is over has an error to tell, once, to its owner: a send would take it.
+        if facts.is_over {
+            return Err(Reason::NotEstablished);
         }
-        _ => None,
-    };
-    let taken = match job.source {
-        Source::Courier => from_courier(&fds, job.cookie),
-        Source::Process => from_processes(&job, &fds),
-    };
-    let socket = match taken {
-        Ok(socket) => socket,
-        Err(said) => return Some(said),
-    };
-    let Some(facts) = Facts::of(&socket) else {
-        return Some(Said::Refused(Reason::NotRescuable));
-    };
-    Some(match (job.task, memory) {
-        (Task::Look, _) => Said::Facts(facts),
-        (Task::Reclaim { .. }, Some((slab, table))) => reclaim(&job, &socket, &slab, &table),
-        _ => Said::Refused(Reason::Broken),
-    })
+        facts.moved = moved(&reclaim, &socket, &slab, &table)?;
+    }
+    Ok(facts)
 }
 
 /// The socket with this cookie if it is one. Of a peer's, the directory has the low half alone.
-pub(crate) fn with_cookie(taken: OwnedFd, cookie: u64) -> Result<OwnedFd, Said> {
+fn with_cookie(taken: OwnedFd, cookie: u64) -> Result<OwnedFd, Reason> {
     let is_half = u32::try_from(cookie).is_ok();
     let is_it = |its: u64| its == cookie || is_half && u64::from(its as u32) == cookie;
-    if socket_cookie(&taken).is_ok_and(is_it) {
-        Ok(taken)
-    } else {
-        Err(Said::Refused(Reason::NotRescuable))
-    }
+    let is_found = socket_cookie(&taken).is_ok_and(is_it);
+    is_found.then_some(taken).ok_or(Reason::NotRescuable)
 }
 
-fn from_courier(fds: &[OwnedFd], cookie: u64) -> Result<OwnedFd, Said> {
-    let nothing = Said::Refused(Reason::NotRescuable);
-    let courier = fds.first().ok_or(nothing)?;
+fn from_courier(fds: &[OwnedFd], cookie: u64) -> Result<OwnedFd, Reason> {
+    let courier = fds.first().ok_or(Reason::NotRescuable)?;
     let mut entries = [PollFd::new(courier, PollFlags::IN)];
     // Nothing that came is found out by the receive.
     let _ = poll(&mut entries, Some(&COURIER_WAIT));
     let received =
         unix::receive_with_fds(courier, &mut [0; 8], 1).map_err(|errno| match errno {
-            Errno::AGAIN => Said::Late,
-            _ => nothing,
+            Errno::AGAIN => LATE,
+            _ => Reason::NotRescuable,
         })?;
-    let taken = received.fds.into_iter().next().ok_or(nothing)?;
-    with_cookie(taken, cookie)
+    let taken = received.fds.into_iter().next();
+    with_cookie(taken.ok_or(Reason::NotRescuable)?, cookie)
 }
 
 /// A copy of the socket that one of the processes has: under the number that was named, or under another one.
-fn from_processes(job: &Job, fds: &[OwnedFd]) -> Result<OwnedFd, Said> {
+fn from_processes(job: &Job, fds: &[OwnedFd]) -> Result<OwnedFd, Reason> {
     let mut left = job.looks;
-    let mut reason = Said::Refused(Reason::NotRescuable);
+    let mut why = Reason::NotRescuable;
     for (pidfd, pid) in fds.iter().zip(job.pids) {
         match find_socket(pidfd, pid, job, &mut left) {
-            Ok(socket) => return Ok(socket),
-            Err(Said::OutOfReach) => reason = Said::OutOfReach,
+            Err(OUT_OF_REACH) => why = OUT_OF_REACH,
             Err(_) => {}
+            found => return found,
         }
     }
-    Err(reason)
+    Err(why)
 }
 
 /// A copy of the job's socket that a process has: under the number that was named, or under another one, of which at most `left`
@@ -228,7 +221,7 @@ pub(crate) fn find_socket(
     pid: u32,
     job: &Job,
     left: &mut u32,
-) -> Result<OwnedFd, Said> {
+) -> Result<OwnedFd, Reason> {
     let take = |fd| take_socket(pidfd, fd, job.cookie);
     take(job.fd).or_else(|said| {
         let mut others = numbers_of(pid, left);
@@ -237,14 +230,14 @@ pub(crate) fn find_socket(
 }
 
 /// A copy of the socket with this cookie that a process has under a number. Both are only what somebody said.
-fn take_socket(pidfd: &OwnedFd, fd: i32, cookie: u64) -> Result<OwnedFd, Said> {
+fn take_socket(pidfd: &OwnedFd, fd: i32, cookie: u64) -> Result<OwnedFd, Reason> {
     if fd < 0 {
-        return Err(Said::Refused(Reason::NotRescuable));
+        return Err(Reason::NotRescuable);
     }
     match pidfd_getfd(pidfd, fd, PidfdGetfdFlags::empty()) {
         Ok(taken) => with_cookie(taken, cookie),
-        Err(Errno::PERM) => Err(Said::OutOfReach),
-        Err(_) => Err(Said::Refused(Reason::NotRescuable)),
+        Err(Errno::PERM) => Err(OUT_OF_REACH),
+        Err(_) => Err(Reason::NotRescuable),
     }
 }
 
@@ -273,47 +266,23 @@ fn numbers_of(pid: u32, left: &mut u32) -> impl Iterator<Item = i32> {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-fn reclaim(job: &Job, socket: &OwnedFd, slab: &OwnedFd, table: &OwnedFd) -> Said {
-    let broken = Said::Refused(Reason::Broken);
-    let Task::Reclaim {
-        chan,
-        side,
-        connected,
-        slot,
-        ..
-    } = job.task
-    else {
-        return broken;
-    };
-    let (Some(slab), Some(table)) = (
-        MappedSlab::open(slab.as_fd()),
-        MappedTable::open(table.as_fd()),
-    ) else {
-        return broken;
-    };
-    let link = slab.link(chan, Side::from_u8(side));
-    let (Some(link), Some(owner)) = (link, Owner::new(slot, THREAD)) else {
-        return broken;
-    };
+/// Moves the unread bytes of a direction into the socket, and counts them.
+fn moved(job: &Reclaim, socket: &OwnedFd, slab: &OwnedFd, table: &OwnedFd) -> Result<u64, Reason> {
+    let slab = MappedSlab::open(slab.as_fd()).ok_or(Reason::Broken)?;
+    let table = MappedTable::open(table.as_fd()).ok_or(Reason::Broken)?;
+    let link = slab.link(job.chan, Side::from_u8(job.side));
+    let link = link.ok_or(Reason::Broken)?;
     let who = Who {
-        owner,
+        owner: Owner::new(job.slot, THREAD).ok_or(Reason::Broken)?,
         alive: &table,
     };
-    // A connection that is over has an error to tell, once, to its owner: a send would take it.
-    let mut state = [PollFd::new(socket, PollFlags::empty())];
-    let none = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    if poll(&mut state, Some(&none)) != Ok(0) {
-        return Said::Refused(Reason::NotEstablished);
-    }
-    let fd = process::number(socket.as_fd());
+    let (fd, connected) = (process::number(socket.as_fd()), job.connected);
     match link.outgoing().reclaim(who, &Fd { fd, connected }) {
-        Reclaimed::Empty => Said::Moved(0),
-        Reclaimed::All(bytes) => Said::Moved(bytes as u64),
-        Reclaimed::Part(_) | Reclaimed::Owed | Reclaimed::Busy => Said::Partly,
-        Reclaimed::Error(_) => Said::Refused(Reason::NotEstablished),
-        Reclaimed::Broken => broken,
+        Reclaimed::Empty => Ok(0),
+        Reclaimed::All(bytes) => Ok(bytes as u64),
+        // The kernel did not take all, or a reader is in the middle of taking them.
+        Reclaimed::Part(_) | Reclaimed::Owed | Reclaimed::Busy => Err(Reason::Limit),
+        Reclaimed::Error(_) => Err(Reason::NotEstablished),
+        Reclaimed::Broken => Err(Reason::Broken),
     }
 }

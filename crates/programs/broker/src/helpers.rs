@@ -19,8 +19,13 @@ use windlass_channel::Reason;
 use windlass_sys::unix::{self, SocketKind};
 
 use crate::helper::{GETTER, HELPER};
-use crate::jobs::{Job, SAID_BYTES, Said};
+use crate::inquiry::{Asked, Then};
+use crate::jobs::{Job, MESSAGE_BYTES_MAX, Said};
 use crate::limits::{HANG_AFTER, HELPERS_MAX, HELPERS_PER_USER_MAX, HUNG_PER_USER_MAX};
+use crate::plain::Plain;
+
+/// How often one that was killed is looked for.
+const REAP_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Whose programs a helper serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,16 +43,22 @@ pub(crate) enum Role {
     Getter,
 }
 
+/// A job that a helper has.
+pub(crate) struct Pending {
+    pub(crate) asked: Asked,
+    pub(crate) then: Then,
+    /// When it is too late.
+    until: Instant,
+}
+
 /// A living helper.
-#[derive(Debug)]
 struct Helper {
     child: Child,
     socket: OwnedFd,
     token: u64,
     /// The slot in which it takes locks.
     slot: u16,
-    /// Its jobs, with the moment at which each is too late.
-    jobs: BTreeMap<u64, Instant>,
+    jobs: BTreeMap<u64, Pending>,
     used: Instant,
 }
 
@@ -60,12 +71,11 @@ struct Dying {
 }
 
 /// All of them.
-#[derive(Debug)]
 pub(crate) struct Helpers {
     program: PathBuf,
     all: HashMap<(Key, Role), Helper>,
     dying: Vec<Dying>,
-    next_token: u64,
+    last_id: u64,
 }
 
 impl Helpers {
@@ -74,18 +84,19 @@ impl Helpers {
             program: program.to_owned(),
             all: HashMap::new(),
             dying: Vec::new(),
-            next_token: 0,
+            last_id: 0,
         }
     }
 
-    /// Whether there is a helper for these already.
-    pub(crate) fn has(&self, key: Key, role: Role) -> bool {
-        self.all.contains_key(&(key, role))
+    /// The slot of one that is there already; a getter has none.
+    pub(crate) fn slot(&self, key: Key, role: Role) -> Option<u16> {
+        self.all.get(&(key, role)).map(|helper| helper.slot)
     }
 
-    /// The slot of a helper.
-    pub(crate) fn slot(&self, key: Key) -> Option<u16> {
-        self.all.get(&(key, Role::Helper)).map(|helper| helper.slot)
+    /// A number for a job or a helper.
+    pub(crate) fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
     }
 
     /// Starts one. Gives its process id, the socket to be watched, and the token under which its answers are taken.
@@ -111,10 +122,9 @@ impl Helpers {
             .stdin(Stdio::from(theirs));
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().map_err(|_| Reason::Limit)?;
-        self.next_token += 1;
         let helper = Helper {
             slot,
-            token: self.next_token,
+            token: self.next_id(),
             socket: own,
             jobs: BTreeMap::new(),
             used: Instant::now(),
@@ -157,42 +167,42 @@ impl Helpers {
     }
 
     /// Gives a job to a helper that was started, if it has fewer than `max`.
-    pub(crate) fn ask(
+    pub(crate) fn send(
         &mut self,
-        (key, role): (Key, Role),
+        who: (Key, Role),
         max: usize,
         job: &Job,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), Reason> {
-        let helper = self.all.get_mut(&(key, role)).ok_or(Reason::Limit)?;
-        if helper.jobs.len() >= max {
-            return Err(Reason::Limit);
-        }
-        let sent = unix::send_with_fds(&helper.socket, &[IoSlice::new(&job.encode())], fds);
-        // Full: it has more to do than it can.
-        sent.map_err(|_| Reason::Limit)?;
+        let helper = self.all.get_mut(&who);
+        let helper = helper.filter(|helper| helper.jobs.len() < max);
+        let helper = helper.ok_or(Reason::Limit)?;
         helper.used = Instant::now();
-        // A getter tells the broker nothing.
-        if role == Role::Helper {
-            helper.jobs.insert(job.id, helper.used + HANG_AFTER);
+        let sent = unix::send_with_fds(&helper.socket, &[IoSlice::new(&job.to_bytes())], fds);
+        // One whose socket is full has more to do than it can.
+        sent.map(drop).map_err(|_| Reason::Limit)
+    }
+
+    /// The helper that has just got a job will answer it.
+    pub(crate) fn expect(&mut self, id: u64, asked: Asked, then: Then) {
+        if let Some(helper) = self.all.get_mut(&(asked.target.key, Role::Helper)) {
+            let until = helper.used + HANG_AFTER;
+            let pending = Pending { asked, then, until };
+            helper.jobs.insert(id, pending);
         }
-        Ok(())
     }
 
     /// The next answer of a helper; `None` if there is none, an error if it has ended.
-    pub(crate) fn answer(&mut self, token: u64) -> Result<Option<(u64, Said)>, (Key, Role)> {
-        let found = self
-            .all
-            .iter_mut()
-            .find(|(_, helper)| helper.token == token);
-        let Some((key, helper)) = found else {
+    pub(crate) fn answer(&mut self, token: u64) -> Result<Option<(Pending, Said)>, (Key, Role)> {
+        let mut all = self.all.iter_mut();
+        let Some((key, helper)) = all.find(|(_, helper)| helper.token == token) else {
             return Ok(None);
         };
-        let mut message = [0; SAID_BYTES + 1];
+        let mut message = [0; MESSAGE_BYTES_MAX];
         match unix::receive_with_fds(&helper.socket, &mut message, 0) {
             Ok(received) if received.bytes > 0 => {
-                let said = message.get(..received.bytes).and_then(Said::decode);
-                let said = said.filter(|(id, _)| helper.jobs.remove(id).is_some());
+                let said = message.get(..received.bytes).and_then(Plain::of_bytes);
+                let said = said.and_then(|(id, said)| Some((helper.jobs.remove(&id)?, said)));
                 said.map(Some).ok_or(*key)
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
@@ -200,27 +210,22 @@ impl Helpers {
         }
     }
 
-    /// Whether a key's helper has no job left after this one: its descriptors are closed, so nothing hangs in it.
+    /// One that has had a job for too long.
     pub(crate) fn late(&self, now: Instant) -> Option<(Key, Role)> {
-        let is_late = |helper: &Helper| helper.jobs.values().any(|until| *until <= now);
-        self.all
-            .iter()
-            .find(|(_, helper)| is_late(helper))
-            .map(|(key, _)| *key)
+        let is_late = |helper: &Helper| helper.jobs.values().any(|job| job.until <= now);
+        let mut all = self.all.iter();
+        all.find_map(|(key, helper)| is_late(helper).then_some(*key))
     }
 
     /// When the next job is late.
     pub(crate) fn next_late(&self) -> Option<Instant> {
-        let next = self
-            .all
-            .values()
-            .filter_map(|helper| helper.jobs.values().min());
-        let reap = (!self.dying.is_empty()).then(|| Instant::now() + Duration::from_millis(100));
-        next.min().copied().into_iter().chain(reap).min()
+        let jobs = self.all.values().flat_map(|helper| helper.jobs.values());
+        let reap = (!self.dying.is_empty()).then(|| Instant::now() + REAP_INTERVAL);
+        jobs.map(|job| job.until).chain(reap).min()
     }
 
     /// Kills one. It is dead for others once it has ended ([`Helpers::reap`]).
-    pub(crate) fn kill(&mut self, key: (Key, Role)) -> Vec<u64> {
+    pub(crate) fn kill(&mut self, key: (Key, Role)) -> Vec<Pending> {
         let Some(mut helper) = self.all.remove(&key) else {
             return Vec::new();
         };
@@ -231,7 +236,7 @@ impl Helpers {
             uid: key.0.uid,
             slot: helper.slot,
         });
-        helper.jobs.into_keys().collect()
+        helper.jobs.into_values().collect()
     }
 
     /// The slots of those that have ended since they were killed.

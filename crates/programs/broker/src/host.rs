@@ -14,10 +14,11 @@
 //! Rules of `iptables-legacy` and XDP programs are not looked at, nor are rules that are made after two processes have been joined.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
@@ -43,92 +44,86 @@ const NAMESPACES_MAX: usize = 1_024;
 struct Seen {
     until: Instant,
     finding: Option<String>,
+    /// Nobody has been told.
+    is_news: bool,
 }
 
 /// A look that is under way.
 #[derive(Debug)]
 struct Looking {
-    /// For whom.
-    uid: u32,
-    since: Instant,
-    finding: Receiver<Option<String>>,
+    netns: u64,
+    /// With it, how long the look holds.
+    finding: Receiver<(Option<String>, Instant)>,
 }
 
 /// What was found in each network namespace, by its cookie.
 #[derive(Debug, Default)]
 pub(crate) struct Host {
     seen: HashMap<u64, Seen>,
-    looking: HashMap<u64, Looking>,
+    /// By the user for whom.
+    looking: HashMap<u32, Looking>,
 }
 
 /// What is found: with it, whether that is news.
 pub(crate) type Finding = (Option<String>, bool);
 
-/// Why nothing is known of a namespace.
-enum Blind {
-    /// It may not be seen.
-    Forbidden,
-    /// It could not be read.
-    Failed(String),
-}
-
 impl Host {
     /// What is done to packets over `lo` in the namespace with this cookie, where these processes of a user are. `None`
     /// where that is not known yet: the user asks again later.
     pub(crate) fn finding(&mut self, netns: u64, uid: u32, pids: [u32; 2]) -> Option<Finding> {
-        let fresh = self.seen.get(&netns);
-        let fresh = fresh.filter(|seen| seen.until > Instant::now());
-        let (of_namespace, is_news) = match fresh {
-            Some(seen) => (seen.finding.clone(), false),
-            None => self.look(netns, uid, pids)?,
-        };
+        let is_fresh = |seen: &Seen| seen.until > Instant::now();
+        if !self.seen.get(&netns).is_some_and(is_fresh) {
+            self.look(netns, uid, pids)?;
+        }
+        let seen = self.seen.get_mut(&netns).filter(|seen| is_fresh(seen))?;
+        let is_news = std::mem::take(&mut seen.is_news);
+        let of_namespace = seen.finding.clone();
         let found = of_namespace.or_else(|| pids.into_iter().find_map(cgroup_programs));
         Some((found, is_news))
     }
 
     /// Looks, on a thread of its own: the rules of a namespace are as many as its owner likes.
-    fn look(&mut self, netns: u64, uid: u32, pids: [u32; 2]) -> Option<Finding> {
+    fn look(&mut self, netns: u64, uid: u32, pids: [u32; 2]) -> Option<()> {
         let mut patience = Duration::ZERO;
-        if !self.looking.contains_key(&netns) {
-            // What a look found that nobody asked for again is looked for anew.
-            self.looking.retain(|_, looking| {
-                looking.uid != uid || looking.finding.try_recv() == Err(TryRecvError::Empty)
-            });
-            if self.looking.values().any(|looking| looking.uid == uid) {
-                return None;
+        let looking = match self.looking.entry(uid) {
+            Entry::Occupied(looking) => looking.into_mut(),
+            Entry::Vacant(place) => {
+                let (tell, finding) = mpsc::sync_channel(1);
+                let work = move || {
+                    let since = Instant::now();
+                    let found = look(netns, pids);
+                    let took = since.elapsed();
+                    let until = Instant::now() + HOLDS.max(took * HOLDS_TIMES);
+                    // Nobody may want to hear it any more.
+                    let _ = tell.send((found, until));
+                };
+                let thread = std::thread::Builder::new().name("look".into());
+                thread.spawn(work).ok()?;
+                patience = PATIENCE;
+                place.insert(Looking { netns, finding })
             }
-            let (tell, finding) = mpsc::sync_channel(1);
-            let work = move || {
-                // Nobody may want to hear it any more.
-                let _ = tell.send(look(netns, pids));
-            };
-            let thread = std::thread::Builder::new().name("look".into());
-            thread.spawn(work).ok()?;
-            let since = Instant::now();
-            let looking = Looking {
-                uid,
-                since,
-                finding,
-            };
-            self.looking.insert(netns, looking);
-            patience = PATIENCE;
-        }
-        let looking = self.looking.get(&netns)?;
-        let finding = match looking.finding.recv_timeout(patience) {
-            Ok(finding) => finding,
-            Err(RecvTimeoutError::Timeout) => return None,
-            Err(RecvTimeoutError::Disconnected) => Some("nobody could look".into()),
         };
-        let until = Instant::now() + HOLDS.max(looking.since.elapsed() * HOLDS_TIMES);
-        self.looking.remove(&netns);
-        let old = self.seen.get(&netns);
+        let (finding, until) = match looking.finding.recv_timeout(patience) {
+            Ok(found) => found,
+            Err(RecvTimeoutError::Timeout) => return None,
+            Err(RecvTimeoutError::Disconnected) => {
+                (Some("nobody could look".into()), Instant::now() + HOLDS)
+            }
+        };
+        let looking = self.looking.remove(&uid)?;
+        let old = self.seen.get(&looking.netns);
         let is_news = old.map_or(finding.is_some(), |old| old.finding != finding);
         if self.seen.len() >= NAMESPACES_MAX {
             self.seen.clear();
         }
-        let found = finding.clone();
-        self.seen.insert(netns, Seen { until, finding });
-        Some((found, is_news))
+        let seen = Seen {
+            until,
+            finding,
+            is_news,
+        };
+        // It may be another namespace than the one that is asked for now.
+        self.seen.insert(looking.netns, seen);
+        Some(())
     }
 }
 
@@ -138,15 +133,15 @@ fn look(netns: u64, pids: [u32; 2]) -> Option<String> {
         match namespace(netns, pid) {
             Ok(Some(finding)) => return finding,
             Ok(None) => {}
-            Err(Blind::Forbidden) => return None,
-            Err(Blind::Failed(why)) => reason = why,
+            Err(error) if is_forbidden(&error) => return None,
+            Err(error) => reason = error.to_string(),
         }
     }
     Some(reason)
 }
 
 /// What is found in the namespace of a process; `None` if that is not the one meant.
-fn namespace(netns: u64, pid: u32) -> Result<Option<Option<String>>, Blind> {
+fn namespace(netns: u64, pid: u32) -> Result<Option<Option<String>>, NetlinkError> {
     let there = NetnsRef::of_process(pid)?;
     within(&there, || {
         let mut links = Netlink::open()?;
@@ -162,7 +157,12 @@ fn namespace(netns: u64, pid: u32) -> Result<Option<Option<String>>, Blind> {
         }
         let programs = [Attached::LinkIngress(LO), Attached::LinkEgress(LO)];
         for program in programs {
-            if bpf::attached(program)? > 0 {
+            let attached = bpf::attached(program).map_err(|errno| NetlinkError::Kernel {
+                operation: "look for eBPF programs",
+                errno,
+                message: None,
+            });
+            if attached? > 0 {
                 return Ok(Some(Some("an eBPF program at lo".into())));
             }
         }
@@ -191,35 +191,13 @@ fn cgroup_programs(pid: u32) -> Option<String> {
     any.then(|| format!("an eBPF program sees the packets of cgroup /{path}"))
 }
 
-impl Blind {
-    fn of(errno: Option<Errno>, why: &dyn std::fmt::Display) -> Self {
-        match errno {
-            Some(Errno::PERM | Errno::ACCESS) => Self::Forbidden,
-            _ => Self::Failed(why.to_string()),
-        }
-    }
-}
-
-impl From<Errno> for Blind {
-    fn from(errno: Errno) -> Self {
-        Self::of(Some(errno), &errno)
-    }
-}
-
-impl From<NetlinkError> for Blind {
-    fn from(error: NetlinkError) -> Self {
-        Self::of(error.errno(), &error)
-    }
-}
-
-impl From<NetnsError> for Blind {
-    fn from(error: NetnsError) -> Self {
-        let errno = match &error {
-            NetnsError::Kernel { errno, .. } => Some(*errno),
-            _ => None,
-        };
-        Self::of(errno, &error)
-    }
+/// Whether this may not be seen.
+fn is_forbidden(error: &NetlinkError) -> bool {
+    let errno = match error {
+        NetlinkError::Namespace(NetnsError::Kernel { errno, .. }) => Some(*errno),
+        other => other.errno(),
+    };
+    matches!(errno, Some(Errno::PERM | Errno::ACCESS))
 }
 
 #[cfg(test)]

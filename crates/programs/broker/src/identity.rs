@@ -137,48 +137,9 @@ fn start_in(stat: &str) -> Option<[u64; LASTING.len()]> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
-
-    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+    use rustix::process::{PidfdFlags, pidfd_open};
 
     use super::*;
-
-    /// A program that executes itself is another one, one that does nothing is not, and one that has ended is nobody.
-    #[test]
-    fn an_exec_is_seen() {
-        let script = "read x; exec sh -c 'read x'";
-        let mut command = Command::new("sh");
-        command.args(["-c", script]).stdin(Stdio::piped());
-        let mut child = command.spawn().expect("sh");
-        let pid = child.id();
-        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).expect("a pidfd");
-        let settled = |before: Option<&Identity>| {
-            for _ in 0..500 {
-                let (first, second) = (Identity::of(pid, &pidfd), Identity::of(pid, &pidfd));
-                let is_sh = first
-                    .as_ref()
-                    .is_some_and(|one| one.program != std::env::current_exe().unwrap_or_default());
-                let same = |one: &Option<Identity>, other: Option<&Identity>| {
-                    one.as_ref()
-                        .zip(other)
-                        .is_some_and(|(one, other)| one.is_still(other))
-                };
-                if is_sh && same(&first, second.as_ref()) && !same(&first, before) {
-                    return first;
-                }
-                std::thread::sleep(std::time::Duration::from_millis(10));
-            }
-            None
-        };
-        let first = settled(None).expect("an identity");
-        assert!(first.key().is_some());
-        std::io::Write::write_all(child.stdin.as_mut().expect("its input"), b"\n").expect("told");
-        let second = settled(Some(&first)).expect("another identity");
-        assert_eq!((&first.ids, &first.program), (&second.ids, &second.program));
-        drop(child.stdin.take());
-        child.wait().expect("its end");
-        assert!(Identity::of(pid, &pidfd).is_none() && !second.holds(pid, &pidfd));
-    }
 
     /// `no_new_privs` comes, and never goes.
     #[test]

@@ -25,7 +25,8 @@
 //! the [policy] names the pair, or if both asked to share.
 //!
 //! # States
-//! Processes: `processes`; slabs: `slabs`.
+//! Processes: `processes`; slabs: `slabs`. A request has none: it goes with its connection from the helper's answer to what comes
+//! next, until it is answered.
 //!
 //! # Ownership and lifetime
 //! The broker makes all memory and keeps a mapping of each slab and a descriptor of it. A slot is a process's until the last slab
@@ -36,7 +37,8 @@
 //! [`windlass_channel`] only, which trusts nothing in it.
 //!
 //! # Limits
-//! All in [`limits`]. There is no timer unless a slab is flagged or half dead, or a private broker has no process.
+//! All in [`limits`]. There is no timer unless a slab is to be looked at, a helper has a job or was killed, or a private broker has no
+//! process.
 //!
 //! # Failure modes
 //! Whatever a process sends, writes or does not read costs its own user a connection, a refusal or its own bytes. The
@@ -65,6 +67,7 @@ pub mod log;
 mod memory;
 pub mod options;
 mod packets;
+mod plain;
 pub mod policy;
 mod private;
 mod processes;
@@ -107,42 +110,12 @@ pub struct Settings {
 }
 
 /// Something that happened, for the program's log.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub enum Event<'a> {
-    /// A process was taken in.
-    Registered {
-        /// Its slot.
-        slot: u16,
-        /// Its id.
-        pid: u32,
-        /// Its user.
-        uid: u32,
-        /// Slabs that it has from the process that it was forked from.
-        inherited: usize,
-    },
-    /// A request was refused.
-    Refused {
-        /// Who asked, if that can be seen.
-        pid: Option<u32>,
-        /// Its user.
-        uid: u32,
-        /// Why.
-        reason: Reason,
-    },
-    /// Memory was made for a pair.
-    Paired {
-        /// Its number.
-        slab: u32,
-        /// The two processes.
-        slots: (u16, u16),
-    },
-    /// What is known of a network namespace has changed: why its connections stay on the kernel, or that nothing is found any more.
-    Ruled {
-        /// The cookie of the namespace.
-        netns: u64,
-        /// What was found.
-        finding: Option<&'a str>,
-    },
+    /// Somebody should hear of it.
+    Notice(std::fmt::Arguments<'a>),
+    /// What became of one process, pair or request.
+    Detail(std::fmt::Arguments<'a>),
     /// Unread bytes were to be moved into the kernel.
     Rescue {
         /// The slab.
@@ -151,41 +124,9 @@ pub enum Event<'a> {
         chan: u16,
         /// The side that had sent them.
         side: u8,
-        /// What came of it.
-        outcome: Outcome,
+        /// How many were; [`Reason::Limit`] where the kernel did not take all, or a reader was in the middle of taking them.
+        outcome: Result<u64, Reason>,
     },
-    /// A process has ended or become another program.
-    Gone {
-        /// Its slot.
-        slot: u16,
-        /// Its id.
-        pid: u32,
-    },
-    /// A changed policy is not understood; the old one holds.
-    BadPolicy {
-        /// Why.
-        error: &'a policy::PolicyError,
-    },
-    /// The system refused something.
-    Trouble {
-        /// What was to be done.
-        what: &'static str,
-        /// The kernel's answer.
-        errno: Errno,
-    },
-}
-
-/// What came of a rescue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// So many bytes are in the kernel now.
-    Moved(usize),
-    /// There was none.
-    Nothing,
-    /// The kernel did not take all, or a reader was in the middle of taking them.
-    Partly,
-    /// It could not be done.
-    Refused(Reason),
 }
 
 /// Why a broker does not start.

@@ -6,9 +6,6 @@ use std::time::Duration;
 pub const HELPERS_MAX: usize = 64;
 /// Helpers and getters of one user at one time, one of each for each of its groups and user namespaces.
 pub const HELPERS_PER_USER_MAX: usize = 16;
-/// Helpers and getters that are started for one user in a second: each start takes the broker about 1 ms, in which nobody
-/// is served.
-pub const STARTS_PER_USER_PER_S: u32 = 8;
 /// Helpers of one user that were killed and have not ended: a last close waits in them.
 pub const HUNG_PER_USER_MAX: usize = 4;
 /// Jobs that one helper has at one time.
@@ -31,6 +28,13 @@ pub const BYTES_PER_USER_MAX: u64 = 4 << 30;
 pub const REQUESTS_PER_USER_PER_S: u32 = 2_000;
 /// Requests that one counts for which a helper is asked and processes are looked at: about 160 us.
 pub const HELPED_REQUESTS: usize = 8;
+/// Requests that one counts for which starts a helper or a getter: 8 starts in a second. Each takes the broker about 1 ms, in
+/// which nobody is served.
+pub const START_REQUESTS: usize = 250;
+/// Rows of a listing that count as one request: a longest listing takes all of a second.
+pub const ROWS_PER_REQUEST: usize = 2;
+/// Slabs of a user that count as one request when their memory is measured, before a further one is made; 0.5 us each.
+pub const MEASURES_PER_REQUEST: usize = 50;
 /// Rescues in one request of the watch: the rest waits for the next look.
 pub const RESCUES_PER_LOOK_MAX: usize = 64;
 /// Connections in all at one time: each carries one request and is closed.
@@ -44,8 +48,6 @@ pub const REST: Duration = Duration::from_millis(10);
 pub const OWN_SOCKETS_MAX: usize = 1_024;
 /// Processes that a private broker waits for before they have registered.
 pub const WITNESSES_MAX: usize = 1_024;
-/// Messages taken from one connection before others have their turn.
-pub const MESSAGES_PER_TURN: usize = 2;
 /// How often flagged slabs are looked at.
 pub const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes that nobody has touched for so long are rescued.
@@ -64,5 +66,3 @@ pub const NUMBERS_MAX: usize = 4_096;
 pub const ROWS_MAX: usize = 200_000;
 /// Rows of a listing for another user: about 2 MB and 4 ms, in which nobody else is served.
 pub const ROWS_PER_USER_MAX: usize = 4_096;
-/// Rows that are listed for such a user in a second, a longest listing at once; shorter ones before it may make it nearly two.
-pub const ROWS_PER_USER_PER_S: u32 = ROWS_PER_USER_MAX as u32;

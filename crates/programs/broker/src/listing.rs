@@ -1,28 +1,26 @@
 //! What the broker tells about processes and channels: rows of fixed length, in sealed memory.
 //!
 //! # Model
-//! A row is [`ROW_BYTES`] of little-endian words: its kind, then its fields. A user gets the rows of his own processes and of
+//! A row is [`ROW_BYTES`] long: its kind, then its fields. A user gets the rows of his own processes and of
 //! channels that one of them has an end of; root gets all. What stands in channels is what their processes wrote.
 //!
 //! # Not done
 //! The broker does not read the memory of processes for sockets that are not joined: one that maps a file of a
 //! file system of its own could make it wait. Whoever lists does that himself, with [`ProcessRow::report`].
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-
 use windlass_channel::EndInfo;
 use windlass_channel::layout::{STATUS_BYTES, STATUS_LINES};
 use windlass_channel::snapshot::{ChanWords, DirWords};
 
 use crate::limits::{ROWS_MAX, ROWS_PER_USER_MAX};
+use crate::plain::{Plain, plain};
 use crate::processes::{Process, Processes};
 use crate::slabs::Slabs;
 
 /// Bytes of a row.
 pub const ROW_BYTES: usize = 512;
-const WORDS: usize = ROW_BYTES / 8;
-const PROCESS: u64 = 1;
-const CHANNEL: u64 = 2;
+const PROCESS: u8 = 1;
+const CHANNEL: u8 = 2;
 /// Bytes of a process's name in a row; the kernel has no more.
 const COMM_BYTES: usize = 16;
 
@@ -71,144 +69,29 @@ pub enum Row {
     Channel(Box<ChannelRow>),
 }
 
-/// Fields one after the other, as words.
-#[derive(Debug)]
-struct Writer {
-    words: [u64; WORDS],
-    at: usize,
-}
+plain!(ProcessRow: slot, pid, uid, netns, report, slabs, dead, status, comm);
+plain!(ChannelRow: slab, chan, now, words);
+plain!(ChanWords: news, ends, dirs);
+plain!(EndInfo: join, cookie, netns, local, peer, slot, pid, fd, connected);
+plain!(
+    DirWords: head, k_sent, pos, tail, krecv, reclaimed, pushed_at, write_lock, read_lock, stream, uncounted, owed, mark, attn,
+    flags, slot, ring_bytes
+);
 
-impl Writer {
-    fn of(kind: u64) -> Self {
-        let mut writer = Self {
-            words: [0; WORDS],
-            at: 0,
-        };
-        writer.put(kind);
-        writer
+/// A name: what the kernel has room for.
+impl Plain for String {
+    fn put(&self, to: &mut Vec<u8>) {
+        let mut name = [0; COMM_BYTES];
+        name.iter_mut()
+            .zip(self.bytes())
+            .for_each(|(to, from)| *to = from);
+        name.put(to);
     }
 
-    fn put(&mut self, word: impl Into<u64>) {
-        if let Some(to) = self.words.get_mut(self.at) {
-            *to = word.into();
-        }
-        self.at += 1;
-    }
-
-    fn name(&mut self, name: SocketAddr) {
-        let address = match name.ip() {
-            IpAddr::V4(address) => address.to_ipv6_mapped(),
-            IpAddr::V6(address) => address,
-        };
-        let bits = address.to_bits();
-        self.put((bits >> 64) as u64);
-        self.put(bits as u64);
-        self.put(name.port());
-    }
-
-    fn end(&mut self, end: &EndInfo) {
-        self.put(end.join);
-        self.put(end.cookie);
-        self.put(end.netns);
-        self.name(end.local);
-        self.name(end.peer);
-        self.put(end.slot);
-        self.put(end.pid);
-        self.put(u64::from(end.fd.cast_unsigned()));
-        self.put(u64::from(end.connected));
-    }
-
-    fn dir(&mut self, dir: &DirWords) {
-        for word in [
-            dir.head,
-            dir.k_sent,
-            dir.pos,
-            dir.tail,
-            dir.krecv,
-            dir.reclaimed,
-            dir.pushed_at,
-        ] {
-            self.put(word);
-        }
-        let pairs = [
-            (dir.write_lock, dir.read_lock),
-            (dir.stream, dir.uncounted),
-            (dir.owed, dir.mark),
-            (dir.attn, dir.flags),
-            (dir.slot, dir.ring_bytes),
-        ];
-        for (low, high) in pairs {
-            self.put(u64::from(low) | u64::from(high) << 32);
-        }
-    }
-
-    fn finish(self, bytes: &mut Vec<u8>) {
-        debug_assert!(self.at <= WORDS, "a row is too long");
-        bytes.extend_from_slice(self.words.map(u64::to_le_bytes).as_flattened());
-    }
-}
-
-struct Reader<'a>(std::slice::Iter<'a, u64>);
-
-impl Reader<'_> {
-    fn word(&mut self) -> u64 {
-        self.0.next().copied().unwrap_or(0)
-    }
-
-    fn half(&mut self) -> u32 {
-        self.word() as u32
-    }
-
-    fn name(&mut self) -> SocketAddr {
-        let (high, low) = (self.word(), self.word());
-        let address = Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low));
-        SocketAddr::new(IpAddr::V6(address).to_canonical(), self.word() as u16)
-    }
-
-    fn end(&mut self) -> EndInfo {
-        let mut end = EndInfo {
-            join: self.half(),
-            cookie: self.word(),
-            netns: self.word(),
-            local: self.name(),
-            peer: self.name(),
-            slot: self.word() as u16,
-            pid: self.half(),
-            fd: self.half().cast_signed(),
-            connected: false,
-        };
-        let word = self.word();
-        end.connected = word & 1 != 0;
-        end
-    }
-
-    fn dir(&mut self) -> DirWords {
-        let [head, k_sent, pos, tail, krecv, reclaimed, pushed_at] = [(); 7].map(|()| self.word());
-        let pair = |word: u64| (word as u32, (word >> 32) as u32);
-        let (write_lock, read_lock) = pair(self.word());
-        let (stream, uncounted) = pair(self.word());
-        let (owed, mark) = pair(self.word());
-        let (attn, flags) = pair(self.word());
-        let (slot, ring_bytes) = pair(self.word());
-        DirWords {
-            head,
-            k_sent,
-            pos,
-            tail,
-            krecv,
-            reclaimed,
-            pushed_at,
-            write_lock,
-            read_lock,
-            stream,
-            uncounted,
-            owed,
-            mark,
-            attn,
-            flags,
-            slot,
-            ring_bytes,
-        }
+    fn take(from: &mut &[u8]) -> Option<Self> {
+        let bytes = <[u8; COMM_BYTES]>::take(from)?;
+        let name = bytes.split(|byte| *byte == 0).next();
+        Some(Self::from_utf8_lossy(name.unwrap_or_default()).into_owned())
     }
 }
 
@@ -243,93 +126,27 @@ impl ProcessRow {
 
 impl Row {
     fn encode(&self, bytes: &mut Vec<u8>) {
-        let mut to = Writer::of(match self {
-            Self::Process(_) => PROCESS,
-            Self::Channel(_) => CHANNEL,
-        });
-        match self {
-            Self::Process(row) => {
-                for word in [
-                    row.slot.into(),
-                    row.pid.into(),
-                    row.uid.into(),
-                    row.netns,
-                    row.report,
-                ] {
-                    to.put(word);
-                }
-                to.put(row.slabs);
-                to.put(row.dead);
-                to.put(row.status);
-                let mut comm = [0; COMM_BYTES];
-                for (to, from) in comm.iter_mut().zip(row.comm.bytes()) {
-                    *to = from;
-                }
-                for chunk in comm.as_chunks::<8>().0 {
-                    to.put(u64::from_le_bytes(*chunk));
-                }
-            }
-            Self::Channel(row) => {
-                to.put(row.slab);
-                to.put(row.chan);
-                to.put(row.now);
-                to.put(u64::from(row.words.news[0]) | u64::from(row.words.news[1]) << 1);
-                row.words.ends.iter().for_each(|end| to.end(end));
-                row.words.dirs.iter().for_each(|dir| to.dir(dir));
-            }
-        }
-        to.finish(bytes);
+        let mut row = match self {
+            Self::Process(row) => (PROCESS, row.to_bytes()),
+            Self::Channel(row) => (CHANNEL, row.to_bytes()),
+        };
+        debug_assert!(row.1.len() < ROW_BYTES, "a row is too long");
+        row.1.resize(ROW_BYTES - 1, 0);
+        bytes.push(row.0);
+        bytes.append(&mut row.1);
     }
 
     /// The rows in the memory of a listing; what is not one is left out.
     pub fn decode_all(bytes: &[u8]) -> Vec<Row> {
         let rows = bytes.chunks_exact(ROW_BYTES).filter_map(|row| {
-            let words: Vec<u64> = row
-                .as_chunks::<8>()
-                .0
-                .iter()
-                .copied()
-                .map(u64::from_le_bytes)
-                .collect();
-            let mut from = Reader(words.iter());
-            match from.word() {
-                PROCESS => Some(Self::Process(process_row(&mut from))),
-                CHANNEL => {
-                    let (slab, chan, now) = (from.half(), from.word() as u16, from.word());
-                    let news = from.word();
-                    let ends = [from.end(), from.end()];
-                    let dirs = [from.dir(), from.dir()];
-                    let news = [news & 1 != 0, news & 2 != 0];
-                    let words = ChanWords { news, ends, dirs };
-                    Some(Self::Channel(Box::new(ChannelRow {
-                        slab,
-                        chan,
-                        now,
-                        words,
-                    })))
-                }
+            let (kind, mut fields) = row.split_first()?;
+            match *kind {
+                PROCESS => Some(Self::Process(Plain::take(&mut fields)?)),
+                CHANNEL => Some(Self::Channel(Box::new(Plain::take(&mut fields)?))),
                 _ => None,
             }
         });
         rows.collect()
-    }
-}
-
-fn process_row(from: &mut Reader<'_>) -> ProcessRow {
-    ProcessRow {
-        slot: from.word() as u16,
-        pid: from.half(),
-        uid: from.half(),
-        netns: from.word(),
-        report: from.word(),
-        slabs: from.half(),
-        dead: from.word() != 0,
-        status: from.word(),
-        comm: {
-            let bytes = [from.word(), from.word()].map(u64::to_le_bytes);
-            let name = bytes.as_flattened().split(|byte| *byte == 0).next();
-            String::from_utf8_lossy(name.unwrap_or_default()).into_owned()
-        },
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use windlass_channel::Reason;
 
-use crate::{Event, Outcome};
+use crate::Event;
 
 /// Lines written in one second.
 pub const LINES_PER_S: u32 = 20;
@@ -60,37 +60,21 @@ impl Log {
 }
 
 fn line(event: &Event<'_>, verbose: bool) -> Option<String> {
-    Some(match event {
-        Event::Ruled {
-            netns,
-            finding: Some(finding),
-        } => format!("connections in network namespace {netns} stay on the kernel: {finding}"),
-        Event::Ruled {
-            netns,
-            finding: None,
-        } => format!("nothing keeps network namespace {netns} on the kernel now"),
-        Event::BadPolicy { error } => format!("the old policy holds: {error}"),
-        Event::Trouble { what, errno } => format!("{what}: {errno}"),
-        Event::Refused {
-            pid,
-            uid,
-            reason: reason @ (Reason::Policy | Reason::Limit),
-        } => {
-            let pid = pid.map_or_else(|| "?".into(), |pid| pid.to_string());
-            format!("process {pid} of user {uid} is refused: {}", reason.text())
-        }
+    match event {
+        Event::Notice(line) => Some(line.to_string()),
         Event::Rescue {
             slab,
             chan,
             side,
-            outcome: Outcome::Refused(reason),
-        } => format!(
+            outcome: Err(reason),
+        } if verbose || *reason != Reason::Limit => Some(format!(
             "no rescue of slab {slab}, channel {chan}, side {side}: {}",
             reason.text()
-        ),
-        other if verbose => format!("{other:?}"),
-        _ => return None,
-    })
+        )),
+        Event::Detail(line) if verbose => Some(line.to_string()),
+        other if verbose => Some(format!("{other:?}")),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Shared memory that the broker makes and hands out.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
+use windlass_sys::process::number;
 
 /// A memory object of fixed size. Nobody can shrink, grow or seal it further, and its mode keeps other users from opening it anew:
 /// who was given it for reading cannot write to it.
@@ -49,16 +50,12 @@ impl Memory {
         let blocks = rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_blocks);
         u64::try_from(blocks).unwrap_or(0).saturating_mul(512)
     }
+}
 
-    /// A descriptor of the same memory that cannot write.
-    pub(crate) fn reader(&self) -> Result<OwnedFd, Errno> {
-        let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
-        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-    }
-
-    pub(crate) fn into_fd(self) -> OwnedFd {
-        self.fd
-    }
+/// A descriptor of the same file that cannot write.
+pub(crate) fn reader_of(file: impl AsFd) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", number(file));
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
 impl AsFd for Memory {
@@ -79,7 +76,7 @@ mod tests {
         assert_eq!(rustix::fs::ftruncate(&memory, 16384), Err(Errno::PERM));
         let more = rustix::fs::fcntl_add_seals(&memory, SealFlags::WRITE);
         assert_eq!(more, Err(Errno::PERM));
-        let reader = memory.reader().expect("reader");
+        let reader = reader_of(&memory).expect("reader");
         assert_eq!(rustix::io::pwrite(&reader, b"x", 0), Err(Errno::BADF));
         assert_eq!(rustix::io::pwrite(&memory, &[7], 4), Ok(1));
         let mut bytes = [0; 8];

@@ -26,8 +26,7 @@ const VISITS_MAX: u32 = 50_000;
 /// As the kernel's `NFT_JUMP_STACK_SIZE`.
 const JUMPS_MAX: u32 = 16;
 
-/// `NFT_META_IIF` to `NFT_META_OIFTYPE`, and `NFT_META_L4PROTO`.
-const KEYS: std::ops::RangeInclusive<u32> = 4..=9;
+/// `NFT_META_L4PROTO`; 4 to 9 are `NFT_META_IIF` to `NFT_META_OIFTYPE`.
 const L4PROTO: u32 = 16;
 /// The index of `lo`, which is the first interface of every namespace.
 pub(crate) const LO: u32 = 1;
@@ -57,15 +56,6 @@ const XTABLES: [&str; 14] = [
 enum Way {
     In,
     Out,
-}
-
-/// What becomes of the packet at the end of a chain.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Flow {
-    /// It is accepted or dropped for certain.
-    Ends,
-    /// It may go on behind the chain.
-    GoesOn,
 }
 
 type Key<'a> = (u8, &'a str, &'a str);
@@ -135,123 +125,91 @@ struct Walk<'a> {
     mapped: HashSet<Key<'a>>,
 }
 
-/// What is known of a packet at a place in a rule.
-struct Look {
-    way: Way,
-    /// It came here for certain.
-    sure: bool,
-    register: Option<(u32, Value)>,
-}
-
 /// What a register holds.
 struct Value {
+    register: u32,
     bytes: Vec<u8>,
     /// There is no such interface: kernels differ in what they say of it.
     absent: bool,
 }
 
-/// What follows from one expression.
-enum Step<'a> {
-    Next,
-    /// The rule does not match.
-    Skip,
-    Verdict(&'a Verdict),
-}
-
 impl<'a> Walk<'a> {
-    fn chain(&mut self, key: Key<'a>, way: Way, depth: u32) -> Result<Flow, String> {
-        let rules = self.rules.get(&key).cloned().unwrap_or_default();
-        for rule in rules {
+    /// Follows a chain. Whether the packet is accepted or dropped there for certain; else it may go on behind it.
+    fn chain(&mut self, key: Key<'a>, way: Way, depth: u32) -> Result<bool, String> {
+        for rule in self.rules.get(&key).cloned().unwrap_or_default() {
             self.visits += 1;
             if self.visits > VISITS_MAX || depth > JUMPS_MAX {
                 return Err("nftables: more rules than can be followed".into());
             }
-            if let Some(flow) = self.rule(rule, way, depth)? {
-                return Ok(flow);
+            if let Some(ends) = self.rule(rule, way, depth)? {
+                return Ok(ends);
             }
         }
-        Ok(Flow::GoesOn)
+        Ok(false)
     }
 
-    /// Follows a rule. `Some`: for certain, nothing behind it in its chain is reached.
-    fn rule(&mut self, rule: &'a Rule, way: Way, depth: u32) -> Result<Option<Flow>, String> {
-        let mut look = Look {
-            way,
-            sure: true,
-            register: None,
-        };
+    /// Follows a rule. `Some`: for certain, nothing behind it in its chain is reached; with what the chain comes to.
+    fn rule(&mut self, rule: &'a Rule, way: Way, depth: u32) -> Result<Option<bool>, String> {
+        // Whether the packet came here for certain, and what is known of it.
+        let (mut sure, mut known): (bool, Option<Value>) = (true, None);
         for expression in &rule.expressions {
-            match self.step(rule, expression, &mut look, depth)? {
-                Step::Next => {}
-                Step::Skip => return Ok(None),
-                Step::Verdict(verdict) => return self.verdict(rule, verdict, &look, depth),
+            match expression {
+                Expression::Meta { key, register } => known = value(*key, *register, way),
+                Expression::Compare {
+                    register,
+                    operation,
+                    value,
+                } => match known.as_ref().filter(|known| known.register == *register) {
+                    Some(known) if *operation <= 1 => {
+                        if known.bytes.starts_with(value) != (*operation == 0) {
+                            return Ok(None);
+                        }
+                        sure &= !known.absent;
+                    }
+                    // Anything else may be.
+                    _ => sure = false,
+                },
+                Expression::Verdict(verdict) => {
+                    let ends = self.verdict(rule, verdict, way, depth)?;
+                    return Ok(ends.filter(|_| sure));
+                }
+                Expression::Lookup { set, verdict } => {
+                    sure = false;
+                    self.elements(rule, set)?;
+                    if *verdict {
+                        self.mapped(rule, way, depth)?;
+                    }
+                }
+                Expression::Counts => return Err(found(rule, "ct bytes")),
+                Expression::Does(what)
+                    if what == "counter" && of_iptables(rule.family, &rule.table) => {}
+                Expression::Does(what) => return Err(found(rule, what)),
+                Expression::Xtables(name) if XTABLES.contains(&name.as_str()) => {
+                    return Err(found(rule, name));
+                }
+                Expression::Xtables(_) | Expression::Match => (sure, known) = (false, None),
             }
         }
         Ok(None)
     }
 
+    /// What a rule with this verdict comes to.
     fn verdict(
         &mut self,
         rule: &'a Rule,
         verdict: &'a Verdict,
-        look: &Look,
+        way: Way,
         depth: u32,
-    ) -> Result<Option<Flow>, String> {
-        let flow = match verdict {
+    ) -> Result<Option<bool>, String> {
+        let mut follow = |chain| self.chain((rule.family, &rule.table, chain), way, depth + 1);
+        Ok(match verdict {
             Verdict::Queue => return Err(found(rule, "queue")),
-            Verdict::Continue => return Ok(None),
-            Verdict::Final => Flow::Ends,
-            Verdict::Return => Flow::GoesOn,
-            Verdict::Jump(chain) => {
-                match self.chain((rule.family, &rule.table, chain), look.way, depth + 1)? {
-                    Flow::Ends => Flow::Ends,
-                    Flow::GoesOn => return Ok(None),
-                }
-            }
-            Verdict::Goto(chain) => {
-                self.chain((rule.family, &rule.table, chain), look.way, depth + 1)?
-            }
-        };
-        Ok(look.sure.then_some(flow))
-    }
-
-    fn step(
-        &mut self,
-        rule: &'a Rule,
-        expression: &'a Expression,
-        look: &mut Look,
-        depth: u32,
-    ) -> Result<Step<'a>, String> {
-        match expression {
-            Expression::Meta { key, register } => {
-                look.register = value(*key, look.way).map(|value| (*register, value));
-            }
-            Expression::Compare {
-                register,
-                operation,
-                value,
-            } => return Ok(look.compare(*register, *operation, value)),
-            Expression::Verdict(verdict) => return Ok(Step::Verdict(verdict)),
-            Expression::Lookup { set, verdict } => {
-                look.sure = false;
-                self.elements(rule, set)?;
-                if *verdict {
-                    self.mapped(rule, look.way, depth)?;
-                }
-            }
-            Expression::Counts => return Err(found(rule, "ct bytes")),
-            Expression::Does(what)
-                if what == "counter" && of_iptables(rule.family, &rule.table) => {}
-            Expression::Does(what) => return Err(found(rule, what)),
-            Expression::Xtables(name) if XTABLES.contains(&name.as_str()) => {
-                return Err(found(rule, name));
-            }
-            Expression::Xtables(_) | Expression::Match => {
-                look.sure = false;
-                look.register = None;
-            }
-        }
-        Ok(Step::Next)
+            Verdict::Continue => None,
+            Verdict::Final => Some(true),
+            Verdict::Return => Some(false),
+            Verdict::Jump(chain) => follow(chain)?.then_some(true),
+            Verdict::Goto(chain) => Some(follow(chain)?),
+        })
     }
 
     /// What the elements of a set do.
@@ -281,49 +239,30 @@ impl<'a> Walk<'a> {
     }
 }
 
-impl Look {
-    /// A comparison: equality (0) or inequality (1) of what is known; anything else may be.
-    fn compare<'a>(&mut self, register: u32, operation: u32, value: &[u8]) -> Step<'a> {
-        let known = self.register.as_ref().filter(|(at, _)| *at == register);
-        let Some((_, known)) = known.filter(|_| operation <= 1) else {
-            self.sure = false;
-            return Step::Next;
-        };
-        let equal = known.bytes.starts_with(value);
-        if equal == (operation == 0) {
-            self.sure &= !known.absent;
-            return Step::Next;
-        }
-        Step::Skip
-    }
-}
-
 fn found(rule: &Rule, what: &str) -> String {
     let place = place(rule.family, &rule.table, &rule.chain);
     format!("{place}, handle {}: {what}", rule.handle)
 }
 
 /// What the kernel says of a TCP packet over `lo`; `None` if that depends.
-fn value(key: u32, way: Way) -> Option<Value> {
-    if key == L4PROTO {
-        let bytes = vec![libc::IPPROTO_TCP as u8];
-        return Some(Value {
-            bytes,
-            absent: false,
-        });
-    }
-    if !KEYS.contains(&key) {
-        return None;
-    }
+fn value(key: u32, register: u32, way: Way) -> Option<Value> {
     // Even keys are of the interface that it came in by, odd ones of the one that it leaves by.
-    let absent = key.is_multiple_of(2) != (way == Way::In);
-    let bytes = match key {
+    let absent = key != L4PROTO && key.is_multiple_of(2) != (way == Way::In);
+    let mut bytes = match key {
+        L4PROTO => vec![libc::IPPROTO_TCP as u8],
         4 | 5 => LO.to_ne_bytes().to_vec(),
         6 | 7 => LO_NAME.to_vec(),
-        _ => ARPHRD_LOOPBACK.to_ne_bytes().to_vec(),
+        8 | 9 => ARPHRD_LOOPBACK.to_ne_bytes().to_vec(),
+        _ => return None,
     };
-    let bytes = if absent { vec![0; bytes.len()] } else { bytes };
-    Some(Value { bytes, absent })
+    if absent {
+        bytes.fill(0);
+    }
+    Some(Value {
+        register,
+        bytes,
+        absent,
+    })
 }
 
 #[cfg(test)]

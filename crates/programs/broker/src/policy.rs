@@ -26,8 +26,6 @@ use std::path::{Path, PathBuf};
 
 /// Where root's broker reads its policy.
 pub const CONFIG_PATH: &str = "/etc/windlass/sockets.conf";
-/// Largest file, in bytes.
-const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
 /// Why a policy was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -43,9 +41,6 @@ pub enum PolicyError {
     /// Others than root can change it.
     #[error("{0}: others than root can change it: chown root and chmod go-w it")]
     Untrusted(PathBuf),
-    /// It is larger than any policy.
-    #[error("{0}: larger than 1 MiB")]
-    Large(PathBuf),
     /// A line is not understood.
     #[error("{path}:{line}: {what}")]
     Line {
@@ -102,13 +97,8 @@ impl Policy {
         if meta.uid() != 0 || meta.mode() & 0o022 != 0 || !meta.is_file() {
             return Err(PolicyError::Untrusted(path.into()));
         }
-        if meta.len() > CONFIG_BYTES_MAX {
-            return Err(PolicyError::Large(path.into()));
-        }
         let mut text = String::new();
-        file.take(CONFIG_BYTES_MAX)
-            .read_to_string(&mut text)
-            .map_err(read)?;
+        (&file).read_to_string(&mut text).map_err(read)?;
         Self::parse(&text, &users()).map_err(|(line, what)| PolicyError::Line {
             path: path.into(),
             line,

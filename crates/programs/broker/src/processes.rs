@@ -9,24 +9,27 @@
 //! A process that a former broker has left keeps its slot until it ends. It gets the same one when it registers here, since its
 //! peers of before know it by that.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use windlass_channel::Reason;
 use windlass_channel::layout::{DIRECTORY_BYTES, STATUS_BYTES};
 use windlass_channel::protocol::BROKER_SLOT;
+use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::process;
 
 use crate::helpers::Key;
 use crate::identity::{self, Identity};
+use crate::inquiry::Target;
 use crate::limits::{PROCESSES_MAX, PROCESSES_PER_USER_MAX};
-use crate::memory::Memory;
-use crate::table::{Left, Table};
+use crate::memory::{Memory, reader_of};
+use crate::server::PROCESS;
+use crate::table::Table;
 
 /// Whose connections one directory lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,6 +55,19 @@ pub(crate) struct Newcomer {
     pub(crate) report: u64,
 }
 
+impl Newcomer {
+    /// The socket that it has under a number.
+    pub(crate) fn target(&self, fd: i32, cookie: u64) -> Target {
+        Target {
+            key: self.key,
+            sources: vec![(self.pid, Arc::clone(&self.pidfd))],
+            fd,
+            cookie,
+            looks: 0,
+        }
+    }
+}
+
 /// A process that registered.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -59,6 +75,8 @@ pub(crate) struct Process {
     pub(crate) comm: String,
     /// Its status page, for reading.
     pub(crate) status: OwnedFd,
+    /// Where it and those of its group and network namespace write their connections.
+    directory: Arc<Memory>,
     /// Slabs that it uses.
     pub(crate) slabs: BTreeSet<u32>,
     /// It died, or is another program now.
@@ -69,31 +87,8 @@ pub(crate) struct Process {
 pub(crate) struct Given<'a> {
     pub(crate) slot: u16,
     pub(crate) status: Memory,
-    pub(crate) directory: BorrowedFd<'a>,
+    pub(crate) directory: Arc<Memory>,
     pub(crate) processes: BorrowedFd<'a>,
-}
-
-/// Why a process was not taken in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Full {
-    /// There are too many.
-    Limit,
-    /// The system refused memory or descriptors.
-    System(Errno),
-}
-
-/// A process that a former broker has left, and that has not registered here.
-#[derive(Debug)]
-struct Former {
-    pid: u32,
-    started: u64,
-    pidfd: OwnedFd,
-}
-
-#[derive(Debug)]
-struct Directory {
-    memory: Memory,
-    users: usize,
 }
 
 /// All of them.
@@ -102,34 +97,29 @@ pub(crate) struct Processes {
     slots: BTreeMap<u16, Process>,
     /// Slots of the broker's helpers, which take locks, too.
     helpers: BTreeSet<u16>,
-    formers: BTreeMap<u16, Former>,
+    /// Processes that a former broker has left, and that have not registered here: id, start, and what watches them.
+    formers: BTreeMap<u16, (u32, u64, OwnedFd)>,
     by_pid: HashMap<u32, u16>,
-    directories: HashMap<(Group, u64), Directory>,
     last: u16,
     table: Table,
 }
 
 impl Processes {
     /// Those that a former broker at this socket has left, and no others.
-    pub(crate) fn new(socket: &Path) -> Result<Self, Errno> {
+    pub(crate) fn new(socket: &Path, epoll: &Epoll) -> Result<Self, Errno> {
         let table = Table::beside(socket)?;
         let (left, last) = table.left();
         let mut formers = BTreeMap::new();
-        for Left { slot, pid, started } in left {
+        for (slot, pid, started) in left {
             let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
             let pidfd = id.and_then(|id| pidfd_open(id, PidfdFlags::empty()).ok());
             // One that we may not know of is believed to live.
             let is_it = identity::started(pid).is_none_or(|its| its == started);
-            match pidfd.filter(|_| is_it) {
-                Some(pidfd) => {
-                    let former = Former {
-                        pid,
-                        started,
-                        pidfd,
-                    };
-                    formers.insert(slot, former);
-                }
-                None => table.clear(slot),
+            if let Some(pidfd) = pidfd.filter(|_| is_it) {
+                watch(epoll, slot, &pidfd)?;
+                formers.insert(slot, (pid, started, pidfd));
+            } else {
+                table.clear(slot);
             }
         }
         Ok(Self {
@@ -137,77 +127,22 @@ impl Processes {
             helpers: BTreeSet::new(),
             formers,
             by_pid: HashMap::new(),
-            directories: HashMap::new(),
             last,
             table,
         })
     }
 
-    /// Those that a former broker has left: slots, and descriptors to be watched.
-    pub(crate) fn formers(&self) -> impl Iterator<Item = (u16, &OwnedFd)> {
-        let all = self.formers.iter();
-        all.map(|(slot, former)| (*slot, &former.pidfd))
-    }
-
-    /// The slot that a process had with a former broker.
-    pub(crate) fn former_slot(&self, who: &Newcomer) -> Option<u16> {
-        let mut all = self.formers.iter();
-        let is_it =
-            |former: &Former| (former.pid, former.started) == (who.pid, who.identity.started());
-        all.find_map(|(slot, former)| is_it(former).then_some(*slot))
-    }
-
-    /// The slot that a process needs to go on with what it has: its [former one](Self::former_slot), or the one that it was given
-    /// here by an answer that came too late.
+    /// The slot that a process needs to go on with what it has: the one that it had with a former broker, or the one that it was
+    /// given here by an answer that came too late. Such a process uses no slab.
     pub(crate) fn own_slot(&self, who: &Newcomer) -> Option<u16> {
-        self.former_slot(who).or_else(|| self.unheard(who))
-    }
-
-    /// The slot of a process that uses no slab and registers once more.
-    fn unheard(&self, who: &Newcomer) -> Option<u16> {
-        let (slot, process) = self.by_pid(who.pid)?;
-        let is_same = process.who.identity.is_still(&who.identity);
-        (is_same && process.slabs.is_empty()).then_some(slot)
-    }
-
-    /// Makes a process that registers once more one that has not registered here; false if it is none, or another program by now.
-    pub(crate) fn undo(&mut self, who: &Newcomer) -> bool {
-        self.unheard(who).is_some_and(|slot| self.retire(slot))
-    }
-
-    /// Makes a process that was just taken in one that has not registered here, but keeps its slot; false if that fails.
-    pub(crate) fn retire(&mut self, slot: u16) -> bool {
-        let who = self.slots.get(&slot).map(|process| &process.who);
-        let Some(Ok(pidfd)) = who.map(|who| who.pidfd.try_clone()) else {
-            return false;
-        };
-        if let Some(Process { who, .. }) = self.slots.remove(&slot) {
-            self.leave_directory((who.group, who.netns));
-            self.by_pid.remove(&who.pid);
-            let former = Former {
-                pid: who.pid,
-                started: who.identity.started(),
-                pidfd,
-            };
-            self.formers.insert(slot, former);
-        }
-        true
-    }
-
-    fn leave_directory(&mut self, key: (Group, u64)) {
-        if let Some(directory) = self.directories.get_mut(&key) {
-            directory.users -= 1;
-            if directory.users == 0 {
-                self.directories.remove(&key);
-            }
-        }
-    }
-
-    /// A process that a former broker has left has ended, if the slot is such a one's.
-    pub(crate) fn former_ended(&mut self, slot: u16) -> Option<OwnedFd> {
-        let former = self.formers.remove(&slot)?;
-        self.table.clear(slot);
-        Some(former.pidfd)
+        let started = who.identity.started();
+        let mut formers = self.formers.iter();
+        let former = formers.find(|(_, (id, start, _))| (*id, *start) == (who.pid, started));
+        former.map(|(slot, _)| *slot).or_else(|| {
+            let (slot, process) = self.by_pid(who.pid)?;
+            let is_same = process.who.identity.is_still(&who.identity);
+            (is_same && process.slabs.is_empty()).then_some(slot)
+        })
     }
 
     /// The living process of this id.
@@ -238,39 +173,45 @@ impl Processes {
         self.by_pid.len() + self.formers.len()
     }
 
-    pub(crate) fn admit(&mut self, who: Newcomer) -> Result<Given<'_>, Full> {
-        let of_user = self
-            .slots
-            .values()
-            .filter(|process| process.who.key.uid == who.key.uid)
-            .count();
-        if of_user >= PROCESSES_PER_USER_MAX || self.slots.len() >= PROCESSES_MAX {
-            return Err(Full::Limit);
-        }
-        let former = self.former_slot(&who);
-        let slot = former.or_else(|| self.free_slot()).ok_or(Full::Limit)?;
-        let status = Memory::create("windlass-status", STATUS_BYTES).map_err(Full::System)?;
-        let reader = status.reader().map_err(Full::System)?;
-        let directory = match self.directories.entry((who.group, who.netns)) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => {
+    /// Takes a process in, in its [own slot](Self::own_slot) if it has one.
+    pub(crate) fn admit(&mut self, epoll: &Epoll, who: Newcomer) -> Result<Given<'_>, Reason> {
+        let of_user = |process: &&Process| process.who.key.uid == who.key.uid;
+        let is_full = self.slots.len() >= PROCESSES_MAX
+            || self.slots.values().filter(of_user).count() >= PROCESSES_PER_USER_MAX;
+        let own = self.own_slot(&who);
+        let slot = own.or_else(|| self.free_slot()).filter(|_| !is_full);
+        let slot = slot.ok_or(Reason::Limit)?;
+        let limit = |_| Reason::Limit;
+        let status = Memory::create("windlass-status", STATUS_BYTES).map_err(limit)?;
+        let reader = reader_of(&status).map_err(limit)?;
+        let mut all = self.slots.values().filter(|process| !process.dead);
+        let with = all.find(|with| (with.who.group, with.who.netns) == (who.group, who.netns));
+        let directory = match with {
+            Some(process) => Arc::clone(&process.directory),
+            None => {
                 let memory = Memory::create("windlass-directory", DIRECTORY_BYTES);
-                let memory = memory.map_err(Full::System)?;
-                entry.insert(Directory { memory, users: 0 })
+                Arc::new(memory.map_err(limit)?)
             }
         };
-        directory.users += 1;
-        if self.formers.remove(&slot).is_none() {
+        watch(epoll, slot, &who.pidfd).map_err(limit)?;
+        if let Some((_, _, former)) = self.formers.remove(&slot) {
+            // It is watched by the new descriptor from now on; the same below.
+            let _ = epoll.remove(&former);
+        }
+        if let Some(Process { who, .. }) = self.slots.remove(&slot) {
+            let _ = epoll.remove(&who.pidfd);
+        }
+        if own.is_none() {
             self.last = slot;
         }
         self.table
             .put(slot, who.pid, who.identity.started(), self.last);
         self.by_pid.insert(who.pid, slot);
-        let comm = comm(who.pid);
         let process = Process {
+            comm: comm(who.pid),
             who,
-            comm,
             status: reader,
+            directory: Arc::clone(&directory),
             slabs: BTreeSet::new(),
             dead: false,
         };
@@ -278,7 +219,7 @@ impl Processes {
         Ok(Given {
             slot,
             status,
-            directory: directory.memory.as_fd(),
+            directory,
             processes: self.table.reader(),
         })
     }
@@ -330,22 +271,29 @@ impl Processes {
         }
     }
 
-    /// The process has died, or become another program. Its slot stays taken as long as slabs name it, which are returned.
-    pub(crate) fn bury(&mut self, slot: u16) -> Vec<u32> {
-        let Some(process) = self.slots.get_mut(&slot).filter(|process| !process.dead) else {
-            return Vec::new();
-        };
+    /// The process has died, or become another program. Its slot stays taken as long as slabs name it. Gives its id and its
+    /// slabs; `None` if there is nobody to be buried.
+    pub(crate) fn bury(&mut self, epoll: &Epoll, slot: u16) -> Option<(u32, Vec<u32>)> {
+        if let Some((_, _, former)) = self.formers.remove(&slot) {
+            let _ = epoll.remove(&former);
+            self.table.clear(slot);
+            return None;
+        }
+        let process = self.slots.get_mut(&slot)?;
+        if process.dead {
+            return None;
+        }
         process.dead = true;
+        // Another slot may watch the same process; only this descriptor is taken out.
+        let _ = epoll.remove(&process.who.pidfd);
         self.table.clear(slot);
-        let key = (process.who.group, process.who.netns);
         let pid = process.who.pid;
         let slabs = process.slabs.iter().copied().collect();
         if self.by_pid.get(&pid) == Some(&slot) {
             self.by_pid.remove(&pid);
         }
-        self.leave_directory(key);
         self.release(slot);
-        slabs
+        Some((pid, slabs))
     }
 
     /// The slab is gone.
@@ -366,6 +314,10 @@ impl Processes {
             self.slots.remove(&slot);
         }
     }
+}
+
+fn watch(epoll: &Epoll, slot: u16, pidfd: &OwnedFd) -> Result<(), Errno> {
+    epoll.add(pidfd, PROCESS | u64::from(slot), Interest::READABLE)
 }
 
 /// What the process is called; it chooses that itself.
@@ -405,17 +357,23 @@ mod tests {
     #[test]
     fn slots_are_given_round_robin() {
         let directory = tempfile::tempdir().expect("a directory");
-        let mut processes = Processes::new(&directory.path().join("a")).expect("memory");
-        let admit =
-            |processes: &mut Processes| processes.admit(newcomer(7)).map(|given| given.slot);
+        let epoll = Epoll::create().expect("epoll");
+        let mut processes = Processes::new(&directory.path().join("a"), &epoll).expect("memory");
+        // Each is another program of this process.
+        let admit = |processes: &mut Processes| {
+            processes.by_pid.clear();
+            let given = processes.admit(&epoll, newcomer(7));
+            given.map(|given| given.slot)
+        };
         let (a, b) = (
             admit(&mut processes).expect("slot"),
             admit(&mut processes).expect("slot"),
         );
         assert_eq!((a, b), (1, 2));
         processes.uses(a, 9);
-        assert_eq!(processes.bury(a), [9]);
-        assert_eq!(processes.bury(a), [], "dies once");
+        let pid = std::process::id();
+        assert_eq!(processes.bury(&epoll, a), Some((pid, vec![9])));
+        assert_eq!(processes.bury(&epoll, a), None, "dies once");
         assert!(processes.get(a).is_some() && processes.living(a).is_none());
         processes.forget(a, 9);
         assert!(processes.get(a).is_none());
@@ -429,7 +387,8 @@ mod tests {
     #[test]
     fn processes_of_a_user_are_limited() {
         let directory = tempfile::tempdir().expect("a directory");
-        let mut processes = Processes::new(&directory.path().join("a")).expect("memory");
+        let epoll = Epoll::create().expect("epoll");
+        let mut processes = Processes::new(&directory.path().join("a"), &epoll).expect("memory");
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         if limit
             .current
@@ -438,10 +397,16 @@ mod tests {
             println!("skipped: processes_of_a_user_are_limited: too few descriptors");
             return;
         }
+        let mut admit = |uid| {
+            processes.by_pid.clear();
+            processes
+                .admit(&epoll, newcomer(uid))
+                .map(|given| given.slot)
+        };
         for _ in 0..PROCESSES_PER_USER_MAX {
-            assert!(processes.admit(newcomer(7)).is_ok());
+            assert!(admit(7).is_ok());
         }
-        assert!(matches!(processes.admit(newcomer(7)), Err(Full::Limit)));
-        assert!(processes.admit(newcomer(8)).is_ok());
+        assert_eq!(admit(7), Err(Reason::Limit));
+        assert!(admit(8).is_ok());
     }
 }

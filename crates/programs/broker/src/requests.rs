@@ -1,7 +1,4 @@
 //! What processes ask, and what they are answered.
-//!
-//! # States
-//! A connection whose request needs a helper *waits*: nothing more is read from it until its answer is sent.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -11,7 +8,6 @@ use rustix::io::IoSlice;
 use windlass_channel::layout::{DIRECTORY_BYTES, STATUS_BYTES, Side};
 use windlass_channel::protocol::{Answer, Ends, RETURNS, Request, SHARE};
 use windlass_channel::{EndInfo, Reason};
-use windlass_sys::epoll::Interest;
 use windlass_sys::process;
 use windlass_sys::unix::{self, Credentials};
 
@@ -19,168 +15,109 @@ use crate::Event;
 use crate::facts::Facts;
 use crate::helpers::Key;
 use crate::identity::Identity;
-use crate::inquiry::{Target, Then};
-use crate::limits::HELPED_REQUESTS;
+use crate::inquiry::{Asker, Connection};
+use crate::limits::{HELPED_REQUESTS, ROWS_PER_REQUEST};
 use crate::listing;
 use crate::memory::Memory;
-use crate::processes::{Full, Group, Newcomer};
-use crate::server::{Broker, PROCESS};
-use crate::slabs::Denied;
-
-/// What comes of a request, as far as it is known at once.
-enum Step {
-    /// It was answered, or wants no answer.
-    Answered,
-    /// A helper was asked.
-    Waits,
-}
+use crate::processes::{Group, Newcomer};
+use crate::server::Broker;
 
 impl Broker {
-    /// Answers a request; false if the connection is to be closed.
-    pub(crate) fn answer(&mut self, token: u64, who: Credentials, request: Request) -> bool {
-        let now = Instant::now();
-        if !self.users.may_ask(who.uid, now) {
-            return self.refuse(token, Reason::Limit);
+    /// Answers a request, at once or when a helper has.
+    pub(crate) fn answer(&mut self, connection: Connection, request: Request) {
+        let (who, now) = (connection.who, Instant::now());
+        let asker = Some(Arc::new(connection));
+        let done = if self.users.may_ask(who.uid, now) {
+            self.start(&asker, who, request)
+        } else {
+            Err(Reason::Limit)
+        };
+        if let Err(reason) = done {
+            self.refuse(&asker, reason);
         }
+    }
+
+    fn start(&mut self, asker: &Asker, who: Credentials, request: Request) -> Result<(), Reason> {
         let is_cheap = matches!(
             request,
             Request::Slab { .. } | Request::Watch { .. } | Request::List
         );
         self.users
             .asked(who.uid, if is_cheap { 1 } else { HELPED_REQUESTS });
-        let done = match request {
+        match request {
             Request::Register {
                 socket,
                 cookie,
                 flags,
                 parent,
                 report,
-            } => self.register(token, who, (socket, cookie), (flags, parent), report),
-            Request::Pair { peer, full, ends } => self.pair(token, who, (peer, full), ends),
+            } => self.register(asker, (socket, cookie), (flags, parent), report),
+            Request::Pair { peer, full, ends } => self.pair(asker, who, (peer, full), ends),
             Request::Prove {
                 slab,
                 chan,
                 socket,
                 cookie,
-            } => self.prove(token, who, (slab, chan), (socket, cookie)),
-            Request::Slab { slab } => self.slab(token, who, slab),
-            Request::Rescue { slab, chan, side } => self.rescue(token, who, (slab, chan, side)),
+            } => self.prove(asker, who, (slab, chan), (socket, cookie)),
+            Request::Slab { slab } => {
+                let (own, _) = self.asker(who)?;
+                if !self.slabs.may_have(&mut self.processes, own, slab) {
+                    return Err(Reason::NotEligible);
+                }
+                self.hand_over(asker, own, slab)
+            }
+            Request::Rescue { slab, chan, side } => self.rescue(asker, who, (slab, chan, side)),
             Request::Watch { slab } => {
                 if let Some((slot, _)) = who.pid.and_then(|pid| self.processes.by_pid(pid)) {
-                    self.slabs.flag(slot, slab, now);
+                    self.slabs.flag(slot, slab, Instant::now());
                 }
-                Ok(Step::Answered)
+                Ok(())
             }
-            Request::List => self.list(token, who),
-        };
-        match done {
-            Ok(Step::Answered) => true,
-            Ok(Step::Waits) => {
-                // What was refused at once is answered already.
-                let is_open = self.inquiries.values().any(|one| one.token == Some(token));
-                if let Some(connection) = self.connections.get_mut(&token).filter(|_| is_open) {
-                    connection.is_waiting = true;
-                    // Level-triggered: what it sends meanwhile must not wake us.
-                    let _ = self.epoll.remove(&connection.socket);
-                }
-                true
-            }
-            Err(reason) => self.refuse(token, reason),
+            Request::List => self.list(asker, who),
         }
     }
 
-    fn refuse(&mut self, token: u64, reason: Reason) -> bool {
-        let who = self
-            .connections
-            .get(&token)
-            .map(|connection| connection.who);
-        if let Some(who) = who {
-            self.tell(&Event::Refused {
-                pid: who.pid,
-                uid: who.uid,
-                reason,
-            });
-        }
-        let answer = Answer::Refused {
-            reason,
-            broker: std::process::id(),
-        };
-        self.send(token, &answer, &[])
-    }
-
-    /// Sends an answer; false where nobody reads it, who then loses the connection.
-    fn send(&self, token: u64, answer: &Answer, fds: &[BorrowedFd<'_>]) -> bool {
-        let connection = self.connections.get(&token);
-        connection.is_some_and(|connection| {
-            let message = answer.encode();
-            unix::send_with_fds(&connection.socket, &[IoSlice::new(&message)], fds).is_ok()
-        })
-    }
-
-    /// Answers what was asked through a helper, and reads on.
-    pub(crate) fn finish(&mut self, token: Option<u64>, done: Result<(), Reason>) {
-        let Some(token) = token else { return };
-        let is_answered = match done {
-            Ok(()) => self.connections.contains_key(&token),
-            Err(reason) => self.refuse(token, reason),
-        };
-        let Some(connection) = self.connections.get_mut(&token) else {
-            return;
-        };
-        let was_waiting = std::mem::take(&mut connection.is_waiting);
-        let is_watched = !was_waiting
-            || self
-                .epoll
-                .add(&connection.socket, token, Interest::READABLE)
-                .is_ok();
-        if !is_answered || !is_watched {
-            self.connections.remove(&token);
-        }
+    pub(crate) fn refuse(&mut self, asker: &Asker, reason: Reason) {
+        let Some(connection) = asker else { return };
+        let Credentials { pid, uid, .. } = connection.who;
+        let (pid, text) = (pid.unwrap_or(0), reason.text());
+        let line = format_args!("process {pid} of user {uid} is refused: {text}");
+        self.tell(&match reason {
+            Reason::Policy | Reason::Limit => Event::Notice(line),
+            _ => Event::Detail(line),
+        });
+        let broker = std::process::id();
+        // Who does not read loses the connection.
+        let _ = send(asker, &Answer::Refused { reason, broker }, &[]);
     }
 
     /// Says that it was done.
-    pub(crate) fn done(&mut self, token: Option<u64>) -> Result<(), Reason> {
-        if let Some(token) = token
-            && !self.send(token, &Answer::Done, &[])
-        {
-            self.connections.remove(&token);
-        }
-        Ok(())
+    pub(crate) fn done(&self, asker: &Asker) -> Result<(), Reason> {
+        send(asker, &Answer::Done, &[])
     }
 
     fn register(
         &mut self,
-        token: u64,
-        who: Credentials,
+        asker: &Asker,
         (socket, cookie): (i32, u64),
         (flags, parent): (u32, u16),
         report: u64,
-    ) -> Result<Step, Reason> {
-        let pid = who.pid.ok_or(Reason::NotRescuable)?;
-        let connection = self.connections.get(&token).ok_or(Reason::NoDaemon)?;
+    ) -> Result<(), Reason> {
+        let connection = asker.as_ref().ok_or(Reason::NoDaemon)?;
+        let pid = connection.who.pid.ok_or(Reason::NotRescuable)?;
         let pidfd = process::peer_pidfd(&connection.socket, pid).map_err(|_| Reason::NoDaemon)?;
         let identity = Identity::of(pid, &pidfd).ok_or(Reason::NotRescuable)?;
         let key = identity.key().ok_or(Reason::NotRescuable)?;
-        let uid = key.uid;
-        if uid != who.uid {
+        if key.uid != connection.who.uid {
             return Err(Reason::Privileged);
         }
-        if !self.policy.admits(uid, &identity.program) {
+        if !self.policy.admits(key.uid, &identity.program) {
             return Err(Reason::Policy);
         }
         let group = if flags & SHARE != 0 {
             Group::Shared
         } else {
-            Group::User(self.policy.group(uid))
-        };
-        let pidfd = Arc::new(pidfd);
-        // What cannot be taken now could not be taken when it matters.
-        let target = Target {
-            key,
-            sources: vec![(pid, Arc::clone(&pidfd))],
-            fd: socket,
-            cookie,
-            looks: 0,
+            Group::User(self.policy.group(key.uid))
         };
         let newcomer = Newcomer {
             pid,
@@ -188,100 +125,51 @@ impl Broker {
             identity,
             group,
             netns: 0,
-            pidfd,
+            pidfd: Arc::new(pidfd),
             report,
         };
         if flags & RETURNS != 0 && self.processes.own_slot(&newcomer) != Some(parent) {
             return Err(Reason::NoDaemon);
         }
-        let newcomer = Box::new(newcomer);
-        let then = Then::Register { newcomer, parent };
-        self.inquire(Some(token), then, vec![Some(target)]);
-        Ok(Step::Waits)
-    }
-
-    /// A process's socket was taken, so the process is taken in.
-    pub(crate) fn take_in(
-        &mut self,
-        token: Option<u64>,
-        newcomer: Newcomer,
-        parent: u16,
-        facts: &Facts,
-    ) -> Result<(), Reason> {
-        let token = token.ok_or(Reason::NoDaemon)?;
-        if !newcomer.identity.holds(newcomer.pid, &newcomer.pidfd) {
-            return Err(Reason::NotRescuable);
-        }
-        let (pid, uid) = (newcomer.pid, newcomer.key.uid);
-        if let Some((old, process)) = self.processes.by_pid(pid) {
-            // Its descriptor is another one from now on.
-            let _ = self.epoll.remove(&process.who.pidfd);
-            if !self.processes.undo(&newcomer) {
-                // Another program by now, or it has forgotten its slabs.
-                self.bury(old);
-            }
-        }
-        let newcomer = Newcomer {
-            netns: facts.netns,
-            ..newcomer
-        };
-        if let Some((_, pidfd)) = self
-            .processes
-            .former_slot(&newcomer)
-            .and_then(|slot| self.processes.formers().find(|(of, _)| *of == slot))
-        {
-            // It is watched by the new descriptor from now on.
-            let _ = self.epoll.remove(pidfd);
-        }
-        let given = self.processes.admit(newcomer);
-        let given = given.map_err(|(Full::Limit | Full::System(_))| Reason::Limit)?;
-        let slot = given.slot;
-        let answer = Answer::Registered {
-            slot,
-            status_bytes: u32::try_from(given.status.bytes()).unwrap_or(0),
-            directory_bytes: u32::try_from(DIRECTORY_BYTES).unwrap_or(0),
-        };
-        let message = answer.encode();
-        let fds = [given.status.as_fd(), given.directory, given.processes];
-        let connection = self.connections.get(&token);
-        let is_sent = connection.is_some_and(|connection| {
-            unix::send_with_fds(&connection.socket, &[IoSlice::new(&message)], &fds).is_ok()
-        });
-        let is_watched = self.processes.get(slot).is_some_and(|process| {
-            let token = PROCESS | u64::from(slot);
-            self.epoll
-                .add(&*process.who.pidfd, token, Interest::READABLE)
-                .is_ok()
-        });
-        if !is_sent || !is_watched {
-            self.take_back(slot);
-            self.connections.remove(&token);
-            return Ok(());
-        }
-        let inherited = self.slabs.inherit(&mut self.processes, parent, slot);
-        self.tell(&Event::Registered {
-            slot,
-            pid,
-            uid,
-            inherited,
+        // What cannot be taken now could not be taken when it matters.
+        let target = newcomer.target(socket, cookie);
+        self.look(asker, Some(target), move |broker, asker, facts| {
+            let netns = facts?.netns;
+            broker.take_in(asker, Newcomer { netns, ..newcomer }, parent)
         });
         Ok(())
     }
 
-    /// A process did not hear that it was taken in: it keeps its slot, by which others may know it, for the next time.
-    fn take_back(&mut self, slot: u16) {
-        if let Some(process) = self.processes.get(slot) {
-            // Watched by the descriptor that stays.
-            let _ = self.epoll.remove(&process.who.pidfd);
+    /// A process's socket was taken, so the process is taken in. One that does not hear of it keeps its slot for the next time.
+    fn take_in(&mut self, asker: &Asker, newcomer: Newcomer, parent: u16) -> Result<(), Reason> {
+        if !newcomer.identity.holds(newcomer.pid, &newcomer.pidfd) {
+            return Err(Reason::NotRescuable);
         }
-        let is_kept = self.processes.retire(slot);
-        let former = self.processes.formers().find(|(of, _)| *of == slot);
-        let token = PROCESS | u64::from(slot);
-        let is_watched = former
-            .is_some_and(|(_, pidfd)| self.epoll.add(pidfd, token, Interest::READABLE).is_ok());
-        if !is_kept || !is_watched {
-            self.bury(slot);
+        let (pid, uid) = (newcomer.pid, newcomer.key.uid);
+        if let Some((old, _)) = self.processes.by_pid(pid)
+            && self.processes.own_slot(&newcomer) != Some(old)
+        {
+            // Another program by now, or it has forgotten its slabs.
+            self.bury(old);
         }
+        let given = self.processes.admit(&self.epoll, newcomer)?;
+        let slot = given.slot;
+        let answer = Answer::Registered {
+            slot,
+            status_bytes: u32::try_from(STATUS_BYTES).unwrap_or(0),
+            directory_bytes: u32::try_from(DIRECTORY_BYTES).unwrap_or(0),
+        };
+        let fds = [
+            given.status.as_fd(),
+            given.directory.as_fd(),
+            given.processes,
+        ];
+        send(asker, &answer, &fds)?;
+        let inherited = self.slabs.inherit(&mut self.processes, parent, slot);
+        self.tell(&Event::Detail(format_args!(
+            "slot {slot} is process {pid} of user {uid}, with {inherited} slabs of its parent"
+        )));
+        Ok(())
     }
 
     /// The ids of the living process in a slot, if it is what it was when it registered; else its registration ends.
@@ -308,31 +196,19 @@ impl Broker {
         }
     }
 
-    /// The socket that a registered process has under a number.
-    fn of_process(&self, slot: u16, key: Key, fd: i32, cookie: u64) -> Option<Target> {
-        let who = &self.processes.living(slot)?.who;
-        Some(Target {
-            key,
-            sources: vec![(who.pid, Arc::clone(&who.pidfd))],
-            fd,
-            cookie,
-            looks: 0,
-        })
-    }
-
     fn pair(
         &mut self,
-        token: u64,
+        asker: &Asker,
         who: Credentials,
         (peer, full): (u16, u16),
         ends: Ends,
-    ) -> Result<Step, Reason> {
+    ) -> Result<(), Reason> {
         let (own, own_key) = self.asker(who)?;
         let peer_key = self.is_still(peer).ok_or(Reason::PeerPlain)?;
-        let (Some(a), Some(b)) = (self.processes.living(own), self.processes.living(peer)) else {
+        let living = [own, peer].map(|slot| self.processes.living(slot));
+        let [Some(a), Some(b)] = living.map(|process| Some(&process?.who)) else {
             return Err(Reason::PeerPlain);
         };
-        let (a, b) = (&a.who, &b.who);
         if a.netns != b.netns || own_key.userns != peer_key.userns {
             return Err(Reason::OtherNetns);
         }
@@ -341,25 +217,27 @@ impl Broker {
         if uid != peer_uid && !both_share && !self.policy.joins(uid, peer_uid) {
             return Err(Reason::OtherUser);
         }
-        let is_admitted = [a, b]
-            .into_iter()
-            .all(|who| self.policy.admits(who.key.uid, &who.identity.program));
-        if !is_admitted {
+        let is_admitted = |who: &Newcomer| self.policy.admits(who.key.uid, &who.identity.program);
+        if !is_admitted(a) || !is_admitted(b) {
             return Err(Reason::Policy);
         }
+        let near = a.target(ends.socket, ends.cookie);
+        let far = b.target(ends.peer_socket, ends.peer_cookie.into());
         let (netns, pids) = (a.netns, [a.pid, b.pid]);
         self.ask_host(netns, uid, pids)?;
-        let near = self.of_process(own, own_key, ends.socket, ends.cookie);
-        let far = self.of_process(peer, peer_key, ends.peer_socket, ends.peer_cookie.into());
-        let then = Then::Pair { own, peer, full };
-        self.inquire(Some(token), then, vec![near, far]);
-        Ok(Step::Waits)
+        let both = [Some(near), Some(far)];
+        self.look_at_both(asker, both, move |broker, asker, both| {
+            let (near, far) = both?;
+            let far = far.map_err(|_| Reason::Mismatch)?;
+            broker.paired(asker, (own, peer), full, (&near, &far))
+        });
+        Ok(())
     }
 
     /// The sockets of both ends were taken: they are one connection, or no memory is handed out.
-    pub(crate) fn paired(
+    fn paired(
         &mut self,
-        token: Option<u64>,
+        asker: &Asker,
         (own, peer): (u16, u16),
         full: u16,
         (near, far): (&Facts, &Facts),
@@ -371,38 +249,41 @@ impl Broker {
         if !near.mirrors(far, own_key.uid == peer_key.uid) {
             return Err(Reason::Mismatch);
         }
-        let slab = self
-            .slabs
-            .pair(&mut self.processes, &mut self.users, (own, peer), full);
-        let (slab, fresh) = slab.map_err(|(Denied::Limit | Denied::System(_))| Reason::Limit)?;
-        if fresh {
-            self.tell(&Event::Paired {
-                slab,
-                slots: (own, peer),
-            });
+        let (processes, users) = (&mut self.processes, &mut self.users);
+        let (slab, is_new) = self.slabs.pair(processes, users, (own, peer), full)?;
+        if is_new {
+            self.tell(&Event::Detail(format_args!(
+                "slab {slab} is of slots {own} and {peer}"
+            )));
         }
-        self.hand_over(token.ok_or(Reason::NoDaemon)?, own, slab)
+        self.hand_over(asker, own, slab)
     }
 
     fn prove(
         &mut self,
-        token: u64,
+        asker: &Asker,
         who: Credentials,
         (slab, chan): (u32, u16),
         (socket, cookie): (i32, u64),
-    ) -> Result<Step, Reason> {
-        let (own, key) = self.asker(who)?;
+    ) -> Result<(), Reason> {
+        let (own, _) = self.asker(who)?;
         let found = self.slabs.get(slab).ok_or(Reason::NotEligible)?;
         let (side, _) = found.side_of(own).ok_or(Reason::NotEligible)?;
-        let side = Side::from_u8(side);
-        let same_user = found.keys[0].uid == found.keys[1].uid;
+        let (side, same_user) = (Side::from_u8(side), found.same_user());
         let link = found.map.link(chan, side).ok_or(Reason::NotEligible)?;
         let other: EndInfo = link.info(side.other());
-        let near = self.of_process(own, key, socket, cookie);
+        let process = self.processes.living(own);
+        let near = process.map(|process| process.who.target(socket, cookie));
         let far = self.target(slab, side.other(), &other, 0);
-        let then = Then::Prove { same_user };
-        self.inquire(Some(token), then, vec![near, far]);
-        Ok(Step::Waits)
+        self.look_at_both(asker, [near, far], move |broker, asker, both| {
+            let (near, far) = both?;
+            if far.is_ok_and(|far| near.mirrors(&far, same_user)) {
+                broker.done(asker)
+            } else {
+                Err(Reason::Mismatch)
+            }
+        });
+        Ok(())
     }
 
     /// Refuses where something on this host means every packet.
@@ -413,23 +294,19 @@ impl Broker {
         };
         let found = host.finding(netns, uid, pids);
         let (finding, is_news) = found.ok_or(Reason::NoDaemon)?;
-        if is_news {
-            let finding = finding.as_deref();
-            self.tell(&Event::Ruled { netns, finding });
+        match finding.as_deref().filter(|_| is_news) {
+            Some(finding) => self.tell(&Event::Notice(format_args!(
+                "connections in network namespace {netns} stay on the kernel: {finding}"
+            ))),
+            None if is_news => self.tell(&Event::Notice(format_args!(
+                "nothing keeps network namespace {netns} on the kernel now"
+            ))),
+            None => {}
         }
         finding.map_or(Ok(()), |_| Err(Reason::Policy))
     }
 
-    fn slab(&mut self, token: u64, who: Credentials, slab: u32) -> Result<Step, Reason> {
-        let (own, _) = self.asker(who)?;
-        if !self.slabs.may_have(&mut self.processes, own, slab) {
-            return Err(Reason::NotEligible);
-        }
-        self.hand_over(token, own, slab)?;
-        Ok(Step::Answered)
-    }
-
-    fn hand_over(&mut self, token: u64, own: u16, id: u32) -> Result<(), Reason> {
+    fn hand_over(&mut self, asker: &Asker, own: u16, id: u32) -> Result<(), Reason> {
         let slab = self.slabs.get(id).ok_or(Reason::Limit)?;
         let (side, peer) = slab.side_of(own).ok_or(Reason::NotEligible)?;
         let peer_process = self.processes.get(peer).ok_or(Reason::PeerPlain)?;
@@ -443,18 +320,15 @@ impl Broker {
             proves: low != high,
         };
         let fds = [slab.memory.as_fd(), peer_process.status.as_fd()];
-        if !self.send(token, &answer, &fds) {
-            self.connections.remove(&token);
-        }
-        Ok(())
+        send(asker, &answer, &fds)
     }
 
     fn rescue(
         &mut self,
-        token: u64,
+        asker: &Asker,
         who: Credentials,
         place: (u32, u16, u8),
-    ) -> Result<Step, Reason> {
+    ) -> Result<(), Reason> {
         let (own, _) = self.asker(who)?;
         let slab = self.slabs.get(place.0);
         if slab.is_none_or(|slab| slab.side_of(own).is_none()) {
@@ -462,26 +336,28 @@ impl Broker {
         }
         // Two sockets are looked for.
         let looks = self.users.looks(who.uid) / 2;
-        self.begin_rescue(Some(token), place, looks as u32)?;
-        Ok(Step::Waits)
+        self.begin_rescue(asker, place, looks as u32)
     }
 
-    fn list(&mut self, token: u64, who: Credentials) -> Result<Step, Reason> {
+    fn list(&mut self, asker: &Asker, who: Credentials) -> Result<(), Reason> {
         let own = rustix::process::geteuid().as_raw();
-        let everything = who.uid == 0 || who.uid == own;
-        let uid = (!everything).then_some(who.uid);
-        if !everything && !self.users.may_list(who.uid, Instant::now()) {
-            return Err(Reason::Limit);
-        }
+        let uid = Some(who.uid).filter(|uid| ![0, own].contains(uid));
         let rows = listing::rows(&self.processes, &self.slabs, uid);
-        self.users.listed(who.uid, rows.len() / listing::ROW_BYTES);
+        if uid.is_some() {
+            let count = rows.len() / listing::ROW_BYTES;
+            self.users.asked(who.uid, count / ROWS_PER_REQUEST);
+        }
         let memory = Memory::holding("windlass-listing", &rows).map_err(|_| Reason::Limit)?;
-        let answer = Answer::Listing {
-            bytes: memory.bytes() as u64,
-        };
-        self.send(token, &answer, &[memory.as_fd()]);
-        // No more of them wait for a reader than there are connections.
-        self.connections.remove(&token);
-        Ok(Step::Answered)
+        let bytes = memory.bytes() as u64;
+        send(asker, &Answer::Listing { bytes }, &[memory.as_fd()])
     }
+}
+
+/// Sends an answer. Where nobody reads it, there is nobody to be told.
+fn send(asker: &Asker, answer: &Answer, fds: &[BorrowedFd<'_>]) -> Result<(), Reason> {
+    if let Some(connection) = asker {
+        let message = answer.encode();
+        let _ = unix::send_with_fds(&connection.socket, &[IoSlice::new(&message)], fds);
+    }
+    Ok(())
 }

@@ -16,11 +16,12 @@ use windlass_channel::layout::Side;
 use windlass_channel::{Alive, EndInfo, Life, Owner, Reason};
 use windlass_sys::process;
 
-use crate::inquiry::{Found, Place, Target, Then};
-use crate::jobs::{SOURCES_MAX, Said};
+use crate::Event;
+use crate::facts::Facts;
+use crate::inquiry::{Asker, Target};
+use crate::jobs::{Reclaim, SOURCES_MAX, Said};
 use crate::processes::Processes;
 use crate::server::Broker;
-use crate::{Event, Outcome};
 
 /// Who the broker is where it takes a lock.
 pub(crate) const THREAD: u16 = 1;
@@ -44,7 +45,7 @@ impl Broker {
     /// looked at for sockets that are not where their ends said.
     pub(crate) fn begin_rescue(
         &mut self,
-        token: Option<u64>,
+        asker: &Asker,
         (slab, chan, side): (u32, u16, u8),
         looks: u32,
     ) -> Result<(), Reason> {
@@ -52,24 +53,56 @@ impl Broker {
         let found = self.slabs.get(slab).ok_or(Reason::NotEligible)?;
         let link = found.map.link(chan, from).ok_or(Reason::NotEligible)?;
         let (own, other) = (link.info(from), link.info(from.other()));
-        let same_user = found.keys[0].uid == found.keys[1].uid;
-        let sender = self
-            .target(slab, from, &own, looks)
-            .ok_or(Reason::NotEligible)?;
+        let same_user = found.same_user();
+        let sender = self.target(slab, from, &own, looks);
+        let sender = sender.ok_or(Reason::NotEligible)?;
         let Some(far) = self.target(slab, from.other(), &other, looks) else {
             // The sender has the kernel answer for a dead reader.
-            return self.done(token);
+            return self.done(asker);
         };
-        let place = Place {
+        let reclaim = Reclaim {
             slab,
             chan,
             side,
-            same_user,
             connected: own.connected,
+            slot: 0,
         };
-        let targets = vec![Some(sender.clone()), Some(far)];
-        self.inquire(token, Then::Rescue(place, sender), targets);
+        let both = [Some(sender.clone()), Some(far)];
+        self.look_at_both(asker, both, move |broker, asker, both| {
+            match both.and_then(|both| verdict(&both, same_user)) {
+                Ok(Some(cookie)) => {
+                    let target = Target { cookie, ..sender };
+                    broker.inquire(
+                        asker,
+                        Some(target),
+                        Some(reclaim),
+                        move |broker, asker, said| {
+                            broker.moved(asker, &reclaim, said.map(|facts| facts.moved))
+                        },
+                    );
+                    Ok(())
+                }
+                Ok(None) => broker.moved(asker, &reclaim, Ok(0)),
+                Err(reason) => broker.moved(asker, &reclaim, Err(reason)),
+            }
+        });
         Ok(())
+    }
+
+    /// Tells what came of a rescue.
+    fn moved(
+        &mut self,
+        asker: &Asker,
+        place: &Reclaim,
+        outcome: Result<u64, Reason>,
+    ) -> Result<(), Reason> {
+        self.tell(&Event::Rescue {
+            slab: place.slab,
+            chan: place.chan,
+            side: place.side,
+            outcome,
+        });
+        outcome.and_then(|_| self.done(asker))
     }
 
     /// The socket of an end: with the processes on that side that have the slab, the one in the end's slot first. `None`
@@ -110,71 +143,18 @@ impl Broker {
         }
         target
     }
+}
 
-    /// Both sockets were looked at: the bytes are moved, or stay.
-    pub(crate) fn judge(
-        &mut self,
-        token: Option<u64>,
-        place: Place,
-        mut target: Target,
-        near: Found,
-        far: Found,
-    ) {
-        let verdict = near.and_then(|near| {
-            target.cookie = near.cookie;
-            if near.is_over {
-                // An error that is noted is for the sender's own call.
-                return Ok(false);
-            }
-            let is_proven = match &far {
-                Ok(far) => near.mirrors(far, place.same_user) && !far.names_senders,
-                Err(_) => place.same_user,
-            };
-            if is_proven {
-                Ok(true)
-            } else {
-                Err(Reason::Mismatch)
-            }
-        });
-        match verdict {
-            Ok(true) => self.reclaim(token, place, target),
-            Ok(false) => {
-                let done = self.moved(token, place, Some(Said::Moved(0)));
-                self.finish(token, done);
-            }
-            Err(reason) => {
-                let done = self.moved(token, place, Some(Said::Refused(reason)));
-                self.finish(token, done);
-            }
-        }
-    }
-
-    /// Tells what came of a rescue.
-    pub(crate) fn moved(
-        &mut self,
-        token: Option<u64>,
-        place: Place,
-        said: Option<Said>,
-    ) -> Result<(), Reason> {
-        let outcome = match said {
-            Some(Said::Moved(0)) => Outcome::Nothing,
-            Some(Said::Moved(bytes)) => {
-                Outcome::Moved(usize::try_from(bytes).unwrap_or(usize::MAX))
-            }
-            Some(Said::Partly) => Outcome::Partly,
-            Some(Said::Refused(reason)) => Outcome::Refused(reason),
-            _ => Outcome::Refused(Reason::NotRescuable),
-        };
-        self.tell(&Event::Rescue {
-            slab: place.slab,
-            chan: place.chan,
-            side: place.side,
-            outcome,
-        });
-        match outcome {
-            Outcome::Moved(_) | Outcome::Nothing => self.done(token),
-            Outcome::Partly => Err(Reason::Limit),
-            Outcome::Refused(reason) => Err(reason),
-        }
+/// Whether bytes may be moved into the first of these sockets: its cookie if so; `None`: an error that is noted is for the
+/// sender's own call.
+fn verdict((near, far): &(Facts, Said), same_user: bool) -> Result<Option<u64>, Reason> {
+    let is_proven = match far {
+        Ok(far) => near.mirrors(far, same_user) && !far.names_senders,
+        Err(_) => same_user,
+    };
+    match (near.is_over, is_proven) {
+        (true, _) => Ok(None),
+        (false, true) => Ok(Some(near.cookie)),
+        (false, false) => Err(Reason::Mismatch),
     }
 }

@@ -1,6 +1,6 @@
 //! The thread: connections, requests, deaths, and the clock of the watch.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,10 +17,9 @@ use windlass_sys::{eventfd, process};
 use crate::helpers::Helpers;
 use crate::host::Host;
 use crate::identity::userns_of;
-use crate::inquiry::{Asked, Inquiry};
+use crate::inquiry::Connection;
 use crate::limits::{
-    CONNECTIONS_MAX, CONNECTIONS_PER_USER_MAX, HELPED_REQUESTS, MESSAGES_PER_TURN, NUMBERS_MAX,
-    WITNESSES_MAX,
+    CONNECTIONS_MAX, CONNECTIONS_PER_USER_MAX, HELPED_REQUESTS, NUMBERS_MAX, WITNESSES_MAX,
 };
 use crate::listeners::Listeners;
 use crate::policy::Policy;
@@ -39,14 +38,6 @@ const OWN_LISTENER: u64 = 4 << 32;
 const CLASS: u64 = 0xffff_ffff_0000_0000;
 /// Connections taken at one socket before others have their turn.
 const ACCEPTS_PER_TURN: usize = 4;
-
-#[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) socket: OwnedFd,
-    pub(crate) who: Credentials,
-    /// It waits for its answer, and nothing more is read from it.
-    pub(crate) is_waiting: bool,
-}
 
 /// What others may ask of the thread.
 #[derive(Debug, Clone)]
@@ -83,13 +74,10 @@ pub struct Broker {
     handle: Handle,
     pub(crate) settings: Settings,
     pub(crate) policy: Policy,
-    pub(crate) connections: BTreeMap<u64, Connection>,
+    /// Those whose request has not come yet.
+    connections: BTreeMap<u64, Connection>,
     next_connection: u64,
     pub(crate) helpers: Helpers,
-    pub(crate) inquiries: HashMap<u64, Inquiry>,
-    pub(crate) jobs: HashMap<u64, Asked>,
-    /// Number of the last inquiry or job.
-    pub(crate) next_id: u64,
     pub(crate) processes: Processes,
     pub(crate) slabs: Slabs,
     pub(crate) users: Users,
@@ -103,14 +91,6 @@ pub struct Broker {
     /// Processes that saw a private broker listen, and rely on it: `windlass run` becomes the program in the same process.
     witnesses: Vec<OwnedFd>,
     events: Box<dyn FnMut(&Event<'_>) + Send>,
-}
-
-impl std::fmt::Debug for Broker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Broker")
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Broker {
@@ -145,10 +125,7 @@ impl Broker {
         let waker = Arc::new(eventfd::create()?);
         epoll.add(&listener, LISTENER, Interest::READABLE)?;
         epoll.add(&*waker, WAKER, Interest::READABLE)?;
-        let processes = Processes::new(path)?;
-        for (slot, pidfd) in processes.formers() {
-            epoll.add(pidfd, PROCESS | u64::from(slot), Interest::READABLE)?;
-        }
+        let processes = Processes::new(path, &epoll)?;
         Ok(Self {
             path: path.to_owned(),
             listeners: Listeners::new(path, listener),
@@ -162,9 +139,6 @@ impl Broker {
             connections: BTreeMap::new(),
             next_connection: 0,
             helpers: Helpers::new(&settings.program),
-            inquiries: HashMap::new(),
-            jobs: HashMap::new(),
-            next_id: 0,
             settings,
             processes,
             slabs: Slabs::new(),
@@ -201,7 +175,7 @@ impl Broker {
             }
             self.tend_helpers(now);
             self.wake_listeners(now);
-            self.look(now);
+            self.watch(now);
             let Some(timeout) = self.timeout(now) else {
                 if self.takes_leave() {
                     return Ok(());
@@ -212,8 +186,8 @@ impl Broker {
             let due: VecDeque<_> = events.iter().collect();
             for ready in due {
                 match ready.token & CLASS {
-                    CONNECTION => self.serve(ready.token),
-                    PROCESS => self.buried(ready.token),
+                    CONNECTION => self.readable(ready.token),
+                    PROCESS => self.bury((ready.token & !CLASS) as u16),
                     HELPER => self.helper_speaks(ready.token & !CLASS),
                     OWN_LISTENER => self.accept(Some((ready.token & !CLASS) as u32)),
                     _ if ready.token == LISTENER => self.accept(None),
@@ -260,13 +234,15 @@ impl Broker {
     /// The private broker ends, unless somebody has found it in the meantime: who saw it listen relies on it. True if it
     /// has ended. Who finds no socket starts another broker, which waits for our lock.
     fn takes_leave(&mut self) -> bool {
+        // Whoever comes begins the time anew.
+        let idle_since = self.idle_since;
         self.accept(None);
-        if !self.connections.is_empty() {
+        if self.idle_since != idle_since {
             return false;
         }
         self.listeners.unlink();
         self.accept(None);
-        if self.connections.is_empty() {
+        if self.idle_since == idle_since {
             return true;
         }
         let Ok(listener) = listen(&self.path, &self.settings) else {
@@ -285,7 +261,9 @@ impl Broker {
         };
         match Policy::load(&path) {
             Ok(policy) => self.policy = policy,
-            Err(error) => self.tell(&Event::BadPolicy { error: &error }),
+            Err(error) => self.tell(&Event::Notice(format_args!(
+                "the old policy holds: {error}"
+            ))),
         }
     }
 
@@ -306,10 +284,7 @@ impl Broker {
                     self.spare = None;
                     drop(listener.accept());
                     self.spare = spare();
-                    self.tell(&Event::Trouble {
-                        what: "take a connection",
-                        errno: Errno::MFILE,
-                    });
+                    self.tell(&Event::Notice(format_args!("no descriptor is left")));
                 }
                 Err(_) => return,
             }
@@ -369,20 +344,9 @@ impl Broker {
             self.users.asked(who.uid, HELPED_REQUESTS);
             self.prepare(pid, &pidfd);
         }
-        self.make_room(who.uid);
-        self.next_connection = (self.next_connection + 1) & !CLASS;
-        let token = CONNECTION | self.next_connection;
-        if self.epoll.add(&socket, token, Interest::READABLE).is_ok() {
-            let connection = Connection {
-                socket,
-                who,
-                is_waiting: false,
-            };
-            self.connections.insert(token, connection);
-            self.idle_since = Instant::now();
-            // The request is most often there already.
-            self.serve(token);
-        }
+        self.idle_since = Instant::now();
+        // The request is most often there already.
+        self.serve(Connection { socket, who });
         true
     }
 
@@ -418,86 +382,59 @@ impl Broker {
         }
     }
 
-    pub(crate) fn serve(&mut self, token: u64) {
-        for _ in 0..MESSAGES_PER_TURN {
-            match self.take(token) {
-                Turn::More => {}
-                Turn::Wait => return,
-                Turn::Close => {
-                    self.connections.remove(&token);
-                    return;
+    fn readable(&mut self, token: u64) {
+        if let Some(connection) = self.connections.remove(&token) {
+            // It may be kept until a helper has answered.
+            let _ = self.epoll.remove(&connection.socket);
+            self.serve(connection);
+        }
+    }
+
+    /// Takes the request of a connection and answers it. Whatever is not exactly a request ends the connection.
+    fn serve(&mut self, connection: Connection) {
+        let mut message = [0; MESSAGE_BYTES + 1];
+        match unix::receive_with_fds(&connection.socket, &mut message, 0) {
+            Ok(received) if !received.truncated && received.surplus_fds == 0 => {
+                let request = message.get(..received.bytes).and_then(Request::decode);
+                if let Some(request) = request {
+                    self.answer(connection, request);
                 }
             }
+            Err(Errno::AGAIN) => {
+                self.make_room(connection.who.uid);
+                self.next_connection = (self.next_connection + 1) & !CLASS;
+                let token = CONNECTION | self.next_connection;
+                let added = self
+                    .epoll
+                    .add(&connection.socket, token, Interest::READABLE);
+                if added.is_ok() {
+                    self.connections.insert(token, connection);
+                }
+            }
+            _ => {}
         }
-    }
-
-    /// Takes one message of a connection and answers it. Whatever is not exactly a request ends the connection.
-    fn take(&mut self, token: u64) -> Turn {
-        let Some(connection) = self.connections.get(&token) else {
-            return Turn::Close;
-        };
-        if connection.is_waiting {
-            return Turn::Wait;
-        }
-        let who = connection.who;
-        let mut message = [0; MESSAGE_BYTES + 1];
-        let received = match unix::receive_with_fds(&connection.socket, &mut message, 0) {
-            Ok(received) => received,
-            Err(Errno::AGAIN) => return Turn::Wait,
-            Err(_) => return Turn::Close,
-        };
-        let bare = !received.truncated && received.surplus_fds == 0;
-        match message.get(..received.bytes).and_then(Request::decode) {
-            Some(request) if bare && self.answer(token, who, request) => Turn::More,
-            _ => Turn::Close,
-        }
-    }
-
-    fn buried(&mut self, token: u64) {
-        let Ok(slot) = u16::try_from(token & !CLASS) else {
-            return;
-        };
-        self.bury(slot);
     }
 
     /// The process of a slot has died or become another program.
     pub(crate) fn bury(&mut self, slot: u16) {
-        if let Some(pidfd) = self.processes.former_ended(slot) {
-            // Closed below.
-            let _ = self.epoll.remove(&pidfd);
-            return;
-        }
-        let Some(process) = self.processes.get(slot).filter(|process| !process.dead) else {
+        let Some((pid, slabs)) = self.processes.bury(&self.epoll, slot) else {
             return;
         };
-        // Another slot may watch the same process; only this descriptor is taken out.
-        let _ = self.epoll.remove(&process.who.pidfd);
-        let pid = process.who.pid;
-        let slabs = self.processes.bury(slot);
         for slab in slabs {
-            self.slabs.died(&mut self.processes, &mut self.users, slab);
+            self.slabs.died(&mut self.processes, slab);
         }
-        self.tell(&Event::Gone { slot, pid });
+        self.tell(&Event::Detail(format_args!(
+            "slot {slot} is process {pid} no more"
+        )));
     }
 
-    fn look(&mut self, now: Instant) {
-        if self.slabs.next_look().is_none_or(|at| at > now) {
-            return;
-        }
-        let stuck = self.slabs.look(&mut self.processes, &mut self.users, now);
-        for place in stuck {
+    /// Begins the rescues that nobody asked for.
+    fn watch(&mut self, now: Instant) {
+        for place in self.slabs.look(&mut self.processes, now) {
             // What cannot be moved now is tried at a later look.
-            let _ = self.begin_rescue(None, place, NUMBERS_MAX as u32);
+            let _ = self.begin_rescue(&None, place, NUMBERS_MAX as u32);
         }
     }
-}
-
-/// What comes after a message.
-#[derive(Debug, Clone, Copy)]
-enum Turn {
-    More,
-    Wait,
-    Close,
 }
 
 fn listen(path: &Path, settings: &Settings) -> Result<Listener, BindError> {

@@ -5,62 +5,37 @@
 //! it is in use, since a survivor may still wait for what a plain heir of the dead one must get; and it is *gone* when both sides
 //! are dead, or the half one is empty. A slab is *flagged* for [`WATCH_FOR`] after a process said that it began to push.
 //!
-//! Rings belong to activity: after a flag the slab is *tended* as well, first once a second and then ever more rarely,
-//! until no ring is left in it: an empty one that nothing was pushed to since the last time is given back for its owner,
-//! who may be asleep for hours.
+//! A flagged slab is looked at every [`LOOK_INTERVAL`]; one that is half or may have rings, ever more rarely. Rings belong to
+//! activity: every [`TEND_INTERVAL`] at most, an empty one that nothing was pushed to since the last time is given back for its
+//! owner, who may be asleep for hours.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
 use windlass_channel::layout::{SLAB_BYTES, Side};
 use windlass_channel::snapshot::MappedSlab;
-use windlass_channel::{Bufs, Owner, Socket, Who};
+use windlass_channel::{Fd, Owner, Reason, Who};
 
 use crate::helpers::Key;
 use crate::limits::{
-    BYTES_PER_USER_MAX, LOOK_INTERVAL, RESCUES_PER_LOOK_MAX, RETRY_INTERVAL, SLABS_PER_PAIR_MAX,
-    SLABS_PER_USER_MAX, STUCK_AFTER, TEND_INTERVAL, WATCH_FOR,
+    BYTES_PER_USER_MAX, LOOK_INTERVAL, MEASURES_PER_REQUEST, RESCUES_PER_LOOK_MAX, RETRY_INTERVAL,
+    SLABS_PER_PAIR_MAX, SLABS_PER_USER_MAX, STUCK_AFTER, TEND_INTERVAL, WATCH_FOR,
 };
 use crate::memory::Memory;
 use crate::processes::Processes;
 use crate::rescue::{Known, THREAD};
 use crate::users::Users;
 
-/// Longest pause between two looks at a half slab.
-const HALF_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Longest pause between two looks.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// A socket that is not at hand.
-struct NoSocket;
-
-impl Socket for NoSocket {
-    fn send(&self, _: &Bufs, _: i32) -> Result<usize, i32> {
-        Err(libc::EBADF)
-    }
-
-    fn recv(&self, _: &Bufs, _: usize, _: i32) -> Result<usize, i32> {
-        Err(libc::EBADF)
-    }
-
-    fn written(&self) -> Option<u64> {
-        None
-    }
-
-    fn received(&self) -> Option<u64> {
-        None
-    }
-
-    fn raise_send_buffer(&self) {}
-}
-
-/// Why there is no slab for a pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Denied {
-    Limit,
-    System(Errno),
-}
+/// No socket: every call on it fails.
+const NO_SOCKET: Fd = Fd {
+    fd: -1,
+    connected: false,
+};
 
 /// Bytes of a direction that nobody has moved since a moment.
 #[derive(Debug, Clone, Copy)]
@@ -81,12 +56,12 @@ pub(crate) struct Slab {
     holders: [BTreeSet<u16>; 2],
     /// Ids and user namespace of each side.
     pub(crate) keys: [Key; 2],
-    flagged_until: Option<Instant>,
+    flagged_until: Instant,
+    /// When empty rings were last given back.
+    tended: Instant,
     stuck: HashMap<(u16, u8), Stuck>,
-    /// Set while it is half: the next look and the pause after it.
-    half: Option<(Instant, Duration)>,
-    /// Set while it may have rings: when it is tended next, and the pause after that.
-    tended: Option<(Instant, Duration)>,
+    /// When it is looked at, if it is, and the pause after that.
+    next: Option<(Instant, Duration)>,
 }
 
 impl Slab {
@@ -107,6 +82,17 @@ impl Slab {
         holders.into_iter().flatten().copied()
     }
 
+    /// Whether one user has both sides.
+    pub(crate) fn same_user(&self) -> bool {
+        let [low, high] = self.keys;
+        low.uid == high.uid
+    }
+
+    /// All processes of a side are dead.
+    fn is_half(&self, processes: &Processes) -> bool {
+        !self.live_on(0, processes) || !self.live_on(1, processes)
+    }
+
     fn live_on(&self, side: usize, processes: &Processes) -> bool {
         let holders = self.holders.get(side).into_iter().flatten();
         holders
@@ -119,19 +105,17 @@ impl Slab {
 #[derive(Debug)]
 pub(crate) struct Slabs {
     all: BTreeMap<u32, Slab>,
-    pairs: HashMap<[u16; 2], Vec<u32>>,
     last: u32,
     next_look: Option<Instant>,
 }
 
 impl Slabs {
-    /// None yet. Numbers begin anywhere: one that a process has from a broker that has ended names no slab of this one.
+    /// None yet. Numbers begin anywhere in the lower half: one that a process has from a broker that has ended names no slab of
+    /// this one, and those of a pair are in the order in which they were made.
     pub(crate) fn new() -> Self {
-        let last = RandomState::new().build_hasher().finish() as u32;
         Self {
             all: BTreeMap::new(),
-            pairs: HashMap::new(),
-            last,
+            last: RandomState::new().build_hasher().finish() as u32 >> 1,
             next_look: None,
         }
     }
@@ -152,71 +136,57 @@ impl Slabs {
         users: &mut Users,
         (a, b): (u16, u16),
         full: u16,
-    ) -> Result<(u32, bool), Denied> {
+    ) -> Result<(u32, bool), Reason> {
         let slots = [a.min(b), a.max(b)];
-        let have = self.pairs.get(&slots).map_or(&[][..], Vec::as_slice);
-        let wanted = usize::from(full);
-        if let Some(id) = have.get(wanted.min(have.len().saturating_sub(1)))
-            && wanted < have.len()
-        {
+        let [low, high] = slots;
+        let owners = (processes.get(low), processes.get(high));
+        let (Some(owner), Some(other)) = owners else {
+            return Err(Reason::Limit);
+        };
+        let is_theirs = |id: &&u32| self.all.get(*id).is_some_and(|slab| slab.slots == slots);
+        let have: Vec<u32> = owner.slabs.iter().filter(is_theirs).copied().collect();
+        if let Some(id) = have.get(usize::from(full)) {
             return Ok((*id, false));
         }
-        if have.len() >= SLABS_PER_PAIR_MAX {
-            return Err(Denied::Limit);
+        let keys = [owner.who.key, other.who.key];
+        let uids = BTreeSet::from(keys.map(|key| key.uid));
+        if have.len() >= SLABS_PER_PAIR_MAX || uids.iter().any(|uid| self.is_full(*uid, users)) {
+            return Err(Reason::Limit);
         }
-        let key = |slot| processes.get(slot).map(|process| process.who.key);
-        let [low, high] = slots;
-        let (Some(key_low), Some(key_high)) = (key(low), key(high)) else {
-            return Err(Denied::Limit);
-        };
-        let keys = [key_low, key_high];
-        for uid in keys.map(|key| key.uid) {
-            let is_full = users.slabs(uid) >= SLABS_PER_USER_MAX
-                || users.bytes(uid, || self.bytes_used(uid)) >= BYTES_PER_USER_MAX;
-            if is_full {
-                return Err(Denied::Limit);
-            }
-        }
-        let id = self.free_id();
-        let memory = Memory::create("windlass-slab", SLAB_BYTES).map_err(Denied::System)?;
-        let map = MappedSlab::create(memory.as_fd(), id).ok_or(Denied::System(Errno::NOMEM))?;
-        for uid in BTreeSet::from(keys.map(|key| key.uid)) {
-            users.take_slab(uid);
-        }
+        // One above the last is stored by processes, too, which have 0 for none.
+        let mut ids = (self.last.saturating_add(1)..u32::MAX).chain(1..=self.last);
+        let id = ids.find(|id| !self.all.contains_key(id));
+        let id = id.ok_or(Reason::Limit)?;
+        let memory = Memory::create("windlass-slab", SLAB_BYTES).map_err(|_| Reason::Limit)?;
+        let map = MappedSlab::create(memory.as_fd(), id).ok_or(Reason::Limit)?;
+        let now = Instant::now();
         let slab = Slab {
             memory,
             map,
             slots,
             holders: [BTreeSet::from([low]), BTreeSet::from([high])],
             keys,
-            flagged_until: None,
+            flagged_until: now,
+            tended: now,
             stuck: HashMap::new(),
-            half: None,
-            tended: None,
+            next: None,
         };
         self.last = id;
         self.all.insert(id, slab);
-        self.pairs.entry(slots).or_default().push(id);
         for slot in slots {
             processes.uses(slot, id);
         }
         Ok((id, true))
     }
 
-    fn free_id(&self) -> u32 {
-        // One above the last is stored by processes, too, which have 0 for none.
-        let after = (self.last.saturating_add(1)..u32::MAX).chain(1..=self.last);
-        let mut free = after.into_iter().filter(|id| !self.all.contains_key(id));
-        free.next().unwrap_or(0)
-    }
-
-    /// Bytes that the slabs of a user really take.
-    fn bytes_used(&self, uid: u32) -> u64 {
-        let of_user = self
-            .all
-            .values()
-            .filter(|slab| slab.keys.iter().any(|key| key.uid == uid));
-        of_user.map(|slab| slab.memory.bytes_used()).sum()
+    /// Whether a user has as many slabs as he may, or as much memory in them. It is measured at his expense.
+    fn is_full(&self, uid: u32, users: &mut Users) -> bool {
+        let is_his = |slab: &&Slab| slab.keys.iter().any(|key| key.uid == uid);
+        let count = self.all.values().filter(is_his).count();
+        users.asked(uid, count / MEASURES_PER_REQUEST);
+        let his = self.all.values().filter(is_his);
+        count >= SLABS_PER_USER_MAX
+            || his.map(|slab| slab.memory.bytes_used()).sum::<u64>() >= BYTES_PER_USER_MAX
     }
 
     /// Whether a process may have a slab: it has it, or its user has. One that was forked before the slab was made finds the number
@@ -256,132 +226,72 @@ impl Slabs {
                     side.insert(slot);
                 }
             }
-            slab.half = None;
             processes.uses(slot, *id);
         }
         slabs.len()
     }
 
     /// A process with a slab has died.
-    pub(crate) fn died(&mut self, processes: &mut Processes, users: &mut Users, id: u32) {
-        let Some(slab) = self.all.get_mut(&id) else {
-            return;
-        };
-        let alive = [0, 1].map(|side| slab.live_on(side, processes));
-        if alive == [true, true] {
-            return;
+    pub(crate) fn died(&mut self, processes: &mut Processes, id: u32) {
+        match self.all.get(&id) {
+            Some(slab) if slab.is_gone(processes) => self.remove(processes, id),
+            _ => self.look_at(id, Instant::now() + LOOK_INTERVAL),
         }
-        if alive == [false, false] || slab.map.channels().next().is_none() {
-            return self.remove(processes, users, id);
-        }
-        let at = Instant::now() + LOOK_INTERVAL;
-        slab.half = Some((at, LOOK_INTERVAL));
-        self.look_at(at);
     }
 
-    fn remove(&mut self, processes: &mut Processes, users: &mut Users, id: u32) {
-        let Some(slab) = self.all.remove(&id) else {
-            return;
-        };
-        if let Some(ids) = self.pairs.get_mut(&slab.slots) {
-            ids.retain(|other| *other != id);
-            if ids.is_empty() {
-                self.pairs.remove(&slab.slots);
-            }
+    fn look_at(&mut self, id: u32, at: Instant) {
+        if let Some(slab) = self.all.get_mut(&id) {
+            // Who flags without end puts no look off.
+            let (next, _) = slab.next.unwrap_or((at, LOOK_INTERVAL));
+            slab.next = Some((next.min(at), LOOK_INTERVAL));
+            self.next_look = Some(self.next_look.map_or(at, |next| next.min(at)));
         }
-        for uid in BTreeSet::from(slab.keys.map(|key| key.uid)) {
-            users.give_slab(uid);
-        }
-        for slot in slab.holders.into_iter().flatten() {
+    }
+
+    fn remove(&mut self, processes: &mut Processes, id: u32) {
+        let slab = self.all.remove(&id);
+        for slot in slab.into_iter().flat_map(|slab| slab.holders).flatten() {
             processes.forget(slot, id);
         }
     }
 
     /// A process says that it began to push.
     pub(crate) fn flag(&mut self, slot: u16, id: u32, now: Instant) {
-        if let Some(slab) = self
-            .all
-            .get_mut(&id)
-            .filter(|slab| slab.side_of(slot).is_some())
-        {
-            slab.flagged_until = Some(now + WATCH_FOR);
-            let soon = now + TEND_INTERVAL;
-            let (next, _) = slab.tended.unwrap_or((soon, TEND_INTERVAL));
-            slab.tended = Some((next.min(soon), TEND_INTERVAL));
-            self.look_at(now + LOOK_INTERVAL);
+        let slab = self.all.get_mut(&id);
+        if let Some(slab) = slab.filter(|slab| slab.side_of(slot).is_some()) {
+            slab.flagged_until = now + WATCH_FOR;
+            self.look_at(id, now + LOOK_INTERVAL);
         }
     }
 
-    fn look_at(&mut self, at: Instant) {
-        self.next_look = Some(self.next_look.map_or(at, |next| next.min(at)));
-    }
-
-    /// When something is to be looked at; `None` while nothing is flagged.
+    /// When something is to be looked at.
     pub(crate) fn next_look(&self) -> Option<Instant> {
         self.next_look
     }
 
-    /// Looks at what is flagged. Returns the directions whose bytes nobody has touched for [`STUCK_AFTER`]: slab, channel, side
+    /// Looks at what is due. Returns the directions whose bytes nobody has touched for [`STUCK_AFTER`]: slab, channel, side
     /// that sent them.
-    pub(crate) fn look(
-        &mut self,
-        processes: &mut Processes,
-        users: &mut Users,
-        now: Instant,
-    ) -> Vec<(u32, u16, u8)> {
+    pub(crate) fn look(&mut self, processes: &mut Processes, now: Instant) -> Vec<(u32, u16, u8)> {
         let (mut rescues, mut gone) = (Vec::new(), Vec::new());
-        self.next_look = None;
-        let mut next: Option<Instant> = None;
-        let mut at = |when: Instant| next = Some(next.map_or(when, |next| next.min(when)));
+        if self.next_look.is_none_or(|at| at > now) {
+            return rescues;
+        }
         for (id, slab) in &mut self.all {
-            if let Some((when, pause)) = slab.half {
-                if when <= now && slab.map.channels().next().is_none() {
-                    gone.push(*id);
-                    continue;
-                }
-                if when <= now {
-                    let pause = (pause * 2).min(HALF_PAUSE_MAX);
-                    slab.half = Some((now + pause, pause));
-                }
-                at(slab.half.map_or(now, |(when, _)| when));
-            }
-            if let Some((when, pause)) = slab.tended {
-                if when <= now {
-                    slab.tended = slab
-                        .tend(processes)
-                        .then(|| (now + pause, (pause * 2).min(HALF_PAUSE_MAX)));
-                }
-                if let Some((when, _)) = slab.tended {
-                    at(when);
-                }
-            }
-            let Some(mut until) = slab.flagged_until else {
+            let Some((_, pause)) = slab.next.filter(|(at, _)| *at <= now) else {
                 continue;
             };
-            if slab.map.take_watch() {
-                until = now + WATCH_FOR;
-                slab.flagged_until = Some(until);
-            }
-            // Once a process has ended nobody is left to be rescued, or to be rescued for.
-            if slab.half.is_none() {
-                slab.look(now, *id, &mut rescues);
-            } else {
-                slab.stuck.clear();
-            }
-            if now >= until && slab.stuck.is_empty() {
-                slab.flagged_until = None;
+            if slab.is_gone(processes) {
+                gone.push(*id);
                 continue;
             }
-            at(now
-                + if now >= until {
-                    RETRY_INTERVAL
-                } else {
-                    LOOK_INTERVAL
-                });
+            slab.look(now, *id, processes, &mut rescues);
+            let pause = slab.pause(now, pause, processes);
+            slab.next = pause.map(|pause| (now + pause, pause));
         }
-        self.next_look = next;
+        let next = self.all.values().filter_map(|slab| slab.next);
+        self.next_look = next.map(|(at, _)| at).min();
         for id in gone {
-            self.remove(processes, users, id);
+            self.remove(processes, id);
         }
         rescues
     }
@@ -406,15 +316,54 @@ impl Slab {
                 // A lock that is held is at work, or its owner is dead: then the next user repairs, who has the socket.
                 let is_free = held.get(side as usize) == Some(&0);
                 let gone =
-                    link.is_none_or(|link| is_free && link.outgoing().idle_tick(who, &NoSocket));
+                    link.is_none_or(|link| is_free && link.outgoing().idle_tick(who, &NO_SOCKET));
                 left |= !gone;
             }
         }
         left
     }
 
+    /// Nobody needs it any more.
+    fn is_gone(&self, processes: &Processes) -> bool {
+        match [0, 1].map(|side| self.live_on(side, processes)) {
+            [true, true] => false,
+            [false, false] => true,
+            _ => self.map.channels().next().is_none(),
+        }
+    }
+
+    /// How long until the next look; `None` if there is nothing to look for.
+    fn pause(&mut self, now: Instant, last: Duration, processes: &Processes) -> Option<Duration> {
+        let mut may_have_rings = true;
+        if now >= self.tended + TEND_INTERVAL {
+            may_have_rings = self.tend(processes);
+            self.tended = now;
+        }
+        if now < self.flagged_until {
+            return Some(LOOK_INTERVAL);
+        }
+        if !self.stuck.is_empty() {
+            return Some(RETRY_INTERVAL);
+        }
+        let is_watched = may_have_rings || self.is_half(processes);
+        is_watched.then(|| (last * 2).clamp(TEND_INTERVAL, PAUSE_MAX))
+    }
+
     /// Notes which directions have unread bytes, and which of them nobody has moved for too long.
-    fn look(&mut self, now: Instant, id: u32, rescues: &mut Vec<(u32, u16, u8)>) {
+    fn look(
+        &mut self,
+        now: Instant,
+        id: u32,
+        processes: &Processes,
+        rescues: &mut Vec<(u32, u16, u8)>,
+    ) {
+        if self.map.take_watch() {
+            self.flagged_until = now + WATCH_FOR;
+        }
+        if self.is_half(processes) {
+            // Once a process has ended nobody is left to be rescued, or to be rescued for.
+            return self.stuck.clear();
+        }
         let mut stuck = HashMap::new();
         for chan in self.map.channels() {
             for side in [0, 1] {

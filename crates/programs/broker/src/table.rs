@@ -7,8 +7,7 @@
 //! # Model
 //! A file beside the socket, which only the broker's user can open. Its first [`PROCESSES_BYTES`] are what processes map: a process
 //! id for each slot. Behind them is a word for each slot, with the moment at which its process was started; that of slot 0, which
-//! is nobody's, has the version of the messages and the slot that was given last. Where there can be no such file, it is memory
-//! that ends with the broker.
+//! is nobody's, has the version of the messages and the slot that was given last.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -17,7 +16,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use windlass_channel::protocol::{BROKER_SLOT, PROCESSES_BYTES, SLOTS, VERSION};
 
-use crate::memory::Memory;
+use crate::memory::reader_of;
 
 const BYTES: usize = PROCESSES_BYTES + SLOTS * 8;
 
@@ -28,27 +27,15 @@ pub(crate) struct Table {
     reader: OwnedFd,
 }
 
-/// A process that a former broker has left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Left {
-    pub(crate) slot: u16,
-    pub(crate) pid: u32,
-    /// When it was started, in ticks since the boot.
-    pub(crate) started: u64,
-}
+/// A process that a former broker has left: its slot, its id, and when it was started, in ticks since the boot.
+pub(crate) type Left = (u16, u32, u64);
 
 impl Table {
     /// The table beside a socket, with what it holds; this process is the broker in it.
     pub(crate) fn beside(socket: &Path) -> Result<Self, Errno> {
         let path = socket.with_extension("processes");
-        let (file, reader) = match opened(&path).or_else(|_| made(&path)) {
-            Ok(both) => both,
-            Err(_) => {
-                let memory = Memory::create("windlass-processes", BYTES)?;
-                let reader = memory.reader()?;
-                (memory.into_fd(), reader)
-            }
-        };
+        let file = opened(&path).or_else(|_| made(&path))?;
+        let reader = reader_of(&file)?;
         let table = Self { file, reader };
         table.store(
             usize::from(BROKER_SLOT) * 4,
@@ -82,21 +69,16 @@ impl Table {
             return (Vec::new(), 0);
         }
         let (pids, behind) = bytes.split_at(PROCESSES_BYTES);
-        let pids = pids
-            .as_chunks()
-            .0
-            .iter()
-            .map(|word| u32::from_ne_bytes(*word));
-        let behind = behind
-            .as_chunks()
-            .0
-            .iter()
-            .map(|word| u64::from_ne_bytes(*word));
+        let pids = pids.as_chunks().0.iter().copied().map(u32::from_ne_bytes);
+        let behind = behind.as_chunks().0.iter().copied().map(u64::from_ne_bytes);
         let last = behind.clone().next().unwrap_or(0) as u16;
-        let all = (0..BROKER_SLOT).zip(pids.zip(behind));
-        let left = all.filter(|(slot, (pid, _))| *slot != 0 && *pid != 0);
-        let left = left.map(|(slot, (pid, started))| Left { slot, pid, started });
-        (left.collect(), last)
+        let all = (0..BROKER_SLOT).zip(pids.zip(behind)).skip(1);
+        let left = all.filter(|(_, (pid, _))| *pid != 0);
+        (
+            left.map(|(slot, (pid, started))| (slot, pid, started))
+                .collect(),
+            last,
+        )
     }
 
     fn store(&self, at: usize, bytes: &[u8]) {
@@ -114,8 +96,8 @@ fn head(last: u16) -> u64 {
     u64::from(VERSION) << 32 | u64::from(last)
 }
 
-/// The file that is there, for writing and for reading, if it is one of ours.
-fn opened(path: &Path) -> Result<(OwnedFd, OwnedFd), Errno> {
+/// The file that is there, if it is one of ours.
+fn opened(path: &Path) -> Result<OwnedFd, Errno> {
     let common = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = rustix::fs::open(path, OFlags::RDWR | common, Mode::empty())?;
     let stat = rustix::fs::fstat(&file)?;
@@ -128,12 +110,11 @@ fn opened(path: &Path) -> Result<(OwnedFd, OwnedFd), Errno> {
     if !is_ours || u64::from_ne_bytes(word) >> 32 != head(0) >> 32 {
         return Err(Errno::INVAL);
     }
-    let reader = reader_of(&file)?;
-    Ok((file, reader))
+    Ok(file)
 }
 
 /// A new file there.
-fn made(path: &Path) -> Result<(OwnedFd, OwnedFd), Errno> {
+fn made(path: &Path) -> Result<OwnedFd, Errno> {
     // Nothing is there, or it is not ours to be used.
     let _ = rustix::fs::unlink(path);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -141,14 +122,7 @@ fn made(path: &Path) -> Result<(OwnedFd, OwnedFd), Errno> {
     rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
     rustix::fs::ftruncate(&file, BYTES as u64)?;
     rustix::io::pwrite(&file, &head(0).to_ne_bytes(), place_behind(0) as u64)?;
-    let reader = reader_of(&file)?;
-    Ok((file, reader))
-}
-
-/// The same file for reading alone.
-fn reader_of(file: &OwnedFd) -> Result<OwnedFd, Errno> {
-    let path = format!("/proc/self/fd/{}", windlass_sys::process::number(file));
-    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -168,12 +142,7 @@ mod tests {
         table.put(7, 99, 1234, 7);
         table.put(8, 98, 1235, 8);
         table.clear(7);
-        let left = Left {
-            slot: 8,
-            pid: 98,
-            started: 1235,
-        };
-        assert_eq!(open().left(), (vec![left], 8));
+        assert_eq!(open().left(), (vec![(8, 98, 1235)], 8));
         let file = directory.path().join("sockets.processes");
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o666)).expect("mode");
         assert_eq!(open().left(), (vec![], 0));

@@ -60,8 +60,11 @@ pub fn run(data: &[u8]) {
     let _ = Row::decode_all(data);
     let mut socket = connect();
     for step in data.chunks(STEP_BYTES).take(STEPS_MAX) {
-        if unix::send_with_fds(&socket, &[IoSlice::new(&message(step))], &[]).is_err() {
+        let send = |socket: &_| unix::send_with_fds(socket, &[IoSlice::new(&message(step))], &[]);
+        // A connection carries one request; several may come before it is closed.
+        if send(&socket).is_err() {
             socket = connect();
+            let _ = send(&socket);
         }
     }
     assert!(answers(), "the broker does not answer");

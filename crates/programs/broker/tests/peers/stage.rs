@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 use tempfile::TempDir;
-use windlass_broker::{Broker, Event, Handle, Outcome, Settings};
+use windlass_broker::{Broker, Event, Handle, Settings};
 
 use crate::actor::{self, Actor};
 
@@ -85,11 +85,10 @@ impl Running {
         let sum = Arc::clone(&moved);
         let broker = Broker::listen(&path, settings, move |event| {
             if let Event::Rescue {
-                outcome: Outcome::Moved(bytes),
-                ..
+                outcome: Ok(bytes), ..
             } = event
             {
-                *sum.lock().expect("no panic") += bytes;
+                *sum.lock().expect("no panic") += *bytes as usize;
             }
         });
         let broker = broker.expect("broker");
