@@ -19,6 +19,7 @@
 //! reported by [`Backend::alive`].
 
 mod guest;
+pub mod host;
 mod ports;
 mod translate;
 
@@ -38,6 +39,7 @@ use windlass_worker::{Plane, PlaneOptions};
 
 use crate::backend::{Backend, BackendError, Place, StateSink};
 use crate::options::Options;
+use host::{Host, System};
 use ports::{Ports, Request};
 
 /// Members that one daemon can have.
@@ -48,6 +50,20 @@ const MEMBERS_MAX: usize = 4096;
 /// # Errors
 /// If the workers cannot be started as the options say.
 pub fn build(options: &Options, sink: StateSink) -> Result<Box<dyn Backend>> {
+    let workers = options.workers.len().max(1) as u16;
+    let host = System::new(workers, state_id(&options.state_dir));
+    build_on(Box::new(host), options, sink)
+}
+
+/// Makes the data plane on a host.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_on(
+    host: Box<dyn Host>,
+    options: &Options,
+    sink: StateSink,
+) -> Result<Box<dyn Backend>> {
     let cores: Vec<Option<usize>> = match options.workers.as_slice() {
         [] => vec![None],
         cores => cores.iter().map(|c| Some(*c as usize)).collect(),
@@ -59,10 +75,9 @@ pub fn build(options: &Options, sink: StateSink) -> Result<Box<dyn Backend>> {
         members_max: MEMBERS_MAX,
     })
     .context("cannot start the workers")?;
-    let state_id = state_id(&options.state_dir);
     let wake = Arc::new(windlass_sys::eventfd::create().context("eventfd")?);
     let (requests, inbox) = channel();
-    let ports = Ports::new(plane, cores, sink, state_id, wake.clone());
+    let ports = Ports::new(plane, cores, sink, host, wake.clone());
     let thread = std::thread::Builder::new()
         .name("ports".into())
         .spawn(move || ports.run(&inbox))?;

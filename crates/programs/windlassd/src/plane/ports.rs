@@ -12,12 +12,12 @@ use windlass_api::{
     StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic, WorkerStats,
 };
 use windlass_attach::endpoint::{Endpoint, Event};
-use windlass_attach::packet::{PacketConf, PacketEndpoint, Untakeable, release_stale};
 use windlass_bridge::fdb::{AddError, EntryFlags, Key};
 use windlass_sync::tsc::Clock;
 use windlass_sys::netns::NetnsWatch;
 use windlass_worker::{Plane, PlaneError};
 
+use super::host::{Device, Host};
 use super::translate::{self, mac_word};
 use crate::backend::{BackendError, Place, StateSink};
 
@@ -26,6 +26,8 @@ pub type Request = Box<dyn FnOnce(&mut Ports) + Send>;
 
 /// How long a worker may take to reach a quiescent point before it counts as hung.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Time between two looks at what a late worker has let go.
+const DRAIN_LOOK: Duration = Duration::from_millis(10);
 /// Tries to put a fixed entry into a slot that has to rest for a grace period.
 const TRIES: u32 = 200;
 
@@ -55,7 +57,7 @@ pub struct Ports {
     plane: Plane,
     cores: Vec<Option<usize>>,
     sink: StateSink,
-    state_id: String,
+    host: Box<dyn Host>,
     wake: Arc<OwnedFd>,
     /// Wakes this thread when a namespace came or went: endpoints look for theirs when they are polled.
     namespaces: Option<NetnsWatch>,
@@ -76,14 +78,14 @@ impl Ports {
         plane: Plane,
         cores: Vec<Option<usize>>,
         sink: StateSink,
-        state_id: String,
+        host: Box<dyn Host>,
         wake: Arc<OwnedFd>,
     ) -> Ports {
         Ports {
             plane,
             cores,
             sink,
-            state_id,
+            host,
             wake,
             namespaces: NetnsWatch::start()
                 .inspect_err(|error| tracing::warn!("namespaces are not watched: {error}"))
@@ -111,9 +113,20 @@ impl Ports {
                     endpoint.condemn(dead.reason);
                 }
             }
+            self.take_detached();
             let names: Vec<Name> = self.members.keys().cloned().collect();
             for name in names {
                 self.drive(&name);
+            }
+        }
+    }
+
+    /// Tells endpoints of rings that a late worker has let go.
+    fn take_detached(&mut self) {
+        for id in self.plane.take_detached() {
+            let member = self.members.values_mut().find(|m| m.id == id);
+            if let Some(endpoint) = member.and_then(|m| m.endpoint.as_mut()) {
+                endpoint.detached();
             }
         }
     }
@@ -127,7 +140,8 @@ impl Ports {
         ];
         let namespaces = self.namespaces.iter();
         fds.extend(namespaces.map(|w| PollFd::from_borrowed_fd(w.as_fd(), PollFlags::IN)));
-        let mut deadline: Option<Instant> = None;
+        let draining = self.plane.is_draining();
+        let mut deadline = draining.then(|| now + DRAIN_LOOK);
         for endpoint in self.members.values().filter_map(|m| m.endpoint.as_ref()) {
             let interest = endpoint.fds().into_iter();
             fds.extend(interest.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
@@ -159,8 +173,8 @@ impl Ports {
                 Event::Up(rings) => {
                     member.rings = rings.rx.len() as u16;
                     // An interface that was away may have come back as another one.
-                    let known = member.device.as_deref().and_then(translate::device_mtu);
-                    if let Some((mtu, mac)) = known {
+                    let known = member.device.as_deref().and_then(|d| self.host.device(d));
+                    if let Some(Device { mtu, mac }) = known {
                         let conf = translate::member_conf(&member.settings, mac, mtu);
                         member.mtu = conf.mtu;
                         let tuning = translate::tuning(&member.settings);
@@ -171,9 +185,7 @@ impl Ports {
                 Event::Down(reason) => {
                     tracing::info!("{name}: {reason}");
                     member.rings = 0;
-                    let done = self.plane.detach(member.id);
-                    endpoint.detached();
-                    done
+                    self.plane.detach(member.id).map(|()| endpoint.detached())
                 }
             };
             if let Err(error) = done {
@@ -247,46 +259,21 @@ impl Ports {
         }
     }
 
+    /// What is known of an interface; while it is missing, what most of them have.
+    fn device(&mut self, name: &str) -> Device {
+        self.host
+            .device(name)
+            .unwrap_or(Device { mtu: 1500, mac: 0 })
+    }
+
     fn bridge(&self, name: &Name) -> Result<&BridgeState, BackendError> {
         let missing = || BackendError::Host(format!("the data plane has no bridge `{name}`"));
         self.bridges.get(name).ok_or_else(missing)
     }
 
-    fn packet_conf(&self, uplink: &Uplink) -> PacketConf {
-        PacketConf {
-            device: uplink.device.as_str().to_owned(),
-            share: uplink.share,
-            queues: uplink.attach.queues().min(self.cores.len() as u16).max(1),
-            mark: self.filter_mark(),
-        }
-    }
-
-    /// What the names of this daemon's packet filters start with.
-    fn filter_mark(&self) -> String {
-        format!("windlass-{}", self.state_id)
-    }
-
     pub fn create_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
-        use windlass_sys::caps::{Capability, holds};
-        for (capability, name) in [
-            (Capability::NetRaw, "CAP_NET_RAW"),
-            (Capability::NetAdmin, "CAP_NET_ADMIN"),
-        ] {
-            if !holds(capability) {
-                return Err(BackendError::Unsupported(format!(
-                    "an uplink needs {name}: start windlassd with it"
-                )));
-            }
-        }
-        let conf = self.packet_conf(uplink);
-        let known = translate::device_mtu(&conf.device);
-        if known.is_some() {
-            PacketEndpoint::check(&conf).map_err(|why| match why {
-                Untakeable::InUse(sentence) => BackendError::InUse(sentence),
-                Untakeable::Unfit(sentence) => BackendError::Unsupported(sentence),
-            })?;
-        }
-        let (mtu, mac) = known.unwrap_or((1500, 0));
+        let endpoint = self.host.uplink(uplink)?;
+        let Device { mtu, mac } = self.device(uplink.device.as_str());
         let settings = uplink.settings();
         let bridge = self.bridge(&uplink.bridge)?.id;
         let member = translate::member_conf(&settings, mac, mtu);
@@ -301,8 +288,8 @@ impl Ports {
             own: None,
             vlans: Vec::new(),
             settings: settings.clone(),
-            device: Some(conf.device.clone()),
-            endpoint: Some(Box::new(PacketEndpoint::new(conf))),
+            device: Some(uplink.device.as_str().to_owned()),
+            endpoint: Some(endpoint),
             mtu: settings.mtu.unwrap_or(mtu),
             rings: 0,
             carried: Counters::default(),
@@ -333,7 +320,7 @@ impl Ports {
     /// Gives an uplink the properties that are written there.
     fn put_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
         let settings = uplink.settings();
-        let (mtu, mac) = translate::device_mtu(uplink.device.as_str()).unwrap_or((1500, 0));
+        let Device { mtu, mac } = self.device(uplink.device.as_str());
         let conf = translate::member_conf(&settings, mac, mtu);
         self.change_member(&uplink.name, conf, &settings)
     }
@@ -341,8 +328,7 @@ impl Ports {
     pub fn create_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
         let settings = vnic.settings();
         let bridge = self.bridge(&vnic.bridge)?.id;
-        let workers = self.cores.len() as u16;
-        let endpoint = translate::endpoint(vnic, place, workers, &self.state_id)?;
+        let endpoint = self.host.vnic(vnic, place)?;
         let (mac, mtu) = (translate::own_mac(vnic), translate::mtu(vnic));
         let conf = translate::member_conf(&settings, mac_word(mac), mtu);
         let id = self
@@ -518,7 +504,7 @@ impl Ports {
         if self.members.contains_key(&vnic.name) {
             return self.delete_member(&vnic.name);
         }
-        if let Ok(Some(mut left)) = translate::endpoint(vnic, place, 1, &self.state_id) {
+        if let Ok(Some(mut left)) = self.host.vnic(vnic, place) {
             left.delete();
         }
         Ok(())
@@ -553,7 +539,7 @@ impl Ports {
             .values()
             .filter_map(|m| m.device.clone())
             .collect();
-        release_stale(&self.filter_mark(), &keep);
+        self.host.release_others(&keep);
     }
 
     pub fn fdb_add(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {
