@@ -243,59 +243,62 @@ impl Plane {
     /// # Errors
     /// [`PlaneError::Stuck`] when its home worker does not answer.
     pub fn add_bridge(&mut self, tuning: BridgeTuning, limits: Limits) -> Result<u16, PlaneError> {
-        let limits = Limits {
-            members: self.members_max as u32,
-            ..limits
-        };
-        let (fdb, writer) = Fdb::new(limits, QsbrGrace::new(self.shared.domain.clone()));
-        windlass_shm::advise_huge(fdb.memory());
+        let writer = self.new_table(limits);
+        let fdb = writer.table().clone();
         let index = vacant(&mut self.bridges);
-        self.home(index).send(Command::Home {
-            bridge: index,
-            writer: Box::new(writer),
-        });
+        self.give_home(index, writer);
         self.bridges[index as usize] = Some(DraftBridge { tuning, fdb });
         self.publish();
         Ok(index)
     }
 
-    /// Gives a bridge a new, empty table: for another size, or when the VLANs of its keys mean something else.
-    ///
-    /// # Errors
-    /// [`PlaneError::NoBridge`], [`PlaneError::Stuck`].
-    pub fn replace_table(&mut self, bridge: u16, limits: Limits) -> Result<(), PlaneError> {
-        self.draft_bridge(bridge)?;
+    /// A new, empty table, of no bridge yet: for [`Plane::set_bridge`].
+    pub fn new_table(&self, limits: Limits) -> FdbWriter<QsbrGrace> {
         let limits = Limits {
             members: self.members_max as u32,
             ..limits
         };
         let (fdb, writer) = Fdb::new(limits, QsbrGrace::new(self.shared.domain.clone()));
         windlass_shm::advise_huge(fdb.memory());
-        let (done, wait) = std_mpsc::sync_channel(1);
-        self.home(bridge).send(Command::Leave { bridge, done });
-        wait.recv_timeout(GRACE_MAX)
-            .map_err(|_| PlaneError::Stuck)?;
-        self.home(bridge).send(Command::Home {
-            bridge,
-            writer: Box::new(writer),
-        });
-        self.draft_bridge(bridge)?.fdb = fdb;
-        self.publish();
-        Ok(())
+        writer
     }
 
     fn home(&self, bridge: u16) -> &WorkerHandle {
         &self.workers[bridge as usize % self.workers.len()]
     }
 
-    /// Changes a bridge.
+    /// Changes a bridge, and gives it a table that was filled before, if there is one: both at once.
     ///
     /// # Errors
-    /// [`PlaneError::NoBridge`].
-    pub fn set_bridge(&mut self, bridge: u16, tuning: BridgeTuning) -> Result<(), PlaneError> {
-        self.draft_bridge(bridge)?.tuning = tuning;
+    /// [`PlaneError::NoBridge`]: nothing has changed.
+    pub fn set_bridge(
+        &mut self,
+        bridge: u16,
+        tuning: BridgeTuning,
+        table: Option<FdbWriter<QsbrGrace>>,
+    ) -> Result<(), PlaneError> {
+        let draft = self.draft_bridge(bridge)?;
+        draft.tuning = tuning;
+        let Some(writer) = table else {
+            self.publish();
+            return Ok(());
+        };
+        draft.fdb = writer.table().clone();
+        self.give_home(bridge, writer);
         self.publish();
+        // What was still seen by the former rules is not to stay in the new table. A late worker's ages out.
+        if self.shared.domain.synchronize(GRACE_MAX) {
+            self.fdb(bridge, |writer, _| writer.flush_all())?;
+        }
         Ok(())
+    }
+
+    /// Makes a worker the home of a bridge's table, in the place of a former one.
+    fn give_home(&self, bridge: u16, writer: FdbWriter<QsbrGrace>) {
+        self.home(bridge).send(Command::Home {
+            bridge,
+            writer: Box::new(writer),
+        });
     }
 
     /// Removes a bridge that has no members.

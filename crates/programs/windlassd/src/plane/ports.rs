@@ -12,10 +12,10 @@ use windlass_api::{
     StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic, WorkerStats,
 };
 use windlass_attach::endpoint::{Endpoint, Event};
-use windlass_bridge::fdb::{AddError, EntryFlags, Key};
+use windlass_bridge::fdb::{AddError, EntryFlags, FdbWriter, Key};
 use windlass_sync::tsc::Clock;
 use windlass_sys::netns::NetnsWatch;
-use windlass_worker::{Plane, PlaneError};
+use windlass_worker::{Plane, PlaneError, QsbrGrace};
 
 use super::host::{Device, Host};
 use super::translate::{self, mac_word};
@@ -230,26 +230,45 @@ impl Ports {
         let (old, new) = (from.settings(), to.settings());
         let id = self.bridge(&to.name)?.id;
         let tuning = translate::bridge_tuning(to);
-        self.plane.set_bridge(id, tuning).map_err(failed)?;
+        let is_other_table =
+            old.vlan_filtering != new.vlan_filtering || old.addresses_max != new.addresses_max;
+        // All that can be refused comes before anything that shows.
+        let table = match is_other_table {
+            true => Some(self.filled_table(to, tuning.filtering)?),
+            false => None,
+        };
+        self.plane.set_bridge(id, tuning, table).map_err(failed)?;
         if let Some(state) = self.bridges.get_mut(&to.name) {
             state.filtering = tuning.filtering;
         }
-        if old.vlan_filtering != new.vlan_filtering || old.addresses_max != new.addresses_max {
-            self.plane
-                .replace_table(id, translate::limits(to)?)
-                .map_err(failed)?;
-            let here = self.members.iter().filter(|(_, m)| m.bridge == to.name);
-            let names: Vec<Name> = here.map(|(name, _)| name.clone()).collect();
-            for name in &names {
-                self.enter_fixed(name)?;
-            }
-        } else if old.ageing_s != new.ageing_s {
+        if !is_other_table && old.ageing_s != new.ageing_s {
             let ms = new.ageing_s.saturating_mul(1000);
             self.plane
                 .fdb(id, move |w, now| w.set_ageing(ms, now))
                 .map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// A table for a bridge, with the limits and the fixed entries of all its members.
+    fn filled_table(
+        &self,
+        bridge: &Bridge,
+        filtering: bool,
+    ) -> Result<FdbWriter<QsbrGrace>, BackendError> {
+        let mut writer = self.plane.new_table(translate::limits(bridge)?);
+        for (name, member) in &self.members {
+            if member.bridge != bridge.name {
+                continue;
+            }
+            let (entries, moves) = member_limits(&member.settings);
+            writer.set_member_limits(member.id, entries, moves);
+            for (key, flags) in self.fixed_entries(name, filtering) {
+                let id = member.id;
+                enter(|| Ok(writer.add_fixed(key, id, flags, windlass_worker::plane::now())))?;
+            }
+        }
+        Ok(writer)
     }
 
     pub fn delete_bridge(&mut self, name: &Name) -> Result<(), BackendError> {
@@ -443,11 +462,8 @@ impl Ports {
         let Ok(bridge) = self.bridge(&member.bridge) else {
             return;
         };
-        let (id, moves) = (member.id, settings.move_budget);
-        let entries = match settings.addresses_max {
-            0 => u32::MAX,
-            n => n,
-        };
+        let id = member.id;
+        let (entries, moves) = member_limits(settings);
         let _ = self.plane.fdb(bridge.id, move |w, _| {
             w.set_member_limits(id, entries, moves)
         });
@@ -459,27 +475,33 @@ impl Ports {
             return Ok(());
         };
         let bridge = self.bridge(&member.bridge)?;
-        let mut entries = Vec::new();
-        if let Some(mac) = member.own {
-            let vlans: &[u16] = if bridge.filtering {
-                &member.vlans
-            } else {
-                &[0]
-            };
-            entries.extend(vlans.iter().map(|v| (*v, mac, EntryFlags::LOCAL)));
-        }
-        for entry in bridge.statics.iter().filter(|e| e.member == *name) {
-            let flags = flags_of(entry.kind);
-            entries.push((vlan_of(bridge, entry.vlan), entry.mac, flags));
-        }
-        let (bridge, id) = (bridge.id, member.id);
-        for (vlan, mac, flags) in entries {
-            self.enter(bridge, Key::from_octets(vlan, mac.0), id, flags)?;
+        let (id, bridge, filtering) = (member.id, bridge.id, bridge.filtering);
+        for (key, flags) in self.fixed_entries(name, filtering) {
+            self.enter(bridge, key, id, flags)?;
         }
         Ok(())
     }
 
-    /// Puts one entry into a table; waits where a slot has to rest for a grace period first.
+    /// A member's own address and the static entries that point to it.
+    fn fixed_entries(&self, name: &Name, filtering: bool) -> Vec<(Key, EntryFlags)> {
+        let Some(member) = self.members.get(name) else {
+            return Vec::new();
+        };
+        let key = |vlan, mac: MacAddr| Key::from_octets(vlan, mac.0);
+        let mut entries = Vec::new();
+        if let Some(mac) = member.own {
+            let vlans: &[u16] = if filtering { &member.vlans } else { &[0] };
+            entries.extend(vlans.iter().map(|v| (key(*v, mac), EntryFlags::LOCAL)));
+        }
+        let statics = self.bridges.get(&member.bridge).map(|b| &b.statics);
+        for entry in statics.into_iter().flatten().filter(|e| e.member == *name) {
+            let vlan = if filtering { entry.vlan } else { 0 };
+            entries.push((key(vlan, entry.mac), flags_of(entry.kind)));
+        }
+        entries
+    }
+
+    /// Puts one entry into a bridge's table.
     fn enter(
         &self,
         bridge: u16,
@@ -487,17 +509,11 @@ impl Ports {
         member: u16,
         flags: EntryFlags,
     ) -> Result<(), BackendError> {
-        for _ in 0..TRIES {
-            let done = self
-                .plane
-                .ask_fdb(bridge, move |w, now| w.add_fixed(key, member, flags, now));
-            match done.map_err(failed)? {
-                Ok(()) => return Ok(()),
-                Err(AddError::Resting) => std::thread::sleep(Duration::from_millis(1)),
-                Err(error) => return Err(BackendError::Limit(error.to_string())),
-            }
-        }
-        Err(BackendError::Limit(AddError::Resting.to_string()))
+        enter(|| {
+            self.plane
+                .ask_fdb(bridge, move |w, now| w.add_fixed(key, member, flags, now))
+                .map_err(failed)
+        })
     }
 
     pub fn delete_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
@@ -722,6 +738,29 @@ impl Ports {
             })
             .collect()
     }
+}
+
+/// Puts one entry into a table; waits where a slot has to rest for a grace period first.
+fn enter(
+    mut add: impl FnMut() -> Result<Result<(), AddError>, BackendError>,
+) -> Result<(), BackendError> {
+    for _ in 0..TRIES {
+        match add()? {
+            Ok(()) => return Ok(()),
+            Err(AddError::Resting) => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) => return Err(BackendError::Limit(error.to_string())),
+        }
+    }
+    Err(BackendError::Limit(AddError::Resting.to_string()))
+}
+
+/// Learned addresses and moves that a member may have.
+fn member_limits(settings: &MemberSettings) -> (u32, u32) {
+    let entries = match settings.addresses_max {
+        0 => u32::MAX,
+        n => n,
+    };
+    (entries, settings.move_budget)
 }
 
 /// The VLANs in which a member can be reached.

@@ -91,7 +91,12 @@ impl Guest {
         self.out.lock().unwrap().is_empty()
     }
 
-    /// Frames that it was sent since the last time.
+    /// Frames that it was sent.
+    pub fn got(&self) -> usize {
+        self.got.load(Ordering::Acquire)
+    }
+
+    /// The same; it counts from 0 again.
     pub fn take_got(&self) -> usize {
         self.got.swap(0, Ordering::AcqRel)
     }
