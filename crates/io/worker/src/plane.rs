@@ -144,6 +144,8 @@ pub struct Plane {
     condemned: std_mpsc::Receiver<Condemned>,
     /// Attachments so far.
     attachments: u64,
+    /// Topologies are not published one by one.
+    is_batch: bool,
     next_home: usize,
 }
 
@@ -217,6 +219,7 @@ impl Plane {
             members_max: options.members_max,
             condemned,
             attachments: 0,
+            is_batch: false,
             next_home: 0,
         })
     }
@@ -248,7 +251,7 @@ impl Plane {
         let index = vacant(&mut self.bridges);
         self.give_home(index, writer);
         self.bridges[index as usize] = Some(DraftBridge { tuning, fdb });
-        self.publish();
+        self.publish_batch();
         Ok(index)
     }
 
@@ -341,7 +344,7 @@ impl Plane {
             attachment: 0,
             counters,
         });
-        self.publish();
+        self.publish_batch();
         Ok(id)
     }
 
@@ -358,7 +361,7 @@ impl Plane {
     ) -> Result<(), PlaneError> {
         let member = self.draft_member(id)?;
         (member.conf, member.tuning) = (conf, tuning);
-        self.publish();
+        self.publish_batch();
         Ok(())
     }
 
@@ -573,6 +576,26 @@ impl Plane {
         }
         self.limbo.reclaim(&self.shared.domain);
         Ok(())
+    }
+
+    /// From now on, what is added or set is published with the first change that takes something away or attaches
+    /// something, or by [`Plane::end_batch`].
+    pub fn begin_batch(&mut self) {
+        self.is_batch = true;
+    }
+
+    /// Publishes what has changed since [`Plane::begin_batch`]: once.
+    pub fn end_batch(&mut self) {
+        if std::mem::take(&mut self.is_batch) {
+            self.publish();
+        }
+    }
+
+    /// Publishes the draft, unless more is to come with it.
+    fn publish_batch(&mut self) {
+        if !self.is_batch {
+            self.publish();
+        }
     }
 
     /// Publishes the draft.

@@ -151,3 +151,32 @@ fn a_table_always_has_a_writer() {
     assert_eq!(page["total"], 7, "{page}");
     nobody_else_sees(&lab);
 }
+
+/// A document is made as a whole: refused at any VNIC, nothing of it is there; then it is made, and frames pass.
+#[test]
+fn a_document_is_made_as_a_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    let vnics: Vec<_> = (0..3)
+        .map(|number| json!({"name": format!("v{number}"), "bridge": "br0", "mac": mac(number)}))
+        .collect();
+    let document = json!({"version": 1, "bridges": [{"name": "br0"}], "vnics": vnics});
+    let before = daemon.must("GET", "/v1/document", None);
+    for refused in 0..3 {
+        lab.steps().taken.clear();
+        lab.steps().refuse = Some(refused);
+        daemon.refused("PUT", "/v1/document", Some(document.clone()), "host");
+        assert_eq!(daemon.must("GET", "/v1/document", None), before);
+        daemon.refused("GET", "/v1/bridges/br0/fdb", None, "not_found");
+        assert_eq!(daemon.must("GET", "/v1/stats", None)["members"], json!([]));
+    }
+    lab.steps().refuse = None;
+    daemon.must("PUT", "/v1/document", Some(document));
+    nobody_else_sees(&lab);
+    until("the frames are counted for the bridge", || {
+        let stats = daemon.must("GET", "/v1/stats", None);
+        let stats: windlass_api::Stats = serde_json::from_value(stats).unwrap();
+        stats.bridges[0].traffic.rx_frames == 40
+    });
+}

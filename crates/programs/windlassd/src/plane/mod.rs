@@ -160,6 +160,14 @@ impl PlaneBackend {
 }
 
 impl Backend for PlaneBackend {
+    fn begin_batch(&mut self) {
+        self.ask(Ports::begin_batch);
+    }
+
+    fn end_batch(&mut self) {
+        self.ask(Ports::end_batch);
+    }
+
     fn create_bridge(&mut self, bridge: &Bridge) -> Result<(), BackendError> {
         let bridge = bridge.clone();
         self.change(move |p| p.create_bridge(&bridge))
@@ -242,9 +250,11 @@ impl Backend for PlaneBackend {
         self.ask(move |p| p.status(&member)).unwrap_or_default()
     }
 
-    fn counters(&self, member: &Name) -> Counters {
-        let member = member.clone();
-        self.ask(move |p| p.counters(&member)).unwrap_or_default()
+    fn counters(&self, members: &[Name]) -> Vec<Counters> {
+        let unknown = vec![Counters::default(); members.len()];
+        let members = members.to_vec();
+        self.ask(move |p| members.iter().map(|m| p.counters(m)).collect())
+            .unwrap_or(unknown)
     }
 
     fn workers(&self) -> Vec<WorkerStats> {

@@ -63,6 +63,8 @@ pub struct Ports {
     namespaces: Option<NetnsWatch>,
     bridges: BTreeMap<Name, BridgeState>,
     members: BTreeMap<Name, MemberState>,
+    /// In a batch, members whose endpoints are driven at its end.
+    batch: Option<Vec<Name>>,
     stopping: bool,
 }
 
@@ -92,6 +94,7 @@ impl Ports {
                 .ok(),
             bridges: BTreeMap::new(),
             members: BTreeMap::new(),
+            batch: None,
             stopping: false,
         }
     }
@@ -99,13 +102,26 @@ impl Ports {
     /// Serves requests and drives endpoints until [`Ports::stop`].
     pub fn run(mut self, inbox: &Receiver<Request>) {
         while !self.stopping {
+            // Within a batch the engine has more to ask, and endpoints wait for its end.
+            if self.batch.is_some() {
+                match inbox.recv() {
+                    Ok(request) => request(&mut self),
+                    Err(_) => return,
+                }
+                continue;
+            }
             self.wait();
             let _ = windlass_sys::eventfd::drain(self.wake.as_fd());
             if let Some(namespaces) = &self.namespaces {
                 let _ = namespaces.take_changes();
             }
-            while let Ok(request) = inbox.try_recv() {
+            while self.batch.is_none()
+                && let Ok(request) = inbox.try_recv()
+            {
                 request(&mut self);
+            }
+            if self.batch.is_some() {
+                continue;
             }
             for dead in self.plane.take_condemned() {
                 let member = self.members.values_mut().find(|m| m.id == dead.member);
@@ -192,6 +208,27 @@ impl Ports {
                 tracing::error!("{name}: {error}");
             }
             self.sink.changed(name);
+        }
+    }
+
+    /// Until the end of the batch, the topology is not published for each change, and new endpoints are not driven.
+    pub fn begin_batch(&mut self) {
+        self.batch = Some(Vec::new());
+        self.plane.begin_batch();
+    }
+
+    pub fn end_batch(&mut self) {
+        self.plane.end_batch();
+        for name in self.batch.take().unwrap_or_default() {
+            self.drive(&name);
+        }
+    }
+
+    /// Drives the endpoint of a new member, at the end of the batch if there is one.
+    fn drive_first(&mut self, name: &Name) {
+        match self.batch.as_mut() {
+            Some(batch) => batch.push(name.clone()),
+            None => self.drive(name),
         }
     }
 
@@ -315,7 +352,7 @@ impl Ports {
         };
         self.members.insert(uplink.name.clone(), state);
         self.enter_limits(&uplink.name, &settings);
-        self.drive(&uplink.name);
+        self.drive_first(&uplink.name);
         Ok(())
     }
 
@@ -372,7 +409,7 @@ impl Ports {
             self.delete_member(&vnic.name)?;
             return Err(error);
         }
-        self.drive(&vnic.name);
+        self.drive_first(&vnic.name);
         Ok(())
     }
 
