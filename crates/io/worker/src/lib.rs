@@ -46,5 +46,6 @@ pub mod visit;
 
 pub use command::Condemned;
 pub use counters::WorkerTotals;
+pub use grace::QsbrGrace;
 pub use plane::{MemberTuning, Plane, PlaneError, PlaneOptions};
 pub use ring::Spin;

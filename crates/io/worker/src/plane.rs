@@ -7,22 +7,29 @@
 //! | call | what happens before it returns |
 //! | --- | --- |
 //! | [`Plane::attach`] | the topology with the transmit half is published, receive halves are mailed |
-//! | [`Plane::detach`] | no worker has the rings or can send to them any more (a grace period) |
+//! | [`Plane::detach`] | no worker has the rings or can send to them any more (a grace period), or a worker is late |
 //! | [`Plane::remove_member`], [`Plane::remove_bridge`] | the same, and the number can be used again |
 //!
 //! # Synchronization
 //! Published pointers and mailboxes only: a worker never waits for this thread. This thread waits for workers at most
 //! [`GRACE_MAX`] at a time; a worker that does not answer within it is reported by [`Plane::stuck`].
+//!
+//! # Failure modes
+//! A late worker keeps what it has: rings that were taken from it are nobody's until it has let them go, which
+//! [`Plane::take_detached`] tells. Commands that do not fit into its mailbox wait outside.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc as std_mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+mod drain;
+mod handle;
 
 use thiserror::Error;
 use windlass_attach::endpoint::Rings;
-use windlass_attach::port::{Lane, RxPort, TxPort};
+use windlass_attach::port::{Lane, TxPort};
 use windlass_bridge::fdb::{Entry, Fdb, FdbCounts, FdbWriter, Limits};
 use windlass_bridge::forward::{Bridge, BridgeConf};
 use windlass_bridge::member::MemberConf;
@@ -39,10 +46,14 @@ use crate::grace::QsbrGrace;
 use crate::ring::Spin;
 use crate::run::{Seat, Shared, Worker};
 use crate::topo::{Member, Topo};
+use drain::Drain;
+use handle::WorkerHandle;
 
 /// How long this thread waits for the workers at a time.
 pub const GRACE_MAX: Duration = Duration::from_secs(5);
-/// Commands in a worker's mailbox at most.
+/// Time between two looks at what the workers have let go, while somebody waits for it.
+const LOOK: Duration = Duration::from_micros(50);
+/// Commands in a worker's mailbox at most; what is beyond waits outside.
 const MAILBOX: usize = 1024;
 /// Sightings between two workers at most; a full queue loses sightings, never frames.
 const POSTS: usize = 4096;
@@ -114,42 +125,27 @@ struct DraftBridge {
     fdb: Arc<Fdb>,
 }
 
-struct Hand {
-    mailbox: mpsc::Queue<Command>,
-    bell: Arc<Bell>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Hand {
-    fn send(&self, command: Command) -> Result<(), PlaneError> {
-        let mut command = command;
-        for _ in 0..5000 {
-            match self.mailbox.push(command) {
-                Ok(()) => {
-                    self.bell.mail();
-                    return Ok(());
-                }
-                Err(back) => command = back,
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Err(PlaneError::Stuck)
-    }
-}
-
 /// The workers and what they forward.
 pub struct Plane {
     shared: Arc<Shared>,
-    hands: Vec<Hand>,
+    workers: Vec<WorkerHandle>,
     members: Vec<Option<DraftMember>>,
     bridges: Vec<Option<DraftBridge>>,
     built: Vec<Option<Arc<Bridge>>>,
     published: Vec<Option<Arc<Member>>>,
     limbo: Limbo,
+    /// What workers may still have, in the order in which it was taken from them.
+    drains: Vec<Drain>,
+    /// A worker has let somebody wait for [`GRACE_MAX`] and has not let go since: nobody waits for it again.
+    is_late: bool,
+    /// Members whose rings have come back since the last [`Plane::take_detached`].
+    detached: Vec<u16>,
     members_max: usize,
     condemned: std_mpsc::Receiver<Condemned>,
     /// Attachments so far.
     attachments: u64,
+    /// Topologies are not published one by one.
+    is_batch: bool,
     next_home: usize,
 }
 
@@ -190,7 +186,7 @@ impl Plane {
         for worker in 0..n {
             bells.push(Arc::new(Bell::new().map_err(start(worker))?));
         }
-        let mut hands = Vec::new();
+        let mut handles = Vec::new();
         for (worker, (posts, posted)) in posts.into_iter().zip(posted).enumerate() {
             let (queue, mailbox) = mpsc::channel(MAILBOX);
             let seat = Seat {
@@ -207,23 +203,23 @@ impl Plane {
             };
             let cpu = options.workers.get(worker).copied().flatten();
             let thread = spawn(seat, cpu).map_err(start(worker))?;
-            hands.push(Hand {
-                mailbox: queue,
-                bell: bells[worker].clone(),
-                thread: Some(thread),
-            });
+            handles.push(WorkerHandle::new(queue, bells[worker].clone(), thread));
         }
         Ok(Plane {
             shared,
-            hands,
+            workers: handles,
             members: Vec::new(),
             bridges: Vec::new(),
             built: Vec::new(),
             published: Vec::new(),
             limbo: Limbo::default(),
+            drains: Vec::new(),
+            is_late: false,
+            detached: Vec::new(),
             members_max: options.members_max,
             condemned,
             attachments: 0,
+            is_batch: false,
             next_home: 0,
         })
     }
@@ -250,59 +246,62 @@ impl Plane {
     /// # Errors
     /// [`PlaneError::Stuck`] when its home worker does not answer.
     pub fn add_bridge(&mut self, tuning: BridgeTuning, limits: Limits) -> Result<u16, PlaneError> {
-        let limits = Limits {
-            members: self.members_max as u32,
-            ..limits
-        };
-        let (fdb, writer) = Fdb::new(limits, QsbrGrace::new(self.shared.domain.clone()));
-        windlass_shm::advise_huge(fdb.memory());
+        let writer = self.new_table(limits);
+        let fdb = writer.table().clone();
         let index = vacant(&mut self.bridges);
-        self.home(index).send(Command::Home {
-            bridge: index,
-            writer: Box::new(writer),
-        })?;
+        self.give_home(index, writer);
         self.bridges[index as usize] = Some(DraftBridge { tuning, fdb });
-        self.publish();
+        self.publish_batch();
         Ok(index)
     }
 
-    /// Gives a bridge a new, empty table: for another size, or when the VLANs of its keys mean something else.
-    ///
-    /// # Errors
-    /// [`PlaneError::NoBridge`], [`PlaneError::Stuck`].
-    pub fn replace_table(&mut self, bridge: u16, limits: Limits) -> Result<(), PlaneError> {
-        self.draft_bridge(bridge)?;
+    /// A new, empty table, of no bridge yet: for [`Plane::set_bridge`].
+    pub fn new_table(&self, limits: Limits) -> FdbWriter<QsbrGrace> {
         let limits = Limits {
             members: self.members_max as u32,
             ..limits
         };
         let (fdb, writer) = Fdb::new(limits, QsbrGrace::new(self.shared.domain.clone()));
         windlass_shm::advise_huge(fdb.memory());
-        let (done, wait) = std_mpsc::sync_channel(1);
-        self.home(bridge).send(Command::Leave { bridge, done })?;
-        wait.recv_timeout(GRACE_MAX)
-            .map_err(|_| PlaneError::Stuck)?;
+        writer
+    }
+
+    fn home(&self, bridge: u16) -> &WorkerHandle {
+        &self.workers[bridge as usize % self.workers.len()]
+    }
+
+    /// Changes a bridge, and gives it a table that was filled before, if there is one: both at once.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoBridge`]: nothing has changed.
+    pub fn set_bridge(
+        &mut self,
+        bridge: u16,
+        tuning: BridgeTuning,
+        table: Option<FdbWriter<QsbrGrace>>,
+    ) -> Result<(), PlaneError> {
+        let draft = self.draft_bridge(bridge)?;
+        draft.tuning = tuning;
+        let Some(writer) = table else {
+            self.publish();
+            return Ok(());
+        };
+        draft.fdb = writer.table().clone();
+        self.give_home(bridge, writer);
+        self.publish();
+        // What was still seen by the former rules is not to stay in the new table. A late worker's ages out.
+        if self.shared.domain.synchronize(GRACE_MAX) {
+            self.fdb(bridge, |writer, _| writer.flush_all())?;
+        }
+        Ok(())
+    }
+
+    /// Makes a worker the home of a bridge's table, in the place of a former one.
+    fn give_home(&self, bridge: u16, writer: FdbWriter<QsbrGrace>) {
         self.home(bridge).send(Command::Home {
             bridge,
             writer: Box::new(writer),
-        })?;
-        self.draft_bridge(bridge)?.fdb = fdb;
-        self.publish();
-        Ok(())
-    }
-
-    fn home(&self, bridge: u16) -> &Hand {
-        &self.hands[bridge as usize % self.hands.len()]
-    }
-
-    /// Changes a bridge.
-    ///
-    /// # Errors
-    /// [`PlaneError::NoBridge`].
-    pub fn set_bridge(&mut self, bridge: u16, tuning: BridgeTuning) -> Result<(), PlaneError> {
-        self.draft_bridge(bridge)?.tuning = tuning;
-        self.publish();
-        Ok(())
+        });
     }
 
     /// Removes a bridge that has no members.
@@ -315,7 +314,7 @@ impl Plane {
         self.publish();
         self.grace()?;
         let (done, wait) = std_mpsc::sync_channel(1);
-        self.home(bridge).send(Command::Leave { bridge, done })?;
+        self.home(bridge).send(Command::Leave { bridge, done });
         wait.recv_timeout(GRACE_MAX).map_err(|_| PlaneError::Stuck)
     }
 
@@ -334,7 +333,7 @@ impl Plane {
         if id as usize >= self.members_max {
             return Err(PlaneError::TooManyMembers(self.members_max));
         }
-        let counters = (0..self.hands.len())
+        let counters = (0..self.workers.len())
             .map(|_| Padded::new(MemberCounters::zero()))
             .collect();
         self.members[id as usize] = Some(DraftMember {
@@ -345,7 +344,7 @@ impl Plane {
             attachment: 0,
             counters,
         });
-        self.publish();
+        self.publish_batch();
         Ok(id)
     }
 
@@ -362,7 +361,7 @@ impl Plane {
     ) -> Result<(), PlaneError> {
         let member = self.draft_member(id)?;
         (member.conf, member.tuning) = (conf, tuning);
-        self.publish();
+        self.publish_batch();
         Ok(())
     }
 
@@ -397,37 +396,80 @@ impl Plane {
         };
         self.next_home = self.next_home.wrapping_add(1);
         for (ring, port) in rings.rx.into_iter().enumerate() {
-            let hand = &self.hands[(start + ring) % self.hands.len()];
-            hand.send(Command::Adopt {
+            let worker = &self.workers[(start + ring) % self.workers.len()];
+            worker.send(Command::Adopt {
                 port,
                 member: id,
                 attachment,
-            })?;
+            });
         }
         Ok(())
     }
 
-    /// Takes a member's rings from the workers. When it returns, nobody uses them.
+    /// Takes a member's rings from the workers. When it returns without an error, nobody uses them.
     ///
     /// # Errors
-    /// [`PlaneError::NoMember`], [`PlaneError::Stuck`].
+    /// [`PlaneError::NoMember`]. [`PlaneError::Stuck`]: a worker is late and may use the rings, until
+    /// [`Plane::take_detached`] names the member.
     pub fn detach(&mut self, id: u16) -> Result<(), PlaneError> {
         let member = self.draft_member(id)?;
-        let tx = member.tx.take();
+        let sender = member.tx.take();
         member.attachment = 0;
         self.publish();
-        let mut ports: Vec<Box<dyn RxPort>> = Vec::new();
-        for hand in &self.hands {
-            let (done, wait) = std_mpsc::sync_channel(1);
-            hand.send(Command::Detach { member: id, done })?;
-            ports.extend(
-                wait.recv_timeout(GRACE_MAX)
-                    .map_err(|_| PlaneError::Stuck)?,
-            );
+        let mut drain = Drain::new(self.shared.domain.start_grace());
+        drain.take(id, sender, &self.workers);
+        self.drains.push(drain);
+        if !self.drain(GRACE_MAX) {
+            return Err(PlaneError::Stuck);
         }
-        self.grace()?;
-        drop((tx, ports));
+        self.detached.retain(|detached| *detached != id);
         Ok(())
+    }
+
+    /// Whether workers may still have something that was taken from them. While they may, [`Plane::take_detached`] is to be
+    /// called now and then.
+    pub fn is_draining(&self) -> bool {
+        !self.drains.is_empty()
+    }
+
+    /// Members whose rings a late worker has let go since the last call.
+    pub fn take_detached(&mut self) -> Vec<u16> {
+        self.advance();
+        std::mem::take(&mut self.detached)
+    }
+
+    /// Waits until workers have nothing any more that was taken from them; whether it is so. Once a worker was late, nobody
+    /// waits for it before it has let go.
+    fn drain(&mut self, patience: Duration) -> bool {
+        let start = Instant::now();
+        loop {
+            self.advance();
+            if self.drains.is_empty() {
+                self.is_late = false;
+                return true;
+            }
+            if self.is_late || start.elapsed() >= patience {
+                self.is_late = true;
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Lets drains and mailboxes go on as far as is possible without waiting.
+    fn advance(&mut self) {
+        for worker in &self.workers {
+            worker.flush();
+        }
+        let domain = &self.shared.domain;
+        let detached = &mut self.detached;
+        self.drains.retain_mut(|drain| {
+            let is_over = drain.advance(domain);
+            if is_over {
+                detached.append(&mut drain.detached);
+            }
+            !is_over
+        });
     }
 
     /// Has the table's writer do something, some time soon.
@@ -443,7 +485,8 @@ impl Plane {
         self.home(bridge).send(Command::Fdb {
             bridge,
             work: Box::new(work),
-        })
+        });
+        Ok(())
     }
 
     /// Has the table's writer do something, and waits for the answer.
@@ -535,6 +578,26 @@ impl Plane {
         Ok(())
     }
 
+    /// From now on, what is added or set is published with the first change that takes something away or attaches
+    /// something, or by [`Plane::end_batch`].
+    pub fn begin_batch(&mut self) {
+        self.is_batch = true;
+    }
+
+    /// Publishes what has changed since [`Plane::begin_batch`]: once.
+    pub fn end_batch(&mut self) {
+        if std::mem::take(&mut self.is_batch) {
+            self.publish();
+        }
+    }
+
+    /// Publishes the draft, unless more is to come with it.
+    fn publish_batch(&mut self) {
+        if !self.is_batch {
+            self.publish();
+        }
+    }
+
     /// Publishes the draft.
     fn publish(&mut self) {
         self.built = self
@@ -584,11 +647,15 @@ impl Plane {
 
 impl Drop for Plane {
     fn drop(&mut self) {
-        for hand in &self.hands {
-            let _ = hand.send(Command::Stop);
+        for worker in &self.workers {
+            worker.send(Command::Stop);
         }
-        for hand in &mut self.hands {
-            if let Some(thread) = hand.thread.take() {
+        // A late worker has a full mailbox: the rest follows as it reads.
+        while self.workers.iter().any(|w| !w.flush() && !w.has_ended()) {
+            std::thread::sleep(LOOK);
+        }
+        for worker in &mut self.workers {
+            if let Some(thread) = worker.thread.take() {
                 let _ = thread.join();
             }
         }
