@@ -19,7 +19,7 @@ use crate::layout::*;
 use crate::out::{Moved, Outgoing, reason_of, set_flags};
 use crate::owner::{Locked, Owner, Who, lock, try_lock, unlock};
 use crate::reason::Reason;
-use crate::ring::{ORDER_MAX, Ring};
+use crate::ring::Ring;
 use crate::shim::{Ordering, add_fenced, faulty, heavy};
 use crate::slab::Link;
 use crate::socket::Socket;
@@ -131,6 +131,7 @@ impl<'s> Incoming<'s> {
         self.dir
     }
 
+    #[inline(always)]
     pub(crate) fn outgoing(self) -> Outgoing<'s> {
         Outgoing::new(self.link)
     }
@@ -183,7 +184,8 @@ impl<'s> Incoming<'s> {
         let (w, r, a) = (&self.d().w, &self.d().r, &self.d().a);
         let pos = r.pos.load(Ordering::Relaxed);
         let mut seen = r.head_seen.load(Ordering::Relaxed).wrapping_sub(pos);
-        if seen < asked as u64 || seen > (PAGE << ORDER_MAX) as u64 {
+        // Less is known than asked, or nothing that can be.
+        if seen.wrapping_sub(asked as u64) > RING_BYTES_MAX as u64 {
             if seen == 0 {
                 self.fall_back();
             }
@@ -200,7 +202,7 @@ impl<'s> Incoming<'s> {
             };
             let got = r.krecv.load(Ordering::Relaxed);
             if sent != got || a.flags.load(Ordering::Relaxed) & DRAIN != 0 {
-                if seen == 0 || seen > (PAGE << ORDER_MAX) as u64 {
+                if seen == 0 || seen > RING_BYTES_MAX as u64 {
                     return Look::Kernel(sent.saturating_sub(got));
                 }
             } else {
@@ -216,7 +218,7 @@ impl<'s> Incoming<'s> {
         }
         let word = a.ring.load(Ordering::Relaxed);
         match self.link.slab().ring(self.link.side().other(), word) {
-            Ok(Some(ring)) if seen <= ring.cap() as u64 => Look::Ring(ring, seen as usize),
+            Some(ring) if seen <= ring.cap() as u64 => Look::Ring(ring, seen as usize),
             _ => Look::Broken,
         }
     }
@@ -255,7 +257,7 @@ impl<'s> Incoming<'s> {
     #[inline(always)]
     fn expect(self, pos: u64, seen: u64) {
         let word = self.d().a.ring.load(Ordering::Relaxed);
-        let Ok(Some(ring)) = self.link.slab().ring(self.link.side().other(), word) else {
+        let Some(ring) = self.link.slab().ring(self.link.side().other(), word) else {
             return;
         };
         let mut at = 0;
@@ -433,7 +435,7 @@ impl<'s> Incoming<'s> {
             .wrapping_sub(r.pos.load(Ordering::Relaxed));
         let word = self.d().a.ring.load(Ordering::Relaxed);
         match self.link.slab().ring(self.link.side().other(), word) {
-            Ok(Some(ring)) if there != 0 && there <= ring.cap() as u64 => {
+            Some(ring) if there != 0 && there <= ring.cap() as u64 => {
                 self.take(ring, there as usize, &rest, how, n)
             }
             _ => Took::Bytes(Moved { ring: 0, kernel: n }),
@@ -473,7 +475,7 @@ impl<'s> Incoming<'s> {
         r.head_seen.store(head, Ordering::Relaxed);
         let word = a.ring.load(Ordering::Relaxed);
         match self.link.slab().ring(self.link.side().other(), word) {
-            Ok(Some(ring)) if there <= ring.cap() as u64 => {
+            Some(ring) if there <= ring.cap() as u64 => {
                 let took = self.take(ring, there as usize, into, how, 0);
                 match (took, end) {
                     (Took::Bytes(moved), End::Error(error)) => Took::Failing(moved, error),
@@ -553,7 +555,7 @@ impl<'s> Incoming<'s> {
     pub fn queued(self) -> usize {
         let head = self.d().w.head.load(Ordering::Acquire);
         let there = head.wrapping_sub(self.d().r.pos.load(Ordering::Relaxed));
-        there.min((PAGE << ORDER_MAX) as u64) as usize
+        there.min(RING_BYTES_MAX as u64) as usize
     }
 
     /// Counts the calling thread as asleep on this very descriptor, and looks once more (I5).

@@ -34,7 +34,7 @@ pub const MESSAGE_BYTES: usize = 64;
 /// `WLS1`, in the order of bytes.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"WLS1");
 /// Version of messages and of the memory that they hand over: both sides are built together.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Slots that there can be; slot 0 is nobody's.
 pub const SLOTS: usize = 65_536;
 /// The broker's own slot, which it takes locks with. Its word in the table of processes is the broker's process id.
