@@ -11,7 +11,7 @@ use super::{Finding, Tree};
 /// A crate's directory, and how many lines its `src` may have.
 const LIMITS: &[(&str, usize)] = &[
     ("crates/programs/preload", 14_050),
-    ("crates/io/channel", 7_078),
+    ("crates/io/channel", 7_048),
     ("crates/programs/broker", 6_470),
 ];
 

@@ -134,8 +134,8 @@ pub struct WriteOwn {
     pub(crate) mark_k: AtomicU64,
     /// 1: the ring is to be doubled as soon as it is empty.
     pub(crate) grow: AtomicU32,
-    /// 1: the send buffer has been raised already.
-    pub(crate) raised: AtomicU32,
+    /// Unused.
+    pub(crate) spare: AtomicU32,
     /// Time stamp of the last full ring, in cycles.
     pub(crate) full_at: AtomicU64,
     /// `head` at the last idle tick that saw it move.

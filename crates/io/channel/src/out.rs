@@ -22,7 +22,7 @@ use crate::layout::*;
 use crate::owner::{Locked, Owner, Who, lock, take_from_dead, try_lock, unlock};
 use crate::reason::Reason;
 use crate::ring::Ring;
-use crate::shim::{Ordering, add_fenced, faulty, light, store_fenced};
+use crate::shim::{Ordering, add_fenced, faulty, light, lower, store_fenced};
 use crate::slab::Link;
 use crate::socket::Socket;
 use crate::wait::sleeps;
@@ -670,9 +670,7 @@ impl<'s> Outgoing<'s> {
     /// That call has given the kernel `n` bytes.
     pub fn end_own_call(self, n: usize) {
         self.d().w.k_sent.fetch_add(n as u64, Ordering::Release);
-        let down = |n: u32| n.checked_sub(1);
-        let attn = &self.d().a.attn;
-        let _ = attn.fetch_update(Ordering::Release, Ordering::Relaxed, down);
+        lower(&self.d().a.attn);
     }
 
     /// Whether the receiver has left so many bytes in the kernel that nothing may be pushed.
