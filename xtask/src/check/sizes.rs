@@ -10,8 +10,8 @@ use super::{Finding, Tree};
 
 /// A crate's directory, and how many lines its `src` may have.
 const LIMITS: &[(&str, usize)] = &[
-    ("crates/programs/preload", 13_160),
-    ("crates/io/channel", 7_200),
+    ("crates/programs/preload", 13_225),
+    ("crates/io/channel", 7_062),
     ("crates/programs/broker", 5_463),
 ];
 

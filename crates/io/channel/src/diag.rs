@@ -53,17 +53,6 @@ fn exchange(asking: usize, question: &[u8], answer: &mut [u8]) -> Option<usize> 
 /// `SO_COOKIE` of a socket, for tests.
 #[cfg(test)]
 pub(crate) fn cookie(socket: &impl std::os::fd::AsRawFd) -> u64 {
-    let mut cookie = 0_u64;
-    let mut length = size_of::<u64>() as libc::socklen_t;
-    let args = [
-        socket.as_raw_fd() as usize,
-        libc::SOL_SOCKET as usize,
-        libc::SO_COOKIE as usize,
-        &raw mut cookie as usize,
-        &raw mut length as usize,
-        0,
-    ];
-    // SAFETY: the value and its length live for the call.
-    unsafe { sys::checked(libc::SYS_getsockopt, args) }.unwrap();
-    cookie
+    let cookie = sys::option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE);
+    u64::from_ne_bytes(cookie.unwrap())
 }

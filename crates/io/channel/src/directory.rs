@@ -98,6 +98,18 @@ struct Entry {
     fd: [AtomicU32; 2],
 }
 
+#[cfg(not(loom))]
+impl Entry {
+    /// This end's words, and those of the other one.
+    fn ends(&self, end: usize) -> [(&AtomicU64, &AtomicU32); 2] {
+        let [low, high] = &self.end;
+        let [low_fd, high_fd] = &self.fd;
+        let mut ends = [(low, low_fd), (high, high_fd)];
+        ends.rotate_left(end & 1);
+        ends
+    }
+}
+
 /// The memory.
 #[derive(Debug)]
 #[repr(C)]
@@ -143,13 +155,7 @@ impl Directory {
     /// connection overwrites it: the later one wins, and the earlier one stays on the kernel unless it had joined.
     pub fn publish(&self, key: Key, mine: Hint) -> Option<Hint> {
         let entry = self.entry(key)?;
-        let [low, high] = &entry.end;
-        let [low_fd, high_fd] = &entry.fd;
-        let (own, other, own_fd, other_fd) = if key.end == 0 {
-            (low, high, low_fd, high_fd)
-        } else {
-            (high, low, high_fd, low_fd)
-        };
+        let [(own, own_fd), (other, other_fd)] = entry.ends(key.end);
         own_fd.store(mine.fd.cast_unsigned(), Ordering::Relaxed);
         if entry.key.load(Ordering::Acquire) != key.hash {
             other.store(0, Ordering::Relaxed);
@@ -167,13 +173,7 @@ impl Directory {
     /// What the other end has written; a look without a store.
     pub fn peer(&self, key: Key) -> Option<Hint> {
         let entry = self.entry(key)?;
-        let [low, high] = &entry.end;
-        let [low_fd, high_fd] = &entry.fd;
-        let (other, fd) = if key.end == 0 {
-            (high, high_fd)
-        } else {
-            (low, low_fd)
-        };
+        let [_, (other, fd)] = entry.ends(key.end);
         let hint = Hint::from_words(other.load(Ordering::Acquire), fd.load(Ordering::Relaxed));
         hint.filter(|_| entry.key.load(Ordering::Acquire) == key.hash)
     }
@@ -181,10 +181,8 @@ impl Directory {
     /// Takes this end's hint out, when the socket is closed.
     pub fn withdraw(&self, key: Key) {
         let Some(entry) = self.entry(key) else { return };
-        if entry.key.load(Ordering::Acquire) == key.hash
-            && let Some(own) = entry.end.get(key.end)
-        {
-            own.store(0, Ordering::Release);
+        if entry.key.load(Ordering::Acquire) == key.hash {
+            entry.ends(key.end)[0].0.store(0, Ordering::Release);
         }
     }
 }

@@ -19,8 +19,8 @@ use crate::layout::*;
 use crate::out::{Moved, Outgoing, reason_of, set_flags};
 use crate::owner::{Locked, Owner, Who, lock, try_lock, unlock};
 use crate::reason::Reason;
-use crate::ring::{ORDER_MAX, Ring};
-use crate::shim::{Ordering, add_fenced, faulty, heavy};
+use crate::ring::Ring;
+use crate::shim::{Ordering, add_fenced, faulty, heavy, lower};
 use crate::slab::Link;
 use crate::socket::Socket;
 
@@ -131,6 +131,7 @@ impl<'s> Incoming<'s> {
         self.dir
     }
 
+    #[inline(always)]
     pub(crate) fn outgoing(self) -> Outgoing<'s> {
         Outgoing::new(self.link)
     }
@@ -183,7 +184,8 @@ impl<'s> Incoming<'s> {
         let (w, r, a) = (&self.d().w, &self.d().r, &self.d().a);
         let pos = r.pos.load(Ordering::Relaxed);
         let mut seen = r.head_seen.load(Ordering::Relaxed).wrapping_sub(pos);
-        if seen < asked as u64 || seen > (PAGE << ORDER_MAX) as u64 {
+        // Less is known than asked, or nothing that can be.
+        if seen.wrapping_sub(asked as u64) > RING_BYTES_MAX as u64 {
             if seen == 0 {
                 self.fall_back();
             }
@@ -200,7 +202,7 @@ impl<'s> Incoming<'s> {
             };
             let got = r.krecv.load(Ordering::Relaxed);
             if sent != got || a.flags.load(Ordering::Relaxed) & DRAIN != 0 {
-                if seen == 0 || seen > (PAGE << ORDER_MAX) as u64 {
+                if seen == 0 || seen > RING_BYTES_MAX as u64 {
                     return Look::Kernel(sent.saturating_sub(got));
                 }
             } else {
@@ -214,11 +216,18 @@ impl<'s> Incoming<'s> {
         if seen == 0 {
             return Look::Nothing;
         }
-        let word = a.ring.load(Ordering::Relaxed);
-        match self.link.slab().ring(self.link.side().other(), word) {
-            Ok(Some(ring)) if seen <= ring.cap() as u64 => Look::Ring(ring, seen as usize),
-            _ => Look::Broken,
+        match self.ring_of(seen) {
+            Some(ring) => Look::Ring(ring, seen as usize),
+            None => Look::Broken,
         }
+    }
+
+    /// The ring, if it can hold so many bytes.
+    #[inline(always)]
+    fn ring_of(self, bytes: u64) -> Option<Ring<'s>> {
+        let word = self.d().a.ring.load(Ordering::Relaxed);
+        let ring = self.link.slab().ring(self.link.side().other(), word)?;
+        (bytes <= ring.cap() as u64).then_some(ring)
     }
 
     /// Waits before a look at `head`, if the last ones brought few bytes of a sender in stream mode: a reader close behind it takes
@@ -254,8 +263,7 @@ impl<'s> Incoming<'s> {
     /// Has the first lines of `seen` new bytes come over at the same time, instead of one at each receive.
     #[inline(always)]
     fn expect(self, pos: u64, seen: u64) {
-        let word = self.d().a.ring.load(Ordering::Relaxed);
-        let Ok(Some(ring)) = self.link.slab().ring(self.link.side().other(), word) else {
+        let Some(ring) = self.ring_of(0) else {
             return;
         };
         let mut at = 0;
@@ -431,12 +439,9 @@ impl<'s> Incoming<'s> {
             .head
             .load(Ordering::Acquire)
             .wrapping_sub(r.pos.load(Ordering::Relaxed));
-        let word = self.d().a.ring.load(Ordering::Relaxed);
-        match self.link.slab().ring(self.link.side().other(), word) {
-            Ok(Some(ring)) if there != 0 && there <= ring.cap() as u64 => {
-                self.take(ring, there as usize, &rest, how, n)
-            }
-            _ => Took::Bytes(Moved { ring: 0, kernel: n }),
+        match self.ring_of(there).filter(|_| there != 0) {
+            Some(ring) => self.take(ring, there as usize, &rest, how, n),
+            None => Took::Bytes(Moved { ring: 0, kernel: n }),
         }
     }
 
@@ -471,16 +476,12 @@ impl<'s> Incoming<'s> {
             return end.into();
         }
         r.head_seen.store(head, Ordering::Relaxed);
-        let word = a.ring.load(Ordering::Relaxed);
-        match self.link.slab().ring(self.link.side().other(), word) {
-            Ok(Some(ring)) if there <= ring.cap() as u64 => {
-                let took = self.take(ring, there as usize, into, how, 0);
-                match (took, end) {
-                    (Took::Bytes(moved), End::Error(error)) => Took::Failing(moved, error),
-                    _ => took,
-                }
-            }
-            _ => self.broken(),
+        let Some(ring) = self.ring_of(there) else {
+            return self.broken();
+        };
+        match (self.take(ring, there as usize, into, how, 0), end) {
+            (Took::Bytes(moved), End::Error(error)) => Took::Failing(moved, error),
+            (took, _) => took,
         }
     }
 
@@ -553,7 +554,7 @@ impl<'s> Incoming<'s> {
     pub fn queued(self) -> usize {
         let head = self.d().w.head.load(Ordering::Acquire);
         let there = head.wrapping_sub(self.d().r.pos.load(Ordering::Relaxed));
-        there.min((PAGE << ORDER_MAX) as u64) as usize
+        there.min(RING_BYTES_MAX as u64) as usize
     }
 
     /// Counts the calling thread as asleep on this very descriptor, and looks once more (I5).
@@ -577,20 +578,15 @@ impl<'s> Incoming<'s> {
 
     /// Ends what [`Incoming::fall_asleep`] began. `took` bytes were taken from the kernel by the real call.
     pub fn woke(self, took: usize) {
-        if took != 0 {
-            self.d().r.krecv.fetch_add(took as u64, Ordering::Release);
-        }
-        let down = |n: u32| n.checked_sub(1);
-        let _ = self
-            .d()
-            .a
-            .attn
-            .fetch_update(Ordering::Release, Ordering::Relaxed, down);
+        self.took(took);
+        lower(&self.d().a.attn);
     }
 
     /// Counts `n` bytes that a real receive took without [`Incoming::fall_asleep`]: under a raised slot.
     pub fn took(self, n: usize) {
-        self.d().r.krecv.fetch_add(n as u64, Ordering::Release);
+        if n != 0 {
+            self.d().r.krecv.fetch_add(n as u64, Ordering::Release);
+        }
     }
 
     /// Sets which epoll instance holds the socket: its line of the own status page, 0 for none. Fenced: what is looked at

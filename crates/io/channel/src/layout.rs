@@ -26,8 +26,8 @@ use std::ops::Deref;
 
 use crate::shim::{AtomicU32, AtomicU64};
 
-/// "WLCHAN02" of a slab that this version understands.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"WLCHAN02");
+/// "WLCHAN03" of a slab that this version understands.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"WLCHAN03");
 /// Channels in a slab.
 pub const CHANS: usize = if cfg!(loom) { 64 } else { 1024 };
 /// Bytes of a page, the unit of ring memory.
@@ -56,6 +56,7 @@ pub enum Side {
 
 impl Side {
     /// The side with this number; every odd number is [`Side::High`].
+    #[inline(always)]
     pub const fn from_u8(value: u8) -> Side {
         if value & 1 == 0 {
             Side::Low
@@ -75,11 +76,8 @@ impl Side {
 
     #[inline(always)]
     pub(crate) const fn of<T>(self, pair: &[T; 2]) -> &T {
-        let [low, high] = pair;
-        match self {
-            Side::Low => low,
-            Side::High => high,
-        }
+        #[allow(clippy::indexing_slicing)] // There are two sides.
+        &pair[self as usize & 1]
     }
 }
 
@@ -136,8 +134,8 @@ pub struct WriteOwn {
     pub(crate) mark_k: AtomicU64,
     /// 1: the ring is to be doubled as soon as it is empty.
     pub(crate) grow: AtomicU32,
-    /// 1: the send buffer has been raised already.
-    pub(crate) raised: AtomicU32,
+    /// Unused.
+    pub(crate) spare: AtomicU32,
     /// Time stamp of the last full ring, in cycles.
     pub(crate) full_at: AtomicU64,
     /// `head` at the last idle tick that saw it move.
@@ -182,7 +180,7 @@ pub struct Asleep {
     pub(crate) slot: AtomicU32,
     /// Unused.
     pub(crate) spare: AtomicU32,
-    /// Where the ring is: pages before it + 1, and its order in the upper half; 0 = none.
+    /// Where the ring is: its bytes - 1, and the pages before it in the upper half; 0 = none.
     pub(crate) ring: AtomicU64,
 }
 
@@ -291,8 +289,11 @@ pub const HEADER_BYTES: usize = 4 * PAGE;
 pub const PAGES_AT: usize = (HEADER_BYTES + CHANS * CHAN_BYTES).next_multiple_of(PAGE);
 /// Bytes of a channel.
 pub const CHAN_BYTES: usize = 1408;
-/// Bytes of a slab (sparse): what the daemon makes, seals (shrink, grow, seal) and shares.
-pub const SLAB_BYTES: usize = PAGES_AT + 2 * PAGES_PER_SIDE * PAGE;
+/// Bytes of the largest ring: one non-blocking send moves it into the kernel.
+pub const RING_BYTES_MAX: usize = PAGE << if cfg!(loom) { 1 } else { 6 };
+/// Bytes of a slab (sparse): what the daemon makes, seals (shrink, grow, seal) and shares. A ring of any size that begins in
+/// any page ends inside.
+pub const SLAB_BYTES: usize = PAGES_AT + 2 * PAGES_PER_SIDE * PAGE + RING_BYTES_MAX;
 /// Bytes of a status page.
 pub const STATUS_BYTES: usize = STATUS_LINES * 128;
 /// Bytes of a directory.

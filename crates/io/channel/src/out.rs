@@ -21,8 +21,8 @@ use crate::bufs::Bufs;
 use crate::layout::*;
 use crate::owner::{Locked, Owner, Who, lock, take_from_dead, try_lock, unlock};
 use crate::reason::Reason;
-use crate::ring::{Impossible, ORDER_MAX, Ring};
-use crate::shim::{Ordering, add_fenced, faulty, light, store_fenced};
+use crate::ring::Ring;
+use crate::shim::{Ordering, add_fenced, faulty, light, lower, store_fenced};
 use crate::slab::Link;
 use crate::socket::Socket;
 use crate::wait::sleeps;
@@ -158,8 +158,7 @@ impl<'s> Outgoing<'s> {
             Err(other) => return other.into(),
         }
         if self.may_push() {
-            let pushed = self.push(data);
-            match pushed {
+            match self.push(data) {
                 Ok(0) => {}
                 Ok(n) => return self.pushed(who, sock, n),
                 Err(stop) => return self.stopped(stop),
@@ -185,8 +184,9 @@ impl<'s> Outgoing<'s> {
         if data.len() > PUBLISH || !try_lock(lock, owner) {
             return Fast::No;
         }
-        if self.may_push() && matches!(self.push_at_once(data), Ok(true)) {
-            return if self.announce() {
+        let is_streaming = self.is_streaming();
+        if self.may_push() && self.push_at_once(data, is_streaming) {
+            return if self.announce(is_streaming) {
                 Fast::Asleep
             } else {
                 Fast::Sent
@@ -215,19 +215,22 @@ impl<'s> Outgoing<'s> {
     #[inline(always)]
     pub(crate) fn is_open(self) -> bool {
         let (a, wl) = (&self.d().a, &self.d().wl);
-        !(a.attn.load(Ordering::Relaxed) != 0
-            || a.flags.load(Ordering::Relaxed) & !RECOUNT != READY
-            || wl.owed.load(Ordering::Relaxed) != 0
-            || sleeps(
-                a.slot.load(Ordering::Relaxed),
-                self.link.slab().status(self.receiver()),
-            )
-            || self
+        a.attn.load(Ordering::Relaxed) == 0
+            && a.flags.load(Ordering::Relaxed) & !RECOUNT == READY
+            && wl.owed.load(Ordering::Relaxed) == 0
+            && !self.is_slot_asleep(a.slot.load(Ordering::Relaxed))
+            && self
                 .link
                 .slab()
                 .cool(self.receiver())
                 .load(Private::Relaxed)
-                != 0)
+                == 0
+    }
+
+    /// Whether the receiver's epoll instance with this slot sleeps.
+    #[inline(always)]
+    fn is_slot_asleep(self, slot: u32) -> bool {
+        slot != 0 && sleeps(slot, self.link.slab().status(self.receiver()))
     }
 
     /// Whether a send that may wait has to, since only bytes in the kernel keep it from the ring: a fast sender would
@@ -257,7 +260,7 @@ impl<'s> Outgoing<'s> {
 
     /// Room in a ring of `cap` bytes for a write of `asked`: `tail` is read anew only when short of room.
     #[inline(always)]
-    fn room(self, head: u64, cap: usize, asked: usize) -> Result<usize, Impossible> {
+    fn room(self, head: u64, cap: usize, asked: usize) -> Result<usize, Stop> {
         let wl = &self.d().wl;
         let used = head.wrapping_sub(wl.tail_seen.load(Ordering::Relaxed));
         if used <= cap as u64 && cap - used as usize >= asked {
@@ -267,7 +270,7 @@ impl<'s> Outgoing<'s> {
         wl.tail_seen.store(tail, Ordering::Relaxed);
         let used = head.wrapping_sub(tail);
         if used > cap as u64 {
-            return Err(Impossible);
+            return Err(Stop::Broken);
         }
         Ok(cap - used as usize)
     }
@@ -275,7 +278,7 @@ impl<'s> Outgoing<'s> {
     /// Copies what fits, and publishes it. Under the write lock.
     #[inline(always)]
     fn push(self, data: &Bufs) -> Result<usize, Stop> {
-        if data.len() <= PUBLISH && self.push_at_once(data)? {
+        if data.len() <= PUBLISH && self.push_at_once(data, self.is_streaming()) {
             return Ok(data.len());
         }
         self.push_steps(*data)
@@ -283,24 +286,33 @@ impl<'s> Outgoing<'s> {
 
     /// Copies and publishes all of one piece into the ring that is there, if it fits; else nothing. Under the write lock.
     #[inline(always)]
-    fn push_at_once(self, data: &Bufs) -> Result<bool, Impossible> {
+    fn push_at_once(self, data: &Bufs, is_streaming: bool) -> bool {
         let (w, wl, n) = (&self.d().w, &self.d().wl, data.len());
-        let head = w.head.load(Ordering::Relaxed);
         let word = self.d().a.ring.load(Ordering::Relaxed);
-        if let Some(ring) = self.link.slab().ring(self.link.side(), word)?
-            && wl.grow.load(Ordering::Relaxed) == 0
+        let Some(ring) = self.link.slab().ring(self.link.side(), word) else {
+            return false;
+        };
+        let (head, tail) = (
+            w.head.load(Ordering::Relaxed),
+            wl.tail_seen.load(Ordering::Relaxed),
+        );
+        let next = head.wrapping_add(n as u64);
+        if next.wrapping_sub(tail) > ring.cap() as u64
+            || wl.grow.load(Ordering::Relaxed) != 0
+            || ring.write_fast(head, data, n) != Some(n)
         {
-            let used = head.wrapping_sub(wl.tail_seen.load(Ordering::Relaxed));
-            let has_room = used <= ring.cap() as u64 && ring.cap() - used as usize >= n;
-            if has_room && ring.write_fast(head, data, n) == Some(n) {
-                let head = head.wrapping_add(n as u64);
-                self.stamp();
-                w.head.store(head, Ordering::Release);
-                self.expect_next(ring, head);
-                return Ok(true);
-            }
+            return false;
         }
-        Ok(false)
+        self.stamp(is_streaming);
+        w.head.store(next, Ordering::Release);
+        self.expect_next(ring, next, is_streaming);
+        true
+    }
+
+    /// Whether pushes go without a fence. Under the write lock.
+    #[inline(always)]
+    fn is_streaming(self) -> bool {
+        self.d().w.stream.load(Ordering::Relaxed) != 0
     }
 
     /// The same for more than one step or piece, and for a ring that has to be made or grown first.
@@ -308,24 +320,20 @@ impl<'s> Outgoing<'s> {
     fn push_steps(self, mut rest: Bufs) -> Result<usize, Stop> {
         let (w, wl) = (&self.d().w, &self.d().wl);
         let mut head = w.head.load(Ordering::Relaxed);
-        if wl.grow.load(Ordering::Relaxed) != 0 && !self.grow(head, 0)? {
+        if wl.grow.load(Ordering::Relaxed) != 0 && !self.grow(head, 0) {
             return Ok(0);
         }
         let word = self.d().a.ring.load(Ordering::Relaxed);
-        let ring = match self.link.slab().ring(self.link.side(), word)? {
-            Some(ring) => ring,
-            None => match self.first_ring(rest.len())? {
-                Some(ring) => ring,
-                None => return Err(Stop::NoMemory),
-            },
-        };
+        let ring = self.link.slab().ring(self.link.side(), word);
+        let ring = ring.or_else(|| self.first_ring(rest.len()));
+        let ring = ring.ok_or(Stop::NoMemory)?;
         let ring = if rest.len() > ring.cap() {
-            self.enlarge(head, rest.len(), ring)?
+            self.enlarge(head, rest.len(), ring)
         } else {
             ring
         };
-        let (cap, start) = (ring.cap(), head);
-        self.stamp();
+        let (cap, start, is_streaming) = (ring.cap(), head, self.is_streaming());
+        self.stamp(is_streaming);
         while !rest.is_empty() {
             let room = self.room(head, cap, rest.len().min(PUBLISH))?;
             if room == 0 {
@@ -343,17 +351,16 @@ impl<'s> Outgoing<'s> {
             head = head.wrapping_add(step as u64);
             w.head.store(head, Ordering::Release);
         }
-        self.expect_next(ring, head);
+        self.expect_next(ring, head, is_streaming);
         Ok(head.wrapping_sub(start) as usize)
     }
 
     /// Notes the time of a push, before it is published, for a receiver that waits for many. Not in stream mode: bytes
     /// that keep coming have no order with others.
     #[inline(always)]
-    fn stamp(self) {
-        let (w, a) = (&self.d().w, &self.d().a);
-        if a.slot.load(Ordering::Relaxed) != 0 && w.stream.load(Ordering::Relaxed) == 0 {
-            w.last_at.store(now(), Ordering::Relaxed);
+    fn stamp(self, is_streaming: bool) {
+        if !is_streaming && self.d().a.slot.load(Ordering::Relaxed) != 0 {
+            self.d().w.last_at.store(now(), Ordering::Relaxed);
         }
     }
 
@@ -373,10 +380,10 @@ impl<'s> Outgoing<'s> {
     /// Has the lines come over that the next pushes will write. Not outside stream mode: the reader's processor fetches lines
     /// beside those that it reads, and the two would take them from one another.
     #[inline(always)]
-    fn expect_next(self, ring: Ring<'_>, head: u64) {
+    fn expect_next(self, ring: Ring<'_>, head: u64, is_streaming: bool) {
         let ahead = head.wrapping_add(AHEAD);
-        let used = ahead.wrapping_sub(self.d().wl.tail_seen.load(Ordering::Relaxed));
-        if self.d().w.stream.load(Ordering::Relaxed) != 0 && used < ring.cap() as u64 {
+        let used = || ahead.wrapping_sub(self.d().wl.tail_seen.load(Ordering::Relaxed));
+        if is_streaming && used() < ring.cap() as u64 {
             ring.expect_write(ahead);
         }
     }
@@ -385,7 +392,7 @@ impl<'s> Outgoing<'s> {
     #[inline(always)]
     pub(crate) fn expect(self) {
         let word = self.d().a.ring.load(Ordering::Relaxed);
-        if let Ok(Some(ring)) = self.link.slab().ring(self.link.side(), word) {
+        if let Some(ring) = self.link.slab().ring(self.link.side(), word) {
             ring.expect_write(self.d().w.head.load(Ordering::Relaxed));
         }
     }
@@ -393,7 +400,7 @@ impl<'s> Outgoing<'s> {
     /// What follows a push of `n` bytes.
     #[inline(always)]
     pub(crate) fn pushed<S: Socket>(self, who: Who, sock: &S, n: usize) -> Sent {
-        if self.announce() {
+        if self.announce(self.is_streaming()) {
             return self.look_after_sleeper(who, sock, n);
         }
         Sent::Bytes(Moved { ring: n, kernel: 0 })
@@ -401,9 +408,9 @@ impl<'s> Outgoing<'s> {
 
     /// What follows every push: the fence, the unlock, the news, and the look at who fell asleep: whether anybody did.
     #[inline(always)]
-    fn announce(self) -> bool {
-        let (w, wl, a) = (&self.d().w, &self.d().wl, &self.d().a);
-        let slot = if w.stream.load(Ordering::Relaxed) != 0 {
+    fn announce(self, is_streaming: bool) -> bool {
+        let (wl, a) = (&self.d().wl, &self.d().a);
+        let slot = if is_streaming {
             unlock(&wl.lock);
             light();
             a.slot.load(Ordering::Relaxed)
@@ -428,8 +435,7 @@ impl<'s> Outgoing<'s> {
             }
         };
         self.link.slab().flag();
-        a.attn.load(Ordering::Relaxed) != 0
-            || sleeps(slot, self.link.slab().status(self.receiver()))
+        a.attn.load(Ordering::Relaxed) != 0 || self.is_slot_asleep(slot)
     }
 
     /// The receiver fell asleep between the decision and the push. The error that the kernel told, which it tells once, or 0:
@@ -603,7 +609,7 @@ impl<'s> Outgoing<'s> {
     fn move_to_kernel<S: Socket>(self, sock: &S, head: u64) -> Reclaimed {
         let (w, wl, r) = (&self.d().w, &self.d().wl, &self.d().r);
         let word = self.d().a.ring.load(Ordering::Relaxed);
-        let Ok(Some(ring)) = self.link.slab().ring(self.link.side(), word) else {
+        let Some(ring) = self.link.slab().ring(self.link.side(), word) else {
             return Reclaimed::Broken;
         };
         let (start, sent) = (
@@ -664,9 +670,7 @@ impl<'s> Outgoing<'s> {
     /// That call has given the kernel `n` bytes.
     pub fn end_own_call(self, n: usize) {
         self.d().w.k_sent.fetch_add(n as u64, Ordering::Release);
-        let down = |n: u32| n.checked_sub(1);
-        let attn = &self.d().a.attn;
-        let _ = attn.fetch_update(Ordering::Release, Ordering::Relaxed, down);
+        lower(&self.d().a.attn);
     }
 
     /// Whether the receiver has left so many bytes in the kernel that nothing may be pushed.
@@ -708,7 +712,7 @@ impl<'s> Outgoing<'s> {
     pub fn queued(self) -> usize {
         let head = self.d().w.head.load(Ordering::Acquire);
         let used = head.wrapping_sub(self.d().r.tail.load(Ordering::Acquire));
-        used.min((PAGE << ORDER_MAX) as u64) as usize
+        used.min(RING_BYTES_MAX as u64) as usize
     }
 
     /// Bytes given to the kernel since the stream began, by whoever sends here.
@@ -841,7 +845,7 @@ impl<'s> Outgoing<'s> {
         let before = wl.mark_k.load(Ordering::Relaxed);
         let surplus = written.wrapping_sub(before);
         let unread = w.head.load(Ordering::Relaxed).wrapping_sub(start);
-        let possible = surplus <= unread && unread <= (PAGE << ORDER_MAX) as u64;
+        let possible = surplus <= unread && unread <= RING_BYTES_MAX as u64;
         if possible {
             let pos = start.wrapping_add(surplus);
             w.k_sent.store(written, Ordering::Release);
@@ -866,12 +870,6 @@ pub(crate) enum Stop {
     Fault,
     NoMemory,
     Broken,
-}
-
-impl From<Impossible> for Stop {
-    fn from(_: Impossible) -> Stop {
-        Stop::Broken
-    }
 }
 
 /// How a repair after a dead owner ended.

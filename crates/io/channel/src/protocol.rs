@@ -34,7 +34,7 @@ pub const MESSAGE_BYTES: usize = 64;
 /// `WLS1`, in the order of bytes.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"WLS1");
 /// Version of messages and of the memory that they hand over: both sides are built together.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Slots that there can be; slot 0 is nobody's.
 pub const SLOTS: usize = 65_536;
 /// The broker's own slot, which it takes locks with. Its word in the table of processes is the broker's process id.
@@ -62,325 +62,233 @@ pub struct Ends {
     pub peer_cookie: u32,
 }
 
-/// What a process asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Request {
-    /// Take this process in.
-    Register {
-        /// A socket of its own, for a trial of `pidfd_getfd`.
-        socket: i32,
-        /// That socket's `SO_COOKIE`.
-        cookie: u64,
-        /// [`SHARE`] and [`RETURNS`], or 0.
-        flags: u32,
-        /// Slot of the process that it was forked from, whose slabs it uses too; 0: none.
-        parent: u16,
-        /// Address in it of what may be read about its sockets, 0: nothing.
-        report: u64,
-    },
-    /// Memory shared with another process, for a connection with it.
-    Pair {
-        /// The other process.
-        peer: u16,
-        /// Slabs of this pair that are full: the next one is meant.
-        full: u16,
-        /// The connection.
-        ends: Ends,
-    },
-    /// Whether the two ends of a channel are one connection, where [`Answer::Paired`] says that each is to be proved.
-    Prove {
-        /// The slab.
-        slab: u32,
-        /// The channel in it.
-        chan: u16,
-        /// Number of the own socket.
-        socket: i32,
-        /// Its `SO_COOKIE`.
-        cookie: u64,
-    },
-    /// Memory of which this process knows by a record that it shares with the one that it was forked from.
-    Slab {
-        /// The slab.
-        slab: u32,
-    },
-    /// Move the unread bytes of one direction into the kernel.
-    Rescue {
-        /// The slab.
-        slab: u32,
-        /// The channel in it.
-        chan: u16,
-        /// The side whose outgoing bytes are meant.
-        side: u8,
-    },
-    /// Look after this slab for a while.
-    Watch {
-        /// The slab.
-        slab: u32,
-    },
-    /// Every process and channel that the asking user may see.
-    List,
+/// A part of a message: one word, but for [`Ends`].
+trait Part: Sized {
+    /// Writes it where the next words of a message are.
+    fn put<'w>(self, to: &mut impl Iterator<Item = &'w mut u64>);
+    /// What the next words say; `None` where nobody writes these.
+    fn take(from: &mut impl Iterator<Item = u64>) -> Option<Self>;
 }
 
-/// What the broker answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
-    /// It was done.
-    Done,
-    /// It was not.
-    Refused {
-        /// Why.
-        reason: Reason,
-        /// The broker's process id where it sees itself, for `PR_SET_PTRACER`.
-        broker: u32,
-    },
-    /// The process was taken in.
-    Registered {
-        /// Its slot.
-        slot: u16,
-        /// Bytes of its status page.
-        status_bytes: u32,
-        /// Bytes of the directory.
-        directory_bytes: u32,
-    },
-    /// The memory of two processes.
-    Paired {
-        /// The slab.
-        slab: u32,
-        /// The side of the process that asked.
-        side: u8,
-        /// The process on the other side.
-        peer: u16,
-        /// Bytes of the slab.
-        slab_bytes: u64,
-        /// Bytes of the peer's status page.
-        status_bytes: u32,
-        /// The peer has other ids: each further connection with it is to be proved ([`Request::Prove`]).
-        proves: bool,
-    },
-    /// Rows of [`Request::List`].
-    Listing {
-        /// Their bytes.
-        bytes: u64,
-    },
+macro_rules! parts {
+    ($($type:ty: $part:ident => $put:expr, $word:ident => $take:expr;)*) => {
+        $(impl Part for $type {
+            fn put<'w>(self, to: &mut impl Iterator<Item = &'w mut u64>) {
+                let $part = self;
+                if let Some(to) = to.next() {
+                    *to = $put;
+                }
+            }
+
+            fn take(from: &mut impl Iterator<Item = u64>) -> Option<Self> {
+                let $word = from.next()?;
+                $take
+            }
+        })*
+    };
 }
 
-const KIND_AT: usize = 6;
-const WORDS_AT: usize = 8;
-
-/// A message as seven words behind its head: every field has a word of its own.
-struct Words {
-    kind: u16,
-    words: [u64; 7],
+parts! {
+    u64: part => part, word => Some(word);
+    u32: part => part.into(), word => word.try_into().ok();
+    u16: part => part.into(), word => word.try_into().ok();
+    i32: part => part.cast_unsigned().into(), word => u32::try_from(word).ok().map(u32::cast_signed);
+    bool: part => part.into(), word => Some(word != 0);
+    // A side.
+    u8: part => part.into(), word => word.try_into().ok().filter(|side| *side < 2);
+    Reason: part => u64::from(part as u8), word => u8::try_from(word).ok().map(Reason::from_u8);
 }
 
-impl Words {
-    fn encode(&self) -> [u8; MESSAGE_BYTES] {
-        let mut bytes = [0; MESSAGE_BYTES];
-        let mark = MAGIC.to_le_bytes().into_iter().chain(VERSION.to_le_bytes());
-        let head = mark.chain(self.kind.to_le_bytes());
-        let words = self.words.iter().flat_map(|word| word.to_le_bytes());
-        for (to, from) in bytes.iter_mut().zip(head.chain(words)) {
-            *to = from;
-        }
-        bytes
+impl Part for Ends {
+    fn put<'w>(self, to: &mut impl Iterator<Item = &'w mut u64>) {
+        self.socket.put(to);
+        self.cookie.put(to);
+        self.peer_socket.put(to);
+        self.peer_cookie.put(to);
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() != MESSAGE_BYTES {
-            return None;
-        }
-        let (head, rest) = bytes.split_at_checked(WORDS_AT)?;
-        let (mark, kind) = head.split_at_checked(KIND_AT)?;
-        let (magic, version) = mark.split_first_chunk::<4>()?;
-        if u32::from_le_bytes(*magic) != MAGIC || version != VERSION.to_le_bytes() {
-            return None;
-        }
-        let mut words = [0; 7];
-        let (chunks, _) = rest.as_chunks::<8>();
-        for (word, chunk) in words.iter_mut().zip(chunks) {
-            *word = u64::from_le_bytes(*chunk);
-        }
-        let kind = u16::from_le_bytes(kind.try_into().ok()?);
-        Some(Self { kind, words })
+    fn take(from: &mut impl Iterator<Item = u64>) -> Option<Self> {
+        Some(Self {
+            socket: Part::take(from)?,
+            cookie: Part::take(from)?,
+            peer_socket: Part::take(from)?,
+            peer_cookie: Part::take(from)?,
+        })
     }
 }
 
-fn side(word: u64) -> Option<u8> {
-    u8::try_from(word).ok().filter(|side| *side < 2)
+/// The first word of a message of this kind.
+const fn head(kind: u16) -> u64 {
+    MAGIC as u64 | (VERSION as u64) << 32 | (kind as u64) << 48
+}
+
+/// The words of a message; `None` if it has another length.
+fn words(message: &[u8]) -> Option<impl Iterator<Item = u64>> {
+    let message: &[u8; MESSAGE_BYTES] = message.try_into().ok()?;
+    let (words, _) = message.as_chunks::<8>();
+    Some(words.iter().map(|word| u64::from_le_bytes(*word)))
+}
+
+/// Declares messages with their numbers: behind the head, each part has a word or more of its own, in this order.
+macro_rules! messages {
+    ($(#[$doc:meta])* $name:ident {
+        $($(#[$about:meta])* $kind:literal: $message:ident $({
+            $($(#[$what:meta])* $part:ident: $type:ty,)*
+        })?,)*
+    }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$about])* $message $({ $($(#[$what])* $part: $type,)* })?,)*
+        }
+
+        impl $name {
+            /// The message.
+            pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
+                let mut words = [0; MESSAGE_BYTES / 8];
+                let mut to = words.iter_mut();
+                match *self {
+                    $(Self::$message $({ $($part,)* })? => {
+                        head($kind).put(&mut to);
+                        $($($part.put(&mut to);)*)?
+                    })*
+                }
+                let mut message = [0; MESSAGE_BYTES];
+                let (places, _) = message.as_chunks_mut::<8>();
+                for (place, word) in places.iter_mut().zip(words) {
+                    *place = word.to_le_bytes();
+                }
+                message
+            }
+
+            fn read(message: &[u8]) -> Option<Self> {
+                let mut from = words(message)?;
+                let kind = from.next()?;
+                $(if kind == head($kind) {
+                    return Some(Self::$message $({ $($part: Part::take(&mut from)?,)* })?);
+                })*
+                None
+            }
+        }
+    };
+}
+
+messages! {
+    /// What a process asks.
+    Request {
+        /// Take this process in.
+        1: Register {
+            /// A socket of its own, for a trial of `pidfd_getfd`.
+            socket: i32,
+            /// That socket's `SO_COOKIE`.
+            cookie: u64,
+            /// [`SHARE`] and [`RETURNS`], or 0.
+            flags: u32,
+            /// Slot of the process that it was forked from, whose slabs it uses too; 0: none.
+            parent: u16,
+            /// Address in it of what may be read about its sockets, 0: nothing.
+            report: u64,
+        },
+        /// Memory shared with another process, for a connection with it.
+        2: Pair {
+            /// The other process.
+            peer: u16,
+            /// Slabs of this pair that are full: the next one is meant.
+            full: u16,
+            /// The connection.
+            ends: Ends,
+        },
+        /// Whether the two ends of a channel are one connection, where [`Answer::Paired`] says that each is to be proved.
+        7: Prove {
+            /// The slab.
+            slab: u32,
+            /// The channel in it.
+            chan: u16,
+            /// Number of the own socket.
+            socket: i32,
+            /// Its `SO_COOKIE`.
+            cookie: u64,
+        },
+        /// Memory of which this process knows by a record that it shares with the one that it was forked from.
+        3: Slab {
+            /// The slab.
+            slab: u32,
+        },
+        /// Move the unread bytes of one direction into the kernel.
+        4: Rescue {
+            /// The slab.
+            slab: u32,
+            /// The channel in it.
+            chan: u16,
+            /// The side whose outgoing bytes are meant.
+            side: u8,
+        },
+        /// Look after this slab for a while.
+        5: Watch {
+            /// The slab.
+            slab: u32,
+        },
+        /// Every process and channel that the asking user may see.
+        6: List,
+    }
+}
+
+messages! {
+    /// What the broker answers.
+    Answer {
+        /// It was done.
+        0x81: Done,
+        /// It was not.
+        0x82: Refused {
+            /// Why.
+            reason: Reason,
+            /// The broker's process id where it sees itself, for `PR_SET_PTRACER`.
+            broker: u32,
+        },
+        /// The process was taken in.
+        0x83: Registered {
+            /// Its slot.
+            slot: u16,
+            /// Bytes of its status page.
+            status_bytes: u32,
+            /// Bytes of the directory.
+            directory_bytes: u32,
+        },
+        /// The memory of two processes.
+        0x84: Paired {
+            /// The slab.
+            slab: u32,
+            /// The side of the process that asked.
+            side: u8,
+            /// The process on the other side.
+            peer: u16,
+            /// Bytes of the slab.
+            slab_bytes: u64,
+            /// Bytes of the peer's status page.
+            status_bytes: u32,
+            /// The peer has other ids: each further connection with it is to be proved ([`Request::Prove`]).
+            proves: bool,
+        },
+        /// Rows of [`Request::List`].
+        0x85: Listing {
+            /// Their bytes.
+            bytes: u64,
+        },
+    }
 }
 
 impl Request {
-    /// The message.
-    pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
-        let (kind, words) = match *self {
-            Self::Register {
-                socket,
-                cookie,
-                flags,
-                parent,
-                report,
-            } => {
-                let socket = u64::from(socket.cast_unsigned());
-                (
-                    1,
-                    [socket, cookie, flags.into(), parent.into(), report, 0, 0],
-                )
-            }
-            Self::Pair { peer, full, ends } => {
-                let own = u64::from(ends.socket.cast_unsigned());
-                let peers = u64::from(ends.peer_socket.cast_unsigned());
-                let words = [
-                    peer.into(),
-                    full.into(),
-                    own,
-                    ends.cookie,
-                    peers,
-                    ends.peer_cookie.into(),
-                    0,
-                ];
-                (2, words)
-            }
-            Self::Prove {
-                slab,
-                chan,
-                socket,
-                cookie,
-            } => {
-                let socket = u64::from(socket.cast_unsigned());
-                (7, [slab.into(), chan.into(), socket, cookie, 0, 0, 0])
-            }
-            Self::Slab { slab } => (3, [slab.into(), 0, 0, 0, 0, 0, 0]),
-            Self::Rescue { slab, chan, side } => {
-                (4, [slab.into(), chan.into(), side.into(), 0, 0, 0, 0])
-            }
-            Self::Watch { slab } => (5, [slab.into(), 0, 0, 0, 0, 0, 0]),
-            Self::List => (6, [0; 7]),
-        };
-        Words { kind, words }.encode()
-    }
-
     /// The request in a message; `None` if it is not one, to the last bit.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let Words { kind, words } = Words::decode(bytes)?;
-        let [a, b, c, d, e, f, ..] = words;
-        let request = match kind {
-            1 => Self::Register {
-                socket: u32::try_from(a).ok()?.cast_signed(),
-                cookie: b,
-                flags: u32::try_from(c).ok()?,
-                parent: u16::try_from(d).ok()?,
-                report: e,
-            },
-            2 => Self::Pair {
-                peer: u16::try_from(a).ok()?,
-                full: u16::try_from(b).ok()?,
-                ends: Ends {
-                    socket: u32::try_from(c).ok()?.cast_signed(),
-                    cookie: d,
-                    peer_socket: u32::try_from(e).ok()?.cast_signed(),
-                    peer_cookie: u32::try_from(f).ok()?,
-                },
-            },
-            7 => Self::Prove {
-                slab: u32::try_from(a).ok()?,
-                chan: u16::try_from(b).ok()?,
-                socket: u32::try_from(c).ok()?.cast_signed(),
-                cookie: d,
-            },
-            3 => Self::Slab {
-                slab: u32::try_from(a).ok()?,
-            },
-            4 => Self::Rescue {
-                slab: u32::try_from(a).ok()?,
-                chan: u16::try_from(b).ok()?,
-                side: side(c)?,
-            },
-            5 => Self::Watch {
-                slab: u32::try_from(a).ok()?,
-            },
-            6 => Self::List,
-            _ => return None,
-        };
+    pub fn decode(message: &[u8]) -> Option<Self> {
         // What has no meaning yet must be zero.
-        (request.encode() == bytes).then_some(request)
+        Self::read(message).filter(|request| request.encode() == message)
     }
 }
 
 impl Answer {
-    /// The message.
-    pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
-        let (kind, words) = match *self {
-            Self::Done => (0x81, [0; 7]),
-            Self::Refused { reason, broker } => (
-                0x82,
-                [u64::from(reason as u8), broker.into(), 0, 0, 0, 0, 0],
-            ),
-            Self::Registered {
-                slot,
-                status_bytes,
-                directory_bytes,
-            } => (
-                0x83,
-                [
-                    slot.into(),
-                    status_bytes.into(),
-                    directory_bytes.into(),
-                    0,
-                    0,
-                    0,
-                    0,
-                ],
-            ),
-            Self::Paired {
-                slab,
-                side,
-                peer,
-                slab_bytes,
-                status_bytes,
-                proves,
-            } => {
-                let words = [
-                    slab.into(),
-                    side.into(),
-                    peer.into(),
-                    slab_bytes,
-                    status_bytes.into(),
-                    proves.into(),
-                    0,
-                ];
-                (0x84, words)
-            }
-            Self::Listing { bytes } => (0x85, [bytes, 0, 0, 0, 0, 0, 0]),
-        };
-        Words { kind, words }.encode()
-    }
-
     /// The answer in a message; `None` if it is not one.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let Words { kind, words } = Words::decode(bytes)?;
-        let [a, b, c, d, e, f, ..] = words;
-        Some(match kind {
-            0x81 => Self::Done,
-            0x82 => Self::Refused {
-                reason: Reason::from_u8(u8::try_from(a).ok()?),
-                broker: u32::try_from(b).ok()?,
-            },
-            0x83 => Self::Registered {
-                slot: u16::try_from(a).ok()?,
-                status_bytes: u32::try_from(b).ok()?,
-                directory_bytes: u32::try_from(c).ok()?,
-            },
-            0x84 => Self::Paired {
-                slab: u32::try_from(a).ok()?,
-                side: side(b)?,
-                peer: u16::try_from(c).ok()?,
-                slab_bytes: d,
-                status_bytes: u32::try_from(e).ok()?,
-                proves: f != 0,
-            },
-            0x85 => Self::Listing { bytes: a },
-            _ => return None,
-        })
+    pub fn decode(message: &[u8]) -> Option<Self> {
+        Self::read(message)
     }
 }
 

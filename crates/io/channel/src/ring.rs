@@ -5,13 +5,13 @@
 //! two, so positions stay right when a ring is exchanged while it is empty.
 
 use crate::bufs::{Bufs, iovec};
-use crate::layout::{PAGE, PAGES_PER_SIDE, Side};
+use crate::layout::{PAGE, PAGES_PER_SIDE, RING_BYTES_MAX, Side};
 use crate::socket::Socket;
 
-/// The largest ring is `PAGE << ORDER_MAX` bytes: 256 KiB, which one non-blocking send moves into the kernel.
-pub(crate) const ORDER_MAX: u32 = if cfg!(loom) { 1 } else { 6 };
+/// The largest ring is `PAGE << ORDER_MAX` bytes.
+pub(crate) const ORDER_MAX: u32 = (RING_BYTES_MAX / PAGE).ilog2();
 
-/// Where a ring is, as stored in shared memory: the first page + 1 in the lower half, the order in the upper one.
+/// Where a ring is, as stored in shared memory: the bytes less 1 in the lower half, the first page in the upper one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub page: u32,
@@ -19,22 +19,17 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Reads a stored word. `None`: no ring; `Err`: the word names memory that is not the sending side's.
-    pub(crate) fn decode(word: u64) -> Result<Option<Place>, Impossible> {
-        let (page, order) = (word as u32, (word >> 32) as u32);
-        let Some(page) = page.checked_sub(1) else {
-            return Ok(None);
-        };
+    /// Reads a stored word. `None`: there is no ring, or the word names memory that is not the sending side's.
+    pub(crate) fn decode(word: u64) -> Option<Place> {
+        let (page, last) = ((word >> 32) as u32, word as u32);
+        let order = (last / PAGE as u32).count_ones();
+        let place = Place { page, order };
         let fits = order <= ORDER_MAX && (page as usize) + (1 << order) <= PAGES_PER_SIDE;
-        if fits {
-            Ok(Some(Place { page, order }))
-        } else {
-            Err(Impossible)
-        }
+        (fits && place.encode() == word).then_some(place)
     }
 
     pub(crate) const fn encode(self) -> u64 {
-        (self.order as u64) << 32 | (self.page as u64 + 1)
+        (self.page as u64) << 32 | (self.bytes() as u64 - 1)
     }
 
     pub(crate) const fn bytes(self) -> usize {
@@ -56,10 +51,6 @@ impl Place {
     }
 }
 
-/// A value in shared memory that nobody who keeps to the protocol can have written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Impossible;
-
 /// The memory of one ring. Every access is masked, so no position reaches outside.
 #[derive(Clone, Copy)]
 pub(crate) struct Ring<'s> {
@@ -67,36 +58,45 @@ pub(crate) struct Ring<'s> {
     base: *mut u8,
     #[cfg(loom)]
     cells: &'s [loom::cell::UnsafeCell<u8>],
-    cap: usize,
+    /// Its bytes less 1. Every position is masked with it, so it need not be right for an access to be inside.
+    mask: usize,
     slab: std::marker::PhantomData<&'s ()>,
 }
 
 impl<'s> Ring<'s> {
+    /// The ring that `sender` has at the stored place, which is not 0, among the pages of both sides. Nothing of the word is
+    /// believed: whatever it names is as long as [`RING_BYTES_MAX`] at most, and begins in one of the sender's pages.
+    ///
     /// # Safety
-    /// `cap` bytes at `base` are mapped while `'s` lasts; `cap` is a power of two.
+    /// [`PAGES_PER_SIDE`] pages for each side are mapped at `pages` while `'s` lasts, and [`RING_BYTES_MAX`] more.
     #[cfg(not(loom))]
     #[inline(always)]
-    pub(crate) unsafe fn new(base: *mut u8, cap: usize) -> Ring<'s> {
-        let slab = std::marker::PhantomData;
-        Ring { base, cap, slab }
+    pub(crate) unsafe fn new(pages: *mut u8, sender: Side, word: u64) -> Ring<'s> {
+        let page = (word >> 32) as usize & (PAGES_PER_SIDE - 1);
+        let base = pages.wrapping_add((sender as usize * PAGES_PER_SIDE + page) * PAGE);
+        let (mask, slab) = (
+            word as usize & (RING_BYTES_MAX - 1),
+            std::marker::PhantomData,
+        );
+        Ring { base, mask, slab }
     }
 
     #[cfg(loom)]
     pub(crate) fn over(cells: &'s [loom::cell::UnsafeCell<u8>]) -> Ring<'s> {
-        let (cap, slab) = (cells.len(), std::marker::PhantomData);
-        Ring { cells, cap, slab }
+        let (mask, slab) = (cells.len() - 1, std::marker::PhantomData);
+        Ring { cells, mask, slab }
     }
 
     #[inline(always)]
     pub(crate) fn cap(&self) -> usize {
-        self.cap
+        self.mask + 1
     }
 
     /// The writer will come to `pos` soon.
     #[inline(always)]
     pub(crate) fn expect_write(&self, pos: u64) {
         #[cfg(not(loom))]
-        crate::copy::expect_write(self.base.wrapping_add(pos as usize & (self.cap - 1)));
+        crate::copy::expect_write(self.base.wrapping_add(pos as usize & self.mask));
         #[cfg(loom)]
         let _ = pos;
     }
@@ -105,7 +105,7 @@ impl<'s> Ring<'s> {
     #[inline(always)]
     pub(crate) fn expect_read(&self, pos: u64) {
         #[cfg(not(loom))]
-        crate::copy::expect_read(self.base.wrapping_add(pos as usize & (self.cap - 1)));
+        crate::copy::expect_read(self.base.wrapping_add(pos as usize & self.mask));
         #[cfg(loom)]
         let _ = pos;
     }
@@ -139,9 +139,9 @@ impl<'s> Ring<'s> {
 
     #[inline(always)]
     fn contiguous(&self, pos: u64, bufs: &Bufs, n: usize) -> Option<(usize, *mut u8)> {
-        let at = pos as usize & (self.cap - 1);
+        let at = pos as usize & self.mask;
         let (user, contiguous) = bufs.piece();
-        (n <= contiguous && n <= self.cap - at).then_some((at, user))
+        (n <= contiguous && at + n <= self.cap()).then_some((at, user))
     }
 
     #[inline(always)]
@@ -154,9 +154,9 @@ impl<'s> Ring<'s> {
     ) -> usize {
         let mut done = 0;
         while done < n && !bufs.is_empty() {
-            let at = (pos as usize).wrapping_add(done) & (self.cap - 1);
+            let at = (pos as usize).wrapping_add(done) & self.mask;
             let (user, contiguous) = bufs.piece();
-            let len = contiguous.min(n - done).min(self.cap - at);
+            let len = contiguous.min(n - done).min(self.cap() - at);
             let copied = step(self, at, user, len);
             bufs.advance(copied);
             done += copied;
@@ -170,7 +170,7 @@ impl<'s> Ring<'s> {
     #[cfg(not(loom))]
     #[inline(always)]
     fn put(&self, at: usize, user: *mut u8, len: usize) -> usize {
-        // SAFETY: `[at, at + len)` lies in the ring's mapped memory (`at < cap`, cut by the caller); a program's buffer that is not
+        // SAFETY: `[at, at + len)` lies in the ring's mapped memory (masked, and cut by the caller); a program's buffer that is not
         // mapped faults inside the routine, as its contract allows.
         unsafe { crate::copy::copy(self.base.wrapping_add(at), user, len) }
     }
@@ -212,13 +212,13 @@ impl<'s> Ring<'s> {
         sock: &impl Socket,
         flags: i32,
     ) -> Result<usize, i32> {
-        let at = pos as usize & (self.cap - 1);
-        let first = n.min(self.cap - at);
+        let at = pos as usize & self.mask;
+        let first = n.min(self.cap() - at);
         #[cfg(not(loom))]
         let base = self.base;
         #[cfg(loom)]
         let mut copied = {
-            let mut bytes = vec![0u8; self.cap];
+            let mut bytes = vec![0u8; self.cap()];
             self.get(at, bytes[at..].as_mut_ptr(), first);
             self.get(0, bytes.as_mut_ptr(), n - first);
             bytes

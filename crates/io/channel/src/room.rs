@@ -10,11 +10,11 @@
 //! meanwhile the kernel's buffers take the bytes.
 
 use crate::layout::*;
-use crate::out::{KERNEL_UNREAD_MAX, Outgoing, Stop, WhenFull, now};
+use crate::out::{KERNEL_UNREAD_MAX, Outgoing, WhenFull, now};
 use crate::owner::{Who, try_lock, unlock};
 #[cfg(loom)]
 use crate::ring::ORDER_MAX;
-use crate::ring::{Impossible, Place, Ring};
+use crate::ring::{Place, Ring};
 use crate::shim::Ordering;
 #[cfg(not(loom))]
 use crate::shim::store_fenced;
@@ -44,8 +44,7 @@ impl<'s> Outgoing<'s> {
         let now = now();
         let before = wl.full_at.load(Ordering::Relaxed);
         wl.full_at.store(now, Ordering::Relaxed);
-        let largest =
-            matches!(Place::decode(word), Ok(Some(place)) if place.order >= self.order_max());
+        let largest = Place::decode(word).is_some_and(|place| place.order >= self.order_max());
         if !largest && before != 0 && now.wrapping_sub(before) < FULL_TWICE {
             wl.grow.store(1, Ordering::Relaxed);
         }
@@ -53,35 +52,33 @@ impl<'s> Outgoing<'s> {
 
     /// Takes the first ring, large enough for a write of `asked` bytes if that can be had.
     #[cold]
-    pub(crate) fn first_ring(self, asked: usize) -> Result<Option<Ring<'s>>, Stop> {
+    pub(crate) fn first_ring(self, asked: usize) -> Option<Ring<'s>> {
         let (slab, side) = (self.link.slab(), self.link.side());
         let order = Place::order_for(asked).min(self.order_max());
         let place = slab.take_pages(side, order);
-        let Some(place) = place.or_else(|| slab.take_pages(side, 0)) else {
-            return Ok(None);
-        };
+        let place = place.or_else(|| slab.take_pages(side, 0))?;
         self.d().a.ring.store(place.encode(), Ordering::Release);
-        Ok(slab.ring(side, place.encode())?)
+        slab.ring(side, place.encode())
     }
 
     /// A write of `asked` bytes is larger than the ring: an empty ring grows at once.
     #[cold]
-    pub(crate) fn enlarge(self, head: u64, asked: usize, ring: Ring<'s>) -> Result<Ring<'s>, Stop> {
+    pub(crate) fn enlarge(self, head: u64, asked: usize, ring: Ring<'s>) -> Ring<'s> {
         let order = Place::order_for(asked).min(self.order_max());
-        if ring.cap() >= PAGE << order || !self.grow(head, order)? {
-            return Ok(ring);
+        if ring.cap() >= PAGE << order || !self.grow(head, order) {
+            return ring;
         }
         let word = self.d().a.ring.load(Ordering::Relaxed);
-        let grown = self.link.slab().ring(self.link.side(), word)?;
-        grown.ok_or(Stop::Broken)
+        let grown = self.link.slab().ring(self.link.side(), word);
+        grown.unwrap_or(ring)
     }
 
     /// Makes the ring at least twice as large, and of at least this order, if it is empty. False: it is not empty yet.
     #[cold]
-    pub(crate) fn grow(self, head: u64, order: u32) -> Result<bool, Stop> {
+    pub(crate) fn grow(self, head: u64, order: u32) -> bool {
         let (wl, r, slab) = (&self.d().wl, &self.d().r, self.link.slab());
         if r.tail.load(Ordering::Acquire) != head {
-            return Ok(false);
+            return false;
         }
         wl.tail_seen.store(head, Ordering::Relaxed);
         let owner = wl.lock.load(Ordering::Relaxed);
@@ -89,24 +86,19 @@ impl<'s> Outgoing<'s> {
             .lock
             .compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed);
         if locked.is_err() {
-            return Ok(true);
+            return true;
         }
         wl.grow.store(0, Ordering::Relaxed);
         let word = self.d().a.ring.load(Ordering::Relaxed);
-        let result = match Place::decode(word) {
-            Ok(Some(old)) if old.order < self.order_max() => {
-                let order = order.max(old.order + 1).min(self.order_max());
-                if let Some(place) = slab.take_pages(self.link.side(), order) {
-                    self.d().a.ring.store(place.encode(), Ordering::Release);
-                    slab.give_pages(self.link.side(), old);
-                }
-                Ok(true)
+        if let Some(old) = Place::decode(word).filter(|old| old.order < self.order_max()) {
+            let order = order.max(old.order + 1).min(self.order_max());
+            if let Some(place) = slab.take_pages(self.link.side(), order) {
+                self.d().a.ring.store(place.encode(), Ordering::Release);
+                slab.give_pages(self.link.side(), old);
             }
-            Ok(_) => Ok(true),
-            Err(Impossible) => Err(Stop::Broken),
-        };
+        }
         unlock(&r.lock);
-        result
+        true
     }
 
     /// The largest order of a ring of this direction.
@@ -138,7 +130,7 @@ impl<'s> Outgoing<'s> {
         if self.d().w.head.load(Ordering::Relaxed) == r.tail.load(Ordering::Acquire)
             && try_lock(&r.lock, who.owner)
         {
-            if let Ok(Some(place)) = Place::decode(a.ring.swap(0, Ordering::AcqRel)) {
+            if let Some(place) = Place::decode(a.ring.swap(0, Ordering::AcqRel)) {
                 self.link.slab().give_pages(self.link.side(), place);
             }
             gone = true;
@@ -235,12 +227,12 @@ impl<'s> Outgoing<'s> {
             return true;
         }
         let word = self.d().a.ring.load(Ordering::Relaxed);
-        let Ok(Some(place)) = Place::decode(word) else {
+        let Some(ring) = self.link.slab().ring(self.link.side(), word) else {
             return false;
         };
         let head = self.d().w.head.load(Ordering::Relaxed);
         let used = head.wrapping_sub(self.d().r.tail.load(Ordering::Acquire));
         let growing = self.d().wl.grow.load(Ordering::Relaxed) != 0;
-        used >= place.bytes() as u64 || (growing && used != 0)
+        used >= ring.cap() as u64 || (growing && used != 0)
     }
 }

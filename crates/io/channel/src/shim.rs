@@ -40,6 +40,12 @@ pub(crate) fn add_fenced(word: &AtomicU32, n: u32) {
     after_locked();
 }
 
+/// One fewer, unless there is none: a peer may have scribbled over the word.
+pub(crate) fn lower(word: &AtomicU32) {
+    let down = |n: u32| n.checked_sub(1);
+    let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, down);
+}
+
 /// Stores into `word` with Release, and lets no later load pass it: `xchg`.
 #[inline(always)]
 pub(crate) fn store_fenced(word: &AtomicU32, value: u32) {

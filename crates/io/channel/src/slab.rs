@@ -10,8 +10,10 @@ use std::ptr::NonNull;
 use crate::inc::Incoming;
 use crate::layout::*;
 use crate::out::Outgoing;
-use crate::ring::{Impossible, Place, Ring};
-use crate::shim::{AtomicU32, AtomicU64, Ordering};
+use crate::ring::{Place, Ring};
+#[cfg(not(loom))]
+use crate::shim::AtomicU64;
+use crate::shim::Ordering;
 use crate::wait::StatusPage;
 
 /// Why memory is not a slab.
@@ -130,20 +132,24 @@ impl Slab {
         &self.parts.header
     }
 
-    /// The channel; the index is masked.
+    /// The channel at this distance from the slab's beginning.
     #[cfg(not(loom))]
     #[inline(always)]
-    pub(crate) fn chan(&self, index: u16) -> &Chan {
-        let at = HEADER_BYTES + (index as usize & (CHANS - 1)) * CHAN_BYTES;
-        // SAFETY: the masked index keeps `at` inside the slab.
-        let chan = unsafe { self.base.byte_add(at) }.cast::<Chan>();
+    fn chan_at(&self, at: u32) -> &Chan {
+        // SAFETY: the masked distance keeps the channel inside the slab.
+        let chan = unsafe { self.base.byte_add((at & PLACE_MASK) as usize) }.cast::<Chan>();
         // SAFETY: mapped (`attach`), and a multiple of 128 from a page boundary; all fields are atomics.
         unsafe { chan.as_ref() }
     }
 
     #[cfg(loom)]
-    pub(crate) fn chan(&self, _: u16) -> &Chan {
+    fn chan_at(&self, _: u32) -> &Chan {
         &self.parts.chan
+    }
+
+    /// The channel with this number.
+    pub(crate) fn chan(&self, index: u16) -> &Chan {
+        self.chan_at(chan_place(index))
     }
 
     #[inline(always)]
@@ -156,24 +162,20 @@ impl Slab {
         receiver.of(&self.status).as_ref()
     }
 
-    /// The ring that `sender` has at the stored place.
+    /// The ring that `sender` has at the stored place; `None`: it has none.
+    #[cfg(not(loom))]
     #[inline(always)]
-    pub(crate) fn ring(&self, sender: Side, word: u64) -> Result<Option<Ring<'_>>, Impossible> {
-        let Some(place) = Place::decode(word)? else {
-            return Ok(None);
-        };
-        #[cfg(not(loom))]
-        {
-            let at = PAGES_AT + place.offset(sender);
-            let base = self.base.as_ptr().wrapping_add(at);
-            // SAFETY: `decode` saw that the place lies in the side's pages, which lie in the slab.
-            Ok(Some(unsafe { Ring::new(base, place.bytes()) }))
-        }
-        #[cfg(loom)]
-        {
-            let at = place.offset(sender);
-            Ok(Some(Ring::over(&self.parts.bytes[at..at + place.bytes()])))
-        }
+    pub(crate) fn ring(&self, sender: Side, word: u64) -> Option<Ring<'_>> {
+        let pages = self.base.as_ptr().wrapping_add(PAGES_AT);
+        // SAFETY: mapped (`attach`): these pages are what a slab has behind `PAGES_AT`.
+        (word != 0).then(|| unsafe { Ring::new(pages, sender, word) })
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn ring(&self, sender: Side, word: u64) -> Option<Ring<'_>> {
+        let place = Place::decode(word)?;
+        let at = place.offset(sender);
+        Some(Ring::over(&self.parts.bytes[at..at + place.bytes()]))
     }
 
     /// Takes `1 << order` pages of a side; `None` where nothing is free.
@@ -221,6 +223,7 @@ impl Slab {
 
     /// Allocates a channel ([`Side::Low`] only). Its words are zeroed; both directions are on the kernel. `None` at the limit of
     /// [`CHANS`].
+    #[cfg(not(loom))]
     pub fn allocate(&self) -> Option<u16> {
         let used = &self.header().used;
         for (index, word) in used.iter().enumerate() {
@@ -251,7 +254,7 @@ impl Slab {
         for side in [Side::Low, Side::High] {
             let a = &side.of(&self.chan(chan).d).a;
             let word = a.ring.swap(0, Ordering::AcqRel);
-            if let Ok(Some(place)) = Place::decode(word) {
+            if let Some(place) = Place::decode(word) {
                 self.give_pages(side, place);
             }
         }
@@ -271,7 +274,8 @@ impl Slab {
 
     /// One end of a channel; `None` if the index is out of range.
     pub fn link(&self, chan: u16, side: Side) -> Option<Link<'_>> {
-        ((chan as usize) < CHANS).then_some(Link::new(self, chan, side))
+        let end = chan_place(chan) | side as u32;
+        ((chan as usize) < CHANS).then_some(Link::of_word(self, end))
     }
 
     /// Whether a ring of the slab was pushed to since the last call: the daemon's watch asks, every 100 ms while any slab says yes.
@@ -311,6 +315,21 @@ fn free_run(used: u64, order: u32) -> Option<u32> {
         .find(|bit| used & run_of(order) << bit == 0)
 }
 
+/// How far a channel is from the slab's beginning, in bytes.
+const fn chan_place(index: u16) -> u32 {
+    (HEADER_BYTES + (index as usize & (CHANS - 1)) * CHAN_BYTES) as u32
+}
+
+/// The bits of such a distance: whatever they are, they name memory of the slab.
+const PLACE_MASK: u32 = if cfg!(loom) { u32::MAX - 1 } else { 0x1f_ff80 };
+
+#[cfg(not(loom))]
+const _: () = assert!(
+    chan_place(CHANS as u16 - 1) & !PLACE_MASK == 0
+        && PLACE_MASK as usize + CHAN_BYTES <= SLAB_BYTES
+        && CHAN_BYTES.is_multiple_of(128)
+);
+
 /// One end of one channel. Copying it costs nothing; it is valid while the slab is mapped and the channel allocated.
 ///
 /// Two words, so that it and what is made of it are handed over in registers. In memory a larger one would be stored by
@@ -319,15 +338,20 @@ fn free_run(used: u64, order: u32) -> Option<u32> {
 #[derive(Clone, Copy, Debug)]
 pub struct Link<'s> {
     slab: &'s Slab,
-    /// Channel << 1 | side.
+    /// Where the channel is | side.
     end: u32,
 }
 
 impl<'s> Link<'s> {
+    /// The end that [`Link::word`] told of.
     #[inline(always)]
-    fn new(slab: &'s Slab, chan: u16, side: Side) -> Link<'s> {
-        let end = u32::from(chan) << 1 | side as u32;
+    pub fn of_word(slab: &'s Slab, end: u32) -> Link<'s> {
         Link { slab, end }
+    }
+
+    /// Which end it is, in a slab, in one word.
+    pub fn word(self) -> u32 {
+        self.end
     }
 
     /// The slab.
@@ -339,7 +363,9 @@ impl<'s> Link<'s> {
     /// The channel's index in the slab.
     #[inline(always)]
     pub fn index(self) -> u16 {
-        (self.end >> 1) as u16
+        ((self.end & PLACE_MASK) as usize)
+            .wrapping_sub(HEADER_BYTES)
+            .wrapping_div(CHAN_BYTES) as u16
     }
 
     /// Which end this is.
@@ -351,7 +377,7 @@ impl<'s> Link<'s> {
     /// The other end of the same channel.
     #[inline(always)]
     pub fn other(self) -> Link<'s> {
-        Link::new(self.slab, self.index(), self.side().other())
+        Link::of_word(self.slab, self.end ^ 1)
     }
 
     /// The direction in which this end sends.
@@ -368,7 +394,7 @@ impl<'s> Link<'s> {
 
     #[inline(always)]
     pub(crate) fn shared(self) -> &'s Chan {
-        self.slab.chan(self.index())
+        self.slab.chan_at(self.end)
     }
 
     /// The direction that `side` sends in.
@@ -378,47 +404,14 @@ impl<'s> Link<'s> {
     }
 }
 
+#[cfg(not(loom))]
 impl Chan {
-    /// Zeroes every word that a former connection may have left.
+    /// Zeroes every word that a former connection may have left, `join` once more after all others: neither end is here so far.
     fn clear(&self) {
-        let wide = |words: &[&AtomicU64]| {
-            words.iter().for_each(|w| w.store(0, Ordering::Relaxed));
-        };
-        let narrow = |words: &[&AtomicU32]| {
-            words.iter().for_each(|w| w.store(0, Ordering::Relaxed));
-        };
-        for d in &self.d {
-            let (w, wl, r, a) = (&d.w, &d.wl, &d.r, &d.a);
-            wide(&[&w.head, &w.k_sent, &w.first_at, &w.last_at]);
-            wide(&[&wl.tail_seen, &wl.krecv_seen]);
-            wide(&[
-                &wl.mark_pos,
-                &wl.mark_k,
-                &wl.full_at,
-                &wl.pushed_at,
-                &wl.idle_head,
-            ]);
-            wide(&[
-                &wl.reclaimed,
-                &wl.pause,
-                &wl.paused_until,
-                &r.tail,
-                &r.krecv,
-                &r.pos,
-                &r.head_seen,
-                &a.ring,
-            ]);
-            narrow(&[&w.stream, &w.uncounted, &wl.lock, &wl.burst]);
-            narrow(&[&wl.owed, &wl.mark, &wl.grow]);
-            narrow(&[&wl.raised, &r.lock, &r.behind, &a.attn, &a.flags, &a.slot]);
-        }
-        for e in &self.end {
-            wide(&[&e.cookie, &e.netns, &e.written, &e.received, &e.place]);
-            e.local
-                .iter()
-                .chain(&e.peer)
-                .for_each(|w| w.store(0, Ordering::Relaxed));
-            narrow(&[&e.pid, &e.space]);
+        let first = std::ptr::from_ref(self).cast::<AtomicU64>();
+        for index in 0..CHAN_BYTES / size_of::<AtomicU64>() {
+            // SAFETY: a channel is aligned, and as many words as that: all of it is atomics, for which zeros are valid.
+            unsafe { &*first.wrapping_add(index) }.store(0, Ordering::Relaxed);
         }
         self.join.iter().for_each(|w| w.store(0, Ordering::Release));
     }

@@ -229,10 +229,7 @@ impl DirWords {
 
 fn words(dir: &Dir) -> DirWords {
     let place = Place::decode(dir.a.ring.load(Ordering::Acquire));
-    let ring_bytes = match place {
-        Ok(Some(place)) => u32::try_from(place.bytes()).unwrap_or(0),
-        _ => 0,
-    };
+    let ring_bytes = place.map_or(0, |place| u32::try_from(place.bytes()).unwrap_or(0));
     DirWords {
         pos: dir.r.pos.load(Ordering::Acquire),
         tail: dir.r.tail.load(Ordering::Relaxed),

@@ -95,19 +95,7 @@ fn word(info: &[u8; INFO_BYTES], at: usize) -> Option<u64> {
 
 impl Fd {
     fn info(&self) -> Option<[u8; INFO_BYTES]> {
-        let mut info = [0u8; INFO_BYTES];
-        let mut len = INFO_BYTES as libc::socklen_t;
-        let args = [
-            self.fd as usize,
-            libc::IPPROTO_TCP as usize,
-            libc::TCP_INFO as usize,
-            info.as_mut_ptr() as usize,
-            &raw mut len as usize,
-            0,
-        ];
-        // SAFETY: the buffer and its length live for the call.
-        unsafe { sys::checked(libc::SYS_getsockopt, args) }.ok()?;
-        (len as usize == INFO_BYTES).then_some(info)
+        sys::option(self.fd, libc::IPPROTO_TCP, libc::TCP_INFO)
     }
 
     fn queue(&self, request: libc::c_ulong) -> Option<u32> {

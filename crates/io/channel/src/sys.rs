@@ -40,6 +40,17 @@ pub unsafe fn checked(number: libc::c_long, args: [usize; 6]) -> Result<usize, i
     Ok(result as usize)
 }
 
+/// An option of a socket; `None` if it has none of this name and size.
+pub(crate) fn option<const N: usize>(fd: i32, level: i32, name: i32) -> Option<[u8; N]> {
+    let (mut value, mut length) = ([0; N], N as libc::socklen_t);
+    let [fd, level, name] = [fd as usize, level as usize, name as usize];
+    let places = [value.as_mut_ptr() as usize, &raw mut length as usize];
+    let args = [fd, level, name, places[0], places[1], 0];
+    // SAFETY: the value and its length live for the call.
+    unsafe { checked(libc::SYS_getsockopt, args) }.ok()?;
+    (length as usize == N).then_some(value)
+}
+
 /// The time-stamp counter, in cycles (a few per nanosecond; only for rough spans of time).
 #[inline(always)]
 pub fn cycles() -> u64 {

@@ -89,18 +89,7 @@ pub fn wants_sender(fd: RawFd) -> bool {
 pub const SENDER_OPTIONS: [i32; 3] = [libc::SO_PASSCRED, libc::SO_PASSSEC, 76];
 
 fn option(fd: RawFd, name: i32) -> Option<i32> {
-    let (mut value, mut length) = (0_i32, size_of::<i32>() as libc::socklen_t);
-    let args = [
-        fd as usize,
-        libc::SOL_SOCKET as usize,
-        name as usize,
-        &raw mut value as usize,
-        &raw mut length as usize,
-        0,
-    ];
-    // SAFETY: the value and its length live for the call.
-    unsafe { sys::checked(libc::SYS_getsockopt, args) }.ok()?;
-    Some(value)
+    sys::option(fd, libc::SOL_SOCKET, name).map(i32::from_ne_bytes)
 }
 
 /// The inode of the peer of the connected socket with this inode and `SO_COOKIE`. None where it has none that a program

@@ -20,7 +20,7 @@
 use std::ptr::NonNull;
 
 use crate::layout::{Line, STATUS_LINES, Status};
-use crate::shim::{AtomicU32, Ordering, add_fenced};
+use crate::shim::{AtomicU32, Ordering, add_fenced, lower};
 
 /// The first line that an epoll instance may have; line 0 is the process.
 pub const SLOT_FIRST: u8 = 1;
@@ -79,10 +79,7 @@ impl StatusPage {
 
     /// Shows that it is awake again. A page that its owner has scribbled over stays at 0.
     pub fn lower(&self, slot: u8) {
-        let down = |n: u32| n.checked_sub(1);
-        let _ = self
-            .line(slot)
-            .fetch_update(Ordering::Release, Ordering::Relaxed, down);
+        lower(self.line(slot));
     }
 
     /// Line 0.

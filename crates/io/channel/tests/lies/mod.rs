@@ -159,7 +159,7 @@ pub fn lie(random: &mut dyn Chance, old: u64) -> u64 {
         3 => 1 << 63,
         4 => old.wrapping_add(near),
         5 => old.wrapping_add(near << 18),
-        6 => ((random.next() % 9) << 32) | page,
+        6 => page << 32 | (((PAGE as u64) << (random.next() % 9)) - 1),
         7 => (u64::from(SLOTS[random.next() as usize % 2]) << 16) | (random.next() % 4),
         8 => u64::from(Owner::DAEMON) << 16,
         9 => 1 << (random.next() % 64),

@@ -160,7 +160,7 @@ pub struct Record {
     pub side: AtomicU8,
     /// Why it is on the kernel, as the channel numbers the reasons.
     pub reason: AtomicU8,
-    /// Sending calls that succeeded, until it is joined.
+    /// Sending calls that succeeded, until it is joined; then [`crate::socket::fast_path`]'s.
     pub sends: AtomicU32,
     /// Receiving calls that succeeded, until it is joined; then [`crate::socket::by_kernel`]'s.
     pub receives: AtomicU32,
@@ -284,6 +284,8 @@ pub fn at(index: u32) -> &'static Record {
     let first = ARENA.base();
     debug_assert!(!first.is_null() && index < RECORDS_MAX);
     // SAFETY: an index exists only after the arena; `take` bounds it.
+    unsafe { std::hint::assert_unchecked(!first.is_null()) };
+    // SAFETY: as above.
     let place = unsafe { first.add(index as usize) };
     // SAFETY: the arena is never unmapped, and zeroes are a valid record.
     unsafe { &*place }

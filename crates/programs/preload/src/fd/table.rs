@@ -85,6 +85,8 @@ fn entry(fd: c_int) -> Option<&'static Entry> {
     }
     let base = PLACE.base.base();
     // SAFETY: `entries` is set after `base`, to the number of entries there.
+    unsafe { std::hint::assert_unchecked(!base.is_null()) };
+    // SAFETY: as above.
     let place = unsafe { base.add(fd as usize) };
     // SAFETY: the table is never unmapped, and zeroes are a valid entry.
     Some(unsafe { &*place })
@@ -167,13 +169,13 @@ pub fn known(fd: c_int) -> Option<Sock> {
     (kind_of(word) == TRACKED).then(|| sock(fd, word))
 }
 
-/// The socket behind a number with its [ring word](ring_word), if that is not 0.
+/// The socket behind a number, if `is_it` says so of its [ring word](ring_word), which comes with it.
 #[inline(always)]
-pub fn joined(fd: c_int) -> Option<(Sock, u64)> {
+pub fn joined(fd: c_int, is_it: impl FnOnce(u64) -> bool) -> Option<(Sock, u64)> {
     let entry = entry(fd)?;
     let word = entry.word.load(Ordering::Acquire);
     let ring = entry.ring.load(Ordering::Relaxed);
-    (kind_of(word) == TRACKED && ring != 0).then(|| (sock(fd, word), ring))
+    (kind_of(word) == TRACKED && is_it(ring)).then(|| (sock(fd, word), ring))
 }
 
 /// The epoll instance behind a number.

@@ -67,13 +67,13 @@ std::arch::global_asm!(
 #[inline(always)]
 pub fn thread() -> &'static Thread {
     let place: *const Thread;
-    // SAFETY: reads the thread pointer and the symbol's offset from it; changes nothing.
+    // SAFETY: reads the thread pointer and the symbol's offset from it, which never change; changes nothing.
     unsafe {
         std::arch::asm!(
             "mov {place}, qword ptr [rip + windlass_sockets_thread@gottpoff]",
             "add {place}, qword ptr fs:[0]",
             place = out(reg) place,
-            options(pure, readonly, nostack),
+            options(pure, nomem, nostack),
         );
     }
     // SAFETY: thread-local memory of this size and alignment, zeroed, alive while the thread runs.
@@ -95,20 +95,18 @@ static LIVE_PAGE: Reserved<AtomicU32> = Reserved::new();
 /// Slot of a thread that found no free one: it takes no locks.
 pub const NO_SLOT: u32 = 0xffff;
 
-/// The lock word of the calling thread: process slot << 16 | thread slot. `None`: the process is not
-/// registered, or it has more than 65,534 threads; then the kernel path is taken.
+/// Slot of the calling thread, for locks. `None`: the process has more than 65,534 threads; then the kernel path is taken.
 #[inline(always)]
-pub fn owner() -> Option<u32> {
-    let process = PROCESS_SLOT.load(Ordering::Relaxed);
-    let thread = thread().slot.load(Ordering::Relaxed);
-    if process == 0 || thread == NO_SLOT {
-        return None;
+pub fn thread_slot() -> Option<u16> {
+    let slot = thread().slot.load(Ordering::Relaxed);
+    if (1..NO_SLOT).contains(&slot) {
+        return Some(slot as u16);
     }
-    let thread = if thread == 0 { take_slot() } else { thread };
-    (thread != NO_SLOT).then_some(process << 16 | thread)
+    take_slot(slot)
 }
 
 /// The slot that the broker gave this process; 0 none.
+#[inline(always)]
 pub fn process_slot() -> u16 {
     PROCESS_SLOT.load(Ordering::Relaxed) as u16
 }
@@ -124,7 +122,10 @@ pub fn set_process_slot(slot: u16) {
 }
 
 #[cold]
-fn take_slot() -> u32 {
+fn take_slot(slot: u32) -> Option<u16> {
+    if slot == NO_SLOT {
+        return None;
+    }
     let taken = SLOTS.iter().zip(0u32..).find_map(|(word, row)| {
         let mut bits = word.load(Ordering::Relaxed) | u64::from(row == 0);
         while bits != u64::MAX {
@@ -146,7 +147,7 @@ fn take_slot() -> u32 {
             libc::pthread_setspecific(key, std::ptr::without_provenance(slot as usize));
         }
     }
-    slot
+    (slot != NO_SLOT).then_some(slot as u16)
 }
 
 unsafe extern "C" fn thread_ends(value: *mut c_void) {

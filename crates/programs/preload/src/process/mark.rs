@@ -47,7 +47,7 @@ pub fn arm(page: *mut u8) {
 pub fn arm_again() {
     let mutex = MUTEX.load(Acquire);
     // Only who has a slot is seen to end.
-    if mutex.is_null() || identity::owner().is_none() {
+    if mutex.is_null() || identity::process_slot() == 0 || identity::thread_slot().is_none() {
         return;
     }
     for mutex in status::former_pages().map(<*mut u8>::cast).chain([mutex]) {

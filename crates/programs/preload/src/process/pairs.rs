@@ -130,13 +130,19 @@ impl Pair {
     #[inline(always)]
     pub fn is_peer_alive(&self) -> bool {
         let mark = self.mark.load(Relaxed);
-        if !mark.is_null() {
-            // SAFETY: line 0 of the peer's status page, which stays mapped as long as the slab.
-            let word = unsafe { &*mark }.load(Acquire);
-            if word != 0 {
-                return !mark::is_dead(word);
-            }
+        if mark.is_null() {
+            return self.is_peer_known();
         }
+        // SAFETY: line 0 of the peer's status page, which stays mapped as long as the slab.
+        match unsafe { &*mark }.load(Acquire) {
+            0 => self.is_peer_known(),
+            word => !mark::is_dead(word),
+        }
+    }
+
+    /// Whether it lives as far as the broker has seen.
+    #[cold]
+    fn is_peer_known(&self) -> bool {
         process_word(self.peer.load(Relaxed) as u16).is_none_or(|word| word.load(Relaxed) != 0)
     }
 
@@ -342,8 +348,7 @@ pub fn link(place: u8, chan: u16, side: Side) -> Option<Link<'static>> {
 /// so. The broker takes the slab's flag at each look, and goes on for longer than a second after it found one: so who has just
 /// flagged the slab need not ask again within a second. `is_due`: ask in any case, should the last time have been in vain.
 #[inline(always)]
-pub fn watch(place: u8, is_due: bool) {
-    let pair = at(place);
+pub fn watch(pair: &'static Pair, is_due: bool) {
     if pair.slab().take_alarm() || is_due {
         ask_watch(pair);
     }

@@ -76,25 +76,30 @@ impl Alive for Processes {
 /// The calling thread, for locks; none while the process is not registered.
 #[inline(always)]
 pub fn who() -> Option<Who<'static>> {
-    who_of(identity::owner()?)
+    Some(who_of(owner()?))
+}
+
+/// Its lock word.
+#[inline(always)]
+pub fn owner() -> Option<Owner> {
+    let process = Some(identity::process_slot()).filter(|slot| *slot != 0)?;
+    Owner::new(process, identity::thread_slot()?)
 }
 
 /// The thread with this lock word.
-#[inline(always)]
-pub fn who_of(word: u32) -> Option<Who<'static>> {
-    let owner = Owner::new((word >> 16) as u16, word as u16)?;
-    Some(Who {
+pub const fn who_of(owner: Owner) -> Who<'static> {
+    Who {
         owner,
         alive: &Processes,
-    })
+    }
 }
 
 /// The lock word of the calling thread of a process that was forked after it had joined: it asks for a slot of its own first.
-pub fn word_or_register(socket: i32) -> Option<u32> {
-    identity::owner().or_else(|| {
+pub fn owner_or_register(socket: i32) -> Option<Owner> {
+    owner().or_else(|| {
         let _seeker = Seeker::enter();
         register_by(Client::register_for_rescue, socket).ok()?;
-        identity::owner()
+        owner()
     })
 }
 

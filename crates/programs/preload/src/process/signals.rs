@@ -72,10 +72,14 @@ pub fn enter() {
 pub fn leave() {
     let thread = thread();
     compiler_fence(Ordering::SeqCst);
-    let locked = thread.locked.load(Ordering::Relaxed).saturating_sub(1);
-    thread.locked.store(locked, Ordering::Relaxed);
+    let locked = thread.locked.load(Ordering::Relaxed);
+    if locked > 1 {
+        thread.locked.store(locked - 1, Ordering::Relaxed);
+        return;
+    }
+    thread.locked.store(0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
-    if locked == 0 && thread.deferred.load(Ordering::Relaxed) != 0 {
+    if thread.deferred.load(Ordering::Relaxed) != 0 {
         deliver_deferred();
     }
 }

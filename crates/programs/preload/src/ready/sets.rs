@@ -214,18 +214,18 @@ impl Set {
     /// The places and sides in which it may have members.
     #[inline(always)]
     pub(super) fn watched(&self) -> impl Iterator<Item = (u8, Side, &Watched)> {
-        let mut places = self.places.load(Relaxed);
-        let places = std::iter::from_fn(move || {
+        let (mut places, mut side) = (self.places.load(Relaxed), Side::High);
+        std::iter::from_fn(move || {
             let place = (places != 0).then(|| places.trailing_zeros() as u8)?;
-            places &= places - 1;
-            Some(place)
-        });
-        places.flat_map(move |place| {
-            let sides = [Side::Low, Side::High].into_iter();
-            sides.map(move |side| (place, side, self.watched_at(place, side)))
+            side = side.other();
+            if side == Side::High {
+                places &= places - 1;
+            }
+            Some((place, side, self.watched_at(place, side)))
         })
     }
 
+    #[inline(always)]
     pub(super) fn watched_at(&self, place: u8, side: Side) -> &Watched {
         &self.watched[usize::from(place) % pairs::PAIRS_MAX][side as usize]
     }

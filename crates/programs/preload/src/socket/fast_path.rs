@@ -8,47 +8,57 @@
 //! What a call by the ring adds to the counts of its socket stands here, too, for every way.
 
 use std::ffi::{c_int, c_void};
+use std::hint::cold_path;
 use std::sync::atomic::Ordering::Relaxed;
 
-use windlass_channel::{Bufs, Fast, Link, Moved, RecvHow, Who};
+use windlass_channel::{Bufs, Fast, Link, Moved, Owner, RecvHow};
 
 use crate::fd::{
     call::Sock,
     record::{Record, flag},
     table,
 };
-use crate::process::{pairs, registration, signals};
+use crate::process::{
+    pairs::{self, Pair},
+    registration, signals,
+};
 use crate::socket::{send, state};
 
 /// Of the sends in a row that go by the ring, the first ones but for the very first, which answers the peer, and then one in so
 /// many look at the clock.
 const CLOCK_FIRST: u32 = 16;
 const CLOCK_CALLS: u32 = 64;
-/// Flags that a send by the ring has no use for.
-const SEND_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-/// The same for a receive.
-const RECEIVE_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CMSG_CLOEXEC;
+/// [`Record::sends`]: how many sends may go before one looks at the clock, and in the upper bits how many in the row have.
+const CREDIT: u32 = 0xff;
+const ROW: u32 = CREDIT + 1;
+/// What a receive leaves there: one send answers.
+const ANSWER: u32 = 1;
+/// Flags that a call by the ring has no use for.
+const FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CMSG_CLOEXEC;
 
-/// What both have to find: the socket, its place, the end of its channel, and the caller.
+/// What both have to find: the socket, the memory that it shares with its peer, and the end of its channel there; the caller.
 struct Way {
     sock: Sock,
-    place: u8,
+    pair: &'static Pair,
     link: Link<'static>,
-    who: Who<'static>,
+    owner: Owner,
 }
 
 #[inline(always)]
-fn way(fd: c_int, bytes: usize) -> Option<Way> {
-    let (sock, word) = table::joined(fd)?;
-    let is_piece = bytes != 0 && bytes <= isize::MAX as usize;
-    if !state::is_fast(word) || !is_piece {
+fn way(fd: c_int, bytes: usize, flags: c_int) -> Option<Way> {
+    let (sock, word) = table::joined(fd, state::is_fast)?;
+    let is_piece = (1..=isize::MAX as usize).contains(&bytes);
+    if !is_piece || flags & !FLAGS != 0 {
+        cold_path();
         return None;
     }
+    let (pair, link) = state::end_in(word);
+    let owner = registration::owner()?;
     Some(Way {
         sock,
-        place: state::place_in(word)?,
-        link: state::link_in(word)?,
-        who: registration::who()?,
+        pair,
+        link,
+        owner,
     })
 }
 
@@ -57,17 +67,17 @@ fn way(fd: c_int, bytes: usize) -> Option<Way> {
 pub fn send(fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> Option<isize> {
     let Way {
         sock,
-        place,
+        pair,
         link,
-        who,
-    } = way(fd, bytes)?;
-    let is_settled = send::is_settled(sock.record) && !is_end_due(sock.record, place);
-    if flags & !SEND_FLAGS != 0 || !is_settled {
+        owner,
+    } = way(fd, bytes, flags)?;
+    if !send::is_settled(sock.record) || is_end_due(sock.record, pair) {
+        cold_path();
         return None;
     }
     let data = Bufs::out(from.cast(), bytes);
     signals::enter();
-    match link.outgoing().send_fast(who.owner, &data) {
+    match link.outgoing().send_fast(owner, &data) {
         Fast::Sent => signals::leave(),
         Fast::Asleep => {
             let Sock { fd, word, record } = sock;
@@ -75,11 +85,12 @@ pub fn send(fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> Optio
             return Some(send::end_asleep(fd, word, record, link, data, flags));
         }
         Fast::No => {
+            cold_path();
             signals::leave();
             return None;
         }
     }
-    count_pushed(sock.record, place, bytes);
+    count_pushed(sock.record, pair, bytes);
     Some(bytes as isize)
 }
 
@@ -87,16 +98,18 @@ pub fn send(fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> Optio
 #[inline(always)]
 pub fn recv(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int) -> Option<isize> {
     let Way {
-        sock, link, who, ..
-    } = way(fd, bytes)?;
-    if flags & !RECEIVE_FLAGS != 0 || sock.record.has(flag::PENDING) {
+        sock, link, owner, ..
+    } = way(fd, bytes, flags)?;
+    if sock.record.has(flag::PENDING) {
+        cold_path();
         return None;
     }
     let into = Bufs::one(into.cast(), bytes);
     signals::enter();
-    let got = link.incoming().recv_fast(who.owner, &into);
+    let got = link.incoming().recv_fast(owner, &into);
     signals::leave();
     if got == 0 {
+        cold_path();
         return None;
     }
     count_taken(sock.record, got);
@@ -106,10 +119,8 @@ pub fn recv(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int) -> Option<
 /// Whether a send has to [look for the end](crate::socket::kernel_look::look_for_end): the process of the peer has ended (one load), or it is time
 /// to look at the clock.
 #[inline(always)]
-pub fn is_end_due(record: &Record, place: u8) -> bool {
-    let row = record.sends.load(Relaxed);
-    let is_clock_due = row != 0 && (row < CLOCK_FIRST || row.is_multiple_of(CLOCK_CALLS));
-    is_clock_due || !pairs::at(place).is_peer_alive()
+pub fn is_end_due(record: &Record, pair: &Pair) -> bool {
+    record.sends.load(Relaxed) & CREDIT == 0 || !pair.is_peer_alive()
 }
 
 /// The counts are hints for people: two threads that send at once may lose one.
@@ -119,7 +130,7 @@ pub fn count_sent(sock: &Sock, moved: Moved) {
     if moved.ring != 0
         && let Some(place) = state::place(sock)
     {
-        count_pushed(record, place, moved.ring);
+        count_pushed(record, pairs::at(place), moved.ring);
     }
     if moved.kernel != 0 {
         let sum = record.kernel_sent.load(Relaxed) + moved.kernel as u64;
@@ -128,12 +139,24 @@ pub fn count_sent(sock: &Sock, moved: Moved) {
 }
 
 #[inline(always)]
-fn count_pushed(record: &Record, place: u8, bytes: usize) {
+fn count_pushed(record: &Record, pair: &'static Pair, bytes: usize) {
     let sum = record.ring_sent.load(Relaxed) + bytes as u64;
     record.ring_sent.store(sum, Relaxed);
-    let row = record.sends.load(Relaxed).wrapping_add(1);
-    record.sends.store(row, Relaxed);
-    pairs::watch(place, row.is_multiple_of(CLOCK_CALLS));
+    let sends = record.sends.load(Relaxed);
+    let is_due = sends & CREDIT == 0;
+    if is_due {
+        cold_path();
+        let row = (sends / ROW + 1).min(CLOCK_FIRST);
+        let credit = if row < CLOCK_FIRST {
+            0
+        } else {
+            CLOCK_CALLS - 1
+        };
+        record.sends.store((row * ROW) | credit, Relaxed);
+    } else {
+        record.sends.store(sends - 1, Relaxed);
+    }
+    pairs::watch(pair, is_due);
 }
 
 /// As [`count_sent`].
@@ -157,5 +180,5 @@ pub fn count_received(sock: &Sock, moved: Moved, how: RecvHow) {
 pub fn count_taken(record: &Record, bytes: usize) {
     let sum = record.ring_received.load(Relaxed) + bytes as u64;
     record.ring_received.store(sum, Relaxed);
-    record.sends.store(0, Relaxed);
+    record.sends.store(ANSWER, Relaxed);
 }

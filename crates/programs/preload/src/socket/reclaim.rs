@@ -2,11 +2,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use windlass_channel::{Link, Reason, Reclaimed, Who};
+use windlass_channel::{Link, Owner, Reason, Reclaimed, Who};
 
 use crate::fd::call::Sock;
 use crate::process::{
-    identity,
     registration::{self, CLIENT},
     signals,
 };
@@ -27,7 +26,8 @@ const RECLAIM_ATTEMPTS: usize = 200;
 /// The calling thread, for the locks of a joined socket; none: the call is the kernel's.
 #[inline(always)]
 pub fn caller(sock: &Sock, link: &Link<'static>) -> Option<Who<'static>> {
-    registration::who_of(identity::owner().or_else(|| orphan(*sock, *link))?)
+    let owner = registration::owner().or_else(|| orphan(*sock, *link))?;
+    Some(registration::who_of(owner))
 }
 
 /// Has the peer's unread bytes moved into the kernel, for good: a reader that does not look at the ring comes.
@@ -42,7 +42,7 @@ pub fn drain(sock: &Sock, link: &Link<'static>, reason: Reason) {
             return;
         }
         // Where the broker may not help, the peer does it at its next call. It hears those that it knows.
-        let _ = registration::word_or_register(sock.fd);
+        let _ = registration::owner_or_register(sock.fd);
         let slab = sock.record.slab.load(Relaxed);
         let rescued = CLIENT.rescue(slab, link.index(), link.side().other() as u8);
         if !matches!(
@@ -93,9 +93,9 @@ fn reclaim_as(who: Who<'static>, sock: &Sock, link: &Link<'static>) -> Option<Re
 /// A process that was forked from one that had joined: it asks for a slot of its own, for the locks. If it gets none, the
 /// socket goes to the kernel, with what lies in its ring. Its lock word.
 #[cold]
-fn orphan(sock: Sock, link: Link<'static>) -> Option<u32> {
-    let word = registration::word_or_register(sock.fd);
-    if word.is_none() {
+fn orphan(sock: Sock, link: Link<'static>) -> Option<Owner> {
+    let owner = registration::owner_or_register(sock.fd);
+    if owner.is_none() {
         link.outgoing().set_uncounted_writer();
         if let Some(heir) = registration::heir() {
             // What is in the ring is older than what this process sends from now on.
@@ -103,7 +103,7 @@ fn orphan(sock: Sock, link: Link<'static>) -> Option<u32> {
         }
         drain(&sock, &link, Reason::NoDaemon);
     }
-    word
+    owner
 }
 
 /// How long a close waits for room in a full kernel, in steps of [`STEP_MS`].

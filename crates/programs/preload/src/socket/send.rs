@@ -22,7 +22,7 @@ use crate::fd::{
     call::{Own, Sock},
     record::{Record, flag},
 };
-use crate::process::{registration, signals};
+use crate::process::{pairs, registration, signals};
 use crate::socket::{
     by_kernel::{self, LARGE, send_by_kernel},
     demote::demote,
@@ -49,7 +49,7 @@ const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_EOR 
 #[inline(always)]
 pub fn send(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: Own) -> isize {
     let is_odd = data.is_empty() || data.len() >= LARGE || flags & !SEND_FLAGS != 0;
-    let is_due = state::place(&sock).is_none_or(|place| is_end_due(sock.record, place));
+    let is_due = state::place(&sock).is_none_or(|at| is_end_due(sock.record, pairs::at(at)));
     match registration::who() {
         Some(who) if is_settled(sock.record) && !is_odd && !is_due => {
             first_send(sock, link, who, data, flags)

@@ -25,7 +25,10 @@ use crate::fd::{
     table,
 };
 use crate::options;
-use crate::process::{pairs, registration};
+use crate::process::{
+    pairs::{self, Pair},
+    registration,
+};
 use crate::socket::{demote, in_flight::JOIN_WAITS, kind};
 use crate::sys::kernel::{self, Backoff};
 
@@ -110,8 +113,19 @@ pub fn demoted(record: &Record, reason: Reason) {
 
 /// Calls may go by [`crate::socket::fast_path`].
 const IS_FAST: u64 = 1 << 63;
+const PLACE_AT: u32 = 32;
 
-/// One end of a channel: what a word of [`table::ring_word`] says, beside [`IS_FAST`].
+/// What a word of [`table::ring_word`] says: the end of the channel, place + 1, and [`IS_FAST`].
+fn remember(place: u8, link: Link<'static>) -> u64 {
+    let word = (u64::from(place) + 1) << PLACE_AT | u64::from(link.word());
+    if options::is_disturbed() {
+        word
+    } else {
+        word | IS_FAST
+    }
+}
+
+/// One end of a channel by its numbers, where what it is a part of has to be small or outlives the slab.
 #[derive(Clone, Copy)]
 pub struct At {
     /// The place of its slab.
@@ -154,17 +168,14 @@ pub fn is_fast(word: u64) -> bool {
 /// The place of the slab that a word names.
 #[inline(always)]
 pub fn place_in(word: u64) -> Option<u8> {
-    (word as u8).checked_sub(1)
+    ((word >> PLACE_AT) as u8).checked_sub(1)
 }
 
-/// The end of the channel that a word names.
+/// The pair in that place, and the end of the channel that a word names.
 #[inline(always)]
-pub fn link_in(word: u64) -> Option<Link<'static>> {
-    pairs::link(
-        (word as u8).wrapping_sub(1),
-        (word >> 16) as u16,
-        Side::from_u8((word >> 8) as u8),
-    )
+pub fn end_in(word: u64) -> (&'static Pair, Link<'static>) {
+    let pair = pairs::at(((word >> PLACE_AT) as u8).wrapping_sub(1));
+    (pair, Link::of_word(pair.slab(), word as u32))
 }
 
 /// The end of the channel that a socket has, if it has joined and belongs to this process; if it belongs to another one, this call
@@ -176,7 +187,7 @@ pub fn joined(sock: &Sock) -> Option<Link<'static>> {
         0 => find(*sock)?,
         word => word,
     };
-    link_in(word)
+    Some(end_in(word).1)
 }
 
 /// The end of the channel of a socket, once a thread that is joining it just now has ended.
@@ -204,7 +215,7 @@ pub fn link_of(sock: &Sock) -> Option<Link<'static>> {
         0 => look_up(*sock)?,
         word => word,
     };
-    link_in(word)
+    Some(end_in(word).1)
 }
 
 /// The word that [`joined`] needs, for a number that has not been used since the socket joined.
@@ -246,8 +257,7 @@ fn look_up(sock: Sock) -> Option<u64> {
     if pairs::at(place).record(chan, side) != sock.index() {
         pairs::at(place).enter(chan, side, sock.index());
     }
-    let fast = if options::is_disturbed() { 0 } else { IS_FAST };
-    let word = At { place, side, chan }.word() | fast;
+    let word = remember(place, link);
     table::ring_word(sock.fd)?.store(word, Relaxed);
     Some(word)
 }
