@@ -20,7 +20,6 @@ use crate::fd::{
 };
 use crate::process::pairs;
 use crate::socket::{
-    demote::demote,
     kind, peer_death,
     reclaim::{self, reclaim_all},
     state,
@@ -44,8 +43,9 @@ pub fn shutdown(sock: &Sock, how: c_int, own: Own) -> isize {
             reclaim::drain(sock, &link, Reason::Flag);
         }
     } else {
-        // A join would ask nobody which half is shut.
-        demote(sock, Reason::Closing);
+        // A join would ask nobody which half is shut. Why it is on the kernel stays as it is.
+        let reason = Reason::from_u8(sock.record.reason.load(Relaxed));
+        state::demoted(sock.record, reason);
     }
     own.call()
 }
