@@ -605,7 +605,9 @@ fn a_number_that_is_used_again_has_learned_nothing() {
             >= FRAMES * u64::from(WORKERS - 1)
     });
     let posted: u64 = bench.plane.workers().iter().map(|w| w.sightings).sum();
-    assert!(posted > 10_000, "{posted} sightings");
+    // More than the table's worker takes of all others in two of its rounds.
+    let most = 2 * 256 * u64::from(WORKERS - 1);
+    assert!(posted > most, "{posted} sightings");
     let reminder = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(50));
         drop(go_on);
