@@ -14,9 +14,10 @@
 //! Published pointers and mailboxes only: a worker never waits for this thread. This thread waits for workers at most
 //! [`GRACE_MAX`] at a time; a worker that does not answer within it is reported by [`Plane::stuck`].
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc as std_mpsc;
+use std::sync::mpsc::{self as std_mpsc, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -37,8 +38,10 @@ use crate::command::{Command, Condemned};
 use crate::counters::{WorkerCounters, WorkerTotals};
 use crate::grace::QsbrGrace;
 use crate::ring::Spin;
-use crate::run::{Seat, Shared, Worker};
+use crate::run::run;
 use crate::topo::{Member, Topo};
+use crate::wait::{Asleep, Wait};
+use crate::worker::{Post, Posts, Seat, Shared, Worker};
 
 /// How long this thread waits for the workers at a time.
 pub const GRACE_MAX: Duration = Duration::from_secs(5);
@@ -118,22 +121,32 @@ struct Hand {
     mailbox: mpsc::Queue<Command>,
     bell: Arc<Bell>,
     thread: Option<JoinHandle<()>>,
+    wait: &'static dyn Wait,
 }
 
 impl Hand {
     fn send(&self, command: Command) -> Result<(), PlaneError> {
-        let mut command = command;
-        for _ in 0..5000 {
-            match self.mailbox.push(command) {
-                Ok(()) => {
-                    self.bell.mail();
-                    return Ok(());
-                }
-                Err(back) => command = back,
-            }
-            std::thread::sleep(Duration::from_millis(1));
+        let mut command = Some(command);
+        let is_sent = self.wait.until(&mut || {
+            let pushed = command.take().map_or(Ok(()), |c| self.mailbox.push(c));
+            command = pushed.err();
+            command.is_none()
+        });
+        if !is_sent {
+            return Err(PlaneError::Stuck);
         }
-        Err(PlaneError::Stuck)
+        self.bell.mail();
+        Ok(())
+    }
+
+    /// A worker's answer.
+    fn answer<T>(&self, from: &std_mpsc::Receiver<T>) -> Result<T, PlaneError> {
+        let mut answer = Err(TryRecvError::Empty);
+        self.wait.until(&mut || {
+            answer = from.try_recv();
+            !matches!(answer, Err(TryRecvError::Empty))
+        });
+        answer.map_err(|_| PlaneError::Stuck)
     }
 }
 
@@ -148,6 +161,7 @@ pub struct Plane {
     limbo: Limbo,
     members_max: usize,
     condemned: std_mpsc::Receiver<Condemned>,
+    wait: &'static dyn Wait,
     /// Attachments so far.
     attachments: u64,
     next_home: usize,
@@ -159,6 +173,21 @@ impl Plane {
     /// # Errors
     /// [`PlaneError::Start`] when the kernel refuses what a worker needs.
     pub fn start(options: &PlaneOptions) -> Result<Plane, PlaneError> {
+        let (mut plane, seats) = Plane::wire(options, &Asleep, random)?;
+        for (worker, seat) in seats.into_iter().enumerate() {
+            let cpu = options.workers.get(worker).copied().flatten();
+            let thread = spawn(seat, cpu).map_err(|errno| PlaneError::Start { worker, errno })?;
+            plane.hands[worker].thread = Some(thread);
+        }
+        Ok(plane)
+    }
+
+    /// A plane whose workers have their seats but do not run yet. It waits for them by `wait`.
+    pub(crate) fn wire(
+        options: &PlaneOptions,
+        wait: &'static dyn Wait,
+        mut random: impl FnMut() -> u64,
+    ) -> Result<(Plane, Vec<Seat>), PlaneError> {
         let n = options.workers.len().max(1);
         let start = |worker| move |errno| PlaneError::Start { worker, errno };
         let domain = Domain::new(n);
@@ -173,27 +202,14 @@ impl Plane {
             condemned: condemn,
             alarm,
         });
-        let mut posts: Vec<Vec<Option<spsc::Sender<_>>>> = Vec::new();
-        let mut posted: Vec<Vec<spsc::Receiver<_>>> = (0..n).map(|_| Vec::new()).collect();
-        for from in 0..n {
-            let mut row = Vec::new();
-            for (to, inbox) in posted.iter_mut().enumerate() {
-                row.push((from != to).then(|| {
-                    let (send, receive) = spsc::channel(POSTS);
-                    inbox.push(receive);
-                    send
-                }));
-            }
-            posts.push(row);
-        }
         let mut bells = Vec::new();
         for worker in 0..n {
             bells.push(Arc::new(Bell::new().map_err(start(worker))?));
         }
-        let mut hands = Vec::new();
-        for (worker, (posts, posted)) in posts.into_iter().zip(posted).enumerate() {
+        let (mut hands, mut seats) = (Vec::new(), Vec::new());
+        for (worker, (posts, posted)) in post_queues(n).into_iter().enumerate() {
             let (queue, mailbox) = mpsc::channel(MAILBOX);
-            let seat = Seat {
+            seats.push(Seat {
                 lane: Lane {
                     worker: worker as u16,
                     workers: n as u16,
@@ -204,16 +220,16 @@ impl Plane {
                 posts,
                 posted,
                 members_max: options.members_max,
-            };
-            let cpu = options.workers.get(worker).copied().flatten();
-            let thread = spawn(seat, cpu).map_err(start(worker))?;
+                flow_keys: [random(), random()],
+            });
             hands.push(Hand {
                 mailbox: queue,
                 bell: bells[worker].clone(),
-                thread: Some(thread),
+                thread: None,
+                wait,
             });
         }
-        Ok(Plane {
+        let plane = Plane {
             shared,
             hands,
             members: Vec::new(),
@@ -223,9 +239,11 @@ impl Plane {
             limbo: Limbo::default(),
             members_max: options.members_max,
             condemned,
+            wait,
             attachments: 0,
             next_home: 0,
-        })
+        };
+        Ok((plane, seats))
     }
 
     /// Becomes readable when [`Plane::take_condemned`] has something to say.
@@ -278,11 +296,11 @@ impl Plane {
         };
         let (fdb, writer) = Fdb::new(limits, QsbrGrace::new(self.shared.domain.clone()));
         windlass_shm::advise_huge(fdb.memory());
-        let (done, wait) = std_mpsc::sync_channel(1);
-        self.home(bridge).send(Command::Leave { bridge, done })?;
-        wait.recv_timeout(GRACE_MAX)
-            .map_err(|_| PlaneError::Stuck)?;
-        self.home(bridge).send(Command::Home {
+        let (done, left) = std_mpsc::sync_channel(1);
+        let home = self.home(bridge);
+        home.send(Command::Leave { bridge, done })?;
+        home.answer(&left)?;
+        home.send(Command::Home {
             bridge,
             writer: Box::new(writer),
         })?;
@@ -314,9 +332,10 @@ impl Plane {
         self.bridges[bridge as usize] = None;
         self.publish();
         self.grace()?;
-        let (done, wait) = std_mpsc::sync_channel(1);
-        self.home(bridge).send(Command::Leave { bridge, done })?;
-        wait.recv_timeout(GRACE_MAX).map_err(|_| PlaneError::Stuck)
+        let (done, left) = std_mpsc::sync_channel(1);
+        let home = self.home(bridge);
+        home.send(Command::Leave { bridge, done })?;
+        home.answer(&left)
     }
 
     /// Adds a member, with nobody connected yet, and returns its number (`conf.id` is ignored).
@@ -418,12 +437,9 @@ impl Plane {
         self.publish();
         let mut ports: Vec<Box<dyn RxPort>> = Vec::new();
         for hand in &self.hands {
-            let (done, wait) = std_mpsc::sync_channel(1);
+            let (done, given_back) = std_mpsc::sync_channel(1);
             hand.send(Command::Detach { member: id, done })?;
-            ports.extend(
-                wait.recv_timeout(GRACE_MAX)
-                    .map_err(|_| PlaneError::Stuck)?,
-            );
+            ports.extend(hand.answer(&given_back)?);
         }
         self.grace()?;
         drop((tx, ports));
@@ -455,11 +471,11 @@ impl Plane {
         bridge: u16,
         work: impl FnOnce(&mut FdbWriter<QsbrGrace>, Tick) -> T + Send + 'static,
     ) -> Result<T, PlaneError> {
-        let (done, wait) = std_mpsc::sync_channel(1);
+        let (done, answer) = std_mpsc::sync_channel(1);
         self.fdb(bridge, move |writer, now| {
             let _ = done.send(work(writer, now));
         })?;
-        wait.recv_timeout(GRACE_MAX).map_err(|_| PlaneError::Stuck)
+        self.home(bridge).answer(&answer)
     }
 
     /// The entries of a bridge's table, read beside the workers.
@@ -528,7 +544,9 @@ impl Plane {
     }
 
     fn grace(&mut self) -> Result<(), PlaneError> {
-        if !self.shared.domain.synchronize(GRACE_MAX) {
+        let domain = &self.shared.domain;
+        let grace = domain.start_grace();
+        if !self.wait.until(&mut || grace.is_over(domain)) {
             return Err(PlaneError::Stuck);
         }
         self.limbo.reclaim(&self.shared.domain);
@@ -610,16 +628,39 @@ fn vacant<T>(slots: &mut Vec<Option<T>>) -> u16 {
     }) as u16
 }
 
+/// A number that nobody knows.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Both ends of the queues in which workers post to each other, by worker.
+fn post_queues(workers: usize) -> Vec<(Posts, Vec<spsc::Receiver<Post>>)> {
+    let mut queues: Vec<_> = (0..workers).map(|_| (Vec::new(), Vec::new())).collect();
+    for from in 0..workers {
+        for to in 0..workers {
+            if from == to {
+                queues[from].0.push(None);
+                continue;
+            }
+            let (send, receive) = spsc::channel(POSTS);
+            queues[from].0.push(Some(send));
+            queues[to].1.push(receive);
+        }
+    }
+    queues
+}
+
 /// Starts a worker's thread and waits until the worker has what it needs.
 fn spawn(seat: Seat, cpu: Option<usize>) -> Result<JoinHandle<()>, rustix::io::Errno> {
     let name = format!("worker-{}", seat.lane.worker);
     let (ready, started) = std_mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         let pinned = cpu.map_or(Ok(()), windlass_sys::affinity::pin_thread);
-        match pinned.and_then(|()| Worker::new(seat)) {
+        let clock = Clock::get();
+        match pinned.and_then(|()| Worker::new(seat, clock)) {
             Ok(worker) => {
                 let _ = ready.send(Ok(()));
-                worker.run();
+                run(worker, clock);
             }
             Err(errno) => {
                 let _ = ready.send(Err(errno));
