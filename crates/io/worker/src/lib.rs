@@ -41,6 +41,8 @@ pub mod hold;
 pub mod plane;
 mod ring;
 mod run;
+#[cfg(test)]
+mod simulation;
 pub mod spread;
 mod topo;
 pub mod visit;

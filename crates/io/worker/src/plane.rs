@@ -326,16 +326,16 @@ impl Plane {
     /// Removes a bridge that has no members.
     ///
     /// # Errors
-    /// [`PlaneError::NoBridge`], [`PlaneError::Stuck`].
+    /// [`PlaneError::NoBridge`]; [`PlaneError::Stuck`]: it is still there, to be removed again.
     pub fn remove_bridge(&mut self, bridge: u16) -> Result<(), PlaneError> {
         self.draft_bridge(bridge)?;
-        self.bridges[bridge as usize] = None;
-        self.publish();
-        self.grace()?;
         let (done, left) = std_mpsc::sync_channel(1);
         let home = self.home(bridge);
         home.send(Command::Leave { bridge, done })?;
-        home.answer(&left)
+        home.answer(&left)?;
+        self.bridges[bridge as usize] = None;
+        self.publish();
+        Ok(())
     }
 
     /// Adds a member, with nobody connected yet, and returns its number (`conf.id` is ignored).
@@ -385,17 +385,18 @@ impl Plane {
         Ok(())
     }
 
-    /// Removes a member with its rings and learned addresses.
+    /// Removes a member with its rings and learned addresses. Its number is not another's before the table has
+    /// forgotten it.
     ///
     /// # Errors
-    /// [`PlaneError::NoMember`], [`PlaneError::Stuck`].
+    /// [`PlaneError::NoMember`]; [`PlaneError::Stuck`]: it is still there, to be removed again.
     pub fn remove_member(&mut self, id: u16) -> Result<(), PlaneError> {
         let bridge = self.draft_member(id)?.bridge;
         self.detach(id)?;
+        self.ask_fdb(bridge, move |writer, _| writer.flush_member(id, true))?;
         self.members[id as usize] = None;
         self.publish();
-        self.grace()?;
-        self.fdb(bridge, move |writer, _| writer.flush_member(id, true))
+        Ok(())
     }
 
     /// Gives a member's rings to the workers, round robin by ring.
