@@ -458,6 +458,11 @@ impl Worker {
         }
     }
 
+    /// Whether other workers have posted what is not learned yet.
+    pub(crate) fn has_posts(&self) -> bool {
+        !self.posted.iter().all(spsc::Receiver::is_empty)
+    }
+
     fn has_work(&self) -> bool {
         !self.run.is_empty() || self.egress.has_waiting() || !self.floods.is_empty()
     }
@@ -475,7 +480,7 @@ impl Worker {
         let second_look = (!self.unsure.is_empty()).then(|| now.plus(UNSURE_SLEEP_NS));
         let due = self.egress.next_due();
         self.bell.say_asleep();
-        if !self.posted.iter().all(spsc::Receiver::is_empty) {
+        if self.has_posts() {
             self.bell.say_awake();
             return self.poll();
         }

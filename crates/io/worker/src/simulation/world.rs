@@ -323,6 +323,10 @@ impl World {
     /// What must hold when all rests.
     pub(super) fn check(&self) {
         assert!(self.is_asleep(), "a worker is awake though all rests");
+        for place in &self.places {
+            let has_posts = place.borrow().worker.has_posts();
+            assert!(!has_posts, "a worker sleeps before addresses to be learned");
+        }
         let plane = self.plane.borrow();
         let plane = plane.as_ref().expect("the control thread rests");
         let model = self.model.borrow();
