@@ -77,6 +77,7 @@ fn sweep(from: u64, count: u64) {
                         return;
                     }
                     if catch_unwind(AssertUnwindSafe(|| simulate(seed))).is_err() {
+                        World::abandon();
                         failed.fetch_min(seed, Ordering::Relaxed);
                     }
                 }

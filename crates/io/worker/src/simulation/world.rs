@@ -143,7 +143,12 @@ impl World {
         world
     }
 
-    /// Ends it, when all rests. Also after a failure, whose world is left as it is.
+    /// After a failure: what is left of the world is not taken apart.
+    pub(super) fn abandon() {
+        std::mem::forget(WORLD.take());
+    }
+
+    /// Ends it, when all rests.
     pub(super) fn end() {
         WORLD.set(None);
     }
