@@ -25,7 +25,8 @@ pub(crate) enum Command {
         member: u16,
         done: SyncSender<Vec<Box<dyn RxPort>>>,
     },
-    /// Become the home of a bridge's table.
+    /// Become the home of a bridge's table, in the place of the one before, if there is one: so a bridge has a writer at any
+    /// time.
     Home {
         bridge: u16,
         writer: Box<FdbWriter<QsbrGrace>>,

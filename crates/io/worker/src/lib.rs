@@ -51,5 +51,6 @@ mod worker;
 
 pub use command::Condemned;
 pub use counters::WorkerTotals;
+pub use grace::QsbrGrace;
 pub use plane::{MemberTuning, Plane, PlaneError, PlaneOptions};
 pub use ring::Spin;

@@ -7,12 +7,16 @@
 //! | call | what happens before it returns |
 //! | --- | --- |
 //! | [`Plane::attach`] | the topology with the transmit half is published, receive halves are mailed |
-//! | [`Plane::detach`] | no worker has the rings or can send to them any more (a grace period) |
+//! | [`Plane::detach`] | no worker has the rings or can send to them any more (a grace period), or a worker is late |
 //! | [`Plane::remove_member`], [`Plane::remove_bridge`] | the same, and the number can be used again |
 //!
 //! # Synchronization
 //! Published pointers and mailboxes only: a worker never waits for this thread. This thread waits for workers at most
 //! [`GRACE_MAX`] at a time; a worker that does not answer within it is reported by [`Plane::stuck`].
+//!
+//! # Failure modes
+//! A late worker keeps what it has: rings that were taken from it are nobody's until it has let them go, which
+//! [`Plane::take_detached`] tells. Commands that do not fit into its mailbox wait outside.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,9 +25,12 @@ use std::sync::mpsc::{self as std_mpsc, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+mod drain;
+mod handle;
+
 use thiserror::Error;
 use windlass_attach::endpoint::Rings;
-use windlass_attach::port::{Lane, RxPort, TxPort};
+use windlass_attach::port::{Lane, TxPort};
 use windlass_bridge::fdb::{Entry, Fdb, FdbCounts, FdbWriter, Limits};
 use windlass_bridge::forward::{Bridge, BridgeConf};
 use windlass_bridge::member::MemberConf;
@@ -42,10 +49,12 @@ use crate::run::run;
 use crate::topo::{Member, Topo};
 use crate::wait::{Asleep, Wait};
 use crate::worker::{Post, Posts, Seat, Shared, Worker};
+use drain::Drain;
+use handle::WorkerHandle;
 
 /// How long this thread waits for the workers at a time.
 pub const GRACE_MAX: Duration = Duration::from_secs(5);
-/// Commands in a worker's mailbox at most.
+/// Commands in a worker's mailbox at most; what is beyond waits outside.
 const MAILBOX: usize = 1024;
 /// Sightings between two workers at most; a full queue loses sightings, never frames.
 const POSTS: usize = 4096;
@@ -117,53 +126,28 @@ struct DraftBridge {
     fdb: Arc<Fdb>,
 }
 
-struct Hand {
-    mailbox: mpsc::Queue<Command>,
-    bell: Arc<Bell>,
-    thread: Option<JoinHandle<()>>,
-    wait: &'static dyn Wait,
-}
-
-impl Hand {
-    fn send(&self, command: Command) -> Result<(), PlaneError> {
-        let mut command = Some(command);
-        let is_sent = self.wait.until(&mut || {
-            let pushed = command.take().map_or(Ok(()), |c| self.mailbox.push(c));
-            command = pushed.err();
-            command.is_none()
-        });
-        if !is_sent {
-            return Err(PlaneError::Stuck);
-        }
-        self.bell.mail();
-        Ok(())
-    }
-
-    /// A worker's answer.
-    fn answer<T>(&self, from: &std_mpsc::Receiver<T>) -> Result<T, PlaneError> {
-        let mut answer = Err(TryRecvError::Empty);
-        self.wait.until(&mut || {
-            answer = from.try_recv();
-            !matches!(answer, Err(TryRecvError::Empty))
-        });
-        answer.map_err(|_| PlaneError::Stuck)
-    }
-}
-
 /// The workers and what they forward.
 pub struct Plane {
     shared: Arc<Shared>,
-    hands: Vec<Hand>,
+    workers: Vec<WorkerHandle>,
     members: Vec<Option<DraftMember>>,
     bridges: Vec<Option<DraftBridge>>,
     built: Vec<Option<Arc<Bridge>>>,
     published: Vec<Option<Arc<Member>>>,
     limbo: Limbo,
+    /// What workers may still have, in the order in which it was taken from them.
+    drains: Vec<Drain>,
+    /// A worker has let somebody wait for [`GRACE_MAX`] and has not let go since: nobody waits for it again.
+    is_late: bool,
+    /// Members whose rings have come back since the last [`Plane::take_detached`].
+    detached: Vec<u16>,
     members_max: usize,
     condemned: std_mpsc::Receiver<Condemned>,
     wait: &'static dyn Wait,
     /// Attachments so far.
     attachments: u64,
+    /// Topologies are not published one by one.
+    is_batch: bool,
     next_home: usize,
 }
 
@@ -177,7 +161,7 @@ impl Plane {
         for (worker, seat) in seats.into_iter().enumerate() {
             let cpu = options.workers.get(worker).copied().flatten();
             let thread = spawn(seat, cpu).map_err(|errno| PlaneError::Start { worker, errno })?;
-            plane.hands[worker].thread = Some(thread);
+            plane.workers[worker].thread = Some(thread);
         }
         Ok(plane)
     }
@@ -206,7 +190,7 @@ impl Plane {
         for worker in 0..n {
             bells.push(Arc::new(Bell::new().map_err(start(worker))?));
         }
-        let (mut hands, mut seats) = (Vec::new(), Vec::new());
+        let (mut workers, mut seats) = (Vec::new(), Vec::new());
         for (worker, (posts, posted)) in post_queues(n).into_iter().enumerate() {
             let (queue, mailbox) = mpsc::channel(MAILBOX);
             seats.push(Seat {
@@ -222,25 +206,24 @@ impl Plane {
                 members_max: options.members_max,
                 flow_keys: [random(), random()],
             });
-            hands.push(Hand {
-                mailbox: queue,
-                bell: bells[worker].clone(),
-                thread: None,
-                wait,
-            });
+            workers.push(WorkerHandle::new(queue, bells[worker].clone()));
         }
         let plane = Plane {
             shared,
-            hands,
+            workers,
             members: Vec::new(),
             bridges: Vec::new(),
             built: Vec::new(),
             published: Vec::new(),
             limbo: Limbo::default(),
+            drains: Vec::new(),
+            is_late: false,
+            detached: Vec::new(),
             members_max: options.members_max,
             condemned,
             wait,
             attachments: 0,
+            is_batch: false,
             next_home: 0,
         };
         Ok((plane, seats))
@@ -268,59 +251,63 @@ impl Plane {
     /// # Errors
     /// [`PlaneError::Stuck`] when its home worker does not answer.
     pub fn add_bridge(&mut self, tuning: BridgeTuning, limits: Limits) -> Result<u16, PlaneError> {
-        let limits = Limits {
-            members: self.members_max as u32,
-            ..limits
-        };
-        let (fdb, writer) = Fdb::new(limits, QsbrGrace::new(self.shared.domain.clone()));
-        windlass_shm::advise_huge(fdb.memory());
+        let writer = self.new_table(limits);
+        let fdb = writer.table().clone();
         let index = vacant(&mut self.bridges);
-        self.home(index).send(Command::Home {
-            bridge: index,
-            writer: Box::new(writer),
-        })?;
+        self.give_home(index, writer);
         self.bridges[index as usize] = Some(DraftBridge { tuning, fdb });
-        self.publish();
+        self.publish_batch();
         Ok(index)
     }
 
-    /// Gives a bridge a new, empty table: for another size, or when the VLANs of its keys mean something else.
-    ///
-    /// # Errors
-    /// [`PlaneError::NoBridge`], [`PlaneError::Stuck`].
-    pub fn replace_table(&mut self, bridge: u16, limits: Limits) -> Result<(), PlaneError> {
-        self.draft_bridge(bridge)?;
+    /// A new, empty table, of no bridge yet: for [`Plane::set_bridge`].
+    pub fn new_table(&self, limits: Limits) -> FdbWriter<QsbrGrace> {
         let limits = Limits {
             members: self.members_max as u32,
             ..limits
         };
         let (fdb, writer) = Fdb::new(limits, QsbrGrace::new(self.shared.domain.clone()));
         windlass_shm::advise_huge(fdb.memory());
-        let (done, left) = std_mpsc::sync_channel(1);
-        let home = self.home(bridge);
-        home.send(Command::Leave { bridge, done })?;
-        home.answer(&left)?;
-        home.send(Command::Home {
-            bridge,
-            writer: Box::new(writer),
-        })?;
-        self.draft_bridge(bridge)?.fdb = fdb;
-        self.publish();
-        Ok(())
+        writer
     }
 
-    fn home(&self, bridge: u16) -> &Hand {
-        &self.hands[bridge as usize % self.hands.len()]
+    fn home(&self, bridge: u16) -> &WorkerHandle {
+        &self.workers[bridge as usize % self.workers.len()]
     }
 
-    /// Changes a bridge.
+    /// Changes a bridge, and gives it a table that was filled before, if there is one: both at once.
     ///
     /// # Errors
-    /// [`PlaneError::NoBridge`].
-    pub fn set_bridge(&mut self, bridge: u16, tuning: BridgeTuning) -> Result<(), PlaneError> {
-        self.draft_bridge(bridge)?.tuning = tuning;
+    /// [`PlaneError::NoBridge`]: nothing has changed.
+    pub fn set_bridge(
+        &mut self,
+        bridge: u16,
+        tuning: BridgeTuning,
+        table: Option<FdbWriter<QsbrGrace>>,
+    ) -> Result<(), PlaneError> {
+        let draft = self.draft_bridge(bridge)?;
+        draft.tuning = tuning;
+        let Some(writer) = table else {
+            self.publish();
+            return Ok(());
+        };
+        draft.fdb = writer.table().clone();
+        self.give_home(bridge, writer);
         self.publish();
+        // What was still seen by the former rules is not to stay in the new table. A late worker's ages out.
+        if self.stuck(GRACE_MAX).is_none() {
+            self.limbo.reclaim(&self.shared.domain);
+            self.fdb(bridge, |writer, _| writer.flush_all())?;
+        }
         Ok(())
+    }
+
+    /// Makes a worker the home of a bridge's table, in the place of a former one.
+    fn give_home(&self, bridge: u16, writer: FdbWriter<QsbrGrace>) {
+        self.home(bridge).send(Command::Home {
+            bridge,
+            writer: Box::new(writer),
+        });
     }
 
     /// Removes a bridge that has no members.
@@ -331,8 +318,8 @@ impl Plane {
         self.draft_bridge(bridge)?;
         let (done, left) = std_mpsc::sync_channel(1);
         let home = self.home(bridge);
-        home.send(Command::Leave { bridge, done })?;
-        home.answer(&left)?;
+        home.send(Command::Leave { bridge, done });
+        self.answer(home, &left)?;
         self.bridges[bridge as usize] = None;
         self.publish();
         Ok(())
@@ -353,7 +340,7 @@ impl Plane {
         if id as usize >= self.members_max {
             return Err(PlaneError::TooManyMembers(self.members_max));
         }
-        let counters = (0..self.hands.len())
+        let counters = (0..self.workers.len())
             .map(|_| Padded::new(MemberCounters::zero()))
             .collect();
         self.members[id as usize] = Some(DraftMember {
@@ -364,7 +351,7 @@ impl Plane {
             attachment: 0,
             counters,
         });
-        self.publish();
+        self.publish_batch();
         Ok(id)
     }
 
@@ -381,7 +368,7 @@ impl Plane {
     ) -> Result<(), PlaneError> {
         let member = self.draft_member(id)?;
         (member.conf, member.tuning) = (conf, tuning);
-        self.publish();
+        self.publish_batch();
         Ok(())
     }
 
@@ -402,7 +389,7 @@ impl Plane {
     /// Gives a member's rings to the workers, round robin by ring.
     ///
     /// # Errors
-    /// [`PlaneError::NoMember`], [`PlaneError::Stuck`].
+    /// [`PlaneError::NoMember`].
     pub fn attach(&mut self, id: u16, rings: Rings) -> Result<(), PlaneError> {
         self.attachments += 1;
         let attachment = self.attachments;
@@ -417,40 +404,97 @@ impl Plane {
         };
         self.next_home = self.next_home.wrapping_add(1);
         for (ring, port) in rings.rx.into_iter().enumerate() {
-            let hand = &self.hands[(start + ring) % self.hands.len()];
-            hand.send(Command::Adopt {
+            let worker = &self.workers[(start + ring) % self.workers.len()];
+            worker.send(Command::Adopt {
                 port,
                 member: id,
                 attachment,
-            })?;
+            });
         }
         Ok(())
     }
 
-    /// Takes a member's rings from the workers. When it returns, nobody uses them.
+    /// Takes a member's rings from the workers. When it returns without an error, nobody uses them.
     ///
     /// # Errors
-    /// [`PlaneError::NoMember`], [`PlaneError::Stuck`].
+    /// [`PlaneError::NoMember`]. [`PlaneError::Stuck`]: a worker is late and may use the rings, until
+    /// [`Plane::take_detached`] names the member.
     pub fn detach(&mut self, id: u16) -> Result<(), PlaneError> {
         let member = self.draft_member(id)?;
-        let tx = member.tx.take();
+        let sender = member.tx.take();
         member.attachment = 0;
         self.publish();
-        let mut ports: Vec<Box<dyn RxPort>> = Vec::new();
-        for hand in &self.hands {
-            let (done, given_back) = std_mpsc::sync_channel(1);
-            hand.send(Command::Detach { member: id, done })?;
-            ports.extend(hand.answer(&given_back)?);
+        let mut drain = Drain::new(self.shared.domain.start_grace());
+        drain.take(id, sender, &self.workers);
+        self.drains.push(drain);
+        if !self.drain() {
+            return Err(PlaneError::Stuck);
         }
-        self.grace()?;
-        drop((tx, ports));
+        self.detached.retain(|detached| *detached != id);
         Ok(())
+    }
+
+    /// Whether workers may still have something that was taken from them. While they may, [`Plane::take_detached`] is to be
+    /// called now and then.
+    pub fn is_draining(&self) -> bool {
+        !self.drains.is_empty()
+    }
+
+    /// Members whose rings a late worker has let go since the last call.
+    pub fn take_detached(&mut self) -> Vec<u16> {
+        self.advance();
+        std::mem::take(&mut self.detached)
+    }
+
+    /// Waits until workers have nothing any more that was taken from them; whether it is so. Once a worker was late, nobody
+    /// waits for it before it has let go.
+    fn drain(&mut self) -> bool {
+        let wait = self.wait;
+        let is_over = match self.is_late {
+            true => self.advance(),
+            false => wait.until(GRACE_MAX, &mut || self.advance()),
+        };
+        self.is_late = !is_over;
+        is_over
+    }
+
+    /// Lets drains and mailboxes go on as far as is possible without waiting; whether all drains are over.
+    fn advance(&mut self) -> bool {
+        for worker in &self.workers {
+            worker.flush();
+        }
+        let domain = &self.shared.domain;
+        let detached = &mut self.detached;
+        self.drains.retain_mut(|drain| {
+            let is_over = drain.advance(domain);
+            if is_over {
+                detached.append(&mut drain.detached);
+            }
+            !is_over
+        });
+        self.limbo.reclaim(domain);
+        self.drains.is_empty()
+    }
+
+    /// A worker's answer.
+    fn answer<T>(
+        &self,
+        worker: &WorkerHandle,
+        from: &std_mpsc::Receiver<T>,
+    ) -> Result<T, PlaneError> {
+        let mut answer = Err(TryRecvError::Empty);
+        self.wait.until(GRACE_MAX, &mut || {
+            worker.flush();
+            answer = from.try_recv();
+            !matches!(answer, Err(TryRecvError::Empty))
+        });
+        answer.map_err(|_| PlaneError::Stuck)
     }
 
     /// Has the table's writer do something, some time soon.
     ///
     /// # Errors
-    /// [`PlaneError::NoBridge`], [`PlaneError::Stuck`].
+    /// [`PlaneError::NoBridge`].
     pub fn fdb(
         &self,
         bridge: u16,
@@ -460,7 +504,8 @@ impl Plane {
         self.home(bridge).send(Command::Fdb {
             bridge,
             work: Box::new(work),
-        })
+        });
+        Ok(())
     }
 
     /// Has the table's writer do something, and waits for the answer.
@@ -476,7 +521,7 @@ impl Plane {
         self.fdb(bridge, move |writer, now| {
             let _ = done.send(work(writer, now));
         })?;
-        self.home(bridge).answer(&answer)
+        self.answer(self.home(bridge), &answer)
     }
 
     /// The entries of a bridge's table, read beside the workers.
@@ -519,11 +564,14 @@ impl Plane {
 
     /// The worker that holds a grace period open for longer than `patience`, if one does.
     pub fn stuck(&self, patience: Duration) -> Option<usize> {
-        let grace = self.shared.domain.start_grace();
-        match grace.wait(&self.shared.domain, patience) {
-            true => None,
-            false => self.shared.domain.laggard(&grace),
-        }
+        let domain = &self.shared.domain;
+        let grace = domain.start_grace();
+        let mut laggard = None;
+        self.wait.until(patience, &mut || {
+            laggard = domain.laggard(&grace);
+            laggard.is_none()
+        });
+        laggard
     }
 
     fn draft_bridge(&mut self, bridge: u16) -> Result<&mut DraftBridge, PlaneError> {
@@ -544,14 +592,24 @@ impl Plane {
         found.ok_or(PlaneError::NoMember(id))
     }
 
-    fn grace(&mut self) -> Result<(), PlaneError> {
-        let domain = &self.shared.domain;
-        let grace = domain.start_grace();
-        if !self.wait.until(&mut || grace.is_over(domain)) {
-            return Err(PlaneError::Stuck);
+    /// From now on, what is added or set is published with the first change that takes something away or attaches
+    /// something, or by [`Plane::end_batch`].
+    pub fn begin_batch(&mut self) {
+        self.is_batch = true;
+    }
+
+    /// Publishes what has changed since [`Plane::begin_batch`]: once.
+    pub fn end_batch(&mut self) {
+        if std::mem::take(&mut self.is_batch) {
+            self.publish();
         }
-        self.limbo.reclaim(&self.shared.domain);
-        Ok(())
+    }
+
+    /// Publishes the draft, unless more is to come with it.
+    fn publish_batch(&mut self) {
+        if !self.is_batch {
+            self.publish();
+        }
     }
 
     /// Publishes the draft.
@@ -603,11 +661,15 @@ impl Plane {
 
 impl Drop for Plane {
     fn drop(&mut self) {
-        for hand in &self.hands {
-            let _ = hand.send(Command::Stop);
+        for worker in &self.workers {
+            worker.send(Command::Stop);
         }
-        for hand in &mut self.hands {
-            if let Some(thread) = hand.thread.take() {
+        // A late worker has a full mailbox: the rest follows as it reads.
+        let is_told = |worker: &WorkerHandle| worker.flush() || worker.has_ended();
+        let mut are_told = || self.workers.iter().all(is_told);
+        while !self.wait.until(GRACE_MAX, &mut are_told) {}
+        for worker in &mut self.workers {
+            if let Some(thread) = worker.thread.take() {
                 let _ = thread.join();
             }
         }

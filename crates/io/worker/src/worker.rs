@@ -508,7 +508,12 @@ impl Worker {
                     let rings = self.detach(member);
                     let _ = done.send(rings);
                 }
-                Command::Home { bridge, writer } => self.homes.push((bridge, *writer)),
+                Command::Home { bridge, writer } => {
+                    // What was seen before belongs to the table before, if there is one.
+                    self.take_posts(usize::MAX, time);
+                    self.homes.retain(|h| h.0 != bridge);
+                    self.homes.push((bridge, *writer));
+                }
                 Command::Leave { bridge, done } => {
                     self.take_posts(usize::MAX, time);
                     self.homes.retain(|h| h.0 != bridge);

@@ -10,6 +10,9 @@
 //! returns, and either wholly or not at all: after an error the backend is as it was. A call may take up
 //! to a second (a grace period, a system call on the host); it must not wait for a peer.
 //!
+//! Within a batch ([`Backend::begin_batch`]) each call is checked, and is whole or not at all, as ever; but what is made
+//! may show only at the end of the batch. So a document is published once, not once for each of its objects.
+//!
 //! Objects arrive validated (`windlass_api::validate`), in the order of `windlass_api::diff`: what
 //! an object refers to exists. VNICs carry their address.
 //!
@@ -153,6 +156,12 @@ impl StateSink {
 
 /// The data plane. The contract of all calls is in the module's theory statement.
 pub trait Backend: Send {
+    /// More changes follow, to be published together: until [`Backend::end_batch`], what was made need not show yet.
+    fn begin_batch(&mut self) {}
+
+    /// Everything since [`Backend::begin_batch`] takes effect before this returns.
+    fn end_batch(&mut self) {}
+
     /// Makes an empty bridge.
     ///
     /// # Errors
@@ -235,8 +244,8 @@ pub trait Backend: Send {
     /// The live state of an uplink or a VNIC; down if it is not known.
     fn status(&self, member: &Name) -> Status;
 
-    /// The traffic of an uplink or a VNIC since it was made; zero if it is not known.
-    fn counters(&self, member: &Name) -> Counters;
+    /// The traffic of uplinks or VNICs since they were made, in their order; zero if one is not known.
+    fn counters(&self, members: &[Name]) -> Vec<Counters>;
 
     /// What each worker did.
     fn workers(&self) -> Vec<WorkerStats>;

@@ -229,8 +229,8 @@ impl Backend for MemoryBackend {
         }
     }
 
-    fn counters(&self, _: &Name) -> Counters {
-        Counters::default()
+    fn counters(&self, members: &[Name]) -> Vec<Counters> {
+        vec![Counters::default(); members.len()]
     }
 
     fn workers(&self) -> Vec<WorkerStats> {

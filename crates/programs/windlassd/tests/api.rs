@@ -383,9 +383,9 @@ fn the_monitor_tells() {
         reason,
         ..Status::default()
     };
-    daemon.backend.say(&name, waiting.clone());
-    daemon.backend.say(&name, waiting);
-    daemon.backend.say(
+    daemon.say(&name, waiting.clone());
+    daemon.say(&name, waiting);
+    daemon.say(
         &name,
         Status {
             state: State::Up,

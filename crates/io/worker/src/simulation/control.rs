@@ -80,7 +80,7 @@ impl World {
                 plane.set_member(number, conf, tuning).expect("it is there");
             }
             (Stage::Up, _) => self.end_the_dead(plane),
-            (Stage::Leaving, _) => self.detach(plane, at),
+            (Stage::Leaving, _) => self.end_the_late(plane),
             (Stage::Going, _) => self.remove(plane, at),
             (Stage::Gone, _) => {}
         }
@@ -211,15 +211,19 @@ impl World {
             .expect("mailboxes with room");
     }
 
-    /// Asks an owner's rings back. Until every worker has answered it is leaving, and is asked again later.
+    /// Asks an owner's rings back. If a worker is late, it is leaving until that worker has let go.
     fn detach(&self, plane: &mut Plane, at: usize) {
         let (number, _, _) = self.place(at);
         self.model.borrow_mut().owners[at].stage = Stage::Leaving;
         match plane.detach(number) {
-            Ok(()) => {}
-            Err(PlaneError::Stuck) => return,
+            Ok(()) => self.give_back(at),
+            Err(PlaneError::Stuck) => {}
             Err(error) => panic!("owner {at}: {error}"),
         }
+    }
+
+    /// No worker has an owner's rings any more.
+    fn give_back(&self, at: usize) {
         let mut model = self.model.borrow_mut();
         let owner = &mut model.owners[at];
         owner.pipes.iter().for_each(|pipe| pipe.give_back());
@@ -252,6 +256,33 @@ impl World {
         if let Ok(now) = done {
             self.model.borrow_mut().owners[at].flushed = now.0.max(self.now.get());
         }
+    }
+
+    /// Takes the rings back that late workers have let go.
+    fn end_the_late(&self, plane: &mut Plane) {
+        for number in plane.take_detached() {
+            let model = self.model.borrow();
+            let mut owners = model.owners.iter();
+            // One that is being removed had no rings.
+            let at = owners.position(|o| o.number == number && o.stage == Stage::Leaving);
+            drop(model);
+            if let Some(at) = at {
+                self.give_back(at);
+            }
+        }
+    }
+
+    /// When all rests, no worker has anything that was asked back.
+    pub(super) fn check_drains(&self) {
+        let mut plane = self.plane.take().expect("the control thread rests");
+        self.end_the_late(&mut plane);
+        assert!(
+            !plane.is_draining(),
+            "a worker that sleeps has let nothing go"
+        );
+        let leaving = self.model.borrow().all(|stage| stage == Stage::Leaving);
+        assert!(leaving.is_empty(), "owners {leaving:?} were never told");
+        self.plane.replace(Some(plane));
     }
 
     /// Takes the rings back that workers found dead.

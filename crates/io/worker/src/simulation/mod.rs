@@ -23,6 +23,7 @@
 //! When all rests:
 //! - no frame waits in a ring before a sleeping worker, none before a sleeping peer;
 //! - every frame is delivered or counted, and nothing is held;
+//! - rings that were asked back are back, however late a worker was;
 //! - a table holds no address behind a member that never used it, and each that only one member has used.
 //!
 //! # Not done
@@ -55,6 +56,7 @@ fn simulate(seed: u64) {
         world.settle();
         world.check();
         world.check_tables();
+        world.check_drains();
         world.settle();
         world.go_on();
     }

@@ -11,7 +11,7 @@ use windlass_sys::epoll::Events;
 use super::model::{Model, Stage};
 use super::port::{Bytes, Notice};
 use super::random::Random;
-use crate::plane::{GRACE_MAX, Plane, PlaneOptions};
+use crate::plane::{Plane, PlaneOptions};
 use crate::wait::Wait;
 use crate::worker::{Next, Worker};
 
@@ -91,13 +91,13 @@ pub(super) fn receive(to: usize, number: u64, is_direct: bool) {
 struct Steps;
 
 impl Wait for Steps {
-    fn until(&self, is_done: &mut dyn FnMut() -> bool) -> bool {
+    fn until(&self, patience: Duration, is_done: &mut dyn FnMut() -> bool) -> bool {
         let world = world();
         let start = world.now.get();
         let mut looks = 0;
         while !is_done() {
             let waited = Duration::from_nanos(world.now.get() - start);
-            if waited >= GRACE_MAX {
+            if waited >= patience {
                 return false;
             }
             world.step();

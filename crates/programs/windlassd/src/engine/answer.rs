@@ -1,5 +1,6 @@
 //! What the engine answers to questions: only what the peer may see.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -43,6 +44,11 @@ impl Engine {
             },
             None => self.backend.status(name),
         }
+    }
+
+    fn counters(&self, name: &Name) -> Counters {
+        let mut counters = self.backend.counters(std::slice::from_ref(name));
+        counters.pop().unwrap_or_default()
     }
 
     /// A zone as the peer sees it.
@@ -93,7 +99,7 @@ impl Engine {
 
     /// An uplink, for an operator.
     pub fn uplink_view(&self, peer: &Peer, uplink: &Uplink) -> Option<UplinkView> {
-        let counters = || self.backend.counters(&uplink.name);
+        let counters = || self.counters(&uplink.name);
         peer.sees_host().then(|| UplinkView {
             config: uplink.clone(),
             status: self.status(&uplink.name),
@@ -106,7 +112,7 @@ impl Engine {
         peer.sees_vnic(vnic, &self.document).then(|| VnicView {
             config: vnic.clone(),
             status: self.status(&vnic.name),
-            counters: self.backend.counters(&vnic.name),
+            counters: self.counters(&vnic.name),
         })
     }
 
@@ -191,24 +197,26 @@ impl Engine {
             windlass_api::Member::Uplink(_) => peer.sees_host(),
             windlass_api::Member::Vnic(vnic) => peer.sees_vnic(vnic, &self.document),
         });
-        let members: Vec<_> = seen
-            .map(|member| MemberStats {
-                name: member.name().clone(),
-                bridge: member.bridge().clone(),
-                counters: self.backend.counters(member.name()),
+        let (names, on): (Vec<Name>, Vec<Name>) = seen
+            .map(|member| (member.name().clone(), member.bridge().clone()))
+            .unzip();
+        let counters = self.backend.counters(&names);
+        let members: Vec<_> = (names.into_iter().zip(on).zip(counters))
+            .map(|((name, bridge), counters)| MemberStats {
+                name,
+                bridge,
+                counters,
             })
             .collect();
         let (bridges, workers) = if peer.sees_host() {
-            let bridges = self.document.bridges.iter().map(|bridge| {
-                let mut traffic = Counters::default();
-                for member in members.iter().filter(|m| m.bridge == bridge.name) {
-                    traffic += &member.counters;
-                }
-                BridgeStats {
-                    name: bridge.name.clone(),
-                    table: self.backend.table(&bridge.name),
-                    traffic,
-                }
+            let mut traffic: BTreeMap<&Name, Counters> = BTreeMap::new();
+            for member in &members {
+                *traffic.entry(&member.bridge).or_default() += &member.counters;
+            }
+            let bridges = self.document.bridges.iter().map(|bridge| BridgeStats {
+                name: bridge.name.clone(),
+                table: self.backend.table(&bridge.name),
+                traffic: traffic.remove(&bridge.name).unwrap_or_default(),
             });
             (bridges.collect(), self.backend.workers())
         } else {

@@ -66,16 +66,14 @@ impl Engine {
         let revision = self.revision + 1;
         self.store.prepare(revision, &next).map_err(stored)?;
         let before = self.document.clone();
-        for (index, change) in changes.iter().enumerate() {
-            if let Err(error) = self.step(change) {
-                self.undo(&changes[..index], &before);
-                self.abandon();
-                let object = change.object();
-                let path = format!("{}s.{}", object.kind(), object.name());
-                let message = error.to_string();
-                let body: ErrorBody = error.into();
-                return Err(body.at(path, message));
-            }
+        if let Err((index, error)) = self.step_all(changes) {
+            self.undo(&changes[..index], &before);
+            self.abandon();
+            let object = changes[index].object();
+            let path = format!("{}s.{}", object.kind(), object.name());
+            let message = error.to_string();
+            let body: ErrorBody = error.into();
+            return Err(body.at(path, message));
         }
         if let Err(error) = self.store.commit() {
             self.undo(changes, &before);
@@ -94,6 +92,16 @@ impl Engine {
         }
         self.note_states();
         Ok(())
+    }
+
+    /// Makes changes, published together; the number of the one that was refused.
+    fn step_all(&mut self, changes: &[Change]) -> Result<(), (usize, BackendError)> {
+        self.backend.begin_batch();
+        let mut steps = changes.iter().enumerate();
+        let done =
+            steps.try_for_each(|(index, change)| self.step(change).map_err(|error| (index, error)));
+        self.backend.end_batch();
+        done
     }
 
     fn abandon(&mut self) {
@@ -229,6 +237,7 @@ impl Engine {
             }
         }
         self.abandon();
+        self.backend.begin_batch();
         for change in diff(&Document::default(), &document) {
             if let Err(error) = self.step(&change) {
                 let object = change.object();
@@ -236,6 +245,7 @@ impl Engine {
                 self.remember_failure(object, &error);
             }
         }
+        self.backend.end_batch();
         self.document = document;
     }
 

@@ -19,6 +19,7 @@
 //! reported by [`Backend::alive`].
 
 mod guest;
+pub mod host;
 mod ports;
 mod translate;
 
@@ -38,6 +39,7 @@ use windlass_worker::{Plane, PlaneOptions};
 
 use crate::backend::{Backend, BackendError, Place, StateSink};
 use crate::options::Options;
+use host::{Host, System};
 use ports::{Ports, Request};
 
 /// Members that one daemon can have.
@@ -48,6 +50,20 @@ const MEMBERS_MAX: usize = 4096;
 /// # Errors
 /// If the workers cannot be started as the options say.
 pub fn build(options: &Options, sink: StateSink) -> Result<Box<dyn Backend>> {
+    let workers = options.workers.len().max(1) as u16;
+    let host = System::new(workers, state_id(&options.state_dir));
+    build_on(Box::new(host), options, sink)
+}
+
+/// Makes the data plane on a host.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_on(
+    host: Box<dyn Host>,
+    options: &Options,
+    sink: StateSink,
+) -> Result<Box<dyn Backend>> {
     let cores: Vec<Option<usize>> = match options.workers.as_slice() {
         [] => vec![None],
         cores => cores.iter().map(|c| Some(*c as usize)).collect(),
@@ -59,10 +75,9 @@ pub fn build(options: &Options, sink: StateSink) -> Result<Box<dyn Backend>> {
         members_max: MEMBERS_MAX,
     })
     .context("cannot start the workers")?;
-    let state_id = state_id(&options.state_dir);
     let wake = Arc::new(windlass_sys::eventfd::create().context("eventfd")?);
     let (requests, inbox) = channel();
-    let ports = Ports::new(plane, cores, sink, state_id, wake.clone());
+    let ports = Ports::new(plane, cores, sink, host, wake.clone());
     let thread = std::thread::Builder::new()
         .name("ports".into())
         .spawn(move || ports.run(&inbox))?;
@@ -145,6 +160,14 @@ impl PlaneBackend {
 }
 
 impl Backend for PlaneBackend {
+    fn begin_batch(&mut self) {
+        self.ask(Ports::begin_batch);
+    }
+
+    fn end_batch(&mut self) {
+        self.ask(Ports::end_batch);
+    }
+
     fn create_bridge(&mut self, bridge: &Bridge) -> Result<(), BackendError> {
         let bridge = bridge.clone();
         self.change(move |p| p.create_bridge(&bridge))
@@ -227,9 +250,11 @@ impl Backend for PlaneBackend {
         self.ask(move |p| p.status(&member)).unwrap_or_default()
     }
 
-    fn counters(&self, member: &Name) -> Counters {
-        let member = member.clone();
-        self.ask(move |p| p.counters(&member)).unwrap_or_default()
+    fn counters(&self, members: &[Name]) -> Vec<Counters> {
+        let unknown = vec![Counters::default(); members.len()];
+        let members = members.to_vec();
+        self.ask(move |p| members.iter().map(|m| p.counters(m)).collect())
+            .unwrap_or(unknown)
     }
 
     fn workers(&self) -> Vec<WorkerStats> {

@@ -12,12 +12,12 @@ use windlass_api::{
     StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic, WorkerStats,
 };
 use windlass_attach::endpoint::{Endpoint, Event};
-use windlass_attach::packet::{PacketConf, PacketEndpoint, Untakeable, release_stale};
-use windlass_bridge::fdb::{AddError, EntryFlags, Key};
+use windlass_bridge::fdb::{AddError, EntryFlags, FdbWriter, Key};
 use windlass_sync::tsc::Clock;
 use windlass_sys::netns::NetnsWatch;
-use windlass_worker::{Plane, PlaneError};
+use windlass_worker::{Plane, PlaneError, QsbrGrace};
 
+use super::host::{Device, Host};
 use super::translate::{self, mac_word};
 use crate::backend::{BackendError, Place, StateSink};
 
@@ -26,6 +26,8 @@ pub type Request = Box<dyn FnOnce(&mut Ports) + Send>;
 
 /// How long a worker may take to reach a quiescent point before it counts as hung.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Time between two looks at what a late worker has let go.
+const DRAIN_LOOK: Duration = Duration::from_millis(10);
 /// Tries to put a fixed entry into a slot that has to rest for a grace period.
 const TRIES: u32 = 200;
 
@@ -55,12 +57,14 @@ pub struct Ports {
     plane: Plane,
     cores: Vec<Option<usize>>,
     sink: StateSink,
-    state_id: String,
+    host: Box<dyn Host>,
     wake: Arc<OwnedFd>,
     /// Wakes this thread when a namespace came or went: endpoints look for theirs when they are polled.
     namespaces: Option<NetnsWatch>,
     bridges: BTreeMap<Name, BridgeState>,
     members: BTreeMap<Name, MemberState>,
+    /// In a batch, members whose endpoints are driven at its end.
+    batch: Option<Vec<Name>>,
     stopping: bool,
 }
 
@@ -76,20 +80,21 @@ impl Ports {
         plane: Plane,
         cores: Vec<Option<usize>>,
         sink: StateSink,
-        state_id: String,
+        host: Box<dyn Host>,
         wake: Arc<OwnedFd>,
     ) -> Ports {
         Ports {
             plane,
             cores,
             sink,
-            state_id,
+            host,
             wake,
             namespaces: NetnsWatch::start()
                 .inspect_err(|error| tracing::warn!("namespaces are not watched: {error}"))
                 .ok(),
             bridges: BTreeMap::new(),
             members: BTreeMap::new(),
+            batch: None,
             stopping: false,
         }
     }
@@ -97,13 +102,26 @@ impl Ports {
     /// Serves requests and drives endpoints until [`Ports::stop`].
     pub fn run(mut self, inbox: &Receiver<Request>) {
         while !self.stopping {
+            // Within a batch the engine has more to ask, and endpoints wait for its end.
+            if self.batch.is_some() {
+                match inbox.recv() {
+                    Ok(request) => request(&mut self),
+                    Err(_) => return,
+                }
+                continue;
+            }
             self.wait();
             let _ = windlass_sys::eventfd::drain(self.wake.as_fd());
             if let Some(namespaces) = &self.namespaces {
                 let _ = namespaces.take_changes();
             }
-            while let Ok(request) = inbox.try_recv() {
+            while self.batch.is_none()
+                && let Ok(request) = inbox.try_recv()
+            {
                 request(&mut self);
+            }
+            if self.batch.is_some() {
+                continue;
             }
             for dead in self.plane.take_condemned() {
                 let member = self.members.values_mut().find(|m| m.id == dead.member);
@@ -111,9 +129,20 @@ impl Ports {
                     endpoint.condemn(dead.reason);
                 }
             }
+            self.take_detached();
             let names: Vec<Name> = self.members.keys().cloned().collect();
             for name in names {
                 self.drive(&name);
+            }
+        }
+    }
+
+    /// Tells endpoints of rings that a late worker has let go.
+    fn take_detached(&mut self) {
+        for id in self.plane.take_detached() {
+            let member = self.members.values_mut().find(|m| m.id == id);
+            if let Some(endpoint) = member.and_then(|m| m.endpoint.as_mut()) {
+                endpoint.detached();
             }
         }
     }
@@ -127,7 +156,8 @@ impl Ports {
         ];
         let namespaces = self.namespaces.iter();
         fds.extend(namespaces.map(|w| PollFd::from_borrowed_fd(w.as_fd(), PollFlags::IN)));
-        let mut deadline: Option<Instant> = None;
+        let draining = self.plane.is_draining();
+        let mut deadline = draining.then(|| now + DRAIN_LOOK);
         for endpoint in self.members.values().filter_map(|m| m.endpoint.as_ref()) {
             let interest = endpoint.fds().into_iter();
             fds.extend(interest.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
@@ -159,8 +189,8 @@ impl Ports {
                 Event::Up(rings) => {
                     member.rings = rings.rx.len() as u16;
                     // An interface that was away may have come back as another one.
-                    let known = member.device.as_deref().and_then(translate::device_mtu);
-                    if let Some((mtu, mac)) = known {
+                    let known = member.device.as_deref().and_then(|d| self.host.device(d));
+                    if let Some(Device { mtu, mac }) = known {
                         let conf = translate::member_conf(&member.settings, mac, mtu);
                         member.mtu = conf.mtu;
                         let tuning = translate::tuning(&member.settings);
@@ -171,15 +201,34 @@ impl Ports {
                 Event::Down(reason) => {
                     tracing::info!("{name}: {reason}");
                     member.rings = 0;
-                    let done = self.plane.detach(member.id);
-                    endpoint.detached();
-                    done
+                    self.plane.detach(member.id).map(|()| endpoint.detached())
                 }
             };
             if let Err(error) = done {
                 tracing::error!("{name}: {error}");
             }
             self.sink.changed(name);
+        }
+    }
+
+    /// Until the end of the batch, the topology is not published for each change, and new endpoints are not driven.
+    pub fn begin_batch(&mut self) {
+        self.batch = Some(Vec::new());
+        self.plane.begin_batch();
+    }
+
+    pub fn end_batch(&mut self) {
+        self.plane.end_batch();
+        for name in self.batch.take().unwrap_or_default() {
+            self.drive(&name);
+        }
+    }
+
+    /// Drives the endpoint of a new member, at the end of the batch if there is one.
+    fn drive_first(&mut self, name: &Name) {
+        match self.batch.as_mut() {
+            Some(batch) => batch.push(name.clone()),
+            None => self.drive(name),
         }
     }
 
@@ -218,26 +267,45 @@ impl Ports {
         let (old, new) = (from.settings(), to.settings());
         let id = self.bridge(&to.name)?.id;
         let tuning = translate::bridge_tuning(to);
-        self.plane.set_bridge(id, tuning).map_err(failed)?;
+        let is_other_table =
+            old.vlan_filtering != new.vlan_filtering || old.addresses_max != new.addresses_max;
+        // All that can be refused comes before anything that shows.
+        let table = match is_other_table {
+            true => Some(self.filled_table(to, tuning.filtering)?),
+            false => None,
+        };
+        self.plane.set_bridge(id, tuning, table).map_err(failed)?;
         if let Some(state) = self.bridges.get_mut(&to.name) {
             state.filtering = tuning.filtering;
         }
-        if old.vlan_filtering != new.vlan_filtering || old.addresses_max != new.addresses_max {
-            self.plane
-                .replace_table(id, translate::limits(to)?)
-                .map_err(failed)?;
-            let here = self.members.iter().filter(|(_, m)| m.bridge == to.name);
-            let names: Vec<Name> = here.map(|(name, _)| name.clone()).collect();
-            for name in &names {
-                self.enter_fixed(name)?;
-            }
-        } else if old.ageing_s != new.ageing_s {
+        if !is_other_table && old.ageing_s != new.ageing_s {
             let ms = new.ageing_s.saturating_mul(1000);
             self.plane
                 .fdb(id, move |w, now| w.set_ageing(ms, now))
                 .map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// A table for a bridge, with the limits and the fixed entries of all its members.
+    fn filled_table(
+        &self,
+        bridge: &Bridge,
+        filtering: bool,
+    ) -> Result<FdbWriter<QsbrGrace>, BackendError> {
+        let mut writer = self.plane.new_table(translate::limits(bridge)?);
+        for (name, member) in &self.members {
+            if member.bridge != bridge.name {
+                continue;
+            }
+            let (entries, moves) = member_limits(&member.settings);
+            writer.set_member_limits(member.id, entries, moves);
+            for (key, flags) in self.fixed_entries(name, filtering) {
+                let id = member.id;
+                enter(|| Ok(writer.add_fixed(key, id, flags, windlass_worker::plane::now())))?;
+            }
+        }
+        Ok(writer)
     }
 
     pub fn delete_bridge(&mut self, name: &Name) -> Result<(), BackendError> {
@@ -247,46 +315,21 @@ impl Ports {
         }
     }
 
+    /// What is known of an interface; while it is missing, what most of them have.
+    fn device(&mut self, name: &str) -> Device {
+        self.host
+            .device(name)
+            .unwrap_or(Device { mtu: 1500, mac: 0 })
+    }
+
     fn bridge(&self, name: &Name) -> Result<&BridgeState, BackendError> {
         let missing = || BackendError::Host(format!("the data plane has no bridge `{name}`"));
         self.bridges.get(name).ok_or_else(missing)
     }
 
-    fn packet_conf(&self, uplink: &Uplink) -> PacketConf {
-        PacketConf {
-            device: uplink.device.as_str().to_owned(),
-            share: uplink.share,
-            queues: uplink.attach.queues().min(self.cores.len() as u16).max(1),
-            mark: self.filter_mark(),
-        }
-    }
-
-    /// What the names of this daemon's packet filters start with.
-    fn filter_mark(&self) -> String {
-        format!("windlass-{}", self.state_id)
-    }
-
     pub fn create_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
-        use windlass_sys::caps::{Capability, holds};
-        for (capability, name) in [
-            (Capability::NetRaw, "CAP_NET_RAW"),
-            (Capability::NetAdmin, "CAP_NET_ADMIN"),
-        ] {
-            if !holds(capability) {
-                return Err(BackendError::Unsupported(format!(
-                    "an uplink needs {name}: start windlassd with it"
-                )));
-            }
-        }
-        let conf = self.packet_conf(uplink);
-        let known = translate::device_mtu(&conf.device);
-        if known.is_some() {
-            PacketEndpoint::check(&conf).map_err(|why| match why {
-                Untakeable::InUse(sentence) => BackendError::InUse(sentence),
-                Untakeable::Unfit(sentence) => BackendError::Unsupported(sentence),
-            })?;
-        }
-        let (mtu, mac) = known.unwrap_or((1500, 0));
+        let endpoint = self.host.uplink(uplink)?;
+        let Device { mtu, mac } = self.device(uplink.device.as_str());
         let settings = uplink.settings();
         let bridge = self.bridge(&uplink.bridge)?.id;
         let member = translate::member_conf(&settings, mac, mtu);
@@ -301,15 +344,15 @@ impl Ports {
             own: None,
             vlans: Vec::new(),
             settings: settings.clone(),
-            device: Some(conf.device.clone()),
-            endpoint: Some(Box::new(PacketEndpoint::new(conf))),
+            device: Some(uplink.device.as_str().to_owned()),
+            endpoint: Some(endpoint),
             mtu: settings.mtu.unwrap_or(mtu),
             rings: 0,
             carried: Counters::default(),
         };
         self.members.insert(uplink.name.clone(), state);
         self.enter_limits(&uplink.name, &settings);
-        self.drive(&uplink.name);
+        self.drive_first(&uplink.name);
         Ok(())
     }
 
@@ -333,7 +376,7 @@ impl Ports {
     /// Gives an uplink the properties that are written there.
     fn put_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
         let settings = uplink.settings();
-        let (mtu, mac) = translate::device_mtu(uplink.device.as_str()).unwrap_or((1500, 0));
+        let Device { mtu, mac } = self.device(uplink.device.as_str());
         let conf = translate::member_conf(&settings, mac, mtu);
         self.change_member(&uplink.name, conf, &settings)
     }
@@ -341,8 +384,7 @@ impl Ports {
     pub fn create_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
         let settings = vnic.settings();
         let bridge = self.bridge(&vnic.bridge)?.id;
-        let workers = self.cores.len() as u16;
-        let endpoint = translate::endpoint(vnic, place, workers, &self.state_id)?;
+        let endpoint = self.host.vnic(vnic, place)?;
         let (mac, mtu) = (translate::own_mac(vnic), translate::mtu(vnic));
         let conf = translate::member_conf(&settings, mac_word(mac), mtu);
         let id = self
@@ -367,7 +409,7 @@ impl Ports {
             self.delete_member(&vnic.name)?;
             return Err(error);
         }
-        self.drive(&vnic.name);
+        self.drive_first(&vnic.name);
         Ok(())
     }
 
@@ -457,11 +499,8 @@ impl Ports {
         let Ok(bridge) = self.bridge(&member.bridge) else {
             return;
         };
-        let (id, moves) = (member.id, settings.move_budget);
-        let entries = match settings.addresses_max {
-            0 => u32::MAX,
-            n => n,
-        };
+        let id = member.id;
+        let (entries, moves) = member_limits(settings);
         let _ = self.plane.fdb(bridge.id, move |w, _| {
             w.set_member_limits(id, entries, moves)
         });
@@ -473,27 +512,33 @@ impl Ports {
             return Ok(());
         };
         let bridge = self.bridge(&member.bridge)?;
-        let mut entries = Vec::new();
-        if let Some(mac) = member.own {
-            let vlans: &[u16] = if bridge.filtering {
-                &member.vlans
-            } else {
-                &[0]
-            };
-            entries.extend(vlans.iter().map(|v| (*v, mac, EntryFlags::LOCAL)));
-        }
-        for entry in bridge.statics.iter().filter(|e| e.member == *name) {
-            let flags = flags_of(entry.kind);
-            entries.push((vlan_of(bridge, entry.vlan), entry.mac, flags));
-        }
-        let (bridge, id) = (bridge.id, member.id);
-        for (vlan, mac, flags) in entries {
-            self.enter(bridge, Key::from_octets(vlan, mac.0), id, flags)?;
+        let (id, bridge, filtering) = (member.id, bridge.id, bridge.filtering);
+        for (key, flags) in self.fixed_entries(name, filtering) {
+            self.enter(bridge, key, id, flags)?;
         }
         Ok(())
     }
 
-    /// Puts one entry into a table; waits where a slot has to rest for a grace period first.
+    /// A member's own address and the static entries that point to it.
+    fn fixed_entries(&self, name: &Name, filtering: bool) -> Vec<(Key, EntryFlags)> {
+        let Some(member) = self.members.get(name) else {
+            return Vec::new();
+        };
+        let key = |vlan, mac: MacAddr| Key::from_octets(vlan, mac.0);
+        let mut entries = Vec::new();
+        if let Some(mac) = member.own {
+            let vlans: &[u16] = if filtering { &member.vlans } else { &[0] };
+            entries.extend(vlans.iter().map(|v| (key(*v, mac), EntryFlags::LOCAL)));
+        }
+        let statics = self.bridges.get(&member.bridge).map(|b| &b.statics);
+        for entry in statics.into_iter().flatten().filter(|e| e.member == *name) {
+            let vlan = if filtering { entry.vlan } else { 0 };
+            entries.push((key(vlan, entry.mac), flags_of(entry.kind)));
+        }
+        entries
+    }
+
+    /// Puts one entry into a bridge's table.
     fn enter(
         &self,
         bridge: u16,
@@ -501,24 +546,18 @@ impl Ports {
         member: u16,
         flags: EntryFlags,
     ) -> Result<(), BackendError> {
-        for _ in 0..TRIES {
-            let done = self
-                .plane
-                .ask_fdb(bridge, move |w, now| w.add_fixed(key, member, flags, now));
-            match done.map_err(failed)? {
-                Ok(()) => return Ok(()),
-                Err(AddError::Resting) => std::thread::sleep(Duration::from_millis(1)),
-                Err(error) => return Err(BackendError::Limit(error.to_string())),
-            }
-        }
-        Err(BackendError::Limit(AddError::Resting.to_string()))
+        enter(|| {
+            self.plane
+                .ask_fdb(bridge, move |w, now| w.add_fixed(key, member, flags, now))
+                .map_err(failed)
+        })
     }
 
     pub fn delete_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
         if self.members.contains_key(&vnic.name) {
             return self.delete_member(&vnic.name);
         }
-        if let Ok(Some(mut left)) = translate::endpoint(vnic, place, 1, &self.state_id) {
+        if let Ok(Some(mut left)) = self.host.vnic(vnic, place) {
             left.delete();
         }
         Ok(())
@@ -553,7 +592,7 @@ impl Ports {
             .values()
             .filter_map(|m| m.device.clone())
             .collect();
-        release_stale(&self.filter_mark(), &keep);
+        self.host.release_others(&keep);
     }
 
     pub fn fdb_add(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {
@@ -736,6 +775,29 @@ impl Ports {
             })
             .collect()
     }
+}
+
+/// Puts one entry into a table; waits where a slot has to rest for a grace period first.
+fn enter(
+    mut add: impl FnMut() -> Result<Result<(), AddError>, BackendError>,
+) -> Result<(), BackendError> {
+    for _ in 0..TRIES {
+        match add()? {
+            Ok(()) => return Ok(()),
+            Err(AddError::Resting) => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) => return Err(BackendError::Limit(error.to_string())),
+        }
+    }
+    Err(BackendError::Limit(AddError::Resting.to_string()))
+}
+
+/// Learned addresses and moves that a member may have.
+fn member_limits(settings: &MemberSettings) -> (u32, u32) {
+    let entries = match settings.addresses_max {
+        0 => u32::MAX,
+        n => n,
+    };
+    (entries, settings.move_budget)
 }
 
 /// The VLANs in which a member can be reached.

@@ -17,6 +17,7 @@ use windlass_stats::{Drop, MemberTotals};
 use windlass_worker::plane::BridgeTuning;
 use windlass_worker::{MemberTuning, Spin};
 
+use super::host::Device;
 use crate::backend::{BackendError, Place};
 
 /// Polling before sleep where the property says `auto`: a wake-up costs 35 us and more, which a memory ring's spin of
@@ -217,11 +218,14 @@ fn memif_endpoint(
     })
 }
 
-/// The MTU of an interface of the host, if there is one of that name.
-pub fn device_mtu(device: &str) -> Option<(u32, u64)> {
+/// What is known of the interface of that name, if there is one.
+pub fn device(name: &str) -> Option<Device> {
     let mut netlink = windlass_sys::netlink::Netlink::open().ok()?;
-    let link = netlink.link_by_name(device).ok()??;
-    Some((link.mtu, link.mac.map_or(0, |m| mac_word(MacAddr(m)))))
+    let link = netlink.link_by_name(name).ok()??;
+    Some(Device {
+        mtu: link.mtu,
+        mac: link.mac.map_or(0, |m| mac_word(MacAddr(m))),
+    })
 }
 
 /// A member's counters as they are shown.

@@ -9,6 +9,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
+use windlass_api::{Name, Status};
+use windlassd::backend::{Backend, StateSink};
 use windlassd::engine::{Engine, EngineHandle};
 use windlassd::http::{App, SocketLock, serve};
 use windlassd::memory::{Memory, MemoryBackend};
@@ -32,8 +34,9 @@ pub fn options(directory: &Path) -> Options {
 /// A running daemon; dropping it ends it in order.
 pub struct Daemon {
     pub socket: PathBuf,
+    /// Over the memory backend, what that has; of its own otherwise.
     pub memory: Arc<Mutex<Memory>>,
-    pub backend: MemoryBackend,
+    backend: Option<MemoryBackend>,
     /// Changes what is allowed, as a reload does.
     pub limits: tokio::sync::watch::Sender<Limits>,
     engine: EngineHandle,
@@ -45,16 +48,26 @@ pub struct Daemon {
 impl Daemon {
     /// Starts one over what an earlier one left, or over nothing.
     pub fn start(options: &Options, memory: Option<Arc<Mutex<Memory>>>) -> Self {
-        windlassd::paths::make_runtime_dir(&options.runtime_dir).unwrap();
-        let lock = SocketLock::take(&options.socket).unwrap();
+        let memory = memory.unwrap_or_default();
         let mut made = None;
-        let (engine, engine_thread) = Engine::spawn(options, |sink| {
-            let backend = MemoryBackend::over(memory.unwrap_or_default(), sink);
+        let mut daemon = Self::start_over(options, |sink| {
+            let backend = MemoryBackend::over(memory.clone(), sink);
             made = Some(backend.clone());
             Ok(Box::new(backend))
-        })
-        .unwrap();
-        let backend = made.unwrap();
+        });
+        daemon.memory = memory;
+        daemon.backend = made;
+        daemon
+    }
+
+    /// Starts one over any backend.
+    pub fn start_over(
+        options: &Options,
+        build: impl FnOnce(StateSink) -> anyhow::Result<Box<dyn Backend>>,
+    ) -> Self {
+        windlassd::paths::make_runtime_dir(&options.runtime_dir).unwrap();
+        let lock = SocketLock::take(&options.socket).unwrap();
+        let (engine, engine_thread) = Engine::spawn(options, build).unwrap();
         let (limits, allowed) = tokio::sync::watch::channel(options.limits);
         let app = App {
             engine: engine.clone(),
@@ -78,8 +91,8 @@ impl Daemon {
         listens.recv().unwrap();
         Self {
             socket: options.socket.clone(),
-            memory: backend.memory(),
-            backend,
+            memory: Arc::default(),
+            backend: None,
             limits,
             engine,
             engine_thread: Some(engine_thread),
@@ -110,6 +123,11 @@ impl Daemon {
         assert_eq!(json["code"], code, "{method} {path}: {json}");
         assert!(json["message"].as_str().is_some_and(|m| !m.is_empty()));
         json
+    }
+
+    /// Sets the state of a member in the memory backend, which says so.
+    pub fn say(&self, member: &Name, status: Status) {
+        self.backend.as_ref().unwrap().say(member, status);
     }
 
     /// The calls that the backend got since the last time.

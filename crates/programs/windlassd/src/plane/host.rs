@@ -1,0 +1,113 @@
+//! What the data plane asks of the host: control halves of attachments, and what there is to know of devices.
+//!
+//! # Model
+//! The ports thread makes nothing on the host by itself: [`Host`] makes endpoints, and endpoints make the rest.
+//! [`System`] is this machine; tests have one of their own, whose endpoints they drive.
+
+use windlass_api::{Uplink, Vnic};
+use windlass_attach::endpoint::Endpoint;
+use windlass_attach::packet::{PacketConf, PacketEndpoint, Untakeable, release_stale};
+
+use super::translate;
+use crate::backend::{BackendError, Place};
+
+/// What is known of an interface of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its MTU in bytes.
+    pub mtu: u32,
+    /// Its address as the low 48 bits of a little-endian load.
+    pub mac: u64,
+}
+
+/// The host under the data plane. Making an endpoint has no effect on the host: that comes with its first poll.
+pub trait Host: Send {
+    /// The control half of a VNIC's attachment; none for a VNIC that nobody is attached to.
+    ///
+    /// # Errors
+    /// A missing privilege; what can never be made as it is configured.
+    fn vnic(
+        &mut self,
+        vnic: &Vnic,
+        place: &Place,
+    ) -> Result<Option<Box<dyn Endpoint>>, BackendError>;
+
+    /// The control half of an uplink.
+    ///
+    /// # Errors
+    /// A missing privilege; the interface is there and may not be taken.
+    fn uplink(&mut self, uplink: &Uplink) -> Result<Box<dyn Endpoint>, BackendError>;
+
+    /// The interface of that name, if it is there.
+    fn device(&mut self, name: &str) -> Option<Device>;
+
+    /// Removes what an earlier daemon left at interfaces other than those to be kept.
+    fn release_others(&mut self, keep: &[String]);
+}
+
+/// This machine.
+pub struct System {
+    workers: u16,
+    state_id: String,
+}
+
+impl System {
+    /// The host of a daemon with so many workers; `state_id` stands for the daemon in marks on the host.
+    pub fn new(workers: u16, state_id: String) -> System {
+        System { workers, state_id }
+    }
+
+    fn packet_conf(&self, uplink: &Uplink) -> PacketConf {
+        PacketConf {
+            device: uplink.device.as_str().to_owned(),
+            share: uplink.share,
+            queues: uplink.attach.queues().min(self.workers).max(1),
+            mark: self.filter_mark(),
+        }
+    }
+
+    /// What the names of this daemon's packet filters start with.
+    fn filter_mark(&self) -> String {
+        format!("windlass-{}", self.state_id)
+    }
+}
+
+impl Host for System {
+    fn vnic(
+        &mut self,
+        vnic: &Vnic,
+        place: &Place,
+    ) -> Result<Option<Box<dyn Endpoint>>, BackendError> {
+        translate::endpoint(vnic, place, self.workers, &self.state_id)
+    }
+
+    fn uplink(&mut self, uplink: &Uplink) -> Result<Box<dyn Endpoint>, BackendError> {
+        use windlass_sys::caps::{Capability, holds};
+        for (capability, name) in [
+            (Capability::NetRaw, "CAP_NET_RAW"),
+            (Capability::NetAdmin, "CAP_NET_ADMIN"),
+        ] {
+            if !holds(capability) {
+                return Err(BackendError::Unsupported(format!(
+                    "an uplink needs {name}: start windlassd with it"
+                )));
+            }
+        }
+        let conf = self.packet_conf(uplink);
+        if self.device(&conf.device).is_some() {
+            PacketEndpoint::check(&conf).map_err(|why| match why {
+                Untakeable::InUse(sentence) => BackendError::InUse(sentence),
+                Untakeable::Unfit(sentence) => BackendError::Unsupported(sentence),
+            })?;
+        }
+        Ok(Box::new(PacketEndpoint::new(conf)))
+    }
+
+    fn device(&mut self, name: &str) -> Option<Device> {
+        translate::device(name)
+    }
+
+    fn release_others(&mut self, keep: &[String]) {
+        release_stale(&self.filter_mark(), keep);
+    }
+}
