@@ -92,7 +92,7 @@
 //!
 //! # Failure modes
 //!
-//! A worker that stays online without quiescing holds every grace open: [`Domain::synchronize`] and
+//! A worker that stays online without quiescing holds every grace open: [`Grace::wait`] and
 //! [`Retired::wait`] take a timeout, and [`Domain::laggard`] names the worker.
 
 use crate::Padded;
@@ -194,14 +194,6 @@ impl Domain {
         }
     }
 
-    /// Begins a grace period and sleeps until it is over, or until `timeout` has passed. True if it
-    /// is over.
-    ///
-    /// A call for control threads: a worker that is online would wait for itself.
-    pub fn synchronize(&self, timeout: Duration) -> bool {
-        self.start_grace().wait(self, timeout)
-    }
-
     /// The index, in order of registration, of a worker that holds `grace` open.
     pub fn laggard(&self, grace: &Grace) -> Option<usize> {
         assert_eq!(grace.domain, self.shared.id, "a grace of another domain");
@@ -229,6 +221,8 @@ impl Grace {
     }
 
     /// Sleeps until the grace period is over, or until `timeout` has passed. True if it is over.
+    ///
+    /// A call for control threads: a worker that is online would wait for itself.
     pub fn wait(&self, domain: &Domain, timeout: Duration) -> bool {
         let start = Instant::now();
         let mut pause = POLL_FIRST;
@@ -594,9 +588,9 @@ mod tests {
         let grace = domain.start_grace();
         first.offline();
         assert_eq!(domain.laggard(&grace), Some(second.index()));
-        assert!(!domain.synchronize(SHORT));
+        assert!(!domain.start_grace().wait(&domain, SHORT));
         drop(second);
-        assert!(grace.is_over(&domain) && domain.synchronize(SHORT));
+        assert!(grace.is_over(&domain) && domain.start_grace().wait(&domain, SHORT));
         first.quiesce();
         assert!(
             !first.is_online(),
@@ -692,7 +686,7 @@ mod tests {
                 limbo.add(published.publish(Counted::boxed(value, &drops)));
                 limbo.reclaim(&domain);
             }
-            assert!(domain.synchronize(LONG));
+            assert!(domain.start_grace().wait(&domain, LONG));
             limbo.reclaim(&domain);
             assert!(limbo.is_empty());
             readers.into_iter().for_each(|r| r.join().unwrap());

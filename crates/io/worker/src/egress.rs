@@ -75,15 +75,15 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// For destinations below `members`.
-    pub fn new(members: usize) -> Egress {
+    /// For destinations below `members`; `flow_keys` spread flows over rings.
+    pub fn new(members: usize, flow_keys: [u64; 2]) -> Egress {
         Egress {
             kicks: Vec::with_capacity(BURST),
             owed: Vec::new(),
             kicked_at: vec![Tick(0); members],
             pool: Pool::default(),
             waiting: Vec::new(),
-            spread: Box::new(Spread::new(members)),
+            spread: Box::new(Spread::new(members, flow_keys)),
             heads: Heads::boxed(),
             store: SegStore::default(),
             courtesy: Courtesy::default(),

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! # Model
-//! [`plane::Plane`] is what a daemon holds. Each worker runs the loop of `run`; a `visit` is one burst. `ring` has the
+//! [`plane::Plane`] is what a daemon holds; it waits for its workers by `wait`. A `worker` does a round at a time, with the time and
+//! the ready descriptors passed in; `run` is the loop around it. A `visit` is one burst. `ring` has the
 //! modes of a ring, `group` sorts a burst by destination, `egress` sends (to members with several rings by `spread`), `hold` keeps what has to wait, `flood` finishes
 //! large floods; `bell` wakes a worker; `courtesy` lets receivers on the same core run.
 //!
@@ -40,9 +41,13 @@ pub mod hold;
 pub mod plane;
 mod ring;
 mod run;
+#[cfg(test)]
+mod simulation;
 pub mod spread;
 mod topo;
 pub mod visit;
+mod wait;
+mod worker;
 
 pub use command::Condemned;
 pub use counters::WorkerTotals;

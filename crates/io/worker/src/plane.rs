@@ -18,11 +18,12 @@
 //! A late worker keeps what it has: rings that were taken from it are nobody's until it has let them go, which
 //! [`Plane::take_detached`] tells. Commands that do not fit into its mailbox wait outside.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc as std_mpsc;
+use std::sync::mpsc::{self as std_mpsc, TryRecvError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 mod drain;
 mod handle;
@@ -44,15 +45,15 @@ use crate::command::{Command, Condemned};
 use crate::counters::{WorkerCounters, WorkerTotals};
 use crate::grace::QsbrGrace;
 use crate::ring::Spin;
-use crate::run::{Seat, Shared, Worker};
+use crate::run::run;
 use crate::topo::{Member, Topo};
+use crate::wait::{Asleep, Wait};
+use crate::worker::{Post, Posts, Seat, Shared, Worker};
 use drain::Drain;
 use handle::WorkerHandle;
 
 /// How long this thread waits for the workers at a time.
 pub const GRACE_MAX: Duration = Duration::from_secs(5);
-/// Time between two looks at what the workers have let go, while somebody waits for it.
-const LOOK: Duration = Duration::from_micros(50);
 /// Commands in a worker's mailbox at most; what is beyond waits outside.
 const MAILBOX: usize = 1024;
 /// Sightings between two workers at most; a full queue loses sightings, never frames.
@@ -142,6 +143,7 @@ pub struct Plane {
     detached: Vec<u16>,
     members_max: usize,
     condemned: std_mpsc::Receiver<Condemned>,
+    wait: &'static dyn Wait,
     /// Attachments so far.
     attachments: u64,
     /// Topologies are not published one by one.
@@ -155,6 +157,21 @@ impl Plane {
     /// # Errors
     /// [`PlaneError::Start`] when the kernel refuses what a worker needs.
     pub fn start(options: &PlaneOptions) -> Result<Plane, PlaneError> {
+        let (mut plane, seats) = Plane::wire(options, &Asleep, random)?;
+        for (worker, seat) in seats.into_iter().enumerate() {
+            let cpu = options.workers.get(worker).copied().flatten();
+            let thread = spawn(seat, cpu).map_err(|errno| PlaneError::Start { worker, errno })?;
+            plane.workers[worker].thread = Some(thread);
+        }
+        Ok(plane)
+    }
+
+    /// A plane whose workers have their seats but do not run yet. It waits for them by `wait`.
+    pub(crate) fn wire(
+        options: &PlaneOptions,
+        wait: &'static dyn Wait,
+        mut random: impl FnMut() -> u64,
+    ) -> Result<(Plane, Vec<Seat>), PlaneError> {
         let n = options.workers.len().max(1);
         let start = |worker| move |errno| PlaneError::Start { worker, errno };
         let domain = Domain::new(n);
@@ -169,27 +186,14 @@ impl Plane {
             condemned: condemn,
             alarm,
         });
-        let mut posts: Vec<Vec<Option<spsc::Sender<_>>>> = Vec::new();
-        let mut posted: Vec<Vec<spsc::Receiver<_>>> = (0..n).map(|_| Vec::new()).collect();
-        for from in 0..n {
-            let mut row = Vec::new();
-            for (to, inbox) in posted.iter_mut().enumerate() {
-                row.push((from != to).then(|| {
-                    let (send, receive) = spsc::channel(POSTS);
-                    inbox.push(receive);
-                    send
-                }));
-            }
-            posts.push(row);
-        }
         let mut bells = Vec::new();
         for worker in 0..n {
             bells.push(Arc::new(Bell::new().map_err(start(worker))?));
         }
-        let mut handles = Vec::new();
-        for (worker, (posts, posted)) in posts.into_iter().zip(posted).enumerate() {
+        let (mut workers, mut seats) = (Vec::new(), Vec::new());
+        for (worker, (posts, posted)) in post_queues(n).into_iter().enumerate() {
             let (queue, mailbox) = mpsc::channel(MAILBOX);
-            let seat = Seat {
+            seats.push(Seat {
                 lane: Lane {
                     worker: worker as u16,
                     workers: n as u16,
@@ -200,14 +204,13 @@ impl Plane {
                 posts,
                 posted,
                 members_max: options.members_max,
-            };
-            let cpu = options.workers.get(worker).copied().flatten();
-            let thread = spawn(seat, cpu).map_err(start(worker))?;
-            handles.push(WorkerHandle::new(queue, bells[worker].clone(), thread));
+                flow_keys: [random(), random()],
+            });
+            workers.push(WorkerHandle::new(queue, bells[worker].clone()));
         }
-        Ok(Plane {
+        let plane = Plane {
             shared,
-            workers: handles,
+            workers,
             members: Vec::new(),
             bridges: Vec::new(),
             built: Vec::new(),
@@ -218,10 +221,12 @@ impl Plane {
             detached: Vec::new(),
             members_max: options.members_max,
             condemned,
+            wait,
             attachments: 0,
             is_batch: false,
             next_home: 0,
-        })
+        };
+        Ok((plane, seats))
     }
 
     /// Becomes readable when [`Plane::take_condemned`] has something to say.
@@ -290,7 +295,8 @@ impl Plane {
         self.give_home(bridge, writer);
         self.publish();
         // What was still seen by the former rules is not to stay in the new table. A late worker's ages out.
-        if self.shared.domain.synchronize(GRACE_MAX) {
+        if self.stuck(GRACE_MAX).is_none() {
+            self.limbo.reclaim(&self.shared.domain);
             self.fdb(bridge, |writer, _| writer.flush_all())?;
         }
         Ok(())
@@ -307,15 +313,16 @@ impl Plane {
     /// Removes a bridge that has no members.
     ///
     /// # Errors
-    /// [`PlaneError::NoBridge`], [`PlaneError::Stuck`].
+    /// [`PlaneError::NoBridge`]; [`PlaneError::Stuck`]: it is still there, to be removed again.
     pub fn remove_bridge(&mut self, bridge: u16) -> Result<(), PlaneError> {
         self.draft_bridge(bridge)?;
+        let (done, left) = std_mpsc::sync_channel(1);
+        let home = self.home(bridge);
+        home.send(Command::Leave { bridge, done });
+        self.answer(home, &left)?;
         self.bridges[bridge as usize] = None;
         self.publish();
-        self.grace()?;
-        let (done, wait) = std_mpsc::sync_channel(1);
-        self.home(bridge).send(Command::Leave { bridge, done });
-        wait.recv_timeout(GRACE_MAX).map_err(|_| PlaneError::Stuck)
+        Ok(())
     }
 
     /// Adds a member, with nobody connected yet, and returns its number (`conf.id` is ignored).
@@ -365,23 +372,24 @@ impl Plane {
         Ok(())
     }
 
-    /// Removes a member with its rings and learned addresses.
+    /// Removes a member with its rings and learned addresses. Its number is not another's before the table has
+    /// forgotten it.
     ///
     /// # Errors
-    /// [`PlaneError::NoMember`], [`PlaneError::Stuck`].
+    /// [`PlaneError::NoMember`]; [`PlaneError::Stuck`]: it is still there, to be removed again.
     pub fn remove_member(&mut self, id: u16) -> Result<(), PlaneError> {
         let bridge = self.draft_member(id)?.bridge;
         self.detach(id)?;
+        self.ask_fdb(bridge, move |writer, _| writer.flush_member(id, true))?;
         self.members[id as usize] = None;
         self.publish();
-        self.grace()?;
-        self.fdb(bridge, move |writer, _| writer.flush_member(id, true))
+        Ok(())
     }
 
     /// Gives a member's rings to the workers, round robin by ring.
     ///
     /// # Errors
-    /// [`PlaneError::NoMember`], [`PlaneError::Stuck`].
+    /// [`PlaneError::NoMember`].
     pub fn attach(&mut self, id: u16, rings: Rings) -> Result<(), PlaneError> {
         self.attachments += 1;
         let attachment = self.attachments;
@@ -419,7 +427,7 @@ impl Plane {
         let mut drain = Drain::new(self.shared.domain.start_grace());
         drain.take(id, sender, &self.workers);
         self.drains.push(drain);
-        if !self.drain(GRACE_MAX) {
+        if !self.drain() {
             return Err(PlaneError::Stuck);
         }
         self.detached.retain(|detached| *detached != id);
@@ -440,24 +448,18 @@ impl Plane {
 
     /// Waits until workers have nothing any more that was taken from them; whether it is so. Once a worker was late, nobody
     /// waits for it before it has let go.
-    fn drain(&mut self, patience: Duration) -> bool {
-        let start = Instant::now();
-        loop {
-            self.advance();
-            if self.drains.is_empty() {
-                self.is_late = false;
-                return true;
-            }
-            if self.is_late || start.elapsed() >= patience {
-                self.is_late = true;
-                return false;
-            }
-            std::thread::sleep(LOOK);
-        }
+    fn drain(&mut self) -> bool {
+        let wait = self.wait;
+        let is_over = match self.is_late {
+            true => self.advance(),
+            false => wait.until(GRACE_MAX, &mut || self.advance()),
+        };
+        self.is_late = !is_over;
+        is_over
     }
 
-    /// Lets drains and mailboxes go on as far as is possible without waiting.
-    fn advance(&mut self) {
+    /// Lets drains and mailboxes go on as far as is possible without waiting; whether all drains are over.
+    fn advance(&mut self) -> bool {
         for worker in &self.workers {
             worker.flush();
         }
@@ -470,12 +472,29 @@ impl Plane {
             }
             !is_over
         });
+        self.limbo.reclaim(domain);
+        self.drains.is_empty()
+    }
+
+    /// A worker's answer.
+    fn answer<T>(
+        &self,
+        worker: &WorkerHandle,
+        from: &std_mpsc::Receiver<T>,
+    ) -> Result<T, PlaneError> {
+        let mut answer = Err(TryRecvError::Empty);
+        self.wait.until(GRACE_MAX, &mut || {
+            worker.flush();
+            answer = from.try_recv();
+            !matches!(answer, Err(TryRecvError::Empty))
+        });
+        answer.map_err(|_| PlaneError::Stuck)
     }
 
     /// Has the table's writer do something, some time soon.
     ///
     /// # Errors
-    /// [`PlaneError::NoBridge`], [`PlaneError::Stuck`].
+    /// [`PlaneError::NoBridge`].
     pub fn fdb(
         &self,
         bridge: u16,
@@ -498,11 +517,11 @@ impl Plane {
         bridge: u16,
         work: impl FnOnce(&mut FdbWriter<QsbrGrace>, Tick) -> T + Send + 'static,
     ) -> Result<T, PlaneError> {
-        let (done, wait) = std_mpsc::sync_channel(1);
+        let (done, answer) = std_mpsc::sync_channel(1);
         self.fdb(bridge, move |writer, now| {
             let _ = done.send(work(writer, now));
         })?;
-        wait.recv_timeout(GRACE_MAX).map_err(|_| PlaneError::Stuck)
+        self.answer(self.home(bridge), &answer)
     }
 
     /// The entries of a bridge's table, read beside the workers.
@@ -545,11 +564,14 @@ impl Plane {
 
     /// The worker that holds a grace period open for longer than `patience`, if one does.
     pub fn stuck(&self, patience: Duration) -> Option<usize> {
-        let grace = self.shared.domain.start_grace();
-        match grace.wait(&self.shared.domain, patience) {
-            true => None,
-            false => self.shared.domain.laggard(&grace),
-        }
+        let domain = &self.shared.domain;
+        let grace = domain.start_grace();
+        let mut laggard = None;
+        self.wait.until(patience, &mut || {
+            laggard = domain.laggard(&grace);
+            laggard.is_none()
+        });
+        laggard
     }
 
     fn draft_bridge(&mut self, bridge: u16) -> Result<&mut DraftBridge, PlaneError> {
@@ -568,14 +590,6 @@ impl Plane {
     fn draft_member(&mut self, id: u16) -> Result<&mut DraftMember, PlaneError> {
         let found = self.members.get_mut(id as usize).and_then(Option::as_mut);
         found.ok_or(PlaneError::NoMember(id))
-    }
-
-    fn grace(&mut self) -> Result<(), PlaneError> {
-        if !self.shared.domain.synchronize(GRACE_MAX) {
-            return Err(PlaneError::Stuck);
-        }
-        self.limbo.reclaim(&self.shared.domain);
-        Ok(())
     }
 
     /// From now on, what is added or set is published with the first change that takes something away or attaches
@@ -651,9 +665,9 @@ impl Drop for Plane {
             worker.send(Command::Stop);
         }
         // A late worker has a full mailbox: the rest follows as it reads.
-        while self.workers.iter().any(|w| !w.flush() && !w.has_ended()) {
-            std::thread::sleep(LOOK);
-        }
+        let is_told = |worker: &WorkerHandle| worker.flush() || worker.has_ended();
+        let mut are_told = || self.workers.iter().all(is_told);
+        while !self.wait.until(GRACE_MAX, &mut are_told) {}
         for worker in &mut self.workers {
             if let Some(thread) = worker.thread.take() {
                 let _ = thread.join();
@@ -677,16 +691,39 @@ fn vacant<T>(slots: &mut Vec<Option<T>>) -> u16 {
     }) as u16
 }
 
+/// A number that nobody knows.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Both ends of the queues in which workers post to each other, by worker.
+fn post_queues(workers: usize) -> Vec<(Posts, Vec<spsc::Receiver<Post>>)> {
+    let mut queues: Vec<_> = (0..workers).map(|_| (Vec::new(), Vec::new())).collect();
+    for from in 0..workers {
+        for to in 0..workers {
+            if from == to {
+                queues[from].0.push(None);
+                continue;
+            }
+            let (send, receive) = spsc::channel(POSTS);
+            queues[from].0.push(Some(send));
+            queues[to].1.push(receive);
+        }
+    }
+    queues
+}
+
 /// Starts a worker's thread and waits until the worker has what it needs.
 fn spawn(seat: Seat, cpu: Option<usize>) -> Result<JoinHandle<()>, rustix::io::Errno> {
     let name = format!("worker-{}", seat.lane.worker);
     let (ready, started) = std_mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         let pinned = cpu.map_or(Ok(()), windlass_sys::affinity::pin_thread);
-        match pinned.and_then(|()| Worker::new(seat)) {
+        let clock = Clock::get();
+        match pinned.and_then(|()| Worker::new(seat, clock)) {
             Ok(worker) => {
                 let _ = ready.send(Ok(()));
-                worker.run();
+                run(worker, clock);
             }
             Err(errno) => {
                 let _ = ready.send(Err(errno));

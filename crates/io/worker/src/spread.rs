@@ -16,8 +16,6 @@
 //!
 //! [`TxPort::choices`]: windlass_attach::port::TxPort::choices
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-
 use windlass_frame::{BURST, Heads, Pick, TxId};
 use windlass_nic::FlowHash;
 
@@ -81,11 +79,6 @@ impl Table {
     }
 }
 
-/// Keys that nobody knows.
-fn random() -> [u64; 2] {
-    [(); 2].map(|()| RandomState::new().build_hasher().finish())
-}
-
 /// Indices of the bits that are set.
 fn bits(of: u32) -> impl Iterator<Item = usize> {
     (0..RINGS_MAX).filter(move |k| of >> k & 1 != 0)
@@ -113,9 +106,9 @@ pub(crate) struct Spread {
 
 impl Spread {
     /// For destinations below `members`.
-    pub(crate) fn new(members: usize) -> Spread {
+    pub(crate) fn new(members: usize, flow_keys: [u64; 2]) -> Spread {
         Spread {
-            hash: FlowHash::new(random()),
+            hash: FlowHash::new(flow_keys),
             tables: vec![None; members],
             lists: [[Pick::frame(0, false); BURST]; RINGS_MAX],
             counts: [0; RINGS_MAX],

@@ -54,16 +54,16 @@ impl Drain {
         self.detached.push(member);
         self.senders.extend(sender);
         for worker in workers {
-            let (done, wait) = sync_channel(1);
+            let (done, given_back) = sync_channel(1);
             worker.send(Command::Detach { member, done });
-            self.rings_out.push(wait);
+            self.rings_out.push(given_back);
         }
     }
 
     /// Goes on as far as is possible without waiting; whether it is over.
     pub(super) fn advance(&mut self, domain: &Domain) -> bool {
         let returned = &mut self.returned;
-        self.rings_out.retain(|wait| match wait.try_recv() {
+        self.rings_out.retain(|from| match from.try_recv() {
             Ok(rings) => {
                 returned.extend(rings);
                 false

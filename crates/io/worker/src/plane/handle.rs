@@ -16,20 +16,17 @@ pub(super) struct WorkerHandle {
     mailbox: mpsc::Queue<Command>,
     outbox: RefCell<VecDeque<Command>>,
     bell: Arc<Bell>,
+    /// None before it runs.
     pub(super) thread: Option<JoinHandle<()>>,
 }
 
 impl WorkerHandle {
-    pub(super) fn new(
-        mailbox: mpsc::Queue<Command>,
-        bell: Arc<Bell>,
-        thread: JoinHandle<()>,
-    ) -> WorkerHandle {
+    pub(super) fn new(mailbox: mpsc::Queue<Command>, bell: Arc<Bell>) -> WorkerHandle {
         WorkerHandle {
             mailbox,
             outbox: RefCell::default(),
             bell,
-            thread: Some(thread),
+            thread: None,
         }
     }
 

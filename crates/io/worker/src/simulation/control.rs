@@ -1,0 +1,303 @@
+//! What the control thread does: one thing at a time, through the [`Plane`] as the daemon has it.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use windlass_attach::endpoint::Rings;
+use windlass_attach::port::RxPort;
+use windlass_bridge::fdb::{EntryFlags, Key, Limits};
+use windlass_bridge::member::MemberConf;
+use windlass_frame::TxId;
+
+use super::model::{Owner, Stage};
+use super::port::{Mood, Pipe, Receive, Sink};
+use super::world::World;
+use crate::plane::{BridgeTuning, MemberTuning, Plane, PlaneError};
+use crate::ring::Spin;
+
+/// Owners of one bridge with which floods stay within a visit's copies.
+const FEW: usize = 6;
+
+impl World {
+    /// Does one thing, unless the control thread is busy or was cut. True if it did it.
+    pub(super) fn configure(self: &Rc<World>) -> bool {
+        let Some(mut plane) = self.plane.take() else {
+            return false;
+        };
+        self.change(&mut plane);
+        self.plane.replace(Some(plane));
+        true
+    }
+
+    /// Makes a bridge or two with owners, so that there is something to do.
+    pub(super) fn populate(self: &Rc<World>) {
+        let mut plane = self.plane.take().expect("the control thread rests");
+        for _ in 0..=self.below(2) {
+            self.change_bridges(&mut plane);
+        }
+        let owners = match self.model.borrow().has_jobs {
+            true => 2 * FEW,
+            false => 2 + self.below(FEW),
+        };
+        for _ in 0..owners {
+            self.make_owner(&mut plane);
+        }
+        let down = self.model.borrow().all(|stage| stage == Stage::Down);
+        down.iter().for_each(|at| self.attach(&mut plane, *at));
+        self.plane.replace(Some(plane));
+    }
+
+    fn change(self: &Rc<World>, plane: &mut Plane) {
+        let owners = self.model.borrow().all(|stage| stage != Stage::Gone);
+        if self.below(12) == 0 || self.bridges.borrow().is_empty() {
+            return self.change_bridges(plane);
+        }
+        if owners.is_empty() || self.below(6) == 0 {
+            return self.make_owner(plane);
+        }
+        let unsettled = self
+            .model
+            .borrow()
+            .all(|stage| !matches!(stage, Stage::Up | Stage::Gone));
+        let of = match unsettled.is_empty() || self.below(2) == 0 {
+            true => &owners,
+            false => &unsettled,
+        };
+        let at = of[self.below(of.len())];
+        let (stage, number) = {
+            let model = self.model.borrow();
+            (model.owners[at].stage, model.owners[at].number)
+        };
+        match (stage, self.below(6)) {
+            (Stage::Made, _) => self.enter(plane, at),
+            (Stage::Down, 0) => self.remove(plane, at),
+            (Stage::Down, _) => self.attach(plane, at),
+            (Stage::Up, 0..2) => self.detach(plane, at),
+            (Stage::Up, 2) => self.flush(plane, at),
+            (Stage::Up, 3) => {
+                let tuning = self.tuning();
+                let conf = self.conf(at);
+                plane.set_member(number, conf, tuning).expect("it is there");
+            }
+            (Stage::Up, _) => self.end_the_dead(plane),
+            (Stage::Leaving, _) => self.end_the_late(plane),
+            (Stage::Going, _) => self.remove(plane, at),
+            (Stage::Gone, _) => {}
+        }
+    }
+
+    /// Makes a bridge, or removes an empty one.
+    pub(super) fn change_bridges(&self, plane: &mut Plane) {
+        let bridges = self.bridges.borrow().clone();
+        let used = |bridge: usize| {
+            let model = self.model.borrow();
+            let mut owners = model.owners.iter();
+            owners.any(|o| o.bridge == bridge && o.stage != Stage::Gone)
+        };
+        if let Some(&(number, bridge)) = bridges.iter().find(|b| !used(b.1))
+            && bridges.len() > 1
+        {
+            self.bridges.borrow_mut().retain(|b| b.1 != bridge);
+            self.leaving.set(Some(number));
+        }
+        // One that is late to go is asked to go until it does.
+        if let Some(number) = self.leaving.get() {
+            if plane.remove_bridge(number).is_ok() {
+                self.leaving.set(None);
+            }
+            return;
+        }
+        if bridges.len() < 2 {
+            let limits = Limits::new(64, [self.below(1000) as u64, 7]);
+            let number = plane.add_bridge(BridgeTuning::default(), limits);
+            let made = self.bridges_made.get();
+            self.bridges_made.set(made + 1);
+            let number = number.expect("a home with room for mail");
+            self.bridges.borrow_mut().push((number, made));
+        }
+    }
+
+    fn tuning(&self) -> MemberTuning {
+        MemberTuning {
+            kick_gap_ns: [0, 0, 30_000][self.below(3)],
+            spin: [Spin::default(), Spin::Always(3_000)][self.below(2)],
+        }
+    }
+
+    fn conf(&self, at: usize) -> MemberConf {
+        let model = self.model.borrow();
+        let owner = &model.owners[at];
+        let mut conf = MemberConf::new(TxId(0), owner.mac);
+        conf.nospoof = !owner.may_use_others;
+        conf.storm_limit = 0;
+        conf
+    }
+
+    fn make_owner(&self, plane: &mut Plane) {
+        let bridges = self.bridges.borrow().clone();
+        let (number, bridge) = bridges[self.below(bridges.len())];
+        let mut model = self.model.borrow_mut();
+        let owners = model.owners.iter();
+        let there = owners.filter(|o| o.bridge == bridge && o.stage != Stage::Gone);
+        let most = if model.has_jobs { 3 * FEW } else { FEW };
+        if there.count() >= most {
+            return;
+        }
+        let at = model.owners.len();
+        model.owners.push(Owner {
+            number: 0,
+            bridge,
+            mac: u64::from_le_bytes([0x02, 0, 0, bridge as u8, (at >> 8) as u8, at as u8, 0, 0]),
+            may_use_others: self.below(2) == 0,
+            stage: Stage::Made,
+            pipes: Vec::new(),
+            sink: None,
+            used: Default::default(),
+            flushed: self.now.get(),
+            entered: None,
+            fetched: 0,
+            given: 0,
+        });
+        drop(model);
+        let id = plane.add_member(number, self.conf(at), self.tuning());
+        self.model.borrow_mut().owners[at].number = id.expect("a number");
+        self.enter(plane, at);
+    }
+
+    /// Enters an owner's own address.
+    fn enter(&self, plane: &mut Plane, at: usize) {
+        let (number, bridge, mac) = self.place(at);
+        let done = plane.ask_fdb(bridge, move |writer, now| {
+            writer.add_fixed(Key::new(0, mac), number, EntryFlags::LOCAL, now)
+        });
+        if let Ok(Ok(())) = done {
+            let mut model = self.model.borrow_mut();
+            let event = model.event();
+            model.owners[at].entered = Some(event);
+            model.owners[at].stage = Stage::Down;
+        }
+    }
+
+    /// An owner's number, its bridge's number, and its address.
+    fn place(&self, at: usize) -> (u16, u16, u64) {
+        let model = self.model.borrow();
+        let owner = &model.owners[at];
+        let bridges = self.bridges.borrow();
+        let bridge = bridges.iter().find(|b| b.1 == owner.bridge);
+        (owner.number, bridge.expect("its bridge").0, owner.mac)
+    }
+
+    fn attach(&self, plane: &mut Plane, at: usize) {
+        let rings = 1 + self.below(2);
+        let pipe = |_| {
+            self.pipes_made.set(self.pipes_made.get() + 1);
+            let capacity = [8, 64, 256][self.below(3)];
+            Arc::new(Pipe::new(self.pipes_made.get(), self.notice(), capacity))
+        };
+        let pipes: Vec<_> = (0..rings).map(pipe).collect();
+        let mood = [Mood::Sleeps, Mood::Sleeps, Mood::Kernel][self.below(3)];
+        let capacity = [4, 64, 256][self.below(3)];
+        let sink = Arc::new(Sink::new(at, mood, capacity, 1 + self.below(2)));
+        let receive = |pipe: &Arc<Pipe>| Box::new(Receive(pipe.clone())) as Box<dyn RxPort>;
+        let rx = pipes.iter().map(receive).collect();
+        let mut model = self.model.borrow_mut();
+        let owner = &mut model.owners[at];
+        let number = owner.number;
+        (owner.pipes, owner.sink) = (pipes, Some(sink.clone()));
+        owner.stage = Stage::Up;
+        drop(model);
+        plane
+            .attach(number, Rings { rx, tx: sink })
+            .expect("mailboxes with room");
+    }
+
+    /// Asks an owner's rings back. If a worker is late, it is leaving until that worker has let go.
+    fn detach(&self, plane: &mut Plane, at: usize) {
+        let (number, _, _) = self.place(at);
+        self.model.borrow_mut().owners[at].stage = Stage::Leaving;
+        match plane.detach(number) {
+            Ok(()) => self.give_back(at),
+            Err(PlaneError::Stuck) => {}
+            Err(error) => panic!("owner {at}: {error}"),
+        }
+    }
+
+    /// No worker has an owner's rings any more.
+    fn give_back(&self, at: usize) {
+        let mut model = self.model.borrow_mut();
+        let owner = &mut model.owners[at];
+        owner.pipes.iter().for_each(|pipe| pipe.give_back());
+        owner.pipes.clear();
+        if let Some(sink) = owner.sink.take() {
+            sink.give_back();
+            owner.given += sink.taken();
+        }
+        owner.stage = Stage::Down;
+    }
+
+    fn remove(&self, plane: &mut Plane, at: usize) {
+        let (number, _, _) = self.place(at);
+        self.model.borrow_mut().owners[at].stage = Stage::Going;
+        match plane.remove_member(number) {
+            Ok(()) => self.model.borrow_mut().owners[at].stage = Stage::Gone,
+            Err(PlaneError::Stuck) => {}
+            Err(error) => panic!("owner {at}: {error}"),
+        }
+    }
+
+    fn flush(&self, plane: &mut Plane, at: usize) {
+        let (number, bridge, _) = self.place(at);
+        // Until it is done, nobody knows what the table holds.
+        self.model.borrow_mut().owners[at].flushed = u64::MAX;
+        let done = plane.ask_fdb(bridge, move |writer, now| {
+            writer.flush_member(number, false);
+            now
+        });
+        if let Ok(now) = done {
+            self.model.borrow_mut().owners[at].flushed = now.0.max(self.now.get());
+        }
+    }
+
+    /// Takes the rings back that late workers have let go.
+    fn end_the_late(&self, plane: &mut Plane) {
+        for number in plane.take_detached() {
+            let model = self.model.borrow();
+            let mut owners = model.owners.iter();
+            // One that is being removed had no rings.
+            let at = owners.position(|o| o.number == number && o.stage == Stage::Leaving);
+            drop(model);
+            if let Some(at) = at {
+                self.give_back(at);
+            }
+        }
+    }
+
+    /// When all rests, no worker has anything that was asked back.
+    pub(super) fn check_drains(&self) {
+        let mut plane = self.plane.take().expect("the control thread rests");
+        self.end_the_late(&mut plane);
+        assert!(
+            !plane.is_draining(),
+            "a worker that sleeps has let nothing go"
+        );
+        let leaving = self.model.borrow().all(|stage| stage == Stage::Leaving);
+        assert!(leaving.is_empty(), "owners {leaving:?} were never told");
+        self.plane.replace(Some(plane));
+    }
+
+    /// Takes the rings back that workers found dead.
+    fn end_the_dead(&self, plane: &mut Plane) {
+        let mut found = Vec::new();
+        for dead in plane.take_condemned() {
+            let model = self.model.borrow();
+            let mut owners = model.owners.iter();
+            let at = owners.position(|o| o.number == dead.member && o.stage == Stage::Up);
+            let at = at.expect("only who is attached is condemned");
+            let is_dead = model.owners[at].pipes.iter().any(|pipe| pipe.is_dead());
+            assert!(is_dead, "owner {at} is condemned for a former attachment");
+            found.push(at);
+        }
+        found.dedup();
+        found.iter().for_each(|at| self.detach(plane, *at));
+    }
+}

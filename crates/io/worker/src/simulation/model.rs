@@ -1,0 +1,193 @@
+//! What the simulation knows of owners and frames, and what must never happen.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use windlass_bridge::fdb::Entry;
+
+use super::port::{Pipe, Sink};
+
+/// The time within which a worker does not report an address again.
+pub(super) const REPEAT_NS: u64 = 1_000_000;
+
+/// Where an owner is between its making and its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub(super) enum Stage {
+    /// Made; its address is not in the table yet.
+    Made,
+    /// Nobody is connected.
+    Down,
+    /// Its rings are with the workers.
+    Up,
+    /// Its rings were asked back, and not every worker has answered.
+    Leaving,
+    /// It is being taken away.
+    Going,
+    /// Its number may be another's.
+    Gone,
+}
+
+/// One owner of a member number.
+pub(super) struct Owner {
+    pub(super) number: u16,
+    /// Which bridge of all that ever were.
+    pub(super) bridge: usize,
+    pub(super) mac: u64,
+    pub(super) may_use_others: bool,
+    pub(super) stage: Stage,
+    pub(super) pipes: Vec<Arc<Pipe>>,
+    pub(super) sink: Option<Arc<Sink>>,
+    /// Sources of its frames that were fetched, with the time of the last one.
+    pub(super) used: BTreeMap<u64, u64>,
+    /// When the table last forgot what was learned behind it.
+    pub(super) flushed: u64,
+    /// When its own address was entered; the event.
+    pub(super) entered: Option<u64>,
+    /// Frames that workers fetched from it, and that its former sinks were given.
+    pub(super) fetched: u64,
+    pub(super) given: u64,
+}
+
+/// One frame.
+pub(super) struct Frame {
+    from: usize,
+    pipe: u64,
+    dst: u64,
+    src: u64,
+    /// The event at which a worker fetched it.
+    fetched: Option<u64>,
+    to: Vec<usize>,
+}
+
+/// All owners and frames that ever were.
+#[derive(Default)]
+pub(super) struct Model {
+    pub(super) owners: Vec<Owner>,
+    frames: Vec<Frame>,
+    /// Last frame of a flow that a sink was given.
+    order: BTreeMap<(u64, u64, u64, usize), usize>,
+    /// Things that happened so far.
+    pub(super) events: u64,
+    /// Floods are finished over several rounds: their copies come late, and twice when members come and go.
+    pub(super) has_jobs: bool,
+}
+
+impl Model {
+    pub(super) fn event(&mut self) -> u64 {
+        self.events += 1;
+        self.events
+    }
+
+    /// A frame that a peer is about to put into a ring.
+    pub(super) fn make(&mut self, from: usize, pipe: u64, dst: u64, src: u64) -> u64 {
+        self.frames.push(Frame {
+            from,
+            pipe,
+            dst,
+            src,
+            fetched: None,
+            to: Vec::new(),
+        });
+        self.frames.len() as u64 - 1
+    }
+
+    /// A worker fetched a frame.
+    pub(super) fn fetch(&mut self, number: u64, now: u64) {
+        let event = self.event();
+        let frame = &mut self.frames[number as usize];
+        assert!(frame.fetched.is_none(), "frame {number} is fetched twice");
+        frame.fetched = Some(event);
+        let owner = &mut self.owners[frame.from];
+        owner.fetched += 1;
+        owner.used.insert(frame.src, now);
+    }
+
+    /// A worker gives a frame to an owner; `is_direct`: to it alone.
+    pub(super) fn deliver(&mut self, to: usize, number: u64, is_direct: bool) {
+        self.event();
+        let frame = &mut self.frames[number as usize];
+        let fetched = frame.fetched.expect("only frames that were fetched");
+        let (receiver, sender) = (&self.owners[to], &self.owners[frame.from]);
+        assert_ne!(to, frame.from, "a frame goes back to its sender");
+        assert_eq!(
+            receiver.bridge, sender.bridge,
+            "frame {number} leaves its bridge"
+        );
+        let is_group = frame.dst & 1 == 1;
+        let holder = self.owners.iter().position(|owner| {
+            let is_there = owner.entered.is_some_and(|at| at < fetched);
+            is_there && owner.mac == frame.dst && owner.bridge == receiver.bridge
+        });
+        if let Some(holder) = holder.filter(|at| self.owners[*at].stage < Stage::Going) {
+            assert_eq!(to, holder, "frame {number} is for another owner");
+        }
+        let uses = receiver.mac == frame.dst || receiver.used.contains_key(&frame.dst);
+        assert!(
+            !is_direct || is_group || uses,
+            "frame {number} goes to owner {to}, who never used its destination {:x}",
+            frame.dst
+        );
+        let is_flooded = is_group || holder.is_none();
+        if is_flooded && self.has_jobs {
+            return;
+        }
+        assert!(
+            !frame.to.contains(&to),
+            "frame {number} is given to {to} twice"
+        );
+        frame.to.push(to);
+        let flow = (frame.pipe, frame.dst, frame.src, to);
+        let last = self.order.insert(flow, number as usize);
+        assert!(
+            last.is_none_or(|last| last < number as usize),
+            "frame {number} comes behind frame {last:?} of its flow"
+        );
+    }
+
+    /// Owners in these stages.
+    pub(super) fn all(&self, of: impl Fn(Stage) -> bool) -> Vec<usize> {
+        let owners = self.owners.iter().enumerate();
+        owners
+            .filter(|(_, owner)| of(owner.stage))
+            .map(|(at, _)| at)
+            .collect()
+    }
+
+    /// What a table may hold: only addresses of owners that are there, each behind a number whose owner has used it.
+    /// Where only one owner has used an address, and nothing was lost, it is there.
+    pub(super) fn check_table(&self, bridge: usize, entries: &[Entry], lost: u64) {
+        let live = self.all(|stage| stage != Stage::Gone);
+        for entry in entries {
+            let owner = live.iter().find(|at| {
+                let owner = &self.owners[**at];
+                owner.number == entry.member && owner.bridge == bridge
+            });
+            let owner = owner.map(|at| &self.owners[*at]);
+            let mac = entry.key.mac();
+            assert!(
+                owner.is_some_and(|o| o.mac == mac || o.used.contains_key(&mac)),
+                "address {mac:x} is behind member {}, whose owner never used it",
+                entry.member
+            );
+        }
+        if lost > 0 {
+            return;
+        }
+        for at in live {
+            let owner = &self.owners[at];
+            if owner.bridge != bridge || !owner.may_use_others {
+                continue;
+            }
+            for (mac, used) in &owner.used {
+                let others = self.owners.iter().enumerate();
+                let is_alone = others
+                    .filter(|(other, o)| *other != at && o.bridge == bridge)
+                    .all(|(_, o)| !o.used.contains_key(mac) && o.mac != *mac);
+                if is_alone && used / REPEAT_NS > owner.flushed / REPEAT_NS {
+                    let found = entries.iter().any(|entry| entry.key.mac() == *mac);
+                    assert!(found, "address {mac:x} of owner {at} was never learned");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! The scheduler: who does something next, how time passes, and what must hold when all has come to rest.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use windlass_frame::Tick;
+use windlass_sync::tsc::Clock;
+use windlass_sys::epoll::Events;
+
+use super::model::{Model, Stage};
+use super::port::{Bytes, Notice};
+use super::random::Random;
+use crate::plane::{Plane, PlaneOptions};
+use crate::wait::Wait;
+use crate::worker::{Next, Worker};
+
+/// How deep steps may lie in steps.
+const DEPTH: usize = 3;
+/// A step is cut by others' at one in so many places where that can happen.
+const CUT_ONE_IN: usize = 24;
+/// A world in which nothing has moved for so long, though workers look again and again, rests.
+const REST_NS: u64 = 5_000_000;
+/// Steps in which a world must come to rest.
+const STEPS_TO_REST: usize = 200_000;
+/// Member numbers.
+pub(super) const MEMBERS: usize = 32;
+
+thread_local! {
+    static WORLD: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
+}
+
+/// A worker, and what its thread would know.
+struct Place {
+    worker: Worker,
+    next: Next,
+}
+
+/// Everything that a simulation consists of.
+pub(super) struct World {
+    pub(super) random: RefCell<Random>,
+    pub(super) now: Cell<u64>,
+    places: Vec<RefCell<Place>>,
+    /// Until when each worker is not given a core.
+    late: Vec<Cell<u64>>,
+    events: RefCell<Events>,
+    depth: Cell<usize>,
+    /// Peers send nothing and nothing is configured.
+    is_quiet: Cell<bool>,
+    /// None while the control thread is busy.
+    pub(super) plane: RefCell<Option<Plane>>,
+    pub(super) model: RefCell<Model>,
+    /// Each bridge number with which of all bridges it is.
+    pub(super) bridges: RefCell<Vec<(u16, usize)>>,
+    pub(super) bridges_made: Cell<usize>,
+    /// The number of a bridge that is being removed.
+    pub(super) leaving: Cell<Option<u16>>,
+    pub(super) pipes_made: Cell<u64>,
+}
+
+fn world() -> Rc<World> {
+    WORLD.with_borrow(|world| world.clone().expect("a simulation runs"))
+}
+
+/// True once in `n` times.
+pub(super) fn chance(n: usize) -> bool {
+    world().random.borrow_mut().once_in(n)
+}
+
+/// A place where whoever runs may be cut by others.
+pub(super) fn preempt() {
+    let world = world();
+    if world.depth.get() < DEPTH && chance(CUT_ONE_IN) {
+        world.depth.set(world.depth.get() + 1);
+        world.step();
+        world.depth.set(world.depth.get() - 1);
+    }
+}
+
+/// A worker fetched a frame in a visit that began then.
+pub(super) fn accept(number: u64, now: u64) {
+    world().model.borrow_mut().fetch(number, now);
+}
+
+/// A worker gave a frame to an owner.
+pub(super) fn receive(to: usize, number: u64, is_direct: bool) {
+    world().model.borrow_mut().deliver(to, number, is_direct);
+}
+
+/// While the control thread waits, everybody else goes on.
+struct Steps;
+
+impl Wait for Steps {
+    fn until(&self, patience: Duration, is_done: &mut dyn FnMut() -> bool) -> bool {
+        let world = world();
+        let start = world.now.get();
+        let mut looks = 0;
+        while !is_done() {
+            let waited = Duration::from_nanos(world.now.get() - start);
+            if waited >= patience {
+                return false;
+            }
+            world.step();
+            // A worker that cannot answer is not waited for step by step.
+            looks += 1;
+            world.pass(looks * looks * 100);
+        }
+        true
+    }
+}
+
+impl World {
+    /// A world with this many workers. It is everybody's in this thread, until [`World::end`].
+    pub(super) fn start(seed: u64, workers: usize) -> Rc<World> {
+        let mut random = Random::new(seed);
+        let options = PlaneOptions {
+            workers: vec![None; workers],
+            members_max: MEMBERS,
+        };
+        let (plane, seats) = Plane::wire(&options, &Steps, || random.next()).expect("a plane");
+        let clock = Clock::with_hz(1_000_000_000);
+        let place = |seat| {
+            let worker = Worker::new(seat, clock).expect("a worker");
+            let next = Next::Look;
+            RefCell::new(Place { worker, next })
+        };
+        let world = Rc::new(World {
+            places: seats.into_iter().map(place).collect(),
+            late: vec![Cell::new(0); workers],
+            random: RefCell::new(random),
+            now: Cell::new(REST_NS),
+            events: RefCell::default(),
+            depth: Cell::new(0),
+            is_quiet: Cell::new(false),
+            plane: RefCell::new(Some(plane)),
+            model: RefCell::default(),
+            bridges: RefCell::default(),
+            bridges_made: Cell::new(0),
+            leaving: Cell::new(None),
+            pipes_made: Cell::new(0),
+        });
+        WORLD.set(Some(world.clone()));
+        world
+    }
+
+    /// After a failure: what is left of the world is not taken apart.
+    pub(super) fn abandon() {
+        std::mem::forget(WORLD.take());
+    }
+
+    /// Ends it, when all rests.
+    pub(super) fn end() {
+        WORLD.set(None);
+    }
+
+    pub(super) fn below(&self, n: usize) -> usize {
+        self.random.borrow_mut().below(n)
+    }
+
+    fn pass(&self, ns: u64) {
+        self.now.set(self.now.get() + ns);
+    }
+
+    /// The time as a worker reads it: it has passed, and others may have gone on.
+    fn time(&self) -> u64 {
+        self.pass(20 + self.below(400) as u64);
+        preempt();
+        self.now.get()
+    }
+
+    /// Somebody does something. False if there was nothing to do.
+    pub(super) fn step(self: &Rc<World>) -> bool {
+        self.pass(50);
+        match self.below(32) {
+            0..16 => self.work(self.below(self.places.len())),
+            16..22 => self.send(),
+            22..25 => self.kick_one(),
+            25..31 => self.fetch_one(),
+            _ if self.is_quiet.get() || self.below(2) != 0 => false,
+            _ => self.configure(),
+        }
+    }
+
+    /// One round of a worker, if it is not in one, is not kept from its core, and does not sleep.
+    fn work(&self, at: usize) -> bool {
+        if self.late[at].get() > self.now.get() {
+            return false;
+        }
+        let Ok(mut place) = self.places[at].try_borrow_mut() else {
+            return false;
+        };
+        let mut tokens = Vec::new();
+        if place.next != Next::Poll {
+            let mut events = self.events.borrow_mut();
+            let epoll = &place.worker.epoll;
+            epoll
+                .wait(&mut events, Some(Duration::ZERO))
+                .expect("events");
+            tokens.extend(events.iter().map(|ready| ready.token));
+        }
+        match place.next {
+            Next::End => return false,
+            Next::Poll | Next::Look => {}
+            Next::Sleep(until) => {
+                let is_over = until.is_some_and(|until| until <= Tick(self.now.get()));
+                if tokens.is_empty() && !is_over {
+                    return false;
+                }
+            }
+        }
+        place.next = place.worker.round(&mut || self.time(), tokens.into_iter());
+        drop(place);
+        if !self.is_quiet.get() && self.random.borrow_mut().once_in(200) {
+            let exponent = self.below(24) as u32 + 10;
+            self.late[at].set(self.now.get() + (1 << exponent));
+        }
+        true
+    }
+
+    /// A peer puts frames into a ring.
+    fn send(&self) -> bool {
+        let mut model = self.model.borrow_mut();
+        let up = model.all(|stage| matches!(stage, Stage::Up | Stage::Leaving));
+        if self.is_quiet.get() || up.is_empty() {
+            return false;
+        }
+        let from = up[self.below(up.len())];
+        let owner = &model.owners[from];
+        let pipe = owner.pipes[self.below(owner.pipes.len())].clone();
+        let bridge = owner.bridge;
+        let src = match owner.may_use_others && self.below(2) == 0 {
+            true => foreign(bridge, self.below(6)),
+            false => owner.mac,
+        };
+        let others = model.all(|stage| stage != Stage::Gone);
+        let dst = match self.below(8) {
+            0 => (1 << 48) - 1,
+            1..4 => foreign(bridge, self.below(6)),
+            _ => model.owners[others[self.below(others.len())]].mac,
+        };
+        let most = if self.below(8) == 0 { 64 } else { 4 };
+        let frames: Vec<Bytes> = (0..=self.below(most))
+            .map(|_| {
+                let number = model.make(from, pipe.number, dst, src);
+                Bytes { dst, src, number }
+            })
+            .collect();
+        drop(model);
+        let put = pipe.push(&frames);
+        if self.below(2) == 0 {
+            pipe.kick();
+        }
+        if self.below(400) == 0 {
+            pipe.kill();
+        }
+        put
+    }
+
+    /// A peer notifies late.
+    fn kick_one(&self) -> bool {
+        let model = self.model.borrow();
+        let pipes = model.owners.iter().flat_map(|owner| &owner.pipes);
+        let owing: Vec<_> = pipes.filter(|pipe| pipe.owes_kick()).collect();
+        !owing.is_empty() && owing[self.below(owing.len())].kick()
+    }
+
+    /// A peer takes frames out.
+    fn fetch_one(&self) -> bool {
+        let model = self.model.borrow();
+        let sinks = model.owners.iter().filter_map(|owner| owner.sink.as_ref());
+        let sinks: Vec<_> = sinks.collect();
+        !sinks.is_empty() && sinks[self.below(sinks.len())].drain(16)
+    }
+
+    /// Lets everything come to rest: what is owed is paid, what is wanted is done, and no time is waited for in vain.
+    pub(super) fn settle(self: &Rc<World>) {
+        self.is_quiet.set(true);
+        self.late.iter().for_each(|late| late.set(0));
+        let (mut seen, mut since) = (0, self.now.get());
+        for _ in 0..STEPS_TO_REST {
+            let model = self.model.borrow();
+            let mut has_moved = false;
+            for owner in &model.owners {
+                owner.pipes.iter().for_each(|p| has_moved |= p.kick());
+                has_moved |= owner.sink.as_ref().is_some_and(|s| s.drain(usize::MAX));
+            }
+            let events = model.events;
+            drop(model);
+            if has_moved || events != seen {
+                (seen, since) = (events, self.now.get());
+            }
+            let has_worked = (0..self.places.len()).fold(false, |any, at| self.work(at) | any);
+            if self.now.get() - since > REST_NS && self.is_asleep() {
+                return;
+            }
+            if !has_worked && !has_moved {
+                match self.next_due() {
+                    Some(due) if due - since <= REST_NS => self.now.set(due.max(self.now.get())),
+                    _ => return,
+                }
+            }
+        }
+        panic!("it does not come to rest");
+    }
+
+    /// Peers send again.
+    pub(super) fn go_on(&self) {
+        self.is_quiet.set(false);
+    }
+
+    fn is_asleep(&self) -> bool {
+        let places = self.places.iter();
+        places
+            .map(|place| place.borrow().next)
+            .all(|next| matches!(next, Next::Sleep(_)))
+    }
+
+    /// When the first worker wakes by itself.
+    fn next_due(&self) -> Option<u64> {
+        let places = self.places.iter();
+        let due = places.filter_map(|place| match place.borrow().next {
+            Next::Sleep(until) => until.map(|until| until.0),
+            _ => None,
+        });
+        due.min()
+    }
+
+    /// What must hold when all rests.
+    pub(super) fn check(&self) {
+        assert!(self.is_asleep(), "a worker is awake though all rests");
+        for place in &self.places {
+            let has_posts = place.borrow().worker.has_posts();
+            assert!(!has_posts, "a worker sleeps before addresses to be learned");
+        }
+        let plane = self.plane.borrow();
+        let plane = plane.as_ref().expect("the control thread rests");
+        let model = self.model.borrow();
+        for (at, owner) in model.owners.iter().enumerate() {
+            if matches!(owner.stage, Stage::Gone) {
+                continue;
+            }
+            for pipe in &owner.pipes {
+                let (left, notice) = (pipe.left(), pipe.notice);
+                let is_done = left == 0 || pipe.is_dead() || owner.stage != Stage::Up;
+                assert!(is_done, "owner {at}: {left} frames wait, {notice:?}");
+            }
+            let sink = owner.sink.as_ref().filter(|_| owner.stage == Stage::Up);
+            let left = sink.map_or(0, |sink| sink.left());
+            assert_eq!(left, 0, "owner {at} sleeps before frames");
+            let given = owner.given + owner.sink.as_ref().map_or(0, |sink| sink.taken());
+            let totals = plane.totals(owner.number).expect("a member");
+            assert!(totals.conserved(), "owner {at}: {totals:?}");
+            assert_eq!(totals.egress.held, 0, "owner {at}: frames are held");
+            assert_eq!(totals.egress.frames, given, "given to owner {at}");
+            assert_eq!(totals.ingress.frames, owner.fetched, "fetched of {at}");
+            let (flooded, copies) = (totals.ingress.flooded, totals.ingress.copies);
+            assert!(flooded > 0 || copies == 0, "owner {at}: copies of nothing");
+        }
+        for worker in plane.workers() {
+            assert_eq!(worker.held, 0, "frames are held");
+        }
+    }
+
+    /// What must hold of the tables when all rests. The control thread asks for them.
+    pub(super) fn check_tables(&self) {
+        let plane = self.plane.take().expect("the control thread rests");
+        let lost: u64 = plane.workers().iter().map(|w| w.sightings_lost).sum();
+        let bridges = self.bridges.borrow().clone();
+        for (number, bridge) in bridges {
+            let entries = plane.ask_fdb(number, |writer, now| {
+                let mut entries = Vec::new();
+                writer.table().for_each(now, |entry| entries.push(entry));
+                entries
+            });
+            let entries = entries.expect("the home answers");
+            let lost = lost + plane.fdb_counts(number).expect("a bridge").waiting;
+            self.model.borrow().check_table(bridge, &entries, lost);
+        }
+        self.plane.replace(Some(plane));
+    }
+
+    /// How a peer of this world notifies.
+    pub(super) fn notice(&self) -> Notice {
+        match self.below(4) {
+            0 => Notice::Missed,
+            1 => Notice::None,
+            _ => Notice::Kick,
+        }
+    }
+}
+
+/// An address that owners of a bridge may have behind them.
+fn foreign(bridge: usize, n: usize) -> u64 {
+    u64::from_le_bytes([0x06, 0, 0, bridge as u8, 0, n as u8, 0, 0])
+}

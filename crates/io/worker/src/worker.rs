@@ -1,0 +1,596 @@
+//! One worker, a round at a time.
+//!
+//! # Model
+//! [`Worker::round`] is all that a worker does. It is given the time and the descriptors that became ready, and answers what it waits
+//! for ([`Next`]); it makes no system call that waits. `run` is the loop around it.
+//!
+//! ```text
+//! round:  awake again: online
+//!         events: rings with a notification join the run list
+//!         visits: round robin over the run list, one burst each; at most 64 visits or 20 us
+//!         mailbox, posts of other workers, second looks, sweep, spilled frames, floods, notifications
+//!         quiescent point
+//!         nothing left to do: says so, looks at the posts once more, offline
+//! ```
+//! The worker sleeps only when every ring is armed, no frame is spilled, no flood is unfinished, and no notification is
+//! owed before the time at which it wakes by itself.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use windlass_attach::port::{Armed, Lane, More};
+use windlass_bridge::fdb::{FdbWriter, Sighting};
+use windlass_frame::{Tick, TxId};
+use windlass_stats::Padded;
+use windlass_sync::qsbr::{self, Published};
+use windlass_sync::tsc::Clock;
+use windlass_sync::{mpsc, pause, spsc};
+use windlass_sys::epoll::{Epoll, Interest};
+
+use crate::bell::Bell;
+use crate::command::{Command, Condemned};
+use crate::counters::WorkerCounters;
+use crate::egress::{Context, Egress};
+use crate::flood::Floods;
+use crate::grace::QsbrGrace;
+use crate::ring::{Rings, RxRing, Spin, State};
+use crate::topo::Topo;
+use crate::visit::Scratch;
+
+/// Visits between two looks at events, mailbox and timers.
+const VISITS: usize = 64;
+/// Time between two such looks.
+const ROUND_NS: u64 = 20_000;
+/// The pause after a round in which every ring was empty: a poll takes the peer's index line away from it.
+const EMPTY_PAUSES: usize = 2;
+/// Sightings of each other worker that are learned in a round.
+const POSTS_TAKEN: usize = 256;
+/// An unsure ring is looked at again after this long asleep.
+const UNSURE_SLEEP_NS: u64 = 1_000_000;
+/// The time between two sweeps of the tables that live here, while there are any.
+const SWEEP_NS: u64 = 1_000_000_000;
+/// Token of the bell; rings have tokens with a generation above 0.
+const BELL: u64 = 0;
+
+/// What a worker shares with the control thread.
+pub(crate) struct Shared {
+    pub(crate) topo: Published<Topo>,
+    pub(crate) domain: qsbr::Domain,
+    pub(crate) counters: Box<[Padded<WorkerCounters>]>,
+    pub(crate) condemned: std::sync::mpsc::Sender<Condemned>,
+    /// Wakes whoever reads `condemned`.
+    pub(crate) alarm: Arc<OwnedFd>,
+}
+
+/// An address seen on a bridge, for its home worker.
+pub(crate) type Post = (u16, Sighting);
+/// To the home workers of bridges, by worker; none for itself.
+pub(crate) type Posts = Vec<Option<spsc::Sender<Post>>>;
+
+/// A worker's end of the wiring.
+pub(crate) struct Seat {
+    pub(crate) lane: Lane,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) mailbox: mpsc::Receiver<Command>,
+    /// Of all workers.
+    pub(crate) bells: Vec<Arc<Bell>>,
+    pub(crate) posts: Posts,
+    /// From the other workers.
+    pub(crate) posted: Vec<spsc::Receiver<Post>>,
+    pub(crate) members_max: usize,
+    /// Secret keys that spread flows over rings.
+    pub(crate) flow_keys: [u64; 2],
+}
+
+/// What a worker waits for before its next round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Nothing, and no descriptor can become ready that it does not poll.
+    Poll,
+    /// Nothing, but some descriptors may be ready.
+    Look,
+    /// A descriptor, at most until then.
+    Sleep(Option<Tick>),
+    /// It was told to stop.
+    End,
+}
+
+/// One worker.
+pub(crate) struct Worker {
+    pub(crate) lane: Lane,
+    shared: Arc<Shared>,
+    qsbr: qsbr::Worker,
+    clock: Clock,
+    /// What it wants to hear of, by token.
+    pub(crate) epoll: Epoll,
+    mailbox: mpsc::Receiver<Command>,
+    bell: Arc<Bell>,
+    bells: Vec<Arc<Bell>>,
+    rings: Rings,
+    run: VecDeque<u64>,
+    unsure: Vec<u64>,
+    armed: usize,
+    scratch: Scratch,
+    egress: Egress,
+    floods: Floods,
+    homes: Vec<(u16, FdbWriter<QsbrGrace>)>,
+    swept: Tick,
+    posts: Posts,
+    posted: Vec<spsc::Receiver<Post>>,
+    is_asleep: bool,
+    stop: bool,
+}
+
+/// What a visit says about what to do with its ring.
+enum Outcome {
+    Again,
+    Rest,
+    Bury,
+}
+
+impl Worker {
+    /// A worker whose time is counted in the cycles of `clock`.
+    pub(crate) fn new(seat: Seat, clock: Clock) -> Result<Worker, rustix::io::Errno> {
+        let epoll = Epoll::create()?;
+        let bell = seat.bells[seat.lane.worker as usize].clone();
+        epoll.add(bell.as_fd(), BELL, Interest::READABLE_EDGE)?;
+        Ok(Worker {
+            lane: seat.lane,
+            qsbr: seat.shared.domain.register(),
+            shared: seat.shared,
+            clock,
+            epoll,
+            mailbox: seat.mailbox,
+            bell,
+            bells: seat.bells,
+            rings: Rings::default(),
+            run: VecDeque::new(),
+            unsure: Vec::new(),
+            armed: 0,
+            scratch: Scratch::new(seat.members_max),
+            egress: Egress::new(seat.members_max, seat.flow_keys),
+            floods: Floods::default(),
+            homes: Vec::new(),
+            swept: Tick(0),
+            posts: seat.posts,
+            posted: seat.posted,
+            is_asleep: false,
+            stop: false,
+        })
+    }
+
+    /// One round. `time` reads the counter of cycles, which never goes back; `ready` has the tokens of descriptors that became
+    /// ready since the last round.
+    pub(crate) fn round(
+        &mut self,
+        time: &mut impl FnMut() -> u64,
+        ready: impl Iterator<Item = u64>,
+    ) -> Next {
+        if self.is_asleep {
+            self.awake();
+        }
+        self.counters().rounds.add(1);
+        for token in ready {
+            // A command rings after it has said so; a post is found in its queue.
+            if token != BELL {
+                self.wake(token);
+            }
+        }
+        self.visits(time);
+        self.household(time);
+        if self.stop {
+            self.qsbr.offline();
+            Next::End
+        } else if self.has_work() {
+            self.poll()
+        } else {
+            self.sleep(time)
+        }
+    }
+
+    #[inline]
+    fn now(&self, time: &mut impl FnMut() -> u64) -> Tick {
+        Tick(self.clock.ns(time()))
+    }
+
+    fn counters(&self) -> &WorkerCounters {
+        &self.shared.counters[self.lane.worker as usize]
+    }
+
+    /// Polls the rings of the run list, round robin, up to the bounds of a round. The time-stamp
+    /// counter is read once a visit: the end of one is the start of the next.
+    fn visits(&mut self, time: &mut impl FnMut() -> u64) {
+        let begin = time();
+        let limit = self.clock.cycles(ROUND_NS);
+        let (mut start, mut empty) = (begin, 0);
+        for _ in 0..VISITS {
+            let Some(token) = self.run.pop_front() else {
+                return;
+            };
+            let Some((outcome, moved)) = self.visit(token, start) else {
+                continue;
+            };
+            match outcome {
+                Outcome::Again => self.run.push_back(token),
+                Outcome::Rest => self.arm(token, time),
+                Outcome::Bury => self.bury(token),
+            }
+            empty = if moved { 0 } else { empty + 1 };
+            if empty > self.run.len() {
+                (0..EMPTY_PAUSES).for_each(|_| pause());
+                empty = 0;
+                if self.bell.has_mail() {
+                    return;
+                }
+            }
+            let mut end = time();
+            if moved {
+                self.counters().busy_cycles.add(end.wrapping_sub(start));
+                end = self.give_way(end, time);
+            }
+            start = end;
+            if end.wrapping_sub(begin) > limit {
+                return;
+            }
+        }
+    }
+
+    /// Yields the core, if the kernel has taken enough to make receivers ready; returns the time-stamp counter.
+    #[inline]
+    fn give_way(&mut self, end: u64, time: &mut impl FnMut() -> u64) -> u64 {
+        let clock = self.clock;
+        if !self.egress.courtesy.is_due(|| Tick(clock.ns(end))) {
+            return end;
+        }
+        std::thread::yield_now();
+        let back = time();
+        let (from, to) = (Tick(clock.ns(end)), Tick(clock.ns(back)));
+        self.egress.courtesy.took(from, to);
+        self.counters().yields.add(1);
+        back
+    }
+
+    /// One burst from one ring: what to do with the ring, and whether frames moved. None if it is gone.
+    fn visit(&mut self, token: u64, start: u64) -> Option<(Outcome, bool)> {
+        let ring = self.rings.get_mut(token)?;
+        let now = Tick(self.clock.ns(start));
+        let section = self.qsbr.section();
+        let cx = Context {
+            section: &section,
+            topo: self.shared.topo.load(&section),
+            lane: self.lane,
+            now,
+        };
+        let counters = &self.shared.counters[self.lane.worker as usize];
+        let (n, more) = self
+            .scratch
+            .visit(&cx, ring, &mut self.egress, &mut self.floods, counters);
+        let spin = cx
+            .topo
+            .member(ring.member)
+            .map_or(Spin::default(), |m| m.spin);
+        let outcome = decide(ring, n, more, now, spin);
+        if n > 0 {
+            self.report();
+        }
+        self.qsbr.quiesce();
+        Some((outcome, n > 0))
+    }
+
+    /// Hands the sightings of a burst to the table's writer: here, or to its home worker.
+    #[inline]
+    fn report(&mut self) {
+        let lost = self.scratch.sightings.take_lost();
+        if lost == 0 && self.scratch.sightings.posts().is_empty() {
+            return;
+        }
+        let counters = &self.shared.counters[self.lane.worker as usize];
+        counters.sightings_lost.add(lost);
+        let bridge = self.scratch.bridge;
+        let home = usize::from(bridge) % usize::from(self.lane.workers.max(1));
+        let mut has_posted = false;
+        for sighting in self.scratch.sightings.posts() {
+            let taken = match self.posts.get_mut(home).and_then(Option::as_mut) {
+                Some(post) => {
+                    has_posted = true;
+                    post.push((bridge, *sighting)).is_ok()
+                }
+                None => match self.homes.iter_mut().find(|h| h.0 == bridge) {
+                    Some((_, writer)) => {
+                        writer.learn(*sighting, self.scratch.now);
+                        true
+                    }
+                    None => false,
+                },
+            };
+            match taken {
+                true => counters.sightings.add(1),
+                false => counters.sightings_lost.add(1),
+            }
+        }
+        if let Some(bell) = self.bells.get(home).filter(|_| has_posted) {
+            bell.wake();
+        }
+    }
+
+    /// Turns notifications on and takes the ring off the run list, unless something arrived meanwhile.
+    fn arm(&mut self, token: u64, time: &mut impl FnMut() -> u64) {
+        let now = self.now(time);
+        let Some(ring) = self.rings.get_mut(token) else {
+            return;
+        };
+        let section = self.qsbr.section();
+        match ring.port.arm(&section) {
+            Armed::Yes => {
+                ring.state = State::Idle;
+                self.armed += 1;
+            }
+            Armed::Work => {
+                ring.port.disarm(&section);
+                ring.state = State::Active;
+                self.run.push_back(token);
+            }
+            Armed::Unsure(us) | Armed::Poll(us) => {
+                ring.state = State::Unsure(now.plus(u64::from(us) * 1000));
+                self.unsure.push(token);
+                self.armed += 1;
+            }
+        }
+    }
+
+    /// Back into the run list, when its descriptor became readable or its second look is due.
+    fn wake(&mut self, token: u64) {
+        let Some(ring) = self.rings.get_mut(token) else {
+            return;
+        };
+        if matches!(ring.state, State::Idle | State::Unsure(_)) {
+            let section = self.qsbr.section();
+            ring.port.disarm(&section);
+            ring.state = State::Active;
+            self.armed = self.armed.saturating_sub(1);
+            self.run.push_back(token);
+        }
+    }
+
+    fn bury(&mut self, token: u64) {
+        let Some(ring) = self.rings.get_mut(token) else {
+            return;
+        };
+        ring.state = State::Dead;
+        let condemned = Condemned {
+            member: ring.member,
+            reason: "the peer's memory or ring became invalid",
+            attachment: ring.attachment,
+        };
+        let _ = self.shared.condemned.send(condemned);
+        let _ = windlass_sys::eventfd::signal(self.shared.alarm.as_fd());
+    }
+
+    /// Mailbox, timers, spilled frames, unfinished floods; ends at a quiescent point.
+    fn household(&mut self, time: &mut impl FnMut() -> u64) {
+        if self.bell.take_mail() {
+            self.read_mail(time);
+        }
+        self.take_posts(POSTS_TAKEN, time);
+        let now = self.now(time);
+        self.second_looks(now);
+        self.sweep(now);
+        let section = self.qsbr.section();
+        let cx = Context {
+            section: &section,
+            topo: self.shared.topo.load(&section),
+            lane: self.lane,
+            now,
+        };
+        let counters = &self.shared.counters[self.lane.worker as usize];
+        if self.egress.has_waiting() {
+            self.egress.drain(&cx);
+        }
+        if !self.floods.is_empty() {
+            self.floods.drain(&cx, &mut self.egress);
+        }
+        let held = (self.egress.waiting_frames() + self.floods.len()) as u64;
+        if held != counters.held.get() {
+            counters.held.add(held.wrapping_sub(counters.held.get()));
+        }
+        self.egress.kick(&cx, counters);
+        self.egress.pay(&cx, counters);
+        self.qsbr.quiesce();
+    }
+
+    fn second_looks(&mut self, now: Tick) {
+        if self.unsure.is_empty() {
+            return;
+        }
+        let due = std::mem::take(&mut self.unsure);
+        for token in due {
+            match self.rings.get_mut(token).map(|r| r.state) {
+                Some(State::Unsure(at)) if at <= now => self.look_again(token, now),
+                Some(State::Unsure(_)) => self.unsure.push(token),
+                _ => {}
+            }
+        }
+    }
+
+    /// The second look: armed once more, and believed, unless the peer has no way to notify.
+    fn look_again(&mut self, token: u64, now: Tick) {
+        let Some(ring) = self.rings.get_mut(token) else {
+            return;
+        };
+        let section = self.qsbr.section();
+        ring.state = State::Idle;
+        match ring.port.arm(&section) {
+            Armed::Work => self.wake(token),
+            Armed::Poll(us) => {
+                ring.state = State::Unsure(now.plus(u64::from(us) * 1000));
+                self.unsure.push(token);
+            }
+            Armed::Yes | Armed::Unsure(_) => {}
+        }
+    }
+
+    /// Learns what other workers have posted until now, at most so many sightings of each.
+    fn take_posts(&mut self, most: usize, time: &mut impl FnMut() -> u64) {
+        if self.posted.is_empty() {
+            return;
+        }
+        let now = self.now(time);
+        for post in &mut self.posted {
+            for _ in 0..post.len().min(most) {
+                let Some((bridge, sighting)) = post.pop() else {
+                    break;
+                };
+                if let Some((_, writer)) = self.homes.iter_mut().find(|h| h.0 == bridge) {
+                    writer.learn(sighting, now);
+                }
+            }
+        }
+    }
+
+    fn sweep(&mut self, now: Tick) {
+        if self.homes.is_empty() || now.since(self.swept) < SWEEP_NS {
+            return;
+        }
+        self.swept = now;
+        for (_, writer) in &mut self.homes {
+            writer.sweep_due(now);
+        }
+    }
+
+    /// Whether other workers have posted what is not learned yet.
+    pub(crate) fn has_posts(&self) -> bool {
+        !self.posted.iter().all(spsc::Receiver::is_empty)
+    }
+
+    fn has_work(&self) -> bool {
+        !self.run.is_empty() || self.egress.has_waiting() || !self.floods.is_empty()
+    }
+
+    fn poll(&self) -> Next {
+        match self.armed {
+            0 => Next::Poll,
+            _ => Next::Look,
+        }
+    }
+
+    /// Goes to sleep, unless another worker has posted something meanwhile.
+    fn sleep(&mut self, time: &mut impl FnMut() -> u64) -> Next {
+        let now = self.now(time);
+        let second_look = (!self.unsure.is_empty()).then(|| now.plus(UNSURE_SLEEP_NS));
+        let due = self.egress.next_due();
+        self.bell.say_asleep();
+        if self.has_posts() {
+            self.bell.say_awake();
+            return self.poll();
+        }
+        self.is_asleep = true;
+        self.qsbr.offline();
+        Next::Sleep(second_look.into_iter().chain(due).min())
+    }
+
+    fn awake(&mut self) {
+        self.is_asleep = false;
+        self.qsbr.online();
+        self.bell.say_awake();
+        self.counters().sleeps.add(1);
+    }
+
+    fn read_mail(&mut self, time: &mut impl FnMut() -> u64) {
+        while let Some(command) = self.mailbox.pop() {
+            match command {
+                Command::Adopt {
+                    port,
+                    member,
+                    attachment,
+                } => self.adopt(RxRing::adopt(port, member, attachment)),
+                Command::Detach { member, done } => {
+                    let rings = self.detach(member);
+                    let _ = done.send(rings);
+                }
+                Command::Home { bridge, writer } => {
+                    // What was seen before belongs to the table before, if there is one.
+                    self.take_posts(usize::MAX, time);
+                    self.homes.retain(|h| h.0 != bridge);
+                    self.homes.push((bridge, *writer));
+                }
+                Command::Leave { bridge, done } => {
+                    self.take_posts(usize::MAX, time);
+                    self.homes.retain(|h| h.0 != bridge);
+                    let _ = done.send(());
+                }
+                Command::Fdb { bridge, work } => {
+                    // What was seen before the command is learned before it: a flush leaves nothing behind.
+                    self.take_posts(usize::MAX, time);
+                    let now = self.now(time);
+                    if let Some((_, writer)) = self.homes.iter_mut().find(|h| h.0 == bridge) {
+                        work(writer, now);
+                    }
+                }
+                Command::Stop => self.stop = true,
+            }
+        }
+    }
+
+    fn adopt(&mut self, ring: RxRing) {
+        let token = self.rings.insert(ring);
+        self.counters().rings.add(1);
+        if let Some(ring) = self.rings.get_mut(token) {
+            if let Some(fd) = ring.port.wake() {
+                let _ = self.epoll.add(fd, token, Interest::READABLE_EDGE);
+            }
+            let section = self.qsbr.section();
+            ring.port.disarm(&section);
+        }
+        self.run.push_back(token);
+    }
+
+    fn detach(&mut self, member: u16) -> Vec<Box<dyn windlass_attach::port::RxPort>> {
+        let rings = self.rings.remove_member(member);
+        self.counters()
+            .rings
+            .add((rings.len() as u64).wrapping_neg());
+        let section = self.qsbr.section();
+        let topo = self.shared.topo.load(&section);
+        let counters = topo
+            .member(member)
+            .and_then(|m| m.counters.get(self.lane.worker as usize));
+        self.egress.purge(TxId(member), counters.map(|c| &**c));
+        self.floods.purge(member, counters.map(|c| &**c));
+        for ring in &rings {
+            if matches!(ring.state, State::Idle | State::Unsure(_)) {
+                self.armed = self.armed.saturating_sub(1);
+            }
+            if let Some(fd) = ring.port.wake() {
+                let _ = self.epoll.remove(fd);
+            }
+        }
+        rings.into_iter().map(|r| r.port).collect()
+    }
+}
+
+/// The mode of a ring after a visit.
+#[inline]
+fn decide(ring: &mut RxRing, n: usize, more: More, now: Tick, spin: Spin) -> Outcome {
+    match (more, n) {
+        (More::Dead, _) => return Outcome::Bury,
+        (More::Left, _) => {
+            ring.note(n, now);
+            ring.state = State::Active;
+            return Outcome::Again;
+        }
+        (More::Drained, 0) => {}
+        (More::Drained, _) => {
+            ring.note(n, now);
+            let Some(until) = ring.warm_until(spin, now) else {
+                return Outcome::Rest;
+            };
+            ring.state = State::Warm(until);
+            return Outcome::Again;
+        }
+    }
+    match ring.state {
+        State::Warm(until) if now < until => Outcome::Again,
+        _ => Outcome::Rest,
+    }
+}
