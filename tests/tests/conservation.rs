@@ -184,9 +184,7 @@ impl Bench {
             filtering: true,
             mac: 0,
         };
-        let bridge = plane
-            .add_bridge(tuning, Limits::new(entries, [1, 2]))
-            .expect("a bridge");
+        let bridge = plane.add_bridge(tuning, Limits::new(entries, [1, 2]));
         Bench {
             plane,
             bridge,

@@ -129,9 +129,7 @@ impl Bench {
             members_max: 16,
         };
         let mut plane = Plane::start(&options).expect("workers");
-        let bridge = plane
-            .add_bridge(BridgeTuning::default(), Limits::new(1024, [1, 2]))
-            .expect("a bridge");
+        let bridge = plane.add_bridge(BridgeTuning::default(), Limits::new(1024, [1, 2]));
         let mut add = |mac: [u8; 6]| {
             let mut conf = MemberConf::new(TxId(0), word(mac));
             conf.storm_limit = 0;

@@ -247,17 +247,14 @@ impl Plane {
     }
 
     /// Makes a bridge and returns its number.
-    ///
-    /// # Errors
-    /// [`PlaneError::Stuck`] when its home worker does not answer.
-    pub fn add_bridge(&mut self, tuning: BridgeTuning, limits: Limits) -> Result<u16, PlaneError> {
+    pub fn add_bridge(&mut self, tuning: BridgeTuning, limits: Limits) -> u16 {
         let writer = self.new_table(limits);
         let fdb = writer.table().clone();
         let index = vacant(&mut self.bridges);
         self.give_home(index, writer);
         self.bridges[index as usize] = Some(DraftBridge { tuning, fdb });
         self.publish_batch();
-        Ok(index)
+        index
     }
 
     /// A new, empty table, of no bridge yet: for [`Plane::set_bridge`].

@@ -250,10 +250,7 @@ impl Ports {
 
     pub fn create_bridge(&mut self, bridge: &Bridge) -> Result<(), BackendError> {
         let tuning = translate::bridge_tuning(bridge);
-        let id = self
-            .plane
-            .add_bridge(tuning, translate::limits(bridge)?)
-            .map_err(failed)?;
+        let id = self.plane.add_bridge(tuning, translate::limits(bridge)?);
         let state = BridgeState {
             id,
             filtering: tuning.filtering,
