@@ -7,8 +7,9 @@ CARGO   ?= cargo
 BIN     := $(or $(CARGO_TARGET_DIR),target)/release
 DIST    := crates/programs/windlassd/dist
 BROKER  := crates/programs/broker/dist
+DOC      = $(PREFIX)/share/doc/windlass
 
-.PHONY: build demo test bench check soak sanitize fuzz install clean help
+.PHONY: build demo test bench check soak sanitize fuzz install uninstall deb clean help
 
 help: ## what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,23 +45,32 @@ sanitize: ## unsafe crates under the address and thread sanitizers (nightly)
 	@scripts/sanitize
 
 install: build ## into $(DESTDIR)$(PREFIX)
-	install -D -m 0755 $(BIN)/windlass  $(DESTDIR)$(PREFIX)/bin/windlass
-	install -D -m 0755 $(BIN)/windlassd $(DESTDIR)$(PREFIX)/sbin/windlassd
-	install -D -m 0755 $(BIN)/windlass-broker $(DESTDIR)$(PREFIX)/sbin/windlass-broker
-	install -D -m 0644 $(BIN)/libwindlass_sockets.so $(DESTDIR)$(PREFIX)/lib/windlass/libwindlass_sockets.so
+	install -D -s -m 0755 $(BIN)/windlass  $(DESTDIR)$(PREFIX)/bin/windlass
+	install -D -s -m 0755 $(BIN)/windlassd $(DESTDIR)$(PREFIX)/sbin/windlassd
+	install -D -s -m 0755 $(BIN)/windlass-broker $(DESTDIR)$(PREFIX)/sbin/windlass-broker
+	install -D -s -m 0644 $(BIN)/libwindlass_sockets.so $(DESTDIR)$(PREFIX)/lib/windlass/libwindlass_sockets.so
 	for page in man/*.[0-9]; do \
 	  install -D -m 0644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$${page##*/} || exit 1; done
 	install -D -m 0644 completions/windlass.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/windlass
 	install -D -m 0644 completions/_windlass     $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_windlass
 	install -D -m 0644 completions/windlass.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/windlass.fish
-	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(DOC)
 	sed 's|/usr/bin/windlassd|$(PREFIX)/sbin/windlassd|' $(DIST)/windlassd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/windlassd.service
-	install -m 0644 $(DIST)/windlassd.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/windlassd.socket
 	sed 's|/usr/bin/windlass-broker|$(PREFIX)/sbin/windlass-broker|' $(BROKER)/windlass-broker.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/windlass-broker.service
-	install -m 0644 $(BROKER)/windlass-broker.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/windlass-broker.socket
-	install -D -m 0644 $(DIST)/windlass.toml $(DESTDIR)$(PREFIX)/share/doc/windlass/windlass.toml
-	install -m 0644 $(BROKER)/sockets.conf $(DESTDIR)$(PREFIX)/share/doc/windlass/sockets.conf
-	install -m 0644 LICENSE-APACHE LICENSE-MIT $(DESTDIR)$(PREFIX)/share/doc/windlass
+	install -m 0644 $(DIST)/windlassd.socket $(BROKER)/windlass-broker.socket $(DESTDIR)$(PREFIX)/lib/systemd/system
+	install -m 0644 $(DIST)/windlass.toml $(DIST)/grafana.json $(BROKER)/sockets.conf LICENSE-APACHE LICENSE-MIT \
+	  README.md ARCHITECTURE.md CHANGELOG.md SECURITY.md docs/*.md docs/*.json $(DESTDIR)$(DOC)
+
+uninstall: ## what install put there; configuration and state stay
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/windlass sbin/windlassd sbin/windlass-broker lib/windlass/libwindlass_sockets.so \
+	  share/bash-completion/completions/windlass share/zsh/site-functions/_windlass share/fish/vendor_completions.d/windlass.fish \
+	  $(addprefix lib/systemd/system/,windlassd.service windlassd.socket windlass-broker.service windlass-broker.socket) \
+	  $(foreach page,$(wildcard man/*.[0-9]),share/man/man$(subst .,,$(suffix $(page)))/$(notdir $(page))))
+	rm -rf $(DESTDIR)$(DOC)
+	-rmdir $(DESTDIR)$(PREFIX)/lib/windlass
+
+deb: build ## target/windlass_VERSION_ARCH.deb, for Debian 12 and newer
+	@scripts/deb
 
 clean: ## remove what was built
 	$(CARGO) clean

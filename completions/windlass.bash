@@ -31,6 +31,9 @@ _windlass() {
             windlass,fdb)
                 cmd="windlass__subcmd__fdb"
                 ;;
+            windlass,metrics)
+                cmd="windlass__subcmd__metrics"
+                ;;
             windlass,monitor)
                 cmd="windlass__subcmd__monitor"
                 ;;
@@ -45,6 +48,9 @@ _windlass() {
                 ;;
             windlass,stat)
                 cmd="windlass__subcmd__stat"
+                ;;
+            windlass,status)
+                cmd="windlass__subcmd__status"
                 ;;
             windlass,uplink)
                 cmd="windlass__subcmd__uplink"
@@ -173,7 +179,7 @@ _windlass() {
 
     case "${cmd}" in
         windlass)
-            opts="-j -p -o -H -h -V --json --parsable --output --no-header --no-color --timeout --socket --help --version zone bridge uplink vnic fdb worker stat apply export monitor run sockets stackdump __complete"
+            opts="-j -p -o -H -h -V --json --parsable --output --no-header --no-color --timeout --socket --help --version zone bridge uplink vnic fdb worker status stat metrics apply export monitor run sockets stackdump __complete"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1170,6 +1176,66 @@ _windlass() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        windlass__subcmd__metrics)
+            opts="-j -p -o -H -h --listen --token-file --json --parsable --output --no-header --no-color --timeout --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --listen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --token-file)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         windlass__subcmd__monitor)
             opts="-c -j -p -o -H -h --count --json --parsable --output --no-header --no-color --timeout --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -1400,6 +1466,47 @@ _windlass() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        windlass__subcmd__status)
+            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --output)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -2760,7 +2867,7 @@ _windlass_live() {
         for ((i = 1; i < COMP_CWORD; i++)); do
             word="${COMP_WORDS[i]}"
             case "$word" in
-                --attach|--bridge|--count|--device|--group|--interval|--library|--limit|--mac|--member|--memory|--mtu|--netns|--output|--owner|--set|--socket|--spin|--tagged|--timeout|--vlan|--zone|-c|-i|-o) ((i++)) ;;
+                --attach|--bridge|--count|--device|--group|--interval|--library|--limit|--listen|--mac|--member|--memory|--mtu|--netns|--output|--owner|--set|--socket|--spin|--tagged|--timeout|--token-file|--vlan|--zone|-c|-i|-o) ((i++)) ;;
                 -*) ;;
                 *) words+=("$word") ;;
             esac

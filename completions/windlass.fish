@@ -39,7 +39,9 @@ complete -c windlass -n "__fish_windlass_needs_command" -f -a "uplink" -d 'Inter
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "vnic" -d 'Virtual NICs'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "fdb" -d 'Forwarding tables of bridges'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "worker" -d 'Threads that move frames'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "status" -d 'The whole on one screen: daemon, workers, members that are not up, drops, sockets, limits that are near'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "stat" -d 'Traffic of uplinks and VNICs'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "metrics" -d 'Write the counters as text for Prometheus, or serve them'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "apply" -d 'Make the configuration like a document; what it lacks is removed'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "export" -d 'Write the configuration as a document that apply reads'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "monitor" -d 'Write what changes, as it does'
@@ -475,6 +477,14 @@ complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand status" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand status" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand status" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand status" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand status" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand status" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand status" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand status" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -s c -l count -d 'Show so many times' -r
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
@@ -486,6 +496,16 @@ complete -c windlass -n "__fish_windlass_using_subcommand stat" -s p -l parsable
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand metrics" -l listen -d 'Serve them at http://ADDRESS/metrics until a signal ends the command. Any user of this host can read what is served on a loopback address without a token' -r
+complete -c windlass -n "__fish_windlass_using_subcommand metrics" -l token-file -d 'Serve only to who sends the text in this file as a bearer token; needed where the address is not a loopback one' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand metrics" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand metrics" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand metrics" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand metrics" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand metrics" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand metrics" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand metrics" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand metrics" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand apply" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand apply" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand apply" -l socket -d 'The daemon\'s control socket' -r -F

@@ -47,6 +47,7 @@ pub type Done = Output;
 #[derive(Debug)]
 pub struct Daemon {
     child: Option<Child>,
+    program: PathBuf,
     namespace: String,
     directory: PathBuf,
 }
@@ -54,10 +55,16 @@ pub struct Daemon {
 impl Daemon {
     /// Starts a daemon in a namespace of the lab, with a directory of its own, and waits until it serves.
     pub fn start(lab: &Lab, short: &str, number: u32) -> Daemon {
+        Daemon::start_program(lab, short, number, program("windlassd"))
+    }
+
+    /// The same with a daemon that lies elsewhere.
+    pub fn start_program(lab: &Lab, short: &str, number: u32, program: PathBuf) -> Daemon {
         let directory = lab.directory().join(format!("daemon{number}"));
         std::fs::create_dir_all(&directory).expect("a directory");
         let mut daemon = Daemon {
             child: None,
+            program,
             namespace: lab.name(short),
             directory,
         };
@@ -77,7 +84,7 @@ impl Daemon {
         command
             .arg(format!("--net=/run/netns/{}", self.namespace))
             .arg("--")
-            .arg(program("windlassd"))
+            .arg(&self.program)
             .arg("--socket")
             .arg(self.socket())
             .arg("--state-dir")

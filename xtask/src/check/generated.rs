@@ -10,9 +10,10 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde_json::Value;
+use serde_json::{Value, json};
 use windlass_api::{DAEMON_OPTIONS, OptionSpec, PROPERTIES, Scope};
 use windlass_stats::{Drop, Stage};
+use windlassd::metrics;
 
 use super::{Finding, Tree};
 use crate::pages;
@@ -67,6 +68,10 @@ fn wanted(read: ReadFile<'_>) -> Result<Vec<(String, String)>> {
             json(&windlass_api::document_schema())?,
         ),
         ("docs/openapi.json".to_owned(), json(&api)?),
+        (
+            "crates/programs/windlassd/dist/grafana.json".to_owned(),
+            json(&dashboard())?,
+        ),
     ];
     for path in GUIDES {
         let text = read(path).with_context(|| format!("{path} is missing"))?;
@@ -74,6 +79,37 @@ fn wanted(read: ReadFile<'_>) -> Result<Vec<(String, String)>> {
         files.push(((*path).to_owned(), text));
     }
     Ok(files)
+}
+
+/// A dashboard for Grafana (JSON model, schema version 39) with a panel for each counter and level that has labels.
+fn dashboard() -> Value {
+    let metrics = metrics::all();
+    let with_labels = metrics.iter().filter(|metric| !metric.labels.is_empty());
+    let panels = (0..).zip(with_labels).map(|(at, metric)| {
+        let name = &metric.name;
+        let (expr, unit) = match metric.kind {
+            metrics::Kind::Counter => (format!("rate({name}[$__rate_interval])"), "cps"),
+            metrics::Kind::Gauge => (name.clone(), "short"),
+        };
+        let legend: Vec<_> = metric
+            .labels
+            .iter()
+            .map(|label| format!("{{{{{label}}}}}"))
+            .collect();
+        json!({
+            "id": at + 1, "type": "timeseries", "title": name, "description": metric.help,
+            "datasource": {"type": "prometheus", "uid": "${source}"},
+            "gridPos": {"h": 8, "w": 8, "x": at % 3 * 8, "y": at / 3 * 8},
+            "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
+            "targets": [{"refId": "A", "expr": expr, "legendFormat": legend.join(" ")}],
+        })
+    });
+    json!({
+        "title": "windlass", "uid": "windlass", "schemaVersion": 39, "tags": ["windlass"],
+        "time": {"from": "now-1h", "to": "now"}, "refresh": "10s",
+        "templating": {"list": [{"name": "source", "type": "datasource", "query": "prometheus"}]},
+        "panels": panels.collect::<Vec<_>>(),
+    })
 }
 
 /// The text with each of its tables made anew.
@@ -102,12 +138,22 @@ fn table(name: &str, api: &Value) -> Option<String> {
     Some(match name {
         "drops ingress" => drops(Stage::Ingress),
         "drops egress" => drops(Stage::Egress),
+        "metrics" => metric_table(),
         "daemon options" => options(DAEMON_OPTIONS.iter()),
         "bridge properties" => options(scope(Scope::Bridge)),
         "uplink properties" => options(scope(Scope::Uplink)),
         "vnic properties" => options(scope(Scope::Vnic)),
         _ => return None,
     })
+}
+
+fn metric_table() -> String {
+    let mut text = String::from("| metric | labels | what it says |\n| --- | --- | --- |\n");
+    for metric in metrics::all() {
+        let labels = metric.labels.join(", ");
+        text += &format!("| `{}` | {labels} | {} |\n", metric.name, metric.help);
+    }
+    text
 }
 
 fn scope(scope: Scope) -> impl Iterator<Item = &'static OptionSpec> {

@@ -1,7 +1,7 @@
 //! Sections 5 and 7: the daemon's options, the document, the reasons of drops.
 
 use serde_json::Value;
-use windlass_api::{DAEMON_OPTIONS, PROPERTIES, Scope, document_schema};
+use windlass_api::{DAEMON_OPTIONS, PROPERTIES, Scope, document_schema, known_keys};
 use windlass_stats::{Drop, Stage};
 
 use super::Page;
@@ -56,22 +56,7 @@ fn document() -> Page {
             keys(&mut page, object, &schema);
         }
     }
-    page.heading("ATTACHMENTS");
-    page.paragraph("The value of attach; kind says which of these it is.");
-    for kind in alternatives(schema.pointer("/$defs/Attachment")) {
-        let word = kind
-            .pointer("/properties/kind/const")
-            .and_then(Value::as_str)
-            .unwrap_or("?");
-        page.subheading(&format!("kind: {word}"));
-        keys(&mut page, kind, &schema);
-        if let Some(of) = kind
-            .get("$ref")
-            .and_then(|reference| resolve(&schema, reference))
-        {
-            keys(&mut page, of, &schema);
-        }
-    }
+    attachments_in(&mut page, &schema);
     page.heading("PROPERTIES");
     page.paragraph(
         "The value of properties. Flags are true or false here, numbers are numbers, lists of VLANs \
@@ -99,6 +84,37 @@ fn document() -> Page {
         "windlass-vnic.8",
     ]);
     page.done()
+}
+
+/// What can stand after `--attach`.
+pub(crate) fn attachments(page: &mut Roff) {
+    attachments_in(page, &document_schema());
+}
+
+fn attachments_in(page: &mut Roff, schema: &Value) {
+    page.heading("ATTACHMENTS");
+    page.paragraph(
+        "In a document the value of attach, where kind says which of these it is. After --attach the kind is \
+         the first word, and KEY=VALUE for each key follows behind a comma; a key that takes a list is \
+         repeated for each of its values.",
+    );
+    for kind in alternatives(schema.pointer("/$defs/Attachment")) {
+        let word = kind
+            .pointer("/properties/kind/const")
+            .and_then(Value::as_str)
+            .unwrap_or("?");
+        page.subheading(&format!("kind: {word}"));
+        if let Some((_, typed)) = known_keys(word) {
+            page.paragraph(&format!("Keys after --attach: {typed}."));
+        }
+        keys(page, kind, schema);
+        if let Some(of) = kind
+            .get("$ref")
+            .and_then(|reference| resolve(schema, reference))
+        {
+            keys(page, of, schema);
+        }
+    }
 }
 
 const EXAMPLE: &str = r#"{

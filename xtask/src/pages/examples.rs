@@ -159,6 +159,21 @@ static EXAMPLES: &[(&str, &[Example])] = &[
             ),
         ],
     ),
+    ("status", &[("How is it:", "windlass status")]),
+    (
+        "metrics",
+        &[
+            ("Once:", "windlass metrics"),
+            (
+                "For a scraper on this host:",
+                "windlass metrics --listen 127.0.0.1:9178",
+            ),
+            (
+                "For a scraper on another one, which sends the token:",
+                "windlass metrics --listen 192.0.2.1:9178 --token-file /etc/windlass/scraper.token",
+            ),
+        ],
+    ),
     (
         "stackdump",
         &[("All channels of all processes:", "windlass stackdump all")],

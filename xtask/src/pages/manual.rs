@@ -1,11 +1,14 @@
-//! Section 8: the programs, and a page for each object and command of `windlass`.
+//! Sections 1 and 8: the programs, and a page for each object and command of `windlass`.
 
 use anyhow::{Context, Result};
 use clap::{Arg, ArgAction, Command, CommandFactory};
 use clap_mangen::Man;
 use windlass_api::{DAEMON_OPTIONS, OptionSpec, Scope, properties};
+use windlass_channel::Reason;
+use windlassd::metrics;
 
 use super::Page;
+use super::documents;
 use super::examples;
 use super::roff::{MANUAL, Roff, SOURCE};
 
@@ -123,7 +126,7 @@ fn broker() -> Result<Page> {
         "$XDG_RUNTIME_DIR/windlass/sockets.sock",
         "The socket of a user's broker; without that directory, /tmp/windlass-UID/sockets.sock.",
     );
-    page.see_also(&["windlass-run.8", "windlass-sockets.8", "windlass.8"]);
+    page.see_also(&["windlass-run.1", "windlass-sockets.1", "windlass.8"]);
     Ok(page.done())
 }
 
@@ -176,7 +179,10 @@ fn see_also(page: &mut Roff, command: &Command) {
     let objects: Vec<String> = command
         .get_subcommands()
         .filter(|object| !object.is_hide_set())
-        .map(|object| format!("windlass-{}.8", object.get_name()))
+        .map(|object| {
+            let name = object.get_name();
+            format!("windlass-{name}.{}", section(name))
+        })
         .collect();
     let pages: Vec<&str> = EVERYWHERE
         .iter()
@@ -186,6 +192,73 @@ fn see_also(page: &mut Roff, command: &Command) {
     page.see_also(&pages);
 }
 
+/// The section of a command's page: programs that any user runs are in section 1, the others in 8.
+fn section(name: &str) -> u8 {
+    match name {
+        "run" | "sockets" => 1,
+        _ => 8,
+    }
+}
+
+/// What only the page of this command has.
+fn own(page: &mut Roff, name: &str) {
+    match name {
+        "run" => {
+            page.heading("ENVIRONMENT");
+            for (name, text) in [
+                ("WINDLASS_SPIN", "As --spin."),
+                ("WINDLASS_SHARE", "1: as --share."),
+                ("WINDLASS_UNIX", "0: as --no-unix."),
+                (
+                    "WINDLASS_SUMMARY",
+                    "1: each process says at its end what its connections did, as -v.",
+                ),
+                (
+                    "WINDLASS_SOCKETS",
+                    "The socket of the broker to use, and of no other.",
+                ),
+                (
+                    "WINDLASS_PROMOTE",
+                    "CALLS,BYTES: a connection joins after so many calls each way, or so many bytes one way; default: 2,65536.",
+                ),
+                (
+                    "WINDLASS_REFRESH",
+                    "Milliseconds after which one message of a connection that connection tracking follows goes by the kernel; default: 30000.",
+                ),
+                (
+                    "WINDLASS_LOG",
+                    "A file to which is appended why connections stay on the kernel.",
+                ),
+                (
+                    "WINDLASS_COUNTERS",
+                    "A file to which each process appends its counters at its end, one a line.",
+                ),
+            ] {
+                page.term(name, text);
+            }
+        }
+        "sockets" => {
+            page.heading("REASONS");
+            page.paragraph("Why a connection is carried by the kernel:");
+            for reason in Reason::ALL {
+                page.term(reason.word(), &format!("{}.", reason.text()));
+            }
+        }
+        "vnic" => documents::attachments(page),
+        "metrics" => {
+            page.heading("METRICS");
+            for metric in metrics::all() {
+                let term = match metric.labels {
+                    [] => metric.name,
+                    labels => format!("{}{{{}}}", metric.name, labels.join(",")),
+                };
+                page.term(&term, metric.help);
+            }
+        }
+        _ => {}
+    }
+}
+
 /// The page of an object with its verbs, or of a command without.
 fn of_object(command: &Command, object: &Command) -> Page {
     let name = object.get_name();
@@ -193,7 +266,7 @@ fn of_object(command: &Command, object: &Command) -> Page {
         .get_about()
         .map(ToString::to_string)
         .unwrap_or_default();
-    let mut page = Roff::page(&format!("windlass-{name}"), 8, &about);
+    let mut page = Roff::page(&format!("windlass-{name}"), section(name), &about);
     let verbs = leaves(object, &format!("windlass {name}"));
     page.heading("SYNOPSIS");
     let lines: Vec<_> = verbs
@@ -232,6 +305,7 @@ fn of_object(command: &Command, object: &Command) -> Page {
             page.term(row.option.name, &property(&row.option));
         }
     }
+    own(&mut page, name);
     fields(&mut page, name);
     examples(&mut page, name);
     see_also(&mut page, command);

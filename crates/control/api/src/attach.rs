@@ -471,7 +471,8 @@ fn split(text: &str) -> Vec<String> {
     parts
 }
 
-fn known_keys(kind: &str) -> Option<(&'static str, &'static str)> {
+/// The kind, and its keys as they are typed after `--attach`; `None` for a kind that there is not.
+pub fn known_keys(kind: &str) -> Option<(&'static str, &'static str)> {
     Some(match kind {
         "tap" => ("tap", "name, netns, address, queues, host-mac"),
         "memif" => (

@@ -74,7 +74,7 @@ pub mod vhost;
 pub mod view;
 pub mod vlan;
 
-pub use attach::{AttachError, Attachment, Memif, Packet, Role, Tap, Unattached};
+pub use attach::{AttachError, Attachment, Memif, Packet, Role, Tap, Unattached, known_keys};
 pub use diff::{Change, Object, diff, patch};
 pub use error::{Detail, ErrorBody, ErrorCode};
 pub use name::{IfAddr, Ifname, MacAddr, Name, NameError, Netns, SocketPath, ZoneRef};
@@ -91,8 +91,9 @@ pub use validate::validate;
 pub use vhost::{SocketMode, SocketOwner, VHOST_QUEUES_MAX, VhostUser};
 pub use view::{
     Applied, BridgeStats, BridgeView, Counters, DaemonView, EventKind, FDB_PAGE_DEFAULT, FdbAdd,
-    FdbEntry, FdbKind, FdbPage, FdbQuery, Flushed, MemberStats, MonitorEvent, PeerView, State,
-    Stats, Status, TableStats, UplinkView, VnicView, WorkerStats, ZoneView,
+    FdbEntry, FdbKind, FdbPage, FdbQuery, Flushed, MemberDrops, MemberStats, MonitorEvent,
+    PeerView, RecentDrops, State, Stats, Status, TableStats, UplinkView, VnicView, WorkerStats,
+    ZoneView,
 };
 pub use vlan::VlanSet;
 

@@ -436,6 +436,26 @@ pub struct Stats {
     pub workers: Vec<WorkerStats>,
 }
 
+/// Frames of one member that were dropped for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MemberDrops {
+    /// The member.
+    pub name: Name,
+    /// The reason, see windlass-drops(7).
+    pub reason: String,
+    /// The frames.
+    pub frames: u64,
+}
+
+/// Answer to `GET /v1/drops`: what was dropped lately.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RecentDrops {
+    /// How far back it reaches: one to two minutes, less after a start.
+    pub seconds: u64,
+    /// Drops of members that the peer may see, most first.
+    pub drops: Vec<MemberDrops>,
+}
+
 /// Answer to `PUT /v1/document` and to every change of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Applied {

@@ -107,11 +107,21 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) fn read<T: DeserializeOwned>(&self, request: &Request) -> Result<T, Error> {
-        if !self.status.is_success() {
-            return Err(refusal(request, self.status, &self.body));
-        }
-        serde_json::from_slice(&self.body)
+        serde_json::from_slice(self.success(request)?)
             .map_err(|error| not_understood(request, error.to_string()))
+    }
+
+    pub(crate) fn text(&self, request: &Request) -> Result<String, Error> {
+        String::from_utf8(self.success(request)?.into())
+            .map_err(|error| not_understood(request, error.to_string()))
+    }
+
+    fn success(&self, request: &Request) -> Result<&[u8], Error> {
+        if self.status.is_success() {
+            Ok(&self.body)
+        } else {
+            Err(refusal(request, self.status, &self.body))
+        }
     }
 }
 

@@ -46,7 +46,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_api::{
-    Applied, DaemonView, Document, FdbAdd, FdbPage, FdbQuery, Flushed, Name, Stats, WorkerStats,
+    Applied, DaemonView, Document, FdbAdd, FdbPage, FdbQuery, Flushed, Name, RecentDrops, Stats,
+    WorkerStats,
 };
 
 pub use error::Error;
@@ -224,6 +225,23 @@ impl Client {
     /// See [`Error`].
     pub fn stats(&self) -> Result<Stats, Error> {
         self.call(Request::get("/v1/stats"))
+    }
+
+    /// What was dropped lately.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn drops(&self) -> Result<RecentDrops, Error> {
+        self.call(Request::get("/v1/drops"))
+    }
+
+    /// All counters at one moment, as text for Prometheus.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn metrics(&self) -> Result<String, Error> {
+        let request = Request::get("/v1/metrics");
+        self.exchange(&request)?.text(&request)
     }
 
     /// The data workers.

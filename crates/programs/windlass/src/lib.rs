@@ -36,6 +36,7 @@ mod failure;
 mod fdb;
 mod fields;
 mod guest;
+mod metrics;
 mod monitor;
 mod objects;
 mod options;
@@ -45,6 +46,7 @@ mod run;
 mod sockets;
 mod stackdump;
 mod statistics;
+mod status;
 mod suggest;
 mod table;
 mod unlisted;
@@ -186,6 +188,8 @@ fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(),
         Command::Export => document::export(&mut session),
         Command::Monitor(args) => monitor::run(&mut session, &args),
         Command::Sockets(repeat) => sockets::show(&mut session, &repeat),
+        Command::Status => status::show(&mut session),
+        Command::Metrics(args) => metrics::run(&mut session, &args),
         Command::Stackdump(args) => stackdump::show(&mut session, args.process),
         Command::Run(args) => run::check(&mut session, &args),
         Command::Complete { .. } => Ok(()),

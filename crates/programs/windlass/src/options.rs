@@ -35,7 +35,7 @@ pub const EXIT_CODES: &str = "Exit codes: 0 done, 1 refused, 2 wrong usage, 3 da
 4 no such object, 5 it exists already, 6 no permission, 124 not in time.";
 
 /// Options that every command takes.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
     /// Write JSON: an array of objects; errors as {code, message, details}.
@@ -125,8 +125,12 @@ pub(crate) enum Command {
         disable_help_subcommand = true
     )]
     Worker(WorkerVerb),
+    /// The whole on one screen: daemon, workers, members that are not up, drops, sockets, limits that are near.
+    Status,
     /// Traffic of uplinks and VNICs.
     Stat(StatArgs),
+    /// Write the counters as text for Prometheus, or serve them.
+    Metrics(MetricsArgs),
     /// Make the configuration like a document; what it lacks is removed.
     Apply(ApplyArgs),
     /// Write the configuration as a document that apply reads.
@@ -151,6 +155,18 @@ pub(crate) enum Command {
         /// zone, bridge, uplink, vnic or member.
         object: String,
     },
+}
+
+/// Arguments of `metrics`.
+#[derive(Debug, Args)]
+pub(crate) struct MetricsArgs {
+    /// Serve them at http://ADDRESS/metrics until a signal ends the command. Any user of this host can read what is served
+    /// on a loopback address without a token.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) listen: Option<std::net::SocketAddr>,
+    /// Serve only to who sends the text in this file as a bearer token; needed where the address is not a loopback one.
+    #[arg(long, value_name = "PATH", requires = "listen", value_hint = ValueHint::FilePath)]
+    pub(crate) token_file: Option<PathBuf>,
 }
 
 /// What the exit codes of `windlass run` say.

@@ -56,6 +56,15 @@ pub(crate) fn show(session: &mut Session<'_>, how_often: &Repeat) -> Result<(), 
     })
 }
 
+/// The rows of all sockets, as far as brokers and processes tell; `None` if there is neither.
+pub(crate) fn now() -> Result<Option<Vec<Value>>, Failure> {
+    match listing("list sockets") {
+        Ok(listing) => Ok(Some(rows(&listing))),
+        Err(failure) if failure.code() == Some(ErrorCode::Unreachable) => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
 /// What one broker says.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {

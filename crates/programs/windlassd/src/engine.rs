@@ -27,13 +27,14 @@
 
 mod answer;
 mod apply;
+mod recent;
 
 pub use answer::no_such;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
@@ -47,6 +48,7 @@ use crate::backend::{Backend, Place, StateSink};
 use crate::options::Options;
 use crate::paths;
 use crate::store::Store;
+use recent::Recent;
 
 /// Calls that wait for the engine at once.
 pub const CALLS_MAX: usize = 128;
@@ -101,6 +103,7 @@ pub struct Engine {
     events: broadcast::Sender<Arc<Published>>,
     runtime_dir: PathBuf,
     started: Instant,
+    recent: Recent,
 }
 
 /// How handlers reach the engine. Clones reach the same one.
@@ -142,6 +145,7 @@ impl Engine {
             events: events.clone(),
             runtime_dir,
             started: Instant::now(),
+            recent: Recent::default(),
         };
         engine
             .make_zone_dir(None)
@@ -172,8 +176,15 @@ impl Engine {
     }
 
     fn run(mut self, inbox: &mpsc::Receiver<Message>) {
-        while let Ok(Message::Call(call)) = inbox.recv() {
-            call(&mut self);
+        loop {
+            match inbox.recv_timeout(self.recent.due_in()) {
+                Ok(Message::Call(call)) => call(&mut self),
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if self.recent.due_in().is_zero() {
+                self.note_drops();
+            }
         }
         self.backend.shutdown();
     }

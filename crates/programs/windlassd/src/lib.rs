@@ -17,6 +17,7 @@
 //! - [`engine`]: the one owner of the document; validate, prepare, make, commit, publish.
 //! - [`store`]: the document on disk, replaced atomically and durably.
 //! - [`backend`]: the boundary to the data plane; [`plane`] is the real one, [`memory`] one for tests.
+//! - [`metrics`]: the counters as text for Prometheus.
 //! - [`notify`]: the service manager and signals.
 //!
 //! # Synchronization
@@ -33,6 +34,7 @@ pub mod engine;
 pub mod http;
 pub mod log;
 pub mod memory;
+pub mod metrics;
 pub mod notify;
 pub mod options;
 pub mod paths;

@@ -405,6 +405,33 @@ fn the_monitor_tells() {
     assert!(states.len() <= 2, "{states:?}");
 }
 
+/// The counters come as text for Prometheus; no drop is recent in a daemon that moved nothing.
+#[test]
+fn metrics_and_recent_drops() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&options(directory.path()), None);
+    daemon.must("POST", "/v1/bridges", Some(json!({"name": "br0"})));
+    daemon.must(
+        "POST",
+        "/v1/vnics",
+        Some(json!({"name": "v0", "bridge": "br0"})),
+    );
+    let mut stream = connect(&daemon.socket);
+    stream
+        .write_all(b"GET /v1/metrics HTTP/1.1\r\nhost: w\r\nconnection: close\r\n\r\n")
+        .unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(
+        text.contains("content-type: text/plain; version=0.0.4"),
+        "{text}"
+    );
+    let line = r#"windlass_vnic_up{vnic="v0",bridge="br0",zone=""} 1"#;
+    assert!(text.lines().any(|found| found == line), "{text}");
+    let drops = daemon.must("GET", "/v1/drops", None);
+    assert_eq!(drops["drops"], json!([]));
+}
+
 /// A body over the limit, a head over the limit, a head that never ends and a body that never comes are
 /// each refused in bounded time, and the daemon serves others meanwhile.
 #[test]

@@ -5,6 +5,8 @@ mod failures;
 mod fake;
 mod forms;
 mod guest;
+mod metrics;
 mod output;
 mod run;
 mod statistics;
+mod status;

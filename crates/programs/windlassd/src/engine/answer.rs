@@ -6,13 +6,14 @@ use std::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 use windlass_api::{
     BridgeStats, BridgeView, Counters, DaemonView, Document, ErrorBody, ErrorCode, FdbPage,
-    FdbQuery, Flushed, MacAddr, MemberStats, Name, State, Stats, Status, Uplink, UplinkView, Vnic,
-    VnicView, WorkerStats, Zone, ZoneView,
+    FdbQuery, Flushed, MacAddr, Member, MemberStats, Name, State, Stats, Status, Uplink,
+    UplinkView, Vnic, VnicView, WorkerStats, Zone, ZoneView,
 };
 
 use super::Engine;
 use crate::authority::Peer;
 use crate::backend::Place;
+use crate::metrics::Sample;
 
 /// The answer for something that is not there, or that the peer may not know of.
 pub fn no_such(kind: &str, name: &str) -> ErrorBody {
@@ -46,6 +47,14 @@ impl Engine {
         }
     }
 
+    /// The uplinks and VNICs that the peer may see.
+    pub(super) fn seen_by(&self, peer: &Peer) -> impl Iterator<Item = Member<'_>> {
+        self.document.members().filter(move |member| match member {
+            Member::Uplink(_) => peer.sees_host(),
+            Member::Vnic(vnic) => peer.sees_vnic(vnic, &self.document),
+        })
+    }
+
     fn counters(&self, name: &Name) -> Counters {
         let mut counters = self.backend.counters(std::slice::from_ref(name));
         counters.pop().unwrap_or_default()
@@ -76,14 +85,8 @@ impl Engine {
         if !peer.sees_bridge(&bridge.name, &self.document) {
             return None;
         }
-        let members = self
-            .document
-            .members()
-            .filter(|member| *member.bridge() == bridge.name);
-        let members = members.filter(|member| match member {
-            windlass_api::Member::Uplink(_) => peer.sees_host(),
-            windlass_api::Member::Vnic(vnic) => peer.sees_vnic(vnic, &self.document),
-        });
+        let members = self.seen_by(peer);
+        let members = members.filter(|member| *member.bridge() == bridge.name);
         let members = members.map(|member| member.name().clone()).collect();
         let table = if peer.sees_host() {
             self.backend.table(&bridge.name)
@@ -193,11 +196,7 @@ impl Engine {
         let time_ns = seconds
             .saturating_mul(1_000_000_000)
             .saturating_add(nanoseconds);
-        let seen = self.document.members().filter(|member| match member {
-            windlass_api::Member::Uplink(_) => peer.sees_host(),
-            windlass_api::Member::Vnic(vnic) => peer.sees_vnic(vnic, &self.document),
-        });
-        let (names, on): (Vec<Name>, Vec<Name>) = seen
+        let (names, on): (Vec<Name>, Vec<Name>) = (self.seen_by(peer))
             .map(|member| (member.name().clone(), member.bridge().clone()))
             .unzip();
         let counters = self.backend.counters(&names);
@@ -227,6 +226,23 @@ impl Engine {
             members,
             bridges,
             workers,
+        }
+    }
+
+    /// What [`crate::metrics`] tells the peer.
+    pub fn sample(&self, peer: &Peer) -> Sample {
+        let stats = self.stats(peer);
+        let members = stats.members.iter();
+        let states = members.map(|member| self.status(&member.name).state);
+        let zones = self.document.vnics.iter().map(|vnic| {
+            let zone = vnic.zone.name().map(Name::to_string);
+            (vnic.name.clone(), zone.unwrap_or_default())
+        });
+        Sample {
+            daemon: self.daemon_view(peer),
+            states: states.collect(),
+            zones: zones.collect(),
+            stats,
         }
     }
 

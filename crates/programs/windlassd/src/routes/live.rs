@@ -12,11 +12,12 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Frame;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
-use windlass_api::{DaemonView, EventKind, MonitorEvent, Stats, WorkerStats};
+use windlass_api::{DaemonView, EventKind, MonitorEvent, RecentDrops, Stats, WorkerStats};
 
 use crate::authority::Peer;
 use crate::engine::Published;
 use crate::http::{Answer, App, Failure, answer};
+use crate::metrics;
 
 /// `GET /v1/stats`
 pub async fn stats(State(app): State<App>, Extension(peer): Extension<Peer>) -> Answer<Stats> {
@@ -41,6 +42,28 @@ pub async fn daemon(
             .call(move |engine| Ok(engine.daemon_view(&peer)))
             .await,
     )
+}
+
+/// `GET /v1/drops`
+pub async fn drops(
+    State(app): State<App>,
+    Extension(peer): Extension<Peer>,
+) -> Answer<RecentDrops> {
+    answer(
+        app.engine
+            .call(move |engine| Ok(engine.recent_drops(&peer)))
+            .await,
+    )
+}
+
+/// `GET /v1/metrics`: text, not JSON.
+pub async fn metrics(
+    State(app): State<App>,
+    Extension(peer): Extension<Peer>,
+) -> Result<Response, Failure> {
+    let sample = app.engine.call(move |engine| Ok(engine.sample(&peer)));
+    let text = metrics::text(&sample.await?);
+    Ok(([(header::CONTENT_TYPE, metrics::MEDIA_TYPE)], text).into_response())
 }
 
 type Events = Receiver<Arc<Published>>;

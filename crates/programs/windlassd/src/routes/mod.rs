@@ -61,6 +61,8 @@ pub fn router(app: App) -> Router {
         .route("/v1/stats", get(live::stats))
         .route("/v1/workers", get(live::workers))
         .route("/v1/daemon", get(live::daemon))
+        .route("/v1/drops", get(live::drops))
+        .route("/v1/metrics", get(live::metrics))
         .route("/v1/monitor", get(live::monitor))
         .route("/v1/openapi.json", get(openapi::show))
         .fallback(no_resource)

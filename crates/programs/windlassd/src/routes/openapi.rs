@@ -9,8 +9,8 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 use windlass_api::{
     Applied, Bridge, BridgePatch, BridgeView, DaemonView, Document, ErrorBody, FdbAdd, FdbPage,
-    FdbQuery, Flushed, MonitorEvent, Stats, Uplink, UplinkPatch, UplinkView, Vnic, VnicPatch,
-    VnicView, WorkerStats, Zone, ZonePatch, ZoneView,
+    FdbQuery, Flushed, MonitorEvent, RecentDrops, Stats, Uplink, UplinkPatch, UplinkView, Vnic,
+    VnicPatch, VnicView, WorkerStats, Zone, ZonePatch, ZoneView,
 };
 
 use super::document::ApplyQuery;
@@ -138,6 +138,59 @@ fn object_operations(list: &mut Vec<Operation>) {
     }
 }
 
+fn live_operations(list: &mut Vec<Operation>) {
+    list.extend([
+        operation(
+            "get",
+            "/v1/stats",
+            "All counters at this moment.",
+            of::<Stats>,
+        ),
+        operation(
+            "get",
+            "/v1/workers",
+            "What the workers did.",
+            of::<Vec<WorkerStats>>,
+        ),
+        operation(
+            "get",
+            "/v1/daemon",
+            "The daemon, and who the peer is.",
+            of::<DaemonView>,
+        ),
+        operation(
+            "get",
+            "/v1/drops",
+            "Frames dropped in the last minute.",
+            of::<RecentDrops>,
+        ),
+        Operation {
+            media: "text/plain",
+            ..operation(
+                "get",
+                "/v1/metrics",
+                "The counters as text for Prometheus.",
+                of::<String>,
+            )
+        },
+        Operation {
+            media: "application/x-ndjson",
+            ..operation(
+                "get",
+                "/v1/monitor",
+                "Events, one a line, for ever.",
+                of::<MonitorEvent>,
+            )
+        },
+        operation(
+            "get",
+            "/v1/openapi.json",
+            "This description.",
+            of::<Map<String, Value>>,
+        ),
+    ]);
+}
+
 fn operations() -> Vec<Operation> {
     let mut list = Vec::new();
     object_operations(&mut list);
@@ -170,40 +223,8 @@ fn operations() -> Vec<Operation> {
         )
         .body(of::<Document>)
         .query(of::<ApplyQuery>),
-        operation(
-            "get",
-            "/v1/stats",
-            "All counters at this moment.",
-            of::<Stats>,
-        ),
-        operation(
-            "get",
-            "/v1/workers",
-            "What the workers did.",
-            of::<Vec<WorkerStats>>,
-        ),
-        operation(
-            "get",
-            "/v1/daemon",
-            "The daemon, and who the peer is.",
-            of::<DaemonView>,
-        ),
-        Operation {
-            media: "application/x-ndjson",
-            ..operation(
-                "get",
-                "/v1/monitor",
-                "Events, one a line, for ever.",
-                of::<MonitorEvent>,
-            )
-        },
-        operation(
-            "get",
-            "/v1/openapi.json",
-            "This description.",
-            of::<Map<String, Value>>,
-        ),
     ]);
+    live_operations(&mut list);
     list
 }
 
