@@ -263,6 +263,7 @@ mod tests {
             [
                 "docs/document.schema.json",
                 "docs/openapi.json",
+                "crates/programs/windlassd/dist/grafana.json",
                 "docs/operator-guide.md"
             ]
         );
