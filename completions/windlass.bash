@@ -2182,13 +2182,20 @@ _windlass() {
             return 0
             ;;
         windlass__subcmd__vnic__subcmd__qemu__subcmd__args)
-            opts="-j -p -o -H -h --memory --json --parsable --output --no-header --no-color --timeout --socket --help"
+            opts="-j -p -o -H -h --memory --accel --json --parsable --output --no-header --no-color --timeout --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --memory)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --accel)
                     COMPREPLY=("${cur}")
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o nospace
@@ -2867,7 +2874,7 @@ _windlass_live() {
         for ((i = 1; i < COMP_CWORD; i++)); do
             word="${COMP_WORDS[i]}"
             case "$word" in
-                --attach|--bridge|--count|--device|--group|--interval|--library|--limit|--listen|--mac|--member|--memory|--mtu|--netns|--output|--owner|--set|--socket|--spin|--tagged|--timeout|--token-file|--vlan|--zone|-c|-i|-o) ((i++)) ;;
+                --accel|--attach|--bridge|--count|--device|--group|--interval|--library|--limit|--listen|--mac|--member|--memory|--mtu|--netns|--output|--owner|--set|--socket|--spin|--tagged|--timeout|--token-file|--vlan|--zone|-c|-i|-o) ((i++)) ;;
                 -*) ;;
                 *) words+=("$word") ;;
             esac

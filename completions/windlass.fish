@@ -24,7 +24,7 @@ function __fish_windlass_using_subcommand
     contains -- $cmd[1] $argv
 end
 
-complete -c windlass -n "__fish_windlass_needs_command" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_needs_command" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_needs_command" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_needs_command" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_needs_command" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -49,7 +49,7 @@ complete -c windlass -n "__fish_windlass_needs_command" -f -a "run" -d 'Run a pr
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "sockets" -d 'List accelerated programs\' sockets: who carries them, ring or kernel, and why'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "stackdump" -d 'Show every word of the channels of a process, and of all with "all": locks, rings, sleepers'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "__complete" -d 'Names of objects, for completions'
-complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -67,7 +67,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l group -d 'Group whose members see it: a name or a number [default of a new zone: the user\'s]' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l netns -d 'Network namespace in which its TAPs may lie' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l bridge -d 'Bridge on which its owner may make VNICs; may be repeated. A set replaces the whole list' -r
-complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l may-exist -d 'Succeed if it exists already and is as asked'
@@ -77,7 +77,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -l if-exists -d 'Succeed if there is none of this name'
@@ -87,7 +87,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -99,7 +99,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l group -d 'Group whose members see it: a name or a number [default of a new zone: the user\'s]' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l netns -d 'Network namespace in which its TAPs may lie' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l bridge -d 'Bridge on which its owner may make VNICs; may be repeated. A set replaces the whole list' -r
-complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l dry-run -d 'Change nothing, and write what would be'
@@ -108,7 +108,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -116,7 +116,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -124,7 +124,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -140,7 +140,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -f -a "show-props" -d 'List what can be set'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props fdb" -f -a "fdb" -d 'Its forwarding table'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l set -d 'Set a property; may be repeated. "show-props" lists them' -r -f
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l may-exist -d 'Succeed if it exists already and is as asked'
@@ -150,7 +150,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -l if-exists -d 'Succeed if there is none of this name'
@@ -162,7 +162,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s c -l count -d 'Show so many times' -r
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s s -l statistics -d 'Statistics; twice: drops by reason'
@@ -172,7 +172,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -l dry-run -d 'Change nothing, and write what would be'
@@ -181,7 +181,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -189,7 +189,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -197,7 +197,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -209,7 +209,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -f -a "add" -d 'Put in an entry that does not age'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -f -a "delete" -d 'Remove the entry of an address'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -f -a "flush" -d 'Remove learned entries'
-complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -230,7 +230,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l tagged -d 'VLANs with a tag: 10,20-30' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l mtu -d 'Largest packet, in bytes' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l set -d 'Set a property; may be repeated. "show-props" lists them' -r -f
-complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l share -d 'Take it although it has addresses or a master'
@@ -241,7 +241,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -l if-exists -d 'Succeed if there is none of this name'
@@ -254,7 +254,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -l bridge -d 'Only those of this bridge' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s c -l count -d 'Show so many times' -r
-complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s s -l statistics -d 'Statistics; twice: drops by reason'
@@ -269,7 +269,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l tagged -d 'VLANs with a tag: 10,20-30' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l mtu -d 'Largest packet, in bytes' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l set -d 'Set a property; may be repeated. "show-props" lists them' -r -f
-complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l dry-run -d 'Change nothing, and write what would be'
@@ -278,7 +278,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -286,7 +286,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -294,7 +294,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -318,7 +318,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l tagged -d 'VLANs with a tag: 10,20-30' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l mtu -d 'Largest packet, in bytes' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l set -d 'Set a property; may be repeated. "show-props" lists them' -r -f
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l may-exist -d 'Succeed if it exists already and is as asked'
@@ -328,7 +328,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -l if-exists -d 'Succeed if there is none of this name'
@@ -342,7 +342,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s c -l count -d 'Show so many times' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -l zone -d 'Only those of this zone' -r
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s s -l statistics -d 'Statistics; twice: drops by reason'
@@ -359,7 +359,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l set -d 'Set a property; may be repeated. "show-props" lists them' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l attach -d 'Attach it to someone else' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l mac -d 'Give it this address' -r -f
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l dry-run -d 'Change nothing, and write what would be'
@@ -368,7 +368,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -376,7 +376,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -385,7 +385,8 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -l memory -d 'Memory of the machine' -r -f
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -l accel -d 'What runs the machine, as QEMU\'s -accel: kvm, or tcg where the host has no KVM. Without it none is named' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -393,7 +394,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -401,7 +402,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -417,7 +418,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l vlan -d 'Only those of this VLAN' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l mac -d 'Only this address' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l limit -d 'So many entries of each bridge at most [default: 10000]' -r -f
-complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -426,7 +427,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -l vlan -d 'VLAN [default: the member\'s untagged one]' -r -f
-complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -l sticky -d 'Sticky instead of static'
@@ -438,7 +439,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -l vlan -d 'Only in this VLAN' -r -f
-complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -l if-exists -d 'Succeed if there is no such entry'
@@ -450,7 +451,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l member -d 'Only those of this member' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l vlan -d 'Only those of this VLAN' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l mac -d 'Only this address' -r -f
-complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -458,7 +459,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -469,7 +470,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -f -a "show" -d 'List workers and what they have done'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s c -l count -d 'Show so many times' -r
-complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -477,7 +478,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand status" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand status" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand status" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand status" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand status" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -487,7 +488,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand status" -l no-color -d
 complete -c windlass -n "__fish_windlass_using_subcommand status" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -s c -l count -d 'Show so many times' -r
-complete -c windlass -n "__fish_windlass_using_subcommand stat" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand stat" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -l drops -d 'Drops by reason'
@@ -498,7 +499,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand stat" -l no-color -d '
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand metrics" -l listen -d 'Serve them at http://ADDRESS/metrics until a signal ends the command. Any user of this host can read what is served on a loopback address without a token' -r
 complete -c windlass -n "__fish_windlass_using_subcommand metrics" -l token-file -d 'Serve only to who sends the text in this file as a bearer token; needed where the address is not a loopback one' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand metrics" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand metrics" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand metrics" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand metrics" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand metrics" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -506,7 +507,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand metrics" -s p -l parsa
 complete -c windlass -n "__fish_windlass_using_subcommand metrics" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand metrics" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand metrics" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand apply" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand apply" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand apply" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand apply" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand apply" -l dry-run -d 'Change nothing, and write what would be'
@@ -515,7 +516,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand apply" -s p -l parsabl
 complete -c windlass -n "__fish_windlass_using_subcommand apply" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand apply" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand apply" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand export" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand export" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand export" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand export" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand export" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -524,7 +525,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand export" -s H -l no-hea
 complete -c windlass -n "__fish_windlass_using_subcommand export" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand export" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s c -l count -d 'End after so many events' -r
-complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -534,7 +535,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand monitor" -l no-color -
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l spin -d 'How long a waiting call polls for data before it sleeps, in microseconds. 50 suits two busy programs on cores of their own, 0 a host with more busy programs than cores [default: 30, in threads that wait again within 300 us, with exponential backoff while polls find nothing]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l library -d 'The preload library [default: beside windlass, in ../lib/windlass, or in /usr/lib/windlass]' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand run" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand run" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l share -d 'Also join connections with programs of other users that were run with --share; needs root\'s broker'
@@ -549,7 +550,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand run" -l no-color -d 'W
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
 complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s c -l count -d 'Show so many times' -r
-complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand sockets" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand sockets" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -557,7 +558,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s p -l parsa
 complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand sockets" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -565,7 +566,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s p -l par
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand __complete" -s o -l output -d 'Fields to write, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand __complete" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand __complete" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand __complete" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand __complete" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'

@@ -76,14 +76,17 @@ fn program(command: &Command) -> Result<Page> {
     );
     page.heading("FILES");
     page.paragraph(
-        "Without --socket the first of these that is there is the control socket; the last only if its \
+        "Without --socket the first of these that is there is the control socket; the one in /tmp only if its \
          directory is the caller's own and private.",
     );
-    page.term("/run/windlass/control.sock", "The system's daemon.");
     page.term("$XDG_RUNTIME_DIR/windlass/control.sock", "A user's daemon.");
     page.term(
         "/tmp/windlass-UID/control.sock",
         "A user's daemon without that directory.",
+    );
+    page.term(
+        "/run/windlass/control.sock",
+        "The system's daemon; for root it is the first.",
     );
     examples(&mut page, "windlass");
     page.heading("INTERFACE STABILITY");

@@ -1,9 +1,9 @@
 //! Where the control socket is.
 //!
 //! # Model
-//! A path that was given is taken as it is. Otherwise the first of [`candidates`] at which a socket lies.
-//! `/tmp` belongs to everybody: the directory there is trusted only if it is ours, is a directory and not
-//! a link to one, and nobody else can enter it.
+//! A path that was given is taken as it is. Otherwise the first of [`candidates`] at which a socket lies: a user's own
+//! daemon goes before the system's. `/tmp` belongs to everybody: the directory there counts only if it is ours, is a
+//! directory and not a link to one, and nobody else can enter it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -35,16 +35,21 @@ pub struct Unsafe {
 /// ```
 /// use windlass_client::socket::candidates;
 /// let paths = candidates(Some("/run/user/7".into()), 7);
-/// assert_eq!(paths[1].to_str(), Some("/run/user/7/windlass/control.sock"));
-/// assert_eq!(paths[2].to_str(), Some("/tmp/windlass-7/control.sock"));
+/// assert_eq!(paths[0].to_str(), Some("/run/user/7/windlass/control.sock"));
+/// assert_eq!(paths[1].to_str(), Some("/tmp/windlass-7/control.sock"));
+/// assert_eq!(paths[2].to_str(), Some("/run/windlass/control.sock"));
+/// assert_eq!(candidates(None, 0)[0], paths[2]);
 /// ```
 pub fn candidates(xdg_runtime_dir: Option<OsString>, uid: u32) -> Vec<PathBuf> {
-    let mut paths = vec![Path::new(SYSTEM_DIR).join(FILE)];
     let xdg = xdg_runtime_dir
         .map(PathBuf::from)
         .filter(|dir| dir.is_absolute());
+    let mut paths = Vec::new();
     paths.extend(xdg.map(|dir| dir.join("windlass").join(FILE)));
     paths.push(fallback_dir(uid).join(FILE));
+    // The system's daemon is root's own.
+    let at = if uid == 0 { 0 } else { paths.len() };
+    paths.insert(at, Path::new(SYSTEM_DIR).join(FILE));
     paths
 }
 
@@ -90,14 +95,18 @@ pub fn find(given: Option<PathBuf>) -> Result<PathBuf, Error> {
 fn first(paths: Vec<PathBuf>, uid: u32) -> Result<PathBuf, Error> {
     let is_socket =
         |path: &&PathBuf| fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
-    let Some(found) = paths.iter().find(is_socket) else {
-        return Err(Error::NoSocket(paths));
-    };
-    match found.parent() {
-        Some(dir) if dir.starts_with("/tmp") => check_private(dir, uid)?,
-        _ => {}
+    let mut refused = None;
+    for found in paths.iter().filter(is_socket) {
+        match found.parent().filter(|dir| dir.starts_with("/tmp")) {
+            Some(dir) => match check_private(dir, uid) {
+                Ok(()) => return Ok(found.clone()),
+                // What a stranger put there hides no daemon behind it.
+                Err(reason) => refused = Some(reason),
+            },
+            None => return Ok(found.clone()),
+        }
     }
-    Ok(found.clone())
+    Err(refused.map_or(Error::NoSocket(paths), Error::Unsafe))
 }
 
 #[cfg(test)]
@@ -125,7 +134,12 @@ mod tests {
         let paths = vec![top.path().join("absent"), dir.join(FILE)];
         assert_eq!(first(paths.clone(), uid).expect("found"), dir.join(FILE));
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o750)).expect("mode");
-        assert!(matches!(first(paths, uid), Err(Error::Unsafe(_))));
+        assert!(matches!(first(paths.clone(), uid), Err(Error::Unsafe(_))));
+        let behind = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("directory");
+        let system = behind.path().join(FILE);
+        let _listens = UnixListener::bind(&system).expect("socket");
+        let paths = [paths, vec![system.clone()]].concat();
+        assert_eq!(first(paths, uid).expect("found"), system);
         drop(listener);
     }
 

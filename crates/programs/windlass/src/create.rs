@@ -1,8 +1,10 @@
 //! From the words of the command line to zones, bridges, uplinks and VNICs.
 
+use std::io::Write;
+
 use windlass_api::{
-    Attachment, Bridge, BridgePatch, Document, Name, Properties, PropertyPatch, Scope, Uplink,
-    UplinkPatch, Vnic, VnicPatch, Zone, ZonePatch,
+    Attachment, Bridge, BridgePatch, Document, Name, Properties, PropertyPatch, Scope, State,
+    Uplink, UplinkPatch, Vnic, VnicPatch, Zone, ZonePatch,
 };
 use windlass_client::Resource;
 
@@ -14,7 +16,7 @@ use crate::options::{
     VnicVerb, ZoneCreate, ZoneSet, ZoneVerb,
 };
 use crate::suggest::nearest;
-use crate::table::Column;
+use crate::table::{Column, Form, clean};
 use crate::{Session, accounts, fdb, guest, property, statistics};
 
 impl Object for Zone {
@@ -296,7 +298,13 @@ fn uplink_patch(args: &MemberSet<UplinkName>) -> Result<UplinkPatch, Failure> {
 /// `windlass vnic ...`
 pub(crate) fn vnic(session: &mut Session<'_>, verb: VnicVerb) -> Result<(), Failure> {
     match verb {
-        VnicVerb::Create(args) => objects::create(session, &new_vnic(&args)?, &args.how),
+        VnicVerb::Create(args) => {
+            objects::create(session, &new_vnic(&args)?, &args.how)?;
+            if args.how.dry_run || session.form == Form::Json {
+                return Ok(());
+            }
+            say_if_it_waits(session, &args.name)
+        }
         VnicVerb::Delete(args) => objects::delete::<Vnic>(session, &args),
         VnicVerb::Show(args) => {
             let (names, counted) = (&args.members.names.names, &args.members.counted);
@@ -313,6 +321,22 @@ pub(crate) fn vnic(session: &mut Session<'_>, verb: VnicVerb) -> Result<(), Fail
         VnicVerb::QemuArgs(args) => guest::qemu(session, &args),
         VnicVerb::LibvirtXml(args) => guest::libvirt(session, &args.name),
     }
+}
+
+/// Says on stderr what a VNIC that was just made waits for. One that is gone already, or cannot be asked for, is no failure of
+/// its making.
+fn say_if_it_waits(session: &mut Session<'_>, name: &Name) -> Result<(), Failure> {
+    let Ok(view) = session.client("show vnic")?.get::<Vnic>(name) else {
+        return Ok(());
+    };
+    if let (State::Waiting, Some(reason)) = (view.status.state, view.status.reason) {
+        let reason = clean(&reason);
+        writeln!(
+            std::io::stderr().lock(),
+            "windlass: VNIC \"{name}\" waits: {reason}"
+        )?;
+    }
+    Ok(())
 }
 
 fn new_vnic(args: &VnicCreate) -> Result<Vnic, Failure> {

@@ -115,11 +115,17 @@ fn add(session: &mut Session<'_>, args: FdbAddArgs) -> Result<(), Failure> {
             if page.entries.iter().any(|entry| entry.member == member) {
                 return Ok(());
             }
-            Err(Failure::of(what, Error::Refused(body)).advise("delete that entry first"))
+            Err(Failure::of(what, Error::Refused(body)).advise(DELETE_FIRST))
+        }
+        Err(Error::Refused(body)) if body.code == ErrorCode::Exists => {
+            Err(Failure::of(what, Error::Refused(body)).advise(DELETE_FIRST))
         }
         Err(error) => Err(Failure::of(what, error)),
     }
 }
+
+/// What to do about an entry that stands in the way: it cannot be set.
+const DELETE_FIRST: &str = "\"windlass fdb delete\" removes it";
 
 fn delete(session: &mut Session<'_>, args: FdbDelete) -> Result<(), Failure> {
     let FdbDelete {

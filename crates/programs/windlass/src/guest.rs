@@ -64,7 +64,10 @@ impl Guest {
 /// `windlass vnic qemu-args NAME`
 pub(crate) fn qemu(session: &mut Session<'_>, args: &QemuArgs) -> Result<(), Failure> {
     let guest = Guest::find(session, "qemu-args", &args.name.name)?;
-    let words = qemu_words(&guest, &args.memory);
+    let mut words = qemu_words(&guest, &args.memory);
+    if let Some(accel) = &args.accel {
+        words.splice(0..0, ["-accel".to_owned(), accel.clone()]);
+    }
     match session.form {
         Form::Json => session.rows(&[json!({"name": guest.name, "args": words})], &Vec::new()),
         _ => {

@@ -221,7 +221,21 @@ impl Session<'_> {
 
     /// Writes rows in the form that was asked for.
     fn rows<T: serde::Serialize>(&mut self, rows: &[T], chosen: &Chosen) -> Result<(), Failure> {
-        table::write(&table::rows(rows)?, chosen, self.form, "", self.out)
+        self.write(&table::rows(rows)?, chosen, self.form, "")
+    }
+
+    /// Writes rows in a form, as [`table::write`].
+    fn write(
+        &mut self,
+        rows: &[serde_json::Value],
+        chosen: &Chosen,
+        form: Form,
+        unit: &str,
+    ) -> Result<(), Failure> {
+        if form == Form::Json && self.options.fields.is_some() && !chosen.is_empty() {
+            return table::write(&table::only(rows, chosen), chosen, form, unit, self.out);
+        }
+        table::write(rows, chosen, form, unit, self.out)
     }
 
     /// What a change answers: nothing for a person, unless nothing was changed on purpose.

@@ -44,7 +44,7 @@ pub(crate) struct Global {
     /// Write fields between colons, for scripts; needs -o.
     #[arg(short, long, global = true)]
     pub(crate) parsable: bool,
-    /// Fields to write, or "all"; "help" lists them.
+    /// Fields to write, of a table or with -j, or "all"; "help" lists them.
     #[arg(short = 'o', long = "output", value_name = "FIELD,...", global = true)]
     pub(crate) fields: Option<String>,
     /// Write no titles.
@@ -588,6 +588,9 @@ pub(crate) struct QemuArgs {
     /// Memory of the machine.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_hint = ValueHint::Other)]
     pub(crate) memory: String,
+    /// What runs the machine, as QEMU's -accel: kvm, or tcg where the host has no KVM. Without it none is named.
+    #[arg(long, value_name = "ACCELERATOR", value_hint = ValueHint::Other)]
+    pub(crate) accel: Option<String>,
 }
 
 /// Arguments of `vnic create`.

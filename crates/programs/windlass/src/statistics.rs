@@ -311,7 +311,7 @@ fn write(
             writeln!(session.out)?;
         }
     }
-    table::write(rows, chosen, form, "/S", session.out)
+    session.write(rows, chosen, form, "/S")
 }
 
 /// The rows of the second sample, each with its rates since the first.

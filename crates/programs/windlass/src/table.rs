@@ -4,7 +4,8 @@
 //! # Model
 //! A row is the JSON object that the daemon gave. A [`Column`] finds its [`Cell`] in it. The table pads
 //! and scales; the parsable form (`-p -o`) writes raw values between colons, with `:` and `\` escaped by
-//! `\` unless there is one field only (dladm(8)); JSON writes the rows as they are, always as an array.
+//! `\` unless there is one field only (dladm(8)); JSON writes the rows as they are, or with the fields that `-o` names, always as
+//! an array.
 
 use std::io::{self, Write};
 
@@ -229,6 +230,25 @@ pub(crate) fn write(
     Ok(())
 }
 
+/// Each row with these columns alone, as JSON shows them: a key is the column's name with `_` for `-`, and what has no value
+/// is null.
+pub(crate) fn only(rows: &[Value], columns: &[&'static Column]) -> Vec<Value> {
+    let value = |cell| match cell {
+        Cell::Missing | Cell::Unknown => Value::Null,
+        Cell::Text(text) => text.into(),
+        Cell::Count(count) => count.into(),
+        Cell::Rate(number) | Cell::Ratio(number) => number.into(),
+    };
+    let of = |row: &Value| {
+        let cells = columns.iter().map(|column| {
+            let key = column.name.replace('-', "_");
+            (key, value((column.cell)(row)))
+        });
+        cells.collect()
+    };
+    rows.iter().map(of).collect()
+}
+
 fn parsable(row: &Value, columns: &[&'static Column]) -> String {
     let cells = columns.iter().map(|column| (column.cell)(row).raw());
     if columns.len() == 1 {
@@ -450,6 +470,19 @@ mod tests {
         assert_eq!(
             written(&[json!({"n": 1})], None, Form::Json),
             "[{\"n\":1}]\n"
+        );
+    }
+
+    /// `-o` holds for JSON, too: numbers stay numbers, and what is missing is null.
+    #[test]
+    fn json_has_the_chosen_fields() {
+        let rows = [json!({"name": "v0", "path": "a:b", "n": {"frames": 5}})];
+        let chosen = choose(COLUMNS, Some("name,frames"), &mut Vec::new());
+        let chosen = chosen.expect("fields").expect("no help");
+        assert_eq!(only(&rows, &chosen), [json!({"name": "v0", "frames": 5})]);
+        assert_eq!(
+            only(&[json!({})], &chosen),
+            [json!({"name": null, "frames": null})]
         );
     }
 

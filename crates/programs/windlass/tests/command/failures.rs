@@ -84,6 +84,20 @@ fn absent_names() {
     assert_eq!(fake.run("fdb delete br0 2:0:0:0:0:1 --if-exists"), silent);
 }
 
+/// An entry that is there cannot be set: what is advised can be typed.
+#[test]
+fn an_entry_that_exists() {
+    let fake = Fake::start().refuse("POST /v1/bridges/br0/fdb", 409, "exists", "it is there");
+    let ran = fake.run("fdb add br0 2:0:0:0:0:1 v0");
+    assert_eq!(ran.code, 5, "{}", ran.err);
+    assert!(
+        ran.err
+            .ends_with("it is there; \"windlass fdb delete\" removes it\n"),
+        "{}",
+        ran.err
+    );
+}
+
 /// A name that is there: code 5; with `--may-exist` silence if it is as asked, else code 5 and in what it
 /// differs.
 #[test]

@@ -19,13 +19,30 @@ fn body(words: &str, request: &str) -> Value {
         },
         "{words}"
     );
-    let (method, path, body) = fake.asked().pop().expect("a request");
-    assert_eq!(format!("{method} {path}"), request, "{words}");
+    let asked = fake.asked();
+    let of = |(method, path, _): &&(String, String, String)| format!("{method} {path}") == request;
+    let found: Vec<_> = asked.iter().filter(of).collect();
+    let [(_, _, body)] = found[..] else {
+        panic!("{words}: {asked:?}")
+    };
     if body.is_empty() {
         Value::Null
     } else {
-        serde_json::from_str(&body).expect("JSON")
+        serde_json::from_str(body).expect("JSON")
     }
+}
+
+/// A VNIC that must wait for its peer says so on stderr; with `-j` nothing is added.
+#[test]
+fn a_new_vnic_waits() {
+    let view = r#"{"name":"v0","bridge":"br0","state":"waiting","reason":"no peer at /m.sock","counters":{}}"#;
+    let fake = Fake::start()
+        .on("POST /v1/vnics", 200, APPLIED)
+        .on("GET /v1/vnics/v0", 200, view);
+    let ran = fake.run("vnic create v0 --bridge br0");
+    assert_eq!((ran.code, ran.out.as_str()), (0, ""));
+    assert_eq!(ran.err, "windlass: VNIC \"v0\" waits: no peer at /m.sock\n");
+    assert_eq!(fake.run("vnic create v0 --bridge br0 -j").err, "");
 }
 
 /// Creation of each kind of object, in the forms that the manual shows.

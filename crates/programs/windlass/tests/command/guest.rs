@@ -34,6 +34,8 @@ fn qemu_args() {
     let done = fake("server", "").run("vnic qemu-args web --json");
     let json: serde_json::Value = serde_json::from_str(&done.out).expect("JSON");
     assert_eq!(json[0]["args"][0], "-m");
+    let ran = fake("client", "").run("vnic qemu-args web --accel tcg");
+    assert!(ran.out.starts_with("-accel tcg \\\n-m 1G"), "{}", ran.out);
 }
 
 /// The same for libvirt, whose `mode` is QEMU's end.

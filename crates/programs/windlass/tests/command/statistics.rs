@@ -47,6 +47,10 @@ v0    br0           100      6400          2       128           6           0
             .out,
         "100:2:0\n"
     );
+    assert_eq!(
+        fake().run("stat up0 -j -o name,rx-frames").out,
+        "[{\"name\":\"up0\",\"rx_frames\":1}]\n"
+    );
     let ran = fake().run("stat up1");
     assert_eq!(ran.code, 4);
     assert!(ran.err.contains("did you mean \"up0\"?"), "{}", ran.err);
