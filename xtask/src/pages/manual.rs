@@ -10,7 +10,7 @@ use windlassd::metrics;
 use super::Page;
 use super::documents;
 use super::examples;
-use super::roff::{MANUAL, Roff, SOURCE};
+use super::roff::{DATE, MANUAL, Roff, SOURCE};
 
 const EVERYWHERE: &[&str] = &[
     "windlass.8",
@@ -40,7 +40,8 @@ fn beginning(command: &Command) -> Result<String> {
         .section("8")
         .source(SOURCE)
         .manual(MANUAL)
-        .date("");
+        .title(command.get_name().to_uppercase())
+        .date(DATE);
     let mut text = Vec::new();
     man.render_title(&mut text)?;
     man.render_name_section(&mut text)?;

@@ -102,7 +102,29 @@ fn stray(root: &Path, pages: &[Page]) -> Result<Vec<PathBuf>> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+
+    /// mandoc(1) finds nothing to warn of.
+    #[test]
+    fn mandoc_accepts_the_pages() {
+        let root = std::env::temp_dir().join(format!("windlass-mandoc-{}", std::process::id()));
+        write(&root).expect("pages");
+        let pages = fs::read_dir(root.join("man")).expect("a directory");
+        let pages = pages.map(|page| page.expect("a page").path());
+        let lint = Command::new("mandoc")
+            .args(["-T", "lint", "-W", "warning"])
+            .args(pages)
+            .output();
+        fs::remove_dir_all(&root).expect("directory");
+        let Ok(lint) = lint else {
+            println!("skipped: mandoc_accepts_the_pages: mandoc is missing");
+            return;
+        };
+        let said = String::from_utf8_lossy(&lint.stdout);
+        assert!(lint.status.success(), "{said}");
+    }
 
     /// What was written is found good; what was changed, removed or added by hand is named.
     #[test]

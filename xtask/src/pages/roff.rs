@@ -8,6 +8,10 @@ use super::Page;
 pub(crate) const SOURCE: &str = concat!("windlass ", env!("CARGO_PKG_VERSION"));
 /// What is printed at the head of every page.
 pub(crate) const MANUAL: &str = "Windlass manual";
+/// The date at the foot of every page: that of the last change of a page by hand.
+pub(crate) const DATE: &str = "2026-11-24";
+/// Columns of a line of text at most, as man(7) asks; a longer word stands alone.
+const COLUMNS: usize = 80;
 
 /// A page that is being written.
 #[derive(Debug)]
@@ -21,7 +25,7 @@ impl Roff {
     /// A page with its head and its name.
     pub(crate) fn page(name: &str, section: u8, about: &str) -> Self {
         let head = format!(
-            ".TH {} {section} \"\" \"{SOURCE}\" \"{MANUAL}\"\n",
+            ".TH {} {section} \"{DATE}\" \"{SOURCE}\" \"{MANUAL}\"\n",
             escape(&name.to_uppercase())
         );
         let mut page = Self {
@@ -56,21 +60,29 @@ impl Roff {
     }
 
     pub(crate) fn paragraph(&mut self, text: &str) {
-        self.text.push_str(&format!(".PP\n{}\n", escape(text)));
+        self.begin_paragraph();
+        self.text.push_str(&filled(text));
+    }
+
+    /// A heading begins one by itself.
+    fn begin_paragraph(&mut self) {
+        let last = self.text.lines().next_back().unwrap_or_default();
+        if !last.starts_with(".SH ") && !last.starts_with(".SS ") {
+            self.text.push_str(".PP\n");
+        }
     }
 
     /// A term in bold, and what it is.
     pub(crate) fn term(&mut self, term: &str, text: &str) {
-        self.text.push_str(&format!(
-            ".TP\n\\fB{}\\fR\n{}\n",
-            escape(term),
-            escape(text)
-        ));
+        let term = escape(term);
+        self.text
+            .push_str(&format!(".TP\n\\fB{term}\\fR\n{}", filled(text)));
     }
 
     /// Lines as they are.
     pub(crate) fn literal(&mut self, lines: &str) {
-        self.text.push_str(".PP\n.nf\n.RS 4\n");
+        self.begin_paragraph();
+        self.text.push_str(".nf\n.RS 4\n");
         for line in lines.lines() {
             self.text.push_str(&format!("{}\n", escape(line)));
         }
@@ -110,9 +122,43 @@ pub(crate) fn escape(text: &str) -> String {
     }
 }
 
+/// Text in lines of [`COLUMNS`] at most, each of which is only text.
+fn filled(text: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.len() + 1 + word.len() <= COLUMNS => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.iter().map(|line| escape(line) + "\n").collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// No line is longer than asked, no word is lost, and none becomes a request where it begins a line.
+    #[test]
+    fn lines_are_filled() {
+        let text = "word .word ".repeat(30);
+        let lines = filled(&text);
+        assert!(
+            lines
+                .lines()
+                .all(|line| line.len() <= COLUMNS + 2 && !line.starts_with('.'))
+        );
+        assert_eq!(
+            lines
+                .replace("\\&", "")
+                .split_whitespace()
+                .collect::<Vec<_>>(),
+            text.split_whitespace().collect::<Vec<_>>()
+        );
+    }
 
     /// Text that would be a request or an escape is only text.
     #[test]
