@@ -533,6 +533,14 @@ impl Plane {
         Ok(entries)
     }
 
+    /// A bridge's table.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoBridge`].
+    pub fn fdb_table(&self, bridge: u16) -> Result<&Fdb, PlaneError> {
+        Ok(&self.bridge_of(bridge)?.fdb)
+    }
+
     /// The table's own counters.
     ///
     /// # Errors

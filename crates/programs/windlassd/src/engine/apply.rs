@@ -49,6 +49,7 @@ impl Engine {
             peer.may(change, &self.document, &next, &self.runtime_dir)?;
         }
         validate(&next)?;
+        let warnings = self.check_claims(peer, &next, &changes)?;
         if !dry_run && !changes.is_empty() {
             self.make(next, &changes)?;
         }
@@ -56,6 +57,7 @@ impl Engine {
             revision: self.revision,
             dry_run,
             changes,
+            warnings,
         })
     }
 
