@@ -409,3 +409,69 @@ fn counters_go_on_over_changes() {
     assert!(lab.ping("b", "10.1.0.1", 3));
     goes_on(before, "bridge and back");
 }
+
+/// A process in a namespace, which ends with the test.
+struct Inside(std::process::Child);
+
+impl Inside {
+    fn end(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A namespace may be named by a path: of its mount, or of a process in it, as containers have them. When the process
+/// ends, its VNIC lets go and says why, also after a restart.
+#[test]
+fn a_namespace_by_a_path() {
+    let Some(lab) = Lab::start("a_namespace_by_a_path") else {
+        return;
+    };
+    lab.namespace("a");
+    lab.namespace("b");
+    let mut process = Inside(
+        lab.command("a", "sleep")
+            .arg("1000")
+            .spawn()
+            .expect("sleep"),
+    );
+    // nsenter enters the namespace and becomes the program: the number stays.
+    let path = format!("/proc/{}/ns/net", process.0.id());
+    let own = std::fs::read_link("/proc/self/ns/net").expect("a link");
+    until("it is inside", || {
+        std::fs::read_link(&path).is_ok_and(|link| link != own)
+    });
+    let mut daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    let mounted = format!("/run/netns/{}", lab.name("b"));
+    for (name, netns, address) in [("a0", &path, "10.1.0.1"), ("b0", &mounted, "10.1.0.2")] {
+        daemon.must(&format!(
+            "vnic create {name} --bridge br0 --attach tap,name=eth0,netns={netns},address={address}/24"
+        ));
+        daemon.wait_for_state("vnic", name, "up");
+    }
+    assert!(lab.ping("a", "10.1.0.2", 3));
+    daemon.kill();
+    daemon.start_again();
+    daemon.wait_for_state("vnic", "a0", "up");
+    assert!(lab.ping("a", "10.1.0.2", 3));
+    process.end();
+    let reason = daemon.wait_for_state("vnic", "a0", "waiting");
+    assert!(reason.contains(&path), "{reason}");
+    daemon.kill();
+    daemon.start_again();
+    let reason = daemon.wait_for_state("vnic", "a0", "waiting");
+    assert!(reason.contains(&path), "{reason}");
+    daemon.must(&format!(
+        "vnic set a0 --attach tap,name=eth0,netns=/run/netns/{}",
+        lab.name("a")
+    ));
+    daemon.wait_for_state("vnic", "a0", "up");
+    daemon.assert_alive();
+}
