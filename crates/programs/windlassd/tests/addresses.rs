@@ -1,4 +1,4 @@
-//! Whose address it is: nobody is given what another one has, and a clash is told.
+//! Whose address and whose interface it is: nobody is given what another one has, and a clash is told.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -202,4 +202,34 @@ fn a_later_clash_is_told() {
         ["br0", GATEWAY, "thief", "outer"]
     );
     assert_eq!(holder(&daemon), "thief");
+}
+
+/// A TAP of a bridge, in the daemon's namespace, is not taken as an uplink of the same bridge, in whatever order the two
+/// are made: its frames would go round. As an uplink of another bridge it joins the two.
+#[test]
+fn a_bridge_is_not_its_own_uplink() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    for name in ["br0", "br1"] {
+        daemon.must("POST", "/v1/bridges", Some(json!({"name": name})));
+    }
+    let tap = |bridge: &str, netns: Option<&str>| json!({"name": "v0", "bridge": bridge, "attach": {"kind": "tap", "name": "host0", "netns": netns}});
+    let uplink = json!({"name": "loop", "bridge": "br0", "device": "host0"});
+    daemon.must("POST", "/v1/vnics", Some(tap("br0", None)));
+    let error = daemon.refused("POST", "/v1/uplinks", Some(uplink.clone()), "in_use");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("\"v0\""), "{message}");
+    daemon.must("DELETE", "/v1/vnics/v0", None);
+    daemon.must("POST", "/v1/uplinks", Some(uplink));
+    daemon.refused("POST", "/v1/vnics", Some(tap("br0", None)), "in_use");
+    daemon.must("POST", "/v1/vnics", Some(tap("br1", None)));
+    daemon.refused(
+        "PATCH",
+        "/v1/vnics/v0",
+        Some(json!({"bridge": "br0"})),
+        "in_use",
+    );
+    daemon.must("DELETE", "/v1/vnics/v0", None);
+    daemon.must("POST", "/v1/vnics", Some(tap("br0", Some("a"))));
 }

@@ -1,4 +1,4 @@
-//! Whose an address is that a VNIC is to have.
+//! Whose an address is that a VNIC is to have, and whose an interface that an uplink is to take.
 //!
 //! # Model
 //! A VNIC's own address is fixed in its bridge's table: whoever used it before gets no frames from then on. So an address
@@ -7,13 +7,16 @@
 //! does not. Addresses of the document, own and static ones, are compared by `windlass_api::validate`. A restored document
 //! claims nothing: it had its addresses before.
 //!
+//! A TAP in the daemon's namespace is not an uplink of its own bridge: its frames would go round.
+//!
 //! # Not done
 //! An address that nobody has sent from within the ageing time is not known to be anybody's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_api::{
-    Change, Document, ErrorBody, ErrorCode, FdbEntry, MacAddr, Member, Name, Object, Vnic,
+    Attachment, Change, Document, ErrorBody, ErrorCode, FdbEntry, Ifname, MacAddr, Member, Name,
+    Object, Vnic,
 };
 
 use super::Engine;
@@ -75,6 +78,43 @@ impl Engine {
     }
 }
 
+fn in_use(path: String, message: String) -> ErrorBody {
+    ErrorBody::plain(ErrorCode::InUse, format!("{path}: {message}")).at(path, message)
+}
+
+/// Refuses a TAP as an uplink of the bridge that it is a member of.
+///
+/// # Errors
+/// [`ErrorCode::InUse`], naming its VNIC.
+pub(super) fn check_loops(next: &Document, changes: &[Change]) -> Result<(), ErrorBody> {
+    let joins = |change: &Change| {
+        !matches!(change, Change::Delete { .. })
+            && matches!(change.object(), Object::Vnic(_) | Object::Uplink(_))
+    };
+    if !changes.iter().any(joins) {
+        return Ok(());
+    }
+    let taps: BTreeMap<(&Name, Ifname), &Name> = (next.vnics.iter())
+        .filter_map(|vnic| match &vnic.attach {
+            Attachment::Tap(tap) if tap.netns.is_none() => {
+                Some(((&vnic.bridge, tap.ifname(&vnic.name)?), &vnic.name))
+            }
+            _ => None,
+        })
+        .collect();
+    for uplink in &next.uplinks {
+        if let Some(vnic) = taps.get(&(&uplink.bridge, uplink.device.clone())) {
+            let path = format!("uplinks.{}.device", uplink.name);
+            let message = format!(
+                "\"{}\" is the TAP of VNIC \"{vnic}\" of the same bridge: frames would go round",
+                uplink.device
+            );
+            return Err(in_use(path, message));
+        }
+    }
+    Ok(())
+}
+
 /// What to tell a peer who gets an address that was learned behind another member.
 fn granted(
     peer: &Peer,
@@ -83,11 +123,7 @@ fn granted(
     entry: &FdbEntry,
 ) -> Result<String, ErrorBody> {
     let (mac, bridge, name) = (entry.mac, &vnic.bridge, holder.name());
-    let refused = |message: String| {
-        let path = format!("vnics.{}.mac", vnic.name);
-        let body = ErrorBody::plain(ErrorCode::InUse, format!("{path}: {message}"));
-        Err(body.at(path, message))
-    };
+    let refused = |message| Err(in_use(format!("vnics.{}.mac", vnic.name), message));
     match holder {
         Member::Uplink(_) if peer.operator => Ok(format!(
             "{mac} was learned behind uplink \"{name}\": its frames go to VNIC \"{}\" now",
