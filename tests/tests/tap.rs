@@ -272,6 +272,7 @@ fn a_marked_tap_is_taken_back() {
     daemon.kill();
     lab.ip("a", "link set eth0 down");
     lab.ip("a", "link set eth0 name mine");
+    lab.ip("a", "link set mine up");
     let held = open_tap(&lab, "a", "mine", false);
     daemon.start_again();
     let reason = daemon.wait_for_state("vnic", "a0", "waiting");
@@ -474,4 +475,69 @@ fn a_namespace_by_a_path() {
     ));
     daemon.wait_for_state("vnic", "a0", "up");
     daemon.assert_alive();
+}
+
+/// A TAP that its guest moves to another namespace is made again where its VNIC has it, and the one that was moved ends: it
+/// is nobody's. The next daemon finds the one that there is.
+#[test]
+fn a_tap_is_there_once() {
+    let Some(lab) = Lab::start("a_tap_is_there_once") else {
+        return;
+    };
+    lab.namespace("a");
+    lab.namespace("b");
+    let mut daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    daemon.tap(&lab, "a0", "a", ",address=10.1.0.1/24", "");
+    let taps = |short: &str| lab.ip(short, "-o link show type tun").lines().count();
+    lab.ip(
+        "a",
+        &format!("link set eth0 netns {} name moved0", lab.name("b")),
+    );
+    until("it is made again, and there once", || {
+        taps("a") == 1 && taps("b") == 0
+    });
+    daemon.wait_for_state("vnic", "a0", "up");
+    daemon.kill();
+    daemon.start_again();
+    daemon.wait_for_state("vnic", "a0", "up");
+    assert_eq!((taps("a"), taps("b")), (1, 0));
+    // Taken out by its guest (`ip link delete`), it comes again, too.
+    lab.ip("a", "link delete eth0");
+    until("it is made again", || taps("a") == 1);
+    daemon.wait_for_state("vnic", "a0", "up");
+}
+
+/// A TAP that its guest sets down is shown as waiting, with the reason, and as up when it is set up again; the monitor
+/// tells both. Its rings stay: connections are not counted anew.
+#[test]
+fn a_tap_set_down_is_shown() {
+    let Some(lab) = Lab::start("a_tap_set_down_is_shown") else {
+        return;
+    };
+    lab.namespace("a");
+    let mut daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    daemon.tap(&lab, "a0", "a", "", "");
+    let mut monitor = daemon.command();
+    monitor.args(["monitor", "--json", "-c", "3"]);
+    let monitor = monitor.stdout(std::process::Stdio::piped()).spawn();
+    let mut told = std::io::BufReader::new(monitor.expect("a monitor").stdout.expect("a pipe"));
+    let mut event = || {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut told, &mut line).expect("a line");
+        line
+    };
+    assert!(event().contains("start"));
+    lab.ip("a", "link set eth0 down");
+    let reason = daemon.wait_for_state("vnic", "a0", "waiting");
+    assert!(reason.contains("down"), "{reason}");
+    let told = event();
+    assert!(told.contains("waiting"), "{told}");
+    daemon.kill();
+    daemon.start_again();
+    daemon.wait_for_state("vnic", "a0", "waiting");
+    lab.ip("a", "link set eth0 up");
+    daemon.wait_for_state("vnic", "a0", "up");
+    assert_eq!(daemon.show("vnic", "a0")["connects"], 1);
 }

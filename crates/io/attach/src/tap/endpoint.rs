@@ -66,6 +66,8 @@ enum OpenError {
 /// An interface that is up.
 struct Open {
     index: u32,
+    /// Its guest has set it down.
+    is_set_down: bool,
     monitor: LinkMonitor,
     netlink: Netlink,
     namespace: NetnsRef,
@@ -87,6 +89,8 @@ pub struct TapEndpoint {
     foreign: Option<u32>,
     reason: String,
     ending: Option<String>,
+    /// It was set down or up since somebody asked.
+    is_changed: bool,
     leaving: bool,
     retry_at: Instant,
     connects: u64,
@@ -104,6 +108,7 @@ impl TapEndpoint {
             foreign: None,
             reason: "not tried yet".to_owned(),
             ending: None,
+            is_changed: false,
             leaving: false,
             retry_at: Instant::now(),
             connects: 0,
@@ -158,7 +163,17 @@ impl TapEndpoint {
         while let Ok(Some(event)) = open.monitor.next_event() {
             match event {
                 LinkEvent::Removed(link) if link.index == open.index => {
-                    return Some(format!("interface `{}` was deleted", self.conf.name));
+                    // One that was moved to another namespace would stay there for good, and be nobody's. If it was
+                    // deleted there is nothing to end.
+                    if let Some(queue) = open.queues.first() {
+                        let _ = queue.end_with_queues();
+                    }
+                    let name = &self.conf.name;
+                    return Some(format!("interface `{name}` was deleted or moved away"));
+                }
+                LinkEvent::Changed(link) if link.index == open.index => {
+                    self.is_changed |= open.is_set_down == link.is_up();
+                    open.is_set_down = !link.is_up();
                 }
                 _ => {}
             }
@@ -238,6 +253,7 @@ fn set_up(
     let caps = caps_of(tap.offloads());
     let open = Open {
         index,
+        is_set_down: found.is_some() && !link.is_up(),
         monitor,
         netlink,
         namespace: namespace.clone(),
@@ -339,12 +355,21 @@ impl Endpoint for TapEndpoint {
             details.push(("features", open.features.clone()));
             details.push(("queues", open.queues.len().to_string()));
         }
+        let is_set_down = self.open.as_ref().is_some_and(|open| open.is_set_down);
+        let reason = match is_set_down && !self.leaving {
+            true => format!("interface `{}` is set down", self.conf.name),
+            false => self.reason.clone(),
+        };
         Status {
-            up: self.open.is_some() && !self.leaving,
-            reason: self.reason.clone(),
+            up: self.open.is_some() && !self.leaving && !is_set_down,
+            reason,
             details,
             connects: self.connects,
         }
+    }
+
+    fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.is_changed)
     }
 
     fn configure(&mut self, interface: &InterfaceConf) -> Result<(), String> {

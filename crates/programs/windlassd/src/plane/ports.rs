@@ -271,6 +271,9 @@ impl Ports {
             }
             self.sink.changed(name);
         }
+        if endpoint.take_changed() {
+            self.sink.changed(name);
+        }
     }
 
     /// Until the end of the batch, the topology is not published for each change, and new endpoints are not driven.
