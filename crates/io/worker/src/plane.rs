@@ -470,7 +470,9 @@ impl Plane {
             !is_over
         });
         self.limbo.reclaim(domain);
-        self.drains.is_empty()
+        let is_over = self.drains.is_empty();
+        self.is_late &= !is_over;
+        is_over
     }
 
     /// A worker's answer.

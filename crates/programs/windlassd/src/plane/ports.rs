@@ -634,27 +634,58 @@ impl Ports {
         self.remove(name, true).map(drop)
     }
 
-    /// Takes a member out, and gives what it has counted; `for_good`: with what persists of it on the host.
+    /// Takes a member out, and gives what it has counted; `for_good`: with what persists of it on the host. While a worker
+    /// is late that is refused, and the member goes on once the worker is back.
     fn remove(&mut self, name: &Name, for_good: bool) -> Result<Option<Counters>, BackendError> {
         let Some(id) = self.members.get(name).map(|m| m.id) else {
             return Ok(None);
         };
         // Frames that wait for it are dropped and counted before the counters are read for the last time.
-        let detached = self.plane.detach(id).map_err(failed);
+        self.plane
+            .detach(id)
+            .map_err(|error| self.keep(name, error))?;
         let counted = self.counters(name);
-        let member = self.members.remove(name);
+        self.plane
+            .remove_member(id)
+            .map_err(|error| self.keep(name, error))?;
+        let Some(member) = self.members.remove(name) else {
+            return Ok(None);
+        };
         // A clash that nobody was told of is not to be another member's that gets its number.
-        let bridge = member.as_ref().and_then(|m| self.bridges.get(&m.bridge));
+        let bridge = self.bridges.get(&member.bridge);
         if let Some(Ok(table)) = bridge.map(|b| self.plane.fdb_table(b.id)) {
             table.take_clash();
         }
-        let done = detached.and(self.plane.remove_member(id).map_err(failed));
-        if let Some(mut endpoint) = member.and_then(|m| m.endpoint)
+        if let Some(mut endpoint) = member.endpoint
             && for_good
         {
             endpoint.delete();
         }
-        done.map(|()| Some(counted))
+        Ok(Some(counted))
+    }
+
+    /// Has a member that could not be removed go on: with other rings, for a late worker may use these, and with its
+    /// entries, which the worker forgets when it comes to it.
+    fn keep(&mut self, name: &Name, error: PlaneError) -> BackendError {
+        if let Some(member) = self.members.get_mut(name)
+            && let Some(endpoint) = member.endpoint.as_mut()
+        {
+            endpoint.condemn("it could not be deleted: a worker is late");
+        }
+        if let Some(member) = self.members.get(name)
+            && let Ok(bridge) = self.bridge(&member.bridge)
+        {
+            let id = member.id;
+            for (key, flags) in self.fixed_entries(name, bridge.filtering) {
+                let again = move |w: &mut FdbWriter<QsbrGrace>, now| {
+                    if let Err(error) = w.add_fixed(key, id, flags, now) {
+                        tracing::error!("entry of a member that could not be deleted: {error}");
+                    }
+                };
+                let _ = self.plane.fdb(bridge.id, again);
+            }
+        }
+        failed(error)
     }
 
     /// Removes packet filters that an earlier daemon left at interfaces that are no uplinks any more.
