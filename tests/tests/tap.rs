@@ -541,3 +541,30 @@ fn a_tap_set_down_is_shown() {
     daemon.wait_for_state("vnic", "a0", "up");
     assert_eq!(daemon.show("vnic", "a0")["connects"], 1);
 }
+
+/// Between two guests with an MTU of 9000, frames of that size pass whole; a third one with 1500 gets none that is larger.
+#[test]
+fn jumbo_frames_pass() {
+    let Some(lab) = Lab::start("jumbo_frames_pass") else {
+        return;
+    };
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    for (name, number, mtu) in [("a", 1, 9000), ("b", 2, 9000), ("c", 3, 1500)] {
+        lab.namespace(name);
+        let address = format!(",address=10.1.0.{number}/24");
+        let words = format!("--set mtu={mtu}");
+        daemon.tap(&lab, &format!("{name}0"), name, &address, &words);
+    }
+    // 8,972 bytes of ICMP payload are an IPv4 packet of 9,000 bytes; nobody may fragment it.
+    let whole = |to: &str, bytes: &str| {
+        let words = [
+            "-n", "-q", "-c", "3", "-i", "0.2", "-W", "1", "-M", "do", "-s", bytes, to,
+        ];
+        windlass_tests::run(lab.command("a", "ping").args(words)).code == 0
+    };
+    assert!(whole("10.1.0.2", "8972"));
+    assert!(whole("10.1.0.3", "1472"));
+    assert!(!whole("10.1.0.3", "1473"));
+    assert_eq!(daemon.drops("a0", "mtu"), 3, "{}", daemon.counters("a0"));
+}
