@@ -272,6 +272,7 @@ fn a_marked_tap_is_taken_back() {
     daemon.kill();
     lab.ip("a", "link set eth0 down");
     lab.ip("a", "link set eth0 name mine");
+    lab.ip("a", "link set mine up");
     let held = open_tap(&lab, "a", "mine", false);
     daemon.start_again();
     let reason = daemon.wait_for_state("vnic", "a0", "waiting");
@@ -408,4 +409,162 @@ fn counters_go_on_over_changes() {
     daemon.wait_for_state("vnic", "a0", "up");
     assert!(lab.ping("b", "10.1.0.1", 3));
     goes_on(before, "bridge and back");
+}
+
+/// A process in a namespace, which ends with the test.
+struct Inside(std::process::Child);
+
+impl Inside {
+    fn end(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A namespace may be named by a path: of its mount, or of a process in it, as containers have them. When the process
+/// ends, its VNIC lets go and says why, also after a restart.
+#[test]
+fn a_namespace_by_a_path() {
+    let Some(lab) = Lab::start("a_namespace_by_a_path") else {
+        return;
+    };
+    lab.namespace("a");
+    lab.namespace("b");
+    let mut process = Inside(
+        lab.command("a", "sleep")
+            .arg("1000")
+            .spawn()
+            .expect("sleep"),
+    );
+    // nsenter enters the namespace and becomes the program: the number stays.
+    let path = format!("/proc/{}/ns/net", process.0.id());
+    let own = std::fs::read_link("/proc/self/ns/net").expect("a link");
+    until("it is inside", || {
+        std::fs::read_link(&path).is_ok_and(|link| link != own)
+    });
+    let mut daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    let mounted = format!("/run/netns/{}", lab.name("b"));
+    for (name, netns, address) in [("a0", &path, "10.1.0.1"), ("b0", &mounted, "10.1.0.2")] {
+        daemon.must(&format!(
+            "vnic create {name} --bridge br0 --attach tap,name=eth0,netns={netns},address={address}/24"
+        ));
+        daemon.wait_for_state("vnic", name, "up");
+    }
+    assert!(lab.ping("a", "10.1.0.2", 3));
+    daemon.kill();
+    daemon.start_again();
+    daemon.wait_for_state("vnic", "a0", "up");
+    assert!(lab.ping("a", "10.1.0.2", 3));
+    process.end();
+    let reason = daemon.wait_for_state("vnic", "a0", "waiting");
+    assert!(reason.contains(&path), "{reason}");
+    daemon.kill();
+    daemon.start_again();
+    let reason = daemon.wait_for_state("vnic", "a0", "waiting");
+    assert!(reason.contains(&path), "{reason}");
+    daemon.must(&format!(
+        "vnic set a0 --attach tap,name=eth0,netns=/run/netns/{}",
+        lab.name("a")
+    ));
+    daemon.wait_for_state("vnic", "a0", "up");
+    daemon.assert_alive();
+}
+
+/// A TAP that its guest moves to another namespace is made again where its VNIC has it, and the one that was moved ends: it
+/// is nobody's. The next daemon finds the one that there is.
+#[test]
+fn a_tap_is_there_once() {
+    let Some(lab) = Lab::start("a_tap_is_there_once") else {
+        return;
+    };
+    lab.namespace("a");
+    lab.namespace("b");
+    let mut daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    daemon.tap(&lab, "a0", "a", ",address=10.1.0.1/24", "");
+    let taps = |short: &str| lab.ip(short, "-o link show type tun").lines().count();
+    lab.ip(
+        "a",
+        &format!("link set eth0 netns {} name moved0", lab.name("b")),
+    );
+    until("it is made again, and there once", || {
+        taps("a") == 1 && taps("b") == 0
+    });
+    daemon.wait_for_state("vnic", "a0", "up");
+    daemon.kill();
+    daemon.start_again();
+    daemon.wait_for_state("vnic", "a0", "up");
+    assert_eq!((taps("a"), taps("b")), (1, 0));
+    // Taken out by its guest (`ip link delete`), it comes again, too.
+    lab.ip("a", "link delete eth0");
+    until("it is made again", || taps("a") == 1);
+    daemon.wait_for_state("vnic", "a0", "up");
+}
+
+/// A TAP that its guest sets down is shown as waiting, with the reason, and as up when it is set up again; the monitor
+/// tells both. Its rings stay: connections are not counted anew.
+#[test]
+fn a_tap_set_down_is_shown() {
+    let Some(lab) = Lab::start("a_tap_set_down_is_shown") else {
+        return;
+    };
+    lab.namespace("a");
+    let mut daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    daemon.tap(&lab, "a0", "a", "", "");
+    let mut monitor = daemon.command();
+    monitor.args(["monitor", "--json", "-c", "3"]);
+    let monitor = monitor.stdout(std::process::Stdio::piped()).spawn();
+    let mut told = std::io::BufReader::new(monitor.expect("a monitor").stdout.expect("a pipe"));
+    let mut event = || {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut told, &mut line).expect("a line");
+        line
+    };
+    assert!(event().contains("start"));
+    lab.ip("a", "link set eth0 down");
+    let reason = daemon.wait_for_state("vnic", "a0", "waiting");
+    assert!(reason.contains("down"), "{reason}");
+    let told = event();
+    assert!(told.contains("waiting"), "{told}");
+    daemon.kill();
+    daemon.start_again();
+    daemon.wait_for_state("vnic", "a0", "waiting");
+    lab.ip("a", "link set eth0 up");
+    daemon.wait_for_state("vnic", "a0", "up");
+    assert_eq!(daemon.show("vnic", "a0")["connects"], 1);
+}
+
+/// Between two guests with an MTU of 9000, frames of that size pass whole; a third one with 1500 gets none that is larger.
+#[test]
+fn jumbo_frames_pass() {
+    let Some(lab) = Lab::start("jumbo_frames_pass") else {
+        return;
+    };
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    for (name, number, mtu) in [("a", 1, 9000), ("b", 2, 9000), ("c", 3, 1500)] {
+        lab.namespace(name);
+        let address = format!(",address=10.1.0.{number}/24");
+        let words = format!("--set mtu={mtu}");
+        daemon.tap(&lab, &format!("{name}0"), name, &address, &words);
+    }
+    // 8,972 bytes of ICMP payload are an IPv4 packet of 9,000 bytes; nobody may fragment it.
+    let whole = |to: &str, bytes: &str| {
+        let words = [
+            "-n", "-q", "-c", "3", "-i", "0.2", "-W", "1", "-M", "do", "-s", bytes, to,
+        ];
+        windlass_tests::run(lab.command("a", "ping").args(words)).code == 0
+    };
+    assert!(whole("10.1.0.2", "8972"));
+    assert!(whole("10.1.0.3", "1472"));
+    assert!(!whole("10.1.0.3", "1473"));
+    assert_eq!(daemon.drops("a0", "mtu"), 3, "{}", daemon.counters("a0"));
 }

@@ -1,4 +1,4 @@
-//! Network namespaces by name.
+//! Network namespaces, by name or by path.
 //!
 //! # Purpose
 //! Opens, enters, watches, makes and removes the named network namespaces that `ip netns` shows.
@@ -7,7 +7,7 @@
 //! A named namespace is a file in [`DIRECTORY`] on which the namespace is mounted. The name is
 //! looked up once ([`NetnsRef::open`]); from then on the namespace is held by descriptor and told
 //! from others by [`NetnsId`], so that a name that is deleted and made again shows as a different
-//! namespace.
+//! namespace. An absolute path is one for [`NetnsRef::open`], too: see `path.rs`.
 //!
 //! # Ownership and lifetime
 //! A [`NetnsRef`] keeps the namespace, and every interface in it, alive after its name is gone.
@@ -29,6 +29,10 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
+mod path;
+
+pub use path::Named;
+
 /// Where named namespaces are, as `ip-netns(8)` has it.
 pub const DIRECTORY: &str = "/run/netns";
 
@@ -49,9 +53,19 @@ pub enum NetnsError {
     /// No namespace has this name.
     #[error("network namespace `{0}` does not exist")]
     Missing(String),
-    /// A file of this name exists, but no network namespace is mounted on it (yet).
-    #[error("{DIRECTORY}/{0} is not a network namespace")]
+    /// A file of this path exists, but no network namespace is mounted on it (yet).
+    #[error("`{0}` is not a network namespace")]
     NotNamespace(String),
+    /// The path leads through a directory into which others can put something.
+    #[error(
+        "`{path}`: others than the system can replace `{component}`, so the path is not followed"
+    )]
+    Untrusted {
+        /// The path.
+        path: String,
+        /// What lies in that directory.
+        component: String,
+    },
     /// A namespace of this name exists already.
     #[error("network namespace `{0}` exists")]
     Exists(String),
@@ -90,6 +104,7 @@ pub struct NetnsRef {
     name: Option<Arc<str>>,
     fd: Arc<OwnedFd>,
     id: NetnsId,
+    process: Option<Named>,
 }
 
 /// Checks that `name` is a plain file name, so that it cannot lead out of [`DIRECTORY`].
@@ -108,8 +123,17 @@ fn path_of(name: &str) -> Result<PathBuf, NetnsError> {
 }
 
 impl NetnsRef {
-    /// Opens the namespace called `name`.
+    /// Opens the namespace called `name`, or the one at `name` if that is an absolute path.
     pub fn open(name: &str) -> Result<Self, NetnsError> {
+        if name.starts_with('/') {
+            let (fd, process) = path::open(name)?;
+            let held = Self::held(fd, Some(name)).map_err(|errno| NetnsError::Kernel {
+                operation: "open",
+                name: name.to_owned(),
+                errno,
+            })?;
+            return Ok(Self { process, ..held });
+        }
         let path = path_of(name)?;
         let refused = |errno| NetnsError::Kernel {
             operation: "open",
@@ -124,8 +148,9 @@ impl NetnsRef {
             Err(errno) => return Err(refused(errno)),
         };
         if rustix::fs::fstatfs(&fd).map_err(refused)?.f_type != NSFS_MAGIC {
-            return Err(NetnsError::NotNamespace(name.to_owned()));
+            return Err(NetnsError::NotNamespace(path.display().to_string()));
         }
+        path::is_network(&fd, name)?;
         Self::held(fd, Some(name)).map_err(refused)
     }
 
@@ -165,6 +190,7 @@ impl NetnsRef {
             name: name.map(Arc::from),
             fd: Arc::new(fd),
             id,
+            process: None,
         })
     }
 
@@ -172,6 +198,12 @@ impl NetnsRef {
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
+    }
+
+    /// The process by which it was named, if the path was `/proc/PID/ns/net`.
+    #[must_use]
+    pub fn process(&self) -> Option<&Named> {
+        self.process.as_ref()
     }
 
     /// Its identity.
@@ -185,6 +217,7 @@ impl NetnsRef {
     pub fn is_named_still(&self) -> bool {
         match self.name() {
             None => true,
+            Some(_) if self.process().is_some_and(Named::has_ended) => false,
             Some(name) => Self::open(name).is_ok_and(|now| now.id == self.id),
         }
     }

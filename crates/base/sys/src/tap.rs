@@ -154,6 +154,15 @@ pub struct Tap {
 }
 
 impl TapQueue {
+    /// Has the interface end with the last of its queues, whatever namespace it is in by now.
+    pub fn end_with_queues(&self) -> Result<(), Errno> {
+        // SAFETY: this request takes its argument by value, so no memory is touched.
+        match unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::TUNSETPERSIST, 0) } {
+            0 => Ok(()),
+            _ => Err(last_errno()),
+        }
+    }
+
     /// Reads one frame with its header. Returns the bytes read, or `EAGAIN` if none waits.
     ///
     /// A frame longer than `space` is cut by the kernel without a sign: offer header, maximum

@@ -81,3 +81,70 @@ fn a_file_is_not_a_namespace() {
     ));
     std::fs::remove_file(&path).unwrap();
 }
+
+/// A namespace is found by the path of its mount, also through a link of the system, and by its process; not through a
+/// directory that others can write to, and not if it is one of another kind.
+#[test]
+fn a_path_names_a_namespace() {
+    if !can_run("a_path_names_a_namespace") {
+        return;
+    }
+    let lab = Lab::create("path");
+    let mounted = format!("{}/{}", netns::DIRECTORY, lab.name);
+    assert_eq!(NetnsRef::open(&mounted).unwrap().id(), lab.namespace.id());
+    let directory = format!("/run/wlsys-{}", std::process::id());
+    std::fs::create_dir(&directory).unwrap();
+    let link = format!("{directory}/net");
+    std::os::unix::fs::symlink(format!("../netns/{}", lab.name), &link).unwrap();
+    assert_eq!(NetnsRef::open(&link).unwrap().id(), lab.namespace.id());
+    let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(&directory, open_to_all).unwrap();
+    let untrusted = NetnsRef::open(&link);
+    assert!(
+        matches!(untrusted, Err(NetnsError::Untrusted { .. })),
+        "{untrusted:?}"
+    );
+    std::fs::remove_dir_all(&directory).unwrap();
+    for other in ["/etc/passwd", "/run"] {
+        let refused = NetnsRef::open(other);
+        assert!(
+            matches!(refused, Err(NetnsError::NotNamespace(_))),
+            "{other}: {refused:?}"
+        );
+    }
+
+    let mut child = lab.within(|| {
+        let mut sleep = std::process::Command::new("sleep");
+        sleep.arg("1000").spawn().unwrap()
+    });
+    let by_process = NetnsRef::open(&format!("/proc/{}/ns/net", child.id())).unwrap();
+    assert_eq!(by_process.id(), lab.namespace.id());
+    assert!(by_process.is_named_still());
+    child.kill().unwrap();
+    assert!(readable(by_process.process().unwrap()));
+    assert!(!by_process.is_named_still());
+    child.wait().unwrap();
+    let gone = NetnsRef::open(&format!("/proc/{}/ns/net", child.id()));
+    assert!(matches!(gone, Err(NetnsError::Missing(_))), "{gone:?}");
+}
+
+/// A namespace of another kind under a name is refused.
+#[test]
+fn another_kind_is_refused() {
+    if !can_run("another_kind_is_refused") {
+        return;
+    }
+    let _directory = Lab::create("kind");
+    let name = format!("wlsys-{}-uts", std::process::id());
+    let path = std::path::Path::new(netns::DIRECTORY).join(&name);
+    std::fs::write(&path, "").unwrap();
+    rustix::mount::mount_bind("/proc/self/ns/uts", &path).unwrap();
+    for name in [name.as_str(), path.to_str().unwrap()] {
+        let refused = NetnsRef::open(name);
+        assert!(
+            matches!(refused, Err(NetnsError::NotNamespace(_))),
+            "{refused:?}"
+        );
+    }
+    netns::delete(&name).unwrap();
+}

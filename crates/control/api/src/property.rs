@@ -188,7 +188,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "",
         "",
         (0, 0),
-        "VLANs whose frames the member sends and receives with a tag.",
+        "VLANs whose frames the member sends and receives with a tag, or none.",
     ),
     row(
         MEMBER,
@@ -694,6 +694,8 @@ mod tests {
         let uplink = MemberSettings::of(Scope::Uplink, &set);
         assert!(!uplink.mac_nospoof && uplink.mtu.is_none());
         set.assign(Scope::Vnic, "mac-nospoof=off").expect("flag");
+        set.assign(Scope::Vnic, "tagged=none").expect("no VLAN");
+        assert!(MemberSettings::of(Scope::Vnic, &set).tagged.is_empty());
         set.assign(Scope::Vnic, "tagged=20-30,10").expect("list");
         set.assign(Scope::Vnic, "vlan=0").expect("number");
         let vnic = MemberSettings::of(Scope::Vnic, &set);

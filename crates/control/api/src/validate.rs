@@ -327,10 +327,8 @@ fn check_sockets(document: &Document, defects: &mut Defects) {
 
 fn check_entries(document: &Document, index: &Index<'_>, defects: &mut Defects) {
     let mut keys = HashSet::new();
-    let own: HashSet<(&Name, MacAddr)> = document
-        .vnics
-        .iter()
-        .filter_map(|v| v.mac.map(|mac| (&v.bridge, mac)))
+    let own: HashMap<(&Name, MacAddr), &Vnic> = (document.vnics.iter())
+        .filter_map(|vnic| Some(((&vnic.bridge, vnic.mac?), vnic)))
         .collect();
     for entry in &document.fdb {
         let path = format!("fdb.{}.{}.{}", entry.bridge, entry.vlan, entry.mac);
@@ -340,11 +338,18 @@ fn check_entries(document: &Document, index: &Index<'_>, defects: &mut Defects) 
         if entry.mac.is_multicast() || entry.mac.is_zero() {
             defects.add(&path, "only the address of one station can be entered");
         }
-        if own.contains(&(&entry.bridge, entry.mac)) {
-            defects.add(
-                &path,
-                "this is the address of a VNIC, which has its entry anyway",
-            );
+        if let Some(vnic) = own.get(&(&entry.bridge, entry.mac)) {
+            let message = match entry.member == vnic.name {
+                true => format!(
+                    "VNIC \"{}\" has an entry of its own address anyway",
+                    vnic.name
+                ),
+                false => format!(
+                    "VNIC \"{}\" has this address, and the entry gives it to \"{}\"",
+                    vnic.name, entry.member
+                ),
+            };
+            defects.add(&path, message);
         }
         let Some(&filtering) = index.bridges.get(&entry.bridge) else {
             defects.add(&path, format!("there is no bridge \"{}\"", entry.bridge));

@@ -465,6 +465,9 @@ pub struct Applied {
     pub dry_run: bool,
     /// What was changed, or would be, in the order of doing.
     pub changes: Vec<Change>,
+    /// What the peer should know of it, a sentence each: an address that was behind an uplink is a VNIC's now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// What a [`MonitorEvent`] tells.
@@ -484,6 +487,20 @@ pub enum EventKind {
         name: Name,
         /// Its state now.
         status: Status,
+    },
+    /// A member has sent from an address that another one has for good. Its frames are dropped, and the address stays
+    /// where it is. At most one event a bridge in ten seconds.
+    Clash {
+        /// The bridge.
+        bridge: Name,
+        /// A VLAN in which it has the address; 0 on a bridge without VLAN filtering.
+        vlan: u16,
+        /// The address.
+        mac: MacAddr,
+        /// The member that has it.
+        holder: Name,
+        /// The member that has sent from it.
+        member: Name,
     },
     /// The reader was too slow.
     Lost {

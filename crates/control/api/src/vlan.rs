@@ -104,7 +104,7 @@ impl FromStr for VlanSet {
     type Err = VlanError;
     fn from_str(text: &str) -> Result<Self, VlanError> {
         let error = || VlanError(text.chars().take(64).collect());
-        if text.is_empty() {
+        if matches!(text, "" | "none") {
             return Ok(Self::default());
         }
         let vlan = |part: &str| match part.parse::<u16>() {
@@ -143,8 +143,8 @@ impl JsonSchema for VlanSet {
     }
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "type": "string", "description": "VLANs and ranges of VLANs: \"10,20-30\"",
-            "pattern": "^([0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*)?$"
+            "type": "string", "description": "VLANs and ranges of VLANs: \"10,20-30\"; \"none\" as \"\"",
+            "pattern": "^(none|[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*)?$"
         })
     }
 }

@@ -574,7 +574,10 @@ impl Pass<'_> {
                 }
                 return Ok(());
             }
-            Some(hit) if hit.flags.is_fixed() => return Err(Drop::StickySource),
+            Some(hit) if hit.flags.is_fixed() => {
+                self.bridge.fdb.note_clash(key, me);
+                return Err(Drop::StickySource);
+            }
             Some(_) => {}
             None if self.bridge.fdb.member_is_full(me) => return Err(Drop::SourceLimit),
             None => {}

@@ -163,6 +163,25 @@ fn fixed_entries_stay() {
     assert_eq!(writer.len(), 251, "all that was learned has aged");
 }
 
+/// A learned entry gives way to a static one wherever it stands: a small table that is full of learned entries takes as
+/// many static ones as it has places, and refuses the one beyond.
+#[test]
+fn learned_entries_give_way() {
+    for seed in 0..200 {
+        let (_, mut writer) = Fdb::new(Limits::new(16, [seed, 7]), NoReaders);
+        for mac in 0..16 {
+            writer.learn(seen(0x200 + mac, 0), START);
+        }
+        for mac in 0..16 {
+            let key = Key::new(0, 0x10_0000 + mac);
+            let done = writer.add_fixed(key, 1, EntryFlags::STATIC, START);
+            assert!(done.is_ok(), "seed {seed}, entry {mac}: {done:?}");
+        }
+        let beyond = writer.add_fixed(Key::new(0, 0x20_0000), 1, EntryFlags::STATIC, START);
+        assert!(matches!(beyond, Err(AddError::Full)), "{beyond:?}");
+    }
+}
+
 /// A table full of fixed entries says so, and a member beyond the limits is refused.
 #[test]
 fn configuration_has_limits_too() {

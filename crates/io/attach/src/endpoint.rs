@@ -50,7 +50,7 @@ pub enum Event {
 /// What an endpoint is doing, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Whether rings are up.
+    /// Whether rings are up, and the other side takes part.
     pub up: bool,
     /// Why not, if not.
     pub reason: String,
@@ -84,6 +84,11 @@ pub trait Endpoint: Send {
 
     /// A worker found the port dead, for example because the peer took its memory away.
     fn condemn(&mut self, reason: &str);
+
+    /// Whether [`Endpoint::status`] answers otherwise than at the last call of this, though there was no event.
+    fn take_changed(&mut self) -> bool {
+        false
+    }
 
     /// The rings of the last [`Event::Down`] are with no worker any more.
     fn detached(&mut self);

@@ -470,7 +470,9 @@ impl Plane {
             !is_over
         });
         self.limbo.reclaim(domain);
-        self.drains.is_empty()
+        let is_over = self.drains.is_empty();
+        self.is_late &= !is_over;
+        is_over
     }
 
     /// A worker's answer.
@@ -531,6 +533,14 @@ impl Plane {
             .fdb
             .for_each(now(), |entry| entries.push(entry));
         Ok(entries)
+    }
+
+    /// A bridge's table.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoBridge`].
+    pub fn fdb_table(&self, bridge: u16) -> Result<&Fdb, PlaneError> {
+        Ok(&self.bridge_of(bridge)?.fdb)
     }
 
     /// The table's own counters.

@@ -240,6 +240,9 @@ impl Session<'_> {
 
     /// What a change answers: nothing for a person, unless nothing was changed on purpose.
     fn applied(&mut self, applied: &Applied, loud: bool) -> Result<(), Failure> {
+        for warning in &applied.warnings {
+            eprintln!("windlass: {}", table::clean(warning));
+        }
         match self.form {
             Form::Json => self.rows(std::slice::from_ref(applied), &Chosen::new()),
             _ if loud || applied.dry_run => {

@@ -46,6 +46,13 @@ fn line(event: &MonitorEvent) -> String {
             Some(reason) => format!("! {name} {}: {reason}", status.state.as_str()),
             None => format!("! {name} {}", status.state.as_str()),
         },
+        EventKind::Clash {
+            bridge,
+            vlan,
+            mac,
+            holder,
+            member,
+        } => format!("? {bridge} vlan {vlan} {mac} of {holder} is used by {member}, too"),
         EventKind::Lost { events } => format!("? {events} events lost"),
     };
     format!("{} {} {what}", utc(event.time_ns), event.revision)

@@ -34,8 +34,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use thiserror::Error;
 use windlass_api::{
-    Bridge, Counters, ErrorBody, ErrorCode, FdbPage, FdbQuery, MacAddr, Name, SocketPath,
-    StaticEntry, Status, TableStats, Uplink, Vnic, WorkerStats, Zone,
+    Bridge, Counters, ErrorBody, ErrorCode, EventKind, FdbEntry, FdbPage, FdbQuery, MacAddr, Name,
+    SocketPath, StaticEntry, Status, TableStats, Uplink, Vnic, WorkerStats, Zone,
 };
 
 /// Why the data plane did not do what it was told. It is then as it was before.
@@ -111,6 +111,7 @@ pub struct StateSink {
 #[derive(Debug)]
 struct Shared {
     names: Mutex<BTreeSet<Name>>,
+    clashes: Mutex<Vec<EventKind>>,
     wake: std::sync::mpsc::SyncSender<()>,
 }
 
@@ -122,6 +123,7 @@ impl StateSink {
             Self {
                 shared: Arc::new(Shared {
                     names: Mutex::default(),
+                    clashes: Mutex::default(),
                     wake,
                 }),
             },
@@ -140,6 +142,29 @@ impl StateSink {
         drop(names);
         // A full channel means that the reader is being woken already.
         let _ = self.shared.wake.try_send(());
+    }
+
+    /// Says that an address is used by two: [`EventKind::Clash`]. At most once a bridge in ten seconds.
+    pub fn clashed(&self, clash: EventKind) {
+        let mut clashes = self
+            .shared
+            .clashes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        clashes.push(clash);
+        drop(clashes);
+        let _ = self.shared.wake.try_send(());
+    }
+
+    /// Takes the clashes that were said since the last time.
+    pub fn take_clashes(&self) -> Vec<EventKind> {
+        std::mem::take(
+            &mut self
+                .shared
+                .clashes
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
     }
 
     /// Takes the names that were said since the last time.
@@ -237,6 +262,9 @@ pub trait Backend: Send {
 
     /// The entries that match, in order of VLAN and address, `limit` at most.
     fn fdb_show(&mut self, bridge: &Name, query: &FdbQuery) -> FdbPage;
+
+    /// The learned and sticky entries of these addresses, in any VLAN; none if there is no such bridge.
+    fn fdb_learned(&mut self, bridge: &Name, addresses: &BTreeSet<MacAddr>) -> Vec<FdbEntry>;
 
     /// A table in numbers.
     fn table(&self, bridge: &Name) -> TableStats;

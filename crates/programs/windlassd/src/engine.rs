@@ -2,7 +2,8 @@
 //!
 //! # Model
 //! A change is a function from the document to the next one. The engine fills in what was left to it,
-//! validates, computes the difference, asks [`crate::authority`], and then:
+//! validates, computes the difference, asks [`crate::authority`] and the forwarding tables (whose are the addresses that
+//! the change claims?), and then:
 //!
 //! 1. writes the new document beside the old one ([`Store::prepare`]): a full disk stops here;
 //! 2. makes each [`Change`] in the [`Backend`]; if one fails, undoes those before it in reverse order;
@@ -27,6 +28,7 @@
 
 mod answer;
 mod apply;
+mod claims;
 mod recent;
 
 pub use answer::no_such;
@@ -201,8 +203,11 @@ impl Engine {
         paths::make_zone_dir(&place.directory, place.owner)
     }
 
-    /// Tells the monitors what has changed in the states of members.
+    /// Tells the monitors what has changed in the states of members, and of addresses that two of them use.
     fn note_states(&mut self) {
+        for clash in self.sink.take_clashes() {
+            self.publish(clash, Audience::Operators);
+        }
         for name in self.sink.take() {
             if self.document.member(name.as_str()).is_none() {
                 continue;

@@ -1,6 +1,6 @@
 //! A data plane that only remembers: for tests of the control plane.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use windlass_api::{
@@ -201,6 +201,19 @@ impl Backend for MemoryBackend {
             entries: entries.take(limit as usize).collect(),
             total,
         }
+    }
+
+    fn fdb_learned(&mut self, bridge: &Name, addresses: &BTreeSet<MacAddr>) -> Vec<FdbEntry> {
+        let every = FdbQuery {
+            limit: Some(u32::MAX),
+            ..FdbQuery::default()
+        };
+        let mut entries = self.fdb_show(bridge, &every).entries;
+        entries.retain(|entry| {
+            addresses.contains(&entry.mac)
+                && matches!(entry.kind, FdbKind::Learned | FdbKind::Sticky)
+        });
+        entries
     }
 
     fn table(&self, bridge: &Name) -> TableStats {

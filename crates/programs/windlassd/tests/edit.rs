@@ -180,3 +180,57 @@ fn a_document_is_made_as_a_whole() {
         stats.bridges[0].traffic.rx_frames == 40
     });
 }
+
+/// The largest document that people apply in one go: 500 VNICs come, and go again, by `PUT /v1/document`. The three that
+/// stay go on forwarding.
+#[test]
+fn five_hundred_come_and_go() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    bridge_of(&daemon, 3, &json!({}));
+    let few = daemon.must("GET", "/v1/document", None);
+    let mut many = few.clone();
+    let vnics = many["vnics"].as_array_mut().unwrap();
+    vnics.extend(
+        (3..503).map(
+            |number| json!({"name": format!("v{number}"), "bridge": "br0", "mac": mac(number)}),
+        ),
+    );
+    daemon.must("PUT", "/v1/document", Some(many));
+    let page = daemon.must("GET", "/v1/bridges/br0/fdb?limit=1", None);
+    assert_eq!(page["total"], 503);
+    let gone: Vec<_> = (3..503).map(|n| lab.guest(&format!("v{n}"))).collect();
+    daemon.must("PUT", "/v1/document", Some(few.clone()));
+    assert_eq!(daemon.must("GET", "/v1/document", None), few);
+    let page = daemon.must("GET", "/v1/bridges/br0/fdb", None);
+    assert_eq!(page["total"], 3);
+    for guest in &gone {
+        assert_eq!(guest.rings.load(Ordering::Acquire), 0, "rings of nobody");
+        assert_eq!(guest.deleted.load(Ordering::Acquire), 1);
+    }
+    nobody_else_sees(&lab);
+}
+
+/// While a worker is late, a VNIC that it serves is not deleted: that is refused, its endpoint stays, and so does its entry
+/// in the API. Once the worker is back, the VNIC is up again, gets frames, and can be deleted.
+#[test]
+fn a_late_worker_keeps_its_members() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    bridge_of(&daemon, 3, &json!({}));
+    let before = daemon.must("GET", "/v1/document", None);
+    let (late, kept) = (lab.guest("v2"), lab.guest("v1"));
+    let hold = late.hold();
+    daemon.refused("DELETE", "/v1/vnics/v1", None, "host");
+    assert_eq!(daemon.must("GET", "/v1/document", None), before);
+    assert_eq!(kept.deleted.load(Ordering::Acquire), 0, "it may be used");
+    drop(hold);
+    until("it is up again", || {
+        daemon.must("GET", "/v1/vnics/v1", None)["state"] == "up"
+    });
+    nobody_else_sees(&lab);
+    daemon.must("DELETE", "/v1/vnics/v1", None);
+    assert_eq!(kept.deleted.load(Ordering::Acquire), 1);
+}

@@ -57,6 +57,7 @@
 //! A reader that never ends its visit keeps erased slots resting: newcomers that need them wait (counted), nothing
 //! else. A full table refuses or evicts as above; each has a counter in [`FdbCounts`].
 
+mod clash;
 mod counters;
 mod grace;
 mod hash;
@@ -67,6 +68,7 @@ mod sightings;
 mod table;
 mod writer;
 
+pub use clash::Clash;
 pub use counters::FdbCounts;
 pub use grace::{Grace, NoReaders};
 pub use hash::Place;

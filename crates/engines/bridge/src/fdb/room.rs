@@ -61,7 +61,11 @@ impl<G: Grace> FdbWriter<G> {
         let refusal = Learned::BridgeLimit;
         for _ in 0..ROUNDS {
             if self.entries >= self.entries_max {
-                if !self.evict(pair, value, at) {
+                // A static newcomer needs no more than that one entry goes, wherever it stands.
+                let everywhere = 0..=self.fdb.mask;
+                let gone = self.evict(pair, value, at)
+                    || (value.flags().is_static() && self.evict(everywhere, value, at));
+                if !gone {
                     return refusal;
                 }
                 continue;
@@ -174,9 +178,9 @@ impl<G: Grace> FdbWriter<G> {
         }
     }
 
-    /// Removes one of the eight entries of both buckets for a newcomer with `value`. False if none may go.
-    fn evict(&mut self, pair: [u32; 2], value: Value, at: Now) -> bool {
-        let Some((slot, old, dead)) = self.victim(pair, value, at) else {
+    /// Removes one of the entries of some buckets for a newcomer with `value`. False if none may go.
+    fn evict(&mut self, among: impl IntoIterator<Item = u32>, value: Value, at: Now) -> bool {
+        let Some((slot, old, dead)) = self.victim(among, value, at) else {
             return false;
         };
         self.erase(slot, old);
@@ -194,7 +198,7 @@ impl<G: Grace> FdbWriter<G> {
     /// member in any case.
     fn victim(
         &self,
-        pair: [u32; 2],
+        among: impl IntoIterator<Item = u32>,
         value: Value,
         at: Now,
     ) -> Option<(SlotAt, Value, Option<Death>)> {
@@ -204,7 +208,7 @@ impl<G: Grace> FdbWriter<G> {
         let members = self.active.saturating_add(u32::from(own == 0));
         let share = self.entries_max.checked_div(members).unwrap_or(0);
         let mut best: Option<(u32, u8, SlotAt, Value)> = None;
-        for bucket in pair {
+        for bucket in among {
             for slot in 0..SLOTS {
                 let slot = SlotAt { bucket, slot };
                 let Some((key, old, age)) = self.read(slot) else {

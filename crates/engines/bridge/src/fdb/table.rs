@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 use windlass_frame::Tick;
 
+use super::clash::{Clash, Clashes};
 use super::counters::Counters;
 use super::hash::Seeds;
 use super::limits::MEMBERS_MAX;
@@ -204,6 +205,7 @@ pub struct Fdb {
     /// Tick in which the last complete sweep began.
     pub(super) swept: AtomicU64,
     pub(super) counters: Counters,
+    clashes: Clashes,
 }
 
 impl fmt::Debug for Fdb {
@@ -232,6 +234,7 @@ impl Fdb {
             flushing: AtomicBool::new(false),
             swept: AtomicU64::new(0),
             counters: Counters::default(),
+            clashes: Clashes::default(),
         });
         let writer = FdbWriter::new(Arc::clone(&fdb), &limits, grace);
         (fdb, writer)
@@ -241,6 +244,27 @@ impl Fdb {
     /// huge pages (`MADV_COLLAPSE`), before the table is used.
     pub fn memory(&self) -> (*const u8, usize) {
         (self.buckets.as_ptr().cast(), size_of_val(&*self.buckets))
+    }
+
+    /// Whom to call, on a thread that forwards, when a member sends from an address that another one has for good: once,
+    /// and again after [`Fdb::take_clash`]. It must not wait.
+    pub fn watch_clashes(&self, notify: impl Fn() + Send + Sync + 'static) {
+        self.clashes.watch(notify);
+    }
+
+    /// A member sends from an address that another one has for good.
+    pub(crate) fn note_clash(&self, key: Key, member: u16) {
+        self.clashes.note(key, member);
+    }
+
+    /// Whether [`Fdb::take_clash`] has something to tell.
+    pub fn has_clash(&self) -> bool {
+        self.clashes.is_noted()
+    }
+
+    /// The first clash since the last call.
+    pub fn take_clash(&self) -> Option<Clash> {
+        self.clashes.take()
     }
 
     /// The tick number of a moment; 0 if nothing ages.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use windlass_sys::netlink::{Link, LinkEvent, LinkMonitor, Netlink, NetlinkError};
-use windlass_sys::netns::{self, NetnsError, NetnsRef};
+use windlass_sys::netns::{self, Named, NetnsError, NetnsRef};
 use windlass_sys::tap::{Tap, TapError, TapOffloads, TapOptions, TapQueue};
 
 use super::{TapRx, TapTx, address};
@@ -30,7 +30,7 @@ const RETRY: Duration = Duration::from_millis(250);
 pub struct TapConf {
     /// Its name, at most 15 bytes.
     pub name: String,
-    /// The namespace by name; none is the daemon's own.
+    /// The namespace by name or absolute path; none is the daemon's own.
     pub netns: Option<String>,
     /// Queues: one for each worker.
     pub queues: u16,
@@ -49,6 +49,8 @@ pub struct TapConf {
 enum OpenError {
     #[error(transparent)]
     Namespace(#[from] NetnsError),
+    #[error("the process of `{0}` has ended: attach the VNIC to another namespace")]
+    Ended(String),
     #[error(transparent)]
     Tap(#[from] TapError),
     #[error(transparent)]
@@ -64,6 +66,8 @@ enum OpenError {
 /// An interface that is up.
 struct Open {
     index: u32,
+    /// Its guest has set it down.
+    is_set_down: bool,
     monitor: LinkMonitor,
     netlink: Netlink,
     namespace: NetnsRef,
@@ -79,10 +83,14 @@ pub struct TapEndpoint {
     /// The addresses that the interface was given, which a configuration that changes while it is away leaves behind.
     given: Vec<(std::net::IpAddr, u8)>,
     open: Option<Open>,
+    /// The process that the namespace is named by. A later one of its number is another one.
+    process: Option<Named>,
     /// The interface of the wanted name that is not ours, by index: while it is there, nothing else is looked for.
     foreign: Option<u32>,
     reason: String,
     ending: Option<String>,
+    /// It was set down or up since somebody asked.
+    is_changed: bool,
     leaving: bool,
     retry_at: Instant,
     connects: u64,
@@ -96,9 +104,11 @@ impl TapEndpoint {
             given: conf.interface.addresses.clone(),
             conf,
             open: None,
+            process: None,
             foreign: None,
             reason: "not tried yet".to_owned(),
             ending: None,
+            is_changed: false,
             leaving: false,
             retry_at: Instant::now(),
             connects: 0,
@@ -106,15 +116,19 @@ impl TapEndpoint {
         }
     }
 
-    fn namespace(&self) -> Result<NetnsRef, NetnsError> {
-        match &self.conf.netns {
-            Some(name) => NetnsRef::open(name),
-            None => NetnsRef::current(),
+    fn namespace(&self) -> Result<NetnsRef, OpenError> {
+        let Some(name) = &self.conf.netns else {
+            return Ok(NetnsRef::current()?);
+        };
+        if self.process.as_ref().is_some_and(Named::has_ended) {
+            return Err(OpenError::Ended(name.clone()));
         }
+        Ok(NetnsRef::open(name)?)
     }
 
     fn try_open(&mut self) -> Result<Rings, OpenError> {
         let namespace = self.namespace()?;
+        self.process = namespace.process().cloned();
         let (conf, given, foreign) = (&self.conf, &self.given, self.foreign);
         let outcome = netns::within(&namespace, || set_up(conf, given, foreign, &namespace))?;
         self.foreign = match &outcome {
@@ -144,12 +158,22 @@ impl TapEndpoint {
         // What is open keeps a namespace alive that nobody can reach by its name any more.
         if !open.namespace.is_named_still() {
             let name = open.namespace.name().unwrap_or_default();
-            return Some(format!("network namespace `{name}` was deleted"));
+            return Some(format!("network namespace `{name}` is gone"));
         }
         while let Ok(Some(event)) = open.monitor.next_event() {
             match event {
                 LinkEvent::Removed(link) if link.index == open.index => {
-                    return Some(format!("interface `{}` was deleted", self.conf.name));
+                    // One that was moved to another namespace would stay there for good, and be nobody's. If it was
+                    // deleted there is nothing to end.
+                    if let Some(queue) = open.queues.first() {
+                        let _ = queue.end_with_queues();
+                    }
+                    let name = &self.conf.name;
+                    return Some(format!("interface `{name}` was deleted or moved away"));
+                }
+                LinkEvent::Changed(link) if link.index == open.index => {
+                    self.is_changed |= open.is_set_down == link.is_up();
+                    open.is_set_down = !link.is_up();
                 }
                 _ => {}
             }
@@ -229,6 +253,7 @@ fn set_up(
     let caps = caps_of(tap.offloads());
     let open = Open {
         index,
+        is_set_down: found.is_some() && !link.is_up(),
         monitor,
         netlink,
         namespace: namespace.clone(),
@@ -299,7 +324,12 @@ impl Endpoint for TapEndpoint {
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.open.iter().map(|o| o.monitor.as_fd()).collect()
+        let open = self.open.iter();
+        let fds = open.flat_map(|o| {
+            let process = o.namespace.process().map(Named::as_fd);
+            std::iter::once(o.monitor.as_fd()).chain(process)
+        });
+        fds.collect()
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -325,12 +355,21 @@ impl Endpoint for TapEndpoint {
             details.push(("features", open.features.clone()));
             details.push(("queues", open.queues.len().to_string()));
         }
+        let is_set_down = self.open.as_ref().is_some_and(|open| open.is_set_down);
+        let reason = match is_set_down && !self.leaving {
+            true => format!("interface `{}` is set down", self.conf.name),
+            false => self.reason.clone(),
+        };
         Status {
-            up: self.open.is_some() && !self.leaving,
-            reason: self.reason.clone(),
+            up: self.open.is_some() && !self.leaving && !is_set_down,
+            reason,
             details,
             connects: self.connects,
         }
+    }
+
+    fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.is_changed)
     }
 
     fn configure(&mut self, interface: &InterfaceConf) -> Result<(), String> {

@@ -5,6 +5,7 @@ use windlass_api::{
 };
 
 use super::Engine;
+use super::claims::check_loops;
 use crate::authority::Peer;
 use crate::backend::{BackendError, Place};
 use crate::paths;
@@ -49,6 +50,8 @@ impl Engine {
             peer.may(change, &self.document, &next, &self.runtime_dir)?;
         }
         validate(&next)?;
+        check_loops(&next, &changes)?;
+        let warnings = self.check_claims(peer, &next, &changes)?;
         if !dry_run && !changes.is_empty() {
             self.make(next, &changes)?;
         }
@@ -56,6 +59,7 @@ impl Engine {
             revision: self.revision,
             dry_run,
             changes,
+            warnings,
         })
     }
 

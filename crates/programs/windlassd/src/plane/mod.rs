@@ -23,6 +23,7 @@ pub mod host;
 mod ports;
 mod translate;
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -31,8 +32,8 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
 use windlass_api::{
-    Bridge, Counters, FdbPage, FdbQuery, MacAddr, Name, StaticEntry, Status, TableStats, Uplink,
-    Vnic, WorkerStats,
+    Bridge, Counters, FdbEntry, FdbPage, FdbQuery, MacAddr, Name, StaticEntry, Status, TableStats,
+    Uplink, Vnic, WorkerStats,
 };
 use windlass_sync::tsc::Clock;
 use windlass_worker::{Plane, PlaneOptions};
@@ -237,6 +238,12 @@ impl Backend for PlaneBackend {
     fn fdb_show(&mut self, bridge: &Name, query: &FdbQuery) -> FdbPage {
         let (bridge, query) = (bridge.clone(), query.clone());
         self.ask(move |p| p.fdb_show(&bridge, &query))
+            .unwrap_or_default()
+    }
+
+    fn fdb_learned(&mut self, bridge: &Name, addresses: &BTreeSet<MacAddr>) -> Vec<FdbEntry> {
+        let (bridge, addresses) = (bridge.clone(), addresses.clone());
+        self.ask(move |p| p.fdb_learned(&bridge, &addresses))
             .unwrap_or_default()
     }
 

@@ -1,6 +1,6 @@
 //! The thread that owns members, endpoints and the plane.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use windlass_api::{
-    Bridge, Counters, FDB_PAGE_DEFAULT, FdbPage, FdbQuery, MacAddr, MemberSettings, Name, State,
-    StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic, WorkerStats,
+    Bridge, Counters, EventKind, FDB_PAGE_DEFAULT, FdbEntry, FdbKind, FdbPage, FdbQuery, MacAddr,
+    MemberSettings, Name, State, StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic,
+    WorkerStats,
 };
 use windlass_attach::endpoint::{Endpoint, Event};
-use windlass_bridge::fdb::{AddError, EntryFlags, FdbWriter, Key};
+use windlass_bridge::fdb::{AddError, EntryFlags, Fdb, FdbWriter, Key};
 use windlass_sync::tsc::Clock;
 use windlass_sys::netns::NetnsWatch;
 use windlass_worker::{Plane, PlaneError, QsbrGrace};
@@ -28,6 +29,8 @@ pub type Request = Box<dyn FnOnce(&mut Ports) + Send>;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two looks at what a late worker has let go.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
+/// Time from one clash of addresses that is told to the next one of the same bridge.
+const CLASH_GAP: Duration = Duration::from_secs(10);
 /// Tries to put a fixed entry into a slot that has to rest for a grace period.
 const TRIES: u32 = 200;
 
@@ -35,6 +38,8 @@ struct BridgeState {
     id: u16,
     filtering: bool,
     statics: Vec<StaticEntry>,
+    /// When the next clash of addresses may be told.
+    clash_at: Instant,
 }
 
 struct MemberState {
@@ -130,6 +135,7 @@ impl Ports {
                 }
             }
             self.take_detached();
+            self.tell_clashes();
             let names: Vec<Name> = self.members.keys().cloned().collect();
             for name in names {
                 self.drive(&name);
@@ -147,6 +153,64 @@ impl Ports {
         }
     }
 
+    /// Has a table wake this thread when a member sends from an address that another one has.
+    fn watch_clashes(&self, table: &Fdb) {
+        let wake = self.wake.clone();
+        table.watch_clashes(move || {
+            let _ = windlass_sys::eventfd::signal(wake.as_fd());
+        });
+    }
+
+    /// When the next clash is to be told, if there is one.
+    fn clash_at(&self) -> Option<Instant> {
+        let clashing = self.bridges.values().filter(|bridge| {
+            let table = self.plane.fdb_table(bridge.id);
+            table.is_ok_and(Fdb::has_clash)
+        });
+        clashing.map(|bridge| bridge.clash_at).min()
+    }
+
+    /// Tells of addresses that two members use.
+    fn tell_clashes(&mut self) {
+        let now = Instant::now();
+        for (name, bridge) in &mut self.bridges {
+            let Ok(table) = self.plane.fdb_table(bridge.id) else {
+                continue;
+            };
+            if now < bridge.clash_at || !table.has_clash() {
+                continue;
+            }
+            bridge.clash_at = now + CLASH_GAP;
+            let Some(clash) = table.take_clash() else {
+                continue;
+            };
+            let entries = self.plane.fdb_entries(bridge.id).unwrap_or_default();
+            let held = entries.iter().find(|entry| {
+                entry.key.octets() == clash.mac
+                    && entry.flags.is_fixed()
+                    && entry.member != clash.member
+            });
+            let named = |id| {
+                let mut members = self.members.iter();
+                members.find_map(|(name, m)| (m.id == id).then(|| name.clone()))
+            };
+            let (Some(held), Some(member)) = (held, named(clash.member)) else {
+                continue;
+            };
+            let (Some(holder), mac) = (named(held.member), MacAddr(clash.mac)) else {
+                continue;
+            };
+            tracing::warn!("bridge {name}: {member} sends from {mac}, the address of {holder}");
+            self.sink.clashed(EventKind::Clash {
+                bridge: name.clone(),
+                vlan: held.key.vid(),
+                mac,
+                holder,
+                member,
+            });
+        }
+    }
+
     /// Sleeps until something is readable or an endpoint wants to be polled.
     fn wait(&self) {
         let now = Instant::now();
@@ -158,13 +222,11 @@ impl Ports {
         fds.extend(namespaces.map(|w| PollFd::from_borrowed_fd(w.as_fd(), PollFlags::IN)));
         let draining = self.plane.is_draining();
         let mut deadline = draining.then(|| now + DRAIN_LOOK);
+        deadline = earlier(deadline, self.clash_at());
         for endpoint in self.members.values().filter_map(|m| m.endpoint.as_ref()) {
             let interest = endpoint.fds().into_iter();
             fds.extend(interest.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-            deadline = match (deadline, endpoint.deadline()) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            };
+            deadline = earlier(deadline, endpoint.deadline());
         }
         let timeout = deadline.map(|d| {
             let left = d.saturating_duration_since(now);
@@ -207,6 +269,9 @@ impl Ports {
             if let Err(error) = done {
                 tracing::error!("{name}: {error}");
             }
+            self.sink.changed(name);
+        }
+        if endpoint.take_changed() {
             self.sink.changed(name);
         }
     }
@@ -255,8 +320,12 @@ impl Ports {
             id,
             filtering: tuning.filtering,
             statics: Vec::new(),
+            clash_at: Instant::now(),
         };
         self.bridges.insert(bridge.name.clone(), state);
+        if let Ok(table) = self.plane.fdb_table(id) {
+            self.watch_clashes(table);
+        }
         Ok(())
     }
 
@@ -291,6 +360,7 @@ impl Ports {
         filtering: bool,
     ) -> Result<FdbWriter<QsbrGrace>, BackendError> {
         let mut writer = self.plane.new_table(translate::limits(bridge)?);
+        self.watch_clashes(writer.table());
         for (name, member) in &self.members {
             if member.bridge != bridge.name {
                 continue;
@@ -564,22 +634,58 @@ impl Ports {
         self.remove(name, true).map(drop)
     }
 
-    /// Takes a member out, and gives what it has counted; `for_good`: with what persists of it on the host.
+    /// Takes a member out, and gives what it has counted; `for_good`: with what persists of it on the host. While a worker
+    /// is late that is refused, and the member goes on once the worker is back.
     fn remove(&mut self, name: &Name, for_good: bool) -> Result<Option<Counters>, BackendError> {
         let Some(id) = self.members.get(name).map(|m| m.id) else {
             return Ok(None);
         };
         // Frames that wait for it are dropped and counted before the counters are read for the last time.
-        let detached = self.plane.detach(id).map_err(failed);
+        self.plane
+            .detach(id)
+            .map_err(|error| self.keep(name, error))?;
         let counted = self.counters(name);
-        let member = self.members.remove(name);
-        let done = detached.and(self.plane.remove_member(id).map_err(failed));
-        if let Some(mut endpoint) = member.and_then(|m| m.endpoint)
+        self.plane
+            .remove_member(id)
+            .map_err(|error| self.keep(name, error))?;
+        let Some(member) = self.members.remove(name) else {
+            return Ok(None);
+        };
+        // A clash that nobody was told of is not to be another member's that gets its number.
+        let bridge = self.bridges.get(&member.bridge);
+        if let Some(Ok(table)) = bridge.map(|b| self.plane.fdb_table(b.id)) {
+            table.take_clash();
+        }
+        if let Some(mut endpoint) = member.endpoint
             && for_good
         {
             endpoint.delete();
         }
-        done.map(|()| Some(counted))
+        Ok(Some(counted))
+    }
+
+    /// Has a member that could not be removed go on: with other rings, for a late worker may use these, and with its
+    /// entries, which the worker forgets when it comes to it.
+    fn keep(&mut self, name: &Name, error: PlaneError) -> BackendError {
+        if let Some(member) = self.members.get_mut(name)
+            && let Some(endpoint) = member.endpoint.as_mut()
+        {
+            endpoint.condemn("it could not be deleted: a worker is late");
+        }
+        if let Some(member) = self.members.get(name)
+            && let Ok(bridge) = self.bridge(&member.bridge)
+        {
+            let id = member.id;
+            for (key, flags) in self.fixed_entries(name, bridge.filtering) {
+                let again = move |w: &mut FdbWriter<QsbrGrace>, now| {
+                    if let Err(error) = w.add_fixed(key, id, flags, now) {
+                        tracing::error!("entry of a member that could not be deleted: {error}");
+                    }
+                };
+                let _ = self.plane.fdb(bridge.id, again);
+            }
+        }
+        failed(error)
     }
 
     /// Removes packet filters that an earlier daemon left at interfaces that are no uplinks any more.
@@ -696,6 +802,21 @@ impl Ports {
         FdbPage { entries, total }
     }
 
+    pub fn fdb_learned(&self, bridge: &Name, addresses: &BTreeSet<MacAddr>) -> Vec<FdbEntry> {
+        let Ok(bridge) = self.bridge(bridge) else {
+            return Vec::new();
+        };
+        let names: BTreeMap<u16, &Name> =
+            self.members.iter().map(|(name, m)| (m.id, name)).collect();
+        let entries = self.plane.fdb_entries(bridge.id).unwrap_or_default();
+        entries
+            .iter()
+            .filter(|e| addresses.contains(&MacAddr(e.key.octets())))
+            .filter_map(|e| Some(translate::fdb_entry(e, (*names.get(&e.member)?).clone())))
+            .filter(|e| matches!(e.kind, FdbKind::Learned | FdbKind::Sticky))
+            .collect()
+    }
+
     pub fn table(&mut self, bridge: &Name) -> TableStats {
         let Ok(state) = self.bridge(bridge) else {
             return TableStats::default();
@@ -771,6 +892,14 @@ impl Ports {
                 held: t.held,
             })
             .collect()
+    }
+}
+
+/// The earlier of two moments, if there are any.
+fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
     }
 }
 

@@ -9,7 +9,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
-use windlass_api::{Name, Status};
+use windlass_api::{Applied, Document, ErrorBody, Name, Status};
+use windlassd::authority::Peer;
 use windlassd::backend::{Backend, StateSink};
 use windlassd::engine::{Engine, EngineHandle};
 use windlassd::http::{App, SocketLock, serve};
@@ -123,6 +124,22 @@ impl Daemon {
         assert_eq!(json["code"], code, "{method} {path}: {json}");
         assert!(json["message"].as_str().is_some_and(|m| !m.is_empty()));
         json
+    }
+
+    /// Changes the document for somebody else.
+    pub fn change(
+        &self,
+        peer: Peer,
+        edit: impl FnOnce(&mut Document) -> Result<(), ErrorBody> + Send + 'static,
+    ) -> Result<Applied, ErrorBody> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let call = self
+            .engine
+            .call(move |engine| engine.change(&peer, None, false, edit));
+        runtime.block_on(call)
     }
 
     /// Sets the state of a member in the memory backend, which says so.

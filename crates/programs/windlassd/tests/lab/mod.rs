@@ -216,6 +216,7 @@ struct TestEndpoint {
     lab: Arc<Mutex<Steps>>,
     name: String,
     link: Link,
+    is_condemned: bool,
     connects: u64,
 }
 
@@ -232,8 +233,9 @@ impl Endpoint for TestEndpoint {
                     tx: Arc::new(Tx(self.guest.clone())),
                 })]
             }
-            Link::Up if self.guest.leaves.load(Ordering::Acquire) => {
+            Link::Up if self.is_condemned || self.guest.leaves.load(Ordering::Acquire) => {
                 self.link = Link::Leaving;
+                self.is_condemned = false;
                 vec![Event::Down("it was told to leave".into())]
             }
             _ => Vec::new(),
@@ -249,7 +251,7 @@ impl Endpoint for TestEndpoint {
     }
 
     fn condemn(&mut self, _: &str) {
-        self.guest.leave();
+        self.is_condemned = true;
     }
 
     fn detached(&mut self) {
@@ -330,6 +332,7 @@ impl Lab {
             lab: self.steps.clone(),
             name: name.to_owned(),
             link: Link::Waiting,
+            is_condemned: false,
             connects: 0,
         }))
     }
