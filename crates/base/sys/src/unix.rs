@@ -387,6 +387,28 @@ pub fn peer_credentials(socket: impl AsFd) -> Result<Credentials, Errno> {
     })
 }
 
+/// `SO_PASSRIGHTS` (Linux 6.16, asm-generic/socket.h), which libc does not name yet.
+const PASSRIGHTS: i32 = 83;
+
+/// Whether peers may send descriptors to a socket: with `false` their `sendmsg` fails with `EPERM`. A listening socket
+/// hands it on to those that connect from then on.
+///
+/// Reading without room for descriptors does not refuse them: the kernel closes what came, and what an unread message holds,
+/// in the reader's own call, and the last close of a file may wait for as long as its file system or `SO_LINGER` says.
+///
+/// # Errors
+/// `ENOPROTOOPT` before Linux 6.16.
+pub fn set_accepts_fds(socket: impl AsFd, accepts: bool) -> Result<(), Errno> {
+    crate::sockopt::set_int(socket, libc::SOL_SOCKET, PASSRIGHTS, i32::from(accepts))
+}
+
+/// Whether the kernel lets peers send descriptors to this socket; before Linux 6.16 it always does.
+pub fn accepts_fds(socket: impl AsFd) -> bool {
+    let mut value = [0; 4];
+    let read = crate::sockopt::get_bytes(socket, libc::SOL_SOCKET, PASSRIGHTS, &mut value);
+    read.is_err() || value != [0; 4]
+}
+
 /// The error that a non-blocking connect or an earlier send left.
 pub fn take_error(socket: impl AsFd) -> Result<Option<Errno>, Errno> {
     Ok(sockopt::socket_error(socket)?.err())

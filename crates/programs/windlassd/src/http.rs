@@ -4,6 +4,11 @@
 //! One task accepts; each connection is a task of its own, and knows its [`Peer`] from the moment it was
 //! accepted. Bodies are read whole, up to a limit and within a time, before anything looks at them.
 //!
+//! No descriptor gets into the daemon through this socket: the last close of a file may take as long as its file system or
+//! `SO_LINGER` says, and the kernel does it in the call that reads or closes the socket. From Linux 6.16 the kernel refuses to
+//! send one ([`unix::set_accepts_fds`]). Where it does not, each connection has a thread of its own, which may hang, and
+//! counts until it ends.
+//!
 //! # Limits
 //! Connections in all and per user (a further one is answered 503 and closed); the head of a request
 //! ([`HEAD_BYTES_MAX`]); its body (`body-bytes-max`); the time in which each must arrive
@@ -12,14 +17,19 @@
 //! # Failure modes
 //! Every answer that is not a success has an [`ErrorBody`]. A peer that reads its answer slowly costs its
 //! own connection, nothing else: the engine has long finished.
+//!
+//! # Not done
+//! Before Linux 6.16 a connection above the limits is closed by one thread for all. While a descriptor keeps that thread
+//! waiting, further ones stay open, and use up the daemon's descriptors.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,6 +48,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use windlass_api::{ErrorBody, ErrorCode};
+use windlass_sys::unix;
 
 use crate::authority::Peer;
 use crate::engine::EngineHandle;
@@ -250,13 +261,14 @@ impl SocketLock {
     }
 
     /// Listens on the socket, that of the service manager if it gave one; one that a dead daemon left is replaced. Root's can be connected to by
-    /// anyone, another user's only by himself and root.
+    /// anyone, another user's only by himself and root. Peers cannot send descriptors to it, from Linux 6.16.
     ///
     /// # Errors
     /// If something that is no socket lies there, or the system refuses.
     pub fn listen(&self) -> Result<UnixListener> {
         let path = &self.path;
         if let Some(given) = &self.given {
+            refuse_fds(given);
             return Ok(UnixListener::from_std(given.try_clone()?)?);
         }
         match fs::symlink_metadata(path) {
@@ -267,6 +279,7 @@ impl SocketLock {
         }
         let listener = UnixListener::bind(path)
             .with_context(|| format!("cannot listen on {}", path.display()))?;
+        refuse_fds(&listener);
         let mode = if rustix::process::geteuid().is_root() {
             0o666
         } else {
@@ -274,6 +287,12 @@ impl SocketLock {
         };
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
         Ok(listener)
+    }
+}
+
+fn refuse_fds(listener: &impl AsFd) {
+    if let Err(errno) = unix::set_accepts_fds(listener, false) {
+        tracing::debug!("descriptors are read and closed by threads: {errno}");
     }
 }
 
@@ -361,6 +380,8 @@ impl Drop for Admission {
 /// Accepts connections for ever, as many as `limits` says at the moment. To be ended by dropping the future.
 pub async fn serve(listener: UnixListener, router: Router, limits: watch::Receiver<Limits>) {
     let counts = Arc::new(Mutex::new(Counts::default()));
+    let (turned_away, to_close) = mpsc::channel::<UnixStream>();
+    aside(move || to_close.into_iter().for_each(drop));
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -371,23 +392,56 @@ pub async fn serve(listener: UnixListener, router: Router, limits: watch::Receiv
                 continue;
             }
         };
-        let Ok(credentials) = stream.peer_cred() else {
+        let holds_fds = unix::accepts_fds(&stream);
+        let limits = *limits.borrow();
+        let peer = stream.peer_cred().ok();
+        let peer = peer.map(|peer| Peer::of(peer.uid(), peer.gid(), peer.pid()));
+        let admitted = peer.and_then(|peer| Some((peer, Admission::of(&counts, &peer, &limits)?)));
+        let Some((peer, admission)) = admitted else {
+            turn_away(&stream);
+            if holds_fds {
+                // Closed here if there is no thread.
+                let _ = turned_away.send(stream);
+            }
             continue;
         };
-        let peer = Peer::of(credentials.uid(), credentials.gid(), credentials.pid());
-        let limits = *limits.borrow();
-        match Admission::of(&counts, &peer, &limits) {
-            Some(admission) => {
-                let service = router.clone().layer(Extension(peer));
-                let read_timeout = limits.read_timeout;
-                tokio::spawn(async move {
-                    connection(stream, service, read_timeout).await;
-                    drop(admission);
-                });
-            }
-            None => turn_away(&stream),
+        let service = router.clone().layer(Extension(peer));
+        let read_timeout = limits.read_timeout;
+        if holds_fds {
+            aside(move || {
+                let done = serve_alone(stream, service, read_timeout);
+                if let Err(error) = done {
+                    tracing::warn!("cannot serve a connection: {error}");
+                }
+                drop(admission);
+            });
+        } else {
+            tokio::spawn(async move {
+                connection(stream, service, read_timeout).await;
+                drop(admission);
+            });
         }
     }
+}
+
+/// Does what may hang on a thread of its own; without room for a thread it is not done.
+fn aside(work: impl FnOnce() + Send + 'static) {
+    let thread = thread::Builder::new().name("windlass-aside".into());
+    if let Err(error) = thread.spawn(work) {
+        tracing::warn!("cannot start a thread: {error}");
+    }
+}
+
+/// Serves a connection on the calling thread.
+fn serve_alone(stream: UnixStream, service: Router, read_timeout: Duration) -> io::Result<()> {
+    let stream = stream.into_std()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        connection(UnixStream::from_std(stream)?, service, read_timeout).await;
+        Ok(())
+    })
 }
 
 async fn connection(stream: UnixStream, service: Router, read_timeout: Duration) {

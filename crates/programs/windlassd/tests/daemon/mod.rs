@@ -66,6 +66,15 @@ impl Daemon {
         options: &Options,
         build: impl FnOnce(StateSink) -> anyhow::Result<Box<dyn Backend>>,
     ) -> Self {
+        Self::start_on(options, build, |_| {})
+    }
+
+    /// The same; `prepare` is given the socket before it is served.
+    pub fn start_on(
+        options: &Options,
+        build: impl FnOnce(StateSink) -> anyhow::Result<Box<dyn Backend>>,
+        prepare: impl FnOnce(&tokio::net::UnixListener) + Send + 'static,
+    ) -> Self {
         windlassd::paths::make_runtime_dir(&options.runtime_dir).unwrap();
         let lock = SocketLock::take(&options.socket).unwrap();
         let (engine, engine_thread) = Engine::spawn(options, build).unwrap();
@@ -83,6 +92,7 @@ impl Daemon {
                 .unwrap();
             runtime.block_on(async move {
                 let listener = lock.listen().unwrap();
+                prepare(&listener);
                 listening.send(()).unwrap();
                 let server = tokio::spawn(serve(listener, routes::router(app), allowed));
                 let _ = stopped.await;
