@@ -10,29 +10,31 @@
 //! # Failure modes
 //! Whatever is awaited is awaited for a bounded time; then the test fails with all that the console said.
 
+mod console;
 mod image;
+mod libvirt;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, Write};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
+pub use console::Console;
 pub use image::Image;
+pub use libvirt::Libvirt;
 
 use crate::daemon::Daemon;
-use crate::lab::{Output, run, until_some};
+use crate::lab::{run, until_some};
 
-/// How long a guest may take to boot, and a command in it to end: emulated, on a machine that others use too.
-const BOOT: Duration = Duration::from_secs(180);
+/// How long a command of QEMU's control protocol may take: emulated, on a machine that others use too.
 const COMMAND: Duration = Duration::from_secs(180);
-/// How long a command in it may fail before it succeeds.
-const PATIENCE: Duration = Duration::from_secs(60);
-const READY: &str = "@ready";
-const DONE: &str = "@done ";
+/// What a kernel is told, whoever starts the machine.
+const KERNEL: &str = "console=ttyS0 quiet panic=1 net.ifnames=0";
 /// What each machine has; more than it needs to hold the files of its tests twice. No multiple of 256 KiB: of memory
 /// that is one, QEMU before 9.0 loses what an emulated processor writes while a migration copies it (its commit
 /// 03bfc2188f06).
@@ -55,13 +57,9 @@ pub fn check_qemu() -> Result<(), String> {
 /// A virtual machine.
 #[derive(Debug)]
 pub struct Guest {
-    name: String,
     qemu: Child,
-    console: UnixStream,
-    /// What the console said and nobody has read yet.
-    heard: String,
+    console: Console,
     control: PathBuf,
-    log: PathBuf,
 }
 
 impl Guest {
@@ -96,7 +94,7 @@ impl Guest {
             .arg(&image.kernel)
             .arg("-initrd")
             .arg(&image.initramfs)
-            .args(["-append", "console=ttyS0 quiet panic=1 net.ifnames=0"])
+            .args(["-append", KERNEL])
             .args(["-serial", &listen(&serial), "-qmp", &listen(&control)])
             // An IOMMU has to be there before what is behind it.
             .args(more)
@@ -122,65 +120,9 @@ impl Guest {
             UnixStream::connect(&serial).ok()
         });
         Guest {
-            name: name.into(),
             qemu,
-            console,
-            heard: String::new(),
+            console: Console::new(name, console, &log),
             control,
-            log,
-        }
-    }
-
-    /// Its VNIC.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Waits until it has booted.
-    pub fn ready(&mut self) {
-        self.await_line(READY, BOOT);
-    }
-
-    /// Boots it again, from inside.
-    pub fn reboot(&mut self) {
-        self.send("reboot -f");
-        self.ready();
-    }
-
-    /// Runs a line in the guest's shell.
-    pub fn run(&mut self, line: &str) -> Output {
-        self.send(line);
-        let (out, end) = self.await_line(DONE, COMMAND);
-        let code = end.trim().parse().expect("an exit code");
-        Output {
-            code,
-            out,
-            err: String::new(),
-        }
-    }
-
-    /// Runs a line in the guest's shell; it must succeed. Gives what it printed.
-    pub fn must(&mut self, line: &str) -> String {
-        let done = self.run(line);
-        assert_eq!(done.code, 0, "{}: {line}: {}", self.name, done.out);
-        done.out
-    }
-
-    /// Runs a line in the guest's shell again and again until it succeeds; panics if that takes too long.
-    pub fn until(&mut self, line: &str) {
-        let begun = Instant::now();
-        loop {
-            let done = self.run(line);
-            if done.code == 0 {
-                return;
-            }
-            assert!(
-                begun.elapsed() < PATIENCE,
-                "{}: not in {PATIENCE:?}: {line}: {}",
-                self.name,
-                done.out
-            );
-            std::thread::sleep(Duration::from_millis(200));
         }
     }
 
@@ -219,46 +161,19 @@ impl Guest {
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
     }
+}
 
-    fn send(&mut self, line: &str) {
-        self.console
-            .write_all(format!("{line}\n").as_bytes())
-            .expect("the console");
+impl Deref for Guest {
+    type Target = Console;
+
+    fn deref(&self) -> &Console {
+        &self.console
     }
+}
 
-    /// What the console says before a line that begins with `mark`, and the rest of that line.
-    fn await_line(&mut self, mark: &str, patience: Duration) -> (String, String) {
-        let deadline = Instant::now() + patience;
-        loop {
-            if let Some(at) = self.heard.find(mark)
-                && let Some(length) = self.heard[at..].find('\n')
-            {
-                let before = self.heard[..at].replace('\r', "");
-                let rest = self.heard[at + mark.len()..at + length].to_owned();
-                self.heard.drain(..=at + length);
-                return (before, rest);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            let (name, heard) = (&self.name, &self.heard);
-            assert!(
-                !left.is_zero(),
-                "{name}: no {mark} in {patience:?}: {heard}"
-            );
-            self.console
-                .set_read_timeout(Some(left))
-                .expect("a timeout");
-            let mut piece = [0; 4096];
-            match self.console.read(&mut piece) {
-                Ok(0) => {
-                    let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-                    panic!("{}: its QEMU ended: {} {log}", self.name, self.heard);
-                }
-                Ok(length) => self.heard += &String::from_utf8_lossy(&piece[..length]),
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-                Err(error) => panic!("{}: console: {error}", self.name),
-            }
-        }
+impl DerefMut for Guest {
+    fn deref_mut(&mut self) -> &mut Console {
+        &mut self.console
     }
 }
 

@@ -148,12 +148,19 @@ pub(crate) fn libvirt(session: &mut Session<'_>, name: &Name) -> Result<(), Fail
         _ => Ok(write!(
             session.out,
             "<!-- once in <domain>: guest memory that windlass can reach -->\n{memory}\
-             <!-- in <devices> -->\n{interface}"
+             <!-- in <devices> -->\n{interface}{}",
+            match guest.mtu {
+                MTU => String::new(),
+                mtu => format!(
+                    "<!-- libvirt cannot tell it to the guest: there, set an MTU of {mtu} -->\n"
+                ),
+            }
         )?),
     }
 }
 
-/// The two elements that libvirt needs.
+/// The two elements that libvirt needs. An `<mtu>` is not among them: libvirt sets it on a network device of the host,
+/// which a VNIC of vhost-user is not, and does not start the domain.
 fn libvirt_parts(guest: &Guest) -> (String, String) {
     let memory =
         "<memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n</memoryBacking>\n";
@@ -171,10 +178,9 @@ fn libvirt_parts(guest: &Guest) -> (String, String) {
         queues => format!(" queues='{queues}'"),
     };
     let interface = format!(
-        "<interface type='vhostuser'>\n{}{source}  <model type='virtio'/>\n  <mtu size='{}'/>\n  \
+        "<interface type='vhostuser'>\n{}{source}  <model type='virtio'/>\n  \
          <driver{queues} rx_queue_size='{RING_SIZE}' tx_queue_size='{RING_SIZE}'/>\n</interface>\n",
         mac.unwrap_or_default(),
-        guest.mtu,
     );
     (memory.to_owned(), interface)
 }

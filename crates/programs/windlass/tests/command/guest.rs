@@ -57,9 +57,9 @@ fn libvirt_xml() {
     <reconnect enabled='yes' timeout='1'/>
   </source>
   <model type='virtio'/>
-  <mtu size='9000'/>
   <driver queues='2' rx_queue_size='1024' tx_queue_size='1024'/>
 </interface>
+<!-- libvirt cannot tell it to the guest: there, set an MTU of 9000 -->
 "
     );
     let done = fake("client", "").run("vnic libvirt-xml web");
