@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`Plane::attach`] | the topology with the transmit half is published, receive halves are mailed |
 //! | [`Plane::detach`] | no worker has the rings or can send to them any more (a grace period), or a worker is late |
-//! | [`Plane::remove_member`], [`Plane::remove_bridge`] | the same, and the number can be used again |
+//! | [`Plane::remove_members`], [`Plane::remove_bridge`] | the same, and the numbers can be used again |
 //!
 //! # Synchronization
 //! Published pointers and mailboxes only: a worker never waits for this thread. This thread waits for workers at most
@@ -18,6 +18,7 @@
 //! A late worker keeps what it has: rings that were taken from it are nobody's until it has let them go, which
 //! [`Plane::take_detached`] tells. Commands that do not fit into its mailbox wait outside.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -109,6 +110,8 @@ struct DraftMember {
     tx: Option<Arc<dyn TxPort>>,
     /// Which of all attachments it has; 0: none.
     attachment: u64,
+    /// It is being removed: no topology has it any more.
+    is_leaving: bool,
     counters: Arc<[Padded<MemberCounters>]>,
 }
 
@@ -346,6 +349,7 @@ impl Plane {
             tuning,
             tx: None,
             attachment: 0,
+            is_leaving: false,
             counters,
         });
         self.publish_batch();
@@ -369,18 +373,37 @@ impl Plane {
         Ok(())
     }
 
-    /// Removes a member with its rings and learned addresses. Its number is not another's before the table has
-    /// forgotten it.
+    /// Removes members with their rings, their learned addresses and their fixed entries, in one publication, which also
+    /// ends what [`Plane::begin_batch`] held back. Gives what each has counted, in their order. No number is another
+    /// member's before the table has forgotten it.
     ///
     /// # Errors
-    /// [`PlaneError::NoMember`]; [`PlaneError::Stuck`]: it is still there, to be removed again.
-    pub fn remove_member(&mut self, id: u16) -> Result<(), PlaneError> {
-        let bridge = self.draft_member(id)?.bridge;
-        self.detach(id)?;
-        self.ask_fdb(bridge, move |writer, _| writer.flush_member(id, true))?;
-        self.members[id as usize] = None;
-        self.publish();
-        Ok(())
+    /// [`PlaneError::NoMember`]: nothing has changed. [`PlaneError::Stuck`]: they are out of the topology, and are to be
+    /// removed again.
+    pub fn remove_members(&mut self, ids: &[u16]) -> Result<Vec<MemberTotals>, PlaneError> {
+        let mut on: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
+        for id in ids {
+            let bridge = self.draft_member(*id)?.bridge;
+            on.entry(bridge).or_default().push(*id);
+        }
+        let mut senders = Vec::new();
+        for id in ids {
+            let member = self.draft_member(*id)?;
+            (member.is_leaving, member.attachment) = (true, 0);
+            senders.push((*id, member.tx.take()));
+        }
+        self.is_batch = false;
+        self.take_back(senders)?;
+        for (bridge, ids) in on {
+            self.ask_fdb(bridge, move |writer, _| {
+                ids.iter().for_each(|id| writer.flush_member(*id, true));
+            })?;
+        }
+        let totals = ids.iter().map(|id| self.totals(*id)).collect();
+        for id in ids {
+            self.members[*id as usize] = None;
+        }
+        totals
     }
 
     /// Gives a member's rings to the workers, round robin by ring.
@@ -420,14 +443,25 @@ impl Plane {
         let member = self.draft_member(id)?;
         let sender = member.tx.take();
         member.attachment = 0;
+        self.take_back(vec![(id, sender)])
+    }
+
+    /// Publishes the draft, in which these members have no rings, and takes the rings from the workers.
+    fn take_back(
+        &mut self,
+        members: Vec<(u16, Option<Arc<dyn TxPort>>)>,
+    ) -> Result<(), PlaneError> {
         self.publish();
+        let ids: Vec<u16> = members.iter().map(|(id, _)| *id).collect();
         let mut drain = Drain::new(self.shared.domain.start_grace());
-        drain.take(id, sender, &self.workers);
+        for (id, sender) in members {
+            drain.take(id, sender, &self.workers);
+        }
         self.drains.push(drain);
         if !self.drain() {
             return Err(PlaneError::Stuck);
         }
-        self.detached.retain(|detached| *detached != id);
+        self.detached.retain(|detached| !ids.contains(detached));
         Ok(())
     }
 
@@ -628,7 +662,8 @@ impl Plane {
             .map(|(index, draft)| {
                 let draft = draft.as_ref()?;
                 let members = self.members.iter().enumerate().filter_map(|(id, m)| {
-                    let m = m.as_ref().filter(|m| m.bridge as usize == index)?;
+                    let here = |m: &&DraftMember| m.bridge as usize == index && !m.is_leaving;
+                    let m = m.as_ref().filter(here)?;
                     Some(MemberConf {
                         id: TxId(id as u16),
                         ..m.conf.clone()
@@ -646,7 +681,7 @@ impl Plane {
             .members
             .iter()
             .map(|draft| {
-                let m = draft.as_ref()?;
+                let m = draft.as_ref().filter(|m| !m.is_leaving)?;
                 Some(Arc::new(Member {
                     bridge: m.bridge,
                     tx: m.tx.clone(),
