@@ -252,15 +252,19 @@ fn changes(daemon: &Daemon) -> Vec<(&'static str, &'static str, Value, usize)> {
     let mut replaced = daemon.must("GET", "/v1/document", None);
     replaced["vnics"][0]["name"] = json!("v7");
     replaced["vnics"][1]["bridge"] = json!("br1");
+    replaced["vnics"][2]["properties"] = json!({"mtu": 1400});
     replaced["fdb"] = json!([]);
     let mut fewer = daemon.must("GET", "/v1/document", None);
     fewer["vnics"] = json!([{"name": "v8", "bridge": "br0"}]);
     fewer["fdb"] = json!([]);
     let made = json!({"name": "v9", "bridge": "br0"});
+    let smaller = json!({"properties": {"mtu": 1300}});
     vec![
         ("POST", "/v1/vnics", made, 1),
+        ("PATCH", "/v1/vnics/v1", smaller, 1),
+        ("PATCH", "/v1/vnics/v1", json!({"mac": mac(0x2000)}), 1),
         ("PATCH", "/v1/vnics/v1", json!({"bridge": "br1"}), 1),
-        ("PUT", "/v1/document", replaced, 2),
+        ("PUT", "/v1/document", replaced, 3),
         ("PUT", "/v1/document", fewer, 1),
     ]
 }
@@ -347,4 +351,27 @@ fn a_kill_leaves_nothing_that_was_deleted() {
     });
     assert_eq!(lab.deleted(), 1);
     assert!(!state.join("document.last").exists());
+}
+
+/// A change in place that succeeds leaves nothing of the former rules: neither the former address nor what was learned
+/// behind the member. Other members' entries stay.
+#[test]
+fn a_change_in_place_forgets_what_was_learned() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    network(&daemon, &lab);
+    let macs = |member: &str| {
+        let page = daemon.must("GET", &format!("/v1/bridges/br0/fdb?member={member}"), None);
+        let entries = page["entries"].as_array().unwrap().clone();
+        let macs = entries.into_iter().map(|entry| entry["mac"].clone());
+        macs.collect::<Vec<_>>()
+    };
+    let others = [macs("v0"), macs("v2")];
+    let changed = json!({"mac": mac(0x2000)});
+    daemon.must("PATCH", "/v1/vnics/v1", Some(changed));
+    until("what was learned is forgotten", || {
+        macs("v1") == [json!(mac(0x2000))]
+    });
+    assert_eq!([macs("v0"), macs("v2")], others);
 }

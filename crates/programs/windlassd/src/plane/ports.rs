@@ -428,7 +428,7 @@ impl Ports {
         let settings = uplink.settings();
         let Device { mtu, mac } = self.device(uplink.device.as_str());
         let conf = translate::member_conf(&settings, mac, mtu);
-        self.change_member(&uplink.name, conf, &settings)
+        self.change_member(&uplink.name, None, conf, &settings)
     }
 
     pub fn create_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
@@ -491,13 +491,8 @@ impl Ports {
     fn put_vnic(&mut self, vnic: &Vnic) -> Result<(), BackendError> {
         let settings = vnic.settings();
         let (mac, mtu) = (translate::own_mac(vnic), translate::mtu(vnic));
-        let Some(member) = self.members.get_mut(&vnic.name) else {
-            return Ok(());
-        };
-        member.own = Some(mac);
-        member.vlans = vlans_of(&settings);
         let conf = translate::member_conf(&settings, mac_word(mac), mtu);
-        self.change_member(&vnic.name, conf, &settings)
+        self.change_member(&vnic.name, Some(mac), conf, &settings)
     }
 
     /// After a change that failed: says if the member could not be made again as it was.
@@ -507,28 +502,27 @@ impl Ports {
         }
     }
 
-    /// Changes a member in place, and forgets what was learned under other rules.
+    /// Changes a member in place. At the end of the edit, what was learned under other rules is forgotten.
     fn change_member(
         &mut self,
         name: &Name,
+        own: Option<MacAddr>,
         conf: windlass_bridge::member::MemberConf,
         settings: &MemberSettings,
     ) -> Result<(), BackendError> {
-        let Some(member) = self.members.get(name) else {
+        self.note_change(name);
+        let Some(member) = self.members.get_mut(name) else {
             return Err(BackendError::Host(format!(
                 "the data plane has no member `{name}`"
             )));
         };
-        let (id, bridge) = (member.id, self.bridge(&member.bridge)?.id);
-        let (tuning, mtu) = (translate::tuning(settings), conf.mtu);
+        member.own = own;
+        member.vlans = own.map_or_else(Vec::new, |_| vlans_of(settings));
+        member.mtu = conf.mtu;
+        member.settings = settings.clone();
+        let (id, tuning) = (member.id, translate::tuning(settings));
         self.plane.set_member(id, conf, tuning).map_err(failed)?;
-        if let Some(member) = self.members.get_mut(name) {
-            member.mtu = mtu;
-            member.settings = settings.clone();
-        }
-        self.plane
-            .fdb(bridge, move |w, _| w.flush_member(id, true))
-            .map_err(failed)?;
+        self.note_entries(name);
         self.enter_limits(name, settings);
         self.enter_fixed(name)
     }
@@ -566,11 +560,7 @@ impl Ports {
             return Vec::new();
         };
         let key = |vlan, mac: MacAddr| Key::from_octets(vlan, mac.0);
-        let mut entries = Vec::new();
-        if let Some(mac) = member.own {
-            let vlans: &[u16] = if filtering { &member.vlans } else { &[0] };
-            entries.extend(vlans.iter().map(|v| (key(*v, mac), EntryFlags::LOCAL)));
-        }
+        let mut entries = own_entries(member, filtering);
         let statics = self.bridges.get(&member.bridge).map(|b| &b.statics);
         for entry in statics.into_iter().flatten().filter(|e| e.member == *name) {
             let vlan = if filtering { entry.vlan } else { 0 };
@@ -626,7 +616,9 @@ impl Ports {
             )));
         };
         let bridge = self.bridge(&entry.bridge)?;
-        let key = Key::from_octets(vlan_of(bridge, entry.vlan), entry.mac.0);
+        let key = static_key(bridge, entry);
+        self.edit.note_key(&entry.bridge, key);
+        let bridge = self.bridge(&entry.bridge)?;
         self.enter(bridge.id, key, id, flags_of(entry.kind))?;
         if let Some(bridge) = self.bridges.get_mut(&entry.bridge) {
             bridge.statics.retain(|e| e.key() != entry.key());
@@ -639,10 +631,8 @@ impl Ports {
         let Ok(bridge) = self.bridge(&entry.bridge) else {
             return Ok(());
         };
-        let key = Key::from_octets(vlan_of(bridge, entry.vlan), entry.mac.0);
-        self.plane
-            .ask_fdb(bridge.id, move |w, _| w.delete(key))
-            .map_err(failed)?;
+        let key = static_key(bridge, entry);
+        self.edit.note_key(&entry.bridge, key);
         if let Some(bridge) = self.bridges.get_mut(&entry.bridge) {
             bridge.statics.retain(|e| e.key() != entry.key());
         }
@@ -835,6 +825,21 @@ fn enter(
         }
     }
     Err(BackendError::Limit(AddError::Resting.to_string()))
+}
+
+/// A member's own address, in each VLAN in which it can be reached.
+fn own_entries(member: &MemberState, filtering: bool) -> Vec<(Key, EntryFlags)> {
+    let vlans: &[u16] = if filtering { &member.vlans } else { &[0] };
+    let own = |mac: MacAddr| {
+        let keys = vlans.iter().map(move |v| Key::from_octets(*v, mac.0));
+        keys.map(|key| (key, EntryFlags::LOCAL)).collect()
+    };
+    member.own.map(own).unwrap_or_default()
+}
+
+/// The key of a static entry of this bridge.
+fn static_key(bridge: &BridgeState, entry: &StaticEntry) -> Key {
+    Key::from_octets(vlan_of(bridge, entry.vlan), entry.mac.0)
 }
 
 /// Learned addresses and moves that a member may have.

@@ -3,9 +3,9 @@
 //! # Model
 //! From [`Ports::begin_edit`] to [`Ports::end_edit`], new endpoints are made but not polled, so nothing of them is on the
 //! host; members and bridges that are deleted are only set aside, with their rings, entries and counters; the topology is
-//! not published. A step that makes again exactly what was set aside takes it back: the engine undoes an edit by the
+//! not published. Entries that are wrong after the edit, learned or fixed, stay in the tables. A step that makes again exactly what was set aside takes it back: the engine undoes an edit by the
 //! inverse steps, and needs no new endpoint for it. At the end, what is still set aside is removed, all of it in one
-//! publication with what is new, and only then the new endpoints are polled.
+//! publication with what is new, the tables forget what is wrong now, and only then the new endpoints are polled.
 //!
 //! # Limits
 //! Until the end of the edit, members that are deleted keep their numbers, and their entries the room in the tables.
@@ -14,12 +14,15 @@
 //! A deletion is refused while a worker is late. If a worker becomes late after that, what was set aside waits for it,
 //! out of the topology, and is removed from the host once the worker has let go.
 
-use windlass_api::{Bridge, Counters, Name, Object, Vnic};
+use std::collections::{BTreeMap, BTreeSet};
+
+use windlass_api::{Bridge, Counters, MacAddr, MemberSettings, Name, Object, Vnic};
 use windlass_attach::endpoint::{Endpoint, InterfaceConf};
+use windlass_bridge::fdb::Key;
 use windlass_worker::PlaneError;
 use windlass_worker::plane::GRACE_MAX;
 
-use super::{BridgeState, MemberState, Ports, failed};
+use super::{BridgeState, MemberState, Ports, failed, own_entries, static_key};
 use crate::backend::BackendError;
 use crate::plane::translate;
 
@@ -42,6 +45,13 @@ pub(super) struct Aside {
     state: MemberState,
 }
 
+/// What a member's learned addresses depend on.
+#[derive(PartialEq)]
+struct Rules {
+    own: Option<MacAddr>,
+    settings: MemberSettings,
+}
+
 /// What waits for the end of the edit.
 #[derive(Default)]
 pub(super) struct Edit {
@@ -52,10 +62,21 @@ pub(super) struct Edit {
     pub(super) made: Vec<Name>,
     members: Vec<Aside>,
     bridges: Vec<(Bridge, BridgeState)>,
+    /// Members that were changed in place: what they were.
+    changed: BTreeMap<Name, Rules>,
+    /// Fixed entries that may be of nobody after the edit, by bridge.
+    keys: BTreeMap<Name, BTreeSet<Key>>,
     /// Kernel interfaces that are to be changed: what they are, and what they are to be.
     interfaces: Vec<(Name, InterfaceConf, InterfaceConf)>,
     /// Endpoints of deleted VNICs that the plane never had.
     left: Vec<(Vnic, Box<dyn Endpoint>)>,
+}
+
+impl Edit {
+    /// At the end of the edit, a fixed entry of this key is deleted if no member has it.
+    pub(super) fn note_key(&mut self, bridge: &Name, key: Key) {
+        self.keys.entry(bridge.clone()).or_default().insert(key);
+    }
 }
 
 impl Ports {
@@ -115,12 +136,79 @@ impl Ports {
             .extend(edit.bridges.iter().map(|(_, state)| state.id));
         self.remove_leaving();
         self.plane.end_batch();
+        for (name, rules) in edit.changed {
+            self.forget_learned(&name, &rules);
+        }
+        for (name, keys) in edit.keys {
+            self.forget_fixed(&name, keys);
+        }
         for (_, mut endpoint) in edit.left {
             endpoint.delete();
         }
         for name in edit.made {
             self.drive(&name);
         }
+    }
+
+    /// A member is about to be changed in place.
+    pub(super) fn note_change(&mut self, name: &Name) {
+        self.note_entries(name);
+        if let Some(member) = self.members.get(name) {
+            let rules = rules_of(member);
+            self.edit.changed.entry(name.clone()).or_insert(rules);
+        }
+    }
+
+    /// Fixed entries of a member may be of nobody after the edit.
+    pub(super) fn note_entries(&mut self, name: &Name) {
+        let Some(bridge) = self.members.get(name).map(|m| m.bridge.clone()) else {
+            return;
+        };
+        let filtering = self.bridges.get(&bridge).is_some_and(|b| b.filtering);
+        for (key, _) in self.fixed_entries(name, filtering) {
+            self.edit.note_key(&bridge, key);
+        }
+    }
+
+    /// Forgets what was learned behind a member under other rules.
+    fn forget_learned(&self, name: &Name, rules: &Rules) {
+        if let Some(member) = self.members.get(name)
+            && rules_of(member) != *rules
+            && let Some(bridge) = self.bridges.get(&member.bridge)
+        {
+            let id = member.id;
+            // The bridge is there.
+            let _ = self
+                .plane
+                .fdb(bridge.id, move |w, _| w.flush_member(id, false));
+        }
+    }
+
+    /// Deletes those of a bridge's fixed entries that are of no member any more.
+    fn forget_fixed(&self, name: &Name, mut keys: BTreeSet<Key>) {
+        let Some(bridge) = self.bridges.get(name) else {
+            return;
+        };
+        for entry in &bridge.statics {
+            keys.remove(&static_key(bridge, entry));
+        }
+        let members = self.members.values().filter(|m| m.bridge == *name);
+        for (key, _) in members.flat_map(|m| own_entries(m, bridge.filtering)) {
+            keys.remove(&key);
+        }
+        if keys.is_empty() {
+            return;
+        }
+        let entries = self.plane.fdb_entries(bridge.id).unwrap_or_default();
+        let fixed = entries.iter().filter(|e| e.flags.is_fixed());
+        let fixed: BTreeSet<Key> = fixed.map(|e| e.key).collect();
+        keys.retain(|key| fixed.contains(key));
+        // The bridge is there.
+        let _ = self.plane.fdb(bridge.id, move |w, _| {
+            keys.iter().for_each(|key| {
+                w.delete(*key);
+            });
+        });
     }
 
     /// Whether something that was deleted is still with a late worker.
@@ -245,5 +333,12 @@ impl Ports {
     /// It stays.
     pub(super) fn leave_not(&mut self, vnic: &Vnic) {
         self.edit.left.retain(|(left, _)| left != vnic);
+    }
+}
+
+fn rules_of(member: &MemberState) -> Rules {
+    Rules {
+        own: member.own,
+        settings: member.settings.clone(),
     }
 }
