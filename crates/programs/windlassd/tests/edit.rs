@@ -375,3 +375,38 @@ fn a_change_in_place_forgets_what_was_learned() {
     });
     assert_eq!([macs("v0"), macs("v2")], others);
 }
+
+/// A refused change of a member does not fill its budget of moves again.
+#[test]
+fn a_refused_change_gives_no_moves() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    bridge_of(&daemon, 3, &json!({}));
+    for (name, budget) in [("v0", 1), ("v1", 100)] {
+        let properties = json!({"mac-nospoof": false, "move-budget": budget});
+        let patch = json!({"properties": properties});
+        daemon.must("PATCH", &format!("/v1/vnics/{name}"), Some(patch));
+    }
+    let table = || {
+        let stats = daemon.must("GET", "/v1/stats", None);
+        let stats: windlass_api::Stats = serde_json::from_value(stats).unwrap();
+        stats.bridges[0].table.clone()
+    };
+    // The address 0x70 is seen behind one member after the other.
+    let seen_behind = |name: &str, what: &str, holds: &dyn Fn() -> bool| {
+        lab.guest(name).send([frame(2, 0x70)]);
+        until(what, holds);
+    };
+    seen_behind("v1", "it is learned", &|| table().learned == 1);
+    seen_behind("v0", "it moves", &|| table().moved == 1);
+    seen_behind("v1", "it moves back", &|| table().moved == 2);
+    seen_behind("v0", "it stays", &|| table().moves_refused == 1);
+    lab.steps().refuse_from(0);
+    let patch = json!({"properties": {"mtu": 1300, "move-budget": 50}});
+    daemon.refused("PATCH", "/v1/vnics/v0", Some(patch), "host");
+    seen_behind("v0", "it stays all the same", &|| {
+        table().moves_refused == 2
+    });
+    assert_eq!(table().moved, 2);
+}

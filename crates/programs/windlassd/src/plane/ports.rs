@@ -403,8 +403,8 @@ impl Ports {
             rings: 0,
             carried: Counters::default(),
         };
+        self.enter_limits(&state)?;
         self.members.insert(uplink.name.clone(), state);
-        self.enter_limits(&uplink.name, &settings);
         self.edit.made.push(uplink.name.clone());
         Ok(())
     }
@@ -458,8 +458,8 @@ impl Ports {
             rings: 0,
             carried: Counters::default(),
         };
+        self.enter_limits(&state)?;
         self.members.insert(vnic.name.clone(), state);
-        self.enter_limits(&vnic.name, &settings);
         self.edit.made.push(vnic.name.clone());
         if let Err(error) = self.enter_fixed(&vnic.name) {
             self.set_aside(&vnic.name, object, End::Drop)?;
@@ -523,22 +523,16 @@ impl Ports {
         let (id, tuning) = (member.id, translate::tuning(settings));
         self.plane.set_member(id, conf, tuning).map_err(failed)?;
         self.note_entries(name);
-        self.enter_limits(name, settings);
         self.enter_fixed(name)
     }
 
-    fn enter_limits(&self, name: &Name, settings: &MemberSettings) {
-        let Some(member) = self.members.get(name) else {
-            return;
-        };
-        let Ok(bridge) = self.bridge(&member.bridge) else {
-            return;
-        };
+    /// Tells the table's writer a member's limits. Its budget of moves is full then.
+    fn enter_limits(&self, member: &MemberState) -> Result<(), BackendError> {
         let id = member.id;
-        let (entries, moves) = member_limits(settings);
-        let _ = self.plane.fdb(bridge.id, move |w, _| {
-            w.set_member_limits(id, entries, moves)
-        });
+        let (entries, moves) = member_limits(&member.settings);
+        let limit = move |w: &mut FdbWriter<QsbrGrace>, _| w.set_member_limits(id, entries, moves);
+        let bridge = self.bridge(&member.bridge)?.id;
+        self.plane.fdb(bridge, limit).map_err(failed)
     }
 
     /// Puts a member's own address and the static entries that point to it into the table.

@@ -137,7 +137,7 @@ impl Ports {
         self.remove_leaving();
         self.plane.end_batch();
         for (name, rules) in edit.changed {
-            self.forget_learned(&name, &rules);
+            self.end_change(&name, &rules);
         }
         for (name, keys) in edit.keys {
             self.forget_fixed(&name, keys);
@@ -170,17 +170,22 @@ impl Ports {
         }
     }
 
-    /// Forgets what was learned behind a member under other rules.
-    fn forget_learned(&self, name: &Name, rules: &Rules) {
-        if let Some(member) = self.members.get(name)
-            && rules_of(member) != *rules
-            && let Some(bridge) = self.bridges.get(&member.bridge)
-        {
-            let id = member.id;
-            // The bridge is there.
-            let _ = self
+    /// Gives a member that was changed its limits, and forgets what was learned behind it under other rules.
+    fn end_change(&self, name: &Name, rules: &Rules) {
+        let changed = |member: &&MemberState| rules_of(member) != *rules;
+        let Some(member) = self.members.get(name).filter(changed) else {
+            return;
+        };
+        let id = member.id;
+        let done = self.enter_limits(member).and_then(|()| {
+            let bridge = self.bridge(&member.bridge)?.id;
+            let forget = self
                 .plane
-                .fdb(bridge.id, move |w, _| w.flush_member(id, false));
+                .fdb(bridge, move |w, _| w.flush_member(id, false));
+            forget.map_err(failed)
+        });
+        if let Err(error) = done {
+            tracing::error!("the table of {name} has former limits: {error}");
         }
     }
 
@@ -203,12 +208,14 @@ impl Ports {
         let fixed = entries.iter().filter(|e| e.flags.is_fixed());
         let fixed: BTreeSet<Key> = fixed.map(|e| e.key).collect();
         keys.retain(|key| fixed.contains(key));
-        // The bridge is there.
-        let _ = self.plane.fdb(bridge.id, move |w, _| {
+        let done = self.plane.fdb(bridge.id, move |w, _| {
             keys.iter().for_each(|key| {
                 w.delete(*key);
             });
         });
+        if let Err(error) = done {
+            tracing::error!("the table of {name} has former entries: {error}");
+        }
     }
 
     /// Whether something that was deleted is still with a late worker.
