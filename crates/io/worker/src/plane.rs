@@ -6,7 +6,7 @@
 //!
 //! | call | what happens before it returns |
 //! | --- | --- |
-//! | [`Plane::attach`] | the topology with the transmit half is published, receive halves are mailed |
+//! | [`Plane::attach`] | the topology with the transmit half is published, unless a batch is open; receive halves are mailed |
 //! | [`Plane::detach`] | no worker has the rings or can send to them any more (a grace period), or a worker is late |
 //! | [`Plane::remove_members`], [`Plane::remove_bridge`] | the same, and the numbers can be used again |
 //!
@@ -28,6 +28,8 @@ use std::time::Duration;
 
 mod drain;
 mod handle;
+#[cfg(test)]
+mod tests;
 
 use thiserror::Error;
 use windlass_attach::endpoint::Rings;
@@ -416,7 +418,7 @@ impl Plane {
         let member = self.draft_member(id)?;
         member.tx = Some(rings.tx);
         member.attachment = attachment;
-        self.publish();
+        self.publish_batch();
         let start = if rings.rx.len() > 1 {
             0
         } else {
@@ -633,8 +635,8 @@ impl Plane {
         found.ok_or(PlaneError::NoMember(id))
     }
 
-    /// From now on, what is added or set is published with the first change that takes something away or attaches
-    /// something, or by [`Plane::end_batch`].
+    /// From now on, what is added, set or attached is published with the first change that takes something away, or by
+    /// [`Plane::end_batch`].
     pub fn begin_batch(&mut self) {
         self.is_batch = true;
     }

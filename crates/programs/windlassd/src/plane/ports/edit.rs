@@ -145,9 +145,11 @@ impl Ports {
         for (_, mut endpoint) in edit.left {
             endpoint.delete();
         }
+        self.plane.begin_batch();
         for name in edit.made {
             self.drive(&name);
         }
+        self.plane.end_batch();
     }
 
     /// A member is about to be changed in place.
