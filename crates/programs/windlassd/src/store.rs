@@ -99,10 +99,10 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the directory, making it (mode 0700) if it is missing, and locks it.
+    /// Opens the directory, making it and those above it (mode 0700) durably if they are missing, and locks it.
     ///
     /// # Errors
-    /// If it cannot be made, opened or locked.
+    /// If it cannot be made, flushed, opened or locked.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
         let io = |action| {
             move |error| StoreError::Io {
@@ -111,11 +111,7 @@ impl Store {
                 error,
             }
         };
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)
-            .map_err(io("cannot make"))?;
+        make(directory).map_err(io("cannot make"))?;
         let handle = File::open(directory).map_err(io("cannot open"))?;
         let path = directory.join(LOCK);
         let lock = OpenOptions::new()
@@ -243,6 +239,22 @@ impl Store {
             _ => Ok(()),
         }
     }
+}
+
+/// Makes a directory and those above it that are missing, and flushes the parent of each one made: a document in it is not
+/// lost with its directory.
+fn make(directory: &Path) -> io::Result<()> {
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let missing: Vec<&Path> = directory.ancestors().take_while(is_missing).collect();
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)?;
+    for parent in missing.into_iter().filter_map(Path::parent) {
+        let here = parent.as_os_str().is_empty();
+        File::open(if here { Path::new(".") } else { parent })?.sync_all()?;
+    }
+    Ok(())
 }
 
 /// Reads and validates the document in a state directory without locking it or changing anything;
