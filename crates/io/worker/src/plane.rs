@@ -153,6 +153,8 @@ pub struct Plane {
     attachments: u64,
     /// Topologies are not published one by one.
     is_batch: bool,
+    /// Bridges whose new tables are to forget what is learned before they are published.
+    refilled: Vec<u16>,
     next_home: usize,
 }
 
@@ -229,6 +231,7 @@ impl Plane {
             wait,
             attachments: 0,
             is_batch: false,
+            refilled: Vec::new(),
             next_home: 0,
         };
         Ok((plane, seats))
@@ -277,7 +280,8 @@ impl Plane {
         &self.workers[bridge as usize % self.workers.len()]
     }
 
-    /// Changes a bridge, and gives it a table that was filled before, if there is one: both at once.
+    /// Changes a bridge, and gives it a table that was filled before, if there is one: both at once, with the batch if one
+    /// is open.
     ///
     /// # Errors
     /// [`PlaneError::NoBridge`]: nothing has changed.
@@ -289,19 +293,29 @@ impl Plane {
     ) -> Result<(), PlaneError> {
         let draft = self.draft_bridge(bridge)?;
         draft.tuning = tuning;
-        let Some(writer) = table else {
+        if let Some(writer) = table {
+            draft.fdb = writer.table().clone();
+            self.give_home(bridge, writer);
+            self.refilled.push(bridge);
+        }
+        if !self.is_batch {
             self.publish();
-            return Ok(());
-        };
-        draft.fdb = writer.table().clone();
-        self.give_home(bridge, writer);
-        self.publish();
-        // What was still seen by the former rules is not to stay in the new table. A late worker's ages out.
-        if self.stuck(GRACE_MAX).is_none() {
-            self.limbo.reclaim(&self.shared.domain);
-            self.fdb(bridge, |writer, _| writer.flush_all())?;
+            self.forget_former();
         }
         Ok(())
+    }
+
+    /// What was still seen by the former rules is not to stay in new tables. A late worker's ages out.
+    fn forget_former(&mut self) {
+        let bridges = std::mem::take(&mut self.refilled);
+        if bridges.is_empty() || self.stuck(GRACE_MAX).is_some() {
+            return;
+        }
+        self.limbo.reclaim(&self.shared.domain);
+        for bridge in bridges {
+            // One that has been removed has nothing to forget.
+            let _ = self.fdb(bridge, |writer, _| writer.flush_all());
+        }
     }
 
     /// Makes a worker the home of a bridge's table, in the place of a former one.
@@ -646,6 +660,7 @@ impl Plane {
         if std::mem::take(&mut self.is_batch) {
             self.publish();
         }
+        self.forget_former();
     }
 
     /// Publishes the draft, unless more is to come with it.

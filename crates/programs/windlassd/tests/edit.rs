@@ -257,6 +257,12 @@ fn changes(daemon: &Daemon) -> Vec<(&'static str, &'static str, Value, usize)> {
     let mut fewer = daemon.must("GET", "/v1/document", None);
     fewer["vnics"] = json!([{"name": "v8", "bridge": "br0"}]);
     fewer["fdb"] = json!([]);
+    let mut resized = daemon.must("GET", "/v1/document", None);
+    resized["bridges"][0]["properties"] = json!({"addresses-max": 64});
+    let vnics = resized["vnics"].as_array_mut().unwrap();
+    vnics.push(json!({"name": "v9", "bridge": "br0"}));
+    let filtering = json!({"properties": {"vlan-filtering": true}});
+    let ageing = json!({"properties": {"ageing": 20}});
     let made = json!({"name": "v9", "bridge": "br0"});
     let smaller = json!({"properties": {"mtu": 1300}});
     vec![
@@ -266,6 +272,9 @@ fn changes(daemon: &Daemon) -> Vec<(&'static str, &'static str, Value, usize)> {
         ("PATCH", "/v1/vnics/v1", json!({"bridge": "br1"}), 1),
         ("PUT", "/v1/document", replaced, 3),
         ("PUT", "/v1/document", fewer, 1),
+        ("PUT", "/v1/document", resized, 1),
+        ("PATCH", "/v1/bridges/br0", filtering, 0),
+        ("PATCH", "/v1/bridges/br0", ageing, 0),
     ]
 }
 

@@ -20,7 +20,7 @@ use windlass_sync::tsc::Clock;
 use windlass_sys::netns::NetnsWatch;
 use windlass_worker::{Plane, PlaneError, QsbrGrace};
 
-use edit::{Aside, Edit, End};
+use edit::{Aside, Edit, End, SetBridge};
 
 use super::host::{Device, Host};
 use super::translate::{self, mac_word};
@@ -320,25 +320,24 @@ impl Ports {
     }
 
     pub fn set_bridge(&mut self, from: &Bridge, to: &Bridge) -> Result<(), BackendError> {
-        let (old, new) = (from.settings(), to.settings());
-        let id = self.bridge(&to.name)?.id;
+        let name = &to.name;
+        let id = self.bridge(name)?.id;
         let tuning = translate::bridge_tuning(to);
-        let is_other_table =
-            old.vlan_filtering != new.vlan_filtering || old.addresses_max != new.addresses_max;
-        // All that can be refused comes before anything that shows.
-        let table = match is_other_table {
-            true => Some(self.filled_table(to, tuning.filtering)?),
-            false => None,
-        };
-        self.plane.set_bridge(id, tuning, table).map_err(failed)?;
-        if let Some(state) = self.bridges.get_mut(&to.name) {
-            state.filtering = tuning.filtering;
+        let former = self.edit.set.remove(&id);
+        // What undoes a change of this edit needs no other table: the one that is there has everything.
+        if former.is_none_or(|former| former.from != *to) {
+            let (old, new) = (from.settings(), to.settings());
+            let is_other_table =
+                old.vlan_filtering != new.vlan_filtering || old.addresses_max != new.addresses_max;
+            let table = match is_other_table {
+                true => Some(self.filled_table(to, tuning.filtering)?),
+                false => None,
+            };
+            let (from, to) = (from.clone(), to.clone());
+            self.edit.set.insert(id, SetBridge { from, to, table });
         }
-        if !is_other_table && old.ageing_s != new.ageing_s {
-            let ms = new.ageing_s.saturating_mul(1000);
-            self.plane
-                .fdb(id, move |w, now| w.set_ageing(ms, now))
-                .map_err(failed)?;
+        if let Some(state) = self.bridges.get_mut(name) {
+            state.filtering = tuning.filtering;
         }
         Ok(())
     }
@@ -403,7 +402,7 @@ impl Ports {
             rings: 0,
             carried: Counters::default(),
         };
-        self.enter_limits(&state)?;
+        self.enter_limits(id, &state.bridge, member_limits(&settings))?;
         self.members.insert(uplink.name.clone(), state);
         self.edit.made.push(uplink.name.clone());
         Ok(())
@@ -458,7 +457,7 @@ impl Ports {
             rings: 0,
             carried: Counters::default(),
         };
-        self.enter_limits(&state)?;
+        self.enter_limits(id, &state.bridge, member_limits(&settings))?;
         self.members.insert(vnic.name.clone(), state);
         self.edit.made.push(vnic.name.clone());
         if let Err(error) = self.enter_fixed(&vnic.name) {
@@ -527,11 +526,18 @@ impl Ports {
     }
 
     /// Tells the table's writer a member's limits. Its budget of moves is full then.
-    fn enter_limits(&self, member: &MemberState) -> Result<(), BackendError> {
-        let id = member.id;
-        let (entries, moves) = member_limits(&member.settings);
+    fn enter_limits(
+        &mut self,
+        id: u16,
+        bridge: &Name,
+        (entries, moves): (u32, u32),
+    ) -> Result<(), BackendError> {
+        let bridge = self.bridge(bridge)?.id;
+        if let Some(table) = self.edit.table(bridge) {
+            table.set_member_limits(id, entries, moves);
+            return Ok(());
+        }
         let limit = move |w: &mut FdbWriter<QsbrGrace>, _| w.set_member_limits(id, entries, moves);
-        let bridge = self.bridge(&member.bridge)?.id;
         self.plane.fdb(bridge, limit).map_err(failed)
     }
 
@@ -565,12 +571,16 @@ impl Ports {
 
     /// Puts one entry into a bridge's table.
     fn enter(
-        &self,
+        &mut self,
         bridge: u16,
         key: Key,
         member: u16,
         flags: EntryFlags,
     ) -> Result<(), BackendError> {
+        if let Some(table) = self.edit.table(bridge) {
+            let now = windlass_worker::plane::now;
+            return enter(|| Ok(table.add_fixed(key, member, flags, now())));
+        }
         enter(|| {
             self.plane
                 .ask_fdb(bridge, move |w, now| w.add_fixed(key, member, flags, now))
@@ -612,8 +622,8 @@ impl Ports {
         let bridge = self.bridge(&entry.bridge)?;
         let key = static_key(bridge, entry);
         self.edit.note_key(&entry.bridge, key);
-        let bridge = self.bridge(&entry.bridge)?;
-        self.enter(bridge.id, key, id, flags_of(entry.kind))?;
+        let bridge = self.bridge(&entry.bridge)?.id;
+        self.enter(bridge, key, id, flags_of(entry.kind))?;
         if let Some(bridge) = self.bridges.get_mut(&entry.bridge) {
             bridge.statics.retain(|e| e.key() != entry.key());
             bridge.statics.push(entry.clone());

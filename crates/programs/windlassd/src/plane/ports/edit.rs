@@ -3,7 +3,7 @@
 //! # Model
 //! From [`Ports::begin_edit`] to [`Ports::end_edit`], new endpoints are made but not polled, so nothing of them is on the
 //! host; members and bridges that are deleted are only set aside, with their rings, entries and counters; the topology is
-//! not published. Entries that are wrong after the edit, learned or fixed, stay in the tables. A step that makes again exactly what was set aside takes it back: the engine undoes an edit by the
+//! not published. A bridge that needs another table gets it filled, beside the one that is there. Entries that are wrong after the edit, learned or fixed, stay in the tables. A step that makes again exactly what was set aside takes it back: the engine undoes an edit by the
 //! inverse steps, and needs no new endpoint for it. At the end, what is still set aside is removed, all of it in one
 //! publication with what is new, the tables forget what is wrong now, and only then the new endpoints are polled.
 //!
@@ -18,11 +18,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_api::{Bridge, Counters, MacAddr, MemberSettings, Name, Object, Vnic};
 use windlass_attach::endpoint::{Endpoint, InterfaceConf};
-use windlass_bridge::fdb::Key;
-use windlass_worker::PlaneError;
+use windlass_bridge::fdb::{FdbWriter, Key};
 use windlass_worker::plane::GRACE_MAX;
+use windlass_worker::{PlaneError, QsbrGrace};
 
-use super::{BridgeState, MemberState, Ports, failed, own_entries, static_key};
+use super::{BridgeState, MemberState, Ports, failed, member_limits, own_entries, static_key};
 use crate::backend::BackendError;
 use crate::plane::translate;
 
@@ -45,6 +45,14 @@ pub(super) struct Aside {
     state: MemberState,
 }
 
+/// A bridge that is to be changed.
+pub(super) struct SetBridge {
+    pub(super) from: Bridge,
+    pub(super) to: Bridge,
+    /// The table that it gets, if it gets another one.
+    pub(super) table: Option<FdbWriter<QsbrGrace>>,
+}
+
 /// What a member's learned addresses depend on.
 #[derive(PartialEq)]
 struct Rules {
@@ -62,6 +70,8 @@ pub(super) struct Edit {
     pub(super) made: Vec<Name>,
     members: Vec<Aside>,
     bridges: Vec<(Bridge, BridgeState)>,
+    /// Bridges that are changed, by their number.
+    pub(super) set: BTreeMap<u16, SetBridge>,
     /// Members that were changed in place: what they were.
     changed: BTreeMap<Name, Rules>,
     /// Fixed entries that may be of nobody after the edit, by bridge.
@@ -73,6 +83,11 @@ pub(super) struct Edit {
 }
 
 impl Edit {
+    /// The table that a bridge gets at the end of the edit.
+    pub(super) fn table(&mut self, bridge: u16) -> Option<&mut FdbWriter<QsbrGrace>> {
+        self.set.get_mut(&bridge)?.table.as_mut()
+    }
+
     /// At the end of the edit, a fixed entry of this key is deleted if no member has it.
     pub(super) fn note_key(&mut self, bridge: &Name, key: Key) {
         self.keys.entry(bridge.clone()).or_default().insert(key);
@@ -131,6 +146,11 @@ impl Ports {
         for (name, _, conf) in &edit.interfaces {
             self.configure_again(name, conf);
         }
+        for (id, set) in edit.set {
+            if let Err(error) = self.end_set(id, set) {
+                tracing::error!("a bridge is as it was: {error}");
+            }
+        }
         self.leaving.extend(edit.members);
         self.leaving_bridges
             .extend(edit.bridges.iter().map(|(_, state)| state.id));
@@ -173,14 +193,15 @@ impl Ports {
     }
 
     /// Gives a member that was changed its limits, and forgets what was learned behind it under other rules.
-    fn end_change(&self, name: &Name, rules: &Rules) {
+    fn end_change(&mut self, name: &Name, rules: &Rules) {
         let changed = |member: &&MemberState| rules_of(member) != *rules;
         let Some(member) = self.members.get(name).filter(changed) else {
             return;
         };
-        let id = member.id;
-        let done = self.enter_limits(member).and_then(|()| {
-            let bridge = self.bridge(&member.bridge)?.id;
+        let (id, bridge) = (member.id, member.bridge.clone());
+        let limits = member_limits(&member.settings);
+        let done = self.enter_limits(id, &bridge, limits).and_then(|()| {
+            let bridge = self.bridge(&bridge)?.id;
             let forget = self
                 .plane
                 .fdb(bridge, move |w, _| w.flush_member(id, false));
@@ -218,6 +239,18 @@ impl Ports {
         if let Err(error) = done {
             tracing::error!("the table of {name} has former entries: {error}");
         }
+    }
+
+    fn end_set(&mut self, id: u16, set: SetBridge) -> Result<(), PlaneError> {
+        let (old, new) = (set.from.settings(), set.to.settings());
+        let has_table = set.table.is_some();
+        let tuning = translate::bridge_tuning(&set.to);
+        self.plane.set_bridge(id, tuning, set.table)?;
+        if !has_table && old.ageing_s != new.ageing_s {
+            let ms = new.ageing_s.saturating_mul(1000);
+            self.plane.fdb(id, move |w, now| w.set_ageing(ms, now))?;
+        }
+        Ok(())
     }
 
     /// Whether something that was deleted is still with a late worker.
