@@ -610,7 +610,7 @@ fn a_number_that_is_used_again_has_learned_nothing() {
         std::thread::sleep(Duration::from_millis(50));
         drop(go_on);
     });
-    bench.plane.remove_member(former).expect("removed");
+    bench.plane.remove_members(&[former]).expect("removed");
     reminder.join().expect("no panic");
     let conf = MemberConf::new(TxId(0), word(own(1)));
     let (bridge, tuning) = (bench.bridge, MemberTuning::default());

@@ -6,9 +6,9 @@
 //!
 //! | call | what happens before it returns |
 //! | --- | --- |
-//! | [`Plane::attach`] | the topology with the transmit half is published, receive halves are mailed |
+//! | [`Plane::attach`] | the topology with the transmit half is published, unless a batch is open; receive halves are mailed |
 //! | [`Plane::detach`] | no worker has the rings or can send to them any more (a grace period), or a worker is late |
-//! | [`Plane::remove_member`], [`Plane::remove_bridge`] | the same, and the number can be used again |
+//! | [`Plane::remove_members`], [`Plane::remove_bridge`] | the same, and the numbers can be used again |
 //!
 //! # Synchronization
 //! Published pointers and mailboxes only: a worker never waits for this thread. This thread waits for workers at most
@@ -18,6 +18,7 @@
 //! A late worker keeps what it has: rings that were taken from it are nobody's until it has let them go, which
 //! [`Plane::take_detached`] tells. Commands that do not fit into its mailbox wait outside.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -27,6 +28,8 @@ use std::time::Duration;
 
 mod drain;
 mod handle;
+#[cfg(test)]
+mod tests;
 
 use thiserror::Error;
 use windlass_attach::endpoint::Rings;
@@ -109,6 +112,8 @@ struct DraftMember {
     tx: Option<Arc<dyn TxPort>>,
     /// Which of all attachments it has; 0: none.
     attachment: u64,
+    /// It is being removed: no topology has it any more.
+    is_leaving: bool,
     counters: Arc<[Padded<MemberCounters>]>,
 }
 
@@ -148,6 +153,8 @@ pub struct Plane {
     attachments: u64,
     /// Topologies are not published one by one.
     is_batch: bool,
+    /// Bridges whose new tables are to forget what is learned before they are published.
+    refilled: Vec<u16>,
     next_home: usize,
 }
 
@@ -224,6 +231,7 @@ impl Plane {
             wait,
             attachments: 0,
             is_batch: false,
+            refilled: Vec::new(),
             next_home: 0,
         };
         Ok((plane, seats))
@@ -272,7 +280,8 @@ impl Plane {
         &self.workers[bridge as usize % self.workers.len()]
     }
 
-    /// Changes a bridge, and gives it a table that was filled before, if there is one: both at once.
+    /// Changes a bridge, and gives it a table that was filled before, if there is one: both at once, with the batch if one
+    /// is open.
     ///
     /// # Errors
     /// [`PlaneError::NoBridge`]: nothing has changed.
@@ -284,19 +293,29 @@ impl Plane {
     ) -> Result<(), PlaneError> {
         let draft = self.draft_bridge(bridge)?;
         draft.tuning = tuning;
-        let Some(writer) = table else {
+        if let Some(writer) = table {
+            draft.fdb = writer.table().clone();
+            self.give_home(bridge, writer);
+            self.refilled.push(bridge);
+        }
+        if !self.is_batch {
             self.publish();
-            return Ok(());
-        };
-        draft.fdb = writer.table().clone();
-        self.give_home(bridge, writer);
-        self.publish();
-        // What was still seen by the former rules is not to stay in the new table. A late worker's ages out.
-        if self.stuck(GRACE_MAX).is_none() {
-            self.limbo.reclaim(&self.shared.domain);
-            self.fdb(bridge, |writer, _| writer.flush_all())?;
+            self.forget_former();
         }
         Ok(())
+    }
+
+    /// What was still seen by the former rules is not to stay in new tables. A late worker's ages out.
+    fn forget_former(&mut self) {
+        let bridges = std::mem::take(&mut self.refilled);
+        if bridges.is_empty() || self.stuck(GRACE_MAX).is_some() {
+            return;
+        }
+        self.limbo.reclaim(&self.shared.domain);
+        for bridge in bridges {
+            // One that has been removed has nothing to forget.
+            let _ = self.fdb(bridge, |writer, _| writer.flush_all());
+        }
     }
 
     /// Makes a worker the home of a bridge's table, in the place of a former one.
@@ -346,6 +365,7 @@ impl Plane {
             tuning,
             tx: None,
             attachment: 0,
+            is_leaving: false,
             counters,
         });
         self.publish_batch();
@@ -369,18 +389,37 @@ impl Plane {
         Ok(())
     }
 
-    /// Removes a member with its rings and learned addresses. Its number is not another's before the table has
-    /// forgotten it.
+    /// Removes members with their rings, their learned addresses and their fixed entries, in one publication, which also
+    /// ends what [`Plane::begin_batch`] held back. Gives what each has counted, in their order. No number is another
+    /// member's before the table has forgotten it.
     ///
     /// # Errors
-    /// [`PlaneError::NoMember`]; [`PlaneError::Stuck`]: it is still there, to be removed again.
-    pub fn remove_member(&mut self, id: u16) -> Result<(), PlaneError> {
-        let bridge = self.draft_member(id)?.bridge;
-        self.detach(id)?;
-        self.ask_fdb(bridge, move |writer, _| writer.flush_member(id, true))?;
-        self.members[id as usize] = None;
-        self.publish();
-        Ok(())
+    /// [`PlaneError::NoMember`]: nothing has changed. [`PlaneError::Stuck`]: they are out of the topology, and are to be
+    /// removed again.
+    pub fn remove_members(&mut self, ids: &[u16]) -> Result<Vec<MemberTotals>, PlaneError> {
+        let mut on: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
+        for id in ids {
+            let bridge = self.draft_member(*id)?.bridge;
+            on.entry(bridge).or_default().push(*id);
+        }
+        let mut senders = Vec::new();
+        for id in ids {
+            let member = self.draft_member(*id)?;
+            (member.is_leaving, member.attachment) = (true, 0);
+            senders.push((*id, member.tx.take()));
+        }
+        self.is_batch = false;
+        self.take_back(senders)?;
+        for (bridge, ids) in on {
+            self.ask_fdb(bridge, move |writer, _| {
+                ids.iter().for_each(|id| writer.flush_member(*id, true));
+            })?;
+        }
+        let totals = ids.iter().map(|id| self.totals(*id)).collect();
+        for id in ids {
+            self.members[*id as usize] = None;
+        }
+        totals
     }
 
     /// Gives a member's rings to the workers, round robin by ring.
@@ -393,7 +432,7 @@ impl Plane {
         let member = self.draft_member(id)?;
         member.tx = Some(rings.tx);
         member.attachment = attachment;
-        self.publish();
+        self.publish_batch();
         let start = if rings.rx.len() > 1 {
             0
         } else {
@@ -420,14 +459,25 @@ impl Plane {
         let member = self.draft_member(id)?;
         let sender = member.tx.take();
         member.attachment = 0;
+        self.take_back(vec![(id, sender)])
+    }
+
+    /// Publishes the draft, in which these members have no rings, and takes the rings from the workers.
+    fn take_back(
+        &mut self,
+        members: Vec<(u16, Option<Arc<dyn TxPort>>)>,
+    ) -> Result<(), PlaneError> {
         self.publish();
+        let ids: Vec<u16> = members.iter().map(|(id, _)| *id).collect();
         let mut drain = Drain::new(self.shared.domain.start_grace());
-        drain.take(id, sender, &self.workers);
+        for (id, sender) in members {
+            drain.take(id, sender, &self.workers);
+        }
         self.drains.push(drain);
         if !self.drain() {
             return Err(PlaneError::Stuck);
         }
-        self.detached.retain(|detached| *detached != id);
+        self.detached.retain(|detached| !ids.contains(detached));
         Ok(())
     }
 
@@ -599,8 +649,8 @@ impl Plane {
         found.ok_or(PlaneError::NoMember(id))
     }
 
-    /// From now on, what is added or set is published with the first change that takes something away or attaches
-    /// something, or by [`Plane::end_batch`].
+    /// From now on, what is added, set or attached is published with the first change that takes something away, or by
+    /// [`Plane::end_batch`].
     pub fn begin_batch(&mut self) {
         self.is_batch = true;
     }
@@ -610,6 +660,7 @@ impl Plane {
         if std::mem::take(&mut self.is_batch) {
             self.publish();
         }
+        self.forget_former();
     }
 
     /// Publishes the draft, unless more is to come with it.
@@ -628,7 +679,8 @@ impl Plane {
             .map(|(index, draft)| {
                 let draft = draft.as_ref()?;
                 let members = self.members.iter().enumerate().filter_map(|(id, m)| {
-                    let m = m.as_ref().filter(|m| m.bridge as usize == index)?;
+                    let here = |m: &&DraftMember| m.bridge as usize == index && !m.is_leaving;
+                    let m = m.as_ref().filter(here)?;
                     Some(MemberConf {
                         id: TxId(id as u16),
                         ..m.conf.clone()
@@ -646,7 +698,7 @@ impl Plane {
             .members
             .iter()
             .map(|draft| {
-                let m = draft.as_ref()?;
+                let m = draft.as_ref().filter(|m| !m.is_leaving)?;
                 Some(Arc::new(Member {
                     bridge: m.bridge,
                     tx: m.tx.clone(),

@@ -10,8 +10,11 @@
 //! returns, and either wholly or not at all: after an error the backend is as it was. A call may take up
 //! to a second (a grace period, a system call on the host); it must not wait for a peer.
 //!
-//! Within a batch ([`Backend::begin_batch`]) each call is checked, and is whole or not at all, as ever; but what is made
-//! may show only at the end of the batch. So a document is published once, not once for each of its objects.
+//! Objects are made, changed and deleted within an edit, from [`Backend::begin_edit`] to [`Backend::end_edit`]. Each call is
+//! whole or not at all, as ever; but what is made may show only at the end of the edit, and what is deleted stays, with its
+//! peer, its counters and its learned addresses, until then. An edit is undone before its end, by the inverse calls in
+//! reverse order: to create again exactly what was deleted takes it back, and asks nothing of the host. So a document is
+//! published once, not once for each of its objects, and nothing is deleted before the store has the new document.
 //!
 //! Objects arrive validated (`windlass_api::validate`), in the order of `windlass_api::diff`: what
 //! an object refers to exists. VNICs carry their address.
@@ -181,11 +184,19 @@ impl StateSink {
 
 /// The data plane. The contract of all calls is in the module's theory statement.
 pub trait Backend: Send {
-    /// More changes follow, to be published together: until [`Backend::end_batch`], what was made need not show yet.
-    fn begin_batch(&mut self) {}
+    /// Changes follow, to take effect together, or to be undone, by [`Backend::end_edit`].
+    fn begin_edit(&mut self) {}
 
-    /// Everything since [`Backend::begin_batch`] takes effect before this returns.
-    fn end_batch(&mut self) {}
+    /// Changes the host's interfaces as the edit says, after all its calls; whatever else can be refused was not.
+    ///
+    /// # Errors
+    /// The host refused that of this member; none is changed then, and the edit is to be undone.
+    fn configure(&mut self) -> Result<(), (Name, BackendError)> {
+        Ok(())
+    }
+
+    /// Everything since [`Backend::begin_edit`] that was not undone takes effect before this returns.
+    fn end_edit(&mut self) {}
 
     /// Makes an empty bridge.
     ///

@@ -6,9 +6,10 @@
 //! the change claims?), and then:
 //!
 //! 1. writes the new document beside the old one ([`Store::prepare`]): a full disk stops here;
-//! 2. makes each [`Change`] in the [`Backend`]; if one fails, undoes those before it in reverse order;
+//! 2. makes each [`Change`] in an edit of the [`Backend`]; if one fails, undoes those before it in reverse order;
 //! 3. puts the new document in the place of the old one ([`Store::commit`]); if that fails, undoes all;
-//! 4. publishes the changes to the monitors.
+//! 4. ends the edit: what is new takes effect, what is gone is deleted on the host;
+//! 5. publishes the changes to the monitors.
 //!
 //! So the stored document, the one in memory and the data plane agree after every call, whatever failed.
 //!

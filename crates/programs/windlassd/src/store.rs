@@ -1,18 +1,21 @@
 //! The stored document: durable, replaced as a whole, never half written.
 //!
 //! # Model
-//! Two files lie in the state directory: `document.json`, which holds, and beside it, only during a
-//! change, `document.next`. A change is made in three steps:
+//! `document.json` in the state directory holds; beside it lie, only during a change, `document.next` and then
+//! `document.last`. A change is made in five steps:
 //!
 //! 1. [`Store::prepare`] writes `document.next`, flushes it and the directory. A full disk fails here,
 //!    before anything else has happened; `document.json` was not touched.
-//! 2. The caller makes the change on the host.
-//! 3. [`Store::commit`] renames `document.next` over `document.json` and flushes the directory. If the
-//!    change could not be made, [`Store::abandon`] removes `document.next` instead.
+//! 2. The caller makes on the host what is new.
+//! 3. [`Store::commit`] keeps the old document as `document.last`, renames `document.next` over `document.json` and
+//!    flushes the directory. If the change could not be made, [`Store::abandon`] removes `document.next` instead.
+//! 4. The caller deletes on the host what is gone.
+//! 5. [`Store::finish`] removes `document.last`.
 //!
 //! # What can be lost and what cannot
 //! A kill or a power cut leaves the old document or the new one, whole. If it came between 1 and 3,
-//! [`Loaded::unfinished`] tells what had been begun, so that its remains on the host can be removed.
+//! [`Loaded::unfinished`] tells what had been begun, and if it came between 3 and 5, [`Loaded::replaced`] tells what
+//! held before, so that remains on the host can be removed.
 //!
 //! # Synchronization
 //! The file `lock` is locked (`flock`) as long as the store is open: two daemons cannot share one state
@@ -32,6 +35,7 @@ pub const DOCUMENT_BYTES_MAX: u64 = 64 << 20;
 
 const CURRENT: &str = "document.json";
 const NEXT: &str = "document.next";
+const LAST: &str = "document.last";
 const LOCK: &str = "lock";
 
 /// Why the document could not be read or written.
@@ -69,6 +73,8 @@ pub struct Loaded {
     pub document: Document,
     /// The document that was being put in its place when the daemon was killed.
     pub unfinished: Option<Document>,
+    /// The document that had just been replaced when the daemon was killed.
+    pub replaced: Option<Document>,
 }
 
 #[derive(Deserialize)]
@@ -93,10 +99,10 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the directory, making it (mode 0700) if it is missing, and locks it.
+    /// Opens the directory, making it and those above it (mode 0700) durably if they are missing, and locks it.
     ///
     /// # Errors
-    /// If it cannot be made, opened or locked.
+    /// If it cannot be made, flushed, opened or locked.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
         let io = |action| {
             move |error| StoreError::Io {
@@ -105,11 +111,7 @@ impl Store {
                 error,
             }
         };
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)
-            .map_err(io("cannot make"))?;
+        make(directory).map_err(io("cannot make"))?;
         let handle = File::open(directory).map_err(io("cannot open"))?;
         let path = directory.join(LOCK);
         let lock = OpenOptions::new()
@@ -138,7 +140,7 @@ impl Store {
         }
     }
 
-    /// Reads what is stored, and takes away what was not finished.
+    /// Reads what is stored, and what was not finished.
     ///
     /// # Errors
     /// If the document is not readable, or not valid: the daemon must not start with another one.
@@ -149,12 +151,14 @@ impl Store {
             Some(stored) => Loaded {
                 revision: stored.revision,
                 document: stored.document,
-                unfinished: None,
+                ..Loaded::default()
             },
         };
         // What was being written when the daemon was killed may be half there; then nothing was done.
         let unfinished = read(&self.directory.join(NEXT)).ok().flatten();
         loaded.unfinished = unfinished.map(|stored| stored.document);
+        let replaced = read(&self.directory.join(LAST)).ok().flatten();
+        loaded.replaced = replaced.map(|stored| stored.document);
         Ok(loaded)
     }
 
@@ -189,13 +193,17 @@ impl Store {
         self.handle.sync_all()
     }
 
-    /// Puts the prepared document in the place of the one that holds.
+    /// Puts the prepared document in the place of the one that holds, which is kept until [`Store::finish`].
     ///
     /// # Errors
-    /// If the system refuses the rename; the old document holds then.
+    /// If the system refuses; the old document holds then.
     pub fn commit(&mut self) -> Result<(), StoreError> {
+        self.finish()?;
         let path = self.directory.join(CURRENT);
-        let result = fs::rename(self.directory.join(NEXT), &path);
+        let result = match fs::hard_link(&path, self.directory.join(LAST)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => fs::rename(self.directory.join(NEXT), &path),
+        };
         let result = result.and_then(|()| self.handle.sync_all());
         result.map_err(|error| StoreError::Io {
             action: "cannot replace",
@@ -209,7 +217,19 @@ impl Store {
     /// # Errors
     /// If the system refuses.
     pub fn abandon(&mut self) -> Result<(), StoreError> {
-        let path = self.directory.join(NEXT);
+        self.remove(NEXT)
+    }
+
+    /// Takes the document away that was replaced: nothing of it is left on the host.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn finish(&mut self) -> Result<(), StoreError> {
+        self.remove(LAST)
+    }
+
+    fn remove(&self, name: &str) -> Result<(), StoreError> {
+        let path = self.directory.join(name);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StoreError::Io {
                 action: "cannot remove",
@@ -219,6 +239,22 @@ impl Store {
             _ => Ok(()),
         }
     }
+}
+
+/// Makes a directory and those above it that are missing, and flushes the parent of each one made: a document in it is not
+/// lost with its directory.
+fn make(directory: &Path) -> io::Result<()> {
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let missing: Vec<&Path> = directory.ancestors().take_while(is_missing).collect();
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)?;
+    for parent in missing.into_iter().filter_map(Path::parent) {
+        let here = parent.as_os_str().is_empty();
+        File::open(if here { Path::new(".") } else { parent })?.sync_all()?;
+    }
+    Ok(())
 }
 
 /// Reads and validates the document in a state directory without locking it or changing anything;

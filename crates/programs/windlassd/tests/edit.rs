@@ -234,3 +234,188 @@ fn a_late_worker_keeps_its_members() {
     daemon.must("DELETE", "/v1/vnics/v1", None);
     assert_eq!(kept.deleted.load(Ordering::Acquire), 1);
 }
+
+/// What the API shows, with learned addresses, counters and connections, and how many guests were deleted for good.
+fn seen(daemon: &Daemon, lab: &Lab) -> Value {
+    let paths = ["document", "bridges/br0/fdb", "bridges/br1/fdb", "vnics"];
+    let mut seen = paths.map(|path| daemon.must("GET", &format!("/v1/{path}"), None));
+    for bridge in [1, 2] {
+        for entry in seen[bridge]["entries"].as_array_mut().unwrap() {
+            entry.as_object_mut().unwrap().remove("age_s");
+        }
+    }
+    json!({"api": seen, "deleted": lab.deleted()})
+}
+
+/// Changes of each kind to what [`network`] makes, and the number of steps that the host takes for each.
+fn changes(daemon: &Daemon) -> Vec<(&'static str, &'static str, Value, usize)> {
+    let mut replaced = daemon.must("GET", "/v1/document", None);
+    replaced["vnics"][0]["name"] = json!("v7");
+    replaced["vnics"][1]["bridge"] = json!("br1");
+    replaced["vnics"][2]["properties"] = json!({"mtu": 1400});
+    replaced["fdb"] = json!([]);
+    let mut fewer = daemon.must("GET", "/v1/document", None);
+    fewer["vnics"] = json!([{"name": "v8", "bridge": "br0"}]);
+    fewer["fdb"] = json!([]);
+    let mut resized = daemon.must("GET", "/v1/document", None);
+    resized["bridges"][0]["properties"] = json!({"addresses-max": 64});
+    let vnics = resized["vnics"].as_array_mut().unwrap();
+    vnics.push(json!({"name": "v9", "bridge": "br0"}));
+    let filtering = json!({"properties": {"vlan-filtering": true}});
+    let ageing = json!({"properties": {"ageing": 20}});
+    let made = json!({"name": "v9", "bridge": "br0"});
+    let smaller = json!({"properties": {"mtu": 1300}});
+    vec![
+        ("POST", "/v1/vnics", made, 1),
+        ("PATCH", "/v1/vnics/v1", smaller, 1),
+        ("PATCH", "/v1/vnics/v1", json!({"mac": mac(0x2000)}), 1),
+        ("PATCH", "/v1/vnics/v1", json!({"bridge": "br1"}), 1),
+        ("PUT", "/v1/document", replaced, 3),
+        ("PUT", "/v1/document", fewer, 1),
+        ("PUT", "/v1/document", resized, 1),
+        ("PATCH", "/v1/bridges/br0", filtering, 0),
+        ("PATCH", "/v1/bridges/br0", ageing, 0),
+    ]
+}
+
+/// Bridges `br0` and `br1`, and on the first one VNICs with static entries, learned addresses and counted frames.
+fn network(daemon: &Daemon, lab: &Lab) {
+    daemon.must("POST", "/v1/bridges", Some(json!({"name": "br0"})));
+    for number in 0..3 {
+        let vnic = json!({"name": format!("v{number}"), "bridge": "br0", "mac": mac(number),
+            "properties": {"mac-nospoof": false}});
+        daemon.must("POST", "/v1/vnics", Some(vnic));
+    }
+    daemon.must("POST", "/v1/bridges", Some(json!({"name": "br1"})));
+    add_entries(daemon, 2);
+    for (number, name) in ["v0", "v1", "v2"].into_iter().enumerate() {
+        lab.guest(name).send([frame(1, 0x70 + number as u8)]);
+    }
+    until("addresses are learned, and frames counted", || {
+        let seen = seen(daemon, lab);
+        let sent = |at: usize| seen["api"][3][at]["counters"]["rx_frames"] == 1;
+        seen["api"][1]["total"] == 8 && (0..3).all(sent) && lab.guest("v1").got() == 2
+    });
+}
+
+/// Each step of the host that a change takes is refused in turn, with every later one, so that nothing can be made again:
+/// the API shows what it did, learned addresses and counters among it, and the guests stay connected.
+#[test]
+fn a_change_that_the_host_refuses_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    network(&daemon, &lab);
+    let before = seen(&daemon, &lab);
+    let mut faults = Vec::new();
+    for (method, path, body, steps) in changes(&daemon) {
+        for step in 0..steps {
+            lab.steps().refuse_from(step);
+            let error = daemon.refused(method, path, Some(body.clone()), "host");
+            let after = seen(&daemon, &lab);
+            if after != before {
+                faults.push(format!("{method} {path} {step} {error}\n{before}\n{after}"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n\n"));
+}
+
+/// The same if the store refuses to put the new document in the place of the old one.
+#[test]
+fn a_change_that_the_store_refuses_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    network(&daemon, &lab);
+    let before = seen(&daemon, &lab);
+    let stored = options(directory.path()).state_dir.join("document.json");
+    std::fs::remove_file(&stored).unwrap();
+    std::fs::create_dir(&stored).unwrap();
+    for (method, path, body, _) in changes(&daemon) {
+        daemon.refused(method, path, Some(body), "storage");
+        assert_eq!(seen(&daemon, &lab), before, "{method} {path}");
+    }
+}
+
+/// A daemon that was killed after the new document held, and before what is gone was deleted on the host, leaves nothing of
+/// it there: the next one deletes it. What the documents share goes on.
+#[test]
+fn a_kill_leaves_nothing_that_was_deleted() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = options(directory.path()).state_dir;
+    let daemon = start(directory.path(), &Lab::default());
+    bridge_of(&daemon, 2, &json!({}));
+    let many = std::fs::read(state.join("document.json")).unwrap();
+    daemon.must("DELETE", "/v1/vnics/v1", None);
+    assert!(!state.join("document.last").exists());
+    drop(daemon);
+    std::fs::write(state.join("document.last"), many).unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    daemon.refused("GET", "/v1/vnics/v1", None, "not_found");
+    assert_eq!(lab.guest("v1").deleted.load(Ordering::Acquire), 1);
+    until("the other one is up", || {
+        daemon.must("GET", "/v1/vnics/v0", None)["state"] == "up"
+    });
+    assert_eq!(lab.deleted(), 1);
+    assert!(!state.join("document.last").exists());
+}
+
+/// A change in place that succeeds leaves nothing of the former rules: neither the former address nor what was learned
+/// behind the member. Other members' entries stay.
+#[test]
+fn a_change_in_place_forgets_what_was_learned() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    network(&daemon, &lab);
+    let macs = |member: &str| {
+        let page = daemon.must("GET", &format!("/v1/bridges/br0/fdb?member={member}"), None);
+        let entries = page["entries"].as_array().unwrap().clone();
+        let macs = entries.into_iter().map(|entry| entry["mac"].clone());
+        macs.collect::<Vec<_>>()
+    };
+    let others = [macs("v0"), macs("v2")];
+    let changed = json!({"mac": mac(0x2000)});
+    daemon.must("PATCH", "/v1/vnics/v1", Some(changed));
+    until("what was learned is forgotten", || {
+        macs("v1") == [json!(mac(0x2000))]
+    });
+    assert_eq!([macs("v0"), macs("v2")], others);
+}
+
+/// A refused change of a member does not fill its budget of moves again.
+#[test]
+fn a_refused_change_gives_no_moves() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    bridge_of(&daemon, 3, &json!({}));
+    for (name, budget) in [("v0", 1), ("v1", 100)] {
+        let properties = json!({"mac-nospoof": false, "move-budget": budget});
+        let patch = json!({"properties": properties});
+        daemon.must("PATCH", &format!("/v1/vnics/{name}"), Some(patch));
+    }
+    let table = || {
+        let stats = daemon.must("GET", "/v1/stats", None);
+        let stats: windlass_api::Stats = serde_json::from_value(stats).unwrap();
+        stats.bridges[0].table.clone()
+    };
+    // The address 0x70 is seen behind one member after the other.
+    let seen_behind = |name: &str, what: &str, holds: &dyn Fn() -> bool| {
+        lab.guest(name).send([frame(2, 0x70)]);
+        until(what, holds);
+    };
+    seen_behind("v1", "it is learned", &|| table().learned == 1);
+    seen_behind("v0", "it moves", &|| table().moved == 1);
+    seen_behind("v1", "it moves back", &|| table().moved == 2);
+    seen_behind("v0", "it stays", &|| table().moves_refused == 1);
+    lab.steps().refuse_from(0);
+    let patch = json!({"properties": {"mtu": 1300, "move-budget": 50}});
+    daemon.refused("PATCH", "/v1/vnics/v0", Some(patch), "host");
+    seen_behind("v0", "it stays all the same", &|| {
+        table().moves_refused == 2
+    });
+    assert_eq!(table().moved, 2);
+}

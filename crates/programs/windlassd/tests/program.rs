@@ -72,6 +72,37 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[output.stdout.clone(), output.stderr.clone()].concat()).into_owned()
 }
 
+/// Each directory that is made on the way to the state directory is flushed in its parent: a power cut after the first
+/// change does not take them away with the document. Read from the program's own system calls.
+#[test]
+fn new_directories_are_flushed_in_their_parents() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        eprintln!("skipped: new_directories_are_flushed_in_their_parents: there is no strace here");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let base = directory.path().canonicalize().unwrap();
+    let calls = base.join("calls");
+    let plain = command(&base);
+    let mut traced = Command::new("strace");
+    // The tracer is the child of the program, not the other way round.
+    traced.args(["-D", "-f", "-y", "-e", "trace=fsync", "-o"]);
+    traced.arg(&calls).arg(plain.get_program());
+    traced.args(plain.get_args().take(plain.get_args().len() - 1));
+    traced.arg(base.join("a/b/state")).stderr(Stdio::null());
+    drop(Program::start(&mut traced, &base));
+    let until = Instant::now() + Duration::from_secs(10);
+    let read = || std::fs::read_to_string(&calls).unwrap();
+    while !read().contains("+++ killed by SIGKILL +++") {
+        assert!(Instant::now() < until, "{}", read());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for parent in [base.clone(), base.join("a"), base.join("a/b")] {
+        let flushed = format!("<{}>)", parent.display());
+        assert!(read().contains(&flushed), "{flushed}: {}", read());
+    }
+}
+
 /// The service manager hears when the daemon is ready, reloads, is alive and ends; SIGTERM ends it with
 /// code 0, and its socket is gone.
 #[test]

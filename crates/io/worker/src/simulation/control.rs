@@ -237,8 +237,8 @@ impl World {
     fn remove(&self, plane: &mut Plane, at: usize) {
         let (number, _, _) = self.place(at);
         self.model.borrow_mut().owners[at].stage = Stage::Going;
-        match plane.remove_member(number) {
-            Ok(()) => self.model.borrow_mut().owners[at].stage = Stage::Gone,
+        match plane.remove_members(&[number]) {
+            Ok(_) => self.model.borrow_mut().owners[at].stage = Stage::Gone,
             Err(PlaneError::Stuck) => {}
             Err(error) => panic!("owner {at}: {error}"),
         }

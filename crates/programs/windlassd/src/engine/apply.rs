@@ -70,24 +70,28 @@ impl Engine {
         let revision = self.revision + 1;
         self.store.prepare(revision, &next).map_err(stored)?;
         let before = self.document.clone();
-        if let Err((index, error)) = self.step_all(changes) {
-            self.undo(&changes[..index], &before);
-            self.abandon();
-            let object = changes[index].object();
-            let path = format!("{}s.{}", object.kind(), object.name());
-            let message = error.to_string();
-            let body: ErrorBody = error.into();
-            return Err(body.at(path, message));
-        }
-        if let Err(error) = self.store.commit() {
-            self.undo(changes, &before);
-            // The rename may have been made and only its flush have failed: put the old one back.
-            let back = self.store.prepare(self.revision, &before);
-            if let Err(error) = back.and_then(|()| self.store.commit()) {
-                tracing::error!("{error}");
+        self.backend.begin_edit();
+        let made = self.step_all(changes, &before).and_then(|()| {
+            self.store.commit().map_err(|error| {
+                self.undo(changes, &before);
+                // The rename may have been made and only its flush have failed: put the old one back.
+                let back = self.store.prepare(self.revision, &before);
+                if let Err(error) = back.and_then(|()| self.store.commit()) {
+                    tracing::error!("{error}");
+                }
+                stored(error)
+            })
+        });
+        self.backend.end_edit();
+        self.tidy();
+        if let Err(error) = made {
+            for change in changes {
+                self.end(&change.inverse());
             }
-            self.abandon();
-            return Err(stored(error));
+            return Err(error);
+        }
+        for change in changes {
+            self.end(change);
         }
         self.document = next;
         self.revision = revision;
@@ -98,19 +102,42 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes changes, published together; the number of the one that was refused.
-    fn step_all(&mut self, changes: &[Change]) -> Result<(), (usize, BackendError)> {
-        self.backend.begin_batch();
-        let mut steps = changes.iter().enumerate();
-        let done =
-            steps.try_for_each(|(index, change)| self.step(change).map_err(|error| (index, error)));
-        self.backend.end_batch();
-        done
+    /// Makes changes, or none of them.
+    fn step_all(&mut self, changes: &[Change], before: &Document) -> Result<(), ErrorBody> {
+        let refused = |path, error: BackendError| {
+            let message = error.to_string();
+            ErrorBody::from(error).at(path, message)
+        };
+        for (index, change) in changes.iter().enumerate() {
+            if let Err(error) = self.step(change) {
+                self.undo(&changes[..index], before);
+                let object = change.object();
+                let path = format!("{}s.{}", object.kind(), object.name());
+                return Err(refused(path, error));
+            }
+        }
+        self.backend.configure().map_err(|(name, error)| {
+            self.undo(changes, before);
+            refused(format!("vnics.{name}"), error)
+        })
     }
 
-    fn abandon(&mut self) {
-        if let Err(error) = self.store.abandon() {
-            tracing::error!("{error}");
+    /// After the edit, what a change has left of an object is forgotten.
+    fn end(&mut self, change: &Change) {
+        let Change::Delete { from } = change else {
+            return;
+        };
+        if let Object::Zone(zone) = from {
+            paths::remove_zone_dir(&Place::of(&self.runtime_dir, Some(zone)).directory);
+        }
+    }
+
+    /// Nothing of another document is left on the host.
+    fn tidy(&mut self) {
+        for done in [self.store.abandon(), self.store.finish()] {
+            if let Err(error) = done {
+                tracing::error!("{error}");
+            }
         }
     }
 
@@ -189,10 +216,8 @@ impl Engine {
 
     fn delete(&mut self, object: &Object) -> Result<(), BackendError> {
         match object {
-            Object::Zone(zone) => {
-                paths::remove_zone_dir(&Place::of(&self.runtime_dir, Some(zone)).directory);
-                Ok(())
-            }
+            // Its directory goes after the sockets that lie in it.
+            Object::Zone(_) => Ok(()),
             Object::Bridge(bridge) => self.backend.delete_bridge(bridge),
             Object::Uplink(uplink) => {
                 self.backend.delete_uplink(uplink)?;
@@ -223,25 +248,27 @@ impl Engine {
         self.failed.insert(name.clone(), error.to_string());
     }
 
-    /// Makes everything that the stored document has, after removing what an unfinished change may have
-    /// left on the host.
+    /// Makes everything that the stored document has, after removing what a change that was cut short may have left on the
+    /// host.
     pub(super) fn restore(&mut self, loaded: Loaded) {
-        let Loaded {
-            document,
-            unfinished,
-            ..
-        } = loaded;
-        if let Some(unfinished) = unfinished {
-            for change in diff(&document, &unfinished) {
-                if let Change::Create { to } = &change
-                    && let Err(error) = self.delete(to)
+        let document = loaded.document;
+        let others: Vec<_> = [loaded.unfinished, loaded.replaced]
+            .into_iter()
+            .flatten()
+            .map(|other| (diff(&other, &document), other))
+            .collect();
+        self.backend.begin_edit();
+        for (changes, other) in &others {
+            self.document = other.clone();
+            for change in changes {
+                if let Change::Delete { from } = change
+                    && let Err(error) = self.delete(from)
                 {
-                    tracing::warn!("remains of {} {}: {error}", to.kind(), to.name());
+                    tracing::warn!("remains of {} {}: {error}", from.kind(), from.name());
                 }
             }
         }
-        self.abandon();
-        self.backend.begin_batch();
+        self.document = Document::default();
         for change in diff(&Document::default(), &document) {
             if let Err(error) = self.step(&change) {
                 let object = change.object();
@@ -249,13 +276,17 @@ impl Engine {
                 self.remember_failure(object, &error);
             }
         }
-        self.backend.end_batch();
+        self.backend.end_edit();
+        let changes = others.iter().flat_map(|(changes, _)| changes);
+        changes.for_each(|change| self.end(change));
+        self.tidy();
         self.document = document;
     }
 
     /// Tries again to make what could not be made.
     pub fn retry(&mut self) {
         let names: Vec<_> = self.failed.keys().cloned().collect();
+        self.backend.begin_edit();
         for name in names {
             let object = match self.document.vnic(name.as_str()) {
                 Some(vnic) => Object::Vnic(vnic.clone()),
@@ -272,5 +303,6 @@ impl Engine {
                 Err(error) => self.remember_failure(&object, &error),
             }
         }
+        self.backend.end_edit();
     }
 }

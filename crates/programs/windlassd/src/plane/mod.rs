@@ -12,6 +12,7 @@
 //! # Model
 //! One thread, *ports*, owns everything: it drives the endpoints (which never block), moves their
 //! rings to and from the workers, and does what the engine asks, one request after another.
+//! An edit of the engine takes effect at its end, or not at all (`ports::edit`).
 //! `translate` turns the objects of the API into what the data path is configured with.
 //!
 //! # Failure modes
@@ -161,12 +162,16 @@ impl PlaneBackend {
 }
 
 impl Backend for PlaneBackend {
-    fn begin_batch(&mut self) {
-        self.ask(Ports::begin_batch);
+    fn begin_edit(&mut self) {
+        self.ask(Ports::begin_edit);
     }
 
-    fn end_batch(&mut self) {
-        self.ask(Ports::end_batch);
+    fn configure(&mut self) -> Result<(), (Name, BackendError)> {
+        self.ask(Ports::configure).unwrap_or(Ok(()))
+    }
+
+    fn end_edit(&mut self) {
+        self.ask(Ports::end_edit);
     }
 
     fn create_bridge(&mut self, bridge: &Bridge) -> Result<(), BackendError> {
@@ -180,8 +185,11 @@ impl Backend for PlaneBackend {
     }
 
     fn delete_bridge(&mut self, bridge: &Bridge) -> Result<(), BackendError> {
-        let name = bridge.name.clone();
-        self.change(move |p| p.delete_bridge(&name))
+        let bridge = bridge.clone();
+        self.change(move |p| {
+            p.delete_bridge(&bridge);
+            Ok(())
+        })
     }
 
     fn create_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
@@ -195,8 +203,8 @@ impl Backend for PlaneBackend {
     }
 
     fn delete_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
-        let name = uplink.name.clone();
-        self.change(move |p| p.delete_member(&name))
+        let uplink = uplink.clone();
+        self.change(move |p| p.delete_uplink(&uplink))
     }
 
     fn create_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {

@@ -1,5 +1,7 @@
 //! The thread that owns members, endpoints and the plane.
 
+mod edit;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use windlass_api::{
     Bridge, Counters, EventKind, FDB_PAGE_DEFAULT, FdbEntry, FdbKind, FdbPage, FdbQuery, MacAddr,
-    MemberSettings, Name, State, StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic,
+    MemberSettings, Name, Object, State, StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic,
     WorkerStats,
 };
 use windlass_attach::endpoint::{Endpoint, Event};
@@ -17,6 +19,8 @@ use windlass_bridge::fdb::{AddError, EntryFlags, Fdb, FdbWriter, Key};
 use windlass_sync::tsc::Clock;
 use windlass_sys::netns::NetnsWatch;
 use windlass_worker::{Plane, PlaneError, QsbrGrace};
+
+use edit::{Aside, Edit, End, SetBridge};
 
 use super::host::{Device, Host};
 use super::translate::{self, mac_word};
@@ -68,8 +72,10 @@ pub struct Ports {
     namespaces: Option<NetnsWatch>,
     bridges: BTreeMap<Name, BridgeState>,
     members: BTreeMap<Name, MemberState>,
-    /// In a batch, members whose endpoints are driven at its end.
-    batch: Option<Vec<Name>>,
+    edit: Edit,
+    /// What was deleted and a late worker may still use.
+    leaving: Vec<Aside>,
+    leaving_bridges: Vec<u16>,
     stopping: bool,
 }
 
@@ -99,7 +105,9 @@ impl Ports {
                 .ok(),
             bridges: BTreeMap::new(),
             members: BTreeMap::new(),
-            batch: None,
+            edit: Edit::default(),
+            leaving: Vec::new(),
+            leaving_bridges: Vec::new(),
             stopping: false,
         }
     }
@@ -107,8 +115,8 @@ impl Ports {
     /// Serves requests and drives endpoints until [`Ports::stop`].
     pub fn run(mut self, inbox: &Receiver<Request>) {
         while !self.stopping {
-            // Within a batch the engine has more to ask, and endpoints wait for its end.
-            if self.batch.is_some() {
+            // Within an edit the engine has more to ask, and endpoints wait for its end.
+            if self.edit.is_open {
                 match inbox.recv() {
                     Ok(request) => request(&mut self),
                     Err(_) => return,
@@ -120,12 +128,12 @@ impl Ports {
             if let Some(namespaces) = &self.namespaces {
                 let _ = namespaces.take_changes();
             }
-            while self.batch.is_none()
+            while !self.edit.is_open
                 && let Ok(request) = inbox.try_recv()
             {
                 request(&mut self);
             }
-            if self.batch.is_some() {
+            if self.edit.is_open {
                 continue;
             }
             for dead in self.plane.take_condemned() {
@@ -135,6 +143,9 @@ impl Ports {
                 }
             }
             self.take_detached();
+            if self.is_leaving() && !self.plane.is_draining() {
+                self.remove_leaving();
+            }
             self.tell_clashes();
             let names: Vec<Name> = self.members.keys().cloned().collect();
             for name in names {
@@ -220,7 +231,7 @@ impl Ports {
         ];
         let namespaces = self.namespaces.iter();
         fds.extend(namespaces.map(|w| PollFd::from_borrowed_fd(w.as_fd(), PollFlags::IN)));
-        let draining = self.plane.is_draining();
+        let draining = self.plane.is_draining() || self.is_leaving();
         let mut deadline = draining.then(|| now + DRAIN_LOOK);
         deadline = earlier(deadline, self.clash_at());
         for endpoint in self.members.values().filter_map(|m| m.endpoint.as_ref()) {
@@ -276,27 +287,6 @@ impl Ports {
         }
     }
 
-    /// Until the end of the batch, the topology is not published for each change, and new endpoints are not driven.
-    pub fn begin_batch(&mut self) {
-        self.batch = Some(Vec::new());
-        self.plane.begin_batch();
-    }
-
-    pub fn end_batch(&mut self) {
-        self.plane.end_batch();
-        for name in self.batch.take().unwrap_or_default() {
-            self.drive(&name);
-        }
-    }
-
-    /// Drives the endpoint of a new member, at the end of the batch if there is one.
-    fn drive_first(&mut self, name: &Name) {
-        match self.batch.as_mut() {
-            Some(batch) => batch.push(name.clone()),
-            None => self.drive(name),
-        }
-    }
-
     /// Ends this thread after the request in hand. What persists stays.
     pub fn stop(&mut self) {
         self.stopping = true;
@@ -313,7 +303,7 @@ impl Ports {
         }
     }
 
-    pub fn create_bridge(&mut self, bridge: &Bridge) -> Result<(), BackendError> {
+    fn make_bridge(&mut self, bridge: &Bridge) -> Result<(), BackendError> {
         let tuning = translate::bridge_tuning(bridge);
         let id = self.plane.add_bridge(tuning, translate::limits(bridge)?);
         let state = BridgeState {
@@ -330,25 +320,24 @@ impl Ports {
     }
 
     pub fn set_bridge(&mut self, from: &Bridge, to: &Bridge) -> Result<(), BackendError> {
-        let (old, new) = (from.settings(), to.settings());
-        let id = self.bridge(&to.name)?.id;
+        let name = &to.name;
+        let id = self.bridge(name)?.id;
         let tuning = translate::bridge_tuning(to);
-        let is_other_table =
-            old.vlan_filtering != new.vlan_filtering || old.addresses_max != new.addresses_max;
-        // All that can be refused comes before anything that shows.
-        let table = match is_other_table {
-            true => Some(self.filled_table(to, tuning.filtering)?),
-            false => None,
-        };
-        self.plane.set_bridge(id, tuning, table).map_err(failed)?;
-        if let Some(state) = self.bridges.get_mut(&to.name) {
-            state.filtering = tuning.filtering;
+        let former = self.edit.set.remove(&id);
+        // What undoes a change of this edit needs no other table: the one that is there has everything.
+        if former.is_none_or(|former| former.from != *to) {
+            let (old, new) = (from.settings(), to.settings());
+            let is_other_table =
+                old.vlan_filtering != new.vlan_filtering || old.addresses_max != new.addresses_max;
+            let table = match is_other_table {
+                true => Some(self.filled_table(to, tuning.filtering)?),
+                false => None,
+            };
+            let (from, to) = (from.clone(), to.clone());
+            self.edit.set.insert(id, SetBridge { from, to, table });
         }
-        if !is_other_table && old.ageing_s != new.ageing_s {
-            let ms = new.ageing_s.saturating_mul(1000);
-            self.plane
-                .fdb(id, move |w, now| w.set_ageing(ms, now))
-                .map_err(failed)?;
+        if let Some(state) = self.bridges.get_mut(name) {
+            state.filtering = tuning.filtering;
         }
         Ok(())
     }
@@ -375,13 +364,6 @@ impl Ports {
         Ok(writer)
     }
 
-    pub fn delete_bridge(&mut self, name: &Name) -> Result<(), BackendError> {
-        match self.bridges.remove(name) {
-            Some(state) => self.plane.remove_bridge(state.id).map_err(failed),
-            None => Ok(()),
-        }
-    }
-
     /// What is known of an interface; while it is missing, what most of them have.
     fn device(&mut self, name: &str) -> Device {
         self.host
@@ -395,6 +377,9 @@ impl Ports {
     }
 
     pub fn create_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
+        if self.take_back(&uplink.name, &Object::Uplink(uplink.clone()))? {
+            return Ok(());
+        }
         let endpoint = self.host.uplink(uplink)?;
         let Device { mtu, mac } = self.device(uplink.device.as_str());
         let settings = uplink.settings();
@@ -417,26 +402,23 @@ impl Ports {
             rings: 0,
             carried: Counters::default(),
         };
+        self.enter_limits(id, &state.bridge, member_limits(&settings))?;
         self.members.insert(uplink.name.clone(), state);
-        self.enter_limits(&uplink.name, &settings);
-        self.drive_first(&uplink.name);
+        self.edit.made.push(uplink.name.clone());
         Ok(())
     }
 
     pub fn set_uplink(&mut self, from: &Uplink, to: &Uplink) -> Result<(), BackendError> {
         if self.members.contains_key(&to.name) && from.bridge != to.bridge {
-            let carried = self.remove(&to.name, true)?;
-            if let Err(error) = self.create_uplink(to) {
+            self.set_aside(&to.name, Object::Uplink(from.clone()), End::Move)?;
+            return self.create_uplink(to).inspect_err(|_| {
                 let back = self.create_uplink(from);
-                self.put_back(&to.name, back, carried);
-                return Err(error);
-            }
-            self.carry(&to.name, carried);
-            return Ok(());
+                self.put_back(&to.name, back);
+            });
         }
         self.put_uplink(to).inspect_err(|_| {
             let back = self.put_uplink(from);
-            self.put_back(&to.name, back, None);
+            self.put_back(&to.name, back);
         })
     }
 
@@ -445,10 +427,15 @@ impl Ports {
         let settings = uplink.settings();
         let Device { mtu, mac } = self.device(uplink.device.as_str());
         let conf = translate::member_conf(&settings, mac, mtu);
-        self.change_member(&uplink.name, conf, &settings)
+        self.change_member(&uplink.name, None, conf, &settings)
     }
 
     pub fn create_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
+        let object = Object::Vnic(vnic.clone());
+        if self.take_back(&vnic.name, &object)? {
+            return Ok(());
+        }
+        self.leave_not(vnic);
         let settings = vnic.settings();
         let bridge = self.bridge(&vnic.bridge)?.id;
         let endpoint = self.host.vnic(vnic, place)?;
@@ -470,13 +457,13 @@ impl Ports {
             rings: 0,
             carried: Counters::default(),
         };
+        self.enter_limits(id, &state.bridge, member_limits(&settings))?;
         self.members.insert(vnic.name.clone(), state);
-        self.enter_limits(&vnic.name, &settings);
+        self.edit.made.push(vnic.name.clone());
         if let Err(error) = self.enter_fixed(&vnic.name) {
-            self.delete_member(&vnic.name)?;
+            self.set_aside(&vnic.name, object, End::Drop)?;
             return Err(error);
         }
-        self.drive_first(&vnic.name);
         Ok(())
     }
 
@@ -485,92 +472,73 @@ impl Ports {
             return self.create_vnic(to, place);
         }
         if from.bridge != to.bridge {
-            let carried = self.remove(&to.name, false)?;
-            if let Err(error) = self.create_vnic(to, place) {
+            self.set_aside(&to.name, Object::Vnic(from.clone()), End::Move)?;
+            return self.create_vnic(to, place).inspect_err(|_| {
                 let back = self.create_vnic(from, place);
-                self.put_back(&to.name, back, carried);
-                return Err(error);
-            }
-            self.carry(&to.name, carried);
-            return Ok(());
+                self.put_back(&to.name, back);
+            });
         }
         self.put_vnic(to).inspect_err(|_| {
             let back = self.put_vnic(from);
-            self.put_back(&to.name, back, None);
-        })
+            self.put_back(&to.name, back);
+        })?;
+        self.set_interface(from, to);
+        Ok(())
     }
 
-    /// Gives a VNIC the address, the properties and the interface's addresses that are written there. Rings and counters
-    /// go on.
+    /// Gives a VNIC the address and the properties that are written there. Rings and counters go on.
     fn put_vnic(&mut self, vnic: &Vnic) -> Result<(), BackendError> {
         let settings = vnic.settings();
         let (mac, mtu) = (translate::own_mac(vnic), translate::mtu(vnic));
-        let Some(member) = self.members.get_mut(&vnic.name) else {
-            return Ok(());
-        };
-        if let Some(endpoint) = member.endpoint.as_mut() {
-            let interface = translate::interface(vnic);
-            endpoint.configure(&interface).map_err(BackendError::Host)?;
-        }
-        member.own = Some(mac);
-        member.vlans = vlans_of(&settings);
         let conf = translate::member_conf(&settings, mac_word(mac), mtu);
-        self.change_member(&vnic.name, conf, &settings)
+        self.change_member(&vnic.name, Some(mac), conf, &settings)
     }
 
     /// After a change that failed: says if the member could not be made again as it was.
-    fn put_back(&mut self, name: &Name, done: Result<(), BackendError>, carried: Option<Counters>) {
-        match done {
-            Ok(()) => self.carry(name, carried),
-            Err(error) => tracing::error!("{name} is not as it was: {error}"),
+    fn put_back(&mut self, name: &Name, done: Result<(), BackendError>) {
+        if let Err(error) = done {
+            tracing::error!("{name} is not as it was: {error}");
         }
     }
 
-    /// A member's traffic goes on from these counts.
-    fn carry(&mut self, name: &Name, carried: Option<Counters>) {
-        if let (Some(member), Some(carried)) = (self.members.get_mut(name), carried) {
-            member.carried = carried;
-        }
-    }
-
-    /// Changes a member in place, and forgets what was learned under other rules.
+    /// Changes a member in place. At the end of the edit, what was learned under other rules is forgotten.
     fn change_member(
         &mut self,
         name: &Name,
+        own: Option<MacAddr>,
         conf: windlass_bridge::member::MemberConf,
         settings: &MemberSettings,
     ) -> Result<(), BackendError> {
-        let Some(member) = self.members.get(name) else {
+        self.note_change(name);
+        let Some(member) = self.members.get_mut(name) else {
             return Err(BackendError::Host(format!(
                 "the data plane has no member `{name}`"
             )));
         };
-        let (id, bridge) = (member.id, self.bridge(&member.bridge)?.id);
-        let (tuning, mtu) = (translate::tuning(settings), conf.mtu);
+        member.own = own;
+        member.vlans = own.map_or_else(Vec::new, |_| vlans_of(settings));
+        member.mtu = conf.mtu;
+        member.settings = settings.clone();
+        let (id, tuning) = (member.id, translate::tuning(settings));
         self.plane.set_member(id, conf, tuning).map_err(failed)?;
-        if let Some(member) = self.members.get_mut(name) {
-            member.mtu = mtu;
-            member.settings = settings.clone();
-        }
-        self.plane
-            .fdb(bridge, move |w, _| w.flush_member(id, true))
-            .map_err(failed)?;
-        self.enter_limits(name, settings);
+        self.note_entries(name);
         self.enter_fixed(name)
     }
 
-    fn enter_limits(&self, name: &Name, settings: &MemberSettings) {
-        let Some(member) = self.members.get(name) else {
-            return;
-        };
-        let Ok(bridge) = self.bridge(&member.bridge) else {
-            return;
-        };
-        let id = member.id;
-        let (entries, moves) = member_limits(settings);
-        let _ = self.plane.fdb(bridge.id, move |w, _| {
-            w.set_member_limits(id, entries, moves)
-        });
+    /// Tells the table's writer a member's limits. Its budget of moves is full then.
+    fn enter_limits(
+        &mut self,
+        id: u16,
+        bridge: &Name,
+        (entries, moves): (u32, u32),
+    ) -> Result<(), BackendError> {
+        let bridge = self.bridge(bridge)?.id;
+        if let Some(table) = self.edit.table(bridge) {
+            table.set_member_limits(id, entries, moves);
+            return Ok(());
+        }
+        let limit = move |w: &mut FdbWriter<QsbrGrace>, _| w.set_member_limits(id, entries, moves);
+        self.plane.fdb(bridge, limit).map_err(failed)
     }
 
     /// Puts a member's own address and the static entries that point to it into the table.
@@ -592,11 +560,7 @@ impl Ports {
             return Vec::new();
         };
         let key = |vlan, mac: MacAddr| Key::from_octets(vlan, mac.0);
-        let mut entries = Vec::new();
-        if let Some(mac) = member.own {
-            let vlans: &[u16] = if filtering { &member.vlans } else { &[0] };
-            entries.extend(vlans.iter().map(|v| (key(*v, mac), EntryFlags::LOCAL)));
-        }
+        let mut entries = own_entries(member, filtering);
         let statics = self.bridges.get(&member.bridge).map(|b| &b.statics);
         for entry in statics.into_iter().flatten().filter(|e| e.member == *name) {
             let vlan = if filtering { entry.vlan } else { 0 };
@@ -607,12 +571,16 @@ impl Ports {
 
     /// Puts one entry into a bridge's table.
     fn enter(
-        &self,
+        &mut self,
         bridge: u16,
         key: Key,
         member: u16,
         flags: EntryFlags,
     ) -> Result<(), BackendError> {
+        if let Some(table) = self.edit.table(bridge) {
+            let now = windlass_worker::plane::now;
+            return enter(|| Ok(table.add_fixed(key, member, flags, now())));
+        }
         enter(|| {
             self.plane
                 .ask_fdb(bridge, move |w, now| w.add_fixed(key, member, flags, now))
@@ -622,70 +590,16 @@ impl Ports {
 
     pub fn delete_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
         if self.members.contains_key(&vnic.name) {
-            return self.delete_member(&vnic.name);
+            return self.set_aside(&vnic.name, Object::Vnic(vnic.clone()), End::Delete);
         }
-        if let Ok(Some(mut left)) = self.host.vnic(vnic, place) {
-            left.delete();
+        if let Ok(Some(left)) = self.host.vnic(vnic, place) {
+            self.leave(vnic, left);
         }
         Ok(())
     }
 
-    pub fn delete_member(&mut self, name: &Name) -> Result<(), BackendError> {
-        self.remove(name, true).map(drop)
-    }
-
-    /// Takes a member out, and gives what it has counted; `for_good`: with what persists of it on the host. While a worker
-    /// is late that is refused, and the member goes on once the worker is back.
-    fn remove(&mut self, name: &Name, for_good: bool) -> Result<Option<Counters>, BackendError> {
-        let Some(id) = self.members.get(name).map(|m| m.id) else {
-            return Ok(None);
-        };
-        // Frames that wait for it are dropped and counted before the counters are read for the last time.
-        self.plane
-            .detach(id)
-            .map_err(|error| self.keep(name, error))?;
-        let counted = self.counters(name);
-        self.plane
-            .remove_member(id)
-            .map_err(|error| self.keep(name, error))?;
-        let Some(member) = self.members.remove(name) else {
-            return Ok(None);
-        };
-        // A clash that nobody was told of is not to be another member's that gets its number.
-        let bridge = self.bridges.get(&member.bridge);
-        if let Some(Ok(table)) = bridge.map(|b| self.plane.fdb_table(b.id)) {
-            table.take_clash();
-        }
-        if let Some(mut endpoint) = member.endpoint
-            && for_good
-        {
-            endpoint.delete();
-        }
-        Ok(Some(counted))
-    }
-
-    /// Has a member that could not be removed go on: with other rings, for a late worker may use these, and with its
-    /// entries, which the worker forgets when it comes to it.
-    fn keep(&mut self, name: &Name, error: PlaneError) -> BackendError {
-        if let Some(member) = self.members.get_mut(name)
-            && let Some(endpoint) = member.endpoint.as_mut()
-        {
-            endpoint.condemn("it could not be deleted: a worker is late");
-        }
-        if let Some(member) = self.members.get(name)
-            && let Ok(bridge) = self.bridge(&member.bridge)
-        {
-            let id = member.id;
-            for (key, flags) in self.fixed_entries(name, bridge.filtering) {
-                let again = move |w: &mut FdbWriter<QsbrGrace>, now| {
-                    if let Err(error) = w.add_fixed(key, id, flags, now) {
-                        tracing::error!("entry of a member that could not be deleted: {error}");
-                    }
-                };
-                let _ = self.plane.fdb(bridge.id, again);
-            }
-        }
-        failed(error)
+    pub fn delete_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
+        self.set_aside(&uplink.name, Object::Uplink(uplink.clone()), End::Delete)
     }
 
     /// Removes packet filters that an earlier daemon left at interfaces that are no uplinks any more.
@@ -706,8 +620,10 @@ impl Ports {
             )));
         };
         let bridge = self.bridge(&entry.bridge)?;
-        let key = Key::from_octets(vlan_of(bridge, entry.vlan), entry.mac.0);
-        self.enter(bridge.id, key, id, flags_of(entry.kind))?;
+        let key = static_key(bridge, entry);
+        self.edit.note_key(&entry.bridge, key);
+        let bridge = self.bridge(&entry.bridge)?.id;
+        self.enter(bridge, key, id, flags_of(entry.kind))?;
         if let Some(bridge) = self.bridges.get_mut(&entry.bridge) {
             bridge.statics.retain(|e| e.key() != entry.key());
             bridge.statics.push(entry.clone());
@@ -719,10 +635,8 @@ impl Ports {
         let Ok(bridge) = self.bridge(&entry.bridge) else {
             return Ok(());
         };
-        let key = Key::from_octets(vlan_of(bridge, entry.vlan), entry.mac.0);
-        self.plane
-            .ask_fdb(bridge.id, move |w, _| w.delete(key))
-            .map_err(failed)?;
+        let key = static_key(bridge, entry);
+        self.edit.note_key(&entry.bridge, key);
         if let Some(bridge) = self.bridges.get_mut(&entry.bridge) {
             bridge.statics.retain(|e| e.key() != entry.key());
         }
@@ -915,6 +829,21 @@ fn enter(
         }
     }
     Err(BackendError::Limit(AddError::Resting.to_string()))
+}
+
+/// A member's own address, in each VLAN in which it can be reached.
+fn own_entries(member: &MemberState, filtering: bool) -> Vec<(Key, EntryFlags)> {
+    let vlans: &[u16] = if filtering { &member.vlans } else { &[0] };
+    let own = |mac: MacAddr| {
+        let keys = vlans.iter().map(move |v| Key::from_octets(*v, mac.0));
+        keys.map(|key| (key, EntryFlags::LOCAL)).collect()
+    };
+    member.own.map(own).unwrap_or_default()
+}
+
+/// The key of a static entry of this bridge.
+fn static_key(bridge: &BridgeState, entry: &StaticEntry) -> Key {
+    Key::from_octets(vlan_of(bridge, entry.vlan), entry.mac.0)
 }
 
 /// Learned addresses and moves that a member may have.

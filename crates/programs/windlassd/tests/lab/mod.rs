@@ -278,6 +278,8 @@ impl Endpoint for TestEndpoint {
 
     fn delete(&mut self) {
         self.guest.deleted.fetch_add(1, Ordering::AcqRel);
+        let lab = self.lab.lock().unwrap();
+        lab.deleted.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -288,17 +290,28 @@ pub struct Steps {
     pub taken: Vec<String>,
     /// The number of the step that is refused.
     pub refuse: Option<usize>,
+    /// From which step on every one is refused.
+    refuse_from: Option<usize>,
+    /// Guests that were deleted for good.
+    deleted: AtomicUsize,
     /// What is attached, by member.
     guests: BTreeMap<String, Arc<Guest>>,
 }
 
 impl Steps {
+    /// From now on, every step is refused, after so many others.
+    pub fn refuse_from(&mut self, step: usize) {
+        self.taken.clear();
+        self.refuse_from = Some(step);
+    }
+
     fn take(&mut self, step: String) -> Result<(), String> {
         let number = self.taken.len();
         self.taken.push(step.clone());
-        match self.refuse {
-            Some(refused) if refused == number => Err(format!("{step}: refused")),
-            _ => Ok(()),
+        let is_refused = self.refuse_from.is_some_and(|from| from <= number);
+        match is_refused || self.refuse == Some(number) {
+            true => Err(format!("{step}: refused")),
+            false => Ok(()),
         }
     }
 }
@@ -318,6 +331,11 @@ impl Lab {
     /// What is attached to a member now.
     pub fn guest(&self, member: &str) -> Arc<Guest> {
         self.steps().guests[member].clone()
+    }
+
+    /// Guests that were deleted for good.
+    pub fn deleted(&self) -> usize {
+        self.steps().deleted.load(Ordering::Acquire)
     }
 
     fn endpoint(&self, name: &str) -> Result<Box<dyn Endpoint>, BackendError> {
