@@ -103,9 +103,9 @@ fn address(guest: &Guest) -> &'static str {
 
 /// Gives a guest its address, and waits until it reaches the host.
 fn set_up(daemon: &Daemon, guest: &mut Guest) {
+    let address = address(guest);
     guest.must(&format!(
-        "ip addr add {}/24 dev eth0; ip link set eth0 up",
-        address(guest)
+        "ip addr add {address}/24 dev eth0; ip link set eth0 up"
     ));
     daemon.wait_for_state("vnic", guest.name(), "up");
     guest.until("ping -q -c 1 -W 1 10.9.0.1");

@@ -21,7 +21,7 @@ const MODULES: [&str; 2] = ["virtio_pci", "virtio_net"];
 const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_755;
 
-/// The first program. It answers each line with what that printed and its exit code: see [`super::Guest::run`].
+/// The first program. It answers each line with what that printed and its exit code: see [`super::console::Console::run`].
 const INIT: &str = "#!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/bin
