@@ -41,6 +41,12 @@ pub struct FloodTo {
 }
 
 impl FloodTo {
+    /// Whether it gets what `from` floods.
+    #[inline(always)]
+    pub fn takes(&self, from: FloodFrom) -> bool {
+        self.id != from.id && !(self.private && from.private)
+    }
+
     /// Whether frame `i` of `h` is short enough for it.
     #[inline]
     pub fn fits(&self, h: &Heads, i: usize) -> bool {
@@ -48,7 +54,7 @@ impl FloodTo {
     }
 }
 
-/// The destinations of one kind of flooded frame in one VLAN.
+/// The destinations of one kind of flooded frame in one VLAN, in the order of their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FloodSet {
     to: Box<[FloodTo]>,
@@ -70,7 +76,7 @@ impl FloodSet {
         let gets = |m: &&MemberConf| {
             !m.span && (kind == FloodKind::Group || m.discover) && (!filtering || m.takes(vid))
         };
-        let to: Box<[FloodTo]> = members
+        let mut to: Box<[FloodTo]> = members
             .iter()
             .filter(gets)
             .map(|m| FloodTo {
@@ -80,6 +86,7 @@ impl FloodSet {
                 mtu: m.mtu,
             })
             .collect();
+        to.sort_unstable_by_key(|to| to.id);
         let private = to.iter().filter(|t| t.private).count();
         FloodSet { to, private }
     }
@@ -94,18 +101,22 @@ impl FloodSet {
         self.to.is_empty()
     }
 
-    /// The member at a position, unless it is left out for this source: a cursor for floods that are
-    /// done in parts. None beyond the end as well.
+    /// Where the member of number `id` stands, or the next one behind it: where to go on with a flood that is done in parts,
+    /// though members have come and gone.
+    pub fn position(&self, id: TxId) -> usize {
+        self.to.partition_point(|to| to.id < id)
+    }
+
+    /// The member at a position.
     #[inline]
-    pub fn at(&self, position: usize, from: FloodFrom) -> Option<FloodTo> {
-        let to = self.to.get(position).copied()?;
-        passes(&to, from).then_some(to)
+    pub fn get(&self, position: usize) -> Option<FloodTo> {
+        self.to.get(position).copied()
     }
 
     /// The destinations of a frame from `from`.
     #[inline]
     pub fn each(&self, from: FloodFrom) -> impl Iterator<Item = FloodTo> + '_ {
-        self.to.iter().copied().filter(move |to| passes(to, from))
+        self.to.iter().copied().filter(move |to| to.takes(from))
     }
 
     /// The destinations that take frame `i` of `h`, as to its length.
@@ -128,11 +139,6 @@ impl FloodSet {
             .saturating_sub(if from.private { self.private } else { 0 });
         candidates > 1 || self.each(from).next().is_some()
     }
-}
-
-#[inline(always)]
-fn passes(to: &FloodTo, from: FloodFrom) -> bool {
-    to.id != from.id && !(to.private && from.private)
 }
 
 /// All sets of one bridge.

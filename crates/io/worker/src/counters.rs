@@ -11,7 +11,7 @@ pub struct WorkerCounters {
     pub visits_empty: Counter,
     /// Frames moved.
     pub frames: Counter,
-    /// Time-stamp counter cycles of the visits that moved frames.
+    /// Time-stamp counter cycles of the visits that moved frames, and of floods.
     pub busy_cycles: Counter,
     /// Times that it slept.
     pub sleeps: Counter,

@@ -40,6 +40,13 @@ pub struct Pool {
     free_blocks: usize,
 }
 
+impl Held {
+    /// What is known of the frame.
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
 impl Default for Pool {
     fn default() -> Self {
         let mut next = [NIL; BLOCKS];
@@ -56,11 +63,20 @@ impl Default for Pool {
 }
 
 impl Pool {
+    /// Blocks that a frame takes.
+    pub fn blocks(meta: &Meta) -> usize {
+        (meta.len as usize).div_ceil(BLOCK).max(1)
+    }
+
+    /// Blocks that are free.
+    pub fn free_blocks(&self) -> usize {
+        self.free_blocks
+    }
+
     /// Copies frame `i` of a burst, or `None` when there are not enough free blocks.
     pub fn hold(&mut self, heads: &Heads, tails: &Tails<'_>, i: usize) -> Option<Held> {
         let meta = heads.meta[i % BURST];
-        let blocks = (meta.len as usize).div_ceil(BLOCK).max(1);
-        if blocks > self.free_blocks {
+        if Pool::blocks(&meta) > self.free_blocks {
             return None;
         }
         let mut held = Held { meta, first: NIL };

@@ -14,8 +14,8 @@
 //! # Model
 //! [`plane::Plane`] is what a daemon holds; it waits for its workers by `wait`. A `worker` does a round at a time, with the time and
 //! the ready descriptors passed in; `run` is the loop around it. A `visit` is one burst. `ring` has the
-//! modes of a ring, `group` sorts a burst by destination, `egress` sends (to members with several rings by `spread`), `hold` keeps what has to wait, `flood` finishes
-//! large floods; `bell` wakes a worker; `courtesy` lets receivers on the same core run.
+//! modes of a ring, `group` sorts a burst by destination, `egress` sends (to members with several rings by `spread`), `hold` keeps what has to wait, `flood` makes
+//! large floods, a part in each round; `bell` wakes a worker; `courtesy` lets receivers on the same core run.
 //!
 //! # Synchronization
 //! Workers share nothing that they write, but for transmit rings where there are fewer rings than workers (their ports

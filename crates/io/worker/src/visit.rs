@@ -6,6 +6,7 @@
 //!   nic:    claims checked                            or dropped: bad-offload
 //!   bridge: verdict                                   or dropped under its reason
 //!   group:  into the list of each destination         counted: rx_unicast, or rx_flooded and rx_copies
+//!           (a large flood waits in `flood`)
 //!   egress: offered, sent, tried once more            delivered, dropped, or held
 //! release: the source gets its descriptors back
 //! kick:    each destination that asks is notified, once; while the source has more, in its next visit
@@ -13,7 +14,6 @@
 
 use windlass_attach::port::{Limit, More};
 use windlass_bridge::fdb::Sightings;
-use windlass_bridge::flood::FloodSet;
 use windlass_bridge::forward::Bridge;
 use windlass_frame::{BURST, Heads, Pick, RxId, Tick, TxId};
 use windlass_shm::{SegStore, Tails};
@@ -21,7 +21,7 @@ use windlass_stats::{Drop, MemberCounters};
 
 use crate::counters::WorkerCounters;
 use crate::egress::{Context, Egress};
-use crate::flood::{Floods, Rest};
+use crate::flood::Floods;
 use crate::group::Groups;
 use crate::ring::RxRing;
 
@@ -37,8 +37,10 @@ static ALL: [[Pick; BURST]; 2] = {
     all
 };
 
-/// Copies that one visit may make of flooded frames; what is left is a flood job.
-pub const COPIES_MAX: usize = 512;
+/// Copies that one visit may make of flooded frames; a flood that needs more waits in [`crate::flood`].
+pub const COPIES_MAX: usize = 64;
+/// Bytes of those copies.
+pub const COPY_BYTES_MAX: usize = 512 * 1024;
 
 /// A worker's private memory for one visit.
 pub(crate) struct Scratch {
@@ -73,14 +75,13 @@ impl Scratch {
         ring: &mut RxRing,
         egress: &mut Egress,
         floods: &mut Floods,
+        limit: Limit,
         worker: &WorkerCounters,
     ) -> (usize, More) {
         let heads = &mut *self.heads;
         heads.clear(RxId(ring.member), cx.now);
         let mut tails = Tails::bind(&mut self.store, cx.section);
-        let (loan, more) = ring
-            .port
-            .rx_burst(cx.section, heads, &mut tails, Limit::FULL);
+        let (loan, more) = ring.port.rx_burst(cx.section, heads, &mut tails, limit);
         let n = heads.n.min(BURST);
         if n == 0 {
             egress.kick(cx, worker);
@@ -174,7 +175,7 @@ impl Burst<'_, '_> {
 
     fn scatter(&mut self, n: usize, groups: &mut Groups, egress: &mut Egress, floods: &mut Floods) {
         let (mut unicast, mut flooded, mut local) = (0, 0, 0);
-        let mut copies_left = COPIES_MAX;
+        let (mut copies_left, mut bytes_left) = (COPIES_MAX, COPY_BYTES_MAX);
         groups.clear();
         for i in 0..n {
             let verdict = self.heads.verdict[i];
@@ -182,8 +183,10 @@ impl Burst<'_, '_> {
                 unicast += 1;
                 self.add(groups, egress, to, Pick::frame(i, tagged));
             } else if verdict.as_flood().is_some() {
-                if self.flood(i, groups, egress, floods, &mut copies_left) {
-                    flooded += 1;
+                let left = (&mut copies_left, &mut bytes_left);
+                match self.flood(i, groups, egress, floods, left) {
+                    Ok(()) => flooded += 1,
+                    Err(reason) => self.counters.drop_frames(reason, 1),
                 }
             } else if verdict.is_local() {
                 local += 1;
@@ -224,56 +227,45 @@ impl Burst<'_, '_> {
         groups.clear();
     }
 
-    /// Adds frame `i` to the lists of everybody who takes it; what is beyond the visit's copies becomes a
-    /// job. False if it was dropped.
+    /// Adds frame `i` to the lists of everybody who takes it, or has it wait, if that is more than the visit may copy or if
+    /// others wait.
     fn flood(
         &mut self,
         i: usize,
         groups: &mut Groups,
         egress: &mut Egress,
         floods: &mut Floods,
-        copies_left: &mut usize,
-    ) -> bool {
-        let set = self.heads.verdict[i]
-            .as_flood()
-            .and_then(|id| self.bridge.flood(id));
+        (copies_left, bytes_left): (&mut usize, &mut usize),
+    ) -> Result<(), Drop> {
+        let id = self.heads.verdict[i].as_flood().ok_or(Drop::NotReady)?;
+        let set = self.bridge.flood(id).ok_or(Drop::NotReady)?;
         let from = self.bridge.flood_from(self.heads.from.0);
+        let bytes = set.len() * self.heads.meta[i].len as usize;
+        if set.len() > *copies_left || bytes > *bytes_left || floods.has(self.index) {
+            if set.each_fitting(from, self.heads, i).next().is_none() {
+                return Err(Drop::Mtu);
+            }
+            let is_kept = floods.post(self.heads, self.tails, i, self.index, id);
+            return is_kept.then_some(()).ok_or(Drop::FloodBacklog);
+        }
         let mut made = 0;
         let mut cut = false;
-        for position in 0..set.map_or(0, FloodSet::len) {
-            let Some(to) = set.and_then(|s| s.at(position, from)) else {
-                continue;
-            };
+        for to in set.each(from) {
             if !to.fits(self.heads, i) {
                 cut = true;
                 continue;
-            }
-            if made == *copies_left {
-                let rest = Rest {
-                    bridge: self.index,
-                    from: from.id.0,
-                    position,
-                };
-                if !floods.post(self.heads, self.tails, i, rest) {
-                    if made == 0 {
-                        self.counters.drop_frames(Drop::FloodBacklog, 1);
-                        return false;
-                    }
-                    cut = true;
-                }
-                break;
             }
             made += 1;
             self.add(groups, egress, to.id, Pick::frame(i, to.tagged));
         }
         if made == 0 && cut {
-            self.counters.drop_frames(Drop::Mtu, 1);
-            return false;
+            return Err(Drop::Mtu);
         }
         *copies_left -= made;
+        *bytes_left -= made * self.heads.meta[i].len as usize;
         self.counters.rx_copies.add(made as u64);
         self.counters.floods_cut.add(u64::from(cut));
-        true
+        Ok(())
     }
 
     /// Gives span members a copy of everything that could be parsed.

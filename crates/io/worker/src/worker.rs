@@ -8,7 +8,7 @@
 //! round:  awake again: online
 //!         events: rings with a notification join the run list
 //!         visits: round robin over the run list, one burst each; at most 64 visits or 20 us
-//!         mailbox, posts of other workers, second looks, sweep, spilled frames, floods, notifications
+//!         mailbox, posts of other workers, second looks, sweep, spilled frames, a part of the floods, notifications
 //!         quiescent point
 //!         nothing left to do: says so, looks at the posts once more, offline
 //! ```
@@ -32,7 +32,7 @@ use crate::bell::Bell;
 use crate::command::{Command, Condemned};
 use crate::counters::WorkerCounters;
 use crate::egress::{Context, Egress};
-use crate::flood::Floods;
+use crate::flood::{COPIES_BUSY, COPIES_IDLE, Floods};
 use crate::grace::QsbrGrace;
 use crate::ring::{Rings, RxRing, Spin, State};
 use crate::topo::Topo;
@@ -150,7 +150,7 @@ impl Worker {
             armed: 0,
             scratch: Scratch::new(seat.members_max),
             egress: Egress::new(seat.members_max, seat.flow_keys),
-            floods: Floods::default(),
+            floods: Floods::new(seat.members_max),
             homes: Vec::new(),
             swept: Tick(0),
             posts: seat.posts,
@@ -263,9 +263,13 @@ impl Worker {
             now,
         };
         let counters = &self.shared.counters[self.lane.worker as usize];
+        let Some(limit) = self.floods.limit(ring.member) else {
+            return Some((Outcome::Again, false));
+        };
+        let (egress, floods) = (&mut self.egress, &mut self.floods);
         let (n, more) = self
             .scratch
-            .visit(&cx, ring, &mut self.egress, &mut self.floods, counters);
+            .visit(&cx, ring, egress, floods, limit, counters);
         let spin = cx
             .topo
             .member(ring.member)
@@ -388,7 +392,13 @@ impl Worker {
             self.egress.drain(&cx);
         }
         if !self.floods.is_empty() {
-            self.floods.drain(&cx, &mut self.egress);
+            let start = time();
+            let copies = match self.run.is_empty() {
+                true => COPIES_IDLE,
+                false => COPIES_BUSY,
+            };
+            self.floods.drain(&cx, &mut self.egress, copies);
+            counters.busy_cycles.add(time().wrapping_sub(start));
         }
         let held = (self.egress.waiting_frames() + self.floods.len()) as u64;
         if held != counters.held.get() {

@@ -15,7 +15,7 @@ use super::world::World;
 use crate::plane::{BridgeTuning, MemberTuning, Plane, PlaneError};
 use crate::ring::Spin;
 
-/// Owners of one bridge with which floods stay within a visit's copies.
+/// Owners of one bridge in most simulations.
 const FEW: usize = 6;
 
 impl World {
@@ -35,7 +35,7 @@ impl World {
         for _ in 0..=self.below(2) {
             self.change_bridges(&mut plane);
         }
-        let owners = match self.model.borrow().has_jobs {
+        let owners = match self.is_crowded.get() {
             true => 2 * FEW,
             false => 2 + self.below(FEW),
         };
@@ -138,25 +138,14 @@ impl World {
         let mut model = self.model.borrow_mut();
         let owners = model.owners.iter();
         let there = owners.filter(|o| o.bridge == bridge && o.stage != Stage::Gone);
-        let most = if model.has_jobs { 3 * FEW } else { FEW };
+        let most = if self.is_crowded.get() { 3 * FEW } else { FEW };
         if there.count() >= most {
             return;
         }
         let at = model.owners.len();
-        model.owners.push(Owner {
-            number: 0,
-            bridge,
-            mac: u64::from_le_bytes([0x02, 0, 0, bridge as u8, (at >> 8) as u8, at as u8, 0, 0]),
-            may_use_others: self.below(2) == 0,
-            stage: Stage::Made,
-            pipes: Vec::new(),
-            sink: None,
-            used: Default::default(),
-            flushed: self.now.get(),
-            entered: None,
-            fetched: 0,
-            given: 0,
-        });
+        let mut owner = Owner::new(at, bridge, self.now.get());
+        owner.may_use_others = self.below(2) == 0;
+        model.owners.push(owner);
         drop(model);
         let id = plane.add_member(number, self.conf(at), self.tuning());
         self.model.borrow_mut().owners[at].number = id.expect("a number");

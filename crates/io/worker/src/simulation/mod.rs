@@ -17,7 +17,8 @@
 //! - a frame is given to members of its bridge only, never to its sender, and to each of them once;
 //! - what is for a member's own address reaches that member only; what is for one member reaches one that has used
 //!   the address;
-//! - the frames of a flow keep their order (not flooded ones that take several rounds);
+//! - the frames of a flow keep their order, and so do those of its floods (a frame to an address that has become known can
+//!   overtake floods to it);
 //! - no ring is touched after its detach was answered; only a dead attachment is condemned.
 //!
 //! When all rests:
@@ -34,6 +35,7 @@ mod control;
 mod model;
 mod port;
 mod random;
+mod storm;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,13 +43,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use world::World;
 
+/// Member numbers.
+const MEMBERS: usize = 32;
 /// Seeds that are tried.
 const SEEDS: u64 = 10_000;
 
 /// One simulation.
 fn simulate(seed: u64) {
-    let world = World::start(seed, 1 + (seed % 3) as usize);
-    world.model.borrow_mut().has_jobs = seed % 32 == 31;
+    let world = World::start(seed, 1 + (seed % 3) as usize, MEMBERS);
+    world.is_crowded.set(seed % 32 == 31);
     world.populate();
     for _ in 0..3 {
         for _ in 0..50 + world.below(100) {
@@ -65,6 +69,12 @@ fn simulate(seed: u64) {
     World::end();
 }
 
+/// Does something with a world, and abandons the world if that fails.
+fn attempt(work: impl FnOnce()) -> std::thread::Result<()> {
+    let done = catch_unwind(AssertUnwindSafe(work));
+    done.inspect_err(|_| World::abandon())
+}
+
 /// Seeds from `from` on, in as many threads as there are cores; prints the first that fails.
 fn sweep(from: u64, count: u64) {
     let next = AtomicU64::new(from);
@@ -78,8 +88,7 @@ fn sweep(from: u64, count: u64) {
                     if seed >= from + count {
                         return;
                     }
-                    if catch_unwind(AssertUnwindSafe(|| simulate(seed))).is_err() {
-                        World::abandon();
+                    if attempt(|| simulate(seed)).is_err() {
                         failed.fetch_min(seed, Ordering::Relaxed);
                     }
                 }

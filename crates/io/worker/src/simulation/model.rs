@@ -27,6 +27,17 @@ pub(super) enum Stage {
     Gone,
 }
 
+/// How a frame came to its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Way {
+    /// To it alone.
+    Direct,
+    /// As one of several.
+    Flooded,
+    /// Either: it had to wait for the ring.
+    Held,
+}
+
 /// One owner of a member number.
 pub(super) struct Owner {
     pub(super) number: u16,
@@ -64,12 +75,30 @@ pub(super) struct Frame {
 pub(super) struct Model {
     pub(super) owners: Vec<Owner>,
     frames: Vec<Frame>,
-    /// Last frame of a flow that a sink was given.
-    order: BTreeMap<(u64, u64, u64, usize), usize>,
+    /// Last frame of a flow, or of its floods, that a sink was given.
+    order: BTreeMap<(u64, u64, u64, usize, Option<Way>), usize>,
     /// Things that happened so far.
     pub(super) events: u64,
-    /// Floods are finished over several rounds: their copies come late, and twice when members come and go.
-    pub(super) has_jobs: bool,
+}
+
+impl Owner {
+    /// One that was just made on a bridge, the `at`th of all.
+    pub(super) fn new(at: usize, bridge: usize, now: u64) -> Owner {
+        Owner {
+            number: 0,
+            bridge,
+            mac: u64::from_le_bytes([0x02, 0, 0, bridge as u8, (at >> 8) as u8, at as u8, 0, 0]),
+            may_use_others: false,
+            stage: Stage::Made,
+            pipes: Vec::new(),
+            sink: None,
+            used: BTreeMap::new(),
+            flushed: now,
+            entered: None,
+            fetched: 0,
+            given: 0,
+        }
+    }
 }
 
 impl Model {
@@ -102,8 +131,8 @@ impl Model {
         owner.used.insert(frame.src, now);
     }
 
-    /// A worker gives a frame to an owner; `is_direct`: to it alone.
-    pub(super) fn deliver(&mut self, to: usize, number: u64, is_direct: bool) {
+    /// A worker gives a frame to an owner.
+    pub(super) fn deliver(&mut self, to: usize, number: u64, way: Way) {
         self.event();
         let frame = &mut self.frames[number as usize];
         let fetched = frame.fetched.expect("only frames that were fetched");
@@ -123,25 +152,31 @@ impl Model {
         }
         let uses = receiver.mac == frame.dst || receiver.used.contains_key(&frame.dst);
         assert!(
-            !is_direct || is_group || uses,
+            way != Way::Direct || is_group || uses,
             "frame {number} goes to owner {to}, who never used its destination {:x}",
             frame.dst
         );
-        let is_flooded = is_group || holder.is_none();
-        if is_flooded && self.has_jobs {
-            return;
-        }
         assert!(
             !frame.to.contains(&to),
             "frame {number} is given to {to} twice"
         );
         frame.to.push(to);
-        let flow = (frame.pipe, frame.dst, frame.src, to);
+        // A frame to an address that has become known can overtake floods to it that wait.
+        let way = (!is_group && holder.is_none()).then_some(way);
+        if way == Some(Way::Held) {
+            return;
+        }
+        let flow = (frame.pipe, frame.dst, frame.src, to, way);
         let last = self.order.insert(flow, number as usize);
         assert!(
             last.is_none_or(|last| last < number as usize),
             "frame {number} comes behind frame {last:?} of its flow"
         );
+    }
+
+    /// Whether an owner was given a frame.
+    pub(super) fn has(&self, owner: usize, number: u64) -> bool {
+        self.frames[number as usize].to.contains(&owner)
     }
 
     /// Owners in these stages.

@@ -10,6 +10,7 @@ use windlass_attach::port::{
 use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick};
 use windlass_shm::{Section, Tails};
 
+use super::model::Way;
 use super::world::{chance, preempt, receive};
 
 /// Bytes of every frame.
@@ -329,8 +330,13 @@ impl Sink {
             let bytes = heads.private(pick.index());
             let number = bytes.get(14..).and_then(|b| b.first_chunk::<8>());
             let number = u64::from_le_bytes(*number.expect("a frame of ours"));
-            let is_direct = heads.verdict[pick.index()].as_to().is_some();
-            receive(self.owner, number, is_direct);
+            let verdict = heads.verdict[pick.index()];
+            let way = match (verdict.as_to(), verdict.as_flood()) {
+                (Some(_), _) => Way::Direct,
+                (_, Some(_)) => Way::Flooded,
+                _ => Way::Held,
+            };
+            receive(self.owner, number, way);
             self.inbox(ring).frames.push_back(number);
             sent.taken += 1;
             sent.frames += 1;

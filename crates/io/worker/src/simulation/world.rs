@@ -8,7 +8,7 @@ use windlass_frame::Tick;
 use windlass_sync::tsc::Clock;
 use windlass_sys::epoll::Events;
 
-use super::model::{Model, Stage};
+use super::model::{Model, Stage, Way};
 use super::port::{Bytes, Notice};
 use super::random::Random;
 use crate::plane::{Plane, PlaneOptions};
@@ -23,8 +23,6 @@ const CUT_ONE_IN: usize = 24;
 const REST_NS: u64 = 5_000_000;
 /// Steps in which a world must come to rest.
 const STEPS_TO_REST: usize = 200_000;
-/// Member numbers.
-pub(super) const MEMBERS: usize = 32;
 
 thread_local! {
     static WORLD: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
@@ -47,6 +45,8 @@ pub(super) struct World {
     depth: Cell<usize>,
     /// Peers send nothing and nothing is configured.
     is_quiet: Cell<bool>,
+    /// Bridges have many members.
+    pub(super) is_crowded: Cell<bool>,
     /// None while the control thread is busy.
     pub(super) plane: RefCell<Option<Plane>>,
     pub(super) model: RefCell<Model>,
@@ -83,8 +83,8 @@ pub(super) fn accept(number: u64, now: u64) {
 }
 
 /// A worker gave a frame to an owner.
-pub(super) fn receive(to: usize, number: u64, is_direct: bool) {
-    world().model.borrow_mut().deliver(to, number, is_direct);
+pub(super) fn receive(to: usize, number: u64, way: Way) {
+    world().model.borrow_mut().deliver(to, number, way);
 }
 
 /// While the control thread waits, everybody else goes on.
@@ -110,12 +110,12 @@ impl Wait for Steps {
 }
 
 impl World {
-    /// A world with this many workers. It is everybody's in this thread, until [`World::end`].
-    pub(super) fn start(seed: u64, workers: usize) -> Rc<World> {
+    /// A world with this many workers and member numbers. It is everybody's in this thread, until [`World::end`].
+    pub(super) fn start(seed: u64, workers: usize, members_max: usize) -> Rc<World> {
         let mut random = Random::new(seed);
         let options = PlaneOptions {
             workers: vec![None; workers],
-            members_max: MEMBERS,
+            members_max,
         };
         let (plane, seats) = Plane::wire(&options, &Steps, || random.next()).expect("a plane");
         let clock = Clock::with_hz(1_000_000_000);
@@ -132,6 +132,7 @@ impl World {
             events: RefCell::default(),
             depth: Cell::new(0),
             is_quiet: Cell::new(false),
+            is_crowded: Cell::new(false),
             plane: RefCell::new(Some(plane)),
             model: RefCell::default(),
             bridges: RefCell::default(),
@@ -182,7 +183,7 @@ impl World {
     }
 
     /// One round of a worker, if it is not in one, is not kept from its core, and does not sleep.
-    fn work(&self, at: usize) -> bool {
+    pub(super) fn work(&self, at: usize) -> bool {
         if self.late[at].get() > self.now.get() {
             return false;
         }
