@@ -54,6 +54,28 @@ fn a_late_worker_keeps_its_rings() {
     assert_eq!(lab.guest("v0").detached.lock().unwrap().len(), 0);
 }
 
+/// A question is no reason to poll endpoints: with many of them a restart took as long as the square of their number.
+#[test]
+fn questions_do_not_poll() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    bridge_of(&daemon, 2, &json!({}));
+    let polls = || lab.guest("v0").polls.load(Ordering::Acquire);
+    let mut before = 0;
+    until("it is up, and nothing is left to do", || {
+        let last = std::mem::replace(&mut before, polls());
+        lab.guest("v1").rings.load(Ordering::Acquire) == 1 && last == before
+    });
+    for _ in 0..50 {
+        daemon.must("GET", "/v1/vnics", None);
+        daemon.must("GET", "/v1/stats", None);
+    }
+    assert_eq!(polls(), before);
+    lab.guest("v1").leave();
+    until("an endpoint that asks is polled", || polls() > before);
+}
+
 /// The address of a member.
 fn mac(number: usize) -> String {
     format!("02:00:00:00:{:02x}:{:02x}", number >> 8, number & 0xff)

@@ -114,6 +114,7 @@ impl Ports {
 
     /// Serves requests and drives endpoints until [`Ports::stop`].
     pub fn run(mut self, inbox: &Receiver<Request>) {
+        let mut is_due = true;
         while !self.stopping {
             // Within an edit the engine has more to ask, and endpoints wait for its end.
             if self.edit.is_open {
@@ -121,9 +122,10 @@ impl Ports {
                     Ok(request) => request(&mut self),
                     Err(_) => return,
                 }
+                is_due = true;
                 continue;
             }
-            self.wait();
+            is_due |= self.wait();
             let _ = windlass_sys::eventfd::drain(self.wake.as_fd());
             if let Some(namespaces) = &self.namespaces {
                 let _ = namespaces.take_changes();
@@ -136,32 +138,38 @@ impl Ports {
             if self.edit.is_open {
                 continue;
             }
-            for dead in self.plane.take_condemned() {
+            let condemned = self.plane.take_condemned();
+            is_due |= !condemned.is_empty();
+            for dead in condemned {
                 let member = self.members.values_mut().find(|m| m.id == dead.member);
                 if let Some(endpoint) = member.and_then(|m| m.endpoint.as_mut()) {
                     endpoint.condemn(dead.reason);
                 }
             }
-            self.take_detached();
+            is_due |= self.take_detached();
             if self.is_leaving() && !self.plane.is_draining() {
                 self.remove_leaving();
             }
             self.tell_clashes();
-            let names: Vec<Name> = self.members.keys().cloned().collect();
-            for name in names {
-                self.drive(&name);
+            if std::mem::take(&mut is_due) {
+                let names: Vec<Name> = self.members.keys().cloned().collect();
+                for name in names {
+                    self.drive(&name);
+                }
             }
         }
     }
 
-    /// Tells endpoints of rings that a late worker has let go.
-    fn take_detached(&mut self) {
-        for id in self.plane.take_detached() {
-            let member = self.members.values_mut().find(|m| m.id == id);
+    /// Tells endpoints of rings that a late worker has let go; whether there were any.
+    fn take_detached(&mut self) -> bool {
+        let detached = self.plane.take_detached();
+        for id in &detached {
+            let member = self.members.values_mut().find(|m| m.id == *id);
             if let Some(endpoint) = member.and_then(|m| m.endpoint.as_mut()) {
                 endpoint.detached();
             }
         }
+        !detached.is_empty()
     }
 
     /// Has a table wake this thread when a member sends from an address that another one has.
@@ -222,8 +230,9 @@ impl Ports {
         }
     }
 
-    /// Sleeps until something is readable or an endpoint wants to be polled.
-    fn wait(&self) {
+    /// Sleeps until something is readable or an endpoint wants to be polled. False if there is nothing but a request: a
+    /// question, of which a client may ask thousands, is no reason to poll every endpoint.
+    fn wait(&self) -> bool {
         let now = Instant::now();
         let mut fds = vec![
             PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
@@ -246,7 +255,10 @@ impl Ports {
                 tv_nsec: left.subsec_nanos().into(),
             }
         });
-        let _ = poll(&mut fds, timeout.as_ref());
+        let ready = poll(&mut fds, timeout.as_ref());
+        let is_asked = fds.first().is_some_and(|wake| !wake.revents().is_empty());
+        let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+        is_late || ready != Ok(usize::from(is_asked))
     }
 
     /// Lets one endpoint go on, and does what its events ask for.

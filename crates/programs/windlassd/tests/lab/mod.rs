@@ -49,6 +49,8 @@ pub struct Guest {
     leaves: AtomicBool,
     /// Times that its endpoint was told that no worker has its rings, and how many were somewhere then.
     pub detached: Mutex<Vec<usize>>,
+    /// Times that its endpoint was polled.
+    pub polls: AtomicUsize,
     /// Times that its endpoint was deleted for good.
     pub deleted: AtomicUsize,
     /// The kernel interface behind it.
@@ -68,6 +70,7 @@ impl Guest {
             rings: AtomicUsize::new(0),
             leaves: AtomicBool::new(false),
             detached: Mutex::default(),
+            polls: AtomicUsize::new(0),
             deleted: AtomicUsize::new(0),
             interface: Mutex::default(),
             kick: eventfd(),
@@ -223,6 +226,7 @@ struct TestEndpoint {
 impl Endpoint for TestEndpoint {
     fn poll(&mut self, _: Instant) -> Vec<Event> {
         let _ = windlass_sys::eventfd::drain(self.guest.wake.as_fd());
+        self.guest.polls.fetch_add(1, Ordering::AcqRel);
         match self.link {
             Link::Waiting if !self.guest.leaves.load(Ordering::Acquire) => {
                 self.link = Link::Up;
