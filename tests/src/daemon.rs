@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::OnceLock;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::lab::{Lab, Output, run, until, until_some};
@@ -137,11 +138,20 @@ impl Daemon {
         }
     }
 
+    /// Does something while the daemon is stopped.
+    pub fn while_stopped(&self, work: impl FnOnce()) {
+        let child = self.child.as_ref().expect("it runs");
+        let pid = Pid::from_child(child);
+        kill_process(pid, Signal::STOP).expect("stopped");
+        work();
+        kill_process(pid, Signal::CONT).expect("goes on");
+    }
+
     /// Ends it with SIGTERM, and gives its exit code.
     pub fn terminate(&mut self) -> i32 {
         let mut child = self.child.take().expect("it runs");
-        let id = rustix::process::Pid::from_child(&child);
-        rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("a child");
+        let id = Pid::from_child(&child);
+        kill_process(id, Signal::TERM).expect("a child");
         child.wait().expect("a child").code().unwrap_or(-1)
     }
 

@@ -542,6 +542,27 @@ fn a_tap_set_down_is_shown() {
     assert_eq!(daemon.show("vnic", "a0")["connects"], 1);
 }
 
+/// An event that was lost because the daemon did not read in time does not stay unknown.
+#[test]
+fn lost_events_are_made_up_for() {
+    let Some(lab) = Lab::start("lost_events_are_made_up_for") else {
+        return;
+    };
+    lab.namespace("a");
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    daemon.tap(&lab, "a0", "a", "", "");
+    daemon.wait_for_state("vnic", "a0", "up");
+    daemon.while_stopped(|| {
+        for number in 0..500 {
+            lab.ip("a", &format!("link set lo alias n{number}"));
+        }
+        lab.ip("a", "link set eth0 down");
+    });
+    let reason = daemon.wait_for_state("vnic", "a0", "waiting");
+    assert!(reason.contains("down"), "{reason}");
+}
+
 /// Between two guests with an MTU of 9000, frames of that size pass whole; a third one with 1500 gets none that is larger.
 #[test]
 fn jumbo_frames_pass() {

@@ -174,11 +174,13 @@ impl PacketEndpoint {
         }
         let open = self.open.as_mut()?;
         while let Ok(Some(event)) = open.monitor.next_event() {
-            match event {
-                LinkEvent::Removed(link) if link.index == open.index => {
-                    return Some(format!("interface `{}` was deleted", self.conf.device));
-                }
-                _ => {}
+            let is_gone = match event {
+                LinkEvent::Removed(link) => link.index == open.index,
+                LinkEvent::Overrun => matches!(open.netlink.link_by_index(open.index), Ok(None)),
+                LinkEvent::Changed(_) => false,
+            };
+            if is_gone {
+                return Some(format!("interface `{}` was deleted", self.conf.device));
             }
         }
         None

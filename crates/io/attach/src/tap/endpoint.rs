@@ -161,22 +161,26 @@ impl TapEndpoint {
             return Some(format!("network namespace `{name}` is gone"));
         }
         while let Ok(Some(event)) = open.monitor.next_event() {
-            match event {
-                LinkEvent::Removed(link) if link.index == open.index => {
-                    // One that was moved to another namespace would stay there for good, and be nobody's. If it was
-                    // deleted there is nothing to end.
-                    if let Some(queue) = open.queues.first() {
-                        let _ = queue.end_with_queues();
-                    }
-                    let name = &self.conf.name;
-                    return Some(format!("interface `{name}` was deleted or moved away"));
+            let link = match event {
+                LinkEvent::Removed(link) if link.index == open.index => None,
+                LinkEvent::Changed(link) if link.index == open.index => Some(link),
+                LinkEvent::Overrun => match open.netlink.link_by_index(open.index) {
+                    Ok(link) => link,
+                    Err(_) => continue,
+                },
+                _ => continue,
+            };
+            let Some(link) = link else {
+                // One that was moved to another namespace would stay there for good, and be nobody's. If it was
+                // deleted there is nothing to end.
+                if let Some(queue) = open.queues.first() {
+                    let _ = queue.end_with_queues();
                 }
-                LinkEvent::Changed(link) if link.index == open.index => {
-                    self.is_changed |= open.is_set_down == link.is_up();
-                    open.is_set_down = !link.is_up();
-                }
-                _ => {}
-            }
+                let name = &self.conf.name;
+                return Some(format!("interface `{name}` was deleted or moved away"));
+            };
+            self.is_changed |= open.is_set_down == link.is_up();
+            open.is_set_down = !link.is_up();
         }
         None
     }
