@@ -159,6 +159,8 @@ fn inspect(directory: &OwnedFd, name: &OsStr, kind: SocketKind) -> Result<Occupa
         return Ok(Occupant::Other);
     }
     let probe = kind.open()?;
+    // Whoever listens could send one before this is closed. Before Linux 6.16 he can.
+    let _ = set_accepts_fds(&probe, false);
     // Only a refusal proves that nobody listens. Success, a full backlog (EAGAIN) and a socket of
     // another type (EPROTOTYPE) say that somebody does, or might.
     match rustix::net::connect(&probe, &SocketAddrUnix::new(magic_path(&file))?) {

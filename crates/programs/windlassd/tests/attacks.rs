@@ -7,52 +7,17 @@
 )]
 
 mod daemon;
+#[path = "../../../io/attach/tests/lingering/mod.rs"]
+mod lingering;
 
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
 
 use daemon::{Daemon, connect, options};
-use rustix::io::{Errno, IoSlice};
-use rustix::net::sockopt::set_socket_linger;
+use lingering::Lingering;
+use rustix::io::Errno;
 use windlass_sys::unix;
 use windlassd::backend::Backend;
 use windlassd::memory::MemoryBackend;
-
-/// A socket whose last close takes 20 s, unless its peer, which reads nothing, goes first.
-struct Lingering {
-    _peer: TcpStream,
-    fd: Option<OwnedFd>,
-}
-
-impl Lingering {
-    fn new() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (peer, _) = listener.accept().unwrap();
-        sender.set_nonblocking(true).unwrap();
-        while sender.write(&[0; 65_536]).is_ok() {}
-        sender.set_nonblocking(false).unwrap();
-        set_socket_linger(&sender, Some(Duration::from_secs(20))).unwrap();
-        Self {
-            _peer: peer,
-            fd: Some(sender.into()),
-        }
-    }
-
-    /// Sends one byte, and the last reference to the descriptor with it.
-    fn send(&mut self, socket: &UnixStream) -> Result<usize, Errno> {
-        let fd = self.fd.take().unwrap();
-        let sent = unix::send_with_fds(socket, &[IoSlice::new(b"G")], &[fd.as_fd()]);
-        if sent.is_err() {
-            self.fd = Some(fd);
-        }
-        sent
-    }
-}
 
 fn answers(daemon: &Daemon) {
     for _ in 0..3 {
@@ -67,7 +32,7 @@ fn no_descriptor_is_received() {
     let daemon = Daemon::start(&options(directory.path()), None);
     let attacker = connect(&daemon.socket);
     let mut lingering = Lingering::new();
-    let sent = lingering.send(&attacker);
+    let sent = lingering.send(&attacker, b"G");
     answers(&daemon);
     let refuses = unix::set_accepts_fds(&attacker, false).is_ok();
     assert_eq!(sent, if refuses { Err(Errno::PERM) } else { Ok(1) });
@@ -87,7 +52,7 @@ fn a_received_descriptor_stops_its_connection_only() {
     });
     let attacker = connect(&daemon.socket);
     let mut served = Lingering::new();
-    assert_eq!(served.send(&attacker), Ok(1));
+    assert_eq!(served.send(&attacker, b"G"), Ok(1));
     answers(&daemon);
     let allow = |connections| {
         daemon
@@ -97,7 +62,7 @@ fn a_received_descriptor_stops_its_connection_only() {
     allow(1);
     let mut unread = Lingering::new();
     // The daemon may have closed one before it is sent to.
-    while unread.send(&connect(&daemon.socket)).is_err() {}
+    while unread.send(connect(&daemon.socket), b"G").is_err() {}
     assert_eq!(daemon.ask("GET", "/v1/daemon", None).0, 503);
     allow(32);
     answers(&daemon);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use windlass_shm::MapError;
 use windlass_sys::{Errno, IoSlice, unix};
 
-use crate::strangers::{ReceiveError, Strangers};
+use crate::strangers::{Aside, ReceiveError, Strangers};
 
 use super::msg::{DecodeError, Disconnect, MSG_BYTES, Message, Text};
 
@@ -34,9 +34,6 @@ pub enum Refusal {
     /// Something came along that could keep us waiting.
     #[error("a descriptor came along that is neither shared memory nor an eventfd")]
     Strange,
-    /// Those of an earlier peer are not closed yet.
-    #[error("an earlier peer's descriptors do not close")]
-    Closing,
     /// ADD_REGION or ADD_RING without its descriptor.
     #[error("a descriptor is missing")]
     NoDescriptor,
@@ -130,13 +127,16 @@ impl Refusal {
 /// A connected control socket, non-blocking.
 #[derive(Debug)]
 pub(super) struct Channel {
-    socket: OwnedFd,
+    socket: Aside<OwnedFd>,
     strangers: Strangers,
 }
 
 impl Channel {
     pub(super) fn new(socket: OwnedFd, strangers: Strangers) -> Channel {
-        Channel { socket, strangers }
+        Channel {
+            socket: strangers.keep(socket),
+            strangers,
+        }
     }
 
     /// Sends one message. A peer that does not read is as good as gone: a full socket is an error.
@@ -158,7 +158,8 @@ impl Channel {
     pub(super) fn receive(&self) -> Result<Option<(Message, Option<OwnedFd>)>, Refusal> {
         let mut record = [0; MSG_BYTES];
         let received = match self.strangers.receive(&self.socket, &mut record) {
-            Ok(received) => received,
+            Ok((received, None)) => received,
+            Ok((_, Some(_))) => return Err(Refusal::Strange),
             Err(ReceiveError::Strange) => return Err(Refusal::Strange),
             Err(ReceiveError::Socket(Errno::AGAIN | Errno::INTR)) => return Ok(None),
             Err(ReceiveError::Socket(Errno::CONNRESET)) => return Err(Refusal::Closed),

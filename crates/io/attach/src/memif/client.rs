@@ -84,7 +84,7 @@ pub struct MemifClient {
     config: ClientConfig,
     strangers: Strangers,
     epoll: Epoll,
-    wake: OwnedFd,
+    wake: Arc<OwnedFd>,
     state: State,
     try_at: Option<Instant>,
     backoff: Duration,
@@ -276,11 +276,11 @@ impl MemifClient {
     /// # Errors
     /// The kernel's answer, if it gives no epoll set or eventfd.
     pub fn new(config: ClientConfig) -> Result<MemifClient, Errno> {
-        let (epoll, wake) = (Epoll::create()?, eventfd::create()?);
+        let (epoll, wake) = (Epoll::create()?, Arc::new(eventfd::create()?));
         epoll.add(&wake, 0, Interest::READABLE)?;
         Ok(MemifClient {
             config,
-            strangers: Strangers::default(),
+            strangers: Strangers::new(wake.clone()),
             epoll,
             wake,
             state: State::Waiting,
@@ -294,9 +294,6 @@ impl MemifClient {
 
     /// Connects; the server speaks first.
     fn connect(&self, now: Instant) -> Result<Talk, Refusal> {
-        if !self.strangers.are_gone() {
-            return Err(Refusal::Closing);
-        }
         let path = &self.config.path;
         let connected = match self.config.owner {
             None => unix::connect(path, SocketKind::SeqPacket),
@@ -436,7 +433,10 @@ impl Endpoint for MemifClient {
     fn poll(&mut self, now: Instant) -> Vec<Event> {
         // The counter says only that something is to be looked at, and everything is.
         let _ = eventfd::drain(&self.wake);
-        if matches!(self.state, State::Waiting) && self.try_at.is_none_or(|at| now >= at) {
+        if matches!(self.state, State::Waiting)
+            && self.strangers.are_gone()
+            && self.try_at.is_none_or(|at| now >= at)
+        {
             self.condemned = None;
             match self.connect(now) {
                 Ok(talk) => {
@@ -466,6 +466,8 @@ impl Endpoint for MemifClient {
 
     fn deadline(&self) -> Option<Instant> {
         match &self.state {
+            // The last one that is closed wakes us.
+            State::Waiting if !self.strangers.are_gone() => None,
             State::Waiting => Some(self.try_at.unwrap_or_else(Instant::now)),
             State::Handshake(talk) => talk.deadline,
             State::Up { .. } | State::Leaving { .. } | State::Deleted => None,

@@ -22,7 +22,7 @@ use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::unix::{self, BindError, Listener, SocketKind};
 use windlass_sys::{Errno, eventfd};
 
-use crate::strangers::Strangers;
+use crate::strangers::{Aside, Strangers};
 
 use super::channel::{Channel, HANDSHAKE_TIMEOUT, Refusal, name_of};
 use super::layout::LOG2_RING_MAX;
@@ -109,14 +109,18 @@ struct Open {
 struct Hall {
     door: Vec<(Channel, Instant)>,
     desks: BTreeMap<u32, Open>,
+    /// The listener is in the set.
+    listens: bool,
 }
 
 /// A listening socket and those that wait there.
 #[derive(Debug)]
 pub(super) struct Hub {
     access: Access,
-    listener: Listener,
+    listener: Aside<Listener>,
     epoll: Epoll,
+    /// Signalled when all strangers are closed.
+    closed: Arc<OwnedFd>,
     strangers: Strangers,
     hall: Mutex<Hall>,
 }
@@ -144,14 +148,18 @@ impl Hub {
                 let Access { mode, owner } = access;
                 let listener = unix::bind_socket(path, SocketKind::SeqPacket, mode, owner)?;
                 let epoll = Epoll::create().map_err(|e| HubError::System("epoll_create", e))?;
+                let closed = eventfd::create().map_err(|e| HubError::System("eventfd", e))?;
                 epoll
-                    .add(&listener, 0, Interest::READABLE)
+                    .add(&closed, 0, Interest::READABLE)
                     .map_err(|e| HubError::System("epoll_ctl", e))?;
+                let closed = Arc::new(closed);
+                let strangers = Strangers::new(closed.clone());
                 let hub = Arc::new(Hub {
                     access,
-                    listener,
-                    strangers: Strangers::default(),
+                    listener: strangers.keep(listener),
+                    strangers,
                     epoll,
+                    closed,
                     hall: Mutex::default(),
                 });
                 hubs.insert(path.to_owned(), Arc::downgrade(&hub));
@@ -208,15 +216,18 @@ impl Hub {
     /// Accepts, greets, and leads to the desks.
     pub(super) fn poll(&self, now: Instant) {
         let mut hall = lock(&self.hall);
+        // The counter says only that something is to be looked at, and everything is.
+        let _ = eventfd::drain(&self.closed);
+        self.listen(&mut hall);
         for _ in 0..ACCEPTS_PER_POLL {
+            if !hall.listens {
+                break;
+            }
             let Ok(socket) = self.listener.accept() else {
                 break;
             };
             let channel = Channel::new(socket, self.strangers.clone());
-            match self.strangers.are_gone() {
-                true => self.greet(&mut hall, channel, now),
-                false => channel.say_goodbye(&Refusal::Closing),
-            }
+            self.greet(&mut hall, channel, now);
         }
         let waiting = core::mem::take(&mut hall.door);
         for (channel, deadline) in waiting {
@@ -231,6 +242,21 @@ impl Hub {
                 Ok(Some((other, _))) => channel.say_goodbye(&Refusal::Unexpected(name_of(&other))),
                 Err(why) => channel.say_goodbye(&why),
             }
+        }
+    }
+
+    /// Listens unless descriptors of an earlier peer do not close: then those who connect wait.
+    fn listen(&self, hall: &mut Hall) {
+        let may = self.strangers.are_gone();
+        if may == hall.listens {
+            return;
+        }
+        let done = match may {
+            true => self.epoll.add(&*self.listener, 0, Interest::READABLE),
+            false => self.epoll.remove(&*self.listener),
+        };
+        if done.is_ok() {
+            hall.listens = may;
         }
     }
 

@@ -51,7 +51,7 @@ use super::session::{Refusal, Reply, Session, SessionConf, Taken, Wish};
 use super::since::utc;
 use super::wire::{Incoming, Wire, WireError};
 use crate::endpoint::{Endpoint, Event, InterfaceConf, Status};
-use crate::strangers::Strangers;
+use crate::strangers::{Aside, Strangers};
 
 /// Wait before the first new attempt of a client.
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(100);
@@ -59,8 +59,6 @@ pub const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 pub const BACKOFF_LONGEST: Duration = Duration::from_secs(2);
 /// How long a server waits before it tries to make its socket again.
 pub const RETRY: Duration = Duration::from_secs(1);
-/// How often to look whether a front end's strange descriptors are closed.
-const CLOSING: Duration = Duration::from_millis(20);
 /// Silence of the front end after which rings are made.
 pub const SETTLE: Duration = Duration::from_millis(2);
 /// How often to look whether workers have left translations that are gone, if they should fail to say so.
@@ -203,8 +201,8 @@ struct Talk {
 pub struct VhostEndpoint {
     conf: VhostConf,
     epoll: Epoll,
-    wake: OwnedFd,
-    listener: Option<Listener>,
+    wake: Arc<OwnedFd>,
+    listener: Option<Aside<Listener>>,
     /// The listener is in the set.
     listens: bool,
     places: Option<Arc<Places>>,
@@ -241,8 +239,9 @@ impl VhostEndpoint {
     /// # Errors
     /// The kernel's answer, if it gives no epoll set or eventfd.
     pub fn new(conf: VhostConf) -> Result<VhostEndpoint, Errno> {
-        let (epoll, wake) = (Epoll::create()?, eventfd::create()?);
+        let (epoll, wake) = (Epoll::create()?, Arc::new(eventfd::create()?));
         epoll.add(&wake, 0, Interest::READABLE)?;
+        let strangers = Strangers::new(wake.clone());
         let places = conf.places.as_deref().and_then(Places::own);
         Ok(VhostEndpoint {
             conf,
@@ -251,7 +250,7 @@ impl VhostEndpoint {
             listener: None,
             listens: false,
             places: places.map(Arc::new),
-            strangers: Strangers::default(),
+            strangers,
             talk: None,
             try_at: None,
             backoff: BACKOFF_FIRST,
@@ -272,15 +271,10 @@ impl VhostEndpoint {
 
     /// Looks for a front end.
     fn meet(&mut self, now: Instant) {
-        if self.try_at.is_some_and(|at| now < at) {
+        if !self.strangers.are_gone() || self.try_at.is_some_and(|at| now < at) {
             return;
         }
         self.try_at = None;
-        if !self.strangers.are_gone() {
-            self.reason = "the last front end's descriptors do not close".into();
-            self.try_at = now.checked_add(CLOSING);
-            return;
-        }
         let met = match self.conf.role {
             VhostRole::Client { owner } => self.connect(owner).map(Some),
             VhostRole::Server { mode, owner } => self.accept(mode, owner),
@@ -326,7 +320,7 @@ impl VhostEndpoint {
     ) -> Result<Option<OwnedFd>, NoSocket> {
         if self.listener.is_none() {
             let listener = unix::bind_socket(&self.conf.path, SocketKind::Stream, mode, owner)?;
-            self.listener = Some(listener);
+            self.listener = Some(self.strangers.keep(listener));
             self.listens = false;
             self.reason = "waiting for a front end".into();
         }
@@ -590,6 +584,8 @@ impl Endpoint for VhostEndpoint {
                 let times = [talk.settle_at, talk.resume_at, talk.late_at, again_at];
                 times.into_iter().flatten().min()
             }
+            // The last one that is closed wakes us.
+            None if !self.strangers.are_gone() => None,
             None if self.listener.is_some() => self.try_at,
             None => Some(self.try_at.unwrap_or_else(Instant::now)),
         }
@@ -650,6 +646,7 @@ impl Endpoint for VhostEndpoint {
             Some(talk) if !up && talk.quieting => "connected; the guest changes its queues",
             Some(talk) if !up => talk.session.missing(),
             Some(_) => "",
+            None if !self.strangers.are_gone() => "the last front end's descriptors do not close",
             None => &self.reason,
         };
         Status {

@@ -39,6 +39,7 @@ use super::iotlb::Table;
 use super::memory::Memory;
 use super::message::{Iotlb, iotlb_miss};
 use super::wire::WireError;
+use crate::strangers::Aside;
 
 /// Questions without an answer: fewer than fill a socket.
 pub(super) const ASKED_MAX: usize = 128;
@@ -85,7 +86,7 @@ const INVALIDATE: u8 = 3;
 #[derive(Debug, Default)]
 pub(super) struct Platform {
     table: Table,
-    channel: Option<OwnedFd>,
+    channel: Option<Aside<OwnedFd>>,
     /// Asked and not answered, and when: the oldest first.
     asked: Vec<(Miss, Instant)>,
     /// How often in a row an answer was given up.
@@ -114,7 +115,7 @@ impl Platform {
     }
 
     /// Asks on this socket from now on, for everything again.
-    pub(super) fn set_channel(&mut self, channel: OwnedFd) {
+    pub(super) fn set_channel(&mut self, channel: Aside<OwnedFd>) {
         self.channel = Some(channel);
         self.asked.clear();
     }
@@ -247,7 +248,7 @@ impl Platform {
                 let bytes = iotlb_miss(miss.page, miss.access);
                 // Whether the socket waits is for the other side to say.
                 let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-                match send(channel, &bytes, flags) {
+                match send(&**channel, &bytes, flags) {
                     Ok(n) if n == bytes.len() => {}
                     Ok(_) | Err(Errno::AGAIN) => return Err(WireError::Deaf),
                     Err(Errno::PIPE | Errno::CONNRESET) => return Err(WireError::Closed),

@@ -43,7 +43,7 @@ use super::platform::{Follow, IotlbError, Platform};
 use super::queue::SIZE_MAX;
 use super::wire::{Incoming, WireError};
 use crate::endpoint::Rings;
-use crate::strangers::is_channel;
+use crate::strangers::Aside;
 
 /// Queue pairs of one device.
 pub const PAIRS_MAX: u16 = 16;
@@ -318,7 +318,7 @@ impl Session {
             bytes: reply(code, &value.to_ne_bytes()),
             fd: None,
         };
-        match self.follow(code, message.request, message.fds) {
+        match self.follow(code, message.request, message.fds, message.channel) {
             Ok(Answer::With(payload)) => Ok(answered(code, &payload, None)),
             Ok(Answer::WithFile(payload, file)) => Ok(answered(code, &payload, Some(file))),
             Ok(done @ (Answer::Done | Answer::Later)) => Ok(Taken {
@@ -344,6 +344,7 @@ impl Session {
         code: Code,
         request: Request,
         fds: Vec<OwnedFd>,
+        channel: Option<Aside<OwnedFd>>,
     ) -> Result<Answer, Refusal> {
         let number = |value: u64| Ok(Answer::With(value.to_ne_bytes().to_vec()));
         match request {
@@ -374,7 +375,7 @@ impl Session {
             {
                 return Err(Refusal::Unknown(code));
             }
-            Request::SetBackendReqFd => self.take_channel(code, fds)?,
+            Request::SetBackendReqFd => self.take_channel(code, channel)?,
             Request::Iotlb(said) => return self.follow_iotlb(&said),
             Request::Unknown(_) => return Err(Refusal::Unknown(code)),
             _ => return self.follow_queue(code, request, fds),
@@ -383,8 +384,7 @@ impl Session {
     }
 
     /// The socket for our own questions.
-    fn take_channel(&mut self, code: Code, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
-        let channel = fds.into_iter().next().filter(is_channel);
+    fn take_channel(&mut self, code: Code, channel: Option<Aside<OwnedFd>>) -> Result<(), Refusal> {
         let missing = Malformed::Descriptors { code, count: 0 };
         self.platform.set_channel(channel.ok_or(missing)?);
         // Rings that wait for an answer ask again.

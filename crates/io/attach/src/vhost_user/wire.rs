@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use windlass_sys::{Errno, IoSlice, unix};
 
-use crate::strangers::{ReceiveError, Strangers};
+use crate::strangers::{Aside, ReceiveError, Strangers};
 
 use super::message::{Code, FDS_MAX, HEADER_BYTES, Header, Malformed, PAYLOAD_MAX, Request};
 
@@ -69,8 +69,10 @@ pub struct Incoming {
     pub request: Request,
     /// An answer is wanted.
     pub need_reply: bool,
-    /// As many as the message has.
+    /// As many as the message has, without the channel.
     pub fds: Vec<OwnedFd>,
+    /// The UNIX stream socket that came along.
+    pub channel: Option<Aside<OwnedFd>>,
     /// Bytes of the payload.
     pub bytes: usize,
 }
@@ -78,22 +80,24 @@ pub struct Incoming {
 /// A connected stream, non-blocking.
 #[derive(Debug)]
 pub struct Wire {
-    socket: OwnedFd,
+    socket: Aside<OwnedFd>,
     strangers: Strangers,
     bytes: [u8; HEADER_BYTES + PAYLOAD_MAX],
     have: usize,
     fds: Vec<OwnedFd>,
+    channel: Option<Aside<OwnedFd>>,
 }
 
 impl Wire {
     /// On a connected, non-blocking socket.
     pub(crate) fn new(socket: OwnedFd, strangers: Strangers) -> Wire {
         Wire {
-            socket,
+            socket: strangers.keep(socket),
             strangers,
             bytes: [0; HEADER_BYTES + PAYLOAD_MAX],
             have: 0,
             fds: Vec::new(),
+            channel: None,
         }
     }
 
@@ -112,12 +116,18 @@ impl Wire {
         let end = self.have;
         self.have = 0;
         let fds = core::mem::take(&mut self.fds);
+        let channel = self.channel.take();
+        if channel.is_some() && header.code != Code::SET_BACKEND_REQ_FD {
+            return Err(WireError::Strange);
+        }
+        let count = fds.len().saturating_add(channel.iter().count());
         let payload = self.bytes.get(HEADER_BYTES..end).unwrap_or(&[]);
         Ok(Some(Incoming {
             code: header.code,
-            request: Request::decode(header.code, payload, fds.len())?,
+            request: Request::decode(header.code, payload, count)?,
             need_reply: header.need_reply,
             fds,
+            channel,
             bytes: payload.len(),
         }))
     }
@@ -133,14 +143,20 @@ impl Wire {
             let Some(room) = self.bytes.get_mut(self.have..upto) else {
                 return Err(WireError::Closed);
             };
-            let came = match self.strangers.receive(&self.socket, room) {
+            let (came, channel) = match self.strangers.receive(&self.socket, room) {
                 Ok(came) => came,
                 Err(ReceiveError::Strange) => return Err(WireError::Strange),
                 Err(ReceiveError::Socket(Errno::AGAIN | Errno::INTR)) => return Ok(false),
                 Err(ReceiveError::Socket(errno)) => return Err(WireError::of(errno)),
             };
             self.fds.extend(came.fds);
-            let count = self.fds.len().saturating_add(came.surplus_fds);
+            let channels = self.channel.iter().chain(&channel).count();
+            self.channel = channel.or(self.channel.take());
+            let count = self
+                .fds
+                .len()
+                .saturating_add(channels)
+                .saturating_add(came.surplus_fds);
             if count > FDS_MAX || came.truncated {
                 let code = self.header().map_or(Code(0), |h| h.code);
                 return Err(Malformed::Descriptors { code, count }.into());
@@ -155,7 +171,7 @@ impl Wire {
 
     /// Whether the peer has closed its end, whatever may still be read.
     pub fn is_hung_up(&self) -> bool {
-        let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
+        let mut fds = [PollFd::new(&*self.socket, PollFlags::empty())];
         let now = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -194,7 +210,8 @@ mod tests {
 
     fn pair() -> (Wire, OwnedFd) {
         let (ours, theirs) = unix::pair(SocketKind::Stream).expect("a pair");
-        (Wire::new(ours, Strangers::default()), theirs)
+        let wake = eventfd::create().expect("an eventfd");
+        (Wire::new(ours, Strangers::new(wake.into())), theirs)
     }
 
     fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {

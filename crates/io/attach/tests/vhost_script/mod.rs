@@ -99,6 +99,7 @@ pub fn run(mut bytes: &[u8]) {
             request,
             need_reply: header.need_reply,
             fds,
+            channel: None,
             bytes: payload.len(),
         };
         let Ok(taken) = session.take(message) else {
