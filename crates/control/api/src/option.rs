@@ -320,8 +320,8 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         "ms",
         "10000",
         (10, 600_000),
-        "Time in which the next request, its head, and then its body must arrive; else the connection is \
-         closed.",
+        "Time in which the next request, its head, and then its body must arrive, and in which the peer must \
+         take some of an answer; else the connection is closed.",
     ),
     row(
         "monitor-events-max",

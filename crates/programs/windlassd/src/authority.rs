@@ -14,8 +14,9 @@
 //!   for tenants. It sees its zones, their VNICs and the bridges granted; the group `owner_gid` of a zone
 //!   sees the same and changes nothing.
 //!
-//! The capability is looked up in `/proc/PID` of a peer whose recorded user is 0 already. A process that
-//! connects and then runs a set-user-ID program gains nothing by it: its recorded user stays what it was.
+//! The capability is looked up in `/proc/PID` of a peer whose recorded user is 0 already; a pidfd of the socket says
+//! afterwards that the number was still that process's. A process that connects and then runs a set-user-ID program gains
+//! nothing by it: its recorded user stays what it was.
 //!
 //! # Failure modes
 //! A peer whose `/proc` entry cannot be read (it is gone, or in another PID namespace) is no operator.
@@ -25,12 +26,15 @@
 //! operator sets another.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use windlass_api::{
     Attachment, Change, Document, ErrorBody, ErrorCode, Name, Object, PeerView, Scope, Vnic, Zone,
     property,
 };
+use windlass_sys::process;
+use windlass_sys::unix::{self, Credentials};
 
 use crate::backend::Place;
 
@@ -62,14 +66,15 @@ fn user_namespace(pid: &str) -> Option<PathBuf> {
 }
 
 impl Peer {
-    /// The peer with these credentials, recorded by the kernel.
-    pub fn of(uid: u32, gid: u32, pid: Option<i32>) -> Self {
+    /// The peer of a connected socket, as the kernel recorded it; `None` if the kernel does not know.
+    pub fn of(socket: impl AsFd) -> Option<Self> {
+        let Credentials { pid, uid, gid } = unix::peer_credentials(&socket).ok()?;
         let own_uid = rustix::process::geteuid().as_raw();
         let operator = match uid {
-            0 => root_is_operator(pid),
+            0 => root_is_operator(&socket, pid),
             uid => uid == own_uid,
         };
-        Self { uid, gid, operator }
+        Some(Self { uid, gid, operator })
     }
 
     /// A peer that stands for the daemon itself.
@@ -261,19 +266,20 @@ impl Peer {
 }
 
 /// Whether user 0 in this process holds what the daemon itself holds of `CAP_NET_ADMIN`.
-fn root_is_operator(pid: Option<i32>) -> bool {
+fn root_is_operator(socket: impl AsFd, pid: Option<u32>) -> bool {
     let Some(own) = capabilities("self") else {
         return false;
     };
     if own & CAP_NET_ADMIN == 0 {
         return true;
     }
-    let Some(pid) = pid.filter(|&pid| pid > 0).map(|pid| pid.to_string()) else {
+    let Some((number, Ok(pidfd))) = pid.map(|pid| (pid, process::peer_pidfd(socket, pid))) else {
         return false;
     };
+    let pid = number.to_string();
     let has = capabilities(&pid).is_some_and(|peer| peer & CAP_NET_ADMIN != 0);
     let namespace = user_namespace(&pid);
-    has && namespace.is_some() && namespace == user_namespace("self")
+    has && namespace.is_some() && namespace == user_namespace("self") && !process::has_ended(&pidfd)
 }
 
 fn zone_of<'a>(vnic: &Vnic, document: &'a Document) -> Option<&'a Zone> {

@@ -19,7 +19,8 @@
 //! is called; the backend is shut down then, and what persists stays.
 //!
 //! # Limits
-//! [`CALLS_MAX`] calls wait at once; further ones are answered `busy`. Monitors that lag lose the oldest
+//! [`CALLS_MAX`] calls wait at once, of which operators have some for themselves; further ones are answered `busy`. A
+//! tenant has few at once, and waits for those before it has more. Monitors that lag lose the oldest
 //! events, counted.
 //!
 //! # Failure modes
@@ -31,8 +32,10 @@ mod answer;
 mod apply;
 mod claims;
 mod recent;
+mod turns;
 
 pub use answer::no_such;
+pub use turns::CALLS_MAX;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -41,7 +44,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
-use tokio::sync::{Semaphore, broadcast, oneshot};
+use tokio::sync::{broadcast, oneshot};
 use windlass_api::{
     Change, Document, ErrorBody, ErrorCode, EventKind, MonitorEvent, Name, Object, Status,
 };
@@ -52,9 +55,8 @@ use crate::options::Options;
 use crate::paths;
 use crate::store::Store;
 use recent::Recent;
+use turns::Turns;
 
-/// Calls that wait for the engine at once.
-pub const CALLS_MAX: usize = 128;
 /// Time that a handler waits for the engine.
 pub const CALL_TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -113,7 +115,7 @@ pub struct Engine {
 #[derive(Clone)]
 pub struct EngineHandle {
     messages: mpsc::Sender<Message>,
-    slots: Arc<Semaphore>,
+    turns: Arc<Turns>,
     events: broadcast::Sender<Arc<Published>>,
 }
 
@@ -158,7 +160,7 @@ impl Engine {
         let (messages, inbox) = mpsc::channel();
         let handle = EngineHandle {
             messages,
-            slots: Arc::new(Semaphore::new(CALLS_MAX)),
+            turns: Arc::new(Turns::new()),
             events,
         };
         let bell = handle.messages.clone();
@@ -274,23 +276,24 @@ impl Engine {
 }
 
 impl EngineHandle {
-    /// Runs the call on the engine's thread and gives its answer.
+    /// Runs the call of this peer on the engine's thread and gives its answer.
     ///
     /// # Errors
     /// What the call returns; [`ErrorCode::Busy`] if too many wait; [`ErrorCode::Timeout`] if it was not
     /// run in [`CALL_TIME_MAX`]; [`ErrorCode::Internal`] if the engine is gone.
     pub async fn call<T: Send + 'static>(
         &self,
+        peer: &Peer,
         call: impl FnOnce(&mut Engine) -> Result<T, ErrorBody> + Send + 'static,
     ) -> Result<T, ErrorBody> {
-        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
+        let Some(turn) = self.turns.take(peer).await else {
             let message = format!("{CALLS_MAX} requests wait already: try again");
             return Err(ErrorBody::plain(ErrorCode::Busy, message));
         };
         let (answer, answered) = oneshot::channel();
         let call: Call = Box::new(move |engine| {
             let result = call(engine);
-            drop(slot);
+            drop(turn);
             // The handler may have given up; then nobody wants the answer.
             let _ = answer.send(result);
         });

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use windlassd::authority::Peer;
 use windlassd::engine::{Engine, EngineHandle};
 use windlassd::http::{self, App, SocketLock};
 use windlassd::options::{Args, Limits, Options};
@@ -39,6 +41,7 @@ fn run(args: &Args) -> Result<()> {
         return check(&options);
     }
     log::start(options.log_level)?;
+    raise_descriptors();
     if args.socket.is_none() || options.socket.starts_with(&options.runtime_dir) {
         paths::make_runtime_dir(&options.runtime_dir)?;
     }
@@ -54,6 +57,21 @@ fn run(args: &Args) -> Result<()> {
         bail!("the engine has failed: see the lines above");
     }
     result
+}
+
+/// Takes all the descriptors that the hard limit allows: a memif VNIC needs a dozen, and each guest's queue three.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(
+            "the limit of descriptors stays {:?}: {error}",
+            limit.current
+        );
+    }
 }
 
 fn check(options: &Options) -> Result<()> {
@@ -104,7 +122,7 @@ async fn serve(
                 notify::ready(&status);
             }
             _ = look.tick() => {
-                let alive = engine.call(|engine| Ok(engine.alive())).await;
+                let alive = engine.call(&Peer::daemon(), |engine| Ok(engine.alive())).await;
                 match alive {
                     Ok(true) if watchdog.is_some() => notify::alive(),
                     Ok(true) => {}
@@ -142,7 +160,8 @@ async fn reload(
         }
         Err(error) => tracing::error!("reload: the old options hold: {error:#}"),
     }
-    let retried = engine.call(|engine| {
+    let itself = Peer::daemon();
+    let retried = engine.call(&itself, |engine| {
         engine.retry();
         Ok(())
     });

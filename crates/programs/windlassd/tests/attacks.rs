@@ -10,10 +10,14 @@ mod daemon;
 #[path = "../../../io/attach/tests/lingering/mod.rs"]
 mod lingering;
 
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
-use daemon::{Daemon, connect, options};
+use daemon::{Daemon, ask_on, connect, connect_as, options, read_answer};
 use lingering::Lingering;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use windlass_sys::unix;
 use windlassd::backend::Backend;
@@ -66,4 +70,73 @@ fn a_received_descriptor_stops_its_connection_only() {
     assert_eq!(daemon.ask("GET", "/v1/daemon", None).0, 503);
     allow(32);
     answers(&daemon);
+}
+
+/// Whether the daemon has ended one of the connections, within five seconds.
+fn has_ended_one(streams: &[UnixStream]) -> bool {
+    let hung_up = |stream| PollFd::new(stream, PollFlags::empty());
+    let mut fds: Vec<_> = streams.iter().map(hung_up).collect();
+    let time = Timespec {
+        tv_sec: 5,
+        tv_nsec: 0,
+    };
+    poll(&mut fds, Some(&time)).unwrap() > 0
+}
+
+/// Users who take all connections lose some to one who has none.
+#[test]
+fn connections_of_some_keep_nobody_out() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: connections_of_some_keep_nobody_out: only root can connect as others");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = options(directory.path());
+    options.limits.connections_max = 24;
+    let daemon = Daemon::start(&options, None);
+    let idle: Vec<_> = [1001, 1002]
+        .into_iter()
+        .flat_map(|uid| (0..8).map(move |_| uid))
+        .map(|uid| connect_as(uid, &daemon.socket))
+        .collect();
+    let third = connect_as(1003, &daemon.socket);
+    let (status, json) = ask_on(third, "GET", "/v1/daemon", "");
+    assert_eq!(status, 200, "{json}");
+    assert!(has_ended_one(&idle));
+}
+
+/// Who takes nothing of his answers is given up after the read timeout.
+#[test]
+fn a_reader_that_stops_is_given_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = options(directory.path());
+    options.limits.read_timeout = Duration::from_millis(300);
+    let daemon = Daemon::start(&options, None);
+    let mut reader = connect(&daemon.socket);
+    let request = b"GET /v1/openapi.json HTTP/1.1\r\nhost: w\r\n\r\n";
+    for _ in 0..100 {
+        if reader.write_all(request).is_err() {
+            break;
+        }
+    }
+    assert!(has_ended_one(&[reader]));
+    answers(&daemon);
+}
+
+/// A document is refused before it is read, and a tenant's object cannot be large.
+#[test]
+fn what_a_tenant_sends_is_small() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: what_a_tenant_sends_is_small: only root can connect as others");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&options(directory.path()), None);
+    let mut tenant = connect_as(1001, &daemon.socket);
+    let head = b"PUT /v1/document HTTP/1.1\r\nhost: w\r\nconnection: close\r\ncontent-length: 4000000\r\n\r\n";
+    tenant.write_all(head).unwrap();
+    assert_eq!(read_answer(tenant).0, 403);
+    let large = " ".repeat(65_537);
+    let tenant = connect_as(1001, &daemon.socket);
+    assert_eq!(ask_on(tenant, "POST", "/v1/vnics", &large).0, 413);
 }

@@ -187,6 +187,29 @@ fn a_given_socket_is_served() {
     );
 }
 
+/// The soft limit of descriptors is raised to the hard one: it is lower than what a few hundred VNICs need.
+#[test]
+fn descriptors_are_not_scarce() {
+    let directory = tempfile::tempdir().unwrap();
+    let ours = command(directory.path());
+    let mut limited = Command::new("sh");
+    limited
+        .args([
+            "-c",
+            "ulimit -S -n 64; ulimit -H -n 2000; exec \"$0\" \"$@\"",
+        ])
+        .arg(ours.get_program())
+        .args(ours.get_args());
+    let program = Program::start(&mut limited, directory.path());
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", program.0.id())).unwrap();
+    let open = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"))
+        .unwrap();
+    let numbers: Vec<_> = open.split_whitespace().skip(3).take(2).collect();
+    assert_eq!(numbers, ["2000", "2000"]);
+}
+
 /// A reload takes new limits and another log level, says what needs a restart and why, and keeps everything where the
 /// file has become bad.
 #[test]

@@ -1,7 +1,7 @@
 //! The whole configuration: export and apply.
 
 use axum::Extension;
-use axum::extract::State;
+use axum::extract::{FromRequest, Request, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
@@ -29,7 +29,7 @@ pub async fn show(
         peer.must_operate("read the whole configuration")?;
         Ok((engine.revision(), engine.document().clone()))
     };
-    let (revision, document): (u64, Document) = app.engine.call(call).await?;
+    let (revision, document): (u64, Document) = app.engine.call(&peer, call).await?;
     Ok((
         [(header::ETAG, format!("\"{revision}\""))],
         axum::Json(document),
@@ -60,15 +60,17 @@ pub async fn replace(
     Extension(peer): Extension<Peer>,
     Query(query): Query<ApplyQuery>,
     headers: HeaderMap,
-    Json(next): Json<Document>,
+    request: Request,
 ) -> Answer<Applied> {
+    // Before the body is read: it is large.
+    peer.must_operate("apply a whole configuration")?;
     let expected = expected(&headers)?;
+    let Json(next) = Json::<Document>::from_request(request, &app).await?;
     let call = move |engine: &mut crate::engine::Engine| {
-        peer.must_operate("apply a whole configuration")?;
         engine.change(&peer, expected, query.dry_run, |document| {
             *document = next;
             Ok(())
         })
     };
-    answer(app.engine.call(call).await)
+    answer(app.engine.call(&peer, call).await)
 }

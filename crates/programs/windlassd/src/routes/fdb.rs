@@ -20,7 +20,7 @@ pub async fn show(
 ) -> Answer<FdbPage> {
     answer(
         app.engine
-            .call(move |engine| engine.fdb_show(&peer, &bridge, &query))
+            .call(&peer, move |engine| engine.fdb_show(&peer, &bridge, &query))
             .await,
     )
 }
@@ -65,7 +65,7 @@ pub async fn add(
             Ok(())
         })
     };
-    let applied = app.engine.call(call).await?;
+    let applied = app.engine.call(&peer, call).await?;
     Ok((StatusCode::CREATED, axum::Json(applied)))
 }
 
@@ -123,7 +123,7 @@ pub async fn delete(
             ..Applied::default()
         })
     };
-    answer(app.engine.call(call).await)
+    answer(app.engine.call(&peer, call).await)
 }
 
 /// `POST /v1/bridges/NAME/fdb/flush`
@@ -135,7 +135,9 @@ pub async fn flush(
 ) -> Answer<Flushed> {
     answer(
         app.engine
-            .call(move |engine| engine.fdb_flush(&peer, &bridge, &query))
+            .call(&peer, move |engine| {
+                engine.fdb_flush(&peer, &bridge, &query)
+            })
             .await,
     )
 }

@@ -21,7 +21,11 @@ use crate::metrics;
 
 /// `GET /v1/stats`
 pub async fn stats(State(app): State<App>, Extension(peer): Extension<Peer>) -> Answer<Stats> {
-    answer(app.engine.call(move |engine| Ok(engine.stats(&peer))).await)
+    answer(
+        app.engine
+            .call(&peer, move |engine| Ok(engine.stats(&peer)))
+            .await,
+    )
 }
 
 /// `GET /v1/workers`
@@ -29,7 +33,11 @@ pub async fn workers(
     State(app): State<App>,
     Extension(peer): Extension<Peer>,
 ) -> Answer<Vec<WorkerStats>> {
-    answer(app.engine.call(move |engine| engine.workers(&peer)).await)
+    answer(
+        app.engine
+            .call(&peer, move |engine| engine.workers(&peer))
+            .await,
+    )
 }
 
 /// `GET /v1/daemon`
@@ -39,7 +47,7 @@ pub async fn daemon(
 ) -> Answer<DaemonView> {
     answer(
         app.engine
-            .call(move |engine| Ok(engine.daemon_view(&peer)))
+            .call(&peer, move |engine| Ok(engine.daemon_view(&peer)))
             .await,
     )
 }
@@ -51,7 +59,7 @@ pub async fn drops(
 ) -> Answer<RecentDrops> {
     answer(
         app.engine
-            .call(move |engine| Ok(engine.recent_drops(&peer)))
+            .call(&peer, move |engine| Ok(engine.recent_drops(&peer)))
             .await,
     )
 }
@@ -61,7 +69,9 @@ pub async fn metrics(
     State(app): State<App>,
     Extension(peer): Extension<Peer>,
 ) -> Result<Response, Failure> {
-    let sample = app.engine.call(move |engine| Ok(engine.sample(&peer)));
+    let sample = app
+        .engine
+        .call(&peer, move |engine| Ok(engine.sample(&peer)));
     let text = metrics::text(&sample.await?);
     Ok(([(header::CONTENT_TYPE, metrics::MEDIA_TYPE)], text).into_response())
 }
@@ -130,7 +140,10 @@ pub async fn monitor(
     Extension(peer): Extension<Peer>,
 ) -> Result<Response, Failure> {
     let events = app.engine.subscribe();
-    let revision = app.engine.call(|engine| Ok(engine.revision())).await?;
+    let revision = app
+        .engine
+        .call(&peer, |engine| Ok(engine.revision()))
+        .await?;
     let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
     let time_ns = u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX);
     let start = line(&MonitorEvent {

@@ -225,7 +225,7 @@ pub async fn list<K: Kind>(
             .filter_map(|config| K::view(engine, &peer, config))
             .collect())
     };
-    answer(app.engine.call(call).await)
+    answer(app.engine.call(&peer, call).await)
 }
 
 /// `GET /v1/KINDs/NAME`
@@ -236,7 +236,7 @@ pub async fn show<K: Kind>(
 ) -> Answer<K::View> {
     answer(
         app.engine
-            .call(move |engine| seen::<K>(engine, &peer, &name))
+            .call(&peer, move |engine| seen::<K>(engine, &peer, &name))
             .await,
     )
 }
@@ -258,7 +258,7 @@ pub async fn create<K: Kind>(
             Ok(())
         })
     };
-    let applied = app.engine.call(call).await?;
+    let applied = app.engine.call(&peer, call).await?;
     Ok((StatusCode::CREATED, axum::Json(applied)))
 }
 
@@ -289,7 +289,7 @@ pub async fn replace<K: Kind>(
             Ok(())
         })
     };
-    answer(app.engine.call(call).await)
+    answer(app.engine.call(&peer, call).await)
 }
 
 /// `PATCH /v1/KINDs/NAME`
@@ -309,7 +309,7 @@ pub async fn patch<K: Kind>(
             Ok(())
         })
     };
-    answer(app.engine.call(call).await)
+    answer(app.engine.call(&peer, call).await)
 }
 
 /// `DELETE /v1/KINDs/NAME`
@@ -331,5 +331,5 @@ pub async fn delete<K: Kind>(
             Ok(())
         })
     };
-    answer(app.engine.call(call).await)
+    answer(app.engine.call(&peer, call).await)
 }

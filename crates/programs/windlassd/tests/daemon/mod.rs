@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use serde_json::Value;
 use windlass_api::{Applied, Document, ErrorBody, Name, Status};
 use windlassd::authority::Peer;
@@ -146,9 +148,10 @@ impl Daemon {
             .enable_time()
             .build()
             .unwrap();
-        let call = self
-            .engine
-            .call(move |engine| engine.change(&peer, None, false, edit));
+        let itself = Peer::daemon();
+        let call = self.engine.call(&itself, move |engine| {
+            engine.change(&peer, None, false, edit)
+        });
         runtime.block_on(call)
     }
 
@@ -184,6 +187,18 @@ pub fn connect(socket: &Path) -> UnixStream {
     stream
 }
 
+/// The same for another user, which only root can.
+pub fn connect_as(uid: u32, socket: &Path) -> UnixStream {
+    let connecting = || {
+        // Of this thread only.
+        let (id, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
+        set_thread_res_gid(group, group, group).unwrap();
+        set_thread_res_uid(id, id, id).unwrap();
+        connect(socket)
+    };
+    std::thread::scope(|scope| scope.spawn(connecting).join().unwrap())
+}
+
 /// Sends a request on a connection of its own and gives status and JSON (`null` if there is none).
 pub fn ask(socket: &Path, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
     let body = body.map(|body| body.to_string()).unwrap_or_default();
@@ -192,7 +207,11 @@ pub fn ask(socket: &Path, method: &str, path: &str, body: Option<Value>) -> (u16
 
 /// The same with any text as body.
 pub fn ask_text(socket: &Path, method: &str, path: &str, body: &str) -> (u16, Value) {
-    let mut stream = connect(socket);
+    ask_on(connect(socket), method, path, body)
+}
+
+/// The same on this connection, which ends with it.
+pub fn ask_on(mut stream: UnixStream, method: &str, path: &str, body: &str) -> (u16, Value) {
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: windlass\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
         body.len()

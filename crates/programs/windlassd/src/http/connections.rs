@@ -1,0 +1,275 @@
+//! Connections: how many there are, whose they are, and when one ends.
+//!
+//! # Model
+//! Each connection is a task, and counts for its user until it ends. It ends when the peer closes it, sends nothing for the
+//! read timeout, or takes nothing of an answer or of events for as long. A further connection of a user who has his number,
+//! or of anyone when all are taken, is answered 503 and closed; but whoever has fewer connections than another user gets the
+//! oldest one of the user with most. So nobody's number of connections keeps another user out.
+//!
+//! # Limits
+//! See [`Limits`]. Operators have [`OPERATOR_RESERVE`] connections that others cannot take, and theirs are never taken.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::task::{Context, Poll, ready};
+use std::thread;
+use std::time::Duration;
+
+use axum::{Extension, Router};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, Sleep};
+use windlass_api::{ErrorBody, ErrorCode};
+use windlass_sys::unix;
+
+use super::HEAD_BYTES_MAX;
+use crate::authority::Peer;
+use crate::options::Limits;
+
+/// Connections that only operators can have, of all.
+pub const OPERATOR_RESERVE: usize = 8;
+
+/// The connections of one user, in the order in which they came. Without a handle one cannot be ended from here.
+type Held = BTreeMap<u64, Option<AbortHandle>>;
+
+#[derive(Debug, Default)]
+struct Counts {
+    last: u64,
+    all: usize,
+    by_uid: HashMap<u32, Held>,
+}
+
+impl Counts {
+    /// Ends the oldest connection of the user with most, if that is more than `own`; whether there was one.
+    fn take_from_richest(&mut self, own: usize) -> bool {
+        let operator = Peer::daemon().uid;
+        let others = self.by_uid.iter();
+        let tenants =
+            others.filter(|(uid, held)| ![0, operator].contains(*uid) && held.len() > own + 1);
+        let richest = tenants
+            .max_by_key(|(_, held)| held.len())
+            .map(|(uid, _)| *uid);
+        let held = richest.and_then(|uid| self.by_uid.get_mut(&uid));
+        let Some(handle) = held.and_then(|held| held.values_mut().find_map(Option::take)) else {
+            return false;
+        };
+        handle.abort();
+        true
+    }
+}
+
+/// A connection that counts as long as it lives.
+#[derive(Debug)]
+struct Admission {
+    counts: Arc<Mutex<Counts>>,
+    uid: u32,
+    number: u64,
+}
+
+impl Admission {
+    fn of(counts: &Arc<Mutex<Counts>>, peer: &Peer, limits: &Limits) -> Option<Self> {
+        let mut now = counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let reserve = if peer.operator { 0 } else { OPERATOR_RESERVE };
+        let all_max = limits.connections_max.saturating_sub(reserve).max(1);
+        let own = now.by_uid.get(&peer.uid).map_or(0, Held::len);
+        if own >= limits.connections_per_uid_max {
+            return None;
+        }
+        // What is ended counts until its task is gone, which is soon.
+        if now.all >= all_max && !now.take_from_richest(own) {
+            return None;
+        }
+        now.all += 1;
+        now.last += 1;
+        let number = now.last;
+        now.by_uid.entry(peer.uid).or_default().insert(number, None);
+        Some(Self {
+            counts: Arc::clone(counts),
+            uid: peer.uid,
+            number,
+        })
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        let mut now = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        now.all -= 1;
+        if let Some(own) = now.by_uid.get_mut(&self.uid) {
+            own.remove(&self.number);
+            if own.is_empty() {
+                now.by_uid.remove(&self.uid);
+            }
+        }
+    }
+}
+
+/// A stream whose peer takes something of what is written within a time, or is given up.
+struct Bounded {
+    stream: UnixStream,
+    timeout: Duration,
+    /// Runs while the peer takes nothing.
+    stalled: Pin<Box<Sleep>>,
+    is_stalled: bool,
+}
+
+impl Bounded {
+    fn new(stream: UnixStream, timeout: Duration) -> Self {
+        Self {
+            stream,
+            timeout,
+            stalled: Box::pin(tokio::time::sleep(timeout)),
+            is_stalled: false,
+        }
+    }
+
+    fn within_time<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        poll: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if poll.is_ready() {
+            self.is_stalled = false;
+            return poll;
+        }
+        if !self.is_stalled {
+            self.is_stalled = true;
+            self.stalled.as_mut().reset(Instant::now() + self.timeout);
+        }
+        ready!(self.stalled.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for Bounded {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, to)
+    }
+}
+
+impl AsyncWrite for Bounded {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.stream).poll_write(cx, from);
+        self.within_time(cx, poll)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// Accepts connections for ever, as many as `limits` says at the moment. To be ended by dropping the future.
+pub async fn serve(listener: UnixListener, router: Router, limits: watch::Receiver<Limits>) {
+    let counts = Arc::new(Mutex::new(Counts::default()));
+    let (turned_away, to_close) = mpsc::channel::<UnixStream>();
+    aside(move || to_close.into_iter().for_each(drop));
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // No descriptors left, most likely: others must be closed first.
+                tracing::warn!("cannot accept a connection: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let holds_fds = unix::accepts_fds(&stream);
+        let limits = *limits.borrow();
+        let peer = Peer::of(&stream);
+        let admitted = peer.and_then(|peer| Some((peer, Admission::of(&counts, &peer, &limits)?)));
+        let Some((peer, admission)) = admitted else {
+            turn_away(&stream);
+            if holds_fds {
+                // Closed here if there is no thread.
+                let _ = turned_away.send(stream);
+            }
+            continue;
+        };
+        let service = router.clone().layer(Extension(peer));
+        let read_timeout = limits.read_timeout;
+        if holds_fds {
+            aside(move || {
+                let done = serve_alone(stream, service, read_timeout);
+                if let Err(error) = done {
+                    tracing::warn!("cannot serve a connection: {error}");
+                }
+                drop(admission);
+            });
+        } else {
+            let (counts, number) = (Arc::clone(&counts), admission.number);
+            let task = tokio::spawn(async move {
+                connection(stream, service, read_timeout).await;
+                drop(admission);
+            });
+            let mut now = counts.lock().unwrap_or_else(PoisonError::into_inner);
+            let held = now.by_uid.get_mut(&peer.uid);
+            if let Some(handle) = held.and_then(|held| held.get_mut(&number)) {
+                *handle = Some(task.abort_handle());
+            }
+        }
+    }
+}
+
+/// Does what may hang on a thread of its own; without room for a thread it is not done.
+fn aside(work: impl FnOnce() + Send + 'static) {
+    let thread = thread::Builder::new().name("windlass-aside".into());
+    if let Err(error) = thread.spawn(work) {
+        tracing::warn!("cannot start a thread: {error}");
+    }
+}
+
+/// Serves a connection on the calling thread.
+fn serve_alone(stream: UnixStream, service: Router, read_timeout: Duration) -> io::Result<()> {
+    let stream = stream.into_std()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        connection(UnixStream::from_std(stream)?, service, read_timeout).await;
+        Ok(())
+    })
+}
+
+async fn connection(stream: UnixStream, service: Router, read_timeout: Duration) {
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(read_timeout)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(
+            TokioIo::new(Bounded::new(stream, read_timeout)),
+            TowerToHyperService::new(service),
+        );
+    if let Err(error) = connection.await {
+        tracing::debug!("connection: {error}");
+    }
+}
+
+fn turn_away(stream: &UnixStream) {
+    let body = ErrorBody::plain(ErrorCode::Busy, "too many connections: try again later");
+    let body = serde_json::to_string(&body).unwrap_or_default();
+    let text = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    // An empty socket buffer takes it; a peer that is gone does not want it.
+    let _ = stream.try_write(text.as_bytes());
+}
