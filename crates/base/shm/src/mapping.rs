@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
@@ -13,6 +14,7 @@ use thiserror::Error;
 use windlass_sync::qsbr::Section;
 
 use crate::foreign::{Foreign, ForeignMut};
+use crate::quota::{Charge, Quota};
 use crate::sigbus::{ENTRIES, Watch};
 use crate::word;
 
@@ -48,6 +50,9 @@ pub enum MapError {
     /// Too many mappings.
     #[error("more than {ENTRIES} shared mappings")]
     TooMany,
+    /// As many as the peer's user may have.
+    #[error("more than {0} shared mappings of one user")]
+    Quota(u32),
     /// A system call failed.
     #[error("{0}: {1}")]
     System(&'static str, #[source] rustix::io::Errno),
@@ -69,6 +74,7 @@ pub struct Mapping {
     len: usize,
     huge: bool,
     watch: Option<Watch>,
+    _charge: Option<Charge>,
 }
 
 // SAFETY: a mapping is a range of addresses; every access to it is atomic or assembly, whichever thread does it.
@@ -129,9 +135,25 @@ impl Mapping {
             len,
             huge,
             watch: None,
+            _charge: None,
         };
         mapping.watch = Some(Watch::new(base as usize, len).ok_or(MapError::TooMany)?);
         Ok((mapping, fd))
+    }
+
+    /// Maps `len` bytes of a peer's memory object, from its start, and counts it in a quota.
+    ///
+    /// # Errors
+    /// [`MapError::Quota`], and as [`Mapping::foreign`].
+    pub fn foreign_within(
+        quota: &Arc<Quota>,
+        fd: BorrowedFd<'_>,
+        len: u64,
+    ) -> Result<Mapping, MapError> {
+        let charge = quota.charge().ok_or(MapError::Quota(quota.max()))?;
+        let mut mapping = Mapping::foreign(fd, len)?;
+        mapping._charge = Some(charge);
+        Ok(mapping)
     }
 
     /// Maps `len` bytes of a peer's memory object, from its start.
@@ -158,6 +180,7 @@ impl Mapping {
             len: len as usize,
             huge,
             watch: None,
+            _charge: None,
         };
         mapping.watch = Some(Watch::new(base as usize, len as usize).ok_or(MapError::TooMany)?);
         Ok(mapping)
@@ -367,6 +390,22 @@ mod tests {
         assert_eq!(got, [0; 3]);
         assert!(m.is_dead());
         assert!(m.write(5000, b"more"), "writes go to the zeros");
+    }
+
+    /// What counts together is limited together, and a mapping that ends makes room for another one.
+    #[test]
+    fn mappings_count_in_their_quota() {
+        let (_ours, fd) = Mapping::create("windlass-test", 8192, HugePages::No).expect("memfd");
+        let (few, others) = (Quota::new(2), Quota::new(1));
+        let map = |quota| Mapping::foreign_within(quota, fd.as_fd(), 4096);
+        let first = map(&few).expect("the first");
+        let _second = map(&few).expect("the second");
+        assert!(matches!(map(&few), Err(MapError::Quota(2))));
+        map(&others).expect("another user's");
+        drop(first);
+        map(&few).expect("room again");
+        assert!(Mapping::foreign_within(&others, fd.as_fd(), 0).is_err());
+        map(&others).expect("what fails does not count");
     }
 
     /// A file that is neither tmpfs nor hugetlbfs is refused: its pages could be withheld.

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Once;
 
 /// Foreign mappings at a time.
-pub(crate) const ENTRIES: usize = 16_384;
+pub(crate) const ENTRIES: usize = 32_768;
 
 struct Entry {
     taken: AtomicBool,

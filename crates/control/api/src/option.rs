@@ -307,6 +307,23 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         "Connections to the control socket at once from one user.",
     ),
     row(
+        "vnics-per-uid-max",
+        ValueKind::Number,
+        "VNICs",
+        "256",
+        (1, 65_535),
+        "VNICs that the owner of zones may have in all of them. Operators may make more. Needs a restart.",
+    ),
+    row(
+        "mappings-per-uid-max",
+        ValueKind::Number,
+        "mappings",
+        "4096",
+        (16, 32_768),
+        "Shared mappings that the peers of all VNICs of one owner may have: a region of a guest's or of a memif \
+         client's memory is one. An operator's VNIC may have 1024. Needs a restart.",
+    ),
+    row(
         "body-bytes-max",
         ValueKind::Number,
         "bytes",

@@ -551,4 +551,10 @@ pub struct PeerView {
     pub operator: bool,
     /// Zones that it owns.
     pub zones: Vec<Name>,
+    /// VNICs in those zones.
+    #[serde(default)]
+    pub vnics: u32,
+    /// How many it may have there; none: operators have no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vnics_max: Option<u32>,
 }

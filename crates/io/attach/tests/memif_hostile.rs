@@ -755,7 +755,7 @@ proptest! {
         let (file, _) = (Mapping::create("windlass-fuzz", 65_536, HugePages::No).expect("memory").1, ());
         let event = eventfd::create().expect("eventfd");
         let null = std::fs::File::open("/dev/null").expect("null");
-        let mut handshake = Handshake::new(2);
+        let mut handshake = Handshake::new(2, windlass_shm::Quota::new(64));
         let mut accepted = 0;
         for (record, kind) in messages {
             let fd = match kind {

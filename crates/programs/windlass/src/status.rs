@@ -371,5 +371,15 @@ fn near(asked: &Asked) -> Vec<String> {
         (addresses as f64 >= f64::from(max) * NEAR)
             .then(|| format!("bridge {name}: {addresses} of {max} addresses (addresses-max)"))
     });
-    full.collect()
+    let you = &asked.daemon.you;
+    let own = you
+        .vnics_max
+        .filter(|&max| f64::from(you.vnics) >= f64::from(max) * NEAR);
+    let own = own.map(|max| {
+        format!(
+            "user {}: {} of {max} VNICs (vnics-per-uid-max)",
+            you.uid, you.vnics
+        )
+    });
+    full.chain(own).collect()
 }

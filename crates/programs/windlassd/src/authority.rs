@@ -22,9 +22,10 @@
 //! A peer whose `/proc` entry cannot be read (it is gone, or in another PID namespace) is no operator.
 //!
 //! # Not done
-//! A count of VNICs per zone, and VLANs granted with a bridge: a tenant's VNICs are in VLAN 1 until an
+//! VLANs granted with a bridge: a tenant's VNICs are in VLAN 1 until an
 //! operator sets another.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -115,7 +116,8 @@ impl Peer {
     }
 
     /// What the peer is told of itself.
-    pub fn view(&self, document: &Document) -> PeerView {
+    pub fn view(&self, document: &Document, vnics_per_uid_max: usize) -> PeerView {
+        let vnics = vnics_of(self.uid, document);
         let zones = document
             .zones
             .iter()
@@ -126,6 +128,9 @@ impl Peer {
             gid: self.gid,
             operator: self.operator,
             zones,
+            vnics: u32::try_from(vnics).unwrap_or(u32::MAX),
+            vnics_max: (!self.operator)
+                .then(|| u32::try_from(vnics_per_uid_max).unwrap_or(u32::MAX)),
         }
     }
 
@@ -280,6 +285,16 @@ fn root_is_operator(socket: impl AsFd, pid: Option<u32>) -> bool {
     let has = capabilities(&pid).is_some_and(|peer| peer & CAP_NET_ADMIN != 0);
     let namespace = user_namespace(&pid);
     has && namespace.is_some() && namespace == user_namespace("self") && !process::has_ended(&pidfd)
+}
+
+/// VNICs in all zones of an owner.
+pub fn vnics_of(uid: u32, document: &Document) -> usize {
+    let owned: HashSet<&Name> = (document.zones.iter())
+        .filter(|zone| zone.owner_uid == uid)
+        .map(|zone| &zone.name)
+        .collect();
+    let vnics = document.vnics.iter().filter_map(|vnic| vnic.zone.name());
+    vnics.filter(|zone| owned.contains(zone)).count()
 }
 
 fn zone_of<'a>(vnic: &Vnic, document: &'a Document) -> Option<&'a Zone> {

@@ -107,6 +107,8 @@ pub struct Engine {
     states: BTreeMap<Name, Status>,
     events: broadcast::Sender<Arc<Published>>,
     runtime_dir: PathBuf,
+    /// VNICs that an owner of zones may have.
+    vnics_per_uid_max: usize,
     started: Instant,
     recent: Recent,
 }
@@ -149,6 +151,7 @@ impl Engine {
             states: BTreeMap::new(),
             events: events.clone(),
             runtime_dir,
+            vnics_per_uid_max: options.vnics_per_uid_max,
             started: Instant::now(),
             recent: Recent::default(),
         };

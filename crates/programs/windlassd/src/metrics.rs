@@ -375,6 +375,8 @@ mod tests {
                 gid: 0,
                 operator: true,
                 zones: Vec::new(),
+                vnics: 0,
+                vnics_max: None,
             },
         };
         numbers.extend([6_000, 6_001]);

@@ -78,6 +78,10 @@ pub struct Options {
     pub workers: Vec<u32>,
     /// What the control socket allows.
     pub limits: Limits,
+    /// VNICs of one owner of zones.
+    pub vnics_per_uid_max: usize,
+    /// Shared mappings of one owner's VNICs.
+    pub mappings_per_uid_max: u32,
     /// Events that a monitor may lag behind.
     pub monitor_events_max: usize,
     /// What is logged.
@@ -191,6 +195,16 @@ impl Options {
                 "rings belong to the workers that were started",
             ),
             (
+                "vnics-per-uid-max",
+                self.vnics_per_uid_max != new.vnics_per_uid_max,
+                "the engine was made with it",
+            ),
+            (
+                "mappings-per-uid-max",
+                self.mappings_per_uid_max != new.mappings_per_uid_max,
+                "owners' mappings are counted against it",
+            ),
+            (
                 "monitor-events-max",
                 self.monitor_events_max != new.monitor_events_max,
                 "the queue of events was made with it",
@@ -232,6 +246,9 @@ impl Options {
                 body_bytes_max: count("body-bytes-max"),
                 read_timeout: Duration::from_millis(given.number("read-timeout-ms")),
             },
+            vnics_per_uid_max: count("vnics-per-uid-max"),
+            mappings_per_uid_max: u32::try_from(given.number("mappings-per-uid-max"))
+                .unwrap_or(u32::MAX),
             monitor_events_max: count("monitor-events-max"),
             log_level: level.parse().with_context(|| {
                 format!("log-level is error, warn, info, debug or trace, not \"{level}\"")
@@ -326,7 +343,7 @@ mod tests {
         let new = of(
             "socket = \"/x/s\"\nstate-dir = \"/x/d\"\nruntime-dir = \"/x/r\"\n\
              workers = \"7\"\nconnections-max = 7\nconnections-per-uid-max = 7\nbody-bytes-max = 7000\n\
-             read-timeout-ms = 77\nmonitor-events-max = 77\nlog-level = \"warn\"",
+             read-timeout-ms = 77\nvnics-per-uid-max = 77\nmappings-per-uid-max = 77\nmonitor-events-max = 77\nlog-level = \"warn\"",
         );
         let fixed: Vec<_> = old.fixed(&new).into_iter().map(|(name, _)| name).collect();
         let told: Vec<_> = DAEMON_OPTIONS

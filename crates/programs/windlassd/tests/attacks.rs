@@ -19,7 +19,10 @@ use daemon::{Daemon, ask_on, connect, connect_as, options, read_answer};
 use lingering::Lingering;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use serde_json::json;
+use windlass_api::ErrorCode;
 use windlass_sys::unix;
+use windlassd::authority::Peer;
 use windlassd::backend::Backend;
 use windlassd::memory::MemoryBackend;
 
@@ -139,4 +142,41 @@ fn what_a_tenant_sends_is_small() {
     let large = " ".repeat(65_537);
     let tenant = connect_as(1001, &daemon.socket);
     assert_eq!(ask_on(tenant, "POST", "/v1/vnics", &large).0, 413);
+}
+
+/// A tenant has a number of VNICs in all zones together; an operator may make more there.
+#[test]
+fn a_tenant_makes_a_number_of_vnics() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = options(directory.path());
+    options.vnics_per_uid_max = 3;
+    let daemon = Daemon::start(&options, None);
+    let zone = |name: &str| json!({"name": name, "owner_uid": 1001, "owner_gid": 1001, "bridges": ["br0"]});
+    let document =
+        json!({"version": 1, "zones": [zone("a"), zone("b")], "bridges": [{"name": "br0"}]});
+    daemon.must("PUT", "/v1/document", Some(document));
+    let tenant = Peer {
+        uid: 1001,
+        gid: 1001,
+        operator: false,
+    };
+    let add = |peer, name: &str, zone: &str| {
+        let vnic = json!({"name": name, "zone": zone, "bridge": "br0"});
+        let vnic = serde_json::from_value(vnic).unwrap();
+        let added = daemon.change(peer, move |document| {
+            document.vnics.push(vnic);
+            Ok(())
+        });
+        added.map_err(|error| error.code)
+    };
+    for (name, zone) in [("v0", "a"), ("v1", "b"), ("v2", "b")] {
+        add(tenant, name, zone).unwrap();
+    }
+    assert_eq!(add(tenant, "v3", "a").unwrap_err(), ErrorCode::Invalid);
+    add(Peer::daemon(), "v3", "a").unwrap();
+    let patch = daemon.change(tenant, |document| {
+        document.vnics.retain(|vnic| vnic.name != *"v0");
+        Ok(())
+    });
+    patch.unwrap();
 }

@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use windlass_shm::Mapping;
+use windlass_shm::{Mapping, Quota};
 use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::{Errno, eventfd};
 
@@ -59,6 +59,8 @@ pub struct ServerConfig {
     pub mode: u32,
     /// Owner of the socket (user and group), if not ours.
     pub owner: Option<(u32, u32)>,
+    /// Of whom the mappings of the client's memory count.
+    pub quota: Arc<Quota>,
 }
 
 /// A server interface.
@@ -98,6 +100,7 @@ pub struct Handshake {
     deadline: Option<Instant>,
     rings: u16,
     regions: Vec<Mapping>,
+    quota: Arc<Quota>,
     from_client: Vec<Option<RingSpec>>,
     from_server: Vec<Option<RingSpec>>,
 }
@@ -112,14 +115,15 @@ pub enum Reply {
 }
 
 impl Handshake {
-    /// A handshake that has seen INIT, for so many rings in each direction.
-    pub fn new(rings: u16) -> Handshake {
+    /// A handshake that has seen INIT, for so many rings in each direction; mappings count in `quota`.
+    pub fn new(rings: u16, quota: Arc<Quota>) -> Handshake {
         Handshake {
             channel: None,
             program: Text::cut(b""),
             deadline: None,
             rings,
             regions: Vec::new(),
+            quota,
             from_client: Vec::new(),
             from_server: Vec::new(),
         }
@@ -148,7 +152,7 @@ impl Handshake {
             return Err(Refusal::Region(index));
         }
         let fd = fd.ok_or(Refusal::NoDescriptor)?;
-        let mapping = Mapping::foreign(fd.as_fd(), region.size)
+        let mapping = Mapping::foreign_within(&self.quota, fd.as_fd(), region.size)
             .map_err(|source| Refusal::Memory { index, source })?;
         self.regions.push(mapping);
         Ok(Reply::Ack)
@@ -298,7 +302,7 @@ impl MemifServer {
     }
 
     fn welcome(&mut self, visitor: Visitor, now: Instant) {
-        let mut handshake = Handshake::new(self.config.rings);
+        let mut handshake = Handshake::new(self.config.rings, self.config.quota.clone());
         handshake.program = visitor.program;
         handshake.deadline = now.checked_add(HANDSHAKE_TIMEOUT);
         match self.epoll.add(&visitor.channel, 0, Interest::READABLE) {

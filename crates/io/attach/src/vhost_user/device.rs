@@ -30,6 +30,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+use windlass_shm::Quota;
 use windlass_sys::{Errno, eventfd};
 
 use super::behind::{BehindRx, BehindTx, Kept, Plan};
@@ -210,11 +211,11 @@ pub(super) struct Device {
 
 impl Device {
     /// A device with so many queue pairs, of which nothing was said.
-    pub(super) fn new(pairs: u16, own: Option<Arc<Places>>) -> Device {
+    pub(super) fn new(pairs: u16, quota: Arc<Quota>, own: Option<Arc<Places>>) -> Device {
         let queues = usize::from(pairs).saturating_mul(2);
         Device {
             features: 0,
-            memory: Memory::default(),
+            memory: Memory::new(quota),
             queues: (0..queues).map(|_| Queue::default()).collect(),
             log: None,
             inflight: None,

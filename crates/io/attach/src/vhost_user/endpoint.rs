@@ -40,6 +40,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use windlass_shm::Quota;
 use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::unix::{self, BindError, Listener, SocketKind};
 use windlass_sys::{Errno, eventfd};
@@ -96,6 +97,8 @@ pub struct VhostConf {
     pub role: VhostRole,
     /// What is spoken on it.
     pub session: SessionConf,
+    /// Of whom the mappings of the guest's memory count.
+    pub quota: Arc<Quota>,
     /// A file on tmpfs that says where packed rings stand, for the next daemon; in a directory for such files alone, which
     /// is removed with the last of them.
     pub places: Option<PathBuf>,
@@ -352,7 +355,11 @@ impl VhostEndpoint {
         self.connections = self.connections.saturating_add(1);
         self.talk = Some(Box::new(Talk {
             wire: Wire::new(socket, self.strangers.clone()),
-            session: Session::over(self.conf.session, self.places.clone()),
+            session: Session::over(
+                self.conf.session,
+                self.conf.quota.clone(),
+                self.places.clone(),
+            ),
             allowance: Allowance::new(now),
             held: None,
             late: None,

@@ -22,7 +22,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use windlass_shm::Mapping;
+use windlass_shm::{Mapping, Quota};
 
 use super::guest_map::{BYTES_MAX, GuestMap, GuestMapError, Part, REGIONS_MAX};
 use super::message::Region;
@@ -38,12 +38,22 @@ struct Known {
 }
 
 /// The regions of one front end.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Memory {
     known: Vec<Known>,
+    /// Of whom the mappings count.
+    quota: Arc<Quota>,
 }
 
 impl Memory {
+    /// No region, of a front end whose mappings count in `quota`.
+    pub fn new(quota: Arc<Quota>) -> Memory {
+        Memory {
+            known: Vec::new(),
+            quota,
+        }
+    }
+
     /// Replaces all regions.
     ///
     /// # Errors
@@ -57,7 +67,7 @@ impl Memory {
         });
         for (region, fd) in order {
             let known = map(region, fd, &table).or_else(|| map(region, fd, &self.known));
-            let known = known.map_or_else(|| map_anew(region, fd), Ok)?;
+            let known = known.map_or_else(|| map_anew(region, fd, &self.quota), Ok)?;
             table.push(known);
         }
         self.replace(table)
@@ -79,7 +89,7 @@ impl Memory {
             return Err(GuestMapError::Count(REGIONS_MAX.saturating_add(1)));
         }
         let known = map(region, fd, &self.known);
-        let known = known.map_or_else(|| map_anew(region, fd), Ok)?;
+        let known = known.map_or_else(|| map_anew(region, fd, &self.quota), Ok)?;
         let mut table = self.known.clone();
         table.push(known);
         self.replace(table)
@@ -229,7 +239,7 @@ fn map(region: &Region, fd: &OwnedFd, table: &[Known]) -> Option<Known> {
     })
 }
 
-fn map_anew(region: &Region, fd: &OwnedFd) -> Result<Known, GuestMapError> {
+fn map_anew(region: &Region, fd: &OwnedFd, quota: &Arc<Quota>) -> Result<Known, GuestMapError> {
     let (gpa, len) = (region.gpa, region.len);
     let end = region.offset.checked_add(len);
     let end = end
@@ -237,7 +247,7 @@ fn map_anew(region: &Region, fd: &OwnedFd) -> Result<Known, GuestMapError> {
         .ok_or(GuestMapError::Range { gpa, len })?;
     let memory = |source| GuestMapError::Memory { gpa, source };
     let file = Mapping::identity(fd.as_fd()).map_err(memory)?;
-    let mapping = Mapping::foreign(fd.as_fd(), end).map_err(memory)?;
+    let mapping = Mapping::foreign_within(quota, fd.as_fd(), end).map_err(memory)?;
     Ok(Known {
         region: *region,
         file,
@@ -281,7 +291,7 @@ mod tests {
     #[test]
     fn one_mapping_for_each_file() {
         let (a, b) = (file(4), file(1));
-        let mut memory = Memory::default();
+        let mut memory = Memory::new(Quota::new(64));
         let table = [
             region(0, 0),
             region(0x10_0000, 3 * PAGE),
@@ -310,12 +320,31 @@ mod tests {
         assert_eq!((memory.len(), memory.bytes()), (4, 4 * PAGE));
     }
 
+    /// A front end cannot map more than its user may: the table stays as it was, and what is taken away makes room.
+    #[test]
+    fn mappings_are_counted() {
+        let mut memory = Memory::new(Quota::new(2));
+        for gpa in [0, 0x10_0000] {
+            memory.add(&region(gpa, 0), &file(1)).unwrap();
+        }
+        let third = region(0x20_0000, 0);
+        let refused = memory.add(&third, &file(1)).unwrap_err();
+        let quota = |source: &MapError| matches!(source, MapError::Quota(2));
+        assert!(
+            matches!(&refused, GuestMapError::Memory { source, .. } if quota(source)),
+            "{refused}"
+        );
+        assert_eq!(memory.len(), 2);
+        memory.remove(&region(0, 0));
+        memory.add(&third, &file(1)).unwrap();
+    }
+
     /// A region that is said once for every queue pair is there once, and gone after its first removal; another file
     /// or another place in it is another region.
     #[test]
     fn regions_may_be_repeated() {
         let (a, b) = (file(4), file(4));
-        let mut memory = Memory::default();
+        let mut memory = Memory::new(Quota::new(64));
         for _ in 0..2 {
             memory.add(&region(0x10_0000, 0), &again(&a)).unwrap();
             assert_eq!(memory.len(), 1);
@@ -335,7 +364,7 @@ mod tests {
     /// Addresses of the front end become the guest's; the end of a region is outside.
     #[test]
     fn addresses_are_translated() {
-        let mut memory = Memory::default();
+        let mut memory = Memory::new(Quota::new(64));
         memory.set(&[region(0x5000, PAGE)], &[file(2)]).unwrap();
         let user = 0x7000_0000 + PAGE;
         assert_eq!(memory.guest_address(user), Some(0x5000));
@@ -349,7 +378,7 @@ mod tests {
     #[test]
     fn addresses_are_rationed() {
         let each = 60u64 << 30;
-        let mut memory = Memory::default();
+        let mut memory = Memory::new(Quota::new(64));
         let mut add = |i: u64| {
             let name = "windlass-sparse";
             let file = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -371,7 +400,7 @@ mod tests {
     /// A table that is refused leaves the one before in place.
     #[test]
     fn a_refusal_changes_nothing() {
-        let mut memory = Memory::default();
+        let mut memory = Memory::new(Quota::new(64));
         memory.set(&[region(0x1000, 0)], &[file(1)]).unwrap();
         let overlapping = [region(0x1000, 0), region(0x1800, 0)];
         let refused = memory.set(&overlapping, &[file(1), file(1)]);

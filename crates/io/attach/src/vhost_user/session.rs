@@ -30,7 +30,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use windlass_shm::MapError;
+use windlass_shm::{MapError, Quota};
 use windlass_sys::eventfd;
 
 use super::device::{Device, Queue, StartError};
@@ -191,17 +191,17 @@ pub struct Session {
 }
 
 impl Session {
-    /// A connection on which nothing was said yet.
-    pub fn new(conf: SessionConf) -> Session {
-        Session::over(conf, None)
+    /// A connection on which nothing was said yet; the mappings of its memory count in `quota`.
+    pub fn new(conf: SessionConf, quota: Arc<Quota>) -> Session {
+        Session::over(conf, quota, None)
     }
 
     /// The same, where places of packed rings are kept in memory of our own.
-    pub(super) fn over(conf: SessionConf, own: Option<Arc<Places>>) -> Session {
+    pub(super) fn over(conf: SessionConf, quota: Arc<Quota>, own: Option<Arc<Places>>) -> Session {
         let pairs = conf.pairs.clamp(1, PAIRS_MAX);
         Session {
             conf: SessionConf { pairs, ..conf },
-            device: Device::new(pairs, own),
+            device: Device::new(pairs, quota, own),
             protocol: 0,
             status: 0,
             platform: Platform::default(),

@@ -25,6 +25,7 @@ pub fn server_config(path: PathBuf, id: u32, rings: u16) -> ServerConfig {
         rings,
         mode: 0o600,
         owner: None,
+        quota: windlass_shm::Quota::new(64),
     }
 }
 

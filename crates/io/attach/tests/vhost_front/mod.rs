@@ -53,6 +53,7 @@ pub fn conf(path: &Path, role: VhostRole, pairs: u16) -> VhostConf {
         path: path.to_owned(),
         role,
         session: SessionConf { pairs, mtu: 1500 },
+        quota: windlass_shm::Quota::new(2048),
         places: None,
     }
 }

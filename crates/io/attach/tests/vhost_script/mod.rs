@@ -65,10 +65,11 @@ fn visit(rings: &mut Rings, section: &Section<'_>, (heads, store): (&mut Heads, 
 /// whenever the session wishes so, and a worker looks at them.
 pub fn run(mut bytes: &[u8]) {
     let props = Props::new();
-    let mut session = Session::new(SessionConf {
+    let conf = SessionConf {
         pairs: 2,
         mtu: 1500,
-    });
+    };
+    let mut session = Session::new(conf, windlass_shm::Quota::new(2048));
     let mut rings = None;
     let domain = Domain::new(1);
     let mut worker = domain.register();

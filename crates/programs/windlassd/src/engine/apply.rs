@@ -6,7 +6,7 @@ use windlass_api::{
 
 use super::Engine;
 use super::claims::check_loops;
-use crate::authority::Peer;
+use crate::authority::{Peer, vnics_of};
 use crate::backend::{BackendError, Place};
 use crate::paths;
 use crate::store::Loaded;
@@ -49,6 +49,7 @@ impl Engine {
         for change in &changes {
             peer.may(change, &self.document, &next, &self.runtime_dir)?;
         }
+        self.check_number(peer, &next)?;
         validate(&next)?;
         check_loops(&next, &changes)?;
         let warnings = self.check_claims(peer, &next, &changes)?;
@@ -61,6 +62,20 @@ impl Engine {
             changes,
             warnings,
         })
+    }
+
+    /// Refuses a tenant more VNICs than one may have; those that are there already may stay.
+    fn check_number(&self, peer: &Peer, next: &Document) -> Result<(), ErrorBody> {
+        let max = self.vnics_per_uid_max;
+        let (before, after) = (vnics_of(peer.uid, &self.document), vnics_of(peer.uid, next));
+        if peer.operator || after <= max.max(before) {
+            return Ok(());
+        }
+        let message = format!(
+            "user {} has {before} of {max} VNICs (vnics-per-uid-max): delete some, or ask an operator",
+            peer.uid
+        );
+        Err(ErrorBody::plain(ErrorCode::Invalid, message))
     }
 
     fn make(&mut self, next: Document, changes: &[Change]) -> Result<(), ErrorBody> {

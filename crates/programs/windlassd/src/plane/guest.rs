@@ -3,10 +3,12 @@
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use windlass_api::{Role, VhostUser, Vnic};
 use windlass_attach::endpoint::Endpoint;
 use windlass_attach::vhost_user::{SessionConf, VhostConf, VhostEndpoint, VhostRole};
+use windlass_shm::Quota;
 
 use crate::backend::{BackendError, Place};
 
@@ -44,7 +46,8 @@ fn keeps_in_memory(directory: &Path) -> bool {
     })
 }
 
-/// The endpoint of a VNIC with this attachment; `mtu`: what holds for the VNIC, in bytes; `state_id`: which daemon this is.
+/// The endpoint of a VNIC with this attachment; `mtu`: what holds for the VNIC, in bytes; `state_id`: which daemon this is;
+/// `quota`: of whom the mappings of the guest's memory count.
 ///
 /// # Errors
 /// An owner where the zone decides, and what the host refuses.
@@ -54,6 +57,7 @@ pub fn endpoint(
     mtu: u32,
     place: &Place,
     state_id: &str,
+    quota: Arc<Quota>,
 ) -> Result<Box<dyn Endpoint>, BackendError> {
     let path = place.socket(&vhost.socket);
     if place.owner.is_some() && vhost.owner.is_some() {
@@ -77,6 +81,7 @@ pub fn endpoint(
             pairs: vhost.queues,
             mtu,
         },
+        quota,
         places: places(vnic, place, state_id),
     };
     let endpoint = VhostEndpoint::new(conf).map_err(|error| {

@@ -4,9 +4,13 @@
 //! The ports thread makes nothing on the host by itself: [`Host`] makes endpoints, and endpoints make the rest.
 //! [`System`] is this machine; tests have one of their own, whose endpoints they drive.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
 use windlass_api::{Uplink, Vnic};
 use windlass_attach::endpoint::Endpoint;
 use windlass_attach::packet::{PacketConf, PacketEndpoint, Untakeable, release_stale};
+use windlass_shm::Quota;
 
 use super::translate;
 use crate::backend::{BackendError, Place};
@@ -45,16 +49,42 @@ pub trait Host: Send {
     fn release_others(&mut self, keep: &[String]);
 }
 
+/// Shared mappings of a VNIC that nobody but operators makes: two tables of a guest with as many regions as QEMU has slots.
+const MAPPINGS_PER_VNIC_MAX: u32 = 1024;
+
 /// This machine.
 pub struct System {
     workers: u16,
     state_id: String,
+    mappings_per_uid_max: u32,
+    /// Of the owners of zones.
+    quotas: HashMap<u32, Weak<Quota>>,
 }
 
 impl System {
-    /// The host of a daemon with so many workers; `state_id` stands for the daemon in marks on the host.
-    pub fn new(workers: u16, state_id: String) -> System {
-        System { workers, state_id }
+    /// The host of a daemon with so many workers; `state_id` stands for the daemon in marks on the host;
+    /// `mappings_per_uid_max`: shared mappings of all peers in zones of one owner.
+    pub fn new(workers: u16, state_id: String, mappings_per_uid_max: u32) -> System {
+        System {
+            workers,
+            state_id,
+            mappings_per_uid_max,
+            quotas: HashMap::new(),
+        }
+    }
+
+    /// What the peer of a VNIC there may map: an owner's VNICs count together, an operator's each for itself.
+    fn quota(&mut self, place: &Place) -> Arc<Quota> {
+        let Some((uid, _)) = place.owner else {
+            return Quota::new(MAPPINGS_PER_VNIC_MAX);
+        };
+        if let Some(quota) = self.quotas.get(&uid).and_then(Weak::upgrade) {
+            return quota;
+        }
+        self.quotas.retain(|_, quota| quota.strong_count() > 0);
+        let quota = Quota::new(self.mappings_per_uid_max);
+        self.quotas.insert(uid, Arc::downgrade(&quota));
+        quota
     }
 
     fn packet_conf(&self, uplink: &Uplink) -> PacketConf {
@@ -78,7 +108,8 @@ impl Host for System {
         vnic: &Vnic,
         place: &Place,
     ) -> Result<Option<Box<dyn Endpoint>>, BackendError> {
-        translate::endpoint(vnic, place, self.workers, &self.state_id)
+        let quota = self.quota(place);
+        translate::endpoint(vnic, place, self.workers, &self.state_id, quota)
     }
 
     fn uplink(&mut self, uplink: &Uplink) -> Result<Box<dyn Endpoint>, BackendError> {

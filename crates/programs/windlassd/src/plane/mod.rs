@@ -53,7 +53,11 @@ const MEMBERS_MAX: usize = 4096;
 /// If the workers cannot be started as the options say.
 pub fn build(options: &Options, sink: StateSink) -> Result<Box<dyn Backend>> {
     let workers = options.workers.len().max(1) as u16;
-    let host = System::new(workers, state_id(&options.state_dir));
+    let host = System::new(
+        workers,
+        state_id(&options.state_dir),
+        options.mappings_per_uid_max,
+    );
     build_on(Box::new(host), options, sink)
 }
 

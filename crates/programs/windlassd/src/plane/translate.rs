@@ -1,5 +1,7 @@
 //! From the objects of the API to what the data path is configured with.
 
+use std::sync::Arc;
+
 use windlass_api::{
     Attachment, Bridge, Counters, FdbEntry, FdbKind, MacAddr, MemberSettings, Memif, Name, Role,
     Tap, Vnic,
@@ -12,7 +14,7 @@ use windlass_bridge::fdb::{Entry, EntryFlags, Limits};
 use windlass_bridge::member::MemberConf;
 use windlass_bridge::vlan::VlanMap;
 use windlass_frame::{FRAME_MAX, TxId};
-use windlass_shm::HugePages;
+use windlass_shm::{HugePages, Quota};
 use windlass_stats::{Drop, MemberTotals};
 use windlass_worker::plane::BridgeTuning;
 use windlass_worker::{MemberTuning, Spin};
@@ -106,13 +108,14 @@ pub fn endpoint(
     place: &Place,
     workers: u16,
     state_id: &str,
+    quota: Arc<Quota>,
 ) -> Result<Option<Box<dyn Endpoint>>, BackendError> {
     match &vnic.attach {
         Attachment::Tap(tap) => Ok(Some(Box::new(tap_endpoint(vnic, tap, workers, state_id)?))),
-        Attachment::Memif(memif) => memif_endpoint(&vnic.name, memif, place).map(Some),
+        Attachment::Memif(memif) => memif_endpoint(&vnic.name, memif, place, quota).map(Some),
         Attachment::None(_) => Ok(None),
         Attachment::VhostUser(vhost) => {
-            super::guest::endpoint(vnic, vhost, mtu(vnic), place, state_id).map(Some)
+            super::guest::endpoint(vnic, vhost, mtu(vnic), place, state_id, quota).map(Some)
         }
         Attachment::Packet(_) => Err(BackendError::Unsupported(
             "packet joins an interface of the host: make an uplink instead of a VNIC".into(),
@@ -180,6 +183,7 @@ fn memif_endpoint(
     name: &Name,
     memif: &Memif,
     place: &Place,
+    quota: Arc<Quota>,
 ) -> Result<Box<dyn Endpoint>, BackendError> {
     let path = place.socket(&memif.socket);
     let secret = match &memif.secret {
@@ -199,6 +203,7 @@ fn memif_endpoint(
                 rings: memif.rings,
                 mode: SOCKET_MODE,
                 owner: place.owner,
+                quota,
             })
             .map_err(refused)?,
         ),
