@@ -688,3 +688,45 @@ fn who_comes_after_a_dead_port_is_not_condemned() {
         assert_eq!(condemned.len(), usize::from(!is_late), "{condemned:?}");
     }
 }
+
+/// A ring whose descriptor the kernel does not watch is told of: it would never be heard again once its worker sleeps.
+#[test]
+fn a_ring_that_cannot_wake_its_worker_is_condemned() {
+    let mut bench = Bench::start(1, 8192);
+    let id = bench.add(Mood::Willing, 0, silent, |_| ());
+    bench.plane.detach(id).expect("detached");
+    let file = std::fs::File::open("/proc/self/exe").expect("a file, which epoll refuses");
+    let source = Source {
+        make: |_: u64, _: &mut [u8]| unreachable!("it sends nothing"),
+        number: 0,
+        count: 0,
+        go: bench.go.clone(),
+        wake: Some(Arc::new(file.into())),
+    };
+    let rings = Rings {
+        rx: vec![Box::new(source)],
+        tx: bench.members[0].1.clone(),
+    };
+    bench.plane.attach(id, rings).expect("attached");
+    let mut condemned = Vec::new();
+    until("it is condemned", || {
+        condemned.extend(bench.plane.take_condemned());
+        !condemned.is_empty()
+    });
+    assert_eq!(condemned[0].member, id);
+    assert!(
+        condemned[0].reason.contains("does not watch"),
+        "{condemned:?}"
+    );
+}
+
+/// Time in visits that find nothing is counted.
+#[test]
+fn polling_is_counted() {
+    let mut bench = Bench::start(1, 8192);
+    bench.add(Mood::Willing, 0, silent, |_| ());
+    until("an empty visit is counted with its time", || {
+        let worker = bench.plane.workers()[0];
+        worker.visits_empty > 0 && worker.polling_cycles > 0
+    });
+}

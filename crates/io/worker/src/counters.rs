@@ -13,6 +13,8 @@ pub struct WorkerCounters {
     pub frames: Counter,
     /// Time-stamp counter cycles of the visits that moved frames, and of floods.
     pub busy_cycles: Counter,
+    /// Time-stamp counter cycles of the visits that found nothing.
+    pub polling_cycles: Counter,
     /// Times that it slept.
     pub sleeps: Counter,
     /// Times that it gave its core to receivers that the kernel schedules.
@@ -42,6 +44,8 @@ pub struct WorkerTotals {
     pub frames: u64,
     /// See [`WorkerCounters::busy_cycles`].
     pub busy_cycles: u64,
+    /// See [`WorkerCounters::polling_cycles`].
+    pub polling_cycles: u64,
     /// See [`WorkerCounters::sleeps`].
     pub sleeps: u64,
     /// See [`WorkerCounters::yields`].
@@ -68,6 +72,7 @@ impl WorkerCounters {
             visits_empty: self.visits_empty.get(),
             frames: self.frames.get(),
             busy_cycles: self.busy_cycles.get(),
+            polling_cycles: self.polling_cycles.get(),
             sleeps: self.sleeps.get(),
             yields: self.yields.get(),
             kicks: self.kicks.get(),

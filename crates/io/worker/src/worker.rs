@@ -50,6 +50,8 @@ const POSTS_TAKEN: usize = 256;
 const UNSURE_SLEEP_NS: u64 = 1_000_000;
 /// The time between two sweeps of the tables that live here, while there are any.
 const SWEEP_NS: u64 = 1_000_000_000;
+/// What is wrong with a ring whose port says so.
+const INVALID: &str = "the peer's memory or ring became invalid";
 /// Token of the bell; rings have tokens with a generation above 0.
 const BELL: u64 = 0;
 
@@ -214,7 +216,7 @@ impl Worker {
             match outcome {
                 Outcome::Again => self.run.push_back(token),
                 Outcome::Rest => self.arm(token, time),
-                Outcome::Bury => self.bury(token),
+                Outcome::Bury => self.bury(token, INVALID),
             }
             empty = if moved { 0 } else { empty + 1 };
             if empty > self.run.len() {
@@ -228,6 +230,9 @@ impl Worker {
             if moved {
                 self.counters().busy_cycles.add(end.wrapping_sub(start));
                 end = self.give_way(end, time);
+            } else {
+                let polled = end.wrapping_sub(start);
+                self.counters().polling_cycles.add(polled);
             }
             start = end;
             if end.wrapping_sub(begin) > limit {
@@ -357,14 +362,15 @@ impl Worker {
         }
     }
 
-    fn bury(&mut self, token: u64) {
+    /// Gives nothing of the ring any more, and has its endpoint told why.
+    fn bury(&mut self, token: u64, reason: &'static str) {
         let Some(ring) = self.rings.get_mut(token) else {
             return;
         };
         ring.state = State::Dead;
         let condemned = Condemned {
             member: ring.member,
-            reason: "the peer's memory or ring became invalid",
+            reason,
             attachment: ring.attachment,
         };
         let _ = self.shared.condemned.send(condemned);
@@ -546,8 +552,15 @@ impl Worker {
         let token = self.rings.insert(ring);
         self.counters().rings.add(1);
         if let Some(ring) = self.rings.get_mut(token) {
-            if let Some(fd) = ring.port.wake() {
-                let _ = self.epoll.add(fd, token, Interest::READABLE_EDGE);
+            let wake = ring.port.wake();
+            let watched = wake.map(|fd| self.epoll.add(fd, token, Interest::READABLE_EDGE));
+            if let Some(Err(_)) = watched {
+                // Once asleep it would never be heard again.
+                self.bury(
+                    token,
+                    "the kernel does not watch its descriptor (fs.epoll.max_user_watches?)",
+                );
+                return;
             }
             let section = self.qsbr.section();
             ring.port.disarm(&section);

@@ -355,22 +355,23 @@ facts! {
     "details" r "Peer, features, ring sizes and what else the attachment tells." details;
 }
 
+/// What a counter gains in a second, if the row has that.
+fn rate_of(row: &Value, key: &str) -> Option<f64> {
+    let rates = row.get("rates")?;
+    rates.get(format!("{key}_per_s"))?.as_f64()
+}
+
 /// A counter: its rate if the row has one, else its total.
 fn counted(row: &Value, key: &str) -> Cell {
-    match row
-        .pointer(&format!("/rates/{key}_per_s"))
-        .and_then(Value::as_f64)
-    {
+    match rate_of(row, key) {
         Some(rate) => Cell::Rate(rate),
-        None => at(row, &format!("/{key}")),
+        None => at(row, key),
     }
 }
 
 /// The share of a worker's time that a rate of cycles is, in percent.
 fn share_of(row: &Value, key: &str) -> Cell {
-    let rate = row
-        .pointer(&format!("/rates/{key}_per_s"))
-        .and_then(Value::as_f64);
+    let rate = rate_of(row, key);
     let whole = row.get("cycles_per_second").and_then(Value::as_f64);
     match (rate, whole) {
         (Some(rate), Some(whole)) if whole > 0.0 => Cell::Ratio(rate / whole * 100.0),

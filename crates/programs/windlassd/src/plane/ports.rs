@@ -813,7 +813,7 @@ impl Ports {
                 sleeps: t.sleeps,
                 yields: t.yields,
                 cycles_busy: t.busy_cycles,
-                cycles_polling: 0,
+                cycles_polling: t.polling_cycles,
                 cycles_per_second: Clock::get().hz(),
                 held: t.held,
             })
