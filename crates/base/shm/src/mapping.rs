@@ -2,7 +2,6 @@
 
 use core::sync::atomic::Ordering;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
@@ -20,10 +19,10 @@ use crate::word;
 
 /// Magic number of hugetlbfs (linux/magic.h).
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
-/// The largest page of an untrusted peer: a punched 1 GiB page would cost 100 ms of clearing.
-const PAGE_BYTES_MAX: u64 = 2 << 20;
-/// The largest object that is mapped for a peer.
-const MAP_BYTES_MAX: u64 = 64 << 30;
+/// Huge pages of our own.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// The largest object that is mapped for a peer, in bytes: all that a guest may have.
+pub const MAP_BYTES_MAX: u64 = 512 << 30;
 
 /// Why memory could not be mapped.
 #[derive(Debug, Error)]
@@ -33,9 +32,14 @@ pub enum MapError {
         "the memory is a file of another file system; only tmpfs (memfd) and hugetlbfs are accepted"
     )]
     FileSystem,
-    /// A page size that a peer could make us pay for.
-    #[error("pages of {0} bytes; at most 2 MiB are accepted")]
-    PageSize(u64),
+    /// A page size that the peer could make us pay for.
+    #[error("pages of {pages} bytes; at most {max} are accepted of this peer")]
+    PageSize {
+        /// Bytes of a page.
+        pages: u64,
+        /// Bytes accepted.
+        max: u64,
+    },
     /// The peer promised more than the file has.
     #[error("{wanted} bytes were announced, but the file has {has}")]
     Size {
@@ -94,7 +98,7 @@ impl Mapping {
             return Err(MapError::Length(0));
         }
         if huge == HugePages::Try {
-            let round = len.next_multiple_of(PAGE_BYTES_MAX as usize);
+            let round = len.next_multiple_of(HUGE_PAGE_BYTES);
             let flags = MemfdFlags::CLOEXEC
                 | MemfdFlags::ALLOW_SEALING
                 | MemfdFlags::HUGETLB
@@ -146,29 +150,34 @@ impl Mapping {
     /// # Errors
     /// [`MapError::Quota`], and as [`Mapping::foreign`].
     pub fn foreign_within(
-        quota: &Arc<Quota>,
+        quota: &Quota,
         fd: BorrowedFd<'_>,
         len: u64,
     ) -> Result<Mapping, MapError> {
         let charge = quota.charge().ok_or(MapError::Quota(quota.max()))?;
-        let mut mapping = Mapping::foreign(fd, len)?;
+        let mut mapping = Mapping::with_pages(fd, len, quota.page_bytes_max())?;
         mapping._charge = Some(charge);
         Ok(mapping)
     }
 
-    /// Maps `len` bytes of a peer's memory object, from its start.
+    /// Maps `len` bytes of a peer's memory object, from its start, if its pages have at most 2 MiB.
     ///
     /// # Errors
     /// Refuses what the peer could use against us: see [`MapError`].
     pub fn foreign(fd: BorrowedFd<'_>, len: u64) -> Result<Mapping, MapError> {
+        Mapping::with_pages(fd, len, HUGE_PAGE_BYTES as u64)
+    }
+
+    fn with_pages(fd: BorrowedFd<'_>, len: u64, max: u64) -> Result<Mapping, MapError> {
         if len == 0 || len > MAP_BYTES_MAX {
             return Err(MapError::Length(len));
         }
         check_memory(fd)?;
         let fs = fstatfs(fd).map_err(|e| MapError::System("fstatfs", e))?;
         let huge = fs.f_type as u64 == HUGETLBFS_MAGIC;
-        if huge && fs.f_bsize as u64 > PAGE_BYTES_MAX {
-            return Err(MapError::PageSize(fs.f_bsize as u64));
+        let pages = fs.f_bsize as u64;
+        if huge && pages > max {
+            return Err(MapError::PageSize { pages, max });
         }
         let has = fstat(fd).map_err(|e| MapError::System("fstat", e))?.st_size as u64;
         if len > has {
@@ -346,7 +355,7 @@ fn map(fd: BorrowedFd<'_>, len: usize, extra: MapFlags) -> Result<*mut u8, MapEr
 /// Asks for huge pages behind memory of ours that was touched already, such as a large table
 /// (`MADV_COLLAPSE`, Linux 6.1). A wish: nothing is reported.
 pub fn advise_huge((start, len): (*const u8, usize)) {
-    const HUGE: usize = PAGE_BYTES_MAX as usize;
+    const HUGE: usize = HUGE_PAGE_BYTES;
     let first = (start as usize).next_multiple_of(HUGE);
     let end = (start as usize).saturating_add(len) / HUGE * HUGE;
     if first < end {
@@ -406,6 +415,29 @@ mod tests {
         map(&few).expect("room again");
         assert!(Mapping::foreign_within(&others, fd.as_fd(), 0).is_err());
         map(&others).expect("what fails does not count");
+    }
+
+    /// Pages of 1 GiB are mapped for whom they are allowed, and refused to others, before the kernel has to find any.
+    #[test]
+    fn gigantic_pages_are_for_some() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB;
+        let fd = match memfd_create("windlass-test", flags) {
+            Ok(fd) => fd,
+            Err(errno) => {
+                eprintln!("skipped: gigantic_pages_are_for_some: no pages of 1 GiB here: {errno}");
+                return;
+            }
+        };
+        ftruncate(&fd, 1 << 30).expect("size");
+        let refused = Mapping::foreign_within(&Quota::new(1), fd.as_fd(), 1 << 30);
+        assert!(matches!(refused, Err(MapError::PageSize { pages, .. }) if pages == 1 << 30));
+        let allowed = Quota::new(1).with_gigantic_pages();
+        let mapped = Mapping::foreign_within(&allowed, fd.as_fd(), 1 << 30);
+        // Whether any is free is the machine's.
+        assert!(matches!(
+            mapped,
+            Ok(_) | Err(MapError::System("mmap", Errno::NOMEM))
+        ));
     }
 
     /// A file that is neither tmpfs nor hugetlbfs is refused: its pages could be withheld.

@@ -60,7 +60,7 @@ pub struct ServerConfig {
     /// Owner of the socket (user and group), if not ours.
     pub owner: Option<(u32, u32)>,
     /// Of whom the mappings of the client's memory count.
-    pub quota: Arc<Quota>,
+    pub quota: Quota,
 }
 
 /// A server interface.
@@ -100,7 +100,7 @@ pub struct Handshake {
     deadline: Option<Instant>,
     rings: u16,
     regions: Vec<Mapping>,
-    quota: Arc<Quota>,
+    quota: Quota,
     from_client: Vec<Option<RingSpec>>,
     from_server: Vec<Option<RingSpec>>,
 }
@@ -116,7 +116,7 @@ pub enum Reply {
 
 impl Handshake {
     /// A handshake that has seen INIT, for so many rings in each direction; mappings count in `quota`.
-    pub fn new(rings: u16, quota: Arc<Quota>) -> Handshake {
+    pub fn new(rings: u16, quota: Quota) -> Handshake {
         Handshake {
             channel: None,
             program: Text::cut(b""),

@@ -211,7 +211,7 @@ pub(super) struct Device {
 
 impl Device {
     /// A device with so many queue pairs, of which nothing was said.
-    pub(super) fn new(pairs: u16, quota: Arc<Quota>, own: Option<Arc<Places>>) -> Device {
+    pub(super) fn new(pairs: u16, quota: Quota, own: Option<Arc<Places>>) -> Device {
         let queues = usize::from(pairs).saturating_mul(2);
         Device {
             features: 0,

@@ -98,7 +98,7 @@ pub struct VhostConf {
     /// What is spoken on it.
     pub session: SessionConf,
     /// Of whom the mappings of the guest's memory count.
-    pub quota: Arc<Quota>,
+    pub quota: Quota,
     /// A file on tmpfs that says where packed rings stand, for the next daemon; in a directory for such files alone, which
     /// is removed with the last of them.
     pub places: Option<PathBuf>,

@@ -24,7 +24,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use windlass_shm::{Foreign, MapError, Mapping, Section, word};
+use windlass_shm::{Foreign, MAP_BYTES_MAX, MapError, Mapping, Section, word};
 use windlass_sys::eventfd;
 
 /// Regions that one guest may have: QEMU's memory slots.
@@ -44,7 +44,7 @@ pub struct GuestRegion<'a> {
 }
 
 /// Bytes of all files of one guest, so that one cannot take all addresses of the process.
-pub const BYTES_MAX: u64 = 512 << 30;
+pub const BYTES_MAX: u64 = MAP_BYTES_MAX;
 
 /// Why a memory table was refused.
 #[derive(Debug, thiserror::Error)]

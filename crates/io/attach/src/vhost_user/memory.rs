@@ -42,12 +42,12 @@ struct Known {
 pub struct Memory {
     known: Vec<Known>,
     /// Of whom the mappings count.
-    quota: Arc<Quota>,
+    quota: Quota,
 }
 
 impl Memory {
     /// No region, of a front end whose mappings count in `quota`.
-    pub fn new(quota: Arc<Quota>) -> Memory {
+    pub fn new(quota: Quota) -> Memory {
         Memory {
             known: Vec::new(),
             quota,
@@ -239,7 +239,7 @@ fn map(region: &Region, fd: &OwnedFd, table: &[Known]) -> Option<Known> {
     })
 }
 
-fn map_anew(region: &Region, fd: &OwnedFd, quota: &Arc<Quota>) -> Result<Known, GuestMapError> {
+fn map_anew(region: &Region, fd: &OwnedFd, quota: &Quota) -> Result<Known, GuestMapError> {
     let (gpa, len) = (region.gpa, region.len);
     let end = region.offset.checked_add(len);
     let end = end

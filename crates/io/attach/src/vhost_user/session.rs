@@ -192,12 +192,12 @@ pub struct Session {
 
 impl Session {
     /// A connection on which nothing was said yet; the mappings of its memory count in `quota`.
-    pub fn new(conf: SessionConf, quota: Arc<Quota>) -> Session {
+    pub fn new(conf: SessionConf, quota: Quota) -> Session {
         Session::over(conf, quota, None)
     }
 
     /// The same, where places of packed rings are kept in memory of our own.
-    pub(super) fn over(conf: SessionConf, quota: Arc<Quota>, own: Option<Arc<Places>>) -> Session {
+    pub(super) fn over(conf: SessionConf, quota: Quota, own: Option<Arc<Places>>) -> Session {
         let pairs = conf.pairs.clamp(1, PAIRS_MAX);
         Session {
             conf: SessionConf { pairs, ..conf },

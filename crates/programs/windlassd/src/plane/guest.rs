@@ -3,7 +3,6 @@
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use windlass_api::{Role, VhostUser, Vnic};
 use windlass_attach::endpoint::Endpoint;
@@ -57,7 +56,7 @@ pub fn endpoint(
     mtu: u32,
     place: &Place,
     state_id: &str,
-    quota: Arc<Quota>,
+    quota: Quota,
 ) -> Result<Box<dyn Endpoint>, BackendError> {
     let path = place.socket(&vhost.socket);
     if place.owner.is_some() && vhost.owner.is_some() {

@@ -5,7 +5,6 @@
 //! [`System`] is this machine; tests have one of their own, whose endpoints they drive.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
 
 use windlass_api::{Uplink, Vnic};
 use windlass_attach::endpoint::Endpoint;
@@ -58,7 +57,7 @@ pub struct System {
     state_id: String,
     mappings_per_uid_max: u32,
     /// Of the owners of zones.
-    quotas: HashMap<u32, Weak<Quota>>,
+    quotas: HashMap<u32, Quota>,
 }
 
 impl System {
@@ -73,18 +72,17 @@ impl System {
         }
     }
 
-    /// What the peer of a VNIC there may map: an owner's VNICs count together, an operator's each for itself.
-    fn quota(&mut self, place: &Place) -> Arc<Quota> {
+    /// What the peer of a VNIC there may map: an owner's VNICs count together, an operator's each for itself, and only
+    /// the latter with pages of 1 GiB.
+    fn quota(&mut self, place: &Place) -> Quota {
         let Some((uid, _)) = place.owner else {
-            return Quota::new(MAPPINGS_PER_VNIC_MAX);
+            return Quota::new(MAPPINGS_PER_VNIC_MAX).with_gigantic_pages();
         };
-        if let Some(quota) = self.quotas.get(&uid).and_then(Weak::upgrade) {
-            return quota;
-        }
-        self.quotas.retain(|_, quota| quota.strong_count() > 0);
-        let quota = Quota::new(self.mappings_per_uid_max);
-        self.quotas.insert(uid, Arc::downgrade(&quota));
-        quota
+        self.quotas
+            .retain(|&other, quota| other == uid || quota.is_shared());
+        let max = self.mappings_per_uid_max;
+        let quota = self.quotas.entry(uid).or_insert_with(|| Quota::new(max));
+        quota.clone()
     }
 
     fn packet_conf(&self, uplink: &Uplink) -> PacketConf {

@@ -1,7 +1,5 @@
 //! From the objects of the API to what the data path is configured with.
 
-use std::sync::Arc;
-
 use windlass_api::{
     Attachment, Bridge, Counters, FdbEntry, FdbKind, MacAddr, MemberSettings, Memif, Name, Role,
     Tap, Vnic,
@@ -108,7 +106,7 @@ pub fn endpoint(
     place: &Place,
     workers: u16,
     state_id: &str,
-    quota: Arc<Quota>,
+    quota: Quota,
 ) -> Result<Option<Box<dyn Endpoint>>, BackendError> {
     match &vnic.attach {
         Attachment::Tap(tap) => Ok(Some(Box::new(tap_endpoint(vnic, tap, workers, state_id)?))),
@@ -183,7 +181,7 @@ fn memif_endpoint(
     name: &Name,
     memif: &Memif,
     place: &Place,
-    quota: Arc<Quota>,
+    quota: Quota,
 ) -> Result<Box<dyn Endpoint>, BackendError> {
     let path = place.socket(&memif.socket);
     let secret = match &memif.secret {
