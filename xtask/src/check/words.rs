@@ -1,4 +1,4 @@
-//! Words that are not committed, unsafe code, and how crates open.
+//! Words that are not committed, long cells of tables, unsafe code, and how crates open.
 
 use anyhow::Result;
 
@@ -43,12 +43,18 @@ const SMALL_CRATE_LINES: usize = 200;
 /// A theory statement has at least this many lines.
 const THEORY_LINES: usize = 10;
 
-/// Every word that should not be there, every crate that does not forbid unsafe code, and every one
+/// Words that a cell of a table may have: more are a paragraph.
+const CELL_WORDS: usize = 40;
+
+/// Every word that should not be there, every long cell, every crate that does not forbid unsafe code, and every one
 /// that does not explain itself.
 pub(super) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for file in &tree.source.files {
         unfinished(file, &mut findings);
+        if file.path.ends_with(".md") {
+            long_cells(file, &mut findings);
+        }
     }
     let manifests = tree.source.files.iter().filter_map(|file| {
         let directory = file.path.strip_suffix("/Cargo.toml")?;
@@ -77,6 +83,23 @@ fn unfinished(file: &File, findings: &mut Vec<Finding>) {
             if code && line.contains(word) && !line.contains(STARTED) {
                 find(word, instead);
             }
+        }
+    }
+}
+
+fn long_cells(file: &File, findings: &mut Vec<Finding>) {
+    let rows = file.text.lines().enumerate();
+    for (number, row) in rows.filter(|(_, line)| line.starts_with('|')) {
+        let longest = row
+            .split('|')
+            .map(|cell| cell.split_whitespace().count())
+            .max();
+        if let Some(words) = longest.filter(|&words| words > CELL_WORDS) {
+            let at = format!("{}:{}", file.path, number + 1);
+            let what = format!(
+                "a cell of {words} words, of at most {CELL_WORDS}: split it, or write it below the table"
+            );
+            findings.push(Finding::of(at, what));
         }
     }
 }
@@ -213,5 +236,15 @@ mod tests {
             found,
             ["xtask: does not open with a theory statement of 10 lines"]
         );
+    }
+
+    /// A cell of 41 words is found, with its place; one of 40, and a long line that is no row, are not.
+    #[test]
+    fn long_cells_are_found() {
+        let of = |words| ["word"; 60][..words].join(" ");
+        let page = format!("{}\n| a | {} |\n| {} | b |\n", of(60), of(40), of(41));
+        let found = found(&[("docs/page.md", &page)]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("docs/page.md:3"), "{found:?}");
     }
 }
