@@ -83,6 +83,26 @@ pub enum Change {
 }
 
 impl Change {
+    /// The same with `?` in the place of secrets ([`Attachment::without_secret`](crate::Attachment::without_secret)).
+    #[must_use]
+    pub fn without_secrets(self) -> Self {
+        let shown = |object| match object {
+            Object::Vnic(mut vnic) => {
+                vnic.attach = vnic.attach.without_secret();
+                Object::Vnic(vnic)
+            }
+            object => object,
+        };
+        match self {
+            Self::Create { to } => Self::Create { to: shown(to) },
+            Self::Set { from, to } => Self::Set {
+                from: shown(from),
+                to: shown(to),
+            },
+            Self::Delete { from } => Self::Delete { from: shown(from) },
+        }
+    }
+
     /// The change that undoes this one.
     #[must_use]
     pub fn inverse(&self) -> Self {

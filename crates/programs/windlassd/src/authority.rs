@@ -12,7 +12,7 @@
 //!   and deletes VNICs of its zones, on bridges that are granted to the zone, with TAPs in the zone's
 //!   namespace and sockets under the zone's directory, and sets only the properties that the table marks
 //!   for tenants. It sees its zones, their VNICs and the bridges granted; the group `owner_gid` of a zone
-//!   sees the same and changes nothing.
+//!   sees the same but for secrets, and changes nothing.
 //!
 //! The capability is looked up in `/proc/PID` of a peer whose recorded user is 0 already; a pidfd of the socket says
 //! afterwards that the number was still that process's. A process that connects and then runs a set-user-ID program gains
@@ -102,6 +102,11 @@ impl Peer {
     /// Whether it may look at a VNIC.
     pub fn sees_vnic(&self, vnic: &Vnic, document: &Document) -> bool {
         self.operator || zone_of(vnic, document).is_some_and(|zone| self.sees_zone(zone))
+    }
+
+    /// Whether it may change a VNIC, and so read its secret.
+    pub fn owns_vnic(&self, vnic: &Vnic, document: &Document) -> bool {
+        self.operator || zone_of(vnic, document).is_some_and(|zone| self.owns(zone))
     }
 
     /// Whether it may look at a bridge.

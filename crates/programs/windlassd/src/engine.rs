@@ -37,6 +37,7 @@ mod turns;
 pub use answer::no_such;
 pub use turns::CALLS_MAX;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -83,15 +84,24 @@ enum Audience {
 }
 
 impl Published {
-    /// Whether the peer may see it.
-    pub fn is_for(&self, peer: &Peer) -> bool {
-        match self.audience {
-            Audience::Operators => peer.operator,
+    /// What the peer may see of it: a zone's group sees no secrets.
+    pub fn for_peer(&self, peer: &Peer) -> Option<Cow<'_, MonitorEvent>> {
+        let (uid, gid) = match self.audience {
+            _ if peer.operator => return Some(Cow::Borrowed(&self.event)),
+            Audience::Operators => return None,
             Audience::Vnic {
                 owner_uid,
                 owner_gid,
-            } => peer.operator || peer.uid == owner_uid || peer.gid == owner_gid,
+            } => (owner_uid, owner_gid),
+        };
+        if peer.uid == uid {
+            return Some(Cow::Borrowed(&self.event));
         }
+        let mut event = (peer.gid == gid).then(|| self.event.clone())?;
+        if let EventKind::Change { change } = &mut event.kind {
+            **change = change.as_ref().clone().without_secrets();
+        }
+        Some(Cow::Owned(event))
     }
 }
 

@@ -10,7 +10,7 @@ mod daemon;
 #[path = "../../../io/attach/tests/lingering/mod.rs"]
 mod lingering;
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -179,4 +179,47 @@ fn a_tenant_makes_a_number_of_vnics() {
         Ok(())
     });
     patch.unwrap();
+}
+
+/// A zone's group reads no memif secret, where VNICs are shown nor in what the monitor tells; its owner does.
+#[test]
+fn a_group_reads_no_secrets() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: a_group_reads_no_secrets: only root can connect as others");
+        return;
+    }
+    const OWNER: u32 = 1001;
+    const MEMBER: u32 = 1002;
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&options(directory.path()), None);
+    let zone = json!({"name": "a", "owner_uid": OWNER, "owner_gid": MEMBER, "bridges": ["br0"]});
+    let document = json!({"version": 1, "zones": [zone], "bridges": [{"name": "br0"}]});
+    daemon.must("PUT", "/v1/document", Some(document));
+    let monitors = [OWNER, MEMBER].map(|uid| {
+        let mut stream = connect_as(uid, &daemon.socket);
+        let request = b"GET /v1/monitor HTTP/1.1\r\nhost: w\r\n\r\n";
+        stream.write_all(request).unwrap();
+        let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line.contains("\"start\"")));
+        lines
+    });
+    let attach =
+        json!({"kind": "memif", "socket": "m.sock", "role": "server", "secret": "hush-hush"});
+    let vnic = json!({"name": "v0", "zone": "a", "bridge": "br0", "attach": attach});
+    daemon.must("POST", "/v1/vnics", Some(vnic));
+    for (uid, mut lines) in [OWNER, MEMBER].into_iter().zip(monitors) {
+        let change = lines.find(|line| line.contains("\"change\"")).unwrap();
+        assert_eq!(change.contains("hush-hush"), uid == OWNER, "{change}");
+        for path in ["/v1/vnics", "/v1/vnics/v0"] {
+            let stream = connect_as(uid, &daemon.socket);
+            let (status, shown) = ask_on(stream, "GET", path, "");
+            assert_eq!(status, 200, "{shown}");
+            assert_eq!(
+                shown.to_string().contains("hush-hush"),
+                uid == OWNER,
+                "{shown}"
+            );
+            assert!(shown.to_string().contains("m.sock"), "{shown}");
+        }
+    }
 }

@@ -113,7 +113,13 @@ impl Engine {
     /// A VNIC as the peer sees it.
     pub fn vnic_view(&self, peer: &Peer, vnic: &Vnic) -> Option<VnicView> {
         peer.sees_vnic(vnic, &self.document).then(|| VnicView {
-            config: vnic.clone(),
+            config: match peer.owns_vnic(vnic, &self.document) {
+                true => vnic.clone(),
+                false => Vnic {
+                    attach: vnic.attach.clone().without_secret(),
+                    ..vnic.clone()
+                },
+            },
             status: self.status(&vnic.name),
             counters: self.counters(&vnic.name),
         })

@@ -96,11 +96,12 @@ async fn next(mut events: Events, peer: Peer) -> (Events, Option<Bytes>) {
     let mut last = (0, 0);
     loop {
         match events.recv().await {
-            Ok(published) if published.is_for(&peer) => {
-                let text = line(&published.event);
-                return (events, Some(text));
+            Ok(published) => {
+                if let Some(event) = published.for_peer(&peer) {
+                    return (events, Some(line(&event)));
+                }
+                last = (published.event.time_ns, published.event.revision);
             }
-            Ok(published) => last = (published.event.time_ns, published.event.revision),
             Err(RecvError::Lagged(count)) => {
                 let (time_ns, revision) = last;
                 let kind = EventKind::Lost { events: count };
