@@ -18,6 +18,27 @@ fn reaches_the_host(lab: &Lab, daemon: &Daemon, machine: &mut Console) {
     }
 }
 
+/// Suspends the machine, which both VNICs tell, and resumes it.
+fn pauses(libvirt: &Libvirt, daemon: &Daemon) {
+    libvirt.must(&["suspend", "machine"]);
+    for vnic in ["g0", "g1"] {
+        let reason = daemon.wait_for_state("vnic", vnic, "waiting");
+        assert!(reason.contains("the guest is paused"), "{reason}");
+    }
+    libvirt.must(&["resume", "machine"]);
+}
+
+/// Saves the machine to a file and starts it from there.
+fn is_saved_and_restored(lab: &Lab, libvirt: &Libvirt, daemon: &Daemon) {
+    let state = lab.directory().join("machine.state");
+    let state = state.to_str().expect("a path");
+    libvirt.must(&["save", "machine", state]);
+    for vnic in ["g0", "g1"] {
+        daemon.wait_for_state("vnic", vnic, "waiting");
+    }
+    libvirt.must(&["restore", state]);
+}
+
 /// The XML as it is printed starts a domain: QEMU listens for one VNIC with packed rings, windlass for the other with
 /// two queues. Both outlive the daemon's death and the domain's way to a file and back; a device goes and comes.
 #[test]
@@ -70,13 +91,10 @@ fn a_domain_of_libvirt() {
     daemon.start_again();
     reaches_the_host(&lab, &daemon, &mut machine);
 
-    let state = lab.directory().join("machine.state");
-    let state = state.to_str().expect("a path");
-    libvirt.must(&["save", "machine", state]);
-    for vnic in ["g0", "g1"] {
-        daemon.wait_for_state("vnic", vnic, "waiting");
-    }
-    libvirt.must(&["restore", state]);
+    pauses(&libvirt, &daemon);
+    reaches_the_host(&lab, &daemon, &mut machine);
+
+    is_saved_and_restored(&lab, &libvirt, &daemon);
     machine = libvirt.console("machine");
     reaches_the_host(&lab, &daemon, &mut machine);
 

@@ -508,6 +508,33 @@ fn a_tap_is_there_once() {
     daemon.wait_for_state("vnic", "a0", "up");
 }
 
+/// One that is moved while no daemon runs is made again by the next daemon, and the one that was moved is removed; that of
+/// another VNIC stays.
+#[test]
+fn a_tap_moved_meanwhile_is_there_once() {
+    let Some(lab) = Lab::start("a_tap_moved_meanwhile_is_there_once") else {
+        return;
+    };
+    lab.namespace("a");
+    lab.namespace("b");
+    let mut daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    daemon.tap(&lab, "a0", "a", ",address=10.1.0.1/24", "");
+    daemon.tap(&lab, "b0", "b", ",address=10.1.0.2/24", "");
+    daemon.kill();
+    let there = lab.name("b");
+    lab.ip("a", &format!("link set eth0 netns {there} name moved0"));
+    daemon.start_again();
+    let taps = |short: &str| lab.ip(short, "-o link show type tun");
+    until("it is made again, and there once", || {
+        taps("a").lines().count() == 1 && !taps("b").contains("moved0")
+    });
+    for vnic in ["a0", "b0"] {
+        daemon.wait_for_state("vnic", vnic, "up");
+    }
+    assert!(lab.ping("a", "10.1.0.2", 3));
+}
+
 /// A TAP that its guest sets down is shown as waiting, with the reason, and as up when it is set up again; the monitor
 /// tells both. Its rings stay: connections are not counted anew.
 #[test]

@@ -76,6 +76,11 @@ fn frames_pass_and_rings_stop_where_they_stand() {
         let payload = queue_state(0, 0);
         let answer = machine.front.ask(&mut host, Code::GET_VRING_BASE, &payload);
         assert_eq!(answer, queue_state(0, word(2)), "{layout:?}");
+        let status = host.endpoint.status();
+        assert!(
+            !status.up && status.reason.contains("the guest is paused"),
+            "{status:?}"
+        );
 
         // Started again where they stopped, they go on.
         host.holds = false;

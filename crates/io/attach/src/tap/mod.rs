@@ -12,7 +12,7 @@
 //!
 //! # Ownership and lifetime
 //! The interface is persistent: without the daemon it keeps address, routes and MAC, and has no carrier. Only
-//! [`TapEndpoint::delete`](crate::endpoint::Endpoint::delete) removes it. What it has is left alone when a daemon comes
+//! [`TapEndpoint::delete`](crate::endpoint::Endpoint::delete) removes it, or [`remove_strays`] where it was moved away. What it has is left alone when a daemon comes
 //! back; a new interface gets MAC, MTU and addresses and is set up. It bears a mark ([`TapConf::mark`]), and an
 //! interface of the wanted name without it is nobody's business here: it is neither taken nor deleted.
 
@@ -20,6 +20,8 @@ mod address;
 mod calls;
 mod endpoint;
 mod port;
+mod strays;
 
 pub use endpoint::{TapConf, TapEndpoint};
 pub use port::{TapRx, TapTx};
+pub use strays::remove_strays;

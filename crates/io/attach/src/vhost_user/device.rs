@@ -118,6 +118,8 @@ pub(super) struct Queue {
     /// Signalled once if the ring is found broken.
     pub(super) err: Option<OwnedFd>,
     pub(super) enabled: bool,
+    /// The front end has stopped the ring, which was started, and has not started it again.
+    pub(super) stopped: bool,
     /// Workers had the ring, and never found it in memory: what is kept of it still says where it stands.
     pub(super) unfound: bool,
 }
@@ -125,7 +127,13 @@ pub(super) struct Queue {
 impl Queue {
     /// Takes the ring away from the device until it is started again.
     pub(super) fn stop(&mut self) {
-        self.kick = None;
+        self.stopped |= self.kick.take().is_some();
+    }
+
+    /// Gives it to the device, with the descriptor that says when the guest has something.
+    pub(super) fn start(&mut self, kick: Option<OwnedFd>) {
+        self.kick = Some(kick);
+        self.stopped = false;
     }
 }
 
@@ -223,6 +231,12 @@ impl Device {
             running: None,
             announcements: Vec::new(),
         }
+    }
+
+    /// Whether the front end has stopped what it had started: so it does when a guest is paused.
+    pub(super) fn is_stopped(&self) -> bool {
+        let queues = &self.queues;
+        queues.iter().any(|queue| queue.stopped) && queues.iter().all(|queue| queue.kick.is_none())
     }
 
     /// Whether it is known after a kill of this process where the rings stand: split ones tell it themselves.

@@ -235,6 +235,9 @@ impl Session {
             None if self.device.is_behind() && !self.platform.has_channel() => {
                 "connected; the front end has not given the socket for questions about its IOMMU"
             }
+            None if self.device.is_stopped() => {
+                "connected; the queues were stopped: the guest is paused, or its driver was unloaded"
+            }
             None => "connected; the guest has not started its queues",
         }
     }
@@ -579,7 +582,7 @@ impl Session {
                 self.forget_translations()?;
                 return Ok(Answer::With(state.to_vec()));
             }
-            Request::SetVringKick { .. } => queue.kick = Some(eventfd),
+            Request::SetVringKick { .. } => queue.start(eventfd),
             Request::SetVringCall { .. } => queue.call = eventfd,
             Request::SetVringErr { .. } => queue.err = eventfd,
             Request::SetVringEnable { on, .. } => {

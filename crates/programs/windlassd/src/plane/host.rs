@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 
-use windlass_api::{Uplink, Vnic};
+use windlass_api::{Attachment, Uplink, Vnic};
 use windlass_attach::endpoint::Endpoint;
 use windlass_attach::packet::{PacketConf, PacketEndpoint, Untakeable, release_stale};
+use windlass_attach::tap::remove_strays;
 use windlass_shm::Quota;
 
 use super::translate;
@@ -44,7 +45,7 @@ pub trait Host: Send {
     /// The interface of that name, if it is there.
     fn device(&mut self, name: &str) -> Option<Device>;
 
-    /// Removes what an earlier daemon left at interfaces other than those to be kept.
+    /// Removes what an earlier daemon left at interfaces other than those to be kept, and TAPs that were moved away since.
     fn release_others(&mut self, keep: &[String]);
 }
 
@@ -58,6 +59,8 @@ pub struct System {
     mappings_per_uid_max: u32,
     /// Of the owners of zones.
     quotas: HashMap<u32, Quota>,
+    /// The namespaces of TAPs by the marks that they bear, until the first of [`Host::release_others`].
+    taps: HashMap<String, Option<String>>,
 }
 
 impl System {
@@ -69,6 +72,7 @@ impl System {
             state_id,
             mappings_per_uid_max,
             quotas: HashMap::new(),
+            taps: HashMap::new(),
         }
     }
 
@@ -106,6 +110,11 @@ impl Host for System {
         vnic: &Vnic,
         place: &Place,
     ) -> Result<Option<Box<dyn Endpoint>>, BackendError> {
+        if let Attachment::Tap(tap) = &vnic.attach {
+            let netns = tap.netns.as_ref().map(|netns| netns.as_str().to_owned());
+            let mark = translate::tap_mark(&self.state_id, &vnic.name);
+            self.taps.insert(mark, netns);
+        }
         let quota = self.quota(place);
         translate::endpoint(vnic, place, self.workers, &self.state_id, quota)
     }
@@ -138,5 +147,18 @@ impl Host for System {
 
     fn release_others(&mut self, keep: &[String]) {
         release_stale(&self.filter_mark(), keep);
+        let taps = std::mem::take(&mut self.taps);
+        if taps.is_empty() {
+            return;
+        }
+        // It looks into every namespace that has a name, and nobody waits for it.
+        let look = move || match remove_strays(&taps) {
+            0 => {}
+            removed => tracing::info!("{removed} TAPs were moved while no daemon ran: removed"),
+        };
+        let thread = std::thread::Builder::new().name("strays".into());
+        if let Err(error) = thread.spawn(look) {
+            tracing::warn!("TAPs that were moved stay: {error}");
+        }
     }
 }

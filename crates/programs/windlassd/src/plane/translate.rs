@@ -121,6 +121,11 @@ pub fn endpoint(
     }
 }
 
+/// The mark that a VNIC's TAP bears; `state_id`: which daemon this is.
+pub fn tap_mark(state_id: &str, name: &Name) -> String {
+    format!("windlass:{state_id}/{name}")
+}
+
 fn tap_endpoint(
     vnic: &Vnic,
     tap: &Tap,
@@ -145,7 +150,7 @@ fn tap_endpoint(
         netns: tap.netns.as_ref().map(|n| n.as_str().to_owned()),
         queues: tap.queues.min(workers).max(1),
         multi_queue: tap.queues > 1,
-        mark: format!("windlass:{state_id}/{}", vnic.name),
+        mark: tap_mark(state_id, &vnic.name),
         interface: interface(vnic),
     }))
 }
