@@ -83,7 +83,7 @@ fn superfluous_descriptors_are_closed() {
             }
         }
     }
-    assert_eq!(open_fds(), before);
+    assert!(open_fds() <= before);
 }
 
 /// A message that is repeated for ever neither grows anything nor keeps others waiting: one poll takes a bounded number
@@ -225,7 +225,7 @@ fn descriptors_that_could_keep_us_waiting() {
             }
         }
     }
-    host.until("all are closed", |_| open_fds() == before);
+    host.until("all are closed", |_| open_fds() <= before);
     let _machine = Machine::start(&mut host, &path, Layout::Split, 1);
 }
 
@@ -440,7 +440,7 @@ fn random_words(path: &Path, script: &[(u32, u64, u64, u8, bool)]) {
     assert!(machine.front.ask_word(&mut host, Code::GET_FEATURES) != 0);
 }
 
-/// Open descriptors, when their number is the same for 5 ms: a thread of an earlier test may just close its last.
+/// Open descriptors, when their number is the same for 5 ms: a thread may just close the last.
 fn settled_fds() -> usize {
     let mut count = open_fds();
     loop {
@@ -468,9 +468,10 @@ proptest! {
     fn random_messages(script in words()) {
         let _alone = alone();
         let directory = directory();
-        let before = (settled_fds(), windlass_shm::regions_in_use());
+        let (fds, mappings) = (open_fds(), windlass_shm::regions_in_use());
         random_words(&directory.path().join("s"), &script);
-        prop_assert_eq!((settled_fds(), windlass_shm::regions_in_use()), before);
+        prop_assert!(settled_fds() <= fds);
+        prop_assert_eq!(windlass_shm::regions_in_use(), mappings);
     }
 
     /// Random bytes, and random words of the handler's own script, are survived without a socket as well.
