@@ -53,7 +53,8 @@ fn is_closing() -> bool {
     let threads = std::fs::read_dir("/proc/self/task").expect("proc");
     threads.flatten().any(|thread| {
         // One that has just ended has no name any more.
-        std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "closer")
+        std::fs::read_to_string(thread.path().join("comm"))
+            .is_ok_and(|name| name.trim() == "closer")
     })
 }
 
