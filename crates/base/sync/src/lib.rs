@@ -42,7 +42,7 @@
 //!
 //! # Limits
 //!
-//! Capacities are fixed at construction, and no push, pop, lease or read allocates. x86-64 only.
+//! Capacities are fixed at construction, and no push, pop, lease or read allocates. x86-64 and aarch64 only.
 //!
 //! # Failure modes
 //!

@@ -4,8 +4,8 @@
 //! # Model
 //!
 //! A prefetch is a hint. It changes no value, and an address that is unmapped, foreign or nonsense
-//! makes the processor drop it instead of raising a fault (Intel SDM volume 2, PREFETCHh), so any
-//! pointer is fine.
+//! makes the processor drop it instead of raising a fault (Intel SDM volume 2, PREFETCHh; Arm ARM,
+//! PRFM), so any pointer is fine.
 //!
 //! [`read`] brings a line in for reading. [`write()`] brings it in for writing: a line that another
 //! core has is then taken over in one coherence transaction, where a read followed by a write takes
@@ -16,8 +16,16 @@ use std::arch::asm;
 /// Prefetches the line at `address` into all cache levels, to be read.
 #[inline(always)]
 pub fn read(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: PREFETCHT0 reads no value and never faults, whatever the address.
-    unsafe { asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
+    unsafe {
+        asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: PRFM reads no value and never faults, whatever the address.
+    unsafe {
+        asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
+    }
 }
 
 /// Prefetches the line at `address` into all cache levels, to be written.
@@ -26,8 +34,16 @@ pub fn read(address: *const u8) {
 /// the build names a processor. All 64-bit processors accept the instruction.
 #[inline(always)]
 pub fn write(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: PREFETCHW reads no value, changes none and never faults, whatever the address.
-    unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
+    unsafe {
+        asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: PRFM reads no value, changes none and never faults, whatever the address.
+    unsafe {
+        asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
+    }
 }
 
 /// Prefetches the first line of `value`, to be read.
@@ -36,8 +52,8 @@ pub fn read_ref<T: ?Sized>(value: &T) {
     read((&raw const *value).cast());
 }
 
-/// Tells the processor that this is a spin loop (PAUSE): about 40 to 140 cycles, during which the
-/// sibling hyperthread runs and the polled line stays with its writer.
+/// Tells the processor that this is a spin loop (PAUSE, on aarch64 ISB): about 40 to 140 cycles, during
+/// which the sibling hyperthread runs and the polled line stays with its writer.
 #[inline(always)]
 pub fn pause() {
     #[cfg(not(loom))]

@@ -3,21 +3,26 @@
 //! # Purpose
 //!
 //! The worker loop reads the clock once a burst. `clock_gettime` enters the vDSO, reads a sequence
-//! lock and converts; RDTSC is one instruction of 20 to 40 cycles, and a difference is converted only
-//! when somebody looks at it.
+//! lock and converts; a counter is one instruction of 20 to 40 cycles, and a difference is converted
+//! only when somebody looks at it.
 //!
 //! # Model
 //!
-//! [`now`] is the raw counter. [`Clock`] holds its frequency, measured once a process against
+//! [`now`] is the counter. [`Clock`] holds its frequency, measured once a process against
 //! `CLOCK_MONOTONIC` over 10 ms, and converts differences. The counter is taken to be invariant and
 //! synchronized between cores, as on every x86-64 server since 2008 and as Linux requires before it
 //! uses it as a clock source.
+//!
+//! aarch64 has the generic timer, which the architecture demands to be invariant and synchronized. It
+//! ticks 24 million to 1,000 million times a second, so [`now`] shifts it left until a second has 2^31
+//! to 2^32 "cycles": budgets that are written in cycles mean about the same on both.
 //!
 //! # Limits
 //!
 //! The measurement is good to about 20 parts in a million: right for budgets, timers and rates,
 //! wrong for timestamps that are compared with another machine's. RDTSC is not a fence: a few
-//! instructions around it may run on its other side.
+//! instructions around it may run on its other side. A cycle of aarch64 is as coarse as its timer: 1 to
+//! 42 ns.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -33,11 +38,31 @@ const FACTOR_BITS: u32 = 40;
 
 const NS_PER_S: u128 = 1_000_000_000;
 
-/// The time-stamp counter, in cycles since some moment before this process began.
+/// The counter, in cycles since some moment before this process began.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn now() -> u64 {
     // SAFETY: RDTSC exists on every x86-64 processor and touches no memory.
     unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// The counter, in cycles since some moment before this process began. The barrier keeps two readings
+/// of one thread in order, which the architecture does not.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+pub fn now() -> u64 {
+    let (ticks, hz): (u64, u64);
+    // SAFETY: Linux lets every process read both registers; no memory is touched.
+    unsafe {
+        std::arch::asm!(
+            "isb",
+            "mrs {ticks}, cntvct_el0",
+            "mrs {hz}, cntfrq_el0",
+            ticks = out(reg) ticks, hz = out(reg) hz,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    ticks << (hz as u32).leading_zeros()
 }
 
 /// Converts cycles of [`now`] to nanoseconds and back.

@@ -28,7 +28,7 @@
 //! thread.
 //!
 //! # Limits
-//! Linux 5.11 or newer, x86-64 only: structures are written for that byte order and width. Where
+//! Linux 5.11 or newer, x86-64 and aarch64 only: structures are written for their byte order and width. Where
 //! a newer kernel offers more (UDP segmentation on TAP, 6.2; a 12-byte virtio header on packet
 //! sockets, 6.6) the object says what it got.
 //!
@@ -37,8 +37,11 @@
 //! error, never a panic. Interfaces and namespaces may vanish at any time: later calls then fail
 //! with the errno that the item's documentation names.
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-compile_error!("windlass runs on x86-64 Linux only");
+#[cfg(not(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_os = "linux"
+)))]
+compile_error!("windlass runs on Linux for x86-64 and aarch64 only");
 
 pub mod affinity;
 pub mod batch;

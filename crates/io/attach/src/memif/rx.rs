@@ -470,7 +470,7 @@ impl RxPort for MemifRx {
         limit: Limit,
     ) -> (Loan, More) {
         const WIDE: u8 = Isa::Avx512 as u8;
-        const NARROW: u8 = Isa::Sse2 as u8;
+        const NARROW: u8 = Isa::Base as u8;
         match (self.isa == Isa::Avx512, self.buffers.is_some()) {
             (true, false) => self.burst::<WIDE, false>(section, heads, tails, limit),
             (true, true) => self.burst::<WIDE, true>(section, heads, tails, limit),

@@ -324,7 +324,7 @@ impl MemifTx {
         picks: &[Pick],
     ) -> Sent {
         const WIDE: u8 = Isa::Avx512 as u8;
-        const NARROW: u8 = Isa::Sse2 as u8;
+        const NARROW: u8 = Isa::Base as u8;
         let client = self.rings.first().is_some_and(|r| r.ring.buffers.is_some());
         match (self.isa == Isa::Avx512, client) {
             (true, false) => self.send::<WIDE, false>(lane, wanted, heads, tails, picks),

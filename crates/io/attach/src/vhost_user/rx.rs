@@ -485,7 +485,7 @@ impl<R: Ring> Queue<R> {
         limit: Limit,
     ) -> (Loan, More) {
         const WIDE: u8 = Isa::Avx512 as u8;
-        const NARROW: u8 = Isa::Sse2 as u8;
+        const NARROW: u8 = Isa::Base as u8;
         match (self.isa == Isa::Avx512, self.claims.any()) {
             (true, false) => self.burst::<WIDE, false>(section, heads, tails, limit),
             (true, true) => self.burst::<WIDE, true>(section, heads, tails, limit),

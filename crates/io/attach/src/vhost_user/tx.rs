@@ -387,7 +387,7 @@ impl<R: Ring> Queues<R> {
         picks: &[Pick],
     ) -> (Sent, usize) {
         const WIDE: u8 = Isa::Avx512 as u8;
-        const NARROW: u8 = Isa::Sse2 as u8;
+        const NARROW: u8 = Isa::Base as u8;
         let logs = self.queues.first().is_some_and(|q| q.ring.log().is_some());
         match (self.isa == Isa::Avx512, logs) {
             (true, false) => self.send::<WIDE, false>(lane, wanted, heads, tails, picks),
