@@ -11,7 +11,7 @@ pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 use loom::sync::atomic::fence;
 #[cfg(not(loom))]
-use std::sync::atomic::compiler_fence;
+use std::sync::atomic::{compiler_fence, fence};
 
 /// Whether a model has this fault in the protocol. Never outside a model.
 macro_rules! faulty {
@@ -54,12 +54,12 @@ pub(crate) fn store_fenced(word: &AtomicU32, value: u32) {
 }
 
 /// Lets no later load pass an earlier locked instruction. On x86 the instruction itself saw to that, and only the
-/// compiler has to be told.
+/// compiler has to be told; elsewhere, as in the model, it takes a fence.
 #[inline(always)]
 pub(crate) fn after_locked() {
-    #[cfg(loom)]
+    #[cfg(any(loom, not(target_arch = "x86_64")))]
     fence(Ordering::SeqCst);
-    #[cfg(not(loom))]
+    #[cfg(all(not(loom), target_arch = "x86_64"))]
     compiler_fence(Ordering::SeqCst);
 }
 
@@ -83,8 +83,5 @@ pub(crate) fn heavy() {
 /// A full fence.
 #[inline(always)]
 pub(crate) fn fence_full() {
-    #[cfg(loom)]
     fence(Ordering::SeqCst);
-    #[cfg(not(loom))]
-    std::sync::atomic::fence(Ordering::SeqCst);
 }

@@ -14,6 +14,18 @@ static REGISTERED: AtomicBool = AtomicBool::new(false);
 pub unsafe fn call(number: libc::c_long, args: [usize; 6]) -> isize {
     let result: isize;
     let [a, b, c, d, e, f] = args;
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the arguments are right (caller); the kernel changes x0 and memory that they point to.
+    unsafe {
+        asm!(
+            "svc #0",
+            in("x8") number,
+            inlateout("x0") a as isize => result,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
+            options(nostack)
+        );
+    }
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: the arguments are right (caller); the kernel changes rax, rcx, r11 and memory that they point to.
     unsafe {
         asm!(
@@ -52,10 +64,29 @@ pub(crate) fn option<const N: usize>(fd: i32, level: i32, name: i32) -> Option<[
 }
 
 /// The time-stamp counter, in cycles (a few per nanosecond; only for rough spans of time).
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn cycles() -> u64 {
     // SAFETY: every x86-64 has the instruction, and it touches no memory.
     unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// The generic timer, shifted until a second has 2^31 to 2^32 cycles (as `windlass_sync::tsc`).
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+pub fn cycles() -> u64 {
+    let (ticks, hz): (u64, u64);
+    // SAFETY: Linux lets every process read both registers; no memory is touched. The barrier keeps two readings in order.
+    unsafe {
+        asm!(
+            "isb",
+            "mrs {ticks}, cntvct_el0",
+            "mrs {hz}, cntfrq_el0",
+            ticks = out(reg) ticks, hz = out(reg) hz,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    ticks << (hz as u32).leading_zeros()
 }
 
 /// The monotonic clock, by a system call; zero where that fails. Not by the page that the kernel maps for it (vDSO): under
