@@ -49,6 +49,7 @@ pub mod bpf;
 pub mod caps;
 pub mod epoll;
 pub mod eventfd;
+pub mod hooks;
 pub mod interface;
 pub mod interrupt;
 pub mod named;

@@ -9,7 +9,8 @@ use rustix::net::{AddressFamily, SocketAddrAny, SocketType, ipproto};
 use windlass_channel::unix;
 use windlass_sys::process;
 
-use crate::plain::{address_bits, plain};
+use windlass_listing::plain;
+use windlass_listing::plain::address_bits;
 
 /// A stream socket, TCP or Unix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +102,7 @@ mod tests {
     use std::os::unix::net::{UnixDatagram, UnixStream};
 
     use super::*;
-    use crate::plain::Plain;
+    use windlass_listing::plain::Plain;
 
     fn facts(socket: impl Into<OwnedFd>) -> Option<Facts> {
         Facts::of(&socket.into())

@@ -42,7 +42,7 @@ use windlass_sys::unix;
 use crate::facts::Facts;
 use crate::getter;
 use crate::jobs::{Job, LATE, MESSAGE_BYTES_MAX, OUT_OF_REACH, Reclaim, SOURCES_MAX, Said};
-use crate::plain::Plain;
+use windlass_listing::plain::Plain;
 
 /// Word of the command line that makes the program a helper, before user and group.
 pub const HELPER: &str = "helper";

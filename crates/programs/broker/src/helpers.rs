@@ -22,7 +22,7 @@ use crate::helper::{GETTER, HELPER};
 use crate::inquiry::{Asked, Then};
 use crate::jobs::{Job, MESSAGE_BYTES_MAX, Said};
 use crate::limits::{HANG_AFTER, HELPERS_MAX, HELPERS_PER_USER_MAX, HUNG_PER_USER_MAX};
-use crate::plain::Plain;
+use windlass_listing::plain::Plain;
 
 /// How often one that was killed is looked for.
 const REAP_INTERVAL: Duration = Duration::from_millis(100);

@@ -15,20 +15,13 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fs;
-use std::os::fd::AsFd;
-use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use windlass_sys::bpf::{self, Attached};
 use windlass_sys::netlink::{Netlink, NetlinkError};
-use windlass_sys::netns::{NetnsError, NetnsRef, within};
-use windlass_sys::process;
-
-use crate::packets::{self, LO};
+use windlass_sys::netns::{NetnsRef, within};
+use windlass_sys::{hooks, process};
 
 /// How long a look at a namespace holds.
 const HOLDS: Duration = Duration::from_secs(1);
@@ -78,7 +71,8 @@ impl Host {
         let seen = self.seen.get_mut(&netns).filter(|seen| is_fresh(seen))?;
         let is_news = std::mem::take(&mut seen.is_news);
         let of_namespace = seen.finding.clone();
-        let found = of_namespace.or_else(|| pids.into_iter().find_map(cgroup_programs));
+        let found =
+            of_namespace.or_else(|| Some(pids.into_iter().find_map(hooks::of_cgroup)?.to_string()));
         Some((found, is_news))
     }
 
@@ -133,7 +127,9 @@ fn look(netns: u64, pids: [u32; 2]) -> Option<String> {
         match namespace(netns, pid) {
             Ok(Some(finding)) => return finding,
             Ok(None) => {}
-            Err(error) if is_forbidden(&error) => return None,
+            Err(error) if matches!(error.errno(), Some(Errno::PERM | Errno::ACCESS)) => {
+                return None;
+            }
             Err(error) => reason = error.to_string(),
         }
     }
@@ -148,56 +144,12 @@ fn namespace(netns: u64, pid: u32) -> Result<Option<Option<String>>, NetlinkErro
         if process::netns_cookie(&links) != Ok(netns) {
             return Ok(None);
         }
-        if let Some(found) = packets::finding(&Netlink::open_netfilter()?.ruleset()?) {
-            return Ok(Some(Some(found)));
-        }
-        let kinds = links.qdiscs(LO)?;
-        if let Some(kind) = kinds.iter().find(|kind| *kind != "noqueue") {
-            return Ok(Some(Some(format!("tc: a queue of kind {kind} at lo"))));
-        }
-        let programs = [Attached::LinkIngress(LO), Attached::LinkEgress(LO)];
-        for program in programs {
-            let attached = bpf::attached(program).map_err(|errno| NetlinkError::Kernel {
-                operation: "look for eBPF programs",
-                errno,
-                message: None,
-            });
-            if attached? > 0 {
-                return Ok(Some(Some("an eBPF program at lo".into())));
-            }
-        }
-        Ok(Some(None))
+        let rules = Netlink::open_netfilter()?.ruleset()?;
+        Ok(Some(match windlass_filter::finding(&rules) {
+            None => hooks::at_loopback(&mut links)?.map(|hook| hook.to_string()),
+            found => found,
+        }))
     })?
-}
-
-/// Programs that see what the processes of a cgroup send and receive.
-fn cgroup_programs(pid: u32) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    // Where there are hierarchies of the old kind, too, the new one has a place of its own.
-    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
-    let root = roots
-        .into_iter()
-        .find(|root| root.join("cgroup.procs").exists())?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(root.join(path), flags, Mode::empty()).ok()?;
-    let places = [
-        Attached::CgroupIngress(directory.as_fd()),
-        Attached::CgroupEgress(directory.as_fd()),
-    ];
-    let any = places
-        .into_iter()
-        .any(|place| bpf::attached(place).is_ok_and(|count| count > 0));
-    any.then(|| format!("an eBPF program sees the packets of cgroup /{path}"))
-}
-
-/// Whether this may not be seen.
-fn is_forbidden(error: &NetlinkError) -> bool {
-    let errno = match error {
-        NetlinkError::Namespace(NetnsError::Kernel { errno, .. }) => Some(*errno),
-        other => other.errno(),
-    };
-    matches!(errno, Some(Errno::PERM | Errno::ACCESS))
 }
 
 #[cfg(test)]

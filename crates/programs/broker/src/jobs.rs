@@ -12,7 +12,7 @@ use windlass_channel::Reason;
 
 use crate::facts::Facts;
 use crate::helpers::Key;
-use crate::plain::plain;
+use windlass_listing::plain;
 
 /// Processes that one job names, at most.
 pub(crate) const SOURCES_MAX: usize = 8;
@@ -63,7 +63,7 @@ pub(crate) const LATE: Reason = Reason::NoDaemon;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plain::Plain;
+    use windlass_listing::plain::Plain;
 
     /// Jobs and answers are read as they were written, and nothing of another length is.
     #[test]

@@ -45,7 +45,7 @@
 //! broker answers with a [`Reason`] and tells its program ([`Event`]).
 //!
 //! # What it shows
-//! Rows about every channel and socket ([`listing`]).
+//! Rows about every process and channel ([`windlass_listing`]).
 //!
 //! # Not done
 //! A user's broker cannot see limits, quotas and accounting on `lo`; root's looks only when a pair is to get memory (`host`).
@@ -62,12 +62,10 @@ mod inquiry;
 mod jobs;
 pub mod limits;
 mod listeners;
-pub mod listing;
+mod listing;
 pub mod log;
 mod memory;
 pub mod options;
-mod packets;
-mod plain;
 pub mod policy;
 mod private;
 mod processes;
@@ -78,7 +76,6 @@ mod slabs;
 mod table;
 mod users;
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -88,11 +85,6 @@ use windlass_sys::unix::BindError;
 
 pub use private::private;
 pub use server::{Broker, Handle};
-
-/// Directory of the socket of root's broker.
-pub const SYSTEM_DIRECTORY: &str = "/run/windlass";
-/// Name of the broker's socket in its directory.
-pub const SOCKET_NAME: &str = "sockets.sock";
 
 /// How a broker is run.
 #[derive(Debug, Clone)]
@@ -141,27 +133,4 @@ pub enum StartError {
     /// The system refused.
     #[error("start the broker of accelerated sockets: {0}")]
     System(#[from] Errno),
-}
-
-/// Where brokers listen, in the order in which they are tried: at `given` (`WINDLASS_SOCKETS`) alone if there is one, else root's,
-/// then the user's in `$XDG_RUNTIME_DIR` and in `/tmp`.
-///
-/// # Examples
-/// ```
-/// let paths = windlass_broker::paths(None, Some("/run/user/7".into()), 7);
-/// assert_eq!(paths[0].to_str(), Some("/run/windlass/sockets.sock"));
-/// assert_eq!(paths[1].to_str(), Some("/run/user/7/windlass/sockets.sock"));
-/// assert_eq!(paths[2].to_str(), Some("/tmp/windlass-7/sockets.sock"));
-/// ```
-pub fn paths(given: Option<OsString>, xdg_runtime_dir: Option<OsString>, uid: u32) -> Vec<PathBuf> {
-    if let Some(given) = given.filter(|given| !given.is_empty()) {
-        return vec![given.into()];
-    }
-    let mut paths = vec![PathBuf::from(SYSTEM_DIRECTORY).join(SOCKET_NAME)];
-    let xdg = xdg_runtime_dir
-        .map(PathBuf::from)
-        .filter(|dir| dir.is_absolute());
-    paths.extend(xdg.map(|dir| dir.join("windlass").join(SOCKET_NAME)));
-    paths.push(PathBuf::from(format!("/tmp/windlass-{uid}")).join(SOCKET_NAME));
-    paths
 }

@@ -11,7 +11,8 @@ use sd_notify::NotifyState;
 use windlass_broker::log::Log;
 use windlass_broker::options::Args;
 use windlass_broker::policy::{CONFIG_PATH, Policy};
-use windlass_broker::{Broker, Handle, SYSTEM_DIRECTORY, Settings};
+use windlass_broker::{Broker, Handle, Settings};
+use windlass_listing::SYSTEM_DIRECTORY;
 use windlass_sys::signals::Signals;
 use windlass_sys::unix::{self, Listener};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use crate::{SOCKET_NAME, SYSTEM_DIRECTORY};
+use windlass_listing::{SOCKET_NAME, SYSTEM_DIRECTORY};
 
 /// Joins programs that "windlass run" started: gives each pair the memory through which their sockets talk.
 ///

@@ -8,6 +8,7 @@ use rustix::io::IoSlice;
 use windlass_channel::layout::{DIRECTORY_BYTES, STATUS_BYTES, Side};
 use windlass_channel::protocol::{Answer, Ends, RETURNS, Request, SHARE};
 use windlass_channel::{EndInfo, Reason};
+use windlass_listing::ROW_BYTES;
 use windlass_sys::process;
 use windlass_sys::unix::{self, Credentials};
 
@@ -344,7 +345,7 @@ impl Broker {
         let uid = Some(who.uid).filter(|uid| ![0, own].contains(uid));
         let rows = listing::rows(&self.processes, &self.slabs, uid);
         if uid.is_some() {
-            let count = rows.len() / listing::ROW_BYTES;
+            let count = rows.len() / ROW_BYTES;
             self.users.asked(who.uid, count / ROWS_PER_REQUEST);
         }
         let memory = Memory::holding("windlass-listing", &rows).map_err(|_| Reason::Limit)?;

@@ -207,7 +207,7 @@ fn broker() -> Result<String, String> {
     let uid = process::effective_uid();
     let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR");
     let given = std::env::var_os("WINDLASS_SOCKETS").filter(|path| !path.is_empty());
-    let paths = windlass_broker::paths(given.clone(), runtime_dir.clone(), uid);
+    let paths = windlass_listing::paths(given.clone(), runtime_dir.clone(), uid);
     for path in &paths {
         if trusted(path, uid).is_ok() && unix::connect(path, SocketKind::SeqPacket).is_ok() {
             return Ok(format!("broker at {}", path.display()));
@@ -252,7 +252,7 @@ pub(crate) fn trusted(path: &Path, uid: u32) -> Result<(), String> {
 
 /// Where a private broker of this user listens. Its directory is made if it is not there.
 fn private_path(runtime_dir: Option<OsString>, uid: u32) -> Result<PathBuf, String> {
-    let paths = windlass_broker::paths(None, runtime_dir, uid);
+    let paths = windlass_listing::paths(None, runtime_dir, uid);
     let mut why = "nowhere to listen".to_owned();
     for path in paths.into_iter().skip(1) {
         let Some(dir) = path.parent() else { continue };

@@ -16,10 +16,10 @@ use rustix::net::sockopt::socket_cookie;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde_json::{Value, json};
 use windlass_api::ErrorCode;
-use windlass_broker::listing::{ChannelRow, ProcessRow, Row};
 use windlass_channel::client::Client;
 use windlass_channel::snapshot::DirWords;
 use windlass_channel::{EndInfo, Reason, unix};
+use windlass_listing::{ChannelRow, ProcessRow, Row};
 use windlass_sys::process;
 
 use crate::Session;
@@ -76,7 +76,7 @@ pub(crate) struct Listing {
 pub(crate) fn listing(what: &str) -> Result<Vec<Listing>, Failure> {
     let uid = process::effective_uid();
     let variable = |name| std::env::var_os(name);
-    let paths = windlass_broker::paths(
+    let paths = windlass_listing::paths(
         variable("WINDLASS_SOCKETS"),
         variable("XDG_RUNTIME_DIR"),
         uid,

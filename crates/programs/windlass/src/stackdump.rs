@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use windlass_api::ErrorCode;
-use windlass_broker::listing::{ChannelRow, ProcessRow};
 use windlass_channel::protocol::BROKER_SLOT;
 use windlass_channel::snapshot::DirWords;
+use windlass_listing::{ChannelRow, ProcessRow};
 
 use crate::Session;
 use crate::failure::Failure;

@@ -19,9 +19,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use windlass_broker::listing::{ChannelRow, ProcessRow};
 use windlass_channel::layout::{CHAN_BYTES, CHANS, HEADER_BYTES, SLAB_BYTES};
 use windlass_channel::snapshot::{ChanWords, MappedSlab};
+use windlass_listing::{ChannelRow, ProcessRow};
 
 use crate::run::LIBRARY;
 use crate::sockets::{ARENA_MAGIC, Listing, RECORD_BYTES, RECORDS_MAX, Record, records};

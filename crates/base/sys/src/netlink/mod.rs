@@ -95,7 +95,9 @@ impl NetlinkError {
     #[must_use]
     pub fn errno(&self) -> Option<Errno> {
         match self {
-            Self::Kernel { errno, .. } | Self::Socket(errno) => Some(*errno),
+            Self::Kernel { errno, .. }
+            | Self::Socket(errno)
+            | Self::Namespace(NetnsError::Kernel { errno, .. }) => Some(*errno),
             _ => None,
         }
     }

@@ -5,9 +5,9 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use rustix::io::{Errno, IoSlice};
-use windlass_broker::listing::Row;
 use windlass_broker::{Broker, Settings};
 use windlass_channel::protocol::{Answer, MAGIC, MESSAGE_BYTES, Request, VERSION};
+use windlass_listing::Row;
 use windlass_sys::unix::{self, SocketKind};
 
 /// Bytes of a script that make one message: its kind, and words of 7 bytes.

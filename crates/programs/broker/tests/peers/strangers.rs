@@ -15,8 +15,8 @@ use rustix::net::{
 use rustix::process::{Pid, Signal};
 
 use windlass_broker::limits::ROWS_PER_USER_MAX;
-use windlass_broker::listing::ROW_BYTES;
 use windlass_broker::log::LINES_PER_S;
+use windlass_listing::ROW_BYTES;
 
 use crate::actor::Actor;
 use crate::hanging::Hanging;

@@ -1,22 +1,39 @@
 //! Whether the rules of nftables do something to each packet of a connection over `lo`.
 //!
 //! # Purpose
-//! A rule that counts, limits, logs or copies packets means every packet. Bytes that go by a ring would pass it unseen,
-//! so who has such a rule for `lo` keeps his connections on the kernel.
+//! A rule that counts, limits, logs or copies packets means every packet. Packets that windlass takes past the kernel's filter would
+//! go by it unseen. [`finding()`] says where there is such a rule, so that those packets stay with the kernel.
+//!
+//! # Where it sits
+//! ```text
+//!   windlass-sys (netlink)  --Ruleset-->  finding()  --in words-->  windlass-broker: a pair stays on the kernel
+//! ```
 //!
 //! # Model
-//! The chains are followed as a TCP packet over `lo` would be, with three answers to each question: yes, no, and maybe
-//! for all that depends on more than the interface and the protocol. What would be done to a packet that does or may
-//! come by is a finding; a rule that certainly accepts (`iif lo accept`) ends its chain.
+//! A pure function of a [`Ruleset`]. The chains are followed as a TCP packet over `lo` would be, with three answers to each
+//! question: yes, no, and maybe for all that depends on more than the interface and the protocol. What would be done to a packet
+//! that does or may come by is a finding; a rule that certainly accepts (`iif lo accept`) ends its chain.
 //!
 //! Chains of type `nat` see only the first packet of a connection and are left out, as is forwarding. A counter in the
 //! tables of iptables says nothing: every rule there has one.
 //!
 //! # Limits
-//! [`VISITS_MAX`] rules are followed; a ruleset that takes more counts as a finding.
+//! 50,000 rules are followed, and 16 jumps deep; a ruleset that takes more counts as a finding.
+//!
+//! # Failure modes
+//! None. A ruleset comes from whoever owns a network namespace: circles of jumps end, and an expression that is not known is a maybe.
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
 
 use std::collections::{HashMap, HashSet};
 
+use windlass_sys::hooks::LOOPBACK_INDEX;
 use windlass_sys::netlink::{
     Chain, Expression, FAMILY_INET, FAMILY_IPV4, FAMILY_IPV6, FAMILY_NETDEV, Rule, Ruleset, Verdict,
 };
@@ -28,8 +45,8 @@ const JUMPS_MAX: u32 = 16;
 
 /// `NFT_META_L4PROTO`; 4 to 9 are `NFT_META_IIF` to `NFT_META_OIFTYPE`.
 const L4PROTO: u32 = 16;
-/// The index of `lo`, which is the first interface of every namespace.
-pub(crate) const LO: u32 = 1;
+/// `IPPROTO_TCP`.
+const TCP: u8 = 6;
 const LO_NAME: [u8; 16] = *b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const ARPHRD_LOOPBACK: u16 = 772;
 
@@ -61,7 +78,7 @@ enum Way {
 type Key<'a> = (u8, &'a str, &'a str);
 
 /// The first thing that a ruleset does to a packet over `lo`, in words; `None` if there is none.
-pub(crate) fn finding(ruleset: &Ruleset) -> Option<String> {
+pub fn finding(ruleset: &Ruleset) -> Option<String> {
     let mut rules: HashMap<Key<'_>, Vec<&Rule>> = HashMap::new();
     for rule in &ruleset.rules {
         let key = (rule.family, rule.table.as_str(), rule.chain.as_str());
@@ -137,7 +154,7 @@ impl<'a> Walk<'a> {
     /// Follows a chain. Whether the packet is accepted or dropped there for certain; else it may go on behind it.
     fn chain(&mut self, key: Key<'a>, way: Way, depth: u32) -> Result<bool, String> {
         for rule in self.rules.get(&key).cloned().unwrap_or_default() {
-            self.visits += 1;
+            self.visits = self.visits.saturating_add(1);
             if self.visits > VISITS_MAX || depth > JUMPS_MAX {
                 return Err("nftables: more rules than can be followed".into());
             }
@@ -201,7 +218,13 @@ impl<'a> Walk<'a> {
         way: Way,
         depth: u32,
     ) -> Result<Option<bool>, String> {
-        let mut follow = |chain| self.chain((rule.family, &rule.table, chain), way, depth + 1);
+        let mut follow = |chain| {
+            self.chain(
+                (rule.family, &rule.table, chain),
+                way,
+                depth.saturating_add(1),
+            )
+        };
         Ok(match verdict {
             Verdict::Queue => return Err(found(rule, "queue")),
             Verdict::Continue => None,
@@ -232,7 +255,7 @@ impl<'a> Walk<'a> {
         for chain in chains {
             let key = (chain.family, chain.table.as_str(), chain.name.as_str());
             if self.mapped.insert(key) {
-                self.chain(key, way, depth + 1)?;
+                self.chain(key, way, depth.saturating_add(1))?;
             }
         }
         Ok(())
@@ -249,8 +272,8 @@ fn value(key: u32, register: u32, way: Way) -> Option<Value> {
     // Even keys are of the interface that it came in by, odd ones of the one that it leaves by.
     let absent = key != L4PROTO && key.is_multiple_of(2) != (way == Way::In);
     let mut bytes = match key {
-        L4PROTO => vec![libc::IPPROTO_TCP as u8],
-        4 | 5 => LO.to_ne_bytes().to_vec(),
+        L4PROTO => vec![TCP],
+        4 | 5 => LOOPBACK_INDEX.to_ne_bytes().to_vec(),
         6 | 7 => LO_NAME.to_vec(),
         8 | 9 => ARPHRD_LOOPBACK.to_ne_bytes().to_vec(),
         _ => return None,
@@ -263,178 +286,4 @@ fn value(key: u32, register: u32, way: Way) -> Option<Value> {
         bytes,
         absent,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use windlass_sys::netlink::{Hook, Set};
-
-    use super::*;
-
-    fn chain(name: &str, hook: Option<(u32, &str)>) -> Chain {
-        let hook = hook.map(|(number, kind)| Hook {
-            number,
-            kind: kind.into(),
-            devices: Vec::new(),
-            counts: false,
-        });
-        Chain {
-            family: FAMILY_INET,
-            table: "t".into(),
-            name: name.into(),
-            hook,
-        }
-    }
-
-    fn rule(chain: &str, expressions: impl Into<Vec<Expression>>) -> Rule {
-        Rule {
-            family: FAMILY_INET,
-            table: "t".into(),
-            chain: chain.into(),
-            handle: 7,
-            expressions: expressions.into(),
-        }
-    }
-
-    /// `iifname NAME` or `oifname NAME`, or unequal to it.
-    fn interface(key: u32, operation: u32, name: &str) -> [Expression; 2] {
-        let mut value = name.as_bytes().to_vec();
-        value.resize(16, 0);
-        [
-            Expression::Meta { key, register: 1 },
-            Expression::Compare {
-                register: 1,
-                operation,
-                value,
-            },
-        ]
-    }
-
-    fn counter() -> Expression {
-        Expression::Does("counter".into())
-    }
-
-    fn judged(hook: (u32, &str), rules: Vec<Rule>) -> Option<String> {
-        finding(&Ruleset {
-            chains: vec![chain("c", Some(hook)), chain("d", None)],
-            rules,
-            sets: Vec::new(),
-        })
-    }
-
-    /// A counter is found where packets over `lo` pass it, and only there.
-    #[test]
-    fn counters_are_found_where_packets_pass() {
-        let one = |hook| judged(hook, vec![rule("c", [counter()])]);
-        assert_eq!(
-            one((1, "filter")).as_deref(),
-            Some("nftables inet t c, handle 7: counter")
-        );
-        assert!(one((3, "route")).is_some() && one((4, "filter")).is_some());
-        assert!(one((2, "filter")).is_none(), "forwarding");
-        assert!(one((3, "nat")).is_none(), "the first packet only");
-        assert!(
-            judged((1, "filter"), vec![rule("d", [counter()])]).is_none(),
-            "nobody jumps"
-        );
-    }
-
-    /// Rules about other interfaces are not about `lo`, whichever way they say so.
-    #[test]
-    fn other_interfaces_do_not_matter() {
-        let found = |hook, key, operation, name: &str| {
-            let expressions = [&interface(key, operation, name)[..], &[counter()]].concat();
-            judged((hook, "filter"), vec![rule("c", expressions)]).is_some()
-        };
-        assert!(found(1, 6, 0, "lo") && !found(1, 6, 0, "eth0"));
-        assert!(!found(1, 6, 1, "lo") && found(1, 6, 1, "eth0"));
-        assert!(found(3, 7, 0, "lo") && !found(3, 7, 0, "eth0"));
-        assert!(!found(3, 6, 0, "lo"), "what is sent came in nowhere");
-        assert!(found(3, 6, 1, "lo"), "so it did not come in by lo");
-        let other_register = [
-            Expression::Meta {
-                key: 6,
-                register: 2,
-            },
-            interface(6, 0, "eth0")[1].clone(),
-            counter(),
-        ];
-        assert!(judged((1, "filter"), vec![rule("c", other_register)]).is_some());
-    }
-
-    /// What is accepted for certain passes nothing behind it in that chain; what may be does.
-    #[test]
-    fn certain_verdicts_end_a_chain() {
-        let accept = Expression::Verdict(Verdict::Final);
-        let sure = [&interface(6, 0, "lo")[..], std::slice::from_ref(&accept)].concat();
-        let maybe = vec![Expression::Match, accept];
-        let behind = |first: Vec<Expression>| {
-            judged(
-                (1, "filter"),
-                vec![rule("c", first), rule("c", [counter()])],
-            )
-            .is_some()
-        };
-        assert!(!behind(sure.clone()) && behind(maybe));
-        let jump = |to: Verdict, inner: Vec<Expression>| {
-            let rules = vec![
-                rule("c", [Expression::Verdict(to)]),
-                rule("c", [counter()]),
-                rule("d", inner),
-            ];
-            judged((1, "filter"), rules).is_some()
-        };
-        assert!(!jump(Verdict::Jump("d".into()), sure));
-        let back = vec![Expression::Verdict(Verdict::Return), counter()];
-        assert!(jump(Verdict::Jump("d".into()), back.clone()));
-        assert!(!jump(Verdict::Goto("d".into()), back));
-        assert!(jump(Verdict::Jump("d".into()), vec![counter()]));
-    }
-
-    /// Maps of verdicts may lead to any chain of the table; elements of sets do what their set says.
-    #[test]
-    fn sets_and_maps_are_followed() {
-        let lookup = |verdict| Expression::Lookup {
-            set: "s".into(),
-            verdict,
-        };
-        let rules = |verdict| vec![rule("c", [lookup(verdict)]), rule("d", [counter()])];
-        assert!(judged((1, "filter"), rules(true)).is_some());
-        assert!(judged((1, "filter"), rules(false)).is_none());
-        let with = finding(&Ruleset {
-            chains: vec![chain("c", Some((1, "filter")))],
-            rules: vec![rule("c", [lookup(false)])],
-            sets: vec![Set {
-                family: FAMILY_INET,
-                table: "t".into(),
-                name: "s".into(),
-                does: vec!["quota".into()],
-            }],
-        });
-        assert_eq!(
-            with.as_deref(),
-            Some("nftables inet t c, handle 7: quota of set s")
-        );
-    }
-
-    /// Counters of iptables are everywhere and mean nothing; its matches do. Chains that jump in circles end.
-    #[test]
-    fn iptables_and_circles() {
-        let of = |expression| {
-            let mut chain = chain("INPUT", Some((1, "filter")));
-            let mut rule = rule("INPUT", [expression]);
-            (chain.family, rule.family) = (FAMILY_IPV4, FAMILY_IPV4);
-            (chain.table, rule.table) = ("filter".into(), "filter".into());
-            finding(&Ruleset {
-                chains: vec![chain],
-                rules: vec![rule],
-                sets: Vec::new(),
-            })
-        };
-        assert!(of(counter()).is_none());
-        assert!(of(Expression::Xtables("quota".into())).is_some());
-        assert!(of(Expression::Xtables("comment".into())).is_none());
-        let circle = Expression::Verdict(Verdict::Jump("c".into()));
-        assert!(judged((1, "filter"), vec![rule("c", [circle])]).is_some());
-    }
 }

@@ -9,13 +9,14 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use windlass_channel::Reason;
 
 /// A value that is written as bytes and read again.
-pub(crate) trait Plain: Sized {
+pub trait Plain: Sized {
     /// Adds its bytes.
     fn put(&self, to: &mut Vec<u8>);
 
     /// Takes its bytes from the front; `None` if they are not all there.
     fn take(from: &mut &[u8]) -> Option<Self>;
 
+    /// Its bytes.
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.put(&mut bytes);
@@ -30,6 +31,7 @@ pub(crate) trait Plain: Sized {
 }
 
 /// The fields of a type that are its bytes, in this order.
+#[macro_export]
 macro_rules! plain {
     ($type:ty: $($field:ident),+ $(,)?) => {
         impl $crate::plain::Plain for $type {
@@ -43,8 +45,6 @@ macro_rules! plain {
         }
     };
 }
-pub(crate) use plain;
-
 macro_rules! integers {
     ($($type:ty),+) => {$(
         impl Plain for $type {
@@ -86,7 +86,7 @@ by_way! {
 }
 
 /// An address as one of IPv6.
-pub(crate) fn address_bits(address: IpAddr) -> u128 {
+pub fn address_bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
         IpAddr::V6(address) => address.to_bits(),
