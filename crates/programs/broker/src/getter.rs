@@ -7,28 +7,27 @@
 //! # Model
 //! At that moment all ids of the program and its user namespace must be those of the helper, its file must not be set-id or have
 //! capabilities, and the descriptor must be a stream socket with the cookie that was named. Then the copy goes to the helper
-//! at once, by `SCM_RIGHTS`; the getter does nothing with it, and tells the broker nothing.
+//! at once, by `SCM_RIGHTS`; the getter does nothing with it. Each helper of root's broker has a getter for its own ids and
+//! namespace, from its start on, and nobody else talks with it.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
-use rustix::io::{Errno, IoSlice};
-use windlass_sys::{process, unix};
+use rustix::io::Errno;
+use windlass_channel::Reason;
+use windlass_sys::process;
 
 use crate::facts::Facts;
-use crate::helper::find_socket;
+use crate::helper::{Answer, find_socket};
 use crate::helpers::Key;
 use crate::identity::{Ids, ids_of, userns_of};
-use crate::jobs::{Job, Said};
+use crate::jobs::Job;
 
 /// `S_ISUID` and `S_ISGID`.
 const SET_ID: u32 = 0o6000;
 
-/// Takes a socket from the first process that has it, and hands it over to the last descriptor. Nothing is answered: the
-/// helper waits at the other end, and learns that nothing comes from the end of the connection.
-pub(crate) fn fetch(job: &Job, fds: &[OwnedFd]) -> Option<Said> {
-    let key = job.key?;
-    let (courier, pidfds) = fds.split_last()?;
+/// Takes a socket from the first process that has it.
+pub(crate) fn fetch(job: &Job, pidfds: &[OwnedFd], key: Key) -> Answer {
     let mut left = job.looks;
     let taken = pidfds.iter().zip(job.pids).find_map(|(pidfd, pid)| {
         if !is_plain(pid, key) {
@@ -37,11 +36,12 @@ pub(crate) fn fetch(job: &Job, fds: &[OwnedFd]) -> Option<Said> {
         let socket = find_socket(pidfd, pid, job, &mut left).ok()?;
         // The same process, and still nobody else's, after the socket was taken.
         let is_same = !process::has_ended(pidfd) && is_plain(pid, key);
-        (is_same && Facts::of(&socket).is_some()).then_some(socket)
-    })?;
-    // The helper may have been ended meanwhile.
-    let _ = unix::send_with_fds(courier, &[IoSlice::new(b"socket")], &[taken.as_fd()]);
-    None
+        Some((Facts::of(&socket).filter(|_| is_same)?, socket))
+    });
+    match taken {
+        Some((facts, socket)) => (Ok(facts), Some(socket)),
+        None => (Err(Reason::NotRescuable), None),
+    }
 }
 
 /// Whether the process has these ids alone, in this user namespace, and did not get them by its file.

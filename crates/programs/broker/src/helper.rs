@@ -8,9 +8,9 @@
 //!
 //! # Where it sits
 //! ```text
-//!   windlass-broker --jobs--> helper (the user's ids, no capability)
-//!          |                     ^ one socket, SCM_RIGHTS
-//!          +--------jobs--> getter (CAP_SYS_PTRACE alone)
+//!   windlass-broker --jobs--> helper --what it may not take--> getter (root's broker only)
+//!                             the user's ids,       <--socket--  CAP_SYS_PTRACE alone
+//!                             no capability
 //! ```
 //!
 //! # Ownership and lifetime
@@ -41,12 +41,13 @@ use windlass_sys::unix;
 
 use crate::facts::Facts;
 use crate::getter;
-use crate::jobs::{Job, LATE, MESSAGE_BYTES_MAX, OUT_OF_REACH, Reclaim, SOURCES_MAX, Said};
+use crate::helpers::Key;
+use crate::jobs::{Job, LATE, MESSAGE_BYTES_MAX, Reclaim, SOURCES_MAX, Said};
 use windlass_listing::plain::Plain;
 
 /// Word of the command line that makes the program a helper, before user and group.
 pub const HELPER: &str = "helper";
-/// Word of the command line that makes the program a getter.
+/// Word of the command line that makes the program a getter, before user, group, and device and inode of the user namespace.
 pub const GETTER: &str = "getter";
 
 /// Descriptors of a helper.
@@ -58,11 +59,16 @@ const GETTER_FILES_MAX: u64 = 4_096;
 const SPACE_BYTES_MAX: u64 = 1 << 30;
 /// Who a helper is where it takes a lock.
 const THREAD: u16 = 1;
-/// How long the getter's socket is waited for.
-const COURIER_WAIT: Timespec = Timespec {
+/// The socket may be there, but the helper may not take it.
+const OUT_OF_REACH: Reason = Reason::Privileged;
+/// How long the getter is waited for.
+const GETTER_WAIT: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 500_000_000,
 };
+
+/// An answer, and the descriptor that goes with it.
+pub(crate) type Answer = (Said, Option<OwnedFd>);
 
 /// Serves as a helper or a getter on the standard input, if the arguments say so, and returns whether they did.
 ///
@@ -70,22 +76,27 @@ const COURIER_WAIT: Timespec = Timespec {
 /// If the process cannot be confined: it has done nothing then.
 pub fn serve_if_asked(mut words: impl Iterator<Item = String>) -> Result<bool, Errno> {
     let role = words.next();
-    match role.as_deref() {
-        Some(HELPER) => {
-            let mut id = || {
-                words
-                    .next()
-                    .and_then(|word| word.parse().ok())
-                    .ok_or(Errno::INVAL)
-            };
-            confine(Some((id()?, id()?)), CapabilitySet::empty(), FILES_MAX)?;
-            serve(|job, fds| Some(do_job(&job, fds)));
-        }
-        Some(GETTER) => {
-            confine(None, CapabilitySet::SYS_PTRACE, GETTER_FILES_MAX)?;
-            serve(|job, fds| getter::fetch(&job, &fds));
-        }
+    let is_getter = match role.as_deref() {
+        Some(HELPER) => false,
+        Some(GETTER) => true,
         _ => return Ok(false),
+    };
+    let numbers: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
+    let [uid, gid, userns @ ..] = numbers.as_slice() else {
+        return Err(Errno::INVAL);
+    };
+    let id = |number: u64| u32::try_from(number).map_err(|_| Errno::INVAL);
+    let (uid, gid) = (id(*uid)?, id(*gid)?);
+    if is_getter {
+        let [device, inode] = *userns else {
+            return Err(Errno::INVAL);
+        };
+        let userns = (device, inode);
+        confine(None, CapabilitySet::SYS_PTRACE, GETTER_FILES_MAX)?;
+        serve(|job, fds| getter::fetch(&job, &fds, Key { uid, gid, userns }));
+    } else {
+        confine(Some((uid, gid)), CapabilitySet::empty(), FILES_MAX)?;
+        serve(|job, fds| (do_job(&job, fds), None));
     }
     Ok(true)
 }
@@ -129,7 +140,7 @@ fn confine(ids: Option<(u32, u32)>, keep: CapabilitySet, files_max: u64) -> Resu
 }
 
 /// Answers jobs until the broker closes its end.
-fn serve(work: impl Fn(Job, Vec<OwnedFd>) -> Option<Said>) {
+fn serve(work: impl Fn(Job, Vec<OwnedFd>) -> Answer) {
     let stdin = std::io::stdin();
     let socket = stdin.as_fd();
     loop {
@@ -147,9 +158,10 @@ fn serve(work: impl Fn(Job, Vec<OwnedFd>) -> Option<Said>) {
             return;
         };
         let id = job.id;
-        if let Some(said) = work(job, received.fds)
-            && unix::send_with_fds(socket, &[IoSlice::new(&(id, said).to_bytes())], &[]).is_err()
-        {
+        let (said, taken) = work(job, received.fds);
+        let fds: Vec<_> = taken.iter().map(AsFd::as_fd).collect();
+        let message = (id, said).to_bytes();
+        if unix::send_with_fds(socket, &[IoSlice::new(&message)], &fds).is_err() {
             return;
         }
     }
@@ -161,10 +173,9 @@ fn do_job(job: &Job, mut fds: Vec<OwnedFd>) -> Said {
         let (table, slab) = (fds.pop()?, fds.pop()?);
         Some((reclaim, slab, table))
     });
-    let socket = if job.by_courier {
-        from_courier(&fds, job.cookie)?
-    } else {
-        from_processes(job, &fds)?
+    let socket = match from_processes(job, &fds) {
+        Err(OUT_OF_REACH) => from_getter(job, &fds)?,
+        found => found?,
     };
     let mut facts = Facts::of(&socket).ok_or(Reason::NotRescuable)?;
     if job.reclaim.is_some() {
@@ -186,18 +197,28 @@ fn with_cookie(taken: OwnedFd, cookie: u64) -> Result<OwnedFd, Reason> {
     is_found.then_some(taken).ok_or(Reason::NotRescuable)
 }
 
-fn from_courier(fds: &[OwnedFd], cookie: u64) -> Result<OwnedFd, Reason> {
-    let courier = fds.first().ok_or(Reason::NotRescuable)?;
-    let mut entries = [PollFd::new(courier, PollFlags::IN)];
+/// The same, from the getter, which is behind the standard output if there is one.
+fn from_getter(job: &Job, pidfds: &[OwnedFd]) -> Result<OwnedFd, Reason> {
+    let stdout = std::io::stdout();
+    let getter = stdout.as_fd();
+    let fetch = Job {
+        reclaim: None,
+        ..*job
+    };
+    let fds: Vec<_> = pidfds.iter().map(AsFd::as_fd).collect();
+    let sent = unix::send_with_fds(getter, &[IoSlice::new(&fetch.to_bytes())], &fds);
+    sent.map_err(|errno| match errno {
+        Errno::NOTSOCK => Reason::NotRescuable,
+        _ => LATE,
+    })?;
+    let mut entries = [PollFd::new(&getter, PollFlags::IN)];
     // Nothing that came is found out by the receive.
-    let _ = poll(&mut entries, Some(&COURIER_WAIT));
-    let received =
-        unix::receive_with_fds(courier, &mut [0; 8], 1).map_err(|errno| match errno {
-            Errno::AGAIN => LATE,
-            _ => Reason::NotRescuable,
-        })?;
-    let taken = received.fds.into_iter().next();
-    with_cookie(taken.ok_or(Reason::NotRescuable)?, cookie)
+    let _ = poll(&mut entries, Some(&GETTER_WAIT));
+    let received = unix::receive_with_fds(getter, &mut [0; MESSAGE_BYTES_MAX], 1);
+    // Where no answer came the broker ends both: a late one is never taken for the next.
+    let received = received.ok().filter(|received| received.bytes > 0);
+    let taken = received.ok_or(LATE)?.fds.into_iter().next();
+    with_cookie(taken.ok_or(Reason::NotRescuable)?, job.cookie)
 }
 
 /// A copy of the socket that one of the processes has: under the number that was named, or under another one.

@@ -19,7 +19,7 @@ use windlass_channel::Reason;
 use windlass_sys::unix::{self, SocketKind};
 
 use crate::helper::{GETTER, HELPER};
-use crate::inquiry::{Asked, Then};
+use crate::inquiry::Then;
 use crate::jobs::{Job, MESSAGE_BYTES_MAX, Said};
 use crate::limits::{HANG_AFTER, HELPERS_MAX, HELPERS_PER_USER_MAX, HUNG_PER_USER_MAX};
 use windlass_listing::plain::Plain;
@@ -36,24 +36,16 @@ pub(crate) struct Key {
     pub(crate) userns: (u64, u64),
 }
 
-/// What a process of ours does for a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Role {
-    Helper,
-    Getter,
-}
-
 /// A job that a helper has.
-pub(crate) struct Pending {
-    pub(crate) asked: Asked,
-    pub(crate) then: Then,
+struct Pending {
+    then: Then,
     /// When it is too late.
     until: Instant,
 }
 
-/// A living helper.
+/// A living helper, with its getter.
 struct Helper {
-    child: Child,
+    children: Vec<Child>,
     socket: OwnedFd,
     token: u64,
     /// The slot in which it takes locks.
@@ -65,7 +57,7 @@ struct Helper {
 /// One that was killed and may not have ended.
 #[derive(Debug)]
 struct Dying {
-    child: Child,
+    children: Vec<Child>,
     uid: u32,
     slot: u16,
 }
@@ -73,7 +65,7 @@ struct Dying {
 /// All of them.
 pub(crate) struct Helpers {
     program: PathBuf,
-    all: HashMap<(Key, Role), Helper>,
+    all: HashMap<Key, Helper>,
     dying: Vec<Dying>,
     last_id: u64,
 }
@@ -88,9 +80,9 @@ impl Helpers {
         }
     }
 
-    /// The slot of one that is there already; a getter has none.
-    pub(crate) fn slot(&self, key: Key, role: Role) -> Option<u16> {
-        self.all.get(&(key, role)).map(|helper| helper.slot)
+    /// The slot of one that is there already.
+    pub(crate) fn slot(&self, key: Key) -> Option<u16> {
+        self.all.get(&key).map(|helper| helper.slot)
     }
 
     /// A number for a job or a helper.
@@ -99,52 +91,64 @@ impl Helpers {
         self.last_id
     }
 
-    /// Starts one. Gives its process id, the socket to be watched, and the token under which its answers are taken.
+    /// Starts one, with a getter if that can have its capability. Gives its process id, the socket to be watched, and the token under
+    /// which its answers are taken.
     pub(crate) fn start(
         &mut self,
         key: Key,
-        role: Role,
         slot: u16,
     ) -> Result<(u32, BorrowedFd<'_>, u64), Reason> {
         let hung = self.dying.iter().filter(|one| one.uid == key.uid).count();
         if hung >= HUNG_PER_USER_MAX {
             return Err(Reason::NotRescuable);
         }
-        let (own, theirs) = unix::pair(SocketKind::SeqPacket).map_err(|_| Reason::Limit)?;
-        let mut command = Command::new(&self.program);
-        match role {
-            Role::Helper => command.args([HELPER, &key.uid.to_string(), &key.gid.to_string()]),
-            Role::Getter => command.arg(GETTER),
-        };
-        command
-            .env_clear()
-            .current_dir("/")
-            .stdin(Stdio::from(theirs));
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().map_err(|_| Reason::Limit)?;
+        let limit = |_| Reason::Limit;
+        let pair = || unix::pair(SocketKind::SeqPacket).map_err(|_| Reason::Limit);
+        let ids = [key.uid, key.gid].map(|id| id.to_string());
+        let (own, theirs) = pair()?;
+        let mut helper = self.command(HELPER, &ids, theirs);
+        let mut children = Vec::new();
+        if rustix::process::geteuid().is_root() {
+            let (near, far) = pair()?;
+            let userns = [key.userns.0, key.userns.1].map(|number| number.to_string());
+            let mut getter = self.command(GETTER, &[ids, userns].concat(), far);
+            children.push(getter.spawn().map_err(limit)?);
+            helper.stdout(Stdio::from(near));
+        }
+        children.insert(0, helper.spawn().map_err(limit)?);
+        let pid = children.first().map_or(0, Child::id);
         let helper = Helper {
             slot,
             token: self.next_id(),
             socket: own,
             jobs: BTreeMap::new(),
             used: Instant::now(),
-            child,
+            children,
         };
-        let helper = self.all.entry((key, role)).insert_entry(helper).into_mut();
-        Ok((helper.child.id(), helper.socket.as_fd(), helper.token))
+        let helper = self.all.entry(key).insert_entry(helper).into_mut();
+        Ok((pid, helper.socket.as_fd(), helper.token))
+    }
+
+    /// The program in this role, with the broker or the helper behind its standard input.
+    fn command(&self, role: &str, numbers: &[String], stdin: OwnedFd) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg(role).args(numbers).env_clear().current_dir("/");
+        command.stdin(Stdio::from(stdin));
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command
     }
 
     /// Whether there is a helper for a user and group, in whatever namespace.
     pub(crate) fn has_any(&self, uid: u32, gid: u32) -> bool {
         let mut keys = self.all.keys();
-        keys.any(|(key, role)| *role == Role::Helper && (key.uid, key.gid) == (uid, gid))
+        keys.any(|key| (key.uid, key.gid) == (uid, gid))
     }
 
     /// The one that ends to make place for another one of a user; `None` while there is room. It is one of the same user if that
     /// has too many, else one of the user with most of them, of those outside the namespace `own` first; among these the idlest.
-    pub(crate) fn surplus(&self, uid: u32, own: (u64, u64)) -> Option<(Key, Role)> {
+    pub(crate) fn surplus(&self, uid: u32, own: (u64, u64)) -> Option<Key> {
         let mut counts: HashMap<u32, usize> = HashMap::new();
-        for (key, _) in self.all.keys() {
+        for key in self.all.keys() {
             *counts.entry(key.uid).or_default() += 1;
         }
         let count = |key: &Key| counts.get(&key.uid).copied().unwrap_or(0);
@@ -153,8 +157,8 @@ impl Helpers {
             return None;
         }
         let candidates = self.all.iter();
-        let candidates = candidates.filter(|((key, _), _)| !has_too_many || key.uid == uid);
-        let first = candidates.min_by_key(|((key, _), helper)| {
+        let candidates = candidates.filter(|(key, _)| !has_too_many || key.uid == uid);
+        let first = candidates.min_by_key(|(key, helper)| {
             let is_own = key.userns == own;
             (
                 is_own,
@@ -169,12 +173,12 @@ impl Helpers {
     /// Gives a job to a helper that was started, if it has fewer than `max`.
     pub(crate) fn send(
         &mut self,
-        who: (Key, Role),
+        key: Key,
         max: usize,
         job: &Job,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), Reason> {
-        let helper = self.all.get_mut(&who);
+        let helper = self.all.get_mut(&key);
         let helper = helper.filter(|helper| helper.jobs.len() < max);
         let helper = helper.ok_or(Reason::Limit)?;
         helper.used = Instant::now();
@@ -184,16 +188,15 @@ impl Helpers {
     }
 
     /// The helper that has just got a job will answer it.
-    pub(crate) fn expect(&mut self, id: u64, asked: Asked, then: Then) {
-        if let Some(helper) = self.all.get_mut(&(asked.target.key, Role::Helper)) {
+    pub(crate) fn expect(&mut self, key: Key, id: u64, then: Then) {
+        if let Some(helper) = self.all.get_mut(&key) {
             let until = helper.used + HANG_AFTER;
-            let pending = Pending { asked, then, until };
-            helper.jobs.insert(id, pending);
+            helper.jobs.insert(id, Pending { then, until });
         }
     }
 
     /// The next answer of a helper; `None` if there is none, an error if it has ended.
-    pub(crate) fn answer(&mut self, token: u64) -> Result<Option<(Pending, Said)>, (Key, Role)> {
+    pub(crate) fn answer(&mut self, token: u64) -> Result<Option<(Key, Then, Said)>, Key> {
         let mut all = self.all.iter_mut();
         let Some((key, helper)) = all.find(|(_, helper)| helper.token == token) else {
             return Ok(None);
@@ -202,7 +205,8 @@ impl Helpers {
         match unix::receive_with_fds(&helper.socket, &mut message, 0) {
             Ok(received) if received.bytes > 0 => {
                 let said = message.get(..received.bytes).and_then(Plain::of_bytes);
-                let said = said.and_then(|(id, said)| Some((helper.jobs.remove(&id)?, said)));
+                let said =
+                    said.and_then(|(id, said)| Some((*key, helper.jobs.remove(&id)?.then, said)));
                 said.map(Some).ok_or(*key)
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
@@ -211,7 +215,7 @@ impl Helpers {
     }
 
     /// One that has had a job for too long.
-    pub(crate) fn late(&self, now: Instant) -> Option<(Key, Role)> {
+    pub(crate) fn late(&self, now: Instant) -> Option<Key> {
         let is_late = |helper: &Helper| helper.jobs.values().any(|job| job.until <= now);
         let mut all = self.all.iter();
         all.find_map(|(key, helper)| is_late(helper).then_some(*key))
@@ -224,32 +228,32 @@ impl Helpers {
         jobs.map(|job| job.until).chain(reap).min()
     }
 
-    /// Kills one. It is dead for others once it has ended ([`Helpers::reap`]).
-    pub(crate) fn kill(&mut self, key: (Key, Role)) -> Vec<Pending> {
+    /// Kills one. It is dead for others once it has ended ([`Helpers::reap`]). Gives what its jobs went on with.
+    pub(crate) fn kill(&mut self, key: Key) -> Vec<Then> {
         let Some(mut helper) = self.all.remove(&key) else {
             return Vec::new();
         };
-        // It has ended, or will.
-        let _ = helper.child.kill();
+        for child in &mut helper.children {
+            // It has ended, or will.
+            let _ = child.kill();
+        }
         self.dying.push(Dying {
-            child: helper.child,
-            uid: key.0.uid,
+            children: helper.children,
+            uid: key.uid,
             slot: helper.slot,
         });
-        helper.jobs.into_values().collect()
+        helper.jobs.into_values().map(|job| job.then).collect()
     }
 
     /// The slots of those that have ended since they were killed.
     pub(crate) fn reap(&mut self) -> Vec<u16> {
-        let mut slots = Vec::new();
-        self.dying.retain_mut(|one| match one.child.try_wait() {
-            Ok(None) => true,
-            _ => {
-                slots.push(one.slot);
-                false
-            }
-        });
-        slots
+        let is_there = |one: &mut Dying| {
+            one.children
+                .retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+            !one.children.is_empty()
+        };
+        let ended = self.dying.extract_if(.., |one| !is_there(one));
+        ended.map(|one| one.slot).collect()
     }
 }
 

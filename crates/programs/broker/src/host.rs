@@ -37,8 +37,6 @@ const NAMESPACES_MAX: usize = 1_024;
 struct Seen {
     until: Instant,
     finding: Option<String>,
-    /// Nobody has been told.
-    is_news: bool,
 }
 
 /// A look that is under way.
@@ -57,23 +55,22 @@ pub(crate) struct Host {
     looking: HashMap<u32, Looking>,
 }
 
-/// What is found: with it, whether that is news.
-pub(crate) type Finding = (Option<String>, bool);
-
 impl Host {
     /// What is done to packets over `lo` in the namespace with this cookie, where these processes of a user are. `None`
     /// where that is not known yet: the user asks again later.
-    pub(crate) fn finding(&mut self, netns: u64, uid: u32, pids: [u32; 2]) -> Option<Finding> {
-        let is_fresh = |seen: &Seen| seen.until > Instant::now();
-        if !self.seen.get(&netns).is_some_and(is_fresh) {
+    pub(crate) fn finding(
+        &mut self,
+        netns: u64,
+        uid: u32,
+        pids: [u32; 2],
+    ) -> Option<Option<String>> {
+        let is_fresh = |seen: &&Seen| seen.until > Instant::now();
+        if self.seen.get(&netns).filter(is_fresh).is_none() {
             self.look(netns, uid, pids)?;
         }
-        let seen = self.seen.get_mut(&netns).filter(|seen| is_fresh(seen))?;
-        let is_news = std::mem::take(&mut seen.is_news);
-        let of_namespace = seen.finding.clone();
-        let found =
-            of_namespace.or_else(|| Some(pids.into_iter().find_map(hooks::of_cgroup)?.to_string()));
-        Some((found, is_news))
+        let seen = self.seen.get(&netns).filter(is_fresh)?;
+        let of_cgroup = || Some(pids.into_iter().find_map(hooks::of_cgroup)?.to_string());
+        Some(seen.finding.clone().or_else(of_cgroup))
     }
 
     /// Looks, on a thread of its own: the rules of a namespace are as many as its owner likes.
@@ -105,18 +102,11 @@ impl Host {
             }
         };
         let looking = self.looking.remove(&uid)?;
-        let old = self.seen.get(&looking.netns);
-        let is_news = old.map_or(finding.is_some(), |old| old.finding != finding);
         if self.seen.len() >= NAMESPACES_MAX {
             self.seen.clear();
         }
-        let seen = Seen {
-            until,
-            finding,
-            is_news,
-        };
         // It may be another namespace than the one that is asked for now.
-        self.seen.insert(looking.netns, seen);
+        self.seen.insert(looking.netns, Seen { until, finding });
         Some(())
     }
 }
@@ -176,13 +166,12 @@ mod tests {
                 }
             }
         };
-        let (first, _) = find(netns);
+        let first = find(netns);
         let started = Instant::now();
         for _ in 0..100 {
-            assert_eq!(find(netns), (first.clone(), false));
+            assert_eq!(find(netns), first);
         }
         assert!(started.elapsed() < Duration::from_secs(1), "not remembered");
-        let (wrong, is_news) = find(netns ^ 1);
-        assert!(wrong.is_some() && is_news, "{wrong:?}");
+        assert!(find(netns ^ 1).is_some());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! A question is about one socket, and carries what comes next ([`Broker::look`]): it goes on with what the helper said, or with why
-//! nobody knows. An error there is the answer to who asked. What a helper may not reach is asked once more through the getter.
+//! nobody knows. An error there is the answer to who asked.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use std::time::Instant;
 
 use windlass_channel::Reason;
 use windlass_sys::epoll::Interest;
-use windlass_sys::unix::{self, Credentials, SocketKind};
+use windlass_sys::unix::Credentials;
 
 use crate::facts::Facts;
-use crate::helpers::{Key, Pending, Role};
+use crate::helpers::Key;
 use crate::identity::Identity;
-use crate::jobs::{Job, LATE, OUT_OF_REACH, Reclaim, SOURCES_MAX, Said};
+use crate::jobs::{Job, LATE, Reclaim, SOURCES_MAX, Said};
 use crate::limits::{JOBS_PER_HELPER_MAX, START_REQUESTS, WATCH_JOBS_PER_HELPER_MAX};
 use crate::server::{Broker, HELPER};
 
@@ -41,16 +41,6 @@ pub(crate) struct Target {
     pub(crate) cookie: u64,
     /// Descriptors that may be looked at if it is not there.
     pub(crate) looks: u32,
-}
-
-/// What a helper is asked.
-#[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) target: Target,
-    by_courier: bool,
-    reclaim: Option<Reclaim>,
-    /// Jobs that the helper may have with this one.
-    jobs_max: usize,
 }
 
 /// What comes next.
@@ -105,68 +95,40 @@ impl Broker {
                 broker.refuse(&asker, reason);
             }
         });
-        match target {
-            Some(target) => self.ask(
-                Asked {
-                    target,
-                    by_courier: false,
-                    reclaim,
-                    jobs_max,
-                },
-                then,
-            ),
-            None => then(self, Err(Reason::PeerPlain)),
-        }
-    }
-
-    fn ask(&mut self, asked: Asked, then: Then) {
-        match self.hand(&asked) {
-            Ok(id) => self.helpers.expect(id, asked, then),
+        let target = target.ok_or(Reason::PeerPlain);
+        match target.and_then(|target| self.hand(&target, reclaim, jobs_max)) {
+            Ok((key, id)) => self.helpers.expect(key, id, then),
             Err(reason) => then(self, Err(reason)),
         }
     }
 
-    /// Gives a job to the helper that it is for.
-    fn hand(&mut self, asked: &Asked) -> Result<u64, Reason> {
-        let target = &asked.target;
+    /// Gives a job to the helper that it is for, which may have so many with this one.
+    fn hand(
+        &mut self,
+        target: &Target,
+        reclaim: Option<Reclaim>,
+        jobs_max: usize,
+    ) -> Result<(Key, u64), Reason> {
         let sources = target.sources.iter().take(SOURCES_MAX);
-        let slot = self.provide(target.key, Role::Helper)?;
+        let slot = self.provide(target.key)?;
         let mut job = Job {
             id: self.helpers.next_id(),
             fd: target.fd,
             cookie: target.cookie,
             looks: target.looks,
             pids: [0; SOURCES_MAX],
-            by_courier: asked.by_courier,
-            key: None,
-            reclaim: asked.reclaim.map(|reclaim| Reclaim { slot, ..reclaim }),
+            reclaim: reclaim.map(|reclaim| Reclaim { slot, ..reclaim }),
         };
         for (to, (pid, _)) in job.pids.iter_mut().zip(sources.clone()) {
             *to = *pid;
         }
         let mut fds: Vec<BorrowedFd<'_>> = sources.map(|(_, pidfd)| pidfd.as_fd()).collect();
-        let far;
-        if asked.by_courier {
-            self.provide(target.key, Role::Getter)?;
-            let near;
-            (near, far) = unix::pair(SocketKind::SeqPacket).map_err(|_| Reason::Limit)?;
-            let all = [&fds[..], &[near.as_fd()]].concat();
-            let fetch = Job {
-                key: Some(target.key),
-                reclaim: None,
-                ..job
-            };
-            let getter = (target.key, Role::Getter);
-            self.helpers.send(getter, asked.jobs_max, &fetch, &all)?;
-            fds = vec![far.as_fd()];
-        }
-        if let Some(reclaim) = asked.reclaim {
+        if let Some(reclaim) = reclaim {
             let slab = self.slabs.get(reclaim.slab).ok_or(Reason::NotEligible)?;
             fds.extend([slab.memory.as_fd(), self.processes.table()]);
         }
-        let helper = (target.key, Role::Helper);
-        self.helpers.send(helper, asked.jobs_max, &job, &fds)?;
-        Ok(job.id)
+        self.helpers.send(target.key, jobs_max, &job, &fds)?;
+        Ok((target.key, job.id))
     }
 
     /// Starts the helper of a process that has connected or is about to, if the process may have one: a failure is found
@@ -177,13 +139,13 @@ impl Broker {
         if let Some((identity, key)) = identity.zip(key)
             && self.policy.admits(key.uid, &identity.program)
         {
-            let _ = self.provide(key, Role::Helper);
+            let _ = self.provide(key);
         }
     }
 
-    /// Sees to it that there is a helper or a getter for a key. Gives its slot.
-    fn provide(&mut self, key: Key, role: Role) -> Result<u16, Reason> {
-        if let Some(slot) = self.helpers.slot(key, role) {
+    /// Sees to it that there is a helper for a key. Gives its slot.
+    fn provide(&mut self, key: Key) -> Result<u16, Reason> {
+        if let Some(slot) = self.helpers.slot(key) {
             return Ok(slot);
         }
         if !self.users.may_ask(key.uid, Instant::now()) {
@@ -192,21 +154,16 @@ impl Broker {
         if let Some(surplus) = self.helpers.surplus(key.uid, self.userns) {
             self.lose(surplus);
             // What its jobs went on with may have started this very one.
-            return self.provide(key, role);
+            return self.provide(key);
         }
         self.users.asked(key.uid, START_REQUESTS);
-        let slot = match role {
-            Role::Helper => self.processes.helper_slot().ok_or(Reason::Limit)?,
-            Role::Getter => 0,
-        };
-        let started = self.helpers.start(key, role, slot);
+        let slot = self.processes.helper_slot().ok_or(Reason::Limit)?;
+        let started = self.helpers.start(key, slot);
         let (pid, socket, token) = started.inspect_err(|_| self.processes.helper_died(slot))?;
         let watched = self.epoll.add(socket, HELPER | token, Interest::READABLE);
-        if slot != 0 {
-            self.processes.helper_lives(slot, pid);
-        }
+        self.processes.helper_lives(slot, pid);
         if watched.is_err() {
-            self.lose((key, role));
+            self.lose(key);
             return Err(Reason::Limit);
         }
         Ok(slot)
@@ -216,7 +173,13 @@ impl Broker {
     pub(crate) fn helper_speaks(&mut self, token: u64) {
         loop {
             match self.helpers.answer(token) {
-                Ok(Some((pending, said))) => self.answered(pending, said),
+                Ok(Some((key, then, said))) => {
+                    if said == Err(LATE) {
+                        // Its getter hangs.
+                        self.lose(key);
+                    }
+                    then(self, said);
+                }
                 Ok(None) => return,
                 Err(key) => return self.lose(key),
             }
@@ -233,32 +196,9 @@ impl Broker {
         }
     }
 
-    fn lose(&mut self, key: (Key, Role)) {
-        for pending in self.helpers.kill(key) {
-            self.answered(pending, Err(LATE));
+    fn lose(&mut self, key: Key) {
+        for then in self.helpers.kill(key) {
+            then(self, Err(LATE));
         }
-    }
-
-    fn answered(&mut self, Pending { asked, then, .. }: Pending, said: Said) {
-        match said {
-            Err(OUT_OF_REACH) if !asked.by_courier && rustix::process::geteuid().is_root() => {
-                let by_courier = true;
-                return self.ask(
-                    Asked {
-                        by_courier,
-                        ..asked
-                    },
-                    then,
-                );
-            }
-            // The getter may hang.
-            Err(LATE) => self.lose((asked.target.key, Role::Getter)),
-            _ => {}
-        }
-        let plain = |reason| match reason {
-            OUT_OF_REACH => Reason::NotRescuable,
-            reason => reason,
-        };
-        then(self, said.map_err(plain));
     }
 }

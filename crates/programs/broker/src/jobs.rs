@@ -4,14 +4,12 @@
 //! Messages over a `SOCK_SEQPACKET` pair: a [`Job`], and its number with a [`Said`]. A helper is of the asking user, so its answers
 //! are believed for that user's sockets.
 //!
-//! With a job come descriptors: of each process that may have the socket a pidfd, or alone the end of a pair through which the
-//! [getter](crate::getter) hands the socket over; for a [`Reclaim`] the slab and the table of processes besides. The getter gets a
-//! job with a key: it takes the socket, and hands it to the last descriptor.
+//! With a job come descriptors: a pidfd of each process that may have the socket, and for a [`Reclaim`] the slab and the table of
+//! processes. A helper passes what it may not take itself on to its [getter](crate::getter), which answers alike, with the socket.
 
 use windlass_channel::Reason;
 
 use crate::facts::Facts;
-use crate::helpers::Key;
 use windlass_listing::plain;
 
 /// Processes that one job names, at most.
@@ -30,10 +28,6 @@ pub(crate) struct Job {
     pub(crate) looks: u32,
     /// Ids of the processes, 0 where there is none.
     pub(crate) pids: [u32; SOURCES_MAX],
-    /// It comes from the getter.
-    pub(crate) by_courier: bool,
-    /// For the getter: what each process must be.
-    pub(crate) key: Option<Key>,
     pub(crate) reclaim: Option<Reclaim>,
 }
 
@@ -48,15 +42,12 @@ pub(crate) struct Reclaim {
     pub(crate) slot: u16,
 }
 
-plain!(Job: id, fd, cookie, looks, pids, by_courier, key, reclaim);
+plain!(Job: id, fd, cookie, looks, pids, reclaim);
 plain!(Reclaim: slab, chan, side, connected, slot);
-plain!(Key: uid, gid, userns);
 
 /// What the kernel says of the socket, or why nobody knows.
 pub(crate) type Said = Result<Facts, Reason>;
 
-/// The socket may be there, but the helper may not take it.
-pub(crate) const OUT_OF_REACH: Reason = Reason::Privileged;
 /// It was not found out in time: to be asked again.
 pub(crate) const LATE: Reason = Reason::NoDaemon;
 
@@ -75,23 +66,15 @@ mod tests {
             connected: true,
             slot: 65_534,
         };
-        let key = Key {
-            uid: 7,
-            gid: u32::MAX,
-            userns: (u64::MAX, 4_026_531_837),
-        };
         let job = Job {
             id: u64::MAX,
             fd: -1,
             cookie: 1 << 63,
             looks: 9,
             pids: [4_194_304; SOURCES_MAX],
-            by_courier: true,
-            key: Some(key),
             reclaim: Some(reclaim),
         };
         let look = Job {
-            key: None,
             reclaim: None,
             ..job
         };

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// Helpers and getters at one time: each is a process of about 3 MB.
+/// Helpers at one time, each with a getter: two processes of about 3 MB.
 pub const HELPERS_MAX: usize = 64;
-/// Helpers and getters of one user at one time, one of each for each of its groups and user namespaces.
-pub const HELPERS_PER_USER_MAX: usize = 16;
+/// Helpers of one user at one time, one for each of its groups and user namespaces.
+pub const HELPERS_PER_USER_MAX: usize = 8;
 /// Helpers of one user that were killed and have not ended: a last close waits in them.
 pub const HUNG_PER_USER_MAX: usize = 4;
 /// Jobs that one helper has at one time.
@@ -28,26 +28,24 @@ pub const BYTES_PER_USER_MAX: u64 = 4 << 30;
 pub const REQUESTS_PER_USER_PER_S: u32 = 2_000;
 /// Requests that one counts for which a helper is asked and processes are looked at: about 160 us.
 pub const HELPED_REQUESTS: usize = 8;
-/// Requests that one counts for which starts a helper or a getter: 8 starts in a second. Each takes the broker about 1 ms, in
+/// Requests that one counts for which starts a helper and its getter: 4 starts in a second. Each takes the broker about 2 ms, in
 /// which nobody is served.
-pub const START_REQUESTS: usize = 250;
+pub const START_REQUESTS: usize = 500;
 /// Rows of a listing that count as one request: a longest listing takes all of a second.
 pub const ROWS_PER_REQUEST: usize = 2;
 /// Slabs of a user that count as one request when their memory is measured, before a further one is made; 0.5 us each.
 pub const MEASURES_PER_REQUEST: usize = 50;
 /// Rescues in one request of the watch: the rest waits for the next look.
 pub const RESCUES_PER_LOOK_MAX: usize = 64;
-/// Connections in all at one time: each carries one request and is closed.
+/// Connections in all at one time: each carries one request and is closed. The oldest of the user with most of them makes
+/// place for one more.
 pub const CONNECTIONS_MAX: usize = 256;
-/// Connections of one user at one time; the oldest of them makes place for one more. Beyond [`CONNECTIONS_MAX`] the oldest
-/// of the user with most of them does.
-pub const CONNECTIONS_PER_USER_MAX: usize = 32;
 /// How long nothing is taken from a socket at which a user came who has asked too much.
 pub const REST: Duration = Duration::from_millis(10);
+/// The same where no descriptor is left, and no connection can make place.
+pub const REST_WITHOUT_DESCRIPTORS: Duration = Duration::from_millis(100);
 /// Users who have a socket of their own, each of one descriptor.
 pub const OWN_SOCKETS_MAX: usize = 1_024;
-/// Processes that a private broker waits for before they have registered.
-pub const WITNESSES_MAX: usize = 1_024;
 /// How often flagged slabs are looked at.
 pub const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes that nobody has touched for so long are rescued.

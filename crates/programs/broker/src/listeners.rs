@@ -1,4 +1,4 @@
-//! The sockets at which root's broker listens: one for everybody, and one more for each user that has come.
+//! The sockets at which the broker listens: one for everybody, and at root's one more for each user that has come.
 //!
 //! # Model
 //! Connections that nobody has taken yet wait in a queue of fixed length, and a connection beyond it is refused. A user who connects
@@ -6,84 +6,116 @@
 //! own, beside that one, with his number behind its name: only he can connect to it. The library tries that first.
 //!
 //! # States
-//! A socket at which a user came who has asked too much *rests* for [`REST`]: nothing is taken from it.
+//! A socket *rests* for a while, and nothing is taken from it, after a user came to it who has asked too much.
 //!
 //! # Limits
 //! [`OWN_SOCKETS_MAX`] users; further ones share the common socket.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use windlass_sys::unix::{self, BindError, Listener, SocketKind};
+use rustix::io::Errno;
+use windlass_sys::epoll::{Epoll, Interest};
+use windlass_sys::unix::{self, Listener, SocketKind};
 
-use crate::limits::{OWN_SOCKETS_MAX, REST};
+use crate::limits::OWN_SOCKETS_MAX;
+use crate::server::{COMMON, OWN_LISTENER};
 
-/// All of them.
+/// A socket, and how long it rests.
+#[derive(Debug)]
+struct Seat {
+    listener: Listener,
+    rests_until: Option<Instant>,
+}
+
+/// All of them, by their tokens.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     path: PathBuf,
-    pub(crate) common: Listener,
-    own: BTreeMap<u32, Listener>,
-    /// Those that rest, the common one as `None`, and how long.
-    resting: BTreeMap<Option<u32>, Instant>,
+    all: BTreeMap<u64, Seat>,
 }
 
 impl Listeners {
-    pub(crate) fn new(path: &Path, common: Listener) -> Self {
-        Self {
+    pub(crate) fn new(path: &Path, epoll: &Epoll, common: Listener) -> Result<Self, Errno> {
+        let mut listeners = Self {
             path: path.to_owned(),
-            common,
-            own: BTreeMap::new(),
-            resting: BTreeMap::new(),
-        }
+            all: BTreeMap::new(),
+        };
+        listeners.add(epoll, COMMON, common)?;
+        Ok(listeners)
     }
 
-    /// A socket that a user gets, if he has none; an error if he cannot have one.
-    pub(crate) fn give(&mut self, uid: u32, gid: u32) -> Result<Option<&Listener>, BindError> {
-        if self.own.contains_key(&uid) || self.own.len() >= OWN_SOCKETS_MAX {
-            return Ok(None);
+    fn add(&mut self, epoll: &Epoll, token: u64, listener: Listener) -> Result<(), Errno> {
+        epoll.add(&listener, token, Interest::READABLE)?;
+        let rests_until = None;
+        let seat = Seat {
+            listener,
+            rests_until,
+        };
+        self.all.insert(token, seat);
+        Ok(())
+    }
+
+    /// Gives a user a socket, if he has none. One who cannot have one goes on at the common socket.
+    pub(crate) fn give(&mut self, epoll: &Epoll, uid: u32, gid: u32) {
+        let token = OWN_LISTENER | u64::from(uid);
+        if self.all.contains_key(&token) || self.all.len() > OWN_SOCKETS_MAX {
+            return;
         }
         let mut path = self.path.as_os_str().to_owned();
         path.push(format!(".{uid}"));
         // A former broker's: there is no other one while this one listens at the common path.
         let _ = std::fs::remove_file(&path);
         let kind = SocketKind::SeqPacket;
-        let listener = unix::bind_socket(path.as_ref(), kind, 0o600, Some((uid, gid)))?;
-        Ok(Some(self.own.entry(uid).insert_entry(listener).into_mut()))
-    }
-
-    /// The socket of a user, or the common one.
-    pub(crate) fn get(&self, uid: Option<u32>) -> Option<&Listener> {
-        match uid {
-            None => Some(&self.common),
-            Some(uid) => self.own.get(&uid),
+        if let Ok(listener) = unix::bind_socket(path.as_ref(), kind, 0o600, Some((uid, gid))) {
+            let _ = self.add(epoll, token, listener);
         }
     }
 
-    /// The socket rests from now on.
-    pub(crate) fn rest(&mut self, uid: Option<u32>, now: Instant) {
-        self.resting.insert(uid, now + REST);
+    /// Takes a connection. `EAGAIN` if none waits, or the socket rests.
+    pub(crate) fn accept(&self, token: u64) -> Result<OwnedFd, Errno> {
+        let seat = self.all.get(&token);
+        let seat = seat.filter(|seat| seat.rests_until.is_none());
+        seat.ok_or(Errno::AGAIN)?.listener.accept()
     }
 
-    /// When the next one has rested long enough.
-    pub(crate) fn next_rested(&self) -> Option<Instant> {
-        self.resting.values().min().copied()
+    /// The socket rests.
+    pub(crate) fn rest(&mut self, epoll: &Epoll, token: u64, until: Instant) {
+        if let Some(seat) = self.all.get_mut(&token)
+            && epoll.remove(&seat.listener).is_ok()
+        {
+            seat.rests_until = Some(until);
+        }
     }
 
-    /// One that has rested long enough, and rests no more.
-    pub(crate) fn rested(&mut self, now: Instant) -> Option<Option<u32>> {
-        let mut all = self.resting.iter();
-        let uid = all.find_map(|(uid, until)| (*until <= now).then_some(*uid))?;
-        self.resting.remove(&uid);
-        Some(uid)
+    /// Takes connections again where none were taken for long enough. Gives the time of the next such moment.
+    pub(crate) fn wake(&mut self, epoll: &Epoll, now: Instant) -> Option<Instant> {
+        for (token, seat) in &mut self.all {
+            if seat.rests_until.is_some_and(|until| until <= now)
+                && epoll
+                    .add(&seat.listener, *token, Interest::READABLE)
+                    .is_ok()
+            {
+                seat.rests_until = None;
+            }
+        }
+        let resting = self.all.values().filter_map(|seat| seat.rests_until);
+        resting.min()
+    }
+
+    /// Whether others find the common socket.
+    pub(crate) fn is_in_place(&self) -> bool {
+        let common = self.all.get(&COMMON);
+        common.is_some_and(|seat| seat.listener.is_in_place())
     }
 
     /// Removes the paths, as far as they are still these sockets'.
     pub(crate) fn unlink(&self) {
-        for listener in self.own.values().chain([&self.common]) {
+        for seat in self.all.values() {
             // Somebody else's by now, or gone: it is not there any more in either case.
-            let _ = listener.unlink();
+            let _ = seat.listener.unlink();
         }
     }
 }

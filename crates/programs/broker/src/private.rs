@@ -12,8 +12,9 @@ use windlass_sys::unix::{self, SocketKind};
 use crate::policy::CONFIG_PATH;
 use crate::{Broker, Settings};
 
-/// File name of the preload library, as it stands in the maps of a process that has it.
-const LIBRARY: &str = "libwindlass_sockets.so";
+/// What stands in the maps or the environment of a process that has the library or is about to get it: `windlass run` becomes the
+/// program in the same process.
+const TRACES: [&[u8]; 2] = [b"libwindlass_sockets.so", b"/windlass\n"];
 
 /// How long the lock of a broker that is about to end is waited for.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
@@ -53,7 +54,7 @@ fn lock(path: &Path) -> Option<OwnedFd> {
     Some(file)
 }
 
-/// Whether any process of this user has the library: it may not have registered yet.
+/// Whether any process of this user has the library, or may have it soon: it may not have registered yet.
 fn library_is_loaded() -> bool {
     let Ok(entries) = fs::read_dir("/proc") else {
         return false;
@@ -63,9 +64,10 @@ fn library_is_loaded() -> bool {
         name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
     });
     // Those of others cannot be read.
-    ids.map(|entry| fs::read(entry.path().join("maps")).unwrap_or_default())
-        .any(|maps| {
-            maps.windows(LIBRARY.len())
-                .any(|window| window == LIBRARY.as_bytes())
-        })
+    let files = ids.flat_map(|entry| ["maps", "environ"].map(|name| entry.path().join(name)));
+    let mut texts = files.filter_map(|file| fs::read(file).ok());
+    texts.any(|text| {
+        let has = |trace: &[u8]| text.windows(trace.len()).any(|window| window == trace);
+        TRACES.into_iter().any(has)
+    })
 }

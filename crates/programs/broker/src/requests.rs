@@ -293,18 +293,14 @@ impl Broker {
         let Some(host) = self.host.as_mut().filter(|_| !ignores) else {
             return Ok(());
         };
-        let found = host.finding(netns, uid, pids);
-        let (finding, is_news) = found.ok_or(Reason::NoDaemon)?;
-        match finding.as_deref().filter(|_| is_news) {
-            Some(finding) => self.tell(&Event::Notice(format_args!(
-                "connections in network namespace {netns} stay on the kernel: {finding}"
-            ))),
-            None if is_news => self.tell(&Event::Notice(format_args!(
-                "nothing keeps network namespace {netns} on the kernel now"
-            ))),
-            None => {}
-        }
-        finding.map_or(Ok(()), |_| Err(Reason::Policy))
+        let finding = host.finding(netns, uid, pids).ok_or(Reason::NoDaemon)?;
+        let Some(finding) = finding else {
+            return Ok(());
+        };
+        self.tell(&Event::Notice(format_args!(
+            "connections in network namespace {netns} stay on the kernel: {finding}"
+        )));
+        Err(Reason::Policy)
     }
 
     fn hand_over(&mut self, asker: &Asker, own: u16, id: u32) -> Result<(), Reason> {

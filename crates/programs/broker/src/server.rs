@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use windlass_channel::protocol::{MESSAGE_BYTES, Request};
 use windlass_sys::epoll::{Epoll, Events, Interest};
-use windlass_sys::unix::{self, BindError, Credentials, Listener, SocketKind};
+use windlass_sys::unix::{self, BindError, Listener, SocketKind};
 use windlass_sys::{eventfd, process};
 
 use crate::helpers::Helpers;
@@ -19,7 +19,7 @@ use crate::host::Host;
 use crate::identity::userns_of;
 use crate::inquiry::Connection;
 use crate::limits::{
-    CONNECTIONS_MAX, CONNECTIONS_PER_USER_MAX, HELPED_REQUESTS, NUMBERS_MAX, WITNESSES_MAX,
+    CONNECTIONS_MAX, HELPED_REQUESTS, NUMBERS_MAX, REST, REST_WITHOUT_DESCRIPTORS,
 };
 use crate::listeners::Listeners;
 use crate::policy::Policy;
@@ -28,13 +28,14 @@ use crate::slabs::Slabs;
 use crate::users::Users;
 use crate::{Event, Settings, StartError};
 
-const LISTENER: u64 = 0;
+/// The socket for everybody.
+pub(crate) const COMMON: u64 = 0;
 const WAKER: u64 = 1;
 const CONNECTION: u64 = 1 << 32;
 pub(crate) const PROCESS: u64 = 2 << 32;
 pub(crate) const HELPER: u64 = 3 << 32;
 /// The socket of a user, with his number.
-const OWN_LISTENER: u64 = 4 << 32;
+pub(crate) const OWN_LISTENER: u64 = 4 << 32;
 const CLASS: u64 = 0xffff_ffff_0000_0000;
 /// Connections taken at one socket before others have their turn.
 const ACCEPTS_PER_TURN: usize = 4;
@@ -85,11 +86,7 @@ pub struct Broker {
     pub(crate) userns: (u64, u64),
     /// Asked before a pair is given memory; root's only.
     pub(crate) host: Option<Host>,
-    /// Given up for a moment where no descriptor is left, so that a connection can be taken and refused.
-    spare: Option<OwnedFd>,
     idle_since: Instant,
-    /// Processes that saw a private broker listen, and rely on it: `windlass run` becomes the program in the same process.
-    witnesses: Vec<OwnedFd>,
     events: Box<dyn FnMut(&Event<'_>) + Send>,
 }
 
@@ -123,12 +120,12 @@ impl Broker {
         };
         let epoll = Epoll::create()?;
         let waker = Arc::new(eventfd::create()?);
-        epoll.add(&listener, LISTENER, Interest::READABLE)?;
         epoll.add(&*waker, WAKER, Interest::READABLE)?;
+        let listeners = Listeners::new(path, &epoll, listener)?;
         let processes = Processes::new(path, &epoll)?;
         Ok(Self {
             path: path.to_owned(),
-            listeners: Listeners::new(path, listener),
+            listeners,
             epoll,
             handle: Handle {
                 waker,
@@ -145,9 +142,7 @@ impl Broker {
             users: Users::default(),
             userns: userns_of(std::process::id()).unwrap_or_default(),
             host: rustix::process::geteuid().is_root().then(Host::default),
-            spare: spare(),
             idle_since: Instant::now(),
-            witnesses: Vec::new(),
             events: Box::new(events),
         })
     }
@@ -174,7 +169,6 @@ impl Broker {
                 self.reload();
             }
             self.tend_helpers(now);
-            self.wake_listeners(now);
             self.watch(now);
             let Some(timeout) = self.timeout(now) else {
                 if self.takes_leave() {
@@ -189,9 +183,8 @@ impl Broker {
                     CONNECTION => self.readable(ready.token),
                     PROCESS => self.bury((ready.token & !CLASS) as u16),
                     HELPER => self.helper_speaks(ready.token & !CLASS),
-                    OWN_LISTENER => self.accept(Some((ready.token & !CLASS) as u32)),
-                    _ if ready.token == LISTENER => self.accept(None),
-                    _ => drop(eventfd::drain(&*self.handle.waker)),
+                    _ if ready.token == WAKER => drop(eventfd::drain(&*self.handle.waker)),
+                    _ => self.accept(ready.token),
                 }
             }
         }
@@ -208,17 +201,15 @@ impl Broker {
         let due = [
             self.slabs.next_look(),
             self.helpers.next_late(),
-            self.listeners.next_rested(),
+            self.listeners.wake(&self.epoll, now),
         ];
         let mut until = due.into_iter().flatten().min();
         match self.settings.linger {
             Some(linger) if self.processes.alive() == 0 => {
                 let end = self.idle_since + linger;
                 if now >= end && self.connections.is_empty() {
-                    self.witnesses.retain(|one| !process::has_ended(one));
                     // Whoever comes later finds another one.
-                    let is_found = self.listeners.common.is_in_place();
-                    if !is_found || self.witnesses.is_empty() && !(self.settings.needed)() {
+                    if !self.listeners.is_in_place() || !(self.settings.needed)() {
                         return None;
                     }
                     self.idle_since = now;
@@ -234,25 +225,16 @@ impl Broker {
     /// The private broker ends, unless somebody has found it in the meantime: who saw it listen relies on it. True if it
     /// has ended. Who finds no socket starts another broker, which waits for our lock.
     fn takes_leave(&mut self) -> bool {
+        self.listeners.unlink();
         // Whoever comes begins the time anew.
         let idle_since = self.idle_since;
-        self.accept(None);
-        if self.idle_since != idle_since {
-            return false;
-        }
-        self.listeners.unlink();
-        self.accept(None);
+        self.accept(COMMON);
         if self.idle_since == idle_since {
             return true;
         }
-        let Ok(listener) = listen(&self.path, &self.settings) else {
-            return true;
-        };
-        let _ = self.epoll.remove(&self.listeners.common);
-        self.listeners.common = listener;
-        self.epoll
-            .add(&self.listeners.common, LISTENER, Interest::READABLE)
-            .is_err()
+        let again = listen(&self.path, &self.settings).ok();
+        let again = again.and_then(|socket| Listeners::new(&self.path, &self.epoll, socket).ok());
+        again.map(|again| self.listeners = again).is_none()
     }
 
     fn reload(&mut self) {
@@ -267,50 +249,25 @@ impl Broker {
         }
     }
 
-    /// Takes connections at the socket of a user, or at the common one.
-    fn accept(&mut self, uid: Option<u32>) {
+    /// Takes connections at a socket.
+    fn accept(&mut self, token: u64) {
         for _ in 0..ACCEPTS_PER_TURN {
-            let Some(listener) = self.listeners.get(uid) else {
-                return;
-            };
-            match listener.accept() {
-                Ok(socket) => {
-                    if !self.welcome(socket) {
-                        return self.rest(uid);
-                    }
-                }
+            let rest = match self.listeners.accept(token) {
+                Ok(socket) => match self.welcome(socket) {
+                    true => continue,
+                    false => REST,
+                },
                 Err(Errno::MFILE | Errno::NFILE) => {
-                    // Taken with the spare descriptor and closed, so that it does not wait for ever.
-                    self.spare = None;
-                    drop(listener.accept());
-                    self.spare = spare();
                     self.tell(&Event::Notice(format_args!("no descriptor is left")));
+                    if self.make_room() {
+                        continue;
+                    }
+                    REST_WITHOUT_DESCRIPTORS
                 }
                 Err(_) => return,
-            }
-        }
-    }
-
-    /// Takes nothing from a socket for a while.
-    fn rest(&mut self, uid: Option<u32>) {
-        if let Some(listener) = self.listeners.get(uid)
-            && self.epoll.remove(listener).is_ok()
-        {
-            self.listeners.rest(uid, Instant::now());
-        }
-    }
-
-    /// Takes connections again where none were taken for long enough.
-    fn wake_listeners(&mut self, now: Instant) {
-        while let Some(uid) = self.listeners.rested(now) {
-            let token = uid.map_or(LISTENER, |uid| OWN_LISTENER | u64::from(uid));
-            let is_watched = self
-                .listeners
-                .get(uid)
-                .is_none_or(|listener| self.epoll.add(listener, token, Interest::READABLE).is_ok());
-            if !is_watched {
-                self.listeners.rest(uid, now);
-            }
+            };
+            let until = Instant::now() + rest;
+            return self.listeners.rest(&self.epoll, token, until);
         }
     }
 
@@ -323,19 +280,12 @@ impl Broker {
         if !self.settings.others && who.uid != own && who.uid != 0 {
             return true;
         }
-        if self.settings.others
-            && let Ok(Some(listener)) = self.listeners.give(who.uid, who.gid)
-        {
-            // Without it the user goes on at the common socket, as one who cannot have one does.
-            let token = OWN_LISTENER | u64::from(who.uid);
-            let _ = self.epoll.add(listener, token, Interest::READABLE);
+        if self.settings.others {
+            self.listeners.give(&self.epoll, who.uid, who.gid);
         }
         // Of a user who asks too much not even the request is read.
         if !self.users.may_ask(who.uid, Instant::now()) {
             return false;
-        }
-        if self.settings.linger.is_some() && who.uid == own {
-            self.remember(&socket, who);
         }
         let is_new = self.settings.others && !self.helpers.has_any(who.uid, who.gid);
         if let Some(pid) = who.pid.filter(|_| is_new)
@@ -350,36 +300,18 @@ impl Broker {
         true
     }
 
-    /// Closes the oldest connection of a user who has too many, or of the one with most of them.
-    fn make_room(&mut self, uid: u32) {
-        let uids = || {
-            self.connections
-                .values()
-                .map(|connection| connection.who.uid)
-        };
-        let count = |uid| uids().filter(|one| *one == uid).count();
-        let loser = if count(uid) >= CONNECTIONS_PER_USER_MAX {
-            Some(uid)
-        } else if self.connections.len() >= CONNECTIONS_MAX {
-            uids().max_by_key(|uid| count(*uid))
-        } else {
-            None
-        };
-        let mut all = self.connections.iter();
-        let oldest = all.find(|(_, connection)| Some(connection.who.uid) == loser);
-        if let Some(oldest) = oldest.map(|(token, _)| *token) {
-            self.connections.remove(&oldest);
+    /// Closes the oldest connection of the user with most of them, if there is any.
+    fn make_room(&mut self) -> bool {
+        let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+        for connection in self.connections.values() {
+            *counts.entry(connection.who.uid).or_default() += 1;
         }
-    }
-
-    fn remember(&mut self, socket: &OwnedFd, who: Credentials) {
-        self.witnesses.retain(|one| !process::has_ended(one));
-        let pidfd = who
-            .pid
-            .and_then(|pid| process::peer_pidfd(socket, pid).ok());
-        if self.witnesses.len() < WITNESSES_MAX {
-            self.witnesses.extend(pidfd);
-        }
+        let most = counts.into_iter().max_by_key(|(_, count)| *count);
+        let of_user =
+            |(_, one): &(&u64, &Connection)| Some(one.who.uid) == most.map(|(uid, _)| uid);
+        let oldest = self.connections.iter().find(of_user);
+        let oldest = oldest.map(|(token, _)| *token);
+        oldest.is_some_and(|token| self.connections.remove(&token).is_some())
     }
 
     fn readable(&mut self, token: u64) {
@@ -401,7 +333,9 @@ impl Broker {
                 }
             }
             Err(Errno::AGAIN) => {
-                self.make_room(connection.who.uid);
+                if self.connections.len() >= CONNECTIONS_MAX {
+                    self.make_room();
+                }
                 self.next_connection = (self.next_connection + 1) & !CLASS;
                 let token = CONNECTION | self.next_connection;
                 let added = self
@@ -440,8 +374,4 @@ impl Broker {
 fn listen(path: &Path, settings: &Settings) -> Result<Listener, BindError> {
     let mode = if settings.others { 0o666 } else { 0o600 };
     unix::bind_socket(path, SocketKind::SeqPacket, mode, None)
-}
-
-fn spare() -> Option<OwnedFd> {
-    eventfd::create().ok()
 }
