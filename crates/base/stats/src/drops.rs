@@ -55,7 +55,8 @@ drops! {
     StickySource, "sticky-source", Ingress, "The source address belongs to another member and may not move.";
     VlanTag, "vlan-tag", Ingress, "A tag that this member may not send: its own untagged VLAN, VID 4095, or a stack of tags.";
     VlanDenied, "vlan-denied", Ingress, "The frame's VLAN is not allowed on the member that sent it.";
-    ReservedAddress, "reserved-address", Ingress, "Sent to 01-80-C2-00-00-00 to 0F, which no bridge forwards (IEEE 802.1Q 8.6.3).";
+    ReservedAddress, "reserved-address", Ingress, "Sent to 01-80-C2-00-00-01 (PAUSE), which ends at the link (IEEE 802.3 31B).";
+    LocalFull, "local-full", Ingress, "For the daemon, but above 1,000 a second from one ring, over 1,600 bytes, or the daemon was behind.";
     SameMember, "same-member", Ingress, "The destination is behind the member that sent the frame.";
     Private, "private", Ingress, "Sender and destination are both private members.";
     EgressVlan, "egress-vlan", Ingress, "The frame's VLAN is not allowed on the destination.";

@@ -15,7 +15,7 @@ pub struct MemberCounters {
     pub rx_flooded: Counter,
     /// Copies that flooding made of those, over all destinations.
     pub rx_copies: Counter,
-    /// Frames from it that the bridge consumed itself.
+    /// Frames from it that ended at the bridge: for the daemon.
     pub rx_local: Counter,
     /// Frames that the bridge decided to send to the member.
     pub offered: Counter,
@@ -90,7 +90,7 @@ pub struct IngressTotals {
     pub flooded: u64,
     /// Copies made by flooding.
     pub copies: u64,
-    /// Frames consumed by the bridge.
+    /// Frames that ended at the bridge: for the daemon.
     pub local: u64,
     /// Floods that ended before every receiver had its copy.
     pub floods_cut: u64,

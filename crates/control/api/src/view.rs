@@ -106,7 +106,7 @@ pub struct Counters {
     /// Of `rx_frames`: flooded.
     #[serde(default)]
     pub rx_flooded: u64,
-    /// Of `rx_frames`: consumed by the bridge itself.
+    /// Of `rx_frames`: ended here, for the daemon (spanning tree, LACP, LLDP).
     #[serde(default)]
     pub rx_local: u64,
     /// Of `rx_frames`: dropped.

@@ -19,6 +19,9 @@
 //!
 //! Frames that were given a verdict before (a port's or the NIC's drop) keep it.
 //!
+//! No bridge forwards frames to 01-80-C2-00-00-00 to 0F (IEEE 802.1Q 8.6.3): spanning tree, LACP, 802.1X, LLDP. They are the
+//! daemon's ([`Verdict::LOCAL`]), at most [`LOCAL_A_SECOND`] of each ring. PAUSE (01) ends at the link: it is dropped.
+//!
 //! # Ownership and lifetime
 //! A [`Bridge`] is a part of the immutable topology. An [`Ingress`] belongs to one ring's worker.
 //!
@@ -39,6 +42,8 @@ use crate::vlan::{Tag, classify, is_tag, link_header, read_tag};
 /// 01-80-C2-00-00-00 to 0F as the low 48 bits of a little-endian load, and the bits that count.
 const RESERVED: u64 = 0x00c2_8001;
 const RESERVED_MASK: u64 = 0xf0ff_ffff_ffff;
+/// 01-80-C2-00-00-01.
+const PAUSE: u64 = 0x0100_00c2_8001;
 const HEADER: u32 = 14;
 const ABSENT: u16 = u16::MAX;
 
@@ -72,11 +77,15 @@ pub struct Bridge {
 /// table's writer, who may be the worker that serves other members, too; a frame whose source has to wait passes.
 pub const LEARNED_A_SECOND: u32 = 20_000;
 
+/// Frames for the daemon that one ring can have a second, once the first 51 ([`crate::pace`]) have come.
+pub const LOCAL_A_SECOND: u32 = 1000;
+
 /// What the bridge keeps of one ring between bursts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ingress {
     storm: Pace,
     learning: Pace,
+    local: Pace,
 }
 
 /// What became of the frames of a burst that [`Bridge::forward`] decided on.
@@ -88,6 +97,8 @@ pub struct Tally {
     pub flooded: u32,
     /// Dropped; the reasons stand in the verdicts.
     pub dropped: u32,
+    /// For the daemon.
+    pub local: u32,
     /// Bytes of all frames of the burst, without the tags that were taken out.
     pub bytes: u64,
     /// All frames go to one member, in the same way: the first verdict is that of all.
@@ -429,9 +440,9 @@ impl Pass<'_> {
             }
             let vid = match self.admit(h, i) {
                 Ok(vid) => vid,
-                Err(reason) => {
+                Err(verdict) => {
                     if let Some(v) = h.verdict.get_mut(i) {
-                        *v = Verdict::drop(reason);
+                        *v = verdict;
                     }
                     continue;
                 }
@@ -456,29 +467,41 @@ impl Pass<'_> {
         }
     }
 
-    /// The checks of one frame that need no table. Its VLAN, or why it is dropped.
+    /// The checks of one frame that need no table. Its VLAN, or its verdict.
     #[inline(always)]
-    fn admit(&self, h: &mut Heads, i: usize) -> Result<u16, Drop> {
+    fn admit(&mut self, h: &mut Heads, i: usize) -> Result<u16, Verdict> {
         let (Some(&dst), Some(&src), Some(meta)) = (h.dst.get(i), h.src.get(i), h.meta.get(i))
         else {
-            return Err(Drop::NotReady);
+            return Err(Verdict::drop(Drop::NotReady));
         };
         if meta.len < HEADER {
-            return Err(Drop::Runt);
+            return Err(Verdict::drop(Drop::Runt));
         }
         if meta.len > self.from.frame_max {
-            return Err(Drop::Giant);
+            return Err(Verdict::drop(Drop::Giant));
         }
         if !self.from.owns(src) {
-            self.stranger(src)?;
+            self.stranger(src).map_err(Verdict::drop)?;
         }
         if dst & RESERVED_MASK == RESERVED {
-            return Err(Drop::ReservedAddress);
+            return Err(self.reserved(dst));
         }
         if self.bridge.filtering {
-            self.enter_vlan(h, i)
+            self.enter_vlan(h, i).map_err(Verdict::drop)
         } else {
             Ok(0)
+        }
+    }
+
+    /// What becomes of a frame to a reserved address.
+    #[cold]
+    fn reserved(&mut self, dst: u64) -> Verdict {
+        if dst == PAUSE {
+            Verdict::drop(Drop::ReservedAddress)
+        } else if self.ring.local.admit(LOCAL_A_SECOND, self.now) {
+            Verdict::LOCAL
+        } else {
+            Verdict::drop(Drop::LocalFull)
         }
     }
 
@@ -533,6 +556,7 @@ impl Pass<'_> {
                 tally.dropped = tally
                     .dropped
                     .wrapping_add(u32::from(given.as_drop().is_some()));
+                tally.local = tally.local.wrapping_add(u32::from(given.is_local()));
                 continue;
             }
             if learning {
@@ -669,6 +693,7 @@ fn refuse(h: &mut Heads, reason: Drop) -> Tally {
             *v = Verdict::drop(reason);
         }
         tally.note(*v);
+        tally.local = tally.local.wrapping_add(u32::from(v.is_local()));
     }
     tally
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use windlass_bridge::fdb::{EntryFlags, Fdb, FdbWriter, Key, Limits, NoReaders, Sightings};
+use windlass_bridge::flood::FloodKind;
 use windlass_bridge::forward::{Bridge, BridgeConf, Ingress, LEARNED_A_SECOND, Tally};
 use windlass_bridge::member::MemberConf;
 use windlass_bridge::vlan::VlanMap;
@@ -58,6 +59,14 @@ struct Fixture {
     now: Tick,
 }
 
+/// Stands for the daemon among destinations.
+const LOCAL: (u16, bool) = (u16::MAX, false);
+
+/// Frames of a burst that something became of.
+fn sum(tally: &Tally) -> usize {
+    (tally.unicast + tally.flooded + tally.dropped + tally.local) as usize
+}
+
 impl Fixture {
     fn new(filtering: bool, members: Vec<MemberConf>) -> Fixture {
         let (fdb, writer) = Fdb::new(Limits::new(256, [1, 2]), NoReaders);
@@ -105,7 +114,7 @@ impl Fixture {
         self.begin(from);
         self.add(f);
         let tally = self.run();
-        assert_eq!(tally.unicast + tally.flooded + tally.dropped, 1);
+        assert_eq!(sum(&tally), 1);
         self.learn();
         self.heads.verdict[0]
     }
@@ -122,6 +131,7 @@ impl Fixture {
                     .map(|t| (t.id.0, t.tagged))
                     .collect()
             }
+            _ if v.is_local() => vec![LOCAL],
             _ => vec![],
         }
     }
@@ -190,10 +200,22 @@ fn bad_frames() {
             "{src:?}"
         );
     }
+    let reserved = |last| frame([1, 0x80, 0xc2, 0, 0, last], behind(1), &[], 60);
     for last in 0..=16_u8 {
-        let got = f.drop_of(0, &frame([1, 0x80, 0xc2, 0, 0, last], behind(1), &[], 60));
-        assert_eq!(got, (last < 16).then_some(Drop::ReservedAddress), "{last}");
+        let verdict = f.send(0, &reserved(last));
+        let expected = match last {
+            1 => Verdict::drop(Drop::ReservedAddress),
+            16 => Verdict::flood(FloodKind::Group.id(0)),
+            _ => Verdict::LOCAL,
+        };
+        assert_eq!(verdict, expected, "{last}");
     }
+    // At the rate of the ring, once what may come at once has come.
+    let more = (15..100).map(|_| f.send(0, &reserved(2)).as_drop());
+    let refused = more.filter(|drop| *drop == Some(Drop::LocalFull));
+    assert_eq!(refused.count(), 100 - 51);
+    f.now = f.now.plus(1_000_000_000);
+    assert_eq!(f.send(0, &reserved(2)), Verdict::LOCAL);
     let mut g = Fixture::new(
         false,
         vec![
@@ -580,7 +602,10 @@ impl Naive {
             }
         }
         if dst[..5] == [1, 0x80, 0xc2, 0, 0] && dst[5] < 16 {
-            return Err(Drop::ReservedAddress);
+            return match dst[5] {
+                1 => Err(Drop::ReservedAddress),
+                _ => Ok(vec![LOCAL]),
+            };
         }
         let (vid, popped) = self.vid(&m, f)?;
         if m.learn && !m.nospoof {
@@ -740,7 +765,7 @@ proptest! {
         frames.iter().for_each(|b| f.add(b));
         let tally = f.run();
         prop_assert_eq!(&f.heads.verdict[..frames.len()], &single[..]);
-        prop_assert_eq!((tally.unicast + tally.flooded + tally.dropped) as usize, frames.len());
+        prop_assert_eq!(sum(&tally), frames.len());
     }
 
     /// A burst gets the verdicts that its frames get one by one, when no address is new.
@@ -762,6 +787,6 @@ proptest! {
         frames.iter().for_each(|b| f.add(b));
         let tally = f.run();
         prop_assert_eq!(&f.heads.verdict[..frames.len()], &single[..]);
-        prop_assert_eq!((tally.unicast + tally.flooded + tally.dropped) as usize, frames.len());
+        prop_assert_eq!(sum(&tally), frames.len());
     }
 }

@@ -47,6 +47,7 @@ use crate::bell::Bell;
 use crate::command::{Command, Condemned};
 use crate::counters::{WorkerCounters, WorkerTotals};
 use crate::grace::QsbrGrace;
+use crate::local::{self, LocalFrame, Notice};
 use crate::ring::Spin;
 use crate::run::run;
 use crate::topo::{Member, Topo};
@@ -148,6 +149,10 @@ pub struct Plane {
     detached: Vec<u16>,
     members_max: usize,
     condemned: std_mpsc::Receiver<Condemned>,
+    /// By worker: frames for the daemon.
+    local: Vec<spsc::Receiver<LocalFrame>>,
+    /// Frames whose attachment had ended when they were taken.
+    local_stale: u64,
     wait: &'static dyn Wait,
     /// Attachments so far.
     attachments: u64,
@@ -192,14 +197,17 @@ impl Plane {
                 .collect(),
             condemned: condemn,
             alarm,
+            local: Arc::new(Notice::new().map_err(start(0))?),
         });
         let mut bells = Vec::new();
         for worker in 0..n {
             bells.push(Arc::new(Bell::new().map_err(start(worker))?));
         }
-        let (mut workers, mut seats) = (Vec::new(), Vec::new());
+        let (mut workers, mut seats, mut locals) = (Vec::new(), Vec::new(), Vec::new());
         for (worker, (posts, posted)) in post_queues(n).into_iter().enumerate() {
             let (queue, mailbox) = mpsc::channel(MAILBOX);
+            let (local, for_us) = spsc::channel(local::FRAMES);
+            locals.push(for_us);
             seats.push(Seat {
                 lane: Lane {
                     worker: worker as u16,
@@ -210,6 +218,7 @@ impl Plane {
                 bells: bells.clone(),
                 posts,
                 posted,
+                local,
                 members_max: options.members_max,
                 flow_keys: [random(), random()],
             });
@@ -228,6 +237,8 @@ impl Plane {
             detached: Vec::new(),
             members_max: options.members_max,
             condemned,
+            local: locals,
+            local_stale: 0,
             wait,
             attachments: 0,
             is_batch: false,
@@ -246,12 +257,40 @@ impl Plane {
     pub fn take_condemned(&mut self) -> Vec<Condemned> {
         let _ = windlass_sys::eventfd::drain(self.shared.alarm.as_fd());
         let mut condemned: Vec<_> = self.condemned.try_iter().collect();
-        condemned.retain(|dead| {
-            let member = self.members.get(dead.member as usize);
-            let member = member.and_then(Option::as_ref);
-            member.is_some_and(|member| member.attachment == dead.attachment)
-        });
+        condemned.retain(|dead| self.attachment(dead.member) == Some(dead.attachment));
         condemned
+    }
+
+    /// Becomes readable when [`Plane::take_local`] has frames.
+    pub fn local_alarm(&self) -> BorrowedFd<'_> {
+        self.shared.local.as_fd()
+    }
+
+    /// Frames that bridges have for the daemon, of attachments that have not ended; those of one ring in order.
+    pub fn take_local(&mut self) -> Vec<LocalFrame> {
+        self.shared.local.hear();
+        let mut frames = Vec::new();
+        for queue in &mut self.local {
+            // What comes meanwhile is told of.
+            for _ in 0..queue.len() {
+                frames.extend(queue.pop());
+            }
+        }
+        let taken = frames.len();
+        frames.retain(|frame| self.attachment(frame.member) == Some(frame.attachment));
+        self.local_stale += (taken - frames.len()) as u64;
+        frames
+    }
+
+    /// Frames for the daemon that nobody got because their attachment had ended.
+    pub fn local_stale(&self) -> u64 {
+        self.local_stale
+    }
+
+    /// The attachment that a member has.
+    fn attachment(&self, member: u16) -> Option<u64> {
+        let member = self.members.get(member as usize)?.as_ref();
+        member.map(|member| member.attachment)
     }
 
     /// Makes a bridge and returns its number.

@@ -5,6 +5,7 @@
 //! rx_burst: borrowed, its first bytes private        counted: rx_frames, rx_bytes
 //!   nic:    claims checked                            or dropped: bad-offload
 //!   bridge: verdict                                   or dropped under its reason
+//!           or copied for the daemon (`local`)        counted: rx_local
 //!   group:  into the list of each destination         counted: rx_unicast, or rx_flooded and rx_copies
 //!           (a large flood waits in `flood`)
 //!   egress: offered, sent, tried once more            delivered, dropped, or held
@@ -12,17 +13,21 @@
 //! kick:    each destination that asks is notified, once; while the source has more, in its next visit
 //! ```
 
+use std::sync::Arc;
+
 use windlass_attach::port::{Limit, More};
 use windlass_bridge::fdb::Sightings;
 use windlass_bridge::forward::Bridge;
 use windlass_frame::{BURST, Heads, Pick, RxId, Tick, TxId};
 use windlass_shm::{SegStore, Tails};
 use windlass_stats::{Drop, MemberCounters};
+use windlass_sync::spsc;
 
 use crate::counters::WorkerCounters;
 use crate::egress::{Context, Egress};
 use crate::flood::Floods;
 use crate::group::Groups;
+use crate::local::{LocalFrame, LocalSender, Notice};
 use crate::ring::RxRing;
 
 /// Every frame of a burst, in order: the picks of a burst with one destination.
@@ -47,6 +52,8 @@ pub(crate) struct Scratch {
     heads: Box<Heads>,
     store: SegStore,
     groups: Groups,
+    local: LocalSender,
+    notice: Arc<Notice>,
     /// What the burst at hand saw.
     pub(crate) sightings: Sightings,
     /// The bridge of the burst at hand.
@@ -56,11 +63,17 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    pub(crate) fn new(members: usize) -> Scratch {
+    pub(crate) fn new(
+        members: usize,
+        local: spsc::Sender<LocalFrame>,
+        notice: Arc<Notice>,
+    ) -> Scratch {
         Scratch {
             heads: Heads::boxed(),
             store: SegStore::default(),
             groups: Groups::new(members),
+            local: LocalSender::new(local),
+            notice,
             sightings: Sightings::new(),
             bridge: 0,
             now: Tick(0),
@@ -106,6 +119,9 @@ impl Scratch {
                 counters,
                 bridge,
                 index,
+                ring,
+                local: &mut self.local,
+                notice: &self.notice,
             };
             counters.rx_frames.add(n as u64);
             counters.rx_bytes.add(tally.bytes);
@@ -135,6 +151,9 @@ struct Burst<'a, 'q> {
     counters: &'a MemberCounters,
     bridge: &'a Bridge,
     index: u16,
+    ring: &'a RxRing,
+    local: &'a mut LocalSender,
+    notice: &'a Notice,
 }
 
 impl Burst<'_, '_> {
@@ -189,7 +208,13 @@ impl Burst<'_, '_> {
                     Err(reason) => self.counters.drop_frames(reason, 1),
                 }
             } else if verdict.is_local() {
-                local += 1;
+                match self
+                    .local
+                    .post(self.heads, self.tails, i, self.ring.attachment)
+                {
+                    true => local += 1,
+                    false => self.counters.drop_frames(Drop::LocalFull, 1),
+                }
             } else {
                 let reason = verdict.as_drop().unwrap_or(Drop::NotReady);
                 self.counters.drop_frames(reason, 1);
@@ -197,7 +222,10 @@ impl Burst<'_, '_> {
         }
         self.counters.rx_unicast.add(unicast);
         self.counters.rx_flooded.add(flooded);
-        self.counters.rx_local.add(local);
+        if local > 0 {
+            self.counters.rx_local.add(local);
+            self.notice.tell();
+        }
         self.flush(groups, egress);
     }
 

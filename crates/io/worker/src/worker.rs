@@ -34,6 +34,7 @@ use crate::counters::WorkerCounters;
 use crate::egress::{Context, Egress};
 use crate::flood::{COPIES_BUSY, COPIES_IDLE, Floods};
 use crate::grace::QsbrGrace;
+use crate::local::{LocalFrame, Notice};
 use crate::ring::{Rings, RxRing, Spin, State};
 use crate::topo::Topo;
 use crate::visit::Scratch;
@@ -63,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) condemned: std::sync::mpsc::Sender<Condemned>,
     /// Wakes whoever reads `condemned`.
     pub(crate) alarm: Arc<OwnedFd>,
+    /// Wakes whoever reads frames for the daemon.
+    pub(crate) local: Arc<Notice>,
 }
 
 /// An address seen on a bridge, for its home worker.
@@ -80,6 +83,8 @@ pub(crate) struct Seat {
     pub(crate) posts: Posts,
     /// From the other workers.
     pub(crate) posted: Vec<spsc::Receiver<Post>>,
+    /// Frames for the daemon.
+    pub(crate) local: spsc::Sender<LocalFrame>,
     pub(crate) members_max: usize,
     /// Secret keys that spread flows over rings.
     pub(crate) flow_keys: [u64; 2],
@@ -137,6 +142,7 @@ impl Worker {
         let epoll = Epoll::create()?;
         let bell = seat.bells[seat.lane.worker as usize].clone();
         epoll.add(bell.as_fd(), BELL, Interest::READABLE_EDGE)?;
+        let notice = seat.shared.local.clone();
         Ok(Worker {
             lane: seat.lane,
             qsbr: seat.shared.domain.register(),
@@ -150,7 +156,7 @@ impl Worker {
             run: VecDeque::new(),
             unsure: Vec::new(),
             armed: 0,
-            scratch: Scratch::new(seat.members_max),
+            scratch: Scratch::new(seat.members_max, seat.local, notice),
             egress: Egress::new(seat.members_max, seat.flow_keys),
             floods: Floods::new(seat.members_max),
             homes: Vec::new(),

@@ -137,7 +137,7 @@ columns! {
     "rx-flooded" more "Frames from it that were flooded." |row| counted(row, "rx_flooded");
     "rx-copies" more "Copies that flooding made of those." |row| counted(row, "rx_copies");
     "rx-floods-cut" more "Floods that ended before everyone had a copy." |row| counted(row, "rx_floods_cut");
-    "rx-local" more "Frames from it that the bridge consumed itself." |row| counted(row, "rx_local");
+    "rx-local" more "Frames from it that ended at the bridge, for the daemon." |row| counted(row, "rx_local");
     "tx-offered" more "Frames and copies that were to go to it." |row| counted(row, "tx_offered");
     "tx-held" more "Of those, waiting in private memory now." |row| at(row, "/tx_held");
     "tx-span" more "Of those, copies for a span member." |row| counted(row, "tx_span");

@@ -62,7 +62,7 @@ pub const MEMBER: &[Family<Counters>] = families! { counters:
     "receive_bytes_total" Counter counters.rx_bytes as f64, "Bytes received from it.";
     "receive_unicast_frames_total" Counter counters.rx_unicast as f64, "Received frames sent to one member.";
     "receive_flooded_frames_total" Counter counters.rx_flooded as f64, "Received frames that were flooded.";
-    "receive_local_frames_total" Counter counters.rx_local as f64, "Received frames consumed by the bridge.";
+    "receive_local_frames_total" Counter counters.rx_local as f64, "Received frames that ended at the bridge, for the daemon.";
     "receive_drop_frames_total" Counter counters.rx_dropped as f64, "Received frames dropped.";
     "receive_copies_total" Counter counters.rx_copies as f64, "Copies made by flooding its frames.";
     "receive_floods_cut_total" Counter counters.rx_floods_cut as f64, "Floods that ended before everyone had a copy.";

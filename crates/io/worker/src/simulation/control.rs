@@ -227,7 +227,11 @@ impl World {
         let (number, _, _) = self.place(at);
         self.model.borrow_mut().owners[at].stage = Stage::Going;
         match plane.remove_members(&[number]) {
-            Ok(_) => self.model.borrow_mut().owners[at].stage = Stage::Gone,
+            Ok(totals) => {
+                let owner = &mut self.model.borrow_mut().owners[at];
+                owner.stage = Stage::Gone;
+                owner.local = totals.iter().map(|t| t.ingress.local).sum();
+            }
             Err(PlaneError::Stuck) => {}
             Err(error) => panic!("owner {at}: {error}"),
         }

@@ -17,13 +17,14 @@
 //! - a frame is given to members of its bridge only, never to its sender, and to each of them once;
 //! - what is for a member's own address reaches that member only; what is for one member reaches one that has used
 //!   the address;
+//! - what is for a reserved address reaches the daemon only, once, in order, as its sender's;
 //! - the frames of a flow keep their order, and so do those of its floods (a frame to an address that has become known can
 //!   overtake floods to it);
 //! - no ring is touched after its detach was answered; only a dead attachment is condemned.
 //!
 //! When all rests:
 //! - no frame waits in a ring before a sleeping worker, none before a sleeping peer;
-//! - every frame is delivered or counted, and nothing is held;
+//! - every frame is delivered or counted, and nothing is held, neither by a worker nor for the daemon;
 //! - rings that were asked back are back, however late a worker was;
 //! - a table holds no address behind a member that never used it, and each that only one member has used.
 //!

@@ -7,6 +7,8 @@ use windlass_bridge::fdb::Entry;
 
 use super::port::{Pipe, Sink};
 
+/// An address that ends at the bridge.
+pub(super) const RESERVED: u64 = 0x00c2_8001;
 /// The time within which a worker does not report an address again.
 pub(super) const REPEAT_NS: u64 = 1_000_000;
 
@@ -57,6 +59,8 @@ pub(super) struct Owner {
     /// Frames that workers fetched from it, and that its former sinks were given.
     pub(super) fetched: u64,
     pub(super) given: u64,
+    /// Frames from it that bridges had for the daemon, once it is gone.
+    pub(super) local: u64,
 }
 
 /// One frame.
@@ -77,6 +81,10 @@ pub(super) struct Model {
     frames: Vec<Frame>,
     /// Last frame of a flow, or of its floods, that a sink was given.
     order: BTreeMap<(u64, u64, u64, usize, Option<Way>), usize>,
+    /// By pipe: the last frame that the daemon got.
+    heard_last: BTreeMap<u64, u64>,
+    /// Frames that the daemon got.
+    pub(super) heard: u64,
     /// Things that happened so far.
     pub(super) events: u64,
 }
@@ -97,6 +105,7 @@ impl Owner {
             entered: None,
             fetched: 0,
             given: 0,
+            local: 0,
         }
     }
 }
@@ -128,7 +137,10 @@ impl Model {
         frame.fetched = Some(event);
         let owner = &mut self.owners[frame.from];
         owner.fetched += 1;
-        owner.used.insert(frame.src, now);
+        // What ends at the bridge teaches nothing.
+        if frame.dst != RESERVED {
+            owner.used.insert(frame.src, now);
+        }
     }
 
     /// A worker gives a frame to an owner.
@@ -142,6 +154,7 @@ impl Model {
             receiver.bridge, sender.bridge,
             "frame {number} leaves its bridge"
         );
+        assert_ne!(frame.dst, RESERVED, "frame {number} is forwarded");
         let is_group = frame.dst & 1 == 1;
         let holder = self.owners.iter().position(|owner| {
             let is_there = owner.entered.is_some_and(|at| at < fetched);
@@ -171,6 +184,26 @@ impl Model {
         assert!(
             last.is_none_or(|last| last < number as usize),
             "frame {number} comes behind frame {last:?} of its flow"
+        );
+    }
+
+    /// The daemon gets a frame, which came from a member.
+    pub(super) fn hear(&mut self, number: u64, member: u16) {
+        self.event();
+        self.heard += 1;
+        let frame = &self.frames[number as usize];
+        assert!(frame.fetched.is_some(), "only frames that were fetched");
+        assert_eq!(frame.dst, RESERVED, "frame {number} is not the daemon's");
+        let owner = &self.owners[frame.from];
+        let is_there = owner.pipes.iter().any(|pipe| pipe.number == frame.pipe);
+        assert!(
+            is_there && owner.number == member,
+            "frame {number} is told of member {member}, who did not send it"
+        );
+        let last = self.heard_last.insert(frame.pipe, number);
+        assert!(
+            last.is_none_or(|last| last < number),
+            "the daemon gets frame {number} behind {last:?}"
         );
     }
 

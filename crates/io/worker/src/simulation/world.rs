@@ -4,11 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use windlass_frame::Tick;
 use windlass_sync::tsc::Clock;
 use windlass_sys::epoll::Events;
 
-use super::model::{Model, Stage, Way};
+use super::model::{Model, Owner, RESERVED, Stage, Way};
 use super::port::{Bytes, Notice};
 use super::random::Random;
 use crate::plane::{Plane, PlaneOptions};
@@ -176,7 +177,8 @@ impl World {
             0..16 => self.work(self.below(self.places.len())),
             16..22 => self.send(),
             22..25 => self.kick_one(),
-            25..31 => self.fetch_one(),
+            25..30 => self.fetch_one(),
+            30 => self.hear(),
             _ if self.is_quiet.get() || self.below(2) != 0 => false,
             _ => self.configure(),
         }
@@ -234,9 +236,10 @@ impl World {
             false => owner.mac,
         };
         let others = model.all(|stage| stage != Stage::Gone);
-        let dst = match self.below(8) {
-            0 => (1 << 48) - 1,
-            1..4 => foreign(bridge, self.below(6)),
+        let dst = match self.below(16) {
+            0..2 => (1 << 48) - 1,
+            2 => RESERVED,
+            3..8 => foreign(bridge, self.below(6)),
             _ => model.owners[others[self.below(others.len())]].mac,
         };
         let most = if self.below(8) == 0 { 64 } else { 4 };
@@ -265,6 +268,24 @@ impl World {
         !owing.is_empty() && owing[self.below(owing.len())].kick()
     }
 
+    /// The daemon takes what bridges have for it, if it was told. True if it was.
+    fn hear(&self) -> bool {
+        let Some(mut plane) = self.plane.take() else {
+            return false;
+        };
+        let mut alarm = [PollFd::from_borrowed_fd(plane.local_alarm(), PollFlags::IN)];
+        let is_told = poll(&mut alarm, Some(&Timespec::default())) == Ok(1);
+        if is_told {
+            for frame in plane.take_local() {
+                let number = frame.bytes().get(14..).and_then(|b| b.first_chunk::<8>());
+                let number = u64::from_le_bytes(*number.expect("a frame of ours"));
+                self.model.borrow_mut().hear(number, frame.member);
+            }
+        }
+        self.plane.replace(Some(plane));
+        is_told
+    }
+
     /// A peer takes frames out.
     fn fetch_one(&self) -> bool {
         let model = self.model.borrow();
@@ -290,6 +311,7 @@ impl World {
             if has_moved || events != seen {
                 (seen, since) = (events, self.now.get());
             }
+            has_moved |= self.hear();
             let has_worked = (0..self.places.len()).fold(false, |any, at| self.work(at) | any);
             if self.now.get() - since > REST_NS && self.is_asleep() {
                 return;
@@ -360,6 +382,16 @@ impl World {
         for worker in plane.workers() {
             assert_eq!(worker.held, 0, "frames are held");
         }
+        let local = |owner: &Owner| match owner.stage {
+            Stage::Gone => owner.local,
+            _ => plane.totals(owner.number).expect("a member").ingress.local,
+        };
+        let local: u64 = model.owners.iter().map(local).sum();
+        assert_eq!(
+            local,
+            model.heard + plane.local_stale(),
+            "frames that the daemon was not told of"
+        );
     }
 
     /// What must hold of the tables when all rests. The control thread asks for them.

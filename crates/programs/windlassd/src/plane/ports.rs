@@ -1,6 +1,7 @@
 //! The thread that owns members, endpoints and the plane.
 
 mod edit;
+mod heard;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,6 +22,7 @@ use windlass_sys::netns::NetnsWatch;
 use windlass_worker::{Plane, PlaneError, QsbrGrace};
 
 use edit::{Aside, Edit, End, SetBridge};
+use heard::Heard;
 
 use super::host::{Device, Host};
 use super::translate::{self, mac_word};
@@ -57,6 +59,8 @@ struct MemberState {
     device: Option<String>,
     mtu: u32,
     rings: u16,
+    /// What it has sent to reserved addresses.
+    heard: Heard,
     /// Traffic before it came to this bridge.
     carried: Counters,
 }
@@ -147,6 +151,7 @@ impl Ports {
                 }
             }
             is_due |= self.take_detached();
+            self.hear();
             if self.is_leaving() && !self.plane.is_draining() {
                 self.remove_leaving();
             }
@@ -230,14 +235,27 @@ impl Ports {
         }
     }
 
-    /// Sleeps until something is readable or an endpoint wants to be polled. False if there is nothing but a request: a
-    /// question, of which a client may ask thousands, is no reason to poll every endpoint.
+    /// Takes what bridges have for the daemon.
+    fn hear(&mut self) {
+        for frame in self.plane.take_local() {
+            let member = self.members.values_mut().find(|m| m.id == frame.member);
+            if let Some(member) = member {
+                member.heard.note(frame.bytes());
+            }
+        }
+    }
+
+    /// Sleeps until something is readable or an endpoint wants to be polled. False if there is nothing but a request (a
+    /// question, of which a client may ask thousands, is no reason to poll every endpoint) or frames for the daemon.
     fn wait(&self) -> bool {
         let now = Instant::now();
         let mut fds = vec![
             PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.plane.local_alarm(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.plane.alarm(), PollFlags::IN),
         ];
+        // Questions, and frames for the daemon: no reason to poll endpoints.
+        let asks = 2;
         let namespaces = self.namespaces.iter();
         fds.extend(namespaces.map(|w| PollFd::from_borrowed_fd(w.as_fd(), PollFlags::IN)));
         let draining = self.plane.is_draining() || self.is_leaving();
@@ -256,9 +274,10 @@ impl Ports {
             }
         });
         let ready = poll(&mut fds, timeout.as_ref());
-        let is_asked = fds.first().is_some_and(|wake| !wake.revents().is_empty());
+        let asked = fds.iter().take(asks);
+        let asked = asked.filter(|fd| !fd.revents().is_empty()).count();
         let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
-        is_late || ready != Ok(usize::from(is_asked))
+        is_late || ready != Ok(asked)
     }
 
     /// Lets one endpoint go on, and does what its events ask for.
@@ -412,6 +431,7 @@ impl Ports {
             endpoint: Some(endpoint),
             mtu: settings.mtu.unwrap_or(mtu),
             rings: 0,
+            heard: Heard::default(),
             carried: Counters::default(),
         };
         self.enter_limits(id, &state.bridge, member_limits(&settings))?;
@@ -467,6 +487,7 @@ impl Ports {
             device: None,
             mtu,
             rings: 0,
+            heard: Heard::default(),
             carried: Counters::default(),
         };
         self.enter_limits(id, &state.bridge, member_limits(&settings))?;
@@ -776,6 +797,7 @@ impl Ports {
         };
         let connects = live.as_ref().map_or(0, |s| s.connects);
         let details = live.into_iter().flat_map(|s| s.details);
+        let heard = member.heard.describe().map(|heard| ("heard", heard));
         Status {
             state,
             reason,
@@ -783,6 +805,7 @@ impl Ports {
             rings_now: member.rings,
             connects,
             details: details
+                .chain(heard)
                 .map(|(name, value)| (name.to_owned(), value))
                 .collect(),
         }

@@ -1,0 +1,166 @@
+//! What the worker itself costs a frame: instructions of everything but the ports.
+//!
+//! One worker takes bursts of 32 frames of 60 bytes from one port of this program and gives them to others, which do nothing.
+//! Run it twice with different numbers of frames, and add up what visits, engines, groups and egress have
+//! (`callgrind_annotate`); the difference of the sums, divided by the difference of the numbers, is the cost of a frame:
+//!
+//! ```text
+//! valgrind --tool=callgrind --callgrind-out-file=OUT target/release/examples/visit_cost KIND FRAMES
+//! ```
+//!
+//! `KIND` is `one` (all frames to one member), `two` (to two by turns) or `flood` (broadcasts to three).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use windlass_attach::endpoint::Rings;
+use windlass_attach::port::{
+    Armed, Kick, Lane, Limit, Loan, More, RxPort, Sent, Stop, TxCaps, TxPort,
+};
+use windlass_bridge::fdb::{EntryFlags, Key, Limits};
+use windlass_bridge::member::MemberConf;
+use windlass_frame::{Claim, HEADROOM, Heads, Pick, TxId};
+use windlass_shm::{Section, Tails};
+use windlass_worker::plane::BridgeTuning;
+use windlass_worker::{MemberTuning, Plane, PlaneOptions};
+
+const AT_ONCE: u64 = 32;
+const BYTES: usize = 60;
+
+struct Source {
+    frames: Vec<[u8; BYTES]>,
+    left: u64,
+    wake: OwnedFd,
+}
+
+impl RxPort for Source {
+    fn rx_burst<'q>(
+        &mut self,
+        _: &'q Section<'q>,
+        heads: &mut Heads,
+        _: &mut Tails<'q>,
+        _: Limit,
+    ) -> (Loan, More) {
+        let n = self.left.min(AT_ONCE) as usize;
+        let frames = self.frames.iter().cycle();
+        for (i, frame) in frames.take(n).enumerate() {
+            heads.snap[i].0[HEADROOM..HEADROOM + BYTES].copy_from_slice(frame);
+            heads.admit(i, BYTES as u32, Claim::NONE);
+        }
+        heads.n = n;
+        self.left -= n as u64;
+        let more = match self.left {
+            0 => More::Drained,
+            _ => More::Left,
+        };
+        (Loan::default(), more)
+    }
+
+    fn release(&mut self, _: &Section<'_>, _: Loan) {}
+
+    fn arm(&mut self, _: &Section<'_>) -> Armed {
+        Armed::Yes
+    }
+
+    fn disarm(&mut self, _: &Section<'_>) {}
+
+    fn wake(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.wake.as_fd())
+    }
+
+    fn polls_memory(&self) -> bool {
+        true
+    }
+}
+
+#[derive(Default)]
+struct Sink(AtomicU64);
+
+impl TxPort for Sink {
+    fn caps(&self) -> TxCaps {
+        TxCaps::default()
+    }
+
+    fn tx_burst(&self, _: &Section<'_>, _: Lane, _: &Heads, _: &Tails<'_>, picks: &[Pick]) -> Sent {
+        let n = picks.len() as u64;
+        self.0.fetch_add(n, Ordering::Relaxed);
+        Sent {
+            taken: picks.len(),
+            frames: n,
+            bytes: n * BYTES as u64,
+            stop: Stop::Done,
+            kick: Kick::No,
+            ..Sent::default()
+        }
+    }
+
+    fn kick(&self, _: Lane) {}
+}
+
+fn mac(member: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0, member]
+}
+
+fn frame(dst: [u8; 6]) -> [u8; BYTES] {
+    let mut frame = [0; BYTES];
+    frame[..6].copy_from_slice(&dst);
+    frame[6..12].copy_from_slice(&mac(0));
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    frame
+}
+
+fn main() {
+    let mut words = std::env::args().skip(1);
+    let kind = words.next().unwrap_or_default();
+    let frames = words.next().and_then(|n| n.parse().ok()).unwrap_or(100_000);
+    let (each, copies) = match kind.as_str() {
+        "one" => (vec![frame(mac(1))], 1),
+        "two" => (vec![frame(mac(1)), frame(mac(2))], 1),
+        "flood" => (vec![frame([0xff; 6])], 3),
+        _ => panic!("one, two or flood"),
+    };
+    let options = PlaneOptions {
+        workers: vec![None],
+        members_max: 64,
+    };
+    let mut plane = Plane::start(&options).expect("a worker");
+    let tuning = BridgeTuning {
+        filtering: true,
+        mac: 0,
+    };
+    let bridge = plane.add_bridge(tuning, Limits::new(1024, [1, 2]));
+    let sinks: Vec<_> = (0..4).map(|_| Arc::new(Sink::default())).collect();
+    for (member, sink) in sinks.iter().enumerate().rev() {
+        let own = Key::from_octets(1, mac(member as u8));
+        let mut conf = MemberConf::new(TxId(0), own.mac());
+        conf.storm_limit = 0;
+        let id = plane.add_member(bridge, conf, MemberTuning::default());
+        let id = id.expect("a number");
+        let enter = plane.ask_fdb(bridge, move |writer, now| {
+            writer.add_fixed(own, id, EntryFlags::LOCAL, now)
+        });
+        enter.expect("an answer").expect("room");
+        let source = Source {
+            frames: each.clone(),
+            left: if member == 0 { frames } else { 0 },
+            wake: windlass_sys::eventfd::create().expect("an eventfd"),
+        };
+        let rings = Rings {
+            rx: vec![Box::new(source)],
+            tx: sink.clone(),
+        };
+        plane.attach(id, rings).expect("attached");
+    }
+    let taken = || {
+        sinks
+            .iter()
+            .map(|s| s.0.load(Ordering::Relaxed))
+            .sum::<u64>()
+    };
+    while taken() < frames * copies {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    println!("{} copies of {frames} frames", taken());
+}
