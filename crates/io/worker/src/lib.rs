@@ -15,7 +15,7 @@
 //! [`plane::Plane`] is what a daemon holds; it waits for its workers by `wait`. A `worker` does a round at a time, with the time and
 //! the ready descriptors passed in; `run` is the loop around it. A `visit` is one burst. `ring` has the
 //! modes of a ring, `group` sorts a burst by destination, `egress` sends (to members with several rings by `spread`), `hold` keeps what has to wait, `flood` makes
-//! large floods, a part in each round; `bell` wakes a worker; `courtesy` lets receivers on the same core run.
+//! large floods, a part in each round; `bell` wakes a worker; [`Placement`] says which worker serves what; `courtesy` lets receivers on the same core run.
 //!
 //! # Synchronization
 //! Workers share nothing that they write, but for transmit rings where there are fewer rings than workers (their ports
@@ -38,6 +38,7 @@ pub mod flood;
 mod grace;
 pub mod group;
 pub mod hold;
+mod placement;
 pub mod plane;
 mod ring;
 mod run;
@@ -52,5 +53,6 @@ mod worker;
 pub use command::Condemned;
 pub use counters::WorkerTotals;
 pub use grace::QsbrGrace;
+pub use placement::Placement;
 pub use plane::{MemberTuning, Plane, PlaneError, PlaneOptions};
 pub use ring::Spin;
