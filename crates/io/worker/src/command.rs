@@ -1,5 +1,6 @@
 //! What the control thread asks of a worker, through its mailbox.
 
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use windlass_attach::port::RxPort;
@@ -7,18 +8,22 @@ use windlass_bridge::fdb::FdbWriter;
 use windlass_frame::Tick;
 
 use crate::grace::QsbrGrace;
+use crate::ring::RxRing;
+use crate::worker::Handover;
 
 /// Work on a forwarding table, done by its home worker.
 pub(crate) type FdbWork = Box<dyn FnOnce(&mut FdbWriter<QsbrGrace>, Tick) + Send>;
 
 /// A request to a worker.
 pub(crate) enum Command {
-    /// Take a receive half over and poll it.
-    Adopt {
-        port: Box<dyn RxPort>,
+    /// Take a receive ring over and poll it.
+    Adopt(Box<RxRing>),
+    /// Have another worker adopt a ring.
+    MoveRing {
         member: u16,
-        /// Which attachment of the member it belongs to.
-        attachment: u64,
+        ring: u16,
+        to: u16,
+        handover: Arc<Handover>,
     },
     /// Give the receive halves of a member back.
     Detach {
@@ -31,6 +36,14 @@ pub(crate) enum Command {
         bridge: u16,
         writer: Box<FdbWriter<QsbrGrace>>,
     },
+    /// Have another worker become the home.
+    MoveHome {
+        bridge: u16,
+        to: u16,
+        handover: Arc<Handover>,
+    },
+    /// Answer.
+    Ready(SyncSender<()>),
     /// Stop being its home.
     Leave { bridge: u16, done: SyncSender<()> },
     /// Work on a table.

@@ -23,7 +23,7 @@ pub struct WorkerCounters {
     pub kicks: Counter,
     /// Sightings applied or posted.
     pub sightings: Counter,
-    /// Sightings lost: beyond a burst's budget, or the home worker's queue was full.
+    /// Sightings lost: beyond a burst's budget, the home worker's queue was full, or the table was on its way to another home.
     pub sightings_lost: Counter,
     /// Rings that it serves (a level).
     pub rings: Counter,

@@ -57,7 +57,15 @@ impl Context<'_> {
 struct Waiting {
     to: TxId,
     ring: u8,
-    frames: VecDeque<(Held, bool)>,
+    frames: VecDeque<Spilled>,
+}
+
+/// A frame that was spilled.
+struct Spilled {
+    held: Held,
+    tagged: bool,
+    /// Which of all that this worker has spilled.
+    number: u64,
 }
 
 /// The transmit side of one worker.
@@ -67,6 +75,8 @@ pub struct Egress {
     kicked_at: Vec<Tick>,
     pool: Pool,
     waiting: Vec<Waiting>,
+    /// Frames spilled so far.
+    spilled: u64,
     spread: Box<Spread>,
     heads: Box<Heads>,
     store: SegStore,
@@ -83,6 +93,7 @@ impl Egress {
             kicked_at: vec![Tick(0); members],
             pool: Pool::default(),
             waiting: Vec::new(),
+            spilled: 0,
             spread: Box::new(Spread::new(members, flow_keys)),
             heads: Heads::boxed(),
             store: SegStore::default(),
@@ -279,16 +290,33 @@ impl Egress {
             };
             counters.held.add(1);
             counters.spilled.add(1);
+            let spilled = Spilled {
+                held,
+                tagged: pick.tagged(),
+                number: self.spilled,
+            };
+            self.spilled += 1;
             let waiting = self.waiting.iter_mut();
             match waiting.into_iter().find(|w| (w.to, w.ring) == (to, ring)) {
-                Some(w) => w.frames.push_back((held, pick.tagged())),
+                Some(w) => w.frames.push_back(spilled),
                 None => {
                     let mut frames = VecDeque::with_capacity(BURST);
-                    frames.push_back((held, pick.tagged()));
+                    frames.push_back(spilled);
                     self.waiting.push(Waiting { to, ring, frames });
                 }
             }
         }
+    }
+
+    /// Frames spilled so far: the number of the next one.
+    pub(crate) fn spilled(&self) -> u64 {
+        self.spilled
+    }
+
+    /// The number of the frame that has waited longest.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        let fronts = self.waiting.iter().filter_map(|w| w.frames.front());
+        fronts.map(|spilled| spilled.number).min()
     }
 
     /// Frames that wait.
@@ -349,9 +377,10 @@ impl Egress {
                 let mut tails = Tails::bind(&mut self.store, cx.section);
                 let mut picks = [Pick::frame(0, false); BURST];
                 let mut n = 0;
-                for (i, (held, tagged)) in w.frames.iter().take(SPILL_BURST).enumerate() {
-                    self.pool.restore(held, &mut self.heads, &mut tails, i);
-                    picks[i] = Pick::frame(i, *tagged);
+                for (i, spilled) in w.frames.iter().take(SPILL_BURST).enumerate() {
+                    self.pool
+                        .restore(&spilled.held, &mut self.heads, &mut tails, i);
+                    picks[i] = Pick::frame(i, spilled.tagged);
                     n = i + 1;
                 }
                 let (heads, picks) = (&self.heads, &picks[..n]);
@@ -373,8 +402,8 @@ impl Egress {
             (None, Some(_)) => (w.frames.len(), Some((Drop::PeerDown, w.frames.len()))),
             (_, None) => (w.frames.len(), None),
         };
-        for (held, _) in w.frames.drain(..taken) {
-            self.pool.free(held);
+        for spilled in w.frames.drain(..taken) {
+            self.pool.free(spilled.held);
             if let Some(c) = counters {
                 c.held.add(u64::MAX);
             }
@@ -391,8 +420,8 @@ impl Egress {
             if w.to != to {
                 return true;
             }
-            for (held, _) in w.frames.drain(..) {
-                self.pool.free(held);
+            for spilled in w.frames.drain(..) {
+                self.pool.free(spilled.held);
                 if let Some(c) = counters {
                     c.held.add(u64::MAX);
                     c.drop_frames(Drop::PeerDown, 1);

@@ -46,6 +46,8 @@ const FIRST: TxId = TxId(0);
 struct Flooded {
     held: Held,
     from: u16,
+    /// Which of all that this worker has kept.
+    number: u64,
     /// It is too long for somebody.
     is_cut: bool,
 }
@@ -77,6 +79,8 @@ pub(crate) struct Floods {
     /// By member: the blocks that its frames have.
     blocks: Vec<u16>,
     frames: usize,
+    /// Frames kept so far.
+    posted: u64,
     heads: Box<Heads>,
     store: SegStore,
 }
@@ -89,6 +93,7 @@ impl Floods {
             queues: VecDeque::new(),
             blocks: vec![0; members],
             frames: 0,
+            posted: 0,
             heads: Heads::boxed(),
             store: SegStore::default(),
         }
@@ -103,6 +108,18 @@ impl Floods {
     /// Frames that wait.
     pub(crate) fn len(&self) -> usize {
         self.frames
+    }
+
+    /// Frames kept so far: the number of the next one.
+    pub(crate) fn posted(&self) -> u64 {
+        self.posted
+    }
+
+    /// The number of the frame that has waited longest.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        let jobs = self.queues.iter().filter_map(|queue| queue.jobs.front());
+        let frames = jobs.filter_map(|job| job.frames.first());
+        frames.map(|frame| frame.number).min()
     }
 
     /// Whether floods of a bridge wait: another one has to wait behind them.
@@ -150,8 +167,10 @@ impl Floods {
         let frame = Flooded {
             held,
             from,
+            number: self.posted,
             is_cut: false,
         };
+        self.posted += 1;
         let queue = match self.queues.iter_mut().position(|q| q.bridge == bridge) {
             Some(at) => self.queues.get_mut(at),
             None => {

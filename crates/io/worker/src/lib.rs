@@ -15,7 +15,8 @@
 //! [`plane::Plane`] is what a daemon holds; it waits for its workers by `wait`. A `worker` does a round at a time, with the time and
 //! the ready descriptors passed in; `run` is the loop around it. A `visit` is one burst. `ring` has the
 //! modes of a ring, `group` sorts a burst by destination, `egress` sends (to members with several rings by `spread`), `hold` keeps what has to wait, `flood` makes
-//! large floods, a part in each round; `local` hands to the daemon what ends at a bridge; `bell` wakes a worker; `courtesy` lets receivers on the same core run.
+//! large floods, a part in each round; `local` hands to the daemon what ends at a bridge; `bell` wakes a worker; [`Placement`] says which
+//! worker serves what; `courtesy` lets receivers on the same core run.
 //!
 //! # Synchronization
 //! Workers share nothing that they write, but for transmit rings where there are fewer rings than workers (their ports
@@ -39,6 +40,7 @@ mod grace;
 pub mod group;
 pub mod hold;
 pub mod local;
+mod placement;
 pub mod plane;
 mod ring;
 mod run;
@@ -54,5 +56,6 @@ pub use command::Condemned;
 pub use counters::WorkerTotals;
 pub use grace::QsbrGrace;
 pub use local::LocalFrame;
+pub use placement::Placement;
 pub use plane::{MemberTuning, Plane, PlaneError, PlaneOptions};
 pub use ring::Spin;

@@ -28,6 +28,7 @@ use std::time::Duration;
 
 mod drain;
 mod handle;
+mod moves;
 #[cfg(test)]
 mod tests;
 
@@ -48,7 +49,8 @@ use crate::command::{Command, Condemned};
 use crate::counters::{WorkerCounters, WorkerTotals};
 use crate::grace::QsbrGrace;
 use crate::local::{self, LocalFrame, Notice};
-use crate::ring::Spin;
+use crate::placement::Placement;
+use crate::ring::{RxRing, Spin};
 use crate::run::run;
 use crate::topo::{Member, Topo};
 use crate::wait::{Asleep, Wait};
@@ -83,6 +85,25 @@ pub enum PlaneError {
     /// There is no such member.
     #[error("no member with number {0}")]
     NoMember(u16),
+    /// There is no such worker.
+    #[error("there is no worker {worker}: they are 0 to {last}")]
+    NoWorker {
+        /// The number.
+        worker: u16,
+        /// The last one there is.
+        last: u16,
+    },
+    /// There is no such ring.
+    #[error("there is no ring {ring}: there are {rings}")]
+    NoRing {
+        /// The number.
+        ring: u16,
+        /// Rings in use.
+        rings: u16,
+    },
+    /// A worker has not given up what was to be moved.
+    #[error("worker {0} could not give it up: try again")]
+    NotMoved(u16),
     /// A worker does not answer.
     #[error("a worker did not reach a quiescent point within {} s", GRACE_MAX.as_secs())]
     Stuck,
@@ -113,6 +134,8 @@ struct DraftMember {
     tx: Option<Arc<dyn TxPort>>,
     /// Which of all attachments it has; 0: none.
     attachment: u64,
+    /// Its receive rings; 0: nobody is attached.
+    rings: u16,
     /// It is being removed: no topology has it any more.
     is_leaving: bool,
     counters: Arc<[Padded<MemberCounters>]>,
@@ -160,7 +183,7 @@ pub struct Plane {
     is_batch: bool,
     /// Bridges whose new tables are to forget what is learned before they are published.
     refilled: Vec<u16>,
-    next_home: usize,
+    placement: Arc<Placement>,
 }
 
 impl Plane {
@@ -203,9 +226,11 @@ impl Plane {
         for worker in 0..n {
             bells.push(Arc::new(Bell::new().map_err(start(worker))?));
         }
+        let (mailboxes, receivers): (Vec<_>, Vec<_>) =
+            (0..n).map(|_| mpsc::channel(MAILBOX)).unzip();
         let (mut workers, mut seats, mut locals) = (Vec::new(), Vec::new(), Vec::new());
-        for (worker, (posts, posted)) in post_queues(n).into_iter().enumerate() {
-            let (queue, mailbox) = mpsc::channel(MAILBOX);
+        let ends = post_queues(n).into_iter().zip(receivers);
+        for (worker, ((posts, posted), mailbox)) in ends.enumerate() {
             let (local, for_us) = spsc::channel(local::FRAMES);
             locals.push(for_us);
             seats.push(Seat {
@@ -215,6 +240,7 @@ impl Plane {
                 },
                 shared: shared.clone(),
                 mailbox,
+                mailboxes: mailboxes.clone(),
                 bells: bells.clone(),
                 posts,
                 posted,
@@ -222,7 +248,10 @@ impl Plane {
                 members_max: options.members_max,
                 flow_keys: [random(), random()],
             });
-            workers.push(WorkerHandle::new(queue, bells[worker].clone()));
+            workers.push(WorkerHandle::new(
+                mailboxes[worker].clone(),
+                bells[worker].clone(),
+            ));
         }
         let plane = Plane {
             shared,
@@ -243,7 +272,7 @@ impl Plane {
             attachments: 0,
             is_batch: false,
             refilled: Vec::new(),
-            next_home: 0,
+            placement: Arc::new(Placement::new(n)),
         };
         Ok((plane, seats))
     }
@@ -316,7 +345,7 @@ impl Plane {
     }
 
     fn home(&self, bridge: u16) -> &WorkerHandle {
-        &self.workers[bridge as usize % self.workers.len()]
+        &self.workers[usize::from(self.placement.home(bridge))]
     }
 
     /// Changes a bridge, and gives it a table that was filled before, if there is one: both at once, with the batch if one
@@ -376,6 +405,7 @@ impl Plane {
         home.send(Command::Leave { bridge, done });
         self.answer(home, &left)?;
         self.bridges[bridge as usize] = None;
+        Arc::make_mut(&mut self.placement).forget_bridge(bridge);
         self.publish();
         Ok(())
     }
@@ -404,6 +434,7 @@ impl Plane {
             tuning,
             tx: None,
             attachment: 0,
+            rings: 0,
             is_leaving: false,
             counters,
         });
@@ -444,7 +475,7 @@ impl Plane {
         let mut senders = Vec::new();
         for id in ids {
             let member = self.draft_member(*id)?;
-            (member.is_leaving, member.attachment) = (true, 0);
+            (member.is_leaving, member.attachment, member.rings) = (true, 0, 0);
             senders.push((*id, member.tx.take()));
         }
         self.is_batch = false;
@@ -457,11 +488,12 @@ impl Plane {
         let totals = ids.iter().map(|id| self.totals(*id)).collect();
         for id in ids {
             self.members[*id as usize] = None;
+            Arc::make_mut(&mut self.placement).forget(*id);
         }
         totals
     }
 
-    /// Gives a member's rings to the workers, round robin by ring.
+    /// Gives a member's rings to the workers, as [`Placement`] says.
     ///
     /// # Errors
     /// [`PlaneError::NoMember`].
@@ -471,20 +503,13 @@ impl Plane {
         let member = self.draft_member(id)?;
         member.tx = Some(rings.tx);
         member.attachment = attachment;
+        member.rings = rings.rx.len() as u16;
+        Arc::make_mut(&mut self.placement).place(id, rings.rx.len());
         self.publish_batch();
-        let start = if rings.rx.len() > 1 {
-            0
-        } else {
-            self.next_home
-        };
-        self.next_home = self.next_home.wrapping_add(1);
-        for (ring, port) in rings.rx.into_iter().enumerate() {
-            let worker = &self.workers[(start + ring) % self.workers.len()];
-            worker.send(Command::Adopt {
-                port,
-                member: id,
-                attachment,
-            });
+        let ports = (0..).zip(rings.rx).zip(self.placement.rings(id));
+        for ((number, port), worker) in ports {
+            let ring = RxRing::new(port, id, number, attachment);
+            self.workers[usize::from(*worker)].send(Command::Adopt(Box::new(ring)));
         }
         Ok(())
     }
@@ -497,7 +522,7 @@ impl Plane {
     pub fn detach(&mut self, id: u16) -> Result<(), PlaneError> {
         let member = self.draft_member(id)?;
         let sender = member.tx.take();
-        member.attachment = 0;
+        (member.attachment, member.rings) = (0, 0);
         self.take_back(vec![(id, sender)])
     }
 
@@ -748,9 +773,15 @@ impl Plane {
                 }))
             })
             .collect();
+        self.publish_built();
+    }
+
+    /// Publishes what was built last, and the placement.
+    fn publish_built(&mut self) {
         let topo = Topo {
             members: self.published.clone(),
             bridges: self.built.clone(),
+            placement: self.placement.clone(),
         };
         self.limbo.add(self.shared.topo.publish(Box::new(topo)));
         self.limbo.reclaim(&self.shared.domain);

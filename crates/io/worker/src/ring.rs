@@ -7,6 +7,7 @@
 //! | `Active` | off | yes | a visit finds it drained |
 //! | `Warm(until)` | off | yes | frames arrive (to `Active`), or `until` passes (it is armed) |
 //! | `Unsure(at)` | on | no | readable, or looked at once more at `at`, again and again if the peer cannot notify |
+//! | `Resting` | off | no | another worker has it, or the move was withdrawn (to `Active`) |
 //! | `Dead` | off | no | never: the port is waiting to be detached |
 //!
 //! A visit that ended on its budget leaves the ring `Active`: it never goes to sleep with a
@@ -59,6 +60,8 @@ pub enum State {
     Warm(Tick),
     /// Armed, but the peer may have missed it, or cannot notify: looked at once more at this moment.
     Unsure(Tick),
+    /// Not asked for anything until another worker has it.
+    Resting,
     /// Gives nothing more.
     Dead,
 }
@@ -69,6 +72,8 @@ pub struct RxRing {
     pub port: Box<dyn RxPort>,
     /// The member that it belongs to.
     pub member: u16,
+    /// Which of the member's rings it is.
+    pub number: u16,
     /// The attachment of that member: a number never used again.
     pub attachment: u64,
     /// The mode.
@@ -82,11 +87,12 @@ pub struct RxRing {
 }
 
 impl RxRing {
-    /// A ring that was just adopted: active, so that what already waits is fetched.
-    pub fn adopt(port: Box<dyn RxPort>, member: u16, attachment: u64) -> RxRing {
+    /// A new ring of a member, the `number`th: active, so that what already waits is fetched.
+    pub fn new(port: Box<dyn RxPort>, member: u16, number: u16, attachment: u64) -> RxRing {
         RxRing {
             port,
             member,
+            number,
             attachment,
             state: State::Active,
             ingress: Ingress::default(),
@@ -159,6 +165,25 @@ impl Rings {
         }
     }
 
+    /// The token of a member's ring.
+    pub fn find(&self, member: u16, number: u16) -> Option<u64> {
+        let is_it = |ring: &RxRing| (ring.member, ring.number) == (member, number);
+        let mut slots = self.slots.iter().enumerate();
+        slots.find_map(|(at, (generation, ring))| {
+            let is_it = ring.as_ref().is_some_and(is_it);
+            is_it.then_some(u64::from(*generation) << 32 | at as u64)
+        })
+    }
+
+    /// Takes the ring of a token out.
+    pub fn remove(&mut self, token: u64) -> Option<RxRing> {
+        self.get_mut(token)?;
+        let at = token as u32;
+        let ring = self.slots.get_mut(at as usize)?.1.take();
+        self.free.push(at);
+        ring
+    }
+
     /// Takes every ring of a member out.
     pub fn remove_member(&mut self, member: u16) -> Vec<RxRing> {
         let mut out = Vec::new();
@@ -222,7 +247,7 @@ mod tests {
             other: 20_000,
         };
         for (in_memory, ns) in [(true, 50_000), (false, 20_000)] {
-            let mut ring = RxRing::adopt(Box::new(Empty { in_memory }), 1, 1);
+            let mut ring = RxRing::new(Box::new(Empty { in_memory }), 1, 0, 1);
             ring.note(1, start);
             assert_eq!(ring.warm_until(adaptive, start), None);
             assert_eq!(ring.warm_until(Spin::Always(7), start), Some(start.plus(7)));

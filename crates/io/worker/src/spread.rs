@@ -12,7 +12,8 @@
 //! other destinations are served, so that a receiver that neglects one of its rings loses frames of that ring only.
 //!
 //! # What can be lost and what cannot
-//! The frames of a flow have one order, on one ring. A flow that gets another ring may have frames on both for a moment.
+//! The frames of a flow have one order, on one ring. A flow that gets another ring may have frames on both for a
+//! moment: when rings come or go, and when the ring that it comes from is moved to another worker, which has other choices.
 //!
 //! [`TxPort::choices`]: windlass_attach::port::TxPort::choices
 

@@ -6,6 +6,7 @@ use windlass_attach::port::TxPort;
 use windlass_bridge::forward::Bridge;
 use windlass_stats::{MemberCounters, Padded};
 
+use crate::placement::Placement;
 use crate::ring::Spin;
 
 /// A member of a bridge, as workers see it.
@@ -31,6 +32,8 @@ pub struct Topo {
     pub members: Vec<Option<Arc<Member>>>,
     /// Bridges.
     pub bridges: Vec<Option<Arc<Bridge>>>,
+    /// Which worker serves what.
+    pub placement: Arc<Placement>,
 }
 
 impl Topo {

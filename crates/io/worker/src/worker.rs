@@ -8,12 +8,15 @@
 //! round:  awake again: online
 //!         events: rings with a notification join the run list
 //!         visits: round robin over the run list, one burst each; at most 64 visits or 20 us
-//!         mailbox, posts of other workers, second looks, sweep, spilled frames, a part of the floods, notifications
+//!         mailbox, posts of other workers, second looks, sweep, spilled frames, a part of the floods, notifications,
+//!         rings that are to be another worker's
 //!         quiescent point
 //!         nothing left to do: says so, looks at the posts once more, offline
 //! ```
 //! The worker sleeps only when every ring is armed, no frame is spilled, no flood is unfinished, and no notification is
 //! owed before the time at which it wakes by itself.
+
+mod handover;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -38,6 +41,7 @@ use crate::local::{LocalFrame, Notice};
 use crate::ring::{Rings, RxRing, Spin, State};
 use crate::topo::Topo;
 use crate::visit::Scratch;
+pub(crate) use handover::{Handover, Outcome as Handed};
 
 /// Visits between two looks at events, mailbox and timers.
 const VISITS: usize = 64;
@@ -79,6 +83,8 @@ pub(crate) struct Seat {
     pub(crate) shared: Arc<Shared>,
     pub(crate) mailbox: mpsc::Receiver<Command>,
     /// Of all workers.
+    pub(crate) mailboxes: Vec<mpsc::Queue<Command>>,
+    /// Of all workers.
     pub(crate) bells: Vec<Arc<Bell>>,
     pub(crate) posts: Posts,
     /// From the other workers.
@@ -112,11 +118,14 @@ pub(crate) struct Worker {
     /// What it wants to hear of, by token.
     pub(crate) epoll: Epoll,
     mailbox: mpsc::Receiver<Command>,
+    mailboxes: Vec<mpsc::Queue<Command>>,
     bell: Arc<Bell>,
     bells: Vec<Arc<Bell>>,
     rings: Rings,
     run: VecDeque<u64>,
     unsure: Vec<u64>,
+    /// Rings that are to be another worker's.
+    moves: Vec<handover::Move>,
     armed: usize,
     scratch: Scratch,
     egress: Egress,
@@ -150,11 +159,13 @@ impl Worker {
             clock,
             epoll,
             mailbox: seat.mailbox,
+            mailboxes: seat.mailboxes,
             bell,
             bells: seat.bells,
             rings: Rings::default(),
             run: VecDeque::new(),
             unsure: Vec::new(),
+            moves: Vec::new(),
             armed: 0,
             scratch: Scratch::new(seat.members_max, seat.local, notice),
             egress: Egress::new(seat.members_max, seat.flow_keys),
@@ -303,7 +314,9 @@ impl Worker {
         let counters = &self.shared.counters[self.lane.worker as usize];
         counters.sightings_lost.add(lost);
         let bridge = self.scratch.bridge;
-        let home = usize::from(bridge) % usize::from(self.lane.workers.max(1));
+        let section = self.qsbr.section();
+        let topo = self.shared.topo.load(&section);
+        let home = usize::from(topo.placement.home(bridge));
         let mut has_posted = false;
         for sighting in self.scratch.sightings.posts() {
             let taken = match self.posts.get_mut(home).and_then(Option::as_mut) {
@@ -418,6 +431,9 @@ impl Worker {
         }
         self.egress.kick(&cx, counters);
         self.egress.pay(&cx, counters);
+        if !self.moves.is_empty() {
+            self.hand_over();
+        }
         self.qsbr.quiesce();
     }
 
@@ -463,9 +479,13 @@ impl Worker {
                 let Some((bridge, sighting)) = post.pop() else {
                     break;
                 };
-                if let Some((_, writer)) = self.homes.iter_mut().find(|h| h.0 == bridge) {
-                    writer.learn(sighting, now);
-                }
+                let Some((_, writer)) = self.homes.iter_mut().find(|h| h.0 == bridge) else {
+                    // The table has just got another home, or is gone.
+                    let counters = &self.shared.counters[usize::from(self.lane.worker)];
+                    counters.sightings_lost.add(1);
+                    continue;
+                };
+                writer.learn(sighting, now);
             }
         }
     }
@@ -486,7 +506,10 @@ impl Worker {
     }
 
     fn has_work(&self) -> bool {
-        !self.run.is_empty() || self.egress.has_waiting() || !self.floods.is_empty()
+        !self.run.is_empty()
+            || self.egress.has_waiting()
+            || !self.floods.is_empty()
+            || !self.moves.is_empty()
     }
 
     fn poll(&self) -> Next {
@@ -521,11 +544,24 @@ impl Worker {
     fn read_mail(&mut self, time: &mut impl FnMut() -> u64) {
         while let Some(command) = self.mailbox.pop() {
             match command {
-                Command::Adopt {
-                    port,
+                Command::Adopt(ring) => self.adopt(*ring),
+                Command::MoveRing {
                     member,
-                    attachment,
-                } => self.adopt(RxRing::adopt(port, member, attachment)),
+                    ring,
+                    to,
+                    handover,
+                } => self.begin_move((member, ring), to, handover),
+                Command::MoveHome {
+                    bridge,
+                    to,
+                    handover,
+                } => {
+                    self.take_posts(usize::MAX, time);
+                    self.give_home(bridge, to, &handover);
+                }
+                Command::Ready(done) => {
+                    let _ = done.send(());
+                }
                 Command::Detach { member, done } => {
                     let rings = self.detach(member);
                     let _ = done.send(rings);
@@ -554,7 +590,9 @@ impl Worker {
         }
     }
 
-    fn adopt(&mut self, ring: RxRing) {
+    fn adopt(&mut self, mut ring: RxRing) {
+        // What already waits is fetched first.
+        ring.state = State::Active;
         let token = self.rings.insert(ring);
         self.counters().rings.add(1);
         if let Some(ring) = self.rings.get_mut(token) {

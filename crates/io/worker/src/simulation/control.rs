@@ -7,7 +7,7 @@ use windlass_attach::endpoint::Rings;
 use windlass_attach::port::RxPort;
 use windlass_bridge::fdb::{EntryFlags, Key, Limits};
 use windlass_bridge::member::MemberConf;
-use windlass_frame::TxId;
+use windlass_frame::{Tick, TxId};
 
 use super::model::{Owner, Stage};
 use super::port::{Mood, Pipe, Receive, Sink};
@@ -49,6 +49,9 @@ impl World {
 
     fn change(self: &Rc<World>, plane: &mut Plane) {
         let owners = self.model.borrow().all(|stage| stage != Stage::Gone);
+        if self.below(12) == 0 || self.is_restless.get() && self.below(2) == 0 {
+            return self.move_something(plane);
+        }
         if self.below(12) == 0 || self.bridges.borrow().is_empty() {
             return self.change_bridges(plane);
         }
@@ -75,9 +78,8 @@ impl World {
             (Stage::Up, 0..2) => self.detach(plane, at),
             (Stage::Up, 2) => self.flush(plane, at),
             (Stage::Up, 3) => {
-                let tuning = self.tuning();
-                let conf = self.conf(at);
-                plane.set_member(number, conf, tuning).expect("it is there");
+                let done = plane.set_member(number, self.conf(at), self.tuning());
+                done.expect("it is there");
             }
             (Stage::Up, _) => self.end_the_dead(plane),
             (Stage::Leaving, _) => self.end_the_late(plane),
@@ -116,6 +118,68 @@ impl World {
         }
     }
 
+    /// Has another worker serve a ring or a table, or gives a bridge another table.
+    fn move_something(&self, plane: &mut Plane) {
+        let up = self.model.borrow().all(|stage| stage == Stage::Up);
+        let bridges = self.bridges.borrow().clone();
+        let worker = self.below(usize::from(plane.placement().workers())) as u16;
+        let before = plane.placement().clone();
+        let moved = match self.below(8) {
+            0 | 1 if !bridges.is_empty() => {
+                let (bridge, _) = bridges[self.below(bridges.len())];
+                let done = plane.move_home(bridge, worker);
+                let is_there = plane.placement().home(bridge) == worker;
+                assert!(done.is_err() || is_there);
+                done
+            }
+            2 if !bridges.is_empty() => {
+                let (number, bridge) = bridges[self.below(bridges.len())];
+                return self.refill(plane, number, bridge);
+            }
+            _ if !up.is_empty() => {
+                let at = up[self.below(up.len())];
+                let (number, _, _) = self.place(at);
+                let ring = self.below(plane.rings(number).len());
+                let done = plane.move_ring(number, ring as u16, worker);
+                assert!(done.is_err() || plane.rings(number)[ring] == worker);
+                done
+            }
+            _ => return,
+        };
+        if let Err(error) = moved {
+            let may_be = matches!(error, PlaneError::Stuck | PlaneError::NotMoved(_));
+            assert!(may_be, "{error}");
+            assert_eq!(*plane.placement(), before, "a refused move changes nothing");
+        }
+    }
+
+    /// Gives a bridge another table, with the addresses of its owners.
+    pub(super) fn refill(&self, plane: &mut Plane, number: u16, bridge: usize) {
+        let mut writer = plane.new_table(Limits::new(64, [self.below(1000) as u64, 7]));
+        for owner in &mut self.model.borrow_mut().owners {
+            if owner.bridge != bridge {
+                continue;
+            }
+            owner.flushed = u64::MAX;
+            if !matches!(owner.stage, Stage::Made | Stage::Going | Stage::Gone) {
+                let (key, now) = (Key::new(0, owner.mac), Tick(self.now.get()));
+                let entered = writer.add_fixed(key, owner.number, EntryFlags::LOCAL, now);
+                entered.expect("an empty table has room");
+            }
+        }
+        let tuning = BridgeTuning::default();
+        let set = plane.set_bridge(number, tuning, Some(writer));
+        set.expect("it is there");
+        // What the former rules let in is forgotten by now, unless a worker was late.
+        if let Ok(now) = plane.ask_fdb(number, |_, now| now) {
+            for owner in &mut self.model.borrow_mut().owners {
+                if owner.bridge == bridge && owner.flushed == u64::MAX {
+                    owner.flushed = now.0.max(self.now.get());
+                }
+            }
+        }
+    }
+
     fn tuning(&self) -> MemberTuning {
         MemberTuning {
             kick_gap_ns: [0, 0, 30_000][self.below(3)],
@@ -123,7 +187,7 @@ impl World {
         }
     }
 
-    fn conf(&self, at: usize) -> MemberConf {
+    pub(super) fn conf(&self, at: usize) -> MemberConf {
         let model = self.model.borrow();
         let owner = &model.owners[at];
         let mut conf = MemberConf::new(TxId(0), owner.mac);

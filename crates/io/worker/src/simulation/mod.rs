@@ -20,11 +20,14 @@
 //! - what is for a reserved address reaches the daemon only, once, in order, as its sender's;
 //! - the frames of a flow keep their order, and so do those of its floods (a frame to an address that has become known can
 //!   overtake floods to it);
+//! - a move that is refused has changed nothing;
 //! - no ring is touched after its detach was answered; only a dead attachment is condemned.
 //!
 //! When all rests:
 //! - no frame waits in a ring before a sleeping worker, none before a sleeping peer;
 //! - every frame is delivered or counted, and nothing is held, neither by a worker nor for the daemon;
+//! - every ring is served by the worker that the placement names, and no other;
+//! - every table has a writer, at its home;
 //! - rings that were asked back are back, however late a worker was;
 //! - a table holds no address behind a member that never used it, and each that only one member has used.
 //!
@@ -34,6 +37,7 @@
 
 mod control;
 mod model;
+mod moves;
 mod port;
 mod random;
 mod storm;
@@ -53,6 +57,7 @@ const SEEDS: u64 = 10_000;
 fn simulate(seed: u64) {
     let world = World::start(seed, 1 + (seed % 3) as usize, MEMBERS);
     world.is_crowded.set(seed % 32 == 31);
+    world.is_restless.set(seed % 4 == 2);
     world.populate();
     for _ in 0..3 {
         for _ in 0..50 + world.below(100) {

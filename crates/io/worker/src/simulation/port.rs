@@ -155,6 +155,7 @@ impl RxPort for Receive {
         }
         let unseen = std::mem::take(&mut ring.unseen);
         ring.frames.extend(unseen);
+        assert_eq!(ring.lent, 0, "two workers have the ring");
         let n = ring.frames.len().min(limit.frames).min(BURST);
         let frames: Vec<Bytes> = ring.frames.iter().take(n).copied().collect();
         ring.lent = n;
@@ -303,6 +304,13 @@ impl Sink {
         (0..self.inboxes.len())
             .map(|ring| self.inbox(ring).frames.len())
             .sum()
+    }
+
+    /// Has every worker find its rings held by another one, or no more.
+    pub(super) fn hold(&self, is_held: bool) {
+        for ring in 0..self.inboxes.len() {
+            self.inbox(ring).held = is_held;
+        }
     }
 
     /// Frames that were put in.

@@ -23,7 +23,7 @@ const BROADCAST: u64 = (1 << 48) - 1;
 
 impl World {
     /// Makes the member that comes next, attached; returns its pipe.
-    fn join(self: &Rc<World>, bridge: u16) -> Arc<Pipe> {
+    pub(super) fn join(self: &Rc<World>, bridge: u16) -> Arc<Pipe> {
         let mut plane = self.plane.take().expect("the control thread rests");
         let at = self.model.borrow().owners.len();
         let mut owner = Owner::new(at, 0, 0);
@@ -49,14 +49,18 @@ impl World {
         pipe
     }
 
-    fn put(&self, from: usize, pipe: &Pipe, dst: u64) -> u64 {
+    pub(super) fn put(&self, from: usize, pipe: &Pipe, dst: u64) -> u64 {
         let mut model = self.model.borrow_mut();
         let src = model.owners[from].mac;
         let number = model.make(from, pipe.number, dst, src);
         drop(model);
-        assert!(pipe.push(&[Bytes { dst, src, number }]), "room");
-        pipe.kick();
+        self.put_frame(pipe, Bytes { dst, src, number });
         number
+    }
+
+    pub(super) fn put_frame(&self, pipe: &Pipe, frame: Bytes) {
+        assert!(pipe.push(&[frame]), "room");
+        pipe.kick();
     }
 }
 

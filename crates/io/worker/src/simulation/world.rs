@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -48,6 +49,8 @@ pub(super) struct World {
     is_quiet: Cell<bool>,
     /// Bridges have many members.
     pub(super) is_crowded: Cell<bool>,
+    /// The control thread moves rings and tables often.
+    pub(super) is_restless: Cell<bool>,
     /// None while the control thread is busy.
     pub(super) plane: RefCell<Option<Plane>>,
     pub(super) model: RefCell<Model>,
@@ -134,6 +137,7 @@ impl World {
             depth: Cell::new(0),
             is_quiet: Cell::new(false),
             is_crowded: Cell::new(false),
+            is_restless: Cell::new(false),
             plane: RefCell::new(Some(plane)),
             model: RefCell::default(),
             bridges: RefCell::default(),
@@ -159,6 +163,11 @@ impl World {
         self.random.borrow_mut().below(n)
     }
 
+    /// A worker gets no core for so long.
+    pub(super) fn hold_back(&self, worker: usize, ns: u64) {
+        self.late[worker].set(self.now.get() + ns);
+    }
+
     fn pass(&self, ns: u64) {
         self.now.set(self.now.get() + ns);
     }
@@ -179,7 +188,8 @@ impl World {
             22..25 => self.kick_one(),
             25..30 => self.fetch_one(),
             30 => self.hear(),
-            _ if self.is_quiet.get() || self.below(2) != 0 => false,
+            _ if self.is_quiet.get() => false,
+            _ if !self.is_restless.get() && self.below(2) != 0 => false,
             _ => self.configure(),
         }
     }
@@ -379,8 +389,12 @@ impl World {
             let (flooded, copies) = (totals.ingress.flooded, totals.ingress.copies);
             assert!(flooded > 0 || copies == 0, "owner {at}: copies of nothing");
         }
-        for worker in plane.workers() {
+        let up = model.owners.iter().filter(|o| o.stage == Stage::Up);
+        let places: Vec<u16> = up.flat_map(|o| plane.rings(o.number)).copied().collect();
+        for (at, worker) in plane.workers().into_iter().enumerate() {
             assert_eq!(worker.held, 0, "frames are held");
+            let rings = places.iter().filter(|place| usize::from(**place) == at);
+            assert_eq!(worker.rings, rings.count() as u64, "rings of worker {at}");
         }
         let local = |owner: &Owner| match owner.stage {
             Stage::Gone => owner.local,
@@ -403,9 +417,15 @@ impl World {
             let entries = plane.ask_fdb(number, |writer, now| {
                 let mut entries = Vec::new();
                 writer.table().for_each(now, |entry| entries.push(entry));
-                entries
+                (Arc::as_ptr(writer.table()).addr(), entries)
             });
-            let entries = entries.expect("the home answers");
+            let (written, entries) = entries.expect("the home answers");
+            let table = std::ptr::from_ref(plane.fdb_table(number).expect("a bridge"));
+            assert_eq!(
+                written,
+                table.addr(),
+                "the writer of a table has another one"
+            );
             let lost = lost + plane.fdb_counts(number).expect("a bridge").waiting;
             self.model.borrow().check_table(bridge, &entries, lost);
         }
