@@ -137,7 +137,11 @@ impl Way {
 
 /// Whether this processor has what DPDK's vectorized functions for packed rings are made of.
 fn is_wide() -> bool {
-    std::arch::is_x86_feature_detected!("avx512f")
+    #[cfg(target_arch = "x86_64")]
+    let is_wide = std::arch::is_x86_feature_detected!("avx512f");
+    #[cfg(not(target_arch = "x86_64"))]
+    let is_wide = true;
+    is_wide
 }
 
 /// Whether every way is wanted, which takes minutes.

@@ -43,11 +43,13 @@
 //! Nothing, unless asked: [`counts::counters`] to `WINDLASS_COUNTERS`, reasons to `WINDLASS_LOG`. It keeps no descriptor.
 //!
 //! # Not done
-//! Only x86-64 Linux with glibc. Only streams are tracked. Signal handlers installed by a bare system call, or by `sigset`,
+//! Only Linux with glibc, on x86-64 and aarch64. Only streams are tracked. Signal handlers installed by a bare system call, or by `sigset`,
 //! are not deferred.
 
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
-
+#[macro_use]
+#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64.rs")]
+mod arch;
 mod counts;
 mod dispatch;
 mod fd;

@@ -23,7 +23,17 @@ const NOTES_BYTES: u64 = 4096;
 /// Scripts that may interpret each other: the kernel's own limit.
 const SCRIPTS_MAX: usize = 5;
 /// File name of glibc's loader.
-const LOADER: &str = "ld-linux-x86-64.so.2";
+const LOADER: &str = if cfg!(target_arch = "x86_64") {
+    "ld-linux-x86-64.so.2"
+} else {
+    "ld-linux-aarch64.so.1"
+};
+/// This machine in an ELF file: `EM_X86_64`, `EM_AARCH64`.
+const MACHINE: u16 = if cfg!(target_arch = "x86_64") {
+    62
+} else {
+    183
+};
 const PT_INTERP: u32 = 3;
 const PT_NOTE: u32 = 4;
 
@@ -50,7 +60,7 @@ impl Obstacle {
     /// One sentence for people.
     pub(crate) fn text(self) -> &'static str {
         match self {
-            Self::Foreign => "it is not an x86-64 ELF program",
+            Self::Foreign => "it is not an ELF program for this machine",
             Self::Static => "it is statically linked, so no library can be preloaded",
             Self::Loader => "its loader is not glibc's, so the library cannot be loaded",
             Self::Go => "Go programs make system calls without libc",
@@ -213,10 +223,10 @@ struct Segment {
 }
 
 impl<'a> Elf<'a> {
-    /// `None`: not 64 bits, not little-endian, or not for x86-64.
+    /// `None`: not 64 bits, not little-endian, or not for this machine.
     fn of(head: &'a [u8]) -> Option<Self> {
         let elf = Self { head };
-        (head.starts_with(b"\x7fELF\x02\x01") && elf.half(18)? == 62).then_some(elf)
+        (head.starts_with(b"\x7fELF\x02\x01") && elf.half(18)? == MACHINE).then_some(elf)
     }
 
     fn half(&self, at: usize) -> Option<u16> {
@@ -284,7 +294,7 @@ mod tests {
     fn elf(segments: &[(u32, &[u8])]) -> Vec<u8> {
         let mut bytes = vec![0; 64 + 56 * segments.len()];
         bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
-        bytes[18] = 62;
+        bytes[18] = MACHINE as u8;
         bytes[32] = 64;
         bytes[54] = 56;
         bytes[56] = segments.len() as u8;
@@ -298,7 +308,9 @@ mod tests {
         bytes
     }
 
-    const GLIBC: &[u8] = b"/lib64/ld-linux-x86-64.so.2\0";
+    fn glibc() -> Vec<u8> {
+        format!("/lib64/{LOADER}\0").into_bytes()
+    }
 
     /// Each kind of ELF file is told from the others by its headers.
     #[test]
@@ -306,7 +318,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let go = b"\x04\0\0\0\x53\0\0\0\x04\0\0\0Go\0\0id";
         for (name, bytes, obstacle) in [
-            ("good", elf(&[(PT_INTERP, GLIBC)]), None),
+            ("good", elf(&[(PT_INTERP, &glibc())]), None),
             ("static", elf(&[(1, b"code")]), Some(Obstacle::Static)),
             (
                 "musl",
@@ -316,13 +328,13 @@ mod tests {
             ("go", elf(&[(PT_NOTE, go)]), Some(Obstacle::Go)),
             (
                 "cgo",
-                elf(&[(PT_INTERP, GLIBC), (PT_NOTE, go)]),
+                elf(&[(PT_INTERP, &glibc()), (PT_NOTE, go)]),
                 Some(Obstacle::Go),
             ),
             ("text", b"no program\n".to_vec(), Some(Obstacle::Foreign)),
             (
                 "cut",
-                elf(&[(PT_INTERP, GLIBC)])[..40].to_vec(),
+                elf(&[(PT_INTERP, &glibc())])[..40].to_vec(),
                 Some(Obstacle::Static),
             ),
         ] {
@@ -336,7 +348,7 @@ mod tests {
     #[test]
     fn privileges_are_seen() {
         let directory = tempfile::tempdir().expect("a directory");
-        let good = elf(&[(PT_INTERP, GLIBC)]);
+        let good = elf(&[(PT_INTERP, &glibc())]);
         let path = file(directory.path(), "own", &good, 0o4755);
         assert_eq!(of(&[&path]).expect("own").obstacle, None);
         if std::os::unix::fs::chown(&path, Some(61_999), None).is_err() {

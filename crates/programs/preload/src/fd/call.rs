@@ -70,7 +70,7 @@ impl Own {
     pub fn call(&self) -> isize {
         let [a, b, c, d, e, f] = self.arguments;
         type Call = unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize) -> isize;
-        // SAFETY: on x86-64 every function of at most six whole-number or pointer arguments is called
+        // SAFETY: on x86-64 and aarch64 every function of at most six whole-number or pointer arguments is called
         // so; it ignores the registers that it has no use for.
         let call = unsafe { std::mem::transmute::<*mut c_void, Call>(self.function) };
         // SAFETY: the arguments are those that the program gave for this very function.

@@ -96,30 +96,14 @@ unsafe extern "C-unwind" fn execle_list(path: *const c_char, arguments: Args) ->
     unsafe { execve(path, arguments, environment) }
 }
 
-/// Defines a function with its arguments one by one that goes on to one that takes a list: the words in
-/// registers are pushed below those on the stack, over the return address, which goes beneath.
+/// Defines a function with its arguments one by one that goes on to one that takes a list.
 macro_rules! listed {
     ($($name:ident => $target:path;)*) => {
         $(
             #[cfg_attr(not(test), unsafe(no_mangle))]
             #[unsafe(naked)]
             pub unsafe extern "C-unwind" fn $name() {
-                std::arch::naked_asm!(
-                    "pop rax",
-                    "push r9",
-                    "push r8",
-                    "push rcx",
-                    "push rdx",
-                    "push rsi",
-                    "mov rsi, rsp",
-                    "push rax",
-                    "call {target}",
-                    "pop rcx",
-                    "add rsp, 40",
-                    "push rcx",
-                    "ret",
-                    target = sym $target,
-                )
+                list_and_call!($target)
             }
         )*
     };

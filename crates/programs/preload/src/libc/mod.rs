@@ -61,7 +61,7 @@ macro_rules! alias {
             #[unsafe(naked)]
             #[allow(non_snake_case, reason = "libc's own name")]
             pub unsafe extern "C-unwind" fn $name() {
-                std::arch::naked_asm!("jmp {target}", target = sym $target)
+                jump!($target)
             }
         )*
     };

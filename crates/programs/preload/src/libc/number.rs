@@ -15,9 +15,9 @@ use crate::sys::memory;
 /// The call of this number by its name; `None`: it is none of these. Each takes its arguments as the system call does, and gives an
 /// `int` or a `ssize_t`.
 macro_rules! by_name {
-    ($number:expr, $arguments:expr; $($call:ident $(if $guard:expr)? => $name:path, $gives:ident;)*) => {
+    ($number:expr, $arguments:expr; $($(#[$when:meta])? $call:ident $(if $guard:expr)? => $name:path, $gives:ident;)*) => {
         match $number {
-            $(libc::$call $(if $guard)? => {
+            $($(#[$when])? libc::$call $(if $guard)? => {
                 Some(Own::named($name as *const (), $arguments, by_name!($gives)).call())
             })*
             _ => None,
@@ -47,6 +47,7 @@ fn by_name(number: c_long, x: [usize; 6]) -> Option<isize> {
         SYS_close => files::close, int;
         SYS_close_range => files::close_range, int;
         SYS_dup => files::dup, int;
+        #[cfg(target_arch = "x86_64")]
         SYS_dup2 => files::dup2, int;
         SYS_dup3 => files::dup3, int;
         SYS_fcntl => files::fcntl, int;
@@ -62,12 +63,16 @@ fn by_name(number: c_long, x: [usize; 6]) -> Option<isize> {
         SYS_connect => names::connect, int;
         SYS_getpeername => names::getpeername, int;
         SYS_shutdown => names::shutdown, int;
+        #[cfg(target_arch = "x86_64")]
         SYS_poll => wait::poll, int;
         SYS_ppoll if wait::any_polled(x[0] as *const _, x[1] as _) => wait::ppoll, int;
+        #[cfg(target_arch = "x86_64")]
         SYS_select => wait::select, int;
+        #[cfg(target_arch = "x86_64")]
         SYS_epoll_create => wait::epoll_create, int;
         SYS_epoll_create1 => wait::epoll_create1, int;
         SYS_epoll_ctl => wait::epoll_ctl, int;
+        #[cfg(target_arch = "x86_64")]
         SYS_epoll_wait => wait::epoll_wait, int;
         SYS_epoll_pwait if table::epoll(fd).is_some() => wait::epoll_pwait, int;
         SYS_epoll_pwait2 if table::epoll(fd).is_some() => wait::epoll_pwait2, int;
@@ -116,7 +121,9 @@ fn unnamed(number: c_long, x: [usize; 6]) -> Option<isize> {
             return Some(uring::enter(x[0] as c_int, x[1] as u32, own));
         }
         libc::SYS_clone if x[0] & libc::CLONE_VM as usize != 0 => identity::will_be_borrowed(),
-        libc::SYS_vfork | libc::SYS_clone3 => identity::will_be_borrowed(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_vfork => identity::will_be_borrowed(),
+        libc::SYS_clone3 => identity::will_be_borrowed(),
         libc::SYS_seccomp if sets_seccomp(x) => lifecycle::before_seccomp(),
         _ => {}
     }

@@ -120,44 +120,14 @@ interpose! {
     }
 }
 
-/// `vfork`, with the thread marked until the child is gone. It returns twice on one stack, so nothing of
-/// it may be there: the return address waits in a register, as in libc's own.
+/// `vfork`, with the thread marked until the child is gone.
 ///
 /// # Safety
 /// As libc's.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C-unwind" fn vfork() -> libc::pid_t {
-    std::arch::naked_asm!(
-        "sub rsp, 8",
-        "call {before}",
-        "add rsp, 8",
-        "pop rdi",
-        "mov rsi, qword ptr [rip + windlass_sockets_thread@gottpoff]",
-        "add rsi, qword ptr fs:[0]",
-        "inc dword ptr [rsi + {vforked}]",
-        "mov eax, 58",
-        "syscall",
-        "push rdi",
-        "test eax, eax",
-        "jz 2f",
-        "dec dword ptr [rsi + {vforked}]",
-        "cmp eax, -4095",
-        "jae 3f",
-        "2:",
-        "ret",
-        "3:",
-        "mov edi, eax",
-        "neg edi",
-        "sub rsp, 8",
-        "call {failed}",
-        "add rsp, 8",
-        "mov eax, -1",
-        "ret",
-        vforked = const identity::VFORKED,
-        before = sym before_vfork,
-        failed = sym vfork_failed,
-    )
+    marked_vfork!(before_vfork, vfork_failed, identity::VFORKED)
 }
 
 extern "C-unwind" fn before_vfork() {

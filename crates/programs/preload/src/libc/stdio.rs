@@ -8,7 +8,7 @@ use crate::fd::table;
 use crate::socket::demote::demote;
 use crate::sys::real::{self, Slot};
 
-/// `vprintf`'s list of arguments as a parameter: a pointer on x86-64.
+/// `vprintf`'s list of arguments as a parameter: a pointer on x86-64 and on aarch64.
 type VaList = *mut c_void;
 
 fn seen(fd: c_int) {
@@ -72,30 +72,7 @@ macro_rules! forwarded {
             #[unsafe(naked)]
             #[allow(non_snake_case, reason = "libc's own name")]
             pub unsafe extern "C-unwind" fn $name() {
-                std::arch::naked_asm!(
-                    "push rdi",
-                    "push rsi",
-                    "push rdx",
-                    "push rcx",
-                    "push r8",
-                    "push r9",
-                    "push rax",
-                    "sub rsp, 512",
-                    "fxsave [rsp]",
-                    "call {target}",
-                    "mov r11, rax",
-                    "fxrstor [rsp]",
-                    "add rsp, 512",
-                    "pop rax",
-                    "pop r9",
-                    "pop r8",
-                    "pop rcx",
-                    "pop rdx",
-                    "pop rsi",
-                    "pop rdi",
-                    "jmp r11",
-                    target = sym $target,
-                )
+                look_and_jump!($target)
             }
         )*
     };

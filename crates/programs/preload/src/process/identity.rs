@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use windlass_channel::sys;
 
+use crate::arch;
 use crate::process::{UPCALLS, mark};
 use crate::sys::reserved::Reserved;
 
@@ -66,18 +67,8 @@ std::arch::global_asm!(
 /// This thread's own.
 #[inline(always)]
 pub fn thread() -> &'static Thread {
-    let place: *const Thread;
-    // SAFETY: reads the thread pointer and the symbol's offset from it, which never change; changes nothing.
-    unsafe {
-        std::arch::asm!(
-            "mov {place}, qword ptr [rip + windlass_sockets_thread@gottpoff]",
-            "add {place}, qword ptr fs:[0]",
-            place = out(reg) place,
-            options(pure, nomem, nostack),
-        );
-    }
     // SAFETY: thread-local memory of this size and alignment, zeroed, alive while the thread runs.
-    unsafe { &*place }
+    unsafe { &*arch::thread_place().cast::<Thread>() }
 }
 
 /// Bit per thread slot; slot 0 is nobody.

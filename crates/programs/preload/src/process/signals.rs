@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_f
 use libc::{sigaction, siginfo_t, ucontext_t};
 use windlass_channel::sys;
 
+use crate::arch;
 use crate::process::{
     UPCALLS,
     identity::{self, thread},
@@ -309,15 +310,12 @@ fn fix_up(signal: c_int, context: *mut ucontext_t) -> bool {
         return false;
     }
     // SAFETY: the kernel gives a valid context, ours until we return.
-    let registers = unsafe { &mut (*context).uc_mcontext.gregs };
-    let Some(place) = registers.get_mut(libc::REG_RIP as usize) else {
-        return false;
-    };
-    let at = *place as usize;
+    let context = unsafe { &mut *context };
+    let at = arch::instruction(context);
     let [start, end, target] = FIXUP.each_ref().map(|place| place.load(Ordering::Acquire));
     let is_copy = (start..end).contains(&at);
     if is_copy {
-        *place = target as i64;
+        arch::set_instruction(context, target);
     }
     is_copy
 }

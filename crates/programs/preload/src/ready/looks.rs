@@ -111,6 +111,7 @@ mod tests {
     /// A look is believed of its own set only, for a short time, and until a doubt or a look that found something.
     #[test]
     fn a_look_is_believed_of_its_set_for_a_while() {
+        clock::start();
         let (set, other) = (
             Key::of([1, 2].into_iter(), false),
             Key::of([1, 3].into_iter(), false),

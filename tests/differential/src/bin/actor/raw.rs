@@ -147,6 +147,17 @@ unsafe fn bare(number: libc::c_long, arguments: &[usize]) -> isize {
     let mut six = [0; 6];
     six[..arguments.len()].copy_from_slice(arguments);
     let result: isize;
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the instruction changes this register and what the caller vouches for.
+    unsafe {
+        std::arch::asm!(
+            "svc #0",
+            in("x8") number,
+            inlateout("x0") six[0] as isize => result,
+            in("x1") six[1], in("x2") six[2], in("x3") six[3], in("x4") six[4], in("x5") six[5],
+        );
+    }
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction changes these registers and what the caller vouches for.
     unsafe {
         std::arch::asm!(
@@ -166,6 +177,20 @@ unsafe fn bare(number: libc::c_long, arguments: &[usize]) -> isize {
     -1
 }
 
+/// The numbers of system calls.
+#[allow(non_upper_case_globals, reason = "their own names")]
+mod number {
+    pub(super) use libc::*;
+
+    /// What only older architectures have: there the C library makes another call, and so it is left to it.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) const SYS_dup2: c_long = -1;
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) const SYS_epoll_wait: c_long = -1;
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) const SYS_poll: c_long = -1;
+}
+
 /// Functions of the C library, each with its system call of the same arguments and how to decide.
 macro_rules! calls {
     ($($decide:ident $name:ident($first:ident: $of:ty $(, $argument:ident: $type:ty)*) -> $result:ty = $number:ident;)*) => {
@@ -175,9 +200,9 @@ macro_rules! calls {
             /// # Safety
             /// As the function of this name.
             pub(crate) unsafe fn $name($first: $of $(, $argument: $type)*) -> $result {
-                if $decide($first) {
+                if number::$number >= 0 && $decide($first) {
                     // SAFETY: the system call takes these very arguments; what they need the caller vouches for.
-                    unsafe { bare(libc::$number, &[$first.word() $(, $argument.word())*]) as $result }
+                    unsafe { bare(number::$number, &[$first.word() $(, $argument.word())*]) as $result }
                 } else {
                     // SAFETY: the caller vouches for what the arguments need.
                     unsafe { libc::$name($first $(, $argument)*) }
@@ -256,11 +281,11 @@ pub(crate) unsafe fn poll(
     count: libc::nfds_t,
     timeout: c_int,
 ) -> c_int {
-    if is_bare(-1) {
+    if number::SYS_poll >= 0 && is_bare(-1) {
         // SAFETY: the caller vouches for the members.
         unsafe {
             bare(
-                libc::SYS_poll,
+                number::SYS_poll,
                 &[members.word(), count.word(), timeout.word()],
             ) as c_int
         }
