@@ -17,6 +17,8 @@
 //! The two swaps have an order. If the worker's comes first, the daemon finds the frame; else the worker signals. The
 //! descriptor is drained before the swap, so a signal that follows it stays.
 //!
+//! Frames of one ring are in order. When a ring moves, the daemon first takes what the ring's former worker has.
+//!
 //! # What can be lost and what cannot
 //! A frame for which the queue has no room is dropped as `local-full`, counted at its sender. A frame of an attachment that
 //! has ended meanwhile is not given to the daemon: its number may be another member's.

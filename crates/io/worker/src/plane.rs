@@ -174,6 +174,8 @@ pub struct Plane {
     condemned: std_mpsc::Receiver<Condemned>,
     /// By worker: frames for the daemon.
     local: Vec<spsc::Receiver<LocalFrame>>,
+    /// Frames for the daemon of the former workers of rings that moved: older than what the next ones have.
+    local_moved: Vec<LocalFrame>,
     /// Frames whose attachment had ended when they were taken.
     local_stale: u64,
     wait: &'static dyn Wait,
@@ -267,6 +269,7 @@ impl Plane {
             members_max: options.members_max,
             condemned,
             local: locals,
+            local_moved: Vec::new(),
             local_stale: 0,
             wait,
             attachments: 0,
@@ -298,13 +301,10 @@ impl Plane {
     /// Frames that bridges have for the daemon, of attachments that have not ended; those of one ring in order.
     pub fn take_local(&mut self) -> Vec<LocalFrame> {
         self.shared.local.hear();
-        let mut frames = Vec::new();
-        for queue in &mut self.local {
-            // What comes meanwhile is told of.
-            for _ in 0..queue.len() {
-                frames.extend(queue.pop());
-            }
-        }
+        let mut frames = std::mem::take(&mut self.local_moved);
+        self.local
+            .iter_mut()
+            .for_each(|queue| drain(queue, &mut frames));
         let taken = frames.len();
         frames.retain(|frame| self.attachment(frame.member) == Some(frame.attachment));
         self.local_stale += (taken - frames.len()) as u64;
@@ -314,6 +314,13 @@ impl Plane {
     /// Frames for the daemon that nobody got because their attachment had ended.
     pub fn local_stale(&self) -> u64 {
         self.local_stale
+    }
+
+    /// Takes what a worker has for the daemon, before anything is taken from the next worker of its ring.
+    fn take_local_of(&mut self, worker: u16) {
+        if let Some(queue) = self.local.get_mut(usize::from(worker)) {
+            drain(queue, &mut self.local_moved);
+        }
     }
 
     /// The attachment that a member has.
@@ -818,6 +825,13 @@ fn vacant<T>(slots: &mut Vec<Option<T>>) -> u16 {
         slots.push(None);
         slots.len() - 1
     }) as u16
+}
+
+/// What a queue has, without what comes meanwhile: the notice tells of that.
+fn drain(queue: &mut spsc::Receiver<LocalFrame>, frames: &mut Vec<LocalFrame>) {
+    for _ in 0..queue.len() {
+        frames.extend(queue.pop());
+    }
 }
 
 /// A number that nobody knows.

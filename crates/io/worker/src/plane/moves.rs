@@ -52,6 +52,7 @@ impl Plane {
             to: worker,
             handover,
         })?;
+        self.take_local_of(from);
         Arc::make_mut(&mut self.placement).move_ring(id, usize::from(ring), worker);
         self.publish_built();
         Ok(())
