@@ -37,6 +37,7 @@ pub mod client;
 pub mod copy;
 #[cfg(not(loom))]
 mod diag;
+#[cfg(not(loom))]
 pub mod directory;
 mod inc;
 mod join;
@@ -47,6 +48,7 @@ mod news;
 mod out;
 pub mod owner;
 mod proof;
+#[cfg(not(loom))]
 pub mod protocol;
 mod reason;
 mod ring;

@@ -15,7 +15,7 @@ use crate::owner::{Alive, Life, Owner};
 use crate::protocol::PROCESSES_BYTES;
 use crate::reason::Reason;
 use crate::ring::Place;
-use crate::shim::{AtomicU32, Ordering};
+use crate::shim::{Acquire, AtomicU32, Relaxed};
 use crate::slab::Slab;
 
 /// A slab that this process made and mapped. Unmapped when dropped.
@@ -52,17 +52,15 @@ impl MappedSlab {
     pub fn unread(&self, chan: u16, side: u8) -> Option<(u64, u64)> {
         let link = self.slab.link(chan, Side::from_u8(side))?;
         let dir = link.dir_from(link.side());
-        let pos = dir.r.pos.load(Ordering::Acquire);
-        Some((dir.w.head.load(Ordering::Acquire), pos))
+        let pos = dir.r.pos.load(Acquire);
+        Some((dir.w.head.load(Acquire), pos))
     }
 
     /// The owners of the write locks of a channel's directions, by the side that sends; 0 where nobody holds it.
     pub fn locks(&self, chan: u16) -> [u32; 2] {
         let held = |side| {
             let link = self.slab.link(chan, side);
-            link.map_or(0, |link| {
-                link.dir_from(side).wl.lock.load(Ordering::Relaxed)
-            })
+            link.map_or(0, |link| link.dir_from(side).wl.lock.load(Relaxed))
         };
         [held(Side::Low), held(Side::High)]
     }
@@ -72,7 +70,7 @@ impl MappedSlab {
         let link = self.slab.link(chan, Side::Low)?;
         let has_news = |side: Side| {
             let word = self.slab.news(side).bits.get(usize::from(chan) / 64);
-            word.is_some_and(|word| word.load(Ordering::Relaxed) >> (chan % 64) & 1 == 1)
+            word.is_some_and(|word| word.load(Relaxed) >> (chan % 64) & 1 == 1)
         };
         Some(ChanWords {
             news: [Side::Low, Side::High].map(has_news),
@@ -117,7 +115,7 @@ impl Alive for MappedTable {
         let word = word.wrapping_add(owner.process().into());
         // SAFETY: the table has a word for every slot, stays mapped as long as the value lives, and is of the broker's
         // sealed memory.
-        match unsafe { &*word }.load(Ordering::Relaxed) {
+        match unsafe { &*word }.load(Relaxed) {
             0 => Life::Dead,
             _ => Life::Lives,
         }
@@ -228,25 +226,25 @@ impl DirWords {
 }
 
 fn words(dir: &Dir) -> DirWords {
-    let place = Place::decode(dir.a.ring.load(Ordering::Acquire));
+    let place = Place::decode(dir.a.ring.load(Acquire));
     let ring_bytes = place.map_or(0, |place| u32::try_from(place.bytes()).unwrap_or(0));
     DirWords {
-        pos: dir.r.pos.load(Ordering::Acquire),
-        tail: dir.r.tail.load(Ordering::Relaxed),
-        krecv: dir.r.krecv.load(Ordering::Acquire),
-        head: dir.w.head.load(Ordering::Acquire),
-        k_sent: dir.w.k_sent.load(Ordering::Relaxed),
-        reclaimed: dir.wl.reclaimed.load(Ordering::Relaxed),
-        pushed_at: dir.wl.pushed_at.load(Ordering::Relaxed),
-        write_lock: dir.wl.lock.load(Ordering::Relaxed),
-        read_lock: dir.r.lock.load(Ordering::Relaxed),
-        stream: dir.w.stream.load(Ordering::Relaxed),
-        uncounted: dir.w.uncounted.load(Ordering::Relaxed),
-        owed: dir.wl.owed.load(Ordering::Relaxed),
-        mark: dir.wl.mark.load(Ordering::Relaxed),
-        attn: dir.a.attn.load(Ordering::Relaxed),
-        flags: dir.a.flags.load(Ordering::Relaxed),
-        slot: dir.a.slot.load(Ordering::Relaxed),
+        pos: dir.r.pos.load(Acquire),
+        tail: dir.r.tail.load(Relaxed),
+        krecv: dir.r.krecv.load(Acquire),
+        head: dir.w.head.load(Acquire),
+        k_sent: dir.w.k_sent.load(Relaxed),
+        reclaimed: dir.wl.reclaimed.load(Relaxed),
+        pushed_at: dir.wl.pushed_at.load(Relaxed),
+        write_lock: dir.wl.lock.load(Relaxed),
+        read_lock: dir.r.lock.load(Relaxed),
+        stream: dir.w.stream.load(Relaxed),
+        uncounted: dir.w.uncounted.load(Relaxed),
+        owed: dir.wl.owed.load(Relaxed),
+        mark: dir.wl.mark.load(Relaxed),
+        attn: dir.a.attn.load(Relaxed),
+        flags: dir.a.flags.load(Relaxed),
+        slot: dir.a.slot.load(Relaxed),
         ring_bytes,
     }
 }

@@ -60,11 +60,11 @@ pub fn drain(sock: &Sock, link: &Link<'static>, reason: Reason) {
 pub fn reclaim(sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
     if link.info(link.side().other()).join == LEFT {
         // Nobody will read them; the kernel has said so to this end when the peer closed.
-        return Some(Reclaimed::Empty);
+        return Some(Reclaimed::All(0));
     }
     if peer_death::events(sock) & (libc::EPOLLERR | libc::EPOLLHUP) != 0 {
         // The connection is over: a send would take the error that another call has to tell.
-        return Some(Reclaimed::Empty);
+        return Some(Reclaimed::All(0));
     }
     reclaim_as(caller(sock, link)?, sock, link)
 }
@@ -76,7 +76,7 @@ fn reclaim_as(who: Who<'static>, sock: &Sock, link: &Link<'static>) -> Option<Re
         let reclaimed = link.outgoing().reclaim(who, &state::descriptor(sock));
         signals::leave();
         match reclaimed {
-            Reclaimed::Owed | Reclaimed::Busy => backoff.wait(),
+            Reclaimed::Busy => backoff.wait(),
             other => {
                 if let Reclaimed::Error(error) = other
                     && error != libc::EPIPE
