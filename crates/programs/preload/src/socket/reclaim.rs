@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use windlass_channel::protocol::Request;
 use windlass_channel::{Link, Owner, Reason, Reclaimed, Who};
 
 use crate::fd::call::Sock;
@@ -44,7 +45,8 @@ pub fn drain(sock: &Sock, link: &Link<'static>, reason: Reason) {
         // Where the broker may not help, the peer does it at its next call. It hears those that it knows.
         let _ = registration::owner_or_register(sock.fd);
         let slab = sock.record.slab.load(Relaxed);
-        let rescued = CLIENT.rescue(slab, link.index(), link.side().other() as u8);
+        let (chan, side) = (link.index(), link.side().other() as u8);
+        let rescued = CLIENT.ask(&Request::Rescue { slab, chan, side });
         if !matches!(
             rescued,
             Err(Reason::NoDaemon | Reason::Young | Reason::Limit)
