@@ -18,6 +18,7 @@ use std::ops::Deref;
 
 #[cfg(not(loom))]
 use rustix::thread::futex;
+use windlass_sync::prefetch;
 
 use crate::bufs::Bufs;
 use crate::layout::*;
@@ -267,7 +268,7 @@ impl<'s> Incoming<'s> {
         };
         let mut at = 0;
         while at < seen.min(AHEAD as u64) {
-            ring.expect_read(pos.wrapping_add(at));
+            prefetch::read(ring.place(pos.wrapping_add(at)));
             at += 64;
         }
     }
@@ -290,7 +291,7 @@ impl<'s> Incoming<'s> {
     fn take_fast(self, ring: Ring, n: usize, into: &Bufs) -> Option<usize> {
         let pos = self.r.pos.load(Relaxed);
         if n > AHEAD {
-            ring.expect_read(pos.wrapping_add(AHEAD as u64));
+            prefetch::read(ring.place(pos.wrapping_add(AHEAD as u64)));
         }
         let got = ring.read_fast(pos, into, n.min(into.len()))?;
         self.taken(ring, got);
@@ -346,25 +347,14 @@ impl<'s> Incoming<'s> {
         };
         // Counts that an end has not offered yet announce nothing.
         let announced = matches!(look, Look::Kernel(1..)) && self.w.uncounted.load(Relaxed) == 0;
-        let extra = [
-            (how.peek, libc::MSG_PEEK),
-            (how.discard, libc::MSG_TRUNC),
-            (true, libc::MSG_DONTWAIT),
-        ];
-        let flags = extra
-            .into_iter()
-            .fold(flags, |f, (on, bit)| if on { f | bit } else { f });
+        let [peek, discard] = [how.peek, how.discard].map(i32::from);
+        let flags = flags | peek * libc::MSG_PEEK | discard * libc::MSG_TRUNC;
         match sock.recv(&into, limit, flags) {
             Ok(0) if limit != 0 => self.ended(End::Eof, sock, &into, how),
-            Ok(n) if sock.ends_call() => {
-                if !how.peek {
-                    self.took(n);
-                }
-                Took::Bytes(Moved { ring: 0, kernel: n })
-            }
             Ok(n) => {
-                let took = self.after_kernel(n, &into, how);
-                if announced && n < limit && !how.peek {
+                let is_last = sock.ends_call();
+                let took = self.after_kernel(n, &into, how, is_last);
+                if announced && n < limit && !how.peek && !is_last {
                     self.count_anew(sock);
                 }
                 took
@@ -391,37 +381,36 @@ impl<'s> Incoming<'s> {
     }
 
     /// `n` bytes came from the kernel; the rest of the call is for the ring, if these were all that the kernel had.
-    fn after_kernel(self, n: usize, into: &Bufs, how: RecvHow) -> Took {
-        let r = &self.r;
-        let moved = Took::Bytes(Moved { ring: 0, kernel: n });
-        if how.peek {
-            let sent = self.w.k_sent.load(Acquire);
-            if r.krecv.load(Relaxed).wrapping_add(n as u64) != sent {
-                return moved;
-            }
-            return self.peek_behind(n, into, how);
-        }
-        r.krecv.fetch_add(n as u64, Release);
+    fn after_kernel(self, n: usize, into: &Bufs, how: RecvHow, is_last: bool) -> Took {
         let mut rest = *into;
         rest.advance(n);
-        if rest.is_empty() {
-            return moved;
+        if !how.peek {
+            self.took(n);
         }
-        match self.look(rest.len()) {
+        let look = match how.peek {
+            _ if is_last || rest.is_empty() => Look::Nothing,
+            true => self.look_behind(n),
+            false => self.look(rest.len()),
+        };
+        match look {
             Look::Ring(ring, there) => self.take(ring, there, &rest, how, n),
-            _ => moved,
+            _ => Took::Bytes(Moved { ring: 0, kernel: n }),
         }
     }
 
-    /// Peeks at the ring behind `n` peeked kernel bytes, which are all that the kernel has.
-    fn peek_behind(self, n: usize, into: &Bufs, how: RecvHow) -> Took {
-        let (w, r) = (&self.w, &self.r);
-        let mut rest = *into;
-        rest.advance(n);
-        let there = w.head.load(Acquire).wrapping_sub(r.pos.load(Relaxed));
-        match self.ring_of(there).filter(|_| there != 0) {
-            Some(ring) => self.take(ring, there as usize, &rest, how, n),
-            None => Took::Bytes(Moved { ring: 0, kernel: n }),
+    /// What the ring holds behind `n` peeked kernel bytes, if these are all that the kernel has.
+    fn look_behind(self, n: usize) -> Look<'s> {
+        let there = self
+            .w
+            .head
+            .load(Acquire)
+            .wrapping_sub(self.r.pos.load(Relaxed));
+        let got = self.r.krecv.load(Relaxed).wrapping_add(n as u64);
+        match self.ring_of(there) {
+            Some(ring) if there != 0 && got == self.w.k_sent.load(Acquire) => {
+                Look::Ring(ring, there as usize)
+            }
+            _ => Look::Nothing,
         }
     }
 

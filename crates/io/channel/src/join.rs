@@ -67,7 +67,7 @@ pub enum Join {
 /// What an end has written of itself, for listings and rescue. A hostile peer may have written anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndInfo {
-    /// 0 not here, 1 offered, 2 joined, 3 left, 4 away.
+    /// 0 not here, 1 offered, 2 joined, 3 left.
     pub join: u32,
     /// `SO_COOKIE`.
     pub cookie: u64,

@@ -72,6 +72,6 @@ pub use out::{Fast, KERNEL_UNREAD_MAX, Moved, Outgoing, Reclaimed, STREAM_AFTER,
 pub use owner::{Alive, Life, Owner, Who};
 pub use proof::{Cut, PROOF_BITS, Split};
 pub use reason::Reason;
-pub use slab::{Link, Slab, SlabError};
+pub use slab::{Link, Slab};
 pub use socket::{Counts, Fd, Socket};
 pub use wait::{SLOT_FIRST, StatusPage};

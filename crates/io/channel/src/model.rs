@@ -191,12 +191,6 @@ impl Kernel {
     }
 }
 
-impl Default for Kernel {
-    fn default() -> Self {
-        Kernel::new()
-    }
-}
-
 fn take(pipe: &mut Pipe, at: *mut u8, limit: usize) -> usize {
     let n = limit.min(pipe.queue.len());
     for i in 0..n {

@@ -17,6 +17,8 @@
 
 use std::ops::Deref;
 
+use windlass_sync::prefetch;
+
 use crate::bufs::Bufs;
 use crate::layout::*;
 use crate::owner::{Locked, Owner, Who, lock, take_from_dead, try_lock, unlock};
@@ -38,6 +40,8 @@ pub const KERNEL_UNREAD_MAX: u64 = 64 * 1024;
 const PUBLISH: usize = 16 * 1024;
 /// How far in front of a writer of small pieces the ring is fetched, in bytes: the reader has those lines.
 const AHEAD: u64 = 256;
+/// Sends that go by the kernel after a fall: where the receiver fell asleep, it may do so again.
+const FALL_SENDS: u32 = if cfg!(loom) { 0 } else { 1 };
 /// How long a reclaim tries for the read lock (about 20 us).
 const READER_PATIENCE: u64 = if cfg!(loom) { 0 } else { 50_000 };
 
@@ -168,7 +172,10 @@ impl<'s> Outgoing<'s> {
         let sent = match is_pushing.then(|| self.push(data)) {
             None | Some(Ok(0)) if self.waits(full) && self.is_open() => Sent::RingFull,
             None | Some(Ok(0)) => self.send_kernel(who, sock, *data, flags),
-            Some(Ok(n)) => return self.pushed(who, sock, n),
+            Some(Ok(n)) if self.announce(self.is_streaming()) => {
+                return self.look_after_sleeper(who, sock, n);
+            }
+            Some(Ok(ring)) => return Sent::Bytes(Moved { ring, kernel: 0 }),
             Some(Err(stopped)) => stopped,
         };
         unlock(&self.wl.lock);
@@ -200,7 +207,7 @@ impl<'s> Outgoing<'s> {
     /// went nowhere.
     #[cold]
     pub fn look_after_sleeper<S: Socket>(self, who: Who, sock: &S, n: usize) -> Sent {
-        self.chill(self.link.slab().cool_max.load(Relaxed));
+        self.chill(FALL_SENDS);
         // Where another thread of this side is inside, it looks at the sleepers after its own push, or reclaims.
         if self.lock(who, sock).is_ok() {
             let reclaimed = self.reclaim_locked(who, sock);
@@ -372,7 +379,7 @@ impl<'s> Outgoing<'s> {
         let ahead = head.wrapping_add(AHEAD);
         let used = || ahead.wrapping_sub(self.wl.tail_seen.load(Relaxed));
         if is_streaming && used() < ring.cap() as u64 {
-            ring.expect_write(ahead);
+            prefetch::write(ring.place(ahead));
         }
     }
 
@@ -380,17 +387,8 @@ impl<'s> Outgoing<'s> {
     #[inline(always)]
     pub(crate) fn expect(self) {
         if let Some(ring) = self.ring() {
-            ring.expect_write(self.w.head.load(Relaxed));
+            prefetch::write(ring.place(self.w.head.load(Relaxed)));
         }
-    }
-
-    /// What follows a push of `n` bytes.
-    #[inline(always)]
-    fn pushed<S: Socket>(self, who: Who, sock: &S, n: usize) -> Sent {
-        if self.announce(self.is_streaming()) {
-            return self.look_after_sleeper(who, sock, n);
-        }
-        Sent::Bytes(Moved { ring: n, kernel: 0 })
     }
 
     /// What follows every push: the fence, the unlock, the news, and the look at who fell asleep: whether anybody did.

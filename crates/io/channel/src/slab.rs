@@ -11,22 +11,13 @@ use std::ptr::NonNull;
 use crate::inc::Incoming;
 use crate::layout::*;
 use crate::out::Outgoing;
+#[cfg(not(loom))]
+use crate::reason::Reason;
 use crate::ring::{Place, Ring};
 #[cfg(not(loom))]
 use crate::shim::AtomicU64;
 use crate::shim::{AcqRel, Acquire, Relaxed, Release};
 use crate::wait::StatusPage;
-
-/// Why memory is not a slab.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SlabError {
-    /// The size is wrong.
-    #[error("the memory has {0} bytes, where a slab has {SLAB_BYTES}")]
-    Size(usize),
-    /// The magic number is wrong: another version, or no slab.
-    #[error("the memory begins with {0:#018x}, which is not a slab of this version")]
-    Magic(u64),
-}
 
 /// A slab mapped into this process: the channels between two processes.
 #[derive(Debug)]
@@ -41,8 +32,6 @@ pub struct Slab {
     cool: [Line<std::sync::atomic::AtomicU32>; 2],
     /// Set by the first push that found the daemon's watch asleep. Not shared.
     alarm: std::sync::atomic::AtomicBool,
-    /// What `cool` is set to by a fall.
-    pub(crate) cool_max: std::sync::atomic::AtomicU32,
 }
 
 // SAFETY: the memory behind `base` is shared anyway, and is only accessed through atomics and the copy routine.
@@ -74,39 +63,30 @@ impl Slab {
     /// mapped for as long as the value lives.
     ///
     /// # Errors
-    /// The memory is not a slab.
+    /// The memory is no slab of this version.
     #[cfg(not(loom))]
     pub unsafe fn attach(
         base: NonNull<u8>,
         len: usize,
         status: [Option<StatusPage>; 2],
-    ) -> Result<Slab, SlabError> {
-        if len != SLAB_BYTES {
-            return Err(SlabError::Size(len));
-        }
+    ) -> Result<Slab, Reason> {
         let slab = Slab {
             base,
             status,
             cool: Default::default(),
             alarm: Default::default(),
-            cool_max: std::sync::atomic::AtomicU32::new(1),
         };
-        match slab.header().magic.load(Acquire) {
-            MAGIC => Ok(slab),
-            other => Err(SlabError::Magic(other)),
-        }
+        let is_slab = len == SLAB_BYTES && slab.header().magic.load(Acquire) == MAGIC;
+        is_slab.then_some(slab).ok_or(Reason::Broken)
     }
 
     #[cfg(loom)]
     pub(crate) fn model(parts: crate::model::Parts, status: [Option<StatusPage>; 2]) -> Slab {
-        let cool = Default::default();
-        let cool_max = std::sync::atomic::AtomicU32::new(0);
         Slab {
             parts,
             status,
-            cool,
+            cool: Default::default(),
             alarm: Default::default(),
-            cool_max,
         }
     }
 

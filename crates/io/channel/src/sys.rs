@@ -74,7 +74,11 @@ pub(crate) fn option<const N: usize>(fd: i32, level: i32, name: i32) -> Option<[
 /// The time-stamp counter, in cycles (a few per nanosecond; only for rough spans of time). It stands still in a model.
 #[inline(always)]
 pub fn cycles() -> u64 {
-    if cfg!(loom) { 0 } else { windlass_sync::tsc::now() }
+    if cfg!(loom) {
+        0
+    } else {
+        windlass_sync::tsc::now()
+    }
 }
 
 /// The monotonic clock, by a system call; zero where that fails. Not by the page that the kernel maps for it (vDSO): under

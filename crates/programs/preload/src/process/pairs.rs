@@ -314,8 +314,7 @@ fn fill(place: u8, paired: Paired) -> Result<u8, Reason> {
     }
     let base = NonNull::new(paired.memory.base).ok_or(Reason::NoDaemon)?;
     // SAFETY: mapped shared and sealed by the broker, for as long as the place is in use.
-    let slab =
-        unsafe { Slab::attach(base, paired.memory.len, pages) }.map_err(|_| Reason::Broken)?;
+    let slab = unsafe { Slab::attach(base, paired.memory.len, pages) }?;
     let pair = at(place);
     // SAFETY: the place is free and the gate is ours, so nobody reads or writes it.
     unsafe { pair.slab.get().write(MaybeUninit::new(slab)) };
