@@ -4,6 +4,12 @@ use std::marker::PhantomData;
 
 pub use libc::iovec;
 
+/// A buffer of no bytes.
+pub(crate) const NOTHING: iovec = iovec {
+    iov_base: std::ptr::null_mut(),
+    iov_len: 0,
+};
+
 /// A cursor over the buffers of one call: raw pointers and lengths, never references, since the program may have named
 /// memory that it has not.
 ///
@@ -48,7 +54,7 @@ impl<'a> Bufs<'a> {
         }
         let mut bufs = Bufs::one(std::ptr::null_mut(), 0);
         (bufs.rest, bufs.count, bufs.total) = (vectors.as_ptr(), vectors.len(), total);
-        bufs.settle();
+        bufs.next(0);
         Some(bufs)
     }
 
@@ -86,7 +92,10 @@ impl<'a> Bufs<'a> {
     }
 
     fn next(&mut self, mut n: usize) {
-        while let Some(v) = self.pop() {
+        while self.count != 0 {
+            // SAFETY: `rest` and `count` describe what is left of the slice that `'a` keeps borrowed.
+            let v = unsafe { self.rest.read() };
+            (self.rest, self.count) = (self.rest.wrapping_add(1), self.count - 1);
             if n < v.iov_len {
                 self.base = v.iov_base.cast::<u8>().wrapping_add(n);
                 self.first = v.iov_len - n;
@@ -94,18 +103,6 @@ impl<'a> Bufs<'a> {
             }
             n -= v.iov_len;
         }
-    }
-
-    fn settle(&mut self) {
-        self.next(0);
-    }
-
-    fn pop(&mut self) -> Option<iovec> {
-        self.count = self.count.checked_sub(1)?;
-        // SAFETY: `rest` and `count` describe what is left of the slice that `'a` keeps borrowed.
-        let v = unsafe { self.rest.read() };
-        self.rest = self.rest.wrapping_add(1);
-        Some(v)
     }
 
     /// What remains, cut to `limit` bytes, as vectors for a real call; returns how many of `out` are filled. Where `out` is too
@@ -156,7 +153,7 @@ mod tests {
             let mut at = 0;
             for step in steps {
                 prop_assert_eq!(bufs.len(), flat.len() - at);
-                let mut out = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 16];
+                let mut out = [NOTHING; 16];
                 let filled = bufs.fill(usize::MAX, &mut out);
                 let mut seen = Vec::new();
                 for v in &out[..filled] {

@@ -28,8 +28,10 @@
 )]
 
 use core::ffi::CStr;
+use core::fmt;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
@@ -44,7 +46,8 @@ use rustix::net::{
 use rustix::process::{PTracer, Pid};
 
 use crate::Reason;
-use crate::protocol::{Answer, Ends, FDS_MAX, MESSAGE_BYTES, PROCESSES_BYTES, Request};
+use crate::layout::{DIRECTORY_BYTES, SLAB_BYTES, STATUS_BYTES};
+use crate::protocol::{Answer, FDS_MAX, MESSAGE_BYTES, PROCESSES_BYTES, Request};
 use crate::sys;
 
 /// How long an answer is waited for, in milliseconds.
@@ -62,8 +65,6 @@ const LISTING_MS: u64 = 5_000;
 pub const PATH_BYTES_MAX: usize = 107;
 /// Where root's broker listens.
 pub const SYSTEM_PATH: &[u8] = b"/run/windlass/sockets.sock";
-/// Name of the socket in a user's directory.
-const IN_RUNTIME: &[u8] = b"/windlass/sockets.sock";
 /// Paths that are tried.
 const PATHS: usize = 3;
 
@@ -82,21 +83,18 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps the first `len` bytes of a shared memory object; for reading only, unless `writable`. `None` if the system refuses.
-    pub fn of(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Option<Self> {
-        let both = ProtFlags::READ | ProtFlags::WRITE;
-        Self::map(fd, len, if writable { both } else { ProtFlags::READ })
-    }
-
-    fn map(fd: BorrowedFd<'_>, len: usize, protection: ProtFlags) -> Option<Self> {
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+    /// Maps the first `len` bytes of a shared memory object; for reading only, unless it is writable. `None` if the system refuses.
+    pub fn of(fd: BorrowedFd<'_>, len: usize, is_writable: bool) -> Option<Self> {
+        let mut protection = ProtFlags::READ;
+        protection.set(ProtFlags::WRITE, is_writable);
+        let (any, flags) = (
+            core::ptr::null_mut(),
+            MapFlags::SHARED | MapFlags::NORESERVE,
+        );
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let base =
-            unsafe { rustix::mm::mmap(core::ptr::null_mut(), len, protection, flags, fd, 0) };
-        base.ok().map(|base| Self {
-            base: base.cast(),
-            len,
-        })
+        let base = unsafe { rustix::mm::mmap(any, len, protection, flags, fd, 0) }.ok()?;
+        let base = base.cast();
+        Some(Self { base, len })
     }
 
     /// Takes the memory out of this process.
@@ -104,7 +102,7 @@ impl Region {
     /// # Safety
     /// Nobody uses any of it now or later.
     pub unsafe fn unmap(self) {
-        // SAFETY: the range was mapped by `map`, and the caller knows that nobody uses it. An error leaves it mapped.
+        // SAFETY: the range was mapped by `of`, and the caller knows that nobody uses it. An error leaves it mapped.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.len) };
     }
 }
@@ -135,68 +133,38 @@ pub struct Paired {
     pub memory: Region,
     /// The peer's status page, to be read.
     pub peer_status: Region,
-    /// Each connection in it is to be proved: see [`Client::prove`].
+    /// Each connection in it is to be proved: see [`Request::Prove`].
     pub proves: bool,
-}
-
-/// Who asks to be registered.
-#[derive(Debug, Clone, Copy)]
-pub struct Registration {
-    /// Any socket of this process.
-    pub socket: i32,
-    /// That socket's `SO_COOKIE`.
-    pub cookie: u64,
-    /// Address in this process of what the broker may read about its sockets, or 0.
-    pub report: u64,
-    /// [`protocol::SHARE`](crate::protocol::SHARE) or 0.
-    pub flags: u32,
-    /// Slot of the process that this one was forked from and whose slabs it uses, or 0.
-    pub parent: u16,
 }
 
 /// A path with its end.
 #[derive(Debug, Clone, Copy)]
 struct Path {
     bytes: [u8; PATH_BYTES_MAX + 1],
-    /// Bytes of the directory if that must be checked, else 0.
-    checked: usize,
-    uid: u32,
+    /// The user whose own its directory has to be, if that is looked at.
+    owner: Option<u32>,
 }
 
 impl Path {
-    /// `None` if the parts together are too long or have a zero byte.
-    fn of(parts: &[&[u8]]) -> Option<Self> {
-        let mut path = Self {
-            bytes: [0; PATH_BYTES_MAX + 1],
-            checked: 0,
-            uid: 0,
-        };
-        let mut bytes = parts.iter().copied().flatten().copied();
-        for to in path.bytes.iter_mut().take(PATH_BYTES_MAX) {
-            match bytes.next() {
-                Some(0) => return None,
-                Some(byte) => *to = byte,
-                None => break,
-            }
-        }
-        bytes.next().is_none().then_some(path)
+    /// `None` if both parts together are too long or the first has a zero byte.
+    fn of(first: &[u8], rest: fmt::Arguments<'_>) -> Option<Self> {
+        let mut bytes = [0; PATH_BYTES_MAX + 1];
+        let mut to = bytes.get_mut(..PATH_BYTES_MAX)?;
+        to.write_all(first).and_then(|()| to.write_fmt(rest)).ok()?;
+        let owner = None;
+        (!first.contains(&0)).then_some(Self { bytes, owner })
     }
 
     /// The socket beside this one that a broker keeps for a user alone.
     fn own(&self, uid: u32) -> Option<Self> {
-        let mut space = [0_u8; 10];
-        Self::of(&[self.text()?.to_bytes(), b".", digits(uid, &mut space)?])
+        Self::of(self.text()?.to_bytes(), format_args!(".{uid}"))
     }
 
     /// The one in `/tmp`.
     fn fallback(uid: u32) -> Option<Self> {
-        let mut space = [0_u8; 10];
-        let number = digits(uid, &mut space)?;
-        let directory: &[u8] = b"/tmp/windlass-";
-        let mut path = Self::of(&[directory, number, b"/sockets.sock"])?;
-        path.checked = directory.len().checked_add(number.len())?;
-        path.uid = uid;
-        Some(path)
+        let path = Self::of(b"/tmp/windlass-", format_args!("{uid}/sockets.sock"))?;
+        let owner = Some(uid);
+        Some(Self { owner, ..path })
     }
 
     fn text(&self) -> Option<&CStr> {
@@ -205,35 +173,21 @@ impl Path {
 
     /// Whether nobody else can have put a socket there.
     fn is_trusted(&self) -> bool {
-        if self.checked == 0 {
+        let Some(owner) = self.owner else {
             return true;
-        }
-        let mut directory = self.bytes;
-        if let Some(end) = directory.get_mut(self.checked) {
-            *end = 0;
-        }
-        let Ok(directory) = CStr::from_bytes_until_nul(&directory) else {
+        };
+        let mut directory = *self;
+        let mut end = directory.bytes.rsplitn_mut(2, |byte| *byte == b'/');
+        end.next().into_iter().for_each(|name| name.fill(0));
+        let Some(directory) = directory.text() else {
             return false;
         };
         let stat = rustix::fs::statat(CWD, directory, AtFlags::SYMLINK_NOFOLLOW);
         stat.is_ok_and(|stat| {
             let is_directory = stat.st_mode & 0o170_000 == 0o040_000;
-            is_directory && stat.st_uid == self.uid && stat.st_mode & 0o077 == 0
+            is_directory && stat.st_uid == owner && stat.st_mode & 0o077 == 0
         })
     }
-}
-
-/// A number in decimal, at the end of the space.
-fn digits(number: u32, space: &mut [u8; 10]) -> Option<&[u8]> {
-    let (mut rest, mut first) = (number, space.len());
-    for (at, digit) in space.iter_mut().enumerate().rev() {
-        *digit = b'0'.wrapping_add(u8::try_from(rest % 10).unwrap_or(0));
-        (rest, first) = (rest / 10, at);
-        if rest == 0 {
-            break;
-        }
-    }
-    space.get(first..)
 }
 
 /// The way to the broker. One for a process, in a static.
@@ -266,68 +220,43 @@ impl Client {
     /// `$XDG_RUNTIME_DIR` and in `/tmp`. Later calls change nothing.
     pub fn locate(&self, given: Option<&[u8]>, runtime_dir: Option<&[u8]>, uid: u32) {
         self.paths.get_or_init(|| match given {
-            Some(given) if !given.is_empty() => [Path::of(&[given]), None, None],
+            Some(given) if !given.is_empty() => [Path::of(given, format_args!("")), None, None],
             _ => {
                 let runtime_dir = runtime_dir.filter(|dir| dir.first() == Some(&b'/'));
-                let user = runtime_dir.and_then(|dir| Path::of(&[dir, IN_RUNTIME]));
-                [Path::of(&[SYSTEM_PATH]), user, Path::fallback(uid)]
+                let user = |dir| Path::of(dir, format_args!("/windlass/sockets.sock"));
+                let system = Path::of(SYSTEM_PATH, format_args!(""));
+                [system, runtime_dir.and_then(user), Path::fallback(uid)]
             }
         });
     }
 
-    /// Registers this process; once in its life, and once more after a fork in the child.
+    /// Registers this process by a [`Request::Register`]; once in its life, and once more after a fork in the child. A rescue that
+    /// needs it is waited for as long as a rescue.
     ///
     /// # Errors
     /// Why it stays on the kernel.
-    pub fn register(&self, who: &Registration) -> Result<Registered, Reason> {
-        self.register_within(who, ANSWER_MS)
-    }
-
-    /// As [`Client::register`], with the same errors, and as patiently as a rescue is waited for.
-    pub fn register_for_rescue(&self, who: &Registration) -> Result<Registered, Reason> {
-        self.register_within(who, RESCUE_MS)
-    }
-
-    fn register_within(&self, who: &Registration, answer_ms: u64) -> Result<Registered, Reason> {
-        let request = Request::Register {
-            socket: who.socket,
-            cookie: who.cookie,
-            flags: who.flags,
-            parent: who.parent,
-            report: who.report,
-        };
-        let ask = || self.exchange(&request, answer_ms);
-        let mut answer = ask()?;
-        if let Answer::Refused {
-            reason: Reason::NotRescuable,
-            broker,
-        } = answer.0
+    pub fn register(&self, who: &Request, is_for_rescue: bool) -> Result<Registered, Reason> {
+        let answer_ms = if is_for_rescue { RESCUE_MS } else { ANSWER_MS };
+        let mut answer = self.exchange(who, answer_ms)?;
+        if let (Answer::Refused { reason, broker }, _) = answer
+            && reason == Reason::NotRescuable
         {
             // Yama lets only descendants and a named process do it: the broker is named, and tries once more.
             let broker = i32::try_from(broker).ok().and_then(Pid::from_raw);
-            let broker = broker.ok_or(Reason::NotRescuable)?;
-            if rustix::process::set_ptracer(PTracer::ProcessID(broker)).is_ok() {
-                answer = ask()?;
+            let broker = PTracer::ProcessID(broker.ok_or(reason)?);
+            if rustix::process::set_ptracer(broker).is_ok() {
+                answer = self.exchange(who, answer_ms)?;
             }
         }
-        let Answer::Registered {
-            slot,
-            status_bytes,
-            directory_bytes,
-        } = answer.0
-        else {
-            return Err(refusal(answer.0));
+        let (answer, [status, directory, processes]) = answer;
+        let Answer::Registered { slot } = answer else {
+            return Err(refusal(answer));
         };
-        let [Some(status), Some(directory), Some(processes)] = &answer.1 else {
-            return Err(Reason::NoDaemon);
-        };
-        let both = ProtFlags::READ | ProtFlags::WRITE;
-        let maps = [
-            Region::map(status.as_fd(), status_bytes as usize, both),
-            Region::map(directory.as_fd(), directory_bytes as usize, both),
-            Region::map(processes.as_fd(), PROCESSES_BYTES, ProtFlags::READ),
-        ];
-        let [status, directory, processes] = all(maps)?;
+        let [status, directory, processes] = mapped([
+            (status, STATUS_BYTES, true),
+            (directory, DIRECTORY_BYTES, true),
+            (processes, PROCESSES_BYTES, false),
+        ])?;
         Ok(Registered {
             slot,
             status,
@@ -336,65 +265,23 @@ impl Client {
         })
     }
 
-    /// The memory shared with the process in a slot, for a connection with it; `full` slabs of this pair have no channel left.
+    /// The memory that a [`Request::Pair`] or [`Request::Slab`] asks for.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn pair(&self, peer: u16, full: u16, ends: Ends) -> Result<Paired, Reason> {
-        self.paired(&Request::Pair { peer, full, ends })
-    }
-
-    /// Has the broker compare the sockets of both ends of a channel; the own one is `socket`.
-    ///
-    /// # Errors
-    /// Why they are not one connection, or why that is not known.
-    pub fn prove(&self, slab: u32, chan: u16, socket: i32, cookie: u64) -> Result<(), Reason> {
-        let request = Request::Prove {
-            slab,
-            chan,
-            socket,
-            cookie,
-        };
-        match self.exchange(&request, ANSWER_MS)?.0 {
-            Answer::Done => Ok(()),
-            other => Err(refusal(other)),
-        }
-    }
-
-    /// The memory of a slab that the process from which this one was forked had.
-    ///
-    /// # Errors
-    /// Why it is not given.
-    pub fn slab(&self, slab: u32) -> Result<Paired, Reason> {
-        self.paired(&Request::Slab { slab })
-    }
-
-    fn paired(&self, request: &Request) -> Result<Paired, Reason> {
-        let (answer, fds) = self.exchange(request, ANSWER_MS)?;
+    pub fn pair(&self, request: &Request) -> Result<Paired, Reason> {
+        let (answer, [memory, status, _]) = self.exchange(request, ANSWER_MS)?;
         let Answer::Paired {
             slab,
             side,
             peer,
-            slab_bytes,
-            status_bytes,
             proves,
         } = answer
         else {
             return Err(refusal(answer));
         };
-        let [Some(memory), Some(status), _] = &fds else {
-            return Err(Reason::NoDaemon);
-        };
-        let slab_bytes = usize::try_from(slab_bytes).map_err(|_| Reason::Limit)?;
-        let maps = [
-            Region::map(
-                memory.as_fd(),
-                slab_bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-            ),
-            Region::map(status.as_fd(), status_bytes as usize, ProtFlags::READ),
-        ];
-        let [memory, peer_status] = all(maps)?;
+        let maps = [(memory, SLAB_BYTES, true), (status, STATUS_BYTES, false)];
+        let [memory, peer_status] = mapped(maps)?;
         Ok(Paired {
             slab,
             side,
@@ -405,17 +292,16 @@ impl Client {
         })
     }
 
-    /// Has the unread outgoing bytes of a side of a channel moved into the kernel.
+    /// Has the broker do what a [`Request::Prove`] or [`Request::Rescue`] asks for.
     ///
     /// # Errors
-    /// Why they were not.
-    pub fn rescue(&self, slab: u32, chan: u16, side: u8) -> Result<(), Reason> {
-        match self
-            .exchange(&Request::Rescue { slab, chan, side }, RESCUE_MS)?
-            .0
-        {
-            Answer::Done => Ok(()),
-            other => Err(refusal(other)),
+    /// Why it was not done, or why that is not known.
+    pub fn ask(&self, request: &Request) -> Result<(), Reason> {
+        let is_rescue = matches!(request, Request::Rescue { .. });
+        let answer_ms = if is_rescue { RESCUE_MS } else { ANSWER_MS };
+        match self.exchange(request, answer_ms)? {
+            (Answer::Done, _) => Ok(()),
+            (other, _) => Err(refusal(other)),
         }
     }
 
@@ -502,14 +388,15 @@ impl Client {
     }
 }
 
-/// All the regions or none.
-fn all<const N: usize>(maps: [Option<Region>; N]) -> Result<[Region; N], Reason> {
+/// Maps these descriptors, so many bytes of each, writable or not: all or none.
+fn mapped<const N: usize>(fds: [(Option<OwnedFd>, usize, bool); N]) -> Result<[Region; N], Reason> {
+    if fds.iter().any(|(fd, ..)| fd.is_none()) {
+        return Err(Reason::NoDaemon);
+    }
+    let maps = fds.map(|(fd, len, is_writable)| Region::of(fd?.as_fd(), len, is_writable));
     if maps.iter().all(Option::is_some) {
-        let nothing = Region {
-            base: core::ptr::null_mut(),
-            len: 0,
-        };
-        return Ok(maps.map(|region| region.unwrap_or(nothing)));
+        let (base, len) = (core::ptr::null_mut(), 0);
+        return Ok(maps.map(|region| region.unwrap_or(Region { base, len })));
     }
     for region in maps.into_iter().flatten() {
         // SAFETY: mapped a moment ago, and nobody else has heard of it.
@@ -561,17 +448,13 @@ fn receive(
     let flags = RecvFlags::CMSG_CLOEXEC;
     let received = rustix::net::recvmsg(socket, &mut parts, &mut control, flags)?;
     let mut fds = [const { None }; FDS_MAX];
-    let mut to = fds.iter_mut();
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(came) = part {
-            for fd in came {
-                // One too many is closed where it stands.
-                if let Some(to) = to.next() {
-                    *to = Some(fd);
-                }
-            }
-        }
-    }
+    let came = control.drain().filter_map(|part| match part {
+        RecvAncillaryMessage::ScmRights(came) => Some(came),
+        _ => None,
+    });
+    // One too many is closed where it stands.
+    let places = fds.iter_mut().zip(came.flatten());
+    places.for_each(|(place, fd)| *place = Some(fd));
     let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
     if received.bytes != MESSAGE_BYTES || received.flags.intersects(cut) {
         return Err(Errno::PROTO);
@@ -630,14 +513,11 @@ fn set_mask(mask: u64) -> u64 {
     clippy::expect_used
 )]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
-    const ENDS: Ends = Ends {
-        socket: 0,
-        cookie: 0,
-        peer_socket: 0,
-        peer_cookie: 0,
-    };
+    const ASKED: Request = Request::Slab { slab: 1 };
 
     /// Paths are those that the daemons listen at; one that is too long is left out rather than cut.
     #[test]
@@ -658,15 +538,13 @@ mod tests {
         let own = paths[0].own(4_294_967_294);
         let text = own.as_ref().and_then(Path::text);
         assert_eq!(text, Some(c"/run/windlass/sockets.sock.4294967294"));
-        assert_eq!(
-            Path::fallback(0)
-                .and_then(|p| p.text().map(CStr::to_owned))
-                .as_deref(),
-            Some(c"/tmp/windlass-0/sockets.sock")
-        );
+        let fallback = Path::fallback(0);
+        let text = fallback.as_ref().and_then(Path::text);
+        assert_eq!(text, Some(c"/tmp/windlass-0/sockets.sock"));
         let long = [b'a'; PATH_BYTES_MAX + 1];
-        assert!(Path::of(&[&long]).is_none());
-        assert!(Path::of(&[&long[1..]]).is_some());
+        assert!(Path::of(&long, format_args!("")).is_none());
+        assert!(Path::of(&long[1..], format_args!("")).is_some());
+        assert!(Path::of(b"a\0", format_args!("")).is_none());
     }
 
     /// A signal that comes while a broker does not answer is not held off: the request ends, and the handler runs.
@@ -676,11 +554,8 @@ mod tests {
             HANDLED.fetch_add(1, Ordering::SeqCst);
         }
         static HANDLED: AtomicU64 = AtomicU64::new(0);
-        let directory = std::env::temp_dir().join(format!("windlass-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("a directory");
-        let path = directory.join("silent");
-        let flags = SocketFlags::CLOEXEC;
-        let kind = SocketType::SEQPACKET;
+        let path = std::env::temp_dir().join(format!("windlass-silent-{}", std::process::id()));
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         let silent = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None);
         let silent = silent.expect("a socket");
         let name = SocketAddrUnix::new(&path).expect("a name");
@@ -691,33 +566,24 @@ mod tests {
         let handler = handle as extern "C" fn(i32);
         // SAFETY: a handler that only adds to a counter.
         unsafe { libc::signal(libc::SIGUSR2, handler as libc::sighandler_t) };
-        // SAFETY: all zeros is an event, and a time.
-        let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
-        event.sigev_notify = libc::SIGEV_THREAD_ID;
-        event.sigev_signo = libc::SIGUSR2;
         // SAFETY: takes nothing.
-        event.sigev_notify_thread_id = unsafe { libc::gettid() };
-        let mut timer = std::ptr::null_mut();
-        // SAFETY: live variables.
-        let made = unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) };
-        assert_eq!(made, 0);
-        let every = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 2_000_000,
-        };
-        let times = libc::itimerspec {
-            it_interval: every,
-            it_value: every,
-        };
-        // SAFETY: a timer that was made above, and live variables.
-        let set = unsafe { libc::timer_settime(timer, 0, &times, std::ptr::null_mut()) };
-        assert_eq!(set, 0);
-        let answer = client.pair(1, 0, ENDS);
-        // SAFETY: as above.
-        unsafe { libc::timer_delete(timer) };
+        let asking = unsafe { libc::pthread_self() };
+        let is_answered = AtomicBool::new(false);
+        let answer = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_answered.load(Ordering::SeqCst) {
+                    // SAFETY: that thread waits for this one.
+                    unsafe { libc::pthread_kill(asking, libc::SIGUSR2) };
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                }
+            });
+            let answer = client.pair(&ASKED);
+            is_answered.store(true, Ordering::SeqCst);
+            answer
+        });
         assert_eq!(answer, Err(Reason::Young));
         assert_ne!(HANDLED.load(Ordering::SeqCst), 0);
-        assert!(std::fs::remove_dir_all(&directory).is_ok());
+        assert!(std::fs::remove_file(&path).is_ok());
     }
 
     /// Where nobody listens the answer is "no daemon", at once, no descriptor stays, and the mask is as it was.
@@ -727,16 +593,11 @@ mod tests {
         client.locate(Some(b"/nonexistent/sockets.sock"), None, 0);
         let before = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         let mask = set_mask(1 << 9);
-        assert_eq!(client.pair(1, 0, ENDS), Err(Reason::NoDaemon));
+        assert_eq!(client.pair(&ASKED), Err(Reason::NoDaemon));
         assert_eq!(set_mask(mask), 1 << 9);
-        assert_eq!(
-            client.pair(1, 0, ENDS),
-            Err(Reason::NoDaemon),
-            "not asked again"
-        );
-        assert_eq!(
-            std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
-            before
-        );
+        let again = client.pair(&ASKED);
+        assert_eq!(again, Err(Reason::NoDaemon), "not asked again");
+        let after = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        assert_eq!(after, before);
     }
 }

@@ -4,11 +4,11 @@
 //! The program's buffer may be invalid memory, so the copy may fault. All of it lies between [`start`] and [`end`]; a handler of
 //! SIGSEGV or SIGBUS that finds the interrupted instruction there sets the instruction pointer to [`fixup`] and returns: the copy
 //! then ends with the number of bytes that are certainly copied. No other register may be changed. There is no stack frame and no
-//! call inside the range. Each architecture has its routine, which changes a few registers that [`copy`] names, and no other.
+//! call inside the range. Each architecture has its routine.
 //!
-//! Up to 128 bytes go by overlapping 16-byte registers, more by a loop of 64 bytes; from [`LARGE`] bytes the destination is
-//! prefetched for writing 16 lines ahead: the reader on another core has those lines, and taking one over is the cost of a large
-//! copy.
+//! On x86-64 up to 128 bytes go by overlapping 16-byte registers, more by a loop of 64 bytes; from [`LARGE`] bytes the destination
+//! is prefetched for writing 16 lines ahead: the reader on another core has those lines, and taking one over is the cost of a
+//! large copy. aarch64 has a loop of 64 bytes, one of 16 and one of single bytes.
 //!
 //! # Limits
 //! Reads and writes exactly the bytes named. The short count after a fault may be lower than what was written.
@@ -16,21 +16,53 @@
 /// Bytes from which the destination is prefetched.
 pub const LARGE: usize = 1024;
 
+/// The routine: an architecture's instructions between the symbols.
+#[cfg(not(loom))]
+macro_rules! routine {
+    ($($line:literal),* $(,)?) => {
+        core::arch::global_asm!(
+            ".pushsection .text.windlass_channel_copy, \"ax\", @progbits",
+            ".p2align 6",
+            ".globl windlass_channel_copy",
+            ".hidden windlass_channel_copy",
+            ".globl windlass_channel_copy_fixup",
+            ".hidden windlass_channel_copy_fixup",
+            ".globl windlass_channel_copy_end",
+            ".hidden windlass_channel_copy_end",
+            ".type windlass_channel_copy, @function",
+            "windlass_channel_copy:",
+            $($line,)*
+            "windlass_channel_copy_fixup:",
+            "ret",
+            "windlass_channel_copy_end:",
+            ".size windlass_channel_copy, . - windlass_channel_copy",
+            ".popsection",
+        );
+    };
+}
+
 #[cfg_attr(target_arch = "aarch64", path = "copy/aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "copy/x86_64.rs")]
 #[cfg(not(loom))]
 mod arch;
 
 #[cfg(not(loom))]
-pub use arch::copy;
-#[cfg(not(loom))]
-pub(crate) use arch::{expect_read, expect_write};
-
-#[cfg(not(loom))]
 unsafe extern "C" {
     fn windlass_channel_copy(dst: *mut u8, src: *const u8, len: usize) -> usize;
     fn windlass_channel_copy_fixup();
     fn windlass_channel_copy_end();
+}
+
+/// Copies `len` bytes; returns how many were certainly copied, fewer only after a fault that a handler ended.
+///
+/// # Safety
+/// Whatever of both ranges is mapped may be read and written, and does not overlap. What is not mapped faults; without a handler as
+/// the module says, that ends the process.
+#[cfg(not(loom))]
+#[inline(always)]
+pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> usize {
+    // SAFETY: the ranges are as the routine wants them (caller).
+    unsafe { arch::call(dst, src, len) }
 }
 
 /// The first address of the copy routine.

@@ -30,22 +30,20 @@ pub(crate) fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
 pub(crate) fn ask<'a>(question: &[u8], answer: &'a mut [u8]) -> Option<&'a [u8]> {
     let flags = (libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as usize;
     let family = libc::AF_NETLINK as usize;
-    let args = [family, flags, libc::NETLINK_SOCK_DIAG as usize, 0, 0, 0];
+    let args = [family, flags, libc::NETLINK_SOCK_DIAG as usize];
     // SAFETY: no pointers.
     let asking = unsafe { sys::checked(libc::SYS_socket, args) }.ok()?;
     let length = exchange(asking, question, answer);
     // SAFETY: the descriptor was made above, and nobody else has it.
-    let _ = unsafe { sys::checked(libc::SYS_close, [asking, 0, 0, 0, 0, 0]) };
+    let _ = unsafe { sys::checked(libc::SYS_close, [asking]) };
     answer.get(..length?)
 }
 
 fn exchange(asking: usize, question: &[u8], answer: &mut [u8]) -> Option<usize> {
-    let at = question.as_ptr() as usize;
-    let args = [asking, at, question.len(), 0, 0, 0];
+    let args = [asking, question.as_ptr() as usize, question.len(), 0];
     // SAFETY: the question lives for the call.
     unsafe { sys::checked(libc::SYS_sendto, args) }.ok()?;
-    let at = answer.as_mut_ptr() as usize;
-    let args = [asking, at, answer.len(), 0, 0, 0];
+    let args = [asking, answer.as_mut_ptr() as usize, answer.len(), 0];
     // SAFETY: the answer's place lives for the call, and its length is said.
     unsafe { sys::checked(libc::SYS_recvfrom, args) }.ok()
 }

@@ -5,12 +5,12 @@
 //! names. Every entry is a hint that anybody of the same user may overwrite at any time: names, cookies and the daemon decide
 //! whether two ends join.
 
-use std::net::{IpAddr, SocketAddr};
-#[cfg(not(loom))]
+use std::net::SocketAddr;
 use std::ptr::NonNull;
 
-use crate::layout::DIRECTORY_ENTRIES;
-use crate::shim::{AtomicU32, AtomicU64, Ordering};
+use crate::join::name_words;
+use crate::layout::{DIRECTORY_ENTRIES, Side};
+use crate::shim::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// The name of a connection: the same number at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,28 +24,17 @@ pub struct Key {
 impl Key {
     /// Hashes a connection. `None` for a socket that is connected to itself.
     pub fn new(netns: u64, device: u32, local: SocketAddr, peer: SocketAddr) -> Option<Key> {
-        let fold = |name: SocketAddr| {
-            let address = match name.ip() {
-                IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-                IpAddr::V6(v6) => v6,
-            };
-            (u128::from(address), name.port())
-        };
-        let (mine, theirs) = (fold(local), fold(peer));
+        let (mine, theirs) = (name_words(local), name_words(peer));
         if mine == theirs {
             return None;
         }
-        let end = usize::from(mine > theirs);
-        let (low, high) = (mine.min(theirs), mine.max(theirs));
-        let mut hash = netns ^ 0x9e37_79b9_7f4a_7c15;
-        let words = [low.0 >> 64, low.0, high.0 >> 64, high.0].map(|w| w as u64);
-        let ports = u64::from(low.1) << 48 | u64::from(high.1) << 32 | u64::from(device);
-        for word in words.into_iter().chain([ports]) {
-            hash = mix(hash ^ word);
-        }
+        let mut names = [mine, theirs];
+        names.sort_unstable();
+        let words = names.into_iter().flatten().chain([device.into()]);
+        let hash = words.fold(netns ^ 0x9e37_79b9_7f4a_7c15, |hash, word| mix(hash ^ word));
         Some(Key {
             hash: hash.max(1),
-            end,
+            end: usize::from(mine > theirs),
         })
     }
 }
@@ -98,15 +87,11 @@ struct Entry {
     fd: [AtomicU32; 2],
 }
 
-#[cfg(not(loom))]
 impl Entry {
-    /// This end's words, and those of the other one.
-    fn ends(&self, end: usize) -> [(&AtomicU64, &AtomicU32); 2] {
-        let [low, high] = &self.end;
-        let [low_fd, high_fd] = &self.fd;
-        let mut ends = [(low, low_fd), (high, high_fd)];
-        ends.rotate_left(end & 1);
-        ends
+    /// The words of an end.
+    fn of(&self, end: usize) -> (&AtomicU64, &AtomicU32) {
+        let side = Side::from_u8(end as u8);
+        (side.of(&self.end), side.of(&self.fd))
     }
 }
 
@@ -118,18 +103,14 @@ struct Table {
 }
 
 /// A mapped directory.
-#[cfg(not(loom))]
 #[derive(Clone, Copy, Debug)]
 pub struct Directory(NonNull<Table>);
 
 // SAFETY: the table consists of atomics.
-#[cfg(not(loom))]
 unsafe impl Send for Directory {}
 // SAFETY: as above.
-#[cfg(not(loom))]
 unsafe impl Sync for Directory {}
 
-#[cfg(not(loom))]
 impl Directory {
     /// Takes a mapping of a directory.
     ///
@@ -155,39 +136,36 @@ impl Directory {
     /// connection overwrites it: the later one wins, and the earlier one stays on the kernel unless it had joined.
     pub fn publish(&self, key: Key, mine: Hint) -> Option<Hint> {
         let entry = self.entry(key)?;
-        let [(own, own_fd), (other, other_fd)] = entry.ends(key.end);
-        own_fd.store(mine.fd.cast_unsigned(), Ordering::Relaxed);
-        if entry.key.load(Ordering::Acquire) != key.hash {
-            other.store(0, Ordering::Relaxed);
-            own.store(mine.word(), Ordering::Relaxed);
-            entry.key.store(key.hash, Ordering::Release);
+        let (own, fd) = entry.of(key.end);
+        fd.store(mine.fd.cast_unsigned(), Relaxed);
+        if entry.key.load(Acquire) != key.hash {
+            entry.of(key.end ^ 1).0.store(0, Relaxed);
+            own.store(mine.word(), Relaxed);
+            entry.key.store(key.hash, Release);
             return None;
         }
-        own.store(mine.word(), Ordering::Release);
-        Hint::from_words(
-            other.load(Ordering::Acquire),
-            other_fd.load(Ordering::Relaxed),
-        )
+        own.store(mine.word(), Release);
+        self.peer(key)
     }
 
     /// What the other end has written; a look without a store.
     pub fn peer(&self, key: Key) -> Option<Hint> {
         let entry = self.entry(key)?;
-        let [_, (other, fd)] = entry.ends(key.end);
-        let hint = Hint::from_words(other.load(Ordering::Acquire), fd.load(Ordering::Relaxed));
-        hint.filter(|_| entry.key.load(Ordering::Acquire) == key.hash)
+        let (other, fd) = entry.of(key.end ^ 1);
+        let hint = Hint::from_words(other.load(Acquire), fd.load(Relaxed));
+        hint.filter(|_| entry.key.load(Acquire) == key.hash)
     }
 
     /// Takes this end's hint out, when the socket is closed.
     pub fn withdraw(&self, key: Key) {
         let Some(entry) = self.entry(key) else { return };
-        if entry.key.load(Ordering::Acquire) == key.hash {
-            entry.ends(key.end)[0].0.store(0, Ordering::Release);
+        if entry.key.load(Acquire) == key.hash {
+            entry.of(key.end).0.store(0, Release);
         }
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -14,15 +14,22 @@
 //! the ring. They would follow a gap, so they are not delivered: the stream has ended where the kernel's part did. Where fewer
 //! bytes were counted than sent, the kernel says whether they never came or were taken uncounted ([`Socket::arrived`]).
 
+use std::ops::Deref;
+
+#[cfg(not(loom))]
+use rustix::thread::futex;
+use windlass_sync::prefetch;
+
 use crate::bufs::Bufs;
 use crate::layout::*;
-use crate::out::{Moved, Outgoing, reason_of, set_flags};
+use crate::out::{Moved, Outgoing};
 use crate::owner::{Locked, Owner, Who, lock, try_lock, unlock};
 use crate::reason::Reason;
 use crate::ring::Ring;
-use crate::shim::{Ordering, add_fenced, faulty, heavy, lower};
+use crate::shim::{AcqRel, Acquire, Relaxed, Release, add_fenced, faulty, heavy, lower};
 use crate::slab::Link;
 use crate::socket::Socket;
+use crate::sys::cycles;
 
 /// Pauses between two looks at the ring of a sender in stream mode (1 to 4 us): a reader close behind the writer takes
 /// lines from it that are being written, and each message then costs several times as much.
@@ -119,16 +126,20 @@ pub(crate) enum Look<'s> {
     Broken,
 }
 
+impl Deref for Incoming<'_> {
+    type Target = Dir;
+
+    #[inline(always)]
+    fn deref(&self) -> &Dir {
+        self.dir
+    }
+}
+
 impl<'s> Incoming<'s> {
     #[inline(always)]
     pub(crate) fn new(link: Link<'s>) -> Incoming<'s> {
         let dir = link.dir_from(link.side().other());
         Incoming { link, dir }
-    }
-
-    #[inline(always)]
-    pub(crate) fn d(self) -> &'s Dir {
-        self.dir
     }
 
     #[inline(always)]
@@ -155,7 +166,7 @@ impl<'s> Incoming<'s> {
             Look::Ring(ring, n) => self.take(ring, n, into, how, 0),
             look => self.recv_oddly(look, sock, *into, flags, how),
         };
-        unlock(&self.d().r.lock);
+        unlock(&self.r.lock);
         self.wake_sender();
         took
     }
@@ -165,7 +176,7 @@ impl<'s> Incoming<'s> {
     #[inline(always)]
     pub fn recv_fast(self, owner: Owner, into: &Bufs) -> usize {
         self.outgoing().other_call(owner);
-        let lock = &self.d().r.lock;
+        let lock = &self.r.lock;
         if !try_lock(lock, owner) {
             return 0;
         }
@@ -181,32 +192,24 @@ impl<'s> Incoming<'s> {
     /// Looks at the ring, with as few loads of foreign lines as will do. Under the read lock.
     #[inline(always)]
     pub(crate) fn look(self, asked: usize) -> Look<'s> {
-        let (w, r, a) = (&self.d().w, &self.d().r, &self.d().a);
-        let pos = r.pos.load(Ordering::Relaxed);
-        let mut seen = r.head_seen.load(Ordering::Relaxed).wrapping_sub(pos);
+        let (w, r, a) = (&self.w, &self.r, &self.a);
+        let pos = r.pos.load(Relaxed);
+        let mut seen = r.head_seen.load(Relaxed).wrapping_sub(pos);
         // Less is known than asked, or nothing that can be.
         if seen.wrapping_sub(asked as u64) > RING_BYTES_MAX as u64 {
             if seen == 0 {
                 self.fall_back();
             }
-            let early = if faulty!(CountEarly) {
-                w.k_sent.load(Ordering::Acquire)
-            } else {
-                0
-            };
-            let head = w.head.load(Ordering::Acquire);
-            let sent = if faulty!(CountEarly) {
-                early
-            } else {
-                w.k_sent.load(Ordering::Acquire)
-            };
-            let got = r.krecv.load(Ordering::Relaxed);
-            if sent != got || a.flags.load(Ordering::Relaxed) & DRAIN != 0 {
+            let early = faulty!(CountEarly).then(|| w.k_sent.load(Acquire));
+            let head = w.head.load(Acquire);
+            let sent = early.unwrap_or_else(|| w.k_sent.load(Acquire));
+            let got = r.krecv.load(Relaxed);
+            if sent != got || a.flags.load(Relaxed) & DRAIN != 0 {
                 if seen == 0 || seen > RING_BYTES_MAX as u64 {
                     return Look::Kernel(sent.saturating_sub(got));
                 }
             } else {
-                r.head_seen.store(head, Ordering::Relaxed);
+                r.head_seen.store(head, Relaxed);
                 let gained = head.wrapping_sub(pos.wrapping_add(seen));
                 seen = head.wrapping_sub(pos);
                 self.note_gain(gained);
@@ -225,7 +228,7 @@ impl<'s> Incoming<'s> {
     /// The ring, if it can hold so many bytes.
     #[inline(always)]
     fn ring_of(self, bytes: u64) -> Option<Ring<'s>> {
-        let word = self.d().a.ring.load(Ordering::Relaxed);
+        let word = self.a.ring.load(Relaxed);
         let ring = self.link.slab().ring(self.link.side().other(), word)?;
         (bytes <= ring.cap() as u64).then_some(ring)
     }
@@ -234,30 +237,27 @@ impl<'s> Incoming<'s> {
     /// lines that are being written and those in front of them, and each message then costs both sides a transfer more.
     #[inline(always)]
     fn fall_back(self) {
-        let cycles = self.d().r.behind.load(Ordering::Relaxed).min(BEHIND_MAX);
-        #[cfg(not(loom))]
-        if cycles != 0 {
-            let start = crate::sys::cycles();
-            while crate::sys::cycles().wrapping_sub(start) < u64::from(cycles) {
+        let behind = self.r.behind.load(Relaxed).min(BEHIND_MAX);
+        if behind != 0 && !cfg!(loom) {
+            let start = cycles();
+            while cycles().wrapping_sub(start) < behind.into() {
                 std::hint::spin_loop();
             }
         }
-        #[cfg(loom)]
-        let _ = cycles;
     }
 
     /// A look at `head` brought so many bytes: how long the next one waits.
     #[inline(always)]
     fn note_gain(self, gained: u64) {
-        let (w, r) = (&self.d().w, &self.d().r);
-        let before = r.behind.load(Ordering::Relaxed);
-        let is_close = gained < GAIN_WANTED && w.stream.load(Ordering::Relaxed) != 0;
+        let (w, r) = (&self.w, &self.r);
+        let before = r.behind.load(Relaxed);
+        let is_close = gained < GAIN_WANTED && w.stream.load(Relaxed) != 0;
         let behind = match before {
             0 if !is_close => return,
             _ if !is_close => before / 2,
             _ => before.saturating_mul(2).clamp(BEHIND_FIRST, BEHIND_MAX),
         };
-        r.behind.store(behind, Ordering::Relaxed);
+        r.behind.store(behind, Relaxed);
     }
 
     /// Has the first lines of `seen` new bytes come over at the same time, instead of one at each receive.
@@ -268,7 +268,7 @@ impl<'s> Incoming<'s> {
         };
         let mut at = 0;
         while at < seen.min(AHEAD as u64) {
-            ring.expect_read(pos.wrapping_add(at));
+            prefetch::read(ring.place(pos.wrapping_add(at)));
             at += 64;
         }
     }
@@ -276,50 +276,35 @@ impl<'s> Incoming<'s> {
     /// Copies from the ring. `before` bytes of the same call came from the kernel.
     #[inline(always)]
     fn take(self, ring: Ring, n: usize, into: &Bufs, how: RecvHow, before: usize) -> Took {
-        let got = if how.peek || how.discard {
-            self.take_oddly(ring, n.min(into.len()), into, how)
-        } else {
-            self.take_fast(ring, n, into)
-                .unwrap_or_else(|| self.take_pieces(ring, n.min(into.len()), into))
-        };
-        if got == 0 && !into.is_empty() && before == 0 {
+        let is_plain = !how.peek && !how.discard;
+        let fast = is_plain.then(|| self.take_fast(ring, n, into)).flatten();
+        let ring = fast.unwrap_or_else(|| self.take_oddly(ring, n.min(into.len()), *into, how));
+        if ring == 0 && !into.is_empty() && before == 0 {
             return Took::Error(libc::EFAULT);
         }
-        Took::Bytes(Moved {
-            ring: got,
-            kernel: before,
-        })
+        let kernel = before;
+        Took::Bytes(Moved { ring, kernel })
     }
 
     /// Copies what fits of `n` bytes, which are one piece on both sides.
     #[inline(always)]
     fn take_fast(self, ring: Ring, n: usize, into: &Bufs) -> Option<usize> {
-        let pos = self.d().r.pos.load(Ordering::Relaxed);
+        let pos = self.r.pos.load(Relaxed);
         if n > AHEAD {
-            ring.expect_read(pos.wrapping_add(AHEAD as u64));
+            prefetch::read(ring.place(pos.wrapping_add(AHEAD as u64)));
         }
         let got = ring.read_fast(pos, into, n.min(into.len()))?;
         self.taken(ring, got);
         Some(got)
     }
 
-    /// Copies `n` bytes piece by piece.
+    /// Copies `n` bytes piece by piece, or drops them; they may have to stay.
     #[inline(never)]
-    fn take_pieces(self, ring: Ring, n: usize, into: &Bufs) -> usize {
-        let mut into = *into;
-        let got = ring.read(self.d().r.pos.load(Ordering::Relaxed), &mut into, n);
-        self.taken(ring, got);
-        got
-    }
-
-    /// Copies, or drops, `n` bytes that may have to stay.
-    #[cold]
-    fn take_oddly(self, ring: Ring, n: usize, into: &Bufs, how: RecvHow) -> usize {
-        let mut into = *into;
+    fn take_oddly(self, ring: Ring, n: usize, mut into: Bufs, how: RecvHow) -> usize {
         let got = if how.discard {
             n
         } else {
-            ring.read(self.d().r.pos.load(Ordering::Relaxed), &mut into, n)
+            ring.read(self.r.pos.load(Relaxed), &mut into, n)
         };
         if !how.peek {
             self.taken(ring, got);
@@ -330,12 +315,12 @@ impl<'s> Incoming<'s> {
     /// `n` bytes of the ring are taken.
     #[inline(always)]
     fn taken(self, ring: Ring, n: usize) {
-        let r = &self.d().r;
-        let pos = r.pos.load(Ordering::Relaxed).wrapping_add(n as u64);
-        r.pos.store(pos, Ordering::Relaxed);
-        let unpublished = pos.wrapping_sub(r.tail.load(Ordering::Relaxed));
-        if unpublished >= ring.cap() as u64 / 4 || pos == r.head_seen.load(Ordering::Relaxed) {
-            r.tail.store(pos, Ordering::Release);
+        let r = &self.r;
+        let pos = r.pos.load(Relaxed).wrapping_add(n as u64);
+        r.pos.store(pos, Relaxed);
+        let unpublished = pos.wrapping_sub(r.tail.load(Relaxed));
+        if unpublished >= ring.cap() as u64 / 4 || pos == r.head_seen.load(Relaxed) {
+            r.tail.store(pos, Release);
         }
     }
 
@@ -352,36 +337,24 @@ impl<'s> Incoming<'s> {
         let limit = match look {
             Look::Ring(ring, n) => return self.take(ring, n, &into, how, 0),
             Look::Broken => return self.broken(),
-            Look::Nothing if !how.look && self.d().w.uncounted.load(Ordering::Relaxed) == 0 => {
+            Look::Nothing if !how.look && self.w.uncounted.load(Relaxed) == 0 => {
                 return Took::Empty;
             }
             Look::Nothing | Look::Kernel(0) => into.len(),
             // A writer that does not count may have written more than was announced.
-            Look::Kernel(_) if self.d().w.uncounted.load(Ordering::Relaxed) != 0 => into.len(),
+            Look::Kernel(_) if self.w.uncounted.load(Relaxed) != 0 => into.len(),
             Look::Kernel(n) => into.len().min(usize::try_from(n).unwrap_or(usize::MAX)),
         };
         // Counts that an end has not offered yet announce nothing.
-        let announced =
-            matches!(look, Look::Kernel(1..)) && self.d().w.uncounted.load(Ordering::Relaxed) == 0;
-        let extra = [
-            (how.peek, libc::MSG_PEEK),
-            (how.discard, libc::MSG_TRUNC),
-            (true, libc::MSG_DONTWAIT),
-        ];
-        let flags = extra
-            .into_iter()
-            .fold(flags, |f, (on, bit)| if on { f | bit } else { f });
+        let announced = matches!(look, Look::Kernel(1..)) && self.w.uncounted.load(Relaxed) == 0;
+        let [peek, discard] = [how.peek, how.discard].map(i32::from);
+        let flags = flags | peek * libc::MSG_PEEK | discard * libc::MSG_TRUNC;
         match sock.recv(&into, limit, flags) {
             Ok(0) if limit != 0 => self.ended(End::Eof, sock, &into, how),
-            Ok(n) if sock.ends_call() => {
-                if !how.peek {
-                    self.took(n);
-                }
-                Took::Bytes(Moved { ring: 0, kernel: n })
-            }
             Ok(n) => {
-                let took = self.after_kernel(n, &into, how);
-                if announced && n < limit && !how.peek {
+                let is_last = sock.ends_call();
+                let took = self.after_kernel(n, &into, how, is_last);
+                if announced && n < limit && !how.peek && !is_last {
                     self.count_anew(sock);
                 }
                 took
@@ -408,74 +381,67 @@ impl<'s> Incoming<'s> {
     }
 
     /// `n` bytes came from the kernel; the rest of the call is for the ring, if these were all that the kernel had.
-    fn after_kernel(self, n: usize, into: &Bufs, how: RecvHow) -> Took {
-        let r = &self.d().r;
-        let moved = Took::Bytes(Moved { ring: 0, kernel: n });
-        if how.peek {
-            let sent = self.d().w.k_sent.load(Ordering::Acquire);
-            if r.krecv.load(Ordering::Relaxed).wrapping_add(n as u64) != sent {
-                return moved;
-            }
-            return self.peek_behind(n, into, how);
-        }
-        r.krecv.fetch_add(n as u64, Ordering::Release);
+    fn after_kernel(self, n: usize, into: &Bufs, how: RecvHow, is_last: bool) -> Took {
         let mut rest = *into;
         rest.advance(n);
-        if rest.is_empty() {
-            return moved;
+        if !how.peek {
+            self.took(n);
         }
-        match self.look(rest.len()) {
+        let look = match how.peek {
+            _ if is_last || rest.is_empty() => Look::Nothing,
+            true => self.look_behind(n),
+            false => self.look(rest.len()),
+        };
+        match look {
             Look::Ring(ring, there) => self.take(ring, there, &rest, how, n),
-            _ => moved,
+            _ => Took::Bytes(Moved { ring: 0, kernel: n }),
         }
     }
 
-    /// Peeks at the ring behind `n` peeked kernel bytes, which are all that the kernel has.
-    fn peek_behind(self, n: usize, into: &Bufs, how: RecvHow) -> Took {
-        let (w, r) = (&self.d().w, &self.d().r);
-        let mut rest = *into;
-        rest.advance(n);
-        let there = w
+    /// What the ring holds behind `n` peeked kernel bytes, if these are all that the kernel has.
+    fn look_behind(self, n: usize) -> Look<'s> {
+        let there = self
+            .w
             .head
-            .load(Ordering::Acquire)
-            .wrapping_sub(r.pos.load(Ordering::Relaxed));
-        match self.ring_of(there).filter(|_| there != 0) {
-            Some(ring) => self.take(ring, there as usize, &rest, how, n),
-            None => Took::Bytes(Moved { ring: 0, kernel: n }),
+            .load(Acquire)
+            .wrapping_sub(self.r.pos.load(Relaxed));
+        let got = self.r.krecv.load(Relaxed).wrapping_add(n as u64);
+        match self.ring_of(there) {
+            Some(ring) if there != 0 && got == self.w.k_sent.load(Acquire) => {
+                Look::Ring(ring, there as usize)
+            }
+            _ => Look::Nothing,
         }
     }
 
     /// The kernel's part has ended: the ring once more, unless older bytes were lost. Under the read lock.
     fn ended<S: Socket>(self, end: End, sock: &S, into: &Bufs, how: RecvHow) -> Took {
-        let (w, wl, r, a) = (&self.d().w, &self.d().wl, &self.d().r, &self.d().a);
-        let head = w.head.load(Ordering::Acquire);
-        let mut pos = r.pos.load(Ordering::Relaxed);
-        let drains = a.flags.load(Ordering::Relaxed) & DRAIN != 0;
+        let (w, wl, r, a) = (&self.w, &self.wl, &self.r, &self.a);
+        let head = w.head.load(Acquire);
+        let mut pos = r.pos.load(Relaxed);
+        let drains = a.flags.load(Relaxed) & DRAIN != 0;
         // What a reclaim had moved beyond its mark and was lost is still in the ring.
-        let older = if drains { &wl.mark_k } else { &w.k_sent }.load(Ordering::Acquire);
+        let older = if drains { &wl.mark_k } else { &w.k_sent }.load(Acquire);
         let is_short = |count: u64| count < older;
-        if is_short(r.krecv.load(Ordering::Relaxed)) && sock.arrived().is_some_and(is_short) {
+        if is_short(r.krecv.load(Relaxed)) && sock.arrived().is_some_and(is_short) {
             return end.into();
         }
         if drains {
-            let mark = wl.mark_pos.load(Ordering::Relaxed);
-            let surplus = r
-                .krecv
-                .load(Ordering::Relaxed)
-                .wrapping_sub(wl.mark_k.load(Ordering::Relaxed));
+            let mark = wl.mark_pos.load(Relaxed);
+            let surplus = r.krecv.load(Relaxed).wrapping_sub(wl.mark_k.load(Relaxed));
             if surplus > head.wrapping_sub(mark) {
                 return self.broken();
             }
             pos = mark.wrapping_add(surplus);
-            r.pos.store(pos, Ordering::Relaxed);
-            r.tail.store(pos, Ordering::Release);
-            a.flags.fetch_and(!DRAIN, Ordering::AcqRel);
+            r.pos.store(pos, Relaxed);
+            r.tail.store(pos, Release);
+            a.flags.fetch_and(!DRAIN, AcqRel);
         }
         let there = head.wrapping_sub(pos);
         if there == 0 {
             return end.into();
         }
-        r.head_seen.store(head, Ordering::Relaxed);
+        r.head_seen.store(head, Relaxed);
         let Some(ring) = self.ring_of(there) else {
             return self.broken();
         };
@@ -499,7 +465,7 @@ impl<'s> Incoming<'s> {
             return took;
         }
         let took = self.ended(end, sock, into, how);
-        unlock(&self.d().r.lock);
+        unlock(&self.r.lock);
         took
     }
 
@@ -508,31 +474,31 @@ impl<'s> Incoming<'s> {
     /// once.
     #[inline(always)]
     pub fn ready(self) -> bool {
-        let (w, r) = (&self.d().w, &self.d().r);
-        let head = w.head.load(Ordering::Acquire);
-        let sent = w.k_sent.load(Ordering::Acquire);
-        let pos = r.pos.load(Ordering::Relaxed);
+        let (w, r) = (&self.w, &self.r);
+        let head = w.head.load(Acquire);
+        let sent = w.k_sent.load(Acquire);
+        let pos = r.pos.load(Relaxed);
         if head != pos {
             self.expect(pos, head.wrapping_sub(pos));
             self.outgoing().expect();
             return true;
         }
-        sent != r.krecv.load(Ordering::Relaxed)
+        sent != r.krecv.load(Relaxed)
     }
 
     /// Whether the sender may push to the ring just now: a hint. It may not while it gives the kernel bytes by a call of its own,
     /// while somebody sleeps, and once the direction is the kernel's. Then there is nothing to spin for.
     #[inline(always)]
     pub fn may_come(self) -> bool {
-        let a = &self.d().a;
-        a.attn.load(Ordering::Relaxed) == 0 && a.flags.load(Ordering::Relaxed) & NORING == 0
+        let a = &self.a;
+        a.attn.load(Relaxed) == 0 && a.flags.load(Relaxed) & NORING == 0
     }
 
     /// A pause between two looks at [`Incoming::ready`]: looks in close order keep the line from the sender who wants to write it.
     /// Longer in stream mode, where each look makes the sender wait for the line and brings the fewer bytes the sooner it comes.
     #[inline]
     pub fn pause(self) {
-        let streaming = self.d().w.stream.load(Ordering::Relaxed) != 0;
+        let streaming = self.w.stream.load(Relaxed) != 0;
         let pauses = if streaming { STREAM_PAUSES } else { 1 };
         (0..pauses).for_each(|_| std::hint::spin_loop());
     }
@@ -540,20 +506,19 @@ impl<'s> Incoming<'s> {
     /// Whether the ring itself holds readable bytes, by the same rules: what poll and epoll may report without the kernel.
     #[inline(always)]
     pub fn ring_ready(self) -> bool {
-        let (w, r) = (&self.d().w, &self.d().r);
-        let head = w.head.load(Ordering::Acquire);
-        let sent = w.k_sent.load(Ordering::Acquire);
-        if head == r.pos.load(Ordering::Relaxed) {
+        let (w, r) = (&self.w, &self.r);
+        let head = w.head.load(Acquire);
+        let sent = w.k_sent.load(Acquire);
+        if head == r.pos.load(Relaxed) {
             return false;
         }
-        sent == r.krecv.load(Ordering::Relaxed)
-            && self.d().a.flags.load(Ordering::Relaxed) & DRAIN == 0
+        sent == r.krecv.load(Relaxed) && self.a.flags.load(Relaxed) & DRAIN == 0
     }
 
     /// Unread bytes in the ring, for `SIOCINQ` (added to the kernel's). At most the size of a ring.
     pub fn queued(self) -> usize {
-        let head = self.d().w.head.load(Ordering::Acquire);
-        let there = head.wrapping_sub(self.d().r.pos.load(Ordering::Relaxed));
+        let head = self.w.head.load(Acquire);
+        let there = head.wrapping_sub(self.r.pos.load(Relaxed));
         there.min(RING_BYTES_MAX as u64) as usize
     }
 
@@ -563,9 +528,9 @@ impl<'s> Incoming<'s> {
     ///
     /// Ring bytes behind kernel bytes do not keep it awake: the kernel's own wake does.
     pub fn fall_asleep(self) -> Asleep {
-        let a = &self.d().a;
+        let a = &self.a;
         add_fenced(&a.attn, 1);
-        if self.d().w.stream.load(Ordering::Acquire) != 0 && !faulty!(StreamIgnored) {
+        if self.w.stream.load(Acquire) != 0 && !faulty!(StreamIgnored) {
             heavy();
         }
         self.wake_sender();
@@ -579,21 +544,21 @@ impl<'s> Incoming<'s> {
     /// Ends what [`Incoming::fall_asleep`] began. `took` bytes were taken from the kernel by the real call.
     pub fn woke(self, took: usize) {
         self.took(took);
-        lower(&self.d().a.attn);
+        lower(&self.a.attn);
     }
 
     /// Counts `n` bytes that a real receive took without [`Incoming::fall_asleep`]: under a raised slot.
     pub fn took(self, n: usize) {
         if n != 0 {
-            self.d().r.krecv.fetch_add(n as u64, Ordering::Release);
+            self.r.krecv.fetch_add(n as u64, Release);
         }
     }
 
     /// Sets which epoll instance holds the socket: its line of the own status page, 0 for none. Fenced: what is looked at
     /// afterwards is seen as it is. A socket with bytes gets its news bit, so that the instance looks at it.
     pub fn set_slot(self, slot: u8) {
-        crate::shim::store_fenced(&self.d().a.slot, slot.into());
-        if slot != 0 && self.d().w.stream.load(Ordering::Acquire) != 0 {
+        crate::shim::store_fenced(&self.a.slot, slot.into());
+        if slot != 0 && self.w.stream.load(Acquire) != 0 {
             self.link
                 .slab()
                 .news(self.link.side())
@@ -607,27 +572,22 @@ impl<'s> Incoming<'s> {
     /// When the bytes in the ring came, in cycles: the first ones since the news bit was set, or the last ones.
     #[inline(always)]
     pub fn came_at(self, is_first: bool) -> u64 {
-        let w = &self.d().w;
+        let w = &self.w;
         let at = if is_first { &w.first_at } else { &w.last_at };
-        at.load(Ordering::Relaxed)
+        at.load(Relaxed)
     }
 
     /// Keeps this direction on the kernel for good, and asks the sender to move what is in the ring.
     pub fn stop(self, reason: Reason) {
-        set_flags(self.d(), NORING | WANT, reason);
-    }
-
-    /// Why this direction is on the kernel; [`Reason::None`] if nothing stands against the ring.
-    pub fn reason(self) -> Reason {
-        reason_of(self.d())
+        self.set_flags(NORING | WANT, reason);
     }
 
     /// Corrects `krecv` if bytes were taken that nobody counted: after a join with threads inside a receive, when one of them
     /// has returned.
     pub fn count_owed<S: Socket>(self, who: Who, sock: &S) {
-        if self.d().a.flags.load(Ordering::Relaxed) & RECOUNT != 0 && self.lock(who, sock).is_ok() {
+        if self.a.flags.load(Relaxed) & RECOUNT != 0 && self.lock(who, sock).is_ok() {
             self.count_anew(sock);
-            unlock(&self.d().r.lock);
+            unlock(&self.r.lock);
         }
     }
 
@@ -635,9 +595,8 @@ impl<'s> Incoming<'s> {
     /// library, or was killed before it had counted. Not while somebody is asleep, whose bytes would count twice. Whether it
     /// is right now. Under the read lock.
     pub(crate) fn count_anew<S: Socket>(self, sock: &S) -> bool {
-        let (r, a) = (&self.d().r, &self.d().a);
-        let look =
-            || (a.attn.load(Ordering::Acquire) == 0).then(|| r.krecv.load(Ordering::Acquire));
+        let (r, a) = (&self.r, &self.a);
+        let look = || (a.attn.load(Acquire) == 0).then(|| r.krecv.load(Acquire));
         let before = look();
         let Some(counted) = before else {
             return false;
@@ -648,18 +607,13 @@ impl<'s> Incoming<'s> {
                 look() == before
                     && (received <= counted
                         || r.krecv
-                            .compare_exchange(
-                                counted,
-                                received,
-                                Ordering::AcqRel,
-                                Ordering::Relaxed,
-                            )
+                            .compare_exchange(counted, received, AcqRel, Relaxed)
                             .is_ok())
             }
             None => self.by_queue(sock),
         };
-        if is_right && a.flags.load(Ordering::Relaxed) & RECOUNT != 0 {
-            a.flags.fetch_and(!RECOUNT, Ordering::AcqRel);
+        if is_right && a.flags.load(Relaxed) & RECOUNT != 0 {
+            a.flags.fetch_and(!RECOUNT, AcqRel);
         }
         is_right
     }
@@ -671,21 +625,17 @@ impl<'s> Incoming<'s> {
             return false;
         }
         let done = self.by_queue(sock);
-        unlock(&self.d().r.lock);
+        unlock(&self.r.lock);
         done
     }
 
     /// The same under the read lock. Neither count moves between two looks that find both as they were, no sender inside and nobody
     /// asleep: so what the kernel said in between belongs to them. Who falls asleep later adds to what is corrected by addition.
     fn by_queue<S: Socket>(self, sock: &S) -> bool {
-        let (w, wl, r, a) = (&self.d().w, &self.d().wl, &self.d().r, &self.d().a);
+        let (w, wl, r, a) = (&self.w, &self.wl, &self.r, &self.a);
         let look = || {
-            let is_quiet =
-                wl.lock.load(Ordering::Acquire) == 0 && a.attn.load(Ordering::Acquire) == 0;
-            let counts = (
-                w.k_sent.load(Ordering::Acquire),
-                r.krecv.load(Ordering::Acquire),
-            );
+            let is_quiet = wl.lock.load(Acquire) == 0 && a.attn.load(Acquire) == 0;
+            let counts = (w.k_sent.load(Acquire), r.krecv.load(Acquire));
             is_quiet.then_some(counts)
         };
         let before = look();
@@ -698,7 +648,7 @@ impl<'s> Incoming<'s> {
             return false;
         };
         let right = sent.wrapping_sub(unread);
-        r.krecv.fetch_add(right.wrapping_sub(got), Ordering::AcqRel);
+        r.krecv.fetch_add(right.wrapping_sub(got), AcqRel);
         true
     }
 
@@ -706,17 +656,17 @@ impl<'s> Incoming<'s> {
     #[inline(always)]
     pub(crate) fn wake_sender(self) {
         let space = &self.link.side().other().of(&self.link.shared().end).space;
-        if space.load(Ordering::Relaxed) != 0 {
-            space.store(0, Ordering::Relaxed);
+        if space.load(Relaxed) != 0 {
+            space.store(0, Relaxed);
             #[cfg(not(loom))]
-            crate::sys::futex_wake(space);
+            let _ = futex::wake(space, futex::Flags::empty(), i32::MAX as u32);
         }
     }
 
     /// Takes the read lock, and notes what a dead owner left.
     #[inline(always)]
     pub(crate) fn lock<S: Socket>(self, who: Who, sock: &S) -> Result<(), Took> {
-        match lock(&self.d().r.lock, who) {
+        match lock(&self.r.lock, who) {
             Locked::Yes => Ok(()),
             other => self.lock_oddly(other, sock),
         }
@@ -724,19 +674,18 @@ impl<'s> Incoming<'s> {
 
     #[cold]
     fn lock_oddly<S: Socket>(self, locked: Locked, sock: &S) -> Result<(), Took> {
-        let (wl, r, a) = (&self.d().wl, &self.d().r, &self.d().a);
+        let (wl, r, a) = (&self.wl, &self.r, &self.a);
         match locked {
             Locked::Yes => {}
             Locked::Busy => return Err(Took::Busy),
             Locked::Stranger => return Err(self.broken()),
             Locked::TakenOver(_) if faulty!(NoRepair) => {}
-            Locked::TakenOver(_) if wl.mark.load(Ordering::Acquire) != 0 => {
-                r.head_seen
-                    .store(r.pos.load(Ordering::Relaxed), Ordering::Relaxed);
-                a.flags.fetch_or(DRAIN | NORING, Ordering::AcqRel);
+            Locked::TakenOver(_) if wl.mark.load(Acquire) != 0 => {
+                r.head_seen.store(r.pos.load(Relaxed), Relaxed);
+                a.flags.fetch_or(DRAIN | NORING, AcqRel);
             }
             Locked::TakenOver(_) => {
-                a.flags.fetch_or(RECOUNT, Ordering::AcqRel);
+                a.flags.fetch_or(RECOUNT, AcqRel);
                 self.count_anew(sock);
             }
         }
@@ -745,7 +694,7 @@ impl<'s> Incoming<'s> {
 
     #[cold]
     pub(crate) fn broken(self) -> Took {
-        set_flags(self.d(), NORING | BROKEN, Reason::Broken);
+        self.set_flags(NORING | BROKEN, Reason::Broken);
         Took::Broken
     }
 }

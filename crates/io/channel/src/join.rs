@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::layout::{End, READY, RECOUNT, Side};
 use crate::reason::Reason;
-use crate::shim::{AtomicU64, Ordering};
+use crate::shim::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release, SeqCst};
 use crate::slab::Link;
 
 /// What one end says of itself.
@@ -67,7 +67,7 @@ pub enum Join {
 /// What an end has written of itself, for listings and rescue. A hostile peer may have written anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndInfo {
-    /// 0 not here, 1 offered, 2 joined, 3 left, 4 away.
+    /// 0 not here, 1 offered, 2 joined, 3 left.
     pub join: u32,
     /// `SO_COOKIE`.
     pub cookie: u64,
@@ -87,12 +87,12 @@ pub struct EndInfo {
     pub connected: bool,
 }
 
-const OFFERED: u32 = 1;
-const JOINED: u32 = 2;
+pub(crate) const OFFERED: u32 = 1;
+pub(crate) const JOINED: u32 = 2;
 const LEFT: u32 = 3;
 
 /// A name as three words: the v4-mapped address, and the port.
-fn name_words(name: SocketAddr) -> [u64; 3] {
+pub(crate) fn name_words(name: SocketAddr) -> [u64; 3] {
     let address = match name.ip() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
         IpAddr::V6(v6) => v6,
@@ -107,20 +107,23 @@ fn name_of([high, low, port]: [u64; 3]) -> SocketAddr {
 }
 
 fn store(words: &[AtomicU64; 3], values: [u64; 3]) {
-    words
-        .iter()
-        .zip(values)
-        .for_each(|(w, v)| w.store(v, Ordering::Relaxed));
+    for (word, value) in words.iter().zip(values) {
+        word.store(value, Relaxed);
+    }
 }
 
 fn load(words: &[AtomicU64; 3]) -> [u64; 3] {
     let [a, b, c] = words;
-    [a, b, c].map(|w| w.load(Ordering::Relaxed))
+    [a, b, c].map(|w| w.load(Relaxed))
 }
 
-impl Link<'_> {
-    fn end(&self, side: Side) -> &End {
+impl<'s> Link<'s> {
+    pub(crate) fn end(self, side: Side) -> &'s End {
         side.of(&self.shared().end)
+    }
+
+    pub(crate) fn join(self, side: Side) -> &'s AtomicU32 {
+        side.of(&self.shared().join)
     }
 
     /// Writes who this end is, and its counts; from now on every byte of this end goes through [`Link::outgoing`] and
@@ -128,47 +131,41 @@ impl Link<'_> {
     /// a real receive or poll are counted in `asleep`.
     pub fn offer(&self, offer: &Offer) {
         let end = self.end(self.side());
-        end.cookie.store(offer.cookie, Ordering::Relaxed);
-        end.netns.store(offer.netns, Ordering::Relaxed);
+        end.cookie.store(offer.cookie, Relaxed);
+        end.netns.store(offer.netns, Relaxed);
         store(&end.local, name_words(offer.local));
         store(&end.peer, name_words(offer.peer));
-        end.written.store(offer.written, Ordering::Relaxed);
-        end.received.store(offer.received, Ordering::Relaxed);
-        end.pid.store(offer.pid, Ordering::Relaxed);
-        end.proved.store(0, Ordering::Relaxed);
-        end.tracked
-            .store(offer.is_tracked.into(), Ordering::Relaxed);
+        end.pid.store(offer.pid, Relaxed);
+        end.proved.store(0, Relaxed);
+        end.tracked.store(offer.is_tracked.into(), Relaxed);
         let place = u64::from(offer.slot) << 48
             | u64::from(offer.fd as u32) << 16
             | u64::from(offer.connected);
-        self.end(self.side()).place.store(place, Ordering::Relaxed);
+        end.place.store(place, Relaxed);
         let out = self.dir_from(self.side());
-        out.w.k_sent.store(offer.written, Ordering::Relaxed);
+        out.w.k_sent.store(offer.written, Relaxed);
         let inc = self.dir_from(self.side().other());
-        inc.r.krecv.store(offer.received, Ordering::Relaxed);
-        out.wl.krecv_seen.store(0, Ordering::Relaxed);
-        inc.a.attn.fetch_add(offer.asleep, Ordering::Relaxed);
+        inc.r.krecv.store(offer.received, Relaxed);
+        out.wl.krecv_seen.store(0, Relaxed);
+        inc.a.attn.fetch_add(offer.asleep, Relaxed);
         if offer.is_recounted {
-            inc.a.flags.fetch_or(RECOUNT, Ordering::Relaxed);
+            inc.a.flags.fetch_or(RECOUNT, Relaxed);
         }
-        self.side()
-            .of(&self.shared().join)
-            .store(OFFERED, Ordering::Release);
+        self.join(self.side()).store(OFFERED, Release);
     }
 
     /// Looks whether the other end mirrors `offer`, and if so joins.
     pub fn check(&self, offer: &Offer) -> Join {
-        let theirs = self.side().other().of(&self.shared().join);
-        match theirs.load(Ordering::Acquire) {
+        match self.join(self.side().other()).load(Acquire) {
             OFFERED | JOINED => {}
             LEFT => return Join::Refused(Reason::PeerPlain),
             _ => return Join::Wait,
         }
         let end = self.end(self.side().other());
-        if end.netns.load(Ordering::Relaxed) != offer.netns {
+        if end.netns.load(Relaxed) != offer.netns {
             return Join::Refused(Reason::OtherNetns);
         }
-        let cookie = end.cookie.load(Ordering::Relaxed);
+        let cookie = end.cookie.load(Relaxed);
         let mirrored = load(&end.local) == name_words(offer.peer)
             && load(&end.peer) == name_words(offer.local)
             && cookie as u32 == offer.peer_cookie
@@ -176,26 +173,21 @@ impl Link<'_> {
         if !mirrored {
             return Join::Refused(Reason::Mismatch);
         }
-        if (end.tracked.load(Ordering::Relaxed) != 0) != offer.is_tracked {
+        if (end.tracked.load(Relaxed) != 0) != offer.is_tracked {
             return Join::Refused(Reason::Tracked);
         }
         if offer.is_tracked && !self.is_proved() {
             return Join::Wait;
         }
         let inc = self.dir_from(self.side().other());
-        inc.a.flags.fetch_or(READY, Ordering::AcqRel);
-        self.side()
-            .of(&self.shared().join)
-            .store(JOINED, Ordering::Release);
+        inc.a.flags.fetch_or(READY, AcqRel);
+        self.join(self.side()).store(JOINED, Release);
         Join::Ready
     }
 
     /// Whether both ends have joined.
     pub fn is_joined(&self) -> bool {
-        self.shared()
-            .join
-            .iter()
-            .all(|j| j.load(Ordering::Acquire) == JOINED)
+        self.shared().join.iter().all(|j| j.load(Acquire) == JOINED)
     }
 
     /// This end uses the channel no more: everything of it is on the kernel. True if the other end had left before: the caller then
@@ -203,24 +195,24 @@ impl Link<'_> {
     pub fn leave(&self, reason: Reason) -> bool {
         self.incoming().stop(reason);
         self.outgoing().stop(reason);
-        let [mine, theirs] = [self.side(), self.side().other()].map(|s| s.of(&self.shared().join));
-        let before = mine.swap(LEFT, Ordering::SeqCst);
+        let [mine, theirs] = [self.side(), self.side().other()].map(|side| self.join(side));
+        let before = mine.swap(LEFT, SeqCst);
         crate::shim::fence_full();
-        before != LEFT && theirs.load(Ordering::SeqCst) == LEFT
+        before != LEFT && theirs.load(SeqCst) == LEFT
     }
 
     /// What the end at `side` has written of itself.
     pub fn info(&self, side: Side) -> EndInfo {
         let end = self.end(side);
-        let place = end.place.load(Ordering::Relaxed);
+        let place = end.place.load(Relaxed);
         EndInfo {
-            join: side.of(&self.shared().join).load(Ordering::Acquire),
-            cookie: end.cookie.load(Ordering::Relaxed),
-            netns: end.netns.load(Ordering::Relaxed),
+            join: self.join(side).load(Acquire),
+            cookie: end.cookie.load(Relaxed),
+            netns: end.netns.load(Relaxed),
             local: name_of(load(&end.local)),
             peer: name_of(load(&end.peer)),
             slot: (place >> 48) as u16,
-            pid: end.pid.load(Ordering::Relaxed),
+            pid: end.pid.load(Relaxed),
             fd: (place >> 16) as u32 as i32,
             connected: place & 1 == 1,
         }

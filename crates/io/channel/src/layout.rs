@@ -134,8 +134,6 @@ pub struct WriteOwn {
     pub(crate) mark_k: AtomicU64,
     /// 1: the ring is to be doubled as soon as it is empty.
     pub(crate) grow: AtomicU32,
-    /// Unused.
-    pub(crate) spare: AtomicU32,
     /// Time stamp of the last full ring, in cycles.
     pub(crate) full_at: AtomicU64,
     /// `head` at the last idle tick that saw it move.
@@ -178,8 +176,6 @@ pub struct Asleep {
     pub(crate) flags: AtomicU32,
     /// The line of the receiver's status page that its epoll instance has; 0: it is in none.
     pub(crate) slot: AtomicU32,
-    /// Unused.
-    pub(crate) spare: AtomicU32,
     /// Where the ring is: its bytes - 1, and the pages before it in the upper half; 0 = none.
     pub(crate) ring: AtomicU64,
 }
@@ -223,9 +219,6 @@ pub struct End {
     pub(crate) local: [AtomicU64; 3],
     /// The same of the peer.
     pub(crate) peer: [AtomicU64; 3],
-    /// `written` and `received` at the offer, for people.
-    pub(crate) written: AtomicU64,
-    pub(crate) received: AtomicU64,
     /// Process slot << 48 | fd << 16 (32 bits) | 1 if this end connected.
     pub(crate) place: AtomicU64,
     pub(crate) pid: AtomicU32,
@@ -235,8 +228,6 @@ pub struct End {
     pub(crate) proved: AtomicU32,
     /// 1: connection tracking knows this end's connection.
     pub(crate) tracked: AtomicU32,
-    /// Unused.
-    pub(crate) spare: [AtomicU64; 2],
 }
 
 /// One connection.

@@ -37,6 +37,7 @@ pub mod client;
 pub mod copy;
 #[cfg(not(loom))]
 mod diag;
+#[cfg(not(loom))]
 pub mod directory;
 mod inc;
 mod join;
@@ -47,6 +48,7 @@ mod news;
 mod out;
 pub mod owner;
 mod proof;
+#[cfg(not(loom))]
 pub mod protocol;
 mod reason;
 mod ring;
@@ -70,6 +72,6 @@ pub use out::{Fast, KERNEL_UNREAD_MAX, Moved, Outgoing, Reclaimed, STREAM_AFTER,
 pub use owner::{Alive, Life, Owner, Who};
 pub use proof::{Cut, PROOF_BITS, Split};
 pub use reason::Reason;
-pub use slab::{Link, Slab, SlabError};
+pub use slab::{Link, Slab};
 pub use socket::{Counts, Fd, Socket};
 pub use wait::{SLOT_FIRST, StatusPage};

@@ -16,7 +16,7 @@ use loom::sync::{Condvar, Mutex};
 
 use crate::bufs::{Bufs, iovec};
 use crate::layout::*;
-use crate::shim::{AtomicU32, AtomicU64, fence_full};
+use crate::shim::{AtomicU32, AtomicU64, Relaxed, fence_full};
 use crate::slab::Slab;
 use crate::socket::Socket;
 use crate::wait::StatusPage;
@@ -120,8 +120,8 @@ pub fn slab(status: [Option<StatusPage>; 2]) -> Slab {
         .collect();
     let chan = Box::new(Chan::default());
     for d in &chan.d {
-        d.a.flags.store(READY, crate::shim::Ordering::Relaxed);
-        d.a.ring.store(1, crate::shim::Ordering::Relaxed);
+        d.a.flags.store(READY, Relaxed);
+        d.a.ring.store(1, Relaxed);
     }
     Slab::model(
         Parts {
@@ -188,12 +188,6 @@ impl Kernel {
     pub fn close(&self) {
         self.pipe.lock().unwrap().closed = true;
         self.filled.notify_all();
-    }
-}
-
-impl Default for Kernel {
-    fn default() -> Self {
-        Kernel::new()
     }
 }
 

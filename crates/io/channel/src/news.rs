@@ -22,7 +22,7 @@
 //! finds nothing in a channel clears the bit *before* its last look at the channel, so a bit set meanwhile stays.
 
 use crate::layout::{CHAN_WORDS, News, Side};
-use crate::shim::{AtomicU32, AtomicU64, Ordering, after_locked, faulty};
+use crate::shim::{Acquire, AtomicU32, AtomicU64, Relaxed, SeqCst, after_locked, faulty};
 use crate::slab::{Link, Slab};
 
 /// The place of a channel in a bitmap.
@@ -51,29 +51,29 @@ impl News {
     #[inline(always)]
     pub(crate) fn has(&self, chan: u16) -> bool {
         let (index, bit) = place(chan);
-        word(&self.bits, index).load(Ordering::Relaxed) & bit != 0
+        word(&self.bits, index).load(Relaxed) & bit != 0
     }
 
     /// Sets the channel's bit. After the fence that follows the push.
     #[inline(always)]
     pub(crate) fn set(&self, chan: u16) {
         let (index, bit) = place(chan);
-        word(&self.bits, index).fetch_or(bit, Ordering::SeqCst);
+        word(&self.bits, index).fetch_or(bit, SeqCst);
         after_locked();
     }
 
     /// Lists the channel among those in stream mode.
     pub(crate) fn stream_on(&self, chan: u16) {
         let (index, bit) = place(chan);
-        word(&self.streams, index).fetch_or(bit, Ordering::SeqCst);
+        word(&self.streams, index).fetch_or(bit, SeqCst);
     }
 
     /// Takes it off the list.
     pub(crate) fn stream_off(&self, chan: u16) {
         let (index, bit) = place(chan);
         let word = word(&self.streams, index);
-        if word.load(Ordering::Relaxed) & bit != 0 {
-            word.fetch_and(!bit, Ordering::SeqCst);
+        if word.load(Relaxed) & bit != 0 {
+            word.fetch_and(!bit, SeqCst);
         }
     }
 }
@@ -103,26 +103,26 @@ impl Watched {
     /// One more member.
     pub fn add(&self, chan: u16) {
         let (index, bit) = place(chan);
-        word(&self.members, index).fetch_or(bit, Ordering::SeqCst);
-        self.words.fetch_or(1 << index, Ordering::SeqCst);
+        word(&self.members, index).fetch_or(bit, SeqCst);
+        self.words.fetch_or(1 << index, SeqCst);
     }
 
     /// One member fewer.
     pub fn remove(&self, chan: u16) {
         let (index, bit) = place(chan);
-        word(&self.members, index).fetch_and(!bit, Ordering::SeqCst);
+        word(&self.members, index).fetch_and(!bit, SeqCst);
         self.unlist(chan);
     }
 
     /// Has the next look include this member.
     pub fn list(&self, chan: u16) {
         let (index, bit) = place(chan);
-        word(&self.listed, index).fetch_or(bit, Ordering::SeqCst);
+        word(&self.listed, index).fetch_or(bit, SeqCst);
     }
 
     fn unlist(&self, chan: u16) {
         let (index, bit) = place(chan);
-        word(&self.listed, index).fetch_and(!bit, Ordering::SeqCst);
+        word(&self.listed, index).fetch_and(!bit, SeqCst);
         after_locked();
     }
 
@@ -147,11 +147,11 @@ impl Watched {
     /// The words that have members, by their numbers, with these. A slab without members may not be mapped any more.
     #[inline(always)]
     fn used(&self) -> impl Iterator<Item = (usize, u64)> {
-        let mut words = self.words.load(Ordering::Relaxed);
+        let mut words = self.words.load(Relaxed);
         let used = std::iter::from_fn(move || {
             let index = (words != 0).then(|| words.trailing_zeros() as usize)?;
             words &= words - 1;
-            Some((index, word(&self.members, index).load(Ordering::Relaxed)))
+            Some((index, word(&self.members, index).load(Relaxed)))
         });
         used.filter(|(_, members)| *members != 0)
     }
@@ -164,7 +164,7 @@ impl Watched {
         let but = but.map(place);
         self.used().any(|(index, members)| {
             let known = but.map_or(0, |(at, bit)| if at == index { bit } else { 0 });
-            let load = |words| word(words, index).load(Ordering::Relaxed);
+            let load = |words| word(words, index).load(Relaxed);
             let fresh = (load(&news.bits) | load(&news.streams)) & members;
             (fresh | load(&self.listed)) & !known != 0
         })
@@ -173,16 +173,15 @@ impl Watched {
     /// Whether a member is listed.
     pub fn has_listed(&self) -> bool {
         let mut used = self.used();
-        used.any(|(index, members)| word(&self.listed, index).load(Ordering::SeqCst) & members != 0)
+        used.any(|(index, members)| word(&self.listed, index).load(SeqCst) & members != 0)
     }
 
     /// Whether any member sends in stream mode: a sleeper needs [`heavy_barrier`](crate::wait::heavy_barrier).
     #[inline(always)]
     pub fn has_streams(&self, slab: &Slab, receiver: Side) -> bool {
         let news = slab.news(receiver);
-        self.used().any(|(index, members)| {
-            word(&news.streams, index).load(Ordering::Acquire) & members != 0
-        })
+        self.used()
+            .any(|(index, members)| word(&news.streams, index).load(Acquire) & members != 0)
     }
 
     /// Takes the members' news, lists these members, and those in stream mode, and calls `each` with every one of them,
@@ -191,19 +190,19 @@ impl Watched {
     pub fn take(&self, slab: &Slab, receiver: Side, mut each: impl FnMut(u16, bool)) {
         let news = slab.news(receiver);
         for (index, members) in self.used() {
-            let seen = word(&news.bits, index).load(Ordering::Relaxed) & members;
+            let seen = word(&news.bits, index).load(Relaxed) & members;
             let mut taken = 0;
             if seen != 0 {
                 // Another thread that is about to sleep finds the bit here or there.
-                word(&self.listed, index).fetch_or(seen, Ordering::SeqCst);
-                taken = word(&news.bits, index).fetch_and(!members, Ordering::SeqCst) & members;
+                word(&self.listed, index).fetch_or(seen, SeqCst);
+                taken = word(&news.bits, index).fetch_and(!members, SeqCst) & members;
                 after_locked();
             }
             let streams = slab.streams_of(receiver, index, members) & !taken;
             each_of(index, taken, |chan| each(chan, true));
             each_of(index, streams, |chan| each(chan, false));
             if taken | streams != 0 {
-                word(&self.listed, index).fetch_or(taken | streams, Ordering::SeqCst);
+                word(&self.listed, index).fetch_or(taken | streams, SeqCst);
             }
         }
     }
@@ -212,7 +211,7 @@ impl Watched {
     #[inline]
     pub fn each_listed(&self, mut each: impl FnMut(u16)) {
         for (index, members) in self.used() {
-            let listed = word(&self.listed, index).load(Ordering::SeqCst) & members;
+            let listed = word(&self.listed, index).load(SeqCst) & members;
             each_of(index, listed, &mut each);
         }
     }
@@ -224,12 +223,12 @@ impl Slab {
     #[inline(always)]
     fn streams_of(&self, receiver: Side, index: usize, members: u64) -> u64 {
         let news = self.news(receiver);
-        let listed = word(&news.streams, index).load(Ordering::Acquire) & members;
+        let listed = word(&news.streams, index).load(Acquire) & members;
         each_of(index, listed, |chan| {
             let w = &receiver.other().of(&self.chan(chan).d).w;
-            if w.stream.load(Ordering::Acquire) == 0 {
+            if w.stream.load(Acquire) == 0 {
                 news.stream_off(chan);
-                if w.stream.load(Ordering::SeqCst) != 0 {
+                if w.stream.load(SeqCst) != 0 {
                     news.stream_on(chan);
                 }
             }

@@ -15,16 +15,21 @@
 //! reclaim leaves the lock word and, for a reclaim, `mark`, `mark_pos` and `mark_k`; whoever takes the lock over asks the kernel
 //! how many bytes it got, and adds the surplus.
 
-use std::sync::atomic::Ordering as Private;
+use std::ops::Deref;
+
+use windlass_sync::prefetch;
 
 use crate::bufs::Bufs;
 use crate::layout::*;
 use crate::owner::{Locked, Owner, Who, lock, take_from_dead, try_lock, unlock};
 use crate::reason::Reason;
 use crate::ring::Ring;
-use crate::shim::{Ordering, add_fenced, faulty, light, lower, store_fenced};
+use crate::shim::{
+    AcqRel, Acquire, Relaxed, Release, add_fenced, faulty, light, lower, store_fenced,
+};
 use crate::slab::Link;
 use crate::socket::Socket;
+use crate::sys::cycles;
 use crate::wait::sleeps;
 
 /// Pushes without another call after which stream mode begins.
@@ -35,9 +40,10 @@ pub const KERNEL_UNREAD_MAX: u64 = 64 * 1024;
 const PUBLISH: usize = 16 * 1024;
 /// How far in front of a writer of small pieces the ring is fetched, in bytes: the reader has those lines.
 const AHEAD: u64 = 256;
+/// Sends that go by the kernel after a fall: where the receiver fell asleep, it may do so again.
+const FALL_SENDS: u32 = if cfg!(loom) { 0 } else { 1 };
 /// How long a reclaim tries for the read lock (about 20 us).
-#[cfg(not(loom))]
-const READER_PATIENCE: u64 = 50_000;
+const READER_PATIENCE: u64 = if cfg!(loom) { 0 } else { 50_000 };
 
 /// Bytes moved by one call, by way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,15 +106,11 @@ pub enum WhenFull {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Reclaimed {
-    /// The ring was empty.
-    Empty,
     /// So many bytes were moved, and the ring is empty.
     All(usize),
     /// So many bytes were moved, then the kernel was full.
     Part(usize),
-    /// The reader holds its lock; the next call of the sender tries again.
-    Owed,
-    /// Another thread holds the write lock: come back.
+    /// Another thread holds a lock: come back. Where it is the reader, the next call of the sender tries again.
     Busy,
     /// The real call failed.
     Error(i32),
@@ -124,6 +126,15 @@ pub struct Outgoing<'s> {
     dir: &'s Dir,
 }
 
+impl Deref for Outgoing<'_> {
+    type Target = Dir;
+
+    #[inline(always)]
+    fn deref(&self) -> &Dir {
+        self.dir
+    }
+}
+
 impl<'s> Outgoing<'s> {
     #[inline(always)]
     pub(crate) fn new(link: Link<'s>) -> Outgoing<'s> {
@@ -132,13 +143,14 @@ impl<'s> Outgoing<'s> {
     }
 
     #[inline(always)]
-    pub(crate) fn d(self) -> &'s Dir {
-        self.dir
+    pub(crate) fn receiver(self) -> Side {
+        self.link.side().other()
     }
 
     #[inline(always)]
-    pub(crate) fn receiver(self) -> Side {
-        self.link.side().other()
+    pub(crate) fn ring(self) -> Option<Ring<'s>> {
+        let word = self.dir.a.ring.load(Relaxed);
+        self.link.slab().ring(self.link.side(), word)
     }
 
     /// Sends what fits, once, without blocking. `flags` are the program's, for a real send.
@@ -153,26 +165,20 @@ impl<'s> Outgoing<'s> {
         flags: i32,
         full: WhenFull,
     ) -> Sent {
-        match self.lock(who, sock) {
-            Ok(()) => {}
-            Err(other) => return other.into(),
+        if let Err(refused) = self.lock(who, sock) {
+            return refused;
         }
-        if self.may_push() {
-            match self.push(data) {
-                Ok(0) => {}
-                Ok(n) => return self.pushed(who, sock, n),
-                Err(stop) => return self.stopped(stop),
+        let is_pushing = self.may_push();
+        let sent = match is_pushing.then(|| self.push(data)) {
+            None | Some(Ok(0)) if self.waits(full) && self.is_open() => Sent::RingFull,
+            None | Some(Ok(0)) => self.send_kernel(who, sock, *data, flags),
+            Some(Ok(n)) if self.announce(self.is_streaming()) => {
+                return self.look_after_sleeper(who, sock, n);
             }
-            if self.waits(full) {
-                unlock(&self.d().wl.lock);
-                return Sent::RingFull;
-            }
-        } else if self.waits_for_kernel(full) {
-            unlock(&self.d().wl.lock);
-            return Sent::RingFull;
-        }
-        let sent = self.send_kernel(who, sock, *data, flags);
-        unlock(&self.d().wl.lock);
+            Some(Ok(ring)) => return Sent::Bytes(Moved { ring, kernel: 0 }),
+            Some(Err(stopped)) => stopped,
+        };
+        unlock(&self.wl.lock);
         sent
     }
 
@@ -180,7 +186,7 @@ impl<'s> Outgoing<'s> {
     /// sends of few bytes come to. Nothing of it has to be in memory, so it costs less than what [`Outgoing::send`] does.
     #[inline(always)]
     pub fn send_fast(self, owner: Owner, data: &Bufs) -> Fast {
-        let lock = &self.d().wl.lock;
+        let lock = &self.wl.lock;
         if data.len() > PUBLISH || !try_lock(lock, owner) {
             return Fast::No;
         }
@@ -196,13 +202,24 @@ impl<'s> Outgoing<'s> {
         Fast::No
     }
 
-    /// What follows [`Fast::Asleep`], with the number of bytes that were sent.
+    /// What follows [`Fast::Asleep`], with the number of bytes that were sent: they are reclaimed, since the receiver fell asleep
+    /// between the decision and the push. An error is one that the kernel tells once: the connection is over, and what was pushed
+    /// went nowhere.
     #[cold]
     pub fn look_after_sleeper<S: Socket>(self, who: Who, sock: &S, n: usize) -> Sent {
-        match self.fell_asleep(who, sock) {
-            0 => Sent::Bytes(Moved { ring: n, kernel: 0 }),
-            error => Sent::Error(error),
+        self.chill(FALL_SENDS);
+        // Where another thread of this side is inside, it looks at the sleepers after its own push, or reclaims.
+        if self.lock(who, sock).is_ok() {
+            let reclaimed = self.reclaim_locked(who, sock);
+            unlock(&self.wl.lock);
+            match reclaimed {
+                // The kernel is short of memory, and the bytes are still on their way.
+                Reclaimed::Error(libc::ENOMEM | libc::ENOBUFS) => {}
+                Reclaimed::Error(error) => return Sent::Error(error),
+                _ => {}
+            }
         }
+        Sent::Bytes(Moved { ring: n, kernel: 0 })
     }
 
     /// Whether a push is allowed now. Under the write lock.
@@ -214,17 +231,11 @@ impl<'s> Outgoing<'s> {
     /// Whether the receiver is awake and nothing stands against the ring.
     #[inline(always)]
     pub(crate) fn is_open(self) -> bool {
-        let (a, wl) = (&self.d().a, &self.d().wl);
-        a.attn.load(Ordering::Relaxed) == 0
-            && a.flags.load(Ordering::Relaxed) & !RECOUNT == READY
-            && wl.owed.load(Ordering::Relaxed) == 0
-            && !self.is_slot_asleep(a.slot.load(Ordering::Relaxed))
-            && self
-                .link
-                .slab()
-                .cool(self.receiver())
-                .load(Private::Relaxed)
-                == 0
+        self.a.attn.load(Relaxed) == 0
+            && self.a.flags.load(Relaxed) & !RECOUNT == READY
+            && self.wl.owed.load(Relaxed) == 0
+            && !self.is_slot_asleep(self.a.slot.load(Relaxed))
+            && self.link.slab().cool(self.receiver()).load(Relaxed) == 0
     }
 
     /// Whether the receiver's epoll instance with this slot sleeps.
@@ -233,51 +244,39 @@ impl<'s> Outgoing<'s> {
         slot != 0 && sleeps(slot, self.link.slab().status(self.receiver()))
     }
 
-    /// Whether a send that may wait has to, since only bytes in the kernel keep it from the ring: a fast sender would
-    /// else stay on the kernel for as long as its receiver is awake and slower. Under the write lock.
-    #[cold]
-    pub(crate) fn waits_for_kernel(self, full: WhenFull) -> bool {
-        self.is_open() && self.waits(full)
-    }
-
     /// Bytes in the kernel that the receiver has not taken, as far as is known; asked anew only when that is too many.
     #[inline(always)]
     fn kernel_unread(self) -> u64 {
-        let wl = &self.d().wl;
-        let sent = self.d().w.k_sent.load(Ordering::Relaxed);
-        let unread = sent.wrapping_sub(wl.krecv_seen.load(Ordering::Relaxed));
+        let sent = self.w.k_sent.load(Relaxed);
+        let unread = sent.wrapping_sub(self.wl.krecv_seen.load(Relaxed));
         if unread <= KERNEL_UNREAD_MAX {
             return unread;
         }
-        let krecv = self.d().r.krecv.load(Ordering::Acquire);
-        wl.krecv_seen.store(krecv, Ordering::Relaxed);
-        if krecv > sent {
-            // Read by somebody who was not sent it: the count below would wrap.
-            return 0;
-        }
-        sent - krecv
+        let krecv = self.r.krecv.load(Acquire);
+        self.wl.krecv_seen.store(krecv, Relaxed);
+        sent.saturating_sub(krecv)
     }
 
     /// Room in a ring of `cap` bytes for a write of `asked`: `tail` is read anew only when short of room.
     #[inline(always)]
-    fn room(self, head: u64, cap: usize, asked: usize) -> Result<usize, Stop> {
-        let wl = &self.d().wl;
-        let used = head.wrapping_sub(wl.tail_seen.load(Ordering::Relaxed));
+    fn room(self, head: u64, cap: usize, asked: usize) -> Result<usize, Sent> {
+        let wl = &self.wl;
+        let used = head.wrapping_sub(wl.tail_seen.load(Relaxed));
         if used <= cap as u64 && cap - used as usize >= asked {
             return Ok(cap - used as usize);
         }
-        let tail = self.d().r.tail.load(Ordering::Acquire);
-        wl.tail_seen.store(tail, Ordering::Relaxed);
+        let tail = self.r.tail.load(Acquire);
+        wl.tail_seen.store(tail, Relaxed);
         let used = head.wrapping_sub(tail);
         if used > cap as u64 {
-            return Err(Stop::Broken);
+            return Err(self.broken());
         }
         Ok(cap - used as usize)
     }
 
-    /// Copies what fits, and publishes it. Under the write lock.
+    /// Copies what fits, and publishes it; 0: nothing does. Under the write lock.
     #[inline(always)]
-    fn push(self, data: &Bufs) -> Result<usize, Stop> {
+    fn push(self, data: &Bufs) -> Result<usize, Sent> {
         if data.len() <= PUBLISH && self.push_at_once(data, self.is_streaming()) {
             return Ok(data.len());
         }
@@ -287,24 +286,20 @@ impl<'s> Outgoing<'s> {
     /// Copies and publishes all of one piece into the ring that is there, if it fits; else nothing. Under the write lock.
     #[inline(always)]
     fn push_at_once(self, data: &Bufs, is_streaming: bool) -> bool {
-        let (w, wl, n) = (&self.d().w, &self.d().wl, data.len());
-        let word = self.d().a.ring.load(Ordering::Relaxed);
-        let Some(ring) = self.link.slab().ring(self.link.side(), word) else {
+        let (w, wl, n) = (&self.w, &self.wl, data.len());
+        let Some(ring) = self.ring() else {
             return false;
         };
-        let (head, tail) = (
-            w.head.load(Ordering::Relaxed),
-            wl.tail_seen.load(Ordering::Relaxed),
-        );
+        let (head, tail) = (w.head.load(Relaxed), wl.tail_seen.load(Relaxed));
         let next = head.wrapping_add(n as u64);
         if next.wrapping_sub(tail) > ring.cap() as u64
-            || wl.grow.load(Ordering::Relaxed) != 0
+            || wl.grow.load(Relaxed) != 0
             || ring.write_fast(head, data, n) != Some(n)
         {
             return false;
         }
         self.stamp(is_streaming);
-        w.head.store(next, Ordering::Release);
+        w.head.store(next, Release);
         self.expect_next(ring, next, is_streaming);
         true
     }
@@ -312,21 +307,21 @@ impl<'s> Outgoing<'s> {
     /// Whether pushes go without a fence. Under the write lock.
     #[inline(always)]
     fn is_streaming(self) -> bool {
-        self.d().w.stream.load(Ordering::Relaxed) != 0
+        self.w.stream.load(Relaxed) != 0
     }
 
     /// The same for more than one step or piece, and for a ring that has to be made or grown first.
     #[inline(never)]
-    fn push_steps(self, mut rest: Bufs) -> Result<usize, Stop> {
-        let (w, wl) = (&self.d().w, &self.d().wl);
-        let mut head = w.head.load(Ordering::Relaxed);
-        if wl.grow.load(Ordering::Relaxed) != 0 && !self.grow(head, 0) {
+    fn push_steps(self, mut rest: Bufs) -> Result<usize, Sent> {
+        let (w, wl) = (&self.w, &self.wl);
+        let mut head = w.head.load(Relaxed);
+        if wl.grow.load(Relaxed) != 0 && !self.grow(head, 0) {
             return Ok(0);
         }
-        let word = self.d().a.ring.load(Ordering::Relaxed);
-        let ring = self.link.slab().ring(self.link.side(), word);
-        let ring = ring.or_else(|| self.first_ring(rest.len()));
-        let ring = ring.ok_or(Stop::NoMemory)?;
+        let Some(ring) = self.ring().or_else(|| self.first_ring(rest.len())) else {
+            self.stop(Reason::Limit);
+            return Err(Sent::Busy);
+        };
         let ring = if rest.len() > ring.cap() {
             self.enlarge(head, rest.len(), ring)
         } else {
@@ -337,19 +332,19 @@ impl<'s> Outgoing<'s> {
         while !rest.is_empty() {
             let room = self.room(head, cap, rest.len().min(PUBLISH))?;
             if room == 0 {
-                self.was_full(word);
+                self.was_full();
                 break;
             }
             let step = room.min(rest.len()).min(PUBLISH);
             if ring.write(head, &mut rest, step) < step {
                 // As in the kernel, what lies before bad memory goes with it.
                 if head == start {
-                    return Err(Stop::Fault);
+                    return Err(Sent::Error(libc::EFAULT));
                 }
                 break;
             }
             head = head.wrapping_add(step as u64);
-            w.head.store(head, Ordering::Release);
+            w.head.store(head, Release);
         }
         self.expect_next(ring, head, is_streaming);
         Ok(head.wrapping_sub(start) as usize)
@@ -359,19 +354,19 @@ impl<'s> Outgoing<'s> {
     /// that keep coming have no order with others.
     #[inline(always)]
     fn stamp(self, is_streaming: bool) {
-        if !is_streaming && self.d().a.slot.load(Ordering::Relaxed) != 0 {
-            self.d().w.last_at.store(now(), Ordering::Relaxed);
+        if !is_streaming && self.a.slot.load(Relaxed) != 0 {
+            self.w.last_at.store(cycles(), Relaxed);
         }
     }
 
     /// Sets the news bit if the receiver waits for many; its slot. After the fence that follows the push.
     #[inline(always)]
     fn tell(self) -> u32 {
-        let (w, slot) = (&self.d().w, self.d().a.slot.load(Ordering::Relaxed));
+        let (w, slot) = (&self.w, self.a.slot.load(Relaxed));
         let (news, chan) = (self.link.slab().news(self.receiver()), self.link.index());
         if slot != 0 && !news.has(chan) {
-            let now = w.last_at.load(Ordering::Relaxed);
-            w.first_at.store(now, Ordering::Relaxed);
+            let now = w.last_at.load(Relaxed);
+            w.first_at.store(now, Relaxed);
             news.set(chan);
         }
         slot
@@ -382,41 +377,31 @@ impl<'s> Outgoing<'s> {
     #[inline(always)]
     fn expect_next(self, ring: Ring<'_>, head: u64, is_streaming: bool) {
         let ahead = head.wrapping_add(AHEAD);
-        let used = || ahead.wrapping_sub(self.d().wl.tail_seen.load(Ordering::Relaxed));
+        let used = || ahead.wrapping_sub(self.wl.tail_seen.load(Relaxed));
         if is_streaming && used() < ring.cap() as u64 {
-            ring.expect_write(ahead);
+            prefetch::write(ring.place(ahead));
         }
     }
 
     /// A send is likely: the line that it begins in comes over meanwhile. `head` may be seen only when that line may be written.
     #[inline(always)]
     pub(crate) fn expect(self) {
-        let word = self.d().a.ring.load(Ordering::Relaxed);
-        if let Some(ring) = self.link.slab().ring(self.link.side(), word) {
-            ring.expect_write(self.d().w.head.load(Ordering::Relaxed));
+        if let Some(ring) = self.ring() {
+            prefetch::write(ring.place(self.w.head.load(Relaxed)));
         }
-    }
-
-    /// What follows a push of `n` bytes.
-    #[inline(always)]
-    pub(crate) fn pushed<S: Socket>(self, who: Who, sock: &S, n: usize) -> Sent {
-        if self.announce(self.is_streaming()) {
-            return self.look_after_sleeper(who, sock, n);
-        }
-        Sent::Bytes(Moved { ring: n, kernel: 0 })
     }
 
     /// What follows every push: the fence, the unlock, the news, and the look at who fell asleep: whether anybody did.
     #[inline(always)]
     fn announce(self, is_streaming: bool) -> bool {
-        let (wl, a) = (&self.d().wl, &self.d().a);
+        let (wl, a) = (&self.wl, &self.a);
         let slot = if is_streaming {
             unlock(&wl.lock);
             light();
-            a.slot.load(Ordering::Relaxed)
+            a.slot.load(Relaxed)
         } else {
-            let burst = wl.burst.load(Ordering::Relaxed).wrapping_add(1);
-            wl.burst.store(burst, Ordering::Relaxed);
+            let burst = wl.burst.load(Relaxed).wrapping_add(1);
+            wl.burst.store(burst, Relaxed);
             if burst >= STREAM_AFTER {
                 self.enter_stream();
             }
@@ -429,65 +414,32 @@ impl<'s> Outgoing<'s> {
                 store_fenced(&wl.lock, 0);
             }
             if faulty!(NewsEarly) {
-                a.slot.load(Ordering::Relaxed)
+                a.slot.load(Relaxed)
             } else {
                 self.tell()
             }
         };
         self.link.slab().flag();
-        a.attn.load(Ordering::Relaxed) != 0 || self.is_slot_asleep(slot)
-    }
-
-    /// The receiver fell asleep between the decision and the push. The error that the kernel told, which it tells once, or 0:
-    /// the connection is over, and what was pushed went nowhere.
-    #[cold]
-    fn fell_asleep<S: Socket>(self, who: Who, sock: &S) -> i32 {
-        let slab = self.link.slab();
-        let cool = slab.cool_max.load(Private::Relaxed);
-        slab.cool(self.receiver()).store(cool, Private::Relaxed);
-        if self.lock(who, sock).is_err() {
-            // Another thread of this side is inside: it looks at the sleepers after its own push, or reclaims.
-            return 0;
-        }
-        let reclaimed = self.reclaim_locked(who, sock);
-        unlock(&self.d().wl.lock);
-        match reclaimed {
-            // The kernel is short of memory, and the bytes are still on their way.
-            Reclaimed::Error(libc::ENOMEM | libc::ENOBUFS) => 0,
-            Reclaimed::Error(error) => error,
-            _ => 0,
-        }
+        a.attn.load(Relaxed) != 0 || self.is_slot_asleep(slot)
     }
 
     /// Sends through the kernel: the ring is reclaimed first, since kernel bytes have to be older. Under the write lock.
     #[cold]
     fn send_kernel<S: Socket>(self, who: Who, sock: &S, data: Bufs, flags: i32) -> Sent {
-        self.warm();
+        // One send fewer that has to go by the kernel after a fall.
+        let cool = self.link.slab().cool(self.receiver());
+        let _ = cool.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1));
         self.leave_stream();
         match self.reclaim_locked(who, sock) {
-            Reclaimed::Empty | Reclaimed::All(_) => {}
+            Reclaimed::All(_) => {}
             Reclaimed::Part(_) => return Sent::KernelFull,
-            Reclaimed::Owed | Reclaimed::Busy => return self.push_behind(&data),
+            Reclaimed::Busy => return self.push_behind(&data),
             Reclaimed::Error(error) => return Sent::Error(error),
             Reclaimed::Broken => return Sent::Broken,
         }
-        self.send_real(sock, &data, flags)
-    }
-
-    /// One send fewer that has to go by the kernel after a fall.
-    pub(crate) fn warm(self) {
-        let cool = self.link.slab().cool(self.receiver());
-        let _ = cool.fetch_update(Private::Relaxed, Private::Relaxed, |n| n.checked_sub(1));
-    }
-
-    /// The real send, counted. Under the write lock, with an empty ring.
-    pub(crate) fn send_real<S: Socket>(self, sock: &S, data: &Bufs, flags: i32) -> Sent {
-        match sock.send(data, flags | libc::MSG_DONTWAIT) {
+        match sock.send(&data, flags | libc::MSG_DONTWAIT) {
             Ok(kernel) => {
-                self.d()
-                    .w
-                    .k_sent
-                    .fetch_add(kernel as u64, Ordering::Release);
+                self.w.k_sent.fetch_add(kernel as u64, Release);
                 Sent::Bytes(Moved { ring: 0, kernel })
             }
             Err(libc::EAGAIN) => Sent::KernelFull,
@@ -495,51 +447,26 @@ impl<'s> Outgoing<'s> {
         }
     }
 
-    /// The reader holds its lock and the ring is not empty: the kernel may not be used, the ring may.
+    /// The reader holds its lock and the ring is not empty: the kernel may not be used, the ring may. The reclaim that is owed sees
+    /// to sleepers.
     fn push_behind(self, data: &Bufs) -> Sent {
-        if !self.may_push_behind() {
+        if self.a.flags.load(Relaxed) & (READY | BROKEN) != READY {
             return Sent::Busy;
         }
-        let pushed = self.push(data).map(|bytes| (bytes != 0).then_some(bytes));
-        self.pushed_behind(pushed)
-    }
-
-    /// Whether the ring may be pushed to while a reclaim is owed.
-    pub(crate) fn may_push_behind(self) -> bool {
-        self.d().a.flags.load(Ordering::Relaxed) & (READY | BROKEN) == READY
-    }
-
-    /// What follows such a push: the fence, and the news for who waits for them; the reclaim that is owed sees to sleepers.
-    pub(crate) fn pushed_behind(self, pushed: Result<Option<usize>, Stop>) -> Sent {
-        match pushed {
-            Ok(Some(ring)) => {
+        match self.push(data) {
+            Ok(0) => Sent::Busy,
+            Ok(ring) => {
                 crate::shim::fence_full();
                 self.tell();
                 self.link.slab().flag();
                 Sent::Bytes(Moved { ring, kernel: 0 })
             }
-            Err(Stop::Fault) => Sent::Error(libc::EFAULT),
-            Ok(None) | Err(Stop::NoMemory) => Sent::Busy,
-            Err(Stop::Broken) => self.broken(),
+            Err(stopped) => stopped,
         }
     }
 
     #[cold]
-    pub(crate) fn stopped(self, stop: Stop) -> Sent {
-        let sent = match stop {
-            Stop::Fault => Sent::Error(libc::EFAULT),
-            Stop::NoMemory => {
-                self.stop(Reason::Limit);
-                Sent::Busy
-            }
-            Stop::Broken => self.broken(),
-        };
-        unlock(&self.d().wl.lock);
-        sent
-    }
-
-    #[cold]
-    pub(crate) fn broken(self) -> Sent {
+    fn broken(self) -> Sent {
         self.set_flags(NORING | BROKEN, Reason::Broken);
         Sent::Broken
     }
@@ -549,29 +476,29 @@ impl<'s> Outgoing<'s> {
     pub fn reclaim<S: Socket>(self, who: Who, sock: &S) -> Reclaimed {
         match self.lock(who, sock) {
             Ok(()) => {}
-            Err(Refused::Busy) => return Reclaimed::Busy,
-            Err(Refused::Broken) => return Reclaimed::Broken,
+            Err(Sent::Broken) => return Reclaimed::Broken,
+            Err(_) => return Reclaimed::Busy,
         }
         self.leave_stream();
         let reclaimed = self.reclaim_locked(who, sock);
-        unlock(&self.d().wl.lock);
+        unlock(&self.wl.lock);
         reclaimed
     }
 
     pub(crate) fn reclaim_locked<S: Socket>(self, who: Who, sock: &S) -> Reclaimed {
-        let (w, wl, r) = (&self.d().w, &self.d().wl, &self.d().r);
-        let head = w.head.load(Ordering::Relaxed);
-        if r.tail.load(Ordering::Acquire) == head {
-            wl.owed.store(0, Ordering::Relaxed);
-            return Reclaimed::Empty;
+        let (w, wl, r) = (&self.w, &self.wl, &self.r);
+        let head = w.head.load(Relaxed);
+        if r.tail.load(Acquire) == head {
+            wl.owed.store(0, Relaxed);
+            return Reclaimed::All(0);
         }
         if !faulty!(ReclaimUnlocked) && !self.lock_reader(who) {
-            wl.owed.store(1, Ordering::Relaxed);
-            return Reclaimed::Owed;
+            wl.owed.store(1, Relaxed);
+            return Reclaimed::Busy;
         }
         let reclaimed = self.move_to_kernel(sock, head);
-        wl.owed.store(0, Ordering::Relaxed);
-        w.stream.store(0, Ordering::Release);
+        wl.owed.store(0, Relaxed);
+        w.stream.store(0, Release);
         if !faulty!(ReclaimUnlocked) {
             unlock(&r.lock);
         }
@@ -584,100 +511,80 @@ impl<'s> Outgoing<'s> {
     /// Tries for the read lock for 20 us; its living holders never wait inside. A dead holder's lock is taken over: the ring is as
     /// it was before its last copy, and only `krecv` may be short.
     fn lock_reader(self, who: Who) -> bool {
-        let word = &self.d().r.lock;
-        #[cfg(not(loom))]
-        {
-            let start = crate::sys::cycles();
-            while crate::sys::cycles().wrapping_sub(start) < READER_PATIENCE {
-                if try_lock(word, who.owner) {
-                    return true;
-                }
-                std::hint::spin_loop();
+        let (word, start) = (&self.r.lock, cycles());
+        loop {
+            if try_lock(word, who.owner) {
+                return true;
             }
+            if cycles().wrapping_sub(start) >= READER_PATIENCE {
+                break;
+            }
+            std::hint::spin_loop();
         }
-        if try_lock(word, who.owner) {
-            return true;
+        let locked = take_from_dead(word, word.load(Relaxed), who);
+        let is_taken = matches!(locked, Locked::TakenOver(_));
+        if is_taken {
+            self.a.flags.fetch_or(RECOUNT, AcqRel);
         }
-        let taken = take_from_dead(word, who);
-        if taken {
-            self.d().a.flags.fetch_or(RECOUNT, Ordering::AcqRel);
-        }
-        taken
+        is_taken
     }
 
     /// The move itself. Under both locks.
     fn move_to_kernel<S: Socket>(self, sock: &S, head: u64) -> Reclaimed {
-        let (w, wl, r) = (&self.d().w, &self.d().wl, &self.d().r);
-        let word = self.d().a.ring.load(Ordering::Relaxed);
-        let Some(ring) = self.link.slab().ring(self.link.side(), word) else {
+        let (w, wl, r) = (&self.w, &self.wl, &self.r);
+        let Some(ring) = self.ring() else {
             return Reclaimed::Broken;
         };
-        let (start, sent) = (
-            r.pos.load(Ordering::Relaxed),
-            w.k_sent.load(Ordering::Relaxed),
-        );
+        let (start, sent) = (r.pos.load(Relaxed), w.k_sent.load(Relaxed));
         let unread = head.wrapping_sub(start);
         if unread > ring.cap() as u64 {
             return Reclaimed::Broken;
         }
-        wl.mark_pos.store(start, Ordering::Relaxed);
-        wl.mark_k.store(sent, Ordering::Relaxed);
-        wl.mark.store(1, Ordering::Release);
-        let (unread, mut moved, mut raised) = (unread as usize, 0, false);
-        let mut ended = None;
-        while moved < unread {
-            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-            match ring.send(
-                start.wrapping_add(moved as u64),
-                unread - moved,
-                sock,
-                flags,
-            ) {
+        wl.mark_pos.store(start, Relaxed);
+        wl.mark_k.store(sent, Relaxed);
+        wl.mark.store(1, Release);
+        let (unread, mut moved, mut is_raised) = (unread as usize, 0, false);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let ended = loop {
+            if moved == unread {
+                break Reclaimed::All(moved);
+            }
+            let pos = start.wrapping_add(moved as u64);
+            match ring.send(pos, unread - moved, sock, flags) {
                 Ok(n) => moved += n.min(unread - moved),
-                Err(libc::EAGAIN) if !raised => {
-                    raised = true;
+                Err(libc::EINTR) => {}
+                Err(libc::EAGAIN) if !is_raised => {
+                    is_raised = true;
                     sock.raise_send_buffer();
                 }
-                Err(libc::EINTR) => {}
-                Err(error) => {
-                    ended = Some(error);
-                    break;
-                }
+                Err(libc::EAGAIN) => break Reclaimed::Part(moved),
+                Err(error) => break Reclaimed::Error(error),
             }
-        }
-        let pos = start.wrapping_add(moved as u64);
+        };
         // Added, since a call of the program's own may add at the same time.
-        w.k_sent.fetch_add(moved as u64, Ordering::Release);
-        r.pos.store(pos, Ordering::Relaxed);
-        r.head_seen.store(pos, Ordering::Relaxed);
-        r.tail.store(pos, Ordering::Release);
-        wl.mark.store(0, Ordering::Release);
-        wl.reclaimed.fetch_add(moved as u64, Ordering::Relaxed);
-        match ended {
-            None => Reclaimed::All(moved),
-            Some(libc::EAGAIN) => Reclaimed::Part(moved),
-            Some(error) => Reclaimed::Error(error),
-        }
+        w.k_sent.fetch_add(moved as u64, Release);
+        self.moved_up_to(start.wrapping_add(moved as u64));
+        wl.reclaimed.fetch_add(moved as u64, Relaxed);
+        ended
     }
 
     /// The program's own call, made without a lock, is about to give the kernel bytes: until [`Outgoing::end_own_call`] nobody
     /// pushes, as while the receiver sleeps. The ring has to be [reclaimed](Outgoing::reclaim) in between, before the call. A
     /// thread that never comes back leaves the direction on the kernel.
     pub fn begin_own_call(self) {
-        add_fenced(&self.d().a.attn, 1);
+        add_fenced(&self.a.attn, 1);
     }
 
     /// That call has given the kernel `n` bytes.
     pub fn end_own_call(self, n: usize) {
-        self.d().w.k_sent.fetch_add(n as u64, Ordering::Release);
-        lower(&self.d().a.attn);
+        self.w.k_sent.fetch_add(n as u64, Release);
+        lower(&self.a.attn);
     }
 
     /// Whether the receiver has left so many bytes in the kernel that nothing may be pushed.
     pub fn is_behind(self) -> bool {
-        let sent = self.d().w.k_sent.load(Ordering::Relaxed);
-        let taken = self.d().r.krecv.load(Ordering::Acquire);
-        sent.saturating_sub(taken) > KERNEL_UNREAD_MAX
+        let sent = self.w.k_sent.load(Relaxed);
+        sent.saturating_sub(self.r.krecv.load(Acquire)) > KERNEL_UNREAD_MAX
     }
 
     /// Keeps this direction on the kernel for good: the next call reclaims and stays there. A caller that cannot wait for its next
@@ -689,17 +596,13 @@ impl<'s> Outgoing<'s> {
     /// The next `sends` sends to the receiving process go by the kernel: what a fall does, and what tests force.
     pub fn chill(self, sends: u32) {
         let cool = self.link.slab().cool(self.receiver());
-        cool.store(sends, Private::Relaxed);
+        cool.store(sends, Relaxed);
     }
 
     /// Says that a writer that does not count may hold the socket: the receiver then always asks the kernel.
     pub fn set_uncounted_writer(self) {
-        self.d().w.uncounted.store(1, Ordering::Release);
+        self.w.uncounted.store(1, Release);
         self.set_flags(NORING, Reason::Passed);
-    }
-
-    fn set_flags(self, flags: u32, reason: Reason) {
-        set_flags(self.d(), flags, reason);
     }
 
     /// Whether the ring holds bytes that the receiver has not taken, as far as it has published.
@@ -710,39 +613,33 @@ impl<'s> Outgoing<'s> {
 
     /// Unread bytes in the ring, for `SIOCOUTQ` (added to the kernel's). At most the size of a ring.
     pub fn queued(self) -> usize {
-        let head = self.d().w.head.load(Ordering::Acquire);
-        let used = head.wrapping_sub(self.d().r.tail.load(Ordering::Acquire));
+        let head = self.w.head.load(Acquire);
+        let used = head.wrapping_sub(self.r.tail.load(Acquire));
         used.min(RING_BYTES_MAX as u64) as usize
     }
 
     /// Bytes given to the kernel since the stream began, by whoever sends here.
     #[inline(always)]
     pub fn kernel_sent(&self) -> u64 {
-        self.d().w.k_sent.load(Ordering::Acquire)
+        self.w.k_sent.load(Acquire)
     }
 
     /// Whether the receiver asks for its bytes in the kernel, or a reclaim is owed: [`Outgoing::reclaim`] soon.
     #[inline(always)]
     pub fn wanted(self) -> bool {
-        self.d().a.flags.load(Ordering::Relaxed) & WANT != 0
-            || self.d().wl.owed.load(Ordering::Relaxed) != 0
-    }
-
-    /// Why this direction is on the kernel; [`Reason::None`] if nothing stands against the ring.
-    pub fn reason(self) -> Reason {
-        reason_of(self.d())
+        self.a.flags.load(Relaxed) & WANT != 0 || self.wl.owed.load(Relaxed) != 0
     }
 
     /// Tells the channel that this side makes another call than a send: stream mode ends. [`Incoming::recv`](crate::Incoming::recv)
     /// does it by itself.
     #[inline(always)]
     pub fn other_call(self, owner: Owner) {
-        let (w, wl) = (&self.d().w, &self.d().wl);
-        if wl.burst.load(Ordering::Relaxed) == 0 {
+        let (w, wl) = (&self.w, &self.wl);
+        if wl.burst.load(Relaxed) == 0 {
             return;
         }
-        wl.burst.store(0, Ordering::Relaxed);
-        if w.stream.load(Ordering::Relaxed) != 0 && try_lock(&wl.lock, owner) {
+        wl.burst.store(0, Relaxed);
+        if w.stream.load(Relaxed) != 0 && try_lock(&wl.lock, owner) {
             self.leave_stream();
             unlock(&wl.lock);
         }
@@ -753,9 +650,9 @@ impl<'s> Outgoing<'s> {
             return;
         }
         // The fence of the push that enters stream mode follows, before any push without one.
-        self.d().w.stream.store(1, Ordering::Release);
+        self.w.stream.store(1, Release);
         // After `stream`: a taker that finds the listing without it takes it off, and looks at `stream` again.
-        if self.d().a.slot.load(Ordering::Relaxed) != 0 {
+        if self.a.slot.load(Relaxed) != 0 {
             self.link
                 .slab()
                 .news(self.receiver())
@@ -765,162 +662,114 @@ impl<'s> Outgoing<'s> {
 
     /// Ends stream mode. Under the write lock.
     pub(crate) fn leave_stream(self) {
-        let (w, wl) = (&self.d().w, &self.d().wl);
-        wl.burst.store(0, Ordering::Relaxed);
-        if w.stream.load(Ordering::Relaxed) == 0 {
+        let (w, wl) = (&self.w, &self.wl);
+        wl.burst.store(0, Relaxed);
+        if w.stream.load(Relaxed) == 0 {
             return;
         }
         let news = self.link.slab().news(self.receiver());
-        w.last_at.store(now(), Ordering::Relaxed);
+        w.last_at.store(cycles(), Relaxed);
         self.tell();
-        w.stream.store(0, Ordering::Release);
+        w.stream.store(0, Release);
         news.stream_off(self.link.index());
     }
 
     /// Takes the write lock, and repairs what a dead owner left.
     #[inline(always)]
-    pub(crate) fn lock<S: Socket>(self, who: Who, sock: &S) -> Result<(), Refused> {
-        match lock(&self.d().wl.lock, who) {
+    pub(crate) fn lock<S: Socket>(self, who: Who, sock: &S) -> Result<(), Sent> {
+        match lock(&self.wl.lock, who) {
             Locked::Yes => Ok(()),
             other => self.lock_oddly(other, who, sock),
         }
     }
 
     #[cold]
-    fn lock_oddly<S: Socket>(self, locked: Locked, who: Who, sock: &S) -> Result<(), Refused> {
+    fn lock_oddly<S: Socket>(self, locked: Locked, who: Who, sock: &S) -> Result<(), Sent> {
         match locked {
             Locked::Yes => Ok(()),
-            Locked::Busy => Err(Refused::Busy),
-            Locked::Stranger => {
-                let _ = self.broken();
-                Err(Refused::Broken)
-            }
+            Locked::Busy => Err(Sent::Busy),
+            Locked::Stranger => Err(self.broken()),
             Locked::TakenOver(dead) => {
-                match self.repair(sock, dead.word(), who) {
-                    Repair::Done => return Ok(()),
+                let repaired = self.repair(sock, dead.word(), who);
+                match repaired {
+                    Ok(()) => {}
                     // The lock stays the dead one's: whoever comes next repairs.
-                    Repair::Later => self.d().wl.lock.store(dead.word(), Ordering::Release),
-                    Repair::Impossible => {
-                        let _ = self.broken();
-                        unlock(&self.d().wl.lock);
-                        return Err(Refused::Broken);
-                    }
+                    Err(Sent::Busy) => self.wl.lock.store(dead.word(), Release),
+                    Err(_) => unlock(&self.wl.lock),
                 }
-                Err(Refused::Busy)
+                repaired
             }
         }
     }
 
-    /// Repairs by counts what a process that died under the write lock left. Under the write lock.
-    fn repair<S: Socket>(self, sock: &S, dead: u32, who: Who) -> Repair {
-        let (w, wl, r) = (&self.d().w, &self.d().wl, &self.d().r);
+    /// Repairs by counts what a process that died under the write lock left. [`Sent::Busy`]: the reader is inside. Under the write
+    /// lock.
+    fn repair<S: Socket>(self, sock: &S, dead: u32, who: Who) -> Result<(), Sent> {
+        let Dir { w, wl, r, a } = self.dir;
         if faulty!(NoRepair) {
-            return Repair::Done;
+            return Ok(());
         }
+        let is_whole = wl.mark.load(Acquire) == 0;
         let Some(written) = sock.written() else {
             // The connection is not established any more: what the kernel got, it will deliver or reset.
             self.stop(Reason::Killed);
-            let whole = wl.mark.load(Ordering::Acquire) == 0;
-            return if whole {
-                Repair::Done
-            } else {
-                Repair::Impossible
-            };
+            return if is_whole { Ok(()) } else { Err(self.broken()) };
         };
-        if wl.mark.load(Ordering::Acquire) == 0 {
-            let sent = w.k_sent.load(Ordering::Relaxed);
-            w.k_sent.store(sent.max(written), Ordering::Release);
-            return Repair::Done;
+        if is_whole {
+            let sent = w.k_sent.load(Relaxed);
+            w.k_sent.store(sent.max(written), Release);
+            return Ok(());
         }
-        let held = r.lock.load(Ordering::Relaxed);
-        let ours = held == dead || held == 0;
-        let taken = ours
+        let held = r.lock.load(Relaxed);
+        let is_ours = held == dead || held == 0;
+        let word = who.owner.word();
+        let taken = is_ours
             && r.lock
-                .compare_exchange(held, who.owner.word(), Ordering::Acquire, Ordering::Relaxed)
+                .compare_exchange(held, word, Acquire, Relaxed)
                 .is_ok();
         if !taken && !self.lock_reader(who) {
-            return Repair::Later;
+            return Err(Sent::Busy);
         }
-        let start = wl.mark_pos.load(Ordering::Relaxed);
-        let before = wl.mark_k.load(Ordering::Relaxed);
-        let surplus = written.wrapping_sub(before);
-        let unread = w.head.load(Ordering::Relaxed).wrapping_sub(start);
-        let possible = surplus <= unread && unread <= RING_BYTES_MAX as u64;
-        if possible {
-            let pos = start.wrapping_add(surplus);
-            w.k_sent.store(written, Ordering::Release);
-            r.pos.store(pos, Ordering::Relaxed);
-            r.head_seen.store(pos, Ordering::Relaxed);
-            r.tail.store(pos, Ordering::Release);
-            wl.mark.store(0, Ordering::Release);
-            self.d().a.flags.fetch_and(!DRAIN, Ordering::AcqRel);
+        let start = wl.mark_pos.load(Relaxed);
+        let surplus = written.wrapping_sub(wl.mark_k.load(Relaxed));
+        let unread = w.head.load(Relaxed).wrapping_sub(start);
+        let is_possible = surplus <= unread && unread <= RING_BYTES_MAX as u64;
+        if is_possible {
+            w.k_sent.store(written, Release);
+            self.moved_up_to(start.wrapping_add(surplus));
+            a.flags.fetch_and(!DRAIN, AcqRel);
         }
         unlock(&r.lock);
-        if possible {
-            Repair::Done
+        if is_possible {
+            Ok(())
         } else {
-            Repair::Impossible
+            Err(self.broken())
         }
+    }
+
+    /// What lies before `pos` in the ring is the kernel's now: the reclaim has ended. Under both locks.
+    fn moved_up_to(self, pos: u64) {
+        self.r.pos.store(pos, Relaxed);
+        self.r.head_seen.store(pos, Relaxed);
+        self.r.tail.store(pos, Release);
+        self.wl.mark.store(0, Release);
     }
 }
 
-/// Why a push stopped before it began.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Stop {
-    Fault,
-    NoMemory,
-    Broken,
-}
-
-/// How a repair after a dead owner ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Repair {
-    Done,
-    /// The reader is inside.
-    Later,
-    /// The counts cannot be.
-    Impossible,
-}
-
-/// Why the write lock was not had.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Refused {
-    Busy,
-    Broken,
-}
-
-impl From<Refused> for Sent {
-    fn from(refused: Refused) -> Sent {
-        match refused {
-            Refused::Busy => Sent::Busy,
-            Refused::Broken => Sent::Broken,
-        }
+impl Dir {
+    /// Sets flags, and the reason unless one stands there.
+    pub(crate) fn set_flags(&self, flags: u32, reason: Reason) {
+        let _ = self.a.flags.fetch_update(AcqRel, Relaxed, |old| {
+            let is_first = old >> REASON_SHIFT == 0;
+            let shown = u32::from(is_first) * reason as u32;
+            Some(old | flags | shown << REASON_SHIFT)
+        });
     }
-}
 
-/// Sets flags of a direction, and the reason unless one stands there.
-pub(crate) fn set_flags(d: &Dir, flags: u32, reason: Reason) {
-    let _ =
-        d.a.flags
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |old| {
-                let shown = if old >> REASON_SHIFT == 0 {
-                    (reason as u32) << REASON_SHIFT
-                } else {
-                    0
-                };
-                Some(old | flags | shown)
-            });
-}
-
-pub(crate) fn reason_of(d: &Dir) -> Reason {
-    Reason::from_u8((d.a.flags.load(Ordering::Relaxed) >> REASON_SHIFT) as u8)
-}
-
-pub(crate) fn now() -> u64 {
-    #[cfg(not(loom))]
-    return crate::sys::cycles();
-    #[cfg(loom)]
-    0
+    /// Why this direction is on the kernel; [`Reason::None`] if nothing stands against the ring.
+    pub fn reason(&self) -> Reason {
+        Reason::from_u8((self.a.flags.load(Relaxed) >> REASON_SHIFT) as u8)
+    }
 }
 
 fn stream_possible() -> bool {

@@ -9,7 +9,8 @@
 //! The word of a killed process stays, so its successor knows that the direction needs a repair by counts. A word
 //! that names nobody ([`Life::Stranger`]) was written by a hostile peer: the direction is broken.
 
-use crate::shim::{AtomicU32, Ordering};
+use crate::shim::{Acquire, AtomicU32, Relaxed, Release};
+use crate::sys::{cycles, yield_now};
 
 /// Who holds a lock: a process slot (given by the daemon, never 0) and a thread of that process. A lock word has 32 bits;
 /// here it is a whole register, as [`Link`](crate::Link) says why.
@@ -91,7 +92,7 @@ pub(crate) enum Locked {
 /// Takes a lock at once, or not.
 #[inline(always)]
 pub(crate) fn try_lock(word: &AtomicU32, owner: Owner) -> bool {
-    word.compare_exchange(0, owner.word(), Ordering::Acquire, Ordering::Relaxed)
+    word.compare_exchange(0, owner.word(), Acquire, Relaxed)
         .is_ok()
 }
 
@@ -105,71 +106,52 @@ pub(crate) fn lock(word: &AtomicU32, who: Who) -> Locked {
 }
 
 /// How long a waiter pauses before it yields, and before it asks whether the owner lives.
-#[cfg(not(loom))]
 const PAUSE_CYCLES: u64 = 20_000;
-#[cfg(not(loom))]
-const PATIENCE_CYCLES: u64 = 2_500_000;
+const PATIENCE_CYCLES: u64 = if cfg!(loom) { 0 } else { 2_500_000 };
 
 #[cold]
 fn lock_slow(word: &AtomicU32, who: Who) -> Locked {
-    #[cfg(not(loom))]
-    {
-        let start = crate::sys::cycles();
-        loop {
-            if word.load(Ordering::Relaxed) == 0 && try_lock(word, who.owner) {
-                return Locked::Yes;
-            }
-            let waited = crate::sys::cycles().wrapping_sub(start);
-            if waited > PATIENCE_CYCLES {
-                break;
-            }
-            if waited > PAUSE_CYCLES {
-                crate::sys::yield_now();
-            } else {
-                std::hint::spin_loop();
-            }
+    let start = cycles();
+    let held = loop {
+        let held = word.load(Relaxed);
+        if held == 0 && try_lock(word, who.owner) {
+            return Locked::Yes;
         }
-    }
-    let held = word.load(Ordering::Relaxed);
-    if held == 0 {
-        return if try_lock(word, who.owner) {
-            Locked::Yes
+        let waited = cycles().wrapping_sub(start);
+        if waited >= PATIENCE_CYCLES {
+            break held;
+        }
+        if waited > PAUSE_CYCLES {
+            yield_now();
         } else {
-            Locked::Busy
-        };
-    }
+            std::hint::spin_loop();
+        }
+    };
     if held == who.owner.word() {
         // A signal handler of the holder itself: it has to wait for the code that it interrupted.
         return Locked::Busy;
     }
-    match who.alive.life(Owner::from_word(held)) {
-        Life::Lives => Locked::Busy,
-        Life::Stranger => Locked::Stranger,
-        Life::Dead => match word.compare_exchange(
-            held,
-            who.owner.word(),
-            Ordering::Acquire,
-            Ordering::Relaxed,
-        ) {
-            Ok(_) => Locked::TakenOver(Owner::from_word(held)),
-            Err(_) => Locked::Busy,
-        },
-    }
+    take_from_dead(word, held, who)
 }
 
-/// Takes a lock whose owner is dead.
+/// Takes a lock, which `held` holds, if that owner is dead.
 #[cold]
-pub(crate) fn take_from_dead(word: &AtomicU32, who: Who) -> bool {
-    let held = word.load(Ordering::Relaxed);
-    if held == 0 || who.alive.life(Owner::from_word(held)) != Life::Dead {
-        return false;
+pub(crate) fn take_from_dead(word: &AtomicU32, held: u32, who: Who) -> Locked {
+    if held == 0 {
+        return Locked::Busy;
     }
-    word.compare_exchange(held, who.owner.word(), Ordering::Acquire, Ordering::Relaxed)
-        .is_ok()
+    let (owner, own) = (Owner::from_word(held), who.owner.word());
+    match who.alive.life(owner) {
+        Life::Stranger => Locked::Stranger,
+        Life::Dead if word.compare_exchange(held, own, Acquire, Relaxed).is_ok() => {
+            Locked::TakenOver(owner)
+        }
+        Life::Dead | Life::Lives => Locked::Busy,
+    }
 }
 
 /// Gives a lock back without a fence.
 #[inline(always)]
 pub(crate) fn unlock(word: &AtomicU32) {
-    word.store(0, Ordering::Release);
+    word.store(0, Release);
 }

@@ -11,18 +11,15 @@
 //! a millisecond. `proved` is written under it.
 
 use crate::bufs::Bufs;
-use crate::layout::Side;
+use crate::join::{JOINED, OFFERED};
 use crate::owner::{Who, try_lock, unlock};
 use crate::reason::Reason;
-use crate::shim::Ordering;
+use crate::shim::{Acquire, Relaxed, Release};
 use crate::slab::Link;
 use crate::socket::Socket;
 
 /// Bits of proof after which two ends are taken for one connection.
 pub const PROOF_BITS: u32 = 32;
-/// [`EndInfo::join`](crate::EndInfo::join) of an end that has offered, and of one that has joined.
-const OFFERED: u32 = 1;
-const JOINED: u32 = 2;
 
 /// Where a message is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,15 +40,11 @@ pub struct Split {
 }
 
 impl Link<'_> {
-    fn join_of(&self, side: Side) -> u32 {
-        side.of(&self.shared().join).load(Ordering::Acquire)
-    }
-
     /// Whether the ends are proved to be one connection, by this end or by the other one.
     pub fn is_proved(&self) -> bool {
         let other = self.side().other();
-        let bits = |side: Side| side.of(&self.shared().end).proved.load(Ordering::Relaxed);
-        match self.join_of(other) {
+        let bits = |side| self.end(side).proved.load(Relaxed);
+        match self.join(other).load(Acquire) {
             JOINED => true,
             OFFERED => bits(self.side()).saturating_add(bits(other)) >= PROOF_BITS,
             _ => false,
@@ -61,8 +54,8 @@ impl Link<'_> {
     /// Whether the other end has offered and has taken all that this one has given to the kernel.
     fn is_taken(&self) -> bool {
         let d = self.dir_from(self.side());
-        let sent = d.w.k_sent.load(Ordering::Relaxed);
-        self.join_of(self.side().other()) == OFFERED && d.r.krecv.load(Ordering::Acquire) == sent
+        let join = self.join(self.side().other()).load(Acquire);
+        join == OFFERED && d.r.krecv.load(Acquire) == d.w.k_sent.load(Relaxed)
     }
 
     /// Sends a message of one piece by the kernel, its second part once the other end has taken the first one, or `is_patient`
@@ -85,9 +78,8 @@ impl Link<'_> {
             .then(|| self.parts(sock, data, cut.at, flags, is_patient))
             .flatten();
         if split.is_some_and(|split| split.is_met) {
-            let end = self.side().of(&self.shared().end);
             let bits = cut.places.checked_ilog2().unwrap_or(0);
-            end.proved.fetch_add(bits, Ordering::Relaxed);
+            self.end(self.side()).proved.fetch_add(bits, Relaxed);
         }
         unlock(lock);
         split
@@ -109,7 +101,7 @@ impl Link<'_> {
         let k_sent = &self.dir_from(self.side()).w.k_sent;
         let send = |part: &Bufs| {
             let sent = sock.send(part, flags).ok()?;
-            k_sent.fetch_add(sent as u64, Ordering::Release);
+            k_sent.fetch_add(sent as u64, Release);
             Some(sent)
         };
         let first = send(&Bufs::one(from, at))?;
@@ -132,7 +124,7 @@ impl Link<'_> {
     /// The other end is not this connection's, as far as can be proved: neither its counts nor its ring are believed.
     pub fn disown(&self, reason: Reason) {
         for side in [self.side(), self.side().other()] {
-            self.dir_from(side).w.uncounted.store(1, Ordering::Release);
+            self.dir_from(side).w.uncounted.store(1, Release);
         }
         self.outgoing().stop(reason);
         self.incoming().stop(reason);
@@ -140,9 +132,6 @@ impl Link<'_> {
 
     /// Has the next message of this end go by the kernel.
     pub fn send_next_by_kernel(&self) {
-        self.dir_from(self.side())
-            .wl
-            .owed
-            .store(1, Ordering::Relaxed);
+        self.dir_from(self.side()).wl.owed.store(1, Relaxed);
     }
 }

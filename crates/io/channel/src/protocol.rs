@@ -34,7 +34,7 @@ pub const MESSAGE_BYTES: usize = 64;
 /// `WLS1`, in the order of bytes.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"WLS1");
 /// Version of messages and of the memory that they hand over: both sides are built together.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// Slots that there can be; slot 0 is nobody's.
 pub const SLOTS: usize = 65_536;
 /// The broker's own slot, which it takes locks with. Its word in the table of processes is the broker's process id.
@@ -122,13 +122,6 @@ const fn head(kind: u16) -> u64 {
     MAGIC as u64 | (VERSION as u64) << 32 | (kind as u64) << 48
 }
 
-/// The words of a message; `None` if it has another length.
-fn words(message: &[u8]) -> Option<impl Iterator<Item = u64>> {
-    let message: &[u8; MESSAGE_BYTES] = message.try_into().ok()?;
-    let (words, _) = message.as_chunks::<8>();
-    Some(words.iter().map(|word| u64::from_le_bytes(*word)))
-}
-
 /// Declares messages with their numbers: behind the head, each part has a word or more of its own, in this order.
 macro_rules! messages {
     ($(#[$doc:meta])* $name:ident {
@@ -162,7 +155,9 @@ macro_rules! messages {
             }
 
             fn read(message: &[u8]) -> Option<Self> {
-                let mut from = words(message)?;
+                let message: &[u8; MESSAGE_BYTES] = message.try_into().ok()?;
+                let (words, _) = message.as_chunks::<8>();
+                let mut from = words.iter().map(|word| u64::from_le_bytes(*word));
                 let kind = from.next()?;
                 $(if kind == head($kind) {
                     return Some(Self::$message $({ $($part: Part::take(&mut from)?,)* })?);
@@ -249,10 +244,6 @@ messages! {
         0x83: Registered {
             /// Its slot.
             slot: u16,
-            /// Bytes of its status page.
-            status_bytes: u32,
-            /// Bytes of the directory.
-            directory_bytes: u32,
         },
         /// The memory of two processes.
         0x84: Paired {
@@ -262,10 +253,6 @@ messages! {
             side: u8,
             /// The process on the other side.
             peer: u16,
-            /// Bytes of the slab.
-            slab_bytes: u64,
-            /// Bytes of the peer's status page.
-            status_bytes: u32,
             /// The peer has other ids: each further connection with it is to be proved ([`Request::Prove`]).
             proves: bool,
         },
@@ -292,7 +279,7 @@ impl Answer {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 #[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 mod tests {
     use super::*;
@@ -356,17 +343,11 @@ mod tests {
                 reason: Reason::NotRescuable,
                 broker: 7,
             },
-            Answer::Registered {
-                slot: 5,
-                status_bytes: 8192,
-                directory_bytes: 1 << 21,
-            },
+            Answer::Registered { slot: 5 },
             Answer::Paired {
                 slab: 8,
                 side: 1,
                 peer: 4,
-                slab_bytes: 1 << 33,
-                status_bytes: 8192,
                 proves: true,
             },
             Answer::Listing { bytes: 99 },

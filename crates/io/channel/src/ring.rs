@@ -92,22 +92,14 @@ impl<'s> Ring<'s> {
         self.mask + 1
     }
 
-    /// The writer will come to `pos` soon.
+    /// Where the byte at `pos` lies: to be prefetched.
     #[inline(always)]
-    pub(crate) fn expect_write(&self, pos: u64) {
-        #[cfg(not(loom))]
-        crate::copy::expect_write(self.base.wrapping_add(pos as usize & self.mask));
+    pub(crate) fn place(&self, pos: u64) -> *const u8 {
         #[cfg(loom)]
-        let _ = pos;
-    }
-
-    /// The reader will come to `pos` soon.
-    #[inline(always)]
-    pub(crate) fn expect_read(&self, pos: u64) {
+        let base = self.cells.as_ptr().cast::<u8>();
         #[cfg(not(loom))]
-        crate::copy::expect_read(self.base.wrapping_add(pos as usize & self.mask));
-        #[cfg(loom)]
-        let _ = pos;
+        let base = self.base;
+        base.wrapping_add(pos as usize & self.mask)
     }
 
     /// Copies up to `n <= cap` bytes of `from` into the ring at `pos`, and advances `from`. Fewer only after a fault.

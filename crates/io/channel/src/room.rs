@@ -9,16 +9,23 @@
 //! are waited for, both waits are short, and after a wait in which the receiver took nothing there is none for ever longer:
 //! meanwhile the kernel's buffers take the bytes.
 
+#[cfg(not(loom))]
+use std::time::Duration;
+
+#[cfg(not(loom))]
+use rustix::thread::futex;
+
 use crate::layout::*;
-use crate::out::{KERNEL_UNREAD_MAX, Outgoing, WhenFull, now};
+use crate::out::{Outgoing, WhenFull};
 use crate::owner::{Who, try_lock, unlock};
 #[cfg(loom)]
 use crate::ring::ORDER_MAX;
 use crate::ring::{Place, Ring};
-use crate::shim::Ordering;
 #[cfg(not(loom))]
 use crate::shim::store_fenced;
+use crate::shim::{AcqRel, Acquire, Relaxed, Release};
 use crate::socket::Socket;
+use crate::sys::cycles;
 
 /// Pauses between two looks at a full ring (about 1 us).
 const FULL_PAUSES: u32 = 16;
@@ -39,14 +46,13 @@ const IDLE: u64 = 2_500_000_000;
 impl<'s> Outgoing<'s> {
     /// Notes a full ring; two within a millisecond ask for a larger one.
     #[cold]
-    pub(crate) fn was_full(self, word: u64) {
-        let wl = &self.d().wl;
-        let now = now();
-        let before = wl.full_at.load(Ordering::Relaxed);
-        wl.full_at.store(now, Ordering::Relaxed);
-        let largest = Place::decode(word).is_some_and(|place| place.order >= self.order_max());
-        if !largest && before != 0 && now.wrapping_sub(before) < FULL_TWICE {
-            wl.grow.store(1, Ordering::Relaxed);
+    pub(crate) fn was_full(self) {
+        let now = cycles();
+        let before = self.wl.full_at.swap(now, Relaxed);
+        let place = Place::decode(self.a.ring.load(Relaxed));
+        let is_largest = place.is_some_and(|place| place.order >= self.order_max());
+        if !is_largest && before != 0 && now.wrapping_sub(before) < FULL_TWICE {
+            self.wl.grow.store(1, Relaxed);
         }
     }
 
@@ -57,43 +63,39 @@ impl<'s> Outgoing<'s> {
         let order = Place::order_for(asked).min(self.order_max());
         let place = slab.take_pages(side, order);
         let place = place.or_else(|| slab.take_pages(side, 0))?;
-        self.d().a.ring.store(place.encode(), Ordering::Release);
-        slab.ring(side, place.encode())
+        self.a.ring.store(place.encode(), Release);
+        self.ring()
     }
 
     /// A write of `asked` bytes is larger than the ring: an empty ring grows at once.
     #[cold]
     pub(crate) fn enlarge(self, head: u64, asked: usize, ring: Ring<'s>) -> Ring<'s> {
         let order = Place::order_for(asked).min(self.order_max());
-        if ring.cap() >= PAGE << order || !self.grow(head, order) {
-            return ring;
+        if ring.cap() < PAGE << order && self.grow(head, order) {
+            return self.ring().unwrap_or(ring);
         }
-        let word = self.d().a.ring.load(Ordering::Relaxed);
-        let grown = self.link.slab().ring(self.link.side(), word);
-        grown.unwrap_or(ring)
+        ring
     }
 
     /// Makes the ring at least twice as large, and of at least this order, if it is empty. False: it is not empty yet.
     #[cold]
     pub(crate) fn grow(self, head: u64, order: u32) -> bool {
-        let (wl, r, slab) = (&self.d().wl, &self.d().r, self.link.slab());
-        if r.tail.load(Ordering::Acquire) != head {
+        let (wl, r, slab) = (&self.wl, &self.r, self.link.slab());
+        if r.tail.load(Acquire) != head {
             return false;
         }
-        wl.tail_seen.store(head, Ordering::Relaxed);
-        let owner = wl.lock.load(Ordering::Relaxed);
-        let locked = r
-            .lock
-            .compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed);
+        wl.tail_seen.store(head, Relaxed);
+        let owner = wl.lock.load(Relaxed);
+        let locked = r.lock.compare_exchange(0, owner, Acquire, Relaxed);
         if locked.is_err() {
             return true;
         }
-        wl.grow.store(0, Ordering::Relaxed);
-        let word = self.d().a.ring.load(Ordering::Relaxed);
+        wl.grow.store(0, Relaxed);
+        let word = self.a.ring.load(Relaxed);
         if let Some(old) = Place::decode(word).filter(|old| old.order < self.order_max()) {
             let order = order.max(old.order + 1).min(self.order_max());
             if let Some(place) = slab.take_pages(self.link.side(), order) {
-                self.d().a.ring.store(place.encode(), Ordering::Release);
+                self.a.ring.store(place.encode(), Release);
                 slab.give_pages(self.link.side(), old);
             }
         }
@@ -112,25 +114,23 @@ impl<'s> Outgoing<'s> {
     /// Gives an empty ring back whose direction has pushed nothing for about a second (the caller's idle tick). True if there is no
     /// ring any more.
     pub fn idle_tick<S: Socket>(self, who: Who, sock: &S) -> bool {
-        let (wl, r, a) = (&self.d().wl, &self.d().r, &self.d().a);
-        if a.ring.load(Ordering::Relaxed) == 0 {
+        let (wl, r, a) = (&self.wl, &self.r, &self.a);
+        if a.ring.load(Relaxed) == 0 {
             return true;
         }
-        let head = self.d().w.head.load(Ordering::Relaxed);
-        let now = now();
-        if wl.idle_head.swap(head, Ordering::Relaxed) != head {
-            wl.pushed_at.store(now, Ordering::Relaxed);
+        let head = self.w.head.load(Relaxed);
+        let now = cycles();
+        if wl.idle_head.swap(head, Relaxed) != head {
+            wl.pushed_at.store(now, Relaxed);
             return false;
         }
-        let idle = now.wrapping_sub(wl.pushed_at.load(Ordering::Relaxed));
+        let idle = now.wrapping_sub(wl.pushed_at.load(Relaxed));
         if idle < IDLE || self.lock(who, sock).is_err() {
             return false;
         }
         let mut gone = false;
-        if self.d().w.head.load(Ordering::Relaxed) == r.tail.load(Ordering::Acquire)
-            && try_lock(&r.lock, who.owner)
-        {
-            if let Some(place) = Place::decode(a.ring.swap(0, Ordering::AcqRel)) {
+        if self.w.head.load(Relaxed) == r.tail.load(Acquire) && try_lock(&r.lock, who.owner) {
+            if let Some(place) = Place::decode(a.ring.swap(0, AcqRel)) {
                 self.link.slab().give_pages(self.link.side(), place);
             }
             gone = true;
@@ -144,68 +144,46 @@ impl<'s> Outgoing<'s> {
     /// once if there is room. No lock is held.
     #[cfg(not(loom))]
     pub fn wait_for_space(self, nanoseconds: u64) {
-        self.wait_while(nanoseconds, || self.is_full());
-    }
-
-    /// The same with another way to tell whether there is room.
-    #[cfg(not(loom))]
-    pub fn wait_while(self, nanoseconds: u64, is_full: impl Fn() -> bool) {
+        let wl = &self.wl;
         let end = &self.link.shared().end;
-        let space = &self.link.side().of(end).space;
-        let peers = &self.receiver().of(end).space;
-        let taken = || {
-            let r = &self.d().r;
-            (
-                r.tail.load(Ordering::Acquire),
-                r.krecv.load(Ordering::Acquire),
-            )
-        };
-        let (start, before) = (now(), taken());
+        let (space, peers) = (
+            &self.link.side().of(end).space,
+            &self.receiver().of(end).space,
+        );
+        let taken = || (self.r.tail.load(Acquire), self.r.krecv.load(Acquire));
+        let (start, before) = (cycles(), taken());
         let is_vain = loop {
             store_fenced(space, 1);
-            if !is_full() {
+            if !self.is_full() {
                 break false;
             }
-            let is_mutual = peers.load(Ordering::Relaxed) != 0;
-            let limit = if is_mutual {
-                nanoseconds.min(MUTUAL_NS)
-            } else {
-                nanoseconds
-            };
-            let left = limit
-                .saturating_mul(CYCLES_PER_NS)
-                .saturating_sub(now().wrapping_sub(start));
+            let is_mutual = peers.load(Relaxed) != 0;
+            let limit = if is_mutual { MUTUAL_NS } else { u64::MAX };
+            let cycles_max = limit.min(nanoseconds).saturating_mul(CYCLES_PER_NS);
+            let left = cycles_max.saturating_sub(cycles().wrapping_sub(start));
             if left == 0 {
                 break taken() == before;
             }
+            let time = Duration::from_nanos(left / CYCLES_PER_NS).try_into().ok();
             // The receiver wakes us at every receive, also where that was not enough.
-            crate::sys::futex_wait(space, 1, left / CYCLES_PER_NS);
+            let _ = futex::wait(space, futex::Flags::empty(), 1, time.as_ref());
         };
-        space.store(0, Ordering::Relaxed);
-        self.waited(is_vain);
-    }
-
-    /// Notes whether the receiver took anything in a wait.
-    #[cfg(not(loom))]
-    fn waited(self, is_vain: bool) {
-        let wl = &self.d().wl;
-        let pause = if is_vain {
+        space.store(0, Relaxed);
+        let longer = || {
             wl.pause
-                .load(Ordering::Relaxed)
+                .load(Relaxed)
                 .saturating_mul(2)
                 .clamp(VAIN.0, VAIN.1)
-        } else {
-            0
         };
-        wl.pause.store(pause, Ordering::Relaxed);
-        wl.paused_until
-            .store(now().wrapping_add(pause), Ordering::Relaxed);
+        let pause = if is_vain { longer() } else { 0 };
+        wl.pause.store(pause, Relaxed);
+        wl.paused_until.store(cycles().wrapping_add(pause), Relaxed);
     }
 
     /// Whether a send waits for room: one that may, unless the last waits were in vain.
     #[cold]
     pub(crate) fn waits(self, full: WhenFull) -> bool {
-        full == WhenFull::Say && now() >= self.d().wl.paused_until.load(Ordering::Relaxed)
+        full == WhenFull::Say && cycles() >= self.wl.paused_until.load(Relaxed)
     }
 
     /// A pause between two looks at [`Outgoing::is_full`]. The receiver publishes its room rarely, and every look takes the line
@@ -221,18 +199,15 @@ impl<'s> Outgoing<'s> {
         if !self.is_open() {
             return false;
         }
-        let sent = self.d().w.k_sent.load(Ordering::Relaxed);
-        let unread = sent.saturating_sub(self.d().r.krecv.load(Ordering::Acquire));
-        if unread > KERNEL_UNREAD_MAX {
+        if self.is_behind() {
             return true;
         }
-        let word = self.d().a.ring.load(Ordering::Relaxed);
-        let Some(ring) = self.link.slab().ring(self.link.side(), word) else {
+        let Some(ring) = self.ring() else {
             return false;
         };
-        let head = self.d().w.head.load(Ordering::Relaxed);
-        let used = head.wrapping_sub(self.d().r.tail.load(Ordering::Acquire));
-        let growing = self.d().wl.grow.load(Ordering::Relaxed) != 0;
+        let head = self.w.head.load(Relaxed);
+        let used = head.wrapping_sub(self.r.tail.load(Acquire));
+        let growing = self.wl.grow.load(Relaxed) != 0;
         used >= ring.cap() as u64 || (growing && used != 0)
     }
 }

@@ -3,10 +3,12 @@
 //! Only names are chosen here, except for the three functions below, where x86 is cheaper than the
 //! C11 model: a locked instruction is a full fence.
 
-#[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64};
 
 #[cfg(loom)]
 use loom::sync::atomic::fence;
@@ -36,20 +38,20 @@ pub(crate) use faulty;
 /// Adds to `word`, and lets no later load pass it: `lock xadd`.
 #[inline(always)]
 pub(crate) fn add_fenced(word: &AtomicU32, n: u32) {
-    word.fetch_add(n, Ordering::SeqCst);
+    word.fetch_add(n, SeqCst);
     after_locked();
 }
 
 /// One fewer, unless there is none: a peer may have scribbled over the word.
 pub(crate) fn lower(word: &AtomicU32) {
     let down = |n: u32| n.checked_sub(1);
-    let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, down);
+    let _ = word.fetch_update(Release, Relaxed, down);
 }
 
 /// Stores into `word` with Release, and lets no later load pass it: `xchg`.
 #[inline(always)]
 pub(crate) fn store_fenced(word: &AtomicU32, value: u32) {
-    word.swap(value, Ordering::SeqCst);
+    word.swap(value, SeqCst);
     after_locked();
 }
 
@@ -58,9 +60,9 @@ pub(crate) fn store_fenced(word: &AtomicU32, value: u32) {
 #[inline(always)]
 pub(crate) fn after_locked() {
     #[cfg(any(loom, not(target_arch = "x86_64")))]
-    fence(Ordering::SeqCst);
+    fence(SeqCst);
     #[cfg(all(not(loom), target_arch = "x86_64"))]
-    compiler_fence(Ordering::SeqCst);
+    compiler_fence(SeqCst);
 }
 
 /// Where a `membarrier` of another process may put a fence: the compiler keeps the order, the processor need not.
@@ -69,7 +71,7 @@ pub(crate) fn light() {
     #[cfg(loom)]
     crate::model::light();
     #[cfg(not(loom))]
-    compiler_fence(Ordering::SeqCst);
+    compiler_fence(SeqCst);
 }
 
 /// Makes every thread that runs library code pass a full fence.
@@ -77,11 +79,11 @@ pub(crate) fn heavy() {
     #[cfg(loom)]
     crate::model::heavy();
     #[cfg(not(loom))]
-    crate::sys::membarrier();
+    let _ = rustix::thread::membarrier(rustix::thread::MembarrierCommand::GlobalExpedited);
 }
 
 /// A full fence.
 #[inline(always)]
 pub(crate) fn fence_full() {
-    fence(Ordering::SeqCst);
+    fence(SeqCst);
 }

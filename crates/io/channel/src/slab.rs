@@ -5,27 +5,19 @@
 //! [`Side::Low`] and freed by whichever side leaves last, or by the survivor of a killed process. Pages of rings belong to the
 //! sending side: each side has a half of its own, with a bitmap that only that side changes.
 
+#[cfg(not(loom))]
 use std::ptr::NonNull;
 
 use crate::inc::Incoming;
 use crate::layout::*;
 use crate::out::Outgoing;
+#[cfg(not(loom))]
+use crate::reason::Reason;
 use crate::ring::{Place, Ring};
 #[cfg(not(loom))]
 use crate::shim::AtomicU64;
-use crate::shim::Ordering;
+use crate::shim::{AcqRel, Acquire, Relaxed, Release};
 use crate::wait::StatusPage;
-
-/// Why memory is not a slab.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SlabError {
-    /// The size is wrong.
-    #[error("the memory has {0} bytes, where a slab has {SLAB_BYTES}")]
-    Size(usize),
-    /// The magic number is wrong: another version, or no slab.
-    #[error("the memory begins with {0:#018x}, which is not a slab of this version")]
-    Magic(u64),
-}
 
 /// A slab mapped into this process: the channels between two processes.
 #[derive(Debug)]
@@ -40,8 +32,6 @@ pub struct Slab {
     cool: [Line<std::sync::atomic::AtomicU32>; 2],
     /// Set by the first push that found the daemon's watch asleep. Not shared.
     alarm: std::sync::atomic::AtomicBool,
-    /// What `cool` is set to by a fall.
-    pub(crate) cool_max: std::sync::atomic::AtomicU32,
 }
 
 // SAFETY: the memory behind `base` is shared anyway, and is only accessed through atomics and the copy routine.
@@ -61,8 +51,8 @@ impl Slab {
         let header = base.cast::<Header>();
         // SAFETY: mapped and page-aligned (caller); all fields are atomics, for which zeros are valid.
         let header = unsafe { header.as_ref() };
-        header.id.store(id, Ordering::Relaxed);
-        header.magic.store(MAGIC, Ordering::Release);
+        header.id.store(id, Relaxed);
+        header.magic.store(MAGIC, Release);
     }
 
     /// Takes a mapping of a slab. `status` are the status pages of the processes on both sides: the peer's is needed to see whether
@@ -73,46 +63,37 @@ impl Slab {
     /// mapped for as long as the value lives.
     ///
     /// # Errors
-    /// The memory is not a slab.
+    /// The memory is no slab of this version.
     #[cfg(not(loom))]
     pub unsafe fn attach(
         base: NonNull<u8>,
         len: usize,
         status: [Option<StatusPage>; 2],
-    ) -> Result<Slab, SlabError> {
-        if len != SLAB_BYTES {
-            return Err(SlabError::Size(len));
-        }
+    ) -> Result<Slab, Reason> {
         let slab = Slab {
             base,
             status,
             cool: Default::default(),
             alarm: Default::default(),
-            cool_max: std::sync::atomic::AtomicU32::new(1),
         };
-        match slab.header().magic.load(Ordering::Acquire) {
-            MAGIC => Ok(slab),
-            other => Err(SlabError::Magic(other)),
-        }
+        let is_slab = len == SLAB_BYTES && slab.header().magic.load(Acquire) == MAGIC;
+        is_slab.then_some(slab).ok_or(Reason::Broken)
     }
 
     #[cfg(loom)]
     pub(crate) fn model(parts: crate::model::Parts, status: [Option<StatusPage>; 2]) -> Slab {
-        let cool = Default::default();
-        let cool_max = std::sync::atomic::AtomicU32::new(0);
         Slab {
             parts,
             status,
-            cool,
+            cool: Default::default(),
             alarm: Default::default(),
-            cool_max,
         }
     }
 
     /// The slab's number, as the daemon knows it. A hostile peer may have changed it.
     #[cfg(not(loom))]
     pub fn id(&self) -> u32 {
-        self.header().id.load(Ordering::Relaxed)
+        self.header().id.load(Relaxed)
     }
 
     #[inline(always)]
@@ -182,14 +163,9 @@ impl Slab {
     pub(crate) fn take_pages(&self, side: Side, order: u32) -> Option<Place> {
         let run = run_of(order);
         for (word_index, word) in side.of(&self.header().pages).iter().enumerate() {
-            let mut used = word.load(Ordering::Relaxed);
+            let mut used = word.load(Relaxed);
             while let Some(bit) = free_run(used, order) {
-                match word.compare_exchange(
-                    used,
-                    used | run << bit,
-                    Ordering::Acquire,
-                    Ordering::Relaxed,
-                ) {
+                match word.compare_exchange(used, used | run << bit, Acquire, Relaxed) {
                     Ok(_) => {
                         let page = (word_index * 64) as u32 + bit;
                         return Some(Place { page, order });
@@ -209,15 +185,13 @@ impl Slab {
                 .base
                 .as_ptr()
                 .wrapping_add(PAGES_AT + place.offset(side));
+            let advice = rustix::mm::Advice::LinuxRemove;
             // SAFETY: a ring that is given back is empty, and lies in the side's pages (`decode`).
-            unsafe { crate::sys::remove_pages(at, place.bytes()) };
+            let _ = unsafe { rustix::mm::madvise(at.cast(), place.bytes(), advice) };
         }
         let pages = side.of(&self.header().pages);
         if let Some(word) = pages.get(place.page as usize / 64) {
-            word.fetch_and(
-                !(run_of(place.order) << (place.page % 64)),
-                Ordering::Release,
-            );
+            word.fetch_and(!(run_of(place.order) << (place.page % 64)), Release);
         }
     }
 
@@ -227,15 +201,10 @@ impl Slab {
     pub fn allocate(&self) -> Option<u16> {
         let used = &self.header().used;
         for (index, word) in used.iter().enumerate() {
-            let mut bits = word.load(Ordering::Relaxed);
+            let mut bits = word.load(Relaxed);
             while bits != u64::MAX {
                 let bit = bits.trailing_ones();
-                match word.compare_exchange(
-                    bits,
-                    bits | 1 << bit,
-                    Ordering::Acquire,
-                    Ordering::Relaxed,
-                ) {
+                match word.compare_exchange(bits, bits | 1 << bit, Acquire, Relaxed) {
                     Ok(_) => {
                         let chan = (index * 64) as u16 + bit as u16;
                         self.chan(chan).clear();
@@ -253,14 +222,14 @@ impl Slab {
     pub fn free(&self, chan: u16) {
         for side in [Side::Low, Side::High] {
             let a = &side.of(&self.chan(chan).d).a;
-            let word = a.ring.swap(0, Ordering::AcqRel);
+            let word = a.ring.swap(0, AcqRel);
             if let Some(place) = Place::decode(word) {
                 self.give_pages(side, place);
             }
         }
         let bit = 1 << (chan % 64);
         if let Some(word) = self.header().used.get(chan as usize / 64) {
-            word.fetch_and(!bit, Ordering::Release);
+            word.fetch_and(!bit, Release);
         }
     }
 
@@ -268,7 +237,7 @@ impl Slab {
     pub fn channels(&self) -> impl Iterator<Item = u16> + '_ {
         (0..CHANS as u16).filter(|chan| {
             let word = self.header().used.get(*chan as usize / 64);
-            word.is_some_and(|w| w.load(Ordering::Relaxed) >> (chan % 64) & 1 == 1)
+            word.is_some_and(|w| w.load(Relaxed) >> (chan % 64) & 1 == 1)
         })
     }
 
@@ -280,16 +249,16 @@ impl Slab {
 
     /// Whether a ring of the slab was pushed to since the last call: the daemon's watch asks, every 100 ms while any slab says yes.
     pub fn take_watch(&self) -> bool {
-        self.header().watch.swap(0, Ordering::AcqRel) != 0
+        self.header().watch.swap(0, AcqRel) != 0
     }
 
     /// Flags the slab for the watch. The daemon may be asleep then: the process wakes it ([`Slab::take_alarm`]).
     #[inline(always)]
     pub(crate) fn flag(&self) {
         let watch = &self.header().watch;
-        if watch.load(Ordering::Relaxed) == 0 {
-            watch.store(1, Ordering::Relaxed);
-            self.alarm.store(true, std::sync::atomic::Ordering::Relaxed);
+        if watch.load(Relaxed) == 0 {
+            watch.store(1, Relaxed);
+            self.alarm.store(true, Relaxed);
         }
     }
 
@@ -297,7 +266,6 @@ impl Slab {
     /// second). A look without a store if not.
     #[inline(always)]
     pub fn take_alarm(&self) -> bool {
-        use std::sync::atomic::Ordering::Relaxed;
         self.alarm.load(Relaxed) && self.alarm.swap(false, Relaxed)
     }
 }
@@ -411,8 +379,8 @@ impl Chan {
         let first = std::ptr::from_ref(self).cast::<AtomicU64>();
         for index in 0..CHAN_BYTES / size_of::<AtomicU64>() {
             // SAFETY: a channel is aligned, and as many words as that: all of it is atomics, for which zeros are valid.
-            unsafe { &*first.wrapping_add(index) }.store(0, Ordering::Relaxed);
+            unsafe { &*first.wrapping_add(index) }.store(0, Relaxed);
         }
-        self.join.iter().for_each(|w| w.store(0, Ordering::Release));
+        self.join.iter().for_each(|w| w.store(0, Release));
     }
 }

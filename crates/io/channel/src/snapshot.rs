@@ -15,7 +15,7 @@ use crate::owner::{Alive, Life, Owner};
 use crate::protocol::PROCESSES_BYTES;
 use crate::reason::Reason;
 use crate::ring::Place;
-use crate::shim::{AtomicU32, Ordering};
+use crate::shim::{Acquire, AtomicU32, Relaxed};
 use crate::slab::Slab;
 
 /// A slab that this process made and mapped. Unmapped when dropped.
@@ -52,32 +52,25 @@ impl MappedSlab {
     pub fn unread(&self, chan: u16, side: u8) -> Option<(u64, u64)> {
         let link = self.slab.link(chan, Side::from_u8(side))?;
         let dir = link.dir_from(link.side());
-        let pos = dir.r.pos.load(Ordering::Acquire);
-        Some((dir.w.head.load(Ordering::Acquire), pos))
+        let pos = dir.r.pos.load(Acquire);
+        Some((dir.w.head.load(Acquire), pos))
     }
 
     /// The owners of the write locks of a channel's directions, by the side that sends; 0 where nobody holds it.
     pub fn locks(&self, chan: u16) -> [u32; 2] {
-        let held = |side| {
+        [Side::Low, Side::High].map(|side| {
             let link = self.slab.link(chan, side);
-            link.map_or(0, |link| {
-                link.dir_from(side).wl.lock.load(Ordering::Relaxed)
-            })
-        };
-        [held(Side::Low), held(Side::High)]
+            link.map_or(0, |link| link.dir_from(side).wl.lock.load(Relaxed))
+        })
     }
 
     /// What a channel says, word by word.
     pub fn chan(&self, chan: u16) -> Option<ChanWords> {
         let link = self.slab.link(chan, Side::Low)?;
-        let has_news = |side: Side| {
-            let word = self.slab.news(side).bits.get(usize::from(chan) / 64);
-            word.is_some_and(|word| word.load(Ordering::Relaxed) >> (chan % 64) & 1 == 1)
-        };
         Some(ChanWords {
-            news: [Side::Low, Side::High].map(has_news),
+            news: [Side::Low, Side::High].map(|side| self.slab.news(side).has(chan)),
             ends: [Side::Low, Side::High].map(|side| link.info(side)),
-            dirs: [Side::Low, Side::High].map(|side| words(link.dir_from(side))),
+            dirs: [Side::Low, Side::High].map(|side| DirWords::of(link.dir_from(side))),
         })
     }
 }
@@ -117,7 +110,7 @@ impl Alive for MappedTable {
         let word = word.wrapping_add(owner.process().into());
         // SAFETY: the table has a word for every slot, stays mapped as long as the value lives, and is of the broker's
         // sealed memory.
-        match unsafe { &*word }.load(Ordering::Relaxed) {
+        match unsafe { &*word }.load(Relaxed) {
             0 => Life::Dead,
             _ => Life::Lives,
         }
@@ -142,43 +135,61 @@ pub struct ChanWords {
     pub dirs: [DirWords; 2],
 }
 
-/// What a direction says: the fields of the shared memory by their names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DirWords {
-    /// Bytes pushed to the ring.
-    pub head: u64,
-    /// Bytes given to the kernel since the start of the stream.
-    pub k_sent: u64,
+/// Declares what is told of a direction, and where it stands.
+macro_rules! dir_words {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $line:ident.$word:ident,)*) => {
+        /// What a direction says: words of the shared memory.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct DirWords {
+            $($(#[$doc])* pub $name: $type,)*
+            /// Bytes of the ring, 0 without one.
+            pub ring_bytes: u32,
+        }
+
+        impl DirWords {
+            fn of(dir: &Dir) -> Self {
+                let place = Place::decode(dir.a.ring.load(Acquire));
+                let ring_bytes = place.map_or(0, |place| place.bytes() as u32);
+                Self { $($name: dir.$line.$word.load(Acquire),)* ring_bytes }
+            }
+        }
+    };
+}
+
+// What was taken before what was given, so that the differences do not run below 0.
+dir_words! {
     /// Bytes taken from the ring.
-    pub pos: u64,
+    pos: u64 = r.pos,
     /// The same as published to the sender.
-    pub tail: u64,
+    tail: u64 = r.tail,
     /// Bytes taken from the kernel since the start of the stream.
-    pub krecv: u64,
+    krecv: u64 = r.krecv,
+    /// Bytes pushed to the ring.
+    head: u64 = w.head,
+    /// Bytes given to the kernel since the start of the stream.
+    k_sent: u64 = w.k_sent,
     /// Bytes that were pushed and moved to the kernel after all.
-    pub reclaimed: u64,
+    reclaimed: u64 = wl.reclaimed,
     /// Time-stamp counter at the last push, 0 if nobody noted it.
-    pub pushed_at: u64,
+    pushed_at: u64 = wl.pushed_at,
     /// Owner of the write lock: process slot << 16 | thread.
-    pub write_lock: u32,
+    write_lock: u32 = wl.lock,
     /// Owner of the read lock.
-    pub read_lock: u32,
+    read_lock: u32 = r.lock,
     /// 1: pushes without a fence.
-    pub stream: u32,
+    stream: u32 = w.stream,
     /// 1: an uncounted writer may exist.
-    pub uncounted: u32,
+    uncounted: u32 = w.uncounted,
     /// 1: a reclaim is owed.
-    pub owed: u32,
+    owed: u32 = wl.owed,
     /// 1: a reclaim is under way.
-    pub mark: u32,
+    mark: u32 = wl.mark,
     /// Sleepers on the descriptor.
-    pub attn: u32,
+    attn: u32 = a.attn,
     /// Flags and reason.
-    pub flags: u32,
+    flags: u32 = a.flags,
     /// Lines of the receiver's status page.
-    pub slot: u32,
-    /// Bytes of the ring, 0 without one.
-    pub ring_bytes: u32,
+    slot: u32 = a.slot,
 }
 
 impl DirWords {
@@ -208,12 +219,9 @@ impl DirWords {
 
     /// Bytes in the ring that nobody has taken; 0 where the words make no sense.
     pub fn ring_queue(&self) -> u64 {
-        let unread = self.head.wrapping_sub(self.pos);
-        if unread <= u64::from(self.ring_bytes) {
-            unread
-        } else {
-            0
-        }
+        let unread = Some(self.head.wrapping_sub(self.pos));
+        let unread = unread.filter(|unread| *unread <= self.ring_bytes.into());
+        unread.unwrap_or(0)
     }
 
     /// Bytes in the kernel that nobody has taken; 0 where the words make no sense.
@@ -224,29 +232,5 @@ impl DirWords {
     /// Bytes that went from sender to receiver by the ring.
     pub fn ring_total(&self) -> u64 {
         self.head.saturating_sub(self.reclaimed)
-    }
-}
-
-fn words(dir: &Dir) -> DirWords {
-    let place = Place::decode(dir.a.ring.load(Ordering::Acquire));
-    let ring_bytes = place.map_or(0, |place| u32::try_from(place.bytes()).unwrap_or(0));
-    DirWords {
-        pos: dir.r.pos.load(Ordering::Acquire),
-        tail: dir.r.tail.load(Ordering::Relaxed),
-        krecv: dir.r.krecv.load(Ordering::Acquire),
-        head: dir.w.head.load(Ordering::Acquire),
-        k_sent: dir.w.k_sent.load(Ordering::Relaxed),
-        reclaimed: dir.wl.reclaimed.load(Ordering::Relaxed),
-        pushed_at: dir.wl.pushed_at.load(Ordering::Relaxed),
-        write_lock: dir.wl.lock.load(Ordering::Relaxed),
-        read_lock: dir.r.lock.load(Ordering::Relaxed),
-        stream: dir.w.stream.load(Ordering::Relaxed),
-        uncounted: dir.w.uncounted.load(Ordering::Relaxed),
-        owed: dir.wl.owed.load(Ordering::Relaxed),
-        mark: dir.wl.mark.load(Ordering::Relaxed),
-        attn: dir.a.attn.load(Ordering::Relaxed),
-        flags: dir.a.flags.load(Ordering::Relaxed),
-        slot: dir.a.slot.load(Ordering::Relaxed),
-        ring_bytes,
     }
 }

@@ -8,7 +8,7 @@
 
 use std::os::fd::RawFd;
 
-use crate::bufs::{Bufs, iovec};
+use crate::bufs::{self, Bufs};
 use crate::sys;
 
 /// One end's real socket. No method blocks, and none is interposed code.
@@ -100,14 +100,7 @@ impl Fd {
 
     fn queue(&self, request: libc::c_ulong) -> Option<u32> {
         let mut n: libc::c_int = 0;
-        let args = [
-            self.fd as usize,
-            request as usize,
-            &raw mut n as usize,
-            0,
-            0,
-            0,
-        ];
+        let args = [self.fd as usize, request as usize, &raw mut n as usize];
         // SAFETY: the number lives for the call.
         unsafe { sys::checked(libc::SYS_ioctl, args) }.ok()?;
         u32::try_from(n).ok()
@@ -145,23 +138,13 @@ impl Fd {
         limit: usize,
         flags: i32,
     ) -> Result<usize, i32> {
-        let mut vectors = [iovec {
-            iov_base: std::ptr::null_mut(),
-            iov_len: 0,
-        }; VECTORS];
+        let mut vectors = [bufs::NOTHING; VECTORS];
         let filled = bufs.fill(limit, &mut vectors);
         // SAFETY: all zeros is a valid message header.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         header.msg_iov = vectors.as_mut_ptr();
         header.msg_iovlen = filled;
-        let args = [
-            self.fd as usize,
-            &raw mut header as usize,
-            flags as usize,
-            0,
-            0,
-            0,
-        ];
+        let args = [self.fd as usize, &raw mut header as usize, flags as usize];
         // SAFETY: the header and the vectors live for the call; the kernel checks the program's buffers.
         unsafe { sys::checked(number, args) }
     }
@@ -173,7 +156,7 @@ impl Fd {
         len: usize,
         flags: i32,
     ) -> Result<usize, i32> {
-        let args = [self.fd as usize, at as usize, len, flags as usize, 0, 0];
+        let args = [self.fd as usize, at as usize, len, flags as usize];
         // SAFETY: the kernel checks the program's buffer.
         unsafe { sys::checked(number, args) }
     }
@@ -220,14 +203,14 @@ impl Socket for Fd {
     }
 
     fn raise_send_buffer(&self) {
-        let bytes = SEND_BUFFER;
+        let (bytes, length) = (SEND_BUFFER, size_of::<i32>());
+        let [level, name] = [libc::SOL_SOCKET, libc::SO_SNDBUF].map(|word| word as usize);
         let args = [
             self.fd as usize,
-            libc::SOL_SOCKET as usize,
-            libc::SO_SNDBUF as usize,
+            level,
+            name,
             &raw const bytes as usize,
-            size_of::<i32>(),
-            0,
+            length,
         ];
         // SAFETY: the number lives for the call.
         let _ = unsafe { sys::checked(libc::SYS_setsockopt, args) };

@@ -67,9 +67,9 @@ pub(crate) fn order_max(link: &Link<'_>) -> u32 {
 pub fn inode(fd: RawFd) -> Option<u32> {
     // SAFETY: all zeros is a valid value.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    let args = [fd as usize, &raw mut stat as usize, 0, 0, 0, 0];
+    let at = &raw mut stat as usize;
     // SAFETY: the buffer lives for the call.
-    unsafe { sys::checked(libc::SYS_fstat, args) }.ok()?;
+    unsafe { sys::checked(libc::SYS_fstat, [fd as usize, at]) }.ok()?;
     u32::try_from(stat.st_ino).ok()
 }
 

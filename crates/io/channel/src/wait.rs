@@ -20,7 +20,7 @@
 use std::ptr::NonNull;
 
 use crate::layout::{Line, STATUS_LINES, Status};
-use crate::shim::{AtomicU32, Ordering, add_fenced, lower};
+use crate::shim::{Acquire, AtomicU32, Relaxed, add_fenced, lower};
 
 /// The first line that an epoll instance may have; line 0 is the process.
 pub const SLOT_FIRST: u8 = 1;
@@ -84,13 +84,13 @@ impl StatusPage {
 
     /// Line 0.
     pub fn process(&self) -> u32 {
-        self.line(0).load(Ordering::Acquire)
+        self.line(0).load(Acquire)
     }
 
     /// Whether the instance sleeps.
     #[inline(always)]
     pub fn is_asleep(&self, slot: u8) -> bool {
-        self.line(slot).load(Ordering::Relaxed) != 0
+        self.line(slot).load(Relaxed) != 0
     }
 }
 

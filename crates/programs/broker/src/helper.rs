@@ -299,10 +299,9 @@ fn moved(job: &Reclaim, socket: &OwnedFd, slab: &OwnedFd, table: &OwnedFd) -> Re
     };
     let (fd, connected) = (process::number(socket.as_fd()), job.connected);
     match link.outgoing().reclaim(who, &Fd { fd, connected }) {
-        Reclaimed::Empty => Ok(0),
         Reclaimed::All(bytes) => Ok(bytes as u64),
         // The kernel did not take all, or a reader is in the middle of taking them.
-        Reclaimed::Part(_) | Reclaimed::Owed | Reclaimed::Busy => Err(Reason::Limit),
+        Reclaimed::Part(_) | Reclaimed::Busy => Err(Reason::Limit),
         Reclaimed::Error(_) => Err(Reason::NotEstablished),
         Reclaimed::Broken => Err(Reason::Broken),
     }

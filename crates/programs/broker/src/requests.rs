@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::io::IoSlice;
-use windlass_channel::layout::{DIRECTORY_BYTES, STATUS_BYTES, Side};
+use windlass_channel::layout::Side;
 use windlass_channel::protocol::{Answer, Ends, RETURNS, Request, SHARE};
 use windlass_channel::{EndInfo, Reason};
 use windlass_listing::ROW_BYTES;
@@ -155,11 +155,7 @@ impl Broker {
         }
         let given = self.processes.admit(&self.epoll, newcomer)?;
         let slot = given.slot;
-        let answer = Answer::Registered {
-            slot,
-            status_bytes: u32::try_from(STATUS_BYTES).unwrap_or(0),
-            directory_bytes: u32::try_from(DIRECTORY_BYTES).unwrap_or(0),
-        };
+        let answer = Answer::Registered { slot };
         let fds = [
             given.status.as_fd(),
             given.directory.as_fd(),
@@ -312,8 +308,6 @@ impl Broker {
             slab: id,
             side,
             peer,
-            slab_bytes: slab.memory.bytes() as u64,
-            status_bytes: u32::try_from(STATUS_BYTES).unwrap_or(0),
             proves: low != high,
         };
         let fds = [slab.memory.as_fd(), peer_process.status.as_fd()];

@@ -1,17 +1,17 @@
 //! x86-64. The routine changes rax, rcx, r8 to r10, xmm0 to xmm3 and the flags.
 
-core::arch::global_asm!(
-    ".pushsection .text.windlass_channel_copy, \"ax\", @progbits",
-    ".p2align 6",
-    ".globl windlass_channel_copy",
-    ".hidden windlass_channel_copy",
-    ".globl windlass_channel_copy_fixup",
-    ".hidden windlass_channel_copy_fixup",
-    ".globl windlass_channel_copy_end",
-    ".hidden windlass_channel_copy_end",
-    ".type windlass_channel_copy, @function",
+routine! {
+    ".macro windlass_copy_64 at",
+    "movups xmm0, [rsi + \\at]",
+    "movups xmm1, [rsi + \\at + 16]",
+    "movups xmm2, [rsi + \\at + 32]",
+    "movups xmm3, [rsi + \\at + 48]",
+    "movups [rdi + \\at], xmm0",
+    "movups [rdi + \\at + 16], xmm1",
+    "movups [rdi + \\at + 32], xmm2",
+    "movups [rdi + \\at + 48], xmm3",
+    ".endm",
     // rdi destination, rsi source, rdx bytes; rax: bytes certainly copied.
-    "windlass_channel_copy:",
     "xor eax, eax",
     "cmp rdx, 16",
     "jb 20f",
@@ -42,40 +42,19 @@ core::arch::global_asm!(
     "cmp rdx, 1024",
     "jae 6f",
     "5:",
-    "movups xmm0, [rsi + rax]",
-    "movups xmm1, [rsi + rax + 16]",
-    "movups xmm2, [rsi + rax + 32]",
-    "movups xmm3, [rsi + rax + 48]",
-    "movups [rdi + rax], xmm0",
-    "movups [rdi + rax + 16], xmm1",
-    "movups [rdi + rax + 32], xmm2",
-    "movups [rdi + rax + 48], xmm3",
+    "windlass_copy_64 rax",
     "add rax, 64",
     "cmp rax, r8",
     "jb 5b",
     "7:",
-    "movups xmm0, [rsi + r8]",
-    "movups xmm1, [rsi + r8 + 16]",
-    "movups xmm2, [rsi + r8 + 32]",
-    "movups xmm3, [rsi + r8 + 48]",
-    "movups [rdi + r8], xmm0",
-    "movups [rdi + r8 + 16], xmm1",
-    "movups [rdi + r8 + 32], xmm2",
-    "movups [rdi + r8 + 48], xmm3",
+    "windlass_copy_64 r8",
     "mov rax, rdx",
     "ret",
     ".p2align 5",
     "6:",
     "prefetchw [rdi + rax + 1024]",
     "prefetcht0 [rsi + rax + 1024]",
-    "movups xmm0, [rsi + rax]",
-    "movups xmm1, [rsi + rax + 16]",
-    "movups xmm2, [rsi + rax + 32]",
-    "movups xmm3, [rsi + rax + 48]",
-    "movups [rdi + rax], xmm0",
-    "movups [rdi + rax + 16], xmm1",
-    "movups [rdi + rax + 32], xmm2",
-    "movups [rdi + rax + 48], xmm3",
+    "windlass_copy_64 rax",
     "add rax, 64",
     "cmp rax, r8",
     "jb 6b",
@@ -113,23 +92,16 @@ core::arch::global_asm!(
     "23:",
     "mov rax, rdx",
     "ret",
-    "windlass_channel_copy_fixup:",
-    "ret",
-    "windlass_channel_copy_end:",
-    ".size windlass_channel_copy, . - windlass_channel_copy",
-    ".popsection",
-);
+}
 
-/// Copies `len` bytes; returns how many were certainly copied, fewer only after a fault that a handler ended.
+/// A call that lets the compiler keep what it has in the registers that the routine leaves alone.
 ///
 /// # Safety
-/// Whatever of both ranges is mapped may be read and written, and does not overlap. What is not mapped faults; without a handler as
-/// the module says, that ends the process.
+/// As [`copy`](super::copy).
 #[inline(always)]
-pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> usize {
+pub(super) unsafe fn call(dst: *mut u8, src: *const u8, len: usize) -> usize {
     let copied;
-    // SAFETY: the ranges are as the routine wants them (caller). It changes these registers and the memory at `dst` alone, fewer
-    // than a call of C's may: the others keep what the caller has in them.
+    // SAFETY: the ranges are as the routine wants them (caller). It changes these registers and the memory at `dst` alone.
     unsafe {
         core::arch::asm!(
             "call {routine}",
@@ -149,21 +121,4 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> usize {
         );
     }
     copied
-}
-
-/// Asks for the line at `at` as one that this core will write: its other copies are given up meanwhile.
-#[inline(always)]
-pub fn expect_write(at: *const u8) {
-    // SAFETY: a prefetch changes no memory and no register, and never faults; every x86-64 takes it at least as a nop.
-    unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
-    }
-}
-
-/// Asks for the line at `at` as one that this core will read.
-#[inline(always)]
-pub fn expect_read(at: *const u8) {
-    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a prefetch changes no memory, and never faults.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
 }

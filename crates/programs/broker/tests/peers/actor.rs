@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::socket_cookie;
-use windlass_channel::client::{Client, Paired, Registered, Registration};
+use windlass_channel::client::{Client, Paired, Registered};
 use windlass_channel::layout::Side;
 use windlass_channel::protocol::{Ends, RETURNS, Request};
 use windlass_channel::{
@@ -226,12 +226,18 @@ impl Stage {
             ["prove"] => {
                 let (slab, chan) = (self.paired.expect("pair").slab, self.chan);
                 let (fd, cookie) = (self.stream().as_raw_fd(), self.cookie());
-                let proved = self.patiently(|client| client.prove(slab, chan, fd, cookie));
+                let request = Request::Prove {
+                    slab,
+                    chan,
+                    socket: fd,
+                    cookie,
+                };
+                let proved = self.patiently(|client| client.ask(&request));
                 said(proved.map(|()| "proved"))
             }
             ["slab", id] => {
-                let id = id.parse().expect("slab");
-                let slab = self.patiently(|client| client.slab(id));
+                let slab = id.parse().expect("slab");
+                let slab = self.patiently(|client| client.pair(&Request::Slab { slab }));
                 said(slab.map(|paired| format!("{} {}", paired.slab, paired.side)))
             }
             _ => self.does_register(words),
@@ -245,7 +251,11 @@ impl Stage {
             ["register-again", slot] => {
                 let parent = slot.parse().expect("slot");
                 let who = registration(self.stream().as_raw_fd(), self.cookie(), RETURNS, parent);
-                said(self.client.register(&who).map(|registered| registered.slot))
+                said(
+                    self.client
+                        .register(&who, false)
+                        .map(|registered| registered.slot),
+                )
             }
             ["broker", path] => {
                 println!("> serving");
@@ -254,14 +264,18 @@ impl Stage {
             }
             ["register-at-once"] => {
                 let who = registration(self.stream().as_raw_fd(), self.cookie(), 0, 0);
-                said(self.client.register(&who).map(|registered| registered.slot))
+                said(
+                    self.client
+                        .register(&who, false)
+                        .map(|registered| registered.slot),
+                )
             }
             ["register", flags] => self.register(flags.parse().expect("flags"), 0),
             ["register-wrong", fd, cookie] => {
                 let (fd, cookie) = (fd.parse().expect("fd"), cookie.parse().expect("cookie"));
                 let who = registration(fd, cookie, 0, 0);
                 said(
-                    self.patiently(|client| client.register(&who))
+                    self.patiently(|client| client.register(&who, false))
                         .map(|r| r.slot),
                 )
             }
@@ -287,7 +301,8 @@ impl Stage {
                 let side = side.parse().expect("side");
                 let slab = self.paired.expect("pair").slab;
                 let started = Instant::now();
-                let done = self.client.rescue(slab, self.chan, side);
+                let chan = self.chan;
+                let done = self.client.ask(&Request::Rescue { slab, chan, side });
                 said(done.map(|()| started.elapsed().as_micros()))
             }
             ["watch"] => {
@@ -510,14 +525,15 @@ impl Stage {
     fn register(&mut self, flags: u32, parent: u16) -> String {
         let socket = self.stream().as_raw_fd();
         let who = registration(socket, self.cookie(), flags, parent);
-        let done = self.patiently(|client| client.register(&who));
+        let done = self.patiently(|client| client.register(&who, false));
         self.registered = done.ok();
         said(done.map(|registered| registered.slot))
     }
 
     fn pair(&mut self, peer: u16, ends: Ends) -> String {
         let full = self.full;
-        let paired = match self.patiently(|client| client.pair(peer, full, ends)) {
+        let request = Request::Pair { peer, full, ends };
+        let paired = match self.patiently(|client| client.pair(&request)) {
             Ok(paired) => paired,
             Err(reason) => return reason.word().into(),
         };
@@ -631,8 +647,8 @@ impl Stage {
     }
 }
 
-fn registration(socket: i32, cookie: u64, flags: u32, parent: u16) -> Registration {
-    Registration {
+fn registration(socket: i32, cookie: u64, flags: u32, parent: u16) -> Request {
+    Request::Register {
         socket,
         cookie,
         report: 0,
@@ -696,7 +712,7 @@ fn linger_on_and_on() {
             std::thread::sleep(Duration::from_micros(round % 40 * 10));
             drop(socket);
         });
-        let _ = client.register(&registration(fd, cookie, 0, 0));
+        let _ = client.register(&registration(fd, cookie, 0, 0), false);
         closer.join().expect("closed");
     }
 }

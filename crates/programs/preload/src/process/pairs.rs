@@ -16,8 +16,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
 use windlass_channel::client::{Paired, Region};
-use windlass_channel::layout::{CHANS, STATUS_BYTES};
-use windlass_channel::protocol::Ends;
+use windlass_channel::layout::CHANS;
+use windlass_channel::protocol::{Ends, Request};
 use windlass_channel::{Link, Reason, Side, Slab, StatusPage};
 
 use crate::options;
@@ -224,7 +224,7 @@ pub fn pair_with(peer: u16, ends: Ends) -> Result<u8, Reason> {
     }
     let _gate = Gate::enter().ok_or(Reason::Young)?;
     let place = free_place()?;
-    fill(place, CLIENT.pair(peer, full, ends)?)
+    fill(place, CLIENT.pair(&Request::Pair { peer, full, ends })?)
 }
 
 /// Whether the broker agrees that a channel of a slab is a connection of this socket, where it has to be asked.
@@ -237,7 +237,12 @@ pub fn prove(slab: u32, chan: u16, socket: i32) -> Result<(), Reason> {
         return Ok(());
     }
     let cookie = kernel::cookie(socket).map_err(|_| Reason::NotEligible)?;
-    CLIENT.prove(slab, chan, socket, cookie)
+    CLIENT.ask(&Request::Prove {
+        slab,
+        chan,
+        socket,
+        cookie,
+    })
 }
 
 /// The places of the slabs shared with the process in `peer`.
@@ -267,7 +272,7 @@ pub fn slab(number: u32) -> Result<u8, Reason> {
     }
     let _gate = Gate::enter().ok_or(Reason::Young)?;
     let place = free_place()?;
-    fill(place, CLIENT.slab(number)?)
+    fill(place, CLIENT.pair(&Request::Slab { slab: number })?)
 }
 
 /// A place for one more slab, under the gate.
@@ -291,9 +296,6 @@ fn fill(place: u8, paired: Paired) -> Result<u8, Reason> {
         }
         return Ok(place);
     }
-    if paired.peer_status.len < STATUS_BYTES {
-        return Err(Reason::Broken);
-    }
     let page = |region: Region| {
         let base = NonNull::new(region.base)?;
         // SAFETY: the broker gave this memory for a status page; it stays mapped as long as the slab.
@@ -312,8 +314,7 @@ fn fill(place: u8, paired: Paired) -> Result<u8, Reason> {
     }
     let base = NonNull::new(paired.memory.base).ok_or(Reason::NoDaemon)?;
     // SAFETY: mapped shared and sealed by the broker, for as long as the place is in use.
-    let slab =
-        unsafe { Slab::attach(base, paired.memory.len, pages) }.map_err(|_| Reason::Broken)?;
+    let slab = unsafe { Slab::attach(base, paired.memory.len, pages) }?;
     let pair = at(place);
     // SAFETY: the place is free and the gate is ours, so nobody reads or writes it.
     unsafe { pair.slab.get().write(MaybeUninit::new(slab)) };

@@ -17,10 +17,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
-use windlass_channel::client::{Client, Registered, Registration};
+use windlass_channel::client::Client;
 use windlass_channel::directory::Directory;
-use windlass_channel::layout::{DIRECTORY_BYTES, STATUS_BYTES};
-use windlass_channel::protocol::{BROKER_SLOT, PROCESSES_BYTES, RETURNS, SHARE, SLOTS};
+use windlass_channel::protocol::{BROKER_SLOT, RETURNS, Request, SHARE, SLOTS};
 use windlass_channel::{Alive, Life, Owner, Reason, Who, sys};
 
 use crate::options;
@@ -98,7 +97,7 @@ pub const fn who_of(owner: Owner) -> Who<'static> {
 pub fn owner_or_register(socket: i32) -> Option<Owner> {
     owner().or_else(|| {
         let _seeker = Seeker::enter();
-        register_by(Client::register_for_rescue, socket).ok()?;
+        register_within(true, socket).ok()?;
         owner()
     })
 }
@@ -171,13 +170,10 @@ fn is_orphaned() -> bool {
 /// Why it is not; [`Reason::Young`] while another thread is at it, [`Reason::NoDaemon`] also where an orphaned process has joined
 /// connections and does not get its slot again.
 pub fn register(socket: i32) -> Result<(), Reason> {
-    register_by(Client::register, socket)
+    register_within(false, socket)
 }
 
-fn register_by(
-    ask: fn(&Client, &Registration) -> Result<Registered, Reason>,
-    socket: i32,
-) -> Result<(), Reason> {
+fn register_within(is_for_rescue: bool, socket: i32) -> Result<(), Reason> {
     let forbidden = FORBIDDEN.load(Relaxed);
     if forbidden != 0 {
         return Err(Reason::from_u8(forbidden as u8));
@@ -197,7 +193,7 @@ fn register_by(
     }
     let cookie = kernel::cookie(socket).map_err(|_| Reason::NotEligible)?;
     let share = if options::share() != 0 { SHARE } else { 0 };
-    let who = Registration {
+    let who = Request::Register {
         socket,
         cookie,
         report: REPORT.load(Relaxed),
@@ -208,32 +204,23 @@ fn register_by(
             (false, false) => PARENT.load(Relaxed) as u16,
         },
     };
-    let registered = ask(&CLIENT, &who)?;
+    let registered = CLIENT.register(&who, is_for_rescue)?;
     if holds && registered.slot != slot {
         return Err(Reason::NoDaemon);
-    }
-    let (page, directory, processes) = (
-        registered.status,
-        registered.directory,
-        registered.processes,
-    );
-    if page.len < STATUS_BYTES || directory.len < DIRECTORY_BYTES || processes.len < PROCESSES_BYTES
-    {
-        return Err(Reason::Broken);
     }
     sys::register_membarrier();
     if is_orphan {
         pairs::renew();
     }
-    status::change(page.base, holds);
-    DIRECTORY.store(directory.base, Release);
-    PROCESSES.store(processes.base.cast(), Release);
+    status::change(registered.status.base, holds);
+    DIRECTORY.store(registered.directory.base, Release);
+    PROCESSES.store(registered.processes.base.cast(), Release);
     let broker = process_word(BROKER_SLOT).map_or(0, |word| word.load(Relaxed));
     BROKER.store(broker, Relaxed);
     // It has just answered.
     IS_BROKER_UNSEEN.store(!kernel::lives(broker), Relaxed);
     identity::set_process_slot(registered.slot);
-    mark::arm(page.base);
+    mark::arm(registered.status.base);
     if is_orphan {
         (UPCALLS.get().new_directory)();
     }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use windlass_channel::protocol::Request;
 use windlass_channel::{Link, Owner, Reason, Reclaimed, Who};
 
 use crate::fd::call::Sock;
@@ -44,7 +45,8 @@ pub fn drain(sock: &Sock, link: &Link<'static>, reason: Reason) {
         // Where the broker may not help, the peer does it at its next call. It hears those that it knows.
         let _ = registration::owner_or_register(sock.fd);
         let slab = sock.record.slab.load(Relaxed);
-        let rescued = CLIENT.rescue(slab, link.index(), link.side().other() as u8);
+        let (chan, side) = (link.index(), link.side().other() as u8);
+        let rescued = CLIENT.ask(&Request::Rescue { slab, chan, side });
         if !matches!(
             rescued,
             Err(Reason::NoDaemon | Reason::Young | Reason::Limit)
@@ -60,11 +62,11 @@ pub fn drain(sock: &Sock, link: &Link<'static>, reason: Reason) {
 pub fn reclaim(sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
     if link.info(link.side().other()).join == LEFT {
         // Nobody will read them; the kernel has said so to this end when the peer closed.
-        return Some(Reclaimed::Empty);
+        return Some(Reclaimed::All(0));
     }
     if peer_death::events(sock) & (libc::EPOLLERR | libc::EPOLLHUP) != 0 {
         // The connection is over: a send would take the error that another call has to tell.
-        return Some(Reclaimed::Empty);
+        return Some(Reclaimed::All(0));
     }
     reclaim_as(caller(sock, link)?, sock, link)
 }
@@ -76,7 +78,7 @@ fn reclaim_as(who: Who<'static>, sock: &Sock, link: &Link<'static>) -> Option<Re
         let reclaimed = link.outgoing().reclaim(who, &state::descriptor(sock));
         signals::leave();
         match reclaimed {
-            Reclaimed::Owed | Reclaimed::Busy => backoff.wait(),
+            Reclaimed::Busy => backoff.wait(),
             other => {
                 if let Reclaimed::Error(error) = other
                     && error != libc::EPIPE
