@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::io::IoSlice;
-use windlass_channel::layout::{DIRECTORY_BYTES, STATUS_BYTES, Side};
+use windlass_channel::layout::{DIRECTORY_BYTES, SLAB_BYTES, STATUS_BYTES, Side};
 use windlass_channel::protocol::{Answer, Ends, RETURNS, Request, SHARE};
 use windlass_channel::{EndInfo, Reason};
 use windlass_listing::ROW_BYTES;
@@ -19,7 +19,7 @@ use crate::identity::Identity;
 use crate::inquiry::{Asker, Connection};
 use crate::limits::{HELPED_REQUESTS, ROWS_PER_REQUEST};
 use crate::listing;
-use crate::memory::Memory;
+use crate::memory;
 use crate::processes::{Group, Newcomer};
 use crate::server::Broker;
 
@@ -312,7 +312,7 @@ impl Broker {
             slab: id,
             side,
             peer,
-            slab_bytes: slab.memory.bytes() as u64,
+            slab_bytes: SLAB_BYTES as u64,
             status_bytes: u32::try_from(STATUS_BYTES).unwrap_or(0),
             proves: low != high,
         };
@@ -344,8 +344,8 @@ impl Broker {
             let count = rows.len() / ROW_BYTES;
             self.users.asked(who.uid, count / ROWS_PER_REQUEST);
         }
-        let memory = Memory::holding("windlass-listing", &rows).map_err(|_| Reason::Limit)?;
-        let bytes = memory.bytes() as u64;
+        let memory = memory::holding("windlass-listing", &rows).map_err(|_| Reason::Limit)?;
+        let bytes = rows.len() as u64;
         send(asker, &Answer::Listing { bytes }, &[memory.as_fd()])
     }
 }
