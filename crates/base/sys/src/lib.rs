@@ -50,6 +50,7 @@ pub mod caps;
 pub mod epoll;
 pub mod eventfd;
 pub mod hooks;
+pub mod identity;
 pub mod interface;
 pub mod interrupt;
 pub mod named;

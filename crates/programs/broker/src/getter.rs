@@ -15,12 +15,12 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::io::Errno;
 use windlass_channel::Reason;
+use windlass_sys::identity::{Rights, user_namespace};
 use windlass_sys::process;
 
 use crate::facts::Facts;
 use crate::helper::{Answer, find_socket};
 use crate::helpers::Key;
-use crate::identity::{Ids, ids_of, userns_of};
 use crate::jobs::Job;
 
 /// `S_ISUID` and `S_ISGID`.
@@ -46,16 +46,12 @@ pub(crate) fn fetch(job: &Job, pidfds: &[OwnedFd], key: Key) -> Answer {
 
 /// Whether the process has these ids alone, in this user namespace, and did not get them by its file.
 fn is_plain(pid: u32, key: Key) -> bool {
-    let wanted = Ids {
-        uids: [key.uid; 4],
-        gids: [key.gid; 4],
-    };
     let program = format!("/proc/{pid}/exe");
     let set_id = std::fs::metadata(&program).map(|meta| meta.mode() & SET_ID != 0);
     let raised = rustix::fs::getxattr(&program, "security.capability", &mut [0_u8; 64]);
     let is_raised = !matches!(raised, Err(Errno::NODATA | Errno::NOTSUP));
-    ids_of(pid) == Some(wanted)
-        && userns_of(pid) == Some(key.userns)
+    Rights::of(pid).is_some_and(|rights| rights.ids == key.ids())
+        && user_namespace(pid) == Some(key.userns)
         && set_id.is_ok_and(|set_id| !set_id)
         && !is_raised
 }
@@ -71,7 +67,7 @@ mod tests {
         let own = Key {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
-            userns: userns_of(pid).expect("a namespace"),
+            userns: user_namespace(pid).expect("a namespace"),
         };
         assert!(is_plain(pid, own));
         let (device, inode) = own.userns;

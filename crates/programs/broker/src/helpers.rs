@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::{Errno, IoSlice};
 use windlass_channel::Reason;
+use windlass_sys::identity::Ids;
 use windlass_sys::unix::{self, SocketKind};
 
 use crate::helper::{GETTER, HELPER};
@@ -34,6 +35,16 @@ pub(crate) struct Key {
     pub(crate) gid: u32,
     /// Device and inode of the user namespace.
     pub(crate) userns: (u64, u64),
+}
+
+impl Key {
+    /// The ids of its processes.
+    pub(crate) fn ids(&self) -> Ids {
+        Ids {
+            uids: [self.uid; 4],
+            gids: [self.gid; 4],
+        }
+    }
 }
 
 /// A job that a helper has.
@@ -102,21 +113,21 @@ impl Helpers {
         if hung >= HUNG_PER_USER_MAX {
             return Err(Reason::NotRescuable);
         }
-        let limit = |_| Reason::Limit;
         let pair = || unix::pair(SocketKind::SeqPacket).map_err(|_| Reason::Limit);
         let ids = [key.uid, key.gid].map(|id| id.to_string());
         let (own, theirs) = pair()?;
-        let mut helper = self.command(HELPER, &ids, theirs);
-        let mut children = Vec::new();
-        if rustix::process::geteuid().is_root() {
-            let (near, far) = pair()?;
+        let is_root = rustix::process::geteuid().is_root();
+        let (near, far) = is_root.then(pair).transpose()?.unzip();
+        let mut command = self.command(HELPER, &ids, theirs);
+        command.stdout(near.map_or(Stdio::null(), Stdio::from));
+        let child = command.spawn().map_err(|_| Reason::Limit)?;
+        let (pid, mut children) = (child.id(), vec![child]);
+        if let Some(far) = far {
             let userns = [key.userns.0, key.userns.1].map(|number| number.to_string());
-            let mut getter = self.command(GETTER, &[ids, userns].concat(), far);
-            children.push(getter.spawn().map_err(limit)?);
-            helper.stdout(Stdio::from(near));
+            let mut command = self.command(GETTER, &[ids, userns].concat(), far);
+            // Without it the helper cannot take everything, and is replaced when it must.
+            children.extend(command.spawn().ok());
         }
-        children.insert(0, helper.spawn().map_err(limit)?);
-        let pid = children.first().map_or(0, Child::id);
         let helper = Helper {
             slot,
             token: self.next_id(),

@@ -110,12 +110,8 @@ pub enum Event<'a> {
     Detail(std::fmt::Arguments<'a>),
     /// Unread bytes were to be moved into the kernel.
     Rescue {
-        /// The slab.
-        slab: u32,
-        /// The channel.
-        chan: u16,
-        /// The side that had sent them.
-        side: u8,
+        /// The slab, the channel, and the side that had sent them.
+        place: (u32, u16, u8),
         /// How many were; [`Reason::Limit`] where the kernel did not take all, or a reader was in the middle of taking them.
         outcome: Result<u64, Reason>,
     },

@@ -63,9 +63,7 @@ fn line(event: &Event<'_>, verbose: bool) -> Option<String> {
     match event {
         Event::Notice(line) => Some(line.to_string()),
         Event::Rescue {
-            slab,
-            chan,
-            side,
+            place: (slab, chan, side),
             outcome: Err(reason),
         } if verbose || *reason != Reason::Limit => Some(format!(
             "no rescue of slab {slab}, channel {chan}, side {side}: {}",

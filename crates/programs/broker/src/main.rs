@@ -73,10 +73,7 @@ fn run(args: &Args) -> Result<()> {
     };
     let mut log = Log::new(args.verbose);
     let events = move |event: &windlass_broker::Event<'_>| log.event(event);
-    let broker = match activated(&path)? {
-        Some(listener) => Broker::serving(listener, &path, settings, events)?,
-        None => Broker::listen(&path, settings, events)?,
-    };
+    let broker = Broker::listen(&path, activated(&path)?, settings, events)?;
     let handle = broker.handle();
     std::thread::Builder::new()
         .name("signals".into())

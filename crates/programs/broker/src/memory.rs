@@ -1,67 +1,51 @@
 //! Shared memory that the broker makes and hands out.
+//!
+//! # Model
+//! A memory object of fixed size. Nobody can shrink, grow or seal it further, and its mode keeps other users from opening it anew:
+//! who was given it for reading cannot write to it.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use windlass_sys::process::number;
 
-/// A memory object of fixed size. Nobody can shrink, grow or seal it further, and its mode keeps other users from opening it anew:
-/// who was given it for reading cannot write to it.
-#[derive(Debug)]
-pub(crate) struct Memory {
-    fd: OwnedFd,
-    bytes: usize,
+/// Zeroed memory, to be written by whoever gets it.
+pub(crate) fn create(name: &str, bytes: usize) -> Result<OwnedFd, Errno> {
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
+    rustix::fs::ftruncate(&fd, bytes as u64)?;
+    seal(&fd, SealFlags::empty())?;
+    Ok(fd)
 }
 
-impl Memory {
-    pub(crate) fn create(name: &str, bytes: usize) -> Result<Self, Errno> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create(name, flags)?;
-        rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
-        rustix::fs::ftruncate(&fd, bytes as u64)?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&fd, seals)?;
-        Ok(Self { fd, bytes })
+/// Memory that is these bytes for ever.
+pub(crate) fn holding(name: &str, contents: &[u8]) -> Result<OwnedFd, Errno> {
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut rest = contents;
+    while !rest.is_empty() {
+        let written = rustix::io::write(&fd, rest)?;
+        rest = rest.get(written..).unwrap_or_default();
     }
+    seal(&fd, SealFlags::WRITE)?;
+    Ok(fd)
+}
 
-    /// Memory that is these bytes for ever.
-    pub(crate) fn holding(name: &str, contents: &[u8]) -> Result<Self, Errno> {
-        let memory = Self {
-            fd: rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?,
-            bytes: contents.len(),
-        };
-        let mut rest = contents;
-        while !rest.is_empty() {
-            let written = rustix::io::write(&memory.fd, rest)?;
-            rest = rest.get(written..).unwrap_or_default();
-        }
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&memory.fd, seals)?;
-        Ok(memory)
-    }
+fn seal(fd: &OwnedFd, more: SealFlags) -> Result<(), Errno> {
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(fd, seals | more)
+}
 
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Bytes that it really takes.
-    pub(crate) fn bytes_used(&self) -> u64 {
-        let blocks = rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_blocks);
-        u64::try_from(blocks).unwrap_or(0).saturating_mul(512)
-    }
+/// Bytes that it really takes.
+pub(crate) fn bytes_used(memory: &OwnedFd) -> u64 {
+    let blocks = rustix::fs::fstat(memory).map_or(0, |stat| stat.st_blocks);
+    u64::try_from(blocks).unwrap_or(0).saturating_mul(512)
 }
 
 /// A descriptor of the same file that cannot write.
 pub(crate) fn reader_of(file: impl AsFd) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", number(file));
     rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-}
-
-impl AsFd for Memory {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
 }
 
 #[cfg(test)]
@@ -71,7 +55,7 @@ mod tests {
     /// Memory that was handed out can be neither cut nor lengthened, and the descriptor for readers does not write.
     #[test]
     fn memory_is_sealed() {
-        let memory = Memory::create("test", 8192).expect("memory");
+        let memory = create("test", 8192).expect("memory");
         assert_eq!(rustix::fs::ftruncate(&memory, 4096), Err(Errno::PERM));
         assert_eq!(rustix::fs::ftruncate(&memory, 16384), Err(Errno::PERM));
         let more = rustix::fs::fcntl_add_seals(&memory, SealFlags::WRITE);
@@ -82,8 +66,8 @@ mod tests {
         let mut bytes = [0; 8];
         assert_eq!(rustix::io::pread(&reader, &mut bytes, 0), Ok(8));
         assert_eq!(bytes, [0, 0, 0, 0, 7, 0, 0, 0]);
-        let fixed = Memory::holding("fixed", b"abc").expect("memory");
+        let fixed = holding("fixed", b"abc").expect("memory");
         assert_eq!(rustix::io::pwrite(&fixed, b"x", 0), Err(Errno::PERM));
-        assert!(memory.bytes_used() <= 8192);
+        assert!(bytes_used(&memory) <= 8192);
     }
 }

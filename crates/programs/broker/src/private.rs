@@ -32,7 +32,7 @@ pub fn private(path: &Path, linger: Duration, program: &Path) {
         linger: Some(linger),
         needed: library_is_loaded,
     };
-    if let Ok(broker) = Broker::listen(path, settings, |_| {}) {
+    if let Ok(broker) = Broker::listen(path, None, settings, |_| {}) {
         // It ends with its last process; there is nobody to tell more.
         let _ = broker.run();
     }

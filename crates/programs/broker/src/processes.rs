@@ -20,14 +20,16 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use windlass_channel::Reason;
 use windlass_channel::layout::{DIRECTORY_BYTES, STATUS_BYTES};
 use windlass_channel::protocol::BROKER_SLOT;
+use windlass_channel::snapshot::MappedTable;
 use windlass_sys::epoll::{Epoll, Interest};
+use windlass_sys::identity::Image;
 use windlass_sys::process;
 
 use crate::helpers::Key;
-use crate::identity::{self, Identity};
+use crate::identity::Identity;
 use crate::inquiry::Target;
 use crate::limits::{PROCESSES_MAX, PROCESSES_PER_USER_MAX};
-use crate::memory::{Memory, reader_of};
+use crate::memory;
 use crate::server::PROCESS;
 use crate::table::Table;
 
@@ -76,7 +78,7 @@ pub(crate) struct Process {
     /// Its status page, for reading.
     pub(crate) status: OwnedFd,
     /// Where it and those of its group and network namespace write their connections.
-    directory: Arc<Memory>,
+    directory: Arc<OwnedFd>,
     /// Slabs that it uses.
     pub(crate) slabs: BTreeSet<u32>,
     /// It died, or is another program now.
@@ -86,8 +88,8 @@ pub(crate) struct Process {
 /// What a process is given.
 pub(crate) struct Given<'a> {
     pub(crate) slot: u16,
-    pub(crate) status: Memory,
-    pub(crate) directory: Arc<Memory>,
+    pub(crate) status: OwnedFd,
+    pub(crate) directory: Arc<OwnedFd>,
     pub(crate) processes: BorrowedFd<'a>,
 }
 
@@ -102,6 +104,8 @@ pub(crate) struct Processes {
     by_pid: HashMap<u32, u16>,
     last: u16,
     table: Table,
+    /// What the table says of the owners of locks.
+    pub(crate) lives: MappedTable,
 }
 
 impl Processes {
@@ -109,12 +113,13 @@ impl Processes {
     pub(crate) fn new(socket: &Path, epoll: &Epoll) -> Result<Self, Errno> {
         let table = Table::beside(socket)?;
         let (left, last) = table.left();
+        let lives = MappedTable::open(table.reader()).ok_or(Errno::NOMEM)?;
         let mut formers = BTreeMap::new();
         for (slot, pid, started) in left {
             let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
             let pidfd = id.and_then(|id| pidfd_open(id, PidfdFlags::empty()).ok());
             // One that we may not know of is believed to live.
-            let is_it = identity::started(pid).is_none_or(|its| its == started);
+            let is_it = Image::of(pid).is_none_or(|image| image.started() == started);
             if let Some(pidfd) = pidfd.filter(|_| is_it) {
                 watch(epoll, slot, &pidfd)?;
                 formers.insert(slot, (pid, started, pidfd));
@@ -129,13 +134,14 @@ impl Processes {
             by_pid: HashMap::new(),
             last,
             table,
+            lives,
         })
     }
 
     /// The slot that a process needs to go on with what it has: the one that it had with a former broker, or the one that it was
     /// given here by an answer that came too late. Such a process uses no slab.
     pub(crate) fn own_slot(&self, who: &Newcomer) -> Option<u16> {
-        let started = who.identity.started();
+        let started = who.identity.image.started();
         let mut formers = self.formers.iter();
         let former = formers.find(|(_, (id, start, _))| (*id, *start) == (who.pid, started));
         former.map(|(slot, _)| *slot).or_else(|| {
@@ -182,14 +188,14 @@ impl Processes {
         let slot = own.or_else(|| self.free_slot()).filter(|_| !is_full);
         let slot = slot.ok_or(Reason::Limit)?;
         let limit = |_| Reason::Limit;
-        let status = Memory::create("windlass-status", STATUS_BYTES).map_err(limit)?;
-        let reader = reader_of(&status).map_err(limit)?;
+        let status = memory::create("windlass-status", STATUS_BYTES).map_err(limit)?;
+        let reader = memory::reader_of(&status).map_err(limit)?;
         let mut all = self.slots.values().filter(|process| !process.dead);
         let with = all.find(|with| (with.who.group, with.who.netns) == (who.group, who.netns));
         let directory = match with {
             Some(process) => Arc::clone(&process.directory),
             None => {
-                let memory = Memory::create("windlass-directory", DIRECTORY_BYTES);
+                let memory = memory::create("windlass-directory", DIRECTORY_BYTES);
                 Arc::new(memory.map_err(limit)?)
             }
         };
@@ -205,7 +211,7 @@ impl Processes {
             self.last = slot;
         }
         self.table
-            .put(slot, who.pid, who.identity.started(), self.last);
+            .put(slot, who.pid, who.identity.image.started(), self.last);
         self.by_pid.insert(who.pid, slot);
         let process = Process {
             comm: comm(who.pid),
@@ -243,7 +249,7 @@ impl Processes {
 
     /// The helper in a slot was started.
     pub(crate) fn helper_lives(&self, slot: u16, pid: u32) {
-        let started = identity::started(pid).unwrap_or(0);
+        let started = Image::of(pid).map_or(0, |image| image.started());
         self.table.put(slot, pid, started, self.last);
     }
 
@@ -252,11 +258,6 @@ impl Processes {
         if self.helpers.remove(&slot) {
             self.table.clear(slot);
         }
-    }
-
-    /// Whether a slot is a helper's that may hold locks.
-    pub(crate) fn is_helper(&self, slot: u16) -> bool {
-        self.helpers.contains(&slot)
     }
 
     /// The table of processes, for reading.

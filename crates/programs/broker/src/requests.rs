@@ -19,7 +19,7 @@ use crate::identity::Identity;
 use crate::inquiry::{Asker, Connection};
 use crate::limits::{HELPED_REQUESTS, ROWS_PER_REQUEST};
 use crate::listing;
-use crate::memory::Memory;
+use crate::memory;
 use crate::processes::{Group, Newcomer};
 use crate::server::Broker;
 
@@ -338,8 +338,8 @@ impl Broker {
             let count = rows.len() / ROW_BYTES;
             self.users.asked(who.uid, count / ROWS_PER_REQUEST);
         }
-        let memory = Memory::holding("windlass-listing", &rows).map_err(|_| Reason::Limit)?;
-        let bytes = memory.bytes() as u64;
+        let memory = memory::holding("windlass-listing", &rows).map_err(|_| Reason::Limit)?;
+        let bytes = rows.len() as u64;
         send(asker, &Answer::Listing { bytes }, &[memory.as_fd()])
     }
 }

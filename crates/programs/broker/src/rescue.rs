@@ -13,32 +13,13 @@
 //! such a receiver stays where it is.
 
 use windlass_channel::layout::Side;
-use windlass_channel::{Alive, EndInfo, Life, Owner, Reason};
-use windlass_sys::process;
+use windlass_channel::{EndInfo, Reason};
 
 use crate::Event;
 use crate::facts::Facts;
 use crate::inquiry::{Asker, Target};
 use crate::jobs::{Reclaim, SOURCES_MAX, Said};
-use crate::processes::Processes;
 use crate::server::Broker;
-
-/// Who the broker is where it takes a lock.
-pub(crate) const THREAD: u16 = 1;
-
-/// What the broker knows of the owners of locks.
-pub(crate) struct Known<'a>(pub(crate) &'a Processes);
-
-impl Alive for Known<'_> {
-    fn life(&self, owner: Owner) -> Life {
-        match self.0.get(owner.process()) {
-            Some(process) if process.dead || process::has_ended(&process.who.pidfd) => Life::Dead,
-            Some(_) => Life::Lives,
-            None if self.0.is_helper(owner.process()) => Life::Lives,
-            None => Life::Stranger,
-        }
-    }
-}
 
 impl Broker {
     /// Begins to move the unread bytes that `side` of a channel has pushed into the kernel. `looks`: descriptors that may be
@@ -96,12 +77,8 @@ impl Broker {
         place: &Reclaim,
         outcome: Result<u64, Reason>,
     ) -> Result<(), Reason> {
-        self.tell(&Event::Rescue {
-            slab: place.slab,
-            chan: place.chan,
-            side: place.side,
-            outcome,
-        });
+        let place = (place.slab, place.chan, place.side);
+        self.tell(&Event::Rescue { place, outcome });
         outcome.and_then(|_| self.done(asker))
     }
 

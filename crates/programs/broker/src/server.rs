@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use windlass_channel::protocol::{MESSAGE_BYTES, Request};
 use windlass_sys::epoll::{Epoll, Events, Interest};
+use windlass_sys::identity::user_namespace;
 use windlass_sys::unix::{self, BindError, Listener, SocketKind};
 use windlass_sys::{eventfd, process};
 
 use crate::helpers::Helpers;
 use crate::host::Host;
-use crate::identity::userns_of;
 use crate::inquiry::Connection;
 use crate::limits::{
     CONNECTIONS_MAX, HELPED_REQUESTS, NUMBERS_MAX, REST, REST_WITHOUT_DESCRIPTORS,
@@ -44,24 +44,26 @@ const ACCEPTS_PER_TURN: usize = 4;
 #[derive(Debug, Clone)]
 pub struct Handle {
     waker: Arc<OwnedFd>,
-    stop: Arc<AtomicBool>,
-    reload: Arc<AtomicBool>,
+    /// [`STOP`] and [`RELOAD`].
+    asked: Arc<AtomicU8>,
 }
+
+const STOP: u8 = 1;
+const RELOAD: u8 = 2;
 
 impl Handle {
     /// Ends [`Broker::run`]. Live channels go on without it.
     pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        self.wake();
+        self.ask(STOP);
     }
 
     /// Reads the policy again.
     pub fn reload(&self) {
-        self.reload.store(true, Ordering::Release);
-        self.wake();
+        self.ask(RELOAD);
     }
 
-    fn wake(&self) {
+    fn ask(&self, what: u8) {
+        self.asked.fetch_or(what, Ordering::AcqRel);
         // The counter of an eventfd that nobody reads is high enough.
         let _ = eventfd::signal(&*self.waker);
     }
@@ -91,29 +93,21 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Listens at a path. `events` hears what happens; it is called from the thread that runs the broker.
+    /// Listens at a path, or takes the socket that listens there already. `events` hears what happens; it is called from the thread
+    /// that runs the broker.
     ///
     /// # Errors
     /// If the path is in use, the policy is not understood, or the system refuses.
     pub fn listen(
         path: &Path,
+        given: Option<Listener>,
         settings: Settings,
         events: impl FnMut(&Event<'_>) + Send + 'static,
     ) -> Result<Self, StartError> {
-        let listener = listen(path, &settings)?;
-        Self::serving(listener, path, settings, events)
-    }
-
-    /// The same with a socket that listens already.
-    ///
-    /// # Errors
-    /// If the policy is not understood, or the system refuses.
-    pub fn serving(
-        listener: Listener,
-        path: &Path,
-        settings: Settings,
-        events: impl FnMut(&Event<'_>) + Send + 'static,
-    ) -> Result<Self, StartError> {
+        let listener = match given {
+            Some(listener) => listener,
+            None => listen(path, &settings)?,
+        };
         let policy = match &settings.policy {
             Some(path) => Policy::load(path)?,
             None => Policy::default(),
@@ -129,8 +123,7 @@ impl Broker {
             epoll,
             handle: Handle {
                 waker,
-                stop: Arc::default(),
-                reload: Arc::default(),
+                asked: Arc::default(),
             },
             policy,
             connections: BTreeMap::new(),
@@ -140,7 +133,7 @@ impl Broker {
             processes,
             slabs: Slabs::new(),
             users: Users::default(),
-            userns: userns_of(std::process::id()).unwrap_or_default(),
+            userns: user_namespace(std::process::id()).unwrap_or_default(),
             host: rustix::process::geteuid().is_root().then(Host::default),
             idle_since: Instant::now(),
             events: Box::new(events),
@@ -163,11 +156,13 @@ impl Broker {
             self.prepare(std::process::id(), &own);
         }
         let mut events = Events::default();
-        while !self.handle.stop.load(Ordering::Acquire) {
-            let now = Instant::now();
-            if self.handle.reload.swap(false, Ordering::AcqRel) {
-                self.reload();
+        loop {
+            match self.handle.asked.swap(0, Ordering::AcqRel) {
+                0 => {}
+                RELOAD => self.reload(),
+                _ => break,
             }
+            let now = Instant::now();
             self.tend_helpers(now);
             self.watch(now);
             let Some(timeout) = self.timeout(now) else {
@@ -204,20 +199,19 @@ impl Broker {
             self.listeners.wake(&self.epoll, now),
         ];
         let mut until = due.into_iter().flatten().min();
-        match self.settings.linger {
-            Some(linger) if self.processes.alive() == 0 => {
-                let end = self.idle_since + linger;
-                if now >= end && self.connections.is_empty() {
-                    // Whoever comes later finds another one.
-                    if !self.listeners.is_in_place() || !(self.settings.needed)() {
-                        return None;
-                    }
-                    self.idle_since = now;
+        let linger = self.settings.linger;
+        if let Some(linger) = linger.filter(|_| self.processes.alive() == 0) {
+            if now >= self.idle_since + linger && self.connections.is_empty() {
+                // Whoever comes later finds another one.
+                if !self.listeners.is_in_place() || !(self.settings.needed)() {
+                    return None;
                 }
-                let end = self.idle_since + linger;
-                until = Some(until.map_or(end, |until| until.min(end)));
+                self.idle_since = now;
             }
-            _ => self.idle_since = now,
+            let end = self.idle_since + linger;
+            until = Some(until.map_or(end, |until| until.min(end)));
+        } else {
+            self.idle_since = now;
         }
         Some(until.map(|until| until.saturating_duration_since(now)))
     }

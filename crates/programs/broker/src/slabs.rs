@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use windlass_channel::layout::{SLAB_BYTES, Side};
@@ -23,11 +23,12 @@ use crate::limits::{
     BYTES_PER_USER_MAX, LOOK_INTERVAL, MEASURES_PER_REQUEST, RESCUES_PER_LOOK_MAX, RETRY_INTERVAL,
     SLABS_PER_PAIR_MAX, SLABS_PER_USER_MAX, STUCK_AFTER, TEND_INTERVAL, WATCH_FOR,
 };
-use crate::memory::Memory;
+use crate::memory;
 use crate::processes::Processes;
-use crate::rescue::{Known, THREAD};
 use crate::users::Users;
 
+/// Who the broker is where it takes a lock.
+const THREAD: u16 = 1;
 /// Longest pause between two looks.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -37,18 +38,10 @@ const NO_SOCKET: Fd = Fd {
     connected: false,
 };
 
-/// Bytes of a direction that nobody has moved since a moment.
-#[derive(Debug, Clone, Copy)]
-struct Stuck {
-    head: u64,
-    pos: u64,
-    since: Instant,
-}
-
 /// The memory of a pair.
 #[derive(Debug)]
 pub(crate) struct Slab {
-    pub(crate) memory: Memory,
+    pub(crate) memory: OwnedFd,
     pub(crate) map: MappedSlab,
     /// The slots for which it was made: side 0 and side 1.
     pub(crate) slots: [u16; 2],
@@ -59,7 +52,8 @@ pub(crate) struct Slab {
     flagged_until: Instant,
     /// When empty rings were last given back.
     tended: Instant,
-    stuck: HashMap<(u16, u8), Stuck>,
+    /// Directions with bytes that nobody has moved: what was pushed and taken, and since when.
+    stuck: HashMap<(u16, u8), ((u64, u64), Instant)>,
     /// When it is looked at, if it is, and the pause after that.
     next: Option<(Instant, Duration)>,
 }
@@ -157,7 +151,7 @@ impl Slabs {
         let mut ids = (self.last.saturating_add(1)..u32::MAX).chain(1..=self.last);
         let id = ids.find(|id| !self.all.contains_key(id));
         let id = id.ok_or(Reason::Limit)?;
-        let memory = Memory::create("windlass-slab", SLAB_BYTES).map_err(|_| Reason::Limit)?;
+        let memory = memory::create("windlass-slab", SLAB_BYTES).map_err(|_| Reason::Limit)?;
         let map = MappedSlab::create(memory.as_fd(), id).ok_or(Reason::Limit)?;
         let now = Instant::now();
         let slab = Slab {
@@ -186,7 +180,10 @@ impl Slabs {
         users.asked(uid, count / MEASURES_PER_REQUEST);
         let his = self.all.values().filter(is_his);
         count >= SLABS_PER_USER_MAX
-            || his.map(|slab| slab.memory.bytes_used()).sum::<u64>() >= BYTES_PER_USER_MAX
+            || his
+                .map(|slab| memory::bytes_used(&slab.memory))
+                .sum::<u64>()
+                >= BYTES_PER_USER_MAX
     }
 
     /// Whether a process may have a slab: it has it, or its user has. One that was forked before the slab was made finds the number
@@ -303,11 +300,8 @@ impl Slab {
         let Some(owner) = Owner::new(Owner::DAEMON, THREAD) else {
             return false;
         };
-        let alive = Known(processes);
-        let who = Who {
-            owner,
-            alive: &alive,
-        };
+        let alive = &processes.lives;
+        let who = Who { owner, alive };
         let mut left = false;
         for chan in self.map.channels() {
             let held = self.map.locks(chan);
@@ -368,24 +362,20 @@ impl Slab {
         for chan in self.map.channels() {
             for side in [0, 1] {
                 let unread = self.map.unread(chan, side);
-                let Some((head, pos)) = unread.filter(|(head, pos)| head != pos) else {
+                let Some(unread) = unread.filter(|(head, pos)| head != pos) else {
                     continue;
                 };
-                let before = self.stuck.get(&(chan, side)).copied();
-                let same = before.filter(|before| (before.head, before.pos) == (head, pos));
-                let mut entry = same.unwrap_or(Stuck {
-                    head,
-                    pos,
-                    since: now,
-                });
-                if now.duration_since(entry.since) >= STUCK_AFTER
+                let before = self.stuck.get(&(chan, side));
+                let same = before.filter(|(before, _)| *before == unread);
+                let mut since = same.map_or(now, |(_, since)| *since);
+                if now.saturating_duration_since(since) >= STUCK_AFTER
                     && rescues.len() < RESCUES_PER_LOOK_MAX
                 {
                     rescues.push((id, chan, side));
                     // If it stays, it is tried again after a while.
-                    entry.since = now + RETRY_INTERVAL;
+                    since = now + RETRY_INTERVAL;
                 }
-                stuck.insert((chan, side), entry);
+                stuck.insert((chan, side), (unread, since));
             }
         }
         self.stuck = stuck;

@@ -34,7 +34,7 @@ impl Table {
     /// The table beside a socket, with what it holds; this process is the broker in it.
     pub(crate) fn beside(socket: &Path) -> Result<Self, Errno> {
         let path = socket.with_extension("processes");
-        let file = opened(&path).or_else(|_| made(&path))?;
+        let file = opened(&path)?;
         let reader = reader_of(&file)?;
         let table = Self { file, reader };
         table.store(
@@ -96,33 +96,34 @@ fn head(last: u16) -> u64 {
     u64::from(VERSION) << 32 | u64::from(last)
 }
 
-/// The file that is there, if it is one of ours.
+/// The file there, if it is one of ours, or a new one in its place.
 fn opened(path: &Path) -> Result<OwnedFd, Errno> {
-    let common = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = rustix::fs::open(path, OFlags::RDWR | common, Mode::empty())?;
-    let stat = rustix::fs::fstat(&file)?;
-    let own = rustix::process::geteuid().as_raw();
-    let is_ours = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-        && (stat.st_uid, stat.st_mode & 0o777, stat.st_nlink) == (own, 0o600, 1)
-        && stat.st_size == BYTES as i64;
-    let mut word = [0; 8];
-    rustix::io::pread(&file, &mut word, place_behind(0) as u64)?;
-    if !is_ours || u64::from_ne_bytes(word) >> 32 != head(0) >> 32 {
-        return Err(Errno::INVAL);
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let old = rustix::fs::open(path, flags, Mode::empty());
+    if let Some(file) = old.ok().filter(|file| is_ours(file) == Ok(true)) {
+        return Ok(file);
     }
-    Ok(file)
-}
-
-/// A new file there.
-fn made(path: &Path) -> Result<OwnedFd, Errno> {
     // Nothing is there, or it is not ours to be used.
     let _ = rustix::fs::unlink(path);
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
-    rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
+    let file = rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
+    rustix::fs::fchmod(&file, mode)?;
     rustix::fs::ftruncate(&file, BYTES as u64)?;
     rustix::io::pwrite(&file, &head(0).to_ne_bytes(), place_behind(0) as u64)?;
     Ok(file)
+}
+
+/// Whether only a broker of this user and of this version can have written it.
+fn is_ours(file: &OwnedFd) -> Result<bool, Errno> {
+    let stat = rustix::fs::fstat(file)?;
+    let own = rustix::process::geteuid().as_raw();
+    let mut word = [0; 8];
+    rustix::io::pread(file, &mut word, place_behind(0) as u64)?;
+    let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    Ok(is_regular
+        && (stat.st_uid, stat.st_mode & 0o777, stat.st_nlink) == (own, 0o600, 1)
+        && stat.st_size == BYTES as i64
+        && u64::from_ne_bytes(word) >> 32 == head(0) >> 32)
 }
 
 #[cfg(test)]

@@ -26,14 +26,14 @@
 //! operator sets another.
 
 use std::collections::HashSet;
-use std::fs;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use windlass_api::{
     Attachment, Change, Document, ErrorBody, ErrorCode, Name, Object, PeerView, Scope, Vnic, Zone,
     property,
 };
+use windlass_sys::identity::{Rights, user_namespace};
 use windlass_sys::process;
 use windlass_sys::unix::{self, Credentials};
 
@@ -50,20 +50,6 @@ pub struct Peer {
     pub gid: u32,
     /// Whether it may do everything.
     pub operator: bool,
-}
-
-/// Effective capabilities of a process.
-fn capabilities(pid: &str) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))?;
-    u64::from_str_radix(effective.trim(), 16).ok()
-}
-
-/// User namespace of a process, as text that differs for different ones.
-fn user_namespace(pid: &str) -> Option<PathBuf> {
-    fs::read_link(format!("/proc/{pid}/ns/user")).ok()
 }
 
 impl Peer {
@@ -277,19 +263,19 @@ impl Peer {
 
 /// Whether user 0 in this process holds what the daemon itself holds of `CAP_NET_ADMIN`.
 fn root_is_operator(socket: impl AsFd, pid: Option<u32>) -> bool {
-    let Some(own) = capabilities("self") else {
-        return false;
-    };
-    if own & CAP_NET_ADMIN == 0 {
-        return true;
+    let own = std::process::id();
+    let manages = |pid| Rights::of(pid).map(|rights| rights.effective & CAP_NET_ADMIN != 0);
+    match manages(own) {
+        None => return false,
+        Some(false) => return true,
+        Some(true) => {}
     }
-    let Some((number, Ok(pidfd))) = pid.map(|pid| (pid, process::peer_pidfd(socket, pid))) else {
+    let Some((pid, Ok(pidfd))) = pid.map(|pid| (pid, process::peer_pidfd(socket, pid))) else {
         return false;
     };
-    let pid = number.to_string();
-    let has = capabilities(&pid).is_some_and(|peer| peer & CAP_NET_ADMIN != 0);
-    let namespace = user_namespace(&pid);
-    has && namespace.is_some() && namespace == user_namespace("self") && !process::has_ended(&pidfd)
+    let namespace = user_namespace(pid);
+    let is_ours = namespace.is_some() && namespace == user_namespace(own);
+    manages(pid) == Some(true) && is_ours && !process::has_ended(&pidfd)
 }
 
 /// VNICs in all zones of an owner.

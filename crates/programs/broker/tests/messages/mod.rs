@@ -26,7 +26,7 @@ static BROKER: LazyLock<PathBuf> = LazyLock::new(|| {
         linger: None,
         needed: || true,
     };
-    let broker = Broker::listen(&path, settings, |_| {}).expect("a broker");
+    let broker = Broker::listen(&path, None, settings, |_| {}).expect("a broker");
     std::thread::spawn(|| broker.run());
     path
 });

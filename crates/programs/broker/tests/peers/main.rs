@@ -308,7 +308,7 @@ fn a_broker_without_its_socket_ends() {
         needed: || ASKED.fetch_add(1, Ordering::Relaxed) < u32::MAX,
         ..stage::settings()
     };
-    let broker = windlass_broker::Broker::listen(&path, settings, |_| {}).expect("a broker");
+    let broker = windlass_broker::Broker::listen(&path, None, settings, |_| {}).expect("a broker");
     let thread = std::thread::spawn(|| broker.run());
     stage::wait_for("its questions", || ASKED.load(Ordering::Relaxed) > 2);
     assert!(!thread.is_finished(), "it is needed");

@@ -83,7 +83,7 @@ impl Running {
         let path = dir.path().join("sockets.sock");
         let moved = Arc::new(Mutex::new(0));
         let sum = Arc::clone(&moved);
-        let broker = Broker::listen(&path, settings, move |event| {
+        let broker = Broker::listen(&path, None, settings, move |event| {
             if let Event::Rescue {
                 outcome: Ok(bytes), ..
             } = event

@@ -49,7 +49,7 @@ fn broker() -> Brokered {
         linger: None,
         needed: || true,
     };
-    let broker = Broker::listen(&path, settings, |_| {}).expect("broker");
+    let broker = Broker::listen(&path, None, settings, |_| {}).expect("broker");
     let handle = broker.handle();
     let thread = std::thread::spawn(move || broker.run().expect("runs"));
     Brokered {
