@@ -22,7 +22,7 @@ use crate::options;
 use crate::process::identity;
 use crate::ready::{
     deferred_ctl::{self, flush_epoll_ctl},
-    lacking, looks, poll, select, sets, wait,
+    lacking, poll, select, sets, wait,
 };
 use crate::socket::{
     by_kernel, close, demote::demote, in_flight, kind, message, reclaim, recv, send, sockopt,
@@ -271,13 +271,11 @@ pub fn epoll_wait(set: Sock, events: *mut epoll_event, room: c_int, wait: Wait, 
 /// `connect`.
 pub fn connect(sock: &Sock, own: Own) -> isize {
     sock.record.set(flag::CONNECTED_BY_US);
-    looks::doubt();
     own.call()
 }
 
 /// `shutdown`.
 pub fn shutdown(sock: &Sock, how: c_int, own: Own) -> isize {
-    looks::doubt();
     close::shutdown(sock, how, own)
 }
 
@@ -290,7 +288,6 @@ pub fn setsockopt(
     length: socklen_t,
     own: Own,
 ) -> isize {
-    looks::doubt();
     let result = sockopt::set(&sock, level, name, value, length, own);
     deferred_ctl::doubt_room(&sock);
     result
@@ -299,7 +296,6 @@ pub fn setsockopt(
 /// The number is about to be closed, or replaced by `dup2`: the record is still held.
 /// [`crate::fd::record::Record::holders`] of 1 says that it is the last number.
 pub fn before_close(sock: Sock) {
-    looks::doubt();
     flush_epoll_ctl();
     if waiter::keep(&sock) {
         return;

@@ -39,8 +39,6 @@ counters! {
     KernelBytesSent = "kernel_tx_bytes";
     /// Bytes of joined sockets received by the kernel.
     KernelBytesReceived = "kernel_rx_bytes";
-    /// Looks at the kernel by `poll` and `select`, besides the program's own calls.
-    PollLooks = "poll_looks";
     /// Sleeps in the kernel on a joined socket.
     Sleeps = "sleeps";
     /// Tracked connections whose ends were not proved to be one connection, and not tried any more.

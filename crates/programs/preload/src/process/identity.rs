@@ -33,21 +33,8 @@ pub struct Thread {
     pub words: [AtomicU64; 4],
     /// Handlers without `SA_RESTART` that have run.
     pub interrupted: AtomicU64,
-    /// What `poll` and `select` know of the kernel: `dispatch::looks`.
-    pub looks: [Look; 2],
-    /// The record on which the thread waits, + 1: `dispatch::waiter`.
+    /// The record on which the thread waits, + 1: [`crate::socket::waiter`].
     pub waits: AtomicU32,
-}
-
-/// A thread's last look at the kernel for one set of descriptors.
-#[repr(C)]
-pub struct Look {
-    /// Which set.
-    pub key: AtomicU64,
-    /// When, in cycles; 0: it says nothing.
-    pub at: AtomicU64,
-    /// What it said of room.
-    pub room: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Thread>() == 128);

@@ -2,7 +2,6 @@
 
 pub mod deferred_ctl;
 pub mod lacking;
-pub mod looks;
 pub mod poll;
 pub mod select;
 pub mod sets;

@@ -2,14 +2,16 @@
 //!
 //! # Model
 //! Each joined member that is asked for input is looked at. If one has bytes, the kernel is asked without waiting and its answer
-//! completed. If none has, the call spins as the user allows, counts itself as a sleeper on each such member, looks once more, and
-//! sleeps in the program's own call. Where the kernel was asked a moment ago, the rings answer alone ([`crate::ready::looks`]).
+//! completed; of a set that asks one socket for input, and for nothing else, the ring says all that there is to say. If none has, the
+//! call spins as the user allows, counts itself as a sleeper on each such member, looks once more, and sleeps in the program's own
+//! call.
 //!
 //! # Limits
 //! [`MEMBERS`] joined members a call; further ones are the kernel's for good.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{nfds_t, pollfd, sigset_t};
 use windlass_channel::{Asleep, Link, Reason};
@@ -20,16 +22,14 @@ use crate::fd::{
     record::flag,
     table,
 };
+use crate::options;
 use crate::process::{identity, signals};
-use crate::ready::{
-    looks::{Key, room_of},
-    sets,
-};
+use crate::ready::sets;
 use crate::socket::{
     demote::demote,
     errors,
     in_flight::Sleeper,
-    kernel_look::KERNEL_NEWS,
+    kernel_look::{KERNEL_NEWS, is_ending},
     peer_death, spin,
     state::{self, At},
 };
@@ -38,14 +38,12 @@ use crate::sys::{
     kernel, memory,
 };
 
-/// Joined members of one call.
 const MEMBERS: usize = 128;
 /// Looks of a call whose ring bytes are moved away under it, each time anew, before it relies on the kernel alone.
 const RETRIES: u32 = 1_000;
 /// A spin asks the kernel every so often.
 const LOOK_US: u32 = 4;
 const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
-const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM;
 
 /// A joined member that waits for input: where it stands in the set, and its channel. Small, since a call may be made on
 /// a signal stack.
@@ -75,7 +73,6 @@ impl Members {
         }
     }
 
-    /// Those of a `poll`.
     fn find(&mut self, entries: &[pollfd]) {
         self.count = 0;
         let asked = entries.iter().enumerate();
@@ -180,84 +177,26 @@ pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, mask: *const sigset_t, 
             set,
             entries,
             members: &members,
-            key: key_of(entries),
             mask,
         };
-        let done = if wait.is_now() {
-            polled.at_once(own)
+        peer_death::notice();
+        let done = if members.any_ready() {
+            polled.look()
+        } else if wait.is_now() {
+            let result = own.call();
+            if result > 0 && peer_death::notice() {
+                polled.look()
+            } else {
+                Some(noted(result))
+            }
         } else {
-            polled.once(wait, &mut limit, own)
+            polled.wait(wait, &mut limit, own)
         };
         if let Some(done) = done {
             return done;
         }
     }
     own.call()
-}
-
-impl Polled<'_> {
-    /// A look and a sleep. `None`: bytes of a ring were seen and then not found, since their sender has moved them into the
-    /// kernel after it had been asked.
-    fn once(&self, wait: Wait, limit: &mut Option<Limit>, own: Own) -> Option<isize> {
-        let (polled, members) = (self, self.members);
-        peer_death::notice();
-        let known = polled.by_rings();
-        if known.is_some() {
-            return known;
-        }
-        if members.any_ready() {
-            return found_some(polled.look());
-        }
-        let mut looked_at = polled.key.looks_from();
-        let mut found = 0;
-        spin::spin(|| {
-            if members.any_ready() {
-                return true;
-            }
-            let now = clock::now();
-            if now.wrapping_sub(looked_at) > clock::cycles(LOOK_US) {
-                looked_at = now;
-                found = polled.ask().unwrap_or(0);
-            }
-            found != 0
-        });
-        if found != 0 {
-            if peer_death::notice() {
-                return found_some(polled.look());
-            }
-            return Some(noted(found as isize));
-        }
-        if members.any_ready() || !members.fall_asleep() {
-            return polled.by_rings().or_else(|| found_some(polled.look()));
-        }
-        counters::add(Counter::Sleeps, 1);
-        let limit = limit.get_or_insert_with(|| Limit::from_ns(wait.0));
-        let result = self.sleep(limit, own);
-        members.wake_up();
-        let result = result?;
-        if result < 0 || !(peer_death::notice() || members.any_ready()) {
-            return Some(result);
-        }
-        let found = polled.look();
-        // A time that is over is over.
-        (found != 0 || result == 0).then_some(found)
-    }
-
-    /// The call in which the thread sleeps, for what is left of its time.
-    fn sleep(&self, limit: &Limit, own: Own) -> Option<isize> {
-        asleep_young(self.entries, || {
-            if limit.left_ns().is_none() {
-                return own.call();
-            }
-            // SAFETY: the program's own set and mask.
-            unsafe { limit.poll(self.set, self.entries.len() as nfds_t, self.mask) }
-        })
-    }
-}
-
-/// An answer, unless it is that nothing was found.
-fn found_some(found: isize) -> Option<isize> {
-    (found != 0).then_some(found)
 }
 
 /// A call that sleeps, counted at the members that might join meanwhile. `None`: one has joined before it.
@@ -277,123 +216,102 @@ fn asleep_young(entries: &[pollfd], sleep: impl FnOnce() -> isize) -> Option<isi
 /// The kernel has reported something: sockets that find nothing ask it.
 fn noted(result: isize) -> isize {
     if result > 0 {
-        KERNEL_NEWS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        KERNEL_NEWS.fetch_add(1, Relaxed);
     }
     result
 }
 
-/// What a `poll` asks for, as one number.
-fn key_of(entries: &[pollfd]) -> Key {
-    let word = |entry: &pollfd| u64::from(entry.fd as u32) | u64::from(entry.events as u16) << 32;
-    let asks_for_room = entries.iter().any(|entry| entry.events & WRITABLE != 0);
-    Key::of(entries.iter().map(word), asks_for_room)
-}
-
-/// How many bytes the kernel was given by a joined socket.
-fn given(fd: c_int) -> Option<u64> {
-    let link = state::joined(&table::known(fd)?)?;
-    Some(link.outgoing().kernel_sent())
-}
-
-/// The set of a `poll`, and its joined members.
 struct Polled<'a> {
     set: *mut pollfd,
     entries: &'a [pollfd],
     members: &'a Members,
-    key: Key,
     mask: *const sigset_t,
 }
 
 impl Polled<'_> {
-    /// The whole of a call that may not wait.
-    fn at_once(&self, own: Own) -> Option<isize> {
-        peer_death::notice();
-        if self.members.any_ready() {
-            return found_some(self.look());
-        }
-        let result = own.call();
-        Some(if result > 0 && peer_death::notice() {
-            self.look()
+    /// Spins, then sleeps. `None`: bytes of a ring were seen and then not found, since their sender has moved them into the kernel
+    /// after it had been asked.
+    fn wait(&self, wait: Wait, limit: &mut Option<Limit>, own: Own) -> Option<isize> {
+        let members = self.members;
+        // What only the kernel knows may be there already. Without a spin the program's own call follows.
+        let mut looked_at = if options::spin_us() == 0 || self.is_of_rings() {
+            clock::now()
         } else {
-            noted(result)
-        })
-    }
-
-    /// What the kernel has now, in the set.
-    fn ask(&self) -> kernel::Done {
-        counters::add(Counter::PollLooks, 1);
-        let found = kernel::poll_now(self.set, self.entries.len())?;
-        self.key.remember(match found {
-            0 => Some(0),
-            _ => self.only_room(),
-        });
-        Ok(found)
-    }
-
-    /// The joined members that are asked for room, if the kernel has reported just that of them, and nothing else.
-    fn only_room(&self) -> Option<u64> {
-        let is_room = |at: usize| {
-            let entry = memory::fetch(self.set.wrapping_add(at))?;
-            let asked = entry.events & WRITABLE;
-            let has_room = asked != 0 && given(entry.fd).is_some();
-            (entry.revents == if has_room { asked } else { 0 }).then_some(())
+            0
         };
-        let is_all = (0..self.entries.len()).all(|at| is_room(at).is_some());
-        is_all.then(|| self.room())
-    }
-
-    fn room(&self) -> u64 {
-        let asked = self
-            .entries
-            .iter()
-            .filter(|entry| entry.events & WRITABLE != 0);
-        room_of(asked.filter_map(|entry| given(entry.fd)))
-    }
-
-    /// What rings and kernel have now, if the kernel need not be asked and there is something.
-    fn by_rings(&self) -> Option<isize> {
-        let room = self.key.believed()?;
-        if room != 0 && room != self.room() {
-            return None;
-        }
-        let mut ready = self.members.ready().peekable();
-        if room == 0 && ready.peek().is_none() {
-            return None;
-        }
         let mut found = 0;
-        for (at, entry) in self.entries.iter().enumerate() {
-            let mut entry = *entry;
-            entry.revents = 0;
-            if ready.next_if_eq(&at).is_some() {
-                entry.revents = entry.events & READABLE;
+        spin::spin(|| {
+            if members.any_ready() {
+                return true;
             }
-            if room != 0 && entry.events & WRITABLE != 0 && given(entry.fd).is_some() {
-                entry.revents |= entry.events & WRITABLE;
+            let now = clock::now();
+            if now.wrapping_sub(looked_at) > clock::cycles(LOOK_US) {
+                looked_at = now;
+                found = kernel::poll_now(self.set, self.entries.len()).unwrap_or(0);
             }
-            found += isize::from(entry.revents != 0);
-            if !memory::put(self.set.wrapping_add(at), entry) {
-                return None;
-            }
+            found != 0
+        });
+        if found != 0 && !peer_death::notice() {
+            return Some(noted(found as isize));
         }
-        Some(found)
+        if found != 0 || members.any_ready() || !members.fall_asleep() {
+            return self.look();
+        }
+        counters::add(Counter::Sleeps, 1);
+        let limit = limit.get_or_insert_with(|| Limit::from_ns(wait.0));
+        let result = asleep_young(self.entries, || {
+            if limit.left_ns().is_none() {
+                return own.call();
+            }
+            // SAFETY: the program's own set and mask.
+            unsafe { limit.poll(self.set, self.entries.len() as nfds_t, self.mask) }
+        });
+        members.wake_up();
+        let result = result?;
+        if result < 0 || !(peer_death::notice() || members.any_ready()) {
+            return Some(result);
+        }
+        // A time that is over is over.
+        self.look().or((result == 0).then_some(0))
     }
 
-    /// What kernel and rings have now.
-    fn look(&self) -> isize {
-        let found = match self.ask() {
-            Ok(found) => found,
-            Err(error) => return errors::fail(error),
+    /// Whether nothing is asked for but input of joined members.
+    fn is_of_rings(&self) -> bool {
+        let is_input = |entry: &pollfd| entry.events & !READABLE == 0;
+        self.members.count == self.entries.len() && self.entries.iter().all(is_input)
+    }
+
+    /// Whether the ring of the only member has all that is asked for, and no end comes after it, which the kernel would show, too.
+    fn is_told_by_ring(&self) -> bool {
+        let ([entry], true) = (self.entries, self.is_of_rings()) else {
+            return false;
         };
-        let mut found = noted(found as isize);
-        for at in self.members.ready() {
-            let entry = self.set.wrapping_add(at);
-            // SAFETY: the kernel has just written the set.
-            let mut value = unsafe { entry.read_unaligned() };
-            found += isize::from(value.revents == 0);
-            value.revents |= value.events & READABLE;
-            // SAFETY: as above.
-            unsafe { entry.write_unaligned(value) };
+        let (sock, mut links) = (table::known(entry.fd), self.members.links());
+        let only = sock.zip(links.next());
+        only.is_some_and(|(sock, link)| link.incoming().ring_ready() && !is_ending(&sock, &link))
+    }
+
+    /// What kernel and rings have now, if anything.
+    fn look(&self) -> Option<isize> {
+        let is_told_by_ring = self.is_told_by_ring();
+        let asked = if is_told_by_ring {
+            Ok(0)
+        } else {
+            kernel::poll_now(self.set, self.entries.len())
+        };
+        let mut found = match asked {
+            Ok(found) => noted(found as isize),
+            Err(error) => return Some(errors::fail(error)),
+        };
+        for place in self.members.ready().map(|at| self.set.wrapping_add(at)) {
+            let mut entry = memory::fetch(place)?;
+            let by_kernel = if is_told_by_ring { 0 } else { entry.revents };
+            found += isize::from(by_kernel == 0);
+            entry.revents = by_kernel | entry.events & READABLE;
+            if !memory::put(place, entry) {
+                return Some(errors::fail(libc::EFAULT));
+            }
         }
-        found
+        (found != 0).then_some(found)
     }
 }
