@@ -7,26 +7,24 @@
 //! A young socket's call is the kernel's, and counted; it may join behind it. A joined one's is [`crate::socket`]'s, and a wait for
 //! many is [`crate::ready`]'s.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, socklen_t, timeval};
-use windlass_channel::{Bufs, Link, Reason};
+use windlass_channel::{Link, Reason};
 
 use crate::fd::{
-    call::{Data, Own, Sock, Store},
+    call::{Data, Own, Sock},
     record::{Kind, flag},
+    table,
 };
 use crate::join::promote;
 use crate::options;
 use crate::process::identity;
-use crate::ready::{
-    deferred_ctl::{self, flush_epoll_ctl},
-    lacking, poll, select, sets, wait,
-};
+use crate::ready::{deferred_ctl::flush_epoll_ctl, lacking, poll, select, sets, wait};
 use crate::socket::{
-    by_kernel, close, demote::demote, in_flight, kind, message, reclaim, recv, send, sockopt,
-    state, unix, waiter,
+    by_kernel, close, demote::demote, in_flight, kind, message, reclaim, recv, send, state, unix,
+    waiter,
 };
 use crate::sys::{clock::Wait, memory};
 
@@ -40,22 +38,23 @@ fn joined(sock: &Sock) -> Option<Link<'static>> {
     Some(link)
 }
 
-/// A call that moves bytes on a socket that has not joined: counted, and made; it may join behind it.
+/// A call that moves bytes: on a socket that has joined, the end of its channel. On any other it is counted, and made; the socket may
+/// join behind it.
 #[inline(always)]
-fn young(sock: &Sock, is_send: bool, own: Own) -> Result<isize, Link<'static>> {
+fn joined_or_call(sock: &Sock, is_send: bool, own: Own) -> Result<Link<'static>, isize> {
+    if let Some(link) = joined(sock) {
+        return Ok(link);
+    }
     if !state::is_young(sock.record) || !state::is_own(sock.record) {
-        return Ok(own.call());
+        return Err(own.call());
     }
     if !in_flight::enter(sock.record, is_send) {
-        return match joined(sock) {
-            Some(link) => Err(link),
-            None => Ok(own.call()),
-        };
+        return joined(sock).ok_or_else(|| own.call());
     }
     let result = own.call();
     let has_joined = result > 0 && promote::moved(sock, is_send, result as usize);
     in_flight::leave(sock, is_send, has_joined);
-    Ok(result)
+    Err(result)
 }
 
 /// For tests: whether this call goes straight to the kernel, as one that the library did not see.
@@ -87,60 +86,38 @@ fn chance(share: u64, seed: u64) -> bool {
     (word.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) % 1_000 < share
 }
 
-/// The pieces of a call as the channel takes them, handed to `with`; the program's own call if they cannot be read.
-fn pieces(data: &Data, own: Own, with: impl FnOnce(Bufs<'_>) -> isize) -> isize {
-    let mut store = Store::default();
-    let list = data.fetch(&mut store).and_then(Bufs::vector);
-    list.map_or_else(|| own.call(), with)
-}
-
 /// `write`, `writev`, `send`, `sendto`; `flags` as `send`'s, 0 for the first two.
 #[inline(never)]
 pub fn send(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
-    match (joined(&sock), data.single()) {
-        (Some(link), Some(bytes)) if !data.named && !is_reclaimed() => {
-            send::send(sock, link, bytes, flags, own)
-        }
-        _ => send_otherwise(sock, data, flags, own),
+    if kind::is_held_back(sock.record, flags) && joined(&sock).is_none() {
+        demote(&sock, Reason::Cork);
+        return own.call();
     }
-}
-
-/// A send on a socket that has not joined, of several pieces, to a name, or with a reclaim before it.
-#[inline(never)]
-fn send_otherwise(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
-    let link = match joined(&sock) {
-        Some(link) => link,
-        None if kind::is_held_back(sock.record, flags) => {
-            demote(&sock, Reason::Cork);
-            return own.call();
-        }
-        None => match young(&sock, true, own) {
-            Ok(result) => return result,
-            Err(link) => link,
-        },
+    let link = match joined_or_call(&sock, true, own) {
+        Ok(link) => link,
+        Err(result) => return result,
     };
     if is_reclaimed() {
         reclaim::reclaim(&sock, &link);
     }
-    if data.named && kind::of(sock.record).has_senders {
+    if !data.name.is_null() && kind::of(sock.record).has_senders {
         return own.call();
     }
-    let by_list = data.is_list();
-    pieces(&data, own, |data| {
-        if by_list && data.is_empty() {
+    data.pieces(own, |pieces| {
+        if data.is_list() && pieces.is_empty() {
             // The kernel does not ask a socket, whatever it has.
             own.call()
         } else {
-            send::send(sock, link, data, flags, own)
+            send::send(sock, link, pieces, flags, own)
         }
     })
 }
 
 /// `sendmsg`. Descriptors in its control data were reported by [`passed`] before.
 pub fn send_message(sock: Sock, message: *const msghdr, flags: c_int, own: Own) -> isize {
-    match joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
-        Ok(result) => result,
-        Err(link) => message::send(&sock, link, message, flags, own),
+    match joined_or_call(&sock, true, own) {
+        Ok(link) => message::send(&sock, link, message, flags, own),
+        Err(result) => result,
     }
 }
 
@@ -158,44 +135,29 @@ pub fn send_many(sock: Sock, messages: *mut mmsghdr, flags: c_int, own: Own) -> 
 /// `read`, `readv`, `recv`, `recvfrom`.
 #[inline(never)]
 pub fn recv(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
-    match (joined(&sock), into.single()) {
-        (Some(link), Some(bytes)) if into.name_length.is_null() && !is_bypassed() => {
-            recv::receive(sock, link, bytes, flags, own)
-        }
-        _ => recv_otherwise(sock, into, flags, own),
-    }
-}
-
-/// A receive on a socket that has not joined, into several pieces, with the name of the sender, or past the library.
-#[inline(never)]
-fn recv_otherwise(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
     if is_bypassed() {
         return own.call();
     }
-    let link = match joined(&sock) {
-        Some(link) => link,
-        None => match young(&sock, false, own) {
-            Ok(result) => return result,
-            Err(link) => link,
-        },
+    let link = match joined_or_call(&sock, false, own) {
+        Ok(link) => link,
+        Err(result) => return result,
     };
-    if !into.name_length.is_null() && kind::of(sock.record).has_senders {
+    if !into.name.is_null() && kind::of(sock.record).has_senders {
         return unix::receive_named(&sock, own);
     }
-    let result = pieces(&into, own, |into| {
-        recv::receive(sock, link, into, flags, own)
-    });
-    if result >= 0 && !into.name_length.is_null() {
-        memory::put(into.name_length, 0);
+    let result = into.pieces(own, |pieces| recv::receive(sock, link, pieces, flags, own));
+    if result >= 0 && !into.name.is_null() {
+        // A stream's socket reports no name.
+        memory::put(into.name.cast_mut().cast::<socklen_t>(), 0);
     }
     result
 }
 
 /// `recvmsg`. Descriptors that arrive are reported by [`crate::fd::table::taken`] afterwards.
 pub fn recv_message(sock: Sock, message: *mut msghdr, flags: c_int, own: Own) -> isize {
-    match joined(&sock).map_or_else(|| young(&sock, false, own), Err) {
-        Ok(result) => result,
-        Err(link) => message::receive(&sock, link, message, flags, own),
+    match joined_or_call(&sock, false, own) {
+        Ok(link) => message::receive(&sock, link, message, flags, own),
+        Err(result) => result,
     }
 }
 
@@ -215,9 +177,9 @@ fn by_flag(sock: &Sock, own: Own) -> isize {
 
 /// `sendfile` or `splice` to the socket, which is the call's argument `at`, of at most so many bytes.
 pub fn send_file(sock: Sock, at: usize, bytes: usize, own: Own) -> isize {
-    match joined(&sock).map_or_else(|| young(&sock, true, own), Err) {
-        Ok(result) => result,
-        Err(link) => by_kernel::send_by_kernel((&sock, at), &link, (bytes, |sent| sent), 0, own),
+    match joined_or_call(&sock, true, own) {
+        Ok(link) => by_kernel::send_by_kernel((&sock, at), &link, (bytes, |sent| sent), 0, own),
+        Err(result) => result,
     }
 }
 
@@ -232,65 +194,54 @@ pub fn splice(from: Option<Sock>, to: Option<Sock>, bytes: usize, own: Own) -> i
     to.map_or_else(|| own.call(), |to| send_file(to, SPLICE_TO, bytes, own))
 }
 
-/// `poll` and `ppoll` on a set with at least one tracked socket.
-pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, mask: *const sigset_t, own: Own) -> isize {
-    if is_bypassed() {
-        own.call()
-    } else {
-        lacking::told(poll::poll(set, count, wait, mask, own), set)
-    }
-}
-
-/// `select` and `pselect` on sets with at least one tracked socket. The sets are `count` bits long; `time`: how long it waits, and where
-/// the program wants to know what is left of it.
-pub fn select(
-    count: c_int,
-    sets: [*mut fd_set; 3],
-    time: (Wait, *mut timeval),
+/// `poll` and `ppoll`: the program's own call where no socket of ours is in the set, or the kernel refuses the time (`None`).
+pub fn poll(
+    set: *mut pollfd,
+    count: nfds_t,
+    wait: Option<Wait>,
     mask: *const sigset_t,
     own: Own,
 ) -> isize {
-    if is_bypassed() {
-        own.call()
-    } else {
-        select::select(count, sets, time, mask, own)
+    flush_epoll_ctl();
+    match wait.filter(|_| poll::is_ours(set, count) && !is_bypassed()) {
+        Some(wait) => lacking::told(poll::poll(set, count, wait, mask, own), set),
+        None => own.call(),
     }
 }
 
-/// `epoll_wait`, `epoll_pwait`, `epoll_pwait2` on an instance made in our sight.
-pub fn epoll_wait(set: Sock, events: *mut epoll_event, room: c_int, wait: Wait, own: Own) -> isize {
-    if is_bypassed() {
-        // A bare call is caught before.
-        flush_epoll_ctl();
-        own.call()
-    } else {
-        lacking::told_waiting(wait::wait(set, events, room, wait, own), events)
-    }
-}
-
-/// `connect`.
-pub fn connect(sock: &Sock, own: Own) -> isize {
-    sock.record.set(flag::CONNECTED_BY_US);
-    own.call()
-}
-
-/// `shutdown`.
-pub fn shutdown(sock: &Sock, how: c_int, own: Own) -> isize {
-    close::shutdown(sock, how, own)
-}
-
-/// `setsockopt`.
-pub fn setsockopt(
-    sock: Sock,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    length: socklen_t,
+/// The same of `select` and `pselect`. The sets are `count` bits long; `left_at`: where the program wants to know what is left of the
+/// time.
+pub fn select(
+    count: c_int,
+    sets: [*mut fd_set; 3],
+    (wait, left_at): (Option<Wait>, *mut timeval),
+    mask: *const sigset_t,
     own: Own,
 ) -> isize {
-    let result = sockopt::set(&sock, level, name, value, length, own);
-    deferred_ctl::doubt_room(&sock);
-    result
+    flush_epoll_ctl();
+    match wait.filter(|_| select::is_ours(count, &sets) && !is_bypassed()) {
+        Some(wait) => select::select(count, sets, (wait, left_at), mask, own),
+        None => own.call(),
+    }
+}
+
+/// The same of `epoll_wait`, `epoll_pwait` and `epoll_pwait2`, where the instance was not made in our sight.
+pub fn epoll_wait(
+    set: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    wait: Option<Wait>,
+    own: Own,
+) -> isize {
+    match table::epoll(set).zip(wait).filter(|_| !is_bypassed()) {
+        Some((set, wait)) => {
+            lacking::told_waiting(wait::wait(set, events, room, wait, own), events)
+        }
+        None => {
+            flush_epoll_ctl();
+            own.call()
+        }
+    }
 }
 
 /// The number is about to be closed, or replaced by `dup2`: the record is still held.

@@ -6,7 +6,7 @@
 //! memory while both are awake; everything else stays what it was.
 //!
 //! # Where it sits
-//! Rooms, each of which uses lower ones only (`xtask check` sees to it); lower ones tell higher ones by [`sys::upcalls`].
+//! Rooms, each of which uses lower ones only (`xtask check` sees to it); lower ones tell higher ones by functions that [`start`] gives them.
 //! ```text
 //!   program -> libc        libc's names: what is none of ours goes on to libc, by a jump
 //!              dispatch    which room carries out a call on a tracked number

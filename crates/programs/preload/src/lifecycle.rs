@@ -19,7 +19,6 @@ use crate::socket::{
     demote::{self, demote_all},
     peer_death, reclaim, state, waiter,
 };
-use crate::sys::real;
 
 static ENDED: AtomicBool = AtomicBool::new(false);
 
@@ -28,7 +27,6 @@ pub fn ends() {
     if !identity::is_started() || !identity::is_ours() || ENDED.swap(true, Ordering::AcqRel) {
         return;
     }
-    let before = real::errno();
     if table::exists() {
         leave_nothing();
         if record::is_shared() {
@@ -37,7 +35,6 @@ pub fn ends() {
     }
     summary::write();
     counters::write();
-    real::set_errno(before);
 }
 
 /// The process is about to enter a seccomp filter, which may forbid every call but those of the program: whatever it holds is the
@@ -46,7 +43,6 @@ pub fn before_seccomp() {
     if !identity::is_started() || !identity::is_ours() {
         return;
     }
-    let before = real::errno();
     if table::exists() {
         demote_all(Reason::Seccomp);
     }
@@ -55,12 +51,10 @@ pub fn before_seccomp() {
         summary::write();
         counters::write();
     }
-    real::set_errno(before);
 }
 
 /// The process, or the child of a `vfork` with its memory, may be replaced now. What it counted is written.
 pub fn before_exec() {
-    let before = real::errno();
     if table::exists() {
         demote_surviving(false);
         table::before_exec(false);
@@ -68,7 +62,6 @@ pub fn before_exec() {
     if !table::is_retired() && identity::is_ours() {
         counters::write();
     }
-    real::set_errno(before);
 }
 
 /// The process, or a child with its descriptors, is about to become another program, which would not look at a ring: joined
@@ -108,7 +101,6 @@ fn leave_nothing() {
     }
 }
 
-/// It was not.
 pub fn exec_failed() {
     if table::exists() {
         table::exec_failed();
@@ -117,15 +109,12 @@ pub fn exec_failed() {
 
 /// libc is about to make a child by itself that executes a file.
 pub fn before_spawn() {
-    let before = real::errno();
     if table::exists() {
         demote_surviving(true);
         table::before_exec(true);
     }
-    real::set_errno(before);
 }
 
-/// Before a fork, in the parent.
 pub extern "C" fn before_fork() {
     if table::exists() {
         flush_epoll_ctl();
@@ -133,12 +122,10 @@ pub extern "C" fn before_fork() {
     }
 }
 
-/// After it, in the parent.
 pub extern "C" fn after_fork_parent() {
     table::fork_done(false);
 }
 
-/// After it, in the child.
 pub extern "C" fn after_fork_child() {
     if table::is_retired() {
         return;
@@ -149,18 +136,15 @@ pub extern "C" fn after_fork_child() {
     summary::clear();
     ENDED.store(false, Ordering::Relaxed);
     if table::exists() {
-        registration::forked(identity::parent_slot());
+        registration::forked();
         waiter::forked();
         sets::forked();
     }
 }
 
-/// The fork did not happen.
 pub fn fork_failed() {
     if table::exists() {
-        let before = real::errno();
         table::let_go();
-        real::set_errno(before);
     }
 }
 

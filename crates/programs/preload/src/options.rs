@@ -30,27 +30,6 @@ macro_rules! numbers {
     };
 }
 
-/// The same of options that are paths of less than [`PATH_MAX`] bytes; longer ones are ignored.
-macro_rules! paths {
-    ($($(#[doc = $text:literal])+ $name:ident = $variable:literal;)*) => {
-        #[allow(non_upper_case_globals, reason = "each is called as its function")]
-        mod path {
-            $(pub static $name: super::Path = super::Path([const { super::AtomicU8::new(0) }; super::PATH_MAX]);)*
-        }
-
-        $(
-            $(#[doc = $text])+
-            pub fn $name() -> Option<&'static CStr> {
-                path::$name.get()
-            }
-        )*
-
-        fn read_paths() {
-            $(path::$name.read($variable);)*
-        }
-    };
-}
-
 /// The value of [`spin_given_us`] where the user gives none.
 const UNSAID: u64 = u64::MAX;
 /// How long a busy thread spins then, in microseconds.
@@ -83,21 +62,35 @@ numbers! {
     nets = c"WINDLASS_NETS"[0], 1, 1;
 }
 
-paths! {
-    /// The broker's socket.
-    sockets = c"WINDLASS_SOCKETS";
-    /// A file to which is appended why connections stay on the kernel.
-    log = c"WINDLASS_LOG";
-    /// A file to which the counters are appended when the process ends, one `name value` a line.
-    counters = c"WINDLASS_COUNTERS";
+static SOCKETS: Path = Path::new();
+static LOG: Path = Path::new();
+static COUNTERS: Path = Path::new();
+
+/// The broker's socket.
+pub fn sockets() -> Option<&'static CStr> {
+    SOCKETS.get()
 }
 
-/// Bytes of a path, with the zero at its end.
+/// A file to which is appended why connections stay on the kernel.
+pub fn log() -> Option<&'static CStr> {
+    LOG.get()
+}
+
+/// A file to which the counters are appended when the process ends, one `name value` a line.
+pub fn counters() -> Option<&'static CStr> {
+    COUNTERS.get()
+}
+
+/// Bytes of a path, with the zero at its end: a longer one is ignored.
 const PATH_MAX: usize = 512;
 
 struct Path([AtomicU8; PATH_MAX]);
 
 impl Path {
+    const fn new() -> Self {
+        Self([const { AtomicU8::new(0) }; PATH_MAX])
+    }
+
     fn get(&'static self) -> Option<&'static CStr> {
         if self.0[0].load(Relaxed) == 0 {
             return None;
@@ -115,14 +108,13 @@ impl Path {
 }
 
 /// An environment variable, while no other thread changes the environment.
-fn variable(name: &CStr) -> Option<&'static [u8]> {
+pub fn variable(name: &CStr) -> Option<&'static [u8]> {
     // SAFETY: a C string.
     let text = unsafe { libc::getenv(name.as_ptr()) };
     // SAFETY: a C string of the environment.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes())
 }
 
-/// A number of a variable's list.
 fn nth_number(name: &CStr, at: usize) -> Option<u64> {
     let part = variable(name)?.split(|byte| *byte == b',').nth(at)?;
     std::str::from_utf8(part).ok()?.trim().parse().ok()
@@ -131,7 +123,9 @@ fn nth_number(name: &CStr, at: usize) -> Option<u64> {
 /// Reads the environment. Called once, by the constructor; allocates nothing.
 pub fn read() {
     read_numbers();
-    read_paths();
+    SOCKETS.read(c"WINDLASS_SOCKETS");
+    LOG.read(c"WINDLASS_LOG");
+    COUNTERS.read(c"WINDLASS_COUNTERS");
 }
 
 /// How long a call spins, in microseconds; where the user has not said so, only in a thread that waits again within 300 us.
@@ -143,7 +137,6 @@ pub fn spin_us() -> u64 {
     }
 }
 
-/// Whether the user has said so.
 #[inline]
 pub fn is_spin_given() -> bool {
     spin_given_us() != UNSAID

@@ -7,12 +7,13 @@ use windlass_channel::copy;
 
 use crate::counts::summary;
 use crate::dispatch;
+use crate::fd;
 use crate::join::promote;
 use crate::lifecycle::{after_fork_child, after_fork_parent, before_fork, ends, unseen_fork};
 use crate::options;
-use crate::process::{identity, registration, signals};
+use crate::process::{self, identity, registration, signals};
 use crate::ready::{deferred_ctl::flush_epoll_ctl, sets};
-use crate::socket::{demote::demote, waiter};
+use crate::socket::{self, demote::demote, waiter};
 use crate::sys::{clock, real};
 
 unsafe extern "C" fn constructor() {
@@ -40,23 +41,22 @@ unsafe extern "C" fn constructor() {
     unsafe { at_quick_exit(destructor) };
 }
 
-/// Lower rooms call higher ones by these functions.
+/// Lower rooms call higher ones by these functions. Each is set once.
 fn tell_each_other() {
-    crate::process::UPCALLS.set(&crate::process::Events {
+    let _ = process::UPCALLS.set(process::Events {
         thread_ends: waiter::abandon,
         unseen_fork,
         before_handler: flush_epoll_ctl,
         new_directory: promote::list_anew,
     });
-    crate::fd::UPCALLS.set(&crate::fd::Events {
+    let _ = fd::UPCALLS.set(fd::Events {
         make: waiter::make,
         before_close: dispatch::before_close,
         closed: waiter::closed,
-        private_released: waiter::released,
         vanished: dispatch::vanished,
         demote,
     });
-    crate::socket::UPCALLS.set(&crate::socket::Events { busy: sets::again });
+    let _ = socket::BUSY.set(sets::again);
 }
 
 extern "C" fn destructor() {

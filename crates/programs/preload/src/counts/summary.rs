@@ -5,7 +5,6 @@
 //! program may have opened one of its own there.
 
 use std::ffi::{CStr, c_char};
-use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -13,13 +12,12 @@ use windlass_channel::Reason;
 
 use crate::counts::counters::{self, Counter, Text};
 use crate::options;
-use crate::sys::real;
+use crate::sys::kernel;
 
 /// Connections that carried bytes and stayed on, or went back to, the kernel, by the number of their reason.
 static ON_KERNEL: [AtomicU32; REASONS] = [const { AtomicU32::new(0) }; REASONS];
 /// Numbers of reasons that are told apart.
 const REASONS: usize = 64;
-/// Device and inode of stderr at the start.
 static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 unsafe extern "C" {
@@ -27,7 +25,6 @@ unsafe extern "C" {
     static program_invocation_short_name: *const c_char;
 }
 
-/// Called by the constructor.
 pub fn start() {
     if options::summary() != 0
         && let Some(file) = stderr()
@@ -38,24 +35,15 @@ pub fn start() {
     }
 }
 
-/// Device and inode behind descriptor 2.
 fn stderr() -> Option<[u64; 2]> {
-    // SAFETY: zeroes are a valid `stat`.
-    let mut status: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: a live variable.
-    let result = unsafe { libc::fstat(2, &mut status) };
-    (result == 0).then_some([status.st_dev, status.st_ino])
+    let status = kernel::status(2).ok()?;
+    Some([status.st_dev, status.st_ino])
 }
 
 /// Whether a write to descriptor 2 neither waits nor raises SIGPIPE.
 fn takes_text() -> bool {
-    let mut entry = libc::pollfd {
-        fd: 2,
-        events: libc::POLLOUT,
-        revents: 0,
-    };
-    // SAFETY: one entry, of this stack.
-    unsafe { real::poll(&raw mut entry, 1, 0) == 1 && entry.revents == libc::POLLOUT }
+    let out = libc::POLLOUT as u32;
+    kernel::poll_one(2, out) == out
 }
 
 /// A connection that carried bytes has ended, or its process does, for this reason on the kernel.
@@ -83,35 +71,26 @@ pub fn write() {
     let name = unsafe { CStr::from_ptr(name) }.to_bytes();
     let name = std::str::from_utf8(name).unwrap_or("?");
     let pid = std::process::id();
-    let [
-        joined,
-        ring_sent,
-        ring_received,
-        kernel_sent,
-        kernel_received,
-    ] = [
-        Counter::Joins,
-        Counter::RingBytesSent,
-        Counter::RingBytesReceived,
-        Counter::KernelBytesSent,
-        Counter::KernelBytesReceived,
-    ]
-    .map(counters::get);
-    let mut text = Text::default();
-    let _ = write!(
-        text,
-        "windlass: {name}[{pid}]: {connected} connected, {joined} joined; bytes sent: {ring_sent} by ring, \
-         {kernel_sent} by kernel; received: {ring_received} by ring, {kernel_received} by kernel"
-    );
+    let mut text = Text::new();
+    let get = counters::get;
+    text.add(format_args!(
+        "windlass: {name}[{pid}]: {connected} connected, {} joined; bytes sent: {} by ring, {} by kernel; \
+         received: {} by ring, {} by kernel",
+        get(Counter::Joins),
+        get(Counter::RingBytesSent),
+        get(Counter::KernelBytesSent),
+        get(Counter::RingBytesReceived),
+        get(Counter::KernelBytesReceived),
+    ));
     let counts = ON_KERNEL
         .iter()
         .zip(0..)
         .map(|(count, reason)| (count.load(Relaxed), Reason::from_u8(reason).word()));
     let mut separator = "; on the kernel: ";
     for (count, word) in counts.filter(|(count, _)| *count > 0) {
-        let _ = write!(text, "{separator}{count} {word}");
+        text.add(format_args!("{separator}{count} {word}"));
         separator = ", ";
     }
-    let _ = writeln!(text);
+    text.add(format_args!("\n"));
     text.write_to(2);
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use libc::{iovec, socklen_t};
+use libc::iovec;
 use windlass_channel::Bufs;
 
 use crate::fd::{record::Record, table};
@@ -19,9 +19,7 @@ pub struct Own {
     int: bool,
 }
 
-/// What a function gives.
 pub trait Gives {
-    /// It is an `int`.
     const INT: bool;
 }
 
@@ -33,7 +31,6 @@ impl Gives for isize {
     const INT: bool = false;
 }
 
-/// Up to six arguments.
 #[inline(always)]
 pub const fn six<const N: usize>(given: [usize; N]) -> [usize; 6] {
     let (mut all, mut at) = ([0; 6], 0);
@@ -45,7 +42,6 @@ pub const fn six<const N: usize>(given: [usize; N]) -> [usize; 6] {
 }
 
 impl Own {
-    /// A function that gives an `int` or a `ssize_t`.
     #[inline(always)]
     pub fn of<R: Gives>(slot: &Slot, arguments: [usize; 6]) -> Own {
         Own {
@@ -126,106 +122,60 @@ pub const PIECES_COPIED: usize = 16;
 /// The program's memory of one call, as it gave it: possibly not there at all.
 #[derive(Clone, Copy)]
 pub struct Data {
-    iov: *const iovec,
-    count: usize,
-    /// The list is our own, not the program's.
-    ours: bool,
-    /// Where `recvfrom` wants the length of the sender's name; null elsewhere. A stream's socket reports 0.
-    pub name_length: *mut socklen_t,
-    /// The call names a receiver or wants the sender's name or control data.
-    pub named: bool,
-}
-
-/// A place for a copied list.
-pub struct Store([iovec; PIECES_COPIED]);
-
-impl Default for Store {
-    #[inline(always)]
-    fn default() -> Store {
-        let none = iovec {
-            iov_base: std::ptr::null_mut(),
-            iov_len: 0,
-        };
-        Store([none; PIECES_COPIED])
-    }
+    /// The only piece, unless the program has given a list of so many.
+    piece: iovec,
+    list: Option<(*const iovec, usize)>,
+    /// The receiver that `sendto` names, or where `recvfrom` wants the length of the sender's name; null elsewhere.
+    pub name: *const c_void,
 }
 
 impl Data {
-    /// One piece of memory; `iov` must be a variable of the calling function.
     #[inline(always)]
-    pub fn one(iov: &iovec) -> Data {
-        Data {
-            iov,
-            count: 1,
-            ours: true,
-            name_length: std::ptr::null_mut(),
-            named: false,
-        }
-    }
-
-    /// The program's own list.
-    pub fn list(iov: *const iovec, count: usize) -> Data {
-        Data {
-            iov,
-            count,
-            ours: false,
-            name_length: std::ptr::null_mut(),
-            named: false,
-        }
-    }
-
-    /// The bytes of a call that names one piece of memory; otherwise, or if the piece is too long, see [`Data::fetch`].
-    #[inline(always)]
-    pub fn single(&self) -> Option<Bufs<'_>> {
-        if !self.ours {
-            return None;
-        }
-        // SAFETY: `one` was given a live variable, and `self` does not outlive the call.
-        let piece = unsafe { &*self.iov };
-        (piece.iov_len <= isize::MAX as usize)
-            .then(|| Bufs::one(piece.iov_base.cast(), piece.iov_len))
-    }
-
-    /// Whether it is of `readv`, `writev` or their kin, which do nothing where there is no byte to move; a record without
-    /// any moves by the other calls.
-    #[inline(always)]
-    pub fn is_list(&self) -> bool {
-        !self.ours
-    }
-
-    /// The pieces, readable. `None`: the list is not readable, too long or adds up to too much: the program's own call gives the
-    /// error.
-    #[inline(always)]
-    pub fn fetch<'a>(&'a self, store: &'a mut Store) -> Option<&'a [iovec]> {
-        if self.ours {
-            // SAFETY: `one` was given a live variable, and `self` does not outlive the call.
-            let list = unsafe { std::slice::from_raw_parts(self.iov, self.count) };
-            return is_possible(list).then_some(list);
-        }
-        self.fetch_list(store)
-    }
-
-    fn fetch_list<'a>(&'a self, store: &'a mut Store) -> Option<&'a [iovec]> {
-        if self.count > PIECES_MAX {
-            return None;
-        }
-        let bytes = self.count * size_of::<iovec>();
-        let list = if self.count <= PIECES_COPIED {
-            let into = store.0.get_mut(..self.count)?;
-            memory::fetch_all(into, self.iov).then_some(())?;
-            into
-        } else {
-            memory::readable(self.iov.cast(), bytes).then_some(())?;
-            // SAFETY: every page of the list was read a moment ago; the program keeps it for the call.
-            unsafe { std::slice::from_raw_parts(self.iov, self.count) }
+    pub fn one(start: *const c_void, bytes: usize, name: *const c_void) -> Data {
+        let piece = iovec {
+            iov_base: start.cast_mut(),
+            iov_len: bytes,
         };
-        is_possible(list).then_some(list)
+        Data {
+            piece,
+            list: None,
+            name,
+        }
+    }
+
+    pub fn list(list: *const iovec, count: usize) -> Data {
+        Data {
+            list: Some((list, count)),
+            ..Self::one(std::ptr::null(), 0, std::ptr::null())
+        }
+    }
+
+    /// Whether the call is `readv`, `writev` or one of their kin, which do nothing where there is no byte to move.
+    pub fn is_list(&self) -> bool {
+        self.list.is_some()
+    }
+
+    /// Hands the pieces to `with`. Where the list is not readable, too long or adds up to too much, the program's own call says so.
+    pub fn pieces(&self, own: Own, with: impl FnOnce(Bufs<'_>) -> isize) -> isize {
+        let mut copy = [self.piece; PIECES_COPIED];
+        let list = match self.list {
+            None => copy.get(..1),
+            Some((from, count)) => match copy.get_mut(..count) {
+                Some(copy) => memory::fetch_all(copy, from).then_some(&*copy),
+                None => long_list(from, count),
+            },
+        };
+        let is_possible = |list: &&[iovec]| {
+            let lengths = list.iter().map(|piece| piece.iov_len);
+            lengths.fold(0_usize, usize::saturating_add) <= isize::MAX as usize
+        };
+        let pieces = list.filter(is_possible).and_then(Bufs::vector);
+        pieces.map_or_else(|| own.call(), with)
     }
 }
 
-/// Whether a call may have so many bytes.
-fn is_possible(list: &[iovec]) -> bool {
-    let lengths = list.iter().map(|piece| piece.iov_len);
-    let total = lengths.fold(0_usize, usize::saturating_add);
-    total <= isize::MAX as usize
+fn long_list<'a>(from: *const iovec, count: usize) -> Option<&'a [iovec]> {
+    let is_there = count <= PIECES_MAX && memory::readable(from.cast(), count * size_of::<iovec>());
+    // SAFETY: every page of the list was read a moment ago; the program keeps it for the call.
+    is_there.then(|| unsafe { std::slice::from_raw_parts(from, count) })
 }

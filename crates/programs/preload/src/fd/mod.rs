@@ -4,9 +4,11 @@ pub mod call;
 pub mod record;
 pub mod table;
 
-use crate::fd::call::Sock;
-use crate::sys::upcalls::Upcalls;
+use std::sync::OnceLock;
+
 use windlass_channel::Reason;
+
+use crate::fd::call::Sock;
 
 /// What the rooms above do with numbers.
 pub struct Events {
@@ -16,20 +18,15 @@ pub struct Events {
     pub before_close: fn(Sock),
     /// The number has left the table.
     pub closed: fn(u32),
-    /// A private number has left the table.
-    pub private_released: fn(),
     /// The number was closed out of our sight; it names something else by now.
     pub vanished: fn(Sock),
     /// The socket must stay on the kernel from now on.
     pub demote: fn(&Sock, Reason),
 }
 
-/// Set by the constructor.
-pub static UPCALLS: Upcalls<Events> = Upcalls::new(&Events {
-    make: || true,
-    before_close: |_| {},
-    closed: |_| {},
-    private_released: || {},
-    vanished: |_| {},
-    demote: |_, _| {},
-});
+/// Set by the constructor, before there is any number.
+pub static UPCALLS: OnceLock<Events> = OnceLock::new();
+
+fn tell(event: impl FnOnce(&Events)) {
+    UPCALLS.get().map(event);
+}

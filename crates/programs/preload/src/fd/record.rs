@@ -19,6 +19,8 @@
 //! *Limits.* [`RECORDS_MAX`] records a family; further sockets are the kernel's.
 
 use std::ffi::c_int;
+use std::mem::offset_of;
+use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::process::{identity, registration};
@@ -30,15 +32,11 @@ const SPAN_FIRST: u32 = 256;
 /// First word of the arena, for its readers in other processes.
 pub const ARENA_MAGIC: u64 = u64::from_le_bytes(*b"wlsockr1");
 
-/// What a record stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// TCP over IPv4 or IPv6.
     Tcp = 1,
-    /// `AF_UNIX` stream.
     UnixStream = 2,
-    /// An epoll instance.
     Epoll = 3,
 }
 
@@ -64,7 +62,6 @@ impl Kind {
     }
 }
 
-/// How we came to know a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Origin {
@@ -135,16 +132,13 @@ pub mod word {
     pub const SEEN: usize = 3;
     /// When that look was, in cycles.
     pub const LOOKED_AT: usize = 4;
-    /// The error of [`super::flag::FAILED`].
     pub const ERROR: usize = 5;
 }
 
-/// One socket or epoll instance.
 #[repr(C, align(128))]
 pub struct Record {
     /// 0 free; else kind, origin << 8, generation << 16.
     pub state: AtomicU32,
-    /// See [`flag`].
     pub flags: AtomicU32,
     /// Numbers that name it, in all processes of the family; one more with [`flag::HEIRS`].
     pub holders: AtomicU32,
@@ -152,11 +146,8 @@ pub struct Record {
     pub in_flight: AtomicU32,
     /// `SO_COOKIE`, 0 if not asked yet.
     pub cookie: AtomicU64,
-    /// The slab of its channel.
     pub slab: AtomicU32,
-    /// The channel in the slab.
     pub channel: AtomicU16,
-    /// Its side of the channel.
     pub side: AtomicU8,
     /// Why it is on the kernel, as the channel numbers the reasons.
     pub reason: AtomicU8,
@@ -164,15 +155,10 @@ pub struct Record {
     pub sends: AtomicU32,
     /// Receiving calls that succeeded, until it is joined; then [`crate::socket::by_kernel`]'s.
     pub receives: AtomicU32,
-    /// Bytes that went out by ring.
     pub ring_sent: AtomicU64,
-    /// Bytes that came in by ring.
     pub ring_received: AtomicU64,
-    /// Bytes that went out by the kernel.
     pub kernel_sent: AtomicU64,
-    /// Bytes that came in by the kernel.
     pub kernel_received: AtomicU64,
-    /// See [`word`].
     pub words: [AtomicU64; 6],
     /// The process that the socket belongs to, by [`identity::id`]: the first that sends, receives or waits on it. 0: none so far.
     pub owner: AtomicU32,
@@ -181,12 +167,10 @@ pub struct Record {
 const _: () = assert!(size_of::<Record>() == 128);
 
 impl Record {
-    /// What it stands for; `None` if it is free.
     pub fn kind(&self) -> Option<Kind> {
         Kind::of(self.state.load(Ordering::Relaxed) as u8)
     }
 
-    /// How we came to know it.
     pub fn origin(&self) -> Origin {
         match (self.state.load(Ordering::Relaxed) >> 8) as u8 {
             1 => Origin::Made,
@@ -216,13 +200,11 @@ impl Record {
         owner != 0 && owner != identity::id()
     }
 
-    /// Whether any of these flags is set.
     #[inline(always)]
     pub fn has(&self, flags: u32) -> bool {
         self.flags.load(Ordering::Relaxed) & flags != 0
     }
 
-    /// Sets these flags.
     pub fn set(&self, flags: u32) {
         self.flags.fetch_or(flags, Ordering::Relaxed);
     }
@@ -281,14 +263,9 @@ fn head() -> Option<&'static Head> {
 /// The record of this index, which must come from the table or from [`take`].
 #[inline(always)]
 pub fn at(index: u32) -> &'static Record {
-    let first = ARENA.base();
-    debug_assert!(!first.is_null() && index < RECORDS_MAX);
+    debug_assert!(ARENA.exists() && index < RECORDS_MAX);
     // SAFETY: an index exists only after the arena; `take` bounds it.
-    unsafe { std::hint::assert_unchecked(!first.is_null()) };
-    // SAFETY: as above.
-    let place = unsafe { first.add(index as usize) };
-    // SAFETY: the arena is never unmapped, and zeroes are a valid record.
-    unsafe { &*place }
+    unsafe { ARENA.at(index as usize) }
 }
 
 /// A fresh record with one holder.
@@ -325,31 +302,17 @@ pub fn take(kind: Kind, origin: Origin) -> Option<u32> {
     None
 }
 
+/// A record that was just taken: all words but `state` and `in_flight` are 0, and it has one holder.
 fn clear(record: &Record) {
-    let of_32 = [
-        &record.flags,
-        &record.slab,
-        &record.sends,
-        &record.receives,
-        &record.owner,
+    const KEPT: [usize; 2] = [
+        offset_of!(Record, state) / 4,
+        offset_of!(Record, in_flight) / 4,
     ];
-    let of_64 = [
-        &record.cookie,
-        &record.ring_sent,
-        &record.ring_received,
-        &record.kernel_sent,
-        &record.kernel_received,
-    ];
-    of_32
-        .into_iter()
-        .for_each(|word| word.store(0, Ordering::Relaxed));
-    of_64
-        .into_iter()
-        .chain(&record.words)
-        .for_each(|word| word.store(0, Ordering::Relaxed));
-    record.channel.store(0, Ordering::Relaxed);
-    record.side.store(0, Ordering::Relaxed);
-    record.reason.store(0, Ordering::Relaxed);
+    // SAFETY: a record consists of atomic integers, and nobody but the caller uses it.
+    let words: &[AtomicU32; size_of::<Record>() / 4] = unsafe { &*ptr::from_ref(record).cast() };
+    for (_, word) in (0..).zip(words).filter(|(at, _)| !KEPT.contains(at)) {
+        word.store(0, Ordering::Relaxed);
+    }
     record.holders.store(1, Ordering::Relaxed);
 }
 
@@ -387,7 +350,6 @@ pub fn will_be_shared() {
     }
 }
 
-/// Whether another process may use the arena.
 pub fn is_shared() -> bool {
     head().is_some_and(|head| head.shared.load(Ordering::Relaxed) != 0)
 }

@@ -15,7 +15,7 @@
 //! grows with each change, so that a call that spins notices that its number was closed.
 //!
 //! *Processes.* A forked child has a copy and holds each record once more ([`fork_prepare`]). The child
-//! of a `vfork` uses its parent's table with other descriptors: [`ours`] tells it by its process id, and
+//! of a `vfork` uses its parent's table with other descriptors: [`identity::is_ours`] tells it by its process id, and
 //! then nothing is changed. A fork and a change of the table exclude each other.
 //!
 //! *Limits.* [`ENTRIES_MAX`] numbers; the process's hard limit at the first socket.
@@ -30,6 +30,7 @@ use crate::fd::{
     UPCALLS,
     call::Sock,
     record::{self, Kind, Origin, flag},
+    tell,
 };
 use crate::process::{
     identity::{self, Thread},
@@ -37,11 +38,9 @@ use crate::process::{
 };
 use crate::sys::{
     kernel::{self, Backoff},
-    real,
     reserved::Reserved,
 };
 
-/// Nothing known of the number.
 pub const UNKNOWN: u8 = 0;
 /// Not a socket that we care for.
 pub const OTHER: u8 = 1;
@@ -83,13 +82,8 @@ fn entry(fd: c_int) -> Option<&'static Entry> {
     if fd as u32 >= PLACE.entries.load(Ordering::Acquire) {
         return None;
     }
-    let base = PLACE.base.base();
     // SAFETY: `entries` is set after `base`, to the number of entries there.
-    unsafe { std::hint::assert_unchecked(!base.is_null()) };
-    // SAFETY: as above.
-    let place = unsafe { base.add(fd as usize) };
-    // SAFETY: the table is never unmapped, and zeroes are a valid entry.
-    Some(unsafe { &*place })
+    Some(unsafe { PLACE.base.at(fd as usize) })
 }
 
 /// The word of a number; [`OTHER`] where there is no table.
@@ -101,7 +95,6 @@ pub fn word(fd: c_int) -> u64 {
     }
 }
 
-/// Whether anything is known of the number.
 #[inline(always)]
 pub fn is_entered(fd: c_int) -> bool {
     entry(fd).is_some_and(|entry| kind_of(entry.word.load(Ordering::Relaxed)) != UNKNOWN)
@@ -120,8 +113,7 @@ pub fn forget_other(fd: c_int) {
 
 /// The numbers in `first..=last` that are none of ours are about to be closed.
 pub fn forget_other_range(first: u32, last: u32) {
-    let end = i64::from(PLACE.highest.load(Ordering::Relaxed)).min(i64::from(last));
-    (i64::from(first)..=end).for_each(|fd| forget_other(fd as c_int));
+    numbers(first, last).for_each(forget_other);
 }
 
 /// Where the channel of a number is ([`crate::socket::state`]); 0 after every change of the number.
@@ -129,7 +121,6 @@ pub fn ring_word(fd: c_int) -> Option<&'static AtomicU64> {
     entry(fd).map(|entry| &entry.ring)
 }
 
-/// The kind in a word.
 #[inline(always)]
 pub fn kind_of(word: u64) -> u8 {
     word as u8
@@ -178,7 +169,6 @@ pub fn joined(fd: c_int, is_it: impl FnOnce(u64) -> bool) -> Option<(Sock, u64)>
     (kind_of(word) == TRACKED && is_it(ring)).then(|| (sock(fd, word), ring))
 }
 
-/// The epoll instance behind a number.
 #[inline(always)]
 pub fn epoll(fd: c_int) -> Option<Sock> {
     let word = word(fd);
@@ -203,16 +193,14 @@ pub fn make() -> bool {
     if exists() {
         return true;
     }
-    if is_retired() || !identity::is_started() || !record::make_arena() || !(UPCALLS.get().make)() {
+    if is_retired()
+        || !identity::is_started()
+        || !record::make_arena()
+        || !UPCALLS.get().is_some_and(|up| (up.make)())
+    {
         return false;
     }
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the limit is a live variable.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    let entries = limit.rlim_max.min(u64::from(ENTRIES_MAX)) as u32;
+    let entries = kernel::descriptors_max().min(u64::from(ENTRIES_MAX)) as u32;
     let count = entries as usize;
     if !PLACE
         .base
@@ -225,7 +213,6 @@ pub fn make() -> bool {
     true
 }
 
-/// The table was put away.
 static RETIRED: AtomicBool = AtomicBool::new(false);
 
 /// Puts the table away for good: no number is ours from now on, and the family counts this process as one that it hears nothing of.
@@ -238,7 +225,6 @@ pub fn retire() {
     PLACE.entries.store(0, Ordering::Release);
 }
 
-/// Whether [`retire`] was called.
 pub fn is_retired() -> bool {
     RETIRED.load(Ordering::Acquire)
 }
@@ -276,28 +262,20 @@ fn put_if(fd: c_int, old: Option<u64>, kind: impl Into<u16>, index: u32) -> bool
         PLACE.highest.fetch_max(fd as u32, Ordering::Relaxed);
     }
     begin_change();
-    let mut now = entry.word.load(Ordering::Relaxed);
-    loop {
-        if old.is_some_and(|old| old != now) {
-            end_change();
-            return false;
-        }
-        let generation = (now >> 16).wrapping_add(1) & 0xffff;
-        let new = u64::from(kind) | generation << 16 | u64::from(index) << 32;
-        match entry
-            .word
-            .compare_exchange(now, new, Ordering::AcqRel, Ordering::Relaxed)
-        {
-            Ok(_) => break,
-            Err(found) => now = found,
-        }
-    }
+    let swapped = entry
+        .word
+        .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
+            let generation = (now >> 16).wrapping_add(1) & 0xffff;
+            let new = u64::from(kind) | generation << 16 | u64::from(index) << 32;
+            old.is_none_or(|old| old == now).then_some(new)
+        });
+    let Ok(now) = swapped else {
+        end_change();
+        return false;
+    };
     entry.ring.store(0, Ordering::Relaxed);
     if kind_of(now) >= LISTENER {
         record::release(record_of(now));
-    }
-    if is_private(now) {
-        (UPCALLS.get().private_released)();
     }
     end_change();
     true
@@ -306,11 +284,6 @@ fn put_if(fd: c_int, old: Option<u64>, kind: impl Into<u16>, index: u32) -> bool
 /// A number that is the caller's to change.
 fn put(fd: c_int, kind: impl Into<u16>, index: u32) {
     put_if(fd, None, kind, index);
-}
-
-/// Whether the table is this process's own: false in the child of a `vfork`.
-pub fn ours() -> bool {
-    identity::is_ours()
 }
 
 /// A call gave this number and it is none of ours.
@@ -323,7 +296,7 @@ pub fn other(fd: c_int) {
 
 #[cold]
 fn other_slow(fd: c_int) {
-    if fd >= 0 && ours() {
+    if fd >= 0 && identity::is_ours() {
         vanish(fd);
         put(fd, OTHER, 0);
     }
@@ -332,14 +305,14 @@ fn other_slow(fd: c_int) {
 /// The number was closed out of our sight.
 fn vanish(fd: c_int) {
     if let Some(sock) = any(fd) {
-        (UPCALLS.get().vanished)(sock);
+        tell(|up| (up.vanished)(sock));
         put(fd, UNKNOWN, 0);
     }
 }
 
 /// A call gave this number, and it is a fresh socket or epoll instance.
 pub fn made(fd: c_int, kind: Kind, origin: Origin) -> Option<Sock> {
-    if fd < 0 || !make() || entry(fd).is_none() || !ours() {
+    if fd < 0 || !make() || entry(fd).is_none() || !identity::is_ours() {
         return None;
     }
     vanish(fd);
@@ -353,7 +326,6 @@ pub fn made(fd: c_int, kind: Kind, origin: Origin) -> Option<Sock> {
     any(fd)
 }
 
-/// `listen` succeeded.
 pub fn listens(sock: Sock) {
     if let Some(entry) = entry(sock.fd).filter(|_| sock.still()) {
         sock.record.set(flag::LISTENS);
@@ -366,7 +338,7 @@ pub fn listens(sock: Sock) {
 
 /// `number` now names what `sock` names.
 pub fn duplicated(sock: Sock, number: c_int) {
-    if !ours() {
+    if !identity::is_ours() {
         sock.record.set(flag::INHERITED);
         return;
     }
@@ -374,7 +346,7 @@ pub fn duplicated(sock: Sock, number: c_int) {
     record::hold(sock.index());
     if entry(number).is_none() {
         // Beyond the table: it writes without our seeing it.
-        (UPCALLS.get().demote)(&sock, Reason::Limit);
+        tell(|up| (up.demote)(&sock, Reason::Limit));
         return;
     }
     put(number, kind_of(sock.word), sock.index());
@@ -404,16 +376,14 @@ pub fn forget_private(sock: &Sock) {
 
 /// The number is about to be closed by this process: after this it is unknown.
 pub fn closing(sock: Sock) {
-    let before = real::errno();
-    (UPCALLS.get().before_close)(sock);
+    tell(|up| (up.before_close)(sock));
     put_if(sock.fd, Some(sock.word), UNKNOWN, 0);
-    (UPCALLS.get().closed)(sock.index());
-    real::set_errno(before);
+    tell(|up| (up.closed)(sock.index()));
 }
 
 /// The number was closed out of our sight and is another file's, as the kernel says.
 pub fn changed(sock: &Sock) {
-    if sock.still() && ours() {
+    if sock.still() && identity::is_ours() {
         vanish(sock.fd);
     }
 }
@@ -424,7 +394,7 @@ pub fn changed(sock: &Sock) {
 #[cold]
 #[inline(never)]
 fn find(fd: c_int, word: u64) -> Option<u64> {
-    if fd < 0 || !ours() {
+    if fd < 0 || !identity::is_ours() {
         return None;
     }
     ask(fd, word, Origin::Found).map(|sock| sock.word)
@@ -481,11 +451,11 @@ fn enter_found(fd: c_int, word: u64, cookie: u64, origin: Origin) -> Option<Sock
 /// stdio works on the numbers 0, 1 and 2.
 fn keep_low_on_kernel(fd: c_int) {
     if let Some(sock) = any(fd).filter(|_| (0..=2).contains(&fd)) {
-        (UPCALLS.get().demote)(&sock, Reason::Stdio);
+        tell(|up| (up.demote)(&sock, Reason::Stdio));
     }
 }
 
-/// What record a socket gets, asked of the kernel; `errno` is kept.
+/// What record a socket gets, asked of the kernel.
 pub fn kind_of_socket(fd: c_int) -> Option<Kind> {
     let domain = option(fd, libc::SO_DOMAIN)?;
     Kind::of_socket(
@@ -495,36 +465,28 @@ pub fn kind_of_socket(fd: c_int) -> Option<Kind> {
     )
 }
 
-/// A whole-number option of the socket level; `errno` is kept.
 fn option(fd: c_int, name: c_int) -> Option<c_int> {
     let mut value: c_int = 0;
-    let mut length = size_of::<c_int>() as libc::socklen_t;
-    let before = real::errno();
-    let place: *mut c_int = &mut value;
-    // SAFETY: value and length are live variables of the right size.
-    let result = unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, place.cast(), &mut length) };
-    real::set_errno(before);
-    (result == 0).then_some(value)
+    let asked = kernel::option(fd, libc::SOL_SOCKET, name, &mut value);
+    asked.is_ok().then_some(value)
 }
 
-/// A descriptor came in by `SCM_RIGHTS` or `pidfd_getfd`. `errno` is kept by the callers.
+/// A descriptor came in by `SCM_RIGHTS` or `pidfd_getfd`.
 pub fn taken(fd: c_int) {
-    if fd < 0 || !make() || !ours() {
+    if fd < 0 || !make() || !identity::is_ours() {
         return;
     }
     vanish(fd);
     if let Some(sock) = ask(fd, word(fd), Origin::Passed) {
         // Whoever sent it may go on writing to it, uncounted.
-        (UPCALLS.get().demote)(&sock, Reason::Passed);
+        tell(|up| (up.demote)(&sock, Reason::Passed));
     }
 }
 
-/// The sockets for data in the table.
 pub fn sockets() -> impl Iterator<Item = Sock> {
     each().filter(|sock| kind_of(sock.word) == TRACKED)
 }
 
-/// Everything in the table that has a record.
 pub fn each() -> impl Iterator<Item = Sock> {
     range(0, u32::MAX)
 }
@@ -534,25 +496,27 @@ pub fn numbers_of(record: u32) -> impl Iterator<Item = Sock> {
     each().filter(move |sock| sock.index() == record)
 }
 
+/// The highest number that was ever known.
+pub fn highest() -> c_int {
+    PLACE.highest.load(Ordering::Relaxed).cast_signed()
+}
+
+/// Those of the numbers `first..=last` that may be known.
+fn numbers(first: u32, last: u32) -> impl Iterator<Item = c_int> {
+    (first..=last.min(highest().cast_unsigned())).map(u32::cast_signed)
+}
+
 /// What has a record among the numbers `first..=last`.
 pub fn range(first: u32, last: u32) -> impl Iterator<Item = Sock> {
-    let end = if exists() {
-        PLACE.highest.load(Ordering::Relaxed) as i64
-    } else {
-        -1
-    };
-    let end = end.min(i64::from(last));
-    (i64::from(first)..=end).filter_map(|fd| any(fd as c_int))
+    numbers(first, last).filter_map(any)
 }
 
 /// Whether the next program will have it: a number without `FD_CLOEXEC`, asked of the kernel, or what was doubled for it.
 pub fn survives(sock: &Sock) -> bool {
-    // SAFETY: asks for the descriptor's flags only.
-    let flags = unsafe { real::fcntl(sock.fd, libc::F_GETFD, 0) };
-    sock.record.has(flag::INHERITED) || (flags >= 0 && flags & libc::FD_CLOEXEC == 0)
+    let is_kept = |flags: usize| flags & libc::FD_CLOEXEC as usize == 0;
+    sock.record.has(flag::INHERITED) || kernel::fcntl(sock.fd, libc::F_GETFD, 0).is_ok_and(is_kept)
 }
 
-/// What the next program will have.
 pub fn surviving() -> impl Iterator<Item = Sock> {
     each().filter(survives)
 }
@@ -561,14 +525,14 @@ pub fn surviving() -> impl Iterator<Item = Sock> {
 /// survives has an heir; the family loses this process's holds, unless that only borrows the table.
 pub fn before_exec(spawned: bool) {
     surviving().for_each(|sock| record::inherit(sock.index()));
-    if !spawned && record::is_shared() && ours() {
+    if !spawned && record::is_shared() && identity::is_ours() {
         let_go();
     }
 }
 
 /// The execution failed: the holds are taken again. A record that was used anew meanwhile is another's.
 pub fn exec_failed() {
-    if !record::is_shared() || !ours() {
+    if !record::is_shared() || !identity::is_ours() {
         return;
     }
     for sock in each() {

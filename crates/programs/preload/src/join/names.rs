@@ -21,7 +21,6 @@ const BIND_TO_IFINDEX: i32 = 62;
 /// What connection tracking has to do with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracking {
-    /// Nothing.
     None,
     /// It follows the connection, and may have translated the name of the end that connected.
     Known,
@@ -31,11 +30,8 @@ pub enum Tracking {
 
 /// The names of a connected socket.
 pub struct Names {
-    /// Our end's.
     pub own: SocketAddr,
-    /// The peer's.
     pub peer: SocketAddr,
-    /// The network namespace's cookie.
     pub netns: u64,
     device: i32,
     is_v6: bool,
@@ -101,12 +97,11 @@ impl Names {
     }
 }
 
-/// A name with its address as IPv4 where it is one, and without scope.
-fn fold(name: SocketAddr) -> SocketAddr {
+/// A name as the channel gives it back: with its address as IPv4 where it is one, and without scope.
+pub fn fold(name: SocketAddr) -> SocketAddr {
     SocketAddr::new(name.ip().to_canonical(), name.port())
 }
 
-/// The family in a `sockaddr`.
 fn family(raw: &[u8]) -> i32 {
     raw.first_chunk()
         .map_or(0, |family| i32::from(u16::from_ne_bytes(*family)))
@@ -123,7 +118,6 @@ fn read(raw: &[u8]) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, port))
 }
 
-/// The cookie of a socket's network namespace.
 pub fn netns(fd: i32) -> Option<u64> {
     let mut netns = 0_u64;
     kernel::option(fd, libc::SOL_SOCKET, NETNS_COOKIE, &mut netns).ok()?;

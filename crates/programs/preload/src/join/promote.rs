@@ -26,7 +26,9 @@ use crate::join::names::{self, Names, Tracking};
 use crate::options;
 use crate::process::{identity, mark, pairs, registration, signals};
 use crate::ready::{sets, uring};
-use crate::socket::{by_kernel, demote::demote, in_flight, kind, proof, sockopt, state, unix};
+use crate::socket::{
+    by_kernel, demote::demote, in_flight, kernel_look::LEFT, kind, proof, sockopt, state, unix,
+};
 
 /// Longest interval between two looks, in calls, while something may change.
 const INTERVAL_MAX: u64 = 64;
@@ -208,7 +210,7 @@ fn join(
 /// Whether the other end mirrors this one, whose counts are known then.
 fn check(sock: &Sock, link: &Link<'static>, offer: &Offer) -> Join {
     let theirs = link.info(link.side().other()).join;
-    let is_open = !kind::of(sock.record).is_counted && theirs != CLOSED;
+    let is_open = !kind::of(sock.record).is_counted && theirs != LEFT;
     if is_open && (theirs < OFFERED || !unix::count(sock, link)) {
         return Join::Wait;
     }
@@ -229,19 +231,24 @@ fn allocate(sock: &Sock, key: Key, ends: Ends, peer: u16) -> Result<(u8, Link<'s
     let slab = pairs::at(place).slab();
     let chan = slab.allocate().ok_or(Reason::Limit)?;
     record.slab.store(slab.id(), Relaxed);
+    publish(sock, key, Some(chan), ends.cookie)?;
+    let link = pairs::link(place, chan, Side::Low).ok_or(Reason::Broken)?;
+    Ok((place, link))
+}
+
+/// Says in the directory what this end is, and where it has offered.
+fn publish(sock: &Sock, key: Key, chan: Option<u16>, cookie: u64) -> Result<(), Reason> {
+    let (slot, cookie, fd) = (identity::process_slot(), cookie as u32, sock.fd);
     let hint = Hint {
-        slot: identity::process_slot(),
-        chan: Some(chan),
-        cookie: ends.cookie as u32,
-        fd: sock.fd,
+        slot,
+        chan,
+        cookie,
+        fd,
     };
     registration::directory()
         .ok_or(Reason::NoDaemon)?
         .publish(key, hint);
-    Ok((
-        place,
-        pairs::link(place, chan, Side::Low).ok_or(Reason::Broken)?,
-    ))
+    Ok(())
 }
 
 /// The high side's part: the channel of the hint, in the slab where the other end has offered exactly this connection and nobody
@@ -252,7 +259,7 @@ fn find_offered(sock: &Sock, hint: Hint, ends: Ends) -> Result<(u8, Link<'static
     let is_ours = |place: u8| {
         let link = pairs::link(place, chan, Side::High)?;
         let (own, low) = (link.info(Side::High), link.info(Side::Low));
-        let is_mirrored = (low.local, low.peer) == (canonical(peer_name), canonical(own_name));
+        let is_mirrored = (low.local, low.peer) == (names::fold(peer_name), names::fold(own_name));
         (own.join == 0 && low.join == OFFERED && is_mirrored && low.cookie as u32 == hint.cookie)
             .then_some((place, link))
     };
@@ -268,13 +275,6 @@ fn find_offered(sock: &Sock, hint: Hint, ends: Ends) -> Result<(u8, Link<'static
 const OFFERED: u32 = 1;
 /// The same of an end that looks at the ring.
 const JOINED_END: u32 = 2;
-/// The same of an end that was closed.
-const CLOSED: u32 = 3;
-
-/// A name as the channel gives it back: IPv4 as such, without scope.
-fn canonical(name: SocketAddr) -> SocketAddr {
-    SocketAddr::new(name.ip().to_canonical(), name.port())
-}
 
 /// Looks again whether the other end mirrors ours. For a joined socket that is [`flag::PENDING`].
 #[cold]
@@ -289,18 +289,12 @@ pub fn look_again(sock: &Sock, link: &Link<'static>) {
         let offer = offer(sock, hint.cookie)?;
         Some(check(sock, link, &offer))
     })();
-    match done {
-        Some(Join::Wait) => {}
-        Some(Join::Ready) => state::confirmed(record),
-        refused => {
+    match done.unwrap_or(Join::Refused(Reason::NotEstablished)) {
+        Join::Wait => {}
+        Join::Ready => state::confirmed(record),
+        Join::Refused(reason) => {
             state::confirmed(record);
-            demote(
-                sock,
-                match refused {
-                    Some(Join::Refused(reason)) => reason,
-                    _ => Reason::NotEstablished,
-                },
-            );
+            demote(sock, reason);
         }
     }
 }
@@ -327,16 +321,7 @@ fn list(sock: &Sock) -> Result<(Key, u64), Reason> {
         (key, key.hash)
     };
     registration::register(sock.fd)?;
-    let directory = registration::directory().ok_or(Reason::NoDaemon)?;
-    directory.publish(
-        key,
-        Hint {
-            slot: identity::process_slot(),
-            chan: None,
-            cookie: cookie as u32,
-            fd: sock.fd,
-        },
-    );
+    publish(sock, key, None, cookie)?;
     if key.end != 0 {
         record.set(flag::IS_HIGH);
     } else {

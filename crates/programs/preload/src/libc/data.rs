@@ -3,63 +3,16 @@
 use windlass_channel::Reason;
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::ptr::null_mut;
+use std::ptr::null;
 
 use libc::{iovec, off_t, sockaddr, socklen_t};
 
 use crate::dispatch;
 use crate::fd::{
-    call::{Data, Own, Sock},
+    call::{Data, Sock},
     table,
 };
 use crate::socket::{demote::demote, fast_path};
-
-#[inline(always)]
-fn piece(start: *const c_void, bytes: usize) -> iovec {
-    iovec {
-        iov_base: start.cast_mut(),
-        iov_len: bytes,
-    }
-}
-
-#[inline(always)]
-fn list(iov: *const iovec, count: c_int) -> Option<Data> {
-    usize::try_from(count)
-        .ok()
-        .map(|count| Data::list(iov, count))
-}
-
-#[inline(always)]
-fn send_one(
-    sock: Sock,
-    from: *const c_void,
-    bytes: usize,
-    flags: c_int,
-    named: bool,
-    own: Own,
-) -> isize {
-    let piece = piece(from, bytes);
-    let mut data = Data::one(&piece);
-    data.named = named;
-    dispatch::send(sock, data, flags, own)
-}
-
-/// `name_length`: as [`Data::name_length`].
-#[inline(always)]
-fn recv_one(
-    sock: Sock,
-    into: *mut c_void,
-    bytes: usize,
-    flags: c_int,
-    name_length: *mut socklen_t,
-    own: Own,
-) -> isize {
-    let piece = piece(into, bytes);
-    let mut data = Data::one(&piece);
-    data.named = !name_length.is_null();
-    data.name_length = name_length;
-    dispatch::recv(sock, data, flags, own)
-}
 
 interpose! {
     fn read(fd: c_int, into: *mut c_void, bytes: usize) -> isize {
@@ -69,85 +22,67 @@ interpose! {
         match table::tracked(fd) {
             // The kernel does not ask a socket for no byte, whatever it has.
             Some(sock) if bytes != 0 => {
-                recv_one(sock, into, bytes, 0, null_mut(), own!(read(fd, into, bytes)))
+                dispatch::recv(sock, Data::one(into, bytes, null()), 0, own!(read(fd, into, bytes)))
             }
             _ => pass!(read(fd, into, bytes)),
         }
     }
 
     fn __read_chk(fd: c_int, into: *mut c_void, bytes: usize, room: usize) -> isize {
-        if bytes > room {
-            return pass!(__read_chk(fd, into, bytes, room));
-        }
-        // SAFETY: the same function once the check was made.
-        unsafe { read(fd, into, bytes) }
+        checked!(bytes, room, __read_chk(fd, into, bytes, room) => read(fd, into, bytes))
     }
 
     fn recv(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int) -> isize
         => first fast_path::recv(fd, into, bytes, flags),
-        |sock, own| recv_one(sock, into, bytes, flags, null_mut(), own);
+        |sock, own| dispatch::recv(sock, Data::one(into, bytes, null()), flags, own);
 
     fn __recv_chk(fd: c_int, into: *mut c_void, bytes: usize, room: usize, flags: c_int) -> isize {
-        if bytes > room {
-            return pass!(__recv_chk(fd, into, bytes, room, flags));
-        }
-        // SAFETY: the same function once the check was made.
-        unsafe { recv(fd, into, bytes, flags) }
+        checked!(bytes, room, __recv_chk(fd, into, bytes, room, flags) => recv(fd, into, bytes, flags))
     }
 
     fn recvfrom(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int, from: *mut sockaddr,
         length: *mut socklen_t) -> isize
         => first from.is_null().then(|| fast_path::recv(fd, into, bytes, flags)).flatten(),
         |sock, own| {
-            let length = if from.is_null() { null_mut() } else { length };
-            recv_one(sock, into, bytes, flags, length, own)
+            let length = if from.is_null() { null() } else { length.cast_const().cast() };
+            dispatch::recv(sock, Data::one(into, bytes, length), flags, own)
         };
 
     fn __recvfrom_chk(fd: c_int, into: *mut c_void, bytes: usize, room: usize, flags: c_int,
         from: *mut sockaddr, length: *mut socklen_t) -> isize {
-        if bytes > room {
-            return pass!(__recvfrom_chk(fd, into, bytes, room, flags, from, length));
-        }
-        // SAFETY: the same function once the check was made.
-        unsafe { recvfrom(fd, into, bytes, flags, from, length) }
+        checked!(bytes, room, __recvfrom_chk(fd, into, bytes, room, flags, from, length) => recvfrom(fd, into, bytes, flags, from, length))
     }
 
     fn readv(fd: c_int, iov: *const iovec, count: c_int) -> isize
-        => |sock, own| match list(iov, count) {
-            Some(data) => dispatch::recv(sock, data, 0, own),
-            None => own.call(),
-        };
+        => |sock, own| dispatch::recv(sock, Data::list(iov, count as usize), 0, own);
 
     fn preadv2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> isize
-        => |sock, own| match list(iov, count).filter(|_| at == -1) {
-            Some(data) => dispatch::recv(sock, data, as_recv(sock, flags), own),
-            None => own.call(),
+        => |sock, own| match at {
+            -1 => dispatch::recv(sock, Data::list(iov, count as usize), as_recv(sock, flags), own),
+            _ => own.call(),
         };
 
     fn write(fd: c_int, from: *const c_void, bytes: usize) -> isize
         => first fast_path::send(fd, from, bytes, 0),
-        |sock, own| send_one(sock, from, bytes, 0, false, own);
+        |sock, own| dispatch::send(sock, Data::one(from, bytes, null()), 0, own);
 
     fn writev(fd: c_int, iov: *const iovec, count: c_int) -> isize
-        => |sock, own| match list(iov, count) {
-            Some(data) => dispatch::send(sock, data, 0, own),
-            None => own.call(),
-        };
+        => |sock, own| dispatch::send(sock, Data::list(iov, count as usize), 0, own);
 
     fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> isize
-        => |sock, own| match list(iov, count).filter(|_| at == -1) {
-            Some(data) => dispatch::send(sock, data, as_recv(sock, flags), own),
-            None => own.call(),
+        => |sock, own| match at {
+            -1 => dispatch::send(sock, Data::list(iov, count as usize), as_recv(sock, flags), own),
+            _ => own.call(),
         };
 
     fn send(fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> isize
         => first fast_path::send(fd, from, bytes, flags),
-        |sock, own| send_one(sock, from, bytes, flags, false, own);
+        |sock, own| dispatch::send(sock, Data::one(from, bytes, null()), flags, own);
 
     fn sendto(fd: c_int, from: *const c_void, bytes: usize, flags: c_int, to: *const sockaddr,
         length: socklen_t) -> isize
         => first to.is_null().then(|| fast_path::send(fd, from, bytes, flags)).flatten(),
-        |sock, own| send_one(sock, from, bytes, flags, !to.is_null(), own);
+        |sock, own| dispatch::send(sock, Data::one(from, bytes, to.cast()), flags, own);
 
     fn sendfile(out: c_int, file: c_int, at: *mut off_t, bytes: usize) -> isize
         => |sock, own| dispatch::send_file(sock, 0, bytes, own);

@@ -14,7 +14,6 @@ use crate::sys::real;
 type Args = *const *const c_char;
 type MutArgs = *const *mut c_char;
 
-/// The call came back: it failed.
 fn failed(result: c_int) -> c_int {
     let error = real::errno();
     lifecycle::exec_failed();
@@ -22,58 +21,46 @@ fn failed(result: c_int) -> c_int {
     result
 }
 
-interpose! {
-    fn execve(path: *const c_char, arguments: Args, environment: Args) -> c_int {
-        lifecycle::before_exec();
-        failed(pass!(execve(path, arguments, environment)))
-    }
+/// Calls that replace the program, unless they fail, and those that have a child do so.
+macro_rules! execs {
+    ($(fn $name:ident($($arg:ident: $type:ty),*);)*
+     spawns: $(fn $spawn:ident($($given:ident: $kind:ty),*);)*
+     others: $($others:tt)*) => {
+        interpose! {
+            $(fn $name($($arg: $type),*) -> c_int {
+                lifecycle::before_exec();
+                failed(pass!($name($($arg),*)))
+            })*
 
-    fn execv(path: *const c_char, arguments: Args) -> c_int {
-        lifecycle::before_exec();
-        failed(pass!(execv(path, arguments)))
-    }
+            $(fn $spawn($($given: $kind),*) -> c_int {
+                lifecycle::before_spawn();
+                pass!($spawn($($given),*))
+            })*
 
-    fn execvp(file: *const c_char, arguments: Args) -> c_int {
-        lifecycle::before_exec();
-        failed(pass!(execvp(file, arguments)))
-    }
+            $($others)*
+        }
+    };
+}
 
-    fn execvpe(file: *const c_char, arguments: Args, environment: Args) -> c_int {
-        lifecycle::before_exec();
-        failed(pass!(execvpe(file, arguments, environment)))
-    }
-
-    fn fexecve(fd: c_int, arguments: Args, environment: Args) -> c_int {
-        lifecycle::before_exec();
-        failed(pass!(fexecve(fd, arguments, environment)))
-    }
-
-    fn execveat(at: c_int, path: *const c_char, arguments: Args, environment: Args, flags: c_int)
-        -> c_int {
-        lifecycle::before_exec();
-        failed(pass!(execveat(at, path, arguments, environment, flags)))
-    }
-
+execs! {
+    fn execve(path: *const c_char, arguments: Args, environment: Args);
+    fn execv(path: *const c_char, arguments: Args);
+    fn execvp(file: *const c_char, arguments: Args);
+    fn execvpe(file: *const c_char, arguments: Args, environment: Args);
+    fn fexecve(fd: c_int, arguments: Args, environment: Args);
+    fn execveat(at: c_int, path: *const c_char, arguments: Args, environment: Args, flags: c_int);
+    spawns:
+    fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, arguments: MutArgs, environment: MutArgs);
+    fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, arguments: MutArgs, environment: MutArgs);
+    others:
     fn posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int,
         number: c_int) -> c_int {
         if let Some(sock) = table::any(fd) {
             sock.record.set(flag::INHERITED);
         }
         pass!(posix_spawn_file_actions_adddup2(actions, fd, number))
-    }
-
-    fn posix_spawn(pid: *mut pid_t, path: *const c_char,
-        actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t,
-        arguments: MutArgs, environment: MutArgs) -> c_int {
-        lifecycle::before_spawn();
-        pass!(posix_spawn(pid, path, actions, attributes, arguments, environment))
-    }
-
-    fn posix_spawnp(pid: *mut pid_t, file: *const c_char,
-        actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t,
-        arguments: MutArgs, environment: MutArgs) -> c_int {
-        lifecycle::before_spawn();
-        pass!(posix_spawnp(pid, file, actions, attributes, arguments, environment))
     }
 }
 

@@ -7,9 +7,8 @@ use std::ffi::{c_int, c_uint};
 use crate::fd::table;
 use crate::process::identity;
 use crate::socket::{demote::demote_all, sockopt};
-use crate::sys::real;
+use crate::sys::kernel;
 
-/// Both numbers of a pipe.
 #[inline]
 fn other_pair(result: c_int, pair: *const c_int) -> c_int {
     if result == 0 {
@@ -24,12 +23,10 @@ fn other_pair(result: c_int, pair: *const c_int) -> c_int {
 #[inline]
 fn doubled(old: c_int, got: c_int) -> c_int {
     if got >= 0 && got != old && table::exists() {
-        let before = real::errno();
         match table::tracked(old).or_else(|| table::any(old)) {
             Some(sock) => table::duplicated(sock, got),
             None => table::other(got),
         }
-        real::set_errno(before);
     }
     got
 }
@@ -39,9 +36,7 @@ fn before_replacing(old: c_int, number: c_int) {
     let Some(sock) = table::any(number).filter(|_| old != number) else {
         return;
     };
-    // SAFETY: asks for the descriptor's flags only.
-    let open = unsafe { real::fcntl(old, libc::F_GETFD, 0) } >= 0;
-    if open && table::ours() {
+    if kernel::fcntl(old, libc::F_GETFD, 0).is_ok() && identity::is_ours() {
         table::closing(sock);
     }
 }
@@ -50,7 +45,7 @@ fn before_replacing(old: c_int, number: c_int) {
 #[inline(never)]
 fn before_closing(fd: c_int) {
     match table::any(fd) {
-        Some(sock) if table::ours() => table::closing(sock),
+        Some(sock) if identity::is_ours() => table::closing(sock),
         Some(_) => {}
         None => table::forget_other(fd),
     }
@@ -66,7 +61,7 @@ pub(super) fn closes(fd: c_int) {
 
 /// Lets go of every known number in the range that is about to be closed.
 fn before_closing_range(first: u32, last: u32) {
-    if table::exists() && table::ours() {
+    if table::exists() && identity::is_ours() {
         table::range(first, last).for_each(table::closing);
         table::forget_other_range(first, last);
     }
@@ -136,9 +131,7 @@ interpose! {
     fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int {
         let got = pass!(pidfd_getfd(pidfd, fd, flags));
         if got >= 0 {
-            let before = real::errno();
             table::taken(got);
-            real::set_errno(before);
         }
         got
     }

@@ -9,6 +9,8 @@ use libc::sighandler_t;
 use crate::process::signals;
 use crate::sys::real;
 
+/// Linux ignores it.
+const SA_INTERRUPT: c_int = 0x2000_0000;
 /// Signals that `siginterrupt` made interrupt; bit `signal - 1`. libc keeps such a set of its own.
 static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
 
@@ -40,23 +42,6 @@ fn install(signal: c_int, handler: sighandler_t, flags: c_int, mask: u64) -> sig
     old.sa_sigaction
 }
 
-fn bsd(signal: c_int, handler: sighandler_t) -> sighandler_t {
-    let interrupts = INTERRUPTS.load(Ordering::Relaxed) & bit(signal) != 0;
-    let flags = if interrupts { 0 } else { libc::SA_RESTART };
-    install(signal, handler, flags, bit(signal))
-}
-
-fn system_five(signal: c_int, handler: sighandler_t) -> sighandler_t {
-    /// `SA_INTERRUPT`, which Linux ignores.
-    const INTERRUPT: c_int = 0x2000_0000;
-    install(
-        signal,
-        handler,
-        libc::SA_RESETHAND | libc::SA_NODEFER | INTERRUPT,
-        0,
-    )
-}
-
 interpose! {
     fn sigaction(signal: c_int, action: *const Action, old: *mut Action) -> c_int {
         // SAFETY: the program's own arguments.
@@ -64,11 +49,13 @@ interpose! {
     }
 
     fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        bsd(signal, handler)
+        let interrupts = INTERRUPTS.load(Ordering::Relaxed) & bit(signal) != 0;
+        let flags = if interrupts { 0 } else { libc::SA_RESTART };
+        install(signal, handler, flags, bit(signal))
     }
 
     fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        system_five(signal, handler)
+        install(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER | SA_INTERRUPT, 0)
     }
 
     fn siginterrupt(signal: c_int, interrupt: c_int) -> c_int {

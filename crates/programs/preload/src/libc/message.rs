@@ -6,7 +6,7 @@ use libc::{cmsghdr, mmsghdr, msghdr, timespec};
 
 use crate::dispatch;
 use crate::fd::table;
-use crate::sys::{memory, real};
+use crate::sys::memory;
 
 interpose! {
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
@@ -46,7 +46,7 @@ interpose! {
             }
         };
         if result >= 0 {
-            each_received(message);
+            each_right(message, table::taken);
         }
         result
     }
@@ -61,7 +61,7 @@ interpose! {
             }
         };
         for index in 0..usize::try_from(result).unwrap_or(0) {
-            each_received(messages.wrapping_add(index).cast());
+            each_right(messages.wrapping_add(index).cast(), table::taken);
         }
         result
     }
@@ -70,62 +70,40 @@ interpose! {
 /// Tells the dispatch of every known socket in the control data of a message about to be sent.
 #[inline]
 fn each_sent(message: *const msghdr) {
-    if message.is_null() {
-        return;
-    }
-    let Some(header) = memory::header(message) else {
-        return;
-    };
-    if header.msg_control.is_null() || header.msg_controllen < size_of::<cmsghdr>() {
-        return;
-    }
-    each_right(&header, |fd| {
+    each_right(message, |fd| {
         if let Some(sock) = table::any(fd) {
-            let before = real::errno();
             sock.record.cookie_by(fd);
             dispatch::passed(sock);
-            real::set_errno(before);
         }
     });
 }
 
-/// Enters every descriptor that arrived into the table.
+/// Calls `with` for every descriptor in `SCM_RIGHTS` of this message's control data, which may not be readable.
 #[inline]
-fn each_received(message: *const msghdr) {
-    // SAFETY: the kernel has just written this header, so it is there.
-    let header = unsafe { &*message };
-    if header.msg_control.is_null() || header.msg_controllen < size_of::<cmsghdr>() {
-        return;
+fn each_right(message: *const msghdr, with: impl FnMut(c_int)) {
+    if let Some(header) = memory::header(message)
+        && !header.msg_control.is_null()
+    {
+        each_right_in(header.msg_control.cast(), header.msg_controllen, with);
     }
-    let before = real::errno();
-    each_right(header, table::taken);
-    real::set_errno(before);
 }
 
-/// Calls `with` for every descriptor in `SCM_RIGHTS` of this control data, which may not be readable.
-fn each_right(header: &msghdr, mut with: impl FnMut(c_int)) {
+fn each_right_in(start: *const u8, end: usize, mut with: impl FnMut(c_int)) {
     let head = size_of::<cmsghdr>();
-    let end = header.msg_controllen;
     let mut at = 0usize;
     while at.checked_add(head).is_some_and(|stop| stop <= end) {
-        let mut items = [cmsghdr {
-            cmsg_len: 0,
-            cmsg_level: 0,
-            cmsg_type: 0,
-        }];
-        let from = header.msg_control.cast::<u8>().wrapping_add(at);
-        if !memory::fetch_all(&mut items, from.cast()) || items[0].cmsg_len < head {
+        let from = start.wrapping_add(at);
+        let Some(item) = memory::fetch::<cmsghdr>(from.cast()) else {
+            return;
+        };
+        if item.cmsg_len < head {
             return;
         }
-        let item = items[0];
         let length = item.cmsg_len.min(end - at);
         if item.cmsg_level == libc::SOL_SOCKET && item.cmsg_type == libc::SCM_RIGHTS {
-            for offset in (head..length.saturating_sub(3)).step_by(size_of::<c_int>()) {
-                let mut fd = [-1];
-                if memory::fetch_all(&mut fd, from.wrapping_add(offset).cast()) {
-                    with(fd[0]);
-                }
-            }
+            let places = (head..length.saturating_sub(3)).step_by(size_of::<c_int>());
+            let fds = places.filter_map(|at| memory::fetch(from.wrapping_add(at).cast()));
+            fds.for_each(&mut with);
         }
         at = at.saturating_add(length.next_multiple_of(size_of::<usize>()));
     }

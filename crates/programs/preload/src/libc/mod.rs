@@ -67,6 +67,18 @@ macro_rules! alias {
     };
 }
 
+/// The body of a function that first compares `bytes` with the `room` that the compiler knew, as libc does, and then is another one.
+macro_rules! checked {
+    ($bytes:expr, $room:expr, $name:ident($($arg:expr),*) => $target:ident($($given:expr),*)) => {
+        if $bytes > $room {
+            pass!($name($($arg),*))
+        } else {
+            // SAFETY: the same function once the check was made.
+            unsafe { $target($($given),*) }
+        }
+    };
+}
+
 /// The program's own call, as it made it.
 macro_rules! pass {
     ($name:ident($($arg:expr),* $(,)?)) => {{
@@ -104,19 +116,16 @@ mod wait;
 
 /// Looks up what is interposed. Called once, by the constructor.
 pub fn resolve() {
-    let all = [
-        data::own::resolve,
-        exec::own::resolve,
-        files::own::resolve,
-        handlers::own::resolve,
-        message::own::resolve,
-        names::own::resolve,
-        number::own::resolve,
-        opens::own::resolve,
-        options::own::resolve,
-        process::own::resolve,
-        stdio::own::resolve,
-        wait::own::resolve,
-    ];
-    all.into_iter().for_each(|resolve| resolve());
+    data::own::resolve();
+    exec::own::resolve();
+    files::own::resolve();
+    handlers::own::resolve();
+    message::own::resolve();
+    names::own::resolve();
+    number::own::resolve();
+    opens::own::resolve();
+    options::own::resolve();
+    process::own::resolve();
+    stdio::own::resolve();
+    wait::own::resolve();
 }

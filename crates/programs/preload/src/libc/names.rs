@@ -4,13 +4,11 @@ use std::ffi::c_int;
 
 use libc::{sockaddr, socklen_t};
 
-use crate::dispatch;
 use crate::fd::{
-    record::{Kind, Origin},
+    record::{Kind, Origin, flag},
     table,
 };
-use crate::socket::peer_death;
-use crate::sys::real;
+use crate::socket::{close, peer_death};
 
 interpose! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -51,7 +49,10 @@ interpose! {
     }
 
     fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int
-        => |sock, own| dispatch::connect(&sock, own);
+        => |sock, own| {
+            sock.record.set(flag::CONNECTED_BY_US);
+            own.call()
+        };
 
     fn getpeername(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int
         => |_sock, own| {
@@ -60,7 +61,7 @@ interpose! {
             own.call()
         };
 
-    fn shutdown(fd: c_int, how: c_int) -> c_int => |sock, own| dispatch::shutdown(&sock, how, own);
+    fn shutdown(fd: c_int, how: c_int) -> c_int => |sock, own| close::shutdown(&sock, how, own);
 }
 
 alias! {
@@ -69,33 +70,27 @@ alias! {
 
 #[inline]
 fn made(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
-    let before = real::errno();
-    match Kind::of_socket(domain, kind, protocol) {
-        Some(kind) => {
-            table::made(fd, kind, Origin::Made);
-        }
-        None => table::other(fd),
-    }
-    real::set_errno(before);
+    enter(fd, Kind::of_socket(domain, kind, protocol), Origin::Made);
 }
 
-/// `accept` on `listener` gave `fd`.
 #[inline]
 fn accepted(listener: c_int, fd: c_int) -> c_int {
     if fd >= 0 {
-        let before = real::errno();
         table::tracked(listener);
         let kind = match table::any(listener) {
             Some(sock) => sock.record.kind(),
             None => table::kind_of_socket(fd),
         };
-        match kind {
-            Some(kind) => {
-                table::made(fd, kind, Origin::Accepted);
-            }
-            None => table::other(fd),
-        }
-        real::set_errno(before);
+        enter(fd, kind, Origin::Accepted);
     }
     fd
+}
+
+/// A new socket has this number.
+#[inline]
+fn enter(fd: c_int, kind: Option<Kind>, origin: Origin) {
+    match kind {
+        Some(kind) => _ = table::made(fd, kind, origin),
+        None => table::other(fd),
+    }
 }

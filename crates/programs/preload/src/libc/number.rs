@@ -9,7 +9,7 @@ use crate::fd::{call::Own, table};
 use crate::libc::{data, exec, files, message, names, options, process, wait};
 use crate::lifecycle;
 use crate::process::identity;
-use crate::ready::{deferred_ctl::flush_epoll_ctl, uring};
+use crate::ready::{deferred_ctl::flush_epoll_ctl, poll, select, uring};
 use crate::sys::memory;
 
 /// The call of this number by its name; `None`: it is none of these. Each takes its arguments as the system call does, and gives an
@@ -65,7 +65,7 @@ fn by_name(number: c_long, x: [usize; 6]) -> Option<isize> {
         SYS_shutdown => names::shutdown, int;
         #[cfg(target_arch = "x86_64")]
         SYS_poll => wait::poll, int;
-        SYS_ppoll if wait::any_polled(x[0] as *const _, x[1] as _) => wait::ppoll, int;
+        SYS_ppoll if poll::is_ours(x[0] as *const _, x[1] as _) => wait::ppoll, int;
         #[cfg(target_arch = "x86_64")]
         SYS_select => wait::select, int;
         #[cfg(target_arch = "x86_64")]
@@ -88,7 +88,7 @@ fn pselect(x: [usize; 6]) -> Option<isize> {
     let sets = [x[1] as *mut _, x[2] as *mut _, x[3] as *mut _];
     let mut mask = [0usize; 2];
     let given = x[5] == 0 || memory::fetch_all(&mut mask, x[5] as *const _);
-    if !given || !wait::any_selected(x[0] as c_int, sets) {
+    if !given || !select::is_ours(x[0] as c_int, &sets) {
         return None;
     }
     let arguments = [x[0], x[1], x[2], x[3], x[4], mask[0]];

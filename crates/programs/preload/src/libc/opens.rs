@@ -6,7 +6,6 @@ use libc::{mode_t, pid_t, sigset_t};
 
 use crate::fd::table;
 
-/// A call gave a number that is no socket.
 #[inline(always)]
 fn other(fd: c_int) -> c_int {
     if fd >= 0 {

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use libc::socklen_t;
 
-use crate::dispatch;
+use crate::ready::deferred_ctl;
 use crate::socket::sockopt;
 
 interpose! {
@@ -12,7 +12,11 @@ interpose! {
         -> c_int => |sock, own| sockopt::get(&sock, level, name, value, own);
 
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t)
-        -> c_int => |sock, own| dispatch::setsockopt(sock, level, name, value, length, own);
+        -> c_int => |sock, own| {
+            let result = sockopt::set(&sock, level, name, value, length, own);
+            deferred_ctl::doubt_room(&sock);
+            result
+        };
 
     fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int
         => |sock, own| sockopt::ioctl(&sock, request as libc::c_ulong, argument, own);

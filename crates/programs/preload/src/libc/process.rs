@@ -13,9 +13,7 @@ use crate::ready::deferred_ctl::flush_epoll_ctl;
 use crate::socket::demote::demote_all;
 use crate::sys::real;
 
-/// What `clone` starts.
 type CloneFn = Option<unsafe extern "C" fn(*mut c_void) -> c_int>;
-/// What a thread starts with.
 type ThreadFn = Option<unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void>;
 
 interpose! {

@@ -13,9 +13,7 @@ type VaList = *mut c_void;
 
 fn seen(fd: c_int) {
     if let Some(sock) = table::tracked(fd) {
-        let before = real::errno();
         demote(&sock, Reason::Stdio);
-        real::set_errno(before);
     }
 }
 

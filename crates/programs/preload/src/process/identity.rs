@@ -13,10 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use windlass_channel::sys;
 
 use crate::arch;
-use crate::process::{UPCALLS, mark};
+use crate::process::{mark, tell};
 use crate::sys::reserved::Reserved;
 
-/// What each thread keeps.
 #[repr(C, align(64))]
 pub struct Thread {
     /// Locked sections that this thread is in; a signal is deferred while it is not 0.
@@ -51,7 +50,6 @@ std::arch::global_asm!(
     ".previous",
 );
 
-/// This thread's own.
 #[inline(always)]
 pub fn thread() -> &'static Thread {
     // SAFETY: thread-local memory of this size and alignment, zeroed, alive while the thread runs.
@@ -129,7 +127,7 @@ fn take_slot(slot: u32) -> Option<u16> {
 }
 
 unsafe extern "C" fn thread_ends(value: *mut c_void) {
-    (UPCALLS.get().thread_ends)();
+    tell(|up| (up.thread_ends)());
     mark::let_go();
     thread().slot.store(NO_SLOT, Ordering::Relaxed);
     give_slot(value.addr() as u32);
@@ -141,7 +139,6 @@ fn give_slot(slot: u32) {
     }
 }
 
-/// Called by the constructor.
 pub fn start() {
     let mut key = 0;
     // SAFETY: the key is a live variable; the destructor stays mapped, since we are never unloaded.
@@ -161,10 +158,8 @@ fn claim() {
     let mixed = sys::cycles() ^ (PID.load(Ordering::Relaxed) as u64) << 40;
     let id = (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
     ID.store(id.max(1), Ordering::Relaxed);
-    let page = LIVE_PAGE.base();
-    if !page.is_null() {
-        // SAFETY: the page is never unmapped.
-        unsafe { &*page }.store(1, Ordering::Relaxed);
+    if let Some(word) = live_word() {
+        word.store(1, Ordering::Relaxed);
     }
 }
 
@@ -174,7 +169,6 @@ pub fn id() -> u32 {
     ID.load(Ordering::Relaxed)
 }
 
-/// The process id.
 #[inline(always)]
 pub fn process_id() -> u32 {
     PID.load(Ordering::Relaxed).cast_unsigned()
@@ -188,18 +182,19 @@ pub fn is_started() -> bool {
 /// Whether this process was copied by a fork that we did not see: one load.
 #[inline(always)]
 pub fn is_copy() -> bool {
-    let page = LIVE_PAGE.base();
-    if page.is_null() {
-        return false;
-    }
-    // SAFETY: the page is never unmapped.
-    unsafe { &*page }.load(Ordering::Relaxed) == 0
+    live_word().is_some_and(|word| word.load(Ordering::Relaxed) == 0)
+}
+
+#[inline(always)]
+fn live_word() -> Option<&'static AtomicU32> {
+    // SAFETY: the page has more than one word.
+    (!LIVE_PAGE.base().is_null()).then(|| unsafe { LIVE_PAGE.at(0) })
 }
 
 /// Whether the table is this process's own: false in a child that borrows this memory.
 pub fn is_ours() -> bool {
     if is_copy() {
-        (UPCALLS.get().unseen_fork)();
+        tell(|up| (up.unseen_fork)());
     }
     if !BORROWED.load(Ordering::Relaxed) {
         return thread().vforked.load(Ordering::Relaxed) == 0;
@@ -220,7 +215,6 @@ unsafe extern "C" {
 /// Where the mark of a `vfork` is in a [`Thread`].
 pub const VFORKED: usize = std::mem::offset_of!(Thread, vforked);
 
-/// Whether the process has had a second thread.
 pub fn has_threads() -> bool {
     if BORROWED.load(Ordering::Relaxed) {
         return true;

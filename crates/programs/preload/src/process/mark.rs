@@ -64,7 +64,6 @@ fn take(mutex: *mut libc::pthread_mutex_t) {
     }
 }
 
-/// A thread ends, and the process goes on.
 pub fn let_go() {
     let mutex = MUTEX.load(Acquire);
     // Null in a forked child, which has no marks.
@@ -80,7 +79,6 @@ pub fn forked() {
     MUTEX.store(std::ptr::null_mut(), Relaxed);
 }
 
-/// Whether a mark says that its process has ended.
 #[inline(always)]
 pub fn is_dead(mark: u32) -> bool {
     mark & OWNER_DIED != 0

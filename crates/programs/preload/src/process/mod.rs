@@ -7,24 +7,21 @@ pub mod registration;
 pub mod signals;
 pub mod status;
 
-use crate::sys::upcalls::Upcalls;
+use std::sync::OnceLock;
 
 /// What the rooms above do.
 pub struct Events {
-    /// A thread ends.
     pub thread_ends: fn(),
     /// This process is a copy that was made out of our sight.
     pub unseen_fork: fn(),
-    /// A handler of the program is about to run.
     pub before_handler: fn(),
     /// The process has registered with another broker, whose directory is empty.
     pub new_directory: fn(),
 }
 
 /// Set by the constructor.
-pub static UPCALLS: Upcalls<Events> = Upcalls::new(&Events {
-    thread_ends: || {},
-    unseen_fork: || {},
-    before_handler: || {},
-    new_directory: || {},
-});
+pub static UPCALLS: OnceLock<Events> = OnceLock::new();
+
+fn tell(event: impl FnOnce(&Events)) {
+    UPCALLS.get().map(event);
+}

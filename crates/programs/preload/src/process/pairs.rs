@@ -12,7 +12,7 @@
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
 use windlass_channel::client::{Paired, Region};
@@ -39,7 +39,6 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// One above the highest place in use.
 static PLACES: AtomicU32 = AtomicU32::new(0);
 
-/// A slab mapped here, with what this process knows of it.
 pub struct Pair {
     /// The slab's number + 1; 0: free.
     id: AtomicU32,
@@ -57,8 +56,8 @@ pub struct Pair {
     watched_at: AtomicU64,
     /// The peer's mark of death; null where both ends are here.
     mark: AtomicPtr<AtomicU32>,
-    /// How far its sockets were seen to after its death.
-    pub aftermath: Aftermath,
+    /// The sockets of this process in it were seen to after the peer's death. One that enters the pair undoes it.
+    pub is_seen_to: AtomicBool,
     slab: UnsafeCell<MaybeUninit<Slab>>,
     memory: UnsafeCell<MaybeUninit<Paired>>,
     /// The record on each side of each channel, 0 = none of this process.
@@ -68,26 +67,10 @@ pub struct Pair {
 // SAFETY: `slab` and `memory` are written under GATE while `id` is 0, and read only after `id` was seen (acquire).
 unsafe impl Sync for Pair {}
 
-static PAIRS: [Pair; PAIRS_MAX] = [const {
-    Pair {
-        id: AtomicU32::new(0),
-        peer: AtomicU32::new(0),
-        side: AtomicU32::new(0),
-        generation: AtomicU32::new(0),
-        proves: AtomicBool::new(false),
-        users: AtomicU32::new(0),
-        idle_since: AtomicU64::new(0),
-        watched_at: AtomicU64::new(0),
-        mark: AtomicPtr::new(std::ptr::null_mut()),
-        aftermath: Aftermath::new(),
-        slab: UnsafeCell::new(MaybeUninit::uninit()),
-        memory: UnsafeCell::new(MaybeUninit::uninit()),
-        records: [const { [const { AtomicU32::new(0) }; CHANS] }; 2],
-    }
-}; PAIRS_MAX];
+// SAFETY: zeros are valid atomics, and room for what is written later.
+static PAIRS: [Pair; PAIRS_MAX] = [const { unsafe { std::mem::zeroed() } }; PAIRS_MAX];
 
 impl Pair {
-    /// The slab.
     #[inline(always)]
     pub fn slab(&'static self) -> &'static Slab {
         // SAFETY: a pair is handed out only once its id was seen, which is stored after the slab.
@@ -114,11 +97,10 @@ impl Pair {
     /// A socket of this process has taken an end of the channel.
     pub fn enter(&self, chan: u16, side: Side, record: u32) {
         self.users.fetch_add(1, Relaxed);
-        self.aftermath.open();
+        self.is_seen_to.store(false, Release);
         self.records[side as usize][usize::from(chan) % CHANS].store(record, Release);
     }
 
-    /// It has left.
     pub fn leave(&self, chan: u16, side: Side) {
         if self.records[side as usize][usize::from(chan) % CHANS].swap(0, Relaxed) != 0 {
             self.idle_since.store(clock::now(), Relaxed);
@@ -175,14 +157,11 @@ impl Pair {
         let memory = unsafe { &*self.memory.get() };
         // SAFETY: the place was in use, so its memory was written.
         let memory = unsafe { memory.assume_init_read() };
-        for region in [memory.memory, memory.peer_status] {
-            // SAFETY: no socket here has a channel in it, and none had for a second, far longer than any locked section.
-            unsafe { region.unmap() };
-        }
+        // No socket here has a channel in it, and none had for a second, far longer than any locked section.
+        unmap(memory);
     }
 }
 
-/// The pairs that are mapped, with their places.
 #[inline(always)]
 pub fn pairs() -> impl Iterator<Item = (u8, &'static Pair)> {
     let used = PLACES.load(Relaxed) as usize;
@@ -203,7 +182,6 @@ pub fn at(place: u8) -> &'static Pair {
     &PAIRS[usize::from(place) % PAIRS_MAX]
 }
 
-/// The place of a slab that is mapped here.
 pub fn place_of(slab: u32) -> Option<u8> {
     pairs()
         .find(|(_, pair)| pair.number() == slab)
@@ -222,9 +200,7 @@ pub fn pair_with(peer: u16, ends: Ends) -> Result<u8, Reason> {
         }
         full += 1;
     }
-    let _gate = Gate::enter().ok_or(Reason::Young)?;
-    let place = free_place()?;
-    fill(place, CLIENT.pair(&Request::Pair { peer, full, ends })?)
+    fill_by(&Request::Pair { peer, full, ends })
 }
 
 /// Whether the broker agrees that a channel of a slab is a connection of this socket, where it has to be asked.
@@ -267,15 +243,16 @@ pub fn side_towards(peer: u16, by_name: usize, ends: Ends) -> Result<Side, Reaso
 /// # Errors
 /// Why there is none.
 pub fn slab(number: u32) -> Result<u8, Reason> {
-    if let Some(place) = place_of(number) {
-        return Ok(place);
-    }
-    let _gate = Gate::enter().ok_or(Reason::Young)?;
-    let place = free_place()?;
-    fill(place, CLIENT.pair(&Request::Slab { slab: number })?)
+    place_of(number).map_or_else(|| fill_by(&Request::Slab { slab: number }), Ok)
 }
 
-/// A place for one more slab, under the gate.
+/// The place of a slab that the broker gives.
+fn fill_by(request: &Request) -> Result<u8, Reason> {
+    let _gate = Gate::enter().ok_or(Reason::Young)?;
+    let place = free_place()?;
+    fill(place, CLIENT.pair(request)?)
+}
+
 fn free_place() -> Result<u8, Reason> {
     let all = || (0u8..).zip(&PAIRS);
     if let Some((place, _)) = all().find(|(_, pair)| pair.id.load(Relaxed) == 0) {
@@ -287,13 +264,18 @@ fn free_place() -> Result<u8, Reason> {
     Ok(place)
 }
 
+/// Gives back memory that nobody uses.
+fn unmap(paired: Paired) {
+    for region in [paired.memory, paired.peer_status] {
+        // SAFETY: the callers', who have it alone.
+        unsafe { region.unmap() };
+    }
+}
+
 /// Puts a slab into a free place, under the gate.
 fn fill(place: u8, paired: Paired) -> Result<u8, Reason> {
     if let Some(place) = place_of(paired.slab) {
-        for region in [paired.memory, paired.peer_status] {
-            // SAFETY: mapped a moment ago for nobody else.
-            unsafe { region.unmap() };
-        }
+        unmap(paired);
         return Ok(place);
     }
     let page = |region: Region| {
@@ -330,7 +312,7 @@ fn fill(place: u8, paired: Paired) -> Result<u8, Reason> {
     pair.proves.store(paired.proves, Relaxed);
     pair.side.store(u32::from(paired.side), Relaxed);
     pair.mark.store(mark, Relaxed);
-    pair.aftermath.open();
+    pair.is_seen_to.store(false, Release);
     pair.users.store(0, Relaxed);
     pair.idle_since.store(clock::now(), Relaxed);
     pair.watched_at.store(0, Relaxed);
@@ -339,7 +321,6 @@ fn fill(place: u8, paired: Paired) -> Result<u8, Reason> {
     Ok(place)
 }
 
-/// One end of a channel in a place.
 #[inline(always)]
 pub fn link(place: u8, chan: u16, side: Side) -> Option<Link<'static>> {
     at(place).slab().link(chan, side)
@@ -370,7 +351,6 @@ fn ask_watch(pair: &'static Pair) {
     }
 }
 
-/// Threads that look for a place or register.
 static SEEKERS: AtomicU32 = AtomicU32::new(0);
 
 /// As long as it lives, the calling thread may use a place that it has found and no socket has entered.
@@ -396,7 +376,6 @@ pub(super) fn is_marked_dead(peer: u16) -> bool {
     its.any(|(_, pair)| !pair.is_peer_alive())
 }
 
-/// Whether no socket of this process has been in a channel for a while.
 pub(super) fn are_idle() -> bool {
     PAIRS.iter().all(Pair::is_idle)
 }
@@ -408,52 +387,7 @@ pub(super) fn renew() {
     GENERATION.fetch_add(1, SeqCst);
 }
 
-/// In a forked child: nobody looks for a place or sees to a dead peer's sockets.
+/// In a forked child: nobody looks for a place.
 pub(super) fn forked() {
     SEEKERS.store(0, Relaxed);
-    pairs().for_each(|(_, pair)| pair.aftermath.forked());
-}
-
-/// How far this process is with the sockets of a pair whose peer has died: *open* · *busy* (one thread sees to them) · *over*. A
-/// socket that enters the pair opens it again.
-#[derive(Default)]
-pub struct Aftermath(AtomicU32);
-
-const BUSY: u32 = 1;
-const OVER: u32 = 2;
-
-impl Aftermath {
-    /// Nobody has seen to its sockets.
-    const fn new() -> Self {
-        Self(AtomicU32::new(0))
-    }
-
-    fn open(&self) {
-        self.0.store(0, Release);
-    }
-
-    fn forked(&self) {
-        let _ = self.0.compare_exchange(BUSY, 0, Relaxed, Relaxed);
-    }
-
-    /// The calling thread sees to the sockets, and says later how far it came ([`Aftermath::end`]). False: another one is at it.
-    pub fn begin(&self) -> bool {
-        self.0.compare_exchange(0, BUSY, AcqRel, Acquire) != Err(BUSY)
-    }
-
-    /// It has. `is_over`: all of them.
-    pub fn end(&self, is_over: bool) {
-        self.0.store(if is_over { OVER } else { 0 }, Release);
-    }
-
-    /// Whether a thread is at it.
-    pub fn is_busy(&self) -> bool {
-        self.0.load(Acquire) == BUSY
-    }
-
-    /// Whether all sockets were seen to.
-    #[inline(always)]
-    pub fn is_over(&self) -> bool {
-        self.0.load(Acquire) == OVER
-    }
 }

@@ -24,13 +24,12 @@ use windlass_channel::{Alive, Life, Owner, Reason, Who, sys};
 
 use crate::options;
 use crate::process::{
-    UPCALLS, identity, mark,
+    identity, mark,
     pairs::{self, Seeker},
-    status,
+    status, tell,
 };
 use crate::sys::{clock, kernel};
 
-/// The way to the broker.
 pub static CLIENT: Client = Client::new();
 
 static GATE: AtomicBool = AtomicBool::new(false);
@@ -40,8 +39,6 @@ static IS_BROKER_UNSEEN: AtomicBool = AtomicBool::new(false);
 static BROKER: AtomicU32 = AtomicU32::new(0);
 static DIRECTORY: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static PROCESSES: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
-/// The slot of the process that this one was forked from.
-static PARENT: AtomicU32 = AtomicU32::new(0);
 /// Where the broker finds the records of this process; 0: nowhere.
 static REPORT: AtomicU64 = AtomicU64::new(0);
 
@@ -50,7 +47,6 @@ pub fn set_report(address: u64) {
     REPORT.store(address, Relaxed);
 }
 
-/// Asks the table of processes who lives.
 struct Processes;
 
 impl Alive for Processes {
@@ -78,14 +74,12 @@ pub fn who() -> Option<Who<'static>> {
     Some(who_of(owner()?))
 }
 
-/// Its lock word.
 #[inline(always)]
 pub fn owner() -> Option<Owner> {
     let process = Some(identity::process_slot()).filter(|slot| *slot != 0)?;
     Owner::new(process, identity::thread_slot()?)
 }
 
-/// The thread with this lock word.
 pub const fn who_of(owner: Owner) -> Who<'static> {
     Who {
         owner,
@@ -114,19 +108,12 @@ pub fn heir() -> Option<Who<'static>> {
 /// Why this process makes no joins; [`Reason::None`]: nothing stands against them.
 static FORBIDDEN: AtomicU32 = AtomicU32::new(0);
 
-/// No socket of this process is joined from now on.
 pub fn forbid(reason: Reason) {
     FORBIDDEN.store(reason as u32, Relaxed);
 }
 
-/// Where the broker may be found. Called by the constructor.
 pub fn locate() {
-    let runtime = {
-        // SAFETY: a C string; no other thread changes the environment while libraries are loaded.
-        let text = unsafe { libc::getenv(c"XDG_RUNTIME_DIR".as_ptr()) };
-        // SAFETY: a C string of the environment, if it is there.
-        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes())
-    };
+    let runtime = options::variable(c"XDG_RUNTIME_DIR");
     // SAFETY: takes nothing.
     let user = unsafe { libc::geteuid() };
     CLIENT.locate(options::sockets().map(CStr::to_bytes), runtime, user);
@@ -201,7 +188,7 @@ fn register_within(is_for_rescue: bool, socket: i32) -> Result<(), Reason> {
         parent: match (holds, is_orphan) {
             (true, _) => slot,
             (false, true) => 0,
-            (false, false) => PARENT.load(Relaxed) as u16,
+            (false, false) => identity::parent_slot(),
         },
     };
     let registered = CLIENT.register(&who, is_for_rescue)?;
@@ -222,12 +209,11 @@ fn register_within(is_for_rescue: bool, socket: i32) -> Result<(), Reason> {
     identity::set_process_slot(registered.slot);
     mark::arm(registered.status.base);
     if is_orphan {
-        (UPCALLS.get().new_directory)();
+        tell(|up| (up.new_directory)());
     }
     Ok(())
 }
 
-/// The directory of connections, once registered.
 pub fn directory() -> Option<Directory> {
     let base = NonNull::new(DIRECTORY.load(Acquire))?;
     // SAFETY: the broker gave this memory for a directory; it is mapped for good.
@@ -235,8 +221,7 @@ pub fn directory() -> Option<Directory> {
 }
 
 /// In a forked child: what was mapped stays, the slot was the parent's.
-pub fn forked(parent: u16) {
-    PARENT.store(u32::from(parent), Relaxed);
+pub fn forked() {
     GATE.store(false, Relaxed);
     status::forked();
     pairs::forked();

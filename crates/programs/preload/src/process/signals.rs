@@ -23,8 +23,8 @@ use windlass_channel::sys;
 
 use crate::arch;
 use crate::process::{
-    UPCALLS,
     identity::{self, thread},
+    tell,
 };
 use crate::sys::real;
 
@@ -41,8 +41,6 @@ static HANDLERS: [AtomicU64; SIGNALS] = [const { AtomicU64::new(0) }; SIGNALS];
 static GUARDED: AtomicBool = AtomicBool::new(false);
 /// What is taken although the program may have set no handler.
 const GUARDS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
-/// Flags and mask of those two as the program left them with the default or nothing, for `sigaction` to show.
-static SHOWN: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
 
 type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
 
@@ -108,7 +106,6 @@ pub fn set_fixup(from: usize, to: usize, fixup: usize) {
     }
 }
 
-/// Takes `SIGSEGV` and `SIGBUS`, once.
 pub fn guard() {
     if GUARDED.swap(true, Ordering::AcqRel) {
         return;
@@ -133,30 +130,11 @@ fn install_guard(signal: c_int) {
     unsafe { real::sigaction(signal, &action, &mut now) };
     if let Some(word) = handler_word(signal).filter(|_| is_bare(now.sa_sigaction)) {
         word.store(now.sa_sigaction as u64, Ordering::Relaxed);
-        if let Some([flags, mask]) = shown(signal) {
-            flags.store(now.sa_flags as u32 as u64, Ordering::Relaxed);
-            mask.store(mask_of(&now), Ordering::Relaxed);
-        }
     }
 }
 
-fn shown(signal: c_int) -> Option<&'static [AtomicU64; 2]> {
-    GUARDS
-        .iter()
-        .zip(&SHOWN)
-        .find(|(guard, _)| **guard == signal)
-        .map(|(_, shown)| shown)
-}
-
-/// Default or nothing.
 fn is_bare(handler: usize) -> bool {
     handler == libc::SIG_DFL || handler == libc::SIG_IGN
-}
-
-fn mask_of(action: &sigaction) -> u64 {
-    let place = &raw const action.sa_mask;
-    // SAFETY: libc's mask begins with the kernel's 64 bits.
-    unsafe { *place.cast::<u64>() }
 }
 
 fn empty() -> sigaction {
@@ -190,11 +168,11 @@ pub unsafe fn change(signal: c_int, action: *const sigaction, old: *mut sigactio
         // SAFETY: libc reads it just so.
         let mut wanted = unsafe { *action };
         // What a function of libc's gave as the old handler stands for the program's.
-        show(signal, before, &mut wanted);
+        show(before, &mut wanted);
         set(signal, word, &wanted, &mut previous)
     };
     if result == 0 && !old.is_null() {
-        show(signal, before, &mut previous);
+        show(before, &mut previous);
         // SAFETY: libc writes it just so.
         unsafe { *old = previous };
     }
@@ -244,21 +222,16 @@ fn packed(wanted: &sigaction) -> u64 {
 }
 
 /// Turns what the kernel holds into what the program set.
-fn show(signal: c_int, word: u64, action: &mut sigaction) {
+fn show(word: u64, action: &mut sigaction) {
     if !is_ours(action) {
         return;
     }
-    action.sa_sigaction = (word & ADDRESS) as usize;
-    if is_bare(action.sa_sigaction) {
-        let [flags, mask] = shown(signal).map_or([0, 0], |shown| {
-            shown.each_ref().map(|word| word.load(Ordering::Relaxed))
-        });
-        action.sa_flags = flags as u32 as c_int;
-        let place = &raw mut action.sa_mask;
-        // SAFETY: libc's mask begins with the kernel's 64 bits.
-        unsafe { *place.cast::<u64>() = mask };
-        return;
+    let handler = (word & ADDRESS) as usize;
+    if is_bare(handler) {
+        // Flags and mask mean nothing without a handler.
+        *action = empty();
     }
+    action.sa_sigaction = handler;
     if word & SIGINFO == 0 {
         action.sa_flags &= !libc::SA_SIGINFO;
     }
@@ -296,7 +269,7 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
         );
     }
     // The handler may wait in, or jump to, whatever sees the kernel's view.
-    (UPCALLS.get().before_handler)();
+    tell(|up| (up.before_handler)());
     let address: *const () = std::ptr::with_exposed_provenance(address);
     // SAFETY: the program installed this address as a handler.
     let handler = unsafe { std::mem::transmute::<*const (), Handler>(address) };
@@ -304,7 +277,6 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
     unsafe { handler(signal, info, context) };
 }
 
-/// Ends a copy that met memory that is not there.
 fn fix_up(signal: c_int, context: *mut ucontext_t) -> bool {
     if signal != libc::SIGSEGV && signal != libc::SIGBUS {
         return false;
@@ -370,7 +342,7 @@ fn reset(signal: c_int, word: u64) {
     let mut action = empty();
     // SAFETY: a live variable.
     unsafe { real::sigaction(signal, std::ptr::null(), &mut action) };
-    show(signal, word, &mut action);
+    show(word, &mut action);
     action.sa_sigaction = libc::SIG_DFL;
     // SAFETY: a live variable.
     unsafe { real::sigaction(signal, &action, std::ptr::null_mut()) };

@@ -29,7 +29,6 @@ static FORMER_PAGES: [AtomicPtr<u8>; FORMERS_MAX] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; FORMERS_MAX];
 static FORMERS: AtomicU32 = AtomicU32::new(0);
 
-/// Memory of a status page.
 #[repr(align(128))]
 struct Unshown([AtomicU32; STATUS_BYTES / 4]);
 
@@ -54,7 +53,6 @@ pub fn former_pages() -> impl Iterator<Item = *mut u8> {
     pages.map(|page| page.load(Acquire))
 }
 
-/// Whether no further page can be kept.
 pub(super) fn is_full() -> bool {
     FORMERS.load(Relaxed) as usize == FORMERS_MAX
 }
@@ -88,7 +86,6 @@ pub fn raise(line: u8) -> Raised {
     }
 }
 
-/// Shows that it is awake again.
 pub fn lower(raised: Raised) {
     let Raised {
         page: base,

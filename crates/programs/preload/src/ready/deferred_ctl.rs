@@ -46,7 +46,6 @@ use crate::ready::sets::{self, ABSENT, HERE, Member, QUEUED, READABLE, Set, drop
 use crate::socket::state;
 use crate::sys::{clock, kernel, memory};
 
-/// Lagging members of the process.
 const LAGGING_MAX: usize = 128;
 /// How long what the kernel has said of a socket's room is believed.
 const ROOM_US: u32 = 10_000;
@@ -58,7 +57,6 @@ const UNASKED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// The records of members that lag, or did: of all instances, since only a process of one thread has any.
 static LAGGARDS: [AtomicU32; LAGGING_MAX] = [const { AtomicU32::new(0) }; LAGGING_MAX];
-/// How many these are.
 static LAGGING: AtomicU32 = AtomicU32::new(0);
 
 /// Tells the kernel of everything.
@@ -99,7 +97,6 @@ fn tell(which: impl Fn(&Member) -> bool) {
     signals::leave();
 }
 
-/// Whether the record stays on the list.
 fn tell_one(record: u32, which: &impl Fn(&Member) -> bool) -> bool {
     let queued = |member: &&Member| member.state.load(Relaxed) & QUEUED != 0;
     let Some(member) = sets::member(record).filter(queued) else {
@@ -113,10 +110,7 @@ fn tell_one(record: u32, which: &impl Fn(&Member) -> bool) -> bool {
         return false;
     };
     let (instance, fd) = (set.fd.load(Relaxed), member.fd.load(Relaxed));
-    let mut event = epoll_event {
-        events: member.events.load(Relaxed),
-        u64: member.data.load(Relaxed),
-    };
+    let mut event = member.event();
     // What fails here has changed out of our sight, and is the kernel's to report.
     if member.state.load(Relaxed) & ABSENT != 0 {
         let _ = kernel::epoll_ctl(instance, libc::EPOLL_CTL_DEL, fd, &mut event);
@@ -204,8 +198,13 @@ pub(super) fn filter(index: usize, events: *mut epoll_event, count: usize) -> us
     kept
 }
 
-/// A change by `epoll_ctl` that the kernel need not hear of yet; false: it has to.
-pub(super) fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll_event) -> bool {
+/// A change by `epoll_ctl` that the kernel need not hear of yet; `None`: it has to.
+pub(super) fn defer(
+    instance: &Sock,
+    sock: &Sock,
+    operation: c_int,
+    asked: epoll_event,
+) -> Option<()> {
     let changes = [
         libc::EPOLL_CTL_ADD,
         libc::EPOLL_CTL_MOD,
@@ -213,17 +212,12 @@ pub(super) fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll
     ];
     let has_joined = sock.record.has(flag::JOINED);
     if !has_joined || identity::has_threads() || !changes.contains(&operation) {
-        return false;
+        return None;
     }
-    let Some((index, set)) = Set::of(instance) else {
-        return false;
-    };
-    let Some((member, link)) = sets::member(sock.index())
-        .filter(|member| member.is_in(index) && member.fd.load(Relaxed) == sock.fd)
-        .and_then(|member| Some((member, state::joined(sock)?)))
-    else {
-        return false;
-    };
+    let (index, set) = Set::of(instance)?;
+    let is_it = |member: &&Member| member.is_in(index) && member.fd.load(Relaxed) == sock.fd;
+    let member = sets::member(sock.index()).filter(is_it)?;
+    let link = state::joined(sock)?;
     let (state, told) = (member.state.load(Relaxed), member.told.load(Relaxed));
     let is_absent = state & ABSENT != 0;
     let is_removed = operation == libc::EPOLL_CTL_DEL;
@@ -232,16 +226,16 @@ pub(super) fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll
         || !is_removed && { asked.u64 } != member.data.load(Relaxed)
         || !is_private(instance, set, sock)
     {
-        return false;
+        return None;
     }
     let writes = asked.events & WRITABLE != 0;
     if writes && !has_room(sock, &link, member) {
-        return false;
+        return None;
     }
     if LAGGING.load(Relaxed) as usize == LAGGING_MAX {
         flush_epoll_ctl();
         if is_absent {
-            return false;
+            return None;
         }
     }
     let new = if is_removed { ABSENT } else { 0 } | if writes { HERE } else { 0 };
@@ -250,26 +244,21 @@ pub(super) fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll
     member.state.fetch_and(!(ABSENT | HERE), AcqRel);
     member.state.fetch_or(new, AcqRel);
     set.fd.store(instance.fd, Relaxed);
-    queue(sock.index(), member);
+    let length = LAGGING.load(Relaxed);
+    if lags(member)
+        && member.state.load(Relaxed) & QUEUED == 0
+        && let Some(place) = LAGGARDS.get(length as usize)
+    {
+        place.store(sock.index(), Relaxed);
+        LAGGING.store(length + 1, Relaxed);
+        member.state.fetch_or(QUEUED, AcqRel);
+    }
     signals::leave();
     if writes || !is_removed && link.incoming().queued() != 0 {
         set.list(member);
     }
     counters::add(Counter::Kept, 1);
-    true
-}
-
-/// Puts a member on the list if it lags.
-fn queue(record: u32, member: &Member) {
-    if !lags(member) || member.state.load(Relaxed) & QUEUED != 0 {
-        return;
-    }
-    let length = LAGGING.load(Relaxed);
-    if let Some(place) = LAGGARDS.get(length as usize) {
-        place.store(record, Relaxed);
-        LAGGING.store(length + 1, Relaxed);
-        member.state.fetch_or(QUEUED, AcqRel);
-    }
+    Some(())
 }
 
 /// Whether nobody but the calling thread can look at the instance, or send on the socket.

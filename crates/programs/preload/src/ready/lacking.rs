@@ -21,22 +21,18 @@ fn may_lack_error(events: u32) -> bool {
 /// What `poll` has found, with the errors that the kernel does not know.
 #[inline]
 pub fn told(found: isize, set: *mut pollfd) -> isize {
-    let mut rest = found;
-    let mut entry = set;
-    while rest > 0 {
-        let Some(mut seen) = memory::fetch(entry) else {
-            break;
-        };
-        if seen.revents != 0 {
-            rest -= 1;
-        }
-        if may_lack_error(u32::from(seen.revents as u16))
-            && table::known(seen.fd).is_some_and(|sock| unix::owes_error(&sock))
+    let (mut rest, mut place) = (found, set);
+    while rest > 0
+        && let Some(mut entry) = memory::fetch(place)
+    {
+        rest -= isize::from(entry.revents != 0);
+        if may_lack_error(u32::from(entry.revents as u16))
+            && table::known(entry.fd).is_some_and(|sock| unix::owes_error(&sock))
         {
-            seen.revents |= libc::POLLERR;
-            memory::put(entry, seen);
+            entry.revents |= libc::POLLERR;
+            memory::put(place, entry);
         }
-        entry = entry.wrapping_add(1);
+        place = place.wrapping_add(1);
     }
     found
 }
@@ -46,18 +42,18 @@ pub fn told(found: isize, set: *mut pollfd) -> isize {
 pub fn told_waiting(found: isize, events: *mut epoll_event) -> isize {
     for at in 0..usize::try_from(found).unwrap_or(0) {
         let place = events.wrapping_add(at);
-        if let Some(event) = memory::fetch(place).filter(|event| may_lack_error(event.events)) {
-            tell_member(place, event);
+        if let Some(mut event) = memory::fetch(place).filter(|event| may_lack_error(event.events))
+            && owes_error(event.u64)
+        {
+            event.events |= libc::EPOLLERR as u32;
+            memory::put(place, event);
         }
     }
     found
 }
 
+/// Whether a member that was registered with this data does.
 #[cold]
-fn tell_member(place: *mut epoll_event, mut event: epoll_event) {
-    let data = event.u64;
-    if table::each().any(|sock| unix::owes_error(&sock) && sets::is_registered_with(&sock, data)) {
-        event.events |= libc::EPOLLERR as u32;
-        memory::put(place, event);
-    }
+fn owes_error(data: u64) -> bool {
+    table::each().any(|sock| unix::owes_error(&sock) && sets::is_registered_with(&sock, data))
 }

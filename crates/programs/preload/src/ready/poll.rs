@@ -16,7 +16,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use libc::{nfds_t, pollfd, sigset_t};
 use windlass_channel::{Asleep, Link, Reason};
 
-use crate::counts::counters::{self, Counter};
 use crate::fd::{
     call::{Own, Sock},
     record::flag,
@@ -152,6 +151,23 @@ fn young(fd: c_int) -> Option<Sock> {
         .filter(|sock| state::is_own(sock.record))
 }
 
+/// Whether a tracked socket or an epoll instance is in the set. A set that cannot be read has none: the kernel says EFAULT.
+#[inline]
+pub fn is_ours(set: *const pollfd, count: nfds_t) -> bool {
+    let (count, bytes) = (
+        count as usize,
+        (count as usize).checked_mul(size_of::<pollfd>()),
+    );
+    let is_possible = |bytes: &usize| *bytes != 0 && *bytes <= isize::MAX as usize;
+    let bytes = bytes.filter(|bytes| table::exists() && is_possible(bytes));
+    if !bytes.is_some_and(|bytes| memory::readable(set.cast(), bytes)) {
+        return false;
+    }
+    // SAFETY: every page was read a moment ago; the program keeps the set for the call.
+    let set = unsafe { std::slice::from_raw_parts(set, count) };
+    set.iter().any(|member| table::any(member.fd).is_some())
+}
+
 /// `poll` and `ppoll`; the set was read a moment ago.
 pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, mask: *const sigset_t, own: Own) -> isize {
     // SAFETY: every page of the set was read a moment ago; the program keeps it for the call.
@@ -257,7 +273,6 @@ impl Polled<'_> {
         if found != 0 || members.any_ready() || !members.fall_asleep() {
             return self.look();
         }
-        counters::add(Counter::Sleeps, 1);
         let limit = limit.get_or_insert_with(|| Limit::from_ns(wait.0));
         let result = asleep_young(self.entries, || {
             if limit.left_ns().is_none() {

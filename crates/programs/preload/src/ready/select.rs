@@ -22,7 +22,6 @@ use crate::sys::{
     kernel, memory, real,
 };
 
-/// Descriptors of one call.
 const ENTRIES: usize = 128;
 const WORDS: usize = libc::FD_SETSIZE / 64;
 /// What each set asks for, and what it takes for it.
@@ -33,7 +32,6 @@ const TAKEN: [i16; 3] = [
     ASKED[2],
 ];
 
-/// The sets of a call.
 struct Sets {
     words: [[u64; WORDS]; 3],
     count: usize,
@@ -64,7 +62,6 @@ impl Sets {
         self.words[set][fd / 64] >> (fd % 64) & 1 == 1
     }
 
-    /// What is asked of a descriptor.
     fn asked(&self, fd: usize) -> i16 {
         let asked = (0..3).filter(|set| self.has(*set, fd));
         asked.fold(0, |events, set| events | ASKED[set])
@@ -128,6 +125,14 @@ impl Sets {
     }
 }
 
+/// Whether a tracked socket or an epoll instance is in one of the sets, or they are more than can be looked at.
+#[inline(never)]
+pub fn is_ours(count: c_int, sets: &[*mut fd_set; 3]) -> bool {
+    let mut copy = Sets::new();
+    let is_ours = |fd: usize| table::any(fd as c_int).is_some();
+    table::exists() && (!copy.copy(count, sets) || copy.fds().any(is_ours))
+}
+
 /// `select` and `pselect`, with how long it waits and where what is left of that is told, unless that is null.
 pub fn select(
     count: c_int,
@@ -172,7 +177,6 @@ pub fn select(
     }
 }
 
-/// Tells the program what is left, where it wants to know.
 fn put_left(at: *mut timeval, limit: &Limit) {
     if let Some(left) = limit.left_ns().filter(|_| !at.is_null()) {
         let left = timeval {

@@ -93,13 +93,11 @@ pub(super) struct Member {
     pub(super) sent: AtomicU64,
 }
 
-/// One epoll instance.
 pub(super) struct Set {
     /// The record of the instance; 0: free.
     pub(super) record: AtomicU32,
     /// Members that are sockets of ours.
     pub(super) members: AtomicU32,
-    /// Threads asleep in it.
     pub(super) asleep: AtomicU32,
     /// When the kernel was last asked, and waits since then that ended without a look at the clock.
     pub(super) asked_at: AtomicU64,
@@ -147,13 +145,11 @@ pub(super) fn member(record: u32) -> Option<&'static Member> {
     if !MEMBERS.exists() && !make() {
         return None;
     }
-    let place = MEMBERS.base().wrapping_add(record as usize);
-    // SAFETY: the mapping has RECORDS_MAX entries, zeros are valid ones, and it is never unmapped.
-    (record < RECORDS_MAX).then(|| unsafe { &*place })
+    // SAFETY: the mapping has RECORDS_MAX entries.
+    (record < RECORDS_MAX).then(|| unsafe { MEMBERS.at(record as usize) })
 }
 
 impl Member {
-    /// Its set, if it is in one.
     #[inline]
     pub(super) fn set(&self) -> Option<(usize, &'static Set)> {
         let index = (self.set.load(Acquire) as usize).wrapping_sub(1);
@@ -165,7 +161,20 @@ impl Member {
         self.set.load(Acquire) == set as u32 + 1
     }
 
-    /// Where it is watched.
+    pub(super) fn event(&self) -> epoll_event {
+        epoll_event {
+            events: self.events.load(Relaxed),
+            u64: self.data.load(Relaxed),
+        }
+    }
+
+    /// The program asks for this, and the kernel has been told.
+    fn register(&self, asked: epoll_event) {
+        self.events.store(asked.events, Relaxed);
+        self.data.store(asked.u64, Relaxed);
+        self.told.store(asked.events, Relaxed);
+    }
+
     #[inline(always)]
     pub(super) fn at(&self) -> Option<At> {
         At::of(self.at.load(Acquire))
@@ -187,7 +196,6 @@ impl Set {
             .find(|(_, set)| set.record.load(Relaxed) == index)
     }
 
-    /// The set of an instance, made if there is room.
     pub(super) fn of_or_new(instance: &Sock) -> Option<(usize, &'static Set)> {
         Self::of(instance).or_else(|| {
             let take = |set: &Set| {
@@ -310,7 +318,6 @@ fn give_up(sock: &Sock) {
     forget(sock);
 }
 
-/// The sockets that are in a set, with their memberships.
 pub(super) fn each_in(set: usize) -> impl Iterator<Item = (Sock, &'static Member)> {
     table::sockets().filter_map(move |sock| {
         let member = member(sock.index())?;
@@ -339,7 +346,7 @@ pub fn control(
     let Some(asked) = asked else {
         return own.call();
     };
-    if deferred_ctl::defer(&instance, &sock, operation, asked) {
+    if deferred_ctl::defer(&instance, &sock, operation, asked).is_some() {
         return 0;
     }
     flush_epoll_ctl();
@@ -376,24 +383,17 @@ fn added(instance: &Sock, sock: &Sock, asked: epoll_event, is_served: bool) {
     }
     let is_plain = is_served && asked.events & ODD == 0;
     let set = is_plain.then(|| Set::of_or_new(instance)).flatten();
-    let free = member(sock.index()).filter(|member| {
-        member
-            .set
-            .compare_exchange(0, FILLING, AcqRel, Relaxed)
-            .is_ok()
-    });
-    let (Some((index, set)), Some(member)) = (set, free) else {
-        if let Some(member) = free {
-            member.set.store(0, Release);
-        }
-        give_up(sock);
-        return;
+    let fill = |member: &&Member| {
+        let swap = member.set.compare_exchange(0, FILLING, AcqRel, Relaxed);
+        swap.is_ok()
+    };
+    let filled = set.and_then(|set| Some((set, member(sock.index()).filter(fill)?)));
+    let Some(((index, set), member)) = filled else {
+        return give_up(sock);
     };
     member.fd.store(sock.fd, Relaxed);
-    member.events.store(asked.events, Relaxed);
-    member.data.store(asked.u64, Relaxed);
+    member.register(asked);
     member.state.store(0, Relaxed);
-    member.told.store(asked.events, Relaxed);
     member.room_at.store(0, Relaxed);
     member.set.store(index as u32 + 1, Release);
     set.members.fetch_add(1, Relaxed);
@@ -416,9 +416,7 @@ fn changed(instance: &Sock, sock: &Sock, asked: epoll_event) {
         return give_up(sock);
     }
     set.ask_for(asked.events);
-    member.events.store(asked.events, Relaxed);
-    member.data.store(asked.u64, Relaxed);
-    member.told.store(asked.events, Relaxed);
+    member.register(asked);
     if member.state.load(Relaxed) & HERE != 0 {
         member.state.fetch_and(!HERE, Relaxed);
     }
@@ -467,29 +465,13 @@ pub fn again(sock: &Sock) {
     if let Some(link) = state::joined(sock) {
         renew(sock, set, member, &link);
     }
-    tell_kernel(member, set, libc::EPOLL_CTL_MOD);
-}
-
-/// Registers a member with the kernel anew.
-fn tell_kernel(member: &Member, set: &Set, operation: c_int) {
-    let mut event = epoll_event {
-        events: member.events.load(Relaxed),
-        u64: member.data.load(Relaxed),
-    };
-    let fd = member.fd.load(Relaxed);
-    if let Some(instance) = instance_of(set) {
+    if let Some(instance) = table::numbers_of(set.record.load(Relaxed)).next() {
+        let (fd, mut event) = (member.fd.load(Relaxed), member.event());
         // A member that is gone by now has nothing to report.
-        let _ = kernel::epoll_ctl(instance, operation, fd, &mut event);
+        let _ = kernel::epoll_ctl(instance.fd, libc::EPOLL_CTL_MOD, fd, &mut event);
     }
 }
 
-/// A descriptor of the instance.
-pub(super) fn instance_of(set: &Set) -> Option<c_int> {
-    let mut numbers = table::numbers_of(set.record.load(Relaxed));
-    numbers.next().map(|sock| sock.fd)
-}
-
-/// Whether the socket was last registered with this data.
 pub fn is_registered_with(sock: &Sock, data: u64) -> bool {
     known_member(sock).is_some_and(|member| member.data.load(Relaxed) == data)
 }
@@ -528,7 +510,6 @@ pub fn vanished(sock: &Sock) {
     }
 }
 
-/// A socket is in no set.
 fn forget(sock: &Sock) {
     if let Some(member) = known_member(sock)
         && let Some((_, set)) = member.set()
@@ -537,7 +518,6 @@ fn forget(sock: &Sock) {
     }
 }
 
-/// The members of an instance are in no set.
 fn clear(instance: &Sock) {
     let Some((index, set)) = Set::of(instance) else {
         return;
@@ -600,16 +580,5 @@ mod tests {
         assert_eq!(listed, [(3, Side::High)]);
         set.watched_at(at.place, at.side).remove(chan);
         set.places.store(0, Relaxed);
-    }
-
-    /// Only an edge-triggered member has the next wait ask the kernel: of a level it is asked in time.
-    #[test]
-    fn an_edge_has_the_kernel_asked() {
-        let set = &SET[SETS - 2];
-        set.asked_at.store(9, Relaxed);
-        set.ask_for(READABLE);
-        assert_eq!(set.asked_at.load(Relaxed), 9);
-        set.ask_for(READABLE | EDGE);
-        assert_eq!(set.asked_at.load(Relaxed), 0);
     }
 }

@@ -8,8 +8,8 @@
 //! Any other entry moves bytes, or may, out of the library's sight, and so may a ring whose entries the kernel takes by itself.
 //!
 //! # What can be lost and what cannot
-//! A ring made by a system call that is not libc's (liburing makes them so) is found among the descriptors of the process when the
-//! next connection joins ([`look`]): from then on the process is on the kernel. Connections that had joined before go on, so a
+//! A ring made by a system call that is not libc's (liburing makes them so) is found when the next connection joins, among the
+//! known numbers and some beyond ([`look`]): from then on the process is on the kernel. Connections that had joined before go on, so a
 //! registration in such a ring is one that the library does not know: its sleeper is woken by the watch over unread bytes, within
 //! 300 ms.
 //!
@@ -28,7 +28,11 @@ use crate::fd::{
 };
 use crate::ready::{deferred_ctl::flush_epoll_ctl, sets};
 use crate::socket::demote::demote_all;
-use crate::sys::{clock, kernel, memory, real};
+use crate::sys::{
+    clock,
+    kernel::{self, Mapped},
+    memory, real,
+};
 
 /// Places for rings that are followed, by number: of two with one place the last one is.
 const RINGS: usize = 64;
@@ -36,6 +40,8 @@ const RINGS: usize = 64;
 const ENTRIES_MAX: u32 = 32_768;
 /// How often a join looks for rings that were made out of sight.
 const LOOK_US: u32 = 100_000;
+/// A ring has the lowest number that was free: it is looked for among the numbers up to so many beyond the highest known one.
+const LOOK_BEYOND: c_int = 64;
 /// `IORING_OP_NOP`, `IORING_OP_EPOLL_CTL` and the size of an entry: linux/io_uring.h.
 const NOP: u8 = 0;
 const EPOLL_CTL: u8 = 29;
@@ -54,10 +60,8 @@ const HARMLESS_ENTRY: u8 = 1 << 2 | 1 << 3 | 1 << 4;
 static RING: [AtomicU64; RINGS] = [const { AtomicU64::new(0) }; RINGS];
 /// Where `head`, `tail` and `array` are: the same for all rings of a kernel with a list of indexes.
 static PLACES: [AtomicU32; 3] = [const { AtomicU32::new(0) }; 3];
-/// When a join last looked, in cycles.
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// `struct io_uring_params`, as words.
 type Params = [u32; 30];
 
 /// `io_uring_setup` by `own`, with these parameters.
@@ -93,11 +97,9 @@ fn follow(fd: c_int, params: *const c_void) -> bool {
     true
 }
 
-/// The entries of a ring, mapped for one call.
 struct Entries {
-    ring: *mut c_void,
-    ring_bytes: usize,
-    entries: *mut c_void,
+    ring: Mapped,
+    entries: Mapped,
     count: u32,
     has_array: bool,
 }
@@ -110,27 +112,17 @@ impl Entries {
         let has_array = word >> 63 == 0;
         let array_bytes = if has_array { count as usize * 4 } else { 0 };
         let ring_bytes = PLACES[2].load(Relaxed).max(192) as usize + array_bytes;
-        let ring = kernel::map(fd, ring_bytes, 0).ok()?;
-        match kernel::map(fd, count as usize * ENTRY_BYTES, ENTRIES_AT) {
-            Ok(entries) => Some(Self {
-                ring,
-                ring_bytes,
-                entries,
-                count,
-                has_array,
-            }),
-            Err(_) => {
-                kernel::unmap(ring, ring_bytes);
-                None
-            }
-        }
+        Some(Self {
+            ring: Mapped::of(fd, ring_bytes, 0).ok()?,
+            entries: Mapped::of(fd, count as usize * ENTRY_BYTES, ENTRIES_AT).ok()?,
+            count,
+            has_array,
+        })
     }
 
-    /// A word of the ring at so many bytes.
     fn word(&self, at: usize) -> Option<u32> {
-        (at + 4 <= self.ring_bytes)
-            .then(|| memory::fetch(self.ring.cast::<u8>().wrapping_add(at).cast()))
-            .flatten()
+        let place = self.ring.at(at, size_of::<u32>())?;
+        memory::fetch(place.cast())
     }
 
     /// From which entry on how many will be taken.
@@ -143,30 +135,23 @@ impl Entries {
     /// Where an entry is, and its first four words: opcode, flags and descriptor; offset; address; length.
     fn entry(&self, place: u32) -> Option<(*mut [u64; 4], [u64; 4])> {
         let mask = self.count.checked_sub(1)?;
-        let at = place & mask;
-        let at = if self.has_array {
+        let mut at = place & mask;
+        if self.has_array {
             let array = PLACES[2].load(Relaxed) as usize;
-            self.word(array + at as usize * 4)? & mask
-        } else {
-            at
-        };
-        let start: *mut u8 = self.entries.cast();
-        let from = start.wrapping_add(at as usize * ENTRY_BYTES).cast();
-        Some((from, memory::fetch(from)?))
+            at = self.word(array + at as usize * 4)? & mask;
+        }
+        let from = self.entries.at(at as usize * ENTRY_BYTES, ENTRY_BYTES)?;
+        Some((from.cast(), memory::fetch(from.cast())?))
     }
 
-    /// Whether all of these only change instances.
-    fn are_harmless(&self, head: u32, count: u32) -> bool {
-        (0..count).all(|at| {
-            let entry = self.entry(head.wrapping_add(at));
-            entry.is_some_and(|(_, [first, ..])| {
-                let (opcode, flags) = (first as u8, (first >> 8) as u8);
-                (opcode == EPOLL_CTL || opcode == NOP) && flags & !HARMLESS_ENTRY == 0
-            })
+    /// Whether this one only changes an instance.
+    fn is_harmless(&self, place: u32) -> bool {
+        self.entry(place).is_some_and(|(_, [first, ..])| {
+            let (opcode, flags) = (first as u8, (first >> 8) as u8);
+            (opcode == EPOLL_CTL || opcode == NOP) && flags & !HARMLESS_ENTRY == 0
         })
     }
 
-    /// Makes the call that an entry stands for.
     fn carry_out(&self, place: u32) {
         let Some((at, [first, member, event, operation])) = self.entry(place) else {
             return;
@@ -183,34 +168,34 @@ impl Entries {
             memory::put(at, [first & 0xff00, 0, 0, 0]);
         }
     }
+}
 
-    fn let_go(&self) {
-        kernel::unmap(self.ring, self.ring_bytes);
-        kernel::unmap(self.entries, self.count as usize * ENTRY_BYTES);
+/// Makes the calls that wait in a ring; false if any entry is something else.
+fn carry_out_all(fd: c_int, most: u32) -> bool {
+    let Some(entries) = Entries::of(fd) else {
+        return false;
+    };
+    let Some((head, count)) = entries.waiting(most) else {
+        return false;
+    };
+    let places = || (0..count).map(|at| head.wrapping_add(at));
+    let is_harmless = places().all(|at| entries.is_harmless(at));
+    if is_harmless {
+        let before = real::errno();
+        places().for_each(|at| entries.carry_out(at));
+        real::set_errno(before);
     }
+    is_harmless
 }
 
 /// `io_uring_enter` by `own`, which takes at most so many entries.
 pub fn enter(fd: c_int, most: u32, own: Own) -> isize {
-    if !table::exists() || most == 0 {
-        return own.call();
+    if table::exists() && most != 0 {
+        flush_epoll_ctl();
+        if !carry_out_all(fd, most) {
+            demote_all(Reason::IoUring);
+        }
     }
-    flush_epoll_ctl();
-    let Some(entries) = Entries::of(fd) else {
-        demote_all(Reason::IoUring);
-        return own.call();
-    };
-    let waiting = entries.waiting(most);
-    let harmless = waiting.filter(|(head, count)| entries.are_harmless(*head, *count));
-    let Some((head, count)) = harmless else {
-        entries.let_go();
-        demote_all(Reason::IoUring);
-        return own.call();
-    };
-    let before = real::errno();
-    (0..count).for_each(|at| entries.carry_out(head.wrapping_add(at)));
-    entries.let_go();
-    real::set_errno(before);
     own.call()
 }
 
@@ -221,12 +206,8 @@ pub fn look() {
         return;
     }
     LOOKED_AT.store(now | 1, Relaxed);
-    if kernel::each_descriptor(is_unknown_ring) {
+    let mut numbers = 0..=table::highest() + LOOK_BEYOND;
+    if numbers.any(|fd| !table::is_entered(fd) && kernel::is_ring(fd)) {
         demote_all(Reason::IoUring);
     }
-}
-
-/// Whether a number that no call gave in our sight is a ring.
-fn is_unknown_ring(fd: c_int) -> bool {
-    !table::is_entered(fd) && kernel::is_ring(fd)
 }

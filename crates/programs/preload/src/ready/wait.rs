@@ -16,13 +16,13 @@
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
 
 use libc::epoll_event;
 use windlass_channel::Link;
 use windlass_channel::wait::heavy_barrier;
 
-use crate::counts::counters;
 use crate::fd::{
     call::{Own, Sock},
     table,
@@ -86,7 +86,6 @@ pub fn wait(instance: Sock, events: *mut epoll_event, room: c_int, wait: Wait, o
     }
 }
 
-/// One wait.
 struct Waiting {
     instance: Sock,
     index: usize,
@@ -96,7 +95,6 @@ struct Waiting {
     own: Own,
 }
 
-/// Something to report of a member.
 #[derive(Clone, Copy, Default)]
 struct Found {
     order: u64,
@@ -173,7 +171,6 @@ impl Hot {
         })
     }
 
-    /// The event to be reported, if there are bytes.
     #[inline(always)]
     fn event(&self, set: usize) -> Option<epoll_event> {
         if !self.link.incoming().ready() || !self.link.incoming().ring_ready() {
@@ -284,7 +281,6 @@ impl Waiting {
         }
     }
 
-    /// The member with this record, and its channel.
     fn member(&self, record: u32) -> Option<(&'static Member, Link<'static>)> {
         let member = member(record).filter(|member| record != 0 && member.is_in(self.index))?;
         Some((member, member.at()?.link()?))
@@ -329,7 +325,7 @@ impl Waiting {
     fn deliver(&self, batch: &Batch) -> isize {
         let set = self.set;
         if batch.count == 0 || !self.is_unasked() {
-            return self.append(batch.found(), 0);
+            return self.append(batch.found(), 0..0, 0);
         }
         let before = set.asked_at.swap(clock::now(), Relaxed);
         let share = self.kernels_share(batch.count);
@@ -356,75 +352,35 @@ impl Waiting {
 
     /// Puts a batch round `found` kernel events, which stand behind `first` places. Two events of one member become one.
     fn merge(&self, batch: &Batch, first: usize, found: usize) -> isize {
-        if found == 0 {
-            return self.append(batch.found(), 0);
-        }
         let (before, after) = batch.found().split_at(first);
-        let Ok(rings) = usize::try_from(self.append(before, 0)) else {
+        let Ok(rings) = usize::try_from(self.append(before, 0..0, 0)) else {
             return errors::fail(libc::EFAULT);
         };
-        let place = |at: usize| self.events.wrapping_add(at);
-        let mut total = rings;
-        for at in first..first + found {
-            let event = event_at(self.events, at);
-            if let Some(same) = (0..rings).find(|at| is_of(event_at(self.events, *at), event.u64)) {
-                let mut ring = event_at(self.events, same);
-                ring.events |= event.events;
-                memory::put(place(same), ring);
-            } else {
-                memory::put(place(total), event);
-                total += 1;
-            }
-        }
-        let mut end = total;
-        for one in after {
+        let total = join(self.events, rings, first..first + found);
+        self.append(after, rings..total, total)
+    }
+
+    /// Reports ring events behind `end` others, or as one with those `among` these that are of the same member; how many events
+    /// there are then, or -1 and `errno`.
+    fn append(&self, found: &[Found], among: Range<usize>, mut end: usize) -> isize {
+        for one in found {
             let Some(member) = member(one.record) else {
                 continue;
             };
             let data = member.data.load(Relaxed);
-            let same = (rings..total).find(|at| is_of(event_at(self.events, *at), data));
+            let same = find(self.events, among.clone(), data);
             if same.is_none() && end == self.room {
                 break;
             }
-            let mask = self.commit(*one, member);
-            match same {
-                Some(at) => {
-                    let mut event = event_at(self.events, at);
-                    event.events |= mask;
-                    memory::put(place(at), event);
-                }
-                None if mask != 0 => {
-                    let event = epoll_event {
-                        events: mask,
-                        u64: data,
-                    };
-                    memory::put(place(end), event);
-                    end += 1;
-                }
-                None => {}
-            }
-        }
-        end as isize
-    }
-
-    /// Reports ring events behind `at` others; how many events there are then, or -1 and `errno`.
-    fn append(&self, found: &[Found], at: usize) -> isize {
-        let mut end = at;
-        for one in found.iter().take(self.room - at) {
-            let Some(member) = member(one.record) else {
-                continue;
-            };
-            let event = epoll_event {
-                events: self.commit(*one, member),
-                u64: member.data.load(Relaxed),
-            };
-            if event.events == 0 {
+            let events = self.commit(*one, member);
+            let event = epoll_event { events, u64: data };
+            if events == 0 {
                 continue;
             }
-            if !memory::put(self.events.wrapping_add(end), event) {
-                return errors::fail(libc::EFAULT);
+            match report(self.events, same, end, event) {
+                Some(now) => end = now,
+                None => return errors::fail(libc::EFAULT),
             }
-            end += 1;
         }
         end as isize
     }
@@ -464,20 +420,7 @@ impl Waiting {
         flush_epoll_ctl();
         let behind = into.wrapping_add(kept);
         let more = kernel::epoll_now(instance, behind, room - kept).unwrap_or(0);
-        Ok(kept + self.fresh_of(into, kept, more))
-    }
-
-    /// Keeps those of `more` events behind `kept` ones that are not of the same members; how many.
-    fn fresh_of(&self, events: *mut epoll_event, kept: usize, more: usize) -> usize {
-        let mut end = kept;
-        for at in kept..kept + more {
-            let event = event_at(events, at);
-            if !(0..kept).any(|at| is_of(event_at(events, at), event.u64)) {
-                memory::put(events.wrapping_add(end), event);
-                end += 1;
-            }
-        }
-        end - kept
+        Ok(join(into, kept, kept..kept + more))
     }
 
     /// What the kernel has now.
@@ -496,24 +439,14 @@ impl Waiting {
     }
 
     /// Brings `found` kernel events up to date with what the death of a peer has changed since: resets that the kernel had to be
-    /// told of. What the kernel reports once more takes the place of what it had reported.
+    /// told of.
     fn with_deaths(&self, events: *mut epoll_event, found: usize, room: usize) -> usize {
         if found == 0 || found >= room || !peer_death::notice() {
             return found;
         }
         let behind = events.wrapping_add(found);
         let more = self.ask(behind, room - found).unwrap_or(0);
-        let mut kept = 0;
-        for at in 0..found + more {
-            let event = event_at(events, at);
-            let is_old = at < found
-                && (found..found + more).any(|at| is_of(event_at(events, at), event.u64));
-            if !is_old {
-                memory::put(events.wrapping_add(kept), event);
-                kept += 1;
-            }
-        }
-        kept
+        join(events, found, found..found + more)
     }
 
     /// Spins for as long as the user allows, with looks at the kernel in it; the first one before it if the last wait was ended by
@@ -575,7 +508,6 @@ impl Waiting {
                 }
                 continue;
             }
-            counters::add(counters::Counter::Sleeps, 1);
             let result = self.own.call();
             self.wake_up(raised);
             return self.awoke(result, batch);
@@ -612,18 +544,39 @@ impl Waiting {
     }
 }
 
-/// What a look at a member finds.
 enum Look {
     /// Ring bytes behind kernel bytes.
     Behind,
     Found(Found),
 }
 
-/// One of the events that were just written.
 fn event_at(events: *mut epoll_event, at: usize) -> epoll_event {
     memory::fetch(events.wrapping_add(at)).unwrap_or(epoll_event { events: 0, u64: 0 })
 }
 
-fn is_of(event: epoll_event, data: u64) -> bool {
-    event.u64 == data
+/// Which of the events in these places has this data.
+fn find(events: *mut epoll_event, mut among: Range<usize>, data: u64) -> Option<usize> {
+    among.find(|at| { event_at(events, *at).u64 } == data)
+}
+
+/// Adds an event to the one in place `same`, or puts it behind `end` others; how many there are then. None: there is no memory.
+fn report(
+    events: *mut epoll_event,
+    same: Option<usize>,
+    end: usize,
+    mut event: epoll_event,
+) -> Option<usize> {
+    if let Some(same) = same {
+        event.events |= event_at(events, same).events;
+    }
+    let is_put = memory::put(events.wrapping_add(same.unwrap_or(end)), event);
+    is_put.then_some(end + usize::from(same.is_none()))
+}
+
+/// Moves the events in the places `more` to behind the first `kept` ones, or into those of the same member; how many there are then.
+fn join(events: *mut epoll_event, kept: usize, more: Range<usize>) -> usize {
+    more.fold(kept, |end, at| {
+        let event = event_at(events, at);
+        report(events, find(events, 0..kept, event.u64), end, event).unwrap_or(end)
+    })
 }

@@ -29,7 +29,6 @@ use crate::sys::kernel;
 /// Bytes that a connection takes at once whatever is unread: half of TCP's first window on loopback.
 const ROOM: usize = 32 * 1024;
 
-/// `shutdown`.
 pub fn shutdown(sock: &Sock, how: c_int, own: Own) -> isize {
     // A connection that its peer's death has reset is none any more.
     peer_death::notice();
@@ -73,7 +72,6 @@ pub fn fold(record: &Record) {
     }
 }
 
-/// The number is about to be closed.
 pub fn before_close(sock: &Sock) {
     let record = sock.record;
     let is_last = record.holders.load(Relaxed) == 1;
@@ -96,7 +94,6 @@ pub fn before_close(sock: &Sock) {
     }
 }
 
-/// The last number of a joined socket goes.
 fn leave(sock: &Sock, link: &Link<'static>) {
     if link.incoming().queued() != 0 {
         // A reset comes of unread bytes in the kernel, unless somebody whom we have not seen has the socket, and reads them.

@@ -18,7 +18,6 @@ fn may_have_uncounted_writer(reason: Reason) -> bool {
     elsewhere || unseen || matches!(reason, Reason::Seccomp | Reason::Limit)
 }
 
-/// The socket is the kernel's from now on.
 #[cold]
 pub fn demote(sock: &Sock, reason: Reason) {
     peer_death::notice();

@@ -7,7 +7,7 @@ use crate::fd::{
     record::{flag, word},
 };
 use crate::socket::{kind, peer_death};
-use crate::sys::{kernel, real};
+use crate::sys::real;
 
 /// -1 and `errno`.
 #[cold]
@@ -20,7 +20,8 @@ pub fn fail(error: i32) -> isize {
 #[cold]
 pub fn broken_pipe(error: i32, flags: i32) -> isize {
     if error == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
-        kernel::raise(libc::SIGPIPE);
+        // SAFETY: takes a number; to the calling thread.
+        unsafe { libc::raise(libc::SIGPIPE) };
     }
     fail(error)
 }
@@ -35,25 +36,16 @@ pub fn before_call(sock: &Sock) -> Option<i32> {
     take_error(sock).or_else(|| peer_death::take_reset(sock))
 }
 
-/// Whether an error waits for a call that reports it.
-pub fn has_error(sock: &Sock) -> bool {
-    sock.record.has(flag::FAILED)
-}
-
-/// An error that the next call has to report.
 pub fn fail_later(sock: &Sock, error: i32) {
     sock.record.words[word::ERROR].store(error as u64, Relaxed);
     sock.record.set(flag::FAILED);
 }
 
-/// The error that a reclaim met, once.
 pub fn take_error(sock: &Sock) -> Option<i32> {
     if !sock.record.has(flag::FAILED) {
         return None;
     }
     sock.record.flags.fetch_and(!flag::FAILED, Relaxed);
-    match sock.record.words[word::ERROR].swap(0, Relaxed) {
-        0 => None,
-        error => Some(error as i32),
-    }
+    let error = sock.record.words[word::ERROR].swap(0, Relaxed);
+    (error != 0).then_some(error as i32)
 }

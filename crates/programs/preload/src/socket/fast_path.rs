@@ -3,7 +3,9 @@
 //! # Where it sits
 //! [`crate::libc`] asks here first. What is not as most calls find it (no channel, a look at the kernel is due, no room, nothing
 //! to receive, another thread inside) gets no answer, nothing was done, and [`crate::dispatch::send`] and [`crate::dispatch::recv`] begin anew. So
-//! nothing has to be kept for them, and all that a call needs fits into registers.
+//! nothing has to be kept for them, and all that a call needs fits into registers. A value in memory would be loaded by other pieces
+//! than it was stored by, and such a load waits until all stores before it have left the processor; among them are those of the call
+//! before, to lines that the other end's core holds.
 //!
 //! What a call by the ring adds to the counts of its socket stands here, too, for every way.
 
@@ -37,12 +39,7 @@ const ANSWER: u32 = 1;
 const FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CMSG_CLOEXEC;
 
 /// What both have to find: the socket, the memory that it shares with its peer, and the end of its channel there; the caller.
-struct Way {
-    sock: Sock,
-    pair: &'static Pair,
-    link: Link<'static>,
-    owner: Owner,
-}
+type Way = (Sock, &'static Pair, Link<'static>, Owner);
 
 #[inline(always)]
 fn way(fd: c_int, bytes: usize, flags: c_int) -> Option<Way> {
@@ -53,24 +50,13 @@ fn way(fd: c_int, bytes: usize, flags: c_int) -> Option<Way> {
         return None;
     }
     let (pair, link) = state::end_in(word);
-    let owner = registration::owner()?;
-    Some(Way {
-        sock,
-        pair,
-        link,
-        owner,
-    })
+    Some((sock, pair, link, registration::owner()?))
 }
 
 /// `write`, `send` and `sendto` without a name; `flags` as `send`'s. None: nothing was done.
 #[inline(always)]
 pub fn send(fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> Option<isize> {
-    let Way {
-        sock,
-        pair,
-        link,
-        owner,
-    } = way(fd, bytes, flags)?;
+    let (sock, pair, link, owner) = way(fd, bytes, flags)?;
     if !send::is_settled(sock.record) || is_end_due(sock.record, pair) {
         cold_path();
         return None;
@@ -97,9 +83,7 @@ pub fn send(fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> Optio
 /// `read`, `recv` and `recvfrom` without a name; `flags` as `recv`'s. None: nothing was done.
 #[inline(always)]
 pub fn recv(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int) -> Option<isize> {
-    let Way {
-        sock, link, owner, ..
-    } = way(fd, bytes, flags)?;
+    let (sock, _, link, owner) = way(fd, bytes, flags)?;
     if sock.record.has(flag::PENDING) {
         cold_path();
         return None;
@@ -159,7 +143,6 @@ fn count_pushed(record: &Record, pair: &'static Pair, bytes: usize) {
     pairs::watch(pair, is_due);
 }
 
-/// As [`count_sent`].
 #[inline(always)]
 pub fn count_received(sock: &Sock, moved: Moved, how: RecvHow) {
     if how.peek {
@@ -175,7 +158,6 @@ pub fn count_received(sock: &Sock, moved: Moved, how: RecvHow) {
     }
 }
 
-/// Bytes were taken out of the ring.
 #[inline(always)]
 pub fn count_taken(record: &Record, bytes: usize) {
     let sum = record.ring_received.load(Relaxed) + bytes as u64;

@@ -167,7 +167,6 @@ impl Sleeper {
         Some(sleeper)
     }
 
-    /// It is awake.
     pub fn leave(&self, socks: impl Fn(usize) -> Option<Sock>) {
         for (row, word) in self.0.iter().enumerate().filter(|(_, word)| **word != 0) {
             let places = (0..64).filter(|bit| word >> bit & 1 == 1);

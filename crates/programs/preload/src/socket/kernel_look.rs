@@ -41,16 +41,12 @@ pub fn look_for_end(sock: &Sock, link: &Link<'static>) -> bool {
         if !waiter::verify(sock) {
             return false;
         }
-        ask_for_end(sock, link);
+        if kernel::poll_one(sock.fd, libc::POLLRDHUP as u32) != 0 {
+            link.outgoing().stop(Reason::Closing);
+        }
+        proof::refresh(sock, link);
     }
     true
-}
-
-fn ask_for_end(sock: &Sock, link: &Link<'static>) {
-    if kernel::poll_one(sock.fd, libc::POLLRDHUP as u32) != 0 {
-        link.outgoing().stop(Reason::Closing);
-    }
-    proof::refresh(sock, link);
 }
 
 /// Whether a receive that found nothing has to ask the kernel: for the end of the stream, errors, and writers that do not count.

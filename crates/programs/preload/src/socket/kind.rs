@@ -3,7 +3,6 @@
 use crate::fd::record::{Kind, Record};
 use crate::options;
 
-/// A kind as the other files here see it.
 pub struct Traits {
     /// The ring serves it.
     is_stream: bool,
@@ -18,29 +17,27 @@ pub struct Traits {
     pub has_senders: bool,
 }
 
-static TCP: Traits = Traits {
-    is_stream: true,
-    is_counted: true,
-    is_delayed: true,
-    is_reset_late: true,
-    has_senders: false,
-};
-static UNIX: Traits = Traits {
-    is_stream: true,
-    is_counted: false,
-    is_delayed: false,
-    is_reset_late: false,
-    has_senders: true,
-};
-static OTHER: Traits = Traits {
+const NONE: Traits = Traits {
     is_stream: false,
     is_counted: false,
     is_delayed: false,
     is_reset_late: false,
     has_senders: false,
 };
+static TCP: Traits = Traits {
+    is_stream: true,
+    is_counted: true,
+    is_delayed: true,
+    is_reset_late: true,
+    ..NONE
+};
+static UNIX: Traits = Traits {
+    is_stream: true,
+    has_senders: true,
+    ..NONE
+};
+static OTHER: Traits = NONE;
 
-/// The row of a socket.
 #[inline(always)]
 pub fn of(record: &Record) -> &'static Traits {
     match record.kind() {

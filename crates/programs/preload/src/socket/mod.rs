@@ -9,7 +9,6 @@ pub mod file_flags;
 pub mod in_flight;
 pub mod kernel_look;
 pub mod kind;
-pub mod lock_backoff;
 pub mod message;
 pub mod peer_death;
 pub mod proof;
@@ -23,14 +22,10 @@ pub mod state;
 pub mod unix;
 pub mod waiter;
 
+use std::sync::OnceLock;
+
 use crate::fd::call::Sock;
-use crate::sys::upcalls::Upcalls;
 
-/// What the rooms above do.
-pub struct Events {
-    /// A call that may not wait has said `EAGAIN` because another thread held a lock, whatever was there.
-    pub busy: fn(&Sock),
-}
-
-/// Set by the constructor.
-pub static UPCALLS: Upcalls<Events> = Upcalls::new(&Events { busy: |_| {} });
+/// What [`crate::ready`] does, set by the constructor: a call that may not wait has said `EAGAIN` because another thread held a
+/// lock, whatever was there.
+pub static BUSY: OnceLock<fn(&Sock)> = OnceLock::new();

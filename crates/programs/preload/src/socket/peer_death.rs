@@ -8,9 +8,10 @@
 //! The kernel notes it here as `EPIPE`, since the FIN came first (`tcp_reset` in net/ipv4/tcp_input.c); whoever takes that error
 //! from it says `ECONNRESET` ([`flag::RESET`], [`named`]). Who is told, and that it is told once, stays the kernel's.
 //!
-//! # States of a pair
-//! Those of its [`Aftermath`]: one thread sees to its sockets, others wait for it. A socket that enters the pair opens it again, so
-//! that the next look sees to that one, too.
+//! # Synchronization
+//! Several threads may see to the sockets of a pair at once: the locks of the channels have each step done by one of them.
+
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 use windlass_channel::{Link, Reason};
 
@@ -19,12 +20,10 @@ use crate::fd::{
     record::flag,
     table,
 };
-use crate::process::pairs::{self, Aftermath};
+use crate::process::pairs;
 use crate::socket::{errors, kind, reclaim, state, unix};
-use crate::sys::kernel::{self, Backoff};
+use crate::sys::kernel;
 
-/// How often a thread gives way to one that is at it.
-const AFTERMATH_WAITS: usize = 200;
 /// How often it is tried, for some 10 ms each time: a process that is marked is still there while its memory is taken apart.
 const TRIES: usize = 20;
 
@@ -37,33 +36,24 @@ pub fn notice() -> bool {
 fn notice_pairs() -> bool {
     let mut any = false;
     for (place, pair) in pairs::pairs() {
-        if !pair.aftermath.is_over() && !pair.is_peer_alive() {
+        if !pair.is_seen_to.load(Acquire) && !pair.is_peer_alive() {
             any = true;
-            see_to_pair(place, &pair.aftermath);
+            pair.is_seen_to.store(see_to_pair(place), Release);
         }
     }
     any
 }
 
+/// Whether nothing is left to be done.
 #[cold]
-fn see_to_pair(place: u8, aftermath: &Aftermath) {
-    if !aftermath.begin() {
-        let mut backoff = Backoff::default();
-        for _ in 0..AFTERMATH_WAITS {
-            if !aftermath.is_busy() {
-                break;
-            }
-            backoff.wait();
-        }
-        return;
-    }
+fn see_to_pair(place: u8) -> bool {
     let see_to_all = || {
         // What no call of this process has used is not looked up.
         let its = table::sockets().filter(|sock| state::place(sock) == Some(place));
         its.filter_map(|sock| Some((sock, state::link_of(&sock)?)))
             .fold(true, |is_over, (sock, link)| see_to(&sock, &link) & is_over)
     };
-    aftermath.end((0..TRIES).any(|_| see_to_all()));
+    (0..TRIES).any(|_| see_to_all())
 }
 
 /// The peer of this socket has died: all its sockets here are seen to, and this one surely.

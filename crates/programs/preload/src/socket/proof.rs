@@ -69,8 +69,7 @@ pub fn send(
     let is_patient = || {
         let waited = clock::now().wrapping_sub(begun);
         if waited > clock::cycles(YIELD_US) {
-            // SAFETY: takes nothing.
-            unsafe { libc::sched_yield() };
+            std::thread::yield_now();
         }
         std::hint::spin_loop();
         waited < clock::cycles(PATIENCE_US)

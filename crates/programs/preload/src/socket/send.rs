@@ -6,10 +6,6 @@
 //! real descriptor.
 //!
 //! # Synchronization
-//! What the first attempt needs is kept in registers: cold functions take and give values, no addresses. A value in
-//! memory is loaded by other pieces than it was stored by, and such a load waits until all stores before it have left
-//! the processor; among them are those of the call before, to lines that the other end's core holds.
-//!
 //! Nothing with a destructor lives across a real call that may block: libc ends a cancelled thread by unwinding through
 //! it. A thread that is cancelled asleep leaves the channel's count of sleepers raised: the direction then stays on
 //! the kernel, which is slow and right.
@@ -22,17 +18,15 @@ use crate::fd::{
     call::{Own, Sock},
     record::{Record, flag},
 };
-use crate::process::{pairs, registration, signals};
+use crate::process::{registration, signals};
 use crate::socket::{
     by_kernel::{self, LARGE, send_by_kernel},
     demote::demote,
     errors::{before_call, broken_pipe},
-    fast_path::{count_sent, is_end_due},
+    fast_path::count_sent,
     file_flags,
     kernel_look::look_for_end,
-    kind,
-    lock_backoff::LockBackoff,
-    peer_death, proof,
+    kind, peer_death, proof,
     reclaim::caller,
     spin::spin,
     state,
@@ -46,19 +40,41 @@ const SPACE_NS: u64 = 10_000_000;
 const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_EOR | libc::MSG_CONFIRM;
 
 /// Sends on a joined socket; flags as `send`'s.
-#[inline(always)]
+#[cold]
+#[inline(never)]
 pub fn send(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: Own) -> isize {
-    let is_odd = data.is_empty() || data.len() >= LARGE || flags & !SEND_FLAGS != 0;
-    let is_due = state::place(&sock).is_none_or(|at| is_end_due(sock.record, pairs::at(at)));
-    match registration::who() {
-        Some(who) if is_settled(sock.record) && !is_odd && !is_due => {
-            first_send(sock, link, who, data, flags)
-        }
-        _ => send_carefully(sock, link, data, flags, own),
+    let Some(who) = caller(&sock, &link) else {
+        return own.call();
+    };
+    if !look_for_end(&sock, &link) {
+        return own.call();
     }
+    let is_odd = sock.record.has(flag::PENDING | flag::FAILED | flag::RESET);
+    if is_odd && let Some(error) = before_call(&sock) {
+        return broken_pipe(error, flags);
+    }
+    if data.is_empty() {
+        return own.call();
+    }
+    if kind::is_held_back(sock.record, flags) {
+        demote(&sock, Reason::Cork);
+        return send_by_kernel((&sock, 0), &link, (data.len(), |sent| sent), flags, own);
+    }
+    if flags & !SEND_FLAGS != 0 {
+        // An urgent byte is sent, and may never be read as one of the stream: counts say nothing from here on.
+        link.outgoing().set_uncounted_writer();
+    }
+    if data.len() >= LARGE && by_kernel::is_for_kernel(sock.record, &link) {
+        return send_by_kernel((&sock, 0), &link, (data.len(), |sent| sent), flags, own);
+    }
+    let call = Sending::new(sock, link, who, flags);
+    let in_two = is_odd.then(|| proof::send(&sock, &link, who, &data, way(flags)));
+    let sent = in_two.flatten();
+    let sent = sent.unwrap_or_else(|| call.attempt(&sock, &data, call.when_full()));
+    call.end(data, sent)
 }
 
-/// Whether nothing has to be done before a send but for what [`is_end_due`] says. Each one on a tracked connection looks at the
+/// Whether nothing has to be done before a send but for what [`is_end_due`](crate::socket::fast_path::is_end_due) says. Each one on a tracked connection looks at the
 /// clock ([`proof::refresh`]), also one that answers the peer.
 #[inline(always)]
 pub fn is_settled(record: &Record) -> bool {
@@ -88,56 +104,7 @@ pub fn end_asleep(
     let fd = state::descriptor(&sock);
     let sent = link.outgoing().look_after_sleeper(who, &fd, bytes);
     signals::leave();
-    let waits = file_flags::waits(&sock, flags);
-    let call = Sending {
-        sock,
-        link,
-        who,
-        flags,
-        waits,
-    };
-    end_send(call, Bufs::out(from, bytes), sent)
-}
-
-/// What has to be done before some sends.
-#[cold]
-#[inline(never)]
-fn send_carefully(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: Own) -> isize {
-    let Some(who) = caller(&sock, &link) else {
-        return own.call();
-    };
-    if !look_for_end(&sock, &link) {
-        return own.call();
-    }
-    let is_odd = sock.record.has(flag::PENDING | flag::FAILED | flag::RESET);
-    if is_odd && let Some(error) = before_call(&sock) {
-        return broken_pipe(error, flags);
-    }
-    if data.is_empty() {
-        return own.call();
-    }
-    if kind::is_held_back(sock.record, flags) {
-        demote(&sock, Reason::Cork);
-        return send_by_kernel((&sock, 0), &link, (data.len(), |sent| sent), flags, own);
-    }
-    if flags & !SEND_FLAGS != 0 {
-        // An urgent byte is sent, and may never be read as one of the stream: counts say nothing from here on.
-        link.outgoing().set_uncounted_writer();
-    }
-    if data.len() >= LARGE && by_kernel::is_for_kernel(sock.record, &link) {
-        return send_by_kernel((&sock, 0), &link, (data.len(), |sent| sent), flags, own);
-    }
-    if is_odd && let Some(sent) = proof::send(&sock, &link, who, &data, way(flags)) {
-        let call = Sending {
-            sock,
-            link,
-            who,
-            flags,
-            waits: file_flags::waits(&sock, flags),
-        };
-        return end_send(call, data, sent);
-    }
-    first_send(sock, link, who, data, flags)
+    Sending::new(sock, link, who, flags).end(Bufs::out(from, bytes), sent)
 }
 
 /// The flags of a real send: the ring keeps no segments apart, so nothing is gained by holding bytes back for more; and no
@@ -147,47 +114,6 @@ fn way(flags: i32) -> i32 {
     flags & !libc::MSG_MORE | libc::MSG_NOSIGNAL
 }
 
-/// The first attempt, which most often is the only one.
-#[inline(always)]
-fn first_send(
-    sock: Sock,
-    link: Link<'static>,
-    who: Who<'static>,
-    data: Bufs<'_>,
-    flags: i32,
-) -> isize {
-    let waits = file_flags::waits(&sock, flags);
-    let full = when_full(waits);
-    signals::enter();
-    let fd = state::descriptor(&sock);
-    let sent = link.outgoing().send(who, &fd, &data, way(flags), full);
-    signals::leave();
-    let call = Sending {
-        sock,
-        link,
-        who,
-        flags,
-        waits,
-    };
-    end_send(call, data, sent)
-}
-
-/// What follows the first attempt.
-#[inline(always)]
-fn end_send(call: Sending, data: Bufs<'_>, sent: Sent) -> isize {
-    match sent {
-        Sent::Bytes(moved) if moved.total() == data.len() => {
-            count_sent(&call.sock, moved);
-            if data.len() >= LARGE {
-                by_kernel::kept_up(call.sock.record);
-            }
-            moved.total() as isize
-        }
-        sent => send_more(call, data, sent),
-    }
-}
-
-/// One call that sends.
 struct Sending {
     sock: Sock,
     link: Link<'static>,
@@ -196,90 +122,101 @@ struct Sending {
     waits: bool,
 }
 
-/// What a send does first where the ring is full.
-#[inline(always)]
-const fn when_full(waits: bool) -> WhenFull {
-    if waits {
-        WhenFull::Say
-    } else {
-        WhenFull::Kernel
+impl Sending {
+    fn new(sock: Sock, link: Link<'static>, who: Who<'static>, flags: i32) -> Self {
+        let waits = file_flags::waits(&sock, flags);
+        Self {
+            sock,
+            link,
+            who,
+            flags,
+            waits,
+        }
     }
-}
 
-/// Goes on after a first attempt that did not end the call.
-#[cold]
-#[inline(never)]
-fn send_more(call: Sending, data: Bufs<'_>, sent: Sent) -> isize {
-    let mut waiter = Waiter::new(call.sock);
-    let result = send_on(&mut waiter, &call, data, sent);
-    waiter.end();
-    result
-}
+    const fn when_full(&self) -> WhenFull {
+        if self.waits {
+            WhenFull::Say
+        } else {
+            WhenFull::Kernel
+        }
+    }
 
-fn send_on(waiter: &mut Waiter, call: &Sending, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
-    let Sending {
-        link,
-        who,
-        flags,
-        waits,
-        ..
-    } = *call;
-    let is_large = rest.len() >= LARGE;
-    let mut done = 0_usize;
-    let mut backoff = LockBackoff::new();
-    let mut full = when_full(waits);
-    loop {
-        let error = match sent {
-            Sent::Bytes(moved) => {
-                count_sent(waiter.sock(), moved);
-                done += moved.total();
-                rest.advance(moved.total());
-                full = when_full(waits);
-                if rest.is_empty() {
-                    return done as isize;
-                }
-                if is_large && !waits {
-                    by_kernel::lagged(waiter.sock().record);
-                }
-                0
-            }
-            Sent::RingFull => {
-                if !wait_for_space(waiter, &link, is_large) {
-                    full = WhenFull::Kernel;
-                }
-                if waiter.follow() { 0 } else { libc::EBADF }
-            }
-            Sent::KernelFull if !waits => libc::EAGAIN,
-            Sent::KernelFull => waiter.wait_for(libc::POLLOUT, libc::SO_SNDTIMEO),
-            Sent::Busy => waiter.wait_for_lock(&mut backoff, waits, libc::SO_SNDTIMEO),
-            Sent::Error(error) => error,
-            Sent::Broken => libc::ECONNRESET,
-        };
-        if error != 0 && done > 0 {
-            return done as isize;
+    fn attempt(&self, sock: &Sock, data: &Bufs<'_>, full: WhenFull) -> Sent {
+        let (out, fd) = (self.link.outgoing(), state::descriptor(sock));
+        signals::enter();
+        let sent = out.send(self.who, &fd, data, way(self.flags), full);
+        signals::leave();
+        sent
+    }
+
+    fn end(self, data: Bufs<'_>, sent: Sent) -> isize {
+        let is_whole = |sent| matches!(sent, Sent::Bytes(moved) if moved.total() == data.len());
+        if data.len() >= LARGE && is_whole(sent) {
+            by_kernel::kept_up(self.sock.record);
         }
-        if error == libc::EBADF && waiter.is_replaced() {
-            let (from, bytes) = rest.piece();
-            // SAFETY: the program's own memory, which the kernel checks, to what its number names.
-            return unsafe { real::send(call.sock.fd, from.cast(), bytes, flags) };
-        }
-        if error != 0 {
-            return broken_pipe(error, flags);
-        }
-        let sock = waiter.sock();
-        if peer_death::is_peers(sock) {
-            peer_death::on_peer_death(sock, &link);
-            if sock.record.has(flag::FAILED | flag::RESET) && done > 0 {
+        let mut waiter = Waiter::new(self.sock);
+        let result = self.go_on(&mut waiter, data, sent);
+        waiter.end();
+        result
+    }
+
+    fn go_on(&self, waiter: &mut Waiter, mut rest: Bufs<'_>, mut sent: Sent) -> isize {
+        let Self { link, flags, .. } = *self;
+        let waits = self.waits;
+        let is_large = rest.len() >= LARGE;
+        let mut done = 0_usize;
+        let mut full = self.when_full();
+        loop {
+            let error = match sent {
+                Sent::Bytes(moved) => {
+                    count_sent(waiter.sock(), moved);
+                    done += moved.total();
+                    rest.advance(moved.total());
+                    full = self.when_full();
+                    if rest.is_empty() {
+                        return done as isize;
+                    }
+                    if is_large && !waits {
+                        by_kernel::lagged(waiter.sock().record);
+                    }
+                    0
+                }
+                Sent::RingFull => {
+                    if !wait_for_space(waiter, &link, is_large) {
+                        full = WhenFull::Kernel;
+                    }
+                    if waiter.follow() { 0 } else { libc::EBADF }
+                }
+                Sent::KernelFull if !waits => libc::EAGAIN,
+                Sent::KernelFull => waiter.wait_for(libc::POLLOUT, libc::SO_SNDTIMEO),
+                Sent::Busy => waiter.wait_for_lock(waits, libc::SO_SNDTIMEO),
+                Sent::Error(error) => error,
+                Sent::Broken => libc::ECONNRESET,
+            };
+            if error != 0 && done > 0 {
                 return done as isize;
             }
-            if let Some(error) = before_call(sock) {
+            if error == libc::EBADF && waiter.is_replaced() {
+                let (from, bytes) = rest.piece();
+                // SAFETY: the program's own memory, which the kernel checks, to what its number names.
+                return unsafe { real::send(self.sock.fd, from.cast(), bytes, flags) };
+            }
+            if error != 0 {
                 return broken_pipe(error, flags);
             }
+            let sock = waiter.sock();
+            if peer_death::is_peers(sock) {
+                peer_death::on_peer_death(sock, &link);
+                if sock.record.has(flag::FAILED | flag::RESET) && done > 0 {
+                    return done as isize;
+                }
+                if let Some(error) = before_call(sock) {
+                    return broken_pipe(error, flags);
+                }
+            }
+            sent = self.attempt(sock, &rest, full);
         }
-        let fd = state::descriptor(sock);
-        signals::enter();
-        sent = link.outgoing().send(who, &fd, &rest, way(flags), full);
-        signals::leave();
     }
 }
 

@@ -2,7 +2,6 @@
 
 use windlass_channel::{Asleep, Link};
 
-use crate::counts::counters::{self, Counter};
 use crate::process::signals;
 use crate::socket::{spin::spin, waiter::Waiter};
 
@@ -16,9 +15,9 @@ pub enum Wait {
     Gone,
 }
 
-/// Spins for bytes in the ring if it `waits`, then falls asleep.
+/// Spins for bytes in the ring, then falls asleep.
 #[inline]
-pub fn fall_asleep(waiter: &mut Waiter, link: &Link<'static>, waits: bool) -> Wait {
+pub fn fall_asleep(waiter: &mut Waiter, link: &Link<'static>) -> Wait {
     let inc = link.incoming();
     let sock = *waiter.sock();
     // Kernel bytes that were announced wake the real call at once; only ring bytes make it needless.
@@ -29,14 +28,10 @@ pub fn fall_asleep(waiter: &mut Waiter, link: &Link<'static>, waits: bool) -> Wa
         }
         is_over
     };
-    if waits && spin(has_come) && inc.ring_ready() {
+    if spin(has_come) && inc.ring_ready() {
         return Wait::Ready;
     }
-    if !(if waits {
-        waiter.begin()
-    } else {
-        waiter.enter()
-    }) {
+    if !waiter.begin() {
         return Wait::Gone;
     }
     signals::enter();
@@ -45,7 +40,6 @@ pub fn fall_asleep(waiter: &mut Waiter, link: &Link<'static>, waits: bool) -> Wa
     if asleep == Asleep::Ready {
         return Wait::Ready;
     }
-    counters::add(Counter::Sleeps, 1);
     Wait::Asleep
 }
 

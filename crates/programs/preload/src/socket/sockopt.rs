@@ -6,6 +6,7 @@
 //! program may have set: the kernel is asked for them, once, before the socket joins ([`has_inherited`]).
 
 use std::ffi::{c_int, c_ulong, c_void};
+use std::sync::atomic::Ordering::Relaxed;
 
 use libc::socklen_t;
 use windlass_channel::Reason;
@@ -124,7 +125,6 @@ pub fn has_inherited(sock: &Sock) -> bool {
 /// The options that set the size of the send buffer.
 const BUFFERS: [c_int; 2] = [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE];
 
-/// The whole number that an option is set to.
 fn number(value: *const c_void, length: socklen_t) -> Option<c_int> {
     if (length as usize) < size_of::<c_int>() {
         None
@@ -133,7 +133,6 @@ fn number(value: *const c_void, length: socklen_t) -> Option<c_int> {
     }
 }
 
-/// `setsockopt`.
 pub fn set(
     sock: &Sock,
     level: c_int,
@@ -164,12 +163,9 @@ pub fn set(
     }
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
-            if value.is_some_and(|value| value != 0) {
-                sock.record.set(flag::NODELAY);
-            } else {
-                sock.record
-                    .flags
-                    .fetch_and(!flag::NODELAY, std::sync::atomic::Ordering::Relaxed);
+            match value {
+                None | Some(0) => _ = sock.record.flags.fetch_and(!flag::NODELAY, Relaxed),
+                Some(_) => sock.record.set(flag::NODELAY),
             }
             if state::joined(sock).is_some() {
                 state::no_delay(sock);
@@ -224,7 +220,6 @@ pub fn ioctl(sock: &Sock, request: c_ulong, argument: usize, own: Own) -> isize 
     result
 }
 
-/// Adds to the number at an address of the program's.
 fn add(address: usize, more: usize) {
     let at: *mut c_int = std::ptr::with_exposed_provenance_mut(address);
     if let Some(number) = memory::fetch(at).filter(|_| more != 0) {
@@ -232,7 +227,6 @@ fn add(address: usize, more: usize) {
     }
 }
 
-/// `fcntl`.
 pub fn fcntl(sock: &Sock, command: c_int, argument: usize, own: Own) -> isize {
     let result = own.call();
     if result >= 0 && command == libc::F_SETFL {

@@ -35,15 +35,10 @@ use crate::sys::kernel::{self, Backoff};
 /// See the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Not worth a ring yet.
     Young,
-    /// Just now.
     Joining,
-    /// Joined, and not answered.
     Pending,
-    /// Joined.
     Joined,
-    /// On the kernel for good.
     Demoted,
 }
 
@@ -128,11 +123,8 @@ fn remember(place: u8, link: Link<'static>) -> u64 {
 /// One end of a channel by its numbers, where what it is a part of has to be small or outlives the slab.
 #[derive(Clone, Copy)]
 pub struct At {
-    /// The place of its slab.
     pub place: u8,
-    /// Which end.
     pub side: Side,
-    /// The channel in the slab.
     pub chan: u16,
 }
 
@@ -152,7 +144,6 @@ impl At {
         })
     }
 
-    /// The end itself.
     #[inline(always)]
     pub fn link(self) -> Option<Link<'static>> {
         pairs::link(self.place, self.chan, self.side)
@@ -165,13 +156,7 @@ pub fn is_fast(word: u64) -> bool {
     word & IS_FAST != 0
 }
 
-/// The place of the slab that a word names.
-#[inline(always)]
-pub fn place_in(word: u64) -> Option<u8> {
-    ((word >> PLACE_AT) as u8).checked_sub(1)
-}
-
-/// The pair in that place, and the end of the channel that a word names.
+/// The pair and the end of the channel that a word names.
 #[inline(always)]
 pub fn end_in(word: u64) -> (&'static Pair, Link<'static>) {
     let pair = pairs::at(((word >> PLACE_AT) as u8).wrapping_sub(1));
@@ -182,6 +167,12 @@ pub fn end_in(word: u64) -> (&'static Pair, Link<'static>) {
 /// demotes it.
 #[inline(always)]
 pub fn joined(sock: &Sock) -> Option<Link<'static>> {
+    word_or(sock, find)
+}
+
+/// The end of the channel that the number's word names, or the word that is found.
+#[inline(always)]
+fn word_or(sock: &Sock, find: fn(Sock) -> Option<u64>) -> Option<Link<'static>> {
     let word = match table::ring_word(sock.fd)?.load(Relaxed) {
         0 if !sock.record.has(flag::JOINED) => return None,
         0 => find(*sock)?,
@@ -205,17 +196,13 @@ pub fn after_join(sock: &Sock) -> Option<Link<'static>> {
 /// The place of the slab of a joined socket, for a number whose channel was just looked up.
 #[inline(always)]
 pub fn place(sock: &Sock) -> Option<u8> {
-    place_in(table::ring_word(sock.fd)?.load(Relaxed))
+    let word = table::ring_word(sock.fd)?.load(Relaxed);
+    ((word >> PLACE_AT) as u8).checked_sub(1)
 }
 
 /// The end of the channel of a socket that has joined, whichever process it belongs to: for what is no use of the socket.
 pub fn link_of(sock: &Sock) -> Option<Link<'static>> {
-    let word = match table::ring_word(sock.fd)?.load(Relaxed) {
-        0 if !sock.record.has(flag::JOINED) => return None,
-        0 => look_up(*sock)?,
-        word => word,
-    };
-    Some(end_in(word).1)
+    word_or(sock, look_up)
 }
 
 /// The word that [`joined`] needs, for a number that has not been used since the socket joined.
@@ -225,7 +212,7 @@ fn find(sock: Sock) -> Option<u64> {
         return None;
     }
     let word = look_up(sock)?;
-    if sock.record.claim() || !pairs::at(place_in(word)?).is_peer_alive() {
+    if sock.record.claim() || !end_in(word).0.is_peer_alive() {
         // What a dead peer has left in a ring can be read there alone.
         return Some(word);
     }

@@ -5,8 +5,8 @@
 //! address can come between. The kernel counts no bytes of theirs, so a sender counts from its offer on, and the
 //! receiver finds its own count from what is unread ([`windlass_channel::unix`]). What travels beside the bytes,
 //! descriptors and credentials, goes by the kernel: a message with control data empties the ring first and is sent by a
-//! real call, so it keeps its place among the bytes; a receiver that asks for control data takes kernel bytes by its own
-//! call ([`crate::socket::message`]).
+//! real call, so it keeps its place among the bytes; what a receiver that asks for control data receives
+//! goes by the kernel from then on ([`crate::socket::message`]).
 //!
 //! # Not done
 //! A pair whose two ends are in one process stays on the kernel until two processes use it. Receivers that want to know
@@ -27,11 +27,6 @@ use crate::fd::{
 use crate::process::{registration, signals};
 use crate::socket::{demote::demote, errors, kernel_look, kind, peer_death, state};
 use crate::sys::kernel;
-
-/// Both inodes, own one first, as they are kept in a record.
-fn inodes(word: u64) -> (u32, u32) {
-    (word as u32, (word >> 32) as u32)
-}
 
 /// Which connection the socket is, as a word for its record.
 ///
@@ -54,8 +49,7 @@ pub fn key(word: u64) -> Option<Key> {
 
 /// The names of both ends, own one first.
 pub fn names(word: u64) -> (SocketAddr, SocketAddr) {
-    let (own, peer) = inodes(word);
-    (unix::name(own), unix::name(peer))
+    (unix::name(word as u32), unix::name((word >> 32) as u32))
 }
 
 /// Finds out how many bytes this end has taken, in the counts of the other end, which has offered. False: come back.
@@ -131,7 +125,7 @@ pub fn owes_error(sock: &Sock) -> bool {
     if let Some(link) = state::joined(sock) {
         note_reset(sock, &link);
     }
-    errors::has_error(sock)
+    sock.record.has(flag::FAILED)
 }
 
 /// What a receive of no bytes says, which found nothing in the ring and that the kernel answered so: bytes that are there come

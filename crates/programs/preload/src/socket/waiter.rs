@@ -35,7 +35,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use crate::fd::{call::Sock, record, table};
 use crate::process::{identity, signals};
-use crate::socket::lock_backoff::LockBackoff;
+use crate::socket::BUSY;
 use crate::sys::{
     clock::Limit,
     kernel::{self, Backoff},
@@ -45,12 +45,14 @@ use crate::sys::{
 
 /// A thread closes a number of the record.
 const CLOSING: u32 = 1 << 31;
+/// Waits for a lock of a call that may not wait, and of one that may before it sleeps between them.
+const LOCK_WAITS: (u32, u32) = (3, 20);
 /// Private numbers begin here if they may, so that the program finds its own ones where it expects them.
 const PRIVATE_FROM: usize = 512;
 
 /// Waiters by record; the kernel wipes it in a forked child.
 static WORDS: Reserved<AtomicU32> = Reserved::new();
-/// Private numbers of this process.
+/// Private numbers of this process, at least: one that the program closes stays counted.
 static KEPT: AtomicU32 = AtomicU32::new(0);
 
 /// Makes room for the words. False: there is no memory.
@@ -59,14 +61,9 @@ pub fn make() -> bool {
     WORDS.make(count, libc::MAP_PRIVATE, libc::MADV_WIPEONFORK, |_| {})
 }
 
-/// The word of a record.
 fn word(index: u32) -> &'static AtomicU32 {
-    let first = WORDS.base();
-    debug_assert!(!first.is_null() && index < record::RECORDS_MAX);
     // SAFETY: a record exists only after the words were made, one for each of RECORDS_MAX.
-    let place = unsafe { first.add(index as usize) };
-    // SAFETY: never unmapped, and zeros are valid.
-    unsafe { &*place }
+    unsafe { WORDS.at(index as usize) }
 }
 
 /// A call that may have to wait. Without a destructor, so that a thread may be cancelled in a wait: [`Waiter::end`] ends it.
@@ -78,10 +75,11 @@ pub struct Waiter {
     is_replaced: bool,
     /// When the wait has to end, once that was asked.
     limit: Option<Limit>,
+    /// How often a lock of the channel was not to be had.
+    busy: u32,
 }
 
 impl Waiter {
-    /// Of a call on this socket.
     #[inline]
     pub fn new(sock: Sock) -> Self {
         Self {
@@ -90,10 +88,10 @@ impl Waiter {
             is_counted: false,
             is_replaced: false,
             limit: None,
+            busy: 0,
         }
     }
 
-    /// The socket by the number that it has now.
     #[inline]
     pub fn sock(&self) -> &Sock {
         &self.sock
@@ -169,7 +167,6 @@ impl Waiter {
         false
     }
 
-    /// The call ends. `errno` is kept.
     #[inline]
     pub fn end(&mut self) {
         if std::mem::take(&mut self.is_counted)
@@ -204,12 +201,27 @@ impl Waiter {
         self.checked(error)
     }
 
-    /// Waits for a lock of the channel that somebody holds; the error that ends the call, or 0.
-    pub fn wait_for_lock(&mut self, backoff: &mut LockBackoff, waits: bool, option: i32) -> i32 {
+    /// Waits a little for a lock of the channel that somebody holds; the error that ends the call, or 0. The holder lives, and may be
+    /// stopped for as long as somebody wants: that is a wait, as for a peer that does not read.
+    pub fn wait_for_lock(&mut self, waits: bool, option: i32) -> i32 {
         if waits && !self.begin() {
             return libc::EBADF;
         }
-        let error = backoff.wait(&self.sock, waits);
+        self.busy = self.busy.saturating_add(1);
+        let (short, long) = LOCK_WAITS;
+        if !waits && self.busy >= short {
+            BUSY.get().into_iter().for_each(|busy| busy(&self.sock));
+            return libc::EAGAIN;
+        }
+        let error = if self.busy < long {
+            std::thread::yield_now();
+            0
+        // SAFETY: no entries; a cancellation point and interrupted by signals, as the kernel's own wait.
+        } else if unsafe { real::poll(std::ptr::null_mut(), 0, 1) } < 0 {
+            real::errno()
+        } else {
+            0
+        };
         if error == 0 && waits && self.limit(option).is_over() {
             return libc::EAGAIN;
         }
@@ -260,7 +272,6 @@ pub fn verify(sock: &Sock) -> bool {
     is_right
 }
 
-/// One waiter fewer.
 fn uncount(index: u32) {
     if word(index).fetch_sub(1, SeqCst) == 1 {
         close_kept(index);
@@ -285,7 +296,8 @@ pub fn keep(sock: &Sock) -> bool {
     if !has_waiters || table::numbers_of(index).nth(1).is_some() {
         return false;
     }
-    let number = kernel::double(sock.fd, PRIVATE_FROM).or_else(|_| kernel::double(sock.fd, 0));
+    let double = |least| kernel::fcntl(sock.fd, libc::F_DUPFD_CLOEXEC, least);
+    let number = double(PRIVATE_FROM).or_else(|_| double(0));
     let Ok(number) = number else { return false };
     KEPT.fetch_add(1, SeqCst);
     table::keep(sock, number as i32);
@@ -299,11 +311,6 @@ pub fn closed(index: u32) {
     }
 }
 
-/// A private number was taken from the table.
-pub fn released() {
-    KEPT.fetch_sub(1, SeqCst);
-}
-
 /// Nobody waits any more.
 fn close_kept(index: u32) {
     if KEPT.load(SeqCst) == 0 {
@@ -311,6 +318,7 @@ fn close_kept(index: u32) {
     }
     for sock in table::numbers_of(index).filter(|sock| table::is_private(sock.word)) {
         table::closing(sock);
+        KEPT.fetch_sub(1, SeqCst);
         kernel::close(sock.fd as usize);
     }
 }
@@ -321,7 +329,7 @@ pub fn forked() {
         0 => {}
         waits => word(waits - 1).store(1, Relaxed),
     }
-    if KEPT.load(Relaxed) != 0 {
+    if KEPT.swap(0, Relaxed) != 0 {
         for sock in table::each().filter(|sock| table::is_private(sock.word)) {
             table::forget_private(&sock);
             kernel::close(sock.fd as usize);

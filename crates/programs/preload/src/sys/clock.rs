@@ -21,7 +21,6 @@ const BASE_NS: u64 = 10_000_000;
 
 pub use windlass_channel::sys::cycles as now;
 
-/// Notes the first pair of times.
 pub fn start() {
     START_CYCLES.store(now(), Relaxed);
     START_NS.store(nanoseconds(), Relaxed);
@@ -33,7 +32,6 @@ pub fn cycles(microseconds: u32) -> u64 {
     u64::from(microseconds) * rate() / 1024
 }
 
-/// `CLOCK_MONOTONIC`.
 pub fn nanoseconds() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -81,7 +79,6 @@ impl Wait {
             })
     }
 
-    /// Whether the call may not wait at all.
     pub fn is_now(self) -> bool {
         self.0 == Some(0)
     }
@@ -123,7 +120,6 @@ impl Limit {
         unsafe { real::ppoll(entries, count, left, mask) as isize }
     }
 
-    /// Whether the time is over.
     pub fn is_over(&self) -> bool {
         self.left_ns() == Some(0)
     }

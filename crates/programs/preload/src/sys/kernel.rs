@@ -5,6 +5,8 @@
 //! does here, by the instruction itself: no errno is touched, no thread is cancelled inside, and every call
 //! returns at once (the sleeps are the program's own calls, made through [`crate::sys::real`]).
 
+use std::ffi::CStr;
+
 use windlass_channel::sys;
 
 /// Result of a system call: its value, or the number of the error.
@@ -43,7 +45,6 @@ pub fn cookie(fd: i32) -> Result<u64, i32> {
     Ok(cookie)
 }
 
-/// `setsockopt` of a number.
 pub fn set_option<T: Pod>(fd: i32, level: i32, name: i32, value: &T) -> Done {
     let from = std::ptr::from_ref(value) as usize;
     // SAFETY: the value is ours, and the length is its own.
@@ -89,10 +90,40 @@ pub fn name(fd: i32, of_peer: bool, into: &mut [u8; 128]) -> Done {
     done.map(|_| length as usize)
 }
 
-/// `fcntl(F_GETFL)`.
-pub fn file_flags(fd: i32) -> Done {
+/// `fcntl` with a number, if any.
+pub fn fcntl(fd: i32, command: i32, argument: usize) -> Done {
     // SAFETY: no pointers.
-    unsafe { call!(SYS_fcntl(fd, libc::F_GETFL)) }
+    unsafe { call!(SYS_fcntl(fd, command, argument)) }
+}
+
+/// How many descriptors the process may ever have.
+pub fn descriptors_max() -> u64 {
+    let mut limit = [0_u64; 2];
+    let into = limit.as_mut_ptr();
+    // SAFETY: the limit is ours: the soft one and the hard one.
+    let asked = unsafe { call!(SYS_prlimit64(0, libc::RLIMIT_NOFILE, 0, into)) };
+    asked.map_or(0, |_| limit[1])
+}
+
+pub fn status(fd: i32) -> Result<libc::stat, i32> {
+    // SAFETY: zeroes are a valid `stat`.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the variable is ours.
+    unsafe { call!(SYS_fstat(fd, &raw mut status)) }?;
+    Ok(status)
+}
+
+pub fn open_to_append(path: &CStr) -> Done {
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
+    let (at, mode) = (libc::AT_FDCWD as usize, 0o644_usize);
+    // SAFETY: a C string.
+    unsafe { call!(SYS_openat(at, path.as_ptr(), flags, mode)) }
+}
+
+/// Writes bytes; what fails is not said.
+pub fn write(fd: i32, bytes: &[u8]) {
+    // SAFETY: the bytes are ours.
+    let _ = unsafe { call!(SYS_write(fd, bytes.as_ptr(), bytes.len())) };
 }
 
 /// `epoll_pwait` with a time of zero: what the kernel has now.
@@ -101,7 +132,6 @@ pub fn epoll_now(fd: i32, events: *mut libc::epoll_event, room: usize) -> Done {
     unsafe { call!(SYS_epoll_pwait(fd, events, room, 0, 0, 8)) }
 }
 
-/// `epoll_ctl`.
 pub fn epoll_ctl(set: i32, operation: i32, fd: i32, event: &mut libc::epoll_event) -> Done {
     let event = std::ptr::from_mut(event) as usize;
     // SAFETY: the event is ours.
@@ -110,35 +140,33 @@ pub fn epoll_ctl(set: i32, operation: i32, fd: i32, event: &mut libc::epoll_even
 
 /// `ppoll` with a time of zero: what the kernel has now.
 pub fn poll_now(entries: *mut libc::pollfd, count: usize) -> Done {
-    poll(entries, count, 0, std::ptr::null())
+    poll(entries, count, 0)
 }
 
 /// What the kernel says now of one descriptor, of what is asked and of what needs no asking; in bits of `poll` and epoll alike.
 pub fn poll_one(fd: i32, events: u32) -> u32 {
+    wait_for(fd, events as i16, 0)
+}
+
+/// The same, once there is anything or so many milliseconds are over. No cancellation point.
+pub fn wait_for(fd: i32, events: i16, millis: u64) -> u32 {
     let mut entry = libc::pollfd {
         fd,
-        events: events as i16,
+        events,
         revents: 0,
     };
-    match poll_now(&raw mut entry, 1) {
+    match poll(&raw mut entry, 1, millis * 1_000_000) {
         Ok(_) => u32::from(entry.revents as u16),
         Err(_) => 0,
     }
 }
 
-/// `ppoll` for so many nanoseconds, under the program's mask.
-pub fn poll(
-    entries: *mut libc::pollfd,
-    count: usize,
-    time_ns: u64,
-    mask: *const libc::sigset_t,
-) -> Done {
+fn poll(entries: *mut libc::pollfd, count: usize, time_ns: u64) -> Done {
     let time = timespec(time_ns);
-    // SAFETY: entries and mask are the program's own, and the kernel checks them; the time is ours.
-    unsafe { call!(SYS_ppoll(entries, count, &raw const time, mask, 8)) }
+    // SAFETY: the entries are ours or the program's own, which the kernel checks; the time is ours.
+    unsafe { call!(SYS_ppoll(entries, count, &raw const time, 0, 8)) }
 }
 
-/// So many nanoseconds.
 pub fn timespec(ns: u64) -> libc::timespec {
     libc::timespec {
         tv_sec: (ns / 1_000_000_000) as i64,
@@ -146,55 +174,30 @@ pub fn timespec(ns: u64) -> libc::timespec {
     }
 }
 
-/// Maps shared memory of a descriptor.
-pub fn map(fd: i32, bytes: usize, at: usize) -> Result<*mut std::ffi::c_void, i32> {
-    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: at any address that is free.
-    let place = unsafe { call!(SYS_mmap(0, bytes, access, kind, fd, at)) }?;
-    Ok(std::ptr::with_exposed_provenance_mut(place))
+pub struct Mapped {
+    place: usize,
+    bytes: usize,
 }
 
-/// Undoes [`map`].
-pub fn unmap(place: *mut std::ffi::c_void, bytes: usize) {
-    // SAFETY: mapped by `map`, and nobody uses it any more.
-    let _ = unsafe { call!(SYS_munmap(place.addr(), bytes)) };
-}
-
-/// Whether `is_it` holds for any descriptor of this process; false where they cannot be seen.
-pub fn each_descriptor(is_it: impl Fn(i32) -> bool) -> bool {
-    let path = c"/proc/self/fd";
-    let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
-    let at = libc::AT_FDCWD as usize;
-    // SAFETY: a C string.
-    let opened = unsafe { call!(SYS_openat(at, path.as_ptr(), flags)) };
-    let Ok(folder) = opened else { return false };
-    let mut found = false;
-    // Entries of `getdents64`, which the kernel aligns to eight bytes, and a word behind them.
-    let mut entries = [0_u64; 129];
-    loop {
-        let (start, bytes) = (entries.as_mut_ptr() as usize, size_of_val(&entries) - 8);
-        // SAFETY: the buffer is ours, and its length is said.
-        let read = unsafe { call!(SYS_getdents64(folder, start, bytes)) };
-        let Some(read) = read.ok().filter(|read| *read != 0) else {
-            break;
-        };
-        let mut at = 0;
-        while at < read / 8 {
-            // `d_reclen` is the low half of the third word, and the name begins behind its type.
-            let Some([third, fourth]) = entries.get(at + 2..at + 4) else {
-                break;
-            };
-            let length = *third as u16 as usize;
-            let name = (third >> 24 | fourth << 40).to_le_bytes();
-            let digits = name.into_iter().take_while(u8::is_ascii_digit);
-            let number = digits.fold(0_i32, |n, digit| n * 10 + i32::from(digit - b'0'));
-            let is_number = name.first().is_some_and(u8::is_ascii_digit);
-            found |= is_number && number as usize != folder && is_it(number);
-            at += (length / 8).max(1);
-        }
+impl Mapped {
+    pub fn of(fd: i32, bytes: usize, at: usize) -> Result<Self, i32> {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: at any address that is free.
+        let place = unsafe { call!(SYS_mmap(0, bytes, access, kind, fd, at)) }?;
+        Ok(Self { place, bytes })
     }
-    close(folder);
-    found
+
+    pub fn at(&self, offset: usize, bytes: usize) -> Option<*mut u8> {
+        let is_inside = offset.checked_add(bytes)? <= self.bytes;
+        is_inside.then(|| std::ptr::with_exposed_provenance_mut(self.place + offset))
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `of`, and nobody uses it any more.
+        let _ = unsafe { call!(SYS_munmap(self.place, self.bytes)) };
+    }
 }
 
 /// Whether a descriptor is a ring of io_uring: any other is none to register something with.
@@ -207,27 +210,9 @@ pub fn is_ring(fd: i32) -> bool {
     refused.is_err_and(|error| !is_none.contains(&error))
 }
 
-/// Closes a descriptor of our own.
 pub fn close(file: usize) {
     // SAFETY: no pointers; the number is nobody else's.
     let _ = unsafe { call!(SYS_close(file)) };
-}
-
-/// Another number of an open file, from `least` on, which no other program gets.
-pub fn double(fd: i32, least: usize) -> Done {
-    let command = libc::F_DUPFD_CLOEXEC as usize;
-    // SAFETY: no pointers.
-    unsafe { call!(SYS_fcntl(fd, command, least)) }
-}
-
-/// Sleeps until the kernel says one of these events of a descriptor, for so long at most. No cancellation point.
-pub fn wait_for(fd: i32, events: i16, millis: u64) {
-    let mut entry = libc::pollfd {
-        fd,
-        events,
-        revents: 0,
-    };
-    let _ = poll(&raw mut entry, 1, millis * 1_000_000, std::ptr::null());
 }
 
 /// Waits for another thread that is in the middle of something short: it yields first, and then sleeps, since a real-time thread
@@ -239,7 +224,6 @@ impl Backoff {
     const YIELDS: u32 = 20;
     const NAP_NS: u64 = 50_000;
 
-    /// Waits a little.
     pub fn wait(&mut self) {
         self.0 = self.0.saturating_add(1);
         if self.0 <= Self::YIELDS {
@@ -249,18 +233,6 @@ impl Backoff {
         let nap = timespec(Self::NAP_NS);
         // SAFETY: the time is ours.
         let _ = unsafe { call!(SYS_nanosleep(&raw const nap)) };
-    }
-}
-
-/// Sends a signal to the calling thread.
-pub fn raise(signal: i32) {
-    // SAFETY: no pointers.
-    let process = unsafe { call!(SYS_getpid(0)) };
-    // SAFETY: no pointers.
-    let thread = unsafe { call!(SYS_gettid(0)) };
-    if let (Ok(process), Ok(thread)) = (process, thread) {
-        // SAFETY: no pointers.
-        let _ = unsafe { call!(SYS_tgkill(process, thread, signal)) };
     }
 }
 

@@ -35,7 +35,6 @@ pub fn readable(from: *const u8, bytes: usize) -> bool {
     fetch(from.wrapping_add(last)).is_some()
 }
 
-/// The same for several values.
 #[inline]
 pub fn put_all<T: Copy>(to: *mut T, values: &[T]) -> bool {
     let bytes = size_of_val(values);
@@ -57,9 +56,7 @@ pub fn fetch_all<T: Copy>(into: &mut [T], from: *const T) -> bool {
 
 /// A copy of the program's header; `None` if it is not there.
 pub fn header(message: *const libc::msghdr) -> Option<libc::msghdr> {
-    // SAFETY: zeroes are a valid header.
-    let mut copy: [libc::msghdr; 1] = unsafe { std::mem::zeroed() };
-    fetch_all(&mut copy, message).then_some(copy[0])
+    (!message.is_null()).then(|| fetch(message)).flatten()
 }
 
 #[cfg(test)]

@@ -5,4 +5,3 @@ pub mod kernel;
 pub mod memory;
 pub mod real;
 pub mod reserved;
-pub mod upcalls;

@@ -16,12 +16,11 @@
 //! *Unwinding.* Everything here is `C-unwind` and holds nothing that has a destructor: libc ends a
 //! cancelled thread by unwinding through these frames.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{epoll_event, mode_t, nfds_t, pollfd, sigset_t, socklen_t, timespec};
+use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec};
 
-/// One name and the address behind it.
 pub struct Slot {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -68,7 +67,6 @@ unsafe extern "C-unwind" fn absent() -> isize {
     -1
 }
 
-/// This thread's `errno`.
 pub fn errno() -> c_int {
     // SAFETY: takes nothing, gives this thread's own variable.
     let place = unsafe { libc::__errno_location() };
@@ -76,7 +74,6 @@ pub fn errno() -> c_int {
     unsafe { *place }
 }
 
-/// Sets this thread's `errno`.
 pub fn set_errno(value: c_int) {
     // SAFETY: takes nothing, gives this thread's own variable.
     let place = unsafe { libc::__errno_location() };
@@ -129,20 +126,12 @@ macro_rules! real {
 pub(crate) use real;
 
 real! {
-    getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t)
-        -> c_int;
     recv(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int) -> isize;
-    write(fd: c_int, from: *const c_void, bytes: usize) -> isize;
     send(fd: c_int, from: *const c_void, bytes: usize, flags: c_int) -> isize;
     poll(set: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
     ppoll(set: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t)
         -> c_int;
     epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
-    epoll_pwait(set: c_int, events: *mut epoll_event, room: c_int, timeout: c_int,
-        mask: *const sigset_t) -> c_int;
-    close(fd: c_int) -> c_int;
-    fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
-    open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
     prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int;
     sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
 }

@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 pub struct Reserved<T>(AtomicPtr<T>);
 
 impl<T: Sync> Reserved<T> {
-    /// Not mapped so far.
     pub const fn new() -> Self {
         Self(AtomicPtr::new(null_mut()))
     }
@@ -20,7 +19,19 @@ impl<T: Sync> Reserved<T> {
         self.0.load(Relaxed)
     }
 
-    /// Whether it is mapped.
+    /// One of the values.
+    ///
+    /// # Safety
+    /// It is mapped, with more values than `index`.
+    #[inline(always)]
+    pub unsafe fn at(&self, index: usize) -> &'static T {
+        let first = self.base();
+        // SAFETY: the caller's promise.
+        unsafe { std::hint::assert_unchecked(!first.is_null()) };
+        // SAFETY: as above; zeros are a value, and the mapping is never undone.
+        unsafe { &*first.wrapping_add(index) }
+    }
+
     pub fn exists(&self) -> bool {
         !self.0.load(Acquire).is_null()
     }
