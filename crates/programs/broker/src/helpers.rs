@@ -9,9 +9,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::io::{Errno, IoSlice};
@@ -56,7 +58,9 @@ struct Pending {
 
 /// A living helper, with its getter.
 struct Helper {
-    children: Vec<Child>,
+    child: Child,
+    /// Whoever starts its getter: nobody waits for that.
+    getter: Option<JoinHandle<io::Result<Child>>>,
     socket: OwnedFd,
     token: u64,
     /// The slot in which it takes locks.
@@ -121,20 +125,22 @@ impl Helpers {
         let mut command = self.command(HELPER, &ids, theirs);
         command.stdout(near.map_or(Stdio::null(), Stdio::from));
         let child = command.spawn().map_err(|_| Reason::Limit)?;
-        let (pid, mut children) = (child.id(), vec![child]);
-        if let Some(far) = far {
+        // Without it the helper cannot take everything, and is replaced when it must.
+        let getter = far.and_then(|far| {
             let userns = [key.userns.0, key.userns.1].map(|number| number.to_string());
             let mut command = self.command(GETTER, &[ids, userns].concat(), far);
-            // Without it the helper cannot take everything, and is replaced when it must.
-            children.extend(command.spawn().ok());
-        }
+            let thread = std::thread::Builder::new().name("getter".into());
+            thread.spawn(move || command.spawn()).ok()
+        });
+        let pid = child.id();
         let helper = Helper {
             slot,
             token: self.next_id(),
             socket: own,
             jobs: BTreeMap::new(),
             used: Instant::now(),
-            children,
+            child,
+            getter,
         };
         let helper = self.all.entry(key).insert_entry(helper).into_mut();
         Ok((pid, helper.socket.as_fd(), helper.token))
@@ -241,15 +247,17 @@ impl Helpers {
 
     /// Kills one. It is dead for others once it has ended ([`Helpers::reap`]). Gives what its jobs went on with.
     pub(crate) fn kill(&mut self, key: Key) -> Vec<Then> {
-        let Some(mut helper) = self.all.remove(&key) else {
+        let Some(helper) = self.all.remove(&key) else {
             return Vec::new();
         };
-        for child in &mut helper.children {
+        let getter = helper.getter.and_then(|thread| thread.join().ok()?.ok());
+        let mut children: Vec<Child> = getter.into_iter().chain([helper.child]).collect();
+        for child in &mut children {
             // It has ended, or will.
             let _ = child.kill();
         }
         self.dying.push(Dying {
-            children: helper.children,
+            children,
             uid: key.uid,
             slot: helper.slot,
         });
@@ -265,13 +273,5 @@ impl Helpers {
         };
         let ended = self.dying.extract_if(.., |one| !is_there(one));
         ended.map(|one| one.slot).collect()
-    }
-}
-
-impl Drop for Helpers {
-    fn drop(&mut self) {
-        for key in self.all.keys().copied().collect::<Vec<_>>() {
-            self.kill(key);
-        }
     }
 }

@@ -47,16 +47,6 @@ pub(crate) struct Target {
 pub(crate) type Then = Box<dyn FnOnce(&mut Broker, Said) + Send>;
 
 impl Broker {
-    /// Asks for a socket, and goes on with `then`; one of nobody is a plain peer's.
-    pub(crate) fn look(
-        &mut self,
-        asker: &Asker,
-        target: Option<Target>,
-        then: impl FnOnce(&mut Self, &Asker, Said) -> Result<(), Reason> + Send + 'static,
-    ) {
-        self.inquire(asker, target, None, then);
-    }
-
     /// Asks for two sockets. What is known of the second one goes on only with the first one.
     pub(crate) fn look_at_both(
         &mut self,
@@ -66,9 +56,9 @@ impl Broker {
         + Send
         + 'static,
     ) {
-        self.look(asker, near, |broker, asker, near| match near {
+        self.look(asker, near, None, |broker, asker, near| match near {
             Ok(near) => {
-                broker.look(asker, far, move |broker, asker, far| {
+                broker.look(asker, far, None, move |broker, asker, far| {
                     then(broker, asker, Ok((near, far)))
                 });
                 Ok(())
@@ -77,8 +67,8 @@ impl Broker {
         });
     }
 
-    /// The same as a look; with `reclaim`, bytes are moved into the socket.
-    pub(crate) fn inquire(
+    /// Asks for a socket, and goes on with `then`; one of nobody is a plain peer's. With `reclaim`, bytes are moved into it.
+    pub(crate) fn look(
         &mut self,
         asker: &Asker,
         target: Option<Target>,

@@ -28,7 +28,7 @@ pub const BYTES_PER_USER_MAX: u64 = 4 << 30;
 pub const REQUESTS_PER_USER_PER_S: u32 = 2_000;
 /// Requests that one counts for which a helper is asked and processes are looked at: about 160 us.
 pub const HELPED_REQUESTS: usize = 8;
-/// Requests that one counts for which starts a helper and its getter: 4 starts in a second. Each takes the broker about 2 ms, in
+/// Requests that one counts for which starts a helper and its getter: 4 starts in a second. Each takes the broker about 1 ms, in
 /// which nobody is served.
 pub const START_REQUESTS: usize = 500;
 /// Rows of a listing that count as one request: a longest listing takes all of a second.

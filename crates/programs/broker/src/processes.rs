@@ -78,19 +78,11 @@ pub(crate) struct Process {
     /// Its status page, for reading.
     pub(crate) status: OwnedFd,
     /// Where it and those of its group and network namespace write their connections.
-    directory: Arc<OwnedFd>,
+    pub(crate) directory: Arc<OwnedFd>,
     /// Slabs that it uses.
     pub(crate) slabs: BTreeSet<u32>,
     /// It died, or is another program now.
     pub(crate) dead: bool,
-}
-
-/// What a process is given.
-pub(crate) struct Given<'a> {
-    pub(crate) slot: u16,
-    pub(crate) status: OwnedFd,
-    pub(crate) directory: Arc<OwnedFd>,
-    pub(crate) processes: BorrowedFd<'a>,
 }
 
 /// All of them.
@@ -154,14 +146,13 @@ impl Processes {
     /// The living process of this id.
     pub(crate) fn by_pid(&self, pid: u32) -> Option<(u16, &Process)> {
         let slot = *self.by_pid.get(&pid)?;
-        let process = self.slots.get(&slot)?;
-        // A process id means that process only as long as the process is there.
-        (!process.dead && !process::has_ended(&process.who.pidfd)).then_some((slot, process))
+        Some((slot, self.living(slot)?))
     }
 
     /// The process in a slot if it lives.
     pub(crate) fn living(&self, slot: u16) -> Option<&Process> {
         let process = self.slots.get(&slot)?;
+        // A process id means that process only as long as the process is there.
         (!process.dead && !process::has_ended(&process.who.pidfd)).then_some(process)
     }
 
@@ -179,8 +170,8 @@ impl Processes {
         self.by_pid.len() + self.formers.len()
     }
 
-    /// Takes a process in, in its [own slot](Self::own_slot) if it has one.
-    pub(crate) fn admit(&mut self, epoll: &Epoll, who: Newcomer) -> Result<Given<'_>, Reason> {
+    /// Takes a process in, in its [own slot](Self::own_slot) if it has one. Gives the slot, and its status page, to be written.
+    pub(crate) fn admit(&mut self, epoll: &Epoll, who: Newcomer) -> Result<(u16, OwnedFd), Reason> {
         let of_user = |process: &&Process| process.who.key.uid == who.key.uid;
         let is_full = self.slots.len() >= PROCESSES_MAX
             || self.slots.values().filter(of_user).count() >= PROCESSES_PER_USER_MAX;
@@ -217,17 +208,12 @@ impl Processes {
             comm: comm(who.pid),
             who,
             status: reader,
-            directory: Arc::clone(&directory),
+            directory,
             slabs: BTreeSet::new(),
             dead: false,
         };
         self.slots.insert(slot, process);
-        Ok(Given {
-            slot,
-            status,
-            directory,
-            processes: self.table.reader(),
-        })
+        Ok((slot, status))
     }
 
     fn free_slot(&self) -> Option<u16> {
@@ -364,7 +350,7 @@ mod tests {
         let admit = |processes: &mut Processes| {
             processes.by_pid.clear();
             let given = processes.admit(&epoll, newcomer(7));
-            given.map(|given| given.slot)
+            given.map(|(slot, _)| slot)
         };
         let (a, b) = (
             admit(&mut processes).expect("slot"),
@@ -400,14 +386,12 @@ mod tests {
         }
         let mut admit = |uid| {
             processes.by_pid.clear();
-            processes
-                .admit(&epoll, newcomer(uid))
-                .map(|given| given.slot)
+            processes.admit(&epoll, newcomer(uid))
         };
         for _ in 0..PROCESSES_PER_USER_MAX {
             assert!(admit(7).is_ok());
         }
-        assert_eq!(admit(7), Err(Reason::Limit));
+        assert!(matches!(admit(7), Err(Reason::Limit)));
         assert!(admit(8).is_ok());
     }
 }

@@ -14,7 +14,6 @@ use windlass_sys::unix::{self, Credentials};
 
 use crate::Event;
 use crate::facts::Facts;
-use crate::helpers::Key;
 use crate::identity::Identity;
 use crate::inquiry::{Asker, Connection};
 use crate::limits::{HELPED_REQUESTS, ROWS_PER_REQUEST};
@@ -61,7 +60,7 @@ impl Broker {
                 cookie,
             } => self.prove(asker, who, (slab, chan), (socket, cookie)),
             Request::Slab { slab } => {
-                let (own, _) = self.asker(who)?;
+                let own = self.asker(who)?;
                 if !self.slabs.may_have(&mut self.processes, own, slab) {
                     return Err(Reason::NotEligible);
                 }
@@ -134,7 +133,7 @@ impl Broker {
         }
         // What cannot be taken now could not be taken when it matters.
         let target = newcomer.target(socket, cookie);
-        self.look(asker, Some(target), move |broker, asker, facts| {
+        self.look(asker, Some(target), None, move |broker, asker, facts| {
             let netns = facts?.netns;
             broker.take_in(asker, Newcomer { netns, ..newcomer }, parent)
         });
@@ -153,14 +152,11 @@ impl Broker {
             // Another program by now, or it has forgotten its slabs.
             self.bury(old);
         }
-        let given = self.processes.admit(&self.epoll, newcomer)?;
-        let slot = given.slot;
+        let (slot, status) = self.processes.admit(&self.epoll, newcomer)?;
+        let process = self.processes.get(slot).ok_or(Reason::Limit)?;
         let answer = Answer::Registered { slot };
-        let fds = [
-            given.status.as_fd(),
-            given.directory.as_fd(),
-            given.processes,
-        ];
+        let (directory, table) = (process.directory.as_fd(), self.processes.table());
+        let fds = [status.as_fd(), directory, table];
         send(asker, &answer, &fds)?;
         let inherited = self.slabs.inherit(&mut self.processes, parent, slot);
         self.tell(&Event::Detail(format_args!(
@@ -169,25 +165,24 @@ impl Broker {
         Ok(())
     }
 
-    /// The ids of the living process in a slot, if it is what it was when it registered; else its registration ends.
-    pub(crate) fn is_still(&mut self, slot: u16) -> Option<Key> {
-        let process = self.processes.living(slot)?;
-        let who = &process.who;
-        if who.identity.holds(who.pid, &who.pidfd) {
-            return Some(who.key);
+    /// The living process in a slot, if it is what it was when it registered; else its registration ends.
+    pub(crate) fn is_still(&mut self, slot: u16) -> Option<&Newcomer> {
+        let who = &self.processes.living(slot)?.who;
+        if !who.identity.holds(who.pid, &who.pidfd) {
+            self.bury(slot);
+            return None;
         }
-        self.bury(slot);
-        None
+        Some(&self.processes.get(slot)?.who)
     }
 
     /// The slot of the process that asks.
-    fn asker(&mut self, who: Credentials) -> Result<(u16, Key), Reason> {
+    fn asker(&mut self, who: Credentials) -> Result<u16, Reason> {
         let found = who.pid.and_then(|pid| self.processes.by_pid(pid));
         let (slot, _) = found.ok_or(Reason::NoDaemon)?;
-        let key = self.is_still(slot).ok_or(Reason::NoDaemon)?;
+        let own = self.is_still(slot).ok_or(Reason::NoDaemon)?;
         // The connection may have been made by who the process was before.
-        if key.uid == who.uid {
-            Ok((slot, key))
+        if own.key.uid == who.uid {
+            Ok(slot)
         } else {
             Err(Reason::Privileged)
         }
@@ -200,17 +195,17 @@ impl Broker {
         (peer, full): (u16, u16),
         ends: Ends,
     ) -> Result<(), Reason> {
-        let (own, own_key) = self.asker(who)?;
-        let peer_key = self.is_still(peer).ok_or(Reason::PeerPlain)?;
-        let living = [own, peer].map(|slot| self.processes.living(slot));
-        let [Some(a), Some(b)] = living.map(|process| Some(&process?.who)) else {
+        let own = self.asker(who)?;
+        self.is_still(peer).ok_or(Reason::PeerPlain)?;
+        let both = [own, peer].map(|slot| self.processes.get(slot));
+        let [Some(a), Some(b)] = both.map(|process| Some(&process?.who)) else {
             return Err(Reason::PeerPlain);
         };
-        if a.netns != b.netns || own_key.userns != peer_key.userns {
+        if (a.netns, a.key.userns) != (b.netns, b.key.userns) {
             return Err(Reason::OtherNetns);
         }
         let both_share = a.group == Group::Shared && b.group == Group::Shared;
-        let (uid, peer_uid) = (own_key.uid, peer_key.uid);
+        let (uid, peer_uid) = (a.key.uid, b.key.uid);
         if uid != peer_uid && !both_share && !self.policy.joins(uid, peer_uid) {
             return Err(Reason::OtherUser);
         }
@@ -239,11 +234,11 @@ impl Broker {
         full: u16,
         (near, far): (&Facts, &Facts),
     ) -> Result<(), Reason> {
-        let keys = (self.is_still(own), self.is_still(peer));
-        let (Some(own_key), Some(peer_key)) = keys else {
+        let uids = [own, peer].map(|slot| self.is_still(slot).map(|who| who.key.uid));
+        let [Some(uid), Some(peer_uid)] = uids else {
             return Err(Reason::PeerPlain);
         };
-        if !near.mirrors(far, own_key.uid == peer_key.uid) {
+        if !near.mirrors(far, uid == peer_uid) {
             return Err(Reason::Mismatch);
         }
         let (processes, users) = (&mut self.processes, &mut self.users);
@@ -263,7 +258,7 @@ impl Broker {
         (slab, chan): (u32, u16),
         (socket, cookie): (i32, u64),
     ) -> Result<(), Reason> {
-        let (own, _) = self.asker(who)?;
+        let own = self.asker(who)?;
         let found = self.slabs.get(slab).ok_or(Reason::NotEligible)?;
         let (side, _) = found.side_of(own).ok_or(Reason::NotEligible)?;
         let (side, same_user) = (Side::from_u8(side), found.same_user());
@@ -320,7 +315,7 @@ impl Broker {
         who: Credentials,
         place: (u32, u16, u8),
     ) -> Result<(), Reason> {
-        let (own, _) = self.asker(who)?;
+        let own = self.asker(who)?;
         let slab = self.slabs.get(place.0);
         if slab.is_none_or(|slab| slab.side_of(own).is_none()) {
             return Err(Reason::NotEligible);

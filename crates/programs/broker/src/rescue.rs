@@ -52,15 +52,10 @@ impl Broker {
         self.look_at_both(asker, both, move |broker, asker, both| {
             match both.and_then(|both| verdict(&both, same_user)) {
                 Ok(Some(cookie)) => {
-                    let target = Target { cookie, ..sender };
-                    broker.inquire(
-                        asker,
-                        Some(target),
-                        Some(reclaim),
-                        move |broker, asker, said| {
-                            broker.moved(asker, &reclaim, said.map(|facts| facts.moved))
-                        },
-                    );
+                    let target = Some(Target { cookie, ..sender });
+                    broker.look(asker, target, Some(reclaim), move |broker, asker, said| {
+                        broker.moved(asker, &reclaim, said.map(|facts| facts.moved))
+                    });
                     Ok(())
                 }
                 Ok(None) => broker.moved(asker, &reclaim, Ok(0)),
@@ -91,31 +86,19 @@ impl Broker {
         end: &EndInfo,
         looks: u32,
     ) -> Option<Target> {
-        let holders: Vec<u16> = self.slabs.get(slab)?.holders(side).collect();
-        let is_first = |slot: &&u16| **slot == end.slot;
-        let first = holders.iter().filter(is_first);
-        let others = holders.iter().filter(|slot| !is_first(slot));
+        let mut holders: Vec<u16> = self.slabs.get(slab)?.holders(side).collect();
+        holders.sort_by_key(|slot| *slot != end.slot);
         let mut target: Option<Target> = None;
-        for slot in first.chain(others) {
-            let Some(key) = self.is_still(*slot) else {
+        for slot in holders {
+            let Some(who) = self.is_still(slot) else {
                 continue;
             };
-            let Some(process) = self.processes.living(*slot) else {
-                continue;
-            };
-            let source = (process.who.pid, process.who.pidfd.clone());
-            let target = target.get_or_insert_with(|| Target {
-                key,
-                sources: Vec::new(),
-                fd: end.fd,
-                cookie: end.cookie,
-                looks,
-            });
-            if target.key == key {
-                target.sources.push(source);
-            }
-            if target.sources.len() == SOURCES_MAX {
-                break;
+            let one = who.target(end.fd, end.cookie);
+            match &mut target {
+                None => target = Some(Target { looks, ..one }),
+                Some(target) if target.sources.len() == SOURCES_MAX => break,
+                Some(target) if target.key == one.key => target.sources.extend(one.sources),
+                Some(_) => {}
             }
         }
         target
