@@ -140,7 +140,7 @@ impl Directory {
         fd.store(mine.fd.cast_unsigned(), Relaxed);
         if entry.key.load(Acquire) != key.hash {
             entry.of(key.end ^ 1).0.store(0, Relaxed);
-            own.store(mine.word(), Relaxed);
+            own.store(mine.word(), Release);
             entry.key.store(key.hash, Release);
             return None;
         }

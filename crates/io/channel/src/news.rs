@@ -6,7 +6,9 @@
 //! parent and a child, never take each other's. A bit is a hint: the taker looks at the channel. A bit that a hostile peer
 //! sets costs one look.
 //!
-//! A channel in stream mode has no fence and sets no bit; it is listed in `streams` instead, and looked at always.
+//! A channel in stream mode has no fence and sets no bit; it is listed in `streams` instead, and looked at always. A sender that
+//! leaves the mode sets its bit first, behind a fence, and then takes itself off the list; so a taker reads `streams` (Acquire)
+//! before `bits`, and finds it in one of them.
 //!
 //! # Synchronization
 //! | sender | taker |
@@ -165,7 +167,8 @@ impl Watched {
         self.used().any(|(index, members)| {
             let known = but.map_or(0, |(at, bit)| if at == index { bit } else { 0 });
             let load = |words| word(words, index).load(Relaxed);
-            let fresh = (load(&news.bits) | load(&news.streams)) & members;
+            let streams = word(&news.streams, index).load(Acquire);
+            let fresh = (streams | load(&news.bits)) & members;
             (fresh | load(&self.listed)) & !known != 0
         })
     }
@@ -190,6 +193,7 @@ impl Watched {
     pub fn take(&self, slab: &Slab, receiver: Side, mut each: impl FnMut(u16, bool)) {
         let news = slab.news(receiver);
         for (index, members) in self.used() {
+            let streams = slab.streams_of(receiver, index, members);
             let seen = word(&news.bits, index).load(Relaxed) & members;
             let mut taken = 0;
             if seen != 0 {
@@ -198,7 +202,7 @@ impl Watched {
                 taken = word(&news.bits, index).fetch_and(!members, SeqCst) & members;
                 after_locked();
             }
-            let streams = slab.streams_of(receiver, index, members) & !taken;
+            let streams = streams & !taken;
             each_of(index, taken, |chan| each(chan, true));
             each_of(index, streams, |chan| each(chan, false));
             if taken | streams != 0 {

@@ -649,8 +649,13 @@ impl<'s> Outgoing<'s> {
         if !stream_possible() {
             return;
         }
-        // The fence of the push that enters stream mode follows, before any push without one.
-        self.w.stream.store(1, Release);
+        // Fenced: a set_slot that finds no `stream` is seen here. The fence of the push that enters stream mode follows, before any
+        // push without one.
+        if faulty!(StreamUnfenced) {
+            self.w.stream.store(1, Release);
+        } else {
+            store_fenced(&self.w.stream, 1);
+        }
         // After `stream`: a taker that finds the listing without it takes it off, and looks at `stream` again.
         if self.a.slot.load(Relaxed) != 0 {
             self.link
@@ -669,6 +674,8 @@ impl<'s> Outgoing<'s> {
         }
         let news = self.link.slab().news(self.receiver());
         w.last_at.store(cycles(), Relaxed);
+        // The pushes of stream mode had no fence between `head` and the news bit.
+        crate::shim::fence_full();
         self.tell();
         w.stream.store(0, Release);
         news.stream_off(self.link.index());

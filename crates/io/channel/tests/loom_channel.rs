@@ -357,19 +357,40 @@ fn news_before_the_fence_are_found() {
     );
 }
 
+/// What goes on beside an instance's look at a member in stream mode.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    /// The sender goes on to another call, which ends the mode.
+    Leaves,
+    /// The member is added while the sender begins.
+    Added,
+}
+
 /// (d): an epoll instance whose member may send in stream mode: it sets no news bit and looks for no sleeper, so the instance
 /// issues a barrier between its line and its last look. The twin does not.
-fn epoll_of_streams(has_barrier: bool) {
+fn epoll_of_streams(has_barrier: bool, beside: Beside) {
     let page = model::status();
     let slab = Arc::new(model::slab([None, Some(page.clone())]));
     let kernel = Arc::new(Kernel::new());
     let watched = Watched::default();
     watched.add(0);
     let high = slab.link(0, Side::High).unwrap();
-    high.incoming().set_slot(1);
+    if beside != Beside::Added {
+        high.incoming().set_slot(1);
+    }
     let (s, k) = (slab.clone(), kernel.clone());
-    let sender = thread::spawn(move || send(&s, &k, 1, &[1, 2]));
+    let sender = thread::spawn(move || {
+        send(&s, &k, 1, &[1, 2]);
+        if beside == Beside::Leaves {
+            let out = s.link(0, Side::Low).unwrap().outgoing();
+            out.other_call(who(1).owner);
+        }
+    });
     let mut got = Vec::new();
+    if beside == Beside::Added {
+        high.incoming().set_slot(1);
+    }
     while got.len() < 2 {
         if look(&slab, &watched, &kernel, &mut got) {
             continue;
@@ -397,8 +418,34 @@ fn epoll_of_streams(has_barrier: bool) {
 
 #[test]
 fn news_of_stream_mode_are_not_lost() {
-    model(Barrier::Fences, Fault::None, || epoll_of_streams(true));
-    model(Barrier::Prunes, Fault::None, || epoll_of_streams(true));
+    model(Barrier::Fences, Fault::None, || {
+        epoll_of_streams(true, Beside::Nothing)
+    });
+    model(Barrier::Prunes, Fault::None, || {
+        epoll_of_streams(true, Beside::Nothing)
+    });
+}
+
+/// (d): what a sender pushed last before it leaves stream mode is news.
+#[test]
+fn news_of_a_sender_that_leaves_stream_mode_are_not_lost() {
+    model(Barrier::Fences, Fault::None, || {
+        epoll_of_streams(true, Beside::Leaves)
+    });
+    model(Barrier::Prunes, Fault::None, || {
+        epoll_of_streams(true, Beside::Leaves)
+    });
+}
+
+/// (d): a socket that is added to an instance while its sender enters stream mode is listed by one of the two.
+#[test]
+fn a_member_that_is_added_meanwhile_has_news() {
+    model(Barrier::Fences, Fault::None, || {
+        epoll_of_streams(true, Beside::Added)
+    });
+    model(Barrier::Prunes, Fault::None, || {
+        epoll_of_streams(true, Beside::Added)
+    });
 }
 
 #[test]
@@ -407,7 +454,7 @@ fn an_instance_that_ignores_stream_mode_is_found() {
         "an_instance_that_ignores_stream_mode_is_found",
         Barrier::Prunes,
         Fault::None,
-        || epoll_of_streams(false),
+        || epoll_of_streams(false, Beside::Nothing),
     );
 }
 
