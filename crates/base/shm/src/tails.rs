@@ -1,6 +1,6 @@
 //! What lies behind the snapshots of a burst: segments of borrowed memory.
 
-use windlass_frame::{BURST, BURST_SEGMENTS, Deepen, FRAME_MAX, Heads};
+use windlass_frame::{BURST, BURST_BYTES, BURST_SEGMENTS, Deepen, FRAME_MAX, Heads};
 use windlass_sync::qsbr::Section;
 
 use crate::foreign::Foreign;
@@ -29,6 +29,14 @@ impl Default for SegStore {
             arena: vec![0; ARENA_BYTES].into_boxed_slice(),
             arena_used: 0,
         }
+    }
+}
+
+impl SegStore {
+    /// Writes to the private memory that a burst from a ring in memory may need, so that its pages are there.
+    pub fn touch(&mut self) {
+        let most = BURST_BYTES + FRAME_MAX + 64 * BURST;
+        self.arena.iter_mut().take(most).for_each(|byte| *byte = 0);
     }
 }
 
@@ -110,6 +118,35 @@ impl<'q> Tails<'q> {
             .map(move |(p, n)| unsafe { Foreign::at(section, *p as *const u8, *n) })
     }
 
+    /// Copies what lies behind the snapshots to private memory, as far as it does not lie there yet: it is read from its owner
+    /// once, now, and from there whenever it is read later.
+    #[cold]
+    pub fn take_private(&mut self) {
+        let arena = self.store.arena.as_ptr_range();
+        for i in 0..BURST {
+            let (first, count) = self.store.frames[i];
+            let (first, end) = (usize::from(first), usize::from(first) + usize::from(count));
+            let segments = self.store.segments.get(first..end).unwrap_or(&[]);
+            let is_private = |(p, _): &(usize, u32)| arena.contains(&(*p as *const u8));
+            if segments.iter().all(is_private) {
+                continue;
+            }
+            let begin = self.store.arena_used;
+            let mut at = begin;
+            for (p, n) in segments {
+                // SAFETY: as in `of`.
+                let segment = unsafe { Foreign::at(self.section, *p as *const u8, *n) };
+                at += segment.read(self.store.arena.get_mut(at..).unwrap_or(&mut []));
+            }
+            let p = self.store.arena.as_ptr().wrapping_add(begin) as usize;
+            if let Some(segment) = self.store.segments.get_mut(first) {
+                *segment = (p, (at - begin) as u32);
+            }
+            self.store.frames[i].1 = 1;
+            self.store.arena_used = at.next_multiple_of(64).min(self.store.arena.len());
+        }
+    }
+
     /// The unused private memory, for a port that reads frames into it.
     #[inline]
     pub fn arena(&mut self) -> &mut [u8] {
@@ -175,5 +212,45 @@ impl Deepen for Tails<'_> {
         room.fill(0);
         self.store.frames[i] = (first, count);
         !short
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use windlass_frame::{Claim, RxId, Tick};
+    use windlass_sync::qsbr::Domain;
+
+    /// What was taken is what the owner had at that moment, in its order, in one piece; what lay in private memory stays
+    /// where it is.
+    #[test]
+    fn what_is_taken_is_private() {
+        let domain = Domain::new(1);
+        let mut worker = domain.register();
+        let section = worker.section();
+        let (mut heads, mut store) = (Heads::boxed(), SegStore::default());
+        heads.clear(RxId(0), Tick(0));
+        let memory: Vec<u8> = (0..4000).map(|i| (i % 251) as u8).collect();
+        let mut tails = Tails::bind(&mut store, &section);
+        heads.admit(0, 3000, Claim::NONE);
+        for piece in [0..1000, 1000..1001, 1001..3000] {
+            assert!(tails.push(0, Foreign::private(&memory[piece])));
+        }
+        assert!(tails.push(2, Foreign::private(&memory[3000..])));
+        tails.take_private();
+        let arena = tails.store.arena.as_ptr_range();
+        for (i, bytes) in [(0, &memory[..3000]), (1, &[][..]), (2, &memory[3000..])] {
+            let pieces: Vec<_> = tails.of(i).collect();
+            assert_eq!(pieces.len(), usize::from(!bytes.is_empty()));
+            let mut got = vec![0; bytes.len()];
+            for piece in &pieces {
+                assert!(arena.contains(&piece.as_ptr()));
+                assert_eq!(piece.read(&mut got), bytes.len());
+            }
+            assert_eq!(got, bytes);
+        }
+        let used = tails.store.arena_used;
+        tails.take_private();
+        assert_eq!(tails.store.arena_used, used);
     }
 }

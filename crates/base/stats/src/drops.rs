@@ -69,6 +69,7 @@ drops! {
     RingFull, "ring-full", Egress, "The receiver's ring had no room, also not at the end of the visit.";
     PeerDown, "peer-down", Egress, "Nobody is connected at the receiver's side.";
     PeerFault, "peer-fault", Egress, "The receiver's descriptors or memory were invalid.";
+    PeerSlow, "peer-slow", Egress, "Access to the receiver's memory took too long, and it gets nothing for a while.";
     TooBig, "too-big", Egress, "The frame does not fit into the receiver's buffers.";
     SpillFull, "spill-full", Egress, "Another worker held the ring, and the bounded private queue was full.";
     KernelRefused, "kernel-refused", Egress, "The kernel did not take the frame.";

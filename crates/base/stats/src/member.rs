@@ -35,6 +35,8 @@ pub struct MemberCounters {
     pub floods_cut: Counter,
     /// Notifications sent to the peer.
     pub kicks: Counter,
+    /// Nanoseconds that access to its memory took beyond what it may.
+    pub stalled_ns: Counter,
     /// Frames dropped, by reason.
     pub drops: [Counter; Drop::COUNT],
 }
@@ -64,6 +66,7 @@ impl MemberCounters {
             span_copies: Counter::new(),
             floods_cut: Counter::new(),
             kicks: Counter::new(),
+            stalled_ns: Counter::new(),
             drops: [const { Counter::new() }; Drop::COUNT],
         }
     }
@@ -128,6 +131,8 @@ pub struct MemberTotals {
     pub ingress: IngressTotals,
     /// What was sent to it.
     pub egress: EgressTotals,
+    /// Nanoseconds that access to its memory took beyond what it may.
+    pub stalled_ns: u64,
     /// Frames dropped, by reason.
     pub drops: [u64; Drop::COUNT],
 }
@@ -137,6 +142,7 @@ impl Default for MemberTotals {
         MemberTotals {
             ingress: IngressTotals::default(),
             egress: EgressTotals::default(),
+            stalled_ns: 0,
             drops: [0; Drop::COUNT],
         }
     }
@@ -162,6 +168,7 @@ impl MemberTotals {
         e.held = e.held.wrapping_add(c.held.get());
         e.span_copies += c.span_copies.get();
         e.kicks += c.kicks.get();
+        self.stalled_ns += c.stalled_ns.get();
         for (reason, (sum, n)) in Drop::ALL.iter().zip(self.drops.iter_mut().zip(&c.drops)) {
             let n = n.get();
             *sum += n;

@@ -65,6 +65,7 @@ pub mod tap;
 pub mod timer;
 pub mod udp;
 pub mod unix;
+pub mod usage;
 pub mod vectored;
 
 pub use rustix::io::{Errno, IoSlice, IoSliceMut};

@@ -148,6 +148,9 @@ pub struct Counters {
     /// Frames dropped by the kernel behind the attachment, where it tells; not in the other counts.
     #[serde(default)]
     pub kernel_drops: u64,
+    /// Nanoseconds that access to its memory took beyond what it may: see `peer-slow`.
+    #[serde(default)]
+    pub stalled_ns: u64,
     /// Dropped frames by the name of the reason; each reason belongs to one direction, see windlass-drops(7).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub drops: BTreeMap<String, u64>,
@@ -173,6 +176,7 @@ impl std::ops::AddAssign<&Counters> for Counters {
         self.tx_segments += more.tx_segments;
         self.kicks += more.kicks;
         self.kernel_drops += more.kernel_drops;
+        self.stalled_ns += more.stalled_ns;
         for (reason, frames) in &more.drops {
             *self.drops.entry(reason.clone()).or_default() += frames;
         }

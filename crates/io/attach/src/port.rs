@@ -245,6 +245,11 @@ pub trait TxPort: Send + Sync {
     /// What the receiver takes as it is: constant during one connection.
     fn caps(&self) -> TxCaps;
 
+    /// Whether its rings lie in memory of the peer's, so that access to them may wait for the peer.
+    fn is_foreign(&self) -> bool {
+        true
+    }
+
     /// Starts to fetch what the next transmission needs first. Called when the destination is known and before its
     /// frames are grouped.
     fn prefetch(&self, _lane: Lane) {}

@@ -23,6 +23,7 @@ use crate::counters::WorkerCounters;
 use crate::courtesy::Courtesy;
 use crate::group::List;
 use crate::hold::{Held, Pool};
+use crate::meter::{Meter, Sense, Used};
 use crate::spread::{Late, Spread};
 use crate::topo::{Member, Topo};
 
@@ -48,6 +49,18 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// After an access to a member's memory.
+    #[inline(always)]
+    pub(crate) fn settle(&self, meter: &mut Meter, began: Option<Used>, member: u16) {
+        meter.end(began, self.topo, self.lane.worker, self.now, member);
+    }
+
+    /// Until when a member rests, if it does: [`crate::meter`].
+    #[cold]
+    pub(crate) fn rest(&self, member: TxId) -> Option<Tick> {
+        Meter::rest(self.topo, self.lane.worker, self.now, member.0)
+    }
+
     fn counters<'m>(&self, member: &'m Member) -> Option<&'m MemberCounters> {
         member.counters.get(self.lane.worker as usize).map(|c| &**c)
     }
@@ -82,11 +95,13 @@ pub struct Egress {
     store: SegStore,
     /// What the kernel took, and may have made others ready to run.
     pub(crate) courtesy: Courtesy,
+    /// What access to members' memory takes.
+    pub(crate) meter: Meter,
 }
 
 impl Egress {
-    /// For destinations below `members`; `flow_keys` spread flows over rings.
-    pub fn new(members: usize, flow_keys: [u64; 2]) -> Egress {
+    /// For destinations below `members`; `flow_keys` spread flows over rings, `sense` tells what the worker has used.
+    pub(crate) fn new(members: usize, flow_keys: [u64; 2], sense: Sense) -> Egress {
         Egress {
             kicks: Vec::with_capacity(BURST),
             owed: Vec::new(),
@@ -98,6 +113,7 @@ impl Egress {
             heads: Heads::boxed(),
             store: SegStore::default(),
             courtesy: Courtesy::default(),
+            meter: Meter::new(sense),
         }
     }
 
@@ -242,10 +258,16 @@ impl Egress {
             counters.drop_frames(Drop::PeerDown, picks.len() as u64);
             return picks.len();
         };
+        if self.meter.is_on() && cx.rest(to).is_some() {
+            counters.drop_frames(Drop::PeerSlow, picks.len() as u64);
+            return picks.len();
+        }
+        let began = self.meter.begin_if(|| tx.is_foreign());
         let sent = match ring {
             ANY => tx.tx_burst(cx.section, cx.lane, heads, tails, picks),
             _ => tx.tx_burst_on(cx.section, cx.lane, ring, heads, tails, picks),
         };
+        cx.settle(&mut self.meter, began, to.0);
         count(counters, &sent);
         self.owe(to, &sent);
         let rest = picks.get(sent.taken..).unwrap_or(&[]);
@@ -372,6 +394,9 @@ impl Egress {
         let counters = member.and_then(|m| cx.counters(m));
         let tx = member.and_then(|m| m.tx.as_deref());
         let (taken, gone) = match (tx, counters) {
+            (Some(_), Some(_)) if self.meter.is_on() && cx.rest(w.to).is_some() => {
+                (w.frames.len(), Some((Drop::PeerSlow, w.frames.len())))
+            }
             (Some(tx), Some(counters)) => {
                 self.heads.clear(windlass_frame::RxId(0), cx.now);
                 let mut tails = Tails::bind(&mut self.store, cx.section);
@@ -384,10 +409,12 @@ impl Egress {
                     n = i + 1;
                 }
                 let (heads, picks) = (&self.heads, &picks[..n]);
+                let began = self.meter.begin_if(|| tx.is_foreign());
                 let sent = match w.ring {
                     ANY => tx.tx_burst(cx.section, cx.lane, heads, &tails, picks),
                     ring => tx.tx_burst_on(cx.section, cx.lane, ring, heads, &tails, picks),
                 };
+                cx.settle(&mut self.meter, began, w.to.0);
                 count(counters, &sent);
                 self.owe(w.to, &sent);
                 match sent.stop {
@@ -453,7 +480,19 @@ impl Egress {
         let Some(tx) = member.tx.as_deref() else {
             return;
         };
-        if !tx.wants_kick(cx.lane) {
+        if self.meter.is_on()
+            && let Some(due) = cx.rest(to)
+        {
+            // For what it was sent before.
+            if !self.owed.iter().any(|o| o.0 == to) {
+                self.owed.push((to, due));
+            }
+            return;
+        }
+        let began = self.meter.begin_if(|| tx.is_foreign());
+        let wants_kick = tx.wants_kick(cx.lane);
+        cx.settle(&mut self.meter, began, to.0);
+        if !wants_kick {
             return;
         }
         if member.kick_gap_ns != 0 {

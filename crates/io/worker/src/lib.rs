@@ -16,7 +16,8 @@
 //! the ready descriptors passed in; `run` is the loop around it. A `visit` is one burst. `ring` has the
 //! modes of a ring, `group` sorts a burst by destination, `egress` sends (to members with several rings by `spread`), `hold` keeps what has to wait, `flood` makes
 //! large floods, a part in each round; `local` hands to the daemon what ends at a bridge; `bell` wakes a worker; [`Placement`] says which
-//! worker serves what; `courtesy` lets receivers on the same core run.
+//! worker serves what; `courtesy` lets receivers on the same core run; `meter` charges
+//! members for the time that their memory takes.
 //!
 //! # Synchronization
 //! Workers share nothing that they write, but for transmit rings where there are fewer rings than workers (their ports
@@ -40,6 +41,7 @@ mod grace;
 pub mod group;
 pub mod hold;
 pub mod local;
+mod meter;
 mod placement;
 pub mod plane;
 mod ring;

@@ -49,6 +49,7 @@ use crate::command::{Command, Condemned};
 use crate::counters::{WorkerCounters, WorkerTotals};
 use crate::grace::QsbrGrace;
 use crate::local::{self, LocalFrame, Notice};
+use crate::meter::{Account, Sense, Used};
 use crate::placement::Placement;
 use crate::ring::{RxRing, Spin};
 use crate::run::run;
@@ -139,6 +140,7 @@ struct DraftMember {
     /// It is being removed: no topology has it any more.
     is_leaving: bool,
     counters: Arc<[Padded<MemberCounters>]>,
+    accounts: Arc<[Account]>,
 }
 
 /// What a bridge is besides its table and its members.
@@ -444,6 +446,7 @@ impl Plane {
             rings: 0,
             is_leaving: false,
             counters,
+            accounts: self.workers.iter().map(|_| Account::default()).collect(),
         });
         self.publish_batch();
         Ok(id)
@@ -685,6 +688,18 @@ impl Plane {
         Ok(totals)
     }
 
+    /// For how long from `now` on a member rests, because access to its memory took too much time; none if it does not.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoMember`].
+    pub fn rests(&self, id: u16, now: Tick) -> Result<Option<Duration>, PlaneError> {
+        let member = self.members.get(id as usize).and_then(Option::as_ref);
+        let accounts = member.ok_or(PlaneError::NoMember(id))?.accounts.iter();
+        let until = accounts.map(Account::rests_until).max();
+        let left = until.map_or(0, |until| until.since(now));
+        Ok((left > 0).then(|| Duration::from_nanos(left)))
+    }
+
     /// Each worker's counters.
     pub fn workers(&self) -> Vec<WorkerTotals> {
         self.shared.counters.iter().map(|c| c.totals()).collect()
@@ -776,7 +791,9 @@ impl Plane {
                     several: m.tx.as_ref().is_some_and(|tx| tx.has_choice()),
                     kick_gap_ns: m.tuning.kick_gap_ns,
                     spin: m.tuning.spin,
+                    attachment: m.attachment,
                     counters: m.counters.clone(),
+                    accounts: m.accounts.clone(),
                 }))
             })
             .collect();
@@ -856,6 +873,18 @@ fn post_queues(workers: usize) -> Vec<(Posts, Vec<spsc::Receiver<Post>>)> {
     queues
 }
 
+/// What the calling thread has used.
+fn sense(clock: Clock) -> Sense {
+    let reader = windlass_sys::usage::UsageReader::open();
+    Box::new(move || {
+        let usage = reader.read();
+        Used {
+            faults: usage.faults,
+            ns: clock.ns(tsc::now()).saturating_sub(usage.waited_ns),
+        }
+    })
+}
+
 /// Starts a worker's thread and waits until the worker has what it needs.
 fn spawn(seat: Seat, cpu: Option<usize>) -> Result<JoinHandle<()>, rustix::io::Errno> {
     let name = format!("worker-{}", seat.lane.worker);
@@ -863,7 +892,7 @@ fn spawn(seat: Seat, cpu: Option<usize>) -> Result<JoinHandle<()>, rustix::io::E
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         let pinned = cpu.map_or(Ok(()), windlass_sys::affinity::pin_thread);
         let clock = Clock::get();
-        match pinned.and_then(|()| Worker::new(seat, clock)) {
+        match pinned.and_then(|()| Worker::new(seat, clock, sense(clock))) {
             Ok(worker) => {
                 let _ = ready.send(Ok(()));
                 run(worker, clock);

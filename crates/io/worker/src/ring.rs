@@ -8,6 +8,7 @@
 //! | `Warm(until)` | off | yes | frames arrive (to `Active`), or `until` passes (it is armed) |
 //! | `Unsure(at)` | on | no | readable, or looked at once more at `at`, again and again if the peer cannot notify |
 //! | `Resting` | off | no | another worker has it, or the move was withdrawn (to `Active`) |
+//! | `Suspended` | off | no | the time comes that its worker has noted ([`crate::meter`]) |
 //! | `Dead` | off | no | never: the port is waiting to be detached |
 //!
 //! A visit that ended on its budget leaves the ring `Active`: it never goes to sleep with a
@@ -62,6 +63,8 @@ pub enum State {
     Unsure(Tick),
     /// Not asked for anything until another worker has it.
     Resting,
+    /// Not visited, since access to its memory took too long.
+    Suspended,
     /// Gives nothing more.
     Dead,
 }

@@ -6,6 +6,7 @@ use windlass_attach::port::TxPort;
 use windlass_bridge::forward::Bridge;
 use windlass_stats::{MemberCounters, Padded};
 
+use crate::meter::Account;
 use crate::placement::Placement;
 use crate::ring::Spin;
 
@@ -21,8 +22,12 @@ pub struct Member {
     pub kick_gap_ns: u64,
     /// How long its rings are polled after they were found empty.
     pub spin: Spin,
+    /// Which of all attachments it has; 0: none.
+    pub attachment: u64,
     /// One block for each worker.
     pub counters: Arc<[Padded<MemberCounters>]>,
+    /// What it owes each worker.
+    pub accounts: Arc<[Account]>,
 }
 
 /// All members and bridges by index.

@@ -80,6 +80,11 @@ impl Scratch {
         }
     }
 
+    /// Has the pages that frames are copied to while the meter is on.
+    pub(crate) fn touch(&mut self) {
+        self.store.touch();
+    }
+
     /// One burst. Returns the frames taken from the ring, and what is left in it.
     #[inline]
     pub(crate) fn visit(
@@ -94,7 +99,12 @@ impl Scratch {
         let heads = &mut *self.heads;
         heads.clear(RxId(ring.member), cx.now);
         let mut tails = Tails::bind(&mut self.store, cx.section);
+        let began = egress.meter.begin_if(|| ring.port.polls_memory());
         let (loan, more) = ring.port.rx_burst(cx.section, heads, &mut tails, limit);
+        if began.is_some() {
+            tails.take_private();
+        }
+        cx.settle(&mut egress.meter, began, ring.member);
         let n = heads.n.min(BURST);
         if n == 0 {
             egress.kick(cx, worker);
@@ -133,7 +143,9 @@ impl Scratch {
             counters.rx_frames.add(n as u64);
             counters.drop_frames(Drop::NotReady, n as u64);
         }
+        let began = egress.meter.begin_if(|| ring.port.polls_memory());
         ring.port.release(cx.section, loan);
+        cx.settle(&mut egress.meter, began, ring.member);
         if more != More::Left {
             egress.kick(cx, worker);
         }

@@ -38,6 +38,7 @@ use crate::egress::{Context, Egress};
 use crate::flood::{COPIES_BUSY, COPIES_IDLE, Floods};
 use crate::grace::QsbrGrace;
 use crate::local::{LocalFrame, Notice};
+use crate::meter::{LAP_NS, STALLS, Sense};
 use crate::ring::{Rings, RxRing, Spin, State};
 use crate::topo::Topo;
 use crate::visit::Scratch;
@@ -134,6 +135,10 @@ pub(crate) struct Worker {
     swept: Tick,
     posts: Posts,
     posted: Vec<spsc::Receiver<Post>>,
+    /// When the piece of work at hand began, in cycles.
+    lap_began: u64,
+    /// Cycles after which somebody's memory may have taken the time.
+    lap_max: u64,
     is_asleep: bool,
     stop: bool,
 }
@@ -142,12 +147,14 @@ pub(crate) struct Worker {
 enum Outcome {
     Again,
     Rest,
+    /// Not before that.
+    Later(Tick),
     Bury,
 }
 
 impl Worker {
-    /// A worker whose time is counted in the cycles of `clock`.
-    pub(crate) fn new(seat: Seat, clock: Clock) -> Result<Worker, rustix::io::Errno> {
+    /// A worker whose time is counted in the cycles of `clock`; `sense` tells what its thread has used.
+    pub(crate) fn new(seat: Seat, clock: Clock, sense: Sense) -> Result<Worker, rustix::io::Errno> {
         let epoll = Epoll::create()?;
         let bell = seat.bells[seat.lane.worker as usize].clone();
         epoll.add(bell.as_fd(), BELL, Interest::READABLE_EDGE)?;
@@ -168,12 +175,14 @@ impl Worker {
             moves: Vec::new(),
             armed: 0,
             scratch: Scratch::new(seat.members_max, seat.local, notice),
-            egress: Egress::new(seat.members_max, seat.flow_keys),
+            egress: Egress::new(seat.members_max, seat.flow_keys, sense),
             floods: Floods::new(seat.members_max),
             homes: Vec::new(),
             swept: Tick(0),
             posts: seat.posts,
             posted: seat.posted,
+            lap_began: 0,
+            lap_max: clock.cycles(LAP_NS),
             is_asleep: false,
             stop: false,
         })
@@ -186,17 +195,21 @@ impl Worker {
         time: &mut impl FnMut() -> u64,
         ready: impl Iterator<Item = u64>,
     ) -> Next {
+        let begin = time();
         if self.is_asleep {
             self.awake();
+            self.lap_began = begin;
+        } else {
+            self.lap(begin);
         }
         self.counters().rounds.add(1);
         for token in ready {
             // A command rings after it has said so; a post is found in its queue.
             if token != BELL {
-                self.wake(token);
+                self.wake(token, begin);
             }
         }
-        self.visits(time);
+        self.visits(begin, time);
         self.household(time);
         if self.stop {
             self.qsbr.offline();
@@ -217,10 +230,51 @@ impl Worker {
         &self.shared.counters[self.lane.worker as usize]
     }
 
+    /// A piece of work is over: if it took long, somebody's memory may have.
+    #[inline(always)]
+    fn lap(&mut self, now: u64) {
+        let took = now.wrapping_sub(self.lap_began);
+        self.lap_began = now;
+        if took > self.lap_max {
+            let (took, now) = (self.clock.ns(took), Tick(self.clock.ns(now)));
+            if self.egress.meter.look(took, now) {
+                self.scratch.touch();
+            }
+        }
+    }
+
+    /// What the meter asks for while it is on: rings that have rested are visited again, connections end.
+    #[cold]
+    fn go_on_metered(&mut self, now: Tick) {
+        while let Some(token) = self.egress.meter.rested(now) {
+            if let Some(ring) = self.rings.get_mut(token)
+                && ring.state == State::Suspended
+            {
+                ring.state = State::Active;
+                self.run.push_back(token);
+            }
+        }
+        for member in self.egress.meter.go_on(now) {
+            let section = self.qsbr.section();
+            let topo = self.shared.topo.load(&section);
+            if let Some(attachment) = topo.member(member).map(|m| m.attachment) {
+                self.condemn(member, attachment, STALLS);
+            }
+        }
+    }
+
+    /// Leaves a ring alone until then.
+    #[cold]
+    fn lay_down(&mut self, token: u64, until: Tick) {
+        if let Some(ring) = self.rings.get_mut(token) {
+            ring.state = State::Suspended;
+            self.egress.meter.lay_down(token, until);
+        }
+    }
+
     /// Polls the rings of the run list, round robin, up to the bounds of a round. The time-stamp
     /// counter is read once a visit: the end of one is the start of the next.
-    fn visits(&mut self, time: &mut impl FnMut() -> u64) {
-        let begin = time();
+    fn visits(&mut self, begin: u64, time: &mut impl FnMut() -> u64) {
         let limit = self.clock.cycles(ROUND_NS);
         let (mut start, mut empty) = (begin, 0);
         for _ in 0..VISITS {
@@ -233,6 +287,7 @@ impl Worker {
             match outcome {
                 Outcome::Again => self.run.push_back(token),
                 Outcome::Rest => self.arm(token, time),
+                Outcome::Later(until) => self.lay_down(token, until),
                 Outcome::Bury => self.bury(token, INVALID),
             }
             empty = if moved { 0 } else { empty + 1 };
@@ -244,9 +299,11 @@ impl Worker {
                 }
             }
             let mut end = time();
+            self.lap(end);
             if moved {
                 self.counters().busy_cycles.add(end.wrapping_sub(start));
                 end = self.give_way(end, time);
+                self.lap_began = end;
             } else {
                 let polled = end.wrapping_sub(start);
                 self.counters().polling_cycles.add(polled);
@@ -285,6 +342,11 @@ impl Worker {
             now,
         };
         let counters = &self.shared.counters[self.lane.worker as usize];
+        if self.egress.meter.is_on()
+            && let Some(until) = cx.rest(TxId(ring.member))
+        {
+            return Some((Outcome::Later(until), false));
+        }
         let Some(limit) = self.floods.limit(ring.member) else {
             return Some((Outcome::Again, false));
         };
@@ -349,7 +411,12 @@ impl Worker {
             return;
         };
         let section = self.qsbr.section();
-        match ring.port.arm(&section) {
+        let began = self.egress.meter.begin_if(|| ring.port.polls_memory());
+        let armed = ring.port.arm(&section);
+        let topo = self.shared.topo.load(&section);
+        let worker = self.lane.worker;
+        self.egress.meter.end(began, topo, worker, now, ring.member);
+        match armed {
             Armed::Yes => {
                 ring.state = State::Idle;
                 self.armed += 1;
@@ -368,13 +435,17 @@ impl Worker {
     }
 
     /// Back into the run list, when its descriptor became readable or its second look is due.
-    fn wake(&mut self, token: u64) {
+    fn wake(&mut self, token: u64, cycles: u64) {
         let Some(ring) = self.rings.get_mut(token) else {
             return;
         };
         if matches!(ring.state, State::Idle | State::Unsure(_)) {
             let section = self.qsbr.section();
+            let began = self.egress.meter.begin_if(|| ring.port.polls_memory());
             ring.port.disarm(&section);
+            let topo = self.shared.topo.load(&section);
+            let (worker, now) = (self.lane.worker, Tick(self.clock.ns(cycles)));
+            self.egress.meter.end(began, topo, worker, now, ring.member);
             ring.state = State::Active;
             self.armed = self.armed.saturating_sub(1);
             self.run.push_back(token);
@@ -387,10 +458,16 @@ impl Worker {
             return;
         };
         ring.state = State::Dead;
+        let (member, attachment) = (ring.member, ring.attachment);
+        self.condemn(member, attachment, reason);
+    }
+
+    /// Has a member's endpoint told why its connection is to end.
+    fn condemn(&self, member: u16, attachment: u64, reason: &'static str) {
         let condemned = Condemned {
-            member: ring.member,
+            member,
             reason,
-            attachment: ring.attachment,
+            attachment,
         };
         let _ = self.shared.condemned.send(condemned);
         let _ = windlass_sys::eventfd::signal(self.shared.alarm.as_fd());
@@ -402,9 +479,14 @@ impl Worker {
             self.read_mail(time);
         }
         self.take_posts(POSTS_TAKEN, time);
-        let now = self.now(time);
-        self.second_looks(now);
+        let cycles = time();
+        self.lap(cycles);
+        let now = Tick(self.clock.ns(cycles));
+        self.second_looks(now, cycles);
         self.sweep(now);
+        if self.egress.meter.is_on() {
+            self.go_on_metered(now);
+        }
         let section = self.qsbr.section();
         let cx = Context {
             section: &section,
@@ -437,14 +519,14 @@ impl Worker {
         self.qsbr.quiesce();
     }
 
-    fn second_looks(&mut self, now: Tick) {
+    fn second_looks(&mut self, now: Tick, cycles: u64) {
         if self.unsure.is_empty() {
             return;
         }
         let due = std::mem::take(&mut self.unsure);
         for token in due {
             match self.rings.get_mut(token).map(|r| r.state) {
-                Some(State::Unsure(at)) if at <= now => self.look_again(token, now),
+                Some(State::Unsure(at)) if at <= now => self.look_again(token, now, cycles),
                 Some(State::Unsure(_)) => self.unsure.push(token),
                 _ => {}
             }
@@ -452,14 +534,19 @@ impl Worker {
     }
 
     /// The second look: armed once more, and believed, unless the peer has no way to notify.
-    fn look_again(&mut self, token: u64, now: Tick) {
+    fn look_again(&mut self, token: u64, now: Tick, cycles: u64) {
         let Some(ring) = self.rings.get_mut(token) else {
             return;
         };
         let section = self.qsbr.section();
         ring.state = State::Idle;
-        match ring.port.arm(&section) {
-            Armed::Work => self.wake(token),
+        let began = self.egress.meter.begin_if(|| ring.port.polls_memory());
+        let armed = ring.port.arm(&section);
+        let topo = self.shared.topo.load(&section);
+        let worker = self.lane.worker;
+        self.egress.meter.end(began, topo, worker, now, ring.member);
+        match armed {
+            Armed::Work => self.wake(token, cycles),
             Armed::Poll(us) => {
                 ring.state = State::Unsure(now.plus(u64::from(us) * 1000));
                 self.unsure.push(token);
@@ -521,9 +608,12 @@ impl Worker {
 
     /// Goes to sleep, unless another worker has posted something meanwhile.
     fn sleep(&mut self, time: &mut impl FnMut() -> u64) -> Next {
-        let now = self.now(time);
+        let cycles = time();
+        self.lap(cycles);
+        let now = Tick(self.clock.ns(cycles));
         let second_look = (!self.unsure.is_empty()).then(|| now.plus(UNSURE_SLEEP_NS));
-        let due = self.egress.next_due();
+        let due = [self.egress.next_due(), self.egress.meter.next_due()];
+        let due = due.into_iter().flatten();
         self.bell.say_asleep();
         if self.has_posts() {
             self.bell.say_awake();

@@ -145,6 +145,7 @@ columns! {
     "tx-segments" more "Frames that software segmentation wrote." |row| counted(row, "tx_segments");
     "kicks" more "Notifications sent to the other side." |row| counted(row, "kicks");
     "kernel-drops" more "Frames dropped by the kernel behind it." |row| counted(row, "kernel_drops");
+    "stalled-ns" more "Time that access to its memory took beyond what it may." |row| counted(row, "stalled_ns");
 }
 
 columns! {

@@ -57,6 +57,7 @@ const FRAMES: &[&str] = &[
     "tx_segments",
     "kicks",
     "kernel_drops",
+    "stalled_ns",
 ];
 const TRAFFIC: Keys = Keys {
     name: &["name"],

@@ -76,6 +76,7 @@ pub const MEMBER: &[Family<Counters>] = families! { counters:
     "transmit_segments_total" Counter counters.tx_segments as f64, "Frames written by software segmentation.";
     "notifications_total" Counter counters.kicks as f64, "Notifications sent to the other side.";
     "kernel_drop_frames_total" Counter counters.kernel_drops as f64, "Frames dropped by the kernel behind it.";
+    "stalled_seconds_total" Counter counters.stalled_ns as f64 / 1e9, "Time that access to its memory took beyond what it may.";
 };
 
 /// Of a bridge; prefix `windlass_bridge_`. Traffic of a bridge is the sum over its members.

@@ -156,6 +156,10 @@ impl PacketTx {
 }
 
 impl TxPort for PacketTx {
+    fn is_foreign(&self) -> bool {
+        false
+    }
+
     fn caps(&self) -> TxCaps {
         CAPS
     }

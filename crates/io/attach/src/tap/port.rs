@@ -157,6 +157,10 @@ impl TapTx {
 }
 
 impl TxPort for TapTx {
+    fn is_foreign(&self) -> bool {
+        false
+    }
+
     fn caps(&self) -> TxCaps {
         self.caps
     }

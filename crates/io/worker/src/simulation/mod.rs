@@ -36,6 +36,7 @@
 //! the loom models are for.
 
 mod control;
+mod holes;
 mod model;
 mod moves;
 mod port;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use windlass_attach::port::{
@@ -11,7 +12,7 @@ use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick};
 use windlass_shm::{Section, Tails};
 
 use super::model::Way;
-use super::world::{chance, preempt, receive};
+use super::world::{chance, fault, lose_core, preempt, receive};
 
 /// Bytes of every frame.
 pub(super) const FRAME: usize = 60;
@@ -60,6 +61,10 @@ pub(super) struct Pipe {
     pub(super) notice: Notice,
     capacity: usize,
     fd: OwnedFd,
+    /// How long a look into its memory takes, while its owner punches holes.
+    pub(super) hole_ns: AtomicU64,
+    /// How long a worker has no core in the midst of a burst.
+    pub(super) away_ns: AtomicU64,
 }
 
 impl Pipe {
@@ -70,6 +75,8 @@ impl Pipe {
             notice,
             capacity,
             fd: windlass_sys::eventfd::create().expect("an eventfd"),
+            hole_ns: AtomicU64::new(0),
+            away_ns: AtomicU64::new(0),
         }
     }
 
@@ -149,6 +156,8 @@ impl RxPort for Receive {
         limit: Limit,
     ) -> (Loan, More) {
         preempt();
+        fault(self.0.hole_ns.load(Ordering::Relaxed));
+        lose_core(self.0.away_ns.load(Ordering::Relaxed));
         let mut ring = self.0.touched("a burst");
         if ring.dead {
             return (Loan::default(), More::Dead);
@@ -249,6 +258,8 @@ pub(super) struct Sink {
     capacity: usize,
     inboxes: Vec<Mutex<Inbox>>,
     state: Mutex<Receiver>,
+    /// How long a look into its memory takes, while its owner punches holes.
+    pub(super) hole_ns: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -267,6 +278,7 @@ impl Sink {
             capacity,
             inboxes: (0..rings).map(|_| Mutex::default()).collect(),
             state: Mutex::default(),
+            hole_ns: AtomicU64::new(0),
         }
     }
 
@@ -330,6 +342,7 @@ impl Sink {
             return sent;
         }
         preempt();
+        fault(self.hole_ns.load(Ordering::Relaxed));
         for pick in picks {
             if self.inbox(ring).frames.len() >= self.capacity {
                 sent.stop = Stop::Full;

@@ -13,6 +13,7 @@ use windlass_sys::epoll::Events;
 use super::model::{Model, Owner, RESERVED, Stage, Way};
 use super::port::{Bytes, Notice};
 use super::random::Random;
+use crate::meter::Used;
 use crate::plane::{Plane, PlaneOptions};
 use crate::wait::Wait;
 use crate::worker::{Next, Worker};
@@ -40,6 +41,10 @@ struct Place {
 pub(super) struct World {
     pub(super) random: RefCell<Random>,
     pub(super) now: Cell<u64>,
+    /// Page faults so far.
+    faults: Cell<u64>,
+    /// Time in which workers had no core.
+    waited: Cell<u64>,
     places: Vec<RefCell<Place>>,
     /// Until when each worker is not given a core.
     late: Vec<Cell<u64>>,
@@ -86,6 +91,31 @@ pub(super) fn accept(number: u64, now: u64) {
     world().model.borrow_mut().fetch(number, now);
 }
 
+/// Somebody touches a page that is not there, and waits for it. No time is no hole.
+pub(super) fn fault(ns: u64) {
+    if ns != 0 {
+        let world = world();
+        world.pass(ns);
+        world.faults.set(world.faults.get() + 1);
+    }
+}
+
+/// A worker has no core for so long.
+pub(super) fn lose_core(ns: u64) {
+    let world = world();
+    world.pass(ns);
+    world.waited.set(world.waited.get() + ns);
+}
+
+/// What the worker has used.
+fn used() -> Used {
+    let world = world();
+    Used {
+        faults: world.faults.get(),
+        ns: world.now.get() - world.waited.get(),
+    }
+}
+
 /// A worker gave a frame to an owner.
 pub(super) fn receive(to: usize, number: u64, way: Way) {
     world().model.borrow_mut().deliver(to, number, way);
@@ -124,7 +154,7 @@ impl World {
         let (plane, seats) = Plane::wire(&options, &Steps, || random.next()).expect("a plane");
         let clock = Clock::with_hz(1_000_000_000);
         let place = |seat| {
-            let worker = Worker::new(seat, clock).expect("a worker");
+            let worker = Worker::new(seat, clock, Box::new(used)).expect("a worker");
             let next = Next::Look;
             RefCell::new(Place { worker, next })
         };
@@ -133,6 +163,8 @@ impl World {
             late: vec![Cell::new(0); workers],
             random: RefCell::new(random),
             now: Cell::new(REST_NS),
+            faults: Cell::new(0),
+            waited: Cell::new(0),
             events: RefCell::default(),
             depth: Cell::new(0),
             is_quiet: Cell::new(false),

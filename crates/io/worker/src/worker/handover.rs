@@ -120,7 +120,7 @@ impl Worker {
             return handover.refuse();
         };
         match ring.state {
-            State::Dead | State::Resting => return handover.refuse(),
+            State::Dead | State::Resting | State::Suspended => return handover.refuse(),
             State::Idle | State::Unsure(_) => {
                 let section = self.qsbr.section();
                 ring.port.disarm(&section);

@@ -798,6 +798,15 @@ impl Ports {
         let connects = live.as_ref().map_or(0, |s| s.connects);
         let details = live.into_iter().flat_map(|s| s.details);
         let heard = member.heard.describe().map(|heard| ("heard", heard));
+        let rests = self
+            .plane
+            .rests(member.id, windlass_worker::plane::now())
+            .ok()
+            .flatten();
+        let rests = rests.map(|left| {
+            let why = "access to its memory took too long";
+            ("suspended", format!("for {} s: {why}", left.as_secs() + 1))
+        });
         Status {
             state,
             reason,
@@ -806,6 +815,7 @@ impl Ports {
             connects,
             details: details
                 .chain(heard)
+                .chain(rests)
                 .map(|(name, value)| (name.to_owned(), value))
                 .collect(),
         }

@@ -259,6 +259,7 @@ pub fn counters(totals: &MemberTotals, kernel_drops: u64) -> Counters {
         tx_segments: egress.segments,
         kicks: egress.kicks,
         kernel_drops,
+        stalled_ns: totals.stalled_ns,
         drops: drops.map(|(why, n)| (why.name().to_owned(), n)).collect(),
     }
 }
