@@ -151,6 +151,9 @@ _windlass() {
             windlass__subcmd__vnic,show-props)
                 cmd="windlass__subcmd__vnic__subcmd__show__subcmd__props"
                 ;;
+            windlass__subcmd__worker,move)
+                cmd="windlass__subcmd__worker__subcmd__move"
+                ;;
             windlass__subcmd__worker,show)
                 cmd="windlass__subcmd__worker__subcmd__show"
                 ;;
@@ -2430,8 +2433,49 @@ _windlass() {
             return 0
             ;;
         windlass__subcmd__worker)
-            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help show"
+            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help show move"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        windlass__subcmd__worker__subcmd__move)
+            opts="-j -p -o -H -h --table --json --parsable --output --no-header --no-color --timeout --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -2908,6 +2952,7 @@ _windlass_live() {
             4" fdb add"|4" fdb add "*) kind=member ;;
             2" fdb delete"|2" fdb delete "*) kind=bridge ;;
             2" fdb flush"|2" fdb flush "*) kind=bridge ;;
+            2" worker move"|2" worker move "*) kind=member ;;
             *" stat"|*" stat "*) kind=member ;;
         esac
     fi

@@ -51,6 +51,7 @@ pub struct Daemon {
     program: PathBuf,
     namespace: String,
     directory: PathBuf,
+    arguments: Vec<String>,
 }
 
 impl Daemon {
@@ -59,18 +60,31 @@ impl Daemon {
         Daemon::start_program(lab, short, number, program("windlassd"))
     }
 
+    /// The same with further arguments.
+    pub fn start_with(lab: &Lab, short: &str, number: u32, arguments: &[&str]) -> Daemon {
+        let mut daemon = Daemon::prepare(lab, short, number, program("windlassd"));
+        daemon.arguments = arguments.iter().map(ToString::to_string).collect();
+        daemon.start_again();
+        daemon
+    }
+
     /// The same with a daemon that lies elsewhere.
     pub fn start_program(lab: &Lab, short: &str, number: u32, program: PathBuf) -> Daemon {
+        let mut daemon = Daemon::prepare(lab, short, number, program);
+        daemon.start_again();
+        daemon
+    }
+
+    fn prepare(lab: &Lab, short: &str, number: u32, program: PathBuf) -> Daemon {
         let directory = lab.directory().join(format!("daemon{number}"));
         std::fs::create_dir_all(&directory).expect("a directory");
-        let mut daemon = Daemon {
+        Daemon {
             child: None,
             program,
             namespace: lab.name(short),
             directory,
-        };
-        daemon.start_again();
-        daemon
+            arguments: Vec::new(),
+        }
     }
 
     /// Starts it after it has ended, over what it has left.
@@ -92,6 +106,7 @@ impl Daemon {
             .arg(self.directory.join("state"))
             .arg("--runtime-dir")
             .arg(self.directory.join("run"))
+            .args(&self.arguments)
             .env_remove("WINDLASS_CONFIG")
             .stdout(log.try_clone().expect("a log"))
             .stderr(log);

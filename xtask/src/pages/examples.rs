@@ -101,10 +101,17 @@ static EXAMPLES: &[(&str, &[Example])] = &[
     ),
     (
         "worker",
-        &[(
-            "How busy each worker is, every second:",
-            "windlass worker show -i 1",
-        )],
+        &[
+            (
+                "How busy each worker is, every second:",
+                "windlass worker show -i 1",
+            ),
+            (
+                "Have worker 1 serve the first ring of a VNIC, and see who serves what:",
+                "windlass worker move v0/0 1\n\
+              windlass vnic show -o name,workers",
+            ),
+        ],
     ),
     (
         "stat",

@@ -47,6 +47,7 @@
 //! | | PUT (`?dry_run=true`, header `If-Match`) | [`Document`] | [`Applied`] |
 //! | `/v1/stats` | GET | | [`Stats`] |
 //! | `/v1/workers` | GET | | list of [`WorkerStats`] |
+//! | `/v1/workers/move` | POST | [`WorkerMove`] | [`Moved`] |
 //! | `/v1/monitor` | GET | | [`MonitorEvent`] in lines, for ever |
 //! | `/v1/openapi.json` | GET | | the description of all this |
 
@@ -90,10 +91,10 @@ pub use property::{
 pub use validate::validate;
 pub use vhost::{SocketMode, SocketOwner, VHOST_QUEUES_MAX, VhostUser};
 pub use view::{
-    Applied, BridgeStats, BridgeView, Counters, DaemonView, EventKind, FDB_PAGE_DEFAULT, FdbAdd,
-    FdbEntry, FdbKind, FdbPage, FdbQuery, Flushed, MemberDrops, MemberStats, MonitorEvent,
-    PeerView, RecentDrops, State, Stats, Status, TableStats, UplinkView, VnicView, WorkerStats,
-    ZoneView,
+    Applied, BridgePlace, BridgeStats, BridgeView, Counters, DaemonView, EventKind,
+    FDB_PAGE_DEFAULT, FdbAdd, FdbEntry, FdbKind, FdbPage, FdbQuery, Flushed, MemberDrops,
+    MemberStats, MonitorEvent, Moved, PeerView, RecentDrops, State, Stats, Status, TableStats,
+    UplinkView, VnicView, WorkerMove, WorkerStats, ZoneView,
 };
 pub use vlan::VlanSet;
 

@@ -68,6 +68,9 @@ pub struct Status {
     /// Rings in use, in each direction.
     #[serde(default)]
     pub rings_now: u16,
+    /// The worker of each of those rings.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<u16>,
     /// Connections that came up since the object was made.
     #[serde(default)]
     pub connects: u64,
@@ -203,8 +206,22 @@ pub struct BridgeView {
     pub config: Bridge,
     /// Names of its members.
     pub members: Vec<Name>,
+    /// Who serves it; for root and the daemon's owner only.
+    #[serde(flatten)]
+    pub place: BridgePlace,
     /// Its forwarding table, in numbers.
     pub table: TableStats,
+}
+
+/// Which workers serve a bridge.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BridgePlace {
+    /// The home of its forwarding table: the worker that writes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home: Option<u16>,
+    /// The home, and the workers of its members' rings.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<u16>,
 }
 
 /// An uplink and its state.
@@ -423,6 +440,30 @@ pub struct WorkerStats {
     /// Frames in its private memory: spilled or to be flooded yet.
     #[serde(default)]
     pub held: u64,
+}
+
+/// Body of `POST /v1/workers/move`: rings of a member, or the forwarding table of a bridge, for another worker.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerMove {
+    /// The uplink or VNIC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<Name>,
+    /// Which of its receive rings, from 0; missing: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ring: Option<u16>,
+    /// The bridge whose table gets another home.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<Name>,
+    /// The worker.
+    pub worker: u16,
+}
+
+/// Answer to [`WorkerMove`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Moved {
+    /// Rings or tables that another worker served before.
+    pub moved: u16,
 }
 
 /// All counters at one moment, as `GET /v1/stats` gives them.

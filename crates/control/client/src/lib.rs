@@ -46,8 +46,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_api::{
-    Applied, DaemonView, Document, FdbAdd, FdbPage, FdbQuery, Flushed, Name, RecentDrops, Stats,
-    WorkerStats,
+    Applied, DaemonView, Document, FdbAdd, FdbPage, FdbQuery, Flushed, Moved, Name, RecentDrops,
+    Stats, WorkerMove, WorkerStats,
 };
 
 pub use error::Error;
@@ -250,6 +250,14 @@ impl Client {
     /// See [`Error`].
     pub fn workers(&self) -> Result<Vec<WorkerStats>, Error> {
         self.call(Request::get("/v1/workers"))
+    }
+
+    /// Has a worker serve rings, or write a table.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn move_to_worker(&self, what: &WorkerMove) -> Result<Moved, Error> {
+        self.call(Request::with("POST", "/v1/workers/move", what)?)
     }
 
     /// The OpenAPI description of the daemon.

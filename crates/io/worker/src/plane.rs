@@ -213,19 +213,8 @@ impl Plane {
     ) -> Result<(Plane, Vec<Seat>), PlaneError> {
         let n = options.workers.len().max(1);
         let start = |worker| move |errno| PlaneError::Start { worker, errno };
-        let domain = Domain::new(n);
         let (condemn, condemned) = std_mpsc::channel();
-        let alarm = Arc::new(windlass_sys::eventfd::create().map_err(start(0))?);
-        let shared = Arc::new(Shared {
-            topo: Published::new(&domain, Box::default()),
-            domain,
-            counters: (0..n)
-                .map(|_| Padded::new(WorkerCounters::default()))
-                .collect(),
-            condemned: condemn,
-            alarm,
-            local: Arc::new(Notice::new().map_err(start(0))?),
-        });
+        let shared = Arc::new(share(n, condemn).map_err(start(0))?);
         let mut bells = Vec::new();
         for worker in 0..n {
             bells.push(Arc::new(Bell::new().map_err(start(worker))?));
@@ -828,6 +817,20 @@ impl Drop for Plane {
         }
         self.limbo.reclaim(&self.shared.domain);
     }
+}
+
+/// What `n` workers share with the control thread.
+fn share(n: usize, condemned: std_mpsc::Sender<Condemned>) -> Result<Shared, rustix::io::Errno> {
+    let domain = Domain::new(n);
+    let counters = (0..n).map(|_| Padded::new(WorkerCounters::default()));
+    Ok(Shared {
+        topo: Published::new(&domain, Box::default()),
+        domain,
+        counters: counters.collect(),
+        condemned,
+        alarm: Arc::new(windlass_sys::eventfd::create()?),
+        local: Arc::new(Notice::new()?),
+    })
 }
 
 /// The present on the workers' clock.

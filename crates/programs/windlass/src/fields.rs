@@ -75,6 +75,8 @@ columns! {
     "name" usual "Name of the bridge." |row| at(row, "/name");
     "members" usual "Its uplinks and VNICs." |row| at(row, "/members");
     "addresses" usual "Addresses in its forwarding table." |row| at(row, "/table/addresses");
+    "home" more "Worker that writes its forwarding table." |row| at(row, "/home");
+    "workers" more "Workers that serve it." |row| at(row, "/workers");
     "set" usual "Properties that were set." set;
 }
 
@@ -88,6 +90,7 @@ columns! {
     "mtu" usual "Largest packet now, in bytes." mtu_now;
     "attach" usual "How frames are taken from it." attachment;
     "rings" more "Rings in use, in each direction." |row| at(row, "/rings_now");
+    "workers" more "Worker of each ring." |row| at(row, "/workers");
     "connects" more "Connections that came up since it was made." |row| at(row, "/connects");
     "details" more "Peer, features, ring sizes and what else the attachment tells." details;
     "share" more "Whether it was taken although it has addresses or a master." share;
@@ -106,6 +109,7 @@ columns! {
     "mtu" usual "Largest packet now, in bytes." mtu_now;
     "attach" usual "Who is on the other side." attachment;
     "rings" more "Rings in use, in each direction." |row| at(row, "/rings_now");
+    "workers" more "Worker of each ring." |row| at(row, "/workers");
     "connects" more "Connections that came up since it was made." |row| at(row, "/connects");
     "details" more "Peer, features, ring sizes and what else the attachment tells." details;
     "set" more "Properties that were set." set;
@@ -326,6 +330,8 @@ facts! {
     BRIDGE_FACTS:
     "members" r "Its uplinks and VNICs." |row| at(row, "/members");
     "addresses" r "Addresses in its forwarding table." |row| at(row, "/table/addresses");
+    "home" r "Worker that writes its forwarding table." |row| at(row, "/home");
+    "workers" r "Workers that serve it." |row| at(row, "/workers");
 }
 
 facts! {
@@ -339,6 +345,7 @@ facts! {
     "reason" r "Why it is not up." |row| at(row, "/reason");
     "mtu-now" r "Largest packet now, in bytes." mtu_now;
     "rings-now" r "Rings in use, in each direction." |row| at(row, "/rings_now");
+    "workers" r "Worker of each ring." |row| at(row, "/workers");
     "details" r "Peer, features, ring sizes and what else the attachment tells." details;
 }
 
@@ -353,6 +360,7 @@ facts! {
     "reason" r "Why it is not up." |row| at(row, "/reason");
     "mtu-now" r "Largest packet now, in bytes." mtu_now;
     "rings-now" r "Rings in use, in each direction." |row| at(row, "/rings_now");
+    "workers" r "Worker of each ring." |row| at(row, "/workers");
     "details" r "Peer, features, ring sizes and what else the attachment tells." details;
 }
 

@@ -58,7 +58,7 @@ use std::time::Duration;
 
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
-use windlass_api::Applied;
+use windlass_api::{Applied, WorkerMove};
 use windlass_client::{Client, socket};
 
 use failure::Failure;
@@ -183,6 +183,7 @@ fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(),
         Command::Worker(options::WorkerVerb::Show(repeat)) => {
             statistics::workers(&mut session, &repeat)
         }
+        Command::Worker(options::WorkerVerb::Move(args)) => worker_move(&mut session, args),
         Command::Stat(args) => statistics::members(&mut session, &args),
         Command::Apply(args) => document::apply(&mut session, &args),
         Command::Export => document::export(&mut session),
@@ -194,6 +195,28 @@ fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(),
         Command::Run(args) => run::check(&mut session, &args),
         Command::Complete { .. } => Ok(()),
     }
+}
+
+/// `windlass worker move`
+fn worker_move(session: &mut Session<'_>, args: options::WorkerMoveArgs) -> Result<(), Failure> {
+    let options::RingName { name, ring } = args.what;
+    let doing = format!("move {name} to worker {}", args.worker);
+    let (member, bridge) = match args.table {
+        true => (None, Some(name)),
+        false => (Some(name), None),
+    };
+    let what = WorkerMove {
+        member,
+        ring,
+        bridge,
+        worker: args.worker,
+    };
+    let moved = session.client(&doing)?.move_to_worker(&what);
+    let moved = moved.map_err(|error| Failure::of(doing, error))?;
+    if session.form == Form::Json {
+        return session.rows(&[moved], &Chosen::new());
+    }
+    Ok(())
 }
 
 /// One run of the command: its options, the daemon, and where the answer goes.

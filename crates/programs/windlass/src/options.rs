@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
-use windlass_api::{Attachment, Ifname, MacAddr, Name, Netns, Scope, ZoneRef, properties};
+use windlass_api::{
+    Attachment, Ifname, MacAddr, Name, NameError, Netns, Scope, ZoneRef, properties,
+};
 
 use crate::accounts;
 
@@ -731,6 +733,53 @@ pub(crate) struct FdbFlush {
 pub(crate) enum WorkerVerb {
     /// List workers and what they have done.
     Show(Repeat),
+    /// Have another worker serve rings of an uplink or a VNIC, while frames pass: none is lost or overtaken.
+    ///
+    /// With --table it is the forwarding table of a bridge that another worker writes from now on. "vnic show -o
+    /// name,workers" and "bridge show -o name,home,workers" show who serves what. A move lasts until the daemon ends or the
+    /// object is deleted, also when the peer connects again; it is not in the configuration. If a worker does not answer,
+    /// nothing is moved.
+    #[command(arg_required_else_help = true)]
+    Move(WorkerMoveArgs),
+}
+
+/// Arguments of `worker move`.
+#[derive(Debug, Args)]
+pub(crate) struct WorkerMoveArgs {
+    /// Uplink or VNIC, with one of its rings or without: all of them.
+    #[arg(value_name = "MEMBER[/RING]", id = "member")]
+    pub(crate) what: RingName,
+    /// Number of the worker, as "worker show" lists it.
+    #[arg(value_name = "WORKER")]
+    pub(crate) worker: u16,
+    /// MEMBER is a bridge: its forwarding table is moved.
+    #[arg(long)]
+    pub(crate) table: bool,
+}
+
+/// A name and the number of a ring, if there is one.
+#[derive(Debug, Clone)]
+pub(crate) struct RingName {
+    pub(crate) name: Name,
+    pub(crate) ring: Option<u16>,
+}
+
+impl std::str::FromStr for RingName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, ring) = match text.split_once('/') {
+            Some((name, ring)) => {
+                let number = ring.parse();
+                let number =
+                    number.map_err(|_| format!("\"{ring}\" is not the number of a ring"))?;
+                (name, Some(number))
+            }
+            None => (text, None),
+        };
+        let name = name.parse().map_err(|error: NameError| error.to_string())?;
+        Ok(Self { name, ring })
+    }
 }
 
 /// Arguments of `stat`.

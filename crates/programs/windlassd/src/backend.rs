@@ -37,8 +37,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use thiserror::Error;
 use windlass_api::{
-    Bridge, Counters, ErrorBody, ErrorCode, EventKind, FdbEntry, FdbPage, FdbQuery, MacAddr, Name,
-    SocketPath, StaticEntry, Status, TableStats, Uplink, Vnic, WorkerStats, Zone,
+    Bridge, BridgePlace, Counters, ErrorBody, ErrorCode, EventKind, FdbEntry, FdbPage, FdbQuery,
+    MacAddr, Name, SocketPath, StaticEntry, Status, TableStats, Uplink, Vnic, WorkerStats, Zone,
 };
 
 /// Why the data plane did not do what it was told. It is then as it was before.
@@ -288,6 +288,27 @@ pub trait Backend: Send {
 
     /// What each worker did.
     fn workers(&self) -> Vec<WorkerStats>;
+
+    /// Which workers serve a bridge.
+    fn bridge_place(&self, bridge: &Name) -> BridgePlace;
+
+    /// Has a worker serve a receive ring of a member, or all of them, from now on; how many another one served before. No
+    /// frame is lost or overtaken.
+    ///
+    /// # Errors
+    /// There is no such ring or worker, or a worker is late.
+    fn move_rings(
+        &mut self,
+        member: &Name,
+        ring: Option<u16>,
+        worker: u16,
+    ) -> Result<u16, BackendError>;
+
+    /// Has a worker write the forwarding table of a bridge from now on; 1 if another one did before.
+    ///
+    /// # Errors
+    /// There is no such worker, or one is late.
+    fn move_table(&mut self, bridge: &Name, worker: u16) -> Result<u16, BackendError>;
 
     /// Every object of the stored document was made: what an earlier daemon left on the host and none of them took over
     /// is removed.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use windlass_api::{
-    Bridge, Counters, FDB_PAGE_DEFAULT, FdbEntry, FdbKind, FdbPage, FdbQuery, MacAddr, Name, State,
-    StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic, WorkerStats,
+    Bridge, BridgePlace, Counters, FDB_PAGE_DEFAULT, FdbEntry, FdbKind, FdbPage, FdbQuery, MacAddr,
+    Name, State, StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic, WorkerStats,
 };
 
 use crate::backend::{Backend, BackendError, Place, StateSink};
@@ -248,6 +248,29 @@ impl Backend for MemoryBackend {
 
     fn workers(&self) -> Vec<WorkerStats> {
         vec![WorkerStats::default()]
+    }
+
+    fn bridge_place(&self, _: &Name) -> BridgePlace {
+        BridgePlace {
+            home: Some(0),
+            workers: vec![0],
+        }
+    }
+
+    fn move_rings(
+        &mut self,
+        member: &Name,
+        ring: Option<u16>,
+        worker: u16,
+    ) -> Result<u16, BackendError> {
+        let ring = ring.map_or("all".to_owned(), |ring| ring.to_string());
+        drop(self.call(format!("move_rings {member} {ring} {worker}"))?);
+        Ok(1)
+    }
+
+    fn move_table(&mut self, bridge: &Name, worker: u16) -> Result<u16, BackendError> {
+        drop(self.call(format!("move_table {bridge} {worker}"))?);
+        Ok(1)
     }
 
     fn alive(&mut self) -> bool {

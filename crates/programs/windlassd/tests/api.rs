@@ -570,3 +570,46 @@ fn errors_have_one_form() {
             > 0
     );
 }
+
+/// A move names a ring, a member or a bridge, is asked of the data plane as it was said, and changes no document; what is not
+/// there, or means two things, is refused before.
+#[test]
+fn moves_are_no_configuration() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&options(directory.path()), None);
+    daemon.must("PUT", "/v1/document", Some(three_guests()));
+    daemon.calls();
+    let before = daemon.must("GET", "/v1/document", None);
+    let path = "/v1/workers/move";
+    for what in [
+        json!({"member": "v1", "ring": 3, "worker": 1}),
+        json!({"member": "v2", "worker": 0}),
+        json!({"bridge": "br0", "worker": 2}),
+    ] {
+        let answer = daemon.must("POST", path, Some(what));
+        assert_eq!(answer, json!({"moved": 1}));
+    }
+    let asked = [
+        "move_rings v1 3 1",
+        "move_rings v2 all 0",
+        "move_table br0 2",
+    ];
+    assert_eq!(daemon.calls(), asked);
+    for (what, code) in [
+        (json!({"worker": 0}), "invalid"),
+        (
+            json!({"member": "v1", "bridge": "br0", "worker": 0}),
+            "invalid",
+        ),
+        (json!({"bridge": "br0", "ring": 0, "worker": 0}), "invalid"),
+        (json!({"member": "br0", "worker": 0}), "not_found"),
+        (json!({"bridge": "v1", "worker": 0}), "not_found"),
+        (json!({"member": "v1"}), "malformed"),
+        (json!({"member": "v1", "worker": -1}), "malformed"),
+    ] {
+        daemon.refused("POST", path, Some(what), code);
+    }
+    assert!(daemon.calls().is_empty());
+    assert_eq!(daemon.must("GET", "/v1/document", None), before);
+    assert_eq!(daemon.must("GET", "/v1/bridges/br0", None)["home"], 0);
+}

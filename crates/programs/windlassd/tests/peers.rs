@@ -130,6 +130,18 @@ fn other_users_are_confined() {
     makes_and_sees_his_own(&other);
     cannot_make_more(&other);
     cannot_touch_others(&other);
+    cannot_place(&other);
+}
+
+fn cannot_place(other: &Other<'_>) {
+    for what in ["a9", "root0", "up0"] {
+        let body = json!({"member": what, "worker": 0});
+        other.refused("POST", "/v1/workers/move", body, "forbidden");
+    }
+    let body = json!({"bridge": "br0", "worker": 0});
+    other.refused("POST", "/v1/workers/move", body, "forbidden");
+    let bridge = other.must("GET", "/v1/bridges/br0", Value::Null);
+    assert!(bridge.get("home").is_none() && bridge.get("workers").is_none());
 }
 
 fn makes_and_sees_his_own(other: &Other<'_>) {

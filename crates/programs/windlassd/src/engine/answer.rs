@@ -6,8 +6,8 @@ use std::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 use windlass_api::{
     BridgeStats, BridgeView, Counters, DaemonView, Document, ErrorBody, ErrorCode, FdbPage,
-    FdbQuery, Flushed, MacAddr, Member, MemberStats, Name, State, Stats, Status, Uplink,
-    UplinkView, Vnic, VnicView, WorkerStats, Zone, ZoneView,
+    FdbQuery, Flushed, MacAddr, Member, MemberStats, Moved, Name, State, Stats, Status, Uplink,
+    UplinkView, Vnic, VnicView, WorkerMove, WorkerStats, Zone, ZoneView,
 };
 
 use super::Engine;
@@ -88,14 +88,16 @@ impl Engine {
         let members = self.seen_by(peer);
         let members = members.filter(|member| *member.bridge() == bridge.name);
         let members = members.map(|member| member.name().clone()).collect();
-        let table = if peer.sees_host() {
-            self.backend.table(&bridge.name)
+        let (table, place) = if peer.sees_host() {
+            let name = &bridge.name;
+            (self.backend.table(name), self.backend.bridge_place(name))
         } else {
-            windlass_api::TableStats::default()
+            Default::default()
         };
         Some(BridgeView {
             config: bridge.clone(),
             members,
+            place,
             table,
         })
     }
@@ -259,6 +261,32 @@ impl Engine {
     pub fn workers(&self, peer: &Peer) -> Result<Vec<WorkerStats>, ErrorBody> {
         peer.must_operate("look at workers")?;
         Ok(self.backend.workers())
+    }
+
+    /// Has another worker serve rings, or write a table.
+    ///
+    /// # Errors
+    /// No such object, ring or worker; a worker is late; the peer is no operator.
+    pub fn move_to_worker(&mut self, peer: &Peer, what: &WorkerMove) -> Result<Moved, ErrorBody> {
+        peer.must_operate("move rings and tables between workers")?;
+        let worker = what.worker;
+        let moved = match (&what.member, &what.bridge) {
+            (Some(member), None) => {
+                let is_there = self.document.member(member.as_str()).is_some();
+                let missing = || no_such("uplink or VNIC", member.as_str());
+                is_there.then_some(()).ok_or_else(missing)?;
+                self.backend.move_rings(member, what.ring, worker)?
+            }
+            (None, Some(bridge)) if what.ring.is_none() => {
+                let bridge = self.visible_bridge(peer, bridge.as_str())?;
+                self.backend.move_table(&bridge, worker)?
+            }
+            _ => {
+                let message = "say a member, with a ring or without, or a bridge";
+                return Err(ErrorBody::plain(ErrorCode::Invalid, message));
+            }
+        };
+        Ok(Moved { moved })
     }
 
     /// The daemon itself.

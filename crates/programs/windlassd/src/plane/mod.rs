@@ -33,8 +33,8 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
 use windlass_api::{
-    Bridge, Counters, FdbEntry, FdbPage, FdbQuery, MacAddr, Name, StaticEntry, Status, TableStats,
-    Uplink, Vnic, WorkerStats,
+    Bridge, BridgePlace, Counters, FdbEntry, FdbPage, FdbQuery, MacAddr, Name, StaticEntry, Status,
+    TableStats, Uplink, Vnic, WorkerStats,
 };
 use windlass_sync::tsc::Clock;
 use windlass_worker::{Plane, PlaneOptions};
@@ -153,10 +153,10 @@ impl PlaneBackend {
         wait.recv().ok()
     }
 
-    fn change(
+    fn change<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Ports) -> Result<(), BackendError> + Send + 'static,
-    ) -> Result<(), BackendError> {
+        work: impl FnOnce(&mut Ports) -> Result<T, BackendError> + Send + 'static,
+    ) -> Result<T, BackendError> {
         self.ask(work).unwrap_or_else(|| {
             Err(BackendError::Host(
                 "the thread that drives the attachments has ended".into(),
@@ -278,6 +278,27 @@ impl Backend for PlaneBackend {
 
     fn workers(&self) -> Vec<WorkerStats> {
         self.ask(|p| p.workers()).unwrap_or_default()
+    }
+
+    fn bridge_place(&self, bridge: &Name) -> BridgePlace {
+        let bridge = bridge.clone();
+        self.ask(move |p| p.bridge_place(&bridge))
+            .unwrap_or_default()
+    }
+
+    fn move_rings(
+        &mut self,
+        member: &Name,
+        ring: Option<u16>,
+        worker: u16,
+    ) -> Result<u16, BackendError> {
+        let member = member.clone();
+        self.change(move |p| p.move_rings(&member, ring, worker))
+    }
+
+    fn move_table(&mut self, bridge: &Name, worker: u16) -> Result<u16, BackendError> {
+        let bridge = bridge.clone();
+        self.change(move |p| p.move_table(&bridge, worker))
     }
 
     fn adopted(&mut self) {

@@ -2,6 +2,7 @@
 
 mod edit;
 mod heard;
+mod moves;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -85,7 +86,9 @@ pub struct Ports {
 
 fn failed(error: PlaneError) -> BackendError {
     match error {
-        PlaneError::TooManyMembers(_) => BackendError::Limit(error.to_string()),
+        PlaneError::TooManyMembers(_) | PlaneError::NoWorker { .. } | PlaneError::NoRing { .. } => {
+            BackendError::Limit(error.to_string())
+        }
         _ => BackendError::Host(error.to_string()),
     }
 }
@@ -812,6 +815,7 @@ impl Ports {
             reason,
             mtu_now: member.mtu,
             rings_now: member.rings,
+            workers: self.plane.rings(member.id).to_vec(),
             connects,
             details: details
                 .chain(heard)

@@ -12,11 +12,13 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Frame;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
-use windlass_api::{DaemonView, EventKind, MonitorEvent, RecentDrops, Stats, WorkerStats};
+use windlass_api::{
+    DaemonView, EventKind, MonitorEvent, Moved, RecentDrops, Stats, WorkerMove, WorkerStats,
+};
 
 use crate::authority::Peer;
 use crate::engine::Published;
-use crate::http::{Answer, App, Failure, answer};
+use crate::http::{Answer, App, Failure, Json, answer};
 use crate::metrics;
 
 /// `GET /v1/stats`
@@ -36,6 +38,19 @@ pub async fn workers(
     answer(
         app.engine
             .call(&peer, move |engine| engine.workers(&peer))
+            .await,
+    )
+}
+
+/// `POST /v1/workers/move`
+pub async fn move_to_worker(
+    State(app): State<App>,
+    Extension(peer): Extension<Peer>,
+    Json(what): Json<WorkerMove>,
+) -> Answer<Moved> {
+    answer(
+        app.engine
+            .call(&peer, move |engine| engine.move_to_worker(&peer, &what))
             .await,
     )
 }

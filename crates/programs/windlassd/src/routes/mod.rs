@@ -60,6 +60,7 @@ pub fn router(app: App) -> Router {
         .route("/v1/document", get(document::show).put(document::replace))
         .route("/v1/stats", get(live::stats))
         .route("/v1/workers", get(live::workers))
+        .route("/v1/workers/move", post(live::move_to_worker))
         .route("/v1/daemon", get(live::daemon))
         .route("/v1/drops", get(live::drops))
         .route("/v1/metrics", get(live::metrics))

@@ -9,8 +9,8 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 use windlass_api::{
     Applied, Bridge, BridgePatch, BridgeView, DaemonView, Document, ErrorBody, FdbAdd, FdbPage,
-    FdbQuery, Flushed, MonitorEvent, RecentDrops, Stats, Uplink, UplinkPatch, UplinkView, Vnic,
-    VnicPatch, VnicView, WorkerStats, Zone, ZonePatch, ZoneView,
+    FdbQuery, Flushed, MonitorEvent, Moved, RecentDrops, Stats, Uplink, UplinkPatch, UplinkView,
+    Vnic, VnicPatch, VnicView, WorkerMove, WorkerStats, Zone, ZonePatch, ZoneView,
 };
 
 use super::document::ApplyQuery;
@@ -152,6 +152,13 @@ fn live_operations(list: &mut Vec<Operation>) {
             "What the workers did.",
             of::<Vec<WorkerStats>>,
         ),
+        operation(
+            "post",
+            "/v1/workers/move",
+            "Have a worker serve a ring or a table.",
+            of::<Moved>,
+        )
+        .body(of::<WorkerMove>),
         operation(
             "get",
             "/v1/daemon",
