@@ -369,12 +369,11 @@ impl Worker {
     /// Hands the sightings of a burst to the table's writer: here, or to its home worker.
     #[inline]
     fn report(&mut self) {
-        let lost = self.scratch.sightings.take_lost();
+        let mut lost = self.scratch.sightings.take_lost();
         if lost == 0 && self.scratch.sightings.posts().is_empty() {
             return;
         }
         let counters = &self.shared.counters[self.lane.worker as usize];
-        counters.sightings_lost.add(lost);
         let bridge = self.scratch.bridge;
         let section = self.qsbr.section();
         let topo = self.shared.topo.load(&section);
@@ -396,7 +395,13 @@ impl Worker {
             };
             match taken {
                 true => counters.sightings.add(1),
-                false => counters.sightings_lost.add(1),
+                false => lost += 1,
+            }
+        }
+        if lost != 0 {
+            counters.sightings_lost.add(lost);
+            if let Some(bridge) = topo.bridge(bridge) {
+                bridge.fdb().note_lost(lost);
             }
         }
         if let Some(bell) = self.bells.get(home).filter(|_| has_posted) {

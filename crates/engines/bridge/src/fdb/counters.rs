@@ -14,18 +14,13 @@ macro_rules! counters {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct FdbCounts {
             $( #[doc = $why] pub $field: u64, )*
-        }
-
-        impl FdbCounts {
-            /// Every counter: name, value and one sentence for the manual.
-            pub fn list(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> {
-                [ $( (stringify!($field), self.$field, $why), )* ].into_iter()
-            }
+            /// Sightings lost before they reached the writer: budget of a burst, or its queue full.
+            pub lost: u64,
         }
 
         impl Counters {
-            pub(super) fn read(&self) -> FdbCounts {
-                FdbCounts { $( $field: self.$field.get(), )* }
+            pub(super) fn read(&self, lost: u64) -> FdbCounts {
+                FdbCounts { $( $field: self.$field.get(), )* lost }
             }
         }
     };
@@ -43,6 +38,5 @@ counters! {
     refused_damped, "Moves refused because their member moved addresses too often.";
     refused_fixed, "Moves refused because the address is static or sticky on another member.";
     waiting, "New addresses put off because an erased slot must rest; the next frame tries again.";
-    lost, "Sightings lost before they reached the writer: budget of a burst, or ring full.";
     flushes, "Flushes of a member, a VLAN or the table.";
 }

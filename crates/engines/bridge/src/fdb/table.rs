@@ -205,6 +205,8 @@ pub struct Fdb {
     /// Tick in which the last complete sweep began.
     pub(super) swept: AtomicU64,
     pub(super) counters: Counters,
+    /// Sightings that workers lost.
+    lost: AtomicU64,
     clashes: Clashes,
 }
 
@@ -234,6 +236,7 @@ impl Fdb {
             flushing: AtomicBool::new(false),
             swept: AtomicU64::new(0),
             counters: Counters::default(),
+            lost: AtomicU64::new(0),
             clashes: Clashes::default(),
         });
         let writer = FdbWriter::new(Arc::clone(&fdb), &limits, grace);
@@ -362,9 +365,15 @@ impl Fdb {
         }
     }
 
+    /// Counts sightings that did not reach the writer. Any worker may.
+    #[cold]
+    pub fn note_lost(&self, n: u64) {
+        self.lost.fetch_add(n, Relaxed);
+    }
+
     /// What the table has counted so far.
     pub fn counts(&self) -> FdbCounts {
-        self.counters.read()
+        self.counters.read(self.lost.load(Relaxed))
     }
 
     /// Slots of the table.

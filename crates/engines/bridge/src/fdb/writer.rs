@@ -173,11 +173,6 @@ impl<G: Grace> FdbWriter<G> {
         }
     }
 
-    /// Counts sightings that never came here.
-    pub fn note_lost(&self, n: u64) {
-        self.fdb.counters.lost.add(n);
-    }
-
     /// The moment; after an idle time in which ages lost their meaning, forgets what was learned.
     pub(super) fn clock(&mut self, now: Tick) -> Now {
         let at = self.fdb.at(now);

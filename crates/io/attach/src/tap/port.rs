@@ -285,6 +285,28 @@ fn write_cut(
 mod tests {
     use super::*;
 
+    /// What the kernel says leads to a reason; whatever else it may say is `kernel-refused`, and counted.
+    #[test]
+    fn every_refusal_has_a_reason() {
+        let mut sent = Sent::default();
+        for errno in [
+            Errno::NOBUFS,
+            Errno::IO,
+            Errno::FAULT,
+            Errno::INVAL,
+            Errno::PERM,
+        ] {
+            sent.drop_frame(reason(errno));
+        }
+        let counted = [
+            (Drop::RingFull, 1),
+            (Drop::PeerDown, 1),
+            (Drop::PeerFault, 1),
+            (Drop::KernelRefused, 2),
+        ];
+        assert_eq!(sent.drops, counted);
+    }
+
     /// The number of reads follows what was found, and what bytes are left at the size that frames had.
     #[test]
     fn reads_follow_what_was_found() {

@@ -131,6 +131,11 @@ fn frames_go_before_their_ring() {
             }
             assert_eq!(world.held(), 1, "round {round}");
             let mut plane = world.plane.take().expect("the control thread rests");
+            if round == 0 {
+                let receiver = world.model.borrow().owners[1].number;
+                let totals = plane.totals(receiver).expect("a member");
+                assert_eq!(totals.egress.held, 1);
+            }
             let refused = plane.move_ring(number, 0, 1 - from);
             assert!(matches!(refused, Err(PlaneError::Stuck)), "round {round}");
             assert_eq!(plane.rings(number), [from]);
