@@ -9,10 +9,10 @@ DIST    := crates/programs/windlassd/dist
 BROKER  := crates/programs/broker/dist
 DOC      = $(PREFIX)/share/doc/windlass
 
-.PHONY: build demo test bench check soak sanitize fuzz install uninstall deb clean help
+.PHONY: build demo test bench check soak sanitize aarch64 fuzz install uninstall deb clean help
 
 help: ## what there is
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 build: ## target/release/windlass, windlassd, windlass-broker and libwindlass_sockets.so
 	$(CARGO) build --release --locked -p windlass -p windlassd -p windlass-broker -p windlass-preload
@@ -40,6 +40,10 @@ check: ## format, lints, dependency directions, licences, docs, generated files
 soak: build ## longer sweeps; the last result stands in docs/TESTING.md
 	@scripts/need soak
 	@scripts/soak
+
+aarch64: ## builds and lints for aarch64, and tests under qemu-user what needs no namespace
+	@scripts/need aarch64
+	@scripts/aarch64
 
 sanitize: ## unsafe crates under the address and thread sanitizers (nightly)
 	@scripts/sanitize

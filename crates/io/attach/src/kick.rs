@@ -23,7 +23,7 @@
 //! | --- | --- | --- |
 //! | `began`, then fence SeqCst, then load of `parked` | watchdog: `parked`, then fence SeqCst, then loads of `began` | either the kicker wakes the watchdog or the watchdog sees the write |
 //! | `began` = 0, Release | watchdog's Acquire | no signal is aimed at a write that has ended, but for the instant of the call |
-//! | `thread`, Release, before the first `began` | watchdog's Acquire | a slot in use has the number of its thread |
+//! | `thread`, before `began`, Release | watchdog's Acquire of `began`, before its load of `thread` | a slot in use has the number of its thread |
 //!
 //! # Limits
 //! [`SLOTS`] threads that kick at a time; another one writes unwatched only if it can make sure of `O_NONBLOCK` right
@@ -118,7 +118,7 @@ impl KickGuard {
         let slot = self.0;
         let number = slot.writes.load(Ordering::Relaxed).wrapping_add(1).max(1);
         slot.writes.store(number, Ordering::Relaxed);
-        slot.began.store(number, Ordering::Relaxed);
+        slot.began.store(number, Ordering::Release);
         fence(Ordering::SeqCst);
         if PARKED.load(Ordering::Relaxed)
             && let Some(Some(watchdog)) = WATCHDOG.get()

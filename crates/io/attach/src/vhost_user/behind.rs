@@ -511,7 +511,7 @@ impl BehindTx {
             sent.kick = Kick::Now;
         }
         if sent.kick != Kick::No {
-            queue.owed.store(true, Ordering::Relaxed);
+            queue.owed.store(true, Ordering::Release);
         }
         sent
     }
@@ -624,7 +624,7 @@ impl TxPort for BehindTx {
 
     fn kick(&self, _lane: Lane) {
         for queue in &self.queues {
-            if queue.owed.swap(false, Ordering::Relaxed) && kick::kick(queue.call.as_fd()).is_err()
+            if queue.owed.swap(false, Ordering::Acquire) && kick::kick(queue.call.as_fd()).is_err()
             {
                 self.shared.memory().fail();
             }

@@ -14,6 +14,15 @@
 //! lock of [`Leases`] and published in the order of the leases: queues come and go while they work, so that none
 //! can know that it is alone on one.
 //!
+//! # Synchronization
+//! | word | written by | order |
+//! | --- | --- | --- |
+//! | `next`, `seen` | the only worker, or the holder of the lock of [`Leases`] | Relaxed: unlock and lock order them, and the guest's words behind an acquired index |
+//! | frames, used elements | each worker, before it finishes its lease | Release mark, the publisher's Acquire, its Release of the index |
+//! | `published` | the publisher, one at a time | Release; the session's Acquire |
+//! | `enabled` | session | Release; Acquire once a burst |
+//! | `owed` | a worker behind its publication | Release; Acquire of who kicks |
+//!
 //! # Failure modes
 //! A bad buffer is given back empty and the frame dropped as [`windlass_stats::Drop::PeerFault`]. A frame that does
 //! not fit one buffer, or all buffers of a ring where they are mergeable, is [`windlass_stats::Drop::TooBig`] and
@@ -369,7 +378,7 @@ impl<R: Ring> Queues<R> {
             if queue.ring.wants_call(old, new) {
                 sent.kick = Kick::Now;
                 if self.queues.len() > 1 {
-                    self.owed.fetch_or(1 << number, Ordering::Relaxed);
+                    self.owed.fetch_or(1 << number, Ordering::Release);
                 }
             }
         }
@@ -407,7 +416,7 @@ impl<R: Ring> Queues<R> {
     fn kick(&self) {
         let owed = match self.queues.len() {
             1 => 1,
-            _ => self.owed.swap(0, Ordering::Relaxed),
+            _ => self.owed.swap(0, Ordering::Acquire),
         };
         for (number, queue) in self.queues.iter().enumerate() {
             if owed & 1 << number != 0
