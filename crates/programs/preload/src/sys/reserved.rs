@@ -28,8 +28,10 @@ impl<T: Sync> Reserved<T> {
         let first = self.base();
         // SAFETY: the caller's promise.
         unsafe { std::hint::assert_unchecked(!first.is_null()) };
+        // SAFETY: as above.
+        let place = unsafe { first.add(index) };
         // SAFETY: as above; zeros are a value, and the mapping is never undone.
-        unsafe { &*first.wrapping_add(index) }
+        unsafe { &*place }
     }
 
     pub fn exists(&self) -> bool {
