@@ -25,7 +25,7 @@ use crate::layout::*;
 use crate::out::{Moved, Outgoing};
 use crate::owner::{Locked, Owner, Who, lock, try_lock, unlock};
 use crate::reason::Reason;
-use crate::ring::Ring;
+use crate::ring::{AHEAD, Ring};
 use crate::shim::{AcqRel, Acquire, Relaxed, Release, add_fenced, faulty, heavy, lower};
 use crate::slab::Link;
 use crate::socket::Socket;
@@ -34,9 +34,6 @@ use crate::sys::cycles;
 /// Pauses between two looks at the ring of a sender in stream mode (1 to 4 us): a reader close behind the writer takes
 /// lines from it that are being written, and each message then costs several times as much.
 const STREAM_PAUSES: u32 = 96;
-
-/// How far in front of a reader of small pieces the ring is fetched, in bytes.
-const AHEAD: usize = 512;
 
 /// What a look at a sender in stream mode is to bring, in bytes, and how long a reader that gets less waits before the next one,
 /// in cycles: at first, and at most (about 3 us).
@@ -194,7 +191,7 @@ impl<'s> Incoming<'s> {
     pub(crate) fn look(self, asked: usize) -> Look<'s> {
         let (w, r, a) = (&self.w, &self.r, &self.a);
         let pos = r.pos.load(Relaxed);
-        let mut seen = r.head_seen.load(Relaxed).wrapping_sub(pos);
+        let (mut seen, mut is_new) = (r.head_seen.load(Relaxed).wrapping_sub(pos), false);
         // Less is known than asked, or nothing that can be.
         if seen.wrapping_sub(asked as u64) > RING_BYTES_MAX as u64 {
             if seen == 0 {
@@ -213,16 +210,19 @@ impl<'s> Incoming<'s> {
                 let gained = head.wrapping_sub(pos.wrapping_add(seen));
                 seen = head.wrapping_sub(pos);
                 self.note_gain(gained);
-                self.expect(pos, seen);
+                is_new = true;
             }
         }
         if seen == 0 {
             return Look::Nothing;
         }
-        match self.ring_of(seen) {
-            Some(ring) => Look::Ring(ring, seen as usize),
-            None => Look::Broken,
+        let Some(ring) = self.ring_of(seen) else {
+            return Look::Broken;
+        };
+        if is_new {
+            ring.expect(pos, seen);
         }
+        Look::Ring(ring, seen as usize)
     }
 
     /// The ring, if it can hold so many bytes.
@@ -258,19 +258,6 @@ impl<'s> Incoming<'s> {
             _ => before.saturating_mul(2).clamp(BEHIND_FIRST, BEHIND_MAX),
         };
         r.behind.store(behind, Relaxed);
-    }
-
-    /// Has the first lines of `seen` new bytes come over at the same time, instead of one at each receive.
-    #[inline(always)]
-    fn expect(self, pos: u64, seen: u64) {
-        let Some(ring) = self.ring_of(0) else {
-            return;
-        };
-        let mut at = 0;
-        while at < seen.min(AHEAD as u64) {
-            prefetch::read(ring.place(pos.wrapping_add(at)));
-            at += 64;
-        }
     }
 
     /// Copies from the ring. `before` bytes of the same call came from the kernel.
@@ -479,7 +466,9 @@ impl<'s> Incoming<'s> {
         let sent = w.k_sent.load(Acquire);
         let pos = r.pos.load(Relaxed);
         if head != pos {
-            self.expect(pos, head.wrapping_sub(pos));
+            if let Some(ring) = self.ring_of(0) {
+                ring.expect(pos, head.wrapping_sub(pos));
+            }
             self.outgoing().expect();
             return true;
         }

@@ -23,6 +23,7 @@ impl Owner {
     pub const DAEMON: u16 = u16::MAX;
 
     /// The owner for a process slot and a thread slot; `None` for process slot 0, which the lock word needs for "free".
+    #[inline(always)]
     pub const fn new(process: u16, thread: u16) -> Option<Owner> {
         if process == 0 {
             return None;

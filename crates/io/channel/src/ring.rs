@@ -4,12 +4,17 @@
 //! Positions count bytes since the channel was allocated; a byte lies at `position & (capacity - 1)`. The capacity is a power of
 //! two, so positions stay right when a ring is exchanged while it is empty.
 
+use windlass_sync::prefetch;
+
 use crate::bufs::{Bufs, iovec};
 use crate::layout::{PAGE, PAGES_PER_SIDE, RING_BYTES_MAX, Side};
 use crate::socket::Socket;
 
 /// The largest ring is `PAGE << ORDER_MAX` bytes.
 pub(crate) const ORDER_MAX: u32 = (RING_BYTES_MAX / PAGE).ilog2();
+
+/// How far in front of a reader of small pieces the ring is fetched, in bytes.
+pub(crate) const AHEAD: usize = 512;
 
 /// Where a ring is, as stored in shared memory: the bytes less 1 in the lower half, the first page in the upper one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +105,14 @@ impl<'s> Ring<'s> {
         #[cfg(not(loom))]
         let base = self.base;
         base.wrapping_add(pos as usize & self.mask)
+    }
+
+    /// Has the first lines of `seen` new bytes come over at the same time, instead of one at each receive.
+    #[inline(always)]
+    pub(crate) fn expect(&self, pos: u64, seen: u64) {
+        for at in (0..AHEAD as u64).step_by(64).take_while(|at| *at < seen) {
+            prefetch::read(self.place(pos.wrapping_add(at)));
+        }
     }
 
     /// Copies up to `n <= cap` bytes of `from` into the ring at `pos`, and advances `from`. Fewer only after a fault.

@@ -131,54 +131,40 @@ impl Fd {
         None
     }
 
-    fn message(
+    /// Sends or receives: by the first call where it is one piece of memory, else by the second, which takes a message.
+    fn transfer(
         &self,
-        number: libc::c_long,
+        [single, message]: [libc::c_long; 2],
         bufs: &Bufs,
         limit: usize,
         flags: i32,
     ) -> Result<usize, i32> {
+        let (at, len) = bufs.piece();
+        let (fd, flags) = (self.fd as usize, (flags | libc::MSG_DONTWAIT) as usize);
+        if len >= limit || len == bufs.len() {
+            let args = [fd, at as usize, len.min(limit), flags];
+            // SAFETY: the kernel checks the program's buffer.
+            return unsafe { sys::checked(single, args) };
+        }
         let mut vectors = [bufs::NOTHING; VECTORS];
-        let filled = bufs.fill(limit, &mut vectors);
         // SAFETY: all zeros is a valid message header.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iovlen = bufs.fill(limit, &mut vectors);
         header.msg_iov = vectors.as_mut_ptr();
-        header.msg_iovlen = filled;
-        let args = [self.fd as usize, &raw mut header as usize, flags as usize];
         // SAFETY: the header and the vectors live for the call; the kernel checks the program's buffers.
-        unsafe { sys::checked(number, args) }
-    }
-
-    fn single(
-        &self,
-        number: libc::c_long,
-        at: *mut u8,
-        len: usize,
-        flags: i32,
-    ) -> Result<usize, i32> {
-        let args = [self.fd as usize, at as usize, len, flags as usize];
-        // SAFETY: the kernel checks the program's buffer.
-        unsafe { sys::checked(number, args) }
+        unsafe { sys::checked(message, [fd, &raw mut header as usize, flags]) }
     }
 }
 
 impl Socket for Fd {
     fn send(&self, data: &Bufs, flags: i32) -> Result<usize, i32> {
-        let (at, len) = data.piece();
-        let flags = flags | libc::MSG_DONTWAIT;
-        if len == data.len() {
-            return self.single(libc::SYS_sendto, at, len, flags);
-        }
-        self.message(libc::SYS_sendmsg, data, usize::MAX, flags)
+        let calls = [libc::SYS_sendto, libc::SYS_sendmsg];
+        self.transfer(calls, data, usize::MAX, flags)
     }
 
     fn recv(&self, into: &Bufs, limit: usize, flags: i32) -> Result<usize, i32> {
-        let (at, len) = into.piece();
-        let flags = flags | libc::MSG_DONTWAIT;
-        if len >= limit || len == into.len() {
-            return self.single(libc::SYS_recvfrom, at, len.min(limit), flags);
-        }
-        self.message(libc::SYS_recvmsg, into, limit, flags)
+        let calls = [libc::SYS_recvfrom, libc::SYS_recvmsg];
+        self.transfer(calls, into, limit, flags)
     }
 
     fn written(&self) -> Option<u64> {
