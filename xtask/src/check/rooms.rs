@@ -15,6 +15,7 @@ use super::{Finding, Tree};
 const CRATES: &[(&str, &[&str])] = &[(
     "crates/programs/preload/src",
     &[
+        "arch",
         "options",
         "sys",
         "counts",
