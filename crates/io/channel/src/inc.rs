@@ -335,7 +335,7 @@ impl<'s> Incoming<'s> {
         // Counts that an end has not offered yet announce nothing.
         let announced = matches!(look, Look::Kernel(1..)) && self.w.uncounted.load(Relaxed) == 0;
         let [peek, discard] = [how.peek, how.discard].map(i32::from);
-        let flags = flags | peek * libc::MSG_PEEK | discard * libc::MSG_TRUNC;
+        let flags = flags | (peek * libc::MSG_PEEK) | (discard * libc::MSG_TRUNC);
         match sock.recv(&into, limit, flags) {
             Ok(0) if limit != 0 => self.ended(End::Eof, sock, &into, how),
             Ok(n) => {
