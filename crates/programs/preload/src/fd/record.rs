@@ -316,7 +316,6 @@ fn clear(record: &Record) {
     record.holders.store(1, Ordering::Relaxed);
 }
 
-/// One more number names the record.
 pub fn hold(index: u32) {
     at(index).holders.fetch_add(1, Ordering::Relaxed);
 }

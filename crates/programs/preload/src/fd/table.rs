@@ -281,7 +281,6 @@ fn put_if(fd: c_int, old: Option<u64>, kind: impl Into<u16>, index: u32) -> bool
     true
 }
 
-/// A number that is the caller's to change.
 fn put(fd: c_int, kind: impl Into<u16>, index: u32) {
     put_if(fd, None, kind, index);
 }
@@ -302,7 +301,6 @@ fn other_slow(fd: c_int) {
     }
 }
 
-/// The number was closed out of our sight.
 fn vanish(fd: c_int) {
     if let Some(sock) = any(fd) {
         tell(|up| (up.vanished)(sock));

@@ -338,7 +338,6 @@ pub fn list_anew() {
     }
 }
 
-/// The key that a record's word stands for.
 fn key_of(record: &Record, word: u64) -> Option<Key> {
     if word == 0 {
         None
@@ -352,7 +351,6 @@ fn key_of(record: &Record, word: u64) -> Option<Key> {
     }
 }
 
-/// Which connection over IP the socket is.
 pub fn identify(sock: &Sock) -> Result<Key, Reason> {
     let names = Names::of(sock.fd).ok_or(Reason::NotEstablished)?;
     if !names.is_local() {
@@ -386,7 +384,6 @@ fn counts(sock: &Sock) -> Option<(u64, u64)> {
     Some((counts.written(is_connector)?, counts.read()?))
 }
 
-/// What this end says of itself now.
 fn offer(sock: &Sock, peer_cookie: u32) -> Option<Offer> {
     let (local, peer, netns) = names(sock)?;
     let (written, received) = counts(sock)?;

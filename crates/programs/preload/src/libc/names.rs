@@ -86,7 +86,6 @@ fn accepted(listener: c_int, fd: c_int) -> c_int {
     fd
 }
 
-/// A new socket has this number.
 #[inline]
 fn enter(fd: c_int, kind: Option<Kind>, origin: Origin) {
     match kind {

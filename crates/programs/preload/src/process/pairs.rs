@@ -264,7 +264,6 @@ fn free_place() -> Result<u8, Reason> {
     Ok(place)
 }
 
-/// Gives back memory that nobody uses.
 fn unmap(paired: Paired) {
     for region in [paired.memory, paired.peer_status] {
         // SAFETY: the callers', who have it alone.

@@ -41,6 +41,8 @@ static HANDLERS: [AtomicU64; SIGNALS] = [const { AtomicU64::new(0) }; SIGNALS];
 static GUARDED: AtomicBool = AtomicBool::new(false);
 /// What is taken although the program may have set no handler.
 const GUARDS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+/// Flags and mask of those two as the program left them with the default or nothing, for `sigaction` to show.
+static SHOWN: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
 
 type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
 
@@ -120,6 +122,20 @@ pub fn guard() {
     }
 }
 
+/// The row of [`SHOWN`], if the signal is one of those.
+fn shown(signal: c_int) -> impl Iterator<Item = (&'static AtomicU64, &'static AtomicU64)> {
+    let rows = GUARDS.iter().zip(&SHOWN);
+    rows.filter(move |(guard, _)| **guard == signal)
+        .map(|(_, [flags, mask])| (flags, mask))
+}
+
+/// The kernel's part of a mask.
+fn mask_in(action: &mut sigaction) -> &mut u64 {
+    let place = &raw mut action.sa_mask;
+    // SAFETY: libc's mask begins with the kernel's 64 bits.
+    unsafe { &mut *place.cast::<u64>() }
+}
+
 /// Takes a signal that the kernel holds without a handler, and remembers how.
 fn install_guard(signal: c_int) {
     let mut action = empty();
@@ -130,6 +146,10 @@ fn install_guard(signal: c_int) {
     unsafe { real::sigaction(signal, &action, &mut now) };
     if let Some(word) = handler_word(signal).filter(|_| is_bare(now.sa_sigaction)) {
         word.store(now.sa_sigaction as u64, Ordering::Relaxed);
+        for (flags, mask) in shown(signal) {
+            flags.store(now.sa_flags as u32 as u64, Ordering::Relaxed);
+            mask.store(*mask_in(&mut now), Ordering::Relaxed);
+        }
     }
 }
 
@@ -168,11 +188,11 @@ pub unsafe fn change(signal: c_int, action: *const sigaction, old: *mut sigactio
         // SAFETY: libc reads it just so.
         let mut wanted = unsafe { *action };
         // What a function of libc's gave as the old handler stands for the program's.
-        show(before, &mut wanted);
+        show(signal, before, &mut wanted);
         set(signal, word, &wanted, &mut previous)
     };
     if result == 0 && !old.is_null() {
-        show(before, &mut previous);
+        show(signal, before, &mut previous);
         // SAFETY: libc writes it just so.
         unsafe { *old = previous };
     }
@@ -222,14 +242,17 @@ fn packed(wanted: &sigaction) -> u64 {
 }
 
 /// Turns what the kernel holds into what the program set.
-fn show(word: u64, action: &mut sigaction) {
+fn show(signal: c_int, word: u64, action: &mut sigaction) {
     if !is_ours(action) {
         return;
     }
     let handler = (word & ADDRESS) as usize;
     if is_bare(handler) {
-        // Flags and mask mean nothing without a handler.
         *action = empty();
+        for (flags, mask) in shown(signal) {
+            action.sa_flags = flags.load(Ordering::Relaxed) as u32 as c_int;
+            *mask_in(action) = mask.load(Ordering::Relaxed);
+        }
     }
     action.sa_sigaction = handler;
     if word & SIGINFO == 0 {
@@ -342,7 +365,7 @@ fn reset(signal: c_int, word: u64) {
     let mut action = empty();
     // SAFETY: a live variable.
     unsafe { real::sigaction(signal, std::ptr::null(), &mut action) };
-    show(word, &mut action);
+    show(signal, word, &mut action);
     action.sa_sigaction = libc::SIG_DFL;
     // SAFETY: a live variable.
     unsafe { real::sigaction(signal, &action, std::ptr::null_mut()) };

@@ -290,7 +290,6 @@ impl Polled<'_> {
         self.look().or((result == 0).then_some(0))
     }
 
-    /// Whether nothing is asked for but input of joined members.
     fn is_of_rings(&self) -> bool {
         let is_input = |entry: &pollfd| entry.events & !READABLE == 0;
         self.members.count == self.entries.len() && self.entries.iter().all(is_input)

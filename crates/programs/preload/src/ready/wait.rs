@@ -53,7 +53,6 @@ const SPIN_LOOKS: u32 = 64;
 /// were taken uncounted.
 const BEHIND_LOOKS: usize = 1_000;
 
-/// `epoll_wait` and its kin.
 pub fn wait(instance: Sock, events: *mut epoll_event, room: c_int, wait: Wait, own: Own) -> isize {
     let is_now = wait.is_now();
     // A thread that sleeps counts from the first time on: a member may be added meanwhile.
@@ -520,7 +519,6 @@ impl Waiting {
         self.set.asleep.fetch_sub(1, SeqCst);
     }
 
-    /// The result of a sleep, with what came to the rings meanwhile.
     fn awoke(&self, result: isize, batch: &mut Batch) -> isize {
         let Ok(found) = usize::try_from(result) else {
             return result;

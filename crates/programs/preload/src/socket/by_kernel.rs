@@ -31,7 +31,6 @@ const WRITES_ORDER: (u32, u32) = (3, 10);
 /// Place of the order in the state; the writes that are left lie below it.
 const ORDER_AT: u32 = 16;
 
-/// Begins, when the socket joins.
 pub fn begin(record: &Record) {
     record.receives.store(0, Relaxed);
 }

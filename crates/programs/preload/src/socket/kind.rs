@@ -4,7 +4,6 @@ use crate::fd::record::{Kind, Record};
 use crate::options;
 
 pub struct Traits {
-    /// The ring serves it.
     is_stream: bool,
     /// It has addresses, and the kernel counts what it carries (`TCP_INFO`). Where it does not, a sender counts from its offer on,
     /// and inodes say which connection it is.

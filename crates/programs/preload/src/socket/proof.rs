@@ -31,7 +31,6 @@ const PLACES: usize = 4_096;
 /// Cuts in vain until the connection stays on the kernel. After each one twice as many messages go uncut, up to an order.
 const FAILURES_MAX: u64 = 16;
 const PAUSE_ORDER_MAX: u64 = 6;
-/// Begins, when the socket offers.
 pub fn begin(record: &Record) {
     record.words[word::TRIES].store(0, Relaxed);
     record.words[word::REFRESHED_AT].store(clock::now(), Relaxed);

@@ -7,11 +7,9 @@ use crate::socket::{spin::spin, waiter::Waiter};
 
 /// What came of a receive's wait outside the kernel.
 pub enum Wait {
-    /// There may be something in the ring.
     Ready,
     /// The calling thread counts as asleep: the real call is to follow, and then `woke`.
     Asleep,
-    /// The number is not the socket's any more.
     Gone,
 }
 

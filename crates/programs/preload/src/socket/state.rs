@@ -129,12 +129,10 @@ pub struct At {
 }
 
 impl At {
-    /// As a word, which is not 0.
     pub fn word(self) -> u64 {
         (u64::from(self.place) + 1) | (self.side as u64) << 8 | u64::from(self.chan) << 16
     }
 
-    /// What a word says; none for 0.
     #[inline(always)]
     pub fn of(word: u64) -> Option<At> {
         Some(At {

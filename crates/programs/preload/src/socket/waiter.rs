@@ -55,7 +55,6 @@ static WORDS: Reserved<AtomicU32> = Reserved::new();
 /// Private numbers of this process, at least: one that the program closes stays counted.
 static KEPT: AtomicU32 = AtomicU32::new(0);
 
-/// Makes room for the words. False: there is no memory.
 pub fn make() -> bool {
     let count = record::RECORDS_MAX as usize;
     WORDS.make(count, libc::MAP_PRIVATE, libc::MADV_WIPEONFORK, |_| {})
