@@ -355,6 +355,59 @@ fn one_worker_with_large_floods() {
     assert!(totals[3].egress.span_copies > 0);
 }
 
+/// A VNIC's storm limit is the VNIC's: four rings on two workers get no more together than one does.
+#[test]
+fn a_storm_limit_is_for_all_rings() {
+    const RATE: u32 = 10_000;
+    let mut bench = Bench::start(2, 64);
+    bench.add(Mood::Willing, 0, silent, |_| ());
+    let mut conf = MemberConf::new(TxId(0), word(own(1)));
+    conf.storm_limit = RATE;
+    let id = bench
+        .plane
+        .add_member(bench.bridge, conf.clone(), MemberTuning::default())
+        .expect("a member");
+    let count = 5_000;
+    let rx = (0..4).map(|_| {
+        Box::new(Source {
+            make: |_, room: &mut [u8]| {
+                let bytes = frame(ALL, own(1), &[], "flood");
+                room[..bytes.len()].copy_from_slice(&bytes);
+                bytes.len()
+            },
+            number: 0,
+            count,
+            go: bench.go.clone(),
+            wake: None,
+        }) as _
+    });
+    let rings = Rings {
+        rx: rx.collect(),
+        tx: bench.members[0].1.clone(),
+    };
+    bench.plane.attach(id, rings).expect("attached");
+    let begun = Instant::now();
+    bench.release();
+    until("every frame is taken", || {
+        // What has been used stays used when the member is changed.
+        let tuning = MemberTuning::default();
+        bench
+            .plane
+            .set_member(id, conf.clone(), tuning)
+            .expect("set");
+        let totals = bench.plane.totals(id).expect("a member");
+        totals.ingress.frames == 4 * count
+    });
+    let totals = bench.plane.totals(id).expect("a member");
+    let most = 501 + begun.elapsed().as_micros() as u64 * u64::from(RATE) / 1_000_000 + 1;
+    let (flooded, storm) = (totals.ingress.flooded, totals.drops[Drop::Storm as usize]);
+    assert_eq!(flooded + storm, 4 * count);
+    assert!(
+        (501..=most).contains(&flooded),
+        "{flooded} flooded, at most {most}"
+    );
+}
+
 /// Two workers send to one ring that only one of them can hold at a time: the other's frames wait in
 /// private memory, are sent when the ring is free, and are dropped by name when they cannot wait longer.
 #[test]

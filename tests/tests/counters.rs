@@ -240,12 +240,7 @@ fn scenario(lab: &Lab) -> BTreeSet<String> {
     for number in 200..400 {
         a.send(&frame(mac(B), behind(number), &[], "more"));
     }
-    // More frames than the kernel keeps for a daemon that does not read.
-    daemon.while_stopped(|| {
-        for _ in 0..3000 {
-            let _ = a.try_send(&frame(mac(B), mac(A), &[], "too many"));
-        }
-    });
+    more_than_the_kernel_keeps(&daemon, &a);
     too_big_for_the_kernel(lab, &daemon, &a);
     let wanted: Vec<String> = all()
         .into_iter()
@@ -265,6 +260,15 @@ fn scenario(lab: &Lab) -> BTreeSet<String> {
         missing.is_empty()
     });
     seen
+}
+
+/// More frames than the kernel keeps for a daemon that does not read.
+fn more_than_the_kernel_keeps(daemon: &Daemon, a: &Wire) {
+    daemon.while_stopped(|| {
+        for _ in 0..3000 {
+            let _ = a.try_send(&frame(mac(B), mac(A), &[], "too many"));
+        }
+    });
 }
 
 /// A frame for an uplink whose interface has become too small for it.

@@ -23,7 +23,7 @@ use windlass_bench::core::pin;
 use windlass_bridge::fdb::{
     Fdb, FdbWriter, Hit, Key, Limits, NoReaders, Now, Place, Sighting, Sightings,
 };
-use windlass_bridge::forward::{Bridge, BridgeConf, Ingress};
+use windlass_bridge::forward::{Bridge, BridgeConf};
 use windlass_bridge::member::MemberConf;
 use windlass_frame::{Claim, HEADROOM, Heads, RxId, Tick, TxId};
 use windlass_sync::tsc;
@@ -390,7 +390,7 @@ fn decision(addresses: u64, burst: usize, learning: bool, args: &Args) -> Result
         members,
     });
     let frames = bench.frames(7);
-    let (mut heads, mut ring) = (Heads::boxed(), Ingress::default());
+    let mut heads = Heads::boxed();
     let mut sightings = Sightings::new();
     bench.writer.lock().expect("one writer").learn(
         Sighting {
@@ -414,7 +414,7 @@ fn decision(addresses: u64, burst: usize, learning: bool, args: &Args) -> Result
             }
             heads.n = chunk.len();
             let began = tsc::now();
-            let tally = bridge.forward(&mut heads, &mut ring, &mut sightings);
+            let tally = bridge.forward(&mut heads, &mut sightings);
             cycles += tsc::now() - began;
             if tally.unicast as usize != chunk.len() {
                 bail!("{tally:?} of {} frames to known addresses", chunk.len());

@@ -215,7 +215,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "frames/s",
         "50000",
         (0, 100_000_000),
-        "Broadcast, multicast and unknown unicast frames accepted from each ring of the member; 0: no limit.",
+        "Broadcast, multicast and unknown unicast frames accepted from the member; 0: no limit.",
     ),
     row(
         VNIC,

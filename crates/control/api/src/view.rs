@@ -275,7 +275,7 @@ pub struct TableStats {
     #[serde(default)]
     pub refused: u64,
     /// Sightings not acted on: more than 8 in a burst or 20,000 a second from one
-    /// ring (1,001 at once), or the learner was behind.
+    /// member (1,001 at once), or the learner was behind.
     #[serde(default)]
     pub sightings_lost: u64,
 }

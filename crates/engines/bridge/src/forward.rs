@@ -20,10 +20,10 @@
 //! Frames that were given a verdict before (a port's or the NIC's drop) keep it.
 //!
 //! No bridge forwards frames to 01-80-C2-00-00-00 to 0F (IEEE 802.1Q 8.6.3): spanning tree, LACP, 802.1X, LLDP. They are the
-//! daemon's ([`Verdict::LOCAL`]), at most [`LOCAL_A_SECOND`] of each ring. PAUSE (01) ends at the link: it is dropped.
+//! daemon's ([`Verdict::LOCAL`]), at most [`LOCAL_A_SECOND`] of each member. PAUSE (01) ends at the link: it is dropped.
 //!
 //! # Ownership and lifetime
-//! A [`Bridge`] is a part of the immutable topology. An [`Ingress`] belongs to one ring's worker.
+//! A [`Bridge`] is a part of the immutable topology. What a member has used of its limits ([`crate::pace`]) outlives it.
 //!
 //! # What it shows
 //! A [`Tally`] for each burst; the reasons of drops stand in the verdicts.
@@ -36,7 +36,6 @@ use windlass_stats::Drop;
 use crate::fdb::{Fdb, Key, NOWHERE, Place, Reader, Sighting, Sightings};
 use crate::flood::{FloodFrom, FloodKind, FloodSet, FloodSets};
 use crate::member::{GROUP_BIT, MemberConf};
-use crate::pace::Pace;
 use crate::vlan::{Tag, classify, is_tag, link_header, read_tag};
 
 /// 01-80-C2-00-00-00 to 0F as the low 48 bits of a little-endian load, and the bits that count.
@@ -73,20 +72,12 @@ pub struct Bridge {
     floods: FloodSets,
 }
 
-/// Addresses that one ring can have learned a second, once the first thousand ([`crate::pace`]) are. Each is work of the
+/// Addresses that one member can have learned a second, once the first thousand ([`crate::pace`]) are. Each is work of the
 /// table's writer, who may be the worker that serves other members, too; a frame whose source has to wait passes.
 pub const LEARNED_A_SECOND: u32 = 20_000;
 
-/// Frames for the daemon that one ring can have a second, once the first 51 ([`crate::pace`]) have come.
+/// Frames for the daemon that one member can have a second, once the first 51 ([`crate::pace`]) have come.
 pub const LOCAL_A_SECOND: u32 = 1000;
-
-/// What the bridge keeps of one ring between bursts.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Ingress {
-    storm: Pace,
-    learning: Pace,
-    local: Pace,
-}
 
 /// What became of the frames of a burst that [`Bridge::forward`] decided on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -164,7 +155,6 @@ struct Pass<'a> {
     from: &'a MemberConf,
     reader: Reader<'a>,
     sightings: &'a mut Sightings,
-    ring: &'a mut Ingress,
     now: Tick,
 }
 
@@ -231,7 +221,7 @@ impl Bridge {
     }
 
     /// Decides on every frame of `h` that has no verdict yet. Sightings are noted in `sightings`, which starts anew.
-    pub fn forward(&self, h: &mut Heads, ring: &mut Ingress, sightings: &mut Sightings) -> Tally {
+    pub fn forward(&self, h: &mut Heads, sightings: &mut Sightings) -> Tally {
         sightings.begin(h.now);
         let from = match self.member(h.from.0) {
             Some(m) if m.span => return refuse(h, Drop::SpanSource),
@@ -244,7 +234,6 @@ impl Bridge {
             from,
             reader: self.fdb.reader(self.fdb.at(h.now)),
             sightings,
-            ring,
             now: h.now,
         };
         if let Some(plain) = plain {
@@ -498,7 +487,7 @@ impl Pass<'_> {
     fn reserved(&mut self, dst: u64) -> Verdict {
         if dst == PAUSE {
             Verdict::drop(Drop::ReservedAddress)
-        } else if self.ring.local.admit(LOCAL_A_SECOND, self.now) {
+        } else if self.from.paces.local.admit(LOCAL_A_SECOND, self.now) {
             Verdict::LOCAL
         } else {
             Verdict::drop(Drop::LocalFull)
@@ -606,7 +595,7 @@ impl Pass<'_> {
             None if self.bridge.fdb.member_is_full(me) => return Err(Drop::SourceLimit),
             None => {}
         }
-        if self.ring.learning.is_used_up(self.now) {
+        if self.from.paces.learning.is_used_up(self.now) {
             self.sightings.lose(1);
             return Ok(());
         }
@@ -616,7 +605,7 @@ impl Pass<'_> {
             sticky: self.from.sticky,
         });
         if posted {
-            self.ring.learning.admit(LEARNED_A_SECOND, self.now);
+            self.from.paces.learning.admit(LEARNED_A_SECOND, self.now);
         }
         Ok(())
     }
@@ -636,7 +625,7 @@ impl Pass<'_> {
         {
             return Verdict::drop(Drop::NoDestination);
         }
-        if !self.ring.storm.admit(self.from.storm_limit, self.now) {
+        if !self.from.paces.storm.admit(self.from.storm_limit, self.now) {
             return Verdict::drop(Drop::Storm);
         }
         Verdict::flood(id)

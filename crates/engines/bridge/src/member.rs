@@ -1,7 +1,10 @@
 //! Members of a bridge: how they are configured, and what the data path needs of it.
 
+use std::sync::Arc;
+
 use windlass_frame::{FRAME_MAX, TxId};
 
+use crate::pace::Paces;
 use crate::vlan::VlanMap;
 
 /// The group bit of an address whose first byte is lowest.
@@ -34,8 +37,10 @@ pub struct MemberConf {
     pub span: bool,
     /// Sources other than its own address are dropped.
     pub nospoof: bool,
-    /// Broadcast, multicast and unknown unicast frames a second taken from each of its rings; 0: no limit.
+    /// Broadcast, multicast and unknown unicast frames a second taken from it; 0: no limit.
     pub storm_limit: u32,
+    /// What it has used of its limits, over all its rings.
+    pub paces: Arc<Paces>,
 }
 
 impl MemberConf {
@@ -56,6 +61,7 @@ impl MemberConf {
             span: false,
             nospoof: true,
             storm_limit: 50_000,
+            paces: Arc::default(),
         }
     }
 

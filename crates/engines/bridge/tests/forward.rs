@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use windlass_bridge::fdb::{EntryFlags, Fdb, FdbWriter, Key, Limits, NoReaders, Sightings};
 use windlass_bridge::flood::FloodKind;
-use windlass_bridge::forward::{Bridge, BridgeConf, Ingress, LEARNED_A_SECOND, Tally};
+use windlass_bridge::forward::{Bridge, BridgeConf, LEARNED_A_SECOND, Tally};
 use windlass_bridge::member::MemberConf;
 use windlass_bridge::vlan::VlanMap;
 use windlass_frame::{Claim, Gso, HEADROOM, Heads, Offload, RxId, Tick, TxId, Verdict};
@@ -49,12 +49,11 @@ fn frame(dst: [u8; 6], src: [u8; 6], tags: &[u16], len: usize) -> Vec<u8> {
     f
 }
 
-/// A bridge with its table, and one ring.
+/// A bridge with its table, and one burst.
 struct Fixture {
     bridge: Bridge,
     writer: FdbWriter<NoReaders>,
     heads: Box<Heads>,
-    ring: Ingress,
     sightings: Sightings,
     now: Tick,
 }
@@ -80,7 +79,6 @@ impl Fixture {
             bridge: Bridge::new(conf),
             writer,
             heads: Heads::boxed(),
-            ring: Ingress::default(),
             sightings: Sightings::new(),
             now: NOW,
         }
@@ -99,8 +97,7 @@ impl Fixture {
     }
 
     fn run(&mut self) -> Tally {
-        self.bridge
-            .forward(&mut self.heads, &mut self.ring, &mut self.sightings)
+        self.bridge.forward(&mut self.heads, &mut self.sightings)
     }
 
     fn learn(&mut self) {
@@ -210,7 +207,7 @@ fn bad_frames() {
         };
         assert_eq!(verdict, expected, "{last}");
     }
-    // At the rate of the ring, once what may come at once has come.
+    // At the rate of the member, once what may come at once has come.
     let more = (15..100).map(|_| f.send(0, &reserved(2)).as_drop());
     let refused = more.filter(|drop| *drop == Some(Drop::LocalFull));
     assert_eq!(refused.count(), 100 - 51);
@@ -441,7 +438,7 @@ fn mtu() {
     }
 }
 
-/// A ring can have so many addresses learned at once and so many a second; the rest is counted as lost, its frames pass,
+/// A member can have so many addresses learned at once and so many a second; the rest is counted as lost, its frames pass,
 /// and one that is learned later is not refused.
 #[test]
 fn ever_new_sources_are_paced() {

@@ -453,7 +453,8 @@ impl Plane {
         tuning: MemberTuning,
     ) -> Result<(), PlaneError> {
         let member = self.draft_member(id)?;
-        (member.conf, member.tuning) = (conf, tuning);
+        let paces = member.conf.paces.clone();
+        (member.conf, member.tuning) = (MemberConf { paces, ..conf }, tuning);
         self.publish_batch();
         Ok(())
     }

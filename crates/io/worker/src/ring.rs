@@ -19,7 +19,6 @@
 //! [`WARM_WINDOW_NS`] may be `Warm`: spinning is paid for by traffic. An idle ring costs nothing in any case.
 
 use windlass_attach::port::RxPort;
-use windlass_bridge::forward::Ingress;
 use windlass_frame::Tick;
 
 /// Frames that earn a ring its spin before sleep.
@@ -81,8 +80,6 @@ pub struct RxRing {
     pub attachment: u64,
     /// The mode.
     pub state: State,
-    /// What the bridge remembers about this ring between bursts.
-    pub ingress: Ingress,
     moved: u32,
     /// Frames of the window before, if that has just ended.
     before: u32,
@@ -98,7 +95,6 @@ impl RxRing {
             number,
             attachment,
             state: State::Active,
-            ingress: Ingress::default(),
             moved: 0,
             before: 0,
             window: Tick(0),

@@ -119,7 +119,7 @@ impl Scratch {
             self.bridge = index;
             self.now = cx.now;
             windlass_nic::leave(heads, &mut tails);
-            let tally = bridge.forward(heads, &mut ring.ingress, &mut self.sightings);
+            let tally = bridge.forward(heads, &mut self.sightings);
             // For the visit before: here the fence that asking takes has nothing left to wait for.
             egress.kick(cx, worker);
             let mut burst = Burst {

@@ -78,6 +78,7 @@ pub fn member_conf(settings: &MemberSettings, mac: u64, mtu: u32) -> MemberConf 
         span: settings.span,
         nospoof: settings.mac_nospoof,
         storm_limit: settings.storm_limit,
+        paces: std::sync::Arc::default(),
     }
 }
 
