@@ -350,9 +350,10 @@ mod tests {
             for family in families {
                 let value = (family.value)(&view);
                 let fields = fields.as_object_mut().expect("an object");
-                let field = fields
-                    .iter()
-                    .find(|(_, field)| field.as_f64() == Some(value));
+                let field = fields.iter().find(|(_, field)| {
+                    let field = field.as_f64();
+                    field == Some(value) || field.map(|ns| ns / 1e9) == Some(value)
+                });
                 let (field, _) = field.expect("a metric is made of one field");
                 let name = family.name.trim_end_matches("_total");
                 let name = name.replace("receive_", "rx_").replace("transmit_", "tx_");
@@ -362,7 +363,8 @@ mod tests {
                     .find_map(|unit| name.strip_suffix(unit))
                     .unwrap_or(&name);
                 let stem = stem.strip_prefix("addresses_").unwrap_or(stem);
-                let of_field = field.strip_suffix("_frames").unwrap_or(field);
+                let of_field = field.trim_end_matches("_ns");
+                let of_field = of_field.strip_suffix("_frames").unwrap_or(of_field);
                 let of_field = of_field.strip_prefix("cycles_").unwrap_or(of_field);
                 assert_eq!(stem, of_field, "{} and {field}", family.name);
             }
