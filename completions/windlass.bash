@@ -2905,22 +2905,31 @@ _windlass() {
     esac
 }
 
-# Names of live objects; everything else is left to _windlass.
+# Live names, properties and attachments; everything else is left to _windlass.
 _windlass_live() {
-    local cur="$2" kind="" word i
-    local -a words=()
-    case "$3" in
+    local line="${COMP_LINE:0:COMP_POINT}" kind="" i
+    local full="${line##*[[:space:]]}" option
+    local -a typed words=()
+    read -ra typed <<< "$line"
+    [[ -z "$full" ]] || unset "typed[-1]"
+    option="${typed[-1]}"
+    if [[ "$full" == --*=* ]]; then
+        option="${full%%=*}"
+        full="${full#*=}"
+    fi
+    case "$option" in
+        --attach) kind=attach ;;
         --bridge) kind=bridge ;;
         --member) kind=member ;;
+        --set) kind=setting ;;
         --zone) kind=zone ;;
     esac
-    if [[ -z "$kind" && "$cur" != -* ]]; then
-        for ((i = 1; i < COMP_CWORD; i++)); do
-            word="${COMP_WORDS[i]}"
-            case "$word" in
+    if [[ -z "$kind" && "$full" != -* ]]; then
+        for ((i = 1; i < ${#typed[@]}; i++)); do
+            case "${typed[i]}" in
                 --accel|--attach|--bridge|--count|--device|--group|--interval|--library|--limit|--listen|--mac|--member|--memory|--mtu|--netns|--output|--owner|--set|--socket|--spin|--tagged|--timeout|--token-file|--vlan|--zone|-c|-i|-o) ((i++)) ;;
                 -*) ;;
-                *) words+=("$word") ;;
+                *) words+=("${typed[i]}") ;;
             esac
         done
         case "${#words[@]} ${words[*]}" in
@@ -2928,10 +2937,13 @@ _windlass_live() {
             *" zone show"|*" zone show "*) kind=zone ;;
             2" zone set"|2" zone set "*) kind=zone ;;
             2" zone get"|2" zone get "*) kind=zone ;;
+            *" zone get"|*" zone get "*) kind=property ;;
             2" bridge delete"|2" bridge delete "*) kind=bridge ;;
             *" bridge show"|*" bridge show "*) kind=bridge ;;
             2" bridge set"|2" bridge set "*) kind=bridge ;;
+            *" bridge set"|*" bridge set "*) kind=setting ;;
             2" bridge get"|2" bridge get "*) kind=bridge ;;
+            *" bridge get"|*" bridge get "*) kind=property ;;
             *" bridge fdb show"|*" bridge fdb show "*) kind=bridge ;;
             3" bridge fdb add"|3" bridge fdb add "*) kind=bridge ;;
             5" bridge fdb add"|5" bridge fdb add "*) kind=member ;;
@@ -2940,11 +2952,15 @@ _windlass_live() {
             2" uplink delete"|2" uplink delete "*) kind=uplink ;;
             *" uplink show"|*" uplink show "*) kind=uplink ;;
             2" uplink set"|2" uplink set "*) kind=uplink ;;
+            *" uplink set"|*" uplink set "*) kind=setting ;;
             2" uplink get"|2" uplink get "*) kind=uplink ;;
+            *" uplink get"|*" uplink get "*) kind=property ;;
             2" vnic delete"|2" vnic delete "*) kind=vnic ;;
             *" vnic show"|*" vnic show "*) kind=vnic ;;
             2" vnic set"|2" vnic set "*) kind=vnic ;;
+            *" vnic set"|*" vnic set "*) kind=setting ;;
             2" vnic get"|2" vnic get "*) kind=vnic ;;
+            *" vnic get"|*" vnic get "*) kind=property ;;
             2" vnic qemu-args"|2" vnic qemu-args "*) kind=vnic ;;
             2" vnic libvirt-xml"|2" vnic libvirt-xml "*) kind=vnic ;;
             *" fdb show"|*" fdb show "*) kind=bridge ;;
@@ -2956,11 +2972,17 @@ _windlass_live() {
             *" stat"|*" stat "*) kind=member ;;
         esac
     fi
-    if [[ -n "$kind" ]]; then
-        COMPREPLY=($(compgen -W "$(windlass __complete "$kind" 2>/dev/null)" -- "$cur"))
-        return 0
+    if [[ -z "$kind" ]]; then
+        _windlass "$@"
+        return
     fi
-    _windlass "$@"
+    mapfile -t COMPREPLY < <(windlass __complete "$kind" "$full" -- "${typed[@]:1}" 2>/dev/null)
+    # What is replaced begins behind the last of the characters at which bash breaks words.
+    local breaks="${COMP_WORDBREAKS//[^=:]/}" keep=""
+    [[ -z "$breaks" || "$full" != *[$breaks]* ]] || keep="${full%"${full##*[$breaks]}"}"
+    COMPREPLY=("${COMPREPLY[@]#"$keep"}")
+    [[ ${#COMPREPLY[@]} -ne 1 || "${COMPREPLY[0]}" != *[=,] ]] || compopt -o nospace 2>/dev/null
+    return 0
 }
 
 if [[ "${BASH_VERSINFO[0]}" -eq 4 && "${BASH_VERSINFO[1]}" -ge 4 || "${BASH_VERSINFO[0]}" -gt 4 ]]; then

@@ -1,11 +1,13 @@
 //! The real programs: `windlassd` in a namespace, `windlass` to speak with it.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::OnceLock;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 
 use crate::lab::{Lab, Output, run, until, until_some};
@@ -48,6 +50,8 @@ pub type Done = Output;
 #[derive(Debug)]
 pub struct Daemon {
     child: Option<Child>,
+    /// What an upgrade has put in its place.
+    successor: Option<OwnedFd>,
     program: PathBuf,
     namespace: String,
     directory: PathBuf,
@@ -80,6 +84,7 @@ impl Daemon {
         std::fs::create_dir_all(&directory).expect("a directory");
         Daemon {
             child: None,
+            successor: None,
             program,
             namespace: lab.name(short),
             directory,
@@ -145,8 +150,27 @@ impl Daemon {
         }
     }
 
+    /// Has it start its successor from its program, and waits until it has ended.
+    pub fn upgrade(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        kill_process(Pid::from_child(&child), Signal::USR2).expect("a child");
+        let status = child.wait().expect("a child");
+        assert_eq!(status.code(), Some(0), "{}", self.log());
+        let pid = self.json("status")[0]["daemon"]["pid"].as_i64();
+        let pid = pid
+            .and_then(|pid| Pid::from_raw(pid as i32))
+            .expect("a process id");
+        assert_ne!(pid.as_raw_nonzero().get() as u32, child.id());
+        self.successor = Some(pidfd_open(pid, PidfdFlags::empty()).expect("it runs"));
+    }
+
     /// Kills it: it can do nothing more.
     pub fn kill(&mut self) {
+        if let Some(successor) = self.successor.take() {
+            let _ = pidfd_send_signal(&successor, Signal::KILL);
+            let mut ended = [PollFd::new(&successor, PollFlags::IN)];
+            let _ = poll(&mut ended, None);
+        }
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
@@ -164,6 +188,13 @@ impl Daemon {
 
     /// Ends it with SIGTERM, and gives its exit code.
     pub fn terminate(&mut self) -> i32 {
+        if let Some(successor) = self.successor.take() {
+            pidfd_send_signal(&successor, Signal::TERM).expect("it runs");
+            let mut ended = [PollFd::new(&successor, PollFlags::IN)];
+            poll(&mut ended, None).expect("it ends");
+            // It is another process's child.
+            return 0;
+        }
         let mut child = self.child.take().expect("it runs");
         let id = Pid::from_child(&child);
         kill_process(id, Signal::TERM).expect("a child");

@@ -1,8 +1,9 @@
 //! A place for one test: namespaces, a directory, and what runs in them.
 
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -177,6 +178,58 @@ impl Lab {
             let words = ["-n", "-q", "-c", "1", "-W", "1", to];
             run(self.command(short, "ping").args(words)).code == 0
         })
+    }
+
+    /// Sends a datagram every millisecond from one namespace to an address of another while `work` is done, and gives how many
+    /// did not come.
+    pub fn lost_while(&self, from: &str, to: &str, address: &str, work: impl FnOnce()) -> u64 {
+        let bind = |short, address: &str| {
+            let bound = self.within(short, || UdpSocket::bind((address, 0)));
+            bound.expect("an address")
+        };
+        let (sender, sink) = (bind(from, "0.0.0.0"), bind(to, address));
+        sender
+            .connect(sink.local_addr().expect("an address"))
+            .expect("a route");
+        let wait = Duration::from_millis(500);
+        sink.set_read_timeout(Some(wait)).expect("a socket");
+        until("the first datagram", || {
+            let _ = sender.send(&[]);
+            sink.recv(&mut []).is_ok()
+        });
+        while sink.recv(&mut []).is_ok() {}
+        let is_over = AtomicBool::new(false);
+        let (sent, received) = std::thread::scope(|scope| {
+            let sending = scope.spawn(|| {
+                let mut sent = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    sender.send(&[0]).expect("sent");
+                    sent += 1;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                sent
+            });
+            let receiving = scope.spawn(|| {
+                let mut received = 0;
+                loop {
+                    match sink.recv(&mut [0]) {
+                        Ok(_) => received += 1,
+                        Err(_) if is_over.load(Ordering::Relaxed) => return received,
+                        Err(_) => {}
+                    }
+                }
+            });
+            std::thread::sleep(wait);
+            work();
+            std::thread::sleep(wait);
+            is_over.store(true, Ordering::Relaxed);
+            (
+                sending.join().expect("sent"),
+                receiving.join().expect("received"),
+            )
+        });
+        assert!(received > 0, "nothing came");
+        u64::saturating_sub(sent, received)
     }
 
     /// A daemon with the number 0 in the namespace "host".

@@ -17,25 +17,109 @@ fn typed(page: &str) -> Vec<String> {
     lines
 }
 
-/// Commands of windlass in the tables of the user guide are understood: what they are refused is a daemon.
-#[test]
-fn the_cheat_sheets_are_understood() {
-    const NO_DAEMON: i32 = 3;
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/user-guide.md");
-    let page = std::fs::read_to_string(page).expect("the user guide");
-    let rows = page.lines().filter(|line| line.starts_with("| "));
-    let cells = rows.flat_map(|row| row.split('`').skip(1).step_by(2));
-    let commands: Vec<_> = cells.filter(|text| text.starts_with("windlass ")).collect();
-    assert!(commands.len() > 25, "{commands:?}");
-    for command in commands {
-        let words = command.split_whitespace().skip(1);
-        let mut program = Command::new(program("windlass"));
-        program
-            .args(["--socket", "/nonexistent/socket"])
-            .args(words);
-        let done = run(&mut program);
-        assert_eq!(done.code, NO_DAEMON, "{command}: {}", done.err);
+/// Words in capitals that stand for something, and something that they may stand for.
+const PLACES: [(&str, &str); 9] = [
+    ("OBJECT VERB", "vnic show"),
+    ("KEY=VALUE", "mtu=1500"),
+    ("NAME", "v0"),
+    ("ADDRESS", "02:00:00:00:00:01"),
+    ("BRIDGE", "br0"),
+    ("PROGRAM", "true"),
+    ("PID|all", "all"),
+    // Users of every host.
+    ("--owner ann", "--owner root"),
+    ("owner=libvirt-qemu:kvm", "owner=root:root"),
+];
+
+/// What the pages tell people to type: lines of examples, and what stands in a sentence or a table.
+fn commands(page: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, part) in page.split("```").enumerate() {
+        let text = part.replace("\\\n", " ");
+        if number % 2 == 1 {
+            let lines = text
+                .lines()
+                .map(|line| line.strip_prefix("$ ").unwrap_or(line));
+            // Output of windlass starts with its name and a colon.
+            found.extend(lines.map(str::to_owned));
+        } else {
+            found.extend(text.split('`').skip(1).step_by(2).map(str::to_owned));
+        }
     }
+    let programs = ["windlass ", "windlassd ", "windlass-broker "];
+    found.retain(|line| programs.iter().any(|program| line.starts_with(program)));
+    found
+}
+
+/// Whether a command is understood, as far as that can be seen without a daemon.
+fn is_understood(line: &str) -> bool {
+    const NO_DAEMON: i32 = 3;
+    let mut line = PLACES.iter().fold(line.to_owned(), |line, (place, word)| {
+        line.replace(place, word)
+    });
+    for end in [" #", " |", " &", " >", ";"] {
+        line.truncate(line.find(end).unwrap_or(line.len()));
+    }
+    let words: Vec<_> = line.split_whitespace().collect();
+    let ends = |more: &[&str]| {
+        let mut command = Command::new(program(words[0]));
+        command.args(&words[1..]).args(more);
+        run(command.env("WINDLASS_SOCKET", "/nonexistent/socket")).code
+    };
+    match words[..] {
+        [.., "--help"] => ends(&[]) == 0,
+        // The name of a command.
+        [_, _] => ends(&["--help"]) == 0,
+        // They do more than to ask a daemon.
+        [
+            "windlass",
+            "apply" | "metrics" | "sockets" | "stackdump",
+            ..,
+        ] => ends(&["--help"]) == 0,
+        ["windlass", "run", ..] => {
+            // What comes behind a program is its own.
+            let is_program = |word: &&str| !word.starts_with('-') && word.parse::<f64>().is_err();
+            let at = words
+                .iter()
+                .skip(2)
+                .position(is_program)
+                .map_or(words.len(), |at| at + 2);
+            let at = words.iter().position(|word| *word == "--").unwrap_or(at);
+            let mut command = Command::new(program("windlass"));
+            run(command.args(&words[1..at]).arg("--help")).code == 0
+        }
+        ["windlass", ..] => ends(&[]) == NO_DAEMON || (words.len() == 3 && ends(&["--help"]) == 0),
+        _ => ends(&["--help"]) == 0,
+    }
+}
+
+/// Every command in the pages is one that the programs understand: what they are refused is a daemon.
+#[test]
+fn commands_are_understood() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut pages: Vec<_> = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "SECURITY.md",
+        "CONTRIBUTING.md",
+    ]
+    .map(|page| root.join(page))
+    .into();
+    let docs = std::fs::read_dir(root.join("docs")).expect("the guides");
+    pages.extend(docs.map(|entry| entry.expect("an entry").path()));
+    pages.retain(|page| page.extension().is_some_and(|end| end == "md"));
+    let (mut number, mut wrong) = (0, Vec::new());
+    for page in pages {
+        let text = std::fs::read_to_string(&page).expect("a page");
+        for command in commands(&text) {
+            number += 1;
+            if !is_understood(&command) {
+                wrong.push(format!("{}: {command}", page.display()));
+            }
+        }
+    }
+    assert!(number > 120, "{number} commands");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// All commands of windlass and ip in the README succeed, one after the other, in namespaces of the test's own. `make` and

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 use windlass_bench::core::pin;
-use windlass_bench::generator::{Plan, Sink, announce, run_latency, run_rate};
+use windlass_bench::generator::{Plan, Sink, announce, run_gap, run_latency, run_rate};
 use windlass_bench::memif::{Port, PortOptions};
 
 /// What is measured.
@@ -17,6 +17,8 @@ enum Measure {
     Rate,
     /// The time of one frame at a time.
     Latency,
+    /// The time without a frame while the switch is started again, and what was lost or repeated.
+    Gap,
 }
 
 /// Sends on one memif interface and counts on another.
@@ -78,20 +80,32 @@ fn main() -> Result<()> {
         Port::connect(path, &options)
     };
     let sink_socket = options.sink_socket.as_ref().unwrap_or(&options.socket);
-    let sender = port(&options.socket, options.send_id).context("the sending port")?;
-    let sink = port(sink_socket, options.sink_id).context("the sink's port")?;
-    let plan = Plan {
+    let sender_port = port(&options.socket, options.send_id).context("the sending port")?;
+    let sink_port = port(sink_socket, options.sink_id).context("the sink's port")?;
+    let mut plan = Plan {
         size: options.size,
         addresses: options.addresses,
         sink: options.sink,
         warm: Duration::from_secs_f64(options.warm),
         time: Duration::from_secs_f64(options.seconds),
     };
-    let (mut sender, mut sink) = (sender.ends(), sink.ends());
+    let (mut sender, mut sink) = (sender_port.ends(), sink_port.ends());
     announce(&mut sender, &mut sink, options.addresses)?;
     let line = match options.measure {
         Measure::Rate => serde_json::to_string(&run_rate(&mut sender, &mut sink, &plan)?)?,
         Measure::Latency => serde_json::to_string(&run_latency(&mut sender, &mut sink, &plan)?)?,
+        Measure::Gap => {
+            plan.sink = Sink::Check;
+            // The sink first: what is sent before it is there is lost.
+            let mend = || {
+                let mut mended = false;
+                for (port, path) in [(&sink_port, sink_socket), (&sender_port, &options.socket)] {
+                    mended |= port.is_left() && port.reconnect(path)?;
+                }
+                anyhow::Ok(mended)
+            };
+            serde_json::to_string(&run_gap(&mut sender, &mut sink, &plan, mend)?)?
+        }
     };
     println!("{line}");
     if options.hold {

@@ -1,12 +1,14 @@
-//! How long frames stay away between two guests when the daemon is killed under load and started again, and what was
-//! repeated, damaged or left out.
+//! How long frames stay away between two guests, memif clients or TAPs when the daemon is killed under load and started
+//! again, restarted in order, or upgraded, and what was repeated, damaged or left out.
+
+mod tap;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::child::Child;
@@ -15,50 +17,95 @@ use super::peers::{Plug, Setup, Windlass};
 use super::rate::Cores;
 use super::stop;
 use super::table::{Spread, Table, verdict, write_json};
+use super::windlass::By;
 use crate::generator::GapReport;
-use crate::vhost::Layout;
+use tap::Pair;
 
-/// The longest gap.
+/// The longest gap of a kill or a restart, and of an upgrade, in milliseconds.
 const BAR_MS: f64 = 200.0;
+const UPGRADE_BAR_MS: f64 = 5.0;
 
 /// Most frames that may come twice: a burst.
 const REPEATED_MAX: u64 = 64;
 
 const HUGE_PAGES_WANTED: u64 = 32;
 
-/// Seconds before the measurement, and how long after its begin the daemon is killed.
+/// Seconds before the measurement, and how long after its begin the daemon is replaced.
 const WARM: f64 = 0.3;
-const KILL_AFTER: Duration = Duration::from_millis(800);
+const REPLACE_AFTER: Duration = Duration::from_millis(800);
 
 /// The generator has this long to end.
 const SLACK: Duration = Duration::from_secs(15);
 
-/// Kills under load.
+/// The daemon replaced under load.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Layouts of the guests' rings
+    /// What carries the frames
     #[arg(
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "split,packed"
+        default_value = "split,packed,memif,tap"
     )]
-    layouts: Vec<Layout>,
-    /// Kills of each
+    over: Vec<Over>,
+    /// How the daemon ends
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "kill,restart,upgrade"
+    )]
+    by: Vec<By>,
+    /// Times of each
     #[arg(long, default_value_t = 10)]
     rounds: usize,
-    /// Seconds of traffic around each kill
-    #[arg(long, default_value_t = 1.5)]
+    /// Seconds of traffic around each
+    #[arg(long, default_value_t = 2.0)]
     seconds: f64,
     #[command(flatten)]
     cores: Cores,
 }
 
-/// One kill.
+/// What carries the frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+enum Over {
+    /// Guests with split rings.
+    Split,
+    /// Guests with packed rings.
+    Packed,
+    /// memif clients that connect again.
+    Memif,
+    /// TAPs, with a datagram every 100 us.
+    Tap,
+}
+
+impl Over {
+    fn name(self) -> &'static str {
+        match self {
+            Over::Split => "vhost-user, split",
+            Over::Packed => "vhost-user, packed",
+            Over::Memif => "memif",
+            Over::Tap => "TAP",
+        }
+    }
+
+    /// As the generator calls the layout.
+    fn layout(self) -> Option<&'static str> {
+        match self {
+            Over::Split => Some("split"),
+            Over::Packed => Some("packed"),
+            Over::Memif | Over::Tap => None,
+        }
+    }
+}
+
+/// One time.
 #[derive(Debug, Serialize)]
 struct Shot {
     round: usize,
-    layout: Layout,
+    over: Over,
+    by: By,
     #[serde(flatten)]
     report: GapReport,
     /// What the new daemon has dropped, at the sender's side and at the sink's, by reason.
@@ -66,7 +113,7 @@ struct Shot {
 }
 
 impl Shot {
-    fn is_dropped(&self) -> u64 {
+    fn dropped(&self) -> u64 {
         self.drops.iter().flat_map(BTreeMap::values).sum()
     }
 }
@@ -77,53 +124,77 @@ impl Shot {
 /// If the daemon does not come again, nothing flowed, or the run is interrupted.
 pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result<()> {
     let _pages = HugePages::reserve(HUGE_PAGES_WANTED)?;
-    let scratch = Scratch::create()?;
-    println!(
-        "kill -9 of the daemon under load, windlass as client; {}",
-        describe()
-    );
-    let setup = Setup {
-        scratch: &scratch,
-        programs,
-        core: options.cores.switch_core,
-        plug: Plug::Vhost,
-    };
-    let mut switch = Windlass::start(&setup, scratch.join("port.sock"), "auto")?;
+    println!("the daemon replaced under load; {}", describe());
     let mut shots = Vec::new();
-    for round in 0..options.rounds {
-        for &layout in &options.layouts {
-            shots.push(measure(options, round, layout, &setup, &mut switch)?);
+    for &over in &options.over {
+        let scratch = Scratch::create()?;
+        let setup = Setup {
+            scratch: &scratch,
+            programs,
+            core: options.cores.switch_core,
+            plug: if over == Over::Memif {
+                Plug::Memif
+            } else {
+                Plug::Vhost
+            },
+        };
+        let mut switch = Windlass::start(&setup, scratch.join("port.sock"), "auto")?;
+        let taps = match over {
+            Over::Tap => Some(Pair::create(&switch.daemon)?),
+            _ => None,
+        };
+        for round in 0..options.rounds {
+            for &by in &options.by {
+                let report = match &taps {
+                    Some(taps) => over_taps(options, taps, by, &mut switch)?,
+                    None => over_rings(options, over, by, &setup, &mut switch)?,
+                };
+                shots.push(shot(round, over, by, report, &switch)?);
+            }
         }
     }
     print(options, &shots);
     write_json(json, &shots)
 }
 
-fn measure(
+fn over_taps(options: &Options, taps: &Pair, by: By, switch: &mut Windlass) -> Result<GapReport> {
+    let time = Duration::from_secs_f64(options.seconds);
+    taps.measure(time, REPLACE_AFTER, || switch.daemon.replace(by))
+}
+
+fn over_rings(
     options: &Options,
-    round: usize,
-    layout: Layout,
+    over: Over,
+    by: By,
     setup: &Setup<'_>,
     switch: &mut Windlass,
-) -> Result<Shot> {
+) -> Result<GapReport> {
     let mut command = setup.plug.generator(setup, switch);
-    command.args(["--hold", "--measure", "gap", "--layout", layout.name()]);
+    command.args(["--hold", "--measure", "gap"]);
+    if let Some(layout) = over.layout() {
+        command.args(["--layout", layout]);
+    }
     command.args(["--seconds", &options.seconds.to_string()]);
     command.args(["--warm", &WARM.to_string()]);
     command.args(["--core", &options.cores.generator_core.to_string()]);
     let mut generator = Child::start_held(command)?;
-    stop::pause(KILL_AFTER)?;
-    switch.daemon.kill_and_start()?;
+    stop::pause(REPLACE_AFTER)?;
+    switch.daemon.replace(by)?;
     let text = generator.first_line(Duration::from_secs_f64(options.seconds) + SLACK)?;
-    let report: GapReport = serde_json::from_str(&text).context("the generator's line")?;
+    let report = serde_json::from_str(&text).context("the generator's line")?;
+    generator.release(SLACK)?;
+    Ok(report)
+}
+
+fn shot(round: usize, over: Over, by: By, report: GapReport, switch: &Windlass) -> Result<Shot> {
     if report.restarts == 0 || report.received == 0 || report.gap_ms == 0.0 {
-        bail!("no frame came after a kill, or none was noticed: {report:?}");
+        bail!("no frame came after the daemon was replaced, or nothing was noticed: {report:?}");
     }
     let drops = [switch.daemon.drops("v0")?, switch.daemon.drops("v1")?];
-    generator.release(SLACK)?;
     let shot = Shot {
         round,
-        layout,
+        over,
+        by,
         report,
         drops,
     };
@@ -136,11 +207,10 @@ fn measure(
         ..
     } = shot.report;
     eprintln!(
-        "  kill {} {}: {gap_ms:.1} ms, {repeated} repeated, {wrong} damaged, {missing} missing, \
-         {missing_other} at other times; \
-         dropped since: {:?}",
+        "  {}, {by:?} {}: {gap_ms:.1} ms, {repeated} repeated, {wrong} damaged, {missing} missing, {missing_other} at other \
+         times; dropped since: {:?}",
+        over.name(),
         round + 1,
-        layout.name(),
         shot.drops
     );
     Ok(shot)
@@ -148,7 +218,8 @@ fn measure(
 
 fn print(options: &Options, shots: &[Shot]) {
     let titles = [
-        "rings",
+        "over",
+        "by",
         "gap, ms",
         "other gap, ms",
         "repeated",
@@ -159,37 +230,43 @@ fn print(options: &Options, shots: &[Shot]) {
         "bar",
     ];
     let mut table = Table::new(&titles);
-    for &layout in &options.layouts {
-        let of = || shots.iter().filter(move |s| s.layout == layout);
+    for (over, by) in
+        (options.over.iter()).flat_map(|over| options.by.iter().map(move |by| (over, by)))
+    {
+        let of = || shots.iter().filter(|s| s.over == *over && s.by == *by);
         let show = |value: fn(&Shot) -> f64, digits: usize| {
             Spread::of(of().map(value))
                 .map_or_else(|| "-".to_owned(), |spread| format!("{spread:.digits$}"))
         };
+        let bar = if *by == By::Upgrade {
+            UPGRADE_BAR_MS
+        } else {
+            BAR_MS
+        };
         let is_met = of().all(|s| {
-            s.report.gap_ms < BAR_MS && s.report.wrong == 0 && s.report.repeated <= REPEATED_MAX
+            s.report.gap_ms < bar && s.report.wrong == 0 && s.report.repeated <= REPEATED_MAX
         });
         table.row(vec![
-            layout.name().to_owned(),
+            over.name().to_owned(),
+            format!("{by:?}").to_lowercase(),
             show(|s| s.report.gap_ms, 1),
             show(|s| s.report.longest_other_ms, 1),
             show(|s| s.report.repeated as f64, 0),
             show(|s| s.report.wrong as f64, 0),
             show(|s| s.report.missing as f64, 0),
             show(|s| s.report.missing_other as f64, 0),
-            show(|s| s.is_dropped() as f64, 0),
+            show(|s| s.dropped() as f64, 0),
             verdict(is_met).to_owned(),
         ]);
     }
     println!("\n{table}");
-    let without = shots.iter().filter(|s| s.report.missing == 0).count();
     println!(
-        "median [lowest highest] of {} kills; bar: each under {BAR_MS} ms, none damaged, at most \
-         {REPEATED_MAX} repeated",
+        "median [lowest highest] of {} times; bar: each under {BAR_MS} ms, an upgrade under {UPGRADE_BAR_MS} ms, none damaged, at \
+         most {REPEATED_MAX} repeated",
         options.rounds
     );
     println!(
-        "{without} of {} kills without a missing frame. A frame to a guest that is not connected again, or whose ring \
-         is full, is dropped and counted; what the killed daemon held in its own memory for a full ring is lost with it",
-        shots.len()
+        "A frame to a guest that is not connected again, or whose ring is full, is dropped and counted; what a killed daemon \
+         held in its own memory for a full ring is lost with it. What a namespace sends while no daemon has its TAP is lost."
     );
 }

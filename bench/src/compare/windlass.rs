@@ -1,25 +1,77 @@
 //! A windlassd of our own, beside any other on this host.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
+use clap::ValueEnum;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
 
 use super::child::{Child, run};
 use super::host::Scratch;
 use super::peers::{READY_WITHIN, check_programs};
 use super::stop;
 
+/// A daemon that was told to end has this long, a successor of its own getting ready included.
+const END_WITHIN: Duration = Duration::from_secs(15);
+
+/// So long one look lasts at whether it has ended.
+const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 20_000_000,
+};
+
 /// A running daemon.
 pub struct Daemon {
     child: Child,
+    /// What an upgrade has put in the place of the child, which has ended.
+    successor: Option<Successor>,
     daemon: Command,
     log: PathBuf,
     command: PathBuf,
     socket: PathBuf,
+}
+
+/// How a daemon ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum By {
+    /// SIGKILL, and a start as soon as it has ended.
+    Kill,
+    /// SIGTERM, and a start as soon as it has ended.
+    Restart,
+    /// SIGUSR2: it starts its successor by itself.
+    Upgrade,
+}
+
+/// It ends when this is dropped.
+struct Successor(OwnedFd);
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        // One that has ended needs no signal.
+        let _ = pidfd_send_signal(&self.0, Signal::KILL);
+    }
+}
+
+fn pid_of(number: u32) -> Result<Pid> {
+    Pid::from_raw(number.cast_signed()).context("no process id")
+}
+
+#[derive(Deserialize)]
+struct Status {
+    daemon: Process,
+}
+
+#[derive(Deserialize)]
+struct Process {
+    pid: u32,
 }
 
 /// What `windlass worker show --json` says of one worker, as far as it matters here.
@@ -73,6 +125,7 @@ impl Daemon {
         })?;
         Ok(Daemon {
             child,
+            successor: None,
             daemon,
             log,
             command: programs.join("windlass"),
@@ -80,13 +133,37 @@ impl Daemon {
         })
     }
 
-    /// Kills it and starts it again at once, as a supervisor does; what it had of guests it finds again by itself.
+    /// Ends it and has another one in its place at once; what it had of guests that one finds again by itself.
     ///
     /// # Errors
-    /// If it cannot be started again.
-    pub fn kill_and_start(&mut self) -> Result<()> {
-        self.child.kill()?;
-        self.child = Child::start(&mut self.daemon, &self.log)?;
+    /// If no other one comes up.
+    pub fn replace(&mut self, by: By) -> Result<()> {
+        let runs = match &self.successor {
+            Some(successor) => successor.0.try_clone()?,
+            None => pidfd_open(pid_of(self.child.pid())?, PidfdFlags::empty())?,
+        };
+        let signal = match by {
+            By::Kill => Signal::KILL,
+            By::Restart => Signal::TERM,
+            By::Upgrade => Signal::USR2,
+        };
+        pidfd_send_signal(&runs, signal)?;
+        stop::until("the end of windlassd", END_WITHIN, || {
+            let mut ended = [PollFd::new(&runs, PollFlags::IN)];
+            poll(&mut ended, Some(&LOOK))
+                .ok()
+                .filter(|ready| *ready > 0)
+        })?;
+        self.successor = None;
+        if by == By::Upgrade {
+            let text = self.command("status --json")?;
+            let [status]: [Status; 1] =
+                serde_json::from_str(&text).context("windlass status --json has another form")?;
+            let pidfd = pidfd_open(pid_of(status.daemon.pid)?, PidfdFlags::empty())?;
+            self.successor = Some(Successor(pidfd));
+        } else {
+            self.child = Child::start(&mut self.daemon, &self.log)?;
+        }
         Ok(())
     }
 

@@ -1,10 +1,13 @@
 //! The client's side of one interface: it brings the memory and sends on the ring from the client.
 
+use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use windlass_attach::memif::layout::{Desc, LOG2_RING_MAX, RingPlace, ring_bytes};
 use windlass_attach::memif::msg::{
     AddRegion, AddRing, Direction, Hello, Init, Message, Mode, Secret, Text,
@@ -19,6 +22,9 @@ pub const BUFFER_ROOM: u32 = 2048;
 /// Distance between two buffers, in bytes: what a DPDK client's `zero-copy=yes` has (64 object header, 128 mbuf, 128
 /// headroom, 2,048 data). An odd number of cache lines, so that first lines of frames spread over all cache sets.
 const BUFFER_STRIDE: u32 = 2368;
+
+/// Where the sending ring lies in the region.
+const TX_AT: u32 = 0;
 
 /// Buffers begin at a page, so that each begins at a cache line.
 const BUFFER_ALIGN: u32 = 4096;
@@ -43,8 +49,10 @@ pub struct Port {
     rx: RingPlace,
     buffers: u32,
     /// Kept open: closing it disconnects.
-    channel: Channel,
-    _interrupts: Vec<OwnedFd>,
+    channel: RefCell<Channel>,
+    interrupts: Vec<OwnedFd>,
+    options: PortOptions,
+    rx_offsets: Vec<u32>,
 }
 
 impl Port {
@@ -60,11 +68,38 @@ impl Port {
         check_limits(&hello, options)?;
         let plan = Plan::new(options)?;
         let memory = Memory::create(plan.bytes as usize)?;
-        let port = plan.lay_out(memory, channel)?;
-        port.introduce(options, &plan)
+        let port = plan.lay_out(memory, channel, options)?;
+        port.introduce()
             .with_context(|| format!("interface {} at {}", options.id, path.display()))?;
         port.offer_receive_buffers();
         Ok(port)
+    }
+
+    /// Whether the server has gone.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match recv(&*self.channel.borrow(), &mut [0u8; 1], flags) {
+            Ok((bytes, _)) => bytes == 0,
+            Err(error) => error != Errno::AGAIN,
+        }
+    }
+
+    /// Connects to the next server at `path`, if it is there: with the same memory, and rings as they are.
+    ///
+    /// # Errors
+    /// If the server refuses, or its limits are too small.
+    pub fn reconnect(&self, path: &Path) -> Result<bool> {
+        let Ok(channel) = Channel::connect(path) else {
+            return Ok(false);
+        };
+        let Message::Hello(hello) = channel.receive()?.0 else {
+            bail!("the memif server did not greet with HELLO");
+        };
+        check_limits(&hello, &self.options)?;
+        self.channel.replace(channel);
+        self.introduce()?;
+        Ok(true)
     }
 
     /// The ring that this client sends on.
@@ -105,8 +140,8 @@ impl Port {
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
     }
 
-    fn introduce(&self, options: &PortOptions, plan: &Plan) -> Result<()> {
-        let channel = &self.channel;
+    fn introduce(&self) -> Result<()> {
+        let (options, channel) = (&self.options, self.channel.borrow());
         let name = Text::cut(b"memif-gen");
         let init = Init {
             id: options.id,
@@ -130,10 +165,10 @@ impl Port {
             log2_size: options.log2_ring,
             private_bytes: 0,
         };
-        let tx = ring(Direction::FromClient, 0, plan.tx);
+        let tx = ring(Direction::FromClient, 0, TX_AT);
         channel.send(&Message::AddRing(tx), Some(self.kick.as_fd()))?;
         channel.acknowledged()?;
-        for ((index, offset), interrupt) in (0u16..).zip(&plan.rx).zip(&self._interrupts) {
+        for ((index, offset), interrupt) in (0u16..).zip(&self.rx_offsets).zip(&self.interrupts) {
             let rx = ring(Direction::FromServer, index, *offset);
             channel.send(&Message::AddRing(rx), Some(interrupt.as_fd()))?;
             channel.acknowledged()?;
@@ -169,7 +204,6 @@ impl Port {
 /// Where everything lies in the region.
 struct Plan {
     log2_ring: u8,
-    tx: u32,
     rx: Vec<u32>,
     buffers: u32,
     bytes: u32,
@@ -188,19 +222,18 @@ impl Plan {
         let frames = 2 * (1u32 << options.log2_ring);
         Ok(Plan {
             log2_ring: options.log2_ring,
-            tx: 0,
             rx,
             buffers,
             bytes: buffers + frames * BUFFER_STRIDE,
         })
     }
 
-    fn lay_out(&self, memory: Memory, channel: Channel) -> Result<Port> {
+    fn lay_out(self, memory: Memory, channel: Channel, options: &PortOptions) -> Result<Port> {
         let place = |offset: u32| {
             RingPlace::checked(offset, self.log2_ring, memory.bytes())
                 .context("a ring does not fit its region")
         };
-        let tx = place(self.tx)?;
+        let tx = place(TX_AT)?;
         let mut rx = tx;
         for offset in &self.rx {
             rx = place(*offset)?;
@@ -213,8 +246,10 @@ impl Plan {
             tx,
             rx,
             buffers: self.buffers,
-            channel,
-            _interrupts: interrupts,
+            channel: RefCell::new(channel),
+            interrupts,
+            options: options.clone(),
+            rx_offsets: self.rx,
             memory,
         })
     }

@@ -1,5 +1,5 @@
 //! # Purpose
-//! Just enough of memif version 2 for a generator and a null switch: one region, polled rings, no recovery.
+//! Just enough of memif version 2 for a generator and a null switch: one region, polled rings.
 //!
 //! # Where it sits
 //! The messages and offsets are the product's own ([`windlass_attach::memif`]); everything that moves frames is

@@ -26,7 +26,7 @@ use crate::memory::Memory;
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// And this long to answer a message.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 /// Where the front end has the guest's memory, as it tells the back end.
 const USER: u64 = 0x7f00_0000_0000;

@@ -1,9 +1,9 @@
 //! Completions for bash, zsh and fish.
 //!
 //! # Model
-//! clap writes the static part. Names of live objects come from `windlass __complete KIND`: an argument
-//! whose identifier is a kind of object, or an option whose value is called like one, is completed so.
-//! Each shell gets that in its own way; that every place was found is asserted here.
+//! clap writes the static part. Names of live objects, properties and attachments come from `windlass __complete KIND WORD --
+//! LINE...`: an argument whose identifier is a kind of object, or one whose value is called like one or like those of [`TITLES`],
+//! is completed so. Each shell gets that in its own way; that every place was found is asserted here.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,6 +16,13 @@ use super::Page;
 use super::manual::leaves;
 
 const KINDS: [&str; 5] = ["zone", "bridge", "uplink", "vnic", "member"];
+
+/// Titles of values that are words of another kind.
+const TITLES: [(&str, &str); 3] = [
+    ("KEY=VALUE", "setting"),
+    ("KIND,KEY=VALUE,...", "attach"),
+    ("PROPERTY", "property"),
+];
 
 /// The three files.
 pub(crate) fn pages() -> Result<Vec<Page>> {
@@ -43,9 +50,15 @@ fn static_part(shell: Shell) -> Result<String> {
     String::from_utf8(text).context("a completion is text")
 }
 
-/// The kind of object that an argument names.
+/// The kind of object that an argument names, or of its words.
 fn kind(arg: &Arg) -> Option<&'static str> {
     let title = arg.get_value_names().and_then(|names| names.first());
+    let of_title = TITLES
+        .into_iter()
+        .find(|(name, _)| title.is_some_and(|title| title == name));
+    if let Some((_, kind)) = of_title {
+        return Some(kind);
+    }
     let word = if arg.is_positional() {
         arg.get_id().to_string()
     } else {
@@ -116,17 +129,19 @@ fn bash(command: &Command) -> Result<String> {
     );
     text = text.replace("complete -F _windlass ", "complete -F _windlass_live ");
     let mut live = String::from(
-        "# Names of live objects; everything else is left to _windlass.\n\
-         _windlass_live() {\n    local cur=\"$2\" kind=\"\" word i\n    local -a words=()\n",
+        "# Live names, properties and attachments; everything else is left to _windlass.\n\
+         _windlass_live() {\n    local line=\"${COMP_LINE:0:COMP_POINT}\" kind=\"\" i\n    \
+         local full=\"${line##*[[:space:]]}\" option\n    local -a typed words=()\n    \
+         read -ra typed <<< \"$line\"\n    [[ -z \"$full\" ]] || unset \"typed[-1]\"\n    option=\"${typed[-1]}\"\n    \
+         if [[ \"$full\" == --*=* ]]; then\n        option=\"${full%%=*}\"\n        full=\"${full#*=}\"\n    fi\n",
     );
-    live.push_str("    case \"$3\" in\n");
+    live.push_str("    case \"$option\" in\n");
     for (option, kind) in options(command) {
         writeln!(live, "        --{option}) kind={kind} ;;")?;
     }
     live.push_str(
-        "    esac\n    if [[ -z \"$kind\" && \"$cur\" != -* ]]; then\n        \
-         for ((i = 1; i < COMP_CWORD; i++)); do\n            word=\"${COMP_WORDS[i]}\"\n            \
-         case \"$word\" in\n",
+        "    esac\n    if [[ -z \"$kind\" && \"$full\" != -* ]]; then\n        \
+         for ((i = 1; i < ${#typed[@]}; i++)); do\n            case \"${typed[i]}\" in\n",
     );
     writeln!(
         live,
@@ -134,7 +149,7 @@ fn bash(command: &Command) -> Result<String> {
         with_value(command).join("|")
     )?;
     live.push_str(
-        "                -*) ;;\n                *) words+=(\"$word\") ;;\n            esac\n        \
+        "                -*) ;;\n                *) words+=(\"${typed[i]}\") ;;\n            esac\n        \
          done\n        case \"${#words[@]} ${words[*]}\" in\n",
     );
     for (path, count, many, kind) in named(command) {
@@ -145,9 +160,14 @@ fn bash(command: &Command) -> Result<String> {
         )?;
     }
     live.push_str(
-        "        esac\n    fi\n    if [[ -n \"$kind\" ]]; then\n        COMPREPLY=($(compgen -W \
-         \"$(windlass __complete \"$kind\" 2>/dev/null)\" -- \"$cur\"))\n        return 0\n    fi\n    \
-         _windlass \"$@\"\n}\n\n",
+        "        esac\n    fi\n    if [[ -z \"$kind\" ]]; then\n        _windlass \"$@\"\n        return\n    fi\n    \
+         mapfile -t COMPREPLY < <(windlass __complete \"$kind\" \"$full\" -- \"${typed[@]:1}\" 2>/dev/null)\n    \
+         # What is replaced begins behind the last of the characters at which bash breaks words.\n    \
+         local breaks=\"${COMP_WORDBREAKS//[^=:]/}\" keep=\"\"\n    \
+         [[ -z \"$breaks\" || \"$full\" != *[$breaks]* ]] || keep=\"${full%\"${full##*[$breaks]}\"}\"\n    \
+         COMPREPLY=(\"${COMPREPLY[@]#\"$keep\"}\")\n    \
+         [[ ${#COMPREPLY[@]} -ne 1 || \"${COMPREPLY[0]}\" != *[=,] ]] || compopt -o nospace 2>/dev/null\n    \
+         return 0\n}\n\n",
     );
     let end = text
         .find("if [[ \"${BASH_VERSINFO[0]}\" -eq 4")
@@ -165,10 +185,19 @@ fn zsh(command: &Command) -> Result<String> {
             let option = line.contains(&format!(":{}:_default", kind.to_uppercase()));
             line.ends_with(":_default' \\") && (positional || option)
         });
-        lines.push(match by_name {
+        let by_title = TITLES.into_iter().find(|(title, kind)| {
+            let positional = match *kind {
+                "setting" => line.contains("::settings -- "),
+                "property" => line.contains("::properties -- "),
+                _ => false,
+            };
+            line.ends_with(":' \\") && (positional || line.ends_with(&format!("]:{title}:' \\")))
+        });
+        lines.push(match by_name.or(by_title.map(|(_, kind)| kind)) {
             Some(kind) => {
                 found += 1;
-                line.replace(":_default' \\", &format!(":_windlass_names {kind}' \\"))
+                let line = line.trim_end_matches("' \\").trim_end_matches("_default");
+                format!("{line}_windlass_words {kind}' \\")
             }
             None => line.to_owned(),
         });
@@ -179,9 +208,11 @@ fn zsh(command: &Command) -> Result<String> {
         "zsh: {found} of {wanted} places were found"
     );
     let mut text = lines.join("\n") + "\n";
-    let names = "# Names of live objects: the kind is the last argument.\n\
-                 _windlass_names() {\n    local -a names\n    names=(${(f)\"$(windlass __complete \
-                 ${@[-1]} 2>/dev/null)\"})\n    compadd \"${@[1,-2]}\" -a names\n}\n\n";
+    let names = "# Live names, properties and attachments: the kind is the last argument.\n\
+                 _windlass_words() {\n    local -a found open\n    found=(${(f)\"$(windlass __complete \
+                 ${@[-1]} \"$PREFIX\" -- ${(z)BUFFER} 2>/dev/null)\"})\n    open=(${(M)found:#*[=,]})\n    \
+                 found=(${found:#*[=,]})\n    compadd \"${@[1,-2]}\" -Q -S '' -a open\n    \
+                 compadd \"${@[1,-2]}\" -Q -a found\n}\n\n";
     let start = text.find("_windlass() {").context("zsh: no function")?;
     text.insert_str(start, names);
     Ok(text)
@@ -189,7 +220,7 @@ fn zsh(command: &Command) -> Result<String> {
 
 fn fish(command: &Command) -> Result<String> {
     let mut text = static_part(Shell::Fish)?;
-    text.push_str("# Names of live objects.\n");
+    text.push_str("# Live names, properties and attachments.\n");
     for (path, _, _, kind) in named(command) {
         let condition = fish_condition(&path);
         writeln!(
@@ -216,7 +247,7 @@ fn fish(command: &Command) -> Result<String> {
 }
 
 fn fish_names(kind: &str) -> String {
-    format!("(windlass __complete {kind} 2>/dev/null)")
+    format!("(windlass __complete {kind} (commandline -ct) -- (commandline -opc) 2>/dev/null)")
 }
 
 /// What holds in fish once these words were typed.
@@ -274,9 +305,12 @@ mod tests {
         let script = bash(&command).expect("completion");
         let offered = |words: &[&str]| {
             let (last, before) = words.split_last().expect("words");
+            let line = words.join(" ");
             let run = format!(
-                "windlass() {{ echo \"$2-1 $2-2\"; }}\n{script}\nCOMP_WORDS=({})\nCOMP_CWORD={}\n\
+                "windlass() {{ printf '%s\\n' \"$2-1\" \"$2-2\"; }}\n{script}\nCOMP_LINE='{line}'\n\
+                 COMP_POINT={}\nCOMP_WORDS=({})\nCOMP_CWORD={}\n\
                  _windlass_live windlass '{last}' '{}'\necho \"${{COMPREPLY[*]}}\"\n",
+                line.len(),
                 words
                     .iter()
                     .map(|word| format!("'{word}' "))
@@ -301,9 +335,21 @@ mod tests {
             "vnic-1 vnic-2"
         );
         assert_eq!(
-            offered(&["windlass", "--timeout", "3", "vnic", "set", "vnic-2"]),
-            "vnic-2"
+            offered(&["windlass", "--timeout", "3", "vnic", "set", "v"]),
+            "vnic-1 vnic-2"
         );
+        assert_eq!(
+            offered(&["windlass", "vnic", "set", "web", "mtu=9000", ""]),
+            "setting-1 setting-2"
+        );
+        assert_eq!(
+            offered(&["windlass", "bridge", "get", "br0", ""]),
+            "property-1 property-2"
+        );
+        for words in [&["--attach", "t"][..], &["--attach=t"]] {
+            let line = [&["windlass", "vnic", "create", "v0"], words].concat();
+            assert_eq!(offered(&line), "attach-1 attach-2");
+        }
         assert_eq!(
             offered(&["windlass", "vnic", "show", "vnic-1", ""]),
             "vnic-1 vnic-2"

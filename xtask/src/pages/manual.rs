@@ -108,6 +108,11 @@ fn daemon() -> Result<Page> {
         "Ends the daemon in order. TAPs, and what else persists, stay.",
     );
     page.term("SIGHUP", &reload());
+    page.term(
+        "SIGUSR2",
+        "Upgrades the daemon under traffic: it starts the program that lies at its path now, serves until that one is ready, \
+         hands its control socket and TAPs over, and ends. If that one does not become ready, the daemon serves on.",
+    );
     page.see_also(EVERYWHERE);
     Ok(page.done())
 }

@@ -236,6 +236,33 @@ impl Tap {
         Ok(tap)
     }
 
+    /// Takes over the queues of the TAP `name` that another process has opened: carrier and frames that wait stay. None if they are
+    /// of another interface, or of none.
+    pub fn take_over(
+        name: &str,
+        index: u32,
+        queues: Vec<OwnedFd>,
+        options: &TapOptions,
+    ) -> Option<Self> {
+        let is_of = |queue: &OwnedFd| {
+            let mut request = Request::named("", 0);
+            let asked = control_with(queue.as_fd(), libc::TUNGETIFF, &mut request);
+            asked.is_ok() && request.name == Request::named(name, 0).name
+        };
+        if queues.is_empty() || !queues.iter().all(is_of) {
+            return None;
+        }
+        let mut tap = Self {
+            name: name.to_owned(),
+            index,
+            created: false,
+            offloads: TapOffloads::default(),
+            queues: queues.into_iter().map(|fd| TapQueue { fd }).collect(),
+        };
+        tap.set_offloads(options.offloads).ok()?;
+        Some(tap)
+    }
+
     /// Name of the interface when it was opened.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -357,6 +357,15 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         (0, 0),
         "What is logged: error, warn, info, debug or trace. Also --log-level.",
     ),
+    row(
+        "log-format",
+        ValueKind::Text,
+        "",
+        AUTO,
+        (0, 0),
+        "Form of the log: text, json (one object a line), or auto: fields to the journal under systemd, else text. Needs a \
+         restart.",
+    ),
 ];
 
 #[cfg(test)]

@@ -224,6 +224,14 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub fn stats(&self) -> Result<Stats, Error> {
+        self.stats_as()
+    }
+
+    /// The same as another type, of which the reader needs no more.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn stats_as<T: DeserializeOwned>(&self) -> Result<T, Error> {
         self.call(Request::get("/v1/stats"))
     }
 

@@ -16,7 +16,7 @@
 //! whatever they use, until [`Endpoint::detached`] says that the grace period is over.
 
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -71,6 +71,15 @@ pub struct InterfaceConf {
     pub mtu: u32,
 }
 
+/// What an endpoint hands over to that of another daemon ([`Endpoint::hand_over`]).
+#[derive(Debug)]
+pub struct Handed {
+    /// Tells it from every other: the mark that it bears on the host.
+    pub mark: String,
+    /// Its descriptors.
+    pub fds: Vec<OwnedFd>,
+}
+
 /// The control half of one attachment.
 pub trait Endpoint: Send {
     /// Goes on as far as is possible without waiting.
@@ -109,6 +118,14 @@ pub trait Endpoint: Send {
     fn kernel_drops(&mut self) -> u64 {
         0
     }
+
+    /// Descriptors for the daemon that takes this one's place, which keep what is between the two from being lost.
+    fn hand_over(&self) -> Option<Handed> {
+        None
+    }
+
+    /// Descriptors of the daemon before, for the first [`Endpoint::poll`].
+    fn take_over(&mut self, _fds: Vec<OwnedFd>) {}
 
     /// The attachment is deleted for good: what persists on the host (a TAP, a socket file) is removed. Without this call a
     /// drop leaves it for the next daemon.

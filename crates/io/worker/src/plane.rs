@@ -6,7 +6,7 @@
 //!
 //! | call | what happens before it returns |
 //! | --- | --- |
-//! | [`Plane::attach`] | the topology with the transmit half is published, unless a batch is open; receive halves are mailed |
+//! | [`Plane::attach`] | the topology with the transmit half is published, then receive halves are mailed; at the end of the batch if one is open |
 //! | [`Plane::detach`] | no worker has the rings or can send to them any more (a grace period), or a worker is late |
 //! | [`Plane::remove_members`], [`Plane::remove_bridge`] | the same, and the numbers can be used again |
 //!
@@ -185,6 +185,9 @@ pub struct Plane {
     attachments: u64,
     /// Topologies are not published one by one.
     is_batch: bool,
+    /// Rings, by the worker that gets them, once their members are published: a frame that is read before the members of its
+    /// batch can be sent to would be lost.
+    adopts: Vec<(usize, Command)>,
     /// Bridges whose new tables are to forget what is learned before they are published.
     refilled: Vec<u16>,
     placement: Arc<Placement>,
@@ -265,6 +268,7 @@ impl Plane {
             wait,
             attachments: 0,
             is_batch: false,
+            adopts: Vec::new(),
             refilled: Vec::new(),
             placement: Arc::new(Placement::new(n)),
         };
@@ -505,12 +509,13 @@ impl Plane {
         member.attachment = attachment;
         member.rings = rings.rx.len() as u16;
         Arc::make_mut(&mut self.placement).place(id, rings.rx.len());
-        self.publish_batch();
         let ports = (0..).zip(rings.rx).zip(self.placement.rings(id));
         for ((number, port), worker) in ports {
             let ring = RxRing::new(port, id, number, attachment);
-            self.workers[usize::from(*worker)].send(Command::Adopt(Box::new(ring)));
+            let adopt = Command::Adopt(Box::new(ring));
+            self.adopts.push((usize::from(*worker), adopt));
         }
+        self.publish_batch();
         Ok(())
     }
 
@@ -798,6 +803,9 @@ impl Plane {
             placement: self.placement.clone(),
         };
         self.limbo.add(self.shared.topo.publish(Box::new(topo)));
+        for (worker, adopt) in self.adopts.drain(..) {
+            self.workers[worker].send(adopt);
+        }
         self.limbo.reclaim(&self.shared.domain);
     }
 }

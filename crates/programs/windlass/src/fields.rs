@@ -77,7 +77,7 @@ columns! {
     "addresses" usual "Addresses in its forwarding table." |row| at(row, "/table/addresses");
     "home" more "Worker that writes its forwarding table." |row| at(row, "/home");
     "workers" more "Workers that serve it." |row| at(row, "/workers");
-    "set" usual "Properties that were set." set;
+    "properties" usual "Properties that were set." set;
 }
 
 columns! {
@@ -87,14 +87,14 @@ columns! {
     "device" usual "Interface of the host." |row| at(row, "/device");
     "bridge" usual "Bridge that it is a member of." |row| at(row, "/bridge");
     "state" usual "up, waiting or down." |row| at(row, "/state");
-    "mtu" usual "Largest packet now, in bytes." mtu_now;
+    "mtu-now" usual "Largest packet now, in bytes." mtu_now;
     "attach" usual "How frames are taken from it." attachment;
-    "rings" more "Rings in use, in each direction." |row| at(row, "/rings_now");
+    "rings-now" more "Rings in use, in each direction." |row| at(row, "/rings_now");
     "workers" more "Worker of each ring." |row| at(row, "/workers");
     "connects" more "Connections that came up since it was made." |row| at(row, "/connects");
     "details" more "Peer, features, ring sizes and what else the attachment tells." details;
     "share" more "Whether it was taken although it has addresses or a master." share;
-    "set" more "Properties that were set." set;
+    "properties" more "Properties that were set." set;
     "reason" usual "Why it is not up." |row| at(row, "/reason");
 }
 
@@ -106,13 +106,13 @@ columns! {
     "zone" usual "Zone that it belongs to." |row| at(row, "/zone");
     "mac" usual "Its address." |row| at(row, "/mac");
     "state" usual "up, waiting or down." |row| at(row, "/state");
-    "mtu" usual "Largest packet now, in bytes." mtu_now;
+    "mtu-now" usual "Largest packet now, in bytes." mtu_now;
     "attach" usual "Who is on the other side." attachment;
-    "rings" more "Rings in use, in each direction." |row| at(row, "/rings_now");
+    "rings-now" more "Rings in use, in each direction." |row| at(row, "/rings_now");
     "workers" more "Worker of each ring." |row| at(row, "/workers");
     "connects" more "Connections that came up since it was made." |row| at(row, "/connects");
     "details" more "Peer, features, ring sizes and what else the attachment tells." details;
-    "set" more "Properties that were set." set;
+    "properties" more "Properties that were set." set;
     "reason" usual "Why it is not up." |row| at(row, "/reason");
 }
 
@@ -229,7 +229,7 @@ columns! {
     "rings" usual "Rings that it serves." |row| at(row, "/rings");
     "frames" usual "Frames that it moved." |row| counted(row, "frames");
     "visits" usual "Visits to rings that found frames." |row| counted(row, "visits");
-    "empty" usual "Visits that found none." |row| counted(row, "visits_empty");
+    "visits-empty" usual "Visits that found none." |row| counted(row, "visits_empty");
     "sleeps" usual "Times that it went to sleep." |row| counted(row, "sleeps");
     "yields" more "Times that it gave its core to receivers that the kernel schedules." |row| counted(row, "yields");
     "busy%" usual "Share of the interval that it spent on frames." |row| share_of(row, "cycles_busy");
@@ -320,7 +320,7 @@ facts! {
     "owner" rw "User who acts in it." |row| at(row, "/owner_uid");
     "group" rw "Group whose members see it." |row| at(row, "/owner_gid");
     "netns" rw "Network namespace of its TAPs." |row| at(row, "/netns");
-    "bridge" rw "Bridges on which its owner may make VNICs." |row| at(row, "/bridges");
+    "bridges" rw "Bridges on which its owner may make VNICs." |row| at(row, "/bridges");
     "vnics" r "VNICs in it." |row| at(row, "/vnics");
     "directory" r "Directory under which its sockets lie." |row| at(row, "/directory");
 }
@@ -462,6 +462,76 @@ mod tests {
                 );
                 assert!(row.about.ends_with('.'), "{command} {}", row.name);
             }
+        }
+    }
+
+    /// Other names than the field's own: for its number a column has the account's name, and no unit.
+    const SPELT: [(&str, &str); 3] = [
+        ("owner", "owner_uid"),
+        ("group", "owner_gid"),
+        ("age", "age_s"),
+    ];
+
+    /// Every field but counters, of whatever there are tables of.
+    const ROW: &str = r#"
+            {"name": "a", "owner_uid": 1, "owner_gid": 1, "netns": "a", "bridges": ["a"], "vnics": 1, "directory":
+            "/", "members": ["a"], "table": {"addresses": 1}, "properties": {"vlan": 1}, "device": "a", "bridge": "a",
+            "state": "up", "mtu_now": 1, "attach": {"kind": "packet"}, "rings_now": 1, "connects": 1, "details": {"a":
+            "b"}, "share": true, "reason": "a", "zone": "a", "mac": "a", "stage": "a", "explanation": "a", "vlan": 1,
+            "member": "a", "kind": "a", "age_s": 1, "local": "a", "peer": "a", "pid": 1, "comm": "a", "peer_pid": 1,
+            "peer_comm": "a", "uid": 1, "ring_tx_bytes": 1, "ring_rx_bytes": 1, "kernel_tx_bytes": 1,
+            "kernel_rx_bytes": 1, "tx_queue_bytes": 1, "rx_queue_bytes": 1, "slab": 1, "channel": 1, "core": 1, "home": 1, "workers": [1], "frames": 1, "property": "a",
+            "perm": "a", "value": "a", "default": "a", "possible": "a", "unit": "a", "description": "a"}
+            "#;
+
+    /// What a table shows is called as in JSON, in every table alike; a column made of several fields has a name of its own.
+    #[test]
+    fn columns_are_called_like_their_fields() {
+        let mut row: Value = serde_json::from_str(ROW).expect("JSON");
+        for view in [
+            serde_json::to_value(windlass_api::Counters::default()),
+            serde_json::to_value(windlass_api::TableStats::default()),
+            serde_json::to_value(windlass_api::WorkerStats::default()),
+        ] {
+            let view = view.expect("JSON");
+            let fields = row.as_object_mut().expect("an object");
+            fields.extend(view.as_object().expect("an object").clone());
+        }
+        (row["frames"], row["cycles_busy"]) = (json!(1), json!(1));
+        let facts = [ZONE_FACTS, BRIDGE_FACTS, UPLINK_FACTS, VNIC_FACTS];
+        let facts = facts
+            .iter()
+            .flat_map(|facts| facts.iter())
+            .map(|fact| (fact.name, fact.cell));
+        let tables = [
+            ZONE, BRIDGE, UPLINK, VNIC, TRAFFIC, TABLE, DROPS, FDB, WORKER, SOCKETS, PROPERTY,
+            PROPERTIES,
+        ];
+        let columns = tables.iter().flat_map(|table| table.iter());
+        let columns = columns.map(|column| (column.name, column.cell));
+        for (name, cell) in columns.chain(facts) {
+            let made_of: Vec<_> = (row.as_object().expect("an object").keys())
+                .filter(|key| {
+                    let mut without = row.clone();
+                    without.as_object_mut().expect("an object").remove(*key);
+                    cell(&without) != cell(&row)
+                })
+                .collect();
+            // Shares are of rates.
+            assert!(
+                name.ends_with('%') || !made_of.is_empty(),
+                "{name}: the row of this test lacks its field"
+            );
+            let [field] = made_of[..] else { continue };
+            let plain = name.replace('-', "_");
+            let is_spelt = SPELT.contains(&(name, field.as_str()));
+            let is_named = [&plain, &format!("{plain}_bytes")].contains(&field);
+            // The addresses of a bridge's table lie in it.
+            let is_within = field == "table" && row["table"].get(&plain).is_some();
+            assert!(
+                is_spelt || is_named || is_within,
+                "{name} and {field} are one quantity"
+            );
         }
     }
 

@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod accounts;
+mod complete;
 mod create;
 mod document;
 mod failure;
@@ -164,8 +165,8 @@ fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(),
     {
         return run::run(args);
     }
-    if let Command::Complete { object } = &options.command {
-        return objects::complete(&options.global, object, out);
+    if let Command::Complete(args) = &options.command {
+        return complete::run(&options.global, args, out);
     }
     let form = table::form(&options.global, terminal)?;
     let mut session = Session {
@@ -193,7 +194,7 @@ fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(),
         Command::Metrics(args) => metrics::run(&mut session, &args),
         Command::Stackdump(args) => stackdump::show(&mut session, args.process),
         Command::Run(args) => run::check(&mut session, &args),
-        Command::Complete { .. } => Ok(()),
+        Command::Complete(_) => Ok(()),
     }
 }
 

@@ -1,17 +1,16 @@
 //! The verbs that the four kinds of object share.
 
 use std::io::Write;
-use std::time::Duration;
 
 use serde_json::Value;
 use windlass_api::{Document, ErrorCode, Name, Properties, Scope};
 use windlass_client::{Client, Error, Resource};
 
+use crate::Session;
 use crate::failure::Failure;
-use crate::options::{CreateHow, DeleteArgs, Global, NamesOne};
+use crate::options::{CreateHow, DeleteArgs, NamesOne};
 use crate::suggest::nearest;
 use crate::table::{self, Column, Form, Titles};
-use crate::{Session, connect};
 
 /// A kind of object, as far as its verbs need to know it.
 pub(crate) trait Object: Resource + Clone {
@@ -275,7 +274,8 @@ fn suggest<O: Object>(session: &mut Session<'_>, name: &Name, failure: Failure) 
     }
 }
 
-fn names<O: Object>(client: &Client) -> Result<Vec<String>, Error> {
+/// Names of all objects of a kind.
+pub(crate) fn names<O: Object>(client: &Client) -> Result<Vec<String>, Error> {
     let views = client.list::<O>()?;
     Ok(views
         .into_iter()
@@ -296,34 +296,4 @@ pub(crate) fn dry_run(
     change(&mut document)?;
     let applied = session.client(what)?.apply(&document, true, revision);
     session.applied(&applied.map_err(|error| Failure::of(what, error))?, true)
-}
-
-/// Writes the names that a completion offers. Nobody wants to read an error then.
-pub(crate) fn complete(options: &Global, object: &str, out: &mut dyn Write) -> Result<(), Failure> {
-    let limit = Duration::from_secs(2);
-    let asked = options.timeout.unwrap_or(limit).min(limit);
-    let options = Global {
-        timeout: Some(asked),
-        socket: options.socket.clone(),
-        fields: None,
-        ..*options
-    };
-    let Ok(client) = connect(&options) else {
-        return Ok(());
-    };
-    let found = match object {
-        "zone" => names::<windlass_api::Zone>(&client),
-        "bridge" => names::<windlass_api::Bridge>(&client),
-        "uplink" => names::<windlass_api::Uplink>(&client),
-        "vnic" => names::<windlass_api::Vnic>(&client),
-        "member" => names::<windlass_api::Uplink>(&client).and_then(|mut uplinks| {
-            uplinks.extend(names::<windlass_api::Vnic>(&client)?);
-            Ok(uplinks)
-        }),
-        _ => Ok(Vec::new()),
-    };
-    for name in found.unwrap_or_default() {
-        writeln!(out, "{name}")?;
-    }
-    Ok(())
 }

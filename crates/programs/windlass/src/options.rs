@@ -151,12 +151,22 @@ pub(crate) enum Command {
     /// Show every word of the channels of a process, and of all with "all": locks, rings, sleepers.
     #[command(arg_required_else_help = true)]
     Stackdump(StackdumpArgs),
-    /// Names of objects, for completions.
+    /// What can stand at the cursor, for completions.
     #[command(name = "__complete", hide = true)]
-    Complete {
-        /// zone, bridge, uplink, vnic or member.
-        object: String,
-    },
+    Complete(CompleteArgs),
+}
+
+/// Arguments of `__complete`.
+#[derive(Debug, Args)]
+pub(crate) struct CompleteArgs {
+    /// zone, bridge, uplink, vnic or member; attach, setting or property.
+    pub(crate) kind: String,
+    /// The word as far as it is typed.
+    #[arg(default_value = "")]
+    pub(crate) word: String,
+    /// The words before it.
+    #[arg(last = true)]
+    pub(crate) line: Vec<String>,
 }
 
 /// Arguments of `metrics`.

@@ -132,11 +132,16 @@ fn of_property(spec: &'static PropertySpec, of: Option<(&Name, &Properties)>) ->
     }
 }
 
-fn check<O: Object>(word: &str) -> Result<(), Failure> {
+/// What `get` shows of an object.
+pub(crate) fn names<O: Object>() -> Vec<&'static str> {
     let facts = O::FACTS.iter().map(|fact| fact.name);
-    let known: Vec<_> = facts
+    facts
         .chain(specs::<O>().map(|spec| spec.option.name))
-        .collect();
+        .collect()
+}
+
+fn check<O: Object>(word: &str) -> Result<(), Failure> {
+    let known = names::<O>();
     if known.contains(&word) {
         return Ok(());
     }

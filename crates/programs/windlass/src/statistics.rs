@@ -6,11 +6,12 @@
 //! time that passed on the daemon's clock, so that a late wake-up here does not falsify a rate. A row
 //! that is new, or whose counter fell because its object was made anew, counts from zero.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use windlass_api::{Bridge, Counters, ErrorCode, MemberStats, Name, Stats};
+use windlass_api::{Bridge, ErrorCode, Name};
 use windlass_stats::{Drop, Stage};
 
 use crate::Session;
@@ -23,6 +24,29 @@ use crate::table::{self, Chosen, Column, Form, Titles};
 
 /// Lines after which the titles of a single repeated row are written again.
 const LINES_PER_TITLE: u64 = 20;
+
+/// [`windlass_api::Stats`] whose rows are what is shown: thousands of them are not taken apart and put together again.
+#[derive(Debug, Deserialize)]
+struct Stats {
+    time_ns: u64,
+    members: Vec<Value>,
+    #[serde(default)]
+    bridges: Vec<Value>,
+    #[serde(default)]
+    workers: Vec<Value>,
+}
+
+/// The name that a row has under this key.
+fn named<'a>(row: &'a Value, key: &str) -> &'a str {
+    row.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Keeps the rows with one of these names under the key; all if there is none.
+fn retain(rows: &mut Vec<Value>, key: &str, names: &[Name]) {
+    rows.retain(|row| {
+        names.is_empty() || names.iter().any(|name| name.as_str() == named(row, key))
+    });
+}
 
 /// Rows at one moment.
 #[derive(Debug)]
@@ -105,12 +129,14 @@ pub(crate) fn of<O: Object>(
     let sample = |session: &mut Session<'_>| {
         let mut views = objects::views::<O>(session, names)?;
         views.retain(&keep);
-        let kept: Vec<Name> = views
+        let kept: BTreeSet<Name> = views
             .into_iter()
             .map(|view| O::of(view).name().clone())
             .collect();
         let mut stats = stats(session)?;
-        stats.members.retain(|member| kept.contains(&member.name));
+        stats
+            .members
+            .retain(|row| kept.contains(named(row, "name")));
         Ok(stats)
     };
     traffic(
@@ -127,19 +153,21 @@ pub(crate) fn members(session: &mut Session<'_>, args: &StatArgs) -> Result<(), 
     traffic(session, args.drops, &args.repeat, |session| {
         let mut stats = stats(session)?;
         for name in names {
-            if !stats.members.iter().any(|member| member.name == *name) {
+            if !stats
+                .members
+                .iter()
+                .any(|row| named(row, "name") == name.as_str())
+            {
                 return Err(absent(name, &stats));
             }
         }
-        stats
-            .members
-            .retain(|member| names.is_empty() || names.contains(&member.name));
+        retain(&mut stats.members, "name", names);
         Ok(stats)
     })
 }
 
 fn absent(name: &Name, stats: &Stats) -> Failure {
-    let known = stats.members.iter().map(|member| member.name.as_str());
+    let known = stats.members.iter().map(|row| named(row, "name"));
     let todo = match nearest(name.as_str(), known) {
         Some(near) => format!("did you mean \"{near}\"? \"windlass stat\" lists them"),
         None => "\"windlass stat\" lists them".into(),
@@ -163,9 +191,7 @@ pub(crate) fn bridges(
     if counted.drops || counted.statistics > 1 {
         return traffic(session, true, &counted.repeat, |session| {
             let mut stats = check(session)?;
-            stats
-                .members
-                .retain(|member| names.is_empty() || names.contains(&member.bridge));
+            retain(&mut stats.members, "bridge", names);
             Ok(stats)
         });
     }
@@ -174,12 +200,10 @@ pub(crate) fn bridges(
     };
     repeat(session, &chosen, &counted.repeat, TABLE, |session| {
         let mut stats = check(session)?;
-        stats
-            .bridges
-            .retain(|bridge| names.is_empty() || names.contains(&bridge.name));
+        retain(&mut stats.bridges, "name", names);
         Ok(Sample {
             time_ns: stats.time_ns,
-            rows: table::rows(&stats.bridges)?,
+            rows: stats.bridges,
         })
     })
 }
@@ -194,7 +218,7 @@ pub(crate) fn workers(session: &mut Session<'_>, how_often: &Repeat) -> Result<(
             let stats = stats(session)?;
             return Ok(Sample {
                 time_ns: stats.time_ns,
-                rows: table::rows(&stats.workers)?,
+                rows: stats.workers,
             });
         }
         let workers = session.client("show workers")?.workers();
@@ -210,7 +234,7 @@ fn stats(session: &mut Session<'_>) -> Result<Stats, Failure> {
     let what = "show statistics";
     session
         .client(what)?
-        .stats()
+        .stats_as()
         .map_err(|error| Failure::of(what, error))
 }
 
@@ -233,7 +257,7 @@ fn traffic(
         let rows = if by_reason {
             stats.members.iter().flat_map(drops).collect()
         } else {
-            table::rows(&stats.members)?
+            stats.members
         };
         Ok(Sample {
             time_ns: stats.time_ns,
@@ -243,11 +267,13 @@ fn traffic(
 }
 
 /// The reasons for which frames of a member were dropped, each a row.
-fn drops(member: &MemberStats) -> Vec<Value> {
-    let Counters { drops, .. } = &member.counters;
+fn drops(member: &Value) -> Vec<Value> {
+    let (name, bridge) = (named(member, "name"), named(member, "bridge"));
+    let drops = member.get("drops").and_then(Value::as_object);
     let rows = drops
-        .iter()
-        .filter(|(_, frames)| **frames > 0)
+        .into_iter()
+        .flatten()
+        .filter(|(_, frames)| frames.as_u64() != Some(0))
         .map(|(reason, frames)| {
             let known = Drop::ALL.iter().find(|drop| drop.name() == reason);
             let stage = known.map(|drop| match drop.stage() {
@@ -255,7 +281,7 @@ fn drops(member: &MemberStats) -> Vec<Value> {
                 Stage::Egress => "egress",
             });
             json!({
-                "name": member.name, "bridge": member.bridge, "reason": reason, "stage": stage,
+                "name": name, "bridge": bridge, "reason": reason, "stage": stage,
                 "frames": frames, "explanation": known.map(|drop| drop.explanation()),
             })
         });

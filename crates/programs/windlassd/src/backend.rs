@@ -40,6 +40,18 @@ use windlass_api::{
     Bridge, BridgePlace, Counters, ErrorBody, ErrorCode, EventKind, FdbEntry, FdbPage, FdbQuery,
     MacAddr, Name, SocketPath, StaticEntry, Status, TableStats, Uplink, Vnic, WorkerStats, Zone,
 };
+use windlass_attach::endpoint::Handed;
+
+/// Numbers of one moment, each in the order in which it was asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Moment {
+    /// Of members.
+    pub counters: Vec<Counters>,
+    /// Of bridges.
+    pub tables: Vec<TableStats>,
+    /// Of all workers.
+    pub workers: Vec<WorkerStats>,
+}
 
 /// Why the data plane did not do what it was told. It is then as it was before.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -309,6 +321,23 @@ pub trait Backend: Send {
     /// # Errors
     /// There is no such worker, or one is late.
     fn move_table(&mut self, bridge: &Name, worker: u16) -> Result<u16, BackendError>;
+
+    /// All of these at one moment: the traffic of members, the tables of bridges, and the workers.
+    fn moment(&self, members: &[Name], bridges: &[Name]) -> Moment {
+        Moment {
+            counters: self.counters(members),
+            tables: bridges.iter().map(|bridge| self.table(bridge)).collect(),
+            workers: self.workers(),
+        }
+    }
+
+    /// What keeps frames from being lost between this daemon and its successor.
+    fn hand_over(&mut self) -> Vec<Handed> {
+        Vec::new()
+    }
+
+    /// The same of the daemon before this one. To be called before anything is made.
+    fn take_over(&mut self, _handed: Vec<Handed>) {}
 
     /// Every object of the stored document was made: what an earlier daemon left on the host and none of them took over
     /// is removed.

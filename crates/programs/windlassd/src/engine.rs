@@ -32,6 +32,7 @@ mod answer;
 mod apply;
 mod claims;
 mod recent;
+mod told;
 mod turns;
 
 pub use answer::no_such;
@@ -49,6 +50,8 @@ use tokio::sync::{broadcast, oneshot};
 use windlass_api::{
     Change, Document, ErrorBody, ErrorCode, EventKind, MonitorEvent, Name, Object, Status,
 };
+
+use windlass_attach::endpoint::Handed;
 
 use crate::authority::Peer;
 use crate::backend::{Backend, Place, StateSink};
@@ -132,7 +135,8 @@ pub struct EngineHandle {
 }
 
 impl Engine {
-    /// Loads the stored document, makes its objects in the backend, and starts the engine's thread.
+    /// Builds the backend, loads the stored document, makes its objects, and starts the engine's thread. `build` ends when this
+    /// daemon may have the state directory, which is there by then.
     ///
     /// # Errors
     /// If the store is in use or damaged, a directory cannot be made, or `build` fails.
@@ -140,8 +144,7 @@ impl Engine {
         options: &Options,
         build: impl FnOnce(StateSink) -> Result<Box<dyn Backend>>,
     ) -> Result<(EngineHandle, std::thread::JoinHandle<()>)> {
-        let mut store = Store::open(&options.state_dir)?;
-        let loaded = store.load()?;
+        Store::make_directory(&options.state_dir)?;
         paths::make_runtime_dir(&options.runtime_dir)?;
         // Sockets of zones are reached without following links; those above the directory are the operator's.
         let runtime_dir = options
@@ -150,6 +153,8 @@ impl Engine {
             .with_context(|| options.runtime_dir.display().to_string())?;
         let (sink, woken) = StateSink::pair();
         let backend = build(sink.clone())?;
+        let mut store = Store::open(&options.state_dir)?;
+        let loaded = store.load()?;
         let (events, _) = broadcast::channel(options.monitor_events_max);
         let mut engine = Engine {
             document: Document::default(),
@@ -193,6 +198,11 @@ impl Engine {
         Ok((handle, thread))
     }
 
+    /// What a successor gets of the data plane.
+    pub fn hand_over(&mut self) -> Vec<Handed> {
+        self.backend.hand_over()
+    }
+
     fn run(mut self, inbox: &mpsc::Receiver<Message>) {
         loop {
             match inbox.recv_timeout(self.recent.due_in()) {
@@ -230,7 +240,8 @@ impl Engine {
             }
             let status = self.status(&name);
             if self.states.get(&name) != Some(&status) {
-                self.states.insert(name.clone(), status.clone());
+                let before = self.states.insert(name.clone(), status.clone());
+                self.tell_state(&name, before.as_ref(), &status);
                 let audience = self.audience_of_member(&name);
                 self.publish(EventKind::State { name, status }, audience);
             }

@@ -18,7 +18,7 @@
 //! - [`store`]: the document on disk, replaced atomically and durably.
 //! - [`backend`]: the boundary to the data plane; [`plane`] is the real one, [`memory`] one for tests.
 //! - [`metrics`]: the counters as text for Prometheus.
-//! - [`notify`]: the service manager and signals.
+//! - [`notify`]: the service manager and signals; [`handover`]: an upgrade under traffic.
 //!
 //! # Synchronization
 //! The API thread and the engine share nothing but two channels. Workers never wait for either.
@@ -31,6 +31,7 @@
 pub mod authority;
 pub mod backend;
 pub mod engine;
+pub mod handover;
 pub mod http;
 pub mod log;
 pub mod memory;

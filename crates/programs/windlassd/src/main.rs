@@ -11,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use windlassd::authority::Peer;
 use windlassd::engine::{Engine, EngineHandle};
+use windlassd::handover::{Successor, Turn};
 use windlassd::http::{self, App, SocketLock};
 use windlassd::options::{Args, Limits, Options};
 use windlassd::{log, notify, paths, plane, routes, store};
@@ -40,23 +41,43 @@ fn run(args: &Args) -> Result<()> {
     if args.check_config {
         return check(&options);
     }
-    log::start(options.log_level)?;
+    log::start(options.log_level, options.log_format)?;
     raise_descriptors();
     if args.socket.is_none() || options.socket.starts_with(&options.runtime_dir) {
         paths::make_runtime_dir(&options.runtime_dir)?;
     }
-    let lock = SocketLock::take(&options.socket)?;
-    let (engine, thread) = Engine::spawn(&options, |sink| plane::build(&options, sink))?;
+    let mut turn = match args.successor {
+        true => Turn::of_successor()?,
+        false => Turn::default(),
+    };
+    let mut lock = None;
+    let (engine, thread) = Engine::spawn(&options, |sink| {
+        if args.successor {
+            // While the predecessor can still serve on.
+            store::check(&options.state_dir)?;
+        }
+        let mut plane = plane::build(&options, sink)?;
+        let inheritance = turn.wait()?;
+        plane.take_over(inheritance.members);
+        lock = Some(SocketLock::take(&options.socket, inheritance.listener)?);
+        Ok(plane)
+    })?;
+    let mut lock = lock.context("no control socket")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let result = runtime.block_on(serve(args, &options, &lock, &engine));
-    notify::stopping();
+    let result = runtime.block_on(serve(args, &options, &mut lock, &engine));
+    match &result {
+        Ok(Some(successor)) => notify::handed_over(successor.pid()),
+        _ => notify::stopping(),
+    }
     engine.stop();
     if thread.join().is_err() {
         bail!("the engine has failed: see the lines above");
     }
-    result
+    drop(lock);
+    // The successor's turn.
+    result.map(drop)
 }
 
 /// Takes all the descriptors that the hard limit allows: a memif VNIC needs a dozen, and each guest's queue three.
@@ -90,16 +111,19 @@ fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Serves until a signal ends that; a successor is there if one is to go on.
 async fn serve(
     args: &Args,
     options: &Options,
-    lock: &SocketLock,
+    lock: &mut SocketLock,
     engine: &EngineHandle,
-) -> Result<()> {
+) -> Result<Option<Successor>> {
     // Before anybody can know that this process serves, and signal it.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
+    let mut upgrade = signal(SignalKind::user_defined2())?;
+    let mut successor = None;
     let listener = lock.listen()?;
     let (limits, allowed) = watch::channel(options.limits);
     let app = App {
@@ -112,14 +136,26 @@ async fn serve(
     tracing::info!("windlassd {} {status}", env!("CARGO_PKG_VERSION"));
     let watchdog = notify::watchdog_interval();
     let mut look = tokio::time::interval(watchdog.unwrap_or(LOOK_INTERVAL));
-    loop {
+    let is_handed_over = loop {
         tokio::select! {
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break false,
+            _ = interrupt.recv() => break false,
             _ = hangup.recv() => {
                 notify::reloading();
                 reload(args, options, &limits, engine).await;
                 notify::ready(&status);
+            }
+            _ = upgrade.recv(), if successor.is_none() => match Successor::start() {
+                Ok(started) => successor = Some(started),
+                Err(error) => tracing::error!("upgrade: this daemon serves on: {error:#}"),
+            },
+            ready = ready(&mut successor) => {
+                let handed = hand_over(engine, lock, ready).await;
+                match handed {
+                    Ok(()) => break true,
+                    Err(error) => tracing::error!("upgrade: this daemon serves on: {error:#}"),
+                }
+                give_up(&mut successor);
             }
             _ = look.tick() => {
                 let alive = engine.call(&Peer::daemon(), |engine| Ok(engine.alive())).await;
@@ -134,11 +170,39 @@ async fn serve(
                 }
             }
         }
+    };
+    if !is_handed_over {
+        give_up(&mut successor);
     }
     tracing::info!("ending");
     server.abort();
     tokio::time::sleep(DRAIN_TIME).await;
-    Ok(())
+    Ok(successor)
+}
+
+async fn hand_over(
+    engine: &EngineHandle,
+    lock: &mut SocketLock,
+    ready: Result<&Successor>,
+) -> Result<()> {
+    let successor = ready?;
+    let itself = Peer::daemon();
+    let members = engine.call(&itself, |engine| Ok(engine.hand_over()));
+    lock.hand_over(successor, &members.await?)
+}
+
+fn give_up(successor: &mut Option<Successor>) {
+    if let Some(successor) = successor.take() {
+        successor.give_up();
+    }
+}
+
+/// The successor when it is ready; for ever if there is none.
+async fn ready(successor: &mut Option<Successor>) -> Result<&Successor> {
+    match successor {
+        Some(successor) => successor.ready().await.map(|()| &*successor),
+        None => std::future::pending().await,
+    }
 }
 
 /// Reads the options again, takes over what can change while the daemon runs, and tries to make what failed before.

@@ -63,19 +63,19 @@ pub const MEMBER: &[Family<Counters>] = families! { counters:
     "receive_unicast_frames_total" Counter counters.rx_unicast as f64, "Received frames sent to one member.";
     "receive_flooded_frames_total" Counter counters.rx_flooded as f64, "Received frames that were flooded.";
     "receive_local_frames_total" Counter counters.rx_local as f64, "Received frames that ended at the bridge, for the daemon.";
-    "receive_drop_frames_total" Counter counters.rx_dropped as f64, "Received frames dropped.";
+    "receive_dropped_frames_total" Counter counters.rx_dropped as f64, "Received frames dropped.";
     "receive_copies_total" Counter counters.rx_copies as f64, "Copies made by flooding its frames.";
     "receive_floods_cut_total" Counter counters.rx_floods_cut as f64, "Floods that ended before everyone had a copy.";
     "transmit_offered_frames_total" Counter counters.tx_offered as f64, "Frames and copies to be sent to it.";
     "transmit_frames_total" Counter counters.tx_frames as f64, "Frames sent to it.";
     "transmit_bytes_total" Counter counters.tx_bytes as f64, "Bytes sent to it.";
-    "transmit_drop_frames_total" Counter counters.tx_dropped as f64, "Frames to it that were dropped.";
+    "transmit_dropped_frames_total" Counter counters.tx_dropped as f64, "Frames to it that were dropped.";
     "transmit_held_frames" Gauge counters.tx_held as f64, "Frames to it that wait in private memory.";
     "transmit_span_frames_total" Counter counters.tx_span as f64, "Copies sent to it as a span member.";
     "transmit_spilled_frames_total" Counter counters.tx_spilled as f64, "Frames that waited in private memory.";
     "transmit_segments_total" Counter counters.tx_segments as f64, "Frames written by software segmentation.";
-    "notifications_total" Counter counters.kicks as f64, "Notifications sent to the other side.";
-    "kernel_drop_frames_total" Counter counters.kernel_drops as f64, "Frames dropped by the kernel behind it.";
+    "kicks_total" Counter counters.kicks as f64, "Notifications sent to the other side.";
+    "kernel_drops_total" Counter counters.kernel_drops as f64, "Frames dropped by the kernel behind it.";
     "stalled_seconds_total" Counter counters.stalled_ns as f64 / 1e9, "Time that access to its memory took beyond what it may.";
 };
 
@@ -96,7 +96,7 @@ pub const WORKER: &[Family<WorkerStats>] = families! { worker:
     "rings" Gauge f64::from(worker.rings), "Rings that it serves.";
     "frames_total" Counter worker.frames as f64, "Frames that it moved.";
     "visits_total" Counter worker.visits as f64, "Visits to rings that found frames.";
-    "empty_visits_total" Counter worker.visits_empty as f64, "Visits to rings that found none.";
+    "visits_empty_total" Counter worker.visits_empty as f64, "Visits to rings that found none.";
     "sleeps_total" Counter worker.sleeps as f64, "Times that it went to sleep.";
     "yields_total" Counter worker.yields as f64, "Times that it gave its core away.";
     "busy_seconds_total" Counter seconds(worker.cycles_busy, worker), "Time in visits that found frames.";
@@ -167,7 +167,7 @@ const BUILD_INFO: &str = "windlass_build_info";
 const BUILD_INFO_HELP: &str = "Version of the daemon; always 1.";
 const UP: &str = "up";
 const UP_HELP: &str = "1 if frames pass, 0 if it is waiting or down.";
-const DROPS: &str = "drop_reason_frames_total";
+const DROPS: &str = "drop_frames_total";
 const DROPS_HELP: &str = "Frames dropped, by reason; see windlass-drops(7).";
 
 /// Prefixes of the two kinds of members, uplinks first, with their labels, and these with the reason of a drop.
@@ -331,6 +331,49 @@ mod tests {
         )
     }
 
+    /// The field of the API and the metric that is made of it have one name: of the metric's, `receive` and `transmit` are rx
+    /// and tx, and units may be added; cycles become seconds.
+    #[test]
+    fn a_metric_is_called_like_its_field() {
+        fn named<T>(families: &[Family<T>])
+        where
+            T: Default + serde::Serialize + serde::de::DeserializeOwned,
+        {
+            let (view, _) = numbered::<T>(1_000);
+            let mut fields = serde_json::to_value(&view).expect("a view is JSON");
+            // One cycle is one second.
+            let mut seconds = fields.clone();
+            if let Some(rate) = seconds.get_mut("cycles_per_second") {
+                *rate = json!(1);
+            }
+            let view = serde_json::from_value(seconds).expect("the same view");
+            for family in families {
+                let value = (family.value)(&view);
+                let fields = fields.as_object_mut().expect("an object");
+                let field = fields.iter().find(|(_, field)| {
+                    let field = field.as_f64();
+                    field == Some(value) || field.map(|ns| ns / 1e9) == Some(value)
+                });
+                let (field, _) = field.expect("a metric is made of one field");
+                let name = family.name.trim_end_matches("_total");
+                let name = name.replace("receive_", "rx_").replace("transmit_", "tx_");
+                let units = ["_frames", "_seconds"];
+                let stem = units
+                    .iter()
+                    .find_map(|unit| name.strip_suffix(unit))
+                    .unwrap_or(&name);
+                let stem = stem.strip_prefix("addresses_").unwrap_or(stem);
+                let of_field = field.trim_end_matches("_ns");
+                let of_field = of_field.strip_suffix("_frames").unwrap_or(of_field);
+                let of_field = of_field.strip_prefix("cycles_").unwrap_or(of_field);
+                assert_eq!(stem, of_field, "{} and {field}", family.name);
+            }
+        }
+        named(MEMBER);
+        named(BRIDGE);
+        named(WORKER);
+    }
+
     fn sample() -> (Sample, BTreeSet<u64>) {
         let name = |text: &str| text.parse::<Name>().expect("a name");
         let (vnic, mut numbers) = numbered::<Counters>(1_000);
@@ -429,7 +472,7 @@ mod tests {
         assert_eq!(found[&format!("windlass_vnic_up{vnic}")], "1");
         assert_eq!(found[&format!("windlass_uplink_up{uplink}")], "0");
         assert_eq!(
-            found[r#"windlass_vnic_drop_reason_frames_total{vnic="web",bridge="lan",zone="blue",reason="no-route"}"#],
+            found[r#"windlass_vnic_drop_frames_total{vnic="web",bridge="lan",zone="blue",reason="no-route"}"#],
             "5000"
         );
     }

@@ -30,6 +30,11 @@ pub fn stopping() {
     send(&[NotifyState::Stopping]);
 }
 
+/// Another process is the service from now on.
+pub fn handed_over(pid: u32) {
+    send(&[NotifyState::MainPid(pid)]);
+}
+
 /// All workers make progress.
 pub fn alive() {
     send(&[NotifyState::Watchdog]);

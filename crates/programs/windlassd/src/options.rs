@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use windlass_api::{AUTO, DAEMON_OPTIONS, OptionSpec, Value};
 
+use crate::log::Format;
 use crate::paths;
 
 /// Where the TOML file is looked for.
@@ -49,6 +50,9 @@ pub struct Args {
     /// Print a TOML file with every option, its default and its meaning, and end
     #[arg(long)]
     pub print_default_config: bool,
+    /// Started by the daemon that serves, to take its place
+    #[arg(long, hide = true)]
+    pub successor: bool,
 }
 
 /// What the control socket allows at most. A reload can change it while connections last: they keep the time that
@@ -86,6 +90,8 @@ pub struct Options {
     pub monitor_events_max: usize,
     /// What is logged.
     pub log_level: tracing::Level,
+    /// In which form.
+    pub log_format: Format,
 }
 
 struct Given(BTreeMap<&'static str, Value>);
@@ -209,6 +215,11 @@ impl Options {
                 self.monitor_events_max != new.monitor_events_max,
                 "the queue of events was made with it",
             ),
+            (
+                "log-format",
+                self.log_format != new.log_format,
+                "the log was opened with it",
+            ),
         ];
         rows.into_iter()
             .filter(|(_, differs, _)| *differs)
@@ -253,6 +264,12 @@ impl Options {
             log_level: level.parse().with_context(|| {
                 format!("log-level is error, warn, info, debug or trace, not \"{level}\"")
             })?,
+            log_format: match given.text("log-format") {
+                None => Format::Auto,
+                Some("text") => Format::Text,
+                Some("json") => Format::Json,
+                Some(other) => bail!("log-format is auto, text or json, not \"{other}\""),
+            },
         })
     }
 }
@@ -343,7 +360,8 @@ mod tests {
         let new = of(
             "socket = \"/x/s\"\nstate-dir = \"/x/d\"\nruntime-dir = \"/x/r\"\n\
              workers = \"7\"\nconnections-max = 7\nconnections-per-uid-max = 7\nbody-bytes-max = 7000\n\
-             read-timeout-ms = 77\nvnics-per-uid-max = 77\nmappings-per-uid-max = 77\nmonitor-events-max = 77\nlog-level = \"warn\"",
+             read-timeout-ms = 77\nvnics-per-uid-max = 77\nmappings-per-uid-max = 77\nmonitor-events-max = 77\nlog-level = \"warn\"\n\
+             log-format = \"json\"",
         );
         let fixed: Vec<_> = old.fixed(&new).into_iter().map(|(name, _)| name).collect();
         let told: Vec<_> = DAEMON_OPTIONS

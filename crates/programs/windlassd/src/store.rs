@@ -99,7 +99,19 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the directory, making it and those above it (mode 0700) durably if they are missing, and locks it.
+    /// Makes the directory and those above it (mode 0700) durably if they are missing.
+    ///
+    /// # Errors
+    /// If it cannot be made or flushed.
+    pub fn make_directory(directory: &Path) -> Result<(), StoreError> {
+        make(directory).map_err(|error| StoreError::Io {
+            action: "cannot make",
+            path: directory.to_path_buf(),
+            error,
+        })
+    }
+
+    /// Opens the directory, making it if it is missing ([`Store::make_directory`]), and locks it.
     ///
     /// # Errors
     /// If it cannot be made, flushed, opened or locked.
@@ -111,7 +123,7 @@ impl Store {
                 error,
             }
         };
-        make(directory).map_err(io("cannot make"))?;
+        Self::make_directory(directory)?;
         let handle = File::open(directory).map_err(io("cannot open"))?;
         let path = directory.join(LOCK);
         let lock = OpenOptions::new()

@@ -8,15 +8,17 @@
 
 mod daemon;
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use daemon::ask;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn command(directory: &Path) -> Command {
     let config = directory.join("windlass.toml");
@@ -271,6 +273,169 @@ fn kill_and_restart() {
     assert!(socket.exists());
     let _program = Program::start(&mut command(directory.path()), directory.path());
     assert_eq!(ask(&socket, "GET", "/v1/bridges/br0", None).0, 200);
+}
+
+/// Waits until the service manager is told a line that starts so.
+fn hear(manager: &UnixDatagram, wanted: &str) -> String {
+    loop {
+        let mut bytes = [0; 4096];
+        let length = manager.recv(&mut bytes).expect(wanted);
+        let heard = std::str::from_utf8(&bytes[..length]).unwrap();
+        if let Some(line) = heard.lines().find(|line| line.starts_with(wanted)) {
+            return line.to_owned();
+        }
+    }
+}
+
+/// SIGUSR2 puts another process in the daemon's place: the service manager is told which, the configuration is there, and no
+/// request is refused meanwhile. The successor can be upgraded likewise.
+#[test]
+fn an_upgrade_refuses_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let (socket, path) = (
+        directory.path().join("run/control.sock"),
+        directory.path().join("notify"),
+    );
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let mut started = command(directory.path());
+    started
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "400000");
+    let mut program = Program::start(&mut started, directory.path());
+    let hear = |wanted: &str| hear(&manager, wanted);
+    hear("READY=1");
+    assert_eq!(
+        ask(&socket, "POST", "/v1/bridges", Some(json!({"name": "br0"}))).0,
+        201
+    );
+    let pid_of = || {
+        ask(&socket, "GET", "/v1/daemon", None).1["pid"]
+            .as_u64()
+            .unwrap()
+    };
+    let is_over = AtomicBool::new(false);
+    let pids = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let mut pids = vec![pid_of()];
+            while !is_over.load(Ordering::Relaxed) {
+                let (status, bridge) = ask(&socket, "GET", "/v1/bridges/br0", None);
+                assert_eq!(status, 200, "{bridge}");
+                let pid = pid_of();
+                if pids.last() != Some(&pid) {
+                    pids.push(pid);
+                }
+            }
+            pids
+        });
+        program.signal(Signal::USR2);
+        let second = hear("MAINPID=");
+        hear("READY=1");
+        // It feeds the watchdog although it is another process than the one that was started.
+        hear("WATCHDOG=1");
+        assert_eq!(program.0.wait().unwrap().code(), Some(0));
+        let pid = |line: &str| Pid::from_raw(line["MAINPID=".len()..].parse().unwrap()).unwrap();
+        kill_process(pid(&second), Signal::USR2).unwrap();
+        let third = hear("MAINPID=");
+        hear("READY=1");
+        std::thread::sleep(Duration::from_millis(100));
+        is_over.store(true, Ordering::Relaxed);
+        let pids = asking.join().unwrap();
+        kill_process(pid(&third), Signal::TERM).unwrap();
+        hear("STOPPING=1");
+        pids
+    });
+    assert_eq!(pids.len(), 3, "{pids:?}");
+    let until = Instant::now() + Duration::from_secs(20);
+    while socket.exists() {
+        assert!(
+            Instant::now() < until,
+            "the last one takes its socket with it"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A successor that cannot serve ends before its predecessor lets go of anything: that one serves on.
+#[test]
+fn an_upgrade_that_fails_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("run/control.sock");
+    let mut program = Program::start(&mut command(directory.path()), directory.path());
+    assert_eq!(
+        ask(&socket, "POST", "/v1/bridges", Some(json!({"name": "br0"}))).0,
+        201
+    );
+    let document = directory.path().join("state/document.json");
+    let good = std::fs::read(&document).unwrap();
+    std::fs::write(&document, "{").unwrap();
+    program.signal(Signal::USR2);
+    let mut lines = BufReader::new(program.0.stderr.take().unwrap()).lines();
+    let serves_on = lines.any(|line| line.unwrap().contains("this daemon serves on"));
+    assert!(serves_on);
+    let daemon = ask(&socket, "GET", "/v1/daemon", None).1;
+    assert_eq!(daemon["pid"], program.0.id());
+    std::fs::write(&document, good).unwrap();
+    assert_eq!(
+        ask(&socket, "POST", "/v1/bridges", Some(json!({"name": "br1"}))).0,
+        201
+    );
+    program.signal(Signal::TERM);
+    assert_eq!(program.0.wait().unwrap().code(), Some(0));
+}
+
+/// The log says who changed what, who was refused, and how members fare, as fields.
+#[test]
+fn the_log_has_fields() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("run/control.sock");
+    std::fs::write(
+        directory.path().join("windlass.toml"),
+        "log-format = \"json\"\n",
+    )
+    .unwrap();
+    let mut program = Program::start(&mut command(directory.path()), directory.path());
+    let peer = directory.path().join("run/peer.sock");
+    let attach = json!({"kind": "memif", "socket": peer, "role": "client"});
+    for (path, body) in [
+        ("/v1/bridges", json!({"name": "br0"})),
+        (
+            "/v1/vnics",
+            json!({"name": "web", "bridge": "br0", "attach": attach}),
+        ),
+    ] {
+        let (status, answer) = ask(&socket, "POST", path, Some(body));
+        assert_eq!(status, 201, "{answer}");
+    }
+    let (status, answer) = ask(
+        &socket,
+        "PATCH",
+        "/v1/vnics/web",
+        Some(json!({"properties": {"mtu": 1400}})),
+    );
+    assert_eq!(status, 200, "{answer}");
+    std::thread::sleep(Duration::from_millis(300));
+    program.signal(Signal::TERM);
+    assert_eq!(program.0.wait().unwrap().code(), Some(0));
+    let lines = BufReader::new(program.0.stderr.take().unwrap()).lines();
+    let lines: Vec<Value> = lines
+        .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+        .collect();
+    let found = |wanted: Value| {
+        let wanted = wanted.as_object().unwrap();
+        let has = |line: &Value| wanted.iter().all(|(key, value)| line[key] == *value);
+        assert!(lines.iter().any(has), "{wanted:?} is not in {lines:#?}");
+    };
+    let uid = rustix::process::getuid().as_raw();
+    found(
+        json!({"event": "change", "uid": uid, "change": "create", "kind": "bridge", "name": "br0"}),
+    );
+    found(
+        json!({"event": "change", "uid": uid, "change": "set", "kind": "vnic", "name": "web", "properties": "mtu"}),
+    );
+    found(json!({"event": "waiting", "kind": "vnic", "name": "web", "zone": "", "level": "info"}));
 }
 
 /// `--check-config` finds what is wrong with the options and the stored document, and

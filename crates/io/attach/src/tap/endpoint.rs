@@ -9,7 +9,7 @@
 //! Addresses: a new interface gets those of its configuration. A change of the configuration takes away and adds what it
 //! names, and leaves what somebody has added by hand.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use windlass_sys::netns::{self, Named, NetnsError, NetnsRef};
 use windlass_sys::tap::{Tap, TapError, TapOffloads, TapOptions, TapQueue};
 
 use super::{TapRx, TapTx, address};
-use crate::endpoint::{Endpoint, Event, InterfaceConf, Rings, Status};
+use crate::endpoint::{Endpoint, Event, Handed, InterfaceConf, Rings, Status};
 use crate::port::{RxPort, TxCaps};
 
 /// Time between two looks at what is waited for.
@@ -89,6 +89,8 @@ pub struct TapEndpoint {
     foreign: Option<u32>,
     reason: String,
     ending: Option<String>,
+    /// Queues that the daemon before has had open.
+    handed: Vec<OwnedFd>,
     /// It was set down or up since somebody asked.
     is_changed: bool,
     leaving: bool,
@@ -108,6 +110,7 @@ impl TapEndpoint {
             foreign: None,
             reason: "not tried yet".to_owned(),
             ending: None,
+            handed: Vec::new(),
             is_changed: false,
             leaving: false,
             retry_at: Instant::now(),
@@ -130,7 +133,10 @@ impl TapEndpoint {
         let namespace = self.namespace()?;
         self.process = namespace.process().cloned();
         let (conf, given, foreign) = (&self.conf, &self.given, self.foreign);
-        let outcome = netns::within(&namespace, || set_up(conf, given, foreign, &namespace))?;
+        let handed = std::mem::take(&mut self.handed);
+        let outcome = netns::within(&namespace, || {
+            set_up(conf, given, foreign, handed, &namespace)
+        })?;
         self.foreign = match &outcome {
             Err(OpenError::Foreign(_, index)) => Some(*index),
             _ => None,
@@ -215,6 +221,7 @@ fn set_up(
     conf: &TapConf,
     given: &[(std::net::IpAddr, u8)],
     foreign: Option<u32>,
+    handed: Vec<OwnedFd>,
     namespace: &NetnsRef,
 ) -> Result<(Open, TxCaps), OpenError> {
     let monitor = LinkMonitor::open()?;
@@ -226,7 +233,13 @@ fn set_up(
         ..TapOptions::default()
     };
     let name = found.as_ref().map_or(&conf.name, |link| &link.name);
-    let tap = Tap::open(name, conf.queues, &options)?;
+    let known = found
+        .as_ref()
+        .filter(|_| handed.len() == usize::from(conf.queues));
+    let tap = match known.and_then(|link| Tap::take_over(name, link.index, handed, &options)) {
+        Some(tap) => tap,
+        None => Tap::open(name, conf.queues, &options)?,
+    };
     let index = tap.index();
     let link = netlink.link_by_index(index)?;
     let link = link.ok_or_else(|| OpenError::Vanished(conf.name.clone()))?;
@@ -401,6 +414,19 @@ impl Endpoint for TapEndpoint {
         let now = link.map_or(0, |link| link.stats.tx_dropped);
         self.drops_before
             .saturating_add(now.saturating_sub(open.drops_at_open))
+    }
+
+    fn hand_over(&self) -> Option<Handed> {
+        let queues = self.open.as_ref()?.queues.iter();
+        let fds = queues.map(|queue| queue.as_fd().try_clone_to_owned());
+        Some(Handed {
+            mark: self.conf.mark.clone(),
+            fds: fds.collect::<Result<_, _>>().ok()?,
+        })
+    }
+
+    fn take_over(&mut self, fds: Vec<OwnedFd>) {
+        self.handed = fds;
     }
 
     fn delete(&mut self) {

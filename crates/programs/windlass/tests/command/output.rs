@@ -21,9 +21,9 @@ fn a_table() {
     assert_eq!(
         vnics().run("vnic show").out,
         "\
-NAME  BRIDGE  ZONE    MAC                STATE     MTU  ATTACH                                       REASON
-v0    br0     global  02:00:00:00:00:01  up       1500  tap,netns=a,address=10.0.0.1/24              --
-web   br1     a       02:00:00:00:00:02  waiting     ?  memif,socket=/r:s,id=1,role=server,secret=?  no peer?[31m
+NAME  BRIDGE  ZONE    MAC                STATE    MTU-NOW  ATTACH                                       REASON
+v0    br0     global  02:00:00:00:00:01  up          1500  tap,netns=a,address=10.0.0.1/24              --
+web   br1     a       02:00:00:00:00:02  waiting        ?  memif,socket=/r:s,id=1,role=server,secret=?  no peer?[31m
 "
     );
     assert_eq!(
@@ -31,7 +31,9 @@ web   br1     a       02:00:00:00:00:02  waiting     ?  memif,socket=/r:s,id=1,r
         "web  waiting\n"
     );
     assert_eq!(
-        vnics().run("vnic show -H -o NAME,Set --zone global").out,
+        vnics()
+            .run("vnic show -H -o NAME,Properties --zone global")
+            .out,
         "v0  vlan=7\n"
     );
     let empty = Fake::start().on("GET /v1/zones", 200, "[]");
@@ -46,7 +48,7 @@ web   br1     a       02:00:00:00:00:02  waiting     ?  memif,socket=/r:s,id=1,r
 fn fields() {
     let fake = vnics();
     assert_eq!(
-        fake.run("vnic show -p -o name,mac,mtu").out,
+        fake.run("vnic show -p -o name,mac,mtu-now").out,
         "v0:02\\:00\\:00\\:00\\:00\\:01:1500\nweb:02\\:00\\:00\\:00\\:00\\:02:?\n"
     );
     assert_eq!(
@@ -55,7 +57,7 @@ fn fields() {
     );
     let help = fake.run("vnic show -o help").out;
     assert!(
-        help.starts_with("name      Name of the VNIC.\nbridge    "),
+        help.starts_with("name        Name of the VNIC.\nbridge      "),
         "{help}"
     );
 }

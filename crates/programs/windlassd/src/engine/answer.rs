@@ -207,25 +207,31 @@ impl Engine {
         let (names, on): (Vec<Name>, Vec<Name>) = (self.seen_by(peer))
             .map(|member| (member.name().clone(), member.bridge().clone()))
             .unzip();
-        let counters = self.backend.counters(&names);
-        let members: Vec<_> = (names.into_iter().zip(on).zip(counters))
+        let is_all = peer.sees_host();
+        let bridges: Vec<Name> = (self.document.bridges.iter())
+            .filter(|_| is_all)
+            .map(|bridge| bridge.name.clone())
+            .collect();
+        let moment = self.backend.moment(&names, &bridges);
+        let members: Vec<_> = (names.into_iter().zip(on).zip(moment.counters))
             .map(|((name, bridge), counters)| MemberStats {
                 name,
                 bridge,
                 counters,
             })
             .collect();
-        let (bridges, workers) = if peer.sees_host() {
+        let (bridges, workers) = if is_all {
             let mut traffic: BTreeMap<&Name, Counters> = BTreeMap::new();
             for member in &members {
                 *traffic.entry(&member.bridge).or_default() += &member.counters;
             }
-            let bridges = self.document.bridges.iter().map(|bridge| BridgeStats {
-                name: bridge.name.clone(),
-                table: self.backend.table(&bridge.name),
-                traffic: traffic.remove(&bridge.name).unwrap_or_default(),
-            });
-            (bridges.collect(), self.backend.workers())
+            let bridges =
+                (bridges.into_iter().zip(moment.tables)).map(|(name, table)| BridgeStats {
+                    table,
+                    traffic: traffic.remove(&name).unwrap_or_default(),
+                    name,
+                });
+            (bridges.collect(), moment.workers)
         } else {
             Default::default()
         };

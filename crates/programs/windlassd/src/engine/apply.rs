@@ -35,6 +35,23 @@ impl Engine {
         dry_run: bool,
         edit: impl FnOnce(&mut Document) -> Result<(), ErrorBody>,
     ) -> Result<Applied, ErrorBody> {
+        self.change_silently(peer, expected, dry_run, edit)
+            .inspect_err(|error| self.tell_refused(peer, error))
+            .inspect(|done| {
+                if !dry_run {
+                    let changes = done.changes.iter();
+                    changes.for_each(|change| self.tell_change(peer, change));
+                }
+            })
+    }
+
+    fn change_silently(
+        &mut self,
+        peer: &Peer,
+        expected: Option<u64>,
+        dry_run: bool,
+        edit: impl FnOnce(&mut Document) -> Result<(), ErrorBody>,
+    ) -> Result<Applied, ErrorBody> {
         if let Some(expected) = expected.filter(|&expected| expected != self.revision) {
             let now = self.revision;
             let message =
@@ -71,6 +88,7 @@ impl Engine {
         if peer.operator || after <= max.max(before) {
             return Ok(());
         }
+        self.tell_limit(peer, "vnics-per-uid-max", max);
         let message = format!(
             "user {} has {before} of {max} VNICs (vnics-per-uid-max): delete some, or ask an operator",
             peer.uid
@@ -113,6 +131,7 @@ impl Engine {
         for change in changes {
             self.publish_change(change.clone(), &before);
         }
+        self.tell_waiting(changes);
         self.note_states();
         Ok(())
     }

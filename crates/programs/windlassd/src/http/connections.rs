@@ -30,6 +30,7 @@ use windlass_sys::unix;
 
 use super::HEAD_BYTES_MAX;
 use crate::authority::Peer;
+use crate::log::{Source, may};
 use crate::options::Limits;
 
 /// Connections that only operators can have, of all.
@@ -196,6 +197,7 @@ pub async fn serve(listener: UnixListener, router: Router, limits: watch::Receiv
         let peer = Peer::of(&stream);
         let admitted = peer.and_then(|peer| Some((peer, Admission::of(&counts, &peer, &limits)?)));
         let Some((peer, admission)) = admitted else {
+            tell_turned_away(peer.map(|peer| peer.uid));
             turn_away(&stream);
             if holds_fds {
                 // Closed here if there is no thread.
@@ -259,6 +261,18 @@ async fn connection(stream: UnixStream, service: Router, read_timeout: Duration)
         );
     if let Err(error) = connection.await {
         tracing::debug!("connection: {error}");
+    }
+}
+
+fn tell_turned_away(uid: Option<u32>) {
+    if let Some(uid) = uid.filter(|uid| may(Source::User(*uid))) {
+        let (uid, limit) = (u64::from(uid), "connections");
+        tracing::warn!(
+            event = "limit",
+            uid,
+            limit,
+            "user {uid} has too many connections"
+        );
     }
 }
 

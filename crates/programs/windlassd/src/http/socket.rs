@@ -11,14 +11,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use tokio::net::UnixListener;
+use windlass_attach::endpoint::Handed;
 use windlass_sys::unix;
+
+use crate::handover::{Listener, Successor};
 
 /// The path of the control socket, held: another daemon cannot take it while this lives.
 #[derive(Debug)]
 pub struct SocketLock {
     path: PathBuf,
-    /// The socket, if the service manager made it; then its path is the manager's, too.
-    given: Option<net::UnixListener>,
+    /// The socket, once somebody listens on it.
+    listener: Option<Listener>,
+    /// A successor has it.
+    is_handed_over: bool,
     _lock: File,
 }
 
@@ -40,11 +45,11 @@ fn patiently(lock: &File) -> Result<(), TryLockError> {
 }
 
 impl SocketLock {
-    /// Locks the file `PATH.lock` beside the socket.
+    /// Locks the file `PATH.lock` beside the socket; `inherited`: the predecessor's socket, which is of no use on another path.
     ///
     /// # Errors
     /// If another daemon has it, or the directory does not exist.
-    pub fn take(path: &Path) -> Result<Self> {
+    pub fn take(path: &Path, inherited: Option<Listener>) -> Result<Self> {
         let mut lock_path = path.as_os_str().to_owned();
         lock_path.push(".lock");
         let lock_path = PathBuf::from(lock_path);
@@ -63,7 +68,11 @@ impl SocketLock {
         match patiently(&lock) {
             Ok(()) => Ok(Self {
                 path: path.into(),
-                given: activated(path)?,
+                listener: match inherited.filter(|listener| is_at(&listener.socket, path)) {
+                    Some(listener) => Some(listener),
+                    None => activated(path)?,
+                },
+                is_handed_over: false,
                 _lock: lock,
             }),
             Err(TryLockError::WouldBlock) => {
@@ -78,34 +87,63 @@ impl SocketLock {
         }
     }
 
-    /// Listens on the socket, that of the service manager if it gave one; one that a dead daemon left is replaced. Root's can be connected to by
-    /// anyone, another user's only by himself and root. Peers cannot send descriptors to it, from Linux 6.16.
+    /// Listens on the socket, that of the service manager or the predecessor if they gave one; one that a dead daemon left is
+    /// replaced. Root's can be connected to by anyone, another user's only by himself and root. Peers cannot send descriptors to
+    /// it, from Linux 6.16.
     ///
     /// # Errors
     /// If something that is no socket lies there, or the system refuses.
-    pub fn listen(&self) -> Result<UnixListener> {
-        let path = &self.path;
-        if let Some(given) = &self.given {
-            refuse_fds(given);
-            return Ok(UnixListener::from_std(given.try_clone()?)?);
-        }
-        match fs::symlink_metadata(path) {
-            Ok(meta) if meta.file_type().is_socket() => fs::remove_file(path)?,
-            Ok(_) => bail!("{} is there and is not a socket", path.display()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => bail!("{}: {error}", path.display()),
-        }
-        let listener = UnixListener::bind(path)
-            .with_context(|| format!("cannot listen on {}", path.display()))?;
-        refuse_fds(&listener);
-        let mode = if rustix::process::geteuid().is_root() {
-            0o666
-        } else {
-            0o600
+    pub fn listen(&mut self) -> Result<UnixListener> {
+        let listener = match &self.listener {
+            Some(given) => given.socket.try_clone()?,
+            None => {
+                let socket = bind(&self.path)?;
+                let listener = socket.try_clone()?;
+                let is_managed = false;
+                self.listener = Some(Listener { socket, is_managed });
+                listener
+            }
         };
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-        Ok(listener)
+        refuse_fds(&listener);
+        listener.set_nonblocking(true)?;
+        Ok(UnixListener::from_std(listener)?)
     }
+
+    /// Gives the socket to a successor, with members: its path stays when this is dropped.
+    ///
+    /// # Errors
+    /// If the successor has ended.
+    pub fn hand_over(&mut self, successor: &Successor, members: &[Handed]) -> Result<()> {
+        let listener = self.listener.as_ref().context("nobody listens")?;
+        successor.hand_over(listener, members)?;
+        self.is_handed_over = true;
+        Ok(())
+    }
+}
+
+/// Makes a socket in the place of a dead daemon's.
+fn bind(path: &Path) -> Result<net::UnixListener> {
+    match fs::symlink_metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => fs::remove_file(path)?,
+        Ok(_) => bail!("{} is there and is not a socket", path.display()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => bail!("{}: {error}", path.display()),
+    }
+    let listener = net::UnixListener::bind(path)
+        .with_context(|| format!("cannot listen on {}", path.display()))?;
+    refuse_fds(&listener);
+    let mode = if rustix::process::geteuid().is_root() {
+        0o666
+    } else {
+        0o600
+    };
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    Ok(listener)
+}
+
+fn is_at(listener: &net::UnixListener, path: &Path) -> bool {
+    let address = listener.local_addr();
+    address.is_ok_and(|address| address.as_pathname() == Some(path))
 }
 
 fn refuse_fds(listener: &impl AsFd) {
@@ -115,7 +153,7 @@ fn refuse_fds(listener: &impl AsFd) {
 }
 
 /// The listening socket that the service manager handed over (`LISTEN_FDS`, sd_listen_fds(3)), if it did.
-fn activated(path: &Path) -> Result<Option<net::UnixListener>> {
+fn activated(path: &Path) -> Result<Option<Listener>> {
     let mut fds = sd_notify::listen_fds().context("LISTEN_FDS")?;
     let Some(fd) = fds.next() else {
         return Ok(None);
@@ -125,22 +163,26 @@ fn activated(path: &Path) -> Result<Option<net::UnixListener>> {
     }
     let socket = windlass_sys::unix::inherited(fd).context("the socket of the service manager")?;
     let listener = net::UnixListener::from(socket);
-    let address = listener
-        .local_addr()
-        .context("the socket of the service manager")?;
-    if address.as_pathname() != Some(path) {
+    if !is_at(&listener, path) {
         bail!(
-            "the service manager listens on {address:?}, not on {}: let --socket name the same",
+            "the service manager listens on {:?}, not on {}: let --socket name the same",
+            listener.local_addr(),
             path.display()
         );
     }
-    listener.set_nonblocking(true)?;
-    Ok(Some(listener))
+    Ok(Some(Listener {
+        socket: listener,
+        is_managed: true,
+    }))
 }
 
 impl Drop for SocketLock {
     fn drop(&mut self) {
-        if self.given.is_some() {
+        let is_managed = self
+            .listener
+            .as_ref()
+            .is_some_and(|listener| listener.is_managed);
+        if is_managed || self.is_handed_over {
             return;
         }
         let is_socket =

@@ -36,10 +36,11 @@ use windlass_api::{
     Bridge, BridgePlace, Counters, FdbEntry, FdbPage, FdbQuery, MacAddr, Name, StaticEntry, Status,
     TableStats, Uplink, Vnic, WorkerStats,
 };
+use windlass_attach::endpoint::Handed;
 use windlass_sync::tsc::Clock;
 use windlass_worker::{Plane, PlaneOptions};
 
-use crate::backend::{Backend, BackendError, Place, StateSink};
+use crate::backend::{Backend, BackendError, Moment, Place, StateSink};
 use crate::options::Options;
 use host::{Host, System};
 use ports::{Ports, Request};
@@ -299,6 +300,30 @@ impl Backend for PlaneBackend {
     fn move_table(&mut self, bridge: &Name, worker: u16) -> Result<u16, BackendError> {
         let bridge = bridge.clone();
         self.change(move |p| p.move_table(&bridge, worker))
+    }
+
+    // One question, not one for each: with thousands of members, the ports thread has as many descriptors to wait for after each.
+    fn moment(&self, members: &[Name], bridges: &[Name]) -> Moment {
+        let unknown = Moment {
+            counters: vec![Counters::default(); members.len()],
+            tables: vec![TableStats::default(); bridges.len()],
+            workers: Vec::new(),
+        };
+        let (members, bridges) = (members.to_vec(), bridges.to_vec());
+        self.ask(move |p| Moment {
+            counters: members.iter().map(|m| p.counters(m)).collect(),
+            tables: bridges.iter().map(|b| p.table(b)).collect(),
+            workers: p.workers(),
+        })
+        .unwrap_or(unknown)
+    }
+
+    fn hand_over(&mut self) -> Vec<Handed> {
+        self.ask(|p| p.hand_over()).unwrap_or_default()
+    }
+
+    fn take_over(&mut self, handed: Vec<Handed>) {
+        self.ask(|p| p.take_over(handed));
     }
 
     fn adopted(&mut self) {

@@ -16,7 +16,7 @@ use windlass_api::{
     MemberSettings, Name, Object, State, StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic,
     WorkerStats,
 };
-use windlass_attach::endpoint::{Endpoint, Event};
+use windlass_attach::endpoint::{Endpoint, Event, Handed};
 use windlass_bridge::fdb::{AddError, EntryFlags, Fdb, FdbWriter, Key};
 use windlass_sync::tsc::Clock;
 use windlass_sys::netns::NetnsWatch;
@@ -306,7 +306,7 @@ impl Ports {
                     self.plane.attach(member.id, rings)
                 }
                 Event::Down(reason) => {
-                    tracing::info!("{name}: {reason}");
+                    tracing::debug!("{name}: {reason}");
                     member.rings = 0;
                     self.plane.detach(member.id).map(|()| endpoint.detached())
                 }
@@ -639,6 +639,15 @@ impl Ports {
     }
 
     /// Removes packet filters that an earlier daemon left at interfaces that are no uplinks any more.
+    pub fn hand_over(&self) -> Vec<Handed> {
+        let endpoints = self.members.values().filter_map(|m| m.endpoint.as_ref());
+        endpoints.filter_map(|e| e.hand_over()).collect()
+    }
+
+    pub fn take_over(&mut self, handed: Vec<Handed>) {
+        self.host.take_over(handed);
+    }
+
     pub fn adopted(&mut self) {
         let keep: Vec<String> = self
             .members

@@ -78,7 +78,7 @@ impl Daemon {
         prepare: impl FnOnce(&tokio::net::UnixListener) + Send + 'static,
     ) -> Self {
         windlassd::paths::make_runtime_dir(&options.runtime_dir).unwrap();
-        let lock = SocketLock::take(&options.socket).unwrap();
+        let mut lock = SocketLock::take(&options.socket, None).unwrap();
         let (engine, engine_thread) = Engine::spawn(options, build).unwrap();
         let (limits, allowed) = tokio::sync::watch::channel(options.limits);
         let app = App {

@@ -1,0 +1,143 @@
+//! What the engine tells the log: who changed what, who was refused what, and how members fare.
+
+use serde_json::Value;
+use windlass_api::{Change, ErrorBody, ErrorCode, Name, Object, State, Status, Uplink, Vnic};
+
+use super::Engine;
+use crate::authority::Peer;
+use crate::log::{BURST, Source, may};
+
+impl Engine {
+    /// A change that was made.
+    pub(super) fn tell_change(&self, peer: &Peer, change: &Change) {
+        if !peer.operator && !may(Source::User(peer.uid)) {
+            return;
+        }
+        let object = change.object();
+        let (kind, name) = (object.kind(), object.name());
+        let (how, properties) = match change {
+            Change::Create { .. } => ("create", String::new()),
+            Change::Delete { .. } => ("delete", String::new()),
+            Change::Set { from, to } => ("set", differing(from, to)),
+        };
+        let (uid, revision) = (u64::from(peer.uid), self.revision);
+        tracing::info!(
+            event = "change",
+            uid,
+            change = how,
+            kind,
+            name = %name,
+            properties,
+            revision,
+            "user {uid}: {how} {kind} {name}"
+        );
+    }
+
+    /// A change that was refused for a right, a limit, the host or the store; not what was only typed wrong.
+    pub(super) fn tell_refused(&self, peer: &Peer, error: &ErrorBody) {
+        let told = [
+            ErrorCode::Forbidden,
+            ErrorCode::Host,
+            ErrorCode::Storage,
+            ErrorCode::Unsupported,
+        ];
+        if told.contains(&error.code) && may(Source::User(peer.uid)) {
+            let (uid, code) = (u64::from(peer.uid), error.code.name());
+            let why = &error.message;
+            tracing::warn!(
+                event = "refused",
+                uid,
+                code,
+                "user {uid} was refused: {why}"
+            );
+        }
+    }
+
+    /// A limit of a user that a change met.
+    pub(super) fn tell_limit(&self, peer: &Peer, limit: &'static str, max: usize) {
+        if may(Source::User(peer.uid)) {
+            let (uid, max) = (u64::from(peer.uid), max as u64);
+            tracing::warn!(
+                event = "limit",
+                uid,
+                limit,
+                max,
+                "user {uid} has met {limit} ({max})"
+            );
+        }
+    }
+
+    /// Of members that a change has made: what they wait for. Of thousands nobody reads that.
+    pub(super) fn tell_waiting(&self, changes: &[Change]) {
+        for change in changes.iter().take(BURST as usize) {
+            let Change::Create { to } = change else {
+                continue;
+            };
+            let (Object::Vnic(Vnic { name, .. }) | Object::Uplink(Uplink { name, .. })) = to else {
+                continue;
+            };
+            let status = self.status(name);
+            if status.state == State::Waiting {
+                self.tell_state(name, None, &status);
+            }
+        }
+    }
+
+    /// A member whose state is another one than before.
+    pub(super) fn tell_state(&self, name: &Name, before: Option<&Status>, now: &Status) {
+        let is_same = before.is_some_and(|before| {
+            (before.state, &before.reason, before.connects)
+                == (now.state, &now.reason, now.connects)
+        });
+        let vnic = self.document.vnic(name.as_str());
+        let zone = vnic.and_then(|vnic| vnic.zone.name()).cloned();
+        if is_same || !may(Source::Zone(zone.clone())) {
+            return;
+        }
+        let zone = zone.map_or_else(String::new, |zone| zone.to_string());
+        let kind = if vnic.is_some() { "vnic" } else { "uplink" };
+        let reason = now.reason.as_deref().unwrap_or_default();
+        let was_up = before.is_some_and(|before| before.state == State::Up);
+        match now.state {
+            State::Up => {
+                let connects = now.connects;
+                tracing::info!(event = "up", kind, name = %name, zone, connects, "{kind} {name} is up");
+            }
+            _ if was_up => tracing::warn!(
+                event = "lost",
+                kind,
+                name = %name,
+                zone,
+                reason,
+                "{kind} {name} has lost its peer: {reason}"
+            ),
+            _ => tracing::info!(
+                event = "waiting",
+                kind,
+                name = %name,
+                zone,
+                reason,
+                "{kind} {name} is waiting: {reason}"
+            ),
+        }
+    }
+}
+
+/// Names of what differs, without values: some are secret.
+fn differing(from: &Object, to: &Object) -> String {
+    let fields = |object: &Object| {
+        let value = serde_json::to_value(object).unwrap_or_default();
+        let mut fields = value["config"].as_object().cloned().unwrap_or_default();
+        if let Some(Value::Object(properties)) = fields.remove("properties") {
+            fields.extend(properties);
+        }
+        fields
+    };
+    let (from, to) = (fields(from), fields(to));
+    let mut names: Vec<_> = from.keys().chain(to.keys()).collect();
+    names.sort();
+    names.dedup();
+    names.retain(|name| from.get(*name) != to.get(*name));
+    let names: Vec<_> = names.into_iter().map(String::as_str).collect();
+    names.join(",")
+}
