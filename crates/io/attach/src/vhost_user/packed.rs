@@ -23,7 +23,7 @@
 //! | driver event | guest | our store of used descriptors, SeqCst fence, our load |
 //!
 //! A guest reads used descriptors in order: those behind one that is not there yet are not looked at. So a publication
-//! is written from its end to its beginning, and of several workers none waits for another.
+//! is written from its end to its beginning.
 //!
 //! # What can be lost and what cannot
 //! Used descriptors are kept in private memory until their publication: a daemon that is killed while it fills
@@ -41,11 +41,8 @@
 //! have gone out. A guest that receives drops empty buffers; the frames for them come again if they were another
 //! guest's, whose ring is not released before.
 //!
-//! Where several workers transmit on one ring, each writes its run from the end to the beginning, and the runs are
-//! opened in any order. The mark says up to where they have published together, and where each run ends that was leased
-//! behind that. A run whose first descriptor is given back is whole; those at the front the guest may have seen, and the
-//! ring goes on behind them, or, if something is given back further on, behind the last such run: whatever is not given
-//! back before it is given back empty, the first of all of them last ([`PackedOver::resume_runs`]).
+//! Where several workers transmit on one ring, one at a time does, from its reservation to its publication: so there is one
+//! publication to be cut off.
 //!
 //! # Failure modes
 //! A chain that goes on for the whole ring, or into descriptors that are not available, has no end: nothing behind it
@@ -244,95 +241,44 @@ impl<A: Area> PackedOver<A> {
         }
     }
 
-    /// The same for a ring whose workers had published up to `from`, and leased the runs behind that which end at the
-    /// places `ends`.
-    pub(super) fn resume_runs(&self, from: Base, ends: &[u16]) -> Base {
-        let (mut first, mut left) = (self.place(from), self.size);
-        let mut runs = Vec::new();
-        for end in ends {
-            let count = self.distance(first, *end);
-            let exists = u32::from(*end) < u32::from(self.size).wrapping_mul(2);
-            if !exists || count == 0 || count > left {
-                break;
-            }
-            runs.push((first, count));
-            (first, left) = (*end, left.wrapping_sub(count));
-        }
-        let mut runs = runs.into_iter().peekable();
-        let mut stands = self.place(from);
-        // From here on the guest has seen nothing.
-        while let Some((first, count)) = runs.next_if(|(first, _)| self.is_given_back(*first)) {
-            stands = self.advance(first, count);
-        }
-        let (unseen, mut stores, mut kept) = (stands, Vec::new(), 0);
-        for (first, count) in runs {
-            let cut = if self.is_given_back(first) {
-                true
-            } else if let Some(cut) = self.emptied(first, count, &mut stores) {
-                cut
-            } else {
-                // Not as our driver writes it.
-                break;
-            };
-            if cut {
-                (stands, kept) = (self.advance(first, count), stores.len());
-            }
-        }
-        stores.truncate(kept);
-        self.give_back(unseen, stands, &stores);
-        self.base(stands)
-    }
-
-    /// Whether what was available at a place is so no more.
-    fn is_given_back(&self, at: u16) -> bool {
-        let (slot, wrap) = self.slot(at);
-        let state = Self::state(self.high(slot, Ordering::Acquire), wrap);
-        matches!(state, State::Used | State::Again)
-    }
-
-    /// Gives `count` places from `first` on back empty, if a part of them was given back, of which the guest has seen
-    /// nothing because the first is not among them. False if there was no such part: the ring is as it was.
+    /// Gives `count` places from `first` on back empty, the last one first, if a part of them was given back, of which the
+    /// guest has seen nothing because the first is not among them. False if there was no such part: the ring is as it was.
     fn complete(&self, first: u16, count: u16) -> bool {
-        let (count, mut stores) = (count.min(self.size), Vec::new());
-        let cut = self.emptied(first, count, &mut stores) == Some(true);
-        if cut {
-            self.give_back(first, self.advance(first, count), &stores);
+        let count = count.min(self.size);
+        let Some(stores) = self.emptied(first, count) else {
+            return false;
+        };
+        for (slot, high) in stores.iter().rev() {
+            self.set_high(*slot, *high, Ordering::Release);
         }
-        cut
+        if let Some(log) = &self.log {
+            self.log_used(log, first, self.advance(first, count));
+        }
+        true
     }
 
-    /// Adds what gives `count` places from `first` on back empty, in the order of the ring, and tells whether a part of
-    /// them was given back before; `None` if they are not as the driver and we write them.
-    fn emptied(&self, first: u16, count: u16, whole: &mut Vec<(u16, u64)>) -> Option<bool> {
-        let (mut at, mut left, mut cut) = (first, count, false);
+    /// What gives `count` places from `first` on back empty, in the order of the ring; `None` if no part of them was given
+    /// back before, or if they are not as the driver and we write them.
+    fn emptied(&self, first: u16, count: u16) -> Option<Vec<(u16, u64)>> {
+        let (mut at, mut left, mut cut, mut stores) = (first, count, false, Vec::new());
         while left > 0 {
             let (slot, wrap) = self.slot(at);
             let high = self.high(slot, Ordering::Relaxed);
             let mut places = 1;
             if Self::state(high, wrap) == State::Used {
-                whole.push((slot, Self::used(wrap, (high >> 32) as u16, 0)));
+                stores.push((slot, Self::used(wrap, (high >> 32) as u16, 0)));
                 cut = true;
             } else if !cut {
                 // As the driver wrote it, since later ones are given back first.
                 let (id, span) = self.span(at, left)?;
-                whole.push((slot, Self::used(wrap, id, 0)));
+                stores.push((slot, Self::used(wrap, id, 0)));
                 places = span;
             }
             // Else a descriptor of a chain whose first one was given back.
             at = self.advance(at, places);
             left = left.saturating_sub(places);
         }
-        Some(cut)
-    }
-
-    /// Writes second halves between two places, the last one first: the guest sees all of them or none.
-    fn give_back(&self, from: u16, to: u16, stores: &[(u16, u64)]) {
-        for (slot, high) in stores.iter().rev() {
-            self.set_high(*slot, *high, Ordering::Release);
-        }
-        if let Some(log) = &self.log {
-            self.log_used(log, from, to);
-        }
+        cut.then_some(stores)
     }
 
     /// What the chain at a place is called, and how many places it takes: `most` at most.
@@ -393,6 +339,8 @@ impl<A: Area> PackedOver<A> {
 
 impl<A: Area> Ring for PackedOver<A> {
     const WALKED: bool = true;
+
+    const WHOLE: bool = true;
 
     type Held = Held;
 
@@ -589,16 +537,6 @@ impl<A: Area> Ring for PackedOver<A> {
         }
     }
 
-    fn lease(&self, end: u16) -> u8 {
-        self.mark.as_ref().map_or(0, |mark| mark.lease(end))
-    }
-
-    fn settle(&self, at: u16, next: u8) {
-        if let Some(mark) = &self.mark {
-            mark.settle(self.base(at), next);
-        }
-    }
-
     #[inline(always)]
     fn open(&self, held: Held) {
         held.stores()
@@ -677,9 +615,6 @@ impl<A: Area> Ring for PackedOver<A> {
 }
 
 #[cfg(test)]
-mod killed;
-
-#[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::arithmetic_side_effects)]
 mod tests {
     use super::*;
@@ -689,7 +624,7 @@ mod tests {
     use windlass_shm::{HugePages, Mapping};
     use windlass_sys::eventfd;
 
-    pub(super) fn ring(size: u16) -> (Packed, Arc<GuestMap>, Mapping) {
+    fn ring(size: u16) -> (Packed, Arc<GuestMap>, Mapping) {
         let (memory, file) = Mapping::create("packed", 8192, HugePages::No).unwrap();
         let region = GuestRegion {
             gpa: 0,
@@ -702,7 +637,7 @@ mod tests {
         (Packed::new(&setup).unwrap(), map, memory)
     }
 
-    pub(super) fn setup(map: Arc<GuestMap>, size: u16, base: Base) -> QueueSetup {
+    fn setup(map: Arc<GuestMap>, size: u16, base: Base) -> QueueSetup {
         QueueSetup {
             map,
             desc: 0,
@@ -742,7 +677,7 @@ mod tests {
     }
 
     /// Makes chains of so many descriptors available from a place on, as a driver does; tells the place behind them.
-    pub(super) fn drive<A: Area>(ring: &PackedOver<A>, start: u16, spans: &[u16]) -> u16 {
+    fn drive(ring: &Packed, start: u16, spans: &[u16]) -> u16 {
         let mut at = start;
         for (number, span) in spans.iter().enumerate() {
             for k in 1..=*span {
@@ -758,16 +693,12 @@ mod tests {
     }
 
     /// What a driver finds given back from a place on, of chains that it made so: ids and lengths, and the place behind.
-    pub(super) fn reap<A: Area>(
-        ring: &PackedOver<A>,
-        start: u16,
-        spans: &[u16],
-    ) -> (Vec<(u16, u32)>, u16) {
+    fn reap(ring: &Packed, start: u16, spans: &[u16]) -> (Vec<(u16, u32)>, u16) {
         let (mut at, mut found) = (start, Vec::new());
         for span in spans {
             let (slot, wrap) = ring.slot(at);
             let high = ring.high(slot, Ordering::Acquire);
-            if PackedOver::<A>::state(high, wrap) != State::Used {
+            if Packed::state(high, wrap) != State::Used {
                 break;
             }
             found.push(((high >> 32) as u16, high as u32));
@@ -835,7 +766,7 @@ mod tests {
     }
 
     /// Writes anything into the descriptors of a ring of 8, and gives what more of it is wanted.
-    pub(super) fn scribble(memory: &Mapping, seed: u64) -> impl FnMut() -> u64 + use<> {
+    fn scribble(memory: &Mapping, seed: u64) -> impl FnMut() -> u64 + use<> {
         let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut next = move || {
             word ^= word << 13;
@@ -850,7 +781,7 @@ mod tests {
     }
 
     /// Whether nothing was written behind the descriptors of a ring of 8.
-    pub(super) fn is_empty_behind(memory: &Mapping) -> bool {
+    fn is_empty_behind(memory: &Mapping) -> bool {
         let mut behind = vec![0; 4096 - 128];
         memory.read(128, &mut behind) && behind.iter().all(|byte| *byte == 0)
     }

@@ -7,10 +7,6 @@
 //! a file of our own. Which of the two places the ring stands at, its descriptors tell ([`PackedOver::resume`]): as the
 //! protocol has it for `old_used_idx` and `used_idx`, but without a second store behind the publication.
 //!
-//! Where several workers publish into a ring, the word says up to where they have published, and which run comes next;
-//! beside it stands where each run ends that was leased since ([`Mark::lease`]). What became of each of them, its
-//! descriptors tell again ([`PackedOver::resume_runs`]).
-//!
 //! A word is believed if it was live, stands for the same ring in the same memory, and the ring is not a fresh one: a
 //! driver that began anew has no descriptor with the USED flag anywhere, while a ring that was in use has one, or stands
 //! at its very beginning. (Only one that stands behind a chain over its end, with nothing used since, looks fresh and is
@@ -39,7 +35,6 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use windlass_shm::{HugePages, MapError, Mapping};
-use windlass_sync::leases::LEASES_MAX;
 
 use super::area::{Area, Flat, Paged};
 use super::message::Inflight;
@@ -49,7 +44,7 @@ use super::ring::Ring;
 
 /// Queues that a file of our own has room for.
 const QUEUES: usize = 32;
-/// Bytes of one record of ours: on the first line the word and what ring it is of, on the second one the runs.
+/// Bytes of one record of ours: the word and what ring it is of, and a line that keeps the next record's away.
 const RECORD: usize = 128;
 const FILE_BYTES: u64 = (RECORD * (QUEUES + 1)) as u64;
 /// "windlas2".
@@ -62,20 +57,6 @@ const INFLIGHT_UNIT: u64 = 32;
 const LINE: u64 = 64;
 /// In a word, in what the protocol calls padding: the ring has not been stopped.
 const LIVE: u64 = 1 << 56;
-/// Beside it: several workers publish, and the byte below is the number of the next run.
-const SHARED: u64 = 1 << 57;
-const NUMBER_SHIFT: u32 = 48;
-/// Where the runs are from the word on: in a record of ours, and in an inflight region, where it is the rest of the header
-/// and the first descriptor's state.
-const OWN_RUNS: usize = 64;
-const INFLIGHT_RUNS: usize = 8;
-/// Runs that can be leased at a time. They are numbered modulo 256, and kept modulo their count.
-const RUNS: u8 = LEASES_MAX as u8;
-/// Behind the number of the next run that will be leased, the places where they end, 16 bits each.
-const ENDS: usize = 8;
-const RUNS_BYTES: usize = ENDS + 2 * RUNS as usize;
-const _: () = assert!(256 % LEASES_MAX == 0 && RUNS_BYTES <= 40);
-
 /// Which ring a word stands for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingKey {
@@ -92,15 +73,6 @@ pub(super) struct RingKey {
 pub(super) struct Mark {
     mapping: Arc<Mapping>,
     at: usize,
-    runs: usize,
-}
-
-/// What a daemon left in a word.
-struct Left {
-    from: Base,
-    to: Base,
-    /// Where the runs end that several workers had leased behind `from`, in places.
-    ends: Option<Vec<u16>>,
 }
 
 impl Mark {
@@ -113,50 +85,12 @@ impl Mark {
         self.mapping.store_u64(self.at, word, Ordering::Release);
     }
 
-    /// A run up to place `end` is leased, and will be written; returns its number. Called by one worker at a time.
-    pub(super) fn lease(&self, end: u16) -> u8 {
-        let number = self.issued();
-        self.mapping
-            .store_u16(self.end_of(number), end, Ordering::Release);
-        let next = u16::from(number.wrapping_add(1));
-        self.mapping.store_u16(self.runs, next, Ordering::Release);
-        number
-    }
-
-    /// Everything up to `base` is published, and the run behind that has, or will have, the number `next`. Called by one
-    /// worker at a time, before the leases of what it published can be given out again.
-    pub(super) fn settle(&self, base: Base, next: u8) {
-        let places = u64::from(base.used) | u64::from(base.used) << 16;
-        let wrap = u64::from(base.used_wrap);
-        let word = LIVE | SHARED | places | wrap << 32 | wrap << 40;
-        let word = word | u64::from(next) << NUMBER_SHIFT;
-        self.mapping.store_u64(self.at, word, Ordering::Release);
-    }
-
-    /// The number of the next run.
-    fn issued(&self) -> u8 {
-        self.mapping.load_u16(self.runs, Ordering::Acquire) as u8
-    }
-
-    fn end_of(&self, number: u8) -> usize {
-        let place = usize::from(number % RUNS).wrapping_mul(2);
-        self.runs.wrapping_add(ENDS).wrapping_add(place)
-    }
-
-    fn get(&self) -> Option<Left> {
+    /// From where to where a daemon was to publish that did not stop.
+    fn get(&self) -> Option<(Base, Base)> {
         let word = self.mapping.load_u64(self.at, Ordering::Acquire);
-        let first = (word >> NUMBER_SHIFT) as u8;
-        // More than there can be are a foreign writer's.
-        let count = self.issued().wrapping_sub(first).min(RUNS);
-        let ends = (0..count).map(|k| {
-            let at = self.end_of(first.wrapping_add(k));
-            self.mapping.load_u16(at, Ordering::Acquire)
-        });
-        (word & LIVE != 0).then(|| Left {
-            from: Base::packed((word >> 16) as u16, word >> 40 & 1 != 0),
-            to: Base::packed(word as u16, word >> 32 & 1 != 0),
-            ends: (word & SHARED != 0).then(|| ends.collect()),
-        })
+        let from = Base::packed((word >> 16) as u16, word >> 40 & 1 != 0);
+        let to = Base::packed(word as u16, word >> 32 & 1 != 0);
+        (word & LIVE != 0).then_some((from, to))
     }
 
     fn clear(&self) {
@@ -245,10 +179,10 @@ impl Places {
 
     /// The word of a queue, if there is one.
     fn word(&self, queue: usize) -> Option<Mark> {
-        let (at, runs) = match self.layout {
+        let at = match self.layout {
             Layout::Own => {
                 let record = queue.checked_add(1).filter(|record| *record <= QUEUES)?;
-                (record.checked_mul(RECORD)?, OWN_RUNS)
+                record.checked_mul(RECORD)?
             }
             Layout::Inflight {
                 offset,
@@ -258,16 +192,13 @@ impl Places {
                 let queue = u64::try_from(queue).ok().filter(|q| *q < queues.into())?;
                 let part = stride(size).checked_mul(queue)?;
                 let at = offset.checked_add(part)?.checked_add(INFLIGHT_WORD)?;
-                (usize::try_from(at).ok()?, INFLIGHT_RUNS)
+                usize::try_from(at).ok()?
             }
         };
-        let runs = at.checked_add(runs)?;
         self.mapping.find(at as u64, 8)?;
-        self.mapping.find(runs as u64, RUNS_BYTES)?;
         Some(Mark {
             mapping: self.mapping.clone(),
             at,
-            runs,
         })
     }
 
@@ -286,18 +217,15 @@ impl Places {
         let same = self.is_of(&mark, key);
         let is_in_use = ring.is_in_use();
         let left = mark.get().filter(|_| same);
-        let left = left.filter(|left| left.from.used.max(left.to.used) < setup.size);
-        let stands = left.map(|left| match left.ends {
-            None => ring.resume(left.from, left.to),
-            Some(ends) => ring.resume_runs(left.from, &ends),
-        });
+        let left = left.filter(|(from, to)| from.used.max(to.used) < setup.size);
+        let stands = left.map(|(from, to)| ring.resume(from, to));
         // Of a ring that has no used descriptor nothing was written.
         let stands = stands.filter(|base| is_in_use || *base == Base::packed(0, true));
         let base = stands.unwrap_or(setup.base);
         if !same {
             self.enter(&mark, key);
         }
-        mark.settle(base, mark.issued());
+        mark.intend(base, base);
         Some((mark, base))
     }
 

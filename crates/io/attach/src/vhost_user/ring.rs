@@ -128,6 +128,9 @@ pub(super) trait Ring: Sized + Send + Sync {
     /// next chain begins.
     const WALKED: bool;
 
+    /// Whether one worker at a time transmits on it, up to its publication.
+    const WHOLE: bool;
+
     /// What [`Ring::put`] leaves for [`Ring::open`].
     type Held: Default;
 
@@ -200,14 +203,6 @@ pub(super) trait Ring: Sized + Send + Sync {
     /// What was put between two places is about to be opened: everything up to `from` is.
     #[inline(always)]
     fn intend(&self, _from: u16, _to: u16) {}
-
-    /// The same where several workers publish: a run up to place `end` was reserved, and will be opened. Its number.
-    fn lease(&self, _end: u16) -> u8 {
-        0
-    }
-
-    /// Of several workers: everything up to place `at` is published, and run `next` comes behind it.
-    fn settle(&self, _at: u16, _next: u8) {}
 
     /// Opens the way to what was put since `held` was made.
     fn open(&self, held: Self::Held);

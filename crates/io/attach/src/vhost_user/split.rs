@@ -192,6 +192,8 @@ impl<A: Area> SplitOver<A> {
 impl<A: Area> Ring for SplitOver<A> {
     const WALKED: bool = false;
 
+    const WHOLE: bool = false;
+
     type Held = ();
 
     fn new(setup: &QueueSetup) -> Result<SplitOver<A>, QueueError> {

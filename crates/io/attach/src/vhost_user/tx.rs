@@ -12,7 +12,8 @@
 //! A worker transmits on its share of the queues that are enabled ([`TxPort::choices`]). With one worker
 //! there is no atomic read-modify-write and one publication at the end. With more, a run is reserved under the
 //! lock of [`Leases`] and published in the order of the leases: queues come and go while they work, so that none
-//! can know that it is alone on one.
+//! can know that it is alone on one. A packed queue is one worker's at a time until it has published ([`Ring::WHOLE`]): after a
+//! kill there is one publication to make up for. The others wait for as long as that takes, then spill.
 //!
 //! # Synchronization
 //! | word | written by | order |
@@ -60,6 +61,8 @@ use crate::port::{Kick, Lane, Sent, Stop, TxCaps, TxPort, share};
 pub const QUEUES_MAX: usize = 16;
 /// How long a worker waits for another's reservation, in cycles of the time-stamp counter.
 const SPIN_CYCLES: u64 = 2000;
+/// How long it waits for another's whole transmission: that of a burst takes less, unless its core was taken away.
+const SPIN_WHOLE_CYCLES: u64 = 20_000;
 /// Heads whose descriptors are fetched when a destination becomes known.
 const FETCH_EARLY: u16 = 16;
 
@@ -318,8 +321,7 @@ impl<R: Ring> Queues<R> {
             let lease = if end == first {
                 None
             } else {
-                let number = job.ring.lease(end);
-                guard.lease(u32::from(end) | u32::from(number) << 16)
+                guard.lease(u32::from(end))
             };
             drop(guard);
             let mut held = R::Held::default();
@@ -327,8 +329,7 @@ impl<R: Ring> Queues<R> {
             job.ring.open(held);
             if let Some(lease) = lease {
                 leases.finish(lease, |last| {
-                    let (end, number) = (last as u16, (last >> 16) as u8);
-                    job.ring.settle(end, number.wrapping_add(1));
+                    let end = last as u16;
                     let old = job.publish(end);
                     let from = published.map_or(old, |(from, _)| from);
                     published = Some((from, end));
@@ -365,10 +366,15 @@ impl<R: Ring> Queues<R> {
             heads,
             tails,
         };
-        let (old, new) = if lane.workers > 1 {
-            Self::together::<ISA, LOG>(&queue.leases, &job, picks, &mut sent)
-        } else {
+        let (old, new) = if lane.workers == 1 {
             Self::alone::<ISA, LOG>(&job, picks, &mut sent)
+        } else if !R::WHOLE {
+            Self::together::<ISA, LOG>(&queue.leases, &job, picks, &mut sent)
+        } else if let Some(_guard) = queue.leases.try_lock(SPIN_WHOLE_CYCLES) {
+            Self::alone::<ISA, LOG>(&job, picks, &mut sent)
+        } else {
+            sent.stop = Stop::Busy;
+            (0, 0)
         };
         if old != new {
             queue.ring.park_again(old, new);
