@@ -327,7 +327,7 @@ mod tests {
         let datagram = fields.journal(Level::WARN);
         let text = String::from_utf8_lossy(&datagram);
         assert!(
-            text.contains("PRIORITY\n\u{1}\0\0\0\0\0\0\04\n"),
+            text.contains("PRIORITY\n\u{1}\0\0\0\0\0\0\u{0}4\n"),
             "{text:?}"
         );
         assert!(
