@@ -575,6 +575,10 @@ impl Worker {
                     // The table has just got another home, or is gone.
                     let counters = &self.shared.counters[usize::from(self.lane.worker)];
                     counters.sightings_lost.add(1);
+                    let section = self.qsbr.section();
+                    if let Some(bridge) = self.shared.topo.load(&section).bridge(bridge) {
+                        bridge.fdb().note_lost(1);
+                    }
                     continue;
                 };
                 writer.learn(sighting, now);
