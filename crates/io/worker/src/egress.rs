@@ -25,12 +25,16 @@ use crate::group::List;
 use crate::hold::{Held, Pool};
 use crate::meter::{Meter, Sense, Used};
 use crate::spread::{Late, Spread};
+use crate::timers::Timers;
 use crate::topo::{Member, Topo};
 
 /// Spilled frames that are sent at once.
 const SPILL_BURST: usize = BURST / 4;
 /// How often so many are sent before frames that follow them.
 const CATCH_UP_BURSTS: usize = 8;
+
+/// Tasks that are done in a round.
+const TASKS: usize = 64;
 
 /// The ring that the port chooses.
 const ANY: u8 = u8::MAX;
@@ -84,7 +88,8 @@ struct Spilled {
 /// The transmit side of one worker.
 pub struct Egress {
     kicks: Vec<TxId>,
-    owed: Vec<(TxId, Tick)>,
+    /// By member: when a notification that `intr-rate` put off is due.
+    owed: Timers,
     kicked_at: Vec<Tick>,
     pool: Pool,
     waiting: Vec<Waiting>,
@@ -104,7 +109,7 @@ impl Egress {
     pub(crate) fn new(members: usize, flow_keys: [u64; 2], sense: Sense) -> Egress {
         Egress {
             kicks: Vec::with_capacity(BURST),
-            owed: Vec::new(),
+            owed: Timers::default(),
             kicked_at: vec![Tick(0); members],
             pool: Pool::default(),
             waiting: Vec::new(),
@@ -442,6 +447,7 @@ impl Egress {
 
     /// Forgets what waits for a member that is being taken away.
     pub fn purge(&mut self, to: TxId, counters: Option<&MemberCounters>) {
+        self.owed.clear(to.0.into());
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.retain_mut(|w| {
             if w.to != to {
@@ -484,8 +490,8 @@ impl Egress {
             && let Some(due) = cx.rest(to)
         {
             // For what it was sent before.
-            if !self.owed.iter().any(|o| o.0 == to) {
-                self.owed.push((to, due));
+            if !self.owed.has(to.0.into()) {
+                self.owed.set(to.0.into(), due);
             }
             return;
         }
@@ -501,9 +507,7 @@ impl Egress {
             };
             let due = last.plus(member.kick_gap_ns);
             if last.0 != 0 && due > cx.now {
-                if !self.owed.iter().any(|o| o.0 == to) {
-                    self.owed.push((to, due));
-                }
+                self.owed.set(to.0.into(), due);
                 return;
             }
             *last = cx.now;
@@ -515,30 +519,23 @@ impl Egress {
         }
     }
 
-    /// Pays notifications that `intr-rate` put off and that are due.
+    /// Does tasks that are due, a bounded number of them.
     #[inline]
-    pub fn pay(&mut self, cx: &Context<'_>, worker: &WorkerCounters) {
-        if self.owed.is_empty() {
-            return;
-        }
-        let mut owed = std::mem::take(&mut self.owed);
-        owed.retain(|(to, due)| {
-            let pay = *due <= cx.now;
-            if pay {
-                if let Some(last) = self.kicked_at.get_mut(to.0 as usize) {
-                    *last = Tick(0);
-                }
-                self.kick_one(cx, *to, worker);
+    pub fn run_due(&mut self, cx: &Context<'_>, worker: &WorkerCounters) {
+        for _ in 0..TASKS {
+            let Some(to) = self.owed.pop(cx.now) else {
+                return;
+            };
+            if let Some(last) = self.kicked_at.get_mut(to as usize) {
+                *last = Tick(0);
             }
-            !pay
-        });
-        owed.append(&mut self.owed);
-        self.owed = owed;
+            self.kick_one(cx, TxId(to as u16), worker);
+        }
     }
 
-    /// When the next put-off notification is due.
+    /// When the next task is due.
     pub fn next_due(&self) -> Option<Tick> {
-        self.owed.iter().map(|o| o.1).min()
+        self.owed.next()
     }
 }
 

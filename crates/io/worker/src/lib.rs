@@ -15,7 +15,7 @@
 //! [`plane::Plane`] is what a daemon holds; it waits for its workers by `wait`. A `worker` does a round at a time, with the time and
 //! the ready descriptors passed in; `run` is the loop around it. A `visit` is one burst. `ring` has the
 //! modes of a ring, `group` sorts a burst by destination, `egress` sends (to members with several rings by `spread`), `hold` keeps what has to wait, `flood` makes
-//! large floods, a part in each round; `local` hands to the daemon what ends at a bridge; `bell` wakes a worker; [`Placement`] says which
+//! large floods, a part in each round; `local` hands to the daemon what ends at a bridge; `timers` tells what is due, `bell` wakes a worker; [`Placement`] says which
 //! worker serves what; `courtesy` lets receivers on the same core run; `meter` charges
 //! members for the time that their memory takes.
 //!
@@ -49,6 +49,7 @@ mod run;
 #[cfg(test)]
 mod simulation;
 pub mod spread;
+mod timers;
 mod topo;
 pub mod visit;
 mod wait;

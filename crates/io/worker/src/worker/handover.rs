@@ -124,6 +124,7 @@ impl Worker {
             State::Idle | State::Unsure(_) => {
                 let section = self.qsbr.section();
                 ring.port.disarm(&section);
+                self.looks.clear(token as u32);
                 self.armed = self.armed.saturating_sub(1);
             }
             State::Active | State::Warm(_) => self.run.retain(|other| *other != token),
