@@ -39,6 +39,7 @@ use windlass_bridge::fdb::{Entry, Fdb, FdbCounts, FdbWriter, Limits};
 use windlass_bridge::forward::{Bridge, BridgeConf};
 use windlass_bridge::member::MemberConf;
 use windlass_frame::{Tick, TxId};
+use windlass_nic::{EgressStage, IngressStage, MaxBw, Restricted};
 use windlass_stats::{MemberCounters, MemberTotals, Padded};
 use windlass_sync::qsbr::{Domain, Limbo, Published};
 use windlass_sync::tsc::{self, Clock};
@@ -122,6 +123,10 @@ pub struct PlaneOptions {
 /// What a member is besides its place on the bridge.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemberTuning {
+    /// It sends IPv4, IPv6 and ARP only.
+    pub restricted: bool,
+    /// Bits a second towards it; 0 is no limit.
+    pub maxbw: u64,
     /// The least time between two notifications of the member, in nanoseconds; 0 is no limit.
     pub kick_gap_ns: u64,
     /// Polling before sleep.
@@ -132,6 +137,8 @@ struct DraftMember {
     bridge: u16,
     conf: MemberConf,
     tuning: MemberTuning,
+    /// The limit of `tuning.maxbw`: what it has counted survives other changes.
+    maxbw: Option<Arc<MaxBw>>,
     tx: Option<Arc<dyn TxPort>>,
     /// Which of all attachments it has; 0: none.
     attachment: u64,
@@ -141,6 +148,24 @@ struct DraftMember {
     is_leaving: bool,
     counters: Arc<[Padded<MemberCounters>]>,
     accounts: Arc<[Account]>,
+}
+
+impl DraftMember {
+    /// What its frames pass before the bridge.
+    fn ingress(&self) -> Box<[Arc<dyn IngressStage>]> {
+        let restricted = self.tuning.restricted.then(|| Arc::new(Restricted) as _);
+        restricted.into_iter().collect()
+    }
+
+    /// What frames pass on their way to it.
+    fn egress(&self) -> Box<[Arc<dyn EgressStage>]> {
+        let maxbw = self.maxbw.clone().map(|limit| limit as _);
+        maxbw.into_iter().collect()
+    }
+}
+
+fn max_bandwidth(tuning: MemberTuning) -> Option<Arc<MaxBw>> {
+    (tuning.maxbw != 0).then(|| Arc::new(MaxBw::new(tuning.maxbw)))
 }
 
 /// What a bridge is besides its table and its members.
@@ -434,6 +459,7 @@ impl Plane {
             bridge,
             conf,
             tuning,
+            maxbw: max_bandwidth(tuning),
             tx: None,
             attachment: 0,
             rings: 0,
@@ -457,6 +483,9 @@ impl Plane {
         tuning: MemberTuning,
     ) -> Result<(), PlaneError> {
         let member = self.draft_member(id)?;
+        if member.tuning.maxbw != tuning.maxbw {
+            member.maxbw = max_bandwidth(tuning);
+        }
         let paces = member.conf.paces.clone();
         (member.conf, member.tuning) = (MemberConf { paces, ..conf }, tuning);
         self.publish_batch();
@@ -508,6 +537,8 @@ impl Plane {
         member.tx = Some(rings.tx);
         member.attachment = attachment;
         member.rings = rings.rx.len() as u16;
+        // What waited for the former one is gone, and has used up nothing.
+        member.maxbw = max_bandwidth(member.tuning);
         Arc::make_mut(&mut self.placement).place(id, rings.rx.len());
         let ports = (0..).zip(rings.rx).zip(self.placement.rings(id));
         for ((number, port), worker) in ports {
@@ -780,10 +811,15 @@ impl Plane {
             .iter()
             .map(|draft| {
                 let m = draft.as_ref().filter(|m| !m.is_leaving)?;
+                let several = m.tx.as_ref().is_some_and(|tx| tx.has_choice());
+                let egress = m.egress();
                 Some(Arc::new(Member {
                     bridge: m.bridge,
                     tx: m.tx.clone(),
-                    several: m.tx.as_ref().is_some_and(|tx| tx.has_choice()),
+                    several,
+                    is_special: several || !egress.is_empty(),
+                    ingress: m.ingress(),
+                    egress,
                     kick_gap_ns: m.tuning.kick_gap_ns,
                     spin: m.tuning.spin,
                     attachment: m.attachment,

@@ -4,11 +4,13 @@
 //! ```text
 //! rx_burst: borrowed, its first bytes private        counted: rx_frames, rx_bytes
 //!   nic:    claims checked                            or dropped: bad-offload
+//!           stages of its member, if it has any       or dropped, or consumed
 //!   bridge: verdict                                   or dropped under its reason
 //!           or copied for the daemon (`local`)        counted: rx_local
 //!   group:  into the list of each destination         counted: rx_unicast, or rx_flooded and rx_copies
 //!           (a large flood waits in `flood`)
-//!   egress: offered, sent, tried once more            delivered, dropped, or held
+//!   egress: offered, stages of the receiver, sent,    delivered, dropped, or held
+//!           tried once more
 //! release: the source gets its descriptors back
 //! kick:    each destination that asks is notified, once; while the source has more, in its next visit
 //! ```
@@ -115,10 +117,13 @@ impl Scratch {
         let member = cx.topo.member(ring.member);
         let counters = member.and_then(|m| m.counters.get(cx.lane.worker as usize));
         let bridge = member.and_then(|m| Some((m.bridge, cx.topo.bridge(m.bridge)?)));
-        if let (Some(counters), Some((index, bridge))) = (counters, bridge) {
+        if let (Some(member), Some(counters), Some((index, bridge))) = (member, counters, bridge) {
             self.bridge = index;
             self.now = cx.now;
             windlass_nic::leave(heads, &mut tails);
+            for stage in &member.ingress {
+                stage.leave(heads);
+            }
             let tally = bridge.forward(heads, &mut self.sightings);
             // For the visit before: here the fence that asking takes has nothing left to wait for.
             egress.kick(cx, worker);

@@ -13,7 +13,7 @@
 //!         quiescent point
 //!         nothing left to do: says so, looks at the posts once more, offline
 //! ```
-//! Beside its rings a worker has tasks ([`crate::egress`]: a notification that was put off): each has the time when it is due,
+//! Beside its rings a worker has tasks ([`crate::egress`]: a notification that was put off, a queue before a member): each has the time when it is due,
 //! and they stand in a heap. A bounded number of them is done in a round.
 //!
 //! The worker sleeps only when every ring is armed, no frame is spilled and no flood is unfinished, and until the first
@@ -520,12 +520,12 @@ impl Worker {
             self.floods.drain(&cx, &mut self.egress, copies);
             counters.busy_cycles.add(time().wrapping_sub(start));
         }
-        let held = (self.egress.waiting_frames() + self.floods.len()) as u64;
+        self.egress.run_due(&cx, counters);
+        let held = (self.egress.held_frames() + self.floods.len()) as u64;
         if held != counters.held.get() {
             counters.held.add(held.wrapping_sub(counters.held.get()));
         }
         self.egress.kick(&cx, counters);
-        self.egress.run_due(&cx, counters);
         if !self.moves.is_empty() {
             self.hand_over();
         }

@@ -78,8 +78,9 @@ impl World {
             (Stage::Up, 0..2) => self.detach(plane, at),
             (Stage::Up, 2) => self.flush(plane, at),
             (Stage::Up, 3) => {
-                let done = plane.set_member(number, self.conf(at), self.tuning());
-                done.expect("it is there");
+                let tuning = self.tuning(at);
+                let conf = self.conf(at);
+                plane.set_member(number, conf, tuning).expect("it is there");
             }
             (Stage::Up, _) => self.end_the_dead(plane),
             (Stage::Leaving, _) => self.end_the_late(plane),
@@ -180,8 +181,10 @@ impl World {
         }
     }
 
-    fn tuning(&self) -> MemberTuning {
+    fn tuning(&self, at: usize) -> MemberTuning {
         MemberTuning {
+            restricted: self.model.borrow().owners[at].is_restricted,
+            maxbw: [0, 0, 10_000_000, 200_000_000][self.below(4)],
             kick_gap_ns: [0, 0, 30_000][self.below(3)],
             spin: [Spin::default(), Spin::Always(3_000)][self.below(2)],
         }
@@ -209,9 +212,10 @@ impl World {
         let at = model.owners.len();
         let mut owner = Owner::new(at, bridge, self.now.get());
         owner.may_use_others = self.below(2) == 0;
+        owner.is_restricted = self.below(4) == 0;
         model.owners.push(owner);
         drop(model);
-        let id = plane.add_member(number, self.conf(at), self.tuning());
+        let id = plane.add_member(number, self.conf(at), self.tuning(at));
         self.model.borrow_mut().owners[at].number = id.expect("a number");
         self.enter(plane, at);
     }

@@ -7,6 +7,9 @@ use windlass_bridge::fdb::Entry;
 
 use super::port::{Pipe, Sink};
 
+/// A type of frames that is not IP's, and IP's.
+pub(super) const OTHER: u16 = 0x88b5;
+pub(super) const IP: u16 = 0x0800;
 /// An address that ends at the bridge.
 pub(super) const RESERVED: u64 = 0x00c2_8001;
 /// The time within which a worker does not report an address again.
@@ -47,6 +50,8 @@ pub(super) struct Owner {
     pub(super) bridge: usize,
     pub(super) mac: u64,
     pub(super) may_use_others: bool,
+    /// It may send no frames but of IP and ARP.
+    pub(super) is_restricted: bool,
     pub(super) stage: Stage,
     pub(super) pipes: Vec<Arc<Pipe>>,
     pub(super) sink: Option<Arc<Sink>>,
@@ -69,6 +74,8 @@ pub(super) struct Frame {
     pipe: u64,
     dst: u64,
     src: u64,
+    /// Its sender may not send it.
+    is_forbidden: bool,
     /// The event at which a worker fetched it.
     fetched: Option<u64>,
     to: Vec<usize>,
@@ -97,6 +104,7 @@ impl Owner {
             bridge,
             mac: u64::from_le_bytes([0x02, 0, 0, bridge as u8, (at >> 8) as u8, at as u8, 0, 0]),
             may_use_others: false,
+            is_restricted: false,
             stage: Stage::Made,
             pipes: Vec::new(),
             sink: None,
@@ -117,8 +125,10 @@ impl Model {
     }
 
     /// A frame that a peer is about to put into a ring.
-    pub(super) fn make(&mut self, from: usize, pipe: u64, dst: u64, src: u64) -> u64 {
+    pub(super) fn make(&mut self, from: usize, pipe: u64, dst: u64, src: u64, kind: u16) -> u64 {
+        let is_forbidden = self.owners[from].is_restricted && kind == OTHER;
         self.frames.push(Frame {
+            is_forbidden,
             from,
             pipe,
             dst,
@@ -137,8 +147,8 @@ impl Model {
         frame.fetched = Some(event);
         let owner = &mut self.owners[frame.from];
         owner.fetched += 1;
-        // What ends at the bridge teaches nothing.
-        if frame.dst != RESERVED {
+        // What ends at the bridge or before it teaches nothing.
+        if frame.dst != RESERVED && !frame.is_forbidden {
             owner.used.insert(frame.src, now);
         }
     }
@@ -155,6 +165,7 @@ impl Model {
             "frame {number} leaves its bridge"
         );
         assert_ne!(frame.dst, RESERVED, "frame {number} is forwarded");
+        assert!(!frame.is_forbidden, "frame {number} may not be sent");
         let is_group = frame.dst & 1 == 1;
         let holder = self.owners.iter().position(|owner| {
             let is_there = owner.entered.is_some_and(|at| at < fetched);
@@ -194,6 +205,7 @@ impl Model {
         let frame = &self.frames[number as usize];
         assert!(frame.fetched.is_some(), "only frames that were fetched");
         assert_eq!(frame.dst, RESERVED, "frame {number} is not the daemon's");
+        assert!(!frame.is_forbidden, "frame {number} may not be sent");
         let owner = &self.owners[frame.from];
         let is_there = owner.pipes.iter().any(|pipe| pipe.number == frame.pipe);
         assert!(
