@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self as std_mpsc, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -64,6 +65,8 @@ use handle::WorkerHandle;
 pub const GRACE_MAX: Duration = Duration::from_secs(5);
 /// Commands in a worker's mailbox at most; what is beyond waits outside.
 const MAILBOX: usize = 1024;
+/// Frames of the daemon that wait for workers at most.
+pub const SENDS: usize = 64;
 /// Sightings between two workers at most; a full queue loses sightings, never frames.
 const POSTS: usize = 4096;
 
@@ -87,6 +90,12 @@ pub enum PlaneError {
     /// There is no such member.
     #[error("no member with number {0}")]
     NoMember(u16),
+    /// More frames of the daemon wait than may.
+    #[error("{SENDS} frames wait to be sent")]
+    Busy,
+    /// No bridge sends such a frame.
+    #[error("a frame has 14 to {max} bytes, not {0}", max = local::BYTES_MAX)]
+    FrameSize(usize),
     /// There is no such worker.
     #[error("there is no worker {worker}: they are 0 to {last}")]
     NoWorker {
@@ -203,6 +212,8 @@ pub struct Plane {
     local: Vec<spsc::Receiver<LocalFrame>>,
     /// Frames for the daemon of the former workers of rings that moved: older than what the next ones have.
     local_moved: Vec<LocalFrame>,
+    /// Frames of the daemon that wait for workers.
+    sends: Arc<AtomicUsize>,
     /// Frames whose attachment had ended when they were taken.
     local_stale: u64,
     wait: &'static dyn Wait,
@@ -290,6 +301,7 @@ impl Plane {
             local: locals,
             local_moved: Vec::new(),
             local_stale: 0,
+            sends: Arc::default(),
             wait,
             attachments: 0,
             is_batch: false,
@@ -329,6 +341,28 @@ impl Plane {
         frames.retain(|frame| self.attachment(frame.member) == Some(frame.attachment));
         self.local_stale += (taken - frames.len()) as u64;
         frames
+    }
+
+    /// Has a worker send a frame out of one member, as it is, tags included. It is counted at the member (`own_frames`), which
+    /// gets or drops it as any other; of two, the first goes first.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoMember`], [`PlaneError::FrameSize`]. [`PlaneError::Busy`]: [`SENDS`] wait already.
+    pub fn send(&mut self, member: u16, frame: &[u8]) -> Result<(), PlaneError> {
+        let bridge = self.draft_member(member)?.bridge;
+        if !(14..=local::BYTES_MAX).contains(&frame.len()) {
+            return Err(PlaneError::FrameSize(frame.len()));
+        }
+        if self.sends.load(Ordering::Relaxed) >= SENDS {
+            return Err(PlaneError::Busy);
+        }
+        self.sends.fetch_add(1, Ordering::Relaxed);
+        self.home(bridge).send(Command::Send {
+            member,
+            frame: frame.into(),
+            waiting: self.sends.clone(),
+        });
+        Ok(())
     }
 
     /// Frames for the daemon that nobody got because their attachment had ended.

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use windlass_attach::port::{Limit, More};
 use windlass_bridge::fdb::Sightings;
 use windlass_bridge::forward::Bridge;
-use windlass_frame::{BURST, Heads, Pick, RxId, Tick, TxId};
-use windlass_shm::{SegStore, Tails};
+use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick, RxId, SNAP, Tick, TxId};
+use windlass_shm::{Foreign, SegStore, Tails};
 use windlass_stats::{Drop, MemberCounters};
 use windlass_sync::spsc;
 
@@ -157,6 +157,29 @@ impl Scratch {
         worker.visits_busy.add(1);
         worker.frames.add(n as u64);
         (n, more)
+    }
+}
+
+impl Scratch {
+    /// Sends a frame of the daemon out of a member.
+    #[cold]
+    pub(crate) fn send(&mut self, cx: &Context<'_>, egress: &mut Egress, to: TxId, frame: &[u8]) {
+        let member = cx.topo.member(to.0);
+        let Some(counters) = member.and_then(|m| m.counters.get(cx.lane.worker as usize)) else {
+            return;
+        };
+        let (start, rest) = frame.split_at(frame.len().min(SNAP));
+        let heads = &mut *self.heads;
+        heads.clear(RxId(u16::MAX), cx.now);
+        heads.snap[0].0[HEADROOM..HEADROOM + start.len()].copy_from_slice(start);
+        heads.admit(0, frame.len() as u32, Claim::NONE);
+        heads.n = 1;
+        let mut tails = Tails::bind(&mut self.store, cx.section);
+        tails.push(0, Foreign::private(rest));
+        counters.own_frames.add(1);
+        let taken = egress.offer(cx, heads, &tails, to, &[Pick::frame(0, false)]);
+        counters.drop_frames(Drop::RingFull, 1 - taken as u64);
+        egress.settle(cx, heads, &tails);
     }
 }
 

@@ -24,6 +24,7 @@ mod handover;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use windlass_attach::port::{Armed, Lane, More};
 use windlass_bridge::fdb::{FdbWriter, Sighting};
@@ -685,6 +686,14 @@ impl Worker {
                         work(writer, now);
                     }
                 }
+                Command::Send {
+                    member,
+                    frame,
+                    waiting,
+                } => {
+                    self.send(member, &frame, time);
+                    waiting.fetch_sub(1, Ordering::Relaxed);
+                }
                 Command::Stop => self.stop = true,
             }
         }
@@ -710,6 +719,20 @@ impl Worker {
             ring.port.disarm(&section);
         }
         self.run.push_back(token);
+    }
+
+    /// Sends a frame of the daemon.
+    fn send(&mut self, member: u16, frame: &[u8], time: &mut impl FnMut() -> u64) {
+        let now = self.now(time);
+        let section = self.qsbr.section();
+        let cx = Context {
+            section: &section,
+            topo: self.shared.topo.load(&section),
+            lane: self.lane,
+            now,
+        };
+        self.scratch
+            .send(&cx, &mut self.egress, TxId(member), frame);
     }
 
     fn detach(&mut self, member: u16) -> Vec<Box<dyn windlass_attach::port::RxPort>> {

@@ -7,6 +7,8 @@ use windlass_bridge::fdb::Entry;
 
 use super::port::{Pipe, Sink};
 
+/// The first number of the daemon's own frames.
+const OWN: u64 = 1 << 48;
 /// A type of frames that is not IP's, and IP's.
 pub(super) const OTHER: u16 = 0x88b5;
 pub(super) const IP: u16 = 0x0800;
@@ -66,6 +68,8 @@ pub(super) struct Owner {
     pub(super) given: u64,
     /// Frames from it that bridges had for the daemon, once it is gone.
     pub(super) local: u64,
+    /// Frames that the daemon sent out of it.
+    pub(super) own: u64,
 }
 
 /// One frame.
@@ -90,6 +94,10 @@ pub(super) struct Model {
     order: BTreeMap<(u64, u64, u64, usize, Option<Way>), usize>,
     /// By pipe: the last frame that the daemon got.
     heard_last: BTreeMap<u64, u64>,
+    /// Frames of the daemon: for which owner.
+    own: Vec<usize>,
+    /// By owner: the last of them that it was given.
+    own_last: BTreeMap<usize, u64>,
     /// Frames that the daemon got.
     pub(super) heard: u64,
     /// Things that happened so far.
@@ -114,6 +122,7 @@ impl Owner {
             fetched: 0,
             given: 0,
             local: 0,
+            own: 0,
         }
     }
 }
@@ -139,6 +148,19 @@ impl Model {
         self.frames.len() as u64 - 1
     }
 
+    /// A frame that the daemon is about to send.
+    pub(super) fn make_own(&mut self, to: usize) -> u64 {
+        self.own.push(to);
+        OWN + self.own.len() as u64 - 1
+    }
+
+    fn deliver_own(&mut self, to: usize, number: u64) {
+        let meant = self.own[(number - OWN) as usize];
+        assert_eq!(to, meant, "frame {number} of the daemon");
+        let last = self.own_last.insert(to, number);
+        assert!(last.is_none_or(|last| last < number), "{last:?}, {number}");
+    }
+
     /// A worker fetched a frame.
     pub(super) fn fetch(&mut self, number: u64, now: u64) {
         let event = self.event();
@@ -156,6 +178,9 @@ impl Model {
     /// A worker gives a frame to an owner.
     pub(super) fn deliver(&mut self, to: usize, number: u64, way: Way) {
         self.event();
+        if number >= OWN {
+            return self.deliver_own(to, number);
+        }
         let frame = &mut self.frames[number as usize];
         let fetched = frame.fetched.expect("only frames that were fetched");
         let (receiver, sender) = (&self.owners[to], &self.owners[frame.from]);

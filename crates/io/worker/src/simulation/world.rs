@@ -423,6 +423,7 @@ impl World {
             assert!(totals.conserved(), "owner {at}: {totals:?}");
             assert_eq!(totals.egress.held, 0, "owner {at}: frames are held");
             assert_eq!(totals.egress.frames, given, "given to owner {at}");
+            assert_eq!(totals.egress.own_frames, owner.own, "sent to owner {at}");
             assert_eq!(totals.ingress.frames, owner.fetched, "fetched of {at}");
             let (flooded, copies) = (totals.ingress.flooded, totals.ingress.copies);
             assert!(flooded > 0 || copies == 0, "owner {at}: copies of nothing");
