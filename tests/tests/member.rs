@@ -165,6 +165,79 @@ fn reserved_addresses_are_not_forwarded() {
     });
 }
 
+/// A restricted VNIC sends IP and ARP, tagged or not, and nothing else, not even to the daemon; set and taken back while it is up.
+#[test]
+fn a_restricted_vnic_sends_ip_and_arp() {
+    let Some(lab) = Lab::start("a_restricted_vnic_sends_ip_and_arp") else {
+        return;
+    };
+    let (daemon, [a, b, _]) = guests(&lab, ["--set restricted=on", "", ""]);
+    let typed = |kind: u16, text: &str| {
+        let mut bytes = frame(mac(B), mac(A), &[], text);
+        bytes[12..14].copy_from_slice(&kind.to_be_bytes());
+        bytes
+    };
+    let other = frame(mac(B), mac(A), &[], "other");
+    a.send(&other);
+    a.send(&frame([0x01, 0x80, 0xc2, 0, 0, 0], mac(A), &[], "stp"));
+    for kind in [0x88cc, 0x8864, 0x0026] {
+        a.send(&typed(kind, "other"));
+    }
+    for kind in [0x0800, 0x0806, 0x86dd] {
+        a.send(&typed(kind, "ip"));
+    }
+    dropped(&daemon, "a0", "restricted", 5);
+    let passed = || daemon.counters("a0")["rx_unicast"].as_u64();
+    until("what it may send passes", || passed() >= Some(3));
+    daemon.must("vnic set a0 restricted=off");
+    a.send(&other);
+    a.send(&frame(mac(B), mac(A), &[], "end"));
+    assert_eq!(texts(&b.frames_until("end")), ["other"]);
+}
+
+/// `maxbw` holds what goes to a VNIC to its rate, in order, and others' frames go on; what would wait for longer than 100 ms is
+/// `queue-full`. Nothing is held once all has gone, and without the limit everything arrives.
+#[test]
+fn maxbw_limits_what_a_vnic_gets() {
+    let Some(lab) = Lab::start("maxbw_limits_what_a_vnic_gets") else {
+        return;
+    };
+    let (daemon, [a, b, c]) = guests(&lab, ["", "--set maxbw=10", ""]);
+    let begun = std::time::Instant::now();
+    for number in 0..1000 {
+        let mut bytes = frame(mac(B), mac(A), &[], &format!("{number}"));
+        bytes.resize(1000, 0);
+        a.send(&bytes);
+    }
+    a.send(&frame(mac(C), mac(A), &[], "end"));
+    assert!(c.frames_until("end").is_empty());
+    until("nothing is held", || {
+        let counters = daemon.counters("b0");
+        counters["tx_offered"].as_u64() >= Some(1000) && counters["tx_held"] == 0
+    });
+    let took = begun.elapsed();
+    let lost = daemon.drops("b0", "queue-full");
+    assert!(lost > 0, "1,000 frames take 800 ms");
+    a.send(&frame(mac(B), mac(A), &[], "end"));
+    let got = texts(&b.frames_until("end"));
+    assert_eq!(got.len() as u64, 1000 - lost);
+    let numbers: Vec<u32> = got
+        .iter()
+        .map(|text| text.parse().expect("a number"))
+        .collect();
+    assert!(numbers.is_sorted(), "{numbers:?}");
+    // 800 us each, but for the first two.
+    let least = Duration::from_micros(800) * (got.len() as u32).saturating_sub(3);
+    assert!(took >= least, "{} frames in {took:?}", got.len());
+    daemon.must("vnic set b0 maxbw=0");
+    for number in 0..100 {
+        a.send(&frame(mac(B), mac(A), &[], &format!("{number}")));
+    }
+    a.send(&frame(mac(B), mac(A), &[], "end"));
+    assert_eq!(texts(&b.frames_until("end")).len(), 100);
+    assert_eq!(daemon.drops("b0", "queue-full"), lost);
+}
+
 /// A frame above the receiver's MTU is dropped as `mtu`, one of exactly the MTU is not; one above the
 /// sender's own limit is a `giant`; and neither the shortest frame that a TAP takes nor a cut-off header
 /// harms anyone.

@@ -214,6 +214,40 @@ impl Heads {
         self.deep_of[i % BURST] == NOT_DEEP
     }
 
+    /// Makes frame `i` what it is in another burst.
+    pub fn copy_frame(&mut self, from: &Heads, i: usize) {
+        let i = i % BURST;
+        (self.dst[i], self.src[i], self.kind[i]) = (from.dst[i], from.src[i], from.kind[i]);
+        (self.verdict[i], self.meta[i]) = (from.verdict[i], from.meta[i]);
+        self.claimed |= from.claimed;
+        self.deep_of[i] = NOT_DEEP;
+        if from.in_snap(i) {
+            self.snap[i] = from.snap[i];
+            return;
+        }
+        let slot = self.deep_used;
+        if let Some(deep) = self.deep.get_mut(slot) {
+            *deep = from.deep[usize::from(from.deep_of[i]) % DEEP_SLOTS];
+            self.deep_of[i] = slot as u8;
+            self.deep_used += 1;
+        }
+    }
+
+    /// Puts a header before frame `i`: a tunnel's. False if there is no room for it. What is known of the frame's own
+    /// headers is counted from the start of its link header as before, so offload metadata is of the inner frame: it has to
+    /// be dealt with first, or the receiver be told.
+    pub fn prepend(&mut self, i: usize, header: &[u8]) -> bool {
+        let i = i % BURST;
+        let m = &mut self.meta[i];
+        let Some(at) = usize::from(m.at).checked_sub(header.len()) else {
+            return false;
+        };
+        (m.at, m.have) = (at as u8, m.have + header.len() as u16);
+        m.len += header.len() as u32;
+        self.private_mut(i)[..header.len()].copy_from_slice(header);
+        true
+    }
+
     /// Takes the 802.1Q tag out of frame `i`: the addresses move four bytes up, the frame gets
     /// shorter by four, and so do the link header and the place of a checksum to be completed. Does
     /// nothing to a frame with fewer than 18 private bytes.
@@ -281,6 +315,28 @@ mod tests {
         (h.meta[0].off, h.meta[0].l2) = (Offload::NONE, 0);
         h.pop_tag(0);
         assert_eq!((h.meta[0].off.start, h.meta[0].l2), (0, 0));
+    }
+
+    /// A copy of a frame, deep or not, can get a header in front; the frame that it was made of stays.
+    #[test]
+    fn copies_get_headers() {
+        let f: Vec<u8> = (0..128).collect();
+        let mut h = with_frame(&f);
+        let mut copy = Heads::boxed();
+        for is_deep in [false, true] {
+            if is_deep {
+                h.grow(0, 10).expect("room").copy_from_slice(&[0xee; 10]);
+            }
+            copy.clear(RxId(1), Tick(5));
+            copy.copy_frame(&h, 0);
+            assert_eq!(copy.private(0), h.private(0));
+            let len = h.private(0).len();
+            assert!(copy.prepend(0, &[7; 74]) && !copy.prepend(0, &[7; HEADROOM]));
+            assert_eq!(copy.private(0).len(), len + 74);
+            assert_eq!(copy.private(0)[..74], [7; 74]);
+            assert_eq!(copy.private(0)[74..], *h.private(0));
+            assert_eq!(copy.meta[0].len, h.meta[0].len + 74);
+        }
     }
 
     /// Growing keeps the bytes, is refused beyond a slot, and possible for every frame of a burst.

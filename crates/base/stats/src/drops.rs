@@ -51,6 +51,7 @@ drops! {
     BadOffload, "bad-offload", Ingress, "A checksum or segmentation request that does not fit the frame.";
     BadSource, "bad-source", Ingress, "The source address is zero, a group address, or the bridge's own.";
     MacSpoof, "mac-spoof", Ingress, "The source address is not the VNIC's own, and mac-nospoof is on.";
+    Restricted, "restricted", Ingress, "Neither IPv4 nor IPv6 nor ARP, and the VNIC is restricted.";
     SourceLimit, "source-limit", Ingress, "A new source address beyond the member's limit of addresses.";
     StickySource, "sticky-source", Ingress, "The source address belongs to another member and may not move.";
     VlanTag, "vlan-tag", Ingress, "A tag that this member may not send: its own untagged VLAN, VID 4095, or a stack of tags.";
@@ -73,6 +74,7 @@ drops! {
     TooBig, "too-big", Egress, "The frame does not fit into the receiver's buffers.";
     SpillFull, "spill-full", Egress, "Another worker held the ring, and the bounded private queue was full.";
     KernelRefused, "kernel-refused", Egress, "The kernel did not take the frame.";
+    QueueFull, "queue-full", Egress, "Above the member's maxbw, and the queue before it was full or 100 ms long.";
     SegmentLimit, "segment-limit", Egress, "Software segmentation would make more frames than one visit may send.";
 }
 

@@ -14,8 +14,9 @@
 //! offered = delivered + egress drops + held                    (Egress)
 //! ```
 //!
-//! and over a whole bridge `sum(offered) = sum(unicast) + sum(copies) + sum(span)`, where `copies` is
-//! the fan-out of the frames that a member had flooded, and `span` counts what span members were offered. A GSO frame counts once; the frames that
+//! and over a whole bridge `sum(offered) = sum(unicast) + sum(copies) + sum(span) + sum(own)`, where `copies` is
+//! the fan-out of the frames that a member had flooded, `span` counts what span members were offered, and `own` what the
+//! daemon itself sent. A GSO frame counts once; the frames that
 //! software segmentation made of it count in `segments`.
 //!
 //! # Synchronization

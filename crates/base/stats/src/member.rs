@@ -31,6 +31,8 @@ pub struct MemberCounters {
     pub held: Counter,
     /// Copies of others' frames offered to this member because it is a span member; part of `offered`.
     pub span_copies: Counter,
+    /// Frames that the daemon itself sent out of this member; part of `offered`.
+    pub own_frames: Counter,
     /// Frames from it whose flood ended before every receiver had its copy.
     pub floods_cut: Counter,
     /// Notifications sent to the peer.
@@ -64,6 +66,7 @@ impl MemberCounters {
             spilled: Counter::new(),
             held: Counter::new(),
             span_copies: Counter::new(),
+            own_frames: Counter::new(),
             floods_cut: Counter::new(),
             kicks: Counter::new(),
             stalled_ns: Counter::new(),
@@ -120,6 +123,8 @@ pub struct EgressTotals {
     pub spilled: u64,
     /// Copies offered to it as a span member.
     pub span_copies: u64,
+    /// Frames of the daemon itself.
+    pub own_frames: u64,
     /// Notifications sent.
     pub kicks: u64,
 }
@@ -167,6 +172,7 @@ impl MemberTotals {
         e.spilled += c.spilled.get();
         e.held = e.held.wrapping_add(c.held.get());
         e.span_copies += c.span_copies.get();
+        e.own_frames += c.own_frames.get();
         e.kicks += c.kicks.get();
         self.stalled_ns += c.stalled_ns.get();
         for (reason, (sum, n)) in Drop::ALL.iter().zip(self.drops.iter_mut().zip(&c.drops)) {

@@ -237,6 +237,24 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "Largest packet, without the Ethernet header and tags; auto: the device's.",
     ),
     row(
+        MEMBER,
+        "maxbw",
+        ValueKind::Number,
+        "Mbit/s",
+        "0",
+        (0, 100_000),
+        "Bandwidth towards the member; above it frames wait for 100 ms at most, then they are dropped; 0: no limit.",
+    ),
+    row(
+        VNIC,
+        "restricted",
+        ValueKind::Flag,
+        "",
+        "off",
+        (0, 0),
+        "Drop frames of the VNIC that are neither IPv4 nor IPv6 nor ARP.",
+    ),
+    row(
         VNIC,
         "intr-rate",
         ValueKind::Number,
@@ -592,6 +610,10 @@ pub struct MemberSettings {
     pub move_budget: u32,
     /// Broadcast, multicast and unknown unicast frames a second from it; 0: no limit.
     pub storm_limit: u32,
+    /// Megabits a second towards it; 0: no limit.
+    pub maxbw: u32,
+    /// Sends IPv4, IPv6 and ARP only.
+    pub restricted: bool,
     /// Largest packet, in bytes; `None`: the device's.
     pub mtu: Option<u32>,
     /// Notifications a second and ring; 0: no limit.
@@ -620,6 +642,8 @@ impl MemberSettings {
             addresses_max: number("addresses-max"),
             move_budget: number("move-budget"),
             storm_limit: number("storm-limit"),
+            maxbw: number("maxbw"),
+            restricted: set.flag(scope, "restricted"),
             mtu: set.number(scope, "mtu"),
             intr_rate: number("intr-rate"),
             spin_us: set.number(scope, "spin-us"),

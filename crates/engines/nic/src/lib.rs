@@ -1,4 +1,5 @@
-//! Virtual NICs: what is checked when a frame leaves one, before anything is decided about it.
+//! Virtual NICs: what is checked when a frame leaves one, before anything is decided about it, and [stages](IngressStage)
+//! that a member's frames pass.
 //!
 //! # Purpose
 //! A guest's driver, or the kernel behind a TAP, may leave work to the other side: a checksum to be
@@ -60,6 +61,10 @@
 
 mod flow;
 mod leave;
+mod maxbw;
+mod stage;
 
 pub use flow::FlowHash;
 pub use leave::leave;
+pub use maxbw::MaxBw;
+pub use stage::{EgressStage, Entering, Fate, IngressStage, Restricted, Room};

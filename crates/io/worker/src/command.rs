@@ -1,6 +1,7 @@
 //! What the control thread asks of a worker, through its mailbox.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::SyncSender;
 
 use windlass_attach::port::RxPort;
@@ -48,6 +49,13 @@ pub(crate) enum Command {
     Leave { bridge: u16, done: SyncSender<()> },
     /// Work on a table.
     Fdb { bridge: u16, work: FdbWork },
+    /// Send a frame out of a member.
+    Send {
+        member: u16,
+        frame: Box<[u8]>,
+        /// Frames that wait in mailboxes.
+        waiting: Arc<AtomicUsize>,
+    },
     /// End.
     Stop,
 }

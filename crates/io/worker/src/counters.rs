@@ -27,7 +27,7 @@ pub struct WorkerCounters {
     pub sightings_lost: Counter,
     /// Rings that it serves (a level).
     pub rings: Counter,
-    /// Frames in its private memory: spilled, or to be flooded yet (a level).
+    /// Frames in its private memory: spilled, queued, or to be flooded yet (a level).
     pub held: Counter,
     /// Rounds of the loop: stands still while the worker sleeps, and if it hangs.
     pub rounds: Counter,

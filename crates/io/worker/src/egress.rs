@@ -8,6 +8,12 @@
 //! member go behind it, so that their order is kept. A member with several rings is so many
 //! receivers: each ring's frames go, wait and are dropped by themselves ([`crate::spread`]).
 //!
+//! ```text
+//! offer -> stages of the member -> rings -> sent, spilled, dropped
+//!              \-> its queue --task--/
+//! ```
+//! What a stage rewrites, it rewrites in a copy of the headers: other members get the frame as it was.
+//!
 //! # What can be lost and what cannot
 //! Every frame that is offered ends up delivered, dropped under a reason, or held; see
 //! [`windlass_stats`].
@@ -16,6 +22,7 @@ use std::collections::VecDeque;
 
 use windlass_attach::port::{Kick, Lane, Sent, Stop};
 use windlass_frame::{BURST, Heads, Pick, Tick, TxId};
+use windlass_nic::{Entering, Fate};
 use windlass_shm::{Section, SegStore, Tails};
 use windlass_stats::{Drop, MemberCounters};
 
@@ -24,7 +31,9 @@ use crate::courtesy::Courtesy;
 use crate::group::List;
 use crate::hold::{Held, Pool};
 use crate::meter::{Meter, Sense, Used};
+use crate::queue::Queues;
 use crate::spread::{Late, Spread};
+use crate::timers::Timers;
 use crate::topo::{Member, Topo};
 
 /// Spilled frames that are sent at once.
@@ -32,8 +41,39 @@ const SPILL_BURST: usize = BURST / 4;
 /// How often so many are sent before frames that follow them.
 const CATCH_UP_BURSTS: usize = 8;
 
+/// Tasks that are done in a round.
+const TASKS: usize = 64;
+/// Frames that queues give in a round, give or take a burst.
+const RELEASED: usize = 2 * BURST;
+
 /// The ring that the port chooses.
 const ANY: u8 = u8::MAX;
+
+/// What is done at a time, beside rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    /// A notification that `intr-rate` has put off.
+    Kick(TxId),
+    /// The frames that wait before a member.
+    Release(TxId),
+}
+
+impl Task {
+    fn number(self) -> u32 {
+        match self {
+            Task::Kick(to) => u32::from(to.0) << 1,
+            Task::Release(to) => u32::from(to.0) << 1 | 1,
+        }
+    }
+
+    fn of(number: u32) -> Task {
+        let to = TxId((number >> 1) as u16);
+        match number & 1 {
+            0 => Task::Kick(to),
+            _ => Task::Release(to),
+        }
+    }
+}
 
 /// What a transmission needs to know besides the frames.
 #[derive(Clone, Copy)]
@@ -84,7 +124,12 @@ struct Spilled {
 /// The transmit side of one worker.
 pub struct Egress {
     kicks: Vec<TxId>,
-    owed: Vec<(TxId, Tick)>,
+    /// By [`Task`]: when it is due.
+    tasks: Timers,
+    /// None while it is in use.
+    queues: Option<Queues>,
+    /// What stages have rewritten, or a queue gives: made when it is first needed.
+    own: Option<(Box<Heads>, SegStore)>,
     kicked_at: Vec<Tick>,
     pool: Pool,
     waiting: Vec<Waiting>,
@@ -104,7 +149,9 @@ impl Egress {
     pub(crate) fn new(members: usize, flow_keys: [u64; 2], sense: Sense) -> Egress {
         Egress {
             kicks: Vec::with_capacity(BURST),
-            owed: Vec::new(),
+            tasks: Timers::default(),
+            queues: Some(Queues::default()),
+            own: None,
             kicked_at: vec![Tick(0); members],
             pool: Pool::default(),
             waiting: Vec::new(),
@@ -135,8 +182,8 @@ impl Egress {
             return picks.len();
         };
         counters.offered.add(picks.len() as u64);
-        if member.several {
-            self.offer_spread(cx, member, counters, heads, tails, to, picks);
+        if member.is_special || self.is_queued(to) {
+            self.offer_special(cx, member, counters, heads, tails, to, picks);
             return picks.len();
         }
         if !self.waiting.is_empty() && !self.catch_up(cx, to, ANY) {
@@ -144,6 +191,170 @@ impl Egress {
             return picks.len();
         }
         self.send(cx, member, counters, heads, tails, to, ANY, picks)
+    }
+
+    fn room() -> (Box<Heads>, SegStore) {
+        (Heads::boxed(), SegStore::default())
+    }
+
+    /// Whether frames wait before a member.
+    #[inline(always)]
+    fn is_queued(&self, to: TxId) -> bool {
+        !self.tasks.is_empty() && self.tasks.has(Task::Release(to).number())
+    }
+
+    /// Offers frames to a member with several rings, with stages, or with a queue.
+    #[inline(never)]
+    #[allow(clippy::too_many_arguments)]
+    fn offer_special(
+        &mut self,
+        cx: &Context<'_>,
+        member: &Member,
+        counters: &MemberCounters,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        to: TxId,
+        picks: &[Pick],
+    ) {
+        if member.tx.is_none() {
+            counters.drop_frames(Drop::PeerDown, picks.len() as u64);
+            return;
+        }
+        if self.is_queued(to) {
+            self.release(cx, to);
+        }
+        let mut is_queued = self.is_queued(to);
+        if member.egress.is_empty() && !is_queued {
+            self.offer_spread(cx, member, counters, heads, tails, to, picks);
+            return;
+        }
+        let Some(queues) = &self.queues else {
+            counters.drop_frames(Drop::QueueFull, picks.len() as u64);
+            return;
+        };
+        let room = queues.room(to);
+        let (mut own, store) = self.own.take().unwrap_or_else(Egress::room);
+        let mut entering = Entering::new(heads, &mut own, picks, room);
+        for stage in &member.egress {
+            stage.enter(cx.now, &mut entering);
+        }
+        let (mut pass, mut n) = ([Pick::frame(0, false); BURST], 0);
+        for (pick, fate) in entering.fates() {
+            match fate {
+                Fate::Drop(reason) => counters.drop_frames(reason, 1),
+                Fate::Pass if !is_queued => {
+                    pass[n] = pick;
+                    n += 1;
+                }
+                // Behind what waits.
+                Fate::Pass => self.queue(counters, entering.heads(), tails, to, pick, cx.now),
+                Fate::Hold(due) => {
+                    self.queue(counters, entering.heads(), tails, to, pick, due);
+                    is_queued = true;
+                }
+            }
+        }
+        if n > 0 {
+            self.send_now(
+                cx,
+                member,
+                counters,
+                entering.heads(),
+                tails,
+                to,
+                &pass[..n],
+            );
+        }
+        self.own = Some((own, store));
+    }
+
+    /// Has a frame wait before a member.
+    fn queue(
+        &mut self,
+        counters: &MemberCounters,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        to: TxId,
+        pick: Pick,
+        due: Tick,
+    ) {
+        let queues = self.queues.as_mut();
+        let queues = queues.filter(|queues| queues.room(to).frames > 0);
+        match queues.and_then(|queues| queues.push(heads, tails, to, pick, due)) {
+            Some(first) => {
+                counters.held.add(1);
+                self.tasks.set(Task::Release(to).number(), first);
+            }
+            None => counters.drop_frames(Drop::QueueFull, 1),
+        }
+    }
+
+    /// Sends frames that have passed the stages. What does not fit is dropped.
+    #[allow(clippy::too_many_arguments)]
+    fn send_now(
+        &mut self,
+        cx: &Context<'_>,
+        member: &Member,
+        counters: &MemberCounters,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        to: TxId,
+        picks: &[Pick],
+    ) {
+        if member.several {
+            // What others have to try again stands in another burst.
+            let late = std::mem::take(&mut self.spread.late);
+            self.offer_spread(cx, member, counters, heads, tails, to, picks);
+            self.settle(cx, heads, tails);
+            self.spread.late = late;
+            return;
+        }
+        if !self.waiting.is_empty() && !self.catch_up(cx, to, ANY) {
+            self.spill(counters, heads, tails, to, ANY, picks);
+            return;
+        }
+        let taken = self.send(cx, member, counters, heads, tails, to, ANY, picks);
+        counters.drop_frames(Drop::RingFull, (picks.len() - taken) as u64);
+    }
+
+    /// Sends what waits before a member and is due, a burst at most; how many frames.
+    fn release(&mut self, cx: &Context<'_>, to: TxId) -> usize {
+        let task = Task::Release(to).number();
+        self.tasks.clear(task);
+        let member = cx.topo.member(to.0);
+        let found = member.and_then(|m| Some((m, cx.counters(m)?)));
+        let Some(mut queues) = self.queues.take() else {
+            return 0;
+        };
+        let mut n = 0;
+        match found {
+            Some((member, counters)) => {
+                let (mut own, mut store) = self.own.take().unwrap_or_else(Egress::room);
+                // Without the stages that held them nothing holds them.
+                let now = match member.egress.is_empty() {
+                    true => Tick(u64::MAX),
+                    false => cx.now,
+                };
+                own.clear(windlass_frame::RxId(0), cx.now);
+                let mut tails = Tails::bind(&mut store, cx.section);
+                let mut picks = [Pick::frame(0, false); BURST];
+                n = queues.restore(to, now, &mut own, &mut tails, &mut picks);
+                if n > 0 {
+                    self.send_now(cx, member, counters, &own, &tails, to, &picks[..n]);
+                }
+                self.own = Some((own, store));
+                queues.forget(to, n);
+                counters.held.add((n as u64).wrapping_neg());
+                if let Some(due) = queues.due(to) {
+                    self.tasks.set(task, due);
+                }
+            }
+            None => {
+                queues.forget(to, usize::MAX);
+            }
+        }
+        self.queues = Some(queues);
+        n
     }
 
     /// Offers frames to a member with several rings. What does not fit now is kept for [`Egress::settle`].
@@ -341,9 +552,20 @@ impl Egress {
         fronts.map(|spilled| spilled.number).min()
     }
 
+    /// Frames queued so far: the number of the next one.
+    pub(crate) fn queued(&self) -> u64 {
+        self.queues.as_ref().map_or(0, Queues::pushed)
+    }
+
+    /// The number of the frame that is queued longest.
+    pub(crate) fn oldest_queued(&self) -> Option<u64> {
+        self.queues.as_ref()?.oldest()
+    }
+
     /// Frames that wait.
-    pub fn waiting_frames(&self) -> usize {
-        self.waiting.iter().map(|w| w.frames.len()).sum()
+    pub fn held_frames(&self) -> usize {
+        let spilled: usize = self.waiting.iter().map(|w| w.frames.len()).sum();
+        spilled + self.queues.as_ref().map_or(0, Queues::len)
     }
 
     /// Whether frames wait that [`Egress::drain`] should be called for.
@@ -442,6 +664,14 @@ impl Egress {
 
     /// Forgets what waits for a member that is being taken away.
     pub fn purge(&mut self, to: TxId, counters: Option<&MemberCounters>) {
+        self.tasks.clear(Task::Kick(to).number());
+        self.tasks.clear(Task::Release(to).number());
+        let queues = self.queues.as_mut();
+        let queued = queues.map_or(0, |queues| queues.forget(to, usize::MAX) as u64);
+        if let Some(c) = counters {
+            c.held.add(queued.wrapping_neg());
+            c.drop_frames(Drop::PeerDown, queued);
+        }
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.retain_mut(|w| {
             if w.to != to {
@@ -484,8 +714,9 @@ impl Egress {
             && let Some(due) = cx.rest(to)
         {
             // For what it was sent before.
-            if !self.owed.iter().any(|o| o.0 == to) {
-                self.owed.push((to, due));
+            let task = Task::Kick(to).number();
+            if !self.tasks.has(task) {
+                self.tasks.set(task, due);
             }
             return;
         }
@@ -501,9 +732,7 @@ impl Egress {
             };
             let due = last.plus(member.kick_gap_ns);
             if last.0 != 0 && due > cx.now {
-                if !self.owed.iter().any(|o| o.0 == to) {
-                    self.owed.push((to, due));
-                }
+                self.tasks.set(Task::Kick(to).number(), due);
                 return;
             }
             *last = cx.now;
@@ -515,30 +744,30 @@ impl Egress {
         }
     }
 
-    /// Pays notifications that `intr-rate` put off and that are due.
+    /// Does tasks that are due, a bounded number of them.
     #[inline]
-    pub fn pay(&mut self, cx: &Context<'_>, worker: &WorkerCounters) {
-        if self.owed.is_empty() {
-            return;
-        }
-        let mut owed = std::mem::take(&mut self.owed);
-        owed.retain(|(to, due)| {
-            let pay = *due <= cx.now;
-            if pay {
-                if let Some(last) = self.kicked_at.get_mut(to.0 as usize) {
-                    *last = Tick(0);
-                }
-                self.kick_one(cx, *to, worker);
+    pub fn run_due(&mut self, cx: &Context<'_>, worker: &WorkerCounters) {
+        let mut released = 0;
+        for _ in 0..TASKS {
+            if released >= RELEASED {
+                break;
             }
-            !pay
-        });
-        owed.append(&mut self.owed);
-        self.owed = owed;
+            match self.tasks.pop(cx.now).map(Task::of) {
+                None => break,
+                Some(Task::Release(to)) => released += self.release(cx, to),
+                Some(Task::Kick(to)) => {
+                    if let Some(last) = self.kicked_at.get_mut(to.0 as usize) {
+                        *last = Tick(0);
+                    }
+                    self.kick_one(cx, to, worker);
+                }
+            }
+        }
     }
 
-    /// When the next put-off notification is due.
+    /// When the next task is due.
     pub fn next_due(&self) -> Option<Tick> {
-        self.owed.iter().map(|o| o.1).min()
+        self.tasks.next()
     }
 }
 
@@ -555,3 +784,6 @@ fn count(counters: &MemberCounters, sent: &Sent) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@
 //! [`Tails`], so that a held frame is sent by the same code as a borrowed one.
 //!
 //! # Limits
-//! [`POOL_BYTES`] a worker. A frame for which there are not enough blocks is not held.
+//! [`POOL_BYTES`] a worker for spilled frames, and for floods; [`crate::queue`] has its own limits. A frame for which there are not enough blocks is not held.
 
 use windlass_frame::{BURST, Claim, Deepen, HEADROOM, Heads, Meta, SNAP};
 use windlass_shm::{Foreign, Tails};
@@ -35,7 +35,7 @@ pub struct Held {
 #[derive(Debug)]
 pub struct Pool {
     bytes: Box<[u8]>,
-    next: [u16; BLOCKS],
+    next: Box<[u16]>,
     free: u16,
     free_blocks: usize,
 }
@@ -49,20 +49,24 @@ impl Held {
 
 impl Default for Pool {
     fn default() -> Self {
-        let mut next = [NIL; BLOCKS];
-        for (i, n) in next.iter_mut().enumerate().take(BLOCKS - 1) {
-            *n = i as u16 + 1;
-        }
-        Pool {
-            bytes: vec![0; POOL_BYTES].into_boxed_slice(),
-            next,
-            free: 0,
-            free_blocks: BLOCKS,
-        }
+        Pool::of(BLOCKS)
     }
 }
 
 impl Pool {
+    /// So many blocks, fewer than 65,535.
+    pub fn of(blocks: usize) -> Pool {
+        assert!((1..usize::from(NIL)).contains(&blocks), "{blocks} blocks");
+        let next = 1..=blocks as u16;
+        let next = next.map(|n| if usize::from(n) < blocks { n } else { NIL });
+        Pool {
+            bytes: vec![0; blocks * BLOCK].into_boxed_slice(),
+            next: next.collect(),
+            free: 0,
+            free_blocks: blocks,
+        }
+    }
+
     /// Blocks that a frame takes.
     pub fn blocks(meta: &Meta) -> usize {
         (meta.len as usize).div_ceil(BLOCK).max(1)
@@ -159,7 +163,7 @@ impl Pool {
 
     /// Whether everything was given back.
     pub fn is_empty(&self) -> bool {
-        self.free_blocks == BLOCKS
+        self.free_blocks == self.next.len()
     }
 }
 

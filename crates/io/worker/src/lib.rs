@@ -14,8 +14,8 @@
 //! # Model
 //! [`plane::Plane`] is what a daemon holds; it waits for its workers by `wait`. A `worker` does a round at a time, with the time and
 //! the ready descriptors passed in; `run` is the loop around it. A `visit` is one burst. `ring` has the
-//! modes of a ring, `group` sorts a burst by destination, `egress` sends (to members with several rings by `spread`), `hold` keeps what has to wait, `flood` makes
-//! large floods, a part in each round; `local` hands to the daemon what ends at a bridge; `bell` wakes a worker; [`Placement`] says which
+//! modes of a ring, `group` sorts a burst by destination, `egress` sends (to members with several rings by `spread`), `hold` keeps what has to wait, `queue` what waits for its time, `flood` makes
+//! large floods, a part in each round; `local` hands to the daemon what ends at a bridge; `timers` tells what is due, `bell` wakes a worker; [`Placement`] says which
 //! worker serves what; `courtesy` lets receivers on the same core run; `meter` charges
 //! members for the time that their memory takes.
 //!
@@ -25,10 +25,10 @@
 //!
 //! # What can be lost and what cannot
 //! A frame in a peer's ring is not lost when the daemon is killed. What a worker holds privately (a
-//! burst of a copying port, spilled frames, unfinished floods, frames for the daemon) is bounded and lost.
+//! burst of a copying port, spilled frames, unfinished floods, queues before members, frames for the daemon) is bounded and lost.
 //!
 //! # Limits
-//! See the constants of [`hold`], [`group`], [`visit`], [`flood`] and [`local`].
+//! See the constants of [`hold`], [`group`], [`visit`], [`flood`], [`queue`] and [`local`].
 #![forbid(unsafe_code)]
 
 mod bell;
@@ -44,11 +44,13 @@ pub mod local;
 mod meter;
 mod placement;
 pub mod plane;
+pub mod queue;
 mod ring;
 mod run;
 #[cfg(test)]
 mod simulation;
 pub mod spread;
+mod timers;
 mod topo;
 pub mod visit;
 mod wait;

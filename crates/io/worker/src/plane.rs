@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self as std_mpsc, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -39,6 +40,7 @@ use windlass_bridge::fdb::{Entry, Fdb, FdbCounts, FdbWriter, Limits};
 use windlass_bridge::forward::{Bridge, BridgeConf};
 use windlass_bridge::member::MemberConf;
 use windlass_frame::{Tick, TxId};
+use windlass_nic::{EgressStage, IngressStage, MaxBw, Restricted};
 use windlass_stats::{MemberCounters, MemberTotals, Padded};
 use windlass_sync::qsbr::{Domain, Limbo, Published};
 use windlass_sync::tsc::{self, Clock};
@@ -63,6 +65,8 @@ use handle::WorkerHandle;
 pub const GRACE_MAX: Duration = Duration::from_secs(5);
 /// Commands in a worker's mailbox at most; what is beyond waits outside.
 const MAILBOX: usize = 1024;
+/// Frames of the daemon that wait for workers at most.
+pub const SENDS: usize = 64;
 /// Sightings between two workers at most; a full queue loses sightings, never frames.
 const POSTS: usize = 4096;
 
@@ -86,6 +90,12 @@ pub enum PlaneError {
     /// There is no such member.
     #[error("no member with number {0}")]
     NoMember(u16),
+    /// More frames of the daemon wait than may.
+    #[error("{SENDS} frames wait to be sent")]
+    Busy,
+    /// No bridge sends such a frame.
+    #[error("a frame has 14 to {max} bytes, not {0}", max = local::BYTES_MAX)]
+    FrameSize(usize),
     /// There is no such worker.
     #[error("there is no worker {worker}: they are 0 to {last}")]
     NoWorker {
@@ -122,6 +132,10 @@ pub struct PlaneOptions {
 /// What a member is besides its place on the bridge.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemberTuning {
+    /// It sends IPv4, IPv6 and ARP only.
+    pub restricted: bool,
+    /// Bits a second towards it; 0 is no limit.
+    pub maxbw: u64,
     /// The least time between two notifications of the member, in nanoseconds; 0 is no limit.
     pub kick_gap_ns: u64,
     /// Polling before sleep.
@@ -132,6 +146,8 @@ struct DraftMember {
     bridge: u16,
     conf: MemberConf,
     tuning: MemberTuning,
+    /// The limit of `tuning.maxbw`: what it has counted survives other changes.
+    maxbw: Option<Arc<MaxBw>>,
     tx: Option<Arc<dyn TxPort>>,
     /// Which of all attachments it has; 0: none.
     attachment: u64,
@@ -141,6 +157,24 @@ struct DraftMember {
     is_leaving: bool,
     counters: Arc<[Padded<MemberCounters>]>,
     accounts: Arc<[Account]>,
+}
+
+impl DraftMember {
+    /// What its frames pass before the bridge.
+    fn ingress(&self) -> Box<[Arc<dyn IngressStage>]> {
+        let restricted = self.tuning.restricted.then(|| Arc::new(Restricted) as _);
+        restricted.into_iter().collect()
+    }
+
+    /// What frames pass on their way to it.
+    fn egress(&self) -> Box<[Arc<dyn EgressStage>]> {
+        let maxbw = self.maxbw.clone().map(|limit| limit as _);
+        maxbw.into_iter().collect()
+    }
+}
+
+fn max_bandwidth(tuning: MemberTuning) -> Option<Arc<MaxBw>> {
+    (tuning.maxbw != 0).then(|| Arc::new(MaxBw::new(tuning.maxbw)))
 }
 
 /// What a bridge is besides its table and its members.
@@ -178,6 +212,8 @@ pub struct Plane {
     local: Vec<spsc::Receiver<LocalFrame>>,
     /// Frames for the daemon of the former workers of rings that moved: older than what the next ones have.
     local_moved: Vec<LocalFrame>,
+    /// Frames of the daemon that wait for workers.
+    sends: Arc<AtomicUsize>,
     /// Frames whose attachment had ended when they were taken.
     local_stale: u64,
     wait: &'static dyn Wait,
@@ -265,6 +301,7 @@ impl Plane {
             local: locals,
             local_moved: Vec::new(),
             local_stale: 0,
+            sends: Arc::default(),
             wait,
             attachments: 0,
             is_batch: false,
@@ -304,6 +341,28 @@ impl Plane {
         frames.retain(|frame| self.attachment(frame.member) == Some(frame.attachment));
         self.local_stale += (taken - frames.len()) as u64;
         frames
+    }
+
+    /// Has a worker send a frame out of one member, as it is, tags included. It is counted at the member (`own_frames`), which
+    /// gets or drops it as any other; of two, the first goes first.
+    ///
+    /// # Errors
+    /// [`PlaneError::NoMember`], [`PlaneError::FrameSize`]. [`PlaneError::Busy`]: [`SENDS`] wait already.
+    pub fn send(&mut self, member: u16, frame: &[u8]) -> Result<(), PlaneError> {
+        let bridge = self.draft_member(member)?.bridge;
+        if !(14..=local::BYTES_MAX).contains(&frame.len()) {
+            return Err(PlaneError::FrameSize(frame.len()));
+        }
+        if self.sends.load(Ordering::Relaxed) >= SENDS {
+            return Err(PlaneError::Busy);
+        }
+        self.sends.fetch_add(1, Ordering::Relaxed);
+        self.home(bridge).send(Command::Send {
+            member,
+            frame: frame.into(),
+            waiting: self.sends.clone(),
+        });
+        Ok(())
     }
 
     /// Frames for the daemon that nobody got because their attachment had ended.
@@ -434,6 +493,7 @@ impl Plane {
             bridge,
             conf,
             tuning,
+            maxbw: max_bandwidth(tuning),
             tx: None,
             attachment: 0,
             rings: 0,
@@ -457,6 +517,9 @@ impl Plane {
         tuning: MemberTuning,
     ) -> Result<(), PlaneError> {
         let member = self.draft_member(id)?;
+        if member.tuning.maxbw != tuning.maxbw {
+            member.maxbw = max_bandwidth(tuning);
+        }
         let paces = member.conf.paces.clone();
         (member.conf, member.tuning) = (MemberConf { paces, ..conf }, tuning);
         self.publish_batch();
@@ -508,6 +571,8 @@ impl Plane {
         member.tx = Some(rings.tx);
         member.attachment = attachment;
         member.rings = rings.rx.len() as u16;
+        // What waited for the former one is gone, and has used up nothing.
+        member.maxbw = max_bandwidth(member.tuning);
         Arc::make_mut(&mut self.placement).place(id, rings.rx.len());
         let ports = (0..).zip(rings.rx).zip(self.placement.rings(id));
         for ((number, port), worker) in ports {
@@ -780,10 +845,15 @@ impl Plane {
             .iter()
             .map(|draft| {
                 let m = draft.as_ref().filter(|m| !m.is_leaving)?;
+                let several = m.tx.as_ref().is_some_and(|tx| tx.has_choice());
+                let egress = m.egress();
                 Some(Arc::new(Member {
                     bridge: m.bridge,
                     tx: m.tx.clone(),
-                    several: m.tx.as_ref().is_some_and(|tx| tx.has_choice()),
+                    several,
+                    is_special: several || !egress.is_empty(),
+                    ingress: m.ingress(),
+                    egress,
                     kick_gap_ns: m.tuning.kick_gap_ns,
                     spin: m.tuning.spin,
                     attachment: m.attachment,

@@ -183,12 +183,19 @@ impl Rings {
         ring
     }
 
-    /// Takes every ring of a member out.
-    pub fn remove_member(&mut self, member: u16) -> Vec<RxRing> {
+    /// The token of the ring in a slot: the low half of every token that it has had.
+    pub fn token(&self, slot: u32) -> Option<u64> {
+        let (generation, ring) = self.slots.get(slot as usize)?;
+        let token = u64::from(*generation) << 32 | u64::from(slot);
+        ring.as_ref().map(|_| token)
+    }
+
+    /// Takes every ring of a member out, with the slots that they had.
+    pub fn remove_member(&mut self, member: u16) -> Vec<(u32, RxRing)> {
         let mut out = Vec::new();
         for (at, slot) in self.slots.iter_mut().enumerate() {
             if slot.1.as_ref().is_some_and(|r| r.member == member) {
-                out.extend(slot.1.take());
+                out.extend(slot.1.take().map(|ring| (at as u32, ring)));
                 self.free.push(at as u32);
             }
         }

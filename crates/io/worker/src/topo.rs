@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use windlass_attach::port::TxPort;
 use windlass_bridge::forward::Bridge;
+use windlass_nic::{EgressStage, IngressStage};
 use windlass_stats::{MemberCounters, Padded};
 
 use crate::meter::Account;
@@ -18,6 +19,12 @@ pub struct Member {
     pub tx: Option<Arc<dyn TxPort>>,
     /// It has several rings to choose from.
     pub several: bool,
+    /// It has several rings, or stages on the way to it: what is sent to it takes the long way.
+    pub is_special: bool,
+    /// What its frames pass before the bridge.
+    pub ingress: Box<[Arc<dyn IngressStage>]>,
+    /// What frames pass on their way to it.
+    pub egress: Box<[Arc<dyn EgressStage>]>,
     /// The least time between two notifications of the member, in nanoseconds; 0 is no limit.
     pub kick_gap_ns: u64,
     /// How long its rings are polled after they were found empty.

@@ -4,11 +4,13 @@
 //! ```text
 //! rx_burst: borrowed, its first bytes private        counted: rx_frames, rx_bytes
 //!   nic:    claims checked                            or dropped: bad-offload
+//!           stages of its member, if it has any       or dropped, or consumed
 //!   bridge: verdict                                   or dropped under its reason
 //!           or copied for the daemon (`local`)        counted: rx_local
 //!   group:  into the list of each destination         counted: rx_unicast, or rx_flooded and rx_copies
 //!           (a large flood waits in `flood`)
-//!   egress: offered, sent, tried once more            delivered, dropped, or held
+//!   egress: offered, stages of the receiver, sent,    delivered, dropped, or held
+//!           tried once more
 //! release: the source gets its descriptors back
 //! kick:    each destination that asks is notified, once; while the source has more, in its next visit
 //! ```
@@ -18,8 +20,8 @@ use std::sync::Arc;
 use windlass_attach::port::{Limit, More};
 use windlass_bridge::fdb::Sightings;
 use windlass_bridge::forward::Bridge;
-use windlass_frame::{BURST, Heads, Pick, RxId, Tick, TxId};
-use windlass_shm::{SegStore, Tails};
+use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick, RxId, SNAP, Tick, TxId};
+use windlass_shm::{Foreign, SegStore, Tails};
 use windlass_stats::{Drop, MemberCounters};
 use windlass_sync::spsc;
 
@@ -115,10 +117,13 @@ impl Scratch {
         let member = cx.topo.member(ring.member);
         let counters = member.and_then(|m| m.counters.get(cx.lane.worker as usize));
         let bridge = member.and_then(|m| Some((m.bridge, cx.topo.bridge(m.bridge)?)));
-        if let (Some(counters), Some((index, bridge))) = (counters, bridge) {
+        if let (Some(member), Some(counters), Some((index, bridge))) = (member, counters, bridge) {
             self.bridge = index;
             self.now = cx.now;
             windlass_nic::leave(heads, &mut tails);
+            for stage in &member.ingress {
+                stage.leave(heads);
+            }
             let tally = bridge.forward(heads, &mut self.sightings);
             // For the visit before: here the fence that asking takes has nothing left to wait for.
             egress.kick(cx, worker);
@@ -152,6 +157,29 @@ impl Scratch {
         worker.visits_busy.add(1);
         worker.frames.add(n as u64);
         (n, more)
+    }
+}
+
+impl Scratch {
+    /// Sends a frame of the daemon out of a member.
+    #[cold]
+    pub(crate) fn send(&mut self, cx: &Context<'_>, egress: &mut Egress, to: TxId, frame: &[u8]) {
+        let member = cx.topo.member(to.0);
+        let Some(counters) = member.and_then(|m| m.counters.get(cx.lane.worker as usize)) else {
+            return;
+        };
+        let (start, rest) = frame.split_at(frame.len().min(SNAP));
+        let heads = &mut *self.heads;
+        heads.clear(RxId(u16::MAX), cx.now);
+        heads.snap[0].0[HEADROOM..HEADROOM + start.len()].copy_from_slice(start);
+        heads.admit(0, frame.len() as u32, Claim::NONE);
+        heads.n = 1;
+        let mut tails = Tails::bind(&mut self.store, cx.section);
+        tails.push(0, Foreign::private(rest));
+        counters.own_frames.add(1);
+        let taken = egress.offer(cx, heads, &tails, to, &[Pick::frame(0, false)]);
+        counters.drop_frames(Drop::RingFull, 1 - taken as u64);
+        egress.settle(cx, heads, &tails);
     }
 }
 

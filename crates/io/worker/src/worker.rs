@@ -9,18 +9,22 @@
 //!         events: rings with a notification join the run list
 //!         visits: round robin over the run list, one burst each; at most 64 visits or 20 us
 //!         mailbox, posts of other workers, second looks, sweep, spilled frames, a part of the floods, notifications,
-//!         rings that are to be another worker's
+//!         tasks that are due, rings that are to be another worker's
 //!         quiescent point
 //!         nothing left to do: says so, looks at the posts once more, offline
 //! ```
-//! The worker sleeps only when every ring is armed, no frame is spilled, no flood is unfinished, and no notification is
-//! owed before the time at which it wakes by itself.
+//! Beside its rings a worker has tasks ([`crate::egress`]: a notification that was put off, a queue before a member): each has the time when it is due,
+//! and they stand in a heap. A bounded number of them is done in a round.
+//!
+//! The worker sleeps only when every ring is armed, no frame is spilled and no flood is unfinished, and until the first
+//! task is due: there is no tick.
 
 mod handover;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use windlass_attach::port::{Armed, Lane, More};
 use windlass_bridge::fdb::{FdbWriter, Sighting};
@@ -40,6 +44,7 @@ use crate::grace::QsbrGrace;
 use crate::local::{LocalFrame, Notice};
 use crate::meter::{LAP_NS, STALLS, Sense};
 use crate::ring::{Rings, RxRing, Spin, State};
+use crate::timers::Timers;
 use crate::topo::Topo;
 use crate::visit::Scratch;
 pub(crate) use handover::{Handover, Outcome as Handed};
@@ -52,6 +57,8 @@ const ROUND_NS: u64 = 20_000;
 const EMPTY_PAUSES: usize = 2;
 /// Sightings of each other worker that are learned in a round.
 const POSTS_TAKEN: usize = 256;
+/// Rings that are looked at once more in a round.
+const LOOKS: usize = 256;
 /// An unsure ring is looked at again after this long asleep.
 const UNSURE_SLEEP_NS: u64 = 1_000_000;
 /// The time between two sweeps of the tables that live here, while there are any.
@@ -124,7 +131,8 @@ pub(crate) struct Worker {
     bells: Vec<Arc<Bell>>,
     rings: Rings,
     run: VecDeque<u64>,
-    unsure: Vec<u64>,
+    /// By ring: when it is looked at once more.
+    looks: Timers,
     /// Rings that are to be another worker's.
     moves: Vec<handover::Move>,
     armed: usize,
@@ -171,7 +179,7 @@ impl Worker {
             bells: seat.bells,
             rings: Rings::default(),
             run: VecDeque::new(),
-            unsure: Vec::new(),
+            looks: Timers::default(),
             moves: Vec::new(),
             armed: 0,
             scratch: Scratch::new(seat.members_max, seat.local, notice),
@@ -433,7 +441,7 @@ impl Worker {
             }
             Armed::Unsure(us) | Armed::Poll(us) => {
                 ring.state = State::Unsure(now.plus(u64::from(us) * 1000));
-                self.unsure.push(token);
+                self.looks.set(token as u32, now.plus(u64::from(us) * 1000));
                 self.armed += 1;
             }
         }
@@ -452,6 +460,7 @@ impl Worker {
             let (worker, now) = (self.lane.worker, Tick(self.clock.ns(cycles)));
             self.egress.meter.end(began, topo, worker, now, ring.member);
             ring.state = State::Active;
+            self.looks.clear(token as u32);
             self.armed = self.armed.saturating_sub(1);
             self.run.push_back(token);
         }
@@ -512,12 +521,12 @@ impl Worker {
             self.floods.drain(&cx, &mut self.egress, copies);
             counters.busy_cycles.add(time().wrapping_sub(start));
         }
-        let held = (self.egress.waiting_frames() + self.floods.len()) as u64;
+        self.egress.run_due(&cx, counters);
+        let held = (self.egress.held_frames() + self.floods.len()) as u64;
         if held != counters.held.get() {
             counters.held.add(held.wrapping_sub(counters.held.get()));
         }
         self.egress.kick(&cx, counters);
-        self.egress.pay(&cx, counters);
         if !self.moves.is_empty() {
             self.hand_over();
         }
@@ -525,15 +534,12 @@ impl Worker {
     }
 
     fn second_looks(&mut self, now: Tick, cycles: u64) {
-        if self.unsure.is_empty() {
-            return;
-        }
-        let due = std::mem::take(&mut self.unsure);
-        for token in due {
-            match self.rings.get_mut(token).map(|r| r.state) {
-                Some(State::Unsure(at)) if at <= now => self.look_again(token, now, cycles),
-                Some(State::Unsure(_)) => self.unsure.push(token),
-                _ => {}
+        for _ in 0..LOOKS {
+            let Some(slot) = self.looks.pop(now) else {
+                return;
+            };
+            if let Some(token) = self.rings.token(slot) {
+                self.look_again(token, now, cycles);
             }
         }
     }
@@ -554,7 +560,7 @@ impl Worker {
             Armed::Work => self.wake(token, cycles),
             Armed::Poll(us) => {
                 ring.state = State::Unsure(now.plus(u64::from(us) * 1000));
-                self.unsure.push(token);
+                self.looks.set(token as u32, now.plus(u64::from(us) * 1000));
             }
             Armed::Yes | Armed::Unsure(_) => {}
         }
@@ -620,7 +626,7 @@ impl Worker {
         let cycles = time();
         self.lap(cycles);
         let now = Tick(self.clock.ns(cycles));
-        let second_look = (!self.unsure.is_empty()).then(|| now.plus(UNSURE_SLEEP_NS));
+        let second_look = (!self.looks.is_empty()).then(|| now.plus(UNSURE_SLEEP_NS));
         let due = [self.egress.next_due(), self.egress.meter.next_due()];
         let due = due.into_iter().flatten();
         self.bell.say_asleep();
@@ -684,6 +690,14 @@ impl Worker {
                         work(writer, now);
                     }
                 }
+                Command::Send {
+                    member,
+                    frame,
+                    waiting,
+                } => {
+                    self.send(member, &frame, time);
+                    waiting.fetch_sub(1, Ordering::Relaxed);
+                }
                 Command::Stop => self.stop = true,
             }
         }
@@ -711,6 +725,20 @@ impl Worker {
         self.run.push_back(token);
     }
 
+    /// Sends a frame of the daemon.
+    fn send(&mut self, member: u16, frame: &[u8], time: &mut impl FnMut() -> u64) {
+        let now = self.now(time);
+        let section = self.qsbr.section();
+        let cx = Context {
+            section: &section,
+            topo: self.shared.topo.load(&section),
+            lane: self.lane,
+            now,
+        };
+        self.scratch
+            .send(&cx, &mut self.egress, TxId(member), frame);
+    }
+
     fn detach(&mut self, member: u16) -> Vec<Box<dyn windlass_attach::port::RxPort>> {
         let rings = self.rings.remove_member(member);
         self.counters()
@@ -723,7 +751,8 @@ impl Worker {
             .and_then(|m| m.counters.get(self.lane.worker as usize));
         self.egress.purge(TxId(member), counters.map(|c| &**c));
         self.floods.purge(member, counters.map(|c| &**c));
-        for ring in &rings {
+        for (slot, ring) in &rings {
+            self.looks.clear(*slot);
             if matches!(ring.state, State::Idle | State::Unsure(_)) {
                 self.armed = self.armed.saturating_sub(1);
             }
@@ -731,7 +760,7 @@ impl Worker {
                 let _ = self.epoll.remove(fd);
             }
         }
-        rings.into_iter().map(|r| r.port).collect()
+        rings.into_iter().map(|(_, r)| r.port).collect()
     }
 }
 

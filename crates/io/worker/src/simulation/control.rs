@@ -10,7 +10,7 @@ use windlass_bridge::member::MemberConf;
 use windlass_frame::{Tick, TxId};
 
 use super::model::{Owner, Stage};
-use super::port::{Mood, Pipe, Receive, Sink};
+use super::port::{FRAME, Mood, Pipe, Receive, Sink};
 use super::world::World;
 use crate::plane::{BridgeTuning, MemberTuning, Plane, PlaneError};
 use crate::ring::Spin;
@@ -78,9 +78,11 @@ impl World {
             (Stage::Up, 0..2) => self.detach(plane, at),
             (Stage::Up, 2) => self.flush(plane, at),
             (Stage::Up, 3) => {
-                let done = plane.set_member(number, self.conf(at), self.tuning());
-                done.expect("it is there");
+                let tuning = self.tuning(at);
+                let conf = self.conf(at);
+                plane.set_member(number, conf, tuning).expect("it is there");
             }
+            (Stage::Up, 4) => self.send_own(plane, at),
             (Stage::Up, _) => self.end_the_dead(plane),
             (Stage::Leaving, _) => self.end_the_late(plane),
             (Stage::Going, _) => self.remove(plane, at),
@@ -180,8 +182,10 @@ impl World {
         }
     }
 
-    fn tuning(&self) -> MemberTuning {
+    fn tuning(&self, at: usize) -> MemberTuning {
         MemberTuning {
+            restricted: self.model.borrow().owners[at].is_restricted,
+            maxbw: [0, 0, 10_000_000, 200_000_000][self.below(4)],
             kick_gap_ns: [0, 0, 30_000][self.below(3)],
             spin: [Spin::default(), Spin::Always(3_000)][self.below(2)],
         }
@@ -209,11 +213,27 @@ impl World {
         let at = model.owners.len();
         let mut owner = Owner::new(at, bridge, self.now.get());
         owner.may_use_others = self.below(2) == 0;
+        owner.is_restricted = self.below(4) == 0;
         model.owners.push(owner);
         drop(model);
-        let id = plane.add_member(number, self.conf(at), self.tuning());
+        let id = plane.add_member(number, self.conf(at), self.tuning(at));
         self.model.borrow_mut().owners[at].number = id.expect("a number");
         self.enter(plane, at);
+    }
+
+    /// The daemon sends frames out of a member, more than may wait now and then.
+    fn send_own(&self, plane: &mut Plane, at: usize) {
+        let (member, _, _) = self.place(at);
+        for _ in 0..=self.below([4, 80][self.below(2)]) {
+            let number = self.model.borrow_mut().make_own(at);
+            let mut frame = [0; FRAME];
+            frame[14..22].copy_from_slice(&number.to_le_bytes());
+            match plane.send(member, &frame) {
+                Ok(()) => self.model.borrow_mut().owners[at].own += 1,
+                Err(PlaneError::Busy) => return,
+                Err(error) => panic!("owner {at}: {error}"),
+            }
+        }
     }
 
     /// Enters an owner's own address.

@@ -17,6 +17,8 @@
 //! - a frame is given to members of its bridge only, never to its sender, and to each of them once;
 //! - what is for a member's own address reaches that member only; what is for one member reaches one that has used
 //!   the address;
+//! - what the daemon sends out of a member reaches its owner, once, in order, and nobody else;
+//! - what a restricted owner may not send reaches nobody;
 //! - what is for a reserved address reaches the daemon only, once, in order, as its sender's;
 //! - the frames of a flow keep their order, and so do those of its floods (a frame to an address that has become known can
 //!   overtake floods to it);

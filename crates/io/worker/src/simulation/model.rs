@@ -7,6 +7,11 @@ use windlass_bridge::fdb::Entry;
 
 use super::port::{Pipe, Sink};
 
+/// The first number of the daemon's own frames.
+const OWN: u64 = 1 << 48;
+/// A type of frames that is not IP's, and IP's.
+pub(super) const OTHER: u16 = 0x88b5;
+pub(super) const IP: u16 = 0x0800;
 /// An address that ends at the bridge.
 pub(super) const RESERVED: u64 = 0x00c2_8001;
 /// The time within which a worker does not report an address again.
@@ -47,6 +52,8 @@ pub(super) struct Owner {
     pub(super) bridge: usize,
     pub(super) mac: u64,
     pub(super) may_use_others: bool,
+    /// It may send no frames but of IP and ARP.
+    pub(super) is_restricted: bool,
     pub(super) stage: Stage,
     pub(super) pipes: Vec<Arc<Pipe>>,
     pub(super) sink: Option<Arc<Sink>>,
@@ -61,6 +68,8 @@ pub(super) struct Owner {
     pub(super) given: u64,
     /// Frames from it that bridges had for the daemon, once it is gone.
     pub(super) local: u64,
+    /// Frames that the daemon sent out of it.
+    pub(super) own: u64,
 }
 
 /// One frame.
@@ -69,6 +78,8 @@ pub(super) struct Frame {
     pipe: u64,
     dst: u64,
     src: u64,
+    /// Its sender may not send it.
+    is_forbidden: bool,
     /// The event at which a worker fetched it.
     fetched: Option<u64>,
     to: Vec<usize>,
@@ -83,6 +94,10 @@ pub(super) struct Model {
     order: BTreeMap<(u64, u64, u64, usize, Option<Way>), usize>,
     /// By pipe: the last frame that the daemon got.
     heard_last: BTreeMap<u64, u64>,
+    /// Frames of the daemon: for which owner.
+    own: Vec<usize>,
+    /// By owner: the last of them that it was given.
+    own_last: BTreeMap<usize, u64>,
     /// Frames that the daemon got.
     pub(super) heard: u64,
     /// Things that happened so far.
@@ -97,6 +112,7 @@ impl Owner {
             bridge,
             mac: u64::from_le_bytes([0x02, 0, 0, bridge as u8, (at >> 8) as u8, at as u8, 0, 0]),
             may_use_others: false,
+            is_restricted: false,
             stage: Stage::Made,
             pipes: Vec::new(),
             sink: None,
@@ -106,6 +122,7 @@ impl Owner {
             fetched: 0,
             given: 0,
             local: 0,
+            own: 0,
         }
     }
 }
@@ -117,8 +134,10 @@ impl Model {
     }
 
     /// A frame that a peer is about to put into a ring.
-    pub(super) fn make(&mut self, from: usize, pipe: u64, dst: u64, src: u64) -> u64 {
+    pub(super) fn make(&mut self, from: usize, pipe: u64, dst: u64, src: u64, kind: u16) -> u64 {
+        let is_forbidden = self.owners[from].is_restricted && kind == OTHER;
         self.frames.push(Frame {
+            is_forbidden,
             from,
             pipe,
             dst,
@@ -129,6 +148,19 @@ impl Model {
         self.frames.len() as u64 - 1
     }
 
+    /// A frame that the daemon is about to send.
+    pub(super) fn make_own(&mut self, to: usize) -> u64 {
+        self.own.push(to);
+        OWN + self.own.len() as u64 - 1
+    }
+
+    fn deliver_own(&mut self, to: usize, number: u64) {
+        let meant = self.own[(number - OWN) as usize];
+        assert_eq!(to, meant, "frame {number} of the daemon");
+        let last = self.own_last.insert(to, number);
+        assert!(last.is_none_or(|last| last < number), "{last:?}, {number}");
+    }
+
     /// A worker fetched a frame.
     pub(super) fn fetch(&mut self, number: u64, now: u64) {
         let event = self.event();
@@ -137,8 +169,8 @@ impl Model {
         frame.fetched = Some(event);
         let owner = &mut self.owners[frame.from];
         owner.fetched += 1;
-        // What ends at the bridge teaches nothing.
-        if frame.dst != RESERVED {
+        // What ends at the bridge or before it teaches nothing.
+        if frame.dst != RESERVED && !frame.is_forbidden {
             owner.used.insert(frame.src, now);
         }
     }
@@ -146,6 +178,9 @@ impl Model {
     /// A worker gives a frame to an owner.
     pub(super) fn deliver(&mut self, to: usize, number: u64, way: Way) {
         self.event();
+        if number >= OWN {
+            return self.deliver_own(to, number);
+        }
         let frame = &mut self.frames[number as usize];
         let fetched = frame.fetched.expect("only frames that were fetched");
         let (receiver, sender) = (&self.owners[to], &self.owners[frame.from]);
@@ -155,6 +190,7 @@ impl Model {
             "frame {number} leaves its bridge"
         );
         assert_ne!(frame.dst, RESERVED, "frame {number} is forwarded");
+        assert!(!frame.is_forbidden, "frame {number} may not be sent");
         let is_group = frame.dst & 1 == 1;
         let holder = self.owners.iter().position(|owner| {
             let is_there = owner.entered.is_some_and(|at| at < fetched);
@@ -194,6 +230,7 @@ impl Model {
         let frame = &self.frames[number as usize];
         assert!(frame.fetched.is_some(), "only frames that were fetched");
         assert_eq!(frame.dst, RESERVED, "frame {number} is not the daemon's");
+        assert!(!frame.is_forbidden, "frame {number} may not be sent");
         let owner = &self.owners[frame.from];
         let is_there = owner.pipes.iter().any(|pipe| pipe.number == frame.pipe);
         assert!(

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use windlass_bridge::fdb::{Key, Limits};
 
 use super::attempt;
-use super::model::Stage;
+use super::model::{IP, Stage};
 use super::port::{Bytes, Pipe};
 use super::world::World;
 use crate::plane::{BridgeTuning, MemberTuning, PlaneError};
@@ -189,9 +189,18 @@ fn a_table_always_has_a_writer() {
             let mac = u64::from_le_bytes([6, 0, 0, 0, 0, n, 0, 0]);
             let (dst, src) = ((1 << 48) - 1, mac);
             let mut model = world.model.borrow_mut();
-            let number = model.make(1, pipes[1].number, dst, src);
+            let number = model.make(1, pipes[1].number, dst, src, IP);
             drop(model);
-            world.put_frame(&pipes[1], Bytes { dst, src, number });
+            let kind = IP;
+            world.put_frame(
+                &pipes[1],
+                Bytes {
+                    dst,
+                    src,
+                    kind,
+                    number,
+                },
+            );
             world.settle();
             mac
         };

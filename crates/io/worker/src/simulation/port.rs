@@ -33,6 +33,7 @@ pub(super) enum Notice {
 pub(super) struct Bytes {
     pub(super) dst: u64,
     pub(super) src: u64,
+    pub(super) kind: u16,
     pub(super) number: u64,
 }
 
@@ -177,7 +178,7 @@ impl RxPort for Receive {
             let at = &mut heads.snap[i].0[HEADROOM..HEADROOM + FRAME];
             at[..6].copy_from_slice(&frame.dst.to_le_bytes()[..6]);
             at[6..12].copy_from_slice(&frame.src.to_le_bytes()[..6]);
-            at[12..14].copy_from_slice(&[0x88, 0xb5]);
+            at[12..14].copy_from_slice(&frame.kind.to_be_bytes());
             at[14..22].copy_from_slice(&frame.number.to_le_bytes());
             heads.admit(i, FRAME as u32, Claim::NONE);
             super::world::accept(frame.number, heads.now.0);

@@ -10,7 +10,7 @@ use windlass_bridge::member::MemberConf;
 use windlass_frame::TxId;
 
 use super::attempt;
-use super::model::{Owner, Stage};
+use super::model::{IP, Owner, Stage};
 use super::port::{Bytes, Mood, Notice, Pipe, Receive, Sink};
 use super::world::World;
 use crate::plane::{BridgeTuning, MemberTuning};
@@ -52,9 +52,15 @@ impl World {
     pub(super) fn put(&self, from: usize, pipe: &Pipe, dst: u64) -> u64 {
         let mut model = self.model.borrow_mut();
         let src = model.owners[from].mac;
-        let number = model.make(from, pipe.number, dst, src);
+        let number = model.make(from, pipe.number, dst, src, IP);
         drop(model);
-        self.put_frame(pipe, Bytes { dst, src, number });
+        let frame = Bytes {
+            dst,
+            src,
+            kind: IP,
+            number,
+        };
+        self.put_frame(pipe, frame);
         number
     }
 

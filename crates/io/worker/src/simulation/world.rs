@@ -10,7 +10,7 @@ use windlass_frame::Tick;
 use windlass_sync::tsc::Clock;
 use windlass_sys::epoll::Events;
 
-use super::model::{Model, Owner, RESERVED, Stage, Way};
+use super::model::{IP, Model, OTHER, Owner, RESERVED, Stage, Way};
 use super::port::{Bytes, Notice};
 use super::random::Random;
 use crate::meter::Used;
@@ -284,11 +284,17 @@ impl World {
             3..8 => foreign(bridge, self.below(6)),
             _ => model.owners[others[self.below(others.len())]].mac,
         };
+        let kind = [IP, OTHER][self.below(2)];
         let most = if self.below(8) == 0 { 64 } else { 4 };
         let frames: Vec<Bytes> = (0..=self.below(most))
             .map(|_| {
-                let number = model.make(from, pipe.number, dst, src);
-                Bytes { dst, src, number }
+                let number = model.make(from, pipe.number, dst, src, kind);
+                Bytes {
+                    dst,
+                    src,
+                    kind,
+                    number,
+                }
             })
             .collect();
         drop(model);
@@ -417,6 +423,7 @@ impl World {
             assert!(totals.conserved(), "owner {at}: {totals:?}");
             assert_eq!(totals.egress.held, 0, "owner {at}: frames are held");
             assert_eq!(totals.egress.frames, given, "given to owner {at}");
+            assert_eq!(totals.egress.own_frames, owner.own, "sent to owner {at}");
             assert_eq!(totals.ingress.frames, owner.fetched, "fetched of {at}");
             let (flooded, copies) = (totals.ingress.flooded, totals.ingress.copies);
             assert!(flooded > 0 || copies == 0, "owner {at}: copies of nothing");

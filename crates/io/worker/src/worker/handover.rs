@@ -100,7 +100,9 @@ pub(super) struct Move {
     handover: Arc<Handover>,
     /// Floods from this one on are not of the ring.
     flooded: u64,
-    /// Spilled frames from this one on are not of the ring: known when its floods are done.
+    /// Queued frames from this one on are not of the ring: known when its floods are done.
+    queued: Option<u64>,
+    /// Spilled frames from this one on are not of the ring: known when its queued frames are sent.
     spilled: Option<u64>,
 }
 
@@ -124,6 +126,7 @@ impl Worker {
             State::Idle | State::Unsure(_) => {
                 let section = self.qsbr.section();
                 ring.port.disarm(&section);
+                self.looks.clear(token as u32);
                 self.armed = self.armed.saturating_sub(1);
             }
             State::Active | State::Warm(_) => self.run.retain(|other| *other != token),
@@ -134,6 +137,7 @@ impl Worker {
             to,
             handover,
             flooded: self.floods.posted(),
+            queued: None,
             spilled: None,
         });
     }
@@ -169,6 +173,11 @@ impl Worker {
             .oldest()
             .is_some_and(|oldest| oldest < of.flooded)
         {
+            return false;
+        }
+        let queued = *of.queued.get_or_insert(self.egress.queued());
+        let oldest = self.egress.oldest_queued();
+        if oldest.is_some_and(|oldest| oldest < queued) {
             return false;
         }
         let spilled = *of.spilled.get_or_insert(self.egress.spilled());

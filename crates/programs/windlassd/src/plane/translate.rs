@@ -93,6 +93,8 @@ pub fn tuning(settings: &MemberSettings) -> MemberTuning {
         rate => 1_000_000_000 / u64::from(rate),
     };
     MemberTuning {
+        restricted: settings.restricted,
+        maxbw: u64::from(settings.maxbw) * 1_000_000,
         kick_gap_ns: gap,
         spin,
     }

@@ -1,0 +1,259 @@
+//! Stages: what a member's frames pass besides the bridge.
+//!
+//! # Model
+//! ```text
+//! rx_burst -> leave -> IngressStage.. -> bridge -> group -> EgressStage.. -> tx_burst, or the queue before the member
+//! ```
+//! A member has a list of each, made when it is configured; most have none, which is asked once for each burst. A stage is
+//! given a whole burst.
+//!
+//! | | on its way in | on its way out |
+//! | --- | --- | --- |
+//! | pass | no verdict | [`Fate::Pass`] |
+//! | drop | [`Verdict::drop`] | [`Entering::drop_frame`] |
+//! | hold | no: what has to wait before a decision waits in its sender's ring | [`Entering::hold`] |
+//! | consume | [`Verdict::LOCAL`] | no: whoever answers for a member does so before the bridge decides |
+//! | rewrite | the private bytes, for all receivers | [`Entering::rewrite`], for this receiver only |
+//!
+//! # Ownership and lifetime
+//! Stages are shared by all workers. What they keep (a limit on a member's bandwidth) holds for the member, whatever the
+//! number of workers, and survives topologies.
+
+use windlass_frame::{BURST, Heads, Meta, Pick, Tick, Verdict};
+use windlass_stats::Drop;
+
+/// Decides about frames of one member before its bridge does.
+pub trait IngressStage: Send + Sync {
+    /// Gives verdicts to frames of `heads` that have none; those that keep none pass.
+    fn leave(&self, heads: &mut Heads);
+}
+
+/// Decides about frames on their way to one member.
+pub trait EgressStage: Send + Sync {
+    /// Decides about the frames that still pass.
+    fn enter(&self, now: Tick, frames: &mut Entering<'_>);
+}
+
+/// What becomes of a frame on its way to a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes on.
+    #[default]
+    Pass,
+    /// It waits in the queue before the member until then.
+    Hold(Tick),
+    /// It is dropped.
+    Drop(Drop),
+}
+
+/// What the queue before a member has room for.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Frames.
+    pub frames: usize,
+    /// Bytes of them.
+    pub bytes: usize,
+}
+
+/// Frames of a burst on their way to one member. Numbers count the picks.
+pub struct Entering<'a> {
+    given: &'a Heads,
+    own: &'a mut Heads,
+    is_own: bool,
+    picks: &'a [Pick],
+    fates: [Fate; BURST],
+    room: Room,
+}
+
+impl<'a> Entering<'a> {
+    /// Frames `picks` of a burst; `own` has room for what is rewritten.
+    pub fn new(
+        given: &'a Heads,
+        own: &'a mut Heads,
+        picks: &'a [Pick],
+        room: Room,
+    ) -> Entering<'a> {
+        Entering {
+            given,
+            own,
+            is_own: false,
+            picks: picks.get(..picks.len().min(BURST)).unwrap_or(&[]),
+            fates: [Fate::Pass; BURST],
+            room,
+        }
+    }
+
+    /// The burst, as far as it was rewritten.
+    pub fn heads(&self) -> &Heads {
+        if self.is_own { self.own } else { self.given }
+    }
+
+    /// The frames and what becomes of them.
+    pub fn fates(&self) -> impl Iterator<Item = (Pick, Fate)> + '_ {
+        self.picks.iter().copied().zip(self.fates)
+    }
+
+    /// Whether [`Entering::heads`] differs from what was given.
+    pub fn is_rewritten(&self) -> bool {
+        self.is_own
+    }
+
+    /// Frames, whatever becomes of them.
+    pub fn len(&self) -> usize {
+        self.picks.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.picks.is_empty()
+    }
+
+    /// What is known of a frame that still passes.
+    pub fn passing(&self, k: usize) -> Option<&Meta> {
+        let passes = self.fates.get(k) == Some(&Fate::Pass);
+        let pick = self.picks.get(k).filter(|_| passes)?;
+        self.heads().meta.get(pick.index())
+    }
+
+    /// Drops a frame.
+    pub fn drop_frame(&mut self, k: usize, reason: Drop) {
+        if let Some(fate) = self.fates.get_mut(k) {
+            *fate = Fate::Drop(reason);
+        }
+    }
+
+    /// Whether a frame can be held.
+    pub fn has_room(&self, k: usize) -> bool {
+        let fits = |meta: &Meta| meta.len as usize <= self.room.bytes;
+        self.room.frames > 0 && self.passing(k).is_some_and(fits)
+    }
+
+    /// Holds a frame, for which [`Entering::has_room`] said that there is room.
+    pub fn hold(&mut self, k: usize, until: Tick) {
+        let len = self.passing(k).map_or(0, |meta| meta.len as usize);
+        self.room.frames = self.room.frames.saturating_sub(1);
+        self.room.bytes = self.room.bytes.saturating_sub(len);
+        if let Some(fate) = self.fates.get_mut(k) {
+            *fate = Fate::Hold(until);
+        }
+    }
+
+    /// The burst, to be rewritten for this member: others get it as it was.
+    pub fn rewrite(&mut self) -> &mut Heads {
+        if !self.is_own {
+            self.is_own = true;
+            self.own.clear(self.given.from, self.given.now);
+            self.own.n = self.given.n;
+            for pick in self.picks {
+                self.own.copy_frame(self.given, pick.index());
+            }
+        }
+        self.own
+    }
+}
+
+/// EtherTypes that a restricted VNIC may send, and the tag before them, as little-endian loads.
+const ALLOWED: [u16; 3] = [0x0008, 0x0608, 0xdd86];
+const TAG: u16 = 0x0081;
+
+/// The member sends IPv4, IPv6 and ARP only, with at most one 802.1Q tag.
+#[derive(Clone, Copy, Debug)]
+pub struct Restricted;
+
+impl IngressStage for Restricted {
+    fn leave(&self, heads: &mut Heads) {
+        for i in 0..heads.n.min(BURST) {
+            let Some(mut kind) = heads.kind.get(i).copied() else {
+                return;
+            };
+            if kind == TAG {
+                let behind = heads.private(i).get(16..).and_then(|p| p.first_chunk());
+                kind = behind.map_or(0, |kind| u16::from_le_bytes(*kind));
+            }
+            let is_whole = heads.meta.get(i).is_some_and(|meta| meta.len >= 14);
+            if !ALLOWED.contains(&kind)
+                && is_whole
+                && let Some(verdict) = heads.verdict.get_mut(i)
+                && *verdict == Verdict::NONE
+            {
+                *verdict = Verdict::drop(Drop::Restricted);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+mod tests {
+    use super::*;
+    use windlass_frame::{Claim, HEADROOM};
+
+    fn burst(frames: &[&[u8]]) -> Box<Heads> {
+        let mut heads = Heads::boxed();
+        for (i, frame) in frames.iter().enumerate() {
+            heads.snap[i].0[HEADROOM..HEADROOM + frame.len()].copy_from_slice(frame);
+            heads.admit(i, frame.len() as u32, Claim::NONE);
+        }
+        heads.n = frames.len();
+        heads
+    }
+
+    fn typed(kinds: &[u16]) -> Vec<u8> {
+        let mut frame = vec![2; 12];
+        frame.extend(kinds.iter().flat_map(|kind| kind.to_be_bytes()));
+        frame.resize(60, 0);
+        frame
+    }
+
+    /// What is not IPv4, IPv6 or ARP is dropped, also behind a tag, also what is cut off or has no type; a verdict stays.
+    #[test]
+    fn restricted_is_ip_and_arp() {
+        let cases = [
+            (typed(&[0x0800]), true),
+            (typed(&[0x0806]), true),
+            (typed(&[0x86dd]), true),
+            (typed(&[0x8100, 5, 0x0800]), true),
+            (typed(&[0x8100, 5, 0x88cc]), false),
+            (typed(&[0x8100, 5, 0x8100, 5, 0x0800]), false),
+            (typed(&[0x88a8, 5, 0x0800]), false),
+            (typed(&[0x8100, 5])[..17].to_vec(), false),
+            (typed(&[0x8864]), false),
+            (typed(&[0x0026, 0x4242]), false),
+        ];
+        let frames: Vec<&[u8]> = cases.iter().map(|(frame, _)| &**frame).collect();
+        let mut heads = burst(&frames);
+        Restricted.leave(&mut heads);
+        for (i, (frame, passes)) in cases.iter().enumerate() {
+            let expected = match passes {
+                true => Verdict::NONE,
+                false => Verdict::drop(Drop::Restricted),
+            };
+            assert_eq!(heads.verdict[i], expected, "{frame:02x?}");
+        }
+        heads.verdict[4] = Verdict::drop(Drop::BadOffload);
+        Restricted.leave(&mut heads);
+        assert_eq!(heads.verdict[4], Verdict::drop(Drop::BadOffload));
+    }
+
+    /// A frame that is rewritten on its way to one member is what it was on its way to others.
+    #[test]
+    fn a_rewrite_is_for_one_receiver() {
+        let frame = typed(&[0x0800]);
+        let given = burst(&[&frame, &frame]);
+        let mut own = Heads::boxed();
+        let picks = [Pick::frame(1, false)];
+        let room = Room {
+            frames: 1,
+            bytes: 59,
+        };
+        let mut entering = Entering::new(&given, &mut own, &picks, room);
+        assert!(!entering.has_room(0) && !entering.is_rewritten());
+        assert!(entering.rewrite().prepend(1, &[0xee; 50]));
+        assert!(entering.is_rewritten());
+        let heads = entering.heads();
+        assert_eq!(&heads.private(1)[..50], &[0xee; 50]);
+        assert_eq!(&heads.private(1)[50..], &frame[..]);
+        assert_eq!(entering.passing(0).map(|meta| meta.len), Some(110));
+        assert_eq!(given.private(1), &frame[..]);
+    }
+}
