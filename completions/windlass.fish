@@ -459,15 +459,16 @@ complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
-complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
-complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
-complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
-complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
-complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
-complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show" -f -a "show" -d 'List workers and what they have done'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -f -a "show" -d 'List workers and what they have done'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -f -a "move" -d 'Have another worker serve rings of an uplink or a VNIC, while frames pass: none is lost or overtaken'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s c -l count -d 'Show so many times' -r
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
@@ -478,6 +479,15 @@ complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -l table -d 'MEMBER is a bridge: its forwarding table is moved'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c windlass -n "__fish_windlass_using_subcommand status" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand status" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand status" -l socket -d 'The daemon\'s control socket' -r -F
@@ -610,6 +620,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -f -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -f -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -f -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -f -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -f -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l bridge -x -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l bridge -x -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"

@@ -153,7 +153,7 @@ v0    spin-us   rw    auto               auto     0-1000
     let props = fake.run("bridge show-props -p -o property,default").out;
     assert_eq!(
         props,
-        "members:--\naddresses:--\nageing:300\naddresses-max:8192\nvlan-filtering:on\n"
+        "members:--\naddresses:--\nhome:--\nworkers:--\nageing:300\naddresses-max:8192\nvlan-filtering:on\n"
     );
 }
 
