@@ -118,12 +118,7 @@ pub fn thread_place() -> *const () {
     place
 }
 
-/// The instruction at which a signal found the thread.
-pub fn instruction(context: &mut libc::ucontext_t) -> usize {
-    context.uc_mcontext.pc as usize
-}
-
-/// Makes the thread go on somewhere else behind the handler.
-pub fn set_instruction(context: &mut libc::ucontext_t, to: usize) {
-    context.uc_mcontext.pc = to as u64;
+/// The instruction at which a signal found the thread, and with which it goes on behind the handler.
+pub fn instruction(context: &mut libc::ucontext_t) -> &mut u64 {
+    &mut context.uc_mcontext.pc
 }

@@ -113,12 +113,7 @@ pub fn thread_place() -> *const () {
     place
 }
 
-/// The instruction at which a signal found the thread.
-pub fn instruction(context: &mut libc::ucontext_t) -> usize {
-    context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize
-}
-
-/// Makes the thread go on somewhere else behind the handler.
-pub fn set_instruction(context: &mut libc::ucontext_t, to: usize) {
-    context.uc_mcontext.gregs[libc::REG_RIP as usize] = to as i64;
+/// The instruction at which a signal found the thread, and with which it goes on behind the handler.
+pub fn instruction(context: &mut libc::ucontext_t) -> &mut i64 {
+    &mut context.uc_mcontext.gregs[libc::REG_RIP as usize]
 }

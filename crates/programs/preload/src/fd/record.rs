@@ -194,7 +194,6 @@ impl Record {
         swap.map_or_else(|found| found == me, |_| true)
     }
 
-    /// Whether it belongs to another process.
     pub fn is_foreign(&self) -> bool {
         let owner = self.owner.load(Ordering::Relaxed);
         owner != 0 && owner != identity::id()

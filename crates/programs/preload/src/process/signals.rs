@@ -308,9 +308,9 @@ fn fix_up(signal: c_int, context: *mut ucontext_t) -> bool {
     let context = unsafe { &mut *context };
     let at = arch::instruction(context);
     let [start, end, target] = FIXUP.each_ref().map(|place| place.load(Ordering::Acquire));
-    let is_copy = (start..end).contains(&at);
+    let is_copy = (start..end).contains(&(*at as usize));
     if is_copy {
-        arch::set_instruction(context, target);
+        *at = target as _;
     }
     is_copy
 }

@@ -35,7 +35,6 @@ pub fn begin(record: &Record) {
     record.receives.store(0, Relaxed);
 }
 
-/// Whether this large write is the kernel's.
 pub fn is_for_kernel(record: &Record, link: &Link<'static>) -> bool {
     let state = record.receives.load(Relaxed);
     let is_left = state & 0xffff != 0;

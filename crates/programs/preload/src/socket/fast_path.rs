@@ -36,7 +36,7 @@ const ROW: u32 = CREDIT + 1;
 /// What a receive leaves there: one send answers.
 const ANSWER: u32 = 1;
 /// Flags that a call by the ring has no use for.
-const FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CMSG_CLOEXEC;
+pub const FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CMSG_CLOEXEC;
 
 /// What both have to find: the socket, the memory that it shares with its peer, and the end of its channel there; the caller.
 type Way = (Sock, &'static Pair, Link<'static>, Owner);
@@ -88,9 +88,14 @@ pub fn recv(fd: c_int, into: *mut c_void, bytes: usize, flags: c_int) -> Option<
         cold_path();
         return None;
     }
-    let into = Bufs::one(into.cast(), bytes);
+    take(&sock, link, owner, &Bufs::one(into.cast(), bytes))
+}
+
+/// What the ring has for one piece of memory.
+#[inline(always)]
+pub fn take(sock: &Sock, link: Link<'static>, owner: Owner, into: &Bufs) -> Option<isize> {
     signals::enter();
-    let got = link.incoming().recv_fast(owner, &into);
+    let got = link.incoming().recv_fast(owner, into);
     signals::leave();
     if got == 0 {
         cold_path();

@@ -1,6 +1,6 @@
 //! Messages of a joined socket, in terms of [`crate::socket::send`] and [`crate::socket::recv`]: headers are taken apart.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 
 use libc::{mmsghdr, msghdr};
 use windlass_channel::{Bufs, Link};
@@ -9,7 +9,8 @@ use crate::fd::{
     call::{Data, Own, Sock},
     record::flag,
 };
-use crate::socket::{by_kernel, kind, recv, send, unix};
+use crate::process::registration;
+use crate::socket::{by_kernel, fast_path, kind, recv, send, unix};
 use crate::sys::memory;
 
 /// Hands the header of a message and its pieces to `with`; of what cannot be used the program's own call says why.
@@ -29,7 +30,7 @@ pub fn send(
     own: Own,
 ) -> isize {
     apart(message, own, |head, data| {
-        if has_control(head) || has_name(head) {
+        if extras(head) != (false, false) {
             let given = (data.len(), |sent| sent);
             by_kernel::send_by_kernel((sock, 0), &link, given, flags, own)
         } else {
@@ -38,14 +39,13 @@ pub fn send(
     })
 }
 
-/// Whether a header has a name, or room for one.
-fn has_name(header: &msghdr) -> bool {
-    !header.msg_name.is_null() && header.msg_namelen != 0
-}
-
-/// The same of control data.
-fn has_control(header: &msghdr) -> bool {
-    !header.msg_control.is_null() && header.msg_controllen != 0
+/// Whether a header has a name, and control data, or room for them.
+fn extras(head: &msghdr) -> (bool, bool) {
+    let has = |part: *mut c_void, bytes: usize| !part.is_null() && bytes != 0;
+    (
+        has(head.msg_name, head.msg_namelen as usize),
+        has(head.msg_control, head.msg_controllen),
+    )
 }
 
 /// `recvmsg`. What comes by the ring has neither a name nor control data.
@@ -58,14 +58,22 @@ pub fn receive(
 ) -> isize {
     apart(message, own, |head, data| {
         let has_senders = kind::of(sock.record).has_senders;
+        let (has_name, has_control) = extras(head);
         // Only the program's own call knows where to put the name of a sender and control data. Of TCP that comes with options only
         // which demote.
-        if has_name(head) && has_senders {
+        if has_senders && has_name {
             return unix::receive_named(sock, own);
         }
         let may_come = has_senders || sock.record.has(flag::DEMOTED);
-        if has_control(head) && may_come && !data.is_empty() {
-            return recv::receive_oddly(sock, &link, own);
+        if may_come && has_control && !data.is_empty() {
+            // What lies in the ring has none, and nobody moves it once its sender has died.
+            let (at, bytes) = data.piece();
+            let who = registration::owner().filter(|_| flags & !fast_path::FLAGS == 0);
+            let taken = who.and_then(|who| fast_path::take(sock, link, who, &Bufs::one(at, bytes)));
+            return match taken {
+                Some(taken) => bytes_alone(message, taken, flags),
+                None => recv::receive_oddly(sock, &link, own),
+            };
         }
         let received = recv::receive(*sock, link, data, flags, own);
         bytes_alone(message, received, flags)

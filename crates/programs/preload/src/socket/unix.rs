@@ -41,7 +41,6 @@ pub fn identify(sock: &Sock, cookie: u64) -> Result<u64, Reason> {
     Ok(u64::from(own) | u64::from(peer) << 32)
 }
 
-/// The key of the connection with these inodes.
 pub fn key(word: u64) -> Option<Key> {
     let (own, peer) = names(word);
     Key::new(0, 0, own, peer)
