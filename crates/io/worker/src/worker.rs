@@ -9,7 +9,7 @@
 //!         events: rings with a notification join the run list
 //!         visits: round robin over the run list, one burst each; at most 64 visits or 20 us
 //!         mailbox, posts of other workers, second looks, sweep, spilled frames, a part of the floods, notifications,
-//!         tasks that are due, rings that are to be another worker's
+//!         tasks that are due, rings and tables that are to be another worker's
 //!         quiescent point
 //!         nothing left to do: says so, looks at the posts once more, offline
 //! ```
@@ -133,7 +133,7 @@ pub(crate) struct Worker {
     run: VecDeque<u64>,
     /// By ring: when it is looked at once more.
     looks: Timers,
-    /// Rings that are to be another worker's.
+    /// Rings and tables that are to be another worker's.
     moves: Vec<handover::Move>,
     armed: usize,
     scratch: Scratch,
@@ -528,7 +528,7 @@ impl Worker {
         }
         self.egress.kick(&cx, counters);
         if !self.moves.is_empty() {
-            self.hand_over();
+            self.hand_over(time);
         }
         self.qsbr.quiesce();
     }
@@ -660,10 +660,7 @@ impl Worker {
                     bridge,
                     to,
                     handover,
-                } => {
-                    self.take_posts(usize::MAX, time);
-                    self.give_home(bridge, to, &handover);
-                }
+                } => self.begin_home(bridge, to, handover),
                 Command::Ready(done) => {
                     let _ = done.send(());
                 }

@@ -58,7 +58,8 @@ impl Plane {
         Ok(())
     }
 
-    /// Has another worker write a bridge's table. It has a writer at any time.
+    /// Has another worker write a bridge's table, and send what [`Plane::send`] is given for its members. The table has a writer at
+    /// any time, and no frame overtakes another.
     ///
     /// # Errors
     /// [`PlaneError::NoBridge`], else as [`Plane::move_ring`].

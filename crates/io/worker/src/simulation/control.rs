@@ -223,17 +223,25 @@ impl World {
 
     /// The daemon sends frames out of a member, more than may wait now and then.
     fn send_own(&self, plane: &mut Plane, at: usize) {
-        let (member, _, _) = self.place(at);
         for _ in 0..=self.below([4, 80][self.below(2)]) {
-            let number = self.model.borrow_mut().make_own(at);
-            let mut frame = [0; FRAME];
-            frame[14..22].copy_from_slice(&number.to_le_bytes());
-            match plane.send(member, &frame) {
-                Ok(()) => self.model.borrow_mut().owners[at].own += 1,
-                Err(PlaneError::Busy) => return,
-                Err(error) => panic!("owner {at}: {error}"),
+            if !self.send_one(plane, at) {
+                return;
             }
         }
+    }
+
+    /// The daemon sends a frame out of a member. False if too many wait.
+    pub(super) fn send_one(&self, plane: &mut Plane, at: usize) -> bool {
+        let mut model = self.model.borrow_mut();
+        let number = model.make_own(at);
+        let mut frame = [0; FRAME];
+        frame[14..22].copy_from_slice(&number.to_le_bytes());
+        match plane.send(model.owners[at].number, &frame) {
+            Ok(()) => model.owners[at].own += 1,
+            Err(PlaneError::Busy) => return false,
+            Err(error) => panic!("owner {at}: {error}"),
+        }
+        true
     }
 
     /// Enters an owner's own address.

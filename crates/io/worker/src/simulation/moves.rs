@@ -157,6 +157,55 @@ fn frames_go_before_their_ring() {
     tried.unwrap_or_else(|failure| resume_unwind(failure));
 }
 
+/// What the daemon sent out of a member and still waits, be it spilled or queued, goes before the table is handed over to the
+/// worker that sends the next frame.
+#[test]
+fn the_daemons_frames_go_before_their_table() {
+    let tried = attempt(|| {
+        let (world, bridge, _) = pair();
+        let number = world.model.borrow().owners[0].number;
+        let sink = world.model.borrow().owners[0].sink.clone();
+        let sink = sink.expect("it is attached");
+        for maxbw in [0, 1_000_000, 0] {
+            let is_spilled = maxbw == 0;
+            let mut plane = world.plane.take().expect("the control thread rests");
+            let tuning = MemberTuning {
+                maxbw,
+                ..MemberTuning::default()
+            };
+            let set = plane.set_member(number, world.conf(0), tuning);
+            set.expect("it is there");
+            sink.hold(is_spilled);
+            assert!((0..8).all(|_| world.send_one(&mut plane, 0)));
+            let from = plane.placement().home(bridge);
+            world.plane.replace(Some(plane));
+            while world.work(from.into()) {
+                if world.held() > 0 {
+                    break;
+                }
+            }
+            assert_ne!(world.held(), 0, "limit {maxbw}");
+            let mut plane = world.plane.take().expect("the control thread rests");
+            if is_spilled {
+                let refused = plane.move_home(bridge, 1 - from);
+                assert!(matches!(refused, Err(PlaneError::Stuck)));
+                assert_eq!(plane.placement().home(bridge), from);
+                sink.hold(false);
+            }
+            let moved = plane.move_home(bridge, 1 - from);
+            moved.expect("nobody is late");
+            assert!(world.send_one(&mut plane, 0));
+            world.plane.replace(Some(plane));
+            assert_eq!(world.held(), 0, "limit {maxbw}");
+            world.settle();
+            world.check();
+            world.check_tables();
+        }
+        world.finish();
+    });
+    tried.unwrap_or_else(|failure| resume_unwind(failure));
+}
+
 /// A table has its writer whatever becomes of its home: while that is late, also when the bridge gets another table meanwhile
 /// (what is asked of it is done when it is back), and when a worker is relieved of all that it served.
 #[test]

@@ -13,6 +13,9 @@
 //! mailbox: so no flow changes its order, and nothing is in two hands. The next worker polls the ring once before it
 //! waits for a notification: so no wake-up is lost between the two.
 //!
+//! The home of a table also sends the daemon's own frames for the bridge's members. A table is handed over when those that
+//! were sent before are with their receivers, or dropped: the next home's frames come behind them. The table is written meanwhile.
+//!
 //! # Synchronization
 //! [`Handover`] is asked once and has one outcome. The control thread may withdraw it until the former worker has taken it; from there
 //! to the outcome it is a few instructions, in which the worker waits for nothing. The outcome is stored (Release) after
@@ -93,16 +96,24 @@ impl Handover {
     }
 }
 
-/// A ring that rests until what waits of it is sent.
+/// What is to be another worker's.
+enum Moved {
+    /// The ring of this token, which rests.
+    Ring(u64),
+    /// The table of this bridge.
+    Home(u16),
+}
+
+/// What is handed over once nothing waits that came of it.
 pub(super) struct Move {
-    token: u64,
+    what: Moved,
     to: u16,
     handover: Arc<Handover>,
-    /// Floods from this one on are not of the ring.
+    /// Floods from this one on are not of it.
     flooded: u64,
-    /// Queued frames from this one on are not of the ring: known when its floods are done.
+    /// Queued frames from this one on are not of it: known when its floods are done.
     queued: Option<u64>,
-    /// Spilled frames from this one on are not of the ring: known when its queued frames are sent.
+    /// Spilled frames from this one on are not of it: known when its queued frames are sent.
     spilled: Option<u64>,
 }
 
@@ -133,7 +144,7 @@ impl Worker {
         }
         ring.state = State::Resting;
         self.moves.push(Move {
-            token,
+            what: Moved::Ring(token),
             to,
             handover,
             flooded: self.floods.posted(),
@@ -142,19 +153,38 @@ impl Worker {
         });
     }
 
-    /// Hands over the rings of which nothing waits any more.
+    /// Notes that a table is to be another worker's.
+    pub(super) fn begin_home(&mut self, bridge: u16, to: u16, handover: Arc<Handover>) {
+        self.moves.push(Move {
+            what: Moved::Home(bridge),
+            to,
+            handover,
+            flooded: 0,
+            queued: None,
+            spilled: None,
+        });
+    }
+
+    /// Hands over that of which nothing waits any more.
     #[cold]
-    pub(super) fn hand_over(&mut self) {
+    pub(super) fn hand_over(&mut self, time: &mut impl FnMut() -> u64) {
         for mut one in std::mem::take(&mut self.moves) {
-            if one.handover.is_withdrawn() {
-                self.serve_again(one.token);
-            } else if !self.is_sent(&mut one) {
+            if !one.handover.is_withdrawn() && !self.is_sent(&mut one) {
                 self.moves.push(one);
-            } else if one.handover.take() {
-                let is_done = self.give(one.token, one.to);
-                one.handover.end(is_done);
-            } else {
-                self.serve_again(one.token);
+                continue;
+            }
+            if let Moved::Home(_) = one.what {
+                // What was seen before is learned before.
+                self.take_posts(usize::MAX, time);
+            }
+            let is_taken = one.handover.take();
+            match one.what {
+                Moved::Ring(token) if is_taken => one.handover.end(self.give(token, one.to)),
+                Moved::Ring(token) => self.serve_again(token),
+                Moved::Home(bridge) if is_taken => {
+                    one.handover.end(self.give_home(bridge, one.to));
+                }
+                Moved::Home(_) => {}
             }
         }
     }
@@ -166,7 +196,7 @@ impl Worker {
         }
     }
 
-    /// Whether nothing waits that was fetched from the ring.
+    /// Whether nothing waits that was fetched from the ring, or that the home was told to send.
     fn is_sent(&self, of: &mut Move) -> bool {
         if self
             .floods
@@ -202,23 +232,21 @@ impl Worker {
         }
     }
 
-    /// Puts a table's writer into another worker's mailbox. What was seen before is learned before.
-    pub(super) fn give_home(&mut self, bridge: u16, to: u16, handover: &Handover) {
+    /// Puts a table's writer into another worker's mailbox; whether it is there.
+    fn give_home(&mut self, bridge: u16, to: u16) -> bool {
         let at = self.homes.iter().position(|home| home.0 == bridge);
         let Some(at) = at else {
-            return handover.refuse();
+            return false;
         };
-        if !handover.take() {
-            return;
-        }
         let (bridge, writer) = self.homes.swap_remove(at);
         let writer = Box::new(writer);
-        let sent = self.post_command(to, Command::Home { bridge, writer });
-        if let Err(Command::Home { bridge, writer }) = sent {
-            self.homes.push((bridge, *writer));
-            return handover.end(false);
+        match self.post_command(to, Command::Home { bridge, writer }) {
+            Err(Command::Home { bridge, writer }) => {
+                self.homes.push((bridge, *writer));
+                false
+            }
+            _ => true,
         }
-        handover.end(true);
     }
 
     /// Gives the command back if the other worker's mailbox is full.
