@@ -17,6 +17,9 @@ use crate::lab::{Lab, Output, run, until_some};
 /// What libvirt writes outside of the directories that its configuration names.
 const DIRECTORIES: &str =
     "/etc/libvirt /run/libvirt /var/lib/libvirt /var/log/libvirt /var/cache/libvirt";
+/// The user and the group that libvirt looks up before it reads its configuration; Debian's libvirt-daemon-system makes them. As a
+/// group, the fields behind the number are its members: none that there is.
+const ACCOUNT: &str = "libvirt-qemu:x:64055:64055::/:/usr/sbin/nologin";
 /// No accounts, profiles, control groups or helpers but those that are there anyhow.
 const QEMU_CONF: &str = r#"user = "root"
 group = "root"
@@ -53,6 +56,9 @@ impl Libvirt {
         fs::write(directory.join("libvirtd.conf"), own).expect("a file");
         let script = format!(
             "for d in {DIRECTORIES}; do mkdir -p $d && mount -t tmpfs none $d || exit; done
+             for f in passwd group; do
+                 cp /etc/$f {at}/$f && echo '{ACCOUNT}' >>{at}/$f && mount --bind {at}/$f /etc/$f || exit
+             done
              cp {at}/qemu.conf /etc/libvirt/
              libvirtd --config {at}/libvirtd.conf --pid-file {at}/pid & wait"
         );
