@@ -8,6 +8,7 @@ use windlass_stats::{MemberTotals, Padded};
 use windlass_sync::qsbr::Domain;
 
 use super::*;
+use crate::hold::{BLOCK, POOL_BYTES};
 use crate::meter::Account;
 use crate::ring::Spin;
 
@@ -247,4 +248,49 @@ fn queues_end_with_their_limit() {
     let gone = limited.members[0].as_ref().expect("a member");
     egress.purge(TxId(0), Some(&gone.counters[0]));
     assert_eq!((egress.held_frames(), egress.next_due()), (0, None));
+}
+
+/// What comes for a ring that another worker holds waits while there is room for it, and is counted; what comes then is dropped as
+/// `spill-full`. All that waited goes when the ring is free.
+#[test]
+fn a_held_ring_fills_the_pool() {
+    let domain = Domain::new(1);
+    let mut worker = domain.register();
+    let section = worker.section();
+    let sink = Arc::<Sink>::default();
+    let topo = Topo {
+        members: vec![member(&sink, vec![])],
+        ..Topo::default()
+    };
+    let cx = Context {
+        section: &section,
+        topo: &topo,
+        lane: Lane {
+            worker: 0,
+            workers: 2,
+        },
+        now: Tick(1_000_000_000),
+    };
+    let mut egress = Egress::new(1, [1, 2], Box::new(Used::default));
+    let (mut heads, mut store) = (Heads::boxed(), SegStore::default());
+    let held = (POOL_BYTES / BLOCK) as u64;
+    *sink.is_held.lock().expect("no panic") = true;
+    for _ in 0..held + 5 {
+        heads.clear(RxId(9), cx.now);
+        heads.admit(0, 100, Claim::NONE);
+        let tails = Tails::bind(&mut store, &section);
+        let taken = egress.offer(&cx, &heads, &tails, TxId(0), &[Pick::frame(0, false)]);
+        assert_eq!(taken, 1);
+        egress.settle(&cx, &heads, &tails);
+    }
+    let full = totals(&topo, 0);
+    assert_eq!((full.egress.spilled, full.egress.held), (held, held));
+    assert_eq!(full.drops[Drop::SpillFull as usize], 5);
+    *sink.is_held.lock().expect("no panic") = false;
+    while egress.has_waiting() {
+        egress.drain(&cx);
+    }
+    let sent = totals(&topo, 0);
+    assert!(sent.conserved() && sent.egress.frames == held);
+    assert_eq!(sent.egress.held, 0);
 }
