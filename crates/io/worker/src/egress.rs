@@ -30,7 +30,7 @@ use crate::counters::WorkerCounters;
 use crate::courtesy::Courtesy;
 use crate::group::List;
 use crate::hold::{Held, Pool};
-use crate::meter::{Meter, Sense, Used};
+use crate::meter::{Meter, Sense};
 use crate::queue::Queues;
 use crate::spread::{Late, Spread};
 use crate::timers::Timers;
@@ -91,7 +91,7 @@ pub struct Context<'a> {
 impl Context<'_> {
     /// After an access to a member's memory.
     #[inline(always)]
-    pub(crate) fn settle(&self, meter: &mut Meter, began: Option<Used>, member: u16) {
+    pub(crate) fn settle(&self, meter: &mut Meter, began: Option<u64>, member: u16) {
         meter.end(began, self.topo, self.lane.worker, self.now, member);
     }
 

@@ -50,15 +50,22 @@ pub(crate) const FORGIVEN_NS: u64 = 60_000_000_000;
 pub(crate) const STALLS: &str =
     "access to the peer's memory kept the switch waiting, again and again";
 
-/// What a thread has used: page faults, and time with a core or asleep in the kernel.
+/// What a thread has used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Used {
+    /// Page faults.
     pub(crate) faults: u64,
-    pub(crate) ns: u64,
+    /// Time in which it could have run, and had no core.
+    pub(crate) waited_ns: u64,
 }
 
-/// Reads it.
-pub(crate) type Sense = Box<dyn FnMut() -> Used>;
+/// What a meter asks.
+pub(crate) struct Sense {
+    /// The time in nanoseconds. It costs a few cycles.
+    pub(crate) now_ns: Box<dyn Fn() -> u64>,
+    /// What the thread has used. It costs system calls.
+    pub(crate) used: Box<dyn FnMut() -> Used>,
+}
 
 /// What a member owes one worker.
 #[derive(Debug, Default)]
@@ -101,8 +108,9 @@ pub(crate) struct Meter {
     sense: Sense,
     is_on: bool,
     on_until: Tick,
-    /// Page faults that are accounted for.
-    faults: u64,
+    /// What was used when it was last asked, and when that was.
+    used: Used,
+    asked: Tick,
     /// Members that owe, and until when.
     debtors: Vec<(u16, Tick)>,
     /// Members whose connection is to end.
@@ -117,7 +125,8 @@ impl Meter {
             sense,
             is_on: false,
             on_until: Tick(0),
-            faults: 0,
+            used: Used::default(),
+            asked: Tick(0),
             debtors: Vec::new(),
             condemned: Vec::new(),
             resting: Vec::new(),
@@ -133,12 +142,23 @@ impl Meter {
     /// A piece of work took more than [`LAP_NS`]. Whether the meter was turned on.
     #[cold]
     pub(crate) fn look(&mut self, ns: u64, now: Tick) -> bool {
-        let faults = (self.sense)().faults;
-        if std::mem::replace(&mut self.faults, faults) != faults {
+        let spent = self.spent(now);
+        let ns = ns.saturating_sub(spent.waited_ns);
+        if spent.faults != 0 && ns > LAP_NS {
             self.turn_on(now.plus(ns.saturating_mul(SHARE)));
             return true;
         }
         false
+    }
+
+    /// What was used since it was last asked.
+    fn spent(&mut self, now: Tick) -> Used {
+        let (before, used) = (self.used, (self.sense.used)());
+        (self.used, self.asked) = (used, now);
+        Used {
+            faults: used.faults.wrapping_sub(before.faults),
+            waited_ns: used.waited_ns.wrapping_sub(before.waited_ns),
+        }
     }
 
     fn turn_on(&mut self, until: Tick) {
@@ -146,45 +166,41 @@ impl Meter {
         self.on_until = self.on_until.max(until);
     }
 
-    /// Before an access to a member's ring, which may lie in its memory.
+    /// Before an access to a member's ring, which may lie in its memory: the time.
     #[inline(always)]
-    pub(crate) fn begin_if(&mut self, is_foreign: impl FnOnce() -> bool) -> Option<Used> {
+    pub(crate) fn begin_if(&self, is_foreign: impl FnOnce() -> bool) -> Option<u64> {
         match self.is_on {
             false => None,
-            true => is_foreign().then(|| self.read()),
+            true => is_foreign().then(|| (self.sense.now_ns)()),
         }
-    }
-
-    #[cold]
-    fn read(&mut self) -> Used {
-        (self.sense)()
     }
 
     /// After it.
     #[inline(always)]
     pub(crate) fn end(
         &mut self,
-        began: Option<Used>,
+        began: Option<u64>,
         topo: &Topo,
         worker: u16,
         now: Tick,
         member: u16,
     ) {
         if let Some(began) = began {
-            self.settle(began, topo, worker, now, member);
+            let took = (self.sense.now_ns)().saturating_sub(began);
+            if took > ALLOWANCE_NS {
+                self.settle(took, topo, worker, now, member);
+            }
         }
     }
 
     #[cold]
-    fn settle(&mut self, began: Used, topo: &Topo, worker: u16, now: Tick, member: u16) {
-        let used = (self.sense)();
-        if used.faults == began.faults {
+    fn settle(&mut self, took: u64, topo: &Topo, worker: u16, now: Tick, member: u16) {
+        let spent = self.spent(now);
+        if spent.faults == 0 {
             return;
         }
-        self.faults = used.faults;
-        let excess = used
-            .ns
-            .saturating_sub(began.ns)
+        let excess = took
+            .saturating_sub(spent.waited_ns)
             .saturating_sub(ALLOWANCE_NS);
         let owner = topo.member(member);
         let Some(owner) = owner.filter(|_| excess != 0) else {
@@ -234,6 +250,10 @@ impl Meter {
     /// Members whose connection is to end, since the last call. Turns the meter off, if it is time.
     pub(crate) fn go_on(&mut self, now: Tick) -> Vec<u16> {
         self.is_on = self.on_until > now || !self.resting.is_empty();
+        if now.since(self.asked) > LAP_NS {
+            // So that an access is not excused by what was waited long before it.
+            self.spent(now);
+        }
         std::mem::take(&mut self.condemned)
     }
 }

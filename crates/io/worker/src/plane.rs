@@ -958,13 +958,16 @@ fn post_queues(workers: usize) -> Vec<(Posts, Vec<spsc::Receiver<Post>>)> {
 /// What the calling thread has used.
 fn sense(clock: Clock) -> Sense {
     let reader = windlass_sys::usage::UsageReader::open();
-    Box::new(move || {
-        let usage = reader.read();
-        Used {
-            faults: usage.faults,
-            ns: clock.ns(tsc::now()).saturating_sub(usage.waited_ns),
-        }
-    })
+    Sense {
+        now_ns: Box::new(move || clock.ns(tsc::now())),
+        used: Box::new(move || {
+            let usage = reader.read();
+            Used {
+                faults: usage.faults,
+                waited_ns: usage.waited_ns,
+            }
+        }),
+    }
 }
 
 /// Starts a worker's thread and waits until the worker has what it needs.

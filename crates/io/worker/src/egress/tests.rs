@@ -9,8 +9,16 @@ use windlass_sync::qsbr::Domain;
 
 use super::*;
 use crate::hold::{BLOCK, POOL_BYTES};
-use crate::meter::Account;
+use crate::meter::{Account, Sense, Used};
 use crate::ring::Spin;
+
+/// For a meter that is never on.
+fn unmetered() -> Sense {
+    Sense {
+        now_ns: Box::new(|| 0),
+        used: Box::new(Used::default),
+    }
+}
 
 /// Takes everything, or nothing while it is held, and keeps the bytes, with a tag where one is asked for.
 #[derive(Default)]
@@ -147,7 +155,7 @@ fn one_frame_with_several_headers() {
         now,
     };
     let (mut egress, counters) = (
-        Egress::new(4, [1, 2], Box::new(Used::default)),
+        Egress::new(4, [1, 2], unmetered()),
         WorkerCounters::default(),
     );
     *sinks[2].is_held.lock().expect("no panic") = true;
@@ -212,7 +220,7 @@ fn queues_end_with_their_limit() {
         members: vec![member(&sink, vec![])],
         ..Topo::default()
     };
-    let mut egress = Egress::new(1, [1, 2], Box::new(Used::default));
+    let mut egress = Egress::new(1, [1, 2], unmetered());
     let (mut heads, mut store) = (Heads::boxed(), SegStore::default());
     let now = Tick(1_000_000_000);
     let mut offer = |egress: &mut Egress, topo: &Topo, number: u8| {
@@ -271,7 +279,7 @@ fn a_held_ring_fills_the_pool() {
         },
         now: Tick(1_000_000_000),
     };
-    let mut egress = Egress::new(1, [1, 2], Box::new(Used::default));
+    let mut egress = Egress::new(1, [1, 2], unmetered());
     let (mut heads, mut store) = (Heads::boxed(), SegStore::default());
     let held = (POOL_BYTES / BLOCK) as u64;
     *sink.is_held.lock().expect("no panic") = true;

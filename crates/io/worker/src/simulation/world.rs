@@ -13,7 +13,7 @@ use windlass_sys::epoll::Events;
 use super::model::{IP, Model, OTHER, Owner, RESERVED, Stage, Way};
 use super::port::{Bytes, Notice};
 use super::random::Random;
-use crate::meter::Used;
+use crate::meter::{Sense, Used};
 use crate::plane::{Plane, PlaneOptions};
 use crate::wait::Wait;
 use crate::worker::{Next, Worker};
@@ -108,11 +108,13 @@ pub(super) fn lose_core(ns: u64) {
 }
 
 /// What the worker has used.
-fn used() -> Used {
-    let world = world();
-    Used {
-        faults: world.faults.get(),
-        ns: world.now.get() - world.waited.get(),
+fn sense() -> Sense {
+    Sense {
+        now_ns: Box::new(|| world().now.get()),
+        used: Box::new(|| Used {
+            faults: world().faults.get(),
+            waited_ns: world().waited.get(),
+        }),
     }
 }
 
@@ -154,7 +156,7 @@ impl World {
         let (plane, seats) = Plane::wire(&options, &Steps, || random.next()).expect("a plane");
         let clock = Clock::with_hz(1_000_000_000);
         let place = |seat| {
-            let worker = Worker::new(seat, clock, Box::new(used)).expect("a worker");
+            let worker = Worker::new(seat, clock, sense()).expect("a worker");
             let next = Next::Look;
             RefCell::new(Place { worker, next })
         };
