@@ -7,7 +7,10 @@ use std::process::{Child, Command};
 use std::sync::OnceLock;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, pidfd_send_signal,
+    waitid,
+};
 use serde_json::Value;
 
 use crate::lab::{Lab, Output, run, until, until_some};
@@ -177,11 +180,13 @@ impl Daemon {
         }
     }
 
-    /// Does something while the daemon is stopped.
+    /// Does something while the daemon is stopped, all its threads.
     pub fn while_stopped(&self, work: impl FnOnce()) {
         let child = self.child.as_ref().expect("it runs");
         let pid = Pid::from_child(child);
-        kill_process(pid, Signal::STOP).expect("stopped");
+        kill_process(pid, Signal::STOP).expect("a child");
+        let stopped = waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED);
+        assert!(stopped.expect("a child").is_some_and(|s| s.stopped()));
         work();
         kill_process(pid, Signal::CONT).expect("goes on");
     }
