@@ -24,7 +24,9 @@
 //! Accounts are written by their worker alone, with relaxed stores.
 //!
 //! # Limits
-//! The piece of work that turns the meter on is nobody's.
+//! The piece of work that turns the meter on is nobody's. While the meter is on, an access within its allowance costs two looks at
+//! the clock; the system is asked only after a longer one, so up to [`LAP_NS`] and a round of waiting for a core before it may
+//! excuse it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -14,8 +14,8 @@
 //! successor's process id before the predecessor ends.
 //!
 //! # Failure modes
-//! A successor that ends or is not ready within [`READY_TIME_MAX`] is given up: its predecessor serves on. A predecessor
-//! that dies closes the socket, and the successor goes on, over whatever a kill leaves.
+//! A successor that ends, is not ready within [`READY_TIME_MAX`] or stops taking what it is handed is given up: its predecessor
+//! serves on. One that stops once it has all is not noticed. A predecessor that dies closes the socket, and the successor goes on, over whatever a kill leaves.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,6 +24,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
 use windlass_attach::endpoint::Handed;
@@ -34,6 +35,9 @@ pub const SUCCESSOR: &str = "--successor";
 
 /// Time that a successor has to get ready.
 pub const READY_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Time that a successor has to take each of what it is handed.
+const TAKING_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// What a message brings, in its first byte; the mark of a TAP follows.
 const LISTENER: u8 = b'l';
@@ -100,10 +104,11 @@ impl Successor {
     /// Hands the control socket and members over. The successor goes on when this value is dropped.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If it has ended, or takes nothing for 2 s.
     pub fn hand_over(&self, listener: &Listener, members: &[Handed]) -> Result<()> {
         // The successor does nothing but read.
         rustix::io::ioctl_fionbio(&self.socket, false)?;
+        set_socket_timeout(&self.socket, Timeout::Send, Some(TAKING_TIME_MAX))?;
         let kind = if listener.is_managed {
             MANAGED_LISTENER
         } else {
@@ -120,7 +125,7 @@ impl Successor {
     fn send(&self, kind: u8, mark: &str, fds: &[BorrowedFd<'_>]) -> Result<()> {
         let kind = [kind];
         let parts = [IoSlice::new(&kind), IoSlice::new(mark.as_bytes())];
-        send_with_fds(&self.socket, &parts, fds).context("the successor has ended")?;
+        send_with_fds(&self.socket, &parts, fds).context("the successor takes nothing")?;
         Ok(())
     }
 
@@ -201,5 +206,46 @@ impl Inheritance {
                 is_managed: kind == MANAGED_LISTENER,
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A successor that stands still while it is handed more than a socket holds does not keep its predecessor waiting.
+    #[test]
+    fn a_successor_that_takes_nothing_is_given_up() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let _inside = runtime.enter();
+        let (ours, theirs) = pair(SocketKind::SeqPacket).expect("a pair");
+        let child = Command::new("sleep")
+            .arg("60")
+            .stdin(Stdio::from(theirs))
+            .spawn()
+            .expect("a child");
+        let successor = Successor {
+            child,
+            socket: tokio::net::UnixStream::from_std(UnixStream::from(ours)).expect("a stream"),
+            ready_until: Instant::now(),
+        };
+        let directory = tempfile::tempdir().expect("a directory");
+        let listener = Listener {
+            socket: UnixListener::bind(directory.path().join("s")).expect("a listener"),
+            is_managed: false,
+        };
+        let members: Vec<_> = (0..10_000)
+            .map(|number| Handed {
+                mark: number.to_string(),
+                fds: Vec::new(),
+            })
+            .collect();
+        let began = Instant::now();
+        assert!(successor.hand_over(&listener, &members).is_err());
+        assert!(began.elapsed() < 5 * TAKING_TIME_MAX);
+        successor.give_up();
     }
 }
