@@ -21,8 +21,8 @@ use windlass_bridge::member::MemberConf;
 use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick, SNAP, TxId};
 use windlass_shm::{Section, Tails};
 use windlass_stats::Drop;
-use windlass_worker::plane::BridgeTuning;
-use windlass_worker::{MemberTuning, Plane, PlaneOptions};
+use windlass_worker::dataplane::BridgeTuning;
+use windlass_worker::{DataPlane, MemberTuning, PlaneOptions};
 
 const GUEST: [u8; 6] = [2, 0, 0, 0, 0, 0xee];
 /// Buffers of a queue, and bytes of each.
@@ -184,7 +184,7 @@ type Got = Vec<(usize, u8, u32, u32)>;
 
 /// A guest at a bridge, and senders.
 struct Bench {
-    plane: Plane,
+    plane: DataPlane,
     layout: Layout,
     guest: Arc<Guest>,
     /// The guest's side of each queue.
@@ -201,7 +201,7 @@ impl Bench {
             workers: vec![None; workers],
             members_max: 16,
         };
-        let mut plane = Plane::start(&options).expect("workers");
+        let mut plane = DataPlane::start(&options).expect("workers");
         let bridge = plane.add_bridge(BridgeTuning::default(), Limits::new(1024, [1, 2]));
         let mut add = |mac: [u8; 6]| {
             let mut conf = MemberConf::new(TxId(0), word(mac));

@@ -25,8 +25,8 @@ use windlass_bridge::member::MemberConf;
 use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick, TxId};
 use windlass_shm::{Section, Tails};
 use windlass_stats::Drop;
-use windlass_worker::plane::BridgeTuning;
-use windlass_worker::{MemberTuning, Plane, PlaneOptions};
+use windlass_worker::dataplane::BridgeTuning;
+use windlass_worker::{DataPlane, MemberTuning, PlaneOptions};
 
 /// The guest of whose front end the test decides, the plain one, and the one behind an IOMMU that is answered.
 const GUESTS: [[u8; 6]; 3] = [
@@ -117,7 +117,7 @@ impl TxPort for Nowhere {
 
 /// A bridge with the source and the guests.
 struct Bench {
-    plane: Plane,
+    plane: DataPlane,
     members: [u16; 3],
     goes: Arc<AtomicBool>,
 }
@@ -128,7 +128,7 @@ impl Bench {
             workers: vec![None],
             members_max: 16,
         };
-        let mut plane = Plane::start(&options).expect("workers");
+        let mut plane = DataPlane::start(&options).expect("workers");
         let bridge = plane.add_bridge(BridgeTuning::default(), Limits::new(1024, [1, 2]));
         let mut add = |mac: [u8; 6]| {
             let mut conf = MemberConf::new(TxId(0), word(mac));

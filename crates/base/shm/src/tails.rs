@@ -89,15 +89,6 @@ impl<'q> Tails<'q> {
         true
     }
 
-    /// Takes back what was pushed for frame `i`, the last one.
-    pub fn abandon(&mut self, i: usize) {
-        let f = &mut self.store.frames[i % BURST];
-        if f.1 != 0 {
-            self.store.segments.truncate(f.0 as usize);
-            *f = (0, 0);
-        }
-    }
-
     /// Whether frame `i` has anything behind its private bytes.
     #[inline(always)]
     pub fn has(&self, i: usize) -> bool {

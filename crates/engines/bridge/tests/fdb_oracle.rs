@@ -16,7 +16,6 @@ enum Op {
     Fix { key: Key, member: u16 },
     Delete { key: Key },
     FlushMember { member: u16, fixed: bool },
-    FlushVlan { vid: u16, fixed: bool },
     FlushAll,
     Sweep,
     Pass { seconds: u64 },
@@ -29,12 +28,11 @@ struct Known {
     fixed: bool,
     heard: u64,
     member_flushed: bool,
-    vlan_flushed: bool,
 }
 
 impl Known {
     fn flushed(&self) -> bool {
-        self.member_flushed || self.vlan_flushed
+        self.member_flushed
     }
 
     fn live(&self, now: u64) -> bool {
@@ -87,7 +85,6 @@ impl Oracle {
             fixed: sticky,
             heard,
             member_flushed: false,
-            vlan_flushed: false,
         };
         self.known.insert(key, fresh);
         outcome
@@ -111,7 +108,6 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (key(), 0u16..5).prop_map(|(key, member)| Op::Fix { key, member }),
         2 => key().prop_map(|key| Op::Delete { key }),
         1 => (0u16..5, any::<bool>()).prop_map(|(member, fixed)| Op::FlushMember { member, fixed }),
-        1 => (1u16..4, any::<bool>()).prop_map(|(vid, fixed)| Op::FlushVlan { vid, fixed }),
         1 => Just(Op::FlushAll),
         2 => Just(Op::Sweep),
         4 => (1u64..20).prop_map(|seconds| Op::Pass { seconds }),
@@ -154,7 +150,7 @@ proptest! {
                 Op::Fix { key, member } => {
                     writer.add_fixed(key, member, EntryFlags::STATIC, now).unwrap();
                     let heard = oracle.now;
-                    let fresh = Known { member, fixed: true, heard, member_flushed: false, vlan_flushed: false };
+                    let fresh = Known { member, fixed: true, heard, member_flushed: false };
                     oracle.known.insert(key, fresh);
                 }
                 Op::Delete { key } => {
@@ -165,11 +161,6 @@ proptest! {
                     writer.flush_member(member, fixed);
                     let all = oracle.known.values_mut().filter(|k| k.member == member);
                     all.filter(|k| !k.fixed || fixed).for_each(|k| k.member_flushed = true);
-                }
-                Op::FlushVlan { vid, fixed } => {
-                    writer.flush_vlan(vid, fixed);
-                    let all = oracle.known.iter_mut().filter(|(key, _)| key.vid() == vid);
-                    all.filter(|(_, k)| !k.fixed || fixed).for_each(|(_, k)| k.vlan_flushed = true);
                 }
                 Op::FlushAll => {
                     writer.flush_all();

@@ -21,12 +21,12 @@ const CWR: u8 = 0x80;
 #[inline]
 pub fn leave<D: Deepen + ?Sized>(heads: &mut Heads, tails: &mut D) {
     if heads.claimed {
-        settle_all(heads, tails, heads.n.min(BURST));
+        resolve_all(heads, tails, heads.n.min(BURST));
     }
 }
 
 #[inline(never)]
-fn settle_all<D: Deepen + ?Sized>(heads: &mut Heads, tails: &mut D, n: usize) {
+fn resolve_all<D: Deepen + ?Sized>(heads: &mut Heads, tails: &mut D, n: usize) {
     for i in 0..n {
         let Some(meta) = heads.meta.get_mut(i) else {
             return;
@@ -36,7 +36,7 @@ fn settle_all<D: Deepen + ?Sized>(heads: &mut Heads, tails: &mut D, n: usize) {
         if claim.is_none() || heads.verdict.get(i) != Some(&Verdict::NONE) {
             continue;
         }
-        if settle(heads, tails, i, claim).is_none()
+        if resolve(heads, tails, i, claim).is_none()
             && let Some(verdict) = heads.verdict.get_mut(i)
         {
             *verdict = Verdict::drop(Drop::BadOffload);
@@ -45,7 +45,7 @@ fn settle_all<D: Deepen + ?Sized>(heads: &mut Heads, tails: &mut D, n: usize) {
 }
 
 /// What one claim comes to; `None` if it does not hold.
-fn settle<D: Deepen + ?Sized>(
+fn resolve<D: Deepen + ?Sized>(
     heads: &mut Heads,
     tails: &mut D,
     i: usize,

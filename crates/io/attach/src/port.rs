@@ -250,10 +250,6 @@ pub trait TxPort: Send + Sync {
         true
     }
 
-    /// Starts to fetch what the next transmission needs first. Called when the destination is known and before its
-    /// frames are grouped.
-    fn prefetch(&self, _lane: Lane) {}
-
     /// Sends `picks` in order, up to the first that does not fit; a larger frame is never skipped
     /// for a smaller one behind it. Publishes once.
     fn tx_burst(

@@ -576,7 +576,7 @@ fn packed_rings_survive_a_kill() {
     for inflight in [false, true] {
         let conf = || {
             let mut conf = conf(&path, SERVER, 1);
-            conf.places = Some(own.clone()).filter(|_| !inflight);
+            conf.ring_progress = Some(own.clone()).filter(|_| !inflight);
             conf
         };
         let mut host = Host::new(conf());

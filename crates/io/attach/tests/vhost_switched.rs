@@ -22,7 +22,7 @@ const ROUNDS: u32 = 400;
 /// A guest with several queue pairs, with or without an IOMMU.
 enum Machine {
     Plain(vhost_front::Machine),
-    Behind(vhost_iommu::Machine),
+    Iommu(vhost_iommu::Machine),
 }
 
 impl Machine {
@@ -35,27 +35,27 @@ impl Machine {
         let queue = |number| Queue::new(&guest, layout, number);
         let queues = (0..u32::from(PAIRS) * 2).map(queue).collect();
         let known = (guest, queues);
-        Machine::Behind(vhost_iommu::Machine::of(host, path, known, FEATURES))
+        Machine::Iommu(vhost_iommu::Machine::of(host, path, known, FEATURES))
     }
 
     fn front(&self) -> &Front {
         match self {
             Machine::Plain(machine) => &machine.front,
-            Machine::Behind(machine) => &machine.front,
+            Machine::Iommu(machine) => &machine.front,
         }
     }
 
     fn queues(&mut self) -> &mut [Queue] {
         match self {
             Machine::Plain(machine) => &mut machine.queues,
-            Machine::Behind(machine) => &mut machine.queues,
+            Machine::Iommu(machine) => &mut machine.queues,
         }
     }
 
     fn guest(&self) -> Arc<Guest> {
         match self {
             Machine::Plain(machine) => machine.guest.clone(),
-            Machine::Behind(machine) => machine.guest.clone(),
+            Machine::Iommu(machine) => machine.guest.clone(),
         }
     }
 
@@ -63,7 +63,7 @@ impl Machine {
     fn answer(&self, host: &mut Host) {
         match self {
             Machine::Plain(_) => (0..3).for_each(|_| host.step()),
-            Machine::Behind(machine) => drop(machine.answer(host)),
+            Machine::Iommu(machine) => drop(machine.answer(host)),
         }
     }
 
@@ -72,7 +72,7 @@ impl Machine {
         let gpa = vhost_drive::HIGH + (queue as u64 * u64::from(RING) + u64::from(id)) * 4096;
         let device = match self {
             Machine::Plain(_) => gpa,
-            Machine::Behind(_) => vhost_iommu::iova_of(Guest::offset(gpa) as u64),
+            Machine::Iommu(_) => vhost_iommu::iova_of(Guest::offset(gpa) as u64),
         };
         (device, gpa)
     }

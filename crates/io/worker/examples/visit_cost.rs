@@ -23,8 +23,8 @@ use windlass_bridge::fdb::{EntryFlags, Key, Limits};
 use windlass_bridge::member::MemberConf;
 use windlass_frame::{Claim, HEADROOM, Heads, Pick, TxId};
 use windlass_shm::{Section, Tails};
-use windlass_worker::plane::BridgeTuning;
-use windlass_worker::{MemberTuning, Plane, PlaneOptions};
+use windlass_worker::dataplane::BridgeTuning;
+use windlass_worker::{DataPlane, MemberTuning, PlaneOptions};
 
 const AT_ONCE: u64 = 32;
 const BYTES: usize = 60;
@@ -125,7 +125,7 @@ fn main() {
         workers: vec![None],
         members_max: 64,
     };
-    let mut plane = Plane::start(&options).expect("a worker");
+    let mut plane = DataPlane::start(&options).expect("a worker");
     let tuning = BridgeTuning {
         filtering: true,
         mac: 0,

@@ -91,7 +91,7 @@ pub struct Context<'a> {
 impl Context<'_> {
     /// After an access to a member's memory.
     #[inline(always)]
-    pub(crate) fn settle(&self, meter: &mut Meter, began: Option<u64>, member: u16) {
+    pub(crate) fn charge(&self, meter: &mut Meter, began: Option<u64>, member: u16) {
         meter.end(began, self.topo, self.lane.worker, self.now, member);
     }
 
@@ -165,7 +165,7 @@ impl Egress {
     }
 
     /// Offers frames to a member for the first time. Returns how many were consumed; the rest may
-    /// be offered to [`Egress::retry`]. Behind the last offer of a visit's frames, [`Egress::settle`] is called.
+    /// be offered to [`Egress::retry`]. Behind the last offer of a visit's frames, [`Egress::retry_late`] is called.
     #[inline]
     pub fn offer(
         &mut self,
@@ -305,7 +305,7 @@ impl Egress {
             // What others have to try again stands in another burst.
             let late = std::mem::take(&mut self.spread.late);
             self.offer_spread(cx, member, counters, heads, tails, to, picks);
-            self.settle(cx, heads, tails);
+            self.retry_late(cx, heads, tails);
             self.spread.late = late;
             return;
         }
@@ -357,7 +357,7 @@ impl Egress {
         n
     }
 
-    /// Offers frames to a member with several rings. What does not fit now is kept for [`Egress::settle`].
+    /// Offers frames to a member with several rings. What does not fit now is kept for [`Egress::retry_late`].
     #[inline(never)]
     #[allow(clippy::too_many_arguments)]
     fn offer_spread(
@@ -410,7 +410,7 @@ impl Egress {
 
     /// Tries what did not fit into one of several rings once more, then drops what still does not.
     #[inline(always)]
-    pub fn settle(&mut self, cx: &Context<'_>, heads: &Heads, tails: &Tails<'_>) {
+    pub fn retry_late(&mut self, cx: &Context<'_>, heads: &Heads, tails: &Tails<'_>) {
         if !self.spread.late.is_empty() {
             self.try_late(cx, heads, tails);
         }
@@ -478,7 +478,7 @@ impl Egress {
             ANY => tx.tx_burst(cx.section, cx.lane, heads, tails, picks),
             _ => tx.tx_burst_on(cx.section, cx.lane, ring, heads, tails, picks),
         };
-        cx.settle(&mut self.meter, began, to.0);
+        cx.charge(&mut self.meter, began, to.0);
         count(counters, &sent);
         self.owe(to, &sent);
         let rest = picks.get(sent.taken..).unwrap_or(&[]);
@@ -636,7 +636,7 @@ impl Egress {
                     ANY => tx.tx_burst(cx.section, cx.lane, heads, &tails, picks),
                     ring => tx.tx_burst_on(cx.section, cx.lane, ring, heads, &tails, picks),
                 };
-                cx.settle(&mut self.meter, began, w.to.0);
+                cx.charge(&mut self.meter, began, w.to.0);
                 count(counters, &sent);
                 self.owe(w.to, &sent);
                 match sent.stop {
@@ -722,7 +722,7 @@ impl Egress {
         }
         let began = self.meter.begin_if(|| tx.is_foreign());
         let wants_kick = tx.wants_kick(cx.lane);
-        cx.settle(&mut self.meter, began, to.0);
+        cx.charge(&mut self.meter, began, to.0);
         if !wants_kick {
             return;
         }

@@ -307,7 +307,7 @@ impl Floods {
                 if let Some(c) = cx.topo.member(to.id.0).and_then(|m| m.counters.get(lane)) {
                     c.drop_frames(Drop::RingFull, (n - taken) as u64);
                 }
-                egress.settle(cx, &self.heads, &tails);
+                egress.retry_late(cx, &self.heads, &tails);
             }
         }
         true

@@ -37,7 +37,7 @@ impl QsbrGrace {
         }
     }
 
-    fn settle(&self) {
+    fn pop_elapsed(&self) {
         let mut open = self.open.borrow_mut();
         while let Some((ticket, grace)) = open.front() {
             if !grace.is_over(&self.domain.0) {
@@ -51,7 +51,7 @@ impl QsbrGrace {
 
 impl fdb::Grace for QsbrGrace {
     fn ticket(&mut self) -> u64 {
-        self.settle();
+        self.pop_elapsed();
         self.newest += 1;
         let mut open = self.open.borrow_mut();
         let entry = (self.newest, self.domain.0.start_grace());
@@ -64,7 +64,7 @@ impl fdb::Grace for QsbrGrace {
 
     fn is_over(&self, ticket: u64) -> bool {
         if ticket > self.over.get() {
-            self.settle();
+            self.pop_elapsed();
         }
         ticket <= self.over.get()
     }

@@ -6,13 +6,13 @@
 //!
 //! # Where it sits
 //! ```text
-//! control thread: Plane --- Topo (published), commands (mailbox) ---> Worker
+//! control thread: DataPlane --- Topo (published), commands (mailbox) ---> Worker
 //!                                                                       |  RxPort, TxPort
 //!                                                                  io/attach
 //! ```
 //!
 //! # Model
-//! [`plane::Plane`] is what a daemon holds; it waits for its workers by `wait`. A `worker` does a round at a time, with the time and
+//! [`dataplane::DataPlane`] is what a daemon holds; it waits for its workers by `wait`. A `worker` does a round at a time, with the time and
 //! the ready descriptors passed in; `run` is the loop around it. A `visit` is one burst. `ring` has the
 //! modes of a ring, `group` sorts a burst by destination, `egress` sends (to members with several rings by `spread`), `hold` keeps what has to wait, `queue` what waits for its time, `flood` makes
 //! large floods, a part in each round; `local` hands to the daemon what ends at a bridge; `timers` tells what is due, `bell` wakes a worker; [`Placement`] says which
@@ -35,6 +35,7 @@ mod bell;
 mod command;
 mod counters;
 mod courtesy;
+pub mod dataplane;
 mod egress;
 pub mod flood;
 mod grace;
@@ -43,7 +44,6 @@ pub mod hold;
 pub mod local;
 mod meter;
 mod placement;
-pub mod plane;
 pub mod queue;
 mod ring;
 mod run;
@@ -58,8 +58,8 @@ mod worker;
 
 pub use command::Condemned;
 pub use counters::WorkerTotals;
+pub use dataplane::{DataPlane, DataPlaneError, MemberTuning, PlaneOptions};
 pub use grace::QsbrGrace;
 pub use local::LocalFrame;
 pub use placement::Placement;
-pub use plane::{MemberTuning, Plane, PlaneError, PlaneOptions};
 pub use ring::Spin;

@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! ```text
-//! visit --LocalSender--> a queue of each worker --Plane::take_local--> daemon
+//! visit --LocalSender--> a queue of each worker --DataPlane::take_local--> daemon
 //!             \--Notice (a descriptor, once until the daemon has looked)--/
 //! ```
 //! A visit copies the frame: the sender has its buffer back with the others of the burst.

@@ -190,13 +190,13 @@ impl Meter {
         if let Some(began) = began {
             let took = (self.sense.now_ns)().saturating_sub(began);
             if took > ALLOWANCE_NS {
-                self.settle(took, topo, worker, now, member);
+                self.charge(took, topo, worker, now, member);
             }
         }
     }
 
     #[cold]
-    fn settle(&mut self, took: u64, topo: &Topo, worker: u16, now: Tick, member: u16) {
+    fn charge(&mut self, took: u64, topo: &Topo, worker: u16, now: Tick, member: u16) {
         let spent = self.spent(now);
         if spent.faults == 0 {
             return;

@@ -45,7 +45,7 @@ impl Default for Table {
 
 impl Table {
     /// Has the buckets share `choices`, a bit for each ring, with as few changes as that takes.
-    pub fn settle(&mut self, choices: u32) {
+    pub fn share_among(&mut self, choices: u32) {
         if self.choices == choices {
             return;
         }
@@ -124,7 +124,7 @@ impl Spread {
             return 0;
         };
         let table = table.get_or_insert_default();
-        table.settle(choices);
+        table.share_among(choices);
         let mut used = 0;
         self.counts = [0; RINGS_MAX];
         for pick in picks {
@@ -176,7 +176,7 @@ mod tests {
             !0,
             0b111,
         ] {
-            table.settle(choices);
+            table.share_among(choices);
             let shares = shares(&table, choices);
             assert_eq!(shares.iter().sum::<usize>(), BUCKETS);
             let spread = shares.iter().max().zip(shares.iter().min());
@@ -201,7 +201,7 @@ mod tests {
             assert_eq!(moved, BUCKETS - stay, "to {choices:#b}");
             before = table.clone();
         }
-        table.settle(0);
+        table.share_among(0);
         assert_eq!(table.rings, before.rings);
     }
 }

@@ -106,7 +106,7 @@ impl Scratch {
         if began.is_some() {
             tails.take_private();
         }
-        cx.settle(&mut egress.meter, began, ring.member);
+        cx.charge(&mut egress.meter, began, ring.member);
         let n = heads.n.min(BURST);
         if n == 0 {
             egress.kick(cx, worker);
@@ -150,7 +150,7 @@ impl Scratch {
         }
         let began = egress.meter.begin_if(|| ring.port.polls_memory());
         ring.port.release(cx.section, loan);
-        cx.settle(&mut egress.meter, began, ring.member);
+        cx.charge(&mut egress.meter, began, ring.member);
         if more != More::Left {
             egress.kick(cx, worker);
         }
@@ -179,7 +179,7 @@ impl Scratch {
         counters.own_frames.add(1);
         let taken = egress.offer(cx, heads, &tails, to, &[Pick::frame(0, false)]);
         counters.drop_frames(Drop::RingFull, 1 - taken as u64);
-        egress.settle(cx, heads, &tails);
+        egress.retry_late(cx, heads, &tails);
     }
 }
 
@@ -215,7 +215,7 @@ impl Burst<'_, '_> {
             if taken < n {
                 self.try_rest(groups, egress, to, picks.get(taken..).unwrap_or(&[]));
             }
-            egress.settle(self.cx, self.heads, self.tails);
+            egress.retry_late(self.cx, self.heads, self.tails);
         } else {
             self.scatter(n, groups, egress, floods);
         }
@@ -291,7 +291,7 @@ impl Burst<'_, '_> {
                 }
             }
         }
-        egress.settle(self.cx, self.heads, self.tails);
+        egress.retry_late(self.cx, self.heads, self.tails);
         groups.clear();
     }
 
@@ -374,6 +374,6 @@ impl Burst<'_, '_> {
             let taken = egress.offer(self.cx, self.heads, self.tails, to, &picks[..n]);
             counters.drop_frames(Drop::RingFull, (n - taken) as u64);
         }
-        egress.settle(self.cx, self.heads, self.tails);
+        egress.retry_late(self.cx, self.heads, self.tails);
     }
 }

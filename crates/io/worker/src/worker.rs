@@ -86,7 +86,7 @@ pub(crate) type Post = (u16, Sighting);
 pub(crate) type Posts = Vec<Option<spsc::Sender<Post>>>;
 
 /// A worker's end of the wiring.
-pub(crate) struct Seat {
+pub(crate) struct WorkerInit {
     pub(crate) lane: Lane,
     pub(crate) shared: Arc<Shared>,
     pub(crate) mailbox: mpsc::Receiver<Command>,
@@ -162,33 +162,37 @@ enum Outcome {
 
 impl Worker {
     /// A worker whose time is counted in the cycles of `clock`; `sense` tells what its thread has used.
-    pub(crate) fn new(seat: Seat, clock: Clock, sense: Sense) -> Result<Worker, rustix::io::Errno> {
+    pub(crate) fn new(
+        init: WorkerInit,
+        clock: Clock,
+        sense: Sense,
+    ) -> Result<Worker, rustix::io::Errno> {
         let epoll = Epoll::create()?;
-        let bell = seat.bells[seat.lane.worker as usize].clone();
+        let bell = init.bells[init.lane.worker as usize].clone();
         epoll.add(bell.as_fd(), BELL, Interest::READABLE_EDGE)?;
-        let notice = seat.shared.local.clone();
+        let notice = init.shared.local.clone();
         Ok(Worker {
-            lane: seat.lane,
-            qsbr: seat.shared.domain.register(),
-            shared: seat.shared,
+            lane: init.lane,
+            qsbr: init.shared.domain.register(),
+            shared: init.shared,
             clock,
             epoll,
-            mailbox: seat.mailbox,
-            mailboxes: seat.mailboxes,
+            mailbox: init.mailbox,
+            mailboxes: init.mailboxes,
             bell,
-            bells: seat.bells,
+            bells: init.bells,
             rings: Rings::default(),
             run: VecDeque::new(),
             looks: Timers::default(),
             moves: Vec::new(),
             armed: 0,
-            scratch: Scratch::new(seat.members_max, seat.local, notice),
-            egress: Egress::new(seat.members_max, seat.flow_keys, sense),
-            floods: Floods::new(seat.members_max),
+            scratch: Scratch::new(init.members_max, init.local, notice),
+            egress: Egress::new(init.members_max, init.flow_keys, sense),
+            floods: Floods::new(init.members_max),
             homes: Vec::new(),
             swept: Tick(0),
-            posts: seat.posts,
-            posted: seat.posted,
+            posts: init.posts,
+            posted: init.posted,
             lap_began: 0,
             lap_max: clock.cycles(LAP_NS),
             is_asleep: false,

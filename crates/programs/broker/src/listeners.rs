@@ -25,7 +25,7 @@ use crate::server::{COMMON, OWN_LISTENER};
 
 /// A socket, and how long it rests.
 #[derive(Debug)]
-struct Seat {
+struct Entry {
     listener: Listener,
     rests_until: Option<Instant>,
 }
@@ -34,7 +34,7 @@ struct Seat {
 #[derive(Debug)]
 pub(crate) struct Listeners {
     path: PathBuf,
-    all: BTreeMap<u64, Seat>,
+    all: BTreeMap<u64, Entry>,
 }
 
 impl Listeners {
@@ -50,11 +50,11 @@ impl Listeners {
     fn add(&mut self, epoll: &Epoll, token: u64, listener: Listener) -> Result<(), Errno> {
         epoll.add(&listener, token, Interest::READABLE)?;
         let rests_until = None;
-        let seat = Seat {
+        let entry = Entry {
             listener,
             rests_until,
         };
-        self.all.insert(token, seat);
+        self.all.insert(token, entry);
         Ok(())
     }
 
@@ -76,46 +76,46 @@ impl Listeners {
 
     /// Takes a connection. `EAGAIN` if none waits, or the socket rests.
     pub(crate) fn accept(&self, token: u64) -> Result<OwnedFd, Errno> {
-        let seat = self.all.get(&token);
-        let seat = seat.filter(|seat| seat.rests_until.is_none());
-        seat.ok_or(Errno::AGAIN)?.listener.accept()
+        let entry = self.all.get(&token);
+        let entry = entry.filter(|entry| entry.rests_until.is_none());
+        entry.ok_or(Errno::AGAIN)?.listener.accept()
     }
 
     /// The socket rests.
     pub(crate) fn rest(&mut self, epoll: &Epoll, token: u64, until: Instant) {
-        if let Some(seat) = self.all.get_mut(&token)
-            && epoll.remove(&seat.listener).is_ok()
+        if let Some(entry) = self.all.get_mut(&token)
+            && epoll.remove(&entry.listener).is_ok()
         {
-            seat.rests_until = Some(until);
+            entry.rests_until = Some(until);
         }
     }
 
     /// Takes connections again where none were taken for long enough. Gives the time of the next such moment.
     pub(crate) fn wake(&mut self, epoll: &Epoll, now: Instant) -> Option<Instant> {
-        for (token, seat) in &mut self.all {
-            if seat.rests_until.is_some_and(|until| until <= now)
+        for (token, entry) in &mut self.all {
+            if entry.rests_until.is_some_and(|until| until <= now)
                 && epoll
-                    .add(&seat.listener, *token, Interest::READABLE)
+                    .add(&entry.listener, *token, Interest::READABLE)
                     .is_ok()
             {
-                seat.rests_until = None;
+                entry.rests_until = None;
             }
         }
-        let resting = self.all.values().filter_map(|seat| seat.rests_until);
+        let resting = self.all.values().filter_map(|entry| entry.rests_until);
         resting.min()
     }
 
     /// Whether others find the common socket.
     pub(crate) fn is_in_place(&self) -> bool {
         let common = self.all.get(&COMMON);
-        common.is_some_and(|seat| seat.listener.is_in_place())
+        common.is_some_and(|entry| entry.listener.is_in_place())
     }
 
     /// Removes the paths, as far as they are still these sockets'.
     pub(crate) fn unlink(&self) {
-        for seat in self.all.values() {
+        for entry in self.all.values() {
             // Somebody else's by now, or gone: it is not there any more in either case.
-            let _ = seat.listener.unlink();
+            let _ = entry.listener.unlink();
         }
     }
 }

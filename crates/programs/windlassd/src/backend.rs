@@ -2,7 +2,7 @@
 //!
 //! # Purpose
 //! The engine owns the document and decides *what* there is; a [`Backend`] makes it so: workers, rings,
-//! TAPs, sockets, forwarding tables. The real one lies in [`crate::plane`]; [`crate::memory`] has one
+//! TAPs, sockets, forwarding tables. The real one lies in [`crate::dataplane`]; [`crate::memory`] has one
 //! that only remembers, for tests.
 //!
 //! # Model

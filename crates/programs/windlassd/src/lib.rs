@@ -30,6 +30,7 @@
 
 pub mod authority;
 pub mod backend;
+pub mod dataplane;
 pub mod engine;
 pub mod handover;
 pub mod http;
@@ -39,6 +40,5 @@ pub mod metrics;
 pub mod notify;
 pub mod options;
 pub mod paths;
-pub mod plane;
 pub mod routes;
 pub mod store;

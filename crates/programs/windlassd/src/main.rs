@@ -14,7 +14,7 @@ use windlassd::engine::{Engine, EngineHandle};
 use windlassd::handover::{Successor, Turn};
 use windlassd::http::{self, App, SocketLock};
 use windlassd::options::{Args, Limits, Options};
-use windlassd::{log, notify, paths, plane, routes, store};
+use windlassd::{dataplane, log, notify, paths, routes, store};
 
 /// Time that requests in hand have to end when the daemon does.
 const DRAIN_TIME: Duration = Duration::from_millis(500);
@@ -56,7 +56,7 @@ fn run(args: &Args) -> Result<()> {
             // While the predecessor can still serve on.
             store::check(&options.state_dir)?;
         }
-        let mut plane = plane::build(&options, sink)?;
+        let mut plane = dataplane::build(&options, sink)?;
         let inheritance = turn.wait()?;
         plane.take_over(inheritance.members);
         lock = Some(SocketLock::take(&options.socket, inheritance.listener)?);
@@ -96,7 +96,7 @@ fn raise_descriptors() {
 }
 
 fn check(options: &Options) -> Result<()> {
-    plane::check_cores(&options.workers)?;
+    dataplane::check_cores(&options.workers)?;
     match store::check(&options.state_dir)? {
         Some(document) => println!(
             "good: {} zones, {} bridges, {} uplinks, {} VNICs in {}",

@@ -16,7 +16,7 @@ use lab::{Lab, until};
 use serde_json::{Value, json};
 use windlass_api::ErrorCode;
 use windlassd::authority::Peer;
-use windlassd::plane;
+use windlassd::dataplane;
 
 /// The address that is fought for.
 const GATEWAY: &str = "02:00:00:00:00:fe";
@@ -24,7 +24,7 @@ const GATEWAY: &str = "02:00:00:00:00:fe";
 fn start(directory: &std::path::Path, lab: &Lab) -> Daemon {
     let options = options(directory);
     let host = Box::new(lab.clone());
-    Daemon::start_over(&options, |sink| plane::build_on(host, &options, sink))
+    Daemon::start_over(&options, |sink| dataplane::build_on(host, &options, sink))
 }
 
 /// A bridge with a VNIC `inner`, behind which there are others, and an uplink `outer`.

@@ -15,12 +15,12 @@ use std::time::Duration;
 use daemon::{Daemon, options};
 use lab::{Lab, until};
 use serde_json::{Value, json};
-use windlassd::plane;
+use windlassd::dataplane;
 
 fn start(directory: &std::path::Path, lab: &Lab) -> Daemon {
     let options = options(directory);
     let host = Box::new(lab.clone());
-    Daemon::start_over(&options, |sink| plane::build_on(host, &options, sink))
+    Daemon::start_over(&options, |sink| dataplane::build_on(host, &options, sink))
 }
 
 /// While a worker is late, however long, the endpoint of a member that goes down is not told that no worker has its rings:

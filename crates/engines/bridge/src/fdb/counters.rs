@@ -30,7 +30,7 @@ counters! {
     learned, "New addresses that were entered.";
     moved, "Addresses that moved to another member.";
     aged, "Entries removed because nothing was heard of them for the ageing time.";
-    flushed, "Entries removed because their member or VLAN was flushed.";
+    flushed, "Entries removed because their member was flushed.";
     evicted, "Entries removed to make room, from the member most over its share.";
     displaced, "Entries copied to their second bucket to make room.";
     refused_member, "New addresses refused because their member is at its limit.";
@@ -38,5 +38,5 @@ counters! {
     refused_damped, "Moves refused because their member moved addresses too often.";
     refused_fixed, "Moves refused because the address is static or sticky on another member.";
     waiting, "New addresses put off because an erased slot must rest; the next frame tries again.";
-    flushes, "Flushes of a member, a VLAN or the table.";
+    flushes, "Flushes of a member or the table.";
 }

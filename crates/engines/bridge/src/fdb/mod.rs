@@ -23,7 +23,7 @@
 //! sweeper only reclaims. Ages wrap after 256 ticks: when no sweep has been completed for 200, all learned
 //! entries count as expired ([`Now`] knows), and the writer's next call flushes them.
 //!
-//! *Flush.* The writer raises a counter and notes it for the member or VLAN; an entry lives if its stamp is not older.
+//! *Flush.* The writer raises a counter and notes it for the member; an entry lives if its stamp is not older.
 //! Readers compare stamps only until a sweep has reclaimed what was flushed; a burst under way may not notice a flush.
 //! Stamps have 12 bits; the sweeper brings them up to date, and is forced through the whole table when 1,024 flushes
 //! have passed since it last got round.
@@ -40,7 +40,7 @@
 //! | move: count one more away, place the copy, then clear the key in the first bucket (Release) | keys of the first bucket (Acquire), then how many are away, then keys of the second | a present key missed |
 //! | clear: key = 0, then the slot rests one grace period ([`Grace`]) | key, then value, in one visit | a value read after the slot got another key |
 //! | change of member: value (relaxed, one word) | value | nothing: old or new, both whole |
-//! | flush: "flushing" and counter of member or VLAN (Release) | "flushing" once a burst, then the counter (relaxed) | nothing: seen by the next burst |
+//! | flush: "flushing" and counter of the member (Release) | "flushing" once a burst, then the counter (relaxed) | nothing: seen by the next burst |
 //!
 //! Moves go from the first bucket to the second only: a reader that found the first already cleared sees the copy in
 //! the second. In the other direction it could miss both and would have to look again. Readers do no atomic

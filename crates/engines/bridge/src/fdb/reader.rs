@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
         let old = self.now.tick.wrapping_sub(TTL + 1).wrapping_sub(age);
         if u32::from(old) < self.doubtful
             && (!value.flags().is_fixed() || self.now.flushing)
-            && !lives(self.fdb, self.now, value, age, key)
+            && !lives(self.fdb, self.now, value, age)
         {
             return None;
         }
@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
 /// Whether an entry that may be too old, or flushed, is neither.
 #[cold]
 #[inline(never)]
-fn lives(fdb: &Fdb, now: Now, value: Value, age: u8, key: Key) -> bool {
+fn lives(fdb: &Fdb, now: Now, value: Value, age: u8) -> bool {
     let expired = now.expired(age) && !value.flags().is_fixed();
-    !(expired || (now.flushing && fdb.flushed(value, key)))
+    !(expired || (now.flushing && fdb.flushed(value)))
 }

@@ -211,10 +211,10 @@ impl<G: Grace> FdbWriter<G> {
         for bucket in among {
             for slot in 0..SLOTS {
                 let slot = SlotAt { bucket, slot };
-                let Some((key, old, age)) = self.read(slot) else {
+                let Some((_, old, age)) = self.read(slot) else {
                     continue;
                 };
-                if self.fdb.flushed(old, key) {
+                if self.fdb.flushed(old) {
                     return Some((slot, old, Some(Death::Flushed)));
                 }
                 if old.flags().is_fixed() {

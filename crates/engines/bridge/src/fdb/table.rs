@@ -193,8 +193,6 @@ pub struct Fdb {
     pub(super) seeds: Seeds,
     /// For each member, when it was last flushed: learned entries in the low half, fixed ones in the high half.
     pub(super) member_since: Box<[AtomicU32]>,
-    /// The same for each VLAN.
-    pub(super) vlan_since: Box<[AtomicU32]>,
     /// For each member, 1 while it has as many learned entries as it may have.
     pub(super) full: Box<[AtomicU8]>,
     /// Nanoseconds of a tick; 0: nothing ages.
@@ -230,7 +228,6 @@ impl Fdb {
             mask: (limits.buckets() as u32).wrapping_sub(1),
             seeds: Seeds::new(limits.seed),
             member_since: zeros(members),
-            vlan_since: zeros(4096),
             full: (0..members).map(|_| AtomicU8::new(0)).collect(),
             tick_ns: AtomicU64::new(tick_ns(limits.ageing_ms)),
             flushing: AtomicBool::new(false),
@@ -312,13 +309,8 @@ impl Fdb {
 
     /// Whether a flush is younger than the entry.
     #[inline(always)]
-    pub(super) fn flushed(&self, value: Value, key: Key) -> bool {
-        self.flushed_by(self.member_since.get(value.member() as usize), value)
-            | self.flushed_by(self.vlan_since.get(key.vid() as usize), value)
-    }
-
-    #[inline(always)]
-    pub(super) fn flushed_by(&self, since: Option<&AtomicU32>, value: Value) -> bool {
+    pub(super) fn flushed(&self, value: Value) -> bool {
+        let since = self.member_since.get(value.member() as usize);
         let half = u32::from(value.flags().is_fixed()).wrapping_mul(16);
         let since = since.map_or(0, |s| s.load(Relaxed)).wrapping_shr(half) as u16;
         value.stamp().wrapping_sub(since) & STAMP_MASK >= STAMP_OLD
@@ -352,7 +344,7 @@ impl Fdb {
                 let value = Value(v.load(Acquire));
                 let age = a.load(Relaxed);
                 let dead = || !value.flags().is_fixed() && at.expired(age);
-                if key == 0 || self.flushed(value, Key(key)) || dead() || k.load(Acquire) != key {
+                if key == 0 || self.flushed(value) || dead() || k.load(Acquire) != key {
                     continue;
                 }
                 show(Entry {

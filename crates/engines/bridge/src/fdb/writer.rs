@@ -229,7 +229,7 @@ impl<G: Grace> FdbWriter<G> {
             };
         };
         let aged = !old.flags().is_fixed() && at.expired(age);
-        if aged || self.fdb.flushed(old, s.key) {
+        if aged || self.fdb.flushed(old) {
             self.revive(slot, s.key, old, fresh, full, at)
         } else {
             self.refresh(slot, old, fresh, full, at, now)
@@ -303,9 +303,7 @@ impl<G: Grace> FdbWriter<G> {
 
     /// Whether the entry is counted at all: it is, until its member is flushed.
     fn counted(&self, value: Value) -> bool {
-        !self
-            .fdb
-            .flushed_by(self.fdb.member_since.get(value.member() as usize), value)
+        !self.fdb.flushed(value)
     }
 
     /// Adds an entry by configuration, or makes a learned one static. `flags` is
@@ -338,7 +336,7 @@ impl<G: Grace> FdbWriter<G> {
         let Some((slot, value, _)) = self.get(key) else {
             return false;
         };
-        let live = !self.fdb.flushed(value, key);
+        let live = !self.fdb.flushed(value);
         self.erase(slot, value);
         live
     }
@@ -347,15 +345,6 @@ impl<G: Grace> FdbWriter<G> {
     pub fn flush_member(&mut self, member: u16, fixed: bool) {
         let stamp = self.next_flush();
         self.forget_member(member as usize, stamp, fixed);
-    }
-
-    /// Forgets what was learned in a VLAN; `fixed`: also static and sticky entries.
-    pub fn flush_vlan(&mut self, vid: u16, fixed: bool) {
-        let stamp = self.next_flush();
-        if let Some(since) = self.fdb.vlan_since.get(vid as usize & 0xfff) {
-            let old = since.load(Relaxed);
-            since.store(raised(old, stamp, fixed), Release);
-        }
     }
 
     /// Forgets all that was learned; static and sticky entries stay.
@@ -471,7 +460,7 @@ impl<G: Grace> FdbWriter<G> {
         if self.cycle[0] == now {
             self.fdb.flushing.store(false, Release);
         }
-        for since in self.fdb.member_since.iter().chain(&self.fdb.vlan_since) {
+        for since in &self.fdb.member_since {
             let s = since.load(Relaxed);
             let low = clamped(s as u16, now, floor);
             let high = clamped((s >> 16) as u16, now, floor);
@@ -486,10 +475,10 @@ impl<G: Grace> FdbWriter<G> {
                 bucket: bucket as u32,
                 slot,
             };
-            let Some((key, value, age)) = self.read(slot) else {
+            let Some((_, value, age)) = self.read(slot) else {
                 continue;
             };
-            if self.fdb.flushed(value, key) {
+            if self.fdb.flushed(value) {
                 self.erase(slot, value);
                 self.fdb.counters.flushed.add(1);
             } else if !value.flags().is_fixed() && at.is_some_and(|at| at.expired(age)) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use windlass_shm::MapError;
 use windlass_sys::{Errno, IoSlice, unix};
 
-use crate::strangers::{Aside, ReceiveError, Strangers};
+use crate::peer_fds::{DeferredClose, PeerFds, ReceiveError};
 
 use super::msg::{DecodeError, Disconnect, MSG_BYTES, Message, Text};
 
@@ -33,7 +33,7 @@ pub enum Refusal {
     Oversize,
     /// Something came along that could keep us waiting.
     #[error("a descriptor came along that is neither shared memory nor an eventfd")]
-    Strange,
+    UnexpectedFd,
     /// ADD_REGION or ADD_RING without its descriptor.
     #[error("a descriptor is missing")]
     NoDescriptor,
@@ -127,15 +127,15 @@ impl Refusal {
 /// A connected control socket, non-blocking.
 #[derive(Debug)]
 pub(super) struct Channel {
-    socket: Aside<OwnedFd>,
-    strangers: Strangers,
+    socket: DeferredClose<OwnedFd>,
+    peer_fds: PeerFds,
 }
 
 impl Channel {
-    pub(super) fn new(socket: OwnedFd, strangers: Strangers) -> Channel {
+    pub(super) fn new(socket: OwnedFd, peer_fds: PeerFds) -> Channel {
         Channel {
-            socket: strangers.keep(socket),
-            strangers,
+            socket: peer_fds.keep(socket),
+            peer_fds,
         }
     }
 
@@ -157,10 +157,10 @@ impl Channel {
     /// The next message, or `None` if none waits. Descriptors beyond the one that a message has are closed.
     pub(super) fn receive(&self) -> Result<Option<(Message, Option<OwnedFd>)>, Refusal> {
         let mut record = [0; MSG_BYTES];
-        let received = match self.strangers.receive(&self.socket, &mut record) {
+        let received = match self.peer_fds.receive(&self.socket, &mut record) {
             Ok((received, None)) => received,
-            Ok((_, Some(_))) => return Err(Refusal::Strange),
-            Err(ReceiveError::Strange) => return Err(Refusal::Strange),
+            Ok((_, Some(_))) => return Err(Refusal::UnexpectedFd),
+            Err(ReceiveError::UnexpectedFd) => return Err(Refusal::UnexpectedFd),
             Err(ReceiveError::Socket(Errno::AGAIN | Errno::INTR)) => return Ok(None),
             Err(ReceiveError::Socket(Errno::CONNRESET)) => return Err(Refusal::Closed),
             Err(ReceiveError::Socket(errno)) => return Err(Refusal::Socket(errno)),

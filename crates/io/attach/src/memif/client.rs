@@ -44,7 +44,7 @@ use super::msg::{AddRegion, AddRing, Direction, Hello, Init, Message, Mode, Secr
 use super::rings::{RingSpec, assemble};
 use super::view::{Buffers, Role, View};
 use crate::endpoint::{Endpoint, Event, Rings, Status};
-use crate::strangers::Strangers;
+use crate::peer_fds::PeerFds;
 
 /// Wait before the first new attempt.
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(50);
@@ -82,7 +82,7 @@ pub struct ClientConfig {
 #[derive(Debug)]
 pub struct MemifClient {
     config: ClientConfig,
-    strangers: Strangers,
+    peer_fds: PeerFds,
     epoll: Epoll,
     wake: Arc<OwnedFd>,
     state: State,
@@ -96,7 +96,7 @@ pub struct MemifClient {
 #[derive(Debug)]
 enum State {
     Waiting,
-    Handshake(Box<Talk>),
+    Handshake(Box<Handshake>),
     Up {
         channel: Channel,
         view: Arc<View>,
@@ -110,7 +110,7 @@ enum State {
 
 /// A connection on its way up.
 #[derive(Debug)]
-struct Talk {
+struct Handshake {
     channel: Channel,
     deadline: Option<Instant>,
     server: Text<32>,
@@ -133,7 +133,7 @@ struct Plan {
     buffers: Buffers,
 }
 
-/// Places `count` rings of `1 << log2_size`, then their buffers; and the bytes of it all.
+/// RingProgress `count` rings of `1 << log2_size`, then their buffers; and the bytes of it all.
 fn plan(count: u32, log2_size: u8) -> Option<(Vec<Plan>, u64)> {
     let slots = 1u32.checked_shl(u32::from(log2_size))?;
     let spacing = ring_bytes(log2_size)?.checked_next_multiple_of(RING_SPACING)?;
@@ -161,7 +161,7 @@ fn dup(fd: &OwnedFd) -> Result<OwnedFd, Refusal> {
         .map_err(|e| Refusal::Local("dup", Errno::from_io_error(&e).unwrap_or(Errno::MFILE)))
 }
 
-impl Talk {
+impl Handshake {
     /// Takes the next message. The server's interface name, if it was CONNECTED.
     fn take(
         &mut self,
@@ -280,7 +280,7 @@ impl MemifClient {
         epoll.add(&wake, 0, Interest::READABLE)?;
         Ok(MemifClient {
             config,
-            strangers: Strangers::new(wake.clone()),
+            peer_fds: PeerFds::new(wake.clone()),
             epoll,
             wake,
             state: State::Waiting,
@@ -293,7 +293,7 @@ impl MemifClient {
     }
 
     /// Connects; the server speaks first.
-    fn connect(&self, now: Instant) -> Result<Talk, Refusal> {
+    fn connect(&self, now: Instant) -> Result<Handshake, Refusal> {
         let path = &self.config.path;
         let connected = match self.config.owner {
             None => unix::connect(path, SocketKind::SeqPacket),
@@ -303,11 +303,11 @@ impl MemifClient {
             path: path.clone(),
             errno,
         })?;
-        let channel = Channel::new(socket, self.strangers.clone());
+        let channel = Channel::new(socket, self.peer_fds.clone());
         self.epoll
             .add(&channel, 0, Interest::READABLE)
             .map_err(|errno| Refusal::Local("epoll_ctl", errno))?;
-        Ok(Talk {
+        Ok(Handshake {
             channel,
             deadline: now.checked_add(HANDSHAKE_TIMEOUT),
             server: Text::cut(b""),
@@ -322,27 +322,27 @@ impl MemifClient {
         self.backoff = self.backoff.saturating_mul(2).min(BACKOFF_LONGEST);
     }
 
-    fn talk_on(&self, talk: &mut Talk, now: Instant) -> Result<Option<Text<32>>, Refusal> {
+    fn go_on(&self, handshake: &mut Handshake, now: Instant) -> Result<Option<Text<32>>, Refusal> {
         for _ in 0..MESSAGES_PER_POLL {
-            let Some((message, _)) = talk.channel.receive()? else {
-                if talk.deadline.is_some_and(|at| now >= at) {
+            let Some((message, _)) = handshake.channel.receive()? else {
+                if handshake.deadline.is_some_and(|at| now >= at) {
                     return Err(Refusal::Silent);
                 }
                 return Ok(None);
             };
-            if let Some(name) = talk.take(&message, &self.config)? {
+            if let Some(name) = handshake.take(&message, &self.config)? {
                 return Ok(Some(name));
             }
-            talk.deadline = now.checked_add(HANDSHAKE_TIMEOUT);
+            handshake.deadline = now.checked_add(HANDSHAKE_TIMEOUT);
         }
         Ok(None)
     }
 
-    fn rise(&mut self, talk: Talk, name: &Text<32>) -> Result<Rings, Refusal> {
-        let offer = talk.offer.ok_or(Refusal::Rings)?;
+    fn rise(&mut self, handshake: Handshake, name: &Text<32>) -> Result<Rings, Refusal> {
+        let offer = handshake.offer.ok_or(Refusal::Rings)?;
         let details = vec![
             ("role", "client".into()),
-            ("peer", talk.server.to_string()),
+            ("peer", handshake.server.to_string()),
             ("interface", name.to_string()),
             ("rings-from-peer", offer.from_server.len().to_string()),
             ("rings-to-peer", offer.from_client.len().to_string()),
@@ -367,7 +367,7 @@ impl MemifClient {
         self.backoff = BACKOFF_FIRST;
         self.reason.clear();
         self.state = State::Up {
-            channel: talk.channel,
+            channel: handshake.channel,
             view,
             details,
         };
@@ -375,15 +375,15 @@ impl MemifClient {
     }
 
     /// Goes on with the handshake; the rings once it is done.
-    fn shake(&mut self, mut talk: Box<Talk>, now: Instant) -> Option<Rings> {
-        let result = match self.talk_on(&mut talk, now) {
+    fn shake(&mut self, mut handshake: Box<Handshake>, now: Instant) -> Option<Rings> {
+        let result = match self.go_on(&mut handshake, now) {
             Ok(None) => {
-                self.state = State::Handshake(talk);
+                self.state = State::Handshake(handshake);
                 return None;
             }
-            Ok(Some(name)) => self.rise(*talk, &name),
+            Ok(Some(name)) => self.rise(*handshake, &name),
             Err(why) => {
-                talk.channel.say_goodbye(&why);
+                handshake.channel.say_goodbye(&why);
                 Err(why)
             }
         };
@@ -434,14 +434,14 @@ impl Endpoint for MemifClient {
         // The counter says only that something is to be looked at, and everything is.
         let _ = eventfd::drain(&self.wake);
         if matches!(self.state, State::Waiting)
-            && self.strangers.are_gone()
+            && self.peer_fds.are_closed()
             && self.try_at.is_none_or(|at| now >= at)
         {
             self.condemned = None;
             match self.connect(now) {
-                Ok(talk) => {
+                Ok(handshake) => {
                     self.reason = "handshake".into();
-                    self.state = State::Handshake(Box::new(talk));
+                    self.state = State::Handshake(Box::new(handshake));
                 }
                 Err(why) => {
                     self.reason = why.to_string();
@@ -451,7 +451,7 @@ impl Endpoint for MemifClient {
         }
         let mut events = Vec::new();
         match core::mem::replace(&mut self.state, State::Waiting) {
-            State::Handshake(talk) => events.extend(self.shake(talk, now).map(Event::Up)),
+            State::Handshake(handshake) => events.extend(self.shake(handshake, now).map(Event::Up)),
             other => self.state = other,
         }
         if let Some(why) = self.look() {
@@ -467,9 +467,9 @@ impl Endpoint for MemifClient {
     fn deadline(&self) -> Option<Instant> {
         match &self.state {
             // The last one that is closed wakes us.
-            State::Waiting if !self.strangers.are_gone() => None,
+            State::Waiting if !self.peer_fds.are_closed() => None,
             State::Waiting => Some(self.try_at.unwrap_or_else(Instant::now)),
-            State::Handshake(talk) => talk.deadline,
+            State::Handshake(handshake) => handshake.deadline,
             State::Up { .. } | State::Leaving { .. } | State::Deleted => None,
         }
     }

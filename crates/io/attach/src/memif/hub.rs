@@ -22,7 +22,7 @@ use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::unix::{self, BindError, Listener, SocketKind};
 use windlass_sys::{Errno, eventfd};
 
-use crate::strangers::{Aside, Strangers};
+use crate::peer_fds::{DeferredClose, PeerFds};
 
 use super::channel::{Channel, HANDSHAKE_TIMEOUT, Refusal, name_of};
 use super::layout::LOG2_RING_MAX;
@@ -117,11 +117,11 @@ struct Hall {
 #[derive(Debug)]
 pub(super) struct Hub {
     access: Access,
-    listener: Aside<Listener>,
+    listener: DeferredClose<Listener>,
     epoll: Epoll,
-    /// Signalled when all strangers are closed.
+    /// Signalled when all descriptors of peers are closed.
     closed: Arc<OwnedFd>,
-    strangers: Strangers,
+    peer_fds: PeerFds,
     hall: Mutex<Hall>,
 }
 
@@ -153,11 +153,11 @@ impl Hub {
                     .add(&closed, 0, Interest::READABLE)
                     .map_err(|e| HubError::System("epoll_ctl", e))?;
                 let closed = Arc::new(closed);
-                let strangers = Strangers::new(closed.clone());
+                let peer_fds = PeerFds::new(closed.clone());
                 let hub = Arc::new(Hub {
                     access,
-                    listener: strangers.keep(listener),
-                    strangers,
+                    listener: peer_fds.keep(listener),
+                    peer_fds,
                     epoll,
                     closed,
                     hall: Mutex::default(),
@@ -226,7 +226,7 @@ impl Hub {
             let Ok(socket) = self.listener.accept() else {
                 break;
             };
-            let channel = Channel::new(socket, self.strangers.clone());
+            let channel = Channel::new(socket, self.peer_fds.clone());
             self.greet(&mut hall, channel, now);
         }
         let waiting = core::mem::take(&mut hall.door);
@@ -247,7 +247,7 @@ impl Hub {
 
     /// Listens unless descriptors of an earlier peer do not close: then those who connect wait.
     fn listen(&self, hall: &mut Hall) {
-        let may = self.strangers.are_gone();
+        let may = self.peer_fds.are_closed();
         if may == hall.listens {
             return;
         }

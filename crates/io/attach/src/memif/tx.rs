@@ -56,8 +56,6 @@ const CAPS: TxCaps = TxCaps {
 /// How long a worker waits for another's reservation, in cycles of the time-stamp counter: longer than a walk over a
 /// burst of descriptors, shorter than a copy of one.
 const SPIN_CYCLES: u64 = 2000;
-/// Descriptors fetched when a destination becomes known.
-const FETCH_EARLY: u16 = 16;
 /// Bytes of an 802.1Q tag.
 const TAG_BYTES: u32 = 4;
 /// Bytes before the place of a tag: the two addresses.
@@ -835,13 +833,6 @@ impl Scatter {
 impl TxPort for MemifTx {
     fn caps(&self) -> TxCaps {
         CAPS
-    }
-
-    fn prefetch(&self, lane: Lane) {
-        if let Some((_, shared)) = self.ring_of(lane, None) {
-            let next = shared.cursor.next.load(Ordering::Relaxed);
-            shared.ring.ring.fetch_ahead(next, FETCH_EARLY);
-        }
     }
 
     fn tx_burst(

@@ -131,7 +131,7 @@ mod tests {
         };
         let find = |extents: &[Extent], gpa, bytes| {
             let setup = QueueSetup {
-                map: Arc::new(plain.behind(extents.into(), READ)),
+                map: Arc::new(plain.translated_by(extents.into(), READ)),
                 ..setup()
             };
             let part = Part {

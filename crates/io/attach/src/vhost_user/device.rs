@@ -33,16 +33,16 @@ use std::sync::Arc;
 use windlass_shm::Quota;
 use windlass_sys::{Errno, eventfd};
 
-use super::behind::{BehindRx, BehindTx, Kept, Plan};
+use super::announce::{Link, LinkedRx};
 use super::features::{ACCESS_PLATFORM, LOG_ALL, PROTOCOL_FEATURES, RING_PACKED, VERSION_1};
-use super::gate::{Shared, Visits};
 use super::guest_map::{Extent, GuestMap, GuestMapError};
-use super::line::{Link, LinkedRx};
+use super::iommu::{IommuRx, IommuTx, Plan, ProgressOf};
+use super::iommu::{Shared, Visits};
 use super::log::DirtyLog;
 use super::memory::Memory;
 use super::message::RingAddress;
-use super::places::{Mark, Places, RingKey};
 use super::queue::{ACCEPTED, Base, QueueError, QueueSetup};
+use super::ring_progress::{Mark, RingKey, RingProgress};
 use super::rx::VhostRx;
 use super::tx::VhostTx;
 use crate::endpoint::Rings;
@@ -167,21 +167,21 @@ pub fn base_word(base: Base, packed: bool) -> u32 {
 #[derive(Debug)]
 enum Transmit {
     Plain(Arc<VhostTx>),
-    Behind(Arc<BehindTx>),
+    Iommu(Arc<IommuTx>),
 }
 
 impl Transmit {
     fn base(&self, ring: usize) -> Option<Base> {
         match self {
             Transmit::Plain(half) => half.base(ring),
-            Transmit::Behind(half) => half.base(ring),
+            Transmit::Iommu(half) => half.base(ring),
         }
     }
 
     fn set_enabled(&self, ring: usize, on: bool) {
         match self {
             Transmit::Plain(half) => half.set_enabled(ring, on),
-            Transmit::Behind(half) => half.set_enabled(ring, on),
+            Transmit::Iommu(half) => half.set_enabled(ring, on),
         }
     }
 }
@@ -209,9 +209,9 @@ pub(super) struct Device {
     pub(super) memory: Memory,
     pub(super) queues: Vec<Queue>,
     pub(super) log: Option<Arc<DirtyLog>>,
-    /// Where places of packed rings are kept: with the front end, else by ourselves.
-    pub(super) inflight: Option<Arc<Places>>,
-    own: Option<Arc<Places>>,
+    /// Where the progress of packed rings is kept: with the front end, else by ourselves.
+    pub(super) inflight: Option<Arc<RingProgress>>,
+    own: Option<Arc<RingProgress>>,
     running: Option<Running>,
     /// Announcements for the next rings.
     announcements: Vec<[u8; 6]>,
@@ -219,7 +219,7 @@ pub(super) struct Device {
 
 impl Device {
     /// A device with so many queue pairs, of which nothing was said.
-    pub(super) fn new(pairs: u16, quota: Quota, own: Option<Arc<Places>>) -> Device {
+    pub(super) fn new(pairs: u16, quota: Quota, own: Option<Arc<RingProgress>>) -> Device {
         let queues = usize::from(pairs).saturating_mul(2);
         Device {
             features: 0,
@@ -245,7 +245,7 @@ impl Device {
     }
 
     /// Whether the guest's addresses go through an IOMMU.
-    pub(super) fn is_behind(&self) -> bool {
+    pub(super) fn has_iommu(&self) -> bool {
         self.features & ACCESS_PLATFORM != 0
     }
 
@@ -411,7 +411,7 @@ impl Device {
 
     /// The same behind an IOMMU: workers find the rings in memory as soon as these translations, or later ones, tell where
     /// they are.
-    pub(super) fn start_behind(
+    pub(super) fn start_behind_iommu(
         &mut self,
         alarm: OwnedFd,
         extents: Arc<[Extent]>,
@@ -430,7 +430,7 @@ impl Device {
                 first_kick = kick.as_ref().map(dup).transpose()?;
             }
             let link = self.link(queue);
-            let half = BehindRx::new(shared.clone(), plan, kick, call);
+            let half = IommuRx::new(shared.clone(), plan, kick, call);
             rx.push(Box::new(LinkedRx::new(half, link.clone())));
             links.push((queue, link));
         }
@@ -442,11 +442,11 @@ impl Device {
             plans.push((plan, call));
         }
         let features = self.features & ACCEPTED;
-        let tx = Arc::new(BehindTx::new(shared.clone(), features, plans));
+        let tx = Arc::new(IommuTx::new(shared.clone(), features, plans));
         self.runs(Running {
             map,
             rx: links,
-            tx: Transmit::Behind(tx.clone()),
+            tx: Transmit::Iommu(tx.clone()),
             shared: Some(shared),
             tx_queues: receive,
             calls,
@@ -491,19 +491,19 @@ impl Device {
             base: base_of(said.base, self.is_packed()),
             features: self.features & ACCEPTED,
             log: self.log.clone().filter(|_| self.features & LOG_ALL != 0),
-            kept: self.kept(),
+            progress: self.progress(),
         };
         plan.check()
             .map_err(|source| StartError::Queue { queue, source })?;
         Ok((plan, call))
     }
 
-    /// Where places are kept that can only be looked at once a ring is translated.
-    fn kept(&self) -> Option<Kept> {
-        let places = self.inflight.as_ref().or(self.own.as_ref());
-        let places = places.filter(|_| self.is_packed())?.clone();
+    /// Where progress is kept that can only be looked at once a ring is translated.
+    fn progress(&self) -> Option<ProgressOf> {
+        let progress = self.inflight.as_ref().or(self.own.as_ref());
+        let progress = progress.filter(|_| self.is_packed())?.clone();
         let files = self.memory.files().into();
-        Some(Kept { places, files })
+        Some(ProgressOf { progress, files })
     }
 
     /// Asks for the parts of a ring before workers have it.
@@ -587,7 +587,7 @@ impl Device {
         };
         let mut mark = None;
         if self.is_packed()
-            && let Some(places) = self.inflight.as_ref().or(self.own.as_ref())
+            && let Some(progress) = self.inflight.as_ref().or(self.own.as_ref())
             && let Some(file) = self.memory.file_at(desc)
         {
             let key = RingKey {
@@ -596,7 +596,7 @@ impl Device {
                 size,
                 file,
             };
-            if let Some((kept, base)) = places.begin(&key, &setup) {
+            if let Some((kept, base)) = progress.begin(&key, &setup) {
                 (mark, setup.base) = (Some(kept), base);
             }
         }
@@ -609,8 +609,8 @@ impl Device {
     /// Queues are stopped in order, or never to be gone on with: where they stand is for the front end to say.
     pub(super) fn forget(&self, queues: impl IntoIterator<Item = usize>) {
         for queue in queues {
-            for places in self.inflight.as_ref().into_iter().chain(self.own.as_ref()) {
-                places.forget(queue);
+            for progress in self.inflight.as_ref().into_iter().chain(self.own.as_ref()) {
+                progress.forget(queue);
             }
         }
     }

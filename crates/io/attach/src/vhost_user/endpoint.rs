@@ -2,7 +2,7 @@
 //!
 //! # States
 //! ```text
-//!           connected                     Wish::Start               a message that disturbs, Wish::Restart
+//!           connected                     RingChange::Start               a message that disturbs, RingChange::Restart
 //! Waiting -----------> Talking (no rings) -----------> Talking (rings) -----------> Quieting (message held)
 //!    ^                    |   ^                            |                            |
 //!    |     closed, broken |   +----------------------------|------- detached() ---------+
@@ -15,7 +15,7 @@
 //!
 //! # Model
 //! A message that changes what workers use is held back while they give the rings back; it is taken, and answered,
-//! when nobody uses them. Rings are made when no message has come for [`SETTLE`], so that a front end that sets up
+//! when nobody uses them. Rings are made when no message has come for [`CHANGE_DELAY`], so that a front end that sets up
 //! sixteen queue pairs does not make sixteen sets of rings.
 //!
 //! # Limits
@@ -47,12 +47,12 @@ use windlass_sys::{Errno, eventfd};
 
 use super::device::StartError;
 use super::message::Request;
-use super::places::Places;
-use super::session::{Refusal, Reply, Session, SessionConf, Taken, Wish};
+use super::ring_progress::RingProgress;
+use super::session::{Refusal, Reply, RingChange, Session, SessionConf, Taken};
 use super::since::utc;
 use super::wire::{Incoming, Wire, WireError};
 use crate::endpoint::{Endpoint, Event, InterfaceConf, Status};
-use crate::strangers::{Aside, Strangers};
+use crate::peer_fds::{DeferredClose, PeerFds};
 
 /// Wait before the first new attempt of a client.
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(100);
@@ -61,7 +61,7 @@ pub const BACKOFF_LONGEST: Duration = Duration::from_secs(2);
 /// How long a server waits before it tries to make its socket again.
 pub const RETRY: Duration = Duration::from_secs(1);
 /// Silence of the front end after which rings are made.
-pub const SETTLE: Duration = Duration::from_millis(2);
+pub const CHANGE_DELAY: Duration = Duration::from_millis(2);
 /// How often to look whether workers have left translations that are gone, if they should fail to say so.
 const LATE: Duration = Duration::from_millis(1);
 /// Messages that one poll takes.
@@ -101,7 +101,7 @@ pub struct VhostConf {
     pub quota: Quota,
     /// A file on tmpfs that says where packed rings stand, for the next daemon; in a directory for such files alone, which
     /// is removed with the last of them.
-    pub places: Option<PathBuf>,
+    pub ring_progress: Option<PathBuf>,
 }
 
 /// Why a connection ended.
@@ -174,7 +174,7 @@ impl Allowance {
 
 /// One front end.
 #[derive(Debug)]
-struct Talk {
+struct Connection {
     wire: Wire,
     session: Session,
     allowance: Allowance,
@@ -185,7 +185,7 @@ struct Talk {
     /// When to look again whether it may be given.
     late_at: Option<Instant>,
     /// When the rings are made if the front end says nothing more.
-    settle_at: Option<Instant>,
+    change_at: Option<Instant>,
     /// When a held message may be taken.
     resume_at: Option<Instant>,
     /// The socket does not wake us meanwhile, but for its end.
@@ -205,12 +205,12 @@ pub struct VhostEndpoint {
     conf: VhostConf,
     epoll: Epoll,
     wake: Arc<OwnedFd>,
-    listener: Option<Aside<Listener>>,
+    listener: Option<DeferredClose<Listener>>,
     /// The listener is in the set.
     listens: bool,
-    places: Option<Arc<Places>>,
-    strangers: Strangers,
-    talk: Option<Box<Talk>>,
+    progress: Option<Arc<RingProgress>>,
+    peer_fds: PeerFds,
+    connection: Option<Box<Connection>>,
     try_at: Option<Instant>,
     backoff: Duration,
     condemned: Option<String>,
@@ -244,17 +244,17 @@ impl VhostEndpoint {
     pub fn new(conf: VhostConf) -> Result<VhostEndpoint, Errno> {
         let (epoll, wake) = (Epoll::create()?, Arc::new(eventfd::create()?));
         epoll.add(&wake, 0, Interest::READABLE)?;
-        let strangers = Strangers::new(wake.clone());
-        let places = conf.places.as_deref().and_then(Places::own);
+        let peer_fds = PeerFds::new(wake.clone());
+        let progress = conf.ring_progress.as_deref().and_then(RingProgress::own);
         Ok(VhostEndpoint {
             conf,
             epoll,
             wake,
             listener: None,
             listens: false,
-            places: places.map(Arc::new),
-            strangers,
-            talk: None,
+            progress: progress.map(Arc::new),
+            peer_fds,
+            connection: None,
             try_at: None,
             backoff: BACKOFF_FIRST,
             condemned: None,
@@ -274,7 +274,7 @@ impl VhostEndpoint {
 
     /// Looks for a front end.
     fn meet(&mut self, now: Instant) {
-        if !self.strangers.are_gone() || self.try_at.is_some_and(|at| now < at) {
+        if !self.peer_fds.are_closed() || self.try_at.is_some_and(|at| now < at) {
             return;
         }
         self.try_at = None;
@@ -323,7 +323,7 @@ impl VhostEndpoint {
     ) -> Result<Option<OwnedFd>, NoSocket> {
         if self.listener.is_none() {
             let listener = unix::bind_socket(&self.conf.path, SocketKind::Stream, mode, owner)?;
-            self.listener = Some(self.strangers.keep(listener));
+            self.listener = Some(self.peer_fds.keep(listener));
             self.listens = false;
             self.reason = "waiting for a front end".into();
         }
@@ -353,18 +353,18 @@ impl VhostEndpoint {
     fn welcome(&mut self, socket: OwnedFd, now: Instant) {
         self.condemned = None;
         self.connections = self.connections.saturating_add(1);
-        self.talk = Some(Box::new(Talk {
-            wire: Wire::new(socket, self.strangers.clone()),
+        self.connection = Some(Box::new(Connection {
+            wire: Wire::new(socket, self.peer_fds.clone()),
             session: Session::over(
                 self.conf.session,
                 self.conf.quota.clone(),
-                self.places.clone(),
+                self.progress.clone(),
             ),
             allowance: Allowance::new(now),
             held: None,
             late: None,
             late_at: None,
-            settle_at: None,
+            change_at: None,
             resume_at: None,
             muted: false,
             quieting: false,
@@ -375,69 +375,69 @@ impl VhostEndpoint {
     }
 
     /// Goes on with the connection, as far as its budget and the workers allow.
-    fn go_on(&mut self, talk: &mut Talk, now: Instant) -> Result<Option<Event>, End> {
+    fn go_on(&mut self, connection: &mut Connection, now: Instant) -> Result<Option<Event>, End> {
         if let Some(reason) = self.condemned.take() {
             return Err(End::Condemned(reason));
         }
-        if talk.session.is_broken() {
-            talk.session.forget_places();
-            talk.session.tell_broken();
+        if connection.session.is_broken() {
+            connection.session.forget_progress();
+            connection.session.tell_broken();
             return Err(End::Broken);
         }
-        talk.session.ask_again(now)?;
-        talk.session.ask()?;
+        connection.session.ask_again(now)?;
+        connection.session.ask()?;
         let mut event = None;
         for _ in 0..MESSAGES_PER_POLL {
-            if !talk.answer(now)? {
+            if !connection.answer(now)? {
                 break;
             }
-            if !talk.read(now)? {
-                event = self.settle(talk, now);
+            if !connection.read(now)? {
+                event = self.change_rings(connection, now);
                 break;
             }
-            event = talk.take(now)?;
-            if event.is_some() || talk.held.is_some() {
+            event = connection.take(now)?;
+            if event.is_some() || connection.held.is_some() {
                 break;
             }
-            talk.settle_at = now.checked_add(SETTLE);
+            connection.change_at = now.checked_add(CHANGE_DELAY);
         }
-        talk.session.ask()?;
-        self.mute(talk);
+        connection.session.ask()?;
+        self.mute(connection);
         Ok(event)
     }
 
     /// What waits in the socket of a front end that is over its budget is no reason to look; that it is gone is.
-    fn mute(&self, talk: &mut Talk) {
-        let muted = talk.resume_at.is_some() || talk.late.is_some();
-        if muted != talk.muted {
+    fn mute(&self, connection: &mut Connection) {
+        let muted = connection.resume_at.is_some() || connection.late.is_some();
+        if muted != connection.muted {
             let interest = if muted {
                 Interest::default()
             } else {
                 Interest::READABLE
             };
             // Without it we would look too often, which is no reason to end anything.
-            let _ = self.epoll.modify(&talk.wire, 0, interest);
-            talk.muted = muted;
+            let _ = self.epoll.modify(&connection.wire, 0, interest);
+            connection.muted = muted;
         }
     }
 
     /// The front end has said all for the moment: makes the rings, or asks for them to be made again.
-    fn settle(&mut self, talk: &mut Talk, now: Instant) -> Option<Event> {
-        let wish = talk.session.wish();
-        if wish == Wish::Stay {
-            talk.settle_at = None;
+    fn change_rings(&mut self, connection: &mut Connection, now: Instant) -> Option<Event> {
+        let ring_change = connection.session.ring_change();
+        if ring_change == RingChange::None {
+            connection.change_at = None;
             return None;
         }
-        if *talk.settle_at.get_or_insert(now) > now {
+        if *connection.change_at.get_or_insert(now) > now {
             return None;
         }
-        talk.settle_at = None;
-        if wish == Wish::Restart {
-            talk.quieting = true;
+        connection.change_at = None;
+        if ring_change == RingChange::Restart {
+            connection.quieting = true;
             return Some(Event::Down("the guest changed its queues".into()));
         }
         let made = match self.wake.try_clone() {
-            Ok(alarm) => talk.session.start(alarm),
+            Ok(alarm) => connection.session.start(alarm),
             Err(_) => Err(StartError::Local("dup", Errno::MFILE)),
         };
         match made {
@@ -465,7 +465,7 @@ impl VhostEndpoint {
     }
 }
 
-impl Talk {
+impl Connection {
     /// Gives the answer that waits, if it may be given; false if it has to wait.
     fn answer(&mut self, now: Instant) -> Result<bool, End> {
         let Some(reply) = self.late.take() else {
@@ -546,31 +546,31 @@ impl Endpoint for VhostEndpoint {
         if self.deleted {
             return Vec::new();
         }
-        if self.talk.is_none() {
+        if self.connection.is_none() {
             self.meet(now);
         }
-        let Some(mut talk) = self.talk.take() else {
+        let Some(mut connection) = self.connection.take() else {
             return Vec::new();
         };
-        if talk.quieting {
-            self.talk = Some(talk);
+        if connection.quieting {
+            self.connection = Some(connection);
             return Vec::new();
         }
-        match self.go_on(&mut talk, now) {
+        match self.go_on(&mut connection, now) {
             Ok(event) => {
-                self.talk = Some(talk);
+                self.connection = Some(connection);
                 event.into_iter().collect()
             }
             Err(end) => {
                 let why = end.to_string();
-                if !talk.session.is_running() {
-                    drop(talk);
+                if !connection.session.is_running() {
+                    drop(connection);
                     self.part(why, now);
                     return Vec::new();
                 }
-                (talk.quieting, talk.ending, talk.held) = (true, true, None);
+                (connection.quieting, connection.ending, connection.held) = (true, true, None);
                 self.reason = why.clone();
-                self.talk = Some(talk);
+                self.connection = Some(connection);
                 vec![Event::Down(why)]
             }
         }
@@ -584,15 +584,20 @@ impl Endpoint for VhostEndpoint {
         if self.deleted {
             return None;
         }
-        match &self.talk {
-            Some(talk) if talk.quieting => None,
-            Some(talk) => {
-                let again_at = talk.session.asks_again_at();
-                let times = [talk.settle_at, talk.resume_at, talk.late_at, again_at];
+        match &self.connection {
+            Some(connection) if connection.quieting => None,
+            Some(connection) => {
+                let again_at = connection.session.asks_again_at();
+                let times = [
+                    connection.change_at,
+                    connection.resume_at,
+                    connection.late_at,
+                    again_at,
+                ];
                 times.into_iter().flatten().min()
             }
             // The last one that is closed wakes us.
-            None if !self.strangers.are_gone() => None,
+            None if !self.peer_fds.are_closed() => None,
             None if self.listener.is_some() => self.try_at,
             None => Some(self.try_at.unwrap_or_else(Instant::now)),
         }
@@ -604,19 +609,19 @@ impl Endpoint for VhostEndpoint {
     }
 
     fn detached(&mut self) {
-        let Some(mut talk) = self.talk.take() else {
+        let Some(mut connection) = self.connection.take() else {
             return;
         };
-        if talk.quieting {
-            talk.quieting = false;
-            talk.session.stopped();
+        if connection.quieting {
+            connection.quieting = false;
+            connection.session.stopped();
         }
-        if talk.ending {
-            drop(talk);
+        if connection.ending {
+            drop(connection);
             let why = core::mem::take(&mut self.reason);
             self.part(why, Instant::now());
         } else {
-            self.talk = Some(talk);
+            self.connection = Some(connection);
         }
         self.wake();
     }
@@ -632,28 +637,34 @@ impl Endpoint for VhostEndpoint {
         details.push(("socket", self.conf.path.display().to_string()));
         let reconnects = self.connections.saturating_sub(1);
         details.push(("reconnects", reconnects.to_string()));
-        let talk = self.talk.as_ref().filter(|talk| !talk.ending);
-        if let Some(talk) = talk {
-            details.push(("connected-since", utc(talk.since)));
-            if let Ok(peer) = unix::peer_credentials(&talk.wire)
+        let connection = self
+            .connection
+            .as_ref()
+            .filter(|connection| !connection.ending);
+        if let Some(connection) = connection {
+            details.push(("connected-since", utc(connection.since)));
+            if let Ok(peer) = unix::peer_credentials(&connection.wire)
                 && let Some(pid) = peer.pid
             {
                 details.push(("peer-pid", pid.to_string()));
             }
-            details.extend(talk.session.describe());
-            if let Some(refused) = &talk.refused {
+            details.extend(connection.session.describe());
+            if let Some(refused) = &connection.refused {
                 details.push(("last-refusal", refused.clone()));
             }
         }
         if let Some(error) = &self.last_error {
             details.push(("last-error", error.clone()));
         }
-        let up = talk.is_some_and(|talk| talk.session.is_running() && !talk.quieting);
-        let reason = match talk {
-            Some(talk) if !up && talk.quieting => "connected; the guest changes its queues",
-            Some(talk) if !up => talk.session.missing(),
+        let up = connection
+            .is_some_and(|connection| connection.session.is_running() && !connection.quieting);
+        let reason = match connection {
+            Some(connection) if !up && connection.quieting => {
+                "connected; the guest changes its queues"
+            }
+            Some(connection) if !up => connection.session.missing(),
             Some(_) => "",
-            None if !self.strangers.are_gone() => "the last front end's descriptors do not close",
+            None if !self.peer_fds.are_closed() => "the last front end's descriptors do not close",
             None => &self.reason,
         };
         Status {
@@ -666,24 +677,24 @@ impl Endpoint for VhostEndpoint {
 
     fn configure(&mut self, interface: &InterfaceConf) -> Result<(), String> {
         self.conf.session.mtu = interface.mtu;
-        if let Some(talk) = &mut self.talk {
-            talk.session.set_mtu(interface.mtu);
+        if let Some(connection) = &mut self.connection {
+            connection.session.set_mtu(interface.mtu);
         }
         Ok(())
     }
 
     fn delete(&mut self) {
         self.deleted = true;
-        self.talk = None;
+        self.connection = None;
         self.reason = "deleted".into();
         if let Some(listener) = self.listener.take() {
             // The path may be gone already, or somebody else's by now: nothing is left to do in either case.
             let _ = listener.unlink();
         }
-        if let Some(places) = &self.conf.places {
+        if let Some(progress) = &self.conf.ring_progress {
             // Of no use to anybody, if it is there; and the directory goes with the last one.
-            let _ = std::fs::remove_file(places);
-            let _ = places.parent().map(std::fs::remove_dir);
+            let _ = std::fs::remove_file(progress);
+            let _ = progress.parent().map(std::fs::remove_dir);
         }
     }
 }

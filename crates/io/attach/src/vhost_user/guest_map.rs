@@ -326,7 +326,7 @@ impl GuestMap {
 
     /// The same memory behind an IOMMU, for one kind of access. `extents`: sorted translations that lie in the mappings
     /// of this map.
-    pub(super) fn behind(&self, extents: Arc<[Extent]>, access: u8) -> GuestMap {
+    pub(super) fn translated_by(&self, extents: Arc<[Extent]>, access: u8) -> GuestMap {
         GuestMap {
             extents,
             largest: Extent::NONE,

@@ -57,7 +57,7 @@ impl DirtyLog {
     }
 
     /// The same bitmap for addresses behind an IOMMU.
-    pub(super) fn behind(&self, extents: Arc<[Extent]>) -> DirtyLog {
+    pub(super) fn translated_by(&self, extents: Arc<[Extent]>) -> DirtyLog {
         DirtyLog {
             mapping: self.mapping.clone(),
             first: self.first,

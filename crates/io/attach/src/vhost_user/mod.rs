@@ -18,10 +18,10 @@
 //!      |
 //!  split, packed        the words of one ring, and the walk over a chain of descriptors
 //!      |
-//!  rx, tx               the halves that workers use; line joins a receive half to its session
+//!  rx, tx               the halves that workers use; announce joins a receive half to its session
 //!
-//!  behind, gate         the halves of a guest behind an IOMMU, and what they share with the session
-//!  platform, iotlb      what its front end is asked, and has told; area: rings that lie page by page
+//!  iommu                the same for a guest behind an IOMMU; area: rings that lie page by page
+//!  ring_progress        where packed rings stand, kept for the next daemon
 //! ```
 //!
 //! # Model
@@ -51,26 +51,23 @@
 //! # Not done
 //! Legacy devices, the control queue (which front ends serve), postcopy migration, host notifiers.
 
+mod announce;
 mod area;
-mod behind;
 pub mod device;
 pub mod endpoint;
 pub mod features;
 mod fill;
-mod gate;
 pub mod guest_map;
-mod iotlb;
-mod line;
+mod iommu;
 pub mod log;
 pub mod memory;
 pub mod message;
 pub mod packed;
 mod pieces;
-mod places;
-mod platform;
 pub mod queue;
 mod reserve;
 pub mod ring;
+mod ring_progress;
 pub mod rx;
 pub mod session;
 mod since;
@@ -80,8 +77,8 @@ pub mod wire;
 
 pub use endpoint::{VhostConf, VhostEndpoint, VhostRole};
 pub use guest_map::{GuestMap, GuestMapError, GuestRegion};
+pub use iommu::IotlbError;
 pub use log::DirtyLog;
-pub use platform::IotlbError;
 pub use queue::{Base, QueueError, QueueSetup};
 pub use rx::VhostRx;
 pub use session::{PAIRS_MAX, SessionConf};

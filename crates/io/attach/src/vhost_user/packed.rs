@@ -69,12 +69,12 @@ use super::area::{Area, Flat};
 use super::features::{EVENT_IDX, INDIRECT_DESC};
 use super::guest_map::{Extent, GuestMap};
 use super::log::DirtyLog;
-use super::places::Mark;
 use super::queue::{Base, QueueError, QueueSetup};
 use super::ring::{
     CHAIN_MAX, DESC_BYTES, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Desc, Fault, Head, Piece, Ring,
     Walk, find_part, is_kind, piece, table,
 };
+use super::ring_progress::Mark;
 
 /// `VIRTQ_DESC_F_AVAIL`.
 pub const DESC_AVAIL: u16 = 1 << 7;
@@ -800,7 +800,7 @@ mod tests {
         }
     }
 
-    /// Places go round two laps of any size, and a distance is what was advanced.
+    /// RingProgress go round two laps of any size, and a distance is what was advanced.
     #[test]
     fn places_go_round_twice() {
         for size in [1u16, 2, 7, 256] {

@@ -63,7 +63,7 @@ pub(super) struct Slots {
     pub(super) buffers: Vec<Buffer>,
     /// Their pieces.
     pub(super) pieces: Vec<Piece>,
-    /// Places that they take.
+    /// RingProgress that they take.
     places: u16,
     /// Descriptors that were looked at.
     looked: usize,
@@ -134,7 +134,7 @@ impl<R: Ring> Job<'_, '_, R> {
         old
     }
 
-    /// Places of the ring that are not between publication and `next`.
+    /// RingProgress of the ring that are not between publication and `next`.
     #[inline(always)]
     fn room(&self, next: u16) -> u16 {
         let published = self.cursor.published.load(Ordering::Relaxed);

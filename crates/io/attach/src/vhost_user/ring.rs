@@ -27,8 +27,8 @@ use windlass_shm::copy_in;
 
 use super::guest_map::{Extent, GuestMap, Miss, READ, first_miss};
 use super::log::DirtyLog;
-use super::places::Mark;
 use super::queue::{Base, Part, QueueError, QueueSetup};
+use super::ring_progress::Mark;
 
 /// Descriptors that one chain may have, those of its indirect table included.
 pub const CHAIN_MAX: usize = 64;
@@ -107,7 +107,7 @@ pub(super) struct Walk {
     pub(super) result: Result<(), Fault>,
     /// Descriptors that were looked at.
     pub(super) looked: usize,
-    /// Places of the ring that the chain takes.
+    /// RingProgress of the ring that the chain takes.
     pub(super) places: u16,
     /// What the guest calls it.
     pub(super) id: u16,

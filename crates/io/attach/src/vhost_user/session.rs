@@ -9,7 +9,7 @@
 //! Behind an IOMMU, messages about translations are followed while workers use the rings: [`Taken::waits`] says that the
 //! answer must wait until [`Session::is_clear`]. [`Session::ask`] asks for what workers have found lacking.
 //!
-//! [`Session::wish`] says whether rings should be made, or made again.
+//! [`Session::ring_change`] says whether rings should be made, or made again.
 //!
 //! # Failure modes
 //! A [`Refusal`] is answered where the front end asked for an answer, and ends the connection where it did not: it
@@ -36,14 +36,14 @@ use windlass_sys::eventfd;
 use super::device::{Device, Queue, StartError};
 use super::features::{self, ACCESS_PLATFORM, OFFERED, VERSION_1};
 use super::guest_map::{GuestMapError, REGIONS_MAX};
+use super::iommu::{Follow, IotlbError, Platform};
 use super::log::DirtyLog;
 use super::message::{Code, Iotlb, Malformed, Request, protocol, queue_state, reply};
-use super::places::Places;
-use super::platform::{Follow, IotlbError, Platform};
 use super::queue::SIZE_MAX;
+use super::ring_progress::RingProgress;
 use super::wire::{Incoming, WireError};
 use crate::endpoint::Rings;
-use crate::strangers::Aside;
+use crate::peer_fds::DeferredClose;
 
 /// Queue pairs of one device.
 pub const PAIRS_MAX: u16 = 16;
@@ -161,9 +161,9 @@ pub struct Taken {
 
 /// What is to be done about the rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum RingChange {
     /// Nothing.
-    Stay,
+    None,
     /// There are none, and they can be made.
     Start,
     /// Those that workers have are not the right ones any more.
@@ -197,7 +197,7 @@ impl Session {
     }
 
     /// The same, where places of packed rings are kept in memory of our own.
-    pub(super) fn over(conf: SessionConf, quota: Quota, own: Option<Arc<Places>>) -> Session {
+    pub(super) fn over(conf: SessionConf, quota: Quota, own: Option<Arc<RingProgress>>) -> Session {
         let pairs = conf.pairs.clamp(1, PAIRS_MAX);
         Session {
             conf: SessionConf { pairs, ..conf },
@@ -232,7 +232,7 @@ impl Session {
             None if self.device.features & VERSION_1 == 0 => {
                 "connected; the guest's driver is older than VIRTIO 1.0, which is not done here"
             }
-            None if self.device.is_behind() && !self.platform.has_channel() => {
+            None if self.device.has_iommu() && !self.platform.has_channel() => {
                 "connected; the front end has not given the socket for questions about its IOMMU"
             }
             None if self.device.is_stopped() => {
@@ -281,17 +281,17 @@ impl Session {
     }
 
     /// What is to be done about the rings.
-    pub fn wish(&self) -> Wish {
+    pub fn ring_change(&self) -> RingChange {
         if self.device.is_running() {
             return match self.device.is_outdated() {
-                true => Wish::Restart,
-                false => Wish::Stay,
+                true => RingChange::Restart,
+                false => RingChange::None,
             };
         }
-        let asks = !self.device.is_behind() || self.platform.has_channel();
+        let asks = !self.device.has_iommu() || self.platform.has_channel();
         match self.fault.is_none() && self.device.is_complete() && asks {
-            true => Wish::Start,
-            false => Wish::Stay,
+            true => RingChange::Start,
+            false => RingChange::None,
         }
     }
 
@@ -300,8 +300,10 @@ impl Session {
     /// # Errors
     /// [`StartError`]; nothing is tried again until the front end says something else.
     pub fn start(&mut self, alarm: OwnedFd) -> Result<Rings, StartError> {
-        let made = match self.device.is_behind() {
-            true => self.device.start_behind(alarm, self.platform.snapshot()),
+        let made = match self.device.has_iommu() {
+            true => self
+                .device
+                .start_behind_iommu(alarm, self.platform.snapshot()),
             false => self.device.start(alarm),
         };
         if let Err(error) = &made {
@@ -347,7 +349,7 @@ impl Session {
         code: Code,
         request: Request,
         fds: Vec<OwnedFd>,
-        channel: Option<Aside<OwnedFd>>,
+        channel: Option<DeferredClose<OwnedFd>>,
     ) -> Result<Answer, Refusal> {
         let number = |value: u64| Ok(Answer::With(value.to_ne_bytes().to_vec()));
         match request {
@@ -387,7 +389,11 @@ impl Session {
     }
 
     /// The socket for our own questions.
-    fn take_channel(&mut self, code: Code, channel: Option<Aside<OwnedFd>>) -> Result<(), Refusal> {
+    fn take_channel(
+        &mut self,
+        code: Code,
+        channel: Option<DeferredClose<OwnedFd>>,
+    ) -> Result<(), Refusal> {
         let missing = Malformed::Descriptors { code, count: 0 };
         self.platform.set_channel(channel.ok_or(missing)?);
         // Rings that wait for an answer ask again.
@@ -503,20 +509,20 @@ impl Session {
                 return Ok(Answer::With(0u64.to_ne_bytes().to_vec()));
             }
             Request::GetInflightFd(asked) => {
-                let made = Places::offer(&asked, self.device.queues.len());
+                let made = RingProgress::offer(&asked, self.device.queues.len());
                 let (file, offer) = made.map_err(Refusal::Inflight)?;
                 return Ok(Answer::WithFile(offer.encode(), file));
             }
             Request::SetInflightFd(said) => {
                 let fd = fds.first().ok_or(missing)?;
-                let places = Places::brought(fd, &said).map_err(Refusal::Inflight)?;
-                self.device.inflight = Some(Arc::new(places));
+                let progress = RingProgress::brought(fd, &said).map_err(Refusal::Inflight)?;
+                self.device.inflight = Some(Arc::new(progress));
             }
             Request::SetStatus(status) => {
                 self.status = status as u8;
                 if status == 0 {
                     self.forget_translations()?;
-                    self.forget_places();
+                    self.forget_progress();
                     self.device.queues.iter_mut().for_each(|q| q.stop());
                 }
             }
@@ -598,7 +604,7 @@ impl Session {
     /// Forgets what was said of the queues, but for the descriptors that the front end listens to.
     fn reset(&mut self) {
         self.status = 0;
-        self.forget_places();
+        self.forget_progress();
         for queue in &mut self.device.queues {
             let (call, err) = (queue.call.take(), queue.err.take());
             *queue = Queue {
@@ -610,7 +616,7 @@ impl Session {
     }
 
     /// The rings are never to be gone on with.
-    pub(super) fn forget_places(&self) {
+    pub(super) fn forget_progress(&self) {
         self.device.forget(0..self.device.queues.len());
     }
 
@@ -659,7 +665,7 @@ impl Session {
             ("memory-regions", device.memory.len().to_string()),
             ("memory-bytes", device.memory.bytes().to_string()),
         ];
-        if device.is_behind() {
+        if device.has_iommu() {
             told.push(("iommu", self.platform.describe()));
         }
         told

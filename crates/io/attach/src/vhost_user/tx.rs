@@ -49,10 +49,10 @@ use super::area::Paged;
 use super::features::{MRG_RXBUF, tx_caps};
 use super::guest_map::{GuestMap, Miss};
 use super::packed::{Packed, PackedOver};
-use super::places::Mark;
 use super::queue::{Base, QueueError, QueueSetup};
 use super::reserve::{Cursor, Job, Slots};
 use super::ring::{Ring, look_ahead};
+use super::ring_progress::Mark;
 use super::split::{Split, SplitOver};
 use crate::kick;
 use crate::port::{Kick, Lane, Sent, Stop, TxCaps, TxPort, share};
@@ -63,8 +63,6 @@ pub const QUEUES_MAX: usize = 16;
 const SPIN_CYCLES: u64 = 2000;
 /// How long it waits for another's whole transmission: that of a burst takes less, unless its core was taken away.
 const SPIN_WHOLE_CYCLES: u64 = 20_000;
-/// Heads whose descriptors are fetched when a destination becomes known.
-const FETCH_EARLY: u16 = 16;
 
 /// The transmit half of a guest's device.
 #[derive(Debug)]
@@ -412,13 +410,6 @@ impl<R: Ring> Queues<R> {
         }
     }
 
-    fn prefetch(&self, lane: Lane) {
-        if let Some((_, Queue { ring, cursor, .. })) = self.queue_of(lane, None) {
-            let next = cursor.next.load(Ordering::Relaxed);
-            ring.fetch_heads::<true>(&cursor.seen, next, FETCH_EARLY);
-        }
-    }
-
     fn kick(&self) {
         let owed = match self.queues.len() {
             1 => 1,
@@ -471,10 +462,6 @@ fn nth_set(bits: u32, k: u16) -> Option<usize> {
 impl TxPort for VhostTx {
     fn caps(&self) -> TxCaps {
         either!(&self.0, queues => queues.caps)
-    }
-
-    fn prefetch(&self, lane: Lane) {
-        either!(&self.0, queues => queues.prefetch(lane));
     }
 
     fn tx_burst(

@@ -8,7 +8,7 @@
 //! A peer that does not read its answers is as good as gone: a full socket ends the connection. More descriptors than a
 //! message has are closed, and the message refused.
 //!
-//! A descriptor that is neither memory nor an eventfd ends the connection: see [`crate::strangers`].
+//! A descriptor that is neither memory nor an eventfd ends the connection: see [`crate::peer_fds`].
 
 #![deny(
     clippy::indexing_slicing,
@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use windlass_sys::{Errno, IoSlice, unix};
 
-use crate::strangers::{Aside, ReceiveError, Strangers};
+use crate::peer_fds::{DeferredClose, PeerFds, ReceiveError};
 
 use super::message::{Code, FDS_MAX, HEADER_BYTES, Header, Malformed, PAYLOAD_MAX, Request};
 
@@ -41,7 +41,7 @@ pub enum WireError {
     Deaf,
     /// Something came along that could keep us waiting.
     #[error("a descriptor came along that is neither shared memory nor an eventfd")]
-    Strange,
+    UnexpectedFd,
     /// What it sent is no message.
     #[error(transparent)]
     Malformed(#[from] Malformed),
@@ -72,7 +72,7 @@ pub struct Incoming {
     /// As many as the message has, without the channel.
     pub fds: Vec<OwnedFd>,
     /// The UNIX stream socket that came along.
-    pub channel: Option<Aside<OwnedFd>>,
+    pub channel: Option<DeferredClose<OwnedFd>>,
     /// Bytes of the payload.
     pub bytes: usize,
 }
@@ -80,20 +80,20 @@ pub struct Incoming {
 /// A connected stream, non-blocking.
 #[derive(Debug)]
 pub struct Wire {
-    socket: Aside<OwnedFd>,
-    strangers: Strangers,
+    socket: DeferredClose<OwnedFd>,
+    peer_fds: PeerFds,
     bytes: [u8; HEADER_BYTES + PAYLOAD_MAX],
     have: usize,
     fds: Vec<OwnedFd>,
-    channel: Option<Aside<OwnedFd>>,
+    channel: Option<DeferredClose<OwnedFd>>,
 }
 
 impl Wire {
     /// On a connected, non-blocking socket.
-    pub(crate) fn new(socket: OwnedFd, strangers: Strangers) -> Wire {
+    pub(crate) fn new(socket: OwnedFd, peer_fds: PeerFds) -> Wire {
         Wire {
-            socket: strangers.keep(socket),
-            strangers,
+            socket: peer_fds.keep(socket),
+            peer_fds,
             bytes: [0; HEADER_BYTES + PAYLOAD_MAX],
             have: 0,
             fds: Vec::new(),
@@ -118,7 +118,7 @@ impl Wire {
         let fds = core::mem::take(&mut self.fds);
         let channel = self.channel.take();
         if channel.is_some() && header.code != Code::SET_BACKEND_REQ_FD {
-            return Err(WireError::Strange);
+            return Err(WireError::UnexpectedFd);
         }
         let count = fds.len().saturating_add(channel.iter().count());
         let payload = self.bytes.get(HEADER_BYTES..end).unwrap_or(&[]);
@@ -143,9 +143,9 @@ impl Wire {
             let Some(room) = self.bytes.get_mut(self.have..upto) else {
                 return Err(WireError::Closed);
             };
-            let (came, channel) = match self.strangers.receive(&self.socket, room) {
+            let (came, channel) = match self.peer_fds.receive(&self.socket, room) {
                 Ok(came) => came,
-                Err(ReceiveError::Strange) => return Err(WireError::Strange),
+                Err(ReceiveError::UnexpectedFd) => return Err(WireError::UnexpectedFd),
                 Err(ReceiveError::Socket(Errno::AGAIN | Errno::INTR)) => return Ok(false),
                 Err(ReceiveError::Socket(errno)) => return Err(WireError::of(errno)),
             };
@@ -211,7 +211,7 @@ mod tests {
     fn pair() -> (Wire, OwnedFd) {
         let (ours, theirs) = unix::pair(SocketKind::Stream).expect("a pair");
         let wake = eventfd::create().expect("an eventfd");
-        (Wire::new(ours, Strangers::new(wake.into())), theirs)
+        (Wire::new(ours, PeerFds::new(wake.into())), theirs)
     }
 
     fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {

@@ -69,7 +69,7 @@ pub fn conf(path: &Path, role: VhostRole, pairs: u16) -> VhostConf {
         role,
         session: SessionConf { pairs, mtu: 1500 },
         quota: windlass_shm::Quota::new(2048),
-        places: None,
+        ring_progress: None,
     }
 }
 
@@ -246,7 +246,7 @@ impl Front {
         payload
     }
 
-    /// Says something with a wish for an answer; the number that comes: 0 is yes.
+    /// Says something with a ring_change for an answer; the number that comes: 0 is yes.
     pub fn acknowledged(
         &self,
         host: &mut Host,

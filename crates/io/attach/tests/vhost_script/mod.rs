@@ -9,7 +9,7 @@ use windlass_attach::endpoint::Rings;
 use windlass_attach::port::Limit;
 use windlass_attach::vhost_user::SessionConf;
 use windlass_attach::vhost_user::message::{Code, HEADER_BYTES, Header, Request};
-use windlass_attach::vhost_user::session::{Session, Wish};
+use windlass_attach::vhost_user::session::{RingChange, Session};
 use windlass_attach::vhost_user::wire::Incoming;
 use windlass_frame::{Heads, RxId, Tick};
 use windlass_shm::{HugePages, Mapping, Section, SegStore, Tails};
@@ -114,13 +114,13 @@ pub fn run(mut bytes: &[u8]) {
         if let Some(reply) = taken.reply {
             assert!((HEADER_BYTES..=HEADER_BYTES + 64).contains(&reply.bytes.len()));
         }
-        match session.wish() {
-            Wish::Stay => {}
-            Wish::Restart => {
+        match session.ring_change() {
+            RingChange::None => {}
+            RingChange::Restart => {
                 rings = None;
                 session.stopped();
             }
-            Wish::Start => {
+            RingChange::Start => {
                 let alarm = eventfd::create().expect("an eventfd");
                 rings = session.start(alarm).ok();
             }

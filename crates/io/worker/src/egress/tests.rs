@@ -175,7 +175,7 @@ fn one_frame_with_several_headers() {
             let pick = Pick::frame(i, to == 1);
             assert_eq!(egress.offer(&cx, &heads, &tails, TxId(to), &[pick]), 1);
         }
-        egress.settle(&cx, &heads, &tails);
+        egress.retry_late(&cx, &heads, &tails);
         assert_eq!(heads.private(i), &frame[..128], "others get it as it was");
     }
     assert_eq!(sinks[3].frames.lock().expect("no panic").len(), 2);
@@ -289,7 +289,7 @@ fn a_held_ring_fills_the_pool() {
         let tails = Tails::bind(&mut store, &section);
         let taken = egress.offer(&cx, &heads, &tails, TxId(0), &[Pick::frame(0, false)]);
         assert_eq!(taken, 1);
-        egress.settle(&cx, &heads, &tails);
+        egress.retry_late(&cx, &heads, &tails);
     }
     let full = totals(&topo, 0);
     assert_eq!((full.egress.spilled, full.egress.held), (held, held));

@@ -1,4 +1,4 @@
-//! What the control thread does: one thing at a time, through the [`Plane`] as the daemon has it.
+//! What the control thread does: one thing at a time, through the [`DataPlane`] as the daemon has it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use windlass_frame::{Tick, TxId};
 use super::model::{Owner, Stage};
 use super::port::{FRAME, Mood, Pipe, Receive, Sink};
 use super::world::World;
-use crate::plane::{BridgeTuning, MemberTuning, Plane, PlaneError};
+use crate::dataplane::{BridgeTuning, DataPlane, DataPlaneError, MemberTuning};
 use crate::ring::Spin;
 
 /// Owners of one bridge in most simulations.
@@ -47,7 +47,7 @@ impl World {
         self.plane.replace(Some(plane));
     }
 
-    fn change(self: &Rc<World>, plane: &mut Plane) {
+    fn change(self: &Rc<World>, plane: &mut DataPlane) {
         let owners = self.model.borrow().all(|stage| stage != Stage::Gone);
         if self.below(12) == 0 || self.is_restless.get() && self.below(2) == 0 {
             return self.move_something(plane);
@@ -91,7 +91,7 @@ impl World {
     }
 
     /// Makes a bridge, or removes an empty one.
-    pub(super) fn change_bridges(&self, plane: &mut Plane) {
+    pub(super) fn change_bridges(&self, plane: &mut DataPlane) {
         let bridges = self.bridges.borrow().clone();
         let used = |bridge: usize| {
             let model = self.model.borrow();
@@ -121,7 +121,7 @@ impl World {
     }
 
     /// Has another worker serve a ring or a table, or gives a bridge another table.
-    fn move_something(&self, plane: &mut Plane) {
+    fn move_something(&self, plane: &mut DataPlane) {
         let up = self.model.borrow().all(|stage| stage == Stage::Up);
         let bridges = self.bridges.borrow().clone();
         let worker = self.below(usize::from(plane.placement().workers())) as u16;
@@ -149,14 +149,14 @@ impl World {
             _ => return,
         };
         if let Err(error) = moved {
-            let may_be = matches!(error, PlaneError::Stuck | PlaneError::NotMoved(_));
+            let may_be = matches!(error, DataPlaneError::Stuck | DataPlaneError::NotMoved(_));
             assert!(may_be, "{error}");
             assert_eq!(*plane.placement(), before, "a refused move changes nothing");
         }
     }
 
     /// Gives a bridge another table, with the addresses of its owners.
-    pub(super) fn refill(&self, plane: &mut Plane, number: u16, bridge: usize) {
+    pub(super) fn refill(&self, plane: &mut DataPlane, number: u16, bridge: usize) {
         let mut writer = plane.new_table(Limits::new(64, [self.below(1000) as u64, 7]));
         for owner in &mut self.model.borrow_mut().owners {
             if owner.bridge != bridge {
@@ -200,7 +200,7 @@ impl World {
         conf
     }
 
-    fn make_owner(&self, plane: &mut Plane) {
+    fn make_owner(&self, plane: &mut DataPlane) {
         let bridges = self.bridges.borrow().clone();
         let (number, bridge) = bridges[self.below(bridges.len())];
         let mut model = self.model.borrow_mut();
@@ -222,7 +222,7 @@ impl World {
     }
 
     /// The daemon sends frames out of a member, more than may wait now and then.
-    fn send_own(&self, plane: &mut Plane, at: usize) {
+    fn send_own(&self, plane: &mut DataPlane, at: usize) {
         for _ in 0..=self.below([4, 80][self.below(2)]) {
             if !self.send_one(plane, at) {
                 return;
@@ -231,21 +231,21 @@ impl World {
     }
 
     /// The daemon sends a frame out of a member. False if too many wait.
-    pub(super) fn send_one(&self, plane: &mut Plane, at: usize) -> bool {
+    pub(super) fn send_one(&self, plane: &mut DataPlane, at: usize) -> bool {
         let mut model = self.model.borrow_mut();
         let number = model.make_own(at);
         let mut frame = [0; FRAME];
         frame[14..22].copy_from_slice(&number.to_le_bytes());
         match plane.send(model.owners[at].number, &frame) {
             Ok(()) => model.owners[at].own += 1,
-            Err(PlaneError::Busy) => return false,
+            Err(DataPlaneError::Busy) => return false,
             Err(error) => panic!("owner {at}: {error}"),
         }
         true
     }
 
     /// Enters an owner's own address.
-    fn enter(&self, plane: &mut Plane, at: usize) {
+    fn enter(&self, plane: &mut DataPlane, at: usize) {
         let (number, bridge, mac) = self.place(at);
         let done = plane.ask_fdb(bridge, move |writer, now| {
             writer.add_fixed(Key::new(0, mac), number, EntryFlags::LOCAL, now)
@@ -267,7 +267,7 @@ impl World {
         (owner.number, bridge.expect("its bridge").0, owner.mac)
     }
 
-    fn attach(&self, plane: &mut Plane, at: usize) {
+    fn attach(&self, plane: &mut DataPlane, at: usize) {
         let rings = 1 + self.below(2);
         let pipe = |_| {
             self.pipes_made.set(self.pipes_made.get() + 1);
@@ -292,12 +292,12 @@ impl World {
     }
 
     /// Asks an owner's rings back. If a worker is late, it is leaving until that worker has let go.
-    fn detach(&self, plane: &mut Plane, at: usize) {
+    fn detach(&self, plane: &mut DataPlane, at: usize) {
         let (number, _, _) = self.place(at);
         self.model.borrow_mut().owners[at].stage = Stage::Leaving;
         match plane.detach(number) {
             Ok(()) => self.give_back(at),
-            Err(PlaneError::Stuck) => {}
+            Err(DataPlaneError::Stuck) => {}
             Err(error) => panic!("owner {at}: {error}"),
         }
     }
@@ -315,7 +315,7 @@ impl World {
         owner.stage = Stage::Down;
     }
 
-    fn remove(&self, plane: &mut Plane, at: usize) {
+    fn remove(&self, plane: &mut DataPlane, at: usize) {
         let (number, _, _) = self.place(at);
         self.model.borrow_mut().owners[at].stage = Stage::Going;
         match plane.remove_members(&[number]) {
@@ -324,12 +324,12 @@ impl World {
                 owner.stage = Stage::Gone;
                 owner.local = totals.iter().map(|t| t.ingress.local).sum();
             }
-            Err(PlaneError::Stuck) => {}
+            Err(DataPlaneError::Stuck) => {}
             Err(error) => panic!("owner {at}: {error}"),
         }
     }
 
-    fn flush(&self, plane: &mut Plane, at: usize) {
+    fn flush(&self, plane: &mut DataPlane, at: usize) {
         let (number, bridge, _) = self.place(at);
         // Until it is done, nobody knows what the table holds.
         self.model.borrow_mut().owners[at].flushed = u64::MAX;
@@ -343,7 +343,7 @@ impl World {
     }
 
     /// Takes the rings back that late workers have let go.
-    fn end_the_late(&self, plane: &mut Plane) {
+    fn end_the_late(&self, plane: &mut DataPlane) {
         for number in plane.take_detached() {
             let model = self.model.borrow();
             let mut owners = model.owners.iter();
@@ -370,7 +370,7 @@ impl World {
     }
 
     /// Takes the rings back that workers found dead.
-    fn end_the_dead(&self, plane: &mut Plane) {
+    fn end_the_dead(&self, plane: &mut DataPlane) {
         let mut found = Vec::new();
         for dead in plane.take_condemned() {
             let model = self.model.borrow();

@@ -11,8 +11,8 @@ use windlass_stats::Drop;
 use super::attempt;
 use super::port::Pipe;
 use super::world::World;
+use crate::dataplane::BridgeTuning;
 use crate::meter::{ALLOWANCE_NS, SHARE, STALLS};
-use crate::plane::BridgeTuning;
 
 /// What one look into a hole takes.
 const HOLE_NS: u64 = 8_000_000;
@@ -33,9 +33,9 @@ impl Street {
         let mut plane = world.plane.take().expect("the control thread rests");
         let bridge = plane.add_bridge(BridgeTuning::default(), Limits::new(1024, [1, 7]));
         world.plane.replace(Some(plane));
-        world.settle();
+        world.run_until_quiet();
         let pipes = (0..2 + hostile).map(|_| world.join(bridge)).collect();
-        world.settle();
+        world.run_until_quiet();
         Street {
             world,
             pipes,
@@ -186,7 +186,7 @@ fn receivers_pay_for_theirs() {
         let slow = plane_ref.totals(2).expect("a member");
         assert!(slow.drops[Drop::PeerSlow as usize] > 1000);
         drop(plane);
-        street.world.settle();
+        street.world.run_until_quiet();
         street.world.check();
         street.end();
     });

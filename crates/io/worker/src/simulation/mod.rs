@@ -6,7 +6,7 @@
 //!
 //! # Model
 //! `world` has the workers, the clock and the scheduler. A step is one round of a worker, some frames put into or taken out
-//! of a ring, a late notification, or one call of the control thread to the real [`crate::plane::Plane`]. Where a worker reads the time
+//! of a ring, a late notification, or one call of the control thread to the real [`crate::dataplane::DataPlane`]. Where a worker reads the time
 //! or calls a port, others may take steps in its midst. A worker may be kept from its core for up to 8 s. `port` has the rings
 //! and how their peers notify, `model` what is known of owners and frames, `control` the calls.
 //!
@@ -66,11 +66,11 @@ fn simulate(seed: u64) {
         for _ in 0..50 + world.below(100) {
             world.step();
         }
-        world.settle();
+        world.run_until_quiet();
         world.check();
         world.check_tables();
         world.check_drains();
-        world.settle();
+        world.run_until_quiet();
         world.go_on();
     }
     // Workers that sleep hold nothing back: the plane frees what it has published.

@@ -10,7 +10,7 @@ use super::attempt;
 use super::model::{IP, Stage};
 use super::port::{Bytes, Pipe};
 use super::world::World;
-use crate::plane::{BridgeTuning, MemberTuning, PlaneError};
+use crate::dataplane::{BridgeTuning, DataPlaneError, MemberTuning};
 
 /// Longer than anybody is waited for.
 const LONG_NS: u64 = 20_000_000_000;
@@ -23,9 +23,9 @@ fn pair() -> (Rc<World>, u16, [Arc<Pipe>; 2]) {
     assert_eq!(plane.placement().home(bridge), 0);
     world.plane.replace(Some(plane));
     world.bridges.borrow_mut().push((bridge, 0));
-    world.settle();
+    world.run_until_quiet();
     let pipes = [0, 1].map(|_| world.join(bridge));
-    world.settle();
+    world.run_until_quiet();
     (world, bridge, pipes)
 }
 
@@ -34,7 +34,7 @@ impl World {
     fn passes(self: &Rc<World>, pipe: &Pipe) -> bool {
         let dst = self.model.borrow().owners[1].mac;
         let number = self.put(0, pipe, dst);
-        self.settle();
+        self.run_until_quiet();
         self.model.borrow().has(1, number)
     }
 
@@ -55,7 +55,7 @@ impl World {
     }
 
     fn finish(self: Rc<World>) {
-        self.settle();
+        self.run_until_quiet();
         self.check();
         self.check_tables();
         drop(self.plane.take());
@@ -74,7 +74,10 @@ fn late_workers_refuse_rings() {
             let mut plane = world.plane.take().expect("the control thread rests");
             world.hold_back(late, LONG_NS);
             let refused = plane.move_ring(number, 0, 1);
-            assert!(matches!(refused, Err(PlaneError::Stuck)), "worker {late}");
+            assert!(
+                matches!(refused, Err(DataPlaneError::Stuck)),
+                "worker {late}"
+            );
             assert_eq!(plane.rings(number), [0]);
             assert_eq!(plane.workers()[0].rings, 1, "worker {late}");
             world.plane.replace(Some(plane));
@@ -92,12 +95,12 @@ fn late_workers_refuse_rings() {
         let ring = plane.move_ring(number, 1, 0);
         assert!(matches!(
             ring,
-            Err(PlaneError::NoRing { ring: 1, rings: 1 })
+            Err(DataPlaneError::NoRing { ring: 1, rings: 1 })
         ));
         let worker = plane.move_ring(number, 0, 2);
         assert!(matches!(
             worker,
-            Err(PlaneError::NoWorker { worker: 2, last: 1 })
+            Err(DataPlaneError::NoWorker { worker: 2, last: 1 })
         ));
         world.plane.replace(Some(plane));
         world.finish();
@@ -137,7 +140,10 @@ fn frames_go_before_their_ring() {
                 assert_eq!(totals.egress.held, 1);
             }
             let refused = plane.move_ring(number, 0, 1 - from);
-            assert!(matches!(refused, Err(PlaneError::Stuck)), "round {round}");
+            assert!(
+                matches!(refused, Err(DataPlaneError::Stuck)),
+                "round {round}"
+            );
             assert_eq!(plane.rings(number), [from]);
             sink.hold(false);
             let moved = plane.move_ring(number, 0, 1 - from);
@@ -146,7 +152,7 @@ fn frames_go_before_their_ring() {
             moved.expect("nobody is late");
             world.plane.replace(Some(plane));
             let after = world.put(0, &pipes[0], dst);
-            world.settle();
+            world.run_until_quiet();
             for number in [before, after] {
                 assert!(world.model.borrow().has(1, number), "round {round}");
             }
@@ -188,7 +194,7 @@ fn the_daemons_frames_go_before_their_table() {
             let mut plane = world.plane.take().expect("the control thread rests");
             if is_spilled {
                 let refused = plane.move_home(bridge, 1 - from);
-                assert!(matches!(refused, Err(PlaneError::Stuck)));
+                assert!(matches!(refused, Err(DataPlaneError::Stuck)));
                 assert_eq!(plane.placement().home(bridge), from);
                 sink.hold(false);
             }
@@ -197,7 +203,7 @@ fn the_daemons_frames_go_before_their_table() {
             assert!(world.send_one(&mut plane, 0));
             world.plane.replace(Some(plane));
             assert_eq!(world.held(), 0, "limit {maxbw}");
-            world.settle();
+            world.run_until_quiet();
             world.check();
             world.check_tables();
         }
@@ -227,10 +233,10 @@ fn a_table_always_has_a_writer() {
         let mut plane = world.plane.take().expect("the control thread rests");
         world.refill(&mut plane, bridge, 0);
         let refused = plane.move_home(bridge, 1);
-        assert!(matches!(refused, Err(PlaneError::Stuck)));
+        assert!(matches!(refused, Err(DataPlaneError::Stuck)));
         assert_eq!(plane.placement().home(bridge), 0);
         world.plane.replace(Some(plane));
-        world.settle();
+        world.run_until_quiet();
         world.check_tables();
         world.model.borrow_mut().owners[1].may_use_others = true;
         world.set(1);
@@ -250,7 +256,7 @@ fn a_table_always_has_a_writer() {
                     number,
                 },
             );
-            world.settle();
+            world.run_until_quiet();
             mac
         };
         let first = learn(1);

@@ -13,7 +13,7 @@ use super::attempt;
 use super::model::{IP, Owner, Stage};
 use super::port::{Bytes, Mood, Notice, Pipe, Receive, Sink};
 use super::world::World;
-use crate::plane::{BridgeTuning, MemberTuning};
+use crate::dataplane::{BridgeTuning, MemberTuning};
 
 /// Members that flood.
 const FLOODERS: usize = 500;
@@ -84,9 +84,9 @@ fn storm() {
     let mut plane = world.plane.take().expect("the control thread rests");
     let bridge = plane.add_bridge(BridgeTuning::default(), Limits::new(1024, [1, 7]));
     world.plane.replace(Some(plane));
-    world.settle();
+    world.run_until_quiet();
     let pipes: Vec<_> = (0..FLOODERS + 2).map(|_| world.join(bridge)).collect();
-    world.settle();
+    world.run_until_quiet();
     let (from, to) = (FLOODERS, FLOODERS + 1);
     for round in 0..50 {
         for (at, pipe) in pipes.iter().enumerate().take(FLOODERS) {
@@ -109,7 +109,7 @@ fn storm() {
             sink.drain(usize::MAX);
         }
     }
-    world.settle();
+    world.run_until_quiet();
     world.check();
     let plane = world.plane.borrow();
     let totals = |at: usize| {

@@ -13,14 +13,14 @@ use windlass_sys::epoll::Events;
 use super::model::{IP, Model, OTHER, Owner, RESERVED, Stage, Way};
 use super::port::{Bytes, Notice};
 use super::random::Random;
+use crate::dataplane::{DataPlane, PlaneOptions};
 use crate::meter::{Sense, Used};
-use crate::plane::{Plane, PlaneOptions};
 use crate::wait::Wait;
 use crate::worker::{Next, Worker};
 
 /// How deep steps may lie in steps.
 const DEPTH: usize = 3;
-/// A step is cut by others' at one in so many places where that can happen.
+/// A step is cut by others' at one in so many workers where that can happen.
 const CUT_ONE_IN: usize = 24;
 /// A world in which nothing has moved for so long, though workers look again and again, rests.
 const REST_NS: u64 = 5_000_000;
@@ -32,7 +32,7 @@ thread_local! {
 }
 
 /// A worker, and what its thread would know.
-struct Place {
+struct SimWorker {
     worker: Worker,
     next: Next,
 }
@@ -45,7 +45,7 @@ pub(super) struct World {
     faults: Cell<u64>,
     /// Time in which workers had no core.
     waited: Cell<u64>,
-    places: Vec<RefCell<Place>>,
+    workers: Vec<RefCell<SimWorker>>,
     /// Until when each worker is not given a core.
     late: Vec<Cell<u64>>,
     events: RefCell<Events>,
@@ -57,7 +57,7 @@ pub(super) struct World {
     /// The control thread moves rings and tables often.
     pub(super) is_restless: Cell<bool>,
     /// None while the control thread is busy.
-    pub(super) plane: RefCell<Option<Plane>>,
+    pub(super) plane: RefCell<Option<DataPlane>>,
     pub(super) model: RefCell<Model>,
     /// Each bridge number with which of all bridges it is.
     pub(super) bridges: RefCell<Vec<(u16, usize)>>,
@@ -153,15 +153,15 @@ impl World {
             workers: vec![None; workers],
             members_max,
         };
-        let (plane, seats) = Plane::wire(&options, &Steps, || random.next()).expect("a plane");
+        let (plane, inits) = DataPlane::wire(&options, &Steps, || random.next()).expect("a plane");
         let clock = Clock::with_hz(1_000_000_000);
-        let place = |seat| {
-            let worker = Worker::new(seat, clock, sense()).expect("a worker");
+        let place = |init| {
+            let worker = Worker::new(init, clock, sense()).expect("a worker");
             let next = Next::Look;
-            RefCell::new(Place { worker, next })
+            RefCell::new(SimWorker { worker, next })
         };
         let world = Rc::new(World {
-            places: seats.into_iter().map(place).collect(),
+            workers: inits.into_iter().map(place).collect(),
             late: vec![Cell::new(0); workers],
             random: RefCell::new(random),
             now: Cell::new(REST_NS),
@@ -217,7 +217,7 @@ impl World {
     pub(super) fn step(self: &Rc<World>) -> bool {
         self.pass(50);
         match self.below(32) {
-            0..16 => self.work(self.below(self.places.len())),
+            0..16 => self.work(self.below(self.workers.len())),
             16..22 => self.send(),
             22..25 => self.kick_one(),
             25..30 => self.fetch_one(),
@@ -233,7 +233,7 @@ impl World {
         if self.late[at].get() > self.now.get() {
             return false;
         }
-        let Ok(mut place) = self.places[at].try_borrow_mut() else {
+        let Ok(mut place) = self.workers[at].try_borrow_mut() else {
             return false;
         };
         let mut tokens = Vec::new();
@@ -345,7 +345,7 @@ impl World {
     }
 
     /// Lets everything come to rest: what is owed is paid, what is wanted is done, and no time is waited for in vain.
-    pub(super) fn settle(self: &Rc<World>) {
+    pub(super) fn run_until_quiet(self: &Rc<World>) {
         self.is_quiet.set(true);
         self.late.iter().for_each(|late| late.set(0));
         let (mut seen, mut since) = (0, self.now.get());
@@ -362,7 +362,7 @@ impl World {
                 (seen, since) = (events, self.now.get());
             }
             has_moved |= self.hear();
-            let has_worked = (0..self.places.len()).fold(false, |any, at| self.work(at) | any);
+            let has_worked = (0..self.workers.len()).fold(false, |any, at| self.work(at) | any);
             if self.now.get() - since > REST_NS && self.is_asleep() {
                 return;
             }
@@ -382,16 +382,16 @@ impl World {
     }
 
     fn is_asleep(&self) -> bool {
-        let places = self.places.iter();
-        places
+        let workers = self.workers.iter();
+        workers
             .map(|place| place.borrow().next)
             .all(|next| matches!(next, Next::Sleep(_)))
     }
 
     /// When the first worker wakes by itself.
     fn next_due(&self) -> Option<u64> {
-        let places = self.places.iter();
-        let due = places.filter_map(|place| match place.borrow().next {
+        let workers = self.workers.iter();
+        let due = workers.filter_map(|place| match place.borrow().next {
             Next::Sleep(until) => until.map(|until| until.0),
             _ => None,
         });
@@ -401,7 +401,7 @@ impl World {
     /// What must hold when all rests.
     pub(super) fn check(&self) {
         assert!(self.is_asleep(), "a worker is awake though all rests");
-        for place in &self.places {
+        for place in &self.workers {
             let has_posts = place.borrow().worker.has_posts();
             assert!(!has_posts, "a worker sleeps before addresses to be learned");
         }
@@ -431,10 +431,10 @@ impl World {
             assert!(flooded > 0 || copies == 0, "owner {at}: copies of nothing");
         }
         let up = model.owners.iter().filter(|o| o.stage == Stage::Up);
-        let places: Vec<u16> = up.flat_map(|o| plane.rings(o.number)).copied().collect();
+        let workers: Vec<u16> = up.flat_map(|o| plane.rings(o.number)).copied().collect();
         for (at, worker) in plane.workers().into_iter().enumerate() {
             assert_eq!(worker.held, 0, "frames are held");
-            let rings = places.iter().filter(|place| usize::from(**place) == at);
+            let rings = workers.iter().filter(|place| usize::from(**place) == at);
             assert_eq!(worker.rings, rings.count() as u64, "rings of worker {at}");
         }
         let local = |owner: &Owner| match owner.stage {

@@ -22,7 +22,7 @@ use windlass_attach::port::{
 use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick};
 use windlass_shm::{Section, Tails};
 use windlassd::backend::{BackendError, Place};
-use windlassd::plane::host::{Device, Host};
+use windlassd::dataplane::host::{Device, Host};
 
 /// Waits until something holds, ten seconds at most.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {

@@ -19,12 +19,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use windlass_api::{Bridge, Counters, MacAddr, MemberSettings, Name, Object, Vnic};
 use windlass_attach::endpoint::{Endpoint, InterfaceConf};
 use windlass_bridge::fdb::{FdbWriter, Key};
-use windlass_worker::plane::GRACE_MAX;
-use windlass_worker::{PlaneError, QsbrGrace};
+use windlass_worker::dataplane::GRACE_MAX;
+use windlass_worker::{DataPlaneError, QsbrGrace};
 
 use super::{BridgeState, MemberState, Ports, failed, member_limits, own_entries, static_key};
 use crate::backend::BackendError;
-use crate::plane::translate;
+use crate::dataplane::translate;
 
 /// What becomes of a member that was set aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,7 +241,7 @@ impl Ports {
         }
     }
 
-    fn end_set(&mut self, id: u16, set: SetBridge) -> Result<(), PlaneError> {
+    fn end_set(&mut self, id: u16, set: SetBridge) -> Result<(), DataPlaneError> {
         let (old, new) = (set.from.settings(), set.to.settings());
         let has_table = set.table.is_some();
         let tuning = translate::bridge_tuning(&set.to);
@@ -278,7 +278,7 @@ impl Ports {
         }
         let plane = &mut self.plane;
         self.leaving_bridges
-            .retain(|id| matches!(plane.remove_bridge(*id), Err(PlaneError::Stuck)));
+            .retain(|id| matches!(plane.remove_bridge(*id), Err(DataPlaneError::Stuck)));
     }
 
     /// No worker has the member any more.
@@ -320,7 +320,7 @@ impl Ports {
         let is_new = self.edit.made.contains(name);
         if !is_new && !self.edit.is_prompt {
             if self.plane.stuck(GRACE_MAX).is_some() {
-                return Err(failed(PlaneError::Stuck));
+                return Err(failed(DataPlaneError::Stuck));
             }
             self.edit.is_prompt = true;
         }

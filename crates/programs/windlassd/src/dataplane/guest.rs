@@ -19,10 +19,10 @@ const SHARED_MEMORY: &str = "/dev/shm";
 /// Magic number of tmpfs (linux/magic.h).
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Where the places of a guest's packed rings are kept: in memory, so that they outlive the daemon and not the machine,
+/// Where the progress of a guest's packed rings is kept: in memory, so that they outlive the daemon and not the machine,
 /// and where only the daemon writes. That is beside the directory of all zones; where that is on a disk, a directory of
 /// this daemon's own in [`SHARED_MEMORY`]. None, if somebody else made the latter.
-fn places(vnic: &Vnic, place: &Place, state_id: &str) -> Option<PathBuf> {
+fn ring_progress(vnic: &Vnic, place: &Place, state_id: &str) -> Option<PathBuf> {
     let beside = place.directory.parent()?.parent()?.join("rings");
     let own = Path::new(SHARED_MEMORY).join(format!("windlass-rings-{state_id}"));
     let directory = [beside, own].into_iter().find(|d| keeps_in_memory(d))?;
@@ -81,7 +81,7 @@ pub fn endpoint(
             mtu,
         },
         quota,
-        places: places(vnic, place, state_id),
+        ring_progress: ring_progress(vnic, place, state_id),
     };
     let endpoint = VhostEndpoint::new(conf).map_err(|error| {
         BackendError::Host(format!(
@@ -100,10 +100,12 @@ mod tests {
     /// A directory in memory that is ours alone is made and taken; one that others may write to, one on a disk and a
     /// link are not.
     #[test]
-    fn places_are_kept_in_memory_of_our_own() {
+    fn ring_progress_is_kept_in_memory_of_our_own() {
         let shared = Path::new(SHARED_MEMORY);
         if !rustix::fs::statfs(shared).is_ok_and(|s| s.f_type as u64 == TMPFS_MAGIC) {
-            println!("skipped: places_are_kept_in_memory_of_our_own: no tmpfs at {SHARED_MEMORY}");
+            println!(
+                "skipped: ring_progress_is_kept_in_memory_of_our_own: no tmpfs at {SHARED_MEMORY}"
+            );
             return;
         }
         let lab = tempfile::tempdir_in(shared).unwrap();

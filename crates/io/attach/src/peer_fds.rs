@@ -3,11 +3,11 @@
 //! # Model
 //! The last close of a file waits for whoever serves its file system (FUSE), or for as long as `SO_LINGER` says; that of a UNIX
 //! socket waits for what its queue holds, and that of a listening one for what the queues of those hold that were not
-//! accepted. So shared memory and eventfds are closed where they are dropped, sockets by a thread each ([`Aside`]), and anything
+//! accepted. So shared memory and eventfds are closed where they are dropped, sockets by a thread each ([`DeferredClose`]), and anything
 //! else is not taken: a thread closes it, and the connection that brought it ends.
 //!
 //! # Synchronization
-//! [`Strangers`] counts these threads for one attachment: while there is any, its next peer is not met. So a peer that
+//! [`PeerFds`] counts these threads for one attachment: while there is any, its next peer is not met. So a peer that
 //! never lets go costs one thread and its own attachment. The last thread signals the attachment's eventfd.
 //!
 //! # Limits
@@ -28,37 +28,37 @@ use windlass_sys::{Errno, eventfd};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiveError {
     /// Something came along that could keep us waiting.
-    Strange,
+    UnexpectedFd,
     /// The kernel's answer; `EAGAIN` if nothing waits.
     Socket(Errno),
 }
 
 /// Threads that are closing descriptors of one attachment's peers.
 #[derive(Clone, Debug)]
-pub(crate) struct Strangers {
+pub(crate) struct PeerFds {
     closing: Arc<AtomicUsize>,
     wake: Arc<OwnedFd>,
 }
 
-impl Strangers {
+impl PeerFds {
     /// None yet; `wake` is an eventfd that is signalled when all are closed.
-    pub(crate) fn new(wake: Arc<OwnedFd>) -> Strangers {
-        Strangers {
+    pub(crate) fn new(wake: Arc<OwnedFd>) -> PeerFds {
+        PeerFds {
             closing: Arc::default(),
             wake,
         }
     }
 
     /// Whether all are closed.
-    pub(crate) fn are_gone(&self) -> bool {
+    pub(crate) fn are_closed(&self) -> bool {
         self.closing.load(Ordering::Acquire) == 0
     }
 
     /// What a thread is to drop.
-    pub(crate) fn keep<T: AsFd + Send + 'static>(&self, kept: T) -> Aside<T> {
-        Aside {
+    pub(crate) fn keep<T: AsFd + Send + 'static>(&self, kept: T) -> DeferredClose<T> {
+        DeferredClose {
             kept: ManuallyDrop::new(kept),
-            strangers: self.clone(),
+            peer_fds: self.clone(),
         }
     }
 
@@ -68,14 +68,14 @@ impl Strangers {
         &self,
         socket: impl AsFd,
         room: &mut [u8],
-    ) -> Result<(ReceivedMessage, Option<Aside<OwnedFd>>), ReceiveError> {
+    ) -> Result<(ReceivedMessage, Option<DeferredClose<OwnedFd>>), ReceiveError> {
         let mut came =
             unix::receive_with_fds(socket, room, unix::FDS_MAX).map_err(ReceiveError::Socket)?;
         let channel = came.fds.iter().position(is_channel);
         let channel = channel.map(|at| self.keep(came.fds.swap_remove(at)));
         if !came.fds.iter().all(is_ordinary) {
             self.close(came.fds);
-            return Err(ReceiveError::Strange);
+            return Err(ReceiveError::UnexpectedFd);
         }
         Ok((came, channel))
     }
@@ -92,8 +92,8 @@ impl Strangers {
     }
 }
 
-/// One more of [`Strangers`] is closing.
-struct Closing(Strangers);
+/// One more of [`PeerFds`] is closing.
+struct Closing(PeerFds);
 
 impl Drop for Closing {
     fn drop(&mut self) {
@@ -107,12 +107,12 @@ impl Drop for Closing {
 /// A socket of a peer's, or for peers, that a thread of its own closes. Whoever is at its other end, or connects to it, is
 /// told at once.
 #[derive(Debug)]
-pub struct Aside<T: AsFd + Send + 'static> {
+pub struct DeferredClose<T: AsFd + Send + 'static> {
     kept: ManuallyDrop<T>,
-    strangers: Strangers,
+    peer_fds: PeerFds,
 }
 
-impl<T: AsFd + Send + 'static> Deref for Aside<T> {
+impl<T: AsFd + Send + 'static> Deref for DeferredClose<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -120,19 +120,19 @@ impl<T: AsFd + Send + 'static> Deref for Aside<T> {
     }
 }
 
-impl<T: AsFd + Send + 'static> AsFd for Aside<T> {
+impl<T: AsFd + Send + 'static> AsFd for DeferredClose<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.kept.as_fd()
     }
 }
 
-impl<T: AsFd + Send + 'static> Drop for Aside<T> {
+impl<T: AsFd + Send + 'static> Drop for DeferredClose<T> {
     fn drop(&mut self) {
         // One that is over already says so, and is as good.
         let _ = shutdown(&*self.kept, Shutdown::Both);
         // SAFETY: this is the only place that takes it, and nothing of this value is used afterwards.
         let kept = unsafe { ManuallyDrop::take(&mut self.kept) };
-        self.strangers.close(kept);
+        self.peer_fds.close(kept);
     }
 }
 

@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-use super::{GRACE_MAX, Plane, PlaneError};
+use super::{DataPlane, DataPlaneError, GRACE_MAX};
 use crate::command::Command;
 use crate::placement::Placement;
 use crate::worker::{Handed, Handover};
 
-impl Plane {
+impl DataPlane {
     /// Which worker serves what.
     pub fn placement(&self) -> &Placement {
         &self.placement
@@ -40,12 +40,12 @@ impl Plane {
     /// Has another worker serve a ring of a member. No frame is lost, and none of a flow overtakes another.
     ///
     /// # Errors
-    /// [`PlaneError::NoMember`], [`PlaneError::NoRing`], [`PlaneError::NoWorker`]; [`PlaneError::Stuck`]: a worker is late;
-    /// [`PlaneError::NotMoved`]. Nothing has changed.
-    pub fn move_ring(&mut self, id: u16, ring: u16, worker: u16) -> Result<(), PlaneError> {
+    /// [`DataPlaneError::NoMember`], [`DataPlaneError::NoRing`], [`DataPlaneError::NoWorker`]; [`DataPlaneError::Stuck`]: a worker is late;
+    /// [`DataPlaneError::NotMoved`]. Nothing has changed.
+    pub fn move_ring(&mut self, id: u16, ring: u16, worker: u16) -> Result<(), DataPlaneError> {
         let rings = self.draft_member(id)?.rings;
         let from = self.rings(id).get(usize::from(ring)).copied();
-        let from = from.ok_or(PlaneError::NoRing { ring, rings })?;
+        let from = from.ok_or(DataPlaneError::NoRing { ring, rings })?;
         self.hand_over(from, worker, |handover| Command::MoveRing {
             member: id,
             ring,
@@ -58,12 +58,12 @@ impl Plane {
         Ok(())
     }
 
-    /// Has another worker write a bridge's table, and send what [`Plane::send`] is given for its members. The table has a writer at
+    /// Has another worker write a bridge's table, and send what [`DataPlane::send`] is given for its members. The table has a writer at
     /// any time, and no frame overtakes another.
     ///
     /// # Errors
-    /// [`PlaneError::NoBridge`], else as [`Plane::move_ring`].
-    pub fn move_home(&mut self, bridge: u16, worker: u16) -> Result<(), PlaneError> {
+    /// [`DataPlaneError::NoBridge`], else as [`DataPlane::move_ring`].
+    pub fn move_home(&mut self, bridge: u16, worker: u16) -> Result<(), DataPlaneError> {
         self.draft_bridge(bridge)?;
         let from = self.placement.home(bridge);
         self.hand_over(from, worker, |handover| Command::MoveHome {
@@ -81,16 +81,16 @@ impl Plane {
         from: u16,
         to: u16,
         command: impl FnOnce(Arc<Handover>) -> Command,
-    ) -> Result<(), PlaneError> {
+    ) -> Result<(), DataPlaneError> {
         let (worker, last) = (to, self.placement.workers() - 1);
         let next = self.workers.get(usize::from(to));
-        let next = next.ok_or(PlaneError::NoWorker { worker, last })?;
+        let next = next.ok_or(DataPlaneError::NoWorker { worker, last })?;
         if from == to {
             return Ok(());
         }
         // One that is known to be late is not waited for again.
         if self.is_late {
-            return Err(PlaneError::Stuck);
+            return Err(DataPlaneError::Stuck);
         }
         let (done, answer) = sync_channel(1);
         next.send(Command::Ready(done));
@@ -106,8 +106,8 @@ impl Plane {
         });
         match handover.withdraw() {
             Handed::Done => Ok(()),
-            Handed::Refused => Err(PlaneError::NotMoved(from)),
-            Handed::Withdrawn => Err(PlaneError::Stuck),
+            Handed::Refused => Err(DataPlaneError::NotMoved(from)),
+            Handed::Withdrawn => Err(DataPlaneError::Stuck),
         }
     }
 }

@@ -20,14 +20,14 @@
 
 use std::sync::Arc;
 
-use super::guest_map::{Extent, first_miss};
+use crate::vhost_user::guest_map::{Extent, first_miss};
 
 /// Ranges of one guest at most: a full ring of 1,024 buffers for each of four queues, none beside another.
 pub const RANGES_MAX: usize = 4096;
 
 /// The translations of one guest.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(crate) struct Table {
     ranges: Vec<Extent>,
     /// The next range to be forgotten is the first from here on.
     oldest: u64,
@@ -56,13 +56,13 @@ fn continues(low: &Extent, high: &Extent) -> bool {
 
 impl Table {
     /// Ranges at the moment.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ranges.len()
     }
 
     /// Enters a translation, which is not empty and does not go beyond the last address. Whether one that said something
     /// else has gone.
-    pub(super) fn update(&mut self, new: Extent) -> bool {
+    pub(crate) fn update(&mut self, new: Extent) -> bool {
         let known = self.overlapping(new.gpa, new.last());
         let known = self.ranges.get(known).unwrap_or(&[]);
         let agrees = |old: &Extent| {
@@ -82,23 +82,23 @@ impl Table {
     }
 
     /// Removes what lies from `first` to `last`.
-    pub(super) fn invalidate(&mut self, first: u64, last: u64) {
+    pub(crate) fn invalidate(&mut self, first: u64, last: u64) {
         self.remove(first, last);
         self.forget_surplus();
     }
 
     /// Removes everything.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.ranges.clear();
     }
 
     /// Whether `len` bytes from `iova` on may be accessed so.
-    pub(super) fn covers(&self, access: u8, iova: u64, len: u64) -> bool {
+    pub(crate) fn covers(&self, access: u8, iova: u64, len: u64) -> bool {
         first_miss(&self.ranges, access, iova, len).is_none()
     }
 
     /// The translations as they are now.
-    pub(super) fn snapshot(&self) -> Arc<[Extent]> {
+    pub(crate) fn snapshot(&self) -> Arc<[Extent]> {
         self.ranges.as_slice().into()
     }
 
@@ -153,8 +153,8 @@ impl Table {
     clippy::arithmetic_side_effects
 )]
 mod tests {
-    use super::super::guest_map::{READ, WRITE, each_real};
     use super::*;
+    use crate::vhost_user::guest_map::{READ, WRITE, each_real};
     use proptest::prelude::*;
 
     /// Addresses of the tests, few enough to be listed, at either end of all of them.

@@ -20,7 +20,7 @@ use windlass_attach::endpoint::{Endpoint, Event, Handed};
 use windlass_bridge::fdb::{AddError, EntryFlags, Fdb, FdbWriter, Key};
 use windlass_sync::tsc::Clock;
 use windlass_sys::netns::NetnsWatch;
-use windlass_worker::{Plane, PlaneError, QsbrGrace};
+use windlass_worker::{DataPlane, DataPlaneError, QsbrGrace};
 
 use edit::{Aside, Edit, End, SetBridge};
 use heard::Heard;
@@ -68,7 +68,7 @@ struct MemberState {
 
 /// All members of all bridges.
 pub struct Ports {
-    plane: Plane,
+    plane: DataPlane,
     cores: Vec<Option<usize>>,
     sink: StateSink,
     host: Box<dyn Host>,
@@ -84,18 +84,18 @@ pub struct Ports {
     stopping: bool,
 }
 
-fn failed(error: PlaneError) -> BackendError {
+fn failed(error: DataPlaneError) -> BackendError {
     match error {
-        PlaneError::TooManyMembers(_) | PlaneError::NoWorker { .. } | PlaneError::NoRing { .. } => {
-            BackendError::Limit(error.to_string())
-        }
+        DataPlaneError::TooManyMembers(_)
+        | DataPlaneError::NoWorker { .. }
+        | DataPlaneError::NoRing { .. } => BackendError::Limit(error.to_string()),
         _ => BackendError::Host(error.to_string()),
     }
 }
 
 impl Ports {
     pub fn new(
-        plane: Plane,
+        plane: DataPlane,
         cores: Vec<Option<usize>>,
         sink: StateSink,
         host: Box<dyn Host>,
@@ -392,7 +392,7 @@ impl Ports {
             writer.set_member_limits(member.id, entries, moves);
             for (key, flags) in self.fixed_entries(name, filtering) {
                 let id = member.id;
-                enter(|| Ok(writer.add_fixed(key, id, flags, windlass_worker::plane::now())))?;
+                enter(|| Ok(writer.add_fixed(key, id, flags, windlass_worker::dataplane::now())))?;
             }
         }
         Ok(writer)
@@ -614,7 +614,7 @@ impl Ports {
         flags: EntryFlags,
     ) -> Result<(), BackendError> {
         if let Some(table) = self.edit.table(bridge) {
-            let now = windlass_worker::plane::now;
+            let now = windlass_worker::dataplane::now;
             return enter(|| Ok(table.add_fixed(key, member, flags, now())));
         }
         enter(|| {
@@ -812,7 +812,7 @@ impl Ports {
         let heard = member.heard.describe().map(|heard| ("heard", heard));
         let rests = self
             .plane
-            .rests(member.id, windlass_worker::plane::now())
+            .rests(member.id, windlass_worker::dataplane::now())
             .ok()
             .flatten();
         let rests = rests.map(|left| {

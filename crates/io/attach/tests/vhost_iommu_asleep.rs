@@ -121,7 +121,7 @@ struct Lab<'a> {
 
 fn host(path: &Path, places: Option<&PathBuf>) -> Host {
     let mut conf = conf(path, SERVER, 1);
-    conf.places = places.cloned();
+    conf.ring_progress = places.cloned();
     Host::new(conf)
 }
 

@@ -34,19 +34,19 @@ use rustix::net::{SendFlags, send};
 use windlass_sys::Errno;
 
 use super::gate::{Shared, Visits};
-use super::guest_map::{Extent, Miss, READ, WRITE};
 use super::iotlb::Table;
-use super::memory::Memory;
-use super::message::{Iotlb, iotlb_miss};
-use super::wire::WireError;
-use crate::strangers::Aside;
+use crate::peer_fds::DeferredClose;
+use crate::vhost_user::guest_map::{Extent, Miss, READ, WRITE};
+use crate::vhost_user::memory::Memory;
+use crate::vhost_user::message::{Iotlb, iotlb_miss};
+use crate::vhost_user::wire::WireError;
 
 /// Questions without an answer: fewer than fill a socket.
-pub(super) const ASKED_MAX: usize = 128;
+pub(crate) const ASKED_MAX: usize = 128;
 
 /// How long a question waits for its answer before it is forgotten, and so can be asked again: twice as long each time, until
 /// there is an answer to all that was asked. A front end under emulation on a busy machine needs part of it.
-pub(super) const REPEAT_FIRST: Duration = Duration::from_millis(250);
+pub(crate) const REPEAT_FIRST: Duration = Duration::from_millis(250);
 /// How often that is doubled at most.
 const DOUBLINGS: u32 = 5;
 
@@ -84,9 +84,9 @@ const INVALIDATE: u8 = 3;
 
 /// The session's side of an IOMMU.
 #[derive(Debug, Default)]
-pub(super) struct Platform {
+pub(crate) struct Platform {
     table: Table,
-    channel: Option<Aside<OwnedFd>>,
+    channel: Option<DeferredClose<OwnedFd>>,
     /// Asked and not answered, and when: the oldest first.
     asked: Vec<(Miss, Instant)>,
     /// How often in a row an answer was given up.
@@ -101,7 +101,7 @@ pub(super) struct Platform {
 
 /// What a message asks for beyond the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Follow {
+pub(crate) enum Follow {
     /// Workers may go on with more than they had.
     More,
     /// They are to stop using something before the answer.
@@ -110,18 +110,18 @@ pub(super) enum Follow {
 
 impl Platform {
     /// Whether questions can be asked.
-    pub(super) fn has_channel(&self) -> bool {
+    pub(crate) fn has_channel(&self) -> bool {
         self.channel.is_some()
     }
 
     /// Asks on this socket from now on, for everything again.
-    pub(super) fn set_channel(&mut self, channel: Aside<OwnedFd>) {
+    pub(crate) fn set_channel(&mut self, channel: DeferredClose<OwnedFd>) {
         self.channel = Some(channel);
         self.asked.clear();
     }
 
     /// Follows an IOTLB message.
-    pub(super) fn follow(&mut self, said: &Iotlb, memory: &Memory) -> Result<Follow, IotlbError> {
+    pub(crate) fn follow(&mut self, said: &Iotlb, memory: &Memory) -> Result<Follow, IotlbError> {
         match said.kind {
             UPDATE => self.update(said, memory),
             INVALIDATE => {
@@ -178,7 +178,7 @@ impl Platform {
     }
 
     /// Forgets all translations and questions.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.table.clear();
         self.asked.clear();
     }
@@ -188,14 +188,14 @@ impl Platform {
     }
 
     /// When the oldest question has waited for too long.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         let (_, since) = self.asked.first()?;
         since.checked_add(self.patience())
     }
 
     /// Forgets the questions that have waited for too long: whoever still wants an answer is to ask again. Whether there were
     /// any.
-    pub(super) fn give_up(&mut self, now: Instant) -> bool {
+    pub(crate) fn give_up(&mut self, now: Instant) -> bool {
         if self.due().is_none_or(|due| now < due) {
             return false;
         }
@@ -207,17 +207,17 @@ impl Platform {
     }
 
     /// The translations as workers use them.
-    pub(super) fn snapshot(&self) -> Arc<[Extent]> {
+    pub(crate) fn snapshot(&self) -> Arc<[Extent]> {
         self.table.snapshot()
     }
 
     /// An answer waits for these visits.
-    pub(super) fn await_visits(&mut self, visits: Visits) {
+    pub(crate) fn await_visits(&mut self, visits: Visits) {
         self.visits = Some(visits);
     }
 
     /// Whether no answer has to wait any more; `shared`: what the workers have, if they have rings.
-    pub(super) fn is_clear(&mut self, shared: Option<&Shared>) -> bool {
+    pub(crate) fn is_clear(&mut self, shared: Option<&Shared>) -> bool {
         let (Some(visits), Some(shared)) = (&mut self.visits, shared) else {
             self.visits = None;
             return true;
@@ -233,7 +233,7 @@ impl Platform {
     ///
     /// # Errors
     /// [`WireError`]: the front end is gone, or does not read.
-    pub(super) fn ask(&mut self, shared: &Shared, queues: usize) -> Result<(), WireError> {
+    pub(crate) fn ask(&mut self, shared: &Shared, queues: usize) -> Result<(), WireError> {
         let Some(channel) = &self.channel else {
             return Ok(());
         };
@@ -262,7 +262,7 @@ impl Platform {
     }
 
     /// Translations, questions without an answer, questions and invalidations in all, for people.
-    pub(super) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         format!(
             "{} translations, {} asked for; {} questions and {} invalidations so far",
             self.table.len(),

@@ -14,7 +14,7 @@ use windlass_bridge::vlan::VlanMap;
 use windlass_frame::{FRAME_MAX, TxId};
 use windlass_shm::{HugePages, Quota};
 use windlass_stats::{Drop, MemberTotals};
-use windlass_worker::plane::BridgeTuning;
+use windlass_worker::dataplane::BridgeTuning;
 use windlass_worker::{MemberTuning, Spin};
 
 use super::host::Device;

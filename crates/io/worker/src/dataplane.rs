@@ -1,22 +1,22 @@
 //! The control thread's side: makes topologies, moves ports between itself and the workers.
 //!
 //! # Model
-//! A [`Plane`] is owned by one thread. It keeps a draft of every bridge and member; each call
+//! A [`DataPlane`] is owned by one thread. It keeps a draft of every bridge and member; each call
 //! changes the draft and publishes a new [`Topo`]. Workers pick it up at their next visit.
 //!
 //! | call | what happens before it returns |
 //! | --- | --- |
-//! | [`Plane::attach`] | the topology with the transmit half is published, then receive halves are mailed; at the end of the batch if one is open |
-//! | [`Plane::detach`] | no worker has the rings or can send to them any more (a grace period), or a worker is late |
-//! | [`Plane::remove_members`], [`Plane::remove_bridge`] | the same, and the numbers can be used again |
+//! | [`DataPlane::attach`] | the topology with the transmit half is published, then receive halves are mailed; at the end of the batch if one is open |
+//! | [`DataPlane::detach`] | no worker has the rings or can send to them any more (a grace period), or a worker is late |
+//! | [`DataPlane::remove_members`], [`DataPlane::remove_bridge`] | the same, and the numbers can be used again |
 //!
 //! # Synchronization
 //! Published pointers and mailboxes only: a worker never waits for this thread. This thread waits for workers at most
-//! [`GRACE_MAX`] at a time; a worker that does not answer within it is reported by [`Plane::stuck`].
+//! [`GRACE_MAX`] at a time; a worker that does not answer within it is reported by [`DataPlane::stuck`].
 //!
 //! # Failure modes
 //! A late worker keeps what it has: rings that were taken from it are nobody's until it has let them go, which
-//! [`Plane::take_detached`] tells. Commands that do not fit into its mailbox wait outside.
+//! [`DataPlane::take_detached`] tells. Commands that do not fit into its mailbox wait outside.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -57,7 +57,7 @@ use crate::ring::{RxRing, Spin};
 use crate::run::run;
 use crate::topo::{Member, Topo};
 use crate::wait::{Asleep, Wait};
-use crate::worker::{Post, Posts, Seat, Shared, Worker};
+use crate::worker::{Post, Posts, Shared, Worker, WorkerInit};
 use drain::Drain;
 use handle::WorkerHandle;
 
@@ -72,7 +72,7 @@ const POSTS: usize = 4096;
 
 /// What cannot be done.
 #[derive(Debug, Error)]
-pub enum PlaneError {
+pub enum DataPlaneError {
     /// The kernel refused something at the start.
     #[error("start of worker {worker}: {errno}")]
     Start {
@@ -192,7 +192,7 @@ struct DraftBridge {
 }
 
 /// The workers and what they forward.
-pub struct Plane {
+pub struct DataPlane {
     shared: Arc<Shared>,
     workers: Vec<WorkerHandle>,
     members: Vec<Option<DraftMember>>,
@@ -204,7 +204,7 @@ pub struct Plane {
     drains: Vec<Drain>,
     /// A worker has let somebody wait for [`GRACE_MAX`] and has not let go since: nobody waits for it again.
     is_late: bool,
-    /// Members whose rings have come back since the last [`Plane::take_detached`].
+    /// Members whose rings have come back since the last [`DataPlane::take_detached`].
     detached: Vec<u16>,
     members_max: usize,
     condemned: std_mpsc::Receiver<Condemned>,
@@ -229,29 +229,30 @@ pub struct Plane {
     placement: Arc<Placement>,
 }
 
-impl Plane {
+impl DataPlane {
     /// Starts the workers.
     ///
     /// # Errors
-    /// [`PlaneError::Start`] when the kernel refuses what a worker needs.
-    pub fn start(options: &PlaneOptions) -> Result<Plane, PlaneError> {
-        let (mut plane, seats) = Plane::wire(options, &Asleep, random)?;
-        for (worker, seat) in seats.into_iter().enumerate() {
+    /// [`DataPlaneError::Start`] when the kernel refuses what a worker needs.
+    pub fn start(options: &PlaneOptions) -> Result<DataPlane, DataPlaneError> {
+        let (mut plane, inits) = DataPlane::wire(options, &Asleep, random)?;
+        for (worker, init) in inits.into_iter().enumerate() {
             let cpu = options.workers.get(worker).copied().flatten();
-            let thread = spawn(seat, cpu).map_err(|errno| PlaneError::Start { worker, errno })?;
+            let thread =
+                spawn(init, cpu).map_err(|errno| DataPlaneError::Start { worker, errno })?;
             plane.workers[worker].thread = Some(thread);
         }
         Ok(plane)
     }
 
-    /// A plane whose workers have their seats but do not run yet. It waits for them by `wait`.
+    /// A plane whose workers have their inits but do not run yet. It waits for them by `wait`.
     pub(crate) fn wire(
         options: &PlaneOptions,
         wait: &'static dyn Wait,
         mut random: impl FnMut() -> u64,
-    ) -> Result<(Plane, Vec<Seat>), PlaneError> {
+    ) -> Result<(DataPlane, Vec<WorkerInit>), DataPlaneError> {
         let n = options.workers.len().max(1);
-        let start = |worker| move |errno| PlaneError::Start { worker, errno };
+        let start = |worker| move |errno| DataPlaneError::Start { worker, errno };
         let (condemn, condemned) = std_mpsc::channel();
         let shared = Arc::new(share(n, condemn).map_err(start(0))?);
         let mut bells = Vec::new();
@@ -260,12 +261,12 @@ impl Plane {
         }
         let (mailboxes, receivers): (Vec<_>, Vec<_>) =
             (0..n).map(|_| mpsc::channel(MAILBOX)).unzip();
-        let (mut workers, mut seats, mut locals) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut workers, mut inits, mut locals) = (Vec::new(), Vec::new(), Vec::new());
         let ends = post_queues(n).into_iter().zip(receivers);
         for (worker, ((posts, posted), mailbox)) in ends.enumerate() {
             let (local, for_us) = spsc::channel(local::FRAMES);
             locals.push(for_us);
-            seats.push(Seat {
+            inits.push(WorkerInit {
                 lane: Lane {
                     worker: worker as u16,
                     workers: n as u16,
@@ -285,7 +286,7 @@ impl Plane {
                 bells[worker].clone(),
             ));
         }
-        let plane = Plane {
+        let plane = DataPlane {
             shared,
             workers,
             members: Vec::new(),
@@ -309,10 +310,10 @@ impl Plane {
             refilled: Vec::new(),
             placement: Arc::new(Placement::new(n)),
         };
-        Ok((plane, seats))
+        Ok((plane, inits))
     }
 
-    /// Becomes readable when [`Plane::take_condemned`] has something to say.
+    /// Becomes readable when [`DataPlane::take_condemned`] has something to say.
     pub fn alarm(&self) -> BorrowedFd<'_> {
         self.shared.alarm.as_fd()
     }
@@ -325,7 +326,7 @@ impl Plane {
         condemned
     }
 
-    /// Becomes readable when [`Plane::take_local`] has frames.
+    /// Becomes readable when [`DataPlane::take_local`] has frames.
     pub fn local_alarm(&self) -> BorrowedFd<'_> {
         self.shared.local.as_fd()
     }
@@ -347,14 +348,14 @@ impl Plane {
     /// gets or drops it as any other; of two, the first goes first.
     ///
     /// # Errors
-    /// [`PlaneError::NoMember`], [`PlaneError::FrameSize`]. [`PlaneError::Busy`]: [`SENDS`] wait already.
-    pub fn send(&mut self, member: u16, frame: &[u8]) -> Result<(), PlaneError> {
+    /// [`DataPlaneError::NoMember`], [`DataPlaneError::FrameSize`]. [`DataPlaneError::Busy`]: [`SENDS`] wait already.
+    pub fn send(&mut self, member: u16, frame: &[u8]) -> Result<(), DataPlaneError> {
         let bridge = self.draft_member(member)?.bridge;
         if !(14..=local::BYTES_MAX).contains(&frame.len()) {
-            return Err(PlaneError::FrameSize(frame.len()));
+            return Err(DataPlaneError::FrameSize(frame.len()));
         }
         if self.sends.load(Ordering::Relaxed) >= SENDS {
-            return Err(PlaneError::Busy);
+            return Err(DataPlaneError::Busy);
         }
         self.sends.fetch_add(1, Ordering::Relaxed);
         self.home(bridge).send(Command::Send {
@@ -394,7 +395,7 @@ impl Plane {
         index
     }
 
-    /// A new, empty table, of no bridge yet: for [`Plane::set_bridge`].
+    /// A new, empty table, of no bridge yet: for [`DataPlane::set_bridge`].
     pub fn new_table(&self, limits: Limits) -> FdbWriter<QsbrGrace> {
         let limits = Limits {
             members: self.members_max as u32,
@@ -413,13 +414,13 @@ impl Plane {
     /// is open.
     ///
     /// # Errors
-    /// [`PlaneError::NoBridge`]: nothing has changed.
+    /// [`DataPlaneError::NoBridge`]: nothing has changed.
     pub fn set_bridge(
         &mut self,
         bridge: u16,
         tuning: BridgeTuning,
         table: Option<FdbWriter<QsbrGrace>>,
-    ) -> Result<(), PlaneError> {
+    ) -> Result<(), DataPlaneError> {
         let draft = self.draft_bridge(bridge)?;
         draft.tuning = tuning;
         if let Some(writer) = table {
@@ -458,8 +459,8 @@ impl Plane {
     /// Removes a bridge that has no members.
     ///
     /// # Errors
-    /// [`PlaneError::NoBridge`]; [`PlaneError::Stuck`]: it is still there, to be removed again.
-    pub fn remove_bridge(&mut self, bridge: u16) -> Result<(), PlaneError> {
+    /// [`DataPlaneError::NoBridge`]; [`DataPlaneError::Stuck`]: it is still there, to be removed again.
+    pub fn remove_bridge(&mut self, bridge: u16) -> Result<(), DataPlaneError> {
         self.draft_bridge(bridge)?;
         let (done, left) = std_mpsc::sync_channel(1);
         let home = self.home(bridge);
@@ -474,17 +475,17 @@ impl Plane {
     /// Adds a member, with nobody connected yet, and returns its number (`conf.id` is ignored).
     ///
     /// # Errors
-    /// [`PlaneError::NoBridge`], [`PlaneError::TooManyMembers`].
+    /// [`DataPlaneError::NoBridge`], [`DataPlaneError::TooManyMembers`].
     pub fn add_member(
         &mut self,
         bridge: u16,
         conf: MemberConf,
         tuning: MemberTuning,
-    ) -> Result<u16, PlaneError> {
+    ) -> Result<u16, DataPlaneError> {
         self.draft_bridge(bridge)?;
         let id = vacant(&mut self.members);
         if id as usize >= self.members_max {
-            return Err(PlaneError::TooManyMembers(self.members_max));
+            return Err(DataPlaneError::TooManyMembers(self.members_max));
         }
         let counters = (0..self.workers.len())
             .map(|_| Padded::new(MemberCounters::zero()))
@@ -509,13 +510,13 @@ impl Plane {
     /// where the change makes them wrong.
     ///
     /// # Errors
-    /// [`PlaneError::NoMember`].
+    /// [`DataPlaneError::NoMember`].
     pub fn set_member(
         &mut self,
         id: u16,
         conf: MemberConf,
         tuning: MemberTuning,
-    ) -> Result<(), PlaneError> {
+    ) -> Result<(), DataPlaneError> {
         let member = self.draft_member(id)?;
         if member.tuning.maxbw != tuning.maxbw {
             member.maxbw = max_bandwidth(tuning);
@@ -527,13 +528,13 @@ impl Plane {
     }
 
     /// Removes members with their rings, their learned addresses and their fixed entries, in one publication, which also
-    /// ends what [`Plane::begin_batch`] held back. Gives what each has counted, in their order. No number is another
+    /// ends what [`DataPlane::begin_batch`] held back. Gives what each has counted, in their order. No number is another
     /// member's before the table has forgotten it.
     ///
     /// # Errors
-    /// [`PlaneError::NoMember`]: nothing has changed. [`PlaneError::Stuck`]: they are out of the topology, and are to be
+    /// [`DataPlaneError::NoMember`]: nothing has changed. [`DataPlaneError::Stuck`]: they are out of the topology, and are to be
     /// removed again.
-    pub fn remove_members(&mut self, ids: &[u16]) -> Result<Vec<MemberTotals>, PlaneError> {
+    pub fn remove_members(&mut self, ids: &[u16]) -> Result<Vec<MemberTotals>, DataPlaneError> {
         let mut on: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
         for id in ids {
             let bridge = self.draft_member(*id)?.bridge;
@@ -563,8 +564,8 @@ impl Plane {
     /// Gives a member's rings to the workers, as [`Placement`] says.
     ///
     /// # Errors
-    /// [`PlaneError::NoMember`].
-    pub fn attach(&mut self, id: u16, rings: Rings) -> Result<(), PlaneError> {
+    /// [`DataPlaneError::NoMember`].
+    pub fn attach(&mut self, id: u16, rings: Rings) -> Result<(), DataPlaneError> {
         self.attachments += 1;
         let attachment = self.attachments;
         let member = self.draft_member(id)?;
@@ -587,9 +588,9 @@ impl Plane {
     /// Takes a member's rings from the workers. When it returns without an error, nobody uses them.
     ///
     /// # Errors
-    /// [`PlaneError::NoMember`]. [`PlaneError::Stuck`]: a worker is late and may use the rings, until
-    /// [`Plane::take_detached`] names the member.
-    pub fn detach(&mut self, id: u16) -> Result<(), PlaneError> {
+    /// [`DataPlaneError::NoMember`]. [`DataPlaneError::Stuck`]: a worker is late and may use the rings, until
+    /// [`DataPlane::take_detached`] names the member.
+    pub fn detach(&mut self, id: u16) -> Result<(), DataPlaneError> {
         let member = self.draft_member(id)?;
         let sender = member.tx.take();
         (member.attachment, member.rings) = (0, 0);
@@ -600,7 +601,7 @@ impl Plane {
     fn take_back(
         &mut self,
         members: Vec<(u16, Option<Arc<dyn TxPort>>)>,
-    ) -> Result<(), PlaneError> {
+    ) -> Result<(), DataPlaneError> {
         self.publish();
         let ids: Vec<u16> = members.iter().map(|(id, _)| *id).collect();
         let mut drain = Drain::new(self.shared.domain.start_grace());
@@ -609,13 +610,13 @@ impl Plane {
         }
         self.drains.push(drain);
         if !self.drain() {
-            return Err(PlaneError::Stuck);
+            return Err(DataPlaneError::Stuck);
         }
         self.detached.retain(|detached| !ids.contains(detached));
         Ok(())
     }
 
-    /// Whether workers may still have something that was taken from them. While they may, [`Plane::take_detached`] is to be
+    /// Whether workers may still have something that was taken from them. While they may, [`DataPlane::take_detached`] is to be
     /// called now and then.
     pub fn is_draining(&self) -> bool {
         !self.drains.is_empty()
@@ -664,25 +665,25 @@ impl Plane {
         &self,
         worker: &WorkerHandle,
         from: &std_mpsc::Receiver<T>,
-    ) -> Result<T, PlaneError> {
+    ) -> Result<T, DataPlaneError> {
         let mut answer = Err(TryRecvError::Empty);
         self.wait.until(GRACE_MAX, &mut || {
             worker.flush();
             answer = from.try_recv();
             !matches!(answer, Err(TryRecvError::Empty))
         });
-        answer.map_err(|_| PlaneError::Stuck)
+        answer.map_err(|_| DataPlaneError::Stuck)
     }
 
     /// Has the table's writer do something, some time soon.
     ///
     /// # Errors
-    /// [`PlaneError::NoBridge`].
+    /// [`DataPlaneError::NoBridge`].
     pub fn fdb(
         &self,
         bridge: u16,
         work: impl FnOnce(&mut FdbWriter<QsbrGrace>, Tick) + Send + 'static,
-    ) -> Result<(), PlaneError> {
+    ) -> Result<(), DataPlaneError> {
         self.bridge_of(bridge)?;
         self.home(bridge).send(Command::Fdb {
             bridge,
@@ -694,12 +695,12 @@ impl Plane {
     /// Has the table's writer do something, and waits for the answer.
     ///
     /// # Errors
-    /// [`PlaneError::NoBridge`], [`PlaneError::Stuck`].
+    /// [`DataPlaneError::NoBridge`], [`DataPlaneError::Stuck`].
     pub fn ask_fdb<T: Send + 'static>(
         &self,
         bridge: u16,
         work: impl FnOnce(&mut FdbWriter<QsbrGrace>, Tick) -> T + Send + 'static,
-    ) -> Result<T, PlaneError> {
+    ) -> Result<T, DataPlaneError> {
         let (done, answer) = std_mpsc::sync_channel(1);
         self.fdb(bridge, move |writer, now| {
             let _ = done.send(work(writer, now));
@@ -710,8 +711,8 @@ impl Plane {
     /// The entries of a bridge's table, read beside the workers.
     ///
     /// # Errors
-    /// [`PlaneError::NoBridge`].
-    pub fn fdb_entries(&self, bridge: u16) -> Result<Vec<Entry>, PlaneError> {
+    /// [`DataPlaneError::NoBridge`].
+    pub fn fdb_entries(&self, bridge: u16) -> Result<Vec<Entry>, DataPlaneError> {
         let mut entries = Vec::new();
         self.bridge_of(bridge)?
             .fdb
@@ -722,27 +723,27 @@ impl Plane {
     /// A bridge's table.
     ///
     /// # Errors
-    /// [`PlaneError::NoBridge`].
-    pub fn fdb_table(&self, bridge: u16) -> Result<&Fdb, PlaneError> {
+    /// [`DataPlaneError::NoBridge`].
+    pub fn fdb_table(&self, bridge: u16) -> Result<&Fdb, DataPlaneError> {
         Ok(&self.bridge_of(bridge)?.fdb)
     }
 
     /// The table's own counters.
     ///
     /// # Errors
-    /// [`PlaneError::NoBridge`].
-    pub fn fdb_counts(&self, bridge: u16) -> Result<FdbCounts, PlaneError> {
+    /// [`DataPlaneError::NoBridge`].
+    pub fn fdb_counts(&self, bridge: u16) -> Result<FdbCounts, DataPlaneError> {
         Ok(self.bridge_of(bridge)?.fdb.counts())
     }
 
     /// A member's counters, added up.
     ///
     /// # Errors
-    /// [`PlaneError::NoMember`].
-    pub fn totals(&self, id: u16) -> Result<MemberTotals, PlaneError> {
+    /// [`DataPlaneError::NoMember`].
+    pub fn totals(&self, id: u16) -> Result<MemberTotals, DataPlaneError> {
         let member = self.members.get(id as usize).and_then(Option::as_ref);
         let mut totals = MemberTotals::default();
-        for block in member.ok_or(PlaneError::NoMember(id))?.counters.iter() {
+        for block in member.ok_or(DataPlaneError::NoMember(id))?.counters.iter() {
             totals.add(block);
         }
         Ok(totals)
@@ -751,10 +752,10 @@ impl Plane {
     /// For how long from `now` on a member rests, because access to its memory took too much time; none if it does not.
     ///
     /// # Errors
-    /// [`PlaneError::NoMember`].
-    pub fn rests(&self, id: u16, now: Tick) -> Result<Option<Duration>, PlaneError> {
+    /// [`DataPlaneError::NoMember`].
+    pub fn rests(&self, id: u16, now: Tick) -> Result<Option<Duration>, DataPlaneError> {
         let member = self.members.get(id as usize).and_then(Option::as_ref);
-        let accounts = member.ok_or(PlaneError::NoMember(id))?.accounts.iter();
+        let accounts = member.ok_or(DataPlaneError::NoMember(id))?.accounts.iter();
         let until = accounts.map(Account::rests_until).max();
         let left = until.map_or(0, |until| until.since(now));
         Ok((left > 0).then(|| Duration::from_nanos(left)))
@@ -777,31 +778,31 @@ impl Plane {
         laggard
     }
 
-    fn draft_bridge(&mut self, bridge: u16) -> Result<&mut DraftBridge, PlaneError> {
+    fn draft_bridge(&mut self, bridge: u16) -> Result<&mut DraftBridge, DataPlaneError> {
         let found = self
             .bridges
             .get_mut(bridge as usize)
             .and_then(Option::as_mut);
-        found.ok_or(PlaneError::NoBridge(bridge))
+        found.ok_or(DataPlaneError::NoBridge(bridge))
     }
 
-    fn bridge_of(&self, bridge: u16) -> Result<&DraftBridge, PlaneError> {
+    fn bridge_of(&self, bridge: u16) -> Result<&DraftBridge, DataPlaneError> {
         let found = self.bridges.get(bridge as usize).and_then(Option::as_ref);
-        found.ok_or(PlaneError::NoBridge(bridge))
+        found.ok_or(DataPlaneError::NoBridge(bridge))
     }
 
-    fn draft_member(&mut self, id: u16) -> Result<&mut DraftMember, PlaneError> {
+    fn draft_member(&mut self, id: u16) -> Result<&mut DraftMember, DataPlaneError> {
         let found = self.members.get_mut(id as usize).and_then(Option::as_mut);
-        found.ok_or(PlaneError::NoMember(id))
+        found.ok_or(DataPlaneError::NoMember(id))
     }
 
     /// From now on, what is added, set or attached is published with the first change that takes something away, or by
-    /// [`Plane::end_batch`].
+    /// [`DataPlane::end_batch`].
     pub fn begin_batch(&mut self) {
         self.is_batch = true;
     }
 
-    /// Publishes what has changed since [`Plane::begin_batch`]: once.
+    /// Publishes what has changed since [`DataPlane::begin_batch`]: once.
     pub fn end_batch(&mut self) {
         if std::mem::take(&mut self.is_batch) {
             self.publish();
@@ -880,7 +881,7 @@ impl Plane {
     }
 }
 
-impl Drop for Plane {
+impl Drop for DataPlane {
     fn drop(&mut self) {
         for worker in &self.workers {
             worker.send(Command::Stop);
@@ -971,13 +972,13 @@ fn sense(clock: Clock) -> Sense {
 }
 
 /// Starts a worker's thread and waits until the worker has what it needs.
-fn spawn(seat: Seat, cpu: Option<usize>) -> Result<JoinHandle<()>, rustix::io::Errno> {
-    let name = format!("worker-{}", seat.lane.worker);
+fn spawn(init: WorkerInit, cpu: Option<usize>) -> Result<JoinHandle<()>, rustix::io::Errno> {
+    let name = format!("worker-{}", init.lane.worker);
     let (ready, started) = std_mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         let pinned = cpu.map_or(Ok(()), windlass_sys::affinity::pin_thread);
         let clock = Clock::get();
-        match pinned.and_then(|()| Worker::new(seat, clock, sense(clock))) {
+        match pinned.and_then(|()| Worker::new(init, clock, sense(clock))) {
             Ok(worker) => {
                 let _ = ready.send(Ok(()));
                 run(worker, clock);

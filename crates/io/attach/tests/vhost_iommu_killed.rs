@@ -60,7 +60,7 @@ impl Lab {
         if let Some(parent) = self.own.as_ref().and_then(|own| own.parent()) {
             let _ = std::fs::create_dir(parent);
         }
-        conf.places = self.own.clone();
+        conf.ring_progress = self.own.clone();
         Host::new(conf)
     }
 

@@ -19,11 +19,11 @@ fn a_thousand_members_are_published_at_once() {
         workers: vec![None],
         members_max: 1000,
     };
-    let (mut plane, _seats) = Plane::wire(&options, &Never, || 1).expect("a plane");
+    let (mut plane, _seats) = DataPlane::wire(&options, &Never, || 1).expect("a plane");
     let bridge = plane.add_bridge(BridgeTuning::default(), Limits::new(1000, [1, 2]));
     let mut reader = plane.shared.domain.register();
     reader.online();
-    let published = |plane: &Plane| plane.limbo.len();
+    let published = |plane: &DataPlane| plane.limbo.len();
     let before = published(&plane);
     plane.begin_batch();
     let add = |_| plane.add_member(bridge, MemberConf::new(TxId(0), 0), MemberTuning::default());
@@ -31,7 +31,10 @@ fn a_thousand_members_are_published_at_once() {
     plane.end_batch();
     assert_eq!(published(&plane), before + 1);
     let removed = plane.remove_members(&ids);
-    assert!(matches!(removed, Err(PlaneError::Stuck)), "no worker runs");
+    assert!(
+        matches!(removed, Err(DataPlaneError::Stuck)),
+        "no worker runs"
+    );
     assert_eq!(published(&plane), before + 2);
     assert!(plane.published.iter().all(Option::is_none));
 }

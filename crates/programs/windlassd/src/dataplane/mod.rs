@@ -2,9 +2,9 @@
 //!
 //! # Where it sits
 //! ```text
-//! engine thread: PlaneBackend (Backend) --- requests ---> ports thread: Ports
+//! engine thread: DataPlaneBackend (Backend) --- requests ---> ports thread: Ports
 //!                                                           |  Endpoint of each member: sockets, TAPs
-//!                                                           |  Plane: topology, workers
+//!                                                           |  DataPlane: topology, workers
 //!                                                           v
 //!                                                        workers
 //! ```
@@ -38,7 +38,7 @@ use windlass_api::{
 };
 use windlass_attach::endpoint::Handed;
 use windlass_sync::tsc::Clock;
-use windlass_worker::{Plane, PlaneOptions};
+use windlass_worker::{DataPlane, PlaneOptions};
 
 use crate::backend::{Backend, BackendError, Moment, Place, StateSink};
 use crate::options::Options;
@@ -77,7 +77,7 @@ pub fn build_on(
     };
     check_cores(&options.workers)?;
     Clock::get();
-    let plane = Plane::start(&PlaneOptions {
+    let plane = DataPlane::start(&PlaneOptions {
         workers: cores.clone(),
         members_max: MEMBERS_MAX,
     })
@@ -88,7 +88,7 @@ pub fn build_on(
     let thread = std::thread::Builder::new()
         .name("ports".into())
         .spawn(move || ports.run(&inbox))?;
-    Ok(Box::new(PlaneBackend {
+    Ok(Box::new(DataPlaneBackend {
         requests,
         wake,
         thread: Some(thread),
@@ -133,13 +133,13 @@ fn state_id(directory: &Path) -> String {
 }
 
 /// The engine's end of the ports thread.
-struct PlaneBackend {
+struct DataPlaneBackend {
     requests: Sender<Request>,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl PlaneBackend {
+impl DataPlaneBackend {
     /// Has the ports thread do something, and waits for the answer. None if that thread is gone.
     fn ask<T: Send + 'static>(
         &self,
@@ -166,7 +166,7 @@ impl PlaneBackend {
     }
 }
 
-impl Backend for PlaneBackend {
+impl Backend for DataPlaneBackend {
     fn begin_edit(&mut self) {
         self.ask(Ports::begin_edit);
     }
@@ -342,7 +342,7 @@ impl Backend for PlaneBackend {
     }
 }
 
-impl Drop for PlaneBackend {
+impl Drop for DataPlaneBackend {
     fn drop(&mut self) {
         if self.thread.is_some() {
             self.shutdown();

@@ -1,11 +1,11 @@
 //! The halves of a guest behind an IOMMU: those of any other guest, made anew whenever its translations change.
 //!
 //! # Model
-//! A [`Seat`] is a ring's place at its gate. At the beginning of each visit it looks whether there are other translations;
+//! A [`Binding`] is a ring's place at its gate. At the beginning of each visit it looks whether there are other translations;
 //! if so, the half finds its ring anew and forgets what it has staged ([`VhostRx::rebind`], [`VhostTx::rebind`]). The parts of
 //! the ring are translated like any buffer. Inside a visit nothing differs but that an address may be lacking.
 //!
-//! Where a ring stands whose last device was killed can only be told by its descriptors ([`super::places`]), which are not
+//! Where a ring stands whose last device was killed can only be told by its descriptors ([`crate::vhost_user::ring_progress`]), which are not
 //! translated when the daemon comes back. So it is found out, and what a publication left half done is repaired, when the
 //! half is made: in the first visit that has all pages of the ring, before it looks at a chain.
 //!
@@ -24,7 +24,7 @@
 //! [`AHEAD`] chains before they are needed.
 //!
 //! # Limits
-//! Each page of a ring must lie in one piece of our memory ([`super::area`]). Of several workers one at a time transmits on a ring.
+//! Each page of a ring must lie in one piece of our memory ([`crate::vhost_user::area`]). Of several workers one at a time transmits on a ring.
 
 #![deny(
     clippy::indexing_slicing,
@@ -42,23 +42,23 @@ use std::time::{Duration, Instant};
 use windlass_frame::{Heads, Pick};
 use windlass_shm::{Section, Tails};
 
-use super::features::{RING_PACKED, tx_caps};
 use super::gate::Shared;
-use super::guest_map::{Extent, Miss, READ, WRITE, each_real, first_miss};
-use super::line::Half;
-use super::log::DirtyLog;
-use super::memory::{FileAt, file_at};
-use super::places::{Mark, Places, RingKey};
-use super::queue::{Base, QueueError, QueueSetup, check, parts};
-use super::rx::VhostRx;
-use super::tx::{VhostTx, chosen, set_bit};
 use crate::kick;
 use crate::port::{
     Armed, Kick, Lane, Limit, Loan, More, RxPort, Sent, Stop, TxCaps, TxPort, share,
 };
+use crate::vhost_user::announce::Half;
+use crate::vhost_user::features::{RING_PACKED, tx_caps};
+use crate::vhost_user::guest_map::{Extent, Miss, READ, WRITE, each_real, first_miss};
+use crate::vhost_user::log::DirtyLog;
+use crate::vhost_user::memory::{FileAt, file_at};
+use crate::vhost_user::queue::{Base, QueueError, QueueSetup, check, parts};
+use crate::vhost_user::ring_progress::{Mark, RingKey, RingProgress};
+use crate::vhost_user::rx::VhostRx;
+use crate::vhost_user::tx::{VhostTx, chosen, set_bit};
 
 /// How long frames for a guest wait for the translation of a buffer.
-pub(super) const PATIENCE: Duration = Duration::from_millis(50);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 /// Chains that are looked at before they are needed.
 const AHEAD: u16 = 32;
 /// The lock makes the worker that holds it the only one.
@@ -69,33 +69,33 @@ const ALONE: Lane = Lane {
 
 /// A queue as both sides agreed on it, but for its memory.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) queue: usize,
-    pub(super) size: u16,
+pub(crate) struct Plan {
+    pub(crate) queue: usize,
+    pub(crate) size: u16,
     /// Descriptors, what the driver writes beside them, what the device does.
-    pub(super) at: [u64; 3],
-    pub(super) base: Base,
-    pub(super) features: u64,
-    pub(super) log: Option<Arc<DirtyLog>>,
+    pub(crate) at: [u64; 3],
+    pub(crate) base: Base,
+    pub(crate) features: u64,
+    pub(crate) log: Option<Arc<DirtyLog>>,
     /// Where the place of a packed ring is kept.
-    pub(super) kept: Option<Kept>,
+    pub(crate) progress: Option<ProgressOf>,
 }
 
 /// Where the places of packed rings are kept, and what the files of the guest's memory are.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
-    pub(super) places: Arc<Places>,
-    pub(super) files: Arc<[FileAt]>,
+pub(crate) struct ProgressOf {
+    pub(crate) progress: Arc<RingProgress>,
+    pub(crate) files: Arc<[FileAt]>,
 }
 
 impl Plan {
     /// Refuses what does not depend on memory.
-    pub(super) fn check(&self) -> Result<(), QueueError> {
+    pub(crate) fn check(&self) -> Result<(), QueueError> {
         check(self.features, self.size, self.base)
     }
 
     /// Every page of its parts that is not translated.
-    pub(super) fn lacking(&self, extents: &[Extent]) -> Vec<Miss> {
+    pub(crate) fn lacking(&self, extents: &[Extent]) -> Vec<Miss> {
         let mut misses = Vec::new();
         for part in parts(self.features, self.size, self.at) {
             let mut done = 0;
@@ -119,7 +119,7 @@ impl Plan {
     /// The mark of the ring, which is all translated, and where it stands. What a publication left half done that was cut
     /// off is done.
     fn begin(&self, setup: &QueueSetup, extents: &[Extent]) -> Option<(Mark, Base)> {
-        let Kept { places, files } = self.kept.as_ref()?;
+        let ProgressOf { progress, files } = self.progress.as_ref()?;
         let mut first = None;
         each_real(extents, setup.desc, 1, |real, _| first = Some(real));
         let key = RingKey {
@@ -128,7 +128,7 @@ impl Plan {
             size: self.size,
             file: file_at(files, first?)?,
         };
-        places.begin(&key, setup)
+        progress.begin(&key, setup)
     }
 }
 
@@ -151,7 +151,7 @@ struct Found {
 
 /// A ring's place at its gate.
 #[derive(Debug)]
-struct Seat {
+struct Binding {
     shared: Arc<Shared>,
     plan: Plan,
     /// What the half accesses its buffers for.
@@ -167,9 +167,9 @@ struct Seat {
     mark: Option<Mark>,
 }
 
-impl Seat {
-    fn new(shared: Arc<Shared>, plan: Plan, access: u8) -> Seat {
-        Seat {
+impl Binding {
+    fn new(shared: Arc<Shared>, plan: Plan, access: u8) -> Binding {
+        Binding {
             shared,
             plan,
             access,
@@ -211,7 +211,10 @@ impl Seat {
             self.starve(lacking);
             return Sight::Lacking;
         }
-        let map = self.shared.memory().behind(extents.clone(), self.access);
+        let map = self
+            .shared
+            .memory()
+            .translated_by(extents.clone(), self.access);
         let [desc, avail, used] = self.plan.at;
         // As where there is no IOMMU: the used index says where a split ring stands.
         if !self.begun
@@ -231,7 +234,7 @@ impl Seat {
             features: self.plan.features,
             kick: None,
             call: None,
-            log: log.map(|log| Arc::new(log.behind(extents.clone()))),
+            log: log.map(|log| Arc::new(log.translated_by(extents.clone()))),
         };
         if !self.begun
             && self.plan.features & RING_PACKED != 0
@@ -287,24 +290,24 @@ impl Seat {
 
 /// The receive half.
 #[derive(Debug)]
-pub(super) struct BehindRx {
-    seat: Seat,
+pub(crate) struct IommuRx {
+    binding: Binding,
     half: Option<VhostRx>,
     kick: Option<OwnedFd>,
     /// Until there is a half.
     call: Option<OwnedFd>,
 }
 
-impl BehindRx {
+impl IommuRx {
     /// The half of a queue that is found in memory when it is first visited.
-    pub(super) fn new(
+    pub(crate) fn new(
         shared: Arc<Shared>,
         plan: Plan,
         kick: Option<OwnedFd>,
         call: OwnedFd,
-    ) -> BehindRx {
-        BehindRx {
-            seat: Seat::new(shared, plan, READ),
+    ) -> IommuRx {
+        IommuRx {
+            binding: Binding::new(shared, plan, READ),
             half: None,
             kick,
             call: Some(call),
@@ -314,7 +317,7 @@ impl BehindRx {
     fn look(&mut self) -> Sight {
         let (half, call) = (&mut self.half, &mut self.call);
         let mut deaf = false;
-        let sight = self.seat.look(|Found { setup, mark }| {
+        let sight = self.binding.look(|Found { setup, mark }| {
             match half {
                 Some(half) => half.rebind(&setup)?,
                 None => {
@@ -333,19 +336,19 @@ impl BehindRx {
             Ok(())
         });
         if deaf {
-            self.seat.shared.memory().fail();
+            self.binding.shared.memory().fail();
         }
         sight
     }
 }
 
-impl Half for BehindRx {
+impl Half for IommuRx {
     fn base(&self) -> Option<Base> {
         self.half.as_ref().map(VhostRx::base)
     }
 }
 
-impl RxPort for BehindRx {
+impl RxPort for IommuRx {
     fn rx_burst<'q>(
         &mut self,
         section: &'q Section<'q>,
@@ -353,14 +356,14 @@ impl RxPort for BehindRx {
         tails: &mut Tails<'q>,
         limit: Limit,
     ) -> (Loan, More) {
-        self.seat.enter();
+        self.binding.enter();
         let more = match (self.look(), &mut self.half) {
             (Sight::Bound, Some(half)) => {
                 let (loan, mut more) = half.rx_burst(section, heads, tails, limit);
                 if let Some(miss) = half.map().take_miss() {
                     let mut misses = vec![miss];
                     half.look_ahead(AHEAD, |miss| misses.push(miss));
-                    self.seat.starve(misses);
+                    self.binding.starve(misses);
                     more = More::Drained;
                 }
                 if loan.count != 0 {
@@ -370,11 +373,11 @@ impl RxPort for BehindRx {
                 more
             }
             (Sight::Busy, _) => More::Left,
-            _ if self.seat.shared.memory().is_dead() => More::Dead,
+            _ if self.binding.shared.memory().is_dead() => More::Dead,
             _ => More::Drained,
         };
         heads.n = 0;
-        self.seat.leave();
+        self.binding.leave();
         (Loan::default(), more)
     }
 
@@ -385,28 +388,28 @@ impl RxPort for BehindRx {
         if let Some(half) = &mut self.half {
             half.release(section, loan);
         }
-        self.seat.leave();
+        self.binding.leave();
     }
 
     fn arm(&mut self, section: &Section<'_>) -> Armed {
-        self.seat.enter();
+        self.binding.enter();
         let armed = match (self.look(), &mut self.half) {
             (Sight::Bound, Some(half)) => half.arm(section),
             (Sight::Busy, _) => Armed::Work,
             // The session wakes the worker.
-            _ if self.seat.park() => Armed::Yes,
+            _ if self.binding.park() => Armed::Yes,
             _ => Armed::Work,
         };
-        self.seat.leave();
+        self.binding.leave();
         armed
     }
 
     fn disarm(&mut self, section: &Section<'_>) {
-        self.seat.enter();
+        self.binding.enter();
         if let (Sight::Bound, Some(half)) = (self.look(), &mut self.half) {
             half.disarm(section);
         }
-        self.seat.leave();
+        self.binding.leave();
     }
 
     fn wake(&self) -> Option<BorrowedFd<'_>> {
@@ -420,7 +423,7 @@ impl RxPort for BehindRx {
 
 #[derive(Debug)]
 struct State {
-    seat: Seat,
+    binding: Binding,
     half: Option<VhostTx>,
     /// Frames wait for a translation since the first moment, and did so at the second.
     waits: Option<(Instant, Instant)>,
@@ -438,7 +441,7 @@ struct TxQueue {
 
 /// The transmit half.
 #[derive(Debug)]
-pub(super) struct BehindTx {
+pub(crate) struct IommuTx {
     shared: Arc<Shared>,
     caps: TxCaps,
     queues: Box<[TxQueue]>,
@@ -446,12 +449,12 @@ pub(super) struct BehindTx {
     enabled: AtomicU32,
 }
 
-impl BehindTx {
+impl IommuTx {
     /// The half for queues that the guest receives on, each with the descriptor that interrupts it.
-    pub(super) fn new(shared: Arc<Shared>, features: u64, plans: Vec<(Plan, OwnedFd)>) -> BehindTx {
+    pub(crate) fn new(shared: Arc<Shared>, features: u64, plans: Vec<(Plan, OwnedFd)>) -> IommuTx {
         let queue = |(plan, call)| TxQueue {
             state: Mutex::new(State {
-                seat: Seat::new(shared.clone(), plan, WRITE),
+                binding: Binding::new(shared.clone(), plan, WRITE),
                 half: None,
                 waits: None,
                 owes: false,
@@ -461,7 +464,7 @@ impl BehindTx {
         };
         let queues: Box<[TxQueue]> = plans.into_iter().map(queue).collect();
         let enabled = queues.iter().fold(0u32, |all, _| all << 1 | 1);
-        BehindTx {
+        IommuTx {
             queues,
             enabled: AtomicU32::new(enabled),
             shared,
@@ -470,19 +473,19 @@ impl BehindTx {
     }
 
     /// As [`VhostTx::set_enabled`].
-    pub(super) fn set_enabled(&self, queue: usize, on: bool) {
+    pub(crate) fn set_enabled(&self, queue: usize, on: bool) {
         set_bit(&self.enabled, self.queues.len(), queue, on);
     }
 
     /// The first buffer of queue `queue` that was not used; `None` if the ring was never found in memory. Called once no
     /// worker visits it any more.
-    pub(super) fn base(&self, queue: usize) -> Option<Base> {
+    pub(crate) fn base(&self, queue: usize) -> Option<Base> {
         let state = self.queues.get(queue)?.state.lock();
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
         if state.half.is_none() {
-            state.seat.enter();
+            state.binding.enter();
             state.look();
-            state.seat.leave();
+            state.binding.leave();
         }
         state.half.as_ref()?.base(0)
     }
@@ -504,9 +507,9 @@ impl BehindTx {
             sent.stop = Stop::Busy;
             return sent;
         };
-        state.seat.enter();
+        state.binding.enter();
         let mut sent = state.send((heads, tails), picks);
-        state.seat.leave();
+        state.binding.leave();
         if core::mem::take(&mut state.owes) {
             sent.kick = Kick::Now;
         }
@@ -530,7 +533,7 @@ impl TxQueue {
 impl State {
     fn look(&mut self) -> Sight {
         let (half, owes) = (&mut self.half, &mut self.owes);
-        self.seat.look(|Found { setup, mark }| {
+        self.binding.look(|Found { setup, mark }| {
             match half {
                 Some(half) => half.rebind(&setup)?,
                 None => (*half, *owes) = (Some(VhostTx::new(setup, [])?), true),
@@ -557,14 +560,14 @@ impl State {
                     self.waits = None;
                 }
                 if miss.is_some() {
-                    self.seat.starve(misses);
+                    self.binding.starve(misses);
                     sent.stop = self.wait();
                 } else {
-                    self.seat.ask(misses);
+                    self.binding.ask(misses);
                 }
             }
             (Sight::Busy, _) => sent.stop = Stop::Busy,
-            _ if self.seat.shared.memory().is_dead() => sent.stop = Stop::Down,
+            _ if self.binding.shared.memory().is_dead() => sent.stop = Stop::Down,
             _ => sent.stop = self.wait(),
         }
         sent
@@ -586,7 +589,7 @@ impl State {
     }
 }
 
-impl TxPort for BehindTx {
+impl TxPort for IommuTx {
     fn caps(&self) -> TxCaps {
         self.caps
     }
@@ -635,9 +638,9 @@ impl TxPort for BehindTx {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod tests {
-    use super::super::features::VERSION_1;
-    use super::super::guest_map::{GuestMap, GuestRegion};
     use super::*;
+    use crate::vhost_user::features::VERSION_1;
+    use crate::vhost_user::guest_map::{GuestMap, GuestRegion};
     use windlass_shm::{HugePages, Mapping};
     use windlass_sync::qsbr::Domain;
     use windlass_sys::eventfd;
@@ -662,10 +665,10 @@ mod tests {
             base: Base::split(0),
             features: VERSION_1,
             log: None,
-            kept: None,
+            progress: None,
         };
         let call = eventfd::create().unwrap();
-        let mut half = BehindRx::new(shared.clone(), plan, None, call);
+        let mut half = IommuRx::new(shared.clone(), plan, None, call);
         let mut worker = Domain::new(1).register();
         let woken = || shared.unpark().collect::<Vec<_>>();
         assert_eq!(half.arm(&worker.section()), Armed::Yes);

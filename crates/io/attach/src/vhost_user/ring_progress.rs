@@ -79,9 +79,9 @@ impl Mark {
     /// Everything up to `from` is published, and what follows up to `to` is about to be.
     #[inline(always)]
     pub(super) fn intend(&self, from: Base, to: Base) {
-        let places = u64::from(to.used) | u64::from(from.used) << 16;
+        let stands = u64::from(to.used) | u64::from(from.used) << 16;
         let wraps = u64::from(to.used_wrap) << 32 | u64::from(from.used_wrap) << 40;
-        let word = LIVE | places | wraps;
+        let word = LIVE | stands | wraps;
         self.mapping.store_u64(self.at, word, Ordering::Release);
     }
 
@@ -108,7 +108,7 @@ enum Layout {
 
 /// Memory with words of rings.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct RingProgress {
     mapping: Arc<Mapping>,
     layout: Layout,
 }
@@ -119,9 +119,9 @@ fn stride(size: u16) -> u64 {
     states.saturating_mul(INFLIGHT_UNIT).next_multiple_of(LINE)
 }
 
-impl Places {
+impl RingProgress {
     /// A file at `path`; `None` where there can be none, which costs only what it is for.
-    pub(super) fn own(path: &Path) -> Option<Places> {
+    pub(super) fn own(path: &Path) -> Option<RingProgress> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).ok()?;
         rustix::fs::ftruncate(&file, FILE_BYTES).ok()?;
@@ -130,7 +130,7 @@ impl Places {
             assert!(mapping.write(0, &[0; FILE_BYTES as usize]));
             mapping.store_u64(0, MAGIC, Ordering::Release);
         }
-        Some(Places {
+        Some(RingProgress {
             mapping: Arc::new(mapping),
             layout: Layout::Own,
         })
@@ -162,12 +162,12 @@ impl Places {
     ///
     /// # Errors
     /// As [`Mapping::foreign`]; [`MapError::Length`] also if it is too short for its queues.
-    pub(super) fn brought(file: &OwnedFd, said: &Inflight) -> Result<Places, MapError> {
+    pub(super) fn brought(file: &OwnedFd, said: &Inflight) -> Result<RingProgress, MapError> {
         let bytes = stride(said.size).saturating_mul(u64::from(said.queues));
         let end = said.offset.checked_add(said.len);
         let end = end.filter(|_| bytes <= said.len && said.offset.is_multiple_of(8));
         let mapping = Mapping::foreign(file.as_fd(), end.ok_or(MapError::Length(said.len))?)?;
-        Ok(Places {
+        Ok(RingProgress {
             mapping: Arc::new(mapping),
             layout: Layout::Inflight {
                 offset: said.offset,
@@ -292,7 +292,7 @@ mod tests {
 
     impl Lab {
         fn new() -> Lab {
-            let (memory, file) = Mapping::create("places", 4096, HugePages::No).unwrap();
+            let (memory, file) = Mapping::create("progress", 4096, HugePages::No).unwrap();
             let region = GuestRegion {
                 gpa: 0,
                 len: 4096,
@@ -344,20 +344,21 @@ mod tests {
             queues: 2,
             size: SIZE,
         };
-        let (file, inflight) = Places::offer(&asked, 4).unwrap();
-        let brought = || Places::brought(&file, &inflight).unwrap();
+        let (file, inflight) = RingProgress::offer(&asked, 4).unwrap();
+        let brought = || RingProgress::brought(&file, &inflight).unwrap();
         let own =
             std::path::PathBuf::from(format!("/dev/shm/windlass-places-{}", std::process::id()));
-        let kinds: [&dyn Fn() -> Option<Places>; 2] = [&|| Some(brought()), &|| Places::own(&own)];
+        let kinds: [&dyn Fn() -> Option<RingProgress>; 2] =
+            [&|| Some(brought()), &|| RingProgress::own(&own)];
         for open in kinds {
-            let Some(places) = open() else {
+            let Some(progress) = open() else {
                 println!("skipped: only_what_can_be_is_believed: no tmpfs at /dev/shm");
                 continue;
             };
             let lab = Lab::new();
             let (said, left) = (Base::packed(0, true), Base::packed(5, false));
-            let begin = |places: &Places, key: RingKey| {
-                places.begin(&key, &lab.setup(key.size, said)).unwrap().1
+            let begin = |progress: &RingProgress, key: RingKey| {
+                progress.begin(&key, &lab.setup(key.size, said)).unwrap().1
             };
             let leave = || {
                 let setup = lab.setup(SIZE, said);
@@ -369,21 +370,21 @@ mod tests {
             lab.flags(3, DESC_USED);
             leave();
             assert_eq!(begin(&open().unwrap(), key(1)), left);
-            assert_eq!(begin(&places, key(0)), said, "another queue");
-            places.forget(1);
-            assert_eq!(begin(&places, key(1)), said, "stopped in order");
+            assert_eq!(begin(&progress, key(0)), said, "another queue");
+            progress.forget(1);
+            assert_eq!(begin(&progress, key(1)), said, "stopped in order");
             leave();
             let short = RingKey { size: 5, ..key(1) };
-            assert_eq!(begin(&places, short), said, "beyond its end");
-            if matches!(places.layout, Layout::Own) {
+            assert_eq!(begin(&progress, short), said, "beyond its end");
+            if matches!(progress.layout, Layout::Own) {
                 leave();
                 let other = RingKey {
                     file: (1, 3),
                     ..key(1)
                 };
-                assert_eq!(begin(&places, other), said, "another memory");
+                assert_eq!(begin(&progress, other), said, "another memory");
                 let setup = lab.setup(SIZE, said);
-                assert!(places.begin(&key(QUEUES), &setup).is_none());
+                assert!(progress.begin(&key(QUEUES), &setup).is_none());
             }
         }
         let _ = std::fs::remove_file(own);
@@ -399,9 +400,9 @@ mod tests {
             size,
         };
         for (queues, size) in [(0, 8), (5, 8), (1, 0), (1, 32_769), (u16::MAX, u16::MAX)] {
-            assert!(Places::offer(&asked(queues, size), 4).is_err());
+            assert!(RingProgress::offer(&asked(queues, size), 4).is_err());
         }
-        let (file, good) = Places::offer(&asked(2, 8), 4).unwrap();
+        let (file, good) = RingProgress::offer(&asked(2, 8), 4).unwrap();
         for bad in [
             Inflight { queues: 3, ..good },
             Inflight { offset: 4, ..good },
@@ -419,7 +420,7 @@ mod tests {
             },
             Inflight { size: 9999, ..good },
         ] {
-            assert!(Places::brought(&file, &bad).is_err(), "{bad:?}");
+            assert!(RingProgress::brought(&file, &bad).is_err(), "{bad:?}");
         }
     }
 }

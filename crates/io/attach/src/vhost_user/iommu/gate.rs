@@ -35,14 +35,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use windlass_sync::Padded;
 
-use super::guest_map::{Extent, GuestMap, Miss};
+use crate::vhost_user::guest_map::{Extent, GuestMap, Miss};
 
 /// Translations that one ring asks for at a time, besides the one that it waits for.
-pub(super) const MISSES: usize = 16;
+pub(crate) const MISSES: usize = 16;
 
 /// What one ring tells of itself.
 #[derive(Debug, Default)]
-pub(super) struct Gate {
+pub(crate) struct Gate {
     /// Odd during a visit. Written by whoever visits, one at a time.
     visits: AtomicU64,
     /// The worker sleeps until there is another generation.
@@ -55,12 +55,12 @@ pub(super) struct Gate {
 
 impl Gate {
     /// Puts down what the ring waits for, in place of what it waited for before.
-    pub(super) fn need(&self, miss: Miss) {
+    pub(crate) fn need(&self, miss: Miss) {
         self.needed.store(miss.word(), Ordering::Release);
     }
 
     /// Puts a miss down that will be needed; false if there is no room for it, which costs only time.
-    pub(super) fn ask(&self, miss: Miss) -> bool {
+    pub(crate) fn ask(&self, miss: Miss) -> bool {
         let word = miss.word();
         let known = |slot: &AtomicU64| slot.load(Ordering::Relaxed) == word;
         if self.misses.iter().any(known) {
@@ -77,7 +77,7 @@ impl Gate {
     }
 
     /// Takes a miss that was put down.
-    pub(super) fn take(&self) -> Option<Miss> {
+    pub(crate) fn take(&self) -> Option<Miss> {
         let slots = core::iter::once(&self.needed).chain(&self.misses);
         let mut words = slots.map(|slot| slot.swap(0, Ordering::Acquire));
         words.find_map(Miss::of)
@@ -97,7 +97,7 @@ impl Gate {
     }
 
     /// The worker is about to sleep until there is another generation. It has to look at the generation once more.
-    pub(super) fn park(&self) {
+    pub(crate) fn park(&self) {
         self.parked.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
@@ -105,11 +105,11 @@ impl Gate {
 
 /// Visits that were going on, by gate.
 #[derive(Debug, Default)]
-pub(super) struct Visits(Vec<(usize, u64)>);
+pub(crate) struct Visits(Vec<(usize, u64)>);
 
 /// What the session and the halves of one set of rings share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     generation: AtomicU64,
     extents: Mutex<Arc<[Extent]>>,
     gates: Box<[Padded<Gate>]>,
@@ -121,7 +121,7 @@ pub(super) struct Shared {
 
 impl Shared {
     /// With a gate for each of `queues`.
-    pub(super) fn new(memory: Arc<GuestMap>, extents: Arc<[Extent]>, queues: usize) -> Shared {
+    pub(crate) fn new(memory: Arc<GuestMap>, extents: Arc<[Extent]>, queues: usize) -> Shared {
         Shared {
             // A half has seen none yet, which is generation 0.
             generation: AtomicU64::new(1),
@@ -133,23 +133,23 @@ impl Shared {
     }
 
     /// The guest's memory.
-    pub(super) fn memory(&self) -> &Arc<GuestMap> {
+    pub(crate) fn memory(&self) -> &Arc<GuestMap> {
         &self.memory
     }
 
     /// The gate of queue `queue`.
-    pub(super) fn gate(&self, queue: usize) -> Option<&Gate> {
+    pub(crate) fn gate(&self, queue: usize) -> Option<&Gate> {
         self.gates.get(queue).map(|gate| &**gate)
     }
 
     /// Number of the translations that hold.
     #[inline]
-    pub(super) fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
     /// The translations and their number, unless they are just being exchanged.
-    pub(super) fn load(&self) -> Option<(Arc<[Extent]>, u64)> {
+    pub(crate) fn load(&self) -> Option<(Arc<[Extent]>, u64)> {
         let extents = match self.extents.try_lock() {
             Ok(extents) => extents,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -163,7 +163,7 @@ impl Shared {
     }
 
     /// Exchanges the translations. Visits that are going on may still use the ones before: [`Shared::visits`].
-    pub(super) fn publish(&self, extents: Arc<[Extent]>) {
+    pub(crate) fn publish(&self, extents: Arc<[Extent]>) {
         let before = {
             let mut held = self.lock();
             let before = core::mem::replace(&mut *held, extents);
@@ -175,13 +175,13 @@ impl Shared {
     }
 
     /// Queues whose workers sleep until there is a publication, once.
-    pub(super) fn unpark(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn unpark(&self) -> impl Iterator<Item = usize> {
         let gates = self.gates.iter().enumerate();
         gates.filter_map(|(queue, gate)| gate.parked.swap(false, Ordering::SeqCst).then_some(queue))
     }
 
     /// The visits that may have begun before the last publication. Their ends call the session.
-    pub(super) fn visits(&self) -> Visits {
+    pub(crate) fn visits(&self) -> Visits {
         self.awaited.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let gates = self.gates.iter().enumerate();
@@ -190,7 +190,7 @@ impl Shared {
     }
 
     /// Whether all of these visits are over.
-    pub(super) fn are_over(&self, visits: &mut Visits) -> bool {
+    pub(crate) fn are_over(&self, visits: &mut Visits) -> bool {
         visits.0.retain(|(queue, then)| {
             self.gate(*queue)
                 .is_some_and(|gate| gate.visits.load(Ordering::Acquire) == *then)
@@ -204,7 +204,7 @@ impl Shared {
 
     /// A visit to queue `queue` begins.
     #[inline]
-    pub(super) fn enter(&self, queue: usize) {
+    pub(crate) fn enter(&self, queue: usize) {
         if let Some(gate) = self.gate(queue) {
             gate.enter();
         }
@@ -212,7 +212,7 @@ impl Shared {
 
     /// It ends.
     #[inline]
-    pub(super) fn leave(&self, queue: usize) {
+    pub(crate) fn leave(&self, queue: usize) {
         if let Some(gate) = self.gate(queue) {
             gate.leave();
         }
