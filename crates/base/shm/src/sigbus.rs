@@ -7,14 +7,15 @@
 //! and the instruction faults again.
 //!
 //! # Synchronization
-//! An entry is claimed by a compare-and-swap of `state` (free to claimed), filled, and made live
-//! by a release store of `len`; the handler reads `len` with acquire. Entries are freed before
-//! their region is unmapped, so that the handler never maps over an address that was given back.
+//! An entry is claimed by a compare-and-swap of `taken`, and filled while its `version` is odd: a handler that finds it odd, or
+//! another one behind its two loads than before them, does not take them for a region. So it never pairs the length of a region
+//! that is gone with the start of the next one. Entries are freed before their region is unmapped, so that the handler
+//! never maps over an address that was given back.
 //!
 //! # Limits
 //! [`ENTRIES`] foreign mappings at a time; one more is refused.
 
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::Once;
 
 /// Foreign mappings at a time.
@@ -22,6 +23,8 @@ pub(crate) const ENTRIES: usize = 32_768;
 
 struct Entry {
     taken: AtomicBool,
+    /// Odd while the region changes.
+    version: AtomicUsize,
     base: AtomicUsize,
     len: AtomicUsize,
     dead: AtomicBool,
@@ -30,12 +33,38 @@ struct Entry {
 static TABLE: [Entry; ENTRIES] = [const {
     Entry {
         taken: AtomicBool::new(false),
+        version: AtomicUsize::new(0),
         base: AtomicUsize::new(0),
         len: AtomicUsize::new(0),
         dead: AtomicBool::new(false),
     }
 }; ENTRIES];
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+
+impl Entry {
+    /// Only for whoever has claimed it.
+    fn fill(&self, base: usize, len: usize) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version
+            .store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.dead.store(false, Ordering::Relaxed);
+        self.base.store(base, Ordering::Relaxed);
+        self.len.store(len, Ordering::Relaxed);
+        self.version
+            .store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    /// Start and length of its region, if that has `at` in it.
+    fn region_with(&self, at: usize) -> Option<(usize, usize)> {
+        let version = self.version.load(Ordering::Acquire);
+        let len = self.len.load(Ordering::Relaxed);
+        let base = self.base.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        let is_whole = version & 1 == 0 && self.version.load(Ordering::Relaxed) == version;
+        (is_whole && at.wrapping_sub(base) < len).then_some((base, len))
+    }
+}
 
 /// An entry of the table; freed when dropped.
 #[derive(Debug)]
@@ -51,9 +80,7 @@ impl Watch {
                 .is_ok()
         })?;
         let entry = TABLE.get(i)?;
-        entry.dead.store(false, Ordering::Relaxed);
-        entry.base.store(base, Ordering::Relaxed);
-        entry.len.store(len, Ordering::Release);
+        entry.fill(base, len);
         HIGHEST.fetch_max(i + 1, Ordering::AcqRel);
         Some(Watch(i))
     }
@@ -108,9 +135,7 @@ extern "C" fn on_sigbus(
     // SAFETY: a SIGBUS carries an address.
     let at = info.map_or(0, |info| unsafe { info.si_addr() } as usize);
     for entry in TABLE.iter().take(HIGHEST.load(Ordering::Acquire)) {
-        let len = entry.len.load(Ordering::Acquire);
-        let base = entry.base.load(Ordering::Relaxed);
-        if len != 0 && at >= base && at < base + len {
+        if let Some((base, len)) = entry.region_with(at) {
             // SAFETY: the range is one live mapping of ours (the entry is freed before it is unmapped), so that nothing
             // else lies there; mmap is a bare system call.
             let got = unsafe {
@@ -131,4 +156,51 @@ extern "C" fn on_sigbus(
     }
     // SAFETY: restoring the default action of a signal has no preconditions.
     unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An entry that is used again and again never shows the start of one region with the length of another.
+    #[test]
+    fn regions_do_not_mix() {
+        const PAGE: usize = 4096;
+        let table: [Entry; 1] = [const {
+            Entry {
+                taken: AtomicBool::new(true),
+                version: AtomicUsize::new(0),
+                base: AtomicUsize::new(0),
+                len: AtomicUsize::new(0),
+                dead: AtomicBool::new(false),
+            }
+        }];
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut looks = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    let found = table[0].region_with(40 * PAGE);
+                    assert_eq!(
+                        found, None,
+                        "the start of the short one, the length of the long one"
+                    );
+                    looks += 1;
+                }
+                looks
+            });
+            for _ in 0..1_000_000 {
+                table[0].fill(PAGE, 16 * PAGE);
+                table[0].len.store(0, Ordering::Release);
+                table[0].fill(32 * PAGE, PAGE);
+                table[0].len.store(0, Ordering::Release);
+            }
+            is_over.store(true, Ordering::Relaxed);
+            let looks: u64 = reader.join().expect("no mix");
+            assert!(looks > 0);
+        });
+        table[0].fill(PAGE, 16 * PAGE);
+        assert_eq!(table[0].region_with(16 * PAGE), Some((PAGE, 16 * PAGE)));
+        assert_eq!(table[0].region_with(17 * PAGE), None);
+    }
 }
