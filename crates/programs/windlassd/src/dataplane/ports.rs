@@ -303,7 +303,12 @@ impl Ports {
                         let tuning = translate::tuning(&member.settings);
                         let _ = self.plane.set_member(member.id, conf, tuning);
                     }
-                    self.plane.attach(member.id, rings)
+                    let attached = self.plane.attach(member.id, rings);
+                    if let Err(error) = &attached {
+                        member.rings = 0;
+                        endpoint.condemn(&error.to_string());
+                    }
+                    attached
                 }
                 Event::Down(reason) => {
                     tracing::debug!("{name}: {reason}");
