@@ -1,6 +1,6 @@
 //! Waiting for many descriptors.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
@@ -135,17 +135,37 @@ impl Epoll {
     /// Waits until something is ready, at most `timeout` (nanoseconds count, `epoll_pwait2(2)`), or
     /// for ever. Returns how many events are in `events`; a signal ends the wait with none.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> Result<usize, Errno> {
-        let timeout = timeout.map(|timeout| Timespec {
+        let spec = timeout.map(|timeout| Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         });
         events.0.clear();
         let space = rustix::buffer::spare_capacity(&mut events.0);
-        match epoll::wait(&self.fd, space, timeout.as_ref()) {
+        match epoll::wait(&self.fd, space, spec.as_ref()) {
             Ok(count) => Ok(count),
             Err(Errno::INTR) => Ok(0),
+            Err(Errno::NOSYS) => self.wait_ms(events, timeout),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// The same where there is no `epoll_pwait2` (Linux before 5.11, qemu-user): whole milliseconds, rounded up.
+    #[cold]
+    fn wait_ms(&self, events: &mut Events, timeout: Option<Duration>) -> Result<usize, Errno> {
+        let ms = timeout.map_or(-1, |timeout| {
+            i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
+        });
+        const { assert!(size_of::<epoll::Event>() == size_of::<libc::epoll_event>()) };
+        let (fd, room) = (self.fd.as_raw_fd(), events.0.as_mut_ptr().cast());
+        // SAFETY: `room` has room for `EVENTS_MAX` events, of which the kernel fills as many as it says.
+        let count = unsafe { libc::epoll_wait(fd, room, EVENTS_MAX as i32, ms) };
+        let Ok(count) = usize::try_from(count) else {
+            let errno = Errno::from_io_error(&std::io::Error::last_os_error());
+            return errno.filter(|e| *e != Errno::INTR).map_or(Ok(0), Err);
+        };
+        // SAFETY: so many were filled.
+        unsafe { events.0.set_len(count) };
+        Ok(count)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::worker::{Next, Worker};
 
 /// How deep steps may lie in steps.
 const DEPTH: usize = 3;
-/// A step is cut by others' at one in so many workers where that can happen.
+/// A step is cut by others' at one in so many places where that can happen.
 const CUT_ONE_IN: usize = 24;
 /// A world in which nothing has moved for so long, though workers look again and again, rests.
 const REST_NS: u64 = 5_000_000;
