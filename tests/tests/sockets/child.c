@@ -3,7 +3,8 @@
  * child listen|connect PORT-FILE WAY BYTES CHUNK WINDOW (the last three mean nothing)
  *
  * The end that connects has a process for each round, which sends; the one that listens has the children. WAY:
- *   late   bytes lie unread in the ring while the broker stands still for each of STOP_US: the child finds them, by poll or by recv
+ *   late   bytes lie unread in the ring while or after the broker stands still, for each of STOP_US: the child finds them, by poll
+ *          or by recv
  *   dead   the peer is killed, and children are forked while threads meet its death: they come back at once
  * Each end prints `max NAME VALUE` for what it has measured. The environment's WINDLASS_SOCKETS says where the broker listens. */
 #define _GNU_SOURCE
@@ -29,10 +30,10 @@
 #include "meet.h"
 #include "message.h"
 
-enum { WARM = 100, PAUSES = 10, ROUNDS = 10, DEATHS = 10, THREADS = 4, CHILDREN = 40 };
+enum { WARM = 100, PAUSES = 10, ROUNDS = 12, DEATHS = 10, THREADS = 4, CHILDREN = 40, IN_VAIN = 40 };
 
-/* For how long the broker stands still, by turns. */
-static const int STOP_US[] = { 60000, 300000 };
+/* For how long the broker stands still, by turns; 0: it did before, and left this process's requests unanswered. */
+static const int STOP_US[] = { 60000, 300000, 0 };
 
 static const char *port;
 
@@ -121,6 +122,29 @@ static void late_peer(int fd)
 	sleep(1);
 }
 
+/* A connection of this process with itself, which wants to join while the broker stands still. */
+static void ask_in_vain(pid_t stopped)
+{
+	struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t length = sizeof name;
+	char message[MESSAGE] = { 0 };
+	int listener = socket(AF_INET, SOCK_STREAM, 0), near = socket(AF_INET, SOCK_STREAM, 0);
+	if (bind(listener, (void *)&name, length) || listen(listener, 1) || getsockname(listener, (void *)&name, &length)
+			|| connect(near, (void *)&name, length))
+		fail("own connection");
+	int far = accept(listener, 0, 0);
+	kill(stopped, SIGSTOP);
+	for (int i = 0; i < IN_VAIN; i++) {
+		if (!move(near, message, 1) || !move(far, message, 0) || !move(far, message, 1) || !move(near, message, 0))
+			fail("in vain");
+		usleep(5000);
+	}
+	kill(stopped, SIGCONT);
+	close(near);
+	close(far);
+	close(listener);
+}
+
 /* Whether a new child finds the message, while the broker stands still. */
 static int is_found(int fd, int by_recv, pid_t stopped, int stop_us)
 {
@@ -165,7 +189,10 @@ static void late(int listener)
 		by_ring += in_kernel(fd) == 0;
 		pid_t stopped = broker();
 		stood_still += stopped != 0;
-		missed += !is_found(fd, round % 2, stopped, STOP_US[round / 2 % 2]);
+		int stop_us = STOP_US[round / 2 % 3];
+		if (stopped && !stop_us)
+			ask_in_vain(stopped);
+		missed += !is_found(fd, round % 2, stop_us ? stopped : 0, stop_us);
 		close(fd);
 	}
 	tell("stood_still", stood_still);

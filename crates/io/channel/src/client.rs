@@ -13,7 +13,7 @@
 //! Each path is tried with this user's number behind it first, where root's broker has a socket for this user alone. Connecting never
 //! waits; an answer is waited for [`ANSWER_MS`], that to a rescue for longer. A signal for the asking thread ends
 //! the wait, but not that for a rescue. Who does not answer is not asked again for [`BACKOFF_FIRST_MS`], then for twice as long
-//! each time, up to [`BACKOFF_MS`].
+//! each time, up to [`BACKOFF_MS`]. A rescue has a backoff of its own: a join that gives up after 20 ms must not keep it from asking.
 //!
 //! # Failure modes
 //! Every failure is a [`Reason`]: [`Reason::NoDaemon`] if nobody answered, or what the broker said. A socket in `/tmp` is used only
@@ -194,25 +194,18 @@ impl Path {
 #[derive(Debug)]
 pub struct Client {
     paths: OnceLock<[Option<Path>; PATHS]>,
-    /// Milliseconds of the monotonic clock before which nobody is asked.
-    not_before_ms: AtomicU64,
-    /// How long it was left alone the last time.
-    pause_ms: AtomicU64,
-}
-
-impl Default for Client {
-    fn default() -> Self {
-        Self::new()
-    }
+    /// For what can be asked later, and for rescues: milliseconds of the monotonic clock before which nobody is asked, and how long the
+    /// broker was left alone the last time.
+    backoffs: [[AtomicU64; 2]; 2],
 }
 
 impl Client {
     /// One that does not know yet where to look.
+    #[allow(clippy::new_without_default)] // Not const.
     pub const fn new() -> Self {
         Self {
             paths: OnceLock::new(),
-            not_before_ms: AtomicU64::new(0),
-            pause_ms: AtomicU64::new(0),
+            backoffs: [const { [const { AtomicU64::new(0) }; 2] }; 2],
         }
     }
 
@@ -305,9 +298,10 @@ impl Client {
         }
     }
 
-    /// Whether the broker has left four requests in a row unanswered.
+    /// Whether the broker has left four requests for rescues in a row unanswered.
     pub fn is_silent(&self) -> bool {
-        self.pause_ms.load(Ordering::Relaxed) >= BACKOFF_FIRST_MS << 3
+        let [_, [_, pause_ms]] = &self.backoffs;
+        pause_ms.load(Ordering::Relaxed) >= BACKOFF_FIRST_MS << 3
     }
 
     /// Has the broker look after a slab for a while. Nothing is waited for; the caller does this once a second at most.
@@ -335,7 +329,10 @@ impl Client {
         request: &Request,
         answer_ms: u64,
     ) -> Result<(Answer, [Option<OwnedFd>; FDS_MAX]), Reason> {
-        if now_ms() < self.not_before_ms.load(Ordering::Relaxed) {
+        let [others, rescues] = &self.backoffs;
+        let is_rescue = answer_ms == RESCUE_MS;
+        let [not_before_ms, pause_ms] = if is_rescue { rescues } else { others };
+        if now_ms() < not_before_ms.load(Ordering::Relaxed) {
             return Err(Reason::NoDaemon);
         }
         let masked = Masked::all();
@@ -352,15 +349,16 @@ impl Client {
             // A signal is for this thread: its handler does not wait for the broker. The caller asks again later.
             Err(Errno::INTR) => Err(Reason::Young),
             Ok(answered) => {
-                self.pause_ms.store(0, Ordering::Relaxed);
+                for [_, pause_ms] in &self.backoffs {
+                    pause_ms.store(0, Ordering::Relaxed);
+                }
                 Ok(answered)
             }
             Err(_) => {
-                let pause = self.pause_ms.load(Ordering::Relaxed).saturating_mul(2);
+                let pause = pause_ms.load(Ordering::Relaxed).saturating_mul(2);
                 let pause = pause.clamp(BACKOFF_FIRST_MS, BACKOFF_MS);
-                self.pause_ms.store(pause, Ordering::Relaxed);
-                self.not_before_ms
-                    .store(now_ms().saturating_add(pause), Ordering::Relaxed);
+                pause_ms.store(pause, Ordering::Relaxed);
+                not_before_ms.store(now_ms().saturating_add(pause), Ordering::Relaxed);
                 Err(Reason::NoDaemon)
             }
         }

@@ -265,7 +265,8 @@ pub(super) fn transfer_large(model: &mut Model) {
     model.say(to, &format!("take {peer} {size}"));
 }
 
-/// A socket filled to the brim: who waits for room is told, and nothing is lost.
+/// A socket filled to the brim: who waits for room is told, and nothing is lost. Whether a TCP socket has room right after that is
+/// not asked: the kernel's own answer differs from run to run on a busy machine.
 pub(super) fn fill_and_drain(model: &mut Model) {
     let Some((link, _, (one, name), (other, peer))) = quiet_pair(model, &[Kind::Tcp, Kind::Unix])
     else {
@@ -279,7 +280,9 @@ pub(super) fn fill_and_drain(model: &mut Model) {
     }
     let (tag, count) = (model.tag(), model.name("n"));
     model.say(from, &format!("fill {name} {tag} {count}"));
-    model.say(from, &format!("poll 0 {name}:out"));
+    if model.links[link].kind == Kind::Unix {
+        model.say(from, &format!("poll 0 {name}:out"));
+    }
     model.say(to, &format!("poll 0 {peer}:in|out"));
     model.say(to, &format!("drain {peer} ${count} {tag}"));
     model.say(from, &format!("poll 1000 {name}:out"));

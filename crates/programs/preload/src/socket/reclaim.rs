@@ -20,7 +20,7 @@ use crate::sys::{
 const RESCUES: u32 = 5;
 const RESCUE_PAUSE_MS: u64 = 10;
 /// For how long it is asked for while the broker is late, but answers now and then: until then the call does not find the bytes.
-const RESCUE_PATIENCE_NS: u64 = 500_000_000;
+const RESCUE_PATIENCE_NS: u64 = 2_000_000_000;
 /// Tries before a reader that never lets go is left alone.
 const RECLAIM_ATTEMPTS: usize = 200;
 
