@@ -199,9 +199,14 @@ pub struct Client {
     backoffs: [[AtomicU64; 2]; 2],
 }
 
+impl Default for Client {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Client {
     /// One that does not know yet where to look.
-    #[allow(clippy::new_without_default)] // Not const.
     pub const fn new() -> Self {
         Self {
             paths: OnceLock::new(),
@@ -300,8 +305,7 @@ impl Client {
 
     /// Whether the broker has left four requests for rescues in a row unanswered.
     pub fn is_silent(&self) -> bool {
-        let [_, [_, pause_ms]] = &self.backoffs;
-        pause_ms.load(Ordering::Relaxed) >= BACKOFF_FIRST_MS << 3
+        self.backoffs[1][1].load(Ordering::Relaxed) >= BACKOFF_FIRST_MS << 3
     }
 
     /// Has the broker look after a slab for a while. Nothing is waited for; the caller does this once a second at most.
@@ -349,9 +353,8 @@ impl Client {
             // A signal is for this thread: its handler does not wait for the broker. The caller asks again later.
             Err(Errno::INTR) => Err(Reason::Young),
             Ok(answered) => {
-                for [_, pause_ms] in &self.backoffs {
-                    pause_ms.store(0, Ordering::Relaxed);
-                }
+                others[1].store(0, Ordering::Relaxed);
+                rescues[1].store(0, Ordering::Relaxed);
                 Ok(answered)
             }
             Err(_) => {
