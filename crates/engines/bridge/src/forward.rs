@@ -649,12 +649,38 @@ fn find_all(
         reader.prefetch(*place);
     }
     let found = found.get_mut(..n)?;
-    for ((member, &dst), &place) in found.iter_mut().zip(dst).zip(&*places) {
-        *member = reader.member(place, Key::new(vid, dst));
+    let mut rest = n;
+    for (i, ((member, &dst), &place)) in found.iter_mut().zip(dst).zip(&*places).enumerate() {
+        match reader.member_at_once(place, Key::new(vid, dst)) {
+            Some(behind) => *member = behind,
+            None => {
+                rest = i;
+                break;
+            }
+        }
+    }
+    if rest < n {
+        find_rest(reader, dst, vid, places, found, rest);
     }
     let first = *found.first()?;
     let differ = found.iter().fold(0, |all, m| all | (m ^ first));
     (differ == 0).then_some(first)
+}
+
+/// Looks up the destinations of a burst from one on that was not found at once.
+#[cold]
+#[inline(never)]
+fn find_rest(
+    reader: Reader<'_>,
+    dst: &[u64],
+    vid: u16,
+    places: &[Place],
+    found: &mut [u32],
+    from: usize,
+) {
+    for ((member, &dst), &place) in found.iter_mut().zip(dst).zip(places).skip(from) {
+        *member = reader.member(place, Key::new(vid, dst));
+    }
 }
 
 impl Tally {

@@ -8,7 +8,8 @@
 //! valgrind --tool=callgrind --callgrind-out-file=OUT target/release/examples/visit_cost KIND FRAMES
 //! ```
 //!
-//! `KIND` is `one` (all frames to one member), `two` (to two by turns) or `flood` (broadcasts to three).
+//! `KIND` is `one` (all frames to one address), `many` (to 1,000 addresses behind one member, by turns), `two` (to two members by
+//! turns) or `flood` (broadcasts to three).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -28,9 +29,12 @@ use windlass_worker::{DataPlane, MemberTuning, PlaneOptions};
 
 const AT_ONCE: u64 = 32;
 const BYTES: usize = 60;
+const MANY: u16 = 1000;
 
 struct Source {
     frames: Vec<[u8; BYTES]>,
+    /// The next one.
+    at: usize,
     left: u64,
     wake: OwnedFd,
 }
@@ -44,8 +48,9 @@ impl RxPort for Source {
         _: Limit,
     ) -> (Loan, More) {
         let n = self.left.min(AT_ONCE) as usize;
-        let frames = self.frames.iter().cycle();
-        for (i, frame) in frames.take(n).enumerate() {
+        for i in 0..n {
+            let frame = &self.frames[self.at];
+            self.at = (self.at + 1) % self.frames.len();
             heads.snap[i].0[HEADROOM..HEADROOM + BYTES].copy_from_slice(frame);
             heads.admit(i, BYTES as u32, Claim::NONE);
         }
@@ -103,6 +108,12 @@ fn mac(member: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, member]
 }
 
+/// One of many addresses behind member 1.
+fn behind(number: u16) -> [u8; 6] {
+    let [high, low] = number.to_be_bytes();
+    [2, 1, 0, 0, high, low]
+}
+
 fn frame(dst: [u8; 6]) -> [u8; BYTES] {
     let mut frame = [0; BYTES];
     frame[..6].copy_from_slice(&dst);
@@ -117,9 +128,10 @@ fn main() {
     let frames = words.next().and_then(|n| n.parse().ok()).unwrap_or(100_000);
     let (each, copies) = match kind.as_str() {
         "one" => (vec![frame(mac(1))], 1),
+        "many" => ((0..MANY).map(|n| frame(behind(n))).collect(), 1),
         "two" => (vec![frame(mac(1)), frame(mac(2))], 1),
         "flood" => (vec![frame([0xff; 6])], 3),
-        _ => panic!("one, two or flood"),
+        _ => panic!("one, many, two or flood"),
     };
     let options = PlaneOptions {
         workers: vec![None],
@@ -130,7 +142,7 @@ fn main() {
         filtering: true,
         mac: 0,
     };
-    let bridge = plane.add_bridge(tuning, Limits::new(1024, [1, 2]));
+    let bridge = plane.add_bridge(tuning, Limits::new(16_384, [1, 2]));
     let sinks: Vec<_> = (0..4).map(|_| Arc::new(Sink::default())).collect();
     for (member, sink) in sinks.iter().enumerate().rev() {
         let own = Key::from_octets(1, mac(member as u8));
@@ -142,8 +154,18 @@ fn main() {
             writer.add_fixed(own, id, EntryFlags::LOCAL, now)
         });
         enter.expect("an answer").expect("room");
+        if member == 1 && kind == "many" {
+            let enter = plane.ask_fdb(bridge, move |writer, now| {
+                (0..MANY).try_for_each(|n| {
+                    let key = Key::from_octets(1, behind(n));
+                    writer.add_fixed(key, id, EntryFlags::STATIC, now)
+                })
+            });
+            enter.expect("an answer").expect("room");
+        }
         let source = Source {
             frames: each.clone(),
+            at: 0,
             left: if member == 0 { frames } else { 0 },
             wake: windlass_sys::eventfd::create().expect("an eventfd"),
         };

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use windlass_sync::prefetch;
 
 use super::hash::Seeds;
-use super::table::{Bucket, FUTURE, Fdb, Hit, Now, SLOTS, TTL, Value};
+use super::table::{Bucket, EntryFlags, FUTURE, Fdb, Hit, Now, SLOTS, TTL, Value};
 use super::{Key, Place};
 
 /// A lookup that found nothing, as [`Reader::member`] says it.
@@ -34,6 +34,8 @@ pub struct Reader<'a> {
     /// Entries whose age is this far from the tick, less [`TTL`] and 1, or nearer are doubtful: those that may have
     /// expired, or all while more than the age counts.
     doubtful: u32,
+    /// Flags of which one makes an entry certain all the same.
+    certain: u8,
 }
 
 impl<'a> Reader<'a> {
@@ -50,6 +52,7 @@ impl<'a> Reader<'a> {
             } else {
                 u32::from(FUTURE - TTL - 1)
             },
+            certain: if now.flushing { 0 } else { EntryFlags::FIXED },
         }
     }
 
@@ -62,9 +65,8 @@ impl<'a> Reader<'a> {
     /// Starts to load the bucket in which most keys stand.
     #[inline(always)]
     pub fn prefetch(&self, place: Place) {
-        if let Some(b) = self.buckets.get(place.first(self.mask) as usize) {
-            prefetch::read_ref(b);
-        }
+        let buckets = self.buckets.as_ptr();
+        prefetch::read(buckets.wrapping_add(place.first(self.mask) as usize).cast());
     }
 
     /// Bucket, slot in it, and index of the bucket that holds `key`.
@@ -109,6 +111,20 @@ impl<'a> Reader<'a> {
             stale_age: age != self.now.tick && !value.flags().is_fixed(),
             slot: bucket.wrapping_mul(SLOTS as u32).wrapping_add(slot as u32),
         })
+    }
+
+    /// The member behind which a key is, if it stands in its first bucket and is certain; if not, [`Reader::member`] knows.
+    #[inline(always)]
+    pub(crate) fn member_at_once(&self, place: Place, key: Key) -> Option<u32> {
+        let bucket = self.buckets.get(place.first(self.mask) as usize)?;
+        let slot = bucket.find(key)?;
+        let value = Value(bucket.vals.get(slot)?.load(Relaxed));
+        let age = bucket.ages.get(slot)?.load(Relaxed);
+        let old = self.now.tick.wrapping_sub(TTL + 1).wrapping_sub(age);
+        if u32::from(old) < self.doubtful && value.flags().bits() & self.certain == 0 {
+            return None;
+        }
+        Some(u32::from(value.member()))
     }
 
     /// The member behind which a key is, or [`NOWHERE`].

@@ -42,14 +42,22 @@ impl EntryFlags {
     /// Static, and the address of a member itself.
     pub const LOCAL: EntryFlags = EntryFlags(5);
 
+    /// Bits of which a fixed entry has one.
+    pub(super) const FIXED: u8 = 3;
+
     pub(super) const fn from_bits(bits: u8) -> EntryFlags {
         EntryFlags(bits & 15)
+    }
+
+    #[inline(always)]
+    pub(super) const fn bits(self) -> u8 {
+        self.0
     }
 
     /// Static or sticky.
     #[inline(always)]
     pub const fn is_fixed(self) -> bool {
-        self.0 & 3 != 0
+        self.0 & Self::FIXED != 0
     }
 
     /// Made by configuration.
