@@ -31,7 +31,7 @@ fn streams_are_right_by_every_way_of_waiting() {
             ("50", 100_000, 0),
         ] {
             place
-                .connect(&How {
+                .connect_rung(&How {
                     way,
                     spin,
                     bytes,
@@ -42,7 +42,6 @@ fn streams_are_right_by_every_way_of_waiting() {
                 .finish(bytes);
         }
     }
-    place.assert_rung();
 }
 
 /// Unread bytes forced back into the kernel at random calls of both ends: none is lost, none comes twice.
@@ -57,7 +56,7 @@ fn forced_reclaims_lose_nothing() {
             let value = format!("100,{}", random.below(1 << 30));
             let options = [("WINDLASS_RECLAIM", value.as_str())];
             place
-                .connect(&How {
+                .connect_rung(&How {
                     way,
                     spin: "50",
                     options: &options,
@@ -66,7 +65,6 @@ fn forced_reclaims_lose_nothing() {
                 .finish(HOW.bytes);
         }
     }
-    place.assert_rung();
 }
 
 /// A hundredth of the calls goes straight to the kernel: what comes is right, and both ends get to their end.
@@ -81,7 +79,7 @@ fn bypassed_calls_are_slow_at_most() {
             let value = format!("10,{}", random.below(1 << 30));
             let options = [("WINDLASS_BYPASS", value.as_str())];
             place
-                .connect(&How {
+                .connect_rung(&How {
                     way,
                     options: &options,
                     ..HOW
@@ -89,7 +87,6 @@ fn bypassed_calls_are_slow_at_most() {
                 .finish(HOW.bytes);
         }
     }
-    place.assert_rung();
 }
 
 /// A reader that makes bare system calls, which the library does not see, gets every byte in order.
@@ -100,14 +97,13 @@ fn a_reader_outside_libc_is_served() {
     };
     for spin in ["0", "50"] {
         place
-            .connect(&How {
+            .connect_rung(&How {
                 way: "bare",
                 spin,
                 ..HOW
             })
             .finish(HOW.bytes);
     }
-    place.assert_rung();
 }
 
 /// Either end stopped and continued at random instants: the streams go on, and are right.
@@ -118,7 +114,7 @@ fn stopped_processes_go_on() {
     };
     let mut random = seed();
     for round in 0..if soaks() { 100 } else { 7 } {
-        let mut pair = place.connect(&How {
+        let mut pair = place.connect_rung(&How {
             way: WAYS[round % WAYS.len()],
             spin: "50",
             ..HOW
@@ -133,7 +129,6 @@ fn stopped_processes_go_on() {
         }
         pair.finish(HOW.bytes);
     }
-    place.assert_rung();
 }
 
 /// Either end killed at a random instant: the other sees a correct prefix, then the end of the stream or a reset.

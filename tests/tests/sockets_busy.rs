@@ -13,9 +13,10 @@ use std::time::Instant;
 use place::{PATIENCE, Place};
 use windlass_tests::program;
 
+/// What each thread sends at least.
 const BYTES: u64 = 20_000_000;
-/// How often it is tried until the ring has served both ends: whether a reader is awake is up to the machine.
-const TRIES: u32 = 10;
+/// What the ring carries each way at least; the programs go on until it has. More than a ring has room for.
+const BY_RING: u64 = 1_000_000;
 
 /// Both ends, killed when dropped.
 struct Both([Child; 2]);
@@ -77,20 +78,12 @@ fn busy_threads_are_joined() {
         "busy.c does not compile"
     );
     for (threads, spin) in [(1, "50"), (2, "50"), (1, "0"), (2, "0")] {
-        let mut told = String::new();
-        let is_served = (0..TRIES).any(|_| {
-            let (is_joined, is_rung, text) = run(&place, threads, spin);
-            told += &text;
-            // Without a spin the readers of a busy machine sleep before the ring may be used.
-            is_joined && (is_rung || spin == "0")
-        });
-        println!("{threads} threads, spin {spin}: {told}");
-        assert!(is_served, "{threads} threads, spin {spin}: {told}");
+        is_joined(&place, threads, spin);
     }
 }
 
-/// One connection; whether both ends have joined, and both have received bytes by the ring.
-fn run(place: &Place, threads: u64, spin: &str) -> (bool, bool, String) {
+/// One connection, whose ends go on until each has received bytes by the ring.
+fn is_joined(place: &Place, threads: u64, spin: &str) {
     let own = place.directory.path();
     let directory = place.room();
     let roles = ["listen", "connect"];
@@ -111,16 +104,32 @@ fn run(place: &Place, threads: u64, spin: &str) -> (bool, bool, String) {
             .stdout(log);
         command.spawn().expect("windlass")
     }));
+    let said = || roles.map(|role| fs::read_to_string(directory.join(role)).unwrap_or_default());
+    let told = || format!("{threads} threads, spin {spin}: {:?}", said());
+    place::until_rows(
+        &place.daemon(),
+        both.0.each_ref(),
+        "bytes by the ring, both ways",
+        |rows| place::has_rung(rows, [BY_RING; 2]),
+        told,
+    );
+    fs::write(directory.join("port.end"), "").expect("a file");
     let is_done = both.end();
-    let said = roles.map(|role| fs::read_to_string(directory.join(role)).unwrap_or_default());
     let sums = roles.map(|role| counted(&counters(role)));
-    let text = format!("{said:?} {sums:?}\n");
+    let text = format!("{} {sums:?}", told());
+    println!("{text}");
     assert!(is_done, "{text}");
-    let right = format!("got {} eof\n", threads * BYTES);
-    assert!(said.iter().all(|said| *said == right), "{text}");
-    let has = |name: &str| {
-        sums.iter()
-            .all(|sums| sums.get(name).is_some_and(|n| *n > 0))
-    };
-    (has("joined"), has("ring_rx_bytes"), text)
+    let said = said();
+    for end in 0..2 {
+        let sent = said[end]
+            .lines()
+            .find_map(|line| line.strip_prefix("sent "));
+        let sent = sent.expect(&text);
+        let bytes = sent.split(' ').next().and_then(|word| word.parse().ok());
+        assert!(bytes >= Some(threads * BYTES), "{text}");
+        let right = format!("got {sent} eof\n");
+        assert!(said[1 - end].ends_with(&right), "{text}");
+        let of = |name: &str| sums[end].get(name).copied().unwrap_or(0);
+        assert!(of("joined") == 1 && of("ring_rx_bytes") > 0, "{text}");
+    }
 }

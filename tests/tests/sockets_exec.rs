@@ -11,12 +11,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use place::{One, PATIENCE, Place, seed, soaks};
-use windlass_tests::program;
+use windlass_tests::{program, until};
 
-/// Exchanges on each connection.
+/// Exchanges on each connection, at least.
 const ROUNDS: u64 = 3_000;
-/// How often it is tried until the ring has served all images: whether both ends are awake is up to the machine.
-const TRIES: u32 = 10;
+/// What the ring carries each way for each image, at least; the programs go on until it has. More than can be unread at once.
+const BY_RING: u64 = 4_096;
 
 /// Bytes of each stream, and the programs in a row that move them.
 const BYTES: u64 = 2_000_000;
@@ -87,35 +87,44 @@ fn a_new_image_joins_new_connections() {
         return;
     };
     compile(&place, "renew");
-    for attempt in 1..=TRIES {
-        let directory = place.room();
-        let mut ends =
-            [("serve", None), ("ask", Some(ROUNDS.to_string()))].map(|(role, rounds)| {
-                start(&place, &directory, "renew", role, &Vec::from_iter(rounds))
-            });
-        let done = ends.each_mut().map(One::end);
-        let said = |role: &str| fs::read_to_string(directory.join(role)).unwrap_or_default();
-        let served = images(&directory.join("serve.counters"));
-        let text = format!("{:?} {:?} {served:?}", said("serve"), said("ask"));
-        assert_eq!(done, [true, true], "{text}");
-        assert!(
-            said("serve") == "done\n" && said("ask") == "done\n",
-            "{text}"
+    let directory = place.room();
+    let mut ends = [("serve", None), ("ask", Some(ROUNDS.to_string()))]
+        .map(|(role, rounds)| start(&place, &directory, "renew", role, &Vec::from_iter(rounds)));
+    let said = |role: &str| fs::read_to_string(directory.join(role)).unwrap_or_default();
+    let on_ring = || {
+        place::until_rows(
+            &place.daemon(),
+            ends.each_ref().map(|end| &end.0),
+            "bytes by the ring, both ways",
+            |rows| place::has_rung(rows, [BY_RING; 2]),
+            || format!("{:?} {:?}", said("serve"), said("ask")),
         );
-        // `windlass run` itself has not the library: the two images are all.
-        let [first, second] = served.as_slice() else {
-            panic!("{text}");
-        };
-        let is_served = count(first, "joined") == 1
-            && count(first, "ring_rx_bytes") > 0
-            && count(second, "joined") == 1
-            && count(second, "ring_rx_bytes") > 0;
-        if is_served {
-            return;
-        }
-        println!("attempt {attempt}: {text}");
+    };
+    let mark = |what: &str| fs::write(directory.join(what), "").expect("a file");
+    on_ring();
+    mark("port.renew");
+    // The first image's connection is the kernel's from here on.
+    let counters = directory.join("serve.counters");
+    until("the second image", || counters.exists());
+    on_ring();
+    mark("port.end");
+    let done = ends.each_mut().map(One::end);
+    let served = images(&counters);
+    let text = format!("{:?} {:?} {served:?}", said("serve"), said("ask"));
+    println!("{text}");
+    assert_eq!(done, [true, true], "{text}");
+    assert!(
+        said("serve") == "done\n" && said("ask") == "done\n",
+        "{text}"
+    );
+    // `windlass run` itself has not the library: the two images are all.
+    let [first, second] = served.as_slice() else {
+        panic!("{text}");
+    };
+    for image in [first, second] {
+        assert_eq!(count(image, "joined"), 1, "{text}");
+        assert!(count(image, "ring_rx_bytes") > 0, "{text}");
     }
-    panic!("the ring has not served both images");
 }
 
 fn again(place: &Place, directory: &Path, way: &str) -> [One; 2] {

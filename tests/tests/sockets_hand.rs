@@ -9,13 +9,15 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use place::{One, Place};
+use serde_json::Value;
 use windlass_tests::{program, skip};
 
+/// What is sent at least once the connection is another program's.
 const BYTES: u64 = 1_000_000;
-/// What the first reader takes, a part of it by the ring.
-const TAKES: u64 = 60_000;
-/// How often it is tried until a handover met unread bytes in a ring: whether the sender is fast enough is up to chance.
-const TRIES: u32 = 40;
+/// What the ends exchange by the ring before, each way at least. More than can be unread at once.
+const BY_RING: [u64; 2] = [10_000, 10];
+/// What the first reader leaves unread: less than the smallest ring has room for.
+const LEFT: u64 = 3_000;
 
 /// The sum of a counter.
 fn counted(path: &Path, name: &str) -> u64 {
@@ -27,8 +29,25 @@ fn counted(path: &Path, name: &str) -> u64 {
         .sum()
 }
 
-/// Runs a handover; gives how many bytes had gone into the ring and were not taken out of it by the first reader.
-fn hand_over(place: &Place, how: &str) -> u64 {
+/// Unread bytes in the rings of a process.
+fn unread_in_rings(place: &Place, one: &One) -> u64 {
+    let mut command = Command::new(program("windlass"));
+    command
+        .args(["stackdump", "--json", &one.0.id().to_string()])
+        .env("WINDLASS_SOCKETS", place.daemon());
+    let dumped = command.output().expect("windlass").stdout;
+    let dumped: Value = serde_json::from_slice(&dumped).unwrap_or_default();
+    let channels = dumped.as_array().into_iter().flatten();
+    let directions = channels.filter_map(|channel| channel["directions"].as_array());
+    let unread = directions.flatten().map(|direction| {
+        let of = |name: &str| direction[name].as_u64().unwrap_or(0);
+        of("head").saturating_sub(of("pos"))
+    });
+    unread.sum()
+}
+
+/// Runs a handover with unread bytes in the ring; the sender rests meanwhile, or goes on.
+fn hand_over(place: &Place, how: &str, rests: bool) {
     let directory = place.room();
     let own = place.directory.path();
     let start = |role: &str, words: &[&str]| {
@@ -37,12 +56,10 @@ fn hand_over(place: &Place, how: &str) -> u64 {
         command
             .args(["run", "--spin", "50", "--"])
             .arg(own.join("hand"));
-        command
-            .arg(role)
-            .arg(directory.join("port"))
-            .arg(BYTES.to_string())
-            .args(words);
+        command.arg(role).arg(directory.join("port")).args(words);
         command.env("WINDLASS_SOCKETS", place.daemon());
+        // The broker leaves unread bytes where they are.
+        command.env("WINDLASS_NETS", "0");
         command.env(
             "WINDLASS_COUNTERS",
             directory.join(format!("{role}.counters")),
@@ -54,17 +71,43 @@ fn hand_over(place: &Place, how: &str) -> u64 {
         One(child.spawn().expect("windlass"))
     };
     let plain = own.join("plain");
-    let takes = TAKES.to_string();
-    let mut reader = start(how, &[&takes, plain.to_str().expect("a path")]);
-    let mut sender = start("send", &[]);
-    let done = [sender.end(), reader.end()];
+    let mut reader = start(how, &[&LEFT.to_string(), plain.to_str().expect("a path")]);
+    let mut sender = start("send", &[&BYTES.to_string()]);
     let said = |role: &str| fs::read_to_string(directory.join(role)).unwrap_or_default();
-    let text = format!("{how}: {:?} {:?}", said(how), said("send"));
-    assert_eq!(done, [true, true], "{text}");
-    assert!(said(how).contains(&format!("got {BYTES} eof")), "{text}");
+    let told = || format!("{how}, rests: {rests}: {:?} {:?}", said(how), said("send"));
+    let mark = |what: &str| fs::write(directory.join(what), "").expect("a file");
+    let until = |one: &One, what: &str, is_so: &dyn Fn(&[Value]) -> bool| {
+        place::until_rows(&place.daemon(), [&one.0], what, is_so, told);
+    };
+    until(&sender, "bytes by the ring, both ways", &|rows| {
+        place::has_rung(rows, BY_RING)
+    });
+    mark("port.joined");
+    until(&sender, "unread bytes", &|rows| {
+        rows.iter().any(|row| row["tx_queue_bytes"] == LEFT)
+    });
+    let unread = unread_in_rings(place, &sender);
+    assert!(unread > 0, "{}", told());
+    assert!(unread <= LEFT, "{unread}: {}", told());
+    mark("port.left");
+    if rests {
+        until(&sender, "an empty ring", &|rows| {
+            unread_in_rings(place, &sender) == 0 && rows.iter().all(|row| row["state"] == "kernel")
+        });
+    }
+    mark("port.rest");
+    let done = [sender.end(), reader.end()];
+    assert_eq!(done, [true, true], "{}", told());
+    let sent = said("send");
+    let sent = sent.trim_end().strip_prefix("sent ").expect("a number");
+    assert!(said(how).contains(&format!("got {sent} eof")), "{}", told());
     let pushed = counted(&directory.join("send.counters"), "ring_tx_bytes");
     let taken = counted(&directory.join(format!("{how}.counters")), "ring_rx_bytes");
-    pushed.saturating_sub(taken)
+    println!(
+        "{}: {unread} unread, {pushed} pushed, {taken} taken",
+        told()
+    );
+    assert!(pushed >= taken + unread, "{}: {pushed} {taken}", told());
 }
 
 /// The program that reads on gets every byte in order: what the ring held, what the kernel had, and what was sent later;
@@ -92,18 +135,8 @@ fn unread_bytes_go_with_the_connection() {
         return;
     }
     for how in ["exec", "pass", "confine"] {
-        let unread: Vec<u64> = (0..TRIES)
-            .map(|_| hand_over(&place, how))
-            .scan(0, |met, bytes| {
-                let goes_on = *met < 3;
-                *met += u32::from(bytes > 0);
-                goes_on.then_some(bytes)
-            })
-            .collect();
-        println!("{how}: unread in the ring: {unread:?}");
-        assert!(
-            unread.iter().any(|bytes| *bytes > 0),
-            "{how}: no handover met unread bytes in a ring"
-        );
+        for rests in [true, false] {
+            hand_over(&place, how, rests);
+        }
     }
 }

@@ -11,53 +11,63 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use place::{PATIENCE, Place};
+use serde_json::Value;
 use windlass_tests::{Lab, program, run, skip};
 
-/// Answers as many connections as it is told with what they send, which they take a while after it has come.
+/// Answers as many connections as it is told with what they send, which it takes only once a whole message is there, if it is
+/// told to wait.
 const SERVER: &str = r#"
-import os, select, socket, sys, threading, time
-pause = float(os.environ.get("PAUSE", 0))
+import socket, sys, threading
+count, waits = map(int, sys.argv[1:])
 def answer(connection):
     while True:
-        if pause:
-            select.select([connection], [], [])
-            time.sleep(pause)
+        while waits and 0 < len(connection.recv(64, socket.MSG_PEEK)) < 64:
+            pass
         if not (data := connection.recv(4096)):
             break
         connection.sendall(data)
 listener = socket.create_server(("127.0.0.1", 7000), backlog=8)
 print("listens", flush=True)
-threads = [threading.Thread(target=answer, args=(listener.accept()[0],)) for _ in range(int(sys.argv[1]))]
+threads = [threading.Thread(target=answer, args=(listener.accept()[0],)) for _ in range(count)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 "#;
 
-/// Exchanges messages of 64 bytes from a given address and port, and checks every answer, which it takes a while after it
-/// has come. It begins when a file is there.
+/// Exchanges messages of 64 bytes from a given address and port, and checks every answer, which it takes as the server does. It
+/// begins when the file of its name is there, goes on until another one is, and for a number of rounds after that.
 const CLIENT: &str = r#"
-import os, select, socket, sys, time
-name, address, port, rounds, begin = sys.argv[1:]
-pause = float(os.environ.get("PAUSE", 0))
+import os, socket, sys, time
+name, address, port, begin, end, rounds, waits = sys.argv[1:]
 connection = socket.create_connection(("127.0.0.1", 7000), source_address=(address, int(port)))
 print("connected", flush=True)
 while not os.path.exists(begin):
     time.sleep(0.005)
-for round in range(int(rounds)):
-    message = f"{name} {round}".ljust(64).encode()
+made = 0
+def exchange():
+    global made
+    message = f"{name} {made}".ljust(64).encode()
     connection.sendall(message)
-    if pause:
-        select.select([connection], [], [])
-        time.sleep(pause)
+    while waits == "1" and 0 < len(connection.recv(64, socket.MSG_PEEK)) < 64:
+        pass
     got = b""
     while len(got) < 64:
         got += connection.recv(64 - len(got))
     assert got == message, (got, message)
+    made += 1
+while not os.path.exists(end):
+    for _ in range(16):
+        exchange()
+for _ in range(int(rounds)):
+    exchange()
 print("right", flush=True)
 "#;
 
-/// How often it is tried until the ring has served: whether both ends are awake is up to the machine.
-const TRIES: u32 = 10;
-const ROUNDS: &str = "4000";
+/// Exchanges after what the programs went on for has come.
+const MORE: &str = "1000";
+/// What the ring carries each way at least. More than can be unread at once.
+const BY_RING: u64 = 4_096;
+/// So much that it takes longer than 2 ms.
+const MANY: u64 = 64 * 1_000;
 
 /// A namespace with rules, root's broker, and what was started there.
 struct Scene {
@@ -162,16 +172,33 @@ impl Scene {
         }
     }
 
-    /// What a client and a server have counted after `rounds` messages each way.
-    fn exchange(&self, rounds: &str) -> [BTreeMap<String, u64>; 2] {
+    /// What a client and a server have counted that went on until the rows of both in `windlass sockets` were so. `waits`: for
+    /// whole messages.
+    fn exchange(
+        &self,
+        waits: &str,
+        what: &str,
+        is_so: impl Fn(&[Value]) -> bool,
+    ) -> [BTreeMap<String, u64>; 2] {
         let directory = self.place.room();
-        let begin = directory.join("begin");
+        let [begin, end] = ["begin", "end"].map(|name| directory.join(name));
         fs::write(&begin, "").expect("a file");
-        let mut server = self.start(&directory, "server", SERVER, &["1"]);
+        let mut server = self.start(&directory, "server", SERVER, &["1", waits]);
         server.until("listens");
-        let words = ["x", "127.0.0.1", "0", rounds, begin.to_str().expect("text")];
+        let [begin_at, end_at] = [&begin, &end].map(|path| path.to_str().expect("text"));
+        let words = ["x", "127.0.0.1", "0", begin_at, end_at, MORE, waits];
         let mut client = self.start(&directory, "client", CLIENT, &words);
-        [client.counted(), server.counted()]
+        place::until_rows(
+            &self.broker.socket(),
+            [&client.child, &server.child],
+            what,
+            is_so,
+            || format!("{:?} {:?}", client.said(), server.said()),
+        );
+        fs::write(&end, "").expect("a file");
+        let counted = [client.counted(), server.counted()];
+        println!("{what}: {counted:?}");
+        counted
     }
 }
 
@@ -185,68 +212,61 @@ fn tracked_connections_are_proved() {
     let Some(scene) = Scene::new("tracked_connections_are_proved", STATEFUL) else {
         return;
     };
-    for attempt in 0..TRIES {
-        let counted = scene.exchange(ROUNDS);
-        let is_rung = |counted| of(counted, "ring_rx_bytes") > 0 && of(counted, "joined") > 0;
-        println!("{attempt}: {counted:?}");
-        if counted.iter().all(is_rung) {
-            return;
-        }
+    let counted = scene.exchange("0", "bytes by the ring, both ways", |rows| {
+        place::has_rung(rows, [BY_RING; 2])
+    });
+    for counted in &counted {
+        assert_eq!(of(counted, "joined"), 1, "{counted:?}");
+        assert!(of(counted, "ring_rx_bytes") > 0, "{counted:?}");
     }
-    panic!("the ring has not served a tracked connection");
 }
 
 /// A tracked connection on the ring sends a message by the kernel now and then, so that its state is not forgotten: as often as
-/// it is told, and not within a second if it is told nothing.
+/// it is told, and every 30 s if it is told nothing.
 #[test]
 fn tracked_connections_are_kept_known() {
     let Some(mut scene) = Scene::new("tracked_connections_are_kept_known", STATEFUL) else {
         return;
     };
-    let unsaid = scene.exchange(ROUNDS);
+    let started = Instant::now();
+    let unsaid = scene.exchange("0", "bytes by the ring, both ways", |rows| {
+        place::has_rung(rows, [BY_RING; 2])
+    });
+    let due = started.elapsed().as_secs() / 30;
     for counted in &unsaid {
-        assert_eq!(of(counted, "refreshes"), 0, "{counted:?}");
+        assert!(of(counted, "ring_tx_bytes") > 0, "{counted:?}");
+        assert!(of(counted, "refreshes") <= due, "{counted:?}");
     }
     scene.options = vec![("WINDLASS_REFRESH", "2")];
-    for attempt in 0..TRIES {
-        // For much longer than 2 ms, and each message answers one.
-        let counted = scene.exchange("100000");
-        println!("{attempt}: {counted:?}");
+    // One is due in the first send after 2 ms.
+    let counted = scene.exchange("0", "many bytes by the ring, both ways", |rows| {
+        place::has_rung(rows, [MANY; 2])
+    });
+    for counted in &counted {
+        let refreshes = of(counted, "refreshes");
+        assert!(refreshes > 0, "{counted:?}");
+        assert!(of(counted, "ring_tx_bytes") >= MANY, "{counted:?}");
         // The last one may have been due when the stream ended.
-        let is_kept = |counted: &BTreeMap<String, u64>| {
-            let refreshes = of(counted, "refreshes");
-            let sent = of(counted, "kernel_tx_bytes") / 64;
-            assert!(sent + 1 >= refreshes, "{counted:?}");
-            of(counted, "ring_tx_bytes") > 0 && refreshes > 0
-        };
-        if counted.iter().all(is_kept) {
-            return;
-        }
+        let sent = of(counted, "kernel_tx_bytes") / 64;
+        assert!(sent + 1 >= refreshes, "{counted:?}");
     }
-    panic!("no message was made to go by the kernel");
 }
 
-/// Ends that never take the first part of a cut message in time are cut sixteen times, and then left on the kernel for good.
+/// Ends that never take the first part of a cut message are cut sixteen times, and then left on the kernel for good.
 #[test]
 fn unproved_connections_are_given_up() {
-    let Some(mut scene) = Scene::new("unproved_connections_are_given_up", STATEFUL) else {
+    let Some(scene) = Scene::new("unproved_connections_are_given_up", STATEFUL) else {
         return;
     };
-    scene.options = vec![("PAUSE", "0.002")];
-    for attempt in 0..TRIES {
-        let counted = scene.exchange("900");
-        println!("{attempt}: {counted:?}");
-        // A sender that is not given a core while it holds the rest back leaves the receiver time to take the first part.
-        if counted.iter().any(|one| of(one, "joins_unproved") == 0) {
-            continue;
-        }
-        for counted in &counted {
-            let by_ring = of(counted, "ring_rx_bytes") + of(counted, "ring_tx_bytes");
-            assert_eq!(by_ring, 0, "{counted:?}");
-        }
-        return;
+    let counted = scene.exchange("1", "a connection that is given up", |rows| {
+        rows.iter()
+            .any(|row| row["state"] == "kernel" && row["reason"] == "tracked")
+    });
+    for counted in &counted {
+        assert_eq!(of(counted, "joins_unproved"), 1, "{counted:?}");
+        let by_ring = of(counted, "ring_rx_bytes") + of(counted, "ring_tx_bytes");
+        assert_eq!(by_ring, 0, "{counted:?}");
     }
-    panic!("sixteen cuts in vain were not enough");
 }
 
 /// The source of one connection is translated to the name of the end of another one, which is then translated as well: the
@@ -260,17 +280,32 @@ fn translated_connections_are_not_mistaken() {
         return;
     };
     let directory = scene.place.room();
-    let begin = directory.join("begin");
-    let mut server = scene.start(&directory, "server", SERVER, &["2"]);
+    let [begin, end] = ["begin", "end"].map(|name| directory.join(name));
+    let mut server = scene.start(&directory, "server", SERVER, &["2", "0"]);
     server.until("listens");
     let client = |name: &str, address: &str| {
-        let words = [name, address, "5000", ROUNDS, begin.to_str().expect("text")];
+        let [begin, end] = [&begin, &end].map(|path| path.to_str().expect("text"));
+        let words = [name, address, "5000", begin, end, MORE, "0"];
         let client = scene.start(&directory, name, CLIENT, &words);
         client.until("connected");
         client
     };
     let mut clients = [client("x", "127.0.0.2"), client("y", "127.0.0.1")];
     fs::write(&begin, "").expect("a file");
+    place::until_rows(
+        &scene.broker.socket(),
+        [&clients[1].child, &server.child],
+        "a channel",
+        |rows| rows.iter().any(|row| row["channel"].is_u64()),
+        || {
+            format!(
+                "{:?} {:?}",
+                clients.each_ref().map(One::said),
+                server.said()
+            )
+        },
+    );
+    fs::write(&end, "").expect("a file");
     let counted = clients.each_mut().map(One::counted);
     let served = server.counted();
     for counted in counted.iter().chain([&served]) {

@@ -26,10 +26,9 @@ pub fn by_every_way(place: &Place, cases: &[Case], options: &[(&str, &str)]) {
                 options,
                 ..HOW
             };
-            place.connect(&how).finish(bytes);
+            place.connect_rung(&how).finish(bytes);
         }
     }
-    place.assert_rung();
 }
 
 /// Everything arrives where what is unread is forced back into the kernel at random calls, and where a hundredth of the
@@ -50,10 +49,9 @@ pub fn reclaimed_and_bypassed(place: &Place, random: &mut Random, options: &[(&s
                 options: &options,
                 ..HOW
             };
-            place.connect(&how).finish(HOW.bytes);
+            place.connect_rung(&how).finish(HOW.bytes);
         }
     }
-    place.assert_rung();
 }
 
 /// Everything arrives at a reader that makes bare system calls.
@@ -64,15 +62,14 @@ pub fn read_outside_libc(place: &Place, options: &[(&str, &str)]) {
         options,
         ..HOW
     };
-    place.connect(&how).finish(HOW.bytes);
-    place.assert_rung();
+    place.connect_rung(&how).finish(HOW.bytes);
 }
 
 /// Descriptors arrive with what they were sent with, both ways, each once, while the rest goes by the ring.
 pub fn with_descriptors(place: &Place) {
     for _ in 0..if soaks() { 50 } else { 1 } {
         for (spin, window) in [("0", 16_384), ("50", 16_384), ("50", 0)] {
-            let mut pair = place.connect(&How {
+            let mut pair = place.connect_rung(&How {
                 way: "rights",
                 spin,
                 window,
@@ -88,7 +85,6 @@ pub fn with_descriptors(place: &Place) {
             pair.finish(HOW.bytes);
         }
     }
-    place.assert_rung();
 }
 
 /// How many bytes a killed process's peer has got, and how that ended.

@@ -1,13 +1,15 @@
 /* A stream whose reader changes in the middle: it becomes another program, or gives its descriptor away.
  *
  * hand send PORT-FILE BYTES
- * hand exec|pass|confine PORT-FILE BYTES TAKES PLAIN
- * hand drain BYTES TAKEN [CHANNEL]
+ * hand exec|pass|confine PORT-FILE LEFT PLAIN
+ * hand drain TAKEN [CHANNEL]
  *
- * send: connects, sends BYTES that depend on their place, and ends when the reader has closed. exec and pass: accept,
- * read TAKES bytes, leave the rest for a moment, then PLAIN reads it: by exec with the connection as descriptor 9, or by
- * a process that was started before and gets the descriptor over a Unix socket (CHANNEL). confine: the reader itself goes
- * on, under a seccomp filter that kills whoever does more than read, write and exit. Whoever reads last prints
+ * send: connects, sends bytes that depend on their place, BYTES of them at the end, prints `sent N`, and ends when the reader
+ * has closed. exec and pass: accept, answer each
+ * thousand bytes with a byte until PORT-FILE.joined is there, have LEFT bytes sent that they do not take, stay awake until
+ * PORT-FILE.left is there; then PLAIN reads on, and gets the rest from PORT-FILE.rest on: by exec with the connection as
+ * descriptor 9, or by a process that was started before and gets the descriptor over a Unix socket (CHANNEL). confine: the reader
+ * itself goes on, under a seccomp filter that kills whoever does more than read, write and exit. Whoever reads last prints
  * `got N eof`. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -56,12 +58,12 @@ static uint64_t take(int fd, uint64_t place, uint64_t limit)
 	return place;
 }
 
-static int drain(int fd, uint64_t bytes, uint64_t taken)
+static int drain(int fd, uint64_t taken)
 {
 	uint64_t got = take(fd, taken, UINT64_MAX);
 	char text[64];
 	int length = snprintf(text, sizeof text, "got %llu eof\n", (unsigned long long)got);
-	return write(1, text, length) != length || got != bytes;
+	return write(1, text, length) != length;
 }
 
 /* Sends or receives a descriptor. */
@@ -104,88 +106,121 @@ static int connection(const char *path, int listens)
 	return fd;
 }
 
-/* Passes time without a system call that sleeps. */
-static void stay_awake(int milliseconds)
+enum { PIECE = 1000 };
+
+static int is_there(const char *path, const char *what)
 {
-	struct timespec begin, now;
-	clock_gettime(CLOCK_MONOTONIC, &begin);
-	do
-		clock_gettime(CLOCK_MONOTONIC, &now);
-	while ((now.tv_sec - begin.tv_sec) * 1000 + (now.tv_nsec - begin.tv_nsec) / 1000000 < milliseconds);
+	char name[4096];
+	snprintf(name, sizeof name, "%s.%s", path, what);
+	return !access(name, F_OK);
 }
 
-static int send_all(const char *path, uint64_t bytes)
+static uint64_t send_up_to(int fd, uint64_t place, uint64_t limit)
 {
-	static unsigned char space[1000];
-	int fd = connection(path, 0);
-	char answer;
-	for (uint64_t place = 0; place < bytes;) {
-		size_t n = bytes - place < sizeof space ? bytes - place : sizeof space;
+	static unsigned char space[PIECE];
+	while (place < limit) {
+		size_t n = limit - place < sizeof space ? limit - place : sizeof space;
 		for (size_t i = 0; i < n; i++)
 			space[i] = at(place + i);
-		for (size_t done = 0; done < n;) {
-			ssize_t r = send(fd, space + done, n - done, MSG_NOSIGNAL);
-			if (r < 0)
-				fail("send");
-			done += r;
-		}
-		place += n;
-		/* Small exchanges at first, so that the ends join. */
-		if (place <= 20000 && read(fd, &answer, 1) != 1)
-			fail("answer");
+		ssize_t r = send(fd, space, n, MSG_NOSIGNAL);
+		if (r < 0)
+			fail("send");
+		place += r;
 	}
+	return place;
+}
+
+/* Pieces for as long as the reader says `a`; then as many bytes as it says, which it leaves, and the rest once it may be sent. */
+static int send_all(const char *path, uint64_t bytes)
+{
+	int fd = connection(path, 0);
+	uint64_t place = 0, left;
+	char answer;
+	do {
+		place = send_up_to(fd, place, place + PIECE);
+		if (read(fd, &answer, 1) != 1)
+			fail("answer");
+	} while (answer == 'a');
+	if (recv(fd, &left, sizeof left, MSG_WAITALL) != sizeof left)
+		fail("how many");
+	place = send_up_to(fd, place, place + left);
+	while (!is_there(path, "rest"))
+		usleep(1000);
+	place = send_up_to(fd, place, place + bytes);
 	shutdown(fd, SHUT_WR);
 	if (read(fd, &answer, 1) != 0)
 		fail("end");
-	printf("sent %llu\n", (unsigned long long)bytes);
+	printf("sent %llu\n", (unsigned long long)place);
 	return 0;
+}
+
+/* Takes and answers pieces until the ends have joined, and has so many bytes sent that it does not take; how many it has taken. */
+static uint64_t answer_until_joined(int fd, const char *path, uint64_t left)
+{
+	char answer[1 + sizeof left] = "a";
+	uint64_t place = 0;
+	do {
+		place = take(fd, place, place + PIECE);
+		if (is_there(path, "joined")) {
+			answer[0] = 'b';
+			memcpy(answer + 1, &left, sizeof left);
+		}
+		ssize_t length = *answer == 'a' ? 1 : sizeof answer;
+		if (send(fd, answer, length, MSG_NOSIGNAL) != length)
+			fail("answer");
+	} while (*answer == 'a');
+	/* Awake: no sleeper is to be woken through the kernel. */
+	while (!is_there(path, "left"))
+		;
+	return place;
 }
 
 int main(int argc, char **argv)
 {
-	if (argc >= 4 && !strcmp(argv[1], "drain")) {
-		int fd = argc > 4 ? pass(atoi(argv[4]), -1) : 9;
-		return drain(fd, strtoull(argv[2], 0, 10), strtoull(argv[3], 0, 10));
+	if (argc >= 3 && !strcmp(argv[1], "drain")) {
+		int fd = argc > 3 ? atoi(argv[3]) : -1;
+		uint64_t taken = strtoull(argv[2], 0, 10);
+		if (fd < 0)
+			return drain(9, taken);
+		char place[32] = { 0 };
+		int connection = pass(fd, -1);
+		if (read(fd, place, sizeof place - 1) <= 0)
+			fail("place");
+		return drain(connection, strtoull(place, 0, 10));
 	}
 	if (argc == 4 && !strcmp(argv[1], "send"))
 		return send_all(argv[2], strtoull(argv[3], 0, 10));
-	if (argc != 6)
+	if (argc != 5)
 		return 64;
 	int channels[2], passes = !strcmp(argv[1], "pass");
 	char taken[32], channel[32];
-	snprintf(taken, sizeof taken, "%s", argv[4]);
 	pid_t child = 0;
 	if (passes) {
 		socketpair(AF_UNIX, SOCK_STREAM, 0, channels);
 		snprintf(channel, sizeof channel, "%d", channels[1]);
 		if (!(child = fork())) {
-			execl(argv[5], argv[5], "drain", argv[3], taken, channel, (char *)0);
+			execl(argv[4], argv[4], "drain", "0", channel, (char *)0);
 			fail("exec");
 		}
 		close(channels[1]);
 	}
-	uint64_t takes = strtoull(argv[4], 0, 10);
 	int fd = connection(argv[2], 1);
 	/* As many programs ask whether there is seccomp: no filter is entered by it. */
 	if (!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0) || errno != EFAULT)
 		fail("no seccomp");
-	for (uint64_t place = 0; place < takes;) {
-		place = take(fd, place, place + 1000 < takes ? place + 1000 : takes);
-		if (place <= 20000 && place % 1000 == 0 && send(fd, "a", 1, MSG_NOSIGNAL) != 1)
-			fail("answer");
-	}
-	stay_awake(20);
+	uint64_t place = answer_until_joined(fd, argv[2], strtoull(argv[3], 0, 10));
+	int length = snprintf(taken, sizeof taken, "%llu", (unsigned long long)place);
 	if (!strcmp(argv[1], "confine")) {
 		confine();
-		return drain(fd, strtoull(argv[3], 0, 10), takes);
+		return drain(fd, place);
 	}
 	if (!passes) {
 		dup2(fd, 9);
 		close(fd);
-		execl(argv[5], argv[5], "drain", argv[3], taken, (char *)0);
+		execl(argv[4], argv[4], "drain", taken, (char *)0);
 		fail("exec");
 	}
-	if (pass(channels[0], fd) != 1)
+	if (pass(channels[0], fd) != 1 || write(channels[0], taken, length) != length)
 		fail("sendmsg");
 	close(fd);
 	int status;

@@ -13,11 +13,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::Value;
 use windlass_sys::unix::{self, SocketKind};
 use windlass_tests::{program, skip};
 
 /// Longest time that anything may take; nothing needs two seconds on an idle machine.
 pub const PATIENCE: Duration = Duration::from_secs(40);
+/// Longest time that two programs may go on without what they go on for, beside whatever else the machine does.
+const EVENT_PATIENCE: Duration = Duration::from_secs(120);
 /// Where the library lies, beside `windlass`.
 pub const LIBRARY: &str = "libwindlass_sockets.so";
 
@@ -142,14 +145,8 @@ impl Place {
     }
 
     /// The rows of one process in `windlass sockets`.
-    pub fn rows(&self, pid: u32) -> Vec<serde_json::Value> {
-        let mut command = Command::new(program("windlass"));
-        command
-            .args(["sockets", "--json"])
-            .env("WINDLASS_SOCKETS", self.daemon());
-        let listed = command.output().expect("windlass").stdout;
-        let rows: Vec<serde_json::Value> = serde_json::from_slice(&listed).unwrap_or_default();
-        rows.into_iter().filter(|row| row["pid"] == pid).collect()
+    pub fn rows(&self, pid: u32) -> Vec<Value> {
+        rows(&self.daemon(), pid)
     }
 
     /// Makes the directory of one more pair.
@@ -204,12 +201,32 @@ impl Place {
         self.pair(how, directory, ends)
     }
 
+    /// The same once the ring has served both ends: until then they exchange small messages.
+    pub fn connect_rung(&self, how: &How<'_>) -> Pair {
+        let options = [how.options, &[("PEER_HOLD", "1")]].concat();
+        let mut pair = self.connect(&How {
+            options: &options,
+            ..*how
+        });
+        until_rows(
+            &self.daemon(),
+            pair.ends.each_ref(),
+            "bytes by the ring, both ways",
+            |rows| has_rung(rows, [64; 2]),
+            || pair.both(),
+        );
+        pair.is_rung = true;
+        fs::write(pair.directory.join("port.go"), "").expect("a file");
+        pair
+    }
+
     /// Both ends, that were started one by one.
     pub fn pair(&self, how: &How<'_>, directory: PathBuf, ends: [Child; 2]) -> Pair {
         Pair {
             directory,
             ends,
             told: format!("{how:?}"),
+            is_rung: false,
             rung: self.rung.clone(),
             tally: self.tally.clone(),
         }
@@ -279,6 +296,8 @@ pub struct Pair {
     pub directory: PathBuf,
     pub ends: [Child; 2],
     told: String,
+    /// The ring has served both ends.
+    is_rung: bool,
     /// Ends that the ring has served, of the whole place.
     pub rung: Arc<AtomicU32>,
     tally: Arc<Tally>,
@@ -381,7 +400,7 @@ impl Pair {
         said
     }
 
-    /// Both got everything, and the ring carried a part of it.
+    /// Both got everything, and the ring carried a part of it if it had served them before.
     pub fn finish(mut self, bytes: u64) {
         for end in 0..2 {
             let said = self.wait(end);
@@ -394,10 +413,12 @@ impl Pair {
             let of = |name: &str| counted.get(name).copied().unwrap_or(0);
             let has_joined = of("joined") > 0;
             let is_served = of("ring_tx_bytes") + of("ring_rx_bytes") > 0;
+            let is_rung = has_joined && is_served;
+            assert!(is_rung || !self.is_rung, "{}", self.both());
             let add = |to: &AtomicU32, more: bool| to.fetch_add(u32::from(more), Ordering::Relaxed);
             add(&self.tally.ends, true);
             add(&self.tally.joined, has_joined);
-            add(&self.rung, has_joined && is_served);
+            add(&self.rung, is_rung);
         }
     }
 }
@@ -423,6 +444,53 @@ impl Drop for Pair {
             let _ = end.wait();
         }
     }
+}
+
+/// The rows of one process in `windlass sockets`, as the daemon that listens there tells them.
+pub fn rows(daemon: &Path, pid: u32) -> Vec<Value> {
+    let mut command = Command::new(program("windlass"));
+    command
+        .args(["sockets", "--json"])
+        .env("WINDLASS_SOCKETS", daemon);
+    let listed = command.output().expect("windlass").stdout;
+    let rows: Vec<Value> = serde_json::from_slice(&listed).unwrap_or_default();
+    rows.into_iter().filter(|row| row["pid"] == pid).collect()
+}
+
+/// Waits until the rows of each process are so; `said` tells of a failure.
+pub fn until_rows<const N: usize>(
+    daemon: &Path,
+    processes: [&Child; N],
+    what: &str,
+    is_so: impl Fn(&[Value]) -> bool,
+    said: impl Fn() -> String,
+) {
+    let begun = Instant::now();
+    loop {
+        let rows = processes.map(|process| rows(daemon, process.id()));
+        if rows.iter().all(|rows| is_so(rows)) {
+            return;
+        }
+        let time = begun.elapsed();
+        assert!(
+            time < EVENT_PATIENCE,
+            "{what}: not in {time:?}: {rows:?} {}",
+            said()
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether one of the rows is of a connection on the ring, by which so many bytes of this end and of the other one were taken.
+/// More than can be unread at once: what is being moved to the kernel may be counted for a moment.
+pub fn has_rung(rows: &[Value], bytes: [u64; 2]) -> bool {
+    rows.iter().any(|row| {
+        let of = |name: &str| row[name].as_u64().unwrap_or(0);
+        let taken = |ring: &str, unread: &str| of(ring).saturating_sub(of(unread));
+        row["state"] == "ring"
+            && taken("ring_tx_bytes", "tx_queue_bytes") >= bytes[0]
+            && taken("ring_rx_bytes", "rx_queue_bytes") >= bytes[1]
+    })
 }
 
 /// Random numbers from a seed (xorshift64*).

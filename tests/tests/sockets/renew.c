@@ -4,8 +4,9 @@
  * renew ask PORT-FILE ROUNDS
  *
  * serve: answers one connection with what it gets, until it is told to renew itself: then it executes itself, goes on with
- * that connection, and takes a second one when it has ended. ask: ROUNDS exchanges on one connection, the order to renew,
- * ROUNDS exchanges on the same connection, and ROUNDS on a new one; prints `done` when every answer was right. */
+ * that connection, and takes a second one when it has ended. ask: at least ROUNDS exchanges on one connection, until
+ * PORT-FILE.renew is there; the order to renew, ROUNDS exchanges on the same connection, and at least ROUNDS on a new one, until
+ * PORT-FILE.end is there; prints `done` when every answer was right. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -38,11 +39,13 @@ static int answer(int fd)
 	}
 }
 
-static void exchange(int fd, uint64_t first, uint64_t rounds)
+static uint64_t made;
+
+static void exchange(int fd, uint64_t rounds)
 {
-	for (uint64_t round = first; round < first + rounds; round++) {
+	for (uint64_t last = made + rounds; made < last; made++) {
 		char asked[MESSAGE] = { 0 }, got[MESSAGE];
-		snprintf(asked, sizeof asked, "%llu", (unsigned long long)round * 0x9e3779b97f4a7c15ull);
+		snprintf(asked, sizeof asked, "%llu", (unsigned long long)(made * 0x9e3779b97f4a7c15ull));
 		move(fd, asked, 1);
 		if (!move(fd, got, 0) || memcmp(asked, got, MESSAGE)) {
 			printf("WRONG %s instead of %s\n", got, asked);
@@ -51,17 +54,27 @@ static void exchange(int fd, uint64_t first, uint64_t rounds)
 	}
 }
 
+/* At least so many exchanges, and more until a file is there. */
+static void exchange_until(int fd, uint64_t rounds, const char *path, const char *what)
+{
+	char name[4096];
+	snprintf(name, sizeof name, "%s.%s", path, what);
+	do
+		exchange(fd, rounds);
+	while (access(name, F_OK));
+}
+
 static int ask(const char *path, uint64_t rounds)
 {
 	char order[MESSAGE] = "renew";
 	int fd = dial(path);
-	exchange(fd, 0, rounds);
+	exchange_until(fd, rounds, path, "renew");
 	move(fd, order, 1);
 	move(fd, order, 0);
-	exchange(fd, rounds, rounds);
+	exchange(fd, rounds);
 	close(fd);
 	fd = dial(path);
-	exchange(fd, 2 * rounds, rounds);
+	exchange_until(fd, rounds, path, "end");
 	close(fd);
 	puts("done");
 	return 0;

@@ -30,8 +30,8 @@ const CALL: u32 = 1;
 const SLEEPER: u32 = 1 << 16 | CALL;
 /// The sleepers inside are counted in the channel.
 const CONVERTED: u32 = 1 << 31;
-/// How often a caller gives way to a thread that joins (some milliseconds).
-pub const JOIN_WAITS: u32 = 100;
+/// How often a caller gives way to a thread that joins (100 to 200 ms: it may be off its core for some turns of others).
+pub const JOIN_WAITS: u32 = 1_500;
 /// How long a join waits for calls that send.
 const SENDERS_US: u32 = 100;
 
