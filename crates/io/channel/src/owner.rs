@@ -45,8 +45,9 @@ impl Owner {
         self.0 as u16
     }
 
+    /// What stands in a lock: the process slot << 16, and the thread slot.
     #[inline(always)]
-    pub(crate) const fn word(self) -> u32 {
+    pub const fn word(self) -> u32 {
         self.0 as u32
     }
 }

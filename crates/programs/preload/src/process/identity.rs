@@ -24,16 +24,18 @@ pub struct Thread {
     pub deferred: AtomicU32,
     /// Thread slot, 0 before the first lock.
     slot: AtomicU32,
+    /// The word of its locks, as last made: process slot << 16 | thread slot.
+    pub owner: AtomicU32,
     /// The thread's child by `vfork` runs now, with this very memory.
     vforked: AtomicU32,
+    /// The record on which the thread waits, + 1: [`crate::socket::waiter`].
+    pub waits: AtomicU32,
     /// The mask to restore when `deferred` is set.
     pub mask: AtomicU64,
     /// Of [`crate::dispatch`] (the first) and [`crate::socket::spin`].
     pub words: [AtomicU64; 4],
     /// Handlers without `SA_RESTART` that have run.
     pub interrupted: AtomicU64,
-    /// The record on which the thread waits, + 1: [`crate::socket::waiter`].
-    pub waits: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Thread>() == 128);
@@ -72,13 +74,12 @@ static LIVE_PAGE: Reserved<AtomicU32> = Reserved::new();
 pub const NO_SLOT: u32 = 0xffff;
 
 /// Slot of the calling thread, for locks. `None`: the process has more than 65,534 threads; then the kernel path is taken.
-#[inline(always)]
 pub fn thread_slot() -> Option<u16> {
-    let slot = thread().slot.load(Ordering::Relaxed);
-    if (1..NO_SLOT).contains(&slot) {
-        return Some(slot as u16);
-    }
-    take_slot(slot)
+    let slot = match thread().slot.load(Ordering::Relaxed) {
+        0 => take_slot(),
+        slot => slot,
+    };
+    (slot != NO_SLOT).then_some(slot as u16)
 }
 
 /// The slot that the broker gave this process; 0 none.
@@ -98,10 +99,7 @@ pub fn set_process_slot(slot: u16) {
 }
 
 #[cold]
-fn take_slot(slot: u32) -> Option<u16> {
-    if slot == NO_SLOT {
-        return None;
-    }
+fn take_slot() -> u32 {
     let taken = SLOTS.iter().zip(0u32..).find_map(|(word, row)| {
         let mut bits = word.load(Ordering::Relaxed) | u64::from(row == 0);
         while bits != u64::MAX {
@@ -123,18 +121,16 @@ fn take_slot(slot: u32) -> Option<u16> {
             libc::pthread_setspecific(key, std::ptr::without_provenance(slot as usize));
         }
     }
-    (slot != NO_SLOT).then_some(slot as u16)
+    slot
 }
 
 unsafe extern "C" fn thread_ends(value: *mut c_void) {
     tell(|up| (up.thread_ends)());
     mark::let_go();
     thread().slot.store(NO_SLOT, Ordering::Relaxed);
-    give_slot(value.addr() as u32);
-}
-
-fn give_slot(slot: u32) {
-    if let Some(word) = SLOTS.get(slot as usize / 64) {
+    thread().owner.store(0, Ordering::Relaxed);
+    let slot = value.addr();
+    if let Some(word) = SLOTS.get(slot / 64) {
         word.fetch_and(!(1 << (slot % 64)), Ordering::Relaxed);
     }
 }
@@ -229,10 +225,8 @@ pub fn adopt() {
     for word in &SLOTS {
         word.store(0, Ordering::Relaxed);
     }
-    if let Some(word) = SLOTS
-        .get(slot as usize / 64)
-        .filter(|_| slot != NO_SLOT && slot != 0)
-    {
+    // The bits of 0 and NO_SLOT, which nobody gets, mean nothing.
+    if let Some(word) = SLOTS.get(slot as usize / 64) {
         word.store(1 << (slot % 64), Ordering::Relaxed);
     }
     if process_slot() != 0 {

@@ -76,8 +76,19 @@ pub fn who() -> Option<Who<'static>> {
 
 #[inline(always)]
 pub fn owner() -> Option<Owner> {
-    let process = Some(identity::process_slot()).filter(|slot| *slot != 0)?;
-    Owner::new(process, identity::thread_slot()?)
+    let word = identity::thread().owner.load(Relaxed);
+    if word >> 16 == u32::from(identity::process_slot()) {
+        return Owner::new((word >> 16) as u16, word as u16);
+    }
+    new_owner()
+}
+
+/// The same where process or thread have a new slot.
+#[cold]
+fn new_owner() -> Option<Owner> {
+    let owner = Owner::new(identity::process_slot(), identity::thread_slot()?)?;
+    identity::thread().owner.store(owner.word(), Relaxed);
+    Some(owner)
 }
 
 pub const fn who_of(owner: Owner) -> Who<'static> {

@@ -61,10 +61,8 @@ const FAULTS: [c_int; 6] = [
 /// Enters a locked section: signals wait until the matching [`leave`]. Nests.
 #[inline(always)]
 pub fn enter() {
-    let thread = thread();
-    thread
-        .locked
-        .store(thread.locked.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    let locked = &thread().locked;
+    locked.store(locked.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
 }
 
@@ -73,12 +71,8 @@ pub fn enter() {
 pub fn leave() {
     let thread = thread();
     compiler_fence(Ordering::SeqCst);
-    let locked = thread.locked.load(Ordering::Relaxed);
-    if locked > 1 {
-        thread.locked.store(locked - 1, Ordering::Relaxed);
-        return;
-    }
-    thread.locked.store(0, Ordering::Relaxed);
+    let left = thread.locked.load(Ordering::Relaxed).wrapping_sub(1);
+    thread.locked.store(left, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     if thread.deferred.load(Ordering::Relaxed) != 0 {
         deliver_deferred();
@@ -86,11 +80,12 @@ pub fn leave() {
 }
 
 #[cold]
-#[inline(never)]
 fn deliver_deferred() {
     let thread = thread();
-    thread.deferred.store(0, Ordering::Relaxed);
-    set_mask(thread.mask.load(Ordering::Relaxed));
+    if thread.locked.load(Ordering::Relaxed) == 0 {
+        thread.deferred.store(0, Ordering::Relaxed);
+        set_mask(thread.mask.load(Ordering::Relaxed));
+    }
 }
 
 /// The thread's mask, by a bare system call that leaves `errno` alone.
