@@ -194,8 +194,7 @@ impl Path {
 #[derive(Debug)]
 pub struct Client {
     paths: OnceLock<[Option<Path>; PATHS]>,
-    /// For what can be asked later, and for rescues: milliseconds of the monotonic clock before which nobody is asked, and how long the
-    /// broker was left alone the last time.
+    /// Of joins and of rescues: from which millisecond of the monotonic clock on to ask again, and how long the last pause was.
     backoffs: [[AtomicU64; 2]; 2],
 }
 
