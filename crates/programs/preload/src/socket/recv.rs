@@ -286,5 +286,5 @@ pub fn receive_oddly(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
     if result < 0 {
         real::set_errno(peer_death::named(sock, real::errno()));
     }
-    result
+    unix::received_nothing(sock, result)
 }

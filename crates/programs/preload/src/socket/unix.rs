@@ -141,5 +141,5 @@ pub fn received_nothing(sock: &Sock, result: isize) -> isize {
 #[cold]
 pub fn receive_named(sock: &Sock, own: Own) -> isize {
     demote(sock, Reason::Flag);
-    own.call()
+    received_nothing(sock, own.call())
 }
