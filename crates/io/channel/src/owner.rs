@@ -45,7 +45,7 @@ impl Owner {
         self.0 as u16
     }
 
-    /// What stands in a lock: the process slot << 16, and the thread slot.
+    /// What stands in a lock.
     #[inline(always)]
     pub const fn word(self) -> u32 {
         self.0 as u32

@@ -93,8 +93,8 @@ pub(crate) fn monotonic() -> libc::timespec {
     now
 }
 
-/// Registers this process as one whose threads a peer's `membarrier` reaches. To be called once at load and in every
-/// forked child; without it, this process never enters stream mode as a sender.
+/// Registers this process, and those that it forks, as one whose threads a peer's `membarrier` reaches; without it, it never enters
+/// stream mode as a sender. The kernel waits for every processor unless there is one thread: 16 ms on a busy machine, once 436 ms.
 pub fn register_membarrier() -> bool {
     let registered = membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok();
     REGISTERED.store(registered, Release);

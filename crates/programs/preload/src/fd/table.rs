@@ -20,7 +20,7 @@
 //!
 //! *Limits.* [`ENTRIES_MAX`] numbers; the process's hard limit at the first socket.
 
-use windlass_channel::Reason;
+use windlass_channel::{Reason, sys};
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -134,11 +134,8 @@ pub fn record_of(word: u64) -> u32 {
 
 #[inline(always)]
 fn sock(fd: c_int, word: u64) -> Sock {
-    Sock {
-        fd,
-        word,
-        record: record::at(record_of(word)),
-    }
+    let record = record::at(record_of(word));
+    Sock { fd, word, record }
 }
 
 /// The socket behind a number, if calls for data on it go to the dispatch.
@@ -192,6 +189,10 @@ pub fn exists() -> bool {
 pub fn make() -> bool {
     if exists() {
         return true;
+    }
+    if !identity::has_threads() {
+        // With threads it waits for every processor, which would be in the middle of a send or a receive that joins.
+        sys::register_membarrier();
     }
     if is_retired()
         || !identity::is_started()

@@ -2,7 +2,6 @@
 //! do not count.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use windlass_channel::{Link, Reason};
