@@ -16,7 +16,7 @@ use windlass_tests::program;
 /// What each thread sends at least.
 const BYTES: u64 = 20_000_000;
 /// What the ring carries each way at least; the programs go on until it has. More than a ring has room for.
-const BY_RING: u64 = 1_000_000;
+const BY_RING: u64 = 270_000;
 
 /// Both ends, killed when dropped.
 struct Both([Child; 2]);
