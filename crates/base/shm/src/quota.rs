@@ -40,6 +40,11 @@ impl Quota {
         self.max
     }
 
+    /// Mappings that count at the moment.
+    pub fn used(&self) -> u32 {
+        self.used.load(Ordering::Relaxed)
+    }
+
     /// Whether others count in it, too.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.used) > 1

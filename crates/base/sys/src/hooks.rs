@@ -15,6 +15,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::bpf::{self, Attached};
 use crate::netlink::{Netlink, NetlinkError};
+use crate::process::{Pinned, has_ended};
 
 /// The index of `lo`, which is the first interface of every namespace.
 pub const LOOPBACK_INDEX: u32 = 1;
@@ -63,9 +64,13 @@ pub fn at_loopback(links: &mut Netlink) -> Result<Option<Hook>, NetlinkError> {
     Ok(None)
 }
 
-/// The programs that see what a process sends and receives because of its cgroup; `None` also where that cannot be seen.
-pub fn of_cgroup(pid: u32) -> Option<Hook> {
+/// The programs that see what a process sends and receives because of its cgroup; `None` also where that cannot be seen, and of
+/// a process that has ended.
+pub fn of_cgroup((pid, pidfd): &Pinned) -> Option<Hook> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    if has_ended(pidfd) {
+        return None;
+    }
     let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
     // Where there are hierarchies of the old kind, too, the new one has a place of its own.
     let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);

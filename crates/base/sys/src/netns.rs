@@ -29,6 +29,8 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
+use crate::process::{Pinned, has_ended};
+
 mod path;
 
 pub use path::Named;
@@ -167,8 +169,9 @@ impl NetnsRef {
         Self::held(fd, None).map_err(refused)
     }
 
-    /// The namespace that a process is in now; the process is found by its number. `EACCES` if we may not know it.
-    pub fn of_process(pid: u32) -> Result<Self, NetnsError> {
+    /// The namespace that a process is in now. `EACCES` if we may not know it, `ESRCH` if it has ended: a later process of
+    /// its number is not taken for it.
+    pub fn of_process((pid, pidfd): &Pinned) -> Result<Self, NetnsError> {
         let refused = |errno| NetnsError::Kernel {
             operation: "open",
             name: format!("of process {pid}"),
@@ -177,6 +180,10 @@ impl NetnsRef {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let path = format!("/proc/{pid}/ns/net");
         let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(refused)?;
+        // It is this one's if it has not ended after that.
+        if has_ended(pidfd) {
+            return Err(refused(Errno::SRCH));
+        }
         Self::held(fd, None).map_err(refused)
     }
 
@@ -437,6 +444,7 @@ impl AsFd for NetnsWatch {
 #[cfg(test)]
 mod tests {
     use super::{NetnsRef, check_name};
+    use crate::process;
 
     /// No name leads out of the directory.
     #[test]
@@ -447,6 +455,31 @@ mod tests {
         }
         assert!(check_name(&"x".repeat(255)).is_ok());
         assert!(check_name(&"x".repeat(256)).is_err());
+    }
+
+    /// A process that has another one's number now is not taken for it.
+    #[test]
+    fn a_number_that_is_used_again_is_nobody() -> Result<(), Box<dyn std::error::Error>> {
+        let (own, itself) = process::pin(std::process::id())?;
+        assert_eq!(
+            NetnsRef::of_process(&(own, itself))?.id(),
+            NetnsRef::current()?.id()
+        );
+        let mut child = std::process::Command::new("true").spawn()?;
+        let (_, ended) = process::pin(child.id())?;
+        child.wait()?;
+        let refused = NetnsRef::of_process(&(own, ended));
+        assert!(
+            matches!(
+                refused,
+                Err(super::NetnsError::Kernel {
+                    errno: rustix::io::Errno::SRCH,
+                    ..
+                })
+            ),
+            "{refused:?}"
+        );
+        Ok(())
     }
 
     /// Two references to the same namespace have the same identity.

@@ -13,6 +13,7 @@ use std::convert::Infallible;
 use std::ffi::{CString, OsStr};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::io::Errno;
@@ -165,6 +166,16 @@ pub fn become_program(args: &[&OsStr], environment: &[CString]) -> Result<Infall
     // SAFETY: both arrays end in a null pointer and their strings live until the call returns.
     unsafe { libc::execvpe(program.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
     Err(last_errno())
+}
+
+/// A process by its number, with a pidfd: what is read by the number is the process's if it has not ended after that.
+pub type Pinned = (u32, Arc<OwnedFd>);
+
+/// The process that has this number now.
+pub fn pin(pid: u32) -> Result<Pinned, Errno> {
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let pidfd = rustix::process::pidfd_open(number.ok_or(Errno::SRCH)?, PidfdFlags::empty())?;
+    Ok((pid, Arc::new(pidfd)))
 }
 
 /// The pidfd's process has ended.

@@ -92,9 +92,9 @@ pub use validate::validate;
 pub use vhost::{SocketMode, SocketOwner, VHOST_QUEUES_MAX, VhostUser};
 pub use view::{
     Applied, BridgePlace, BridgeStats, BridgeView, Counters, DaemonView, EventKind,
-    FDB_PAGE_DEFAULT, FdbAdd, FdbEntry, FdbKind, FdbPage, FdbQuery, Flushed, MemberDrops,
-    MemberStats, MonitorEvent, Moved, PeerView, RecentDrops, State, Stats, Status, TableStats,
-    UplinkView, VnicView, WorkerMove, WorkerStats, ZoneView,
+    FDB_PAGE_DEFAULT, FdbAdd, FdbEntry, FdbKind, FdbPage, FdbQuery, Flushed, LimitView,
+    MemberDrops, MemberStats, MonitorEvent, Moved, PeerView, RecentDrops, State, Stats, Status,
+    TableStats, UplinkView, VnicView, WorkerMove, WorkerStats, ZoneView,
 };
 pub use vlan::VlanSet;
 

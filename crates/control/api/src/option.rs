@@ -312,7 +312,16 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         "VNICs",
         "256",
         (1, 65_535),
-        "VNICs that the owner of zones may have in all of them. Operators may make more. Needs a restart.",
+        "VNICs that the owner of zones may have in all of them. Operators may make more.",
+    ),
+    row(
+        "descriptors-per-uid-max",
+        ValueKind::Number,
+        "descriptors",
+        "8192",
+        (16, 1_048_576),
+        "Descriptors that all VNICs of one owner may come to need: 2 and 1 a queue of a TAP, 10 and 2 a ring of a memif, 6 and 6 \
+         a queue of a virtual machine. Operators may make more.",
     ),
     row(
         "mappings-per-uid-max",
@@ -322,6 +331,22 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         (16, 32_768),
         "Shared mappings that the peers of all VNICs of one owner may have: a region of a guest's or of a memif \
          client's memory is one. An operator's VNIC may have 1024. Needs a restart.",
+    ),
+    row(
+        "monitors-per-uid-max",
+        ValueKind::Number,
+        "monitors",
+        "8",
+        (1, 4096),
+        "Readers of events that a user who is no operator may have at once.",
+    ),
+    row(
+        "answers-per-uid-max",
+        ValueKind::Number,
+        "answers",
+        "16",
+        (1, 4096),
+        "Other answers to GET that are being made for, or read by, a user who is no operator.",
     ),
     row(
         "body-bytes-max",
@@ -348,6 +373,22 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         (16, 65_536),
         "Events that a slow reader of the monitor may lag behind; then it loses the oldest, and is told. \
          Needs a restart.",
+    ),
+    row(
+        "log-lines-burst",
+        ValueKind::Number,
+        "lines",
+        "64",
+        (1, 65_536),
+        "Lines of the log that a user who is no operator, or a zone, may cause at once.",
+    ),
+    row(
+        "log-lines-per-s",
+        ValueKind::Number,
+        "lines/s",
+        "4",
+        (1, 65_536),
+        "Lines a second after these; the next one says how many were left out.",
     ),
     row(
         "log-level",

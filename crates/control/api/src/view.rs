@@ -583,6 +583,24 @@ pub struct DaemonView {
     pub runtime_dir: String,
     /// Who the peer is to it.
     pub you: PeerView,
+    /// Limits of the peer, with what it has; to operators, of each user who has something.
+    #[serde(default)]
+    pub limits: Vec<LimitView>,
+}
+
+/// A limit of a user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LimitView {
+    /// The user. What is in a zone counts for its owner.
+    pub uid: u32,
+    /// The option of the daemon that sets it.
+    pub limit: String,
+    /// What is counted.
+    pub unit: String,
+    /// How many the user has.
+    pub used: u32,
+    /// How many one may have who is no operator.
+    pub max: u32,
 }
 
 /// How the daemon sees the one who asks.
@@ -596,10 +614,4 @@ pub struct PeerView {
     pub operator: bool,
     /// Zones that it owns.
     pub zones: Vec<Name>,
-    /// VNICs in those zones.
-    #[serde(default)]
-    pub vnics: u32,
-    /// How many it may have there; none: operators have no limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vnics_max: Option<u32>,
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use windlass_sys::netlink::{Netlink, NetlinkError};
 use windlass_sys::netns::{NetnsRef, within};
-use windlass_sys::{hooks, process};
+use windlass_sys::{hooks, process, process::Pinned};
 
 /// How long a look at a namespace holds.
 const HOLDS: Duration = Duration::from_secs(1);
@@ -62,19 +62,19 @@ impl Host {
         &mut self,
         netns: u64,
         uid: u32,
-        pids: [u32; 2],
+        both: Vec<Pinned>,
     ) -> Option<Option<String>> {
         let is_fresh = |seen: &&Seen| seen.until > Instant::now();
         if self.seen.get(&netns).filter(is_fresh).is_none() {
-            self.look(netns, uid, pids)?;
+            self.look(netns, uid, both.clone())?;
         }
         let seen = self.seen.get(&netns).filter(is_fresh)?;
-        let of_cgroup = || Some(pids.into_iter().find_map(hooks::of_cgroup)?.to_string());
+        let of_cgroup = || Some(both.iter().find_map(hooks::of_cgroup)?.to_string());
         Some(seen.finding.clone().or_else(of_cgroup))
     }
 
     /// Looks, on a thread of its own: the rules of a namespace are as many as its owner likes.
-    fn look(&mut self, netns: u64, uid: u32, pids: [u32; 2]) -> Option<()> {
+    fn look(&mut self, netns: u64, uid: u32, both: Vec<Pinned>) -> Option<()> {
         let mut patience = Duration::ZERO;
         let looking = match self.looking.entry(uid) {
             Entry::Occupied(looking) => looking.into_mut(),
@@ -82,7 +82,7 @@ impl Host {
                 let (tell, finding) = mpsc::sync_channel(1);
                 let work = move || {
                     let since = Instant::now();
-                    let found = look(netns, pids);
+                    let found = look(netns, &both);
                     let took = since.elapsed();
                     let until = Instant::now() + HOLDS.max(took * HOLDS_TIMES);
                     // Nobody may want to hear it any more.
@@ -111,10 +111,10 @@ impl Host {
     }
 }
 
-fn look(netns: u64, pids: [u32; 2]) -> Option<String> {
+fn look(netns: u64, both: &[Pinned]) -> Option<String> {
     let mut reason = "the processes are in another network namespace than their sockets".to_owned();
-    for pid in pids {
-        match namespace(netns, pid) {
+    for process in both {
+        match namespace(netns, process) {
             Ok(Some(finding)) => return finding,
             Ok(None) => {}
             Err(error) if matches!(error.errno(), Some(Errno::PERM | Errno::ACCESS)) => {
@@ -127,8 +127,8 @@ fn look(netns: u64, pids: [u32; 2]) -> Option<String> {
 }
 
 /// What is found in the namespace of a process; `None` if that is not the one meant.
-fn namespace(netns: u64, pid: u32) -> Result<Option<Option<String>>, NetlinkError> {
-    let there = NetnsRef::of_process(pid)?;
+fn namespace(netns: u64, of: &Pinned) -> Result<Option<Option<String>>, NetlinkError> {
+    let there = NetnsRef::of_process(of)?;
     within(&there, || {
         let mut links = Netlink::open()?;
         if process::netns_cookie(&links) != Ok(netns) {
@@ -155,12 +155,12 @@ mod tests {
         }
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
         let netns = process::netns_cookie(&socket).expect("a cookie");
-        let pid = std::process::id();
+        let own = process::pin(std::process::id()).expect("a pidfd");
         let mut host = Host::default();
         let mut find = |netns| {
             let end = Instant::now() + Duration::from_secs(5);
             loop {
-                match host.finding(netns, 0, [pid; 2]) {
+                match host.finding(netns, 0, vec![own.clone()]) {
                     Some(found) => return found,
                     None => assert!(Instant::now() < end, "no answer"),
                 }

@@ -9,7 +9,7 @@ use windlass_channel::layout::Side;
 use windlass_channel::protocol::{Answer, Ends, RETURNS, Request, SHARE};
 use windlass_channel::{EndInfo, Reason};
 use windlass_listing::ROW_BYTES;
-use windlass_sys::process;
+use windlass_sys::process::{self, Pinned};
 use windlass_sys::unix::{self, Credentials};
 
 use crate::Event;
@@ -215,8 +215,8 @@ impl Broker {
         }
         let near = a.target(ends.socket, ends.cookie);
         let far = b.target(ends.peer_socket, ends.peer_cookie.into());
-        let (netns, pids) = (a.netns, [a.pid, b.pid]);
-        self.ask_host(netns, uid, pids)?;
+        let (netns, processes) = (a.netns, [&*near.sources, &far.sources].concat());
+        self.ask_host(netns, uid, processes)?;
         let both = [Some(near), Some(far)];
         self.look_at_both(asker, both, move |broker, asker, both| {
             let (near, far) = both?;
@@ -279,12 +279,12 @@ impl Broker {
     }
 
     /// Refuses where something on this host means every packet.
-    fn ask_host(&mut self, netns: u64, uid: u32, pids: [u32; 2]) -> Result<(), Reason> {
+    fn ask_host(&mut self, netns: u64, uid: u32, both: Vec<Pinned>) -> Result<(), Reason> {
         let ignores = self.policy.ignores_accounting();
         let Some(host) = self.host.as_mut().filter(|_| !ignores) else {
             return Ok(());
         };
-        let finding = host.finding(netns, uid, pids).ok_or(Reason::NoDaemon)?;
+        let finding = host.finding(netns, uid, both).ok_or(Reason::NoDaemon)?;
         let Some(finding) = finding else {
             return Ok(());
         };

@@ -371,15 +371,12 @@ fn near(asked: &Asked) -> Vec<String> {
         (addresses as f64 >= f64::from(max) * NEAR)
             .then(|| format!("bridge {name}: {addresses} of {max} addresses (addresses-max)"))
     });
-    let you = &asked.daemon.you;
-    let own = you
-        .vnics_max
-        .filter(|&max| f64::from(you.vnics) >= f64::from(max) * NEAR);
-    let own = own.map(|max| {
-        format!(
-            "user {}: {} of {max} VNICs (vnics-per-uid-max)",
-            you.uid, you.vnics
-        )
-    });
+    let limits = asked.daemon.limits.iter();
+    let own = limits
+        .filter(|limit| f64::from(limit.used) >= f64::from(limit.max) * NEAR)
+        .map(|l| {
+            let (uid, used, max) = (l.uid, l.used, l.max);
+            format!("user {uid}: {used} of {max} {} ({})", l.unit, l.limit)
+        });
     full.chain(own).collect()
 }

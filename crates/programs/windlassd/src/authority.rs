@@ -25,7 +25,6 @@
 //! VLANs granted with a bridge: a tenant's VNICs are in VLAN 1 until an
 //! operator sets another.
 
-use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -107,8 +106,7 @@ impl Peer {
     }
 
     /// What the peer is told of itself.
-    pub fn view(&self, document: &Document, vnics_per_uid_max: usize) -> PeerView {
-        let vnics = vnics_of(self.uid, document);
+    pub fn view(&self, document: &Document) -> PeerView {
         let zones = document
             .zones
             .iter()
@@ -119,9 +117,6 @@ impl Peer {
             gid: self.gid,
             operator: self.operator,
             zones,
-            vnics: u32::try_from(vnics).unwrap_or(u32::MAX),
-            vnics_max: (!self.operator)
-                .then(|| u32::try_from(vnics_per_uid_max).unwrap_or(u32::MAX)),
         }
     }
 
@@ -276,16 +271,6 @@ fn root_is_operator(socket: impl AsFd, pid: Option<u32>) -> bool {
     let namespace = user_namespace(pid);
     let is_ours = namespace.is_some() && namespace == user_namespace(own);
     manages(pid) == Some(true) && is_ours && !process::has_ended(&pidfd)
-}
-
-/// VNICs in all zones of an owner.
-pub fn vnics_of(uid: u32, document: &Document) -> usize {
-    let owned: HashSet<&Name> = (document.zones.iter())
-        .filter(|zone| zone.owner_uid == uid)
-        .map(|zone| &zone.name)
-        .collect();
-    let vnics = document.vnics.iter().filter_map(|vnic| vnic.zone.name());
-    vnics.filter(|zone| owned.contains(zone)).count()
 }
 
 fn zone_of<'a>(vnic: &Vnic, document: &'a Document) -> Option<&'a Zone> {

@@ -35,6 +35,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::shares::Holders;
 use thiserror::Error;
 use windlass_api::{
     Bridge, BridgePlace, Counters, ErrorBody, ErrorCode, EventKind, FdbEntry, FdbPage, FdbQuery,
@@ -121,6 +122,7 @@ impl Place {
 #[derive(Debug, Clone)]
 pub struct StateSink {
     shared: Arc<Shared>,
+    holders: Holders,
 }
 
 #[derive(Debug)]
@@ -141,9 +143,15 @@ impl StateSink {
                     clashes: Mutex::default(),
                     wake,
                 }),
+                holders: Holders::default(),
             },
             woken,
         )
+    }
+
+    /// What users hold, of which the data plane counts mappings.
+    pub fn holders(&self) -> &Holders {
+        &self.holders
     }
 
     /// Says that [`Backend::status`] of this member may answer otherwise than before.

@@ -57,6 +57,7 @@ use crate::authority::Peer;
 use crate::backend::{Backend, Place, StateSink};
 use crate::options::Options;
 use crate::paths;
+use crate::shares::{Holders, PerUser};
 use crate::store::Store;
 use recent::Recent;
 use turns::Turns;
@@ -120,8 +121,8 @@ pub struct Engine {
     states: BTreeMap<Name, Status>,
     events: broadcast::Sender<Arc<Published>>,
     runtime_dir: PathBuf,
-    /// VNICs that an owner of zones may have.
-    vnics_per_uid_max: usize,
+    /// What each user may have.
+    per_user: PerUser,
     started: Instant,
     recent: Recent,
 }
@@ -132,9 +133,15 @@ pub struct EngineHandle {
     messages: mpsc::Sender<Message>,
     turns: Arc<Turns>,
     events: broadcast::Sender<Arc<Published>>,
+    holders: Holders,
 }
 
 impl Engine {
+    /// Changes what each user may have from now on.
+    pub fn allow(&mut self, per_user: PerUser) {
+        self.per_user = per_user;
+    }
+
     /// Builds the backend, loads the stored document, makes its objects, and starts the engine's thread. `build` ends when this
     /// daemon may have the state directory, which is there by then.
     ///
@@ -153,6 +160,7 @@ impl Engine {
             .with_context(|| options.runtime_dir.display().to_string())?;
         let (sink, woken) = StateSink::pair();
         let backend = build(sink.clone())?;
+        let holders = sink.holders().clone();
         let mut store = Store::open(&options.state_dir)?;
         let loaded = store.load()?;
         let (events, _) = broadcast::channel(options.monitor_events_max);
@@ -166,7 +174,7 @@ impl Engine {
             states: BTreeMap::new(),
             events: events.clone(),
             runtime_dir,
-            vnics_per_uid_max: options.vnics_per_uid_max,
+            per_user: options.limits.per_user,
             started: Instant::now(),
             recent: Recent::default(),
         };
@@ -180,6 +188,7 @@ impl Engine {
             messages,
             turns: Arc::new(Turns::new()),
             events,
+            holders,
         };
         let bell = handle.messages.clone();
         std::thread::Builder::new()
@@ -300,6 +309,11 @@ impl Engine {
 }
 
 impl EngineHandle {
+    /// What users hold.
+    pub fn holders(&self) -> &Holders {
+        &self.holders
+    }
+
     /// Runs the call of this peer on the engine's thread and gives its answer.
     ///
     /// # Errors

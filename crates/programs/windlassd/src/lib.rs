@@ -41,4 +41,5 @@ pub mod notify;
 pub mod options;
 pub mod paths;
 pub mod routes;
+pub mod shares;
 pub mod store;

@@ -6,14 +6,14 @@
 //! is `WINDLASS_UID`.
 //!
 //! # Limits
-//! What a tenant can cause is counted by its source ([`may`]): [`BURST`] lines at once, then [`PER_SECOND`]. The next line of a
-//! source whose lines were left out says how many.
+//! What a tenant can cause is counted by its source ([`may`]), up to a [`LogRate`]. The next line of a source whose lines were
+//! left out says how many.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write as _};
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixDatagram;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -28,10 +28,14 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, reload};
 use windlass_api::Name;
 
-/// Lines of one source that are written at once, and then in a second.
-pub const BURST: u32 = 64;
-/// See [`BURST`].
-pub const PER_SECOND: u32 = 4;
+/// Lines that one source may cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogRate {
+    /// At once.
+    pub burst: u32,
+    /// In a second after these.
+    pub per_s: u32,
+}
 
 /// Sources that are remembered; those that have been quiet are forgotten first.
 const SOURCES_MAX: usize = 4096;
@@ -98,9 +102,7 @@ impl std::fmt::Display for Source {
 
 /// Whether a line of this source may be written now. What the host's operators do is always written: do not ask.
 pub fn may(source: Source) -> bool {
-    static BUCKETS: OnceLock<Mutex<Buckets>> = OnceLock::new();
-    let buckets = BUCKETS.get_or_init(Mutex::default);
-    let mut buckets = buckets.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut buckets = BUCKETS.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(left_out) = buckets.take(&source, Instant::now()) else {
         return false;
     };
@@ -115,8 +117,20 @@ pub fn may(source: Source) -> bool {
     true
 }
 
+/// Changes what a source may cause from now on.
+pub fn set_rate(rate: LogRate) {
+    let mut buckets = BUCKETS.lock().unwrap_or_else(PoisonError::into_inner);
+    buckets.rate = Some(rate);
+}
+
+static BUCKETS: LazyLock<Mutex<Buckets>> = LazyLock::new(Mutex::default);
+
 #[derive(Default)]
-struct Buckets(HashMap<Source, Bucket>);
+struct Buckets {
+    /// None: without a limit, before [`set_rate`].
+    rate: Option<LogRate>,
+    by_source: HashMap<Source, Bucket>,
+}
 
 struct Bucket {
     /// When it will be full again.
@@ -127,10 +141,13 @@ struct Bucket {
 impl Buckets {
     /// Takes a line from the source's bucket: how many were left out since the last one, or none if it is empty.
     fn take(&mut self, source: &Source, now: Instant) -> Option<u64> {
-        let line = Duration::from_secs(1) / PER_SECOND;
-        if self.0.len() >= SOURCES_MAX && !self.0.contains_key(source) {
-            self.0.retain(|_, bucket| bucket.full_at > now);
-            if self.0.len() >= SOURCES_MAX {
+        let Some(rate) = self.rate else {
+            return Some(0);
+        };
+        let line = Duration::from_secs(1) / rate.per_s.max(1);
+        if self.by_source.len() >= SOURCES_MAX && !self.by_source.contains_key(source) {
+            self.by_source.retain(|_, bucket| bucket.full_at > now);
+            if self.by_source.len() >= SOURCES_MAX {
                 return None;
             }
         }
@@ -138,9 +155,9 @@ impl Buckets {
             full_at: now,
             left_out: 0,
         };
-        let bucket = self.0.entry(source.clone()).or_insert_with(fresh);
+        let bucket = self.by_source.entry(source.clone()).or_insert_with(fresh);
         let full_at = bucket.full_at.max(now) + line;
-        if full_at > now + line * BURST {
+        if full_at > now + line * rate.burst {
             bucket.left_out += 1;
             return None;
         }
@@ -301,6 +318,8 @@ impl Fields {
 mod tests {
     use super::*;
 
+    const RATE: LogRate = LogRate { burst: 3, per_s: 2 };
+
     fn fields() -> Fields {
         Fields {
             message: "vnic web: created".into(),
@@ -339,10 +358,13 @@ mod tests {
     /// A source has its burst, then its rate, says what was left out, and takes nothing of another's.
     #[test]
     fn lines_are_counted_by_source() {
-        let mut buckets = Buckets::default();
+        let mut buckets = Buckets {
+            rate: Some(RATE),
+            ..Buckets::default()
+        };
         let now = Instant::now();
         let (user, other) = (Source::User(1), Source::User(2));
-        for _ in 0..BURST {
+        for _ in 0..RATE.burst {
             assert_eq!(buckets.take(&user, now), Some(0));
         }
         assert_eq!(buckets.take(&user, now), None);
@@ -350,16 +372,25 @@ mod tests {
         assert_eq!(buckets.take(&other, now), Some(0));
         let later = now + Duration::from_secs(1);
         assert_eq!(buckets.take(&user, later), Some(2));
-        for _ in 1..PER_SECOND {
+        for _ in 1..RATE.per_s {
             assert_eq!(buckets.take(&user, later), Some(0));
         }
         assert_eq!(buckets.take(&user, later), None);
+        // A rate that is changed holds at once.
+        buckets.rate = Some(LogRate {
+            burst: RATE.burst + 1,
+            ..RATE
+        });
+        assert_eq!(buckets.take(&user, later), Some(1));
     }
 
     /// Any number of users takes a bounded number of places, and the quiet ones make room.
     #[test]
     fn sources_are_bounded() {
-        let mut buckets = Buckets::default();
+        let mut buckets = Buckets {
+            rate: Some(RATE),
+            ..Buckets::default()
+        };
         let now = Instant::now();
         for uid in 0..SOURCES_MAX as u32 {
             assert!(buckets.take(&Source::User(uid), now).is_some());
@@ -367,6 +398,6 @@ mod tests {
         assert_eq!(buckets.take(&Source::User(u32::MAX), now), None);
         let later = now + Duration::from_secs(1);
         assert!(buckets.take(&Source::User(u32::MAX), later).is_some());
-        assert_eq!(buckets.0.len(), 1);
+        assert_eq!(buckets.by_source.len(), 1);
     }
 }

@@ -42,6 +42,7 @@ fn run(args: &Args) -> Result<()> {
         return check(&options);
     }
     log::start(options.log_level, options.log_format)?;
+    log::set_rate(options.limits.log_rate);
     raise_descriptors();
     if args.socket.is_none() || options.socket.starts_with(&options.runtime_dir) {
         paths::make_runtime_dir(&options.runtime_dir)?;
@@ -212,9 +213,12 @@ async fn reload(
     limits: &watch::Sender<Limits>,
     engine: &EngineHandle,
 ) {
+    let mut per_user = None;
     match Options::load(args) {
         Ok(new) => {
             log::set_level(new.log_level);
+            log::set_rate(new.limits.log_rate);
+            per_user = Some(new.limits.per_user);
             limits.send_replace(new.limits);
             for (name, why) in started_with.fixed(&new) {
                 tracing::warn!("reload: {name} has changed and needs a restart: {why}");
@@ -225,7 +229,10 @@ async fn reload(
         Err(error) => tracing::error!("reload: the old options hold: {error:#}"),
     }
     let itself = Peer::daemon();
-    let retried = engine.call(&itself, |engine| {
+    let retried = engine.call(&itself, move |engine| {
+        if let Some(per_user) = per_user {
+            engine.allow(per_user);
+        }
         engine.retry();
         Ok(())
     });

@@ -414,13 +414,12 @@ mod tests {
             uptime_s: 6_001,
             workers: 1,
             runtime_dir: String::new(),
+            limits: Vec::new(),
             you: PeerView {
                 uid: 0,
                 gid: 0,
                 operator: true,
                 zones: Vec::new(),
-                vnics: 0,
-                vnics_max: None,
             },
         };
         numbers.extend([6_000, 6_001]);

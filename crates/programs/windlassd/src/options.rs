@@ -14,8 +14,9 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use windlass_api::{AUTO, DAEMON_OPTIONS, OptionSpec, Value};
 
-use crate::log::Format;
+use crate::log::{Format, LogRate};
 use crate::paths;
+use crate::shares::{PerUser, Share};
 
 /// Where the TOML file is looked for.
 pub const CONFIG_PATH: &str = "/etc/windlass/windlass.toml";
@@ -55,8 +56,8 @@ pub struct Args {
     pub successor: bool,
 }
 
-/// What the control socket allows at most. A reload can change it while connections last: they keep the time that
-/// they were accepted with.
+/// What is allowed at most. A reload can change it, but for mappings, while connections last: they keep the time
+/// that they were accepted with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Connections at once.
@@ -67,6 +68,10 @@ pub struct Limits {
     pub body_bytes_max: usize,
     /// Time for the next request to arrive with its head, and then for its body.
     pub read_timeout: Duration,
+    /// What each user may have.
+    pub per_user: PerUser,
+    /// Lines of the log that a user or a zone may cause.
+    pub log_rate: LogRate,
 }
 
 /// Every option of the daemon, with the value that holds.
@@ -80,12 +85,8 @@ pub struct Options {
     pub runtime_dir: PathBuf,
     /// Cores of the workers, in order; empty: one worker that is not pinned.
     pub workers: Vec<u32>,
-    /// What the control socket allows.
+    /// What is allowed.
     pub limits: Limits,
-    /// VNICs of one owner of zones.
-    pub vnics_per_uid_max: usize,
-    /// Shared mappings of one owner's VNICs.
-    pub mappings_per_uid_max: u32,
     /// Events that a monitor may lag behind.
     pub monitor_events_max: usize,
     /// What is logged.
@@ -182,6 +183,7 @@ impl Options {
 
     /// The options that only a restart changes and that are otherwise in `new`, and why it takes a restart.
     pub fn fixed(&self, new: &Options) -> Vec<(&'static str, &'static str)> {
+        let mappings = |options: &Options| options.limits.per_user.max(Share::Mappings);
         let listening = "the daemon listens there, and has locked it";
         let rows = [
             ("socket", self.socket != new.socket, listening),
@@ -201,13 +203,8 @@ impl Options {
                 "rings belong to the workers that were started",
             ),
             (
-                "vnics-per-uid-max",
-                self.vnics_per_uid_max != new.vnics_per_uid_max,
-                "the engine was made with it",
-            ),
-            (
                 "mappings-per-uid-max",
-                self.mappings_per_uid_max != new.mappings_per_uid_max,
+                mappings(self) != mappings(new),
                 "owners' mappings are counted against it",
             ),
             (
@@ -242,6 +239,7 @@ impl Options {
         };
         let level = given.text("log-level").unwrap_or("info");
         let count = |name| usize::try_from(given.number(name)).unwrap_or(usize::MAX);
+        let word = |name| u32::try_from(given.number(name)).unwrap_or(u32::MAX);
         Ok(Self {
             socket,
             state_dir,
@@ -256,10 +254,12 @@ impl Options {
                 connections_per_uid_max: count("connections-per-uid-max"),
                 body_bytes_max: count("body-bytes-max"),
                 read_timeout: Duration::from_millis(given.number("read-timeout-ms")),
+                per_user: PerUser::of(|name| given.number(name)),
+                log_rate: LogRate {
+                    burst: word("log-lines-burst"),
+                    per_s: word("log-lines-per-s"),
+                },
             },
-            vnics_per_uid_max: count("vnics-per-uid-max"),
-            mappings_per_uid_max: u32::try_from(given.number("mappings-per-uid-max"))
-                .unwrap_or(u32::MAX),
             monitor_events_max: count("monitor-events-max"),
             log_level: level.parse().with_context(|| {
                 format!("log-level is error, warn, info, debug or trace, not \"{level}\"")
@@ -360,7 +360,8 @@ mod tests {
         let new = of(
             "socket = \"/x/s\"\nstate-dir = \"/x/d\"\nruntime-dir = \"/x/r\"\n\
              workers = \"7\"\nconnections-max = 7\nconnections-per-uid-max = 7\nbody-bytes-max = 7000\n\
-             read-timeout-ms = 77\nvnics-per-uid-max = 77\nmappings-per-uid-max = 77\nmonitor-events-max = 77\nlog-level = \"warn\"\n\
+             read-timeout-ms = 77\nvnics-per-uid-max = 77\ndescriptors-per-uid-max = 777\nmappings-per-uid-max = 77\n\
+             monitors-per-uid-max = 7\nanswers-per-uid-max = 7\nlog-lines-burst = 7\nlog-lines-per-s = 7\nmonitor-events-max = 77\nlog-level = \"warn\"\n\
              log-format = \"json\"",
         );
         let fixed: Vec<_> = old.fixed(&new).into_iter().map(|(name, _)| name).collect();

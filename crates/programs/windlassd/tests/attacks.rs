@@ -25,6 +25,7 @@ use windlass_sys::unix;
 use windlassd::authority::Peer;
 use windlassd::backend::Backend;
 use windlassd::memory::MemoryBackend;
+use windlassd::shares::Share;
 
 fn answers(daemon: &Daemon) {
     for _ in 0..3 {
@@ -126,6 +127,25 @@ fn a_reader_that_stops_is_given_up() {
     answers(&daemon);
 }
 
+/// A connection that asks nothing ends after the read timeout: at once after it was made, in the middle of a head, and after an
+/// answer.
+#[test]
+fn an_idle_connection_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = options(directory.path());
+    options.limits.read_timeout = Duration::from_millis(300);
+    let daemon = Daemon::start(&options, None);
+    for request in [
+        "",
+        "GET /v1/dae",
+        "GET /v1/daemon HTTP/1.1\r\nhost: w\r\n\r\n",
+    ] {
+        let mut stream = connect(&daemon.socket);
+        stream.write_all(request.as_bytes()).unwrap();
+        assert!(has_ended_one(&[stream]), "{request:?}");
+    }
+}
+
 /// A document is refused before it is read, and a tenant's object cannot be large.
 #[test]
 fn what_a_tenant_sends_is_small() {
@@ -149,7 +169,7 @@ fn what_a_tenant_sends_is_small() {
 fn a_tenant_makes_a_number_of_vnics() {
     let directory = tempfile::tempdir().unwrap();
     let mut options = options(directory.path());
-    options.vnics_per_uid_max = 3;
+    options.limits.per_user.set(Share::Vnics, 3);
     let daemon = Daemon::start(&options, None);
     let zone = |name: &str| json!({"name": name, "owner_uid": 1001, "owner_gid": 1001, "bridges": ["br0"]});
     let document =

@@ -14,7 +14,9 @@ fn stats(time_ms: u64, frames: u64, busy: u64) -> String {
 fn daemon(operator: bool) -> String {
     format!(
         r#"{{"version":"1.2.3","pid":7,"revision":9,"uptime_s":7320,"workers":1,"runtime_dir":"/run/windlass",
-            "you":{{"uid":5,"gid":5,"operator":{operator},"zones":["blue"]}}}}"#
+            "you":{{"uid":5,"gid":5,"operator":{operator},"zones":["blue"]}},
+            "limits":[{{"uid":5,"limit":"vnics-per-uid-max","unit":"VNICs","used":9,"max":10}},
+                {{"uid":6,"limit":"vnics-per-uid-max","unit":"VNICs","used":1,"max":10}}]}}"#
     )
 }
 
@@ -72,7 +74,8 @@ drops       in the last 83 s
         .filter(|line| !line.starts_with("sockets"))
         .map(|line| format!("{line}\n"))
         .collect();
-    let near = "near limits bridge br0: 950 of 1000 addresses (addresses-max)\n";
+    let near = "near limits bridge br0: 950 of 1000 addresses (addresses-max)\n            \
+                user 5: 9 of 10 VNICs (vnics-per-uid-max)\n";
     assert!(screen.starts_with(&expected), "{screen}");
     assert!(screen.ends_with(near), "{screen}");
 }

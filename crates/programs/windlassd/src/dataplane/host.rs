@@ -15,6 +15,7 @@ use windlass_shm::Quota;
 
 use super::translate;
 use crate::backend::{BackendError, Place};
+use crate::shares::Holders;
 
 /// What is known of an interface of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +62,8 @@ pub struct System {
     workers: u16,
     state_id: String,
     mappings_per_uid_max: u32,
-    /// Of the owners of zones.
-    quotas: HashMap<u32, Quota>,
+    /// With the mappings of the owners of zones.
+    holders: Holders,
     /// The namespaces of TAPs by the marks that they bear, until the first of [`Host::release_others`].
     taps: HashMap<String, Option<String>>,
     /// Of the daemon before, by the marks, until then.
@@ -72,12 +73,17 @@ pub struct System {
 impl System {
     /// The host of a daemon with so many workers; `state_id` stands for the daemon in marks on the host;
     /// `mappings_per_uid_max`: shared mappings of all peers in zones of one owner.
-    pub fn new(workers: u16, state_id: String, mappings_per_uid_max: u32) -> System {
+    pub fn new(
+        workers: u16,
+        state_id: String,
+        holders: Holders,
+        mappings_per_uid_max: u32,
+    ) -> System {
         System {
             workers,
             state_id,
             mappings_per_uid_max,
-            quotas: HashMap::new(),
+            holders,
             taps: HashMap::new(),
             handed: HashMap::new(),
         }
@@ -85,15 +91,11 @@ impl System {
 
     /// What the peer of a VNIC there may map: an owner's VNICs count together, an operator's each for itself, and only
     /// the latter with pages of 1 GiB.
-    fn quota(&mut self, place: &Place) -> Quota {
+    fn quota(&self, place: &Place) -> Quota {
         let Some((uid, _)) = place.owner else {
             return Quota::new(MAPPINGS_PER_VNIC_MAX).with_gigantic_pages();
         };
-        self.quotas
-            .retain(|&other, quota| other == uid || quota.is_shared());
-        let max = self.mappings_per_uid_max;
-        let quota = self.quotas.entry(uid).or_insert_with(|| Quota::new(max));
-        quota.clone()
+        self.holders.mappings(uid, self.mappings_per_uid_max)
     }
 
     fn packet_conf(&self, uplink: &Uplink) -> PacketConf {

@@ -42,6 +42,7 @@ use windlass_worker::{DataPlane, PlaneOptions};
 
 use crate::backend::{Backend, BackendError, Moment, Place, StateSink};
 use crate::options::Options;
+use crate::shares::Share;
 use host::{Host, System};
 use ports::{Ports, Request};
 
@@ -57,7 +58,8 @@ pub fn build(options: &Options, sink: StateSink) -> Result<Box<dyn Backend>> {
     let host = System::new(
         workers,
         state_id(&options.state_dir),
-        options.mappings_per_uid_max,
+        sink.holders().clone(),
+        options.limits.per_user.max(Share::Mappings),
     );
     build_on(Box::new(host), options, sink)
 }

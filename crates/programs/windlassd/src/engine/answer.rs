@@ -304,7 +304,11 @@ impl Engine {
             uptime_s: Instant::now().duration_since(self.started).as_secs(),
             workers: u32::try_from(self.backend.workers().len()).unwrap_or(u32::MAX),
             runtime_dir: self.runtime_dir.display().to_string(),
-            you: peer.view(&self.document, self.vnics_per_uid_max),
+            limits: self
+                .sink
+                .holders()
+                .view(peer, &self.document, &self.per_user),
+            you: peer.view(&self.document),
         }
     }
 

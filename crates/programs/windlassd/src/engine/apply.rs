@@ -6,9 +6,10 @@ use windlass_api::{
 
 use super::Engine;
 use super::claims::check_loops;
-use crate::authority::{Peer, vnics_of};
+use crate::authority::Peer;
 use crate::backend::{BackendError, Place};
 use crate::paths;
+use crate::shares::{Share, configured};
 use crate::store::Loaded;
 
 /// Six bytes from the kernel's generator.
@@ -66,7 +67,7 @@ impl Engine {
         for change in &changes {
             peer.may(change, &self.document, &next, &self.runtime_dir)?;
         }
-        self.check_number(peer, &next)?;
+        self.check_shares(peer, &next)?;
         validate(&next)?;
         check_loops(&next, &changes)?;
         let warnings = self.check_claims(peer, &next, &changes)?;
@@ -81,19 +82,17 @@ impl Engine {
         })
     }
 
-    /// Refuses a tenant more VNICs than one may have; those that are there already may stay.
-    fn check_number(&self, peer: &Peer, next: &Document) -> Result<(), ErrorBody> {
-        let max = self.vnics_per_uid_max;
-        let (before, after) = (vnics_of(peer.uid, &self.document), vnics_of(peer.uid, next));
-        if peer.operator || after <= max.max(before) {
-            return Ok(());
+    /// Refuses a tenant whose VNICs would take more than one may have; those that are there already may stay.
+    fn check_shares(&self, peer: &Peer, next: &Document) -> Result<(), ErrorBody> {
+        for share in [Share::Vnics, Share::Descriptors] {
+            let max = self.per_user.max(share);
+            let taken = |document| configured(share, peer.uid, document);
+            let (before, after) = (taken(&self.document), taken(next));
+            if !peer.operator && after > max.max(before) {
+                return Err(share.refuse(ErrorCode::Invalid, peer.uid, before, max));
+            }
         }
-        self.tell_limit(peer, "vnics-per-uid-max", max);
-        let message = format!(
-            "user {} has {before} of {max} VNICs (vnics-per-uid-max): delete some, or ask an operator",
-            peer.uid
-        );
-        Err(ErrorBody::plain(ErrorCode::Invalid, message))
+        Ok(())
     }
 
     fn make(&mut self, next: Document, changes: &[Change]) -> Result<(), ErrorBody> {

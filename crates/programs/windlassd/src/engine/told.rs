@@ -5,7 +5,10 @@ use windlass_api::{Change, ErrorBody, ErrorCode, Name, Object, State, Status, Up
 
 use super::Engine;
 use crate::authority::Peer;
-use crate::log::{BURST, Source, may};
+use crate::log::{Source, may};
+
+/// Members of one change whose waiting is told.
+const WAITING_MAX: usize = 64;
 
 impl Engine {
     /// A change that was made.
@@ -53,23 +56,9 @@ impl Engine {
         }
     }
 
-    /// A limit of a user that a change met.
-    pub(super) fn tell_limit(&self, peer: &Peer, limit: &'static str, max: usize) {
-        if may(Source::User(peer.uid)) {
-            let (uid, max) = (u64::from(peer.uid), max as u64);
-            tracing::warn!(
-                event = "limit",
-                uid,
-                limit,
-                max,
-                "user {uid} has met {limit} ({max})"
-            );
-        }
-    }
-
     /// Of members that a change has made: what they wait for. Of thousands nobody reads that.
     pub(super) fn tell_waiting(&self, changes: &[Change]) {
-        for change in changes.iter().take(BURST as usize) {
+        for change in changes.iter().take(WAITING_MAX) {
             let Change::Create { to } = change else {
                 continue;
             };

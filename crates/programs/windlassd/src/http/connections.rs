@@ -30,8 +30,8 @@ use windlass_sys::unix;
 
 use super::HEAD_BYTES_MAX;
 use crate::authority::Peer;
-use crate::log::{Source, may};
 use crate::options::Limits;
+use crate::shares::tell;
 
 /// Connections that only operators can have, of all.
 pub const OPERATOR_RESERVE: usize = 8;
@@ -74,23 +74,34 @@ struct Admission {
 }
 
 impl Admission {
-    fn of(counts: &Arc<Mutex<Counts>>, peer: &Peer, limits: &Limits) -> Option<Self> {
+    /// # Errors
+    /// Says whose limit is met, and logs it.
+    fn of(counts: &Arc<Mutex<Counts>>, peer: &Peer, limits: &Limits) -> Result<Self, ErrorBody> {
         let mut now = counts.lock().unwrap_or_else(PoisonError::into_inner);
         let reserve = if peer.operator { 0 } else { OPERATOR_RESERVE };
         let all_max = limits.connections_max.saturating_sub(reserve).max(1);
         let own = now.by_uid.get(&peer.uid).map_or(0, Held::len);
         if own >= limits.connections_per_uid_max {
-            return None;
+            let (uid, max) = (peer.uid, limits.connections_per_uid_max);
+            return Err(turned_away(uid, ("connections-per-uid-max", max), || {
+                format!("user {uid} has {own} of {max} connections")
+            }));
         }
         // What is ended counts until its task is gone, which is soon.
         if now.all >= all_max && !now.take_from_richest(own) {
-            return None;
+            let max = limits.connections_max;
+            return Err(turned_away(peer.uid, ("connections-max", max), || {
+                format!(
+                    "all {max} connections are taken, {own} by user {}",
+                    peer.uid
+                )
+            }));
         }
         now.all += 1;
         now.last += 1;
         let number = now.last;
         now.by_uid.entry(peer.uid).or_default().insert(number, None);
-        Some(Self {
+        Ok(Self {
             counts: Arc::clone(counts),
             uid: peer.uid,
             number,
@@ -180,7 +191,7 @@ impl AsyncWrite for Bounded {
 /// Accepts connections for ever, as many as `limits` says at the moment. To be ended by dropping the future.
 pub async fn serve(listener: UnixListener, router: Router, limits: watch::Receiver<Limits>) {
     let counts = Arc::new(Mutex::new(Counts::default()));
-    let (turned_away, to_close) = mpsc::channel::<UnixStream>();
+    let (unread, to_close) = mpsc::channel::<UnixStream>();
     aside(move || to_close.into_iter().for_each(drop));
     loop {
         let stream = match listener.accept().await {
@@ -194,16 +205,20 @@ pub async fn serve(listener: UnixListener, router: Router, limits: watch::Receiv
         };
         let holds_fds = unix::accepts_fds(&stream);
         let limits = *limits.borrow();
-        let peer = Peer::of(&stream);
-        let admitted = peer.and_then(|peer| Some((peer, Admission::of(&counts, &peer, &limits)?)));
-        let Some((peer, admission)) = admitted else {
-            tell_turned_away(peer.map(|peer| peer.uid));
-            turn_away(&stream);
-            if holds_fds {
-                // Closed here if there is no thread.
-                let _ = turned_away.send(stream);
+        let unknown = || ErrorBody::plain(ErrorCode::Busy, "the peer is gone");
+        let admitted = Peer::of(&stream).ok_or_else(unknown);
+        let admitted =
+            admitted.and_then(|peer| Ok((peer, Admission::of(&counts, &peer, &limits)?)));
+        let (peer, admission) = match admitted {
+            Ok(admitted) => admitted,
+            Err(error) => {
+                turn_away(&stream, &error);
+                if holds_fds {
+                    // Closed here if there is no thread.
+                    let _ = unread.send(stream);
+                }
+                continue;
             }
-            continue;
         };
         let service = router.clone().layer(Extension(peer));
         let read_timeout = limits.read_timeout;
@@ -264,21 +279,18 @@ async fn connection(stream: UnixStream, service: Router, read_timeout: Duration)
     }
 }
 
-fn tell_turned_away(uid: Option<u32>) {
-    if let Some(uid) = uid.filter(|uid| may(Source::User(*uid))) {
-        let (uid, limit) = (u64::from(uid), "connections");
-        tracing::warn!(
-            event = "limit",
-            uid,
-            limit,
-            "user {uid} has too many connections"
-        );
-    }
+fn turned_away(
+    uid: u32,
+    (limit, max): (&'static str, usize),
+    what: impl FnOnce() -> String,
+) -> ErrorBody {
+    tell(uid, limit, u32::try_from(max).unwrap_or(u32::MAX));
+    let message = format!("{} ({limit}): try again later", what());
+    ErrorBody::plain(ErrorCode::Busy, message)
 }
 
-fn turn_away(stream: &UnixStream) {
-    let body = ErrorBody::plain(ErrorCode::Busy, "too many connections: try again later");
-    let body = serde_json::to_string(&body).unwrap_or_default();
+fn turn_away(stream: &UnixStream, error: &ErrorBody) {
+    let body = serde_json::to_string(error).unwrap_or_default();
     let text = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
          connection: close\r\ncontent-length: {}\r\n\r\n{body}",

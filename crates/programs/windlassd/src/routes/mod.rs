@@ -11,6 +11,7 @@ use axum::routing::{get, post};
 use windlass_api::{ErrorBody, ErrorCode};
 
 use crate::http::{App, Failure};
+use crate::shares::counted;
 use objects::{Bridges, Kind, Uplinks, Vnics, Zones};
 
 fn objects<K: Kind>(router: Router<App>) -> Router<App> {
@@ -68,5 +69,6 @@ pub fn router(app: App) -> Router {
         .route("/v1/openapi.json", get(openapi::show))
         .fallback(no_resource)
         .method_not_allowed_fallback(no_method)
+        .layer(axum::middleware::from_fn_with_state(app.clone(), counted))
         .with_state(app)
 }

@@ -144,15 +144,20 @@ impl Daemon {
         peer: Peer,
         edit: impl FnOnce(&mut Document) -> Result<(), ErrorBody> + Send + 'static,
     ) -> Result<Applied, ErrorBody> {
+        self.call(move |engine| engine.change(&peer, None, false, edit))
+    }
+
+    /// Asks the engine.
+    pub fn call<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&mut Engine) -> Result<T, ErrorBody> + Send + 'static,
+    ) -> Result<T, ErrorBody> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
             .unwrap();
         let itself = Peer::daemon();
-        let call = self.engine.call(&itself, move |engine| {
-            engine.change(&peer, None, false, edit)
-        });
-        runtime.block_on(call)
+        runtime.block_on(self.engine.call(&itself, what))
     }
 
     /// Sets the state of a member in the memory backend, which says so.

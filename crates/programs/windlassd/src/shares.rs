@@ -1,0 +1,331 @@
+//! What one user may have: each limit of a user in one table.
+//!
+//! # Model
+//! A [`Share`] is an option of the daemon, which has its name, unit and default. A zone counts for its owner. What VNICs take is
+//! counted in the document ([`configured`]), before a change is made; what is in use at a moment is [`Held`] until it is dropped.
+//! Operators hold without a limit. Who meets a limit is told its name, its value, and whose it is; nobody else is refused.
+//!
+//! # Limits
+//! Descriptors are counted as what a VNIC may come to need, not as what it has open.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::Method;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use hyper::body::{Frame, SizeHint};
+use windlass_api::{
+    Attachment, DAEMON_OPTIONS, Document, ErrorBody, ErrorCode, LimitView, Name, Vnic,
+};
+use windlass_shm::Quota;
+
+use crate::authority::Peer;
+use crate::http::{App, Failure};
+use crate::log::{Source, may};
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Share {
+    /// VNICs in all zones of the user.
+    Vnics,
+    /// Descriptors that those may come to need.
+    Descriptors,
+    /// Shared mappings of their peers.
+    Mappings,
+    /// Readers of events.
+    Monitors,
+    /// Other answers that are being made or read.
+    Answers,
+}
+
+impl Share {
+    /// All of them.
+    pub const ALL: [Share; 5] = [
+        Share::Vnics,
+        Share::Descriptors,
+        Share::Mappings,
+        Share::Monitors,
+        Share::Answers,
+    ];
+
+    /// The option that sets its limit.
+    pub fn option(self) -> &'static str {
+        match self {
+            Share::Vnics => "vnics-per-uid-max",
+            Share::Descriptors => "descriptors-per-uid-max",
+            Share::Mappings => "mappings-per-uid-max",
+            Share::Monitors => "monitors-per-uid-max",
+            Share::Answers => "answers-per-uid-max",
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        let mut options = DAEMON_OPTIONS.iter();
+        let spec = options.find(|spec| spec.name == self.option());
+        spec.map_or("", |spec| spec.unit)
+    }
+
+    /// What a VNIC takes of it.
+    fn taken_by(self, vnic: &Vnic) -> u32 {
+        match self {
+            Share::Vnics => 1,
+            Share::Descriptors => descriptors(&vnic.attach),
+            Share::Mappings | Share::Monitors | Share::Answers => 0,
+        }
+    }
+
+    /// Refuses more than `max` to a user who has `used`, and logs it.
+    pub fn refuse(self, code: ErrorCode, uid: u32, used: u32, max: u32) -> ErrorBody {
+        let (limit, unit) = (self.option(), self.unit());
+        tell(uid, limit, max);
+        let message = format!(
+            "user {uid} has {used} of {max} {unit} ({limit}): end or delete some, or ask an operator"
+        );
+        ErrorBody::plain(code, message)
+    }
+}
+
+/// Logs that a user has met a limit.
+pub fn tell(uid: u32, limit: &'static str, max: u32) {
+    if may(Source::User(uid)) {
+        let (uid, max) = (u64::from(uid), u64::from(max));
+        tracing::warn!(
+            event = "limit",
+            uid,
+            limit,
+            max,
+            "user {uid} has met {limit} ({max})"
+        );
+    }
+}
+
+/// Descriptors that an attachment may come to need: of its sockets, namespaces and memory, and of each queue.
+fn descriptors(attach: &Attachment) -> u32 {
+    let (fixed, per_queue) = match attach {
+        Attachment::None(_) => (0, 0),
+        // Netlink and the namespace; the queue.
+        Attachment::Tap(_) | Attachment::Packet(_) => (2, 1),
+        // Listener, connection, a descriptor on its way; regions; an event in each direction.
+        Attachment::Memif(_) => (10, 2),
+        // Listener, connection, requests, log; kick, call and error in each direction.
+        Attachment::VhostUser(_) => (6, 6),
+    };
+    fixed + per_queue * u32::from(attach.queues())
+}
+
+/// The limits of each user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PerUser([u32; Share::ALL.len()]);
+
+impl PerUser {
+    /// What `max` says for the option of each share.
+    pub fn of(max: impl Fn(&str) -> u64) -> Self {
+        Self(Share::ALL.map(|share| u32::try_from(max(share.option())).unwrap_or(u32::MAX)))
+    }
+
+    /// The limit of a share.
+    pub fn max(&self, share: Share) -> u32 {
+        let at = Share::ALL.iter().position(|other| *other == share);
+        at.and_then(|at| self.0.get(at)).copied().unwrap_or(0)
+    }
+
+    /// Sets it.
+    pub fn set(&mut self, share: Share, max: u32) {
+        for (other, place) in Share::ALL.iter().zip(&mut self.0) {
+            if *other == share {
+                *place = max;
+            }
+        }
+    }
+}
+
+/// What the VNICs in all zones of a user take.
+pub fn configured(share: Share, uid: u32, document: &Document) -> u32 {
+    let owned: HashSet<&Name> = (document.zones.iter())
+        .filter(|zone| zone.owner_uid == uid)
+        .map(|zone| &zone.name)
+        .collect();
+    let vnics = document.vnics.iter();
+    let vnics = vnics.filter(|vnic| vnic.zone.name().is_some_and(|zone| owned.contains(zone)));
+    vnics.fold(0u32, |sum, vnic| sum.saturating_add(share.taken_by(vnic)))
+}
+
+/// What users hold at the moment. Clones count together.
+#[derive(Debug, Clone, Default)]
+pub struct Holders(Arc<Mutex<Holdings>>);
+
+#[derive(Debug, Default)]
+struct Holdings {
+    counts: HashMap<(u32, Share), u32>,
+    mappings: HashMap<u32, Quota>,
+}
+
+/// One that counts until it is dropped.
+#[derive(Debug)]
+pub struct Held {
+    holders: Holders,
+    uid: u32,
+    share: Share,
+}
+
+impl Holders {
+    fn with<T>(&self, work: impl FnOnce(&mut Holdings) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes one for a user.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Busy`] if the user has `max`.
+    pub fn take(&self, share: Share, uid: u32, max: u32) -> Result<Held, ErrorBody> {
+        let is_taken = self.with(|now| {
+            let count = now.counts.entry((uid, share)).or_default();
+            let is_free = *count < max;
+            *count += u32::from(is_free);
+            is_free
+        });
+        if !is_taken {
+            return Err(share.refuse(ErrorCode::Busy, uid, max, max));
+        }
+        Ok(Held {
+            holders: self.clone(),
+            uid,
+            share,
+        })
+    }
+
+    /// The quota of mappings for all VNICs of a user, who may have `max`.
+    pub fn mappings(&self, uid: u32, max: u32) -> Quota {
+        self.with(|now| {
+            now.mappings
+                .retain(|&other, quota| other == uid || quota.is_shared());
+            let quota = now.mappings.entry(uid);
+            quota.or_insert_with(|| Quota::new(max)).clone()
+        })
+    }
+
+    /// What the peer sees of limits: its own, or, an operator, those of which somebody has something.
+    pub fn view(&self, peer: &Peer, document: &Document, limits: &PerUser) -> Vec<LimitView> {
+        let uids = if peer.operator {
+            let held = self.with(|now| {
+                let counted = now.counts.keys().map(|(uid, _)| *uid);
+                counted.collect::<BTreeSet<_>>()
+            });
+            let owners = document.zones.iter().map(|zone| zone.owner_uid);
+            owners.chain(held).collect()
+        } else {
+            BTreeSet::from([peer.uid])
+        };
+        let rows = uids.into_iter().flat_map(|uid| {
+            Share::ALL.map(|share| LimitView {
+                uid,
+                limit: share.option().into(),
+                unit: share.unit().into(),
+                used: self.used(share, uid, document),
+                max: limits.max(share),
+            })
+        });
+        rows.filter(|row| !peer.operator || row.used != 0).collect()
+    }
+
+    fn used(&self, share: Share, uid: u32, document: &Document) -> u32 {
+        match share {
+            Share::Vnics | Share::Descriptors => configured(share, uid, document),
+            Share::Mappings => self.with(|now| now.mappings.get(&uid).map_or(0, Quota::used)),
+            Share::Monitors | Share::Answers => {
+                self.with(|now| now.counts.get(&(uid, share)).copied().unwrap_or(0))
+            }
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let key = (self.uid, self.share);
+        self.holders.with(|now| {
+            if let Some(count) = now.counts.get_mut(&key) {
+                *count -= 1;
+                if *count == 0 {
+                    now.counts.remove(&key);
+                }
+            }
+        });
+    }
+}
+
+/// Bytes of an answer that leave its user's share before they are sent.
+const PIECE_BYTES: usize = 16 * 1024;
+
+/// A body that counts until its last piece is to be sent.
+struct Counted {
+    body: Body,
+    rest: Bytes,
+    _held: Held,
+}
+
+impl hyper::body::Body for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.rest.is_empty() {
+            match std::task::ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.rest = data,
+                    Err(other) => return Poll::Ready(Some(Ok(other))),
+                },
+                end => return Poll::Ready(end),
+            }
+        }
+        let bytes = self.rest.len().min(PIECE_BYTES);
+        let piece = self.rest.split_to(bytes);
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = self.rest.len() as u64;
+        let body = self.body.size_hint();
+        let mut both = SizeHint::new();
+        both.set_lower(body.lower().saturating_add(rest));
+        if let Some(upper) = body.upper() {
+            both.set_upper(upper.saturating_add(rest));
+        }
+        both
+    }
+}
+
+/// Counts what is read from the control socket, from the request to the end of the answer.
+pub async fn counted(State(app): State<App>, request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<Peer>().copied();
+    let Some(peer) = peer.filter(|peer| !peer.operator && request.method() == Method::GET) else {
+        return next.run(request).await;
+    };
+    let share = match request.uri().path() {
+        "/v1/monitor" => Share::Monitors,
+        _ => Share::Answers,
+    };
+    let max = app.limits.borrow().per_user.max(share);
+    let held = match app.engine.holders().take(share, peer.uid, max) {
+        Ok(held) => held,
+        Err(error) => return Failure(error).into_response(),
+    };
+    let (head, body) = next.run(request).await.into_parts();
+    let counted = Counted {
+        body,
+        rest: Bytes::new(),
+        _held: held,
+    };
+    Response::from_parts(head, Body::new(counted))
+}
