@@ -333,6 +333,15 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
          client's memory is one. An operator's VNIC may have 1024. Needs a restart.",
     ),
     row(
+        "addresses-per-uid-max",
+        ValueKind::Number,
+        "addresses",
+        "4096",
+        (16, 1_048_576),
+        "Addresses that may be learned on all VNICs of one owner, in all bridges together; further ones are not learned. \
+         Needs a restart.",
+    ),
+    row(
         "monitors-per-uid-max",
         ValueKind::Number,
         "monitors",

@@ -1,7 +1,7 @@
 //! The forwarding table under those who want it to fail.
 
 use windlass_bridge::fdb::{
-    AddError, EntryFlags, Fdb, Grace, Key, Learned, Limits, NoReaders, Sighting,
+    AddError, EntryFlags, Fdb, Grace, Key, Learned, Limits, NoReaders, Sighting, Tally,
 };
 use windlass_frame::Tick;
 
@@ -293,4 +293,38 @@ fn erased_slots_rest() {
         more += u64::from(writer.learn(seen(i, 1), START) == Learned::New);
     }
     assert!(more > 0 && writer.len() <= 24);
+}
+
+/// Entries of several members, in two tables, count in one tally, which refuses more than it has and gets back what is moved,
+/// deleted, flushed, or gone with its table.
+#[test]
+fn members_count_together() {
+    let tally = Tally::new(10);
+    let (_one, mut one) = Fdb::new(Limits::new(256, [1, 2]), NoReaders);
+    let (_two, mut two) = Fdb::new(Limits::new(256, [3, 4]), NoReaders);
+    one.learn(seen(0xa0, 1), START);
+    one.set_member_tally(1, Some(tally.clone()));
+    two.set_member_tally(2, Some(tally.clone()));
+    assert_eq!(tally.used(), 1, "what was learned before counts");
+    for mac in 1..10 {
+        assert_eq!(one.learn(seen(mac, 1), START), Learned::New);
+    }
+    assert_eq!(two.learn(seen(0xb0, 2), START), Learned::MemberLimit);
+    assert_eq!(
+        two.learn(seen(0xc0, 3), START),
+        Learned::New,
+        "another owner"
+    );
+    assert!(one.delete(Key::new(1, 1)));
+    assert_eq!(one.learn(seen(2, 3), START), Learned::Moved);
+    assert_eq!(tally.used(), 8);
+    assert_eq!(two.learn(seen(0xb0, 2), START), Learned::New);
+    one.flush_member(1, false);
+    assert_eq!(tally.used(), 1);
+    one.learn(seen(0xa1, 1), START);
+    assert_eq!(tally.used(), 2);
+    one.set_member_tally(1, None);
+    assert_eq!(tally.used(), 1);
+    drop(two);
+    assert_eq!((tally.used(), tally.is_shared()), (0, false));
 }

@@ -183,7 +183,7 @@ impl Options {
 
     /// The options that only a restart changes and that are otherwise in `new`, and why it takes a restart.
     pub fn fixed(&self, new: &Options) -> Vec<(&'static str, &'static str)> {
-        let mappings = |options: &Options| options.limits.per_user.max(Share::Mappings);
+        let differs = |share| self.limits.per_user.max(share) != new.limits.per_user.max(share);
         let listening = "the daemon listens there, and has locked it";
         let rows = [
             ("socket", self.socket != new.socket, listening),
@@ -204,8 +204,13 @@ impl Options {
             ),
             (
                 "mappings-per-uid-max",
-                mappings(self) != mappings(new),
+                differs(Share::Mappings),
                 "owners' mappings are counted against it",
+            ),
+            (
+                "addresses-per-uid-max",
+                differs(Share::Addresses),
+                "owners' addresses are counted against it",
             ),
             (
                 "monitor-events-max",
@@ -360,7 +365,7 @@ mod tests {
         let new = of(
             "socket = \"/x/s\"\nstate-dir = \"/x/d\"\nruntime-dir = \"/x/r\"\n\
              workers = \"7\"\nconnections-max = 7\nconnections-per-uid-max = 7\nbody-bytes-max = 7000\n\
-             read-timeout-ms = 77\nvnics-per-uid-max = 77\ndescriptors-per-uid-max = 777\nmappings-per-uid-max = 77\n\
+             read-timeout-ms = 77\nvnics-per-uid-max = 77\ndescriptors-per-uid-max = 777\nmappings-per-uid-max = 77\naddresses-per-uid-max = 77\n\
              monitors-per-uid-max = 7\nanswers-per-uid-max = 7\nlog-lines-burst = 7\nlog-lines-per-s = 7\nmonitor-events-max = 77\nlog-level = \"warn\"\n\
              log-format = \"json\"",
         );

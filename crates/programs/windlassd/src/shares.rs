@@ -22,6 +22,7 @@ use hyper::body::{Frame, SizeHint};
 use windlass_api::{
     Attachment, DAEMON_OPTIONS, Document, ErrorBody, ErrorCode, LimitView, Name, Vnic,
 };
+use windlass_bridge::fdb::Tally;
 use windlass_shm::Quota;
 
 use crate::authority::Peer;
@@ -37,6 +38,8 @@ pub enum Share {
     Descriptors,
     /// Shared mappings of their peers.
     Mappings,
+    /// Addresses learned on them, over all bridges.
+    Addresses,
     /// Readers of events.
     Monitors,
     /// Other answers that are being made or read.
@@ -45,10 +48,11 @@ pub enum Share {
 
 impl Share {
     /// All of them.
-    pub const ALL: [Share; 5] = [
+    pub const ALL: [Share; 6] = [
         Share::Vnics,
         Share::Descriptors,
         Share::Mappings,
+        Share::Addresses,
         Share::Monitors,
         Share::Answers,
     ];
@@ -59,6 +63,7 @@ impl Share {
             Share::Vnics => "vnics-per-uid-max",
             Share::Descriptors => "descriptors-per-uid-max",
             Share::Mappings => "mappings-per-uid-max",
+            Share::Addresses => "addresses-per-uid-max",
             Share::Monitors => "monitors-per-uid-max",
             Share::Answers => "answers-per-uid-max",
         }
@@ -75,7 +80,7 @@ impl Share {
         match self {
             Share::Vnics => 1,
             Share::Descriptors => descriptors(&vnic.attach),
-            Share::Mappings | Share::Monitors | Share::Answers => 0,
+            Share::Mappings | Share::Addresses | Share::Monitors | Share::Answers => 0,
         }
     }
 
@@ -163,6 +168,7 @@ pub struct Holders(Arc<Mutex<Holdings>>);
 struct Holdings {
     counts: HashMap<(u32, Share), u32>,
     mappings: HashMap<u32, Quota>,
+    addresses: HashMap<u32, Tally>,
 }
 
 /// One that counts until it is dropped.
@@ -209,6 +215,16 @@ impl Holders {
         })
     }
 
+    /// Where addresses learned on all VNICs of a user count, who may have `max`.
+    pub fn addresses(&self, uid: u32, max: u32) -> Tally {
+        self.with(|now| {
+            now.addresses
+                .retain(|&other, tally| other == uid || tally.is_shared());
+            let tally = now.addresses.entry(uid);
+            tally.or_insert_with(|| Tally::new(max)).clone()
+        })
+    }
+
     /// What the peer sees of limits: its own, or, an operator, those of which somebody has something.
     pub fn view(&self, peer: &Peer, document: &Document, limits: &PerUser) -> Vec<LimitView> {
         let uids = if peer.operator {
@@ -237,6 +253,7 @@ impl Holders {
         match share {
             Share::Vnics | Share::Descriptors => configured(share, uid, document),
             Share::Mappings => self.with(|now| now.mappings.get(&uid).map_or(0, Quota::used)),
+            Share::Addresses => self.with(|now| now.addresses.get(&uid).map_or(0, Tally::used)),
             Share::Monitors | Share::Answers => {
                 self.with(|now| now.counts.get(&(uid, share)).copied().unwrap_or(0))
             }

@@ -16,6 +16,7 @@ use daemon::{Daemon, options};
 use lab::{Lab, until};
 use serde_json::{Value, json};
 use windlassd::dataplane;
+use windlassd::shares::Share;
 
 fn start(directory: &std::path::Path, lab: &Lab) -> Daemon {
     let options = options(directory);
@@ -440,4 +441,59 @@ fn a_refused_change_gives_no_moves() {
         table().moves_refused == 2
     });
     assert_eq!(table().moved, 2);
+}
+
+/// Addresses learned on all VNICs of one owner count together, over bridges: what is beyond the limit is not learned, another
+/// owner's are, and room comes back when they are forgotten.
+#[test]
+fn learned_addresses_count_for_their_owner() {
+    const MAX: u32 = 20;
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let mut options = options(directory.path());
+    options.limits.per_user.set(Share::Addresses, MAX);
+    let host = Box::new(lab.clone());
+    let daemon = Daemon::start_over(&options, |sink| dataplane::build_on(host, &options, sink));
+    let zone = |name: &str, uid: u32| json!({"name": name, "owner_uid": uid, "owner_gid": uid});
+    let vnic = |name: &str, zone: &str, bridge: &str| json!({"name": name, "zone": zone, "bridge": bridge, "properties": {"mac-nospoof": false}});
+    let document = json!({
+        "version": 1,
+        "zones": [zone("greedy", 1001), zone("other", 1002)],
+        "bridges": [{"name": "br0"}, {"name": "br1"}],
+        "vnics": [vnic("g0", "greedy", "br0"), vnic("g1", "greedy", "br1"), vnic("o0", "other", "br0")],
+    });
+    daemon.must("PUT", "/v1/document", Some(document));
+    let learned = |bridge: &str, member: &str| {
+        let page = daemon.must("GET", &format!("/v1/bridges/{bridge}/fdb"), None);
+        let entries = page["entries"].as_array().unwrap().iter();
+        let of = entries.filter(|entry| entry["member"] == member && entry["kind"] == "learned");
+        of.count()
+    };
+    let send = |member: &str, from: u8| {
+        let guest = lab.guest(member);
+        // A burst may report eight new addresses.
+        for number in 0..30 {
+            guest.send([frame(0xfe, from + number)]);
+            until("it is sent", || guest.has_sent());
+        }
+    };
+    send("g0", 0x20);
+    until("as many as may be", || learned("br0", "g0") == MAX as usize);
+    send("g1", 0x40);
+    send("o0", 0x60);
+    until("the other one's", || learned("br0", "o0") == MAX as usize);
+    assert_eq!(learned("br1", "g1"), 0);
+    let shown = daemon.must("GET", "/v1/daemon", None);
+    let rows = shown["limits"].as_array().unwrap();
+    let row = |uid: u32| {
+        let is = |row: &&Value| row["uid"] == uid && row["limit"] == Share::Addresses.option();
+        let row = rows.iter().find(is).expect("a row");
+        (row["used"].as_u64().unwrap(), row["max"].as_u64().unwrap())
+    };
+    assert_eq!((row(1001), row(1002)), ((20, 20), (20, 20)));
+    daemon.must("DELETE", "/v1/vnics/g0", None);
+    send("g1", 0x40);
+    until("there is room again", || {
+        learned("br1", "g1") == MAX as usize
+    });
 }

@@ -66,6 +66,7 @@ mod reader;
 mod room;
 mod sightings;
 mod table;
+mod tally;
 mod writer;
 
 pub use clash::Clash;
@@ -78,6 +79,7 @@ pub use reader::Reader;
 pub use room::PATH_MAX;
 pub use sightings::{POSTS_MAX, Sighting, Sightings};
 pub use table::{Bucket, Entry, EntryFlags, Fdb, Hit, Now};
+pub use tally::Tally;
 pub use writer::{AddError, FdbWriter, Learned, SWEEP_MAX};
 
 /// A VLAN and an address: what the table is searched for. Never 0.

@@ -7,7 +7,7 @@ use windlass_frame::Tick;
 
 use super::room::Room;
 use super::table::{EntryFlags, STAMP_MASK, SlotAt, Value, tick_ns};
-use super::{Fdb, Grace, Key, Limits, Now, Sighting, grace};
+use super::{Fdb, Grace, Key, Limits, Now, Sighting, Tally, grace};
 
 /// Flushes between two complete sweeps, at most: stamps would become ambiguous after 3,072.
 const FLUSHES_MAX: u64 = 1024;
@@ -54,7 +54,7 @@ pub enum AddError {
 }
 
 /// One member's account.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Account {
     /// Learned entries that were not flushed with the member; expired ones and those flushed with
     /// their VLAN count until they are swept.
@@ -65,6 +65,32 @@ pub(super) struct Account {
     moves_max: u32,
     moves: u32,
     moves_at: Tick,
+    /// Where its learned entries count with those of others.
+    tally: Option<Tally>,
+}
+
+impl Account {
+    fn add_learned(&mut self) {
+        self.learned = self.learned.saturating_add(1);
+        if let Some(tally) = &self.tally {
+            tally.add(1);
+        }
+    }
+
+    /// At most as many as there are.
+    fn sub_learned(&mut self, entries: u32) {
+        let entries = entries.min(self.learned);
+        self.learned = self.learned.saturating_sub(entries);
+        if let Some(tally) = &self.tally {
+            tally.sub(entries);
+        }
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.sub_learned(self.learned);
+    }
 }
 
 /// The writer of one table. There is one, made with the table.
@@ -101,6 +127,7 @@ impl<G: Grace> FdbWriter<G> {
             moves_max: limits.moves,
             moves: limits.moves,
             moves_at: Tick(0),
+            tally: None,
         };
         let accounts = vec![account; fdb.member_since.len()].into_boxed_slice();
         FdbWriter {
@@ -161,6 +188,20 @@ impl<G: Grace> FdbWriter<G> {
             a.moves = moves;
         }
         self.mark_full(member as usize);
+    }
+
+    /// Counts a member's learned entries with those of others, or no more. What is beyond stays until it ages.
+    pub fn set_member_tally(&mut self, member: u16, tally: Option<Tally>) {
+        if let Some(a) = self.accounts.get_mut(member as usize) {
+            for (tally, is_new) in [(&tally, true), (&a.tally, false)] {
+                match tally {
+                    Some(tally) if is_new => tally.add(a.learned),
+                    Some(tally) => tally.sub(a.learned),
+                    None => {}
+                }
+            }
+            a.tally = tally;
+        }
     }
 
     /// Keeps the readers' view of whether a member is at a limit of its own.
@@ -243,7 +284,7 @@ impl<G: Grace> FdbWriter<G> {
         Some(if s.sticky {
             a.learned.saturating_add(a.fixed) >= a.limit.min(sticky_max)
         } else {
-            a.learned >= a.limit
+            a.learned >= a.limit || a.tally.as_ref().is_some_and(Tally::is_full)
         })
     }
 
@@ -367,7 +408,7 @@ impl<G: Grace> FdbWriter<G> {
             self.active = self.active.saturating_sub(1);
         }
         self.entries = self.entries.saturating_sub(a.learned);
-        a.learned = 0;
+        a.sub_learned(a.learned);
         if fixed {
             self.entries = self.entries.saturating_sub(a.fixed);
             a.fixed = 0;
@@ -594,7 +635,7 @@ impl<G: Grace> FdbWriter<G> {
         if a.learned == 0 {
             self.active = self.active.saturating_add(1);
         }
-        a.learned = a.learned.saturating_add(1);
+        a.add_learned();
         self.mark_full(value.member() as usize);
     }
 
@@ -610,7 +651,7 @@ impl<G: Grace> FdbWriter<G> {
             a.fixed = a.fixed.saturating_sub(1);
             return;
         }
-        a.learned = a.learned.saturating_sub(1);
+        a.sub_learned(1);
         if a.learned == 0 {
             self.active = self.active.saturating_sub(1);
         }

@@ -86,7 +86,8 @@ pub fn build_on(
     .context("cannot start the workers")?;
     let wake = Arc::new(windlass_sys::eventfd::create().context("eventfd")?);
     let (requests, inbox) = channel();
-    let ports = Ports::new(plane, cores, sink, host, wake.clone());
+    let addresses_max = options.limits.per_user.max(Share::Addresses);
+    let ports = Ports::new(plane, cores, sink, host, wake.clone(), addresses_max);
     let thread = std::thread::Builder::new()
         .name("ports".into())
         .spawn(move || ports.run(&inbox))?;

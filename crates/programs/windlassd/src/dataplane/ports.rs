@@ -17,7 +17,7 @@ use windlass_api::{
     WorkerStats,
 };
 use windlass_attach::endpoint::{Endpoint, Event, Handed};
-use windlass_bridge::fdb::{AddError, EntryFlags, Fdb, FdbWriter, Key};
+use windlass_bridge::fdb::{AddError, EntryFlags, Fdb, FdbWriter, Key, Tally};
 use windlass_sync::tsc::Clock;
 use windlass_sys::netns::NetnsWatch;
 use windlass_worker::{DataPlane, DataPlaneError, QsbrGrace};
@@ -64,6 +64,8 @@ struct MemberState {
     heard: Heard,
     /// Traffic before it came to this bridge.
     carried: Counters,
+    /// Where addresses learned on it count with those of its owner's other VNICs.
+    tally: Option<Tally>,
 }
 
 /// All members of all bridges.
@@ -73,6 +75,8 @@ pub struct Ports {
     sink: StateSink,
     host: Box<dyn Host>,
     wake: Arc<OwnedFd>,
+    /// Addresses learned on all VNICs of an owner.
+    addresses_per_uid_max: u32,
     /// Wakes this thread when a namespace came or went: endpoints look for theirs when they are polled.
     namespaces: Option<NetnsWatch>,
     bridges: BTreeMap<Name, BridgeState>,
@@ -100,8 +104,10 @@ impl Ports {
         sink: StateSink,
         host: Box<dyn Host>,
         wake: Arc<OwnedFd>,
+        addresses_per_uid_max: u32,
     ) -> Ports {
         Ports {
+            addresses_per_uid_max,
             plane,
             cores,
             sink,
@@ -393,8 +399,7 @@ impl Ports {
             if member.bridge != bridge.name {
                 continue;
             }
-            let (entries, moves) = member_limits(&member.settings);
-            writer.set_member_limits(member.id, entries, moves);
+            member_limits(member).enter(&mut writer, member.id);
             for (key, flags) in self.fixed_entries(name, filtering) {
                 let id = member.id;
                 enter(|| Ok(writer.add_fixed(key, id, flags, windlass_worker::dataplane::now())))?;
@@ -436,13 +441,14 @@ impl Ports {
             vlans: Vec::new(),
             settings: settings.clone(),
             device: Some(uplink.device.as_str().to_owned()),
+            tally: None,
             endpoint: Some(endpoint),
             mtu: settings.mtu.unwrap_or(mtu),
             rings: 0,
             heard: Heard::default(),
             carried: Counters::default(),
         };
-        self.enter_limits(id, &state.bridge, member_limits(&settings))?;
+        self.enter_limits(id, &state.bridge, member_limits(&state))?;
         self.members.insert(uplink.name.clone(), state);
         self.edit.made.push(uplink.name.clone());
         Ok(())
@@ -480,6 +486,7 @@ impl Ports {
         let bridge = self.bridge(&vnic.bridge)?.id;
         let endpoint = self.host.vnic(vnic, place)?;
         let (mac, mtu) = (translate::own_mac(vnic), translate::mtu(vnic));
+        let (holders, max) = (self.sink.holders(), self.addresses_per_uid_max);
         let conf = translate::member_conf(&settings, mac_word(mac), mtu);
         let id = self
             .plane
@@ -493,12 +500,13 @@ impl Ports {
             settings: settings.clone(),
             endpoint,
             device: None,
+            tally: (place.owner).map(|(uid, _)| holders.addresses(uid, max)),
             mtu,
             rings: 0,
             heard: Heard::default(),
             carried: Counters::default(),
         };
-        self.enter_limits(id, &state.bridge, member_limits(&settings))?;
+        self.enter_limits(id, &state.bridge, member_limits(&state))?;
         self.members.insert(vnic.name.clone(), state);
         self.edit.made.push(vnic.name.clone());
         if let Err(error) = self.enter_fixed(&vnic.name) {
@@ -571,14 +579,14 @@ impl Ports {
         &mut self,
         id: u16,
         bridge: &Name,
-        (entries, moves): (u32, u32),
+        limits: MemberLimits,
     ) -> Result<(), BackendError> {
         let bridge = self.bridge(bridge)?.id;
         if let Some(table) = self.edit.table(bridge) {
-            table.set_member_limits(id, entries, moves);
+            limits.enter(table, id);
             return Ok(());
         }
-        let limit = move |w: &mut FdbWriter<QsbrGrace>, _| w.set_member_limits(id, entries, moves);
+        let limit = move |w: &mut FdbWriter<QsbrGrace>, _| limits.enter(w, id);
         self.plane.fdb(bridge, limit).map_err(failed)
     }
 
@@ -909,13 +917,30 @@ fn static_key(bridge: &BridgeState, entry: &StaticEntry) -> Key {
     Key::from_octets(vlan_of(bridge, entry.vlan), entry.mac.0)
 }
 
-/// Learned addresses and moves that a member may have.
-fn member_limits(settings: &MemberSettings) -> (u32, u32) {
-    let entries = match settings.addresses_max {
-        0 => u32::MAX,
-        n => n,
-    };
-    (entries, settings.move_budget)
+/// What a table allows a member.
+struct MemberLimits {
+    entries: u32,
+    moves: u32,
+    tally: Option<Tally>,
+}
+
+impl MemberLimits {
+    fn enter(self, writer: &mut FdbWriter<QsbrGrace>, member: u16) {
+        writer.set_member_limits(member, self.entries, self.moves);
+        writer.set_member_tally(member, self.tally);
+    }
+}
+
+fn member_limits(member: &MemberState) -> MemberLimits {
+    let settings = &member.settings;
+    MemberLimits {
+        entries: match settings.addresses_max {
+            0 => u32::MAX,
+            n => n,
+        },
+        moves: settings.move_budget,
+        tally: member.tally.clone(),
+    }
 }
 
 /// The VLANs in which a member can be reached.

@@ -199,7 +199,7 @@ impl Ports {
             return;
         };
         let (id, bridge) = (member.id, member.bridge.clone());
-        let limits = member_limits(&member.settings);
+        let limits = member_limits(member);
         let done = self.enter_limits(id, &bridge, limits).and_then(|()| {
             let bridge = self.bridge(&bridge)?.id;
             let forget = self
