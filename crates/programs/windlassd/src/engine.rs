@@ -58,7 +58,7 @@ use crate::backend::{Backend, Place, StateSink};
 use crate::options::Options;
 use crate::paths;
 use crate::shares::{Holders, PerUser};
-use crate::store::{self, Loaded, Store};
+use crate::store::{self, Store};
 use recent::Recent;
 use turns::Turns;
 
@@ -191,13 +191,8 @@ impl Engine {
         };
         let global = "directory of the global zone";
         if let Some(turn) = turn {
-            engine.backend.hold();
-            let document = store::check(&options.state_dir)?.unwrap_or_default();
             engine.make_zone_dir(None).context(global)?;
-            engine.restore(Loaded {
-                document,
-                ..Loaded::default()
-            });
+            engine.make_ahead(store::check(&options.state_dir)?.unwrap_or_default());
             turn(&mut *engine.backend)?;
         }
         engine.store.lock()?;

@@ -155,15 +155,12 @@ async fn serve(
                 Err(error) => tracing::error!("upgrade: this daemon serves on: {error:#}"),
             },
             ready = ready(&mut successor) => {
-                // Requests that come now wait in the socket, for this daemon or the next one.
-                server.abort();
+                server.abort(); // Requests wait, for this daemon or the next one.
                 tokio::time::sleep(DRAIN_TIME).await;
-                match hand_over(engine, lock, ready).await {
-                    Ok(()) => break true,
-                    Err(error) => tracing::error!("upgrade: this daemon serves on: {error:#}"),
+                if hand_over(engine, lock, ready).await {
+                    break true;
                 }
                 give_up(&mut successor);
-                keep(engine).await;
                 server = tokio::spawn(http::serve(lock.listen()?, router.clone(), allowed.clone()));
             }
             _ = look.tick() => {
@@ -189,7 +186,21 @@ async fn serve(
     Ok(successor)
 }
 
+/// Whether a successor has everything. If not, all goes on here.
 async fn hand_over(
+    engine: &EngineHandle,
+    lock: &mut SocketLock,
+    ready: Result<&Successor>,
+) -> bool {
+    let handed = try_hand_over(engine, lock, ready).await;
+    if let Err(error) = &handed {
+        tracing::error!("upgrade: this daemon serves on: {error:#}");
+        keep(engine).await;
+    }
+    handed.is_ok()
+}
+
+async fn try_hand_over(
     engine: &EngineHandle,
     lock: &mut SocketLock,
     ready: Result<&Successor>,

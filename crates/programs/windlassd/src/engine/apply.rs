@@ -316,6 +316,15 @@ impl Engine {
         self.document = document;
     }
 
+    /// Makes everything that a document has, held back until the stored one is restored.
+    pub(super) fn make_ahead(&mut self, document: Document) {
+        self.backend.hold();
+        self.restore(Loaded {
+            document,
+            ..Loaded::default()
+        });
+    }
+
     /// Tries again to make what could not be made.
     pub fn retry(&mut self) {
         let names: Vec<_> = self.failed.keys().cloned().collect();
