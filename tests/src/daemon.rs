@@ -153,18 +153,39 @@ impl Daemon {
         }
     }
 
-    /// Has it start its successor from its program, and waits until it has ended.
+    /// Has it start its successor from its program.
+    pub fn signal_upgrade(&self) {
+        match (&self.successor, &self.child) {
+            (Some(successor), _) => pidfd_send_signal(successor, Signal::USR2),
+            (None, Some(child)) => kill_process(Pid::from_child(child), Signal::USR2),
+            (None, None) => panic!("it runs"),
+        }
+        .expect("it runs");
+    }
+
+    /// The same, and waits until it has ended.
     pub fn upgrade(&mut self) {
+        self.signal_upgrade();
+        if let Some(successor) = self.successor.take() {
+            let mut ended = [PollFd::new(&successor, PollFlags::IN)];
+            poll(&mut ended, None).expect("it ends");
+            self.find_successor();
+            return;
+        }
         let mut child = self.child.take().expect("it runs");
-        kill_process(Pid::from_child(&child), Signal::USR2).expect("a child");
         let status = child.wait().expect("a child");
         assert_eq!(status.code(), Some(0), "{}", self.log());
+        let pid = self.find_successor();
+        assert_ne!(pid.as_raw_nonzero().get() as u32, child.id());
+    }
+
+    fn find_successor(&mut self) -> Pid {
         let pid = self.json("status")[0]["daemon"]["pid"].as_i64();
         let pid = pid
             .and_then(|pid| Pid::from_raw(pid as i32))
             .expect("a process id");
-        assert_ne!(pid.as_raw_nonzero().get() as u32, child.id());
         self.successor = Some(pidfd_open(pid, PidfdFlags::empty()).expect("it runs"));
+        pid
     }
 
     /// Kills it: it can do nothing more.

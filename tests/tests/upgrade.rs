@@ -1,8 +1,20 @@
 //! The daemon is replaced under traffic.
 
-use std::process::Command;
+#[path = "../../crates/io/attach/tests/vhost_drive/mod.rs"]
+mod vhost_drive;
+#[path = "../../crates/io/attach/tests/vhost_front/mod.rs"]
+mod vhost_front;
 
-use windlass_tests::{Lab, run};
+mod machine;
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use machine::Machine;
+use vhost_drive::{HEADER, HIGH, Layout};
+use windlass_tests::{Daemon, Frame, Lab, frame, mac, program, run, until};
 
 /// What the kernel says of the interface in a namespace: its number, its address, its network addresses, and how often its
 /// carrier has changed.
@@ -80,4 +92,122 @@ fn a_start_loses_nothing_that_it_reads() {
     }
     ping.kill().expect("ping runs");
     ping.wait().expect("ping");
+}
+
+const ADDRESSES: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
+
+/// Two guests with rings of one layout at a daemon.
+fn guests(lab: &Lab, daemon: &Daemon, layout: Layout) -> [Machine; 2] {
+    daemon.must("bridge create br0");
+    let guests = ["v0", "v1"].map(|name| {
+        let number = usize::from(name == "v1");
+        let socket = lab.directory().join(name);
+        daemon.must(&format!(
+            "vnic create {name} --bridge br0 --mac {} --attach vhost-user,socket={},role=server",
+            ADDRESSES[number],
+            socket.display()
+        ));
+        Machine::start(&socket, layout, 0)
+    });
+    for name in ["v0", "v1"] {
+        daemon.wait_for_state("vnic", name, "up");
+    }
+    guests
+}
+
+/// Numbered frames from the first guest to the second, at most `WINDOW` under way, until `is_over`: none is lost, none is
+/// overtaken and none comes twice. How many there were, and the longest time between two of them.
+fn flow([from, to]: &mut [Machine; 2], is_over: impl Fn() -> bool) -> (u64, Duration) {
+    const WINDOW: u64 = 32;
+    let (mut sent, mut came) = (0, 0);
+    let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+    while !is_over() || came < sent {
+        while !is_over() && sent < came + WINDOW {
+            let bytes = frame(mac(ADDRESSES[1]), mac(ADDRESSES[0]), &[], &sent.to_string());
+            let id = (sent % (2 * WINDOW)) as u16;
+            let at = HIGH + 0x80_0000 + u64::from(id) * 4096;
+            from.guest.write(at, &[&[0; HEADER], &*bytes].concat());
+            let queue = &mut from.queues[1];
+            queue.ring.reap();
+            queue
+                .ring
+                .offer_one(id, at, (HEADER + bytes.len()) as u32, 0);
+            windlass_sys::eventfd::signal(&queue.kick).expect("kicked");
+            sent += 1;
+        }
+        for (_, bytes) in to.received() {
+            let text = Frame(bytes).text().unwrap_or_default();
+            assert_eq!(text, came.to_string(), "the next one");
+            came += 1;
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+        assert!(last.elapsed() < Duration::from_secs(20), "nothing comes");
+    }
+    (came, longest)
+}
+
+/// Guests notice nothing of an upgrade: their sockets stay, no frame between them is lost, overtaken or repeated. It can be
+/// done again.
+#[test]
+fn guests_go_on() {
+    for (number, layout) in [Layout::Split, Layout::Packed].into_iter().enumerate() {
+        let Some(lab) = Lab::start(&format!("guests_go_on_{number}")) else {
+            return;
+        };
+        let mut daemon = lab.daemon();
+        let mut guests = guests(&lab, &daemon, layout);
+        for _ in 0..2 {
+            let is_over = AtomicBool::new(false);
+            let (came, longest) = std::thread::scope(|scope| {
+                let flow = scope.spawn(|| flow(&mut guests, || is_over.load(Ordering::Relaxed)));
+                daemon.upgrade();
+                is_over.store(true, Ordering::Relaxed);
+                flow.join().expect("every frame")
+            });
+            println!("{layout:?}: {came} frames, the longest pause {longest:?}");
+            for (guest, name) in guests.iter().zip(["v0", "v1"]) {
+                assert!(!guest.front.is_closed());
+                assert_eq!(daemon.show("vnic", name)["state"], "up");
+            }
+        }
+    }
+}
+
+/// A successor that takes everything and then says nothing more is given up: the guests go on where they were.
+#[test]
+fn a_successor_that_stands_still_takes_no_guest() {
+    let Some(lab) = Lab::start("a_successor_that_stands_still_takes_no_guest") else {
+        return;
+    };
+    let path = lab.directory().join("windlassd");
+    std::fs::copy(program("windlassd"), &path).expect("a copy");
+    let daemon = Daemon::start_program(&lab, "host", 0, path.clone());
+    let mut guests = guests(&lab, &daemon, Layout::Split);
+    let before = daemon.json("status")[0]["daemon"]["pid"].clone();
+    std::fs::remove_file(&path).expect("it was there");
+    // It says that it is ready, and takes nothing more than what comes.
+    let script = "#!/bin/sh\nprintf 1 >&0\nexec sleep 60\n";
+    std::fs::write(&path, script).expect("a successor");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&path, mode).expect("a mode");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let flow = scope.spawn(|| flow(&mut guests, || is_over.load(Ordering::Relaxed)));
+        daemon.signal_upgrade();
+        until("it serves on", || {
+            daemon.log().contains("this daemon serves on")
+        });
+        is_over.store(true, Ordering::Relaxed);
+        flow.join().expect("every frame");
+    });
+    assert_eq!(daemon.json("status")[0]["daemon"]["pid"], before);
+    assert!(guests.iter().all(|guest| !guest.front.is_closed()));
+    // The daemon hears its guests again.
+    guests[0].front.say(
+        windlass_attach::vhost_user::message::Code::GET_FEATURES,
+        &[],
+        &[],
+    );
+    until("an answer", || guests[0].front.answer().is_some());
 }

@@ -76,6 +76,8 @@ pub struct InterfaceConf {
 pub struct Handed {
     /// Tells it from every other: the mark that it bears on the host.
     pub mark: String,
+    /// What it has to tell; in a form of its kind.
+    pub state: Vec<u8>,
     /// Its descriptors.
     pub fds: Vec<OwnedFd>,
 }
@@ -119,13 +121,22 @@ pub trait Endpoint: Send {
         0
     }
 
-    /// Descriptors for the daemon that takes this one's place, which keep what is between the two from being lost.
-    fn hand_over(&self) -> Option<Handed> {
+    /// What it bears on the host, if it can go on in another daemon.
+    fn mark(&self) -> Option<String> {
         None
     }
 
-    /// Descriptors of the daemon before, for the first [`Endpoint::poll`].
-    fn take_over(&mut self, _fds: Vec<OwnedFd>) {}
+    /// What the daemon that takes this one's place goes on with: nothing between the two is lost. The rings stay as they are, and
+    /// until [`Endpoint::keep`] nothing is taken from the peer.
+    fn hand_over(&mut self) -> Option<Handed> {
+        None
+    }
+
+    /// The other daemon did not take it: goes on here.
+    fn keep(&mut self) {}
+
+    /// Goes on with what that of the daemon before has handed over, from the first [`Endpoint::poll`] on.
+    fn take_over(&mut self, _handed: Handed) {}
 
     /// The attachment is deleted for good: what persists on the host (a TAP, a socket file) is removed. Without this call a
     /// drop leaves it for the next daemon.

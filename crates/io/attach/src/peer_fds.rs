@@ -58,6 +58,7 @@ impl PeerFds {
     pub(crate) fn keep<T: AsFd + Send + 'static>(&self, kept: T) -> DeferredClose<T> {
         DeferredClose {
             kept: ManuallyDrop::new(kept),
+            is_left: false,
             peer_fds: self.clone(),
         }
     }
@@ -109,7 +110,16 @@ impl Drop for Closing {
 #[derive(Debug)]
 pub struct DeferredClose<T: AsFd + Send + 'static> {
     kept: ManuallyDrop<T>,
+    /// Another process has it too, and goes on with it.
+    is_left: bool,
     peer_fds: PeerFds,
+}
+
+impl<T: AsFd + Send + 'static> DeferredClose<T> {
+    /// Whether a drop tells the other end nothing, because another process goes on with it.
+    pub(crate) fn leave_open(&mut self, is_left: bool) {
+        self.is_left = is_left;
+    }
 }
 
 impl<T: AsFd + Send + 'static> Deref for DeferredClose<T> {
@@ -128,8 +138,10 @@ impl<T: AsFd + Send + 'static> AsFd for DeferredClose<T> {
 
 impl<T: AsFd + Send + 'static> Drop for DeferredClose<T> {
     fn drop(&mut self) {
-        // One that is over already says so, and is as good.
-        let _ = shutdown(&*self.kept, Shutdown::Both);
+        if !self.is_left {
+            // One that is over already says so, and is as good.
+            let _ = shutdown(&*self.kept, Shutdown::Both);
+        }
         // SAFETY: this is the only place that takes it, and nothing of this value is used afterwards.
         let kept = unsafe { ManuallyDrop::take(&mut self.kept) };
         self.peer_fds.close(kept);

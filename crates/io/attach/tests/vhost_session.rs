@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use vhost_drive::{Guest, LAYOUTS, Layout, ONE, Station};
 use vhost_front::*;
-use windlass_attach::endpoint::Endpoint;
+use windlass_attach::endpoint::{Endpoint, Handed};
 use windlass_attach::port::Lane;
 use windlass_attach::vhost_user::VhostRole;
 use windlass_attach::vhost_user::message::{Code, Inflight, Region, queue_state};
@@ -766,4 +766,100 @@ fn a_guest_without_a_kick_is_polled() {
     host.until("the rings are made anew", |h| h.ups == 2);
     let rx = &mut host.rings.as_mut().expect("rings").rx[0];
     assert!(matches!(rx.arm(&section), Armed::Poll(_)));
+}
+
+/// Another daemon goes on with a guest that is told nothing: with its socket, its memory and its descriptors, where its rings
+/// stand. What the front end says meanwhile waits for it. One that does not take the guest leaves it where it was.
+#[test]
+fn a_guest_goes_on_with_another_daemon() {
+    let _alone = alone();
+    let shared = format!("/dev/shm/windlass-handed-{}", std::process::id());
+    for layout in LAYOUTS {
+        let _ = std::fs::create_dir(&shared);
+        let directory = directory();
+        let path = directory.path().join("s");
+        let conf = || {
+            let mut conf = conf(&path, SERVER, 1);
+            conf.ring_progress = Some(std::path::Path::new(&shared).join("machine"));
+            conf
+        };
+        let mut host = Host::new(conf());
+        let mut machine = Machine::start(&mut host, &path, layout, 1);
+        let mut station = Station::new();
+        machine.send(1, 0, &frame(1, 100));
+        machine.offer(0, 0);
+        let rings = host.rings.as_mut().expect("rings");
+        assert_eq!(station.receive(rings.rx[0].as_mut()), [Ok(frame(1, 100))]);
+        assert_eq!(
+            station.send(rings.tx.as_ref(), ONE, &[frame(2, 64)]).taken,
+            1
+        );
+        machine.queues[0].ring.reap();
+        machine.queues[1].ring.reap();
+
+        drop(host.endpoint.hand_over().expect("settled"));
+        machine.front.say(Code::GET_FEATURES, &[], &[]);
+        host.step();
+        assert_eq!(machine.front.answer(), None, "the other daemon's to answer");
+        host.endpoint.keep();
+        machine.front.await_answer(&mut host, Code::GET_FEATURES);
+
+        let handed = host.endpoint.hand_over().expect("settled");
+        assert_eq!(Some(&handed.mark), host.endpoint.mark().as_ref());
+        machine.send(1, 1, &frame(3, 100));
+        machine.offer(0, 1);
+        let mut next = Host::new(conf());
+        next.endpoint.take_over(handed);
+        drop(host);
+        next.step();
+        let rings = next.rings.as_mut().expect("rings at the first look");
+        assert_eq!(station.receive(rings.rx[0].as_mut()), [Ok(frame(3, 100))]);
+        assert_eq!(
+            station.send(rings.tx.as_ref(), ONE, &[frame(4, 64)]).taken,
+            1
+        );
+        let came = machine.queues[0].ring.reap();
+        assert_eq!(machine.received(0, came[0].0, came[0].1), frame(4, 64));
+        assert!(!machine.front.is_closed());
+        machine
+            .front
+            .ask(&mut next, Code::GET_VRING_BASE, &queue_state(1, 0));
+        // The next front end finds a socket.
+        drop(machine);
+        next.until("it has parted", |host| host.rings.is_none());
+        Machine::start(&mut next, &path, layout, 1);
+        next.endpoint.delete();
+    }
+}
+
+/// What another daemon cannot go on with is not handed over, or ends with a closed socket: the front end connects again.
+#[test]
+fn a_guest_that_cannot_go_on_connects_again() {
+    let _alone = alone();
+    let directory = directory();
+    let path = directory.path().join("s");
+    let mut host = Host::new(conf(&path, SERVER, 1));
+    assert!(host.endpoint.hand_over().is_none(), "nobody is there");
+    let machine = Machine::start(&mut host, &path, Layout::Packed, 1);
+    let handed = host.endpoint.hand_over();
+    assert!(handed.is_none(), "nobody would know where its rings stand");
+    drop(machine);
+    host.until("it has parted", |host| host.rings.is_none());
+    let machine = Machine::start(&mut host, &path, Layout::Split, 1);
+    let whole = host.endpoint.hand_over().expect("settled");
+    for cut in (0..whole.state.len()).step_by(8).rev() {
+        let mut next = Host::new(conf(&path, SERVER, 1));
+        let fds = whole.fds.iter().map(|fd| fd.try_clone().expect("a copy"));
+        next.endpoint.take_over(Handed {
+            mark: whole.mark.clone(),
+            state: whole.state[..cut].to_vec(),
+            fds: fds.collect(),
+        });
+        assert_eq!(next.detail("connected-since"), "", "{cut} bytes of it");
+    }
+    drop((whole, host));
+    let end = Instant::now() + PATIENCE;
+    while !machine.front.is_closed() {
+        assert!(Instant::now() < end, "it waits for ever");
+    }
 }

@@ -344,11 +344,17 @@ pub trait Backend: Send {
         Vec::new()
     }
 
-    /// The same of the daemon before this one. To be called before anything is made.
+    /// A successor did not take that: it goes on here.
+    fn keep(&mut self) {}
+
+    /// What is made from now on has no effect on the host before [`Backend::adopted`].
+    fn hold(&mut self) {}
+
+    /// What the daemon before this one has handed over, for what was made, or is before [`Backend::adopted`].
     fn take_over(&mut self, _handed: Vec<Handed>) {}
 
-    /// Every object of the stored document was made: what an earlier daemon left on the host and none of them took over
-    /// is removed.
+    /// Every object of the stored document was made: what was held goes on, and what an earlier daemon left on the host and none
+    /// of them took over is removed.
     fn adopted(&mut self) {}
 
     /// Whether every worker has made progress since the last call, or sleeps with nothing to do: the

@@ -58,7 +58,7 @@ use crate::backend::{Backend, Place, StateSink};
 use crate::options::Options;
 use crate::paths;
 use crate::shares::{Holders, PerUser};
-use crate::store::Store;
+use crate::store::{self, Store};
 use recent::Recent;
 use turns::Turns;
 
@@ -142,14 +142,26 @@ impl Engine {
         self.per_user = per_user;
     }
 
-    /// Builds the backend, loads the stored document, makes its objects, and starts the engine's thread. `build` ends when this
-    /// daemon may have the state directory, which is there by then.
+    /// Builds the backend, loads the stored document, makes its objects, and starts the engine's thread.
     ///
     /// # Errors
     /// If the store is in use or damaged, a directory cannot be made, or `build` fails.
     pub fn spawn(
         options: &Options,
         build: impl FnOnce(StateSink) -> Result<Box<dyn Backend>>,
+    ) -> Result<(EngineHandle, std::thread::JoinHandle<()>)> {
+        Self::spawn_in_turn(options, build, None::<fn(&mut dyn Backend) -> Result<()>>)
+    }
+
+    /// The same for a daemon that takes another one's place: what the stored document has is made before `turn`, with no effect
+    /// on the host; `turn` ends when the other daemon has let go of everything.
+    ///
+    /// # Errors
+    /// As [`Engine::spawn`]; if `turn` fails.
+    pub fn spawn_in_turn(
+        options: &Options,
+        build: impl FnOnce(StateSink) -> Result<Box<dyn Backend>>,
+        turn: Option<impl FnOnce(&mut dyn Backend) -> Result<()>>,
     ) -> Result<(EngineHandle, std::thread::JoinHandle<()>)> {
         Store::make_directory(&options.state_dir)?;
         paths::make_runtime_dir(&options.runtime_dir)?;
@@ -161,12 +173,11 @@ impl Engine {
         let (sink, woken) = StateSink::pair();
         let backend = build(sink.clone())?;
         let holders = sink.holders().clone();
-        let mut store = Store::open(&options.state_dir)?;
-        let loaded = store.load()?;
+        let store = Store::open_unlocked(&options.state_dir)?;
         let (events, _) = broadcast::channel(options.monitor_events_max);
         let mut engine = Engine {
             document: Document::default(),
-            revision: loaded.revision,
+            revision: 0,
             store,
             backend,
             sink,
@@ -178,11 +189,21 @@ impl Engine {
             started: Instant::now(),
             recent: Recent::default(),
         };
-        engine
-            .make_zone_dir(None)
-            .context("directory of the global zone")?;
+        let global = "directory of the global zone";
+        if let Some(turn) = turn {
+            engine.make_zone_dir(None).context(global)?;
+            engine.make_ahead(store::check(&options.state_dir)?.unwrap_or_default());
+            turn(&mut *engine.backend)?;
+        }
+        engine.store.lock()?;
+        let loaded = engine.store.load()?;
+        engine.revision = loaded.revision;
+        engine.make_zone_dir(None).context(global)?;
+        // What the other daemon still had.
+        engine.retry();
         engine.restore(loaded);
         engine.backend.adopted();
+        engine.tidy();
         let (messages, inbox) = mpsc::channel();
         let handle = EngineHandle {
             messages,
@@ -210,6 +231,11 @@ impl Engine {
     /// What a successor gets of the data plane.
     pub fn hand_over(&mut self) -> Vec<Handed> {
         self.backend.hand_over()
+    }
+
+    /// The successor did not take it.
+    pub fn keep(&mut self) {
+        self.backend.keep();
     }
 
     fn run(mut self, inbox: &mpsc::Receiver<Message>) {

@@ -3,19 +3,24 @@
 //! # Model
 //! ```text
 //! predecessor                                    successor
-//!  SIGUSR2: starts the program of its argv[0] -->  options, stored document, workers, clock
+//!  SIGUSR2: starts the program of its argv[0] -->  options, workers, clock, members of the stored document
 //!  serves on                                <-- 1 byte: ready
-//!  sends the control socket and TAPs' queues --> keeps them
-//!  ends the API, lets go of members and locks; closes
-//!                                           -->  end of file: takes locks, makes members, serves
+//!  ends the API
+//!  sends the control socket, TAPs' queues,
+//!  guests' sessions                         -->  maps guests' memory
+//!  forwards on                              <-- 1 byte: taken
+//!  lets go of members and locks; closes
+//!                                           -->  end of file: takes locks, starts rings, serves
 //! ```
 //! The two speak over a socket of messages, which is the successor's standard input. Requests that come meanwhile wait in the
-//! control socket, and frames of namespaces in the queues of their TAPs, whose carrier stays. The service manager is told the
-//! successor's process id before the predecessor ends.
+//! control socket, frames of namespaces in the queues of their TAPs, whose carrier stays, and those of guests in their rings:
+//! their vhost-user sockets go on with the successor. The service manager is told the successor's process id before the
+//! predecessor ends.
 //!
 //! # Failure modes
-//! A successor that ends, is not ready within [`READY_TIME_MAX`] or stops taking what it is handed is given up: its predecessor
-//! serves on. One that stops once it has all is not noticed. A predecessor that dies closes the socket, and the successor goes on, over whatever a kill leaves.
+//! A successor that ends, is not ready within [`READY_TIME_MAX`], or does not take what it is handed is given up: its predecessor
+//! serves on, with the same connections. A session that the successor cannot go on with is closed, and its front end connects
+//! again. A predecessor that dies closes the socket, and the successor goes on, over whatever a kill leaves.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,16 +41,17 @@ pub const SUCCESSOR: &str = "--successor";
 /// Time that a successor has to get ready.
 pub const READY_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Time that a successor has to take each of what it is handed.
+/// Time that a successor has to take each of what it is handed, and to say that it has all.
 const TAKING_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// What a message brings, in its first byte; the mark of a TAP follows.
+/// What a message brings, in its first byte. Of a member, the length of its mark, the mark, and its state follow.
 const LISTENER: u8 = b'l';
 const MANAGED_LISTENER: u8 = b'm';
-const TAP: u8 = b't';
+const MEMBER: u8 = b't';
+const ALL: u8 = b'a';
 
 /// Longest message, in bytes.
-const MESSAGE_BYTES_MAX: usize = 512;
+const MESSAGE_BYTES_MAX: usize = 32 << 10;
 
 /// The control socket of a predecessor.
 #[derive(Debug)]
@@ -101,30 +107,40 @@ impl Successor {
         }
     }
 
-    /// Hands the control socket and members over. The successor goes on when this value is dropped.
+    /// Hands the control socket and members over, and waits until they are taken. The successor goes on when this value is dropped.
     ///
     /// # Errors
     /// If it has ended, or takes nothing for 2 s.
     pub fn hand_over(&self, listener: &Listener, members: &[Handed]) -> Result<()> {
-        // The successor does nothing but read.
+        // The successor does nothing but read, and answer.
         rustix::io::ioctl_fionbio(&self.socket, false)?;
-        set_socket_timeout(&self.socket, Timeout::Send, Some(TAKING_TIME_MAX))?;
+        for direction in [Timeout::Send, Timeout::Recv] {
+            set_socket_timeout(&self.socket, direction, Some(TAKING_TIME_MAX))?;
+        }
         let kind = if listener.is_managed {
             MANAGED_LISTENER
         } else {
             LISTENER
         };
-        self.send(kind, "", &[listener.socket.as_fd()])?;
-        for Handed { mark, fds } in members {
+        self.send(kind, &[], &[listener.socket.as_fd()])?;
+        for Handed { mark, state, fds } in members {
             let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-            self.send(TAP, mark, &fds)?;
+            let length = u16::try_from(mark.len()).context("the length of a mark")?;
+            let parts = [&length.to_le_bytes(), mark.as_bytes(), state];
+            self.send(MEMBER, &parts.concat(), &fds)?;
         }
-        Ok(())
+        self.send(ALL, &[], &[])?;
+        let mut answer = [0];
+        match rustix::io::retry_on_intr(|| rustix::io::read(&self.socket, &mut answer)) {
+            Ok(1) => Ok(()),
+            Ok(_) => bail!("the successor has ended"),
+            Err(error) => Err(error).context("the successor does not take what it was handed"),
+        }
     }
 
-    fn send(&self, kind: u8, mark: &str, fds: &[BorrowedFd<'_>]) -> Result<()> {
+    fn send(&self, kind: u8, rest: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
         let kind = [kind];
-        let parts = [IoSlice::new(&kind), IoSlice::new(mark.as_bytes())];
+        let parts = [IoSlice::new(&kind), IoSlice::new(rest)];
         send_with_fds(&self.socket, &parts, fds).context("the successor takes nothing")?;
         Ok(())
     }
@@ -141,19 +157,17 @@ impl Successor {
     }
 }
 
-/// What a predecessor has left to its successor; nothing of a daemon without one.
+/// What a predecessor has left to its successor.
 #[derive(Debug, Default)]
-pub struct Inheritance {
-    /// Its control socket.
-    pub listener: Option<Listener>,
-    /// Its members.
-    pub members: Vec<Handed>,
+struct Inheritance {
+    listener: Option<Listener>,
+    members: Vec<Handed>,
 }
 
-/// The successor's end: nothing to wait for in a daemon without a predecessor.
-#[derive(Debug, Default)]
+/// The successor's end.
+#[derive(Debug)]
 pub struct Turn {
-    predecessor: Option<OwnedFd>,
+    predecessor: OwnedFd,
 }
 
 impl Turn {
@@ -166,40 +180,58 @@ impl Turn {
         let null = std::fs::File::open("/dev/null")?;
         rustix::stdio::dup2_stdin(&null).context("standard input")?;
         Ok(Self {
-            predecessor: Some(socket),
+            predecessor: socket,
         })
     }
 
-    /// Says that this process is ready, and waits until the predecessor has let go of everything, or has died.
+    /// Says that this process is ready, has `take` take the members that it is handed, and waits until the predecessor has let go
+    /// of everything, or has died. Gives its control socket.
     ///
     /// # Errors
     /// If there was no predecessor: standard input is no socket.
-    pub fn wait(&mut self) -> Result<Inheritance> {
-        let mut inheritance = Inheritance::default();
-        let Some(predecessor) = self.predecessor.take() else {
-            return Ok(inheritance);
-        };
-        send_with_fds(&predecessor, &[IoSlice::new(&[1])], &[])
+    pub fn wait(self, take: impl FnOnce(Vec<Handed>)) -> Result<Option<Listener>> {
+        self.say()
             .with_context(|| format!("{SUCCESSOR} is for windlassd itself"))?;
-        let mut bytes = [0; MESSAGE_BYTES_MAX];
-        loop {
-            let Ok(message) = receive_with_fds(&predecessor, &mut bytes, FDS_MAX) else {
-                return Ok(inheritance);
-            };
-            let Some((kind, mark)) = bytes.get(..message.bytes).and_then(<[u8]>::split_first)
-            else {
-                return Ok(inheritance);
-            };
-            inheritance.add(*kind, mark, message.fds);
+        let mut inheritance = Inheritance::default();
+        let mut bytes = vec![0; MESSAGE_BYTES_MAX];
+        while let Some((kind, rest, fds)) = self.hear(&mut bytes)
+            && kind != ALL
+        {
+            inheritance.add(kind, rest, fds);
         }
+        take(inheritance.members);
+        // One that has died wants no answer.
+        let _ = self.say();
+        while self.hear(&mut bytes).is_some() {}
+        Ok(inheritance.listener)
+    }
+
+    fn say(&self) -> Result<usize, rustix::io::Errno> {
+        send_with_fds(&self.predecessor, &[IoSlice::new(&[1])], &[])
+    }
+
+    /// The next message; none behind the last one.
+    fn hear<'a>(&self, bytes: &'a mut [u8]) -> Option<(u8, &'a [u8], Vec<OwnedFd>)> {
+        let message = receive_with_fds(&self.predecessor, bytes, FDS_MAX).ok()?;
+        let (kind, rest) = bytes.get(..message.bytes)?.split_first()?;
+        Some((*kind, rest, message.fds))
     }
 }
 
 impl Inheritance {
-    fn add(&mut self, kind: u8, mark: &[u8], fds: Vec<OwnedFd>) {
-        if kind == TAP {
-            let mark = String::from_utf8_lossy(mark).into_owned();
-            self.members.push(Handed { mark, fds });
+    fn add(&mut self, kind: u8, rest: &[u8], fds: Vec<OwnedFd>) {
+        if kind == MEMBER {
+            let Some((length, rest)) = rest.split_first_chunk() else {
+                return;
+            };
+            let length = usize::from(u16::from_le_bytes(*length));
+            if let Some((mark, state)) = rest.split_at_checked(length) {
+                self.members.push(Handed {
+                    mark: String::from_utf8_lossy(mark).into_owned(),
+                    state: state.to_vec(),
+                    fds,
+                });
+            }
         } else if let Some(socket) = fds.into_iter().next() {
             self.listener = Some(Listener {
                 socket: UnixListener::from(socket),
@@ -213,9 +245,16 @@ impl Inheritance {
 mod tests {
     use super::*;
 
-    /// A successor that stands still while it is handed more than a socket holds does not keep its predecessor waiting.
+    /// A successor that stands still while it is handed more than a socket holds, or once it was handed all, does not keep its
+    /// predecessor waiting.
     #[test]
     fn a_successor_that_takes_nothing_is_given_up() {
+        for members in [10_000, 1] {
+            hand_to_a_sleeper(members);
+        }
+    }
+
+    fn hand_to_a_sleeper(members: usize) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -237,9 +276,10 @@ mod tests {
             socket: UnixListener::bind(directory.path().join("s")).expect("a listener"),
             is_managed: false,
         };
-        let members: Vec<_> = (0..10_000)
+        let members: Vec<_> = (0..members)
             .map(|number| Handed {
                 mark: number.to_string(),
+                state: Vec::new(),
                 fds: Vec::new(),
             })
             .collect();

@@ -10,6 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use windlassd::authority::Peer;
+use windlassd::backend::Backend;
 use windlassd::engine::{Engine, EngineHandle};
 use windlassd::handover::{Successor, Turn};
 use windlassd::http::{self, App, SocketLock};
@@ -47,22 +48,24 @@ fn run(args: &Args) -> Result<()> {
     if args.socket.is_none() || options.socket.starts_with(&options.runtime_dir) {
         paths::make_runtime_dir(&options.runtime_dir)?;
     }
-    let mut turn = match args.successor {
-        true => Turn::of_successor()?,
-        false => Turn::default(),
-    };
+    let turn = args.successor.then(Turn::of_successor).transpose()?;
     let mut lock = None;
-    let (engine, thread) = Engine::spawn(&options, |sink| {
-        if args.successor {
-            // While the predecessor can still serve on.
-            store::check(&options.state_dir)?;
-        }
-        let mut plane = dataplane::build(&options, sink)?;
-        let inheritance = turn.wait()?;
-        plane.take_over(inheritance.members);
-        lock = Some(SocketLock::take(&options.socket, inheritance.listener)?);
-        Ok(plane)
-    })?;
+    let mut take_lock = |inherited| {
+        lock = Some(SocketLock::take(&options.socket, inherited)?);
+        anyhow::Ok(())
+    };
+    let (engine, thread) = match turn {
+        Some(turn) => Engine::spawn_in_turn(
+            &options,
+            |sink| dataplane::build(&options, sink),
+            Some(|plane: &mut dyn Backend| take_lock(turn.wait(|handed| plane.take_over(handed))?)),
+        ),
+        None => Engine::spawn(&options, |sink| {
+            let plane = dataplane::build(&options, sink)?;
+            take_lock(None)?;
+            Ok(plane)
+        }),
+    }?;
     let mut lock = lock.context("no control socket")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -131,7 +134,8 @@ async fn serve(
         engine: engine.clone(),
         limits: allowed.clone(),
     };
-    let server = tokio::spawn(http::serve(listener, routes::router(app), allowed));
+    let router = routes::router(app);
+    let mut server = tokio::spawn(http::serve(listener, router.clone(), allowed.clone()));
     let status = format!("serving {}", options.socket.display());
     notify::ready(&status);
     tracing::info!("windlassd {} {status}", env!("CARGO_PKG_VERSION"));
@@ -151,12 +155,13 @@ async fn serve(
                 Err(error) => tracing::error!("upgrade: this daemon serves on: {error:#}"),
             },
             ready = ready(&mut successor) => {
-                let handed = hand_over(engine, lock, ready).await;
-                match handed {
-                    Ok(()) => break true,
-                    Err(error) => tracing::error!("upgrade: this daemon serves on: {error:#}"),
+                server.abort(); // Requests wait, for this daemon or the next one.
+                tokio::time::sleep(DRAIN_TIME).await;
+                if hand_over(engine, lock, ready).await {
+                    break true;
                 }
                 give_up(&mut successor);
+                server = tokio::spawn(http::serve(lock.listen()?, router.clone(), allowed.clone()));
             }
             _ = look.tick() => {
                 let alive = engine.call(&Peer::daemon(), |engine| Ok(engine.alive())).await;
@@ -172,16 +177,30 @@ async fn serve(
             }
         }
     };
+    tracing::info!("ending");
     if !is_handed_over {
         give_up(&mut successor);
+        server.abort();
+        tokio::time::sleep(DRAIN_TIME).await;
     }
-    tracing::info!("ending");
-    server.abort();
-    tokio::time::sleep(DRAIN_TIME).await;
     Ok(successor)
 }
 
+/// Whether a successor has everything. If not, all goes on here.
 async fn hand_over(
+    engine: &EngineHandle,
+    lock: &mut SocketLock,
+    ready: Result<&Successor>,
+) -> bool {
+    let handed = try_hand_over(engine, lock, ready).await;
+    if let Err(error) = &handed {
+        tracing::error!("upgrade: this daemon serves on: {error:#}");
+        keep(engine).await;
+    }
+    handed.is_ok()
+}
+
+async fn try_hand_over(
     engine: &EngineHandle,
     lock: &mut SocketLock,
     ready: Result<&Successor>,
@@ -190,6 +209,18 @@ async fn hand_over(
     let itself = Peer::daemon();
     let members = engine.call(&itself, |engine| Ok(engine.hand_over()));
     lock.hand_over(successor, &members.await?)
+}
+
+/// After a hand-over that failed.
+async fn keep(engine: &EngineHandle) {
+    let itself = Peer::daemon();
+    let kept = engine.call(&itself, |engine| {
+        engine.keep();
+        Ok(())
+    });
+    if let Err(error) = kept.await {
+        tracing::error!("upgrade: {error}");
+    }
 }
 
 fn give_up(successor: &mut Option<Successor>) {

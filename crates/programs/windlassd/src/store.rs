@@ -95,7 +95,7 @@ struct StoredOut<'a> {
 pub struct Store {
     directory: PathBuf,
     handle: File,
-    _lock: File,
+    lock: File,
 }
 
 impl Store {
@@ -116,6 +116,16 @@ impl Store {
     /// # Errors
     /// If it cannot be made, flushed, opened or locked.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
+        let store = Self::open_unlocked(directory)?;
+        store.lock()?;
+        Ok(store)
+    }
+
+    /// The same without the lock: until [`Store::lock`], another daemon may have it.
+    ///
+    /// # Errors
+    /// If it cannot be made, flushed or opened.
+    pub fn open_unlocked(directory: &Path) -> Result<Self, StoreError> {
         let io = |action| {
             move |error| StoreError::Io {
                 action,
@@ -137,19 +147,26 @@ impl Store {
                 path: path.clone(),
                 error,
             })?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self {
-                directory: directory.into(),
-                handle,
-                _lock: lock,
-            }),
-            Err(TryLockError::WouldBlock) => Err(StoreError::Locked(directory.into())),
-            Err(TryLockError::Error(error)) => Err(StoreError::Io {
+        Ok(Self {
+            directory: directory.into(),
+            handle,
+            lock,
+        })
+    }
+
+    /// Locks the directory.
+    ///
+    /// # Errors
+    /// If another daemon has it.
+    pub fn lock(&self) -> Result<(), StoreError> {
+        self.lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => StoreError::Locked(self.directory.clone()),
+            TryLockError::Error(error) => StoreError::Io {
                 action: "cannot lock",
-                path,
+                path: self.directory.join(LOCK),
                 error,
-            }),
-        }
+            },
+        })
     }
 
     /// Reads what is stored, and what was not finished.

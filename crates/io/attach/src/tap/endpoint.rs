@@ -416,17 +416,22 @@ impl Endpoint for TapEndpoint {
             .saturating_add(now.saturating_sub(open.drops_at_open))
     }
 
-    fn hand_over(&self) -> Option<Handed> {
+    fn mark(&self) -> Option<String> {
+        Some(self.conf.mark.clone())
+    }
+
+    fn hand_over(&mut self) -> Option<Handed> {
         let queues = self.open.as_ref()?.queues.iter();
         let fds = queues.map(|queue| queue.as_fd().try_clone_to_owned());
         Some(Handed {
             mark: self.conf.mark.clone(),
+            state: Vec::new(),
             fds: fds.collect::<Result<_, _>>().ok()?,
         })
     }
 
-    fn take_over(&mut self, fds: Vec<OwnedFd>) {
-        self.handed = fds;
+    fn take_over(&mut self, handed: Handed) {
+        self.handed = handed.fds;
     }
 
     fn delete(&mut self) {

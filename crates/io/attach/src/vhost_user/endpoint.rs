@@ -51,7 +51,7 @@ use super::ring_progress::RingProgress;
 use super::session::{Refusal, Reply, RingChange, Session, SessionConf, Taken};
 use super::since::utc;
 use super::wire::{Incoming, Wire, WireError};
-use crate::endpoint::{Endpoint, Event, InterfaceConf, Status};
+use crate::endpoint::{Endpoint, Event, Handed, InterfaceConf, Status};
 use crate::peer_fds::{DeferredClose, PeerFds};
 
 /// Wait before the first new attempt of a client.
@@ -220,6 +220,10 @@ pub struct VhostEndpoint {
     connections: u64,
     /// Connections on which rings came up.
     connects: u64,
+    /// Another daemon is to go on with the connection.
+    is_handed_over: bool,
+    /// The socket is to be made though there is a front end: that came from another daemon.
+    listens_late: bool,
     deleted: bool,
 }
 
@@ -262,6 +266,8 @@ impl VhostEndpoint {
             last_error: None,
             connections: 0,
             connects: 0,
+            is_handed_over: false,
+            listens_late: false,
             deleted: false,
         })
     }
@@ -316,15 +322,20 @@ impl VhostEndpoint {
         Ok(socket)
     }
 
+    fn listen(&mut self, mode: u32, owner: Option<(u32, u32)>) -> Result<(), NoSocket> {
+        let listener = unix::bind_socket(&self.conf.path, SocketKind::Stream, mode, owner)?;
+        self.listener = Some(self.peer_fds.keep(listener));
+        self.listens = false;
+        Ok(())
+    }
+
     fn accept(
         &mut self,
         mode: u32,
         owner: Option<(u32, u32)>,
     ) -> Result<Option<OwnedFd>, NoSocket> {
         if self.listener.is_none() {
-            let listener = unix::bind_socket(&self.conf.path, SocketKind::Stream, mode, owner)?;
-            self.listener = Some(self.peer_fds.keep(listener));
-            self.listens = false;
+            self.listen(mode, owner)?;
             self.reason = "waiting for a front end".into();
         }
         let Some(listener) = &self.listener else {
@@ -353,7 +364,11 @@ impl VhostEndpoint {
     fn welcome(&mut self, socket: OwnedFd, now: Instant) {
         self.condemned = None;
         self.connections = self.connections.saturating_add(1);
-        self.connection = Some(Box::new(Connection {
+        self.connection = Some(self.connection_on(socket, now));
+    }
+
+    fn connection_on(&self, socket: OwnedFd, now: Instant) -> Box<Connection> {
+        Box::new(Connection {
             wire: Wire::new(socket, self.peer_fds.clone()),
             session: Session::over(
                 self.conf.session,
@@ -371,7 +386,7 @@ impl VhostEndpoint {
             ending: false,
             since: SystemTime::now(),
             refused: None,
-        }));
+        })
     }
 
     /// Goes on with the connection, as far as its budget and the workers allow.
@@ -453,6 +468,18 @@ impl VhostEndpoint {
         }
     }
 
+    /// Makes the socket of a server that came to a front end without it.
+    fn listen_late(&mut self) {
+        if let VhostRole::Server { mode, owner } = self.conf.role
+            && core::mem::take(&mut self.listens_late)
+            && self.listener.is_none()
+            && let Err(why) = self.listen(mode, owner)
+        {
+            // Tried again when the front end has gone.
+            self.last_error = Some(why.to_string());
+        }
+    }
+
     /// The connection is over, and workers have nothing of it.
     fn part(&mut self, why: String, now: Instant) {
         self.last_error = Some(why.clone());
@@ -466,6 +493,16 @@ impl VhostEndpoint {
 }
 
 impl Connection {
+    /// Whether nothing is under way on it but frames.
+    fn is_settled(&self) -> bool {
+        !self.quieting
+            && !self.ending
+            && self.held.is_none()
+            && self.late.is_none()
+            && self.wire.is_between_messages()
+            && self.session.ring_change() == RingChange::None
+    }
+
     /// Gives the answer that waits, if it may be given; false if it has to wait.
     fn answer(&mut self, now: Instant) -> Result<bool, End> {
         let Some(reply) = self.late.take() else {
@@ -543,7 +580,7 @@ impl Endpoint for VhostEndpoint {
     fn poll(&mut self, now: Instant) -> Vec<Event> {
         // The counter says only that something is to be looked at, and everything is.
         let _ = eventfd::drain(&self.wake);
-        if self.deleted {
+        if self.deleted || self.is_handed_over {
             return Vec::new();
         }
         if self.connection.is_none() {
@@ -559,6 +596,9 @@ impl Endpoint for VhostEndpoint {
         match self.go_on(&mut connection, now) {
             Ok(event) => {
                 self.connection = Some(connection);
+                if event.is_none() {
+                    self.listen_late();
+                }
                 event.into_iter().collect()
             }
             Err(end) => {
@@ -577,14 +617,18 @@ impl Endpoint for VhostEndpoint {
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.epoll.as_fd()]
+        match self.is_handed_over {
+            true => Vec::new(),
+            false => vec![self.epoll.as_fd()],
+        }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        if self.deleted {
+        if self.deleted || self.is_handed_over {
             return None;
         }
         match &self.connection {
+            Some(connection) if self.listens_late && !connection.quieting => Some(Instant::now()),
             Some(connection) if connection.quieting => None,
             Some(connection) => {
                 let again_at = connection.session.asks_again_at();
@@ -681,6 +725,55 @@ impl Endpoint for VhostEndpoint {
             connection.session.set_mtu(interface.mtu);
         }
         Ok(())
+    }
+
+    fn mark(&self) -> Option<String> {
+        Some(format!("vhost-user {}", self.conf.path.display()))
+    }
+
+    fn hand_over(&mut self) -> Option<Handed> {
+        let mark = self.mark()?;
+        let connection = self.connection.as_mut()?;
+        if !connection.is_settled() || self.condemned.is_some() {
+            return None;
+        }
+        let (words, rest) = connection.session.hand_over()?;
+        let mut fds = vec![connection.wire.as_fd().try_clone_to_owned().ok()?];
+        fds.extend(rest);
+        if fds.len() > unix::FDS_MAX {
+            return None;
+        }
+        connection.wire.leave_open(true);
+        self.is_handed_over = true;
+        Some(Handed {
+            mark,
+            state: words.iter().flat_map(|word| word.to_le_bytes()).collect(),
+            fds,
+        })
+    }
+
+    fn keep(&mut self) {
+        if let Some(connection) = &mut self.connection {
+            connection.wire.leave_open(false);
+        }
+        self.is_handed_over = false;
+        self.wake();
+    }
+
+    fn take_over(&mut self, handed: Handed) {
+        let mut fds = handed.fds.into_iter();
+        let Some(socket) = fds.next() else { return };
+        let words = handed.state.as_chunks::<8>().0.iter();
+        let words: Vec<u64> = words.map(|word| u64::from_le_bytes(*word)).collect();
+        let watched = self.watch(&socket);
+        let mut connection = self.connection_on(socket, Instant::now());
+        if watched.is_err() || !connection.session.resume(&words, fds.collect()) {
+            // The front end connects again.
+            return;
+        }
+        self.connections = self.connections.saturating_add(1);
+        self.listens_late = matches!(self.conf.role, VhostRole::Server { .. });
+        self.connection = Some(connection);
     }
 
     fn delete(&mut self) {

@@ -22,7 +22,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use windlass_shm::{Mapping, Quota};
+use windlass_shm::{MapError, Mapping, Quota};
+use windlass_sys::Errno;
 
 use super::guest_map::{BYTES_MAX, GuestMap, GuestMapError, Part, REGIONS_MAX};
 use super::message::Region;
@@ -35,6 +36,8 @@ struct Known {
     region: Region,
     file: File,
     mapping: Arc<Mapping>,
+    /// The file itself, for a daemon that takes this one's place.
+    fd: Arc<OwnedFd>,
 }
 
 /// The regions of one front end.
@@ -106,6 +109,11 @@ impl Memory {
     /// Forgets all regions.
     pub fn clear(&mut self) {
         self.known.clear();
+    }
+
+    /// Every region and its file.
+    pub(super) fn table(&self) -> impl Iterator<Item = (&Region, &OwnedFd)> {
+        self.known.iter().map(|known| (&known.region, &*known.fd))
     }
 
     /// Regions at the moment.
@@ -231,11 +239,12 @@ fn map(region: &Region, fd: &OwnedFd, table: &[Known]) -> Option<Known> {
     let fits = |known: &&Known| {
         known.file == file && known.mapping.len() as u64 >= end && !known.mapping.is_dead()
     };
-    let mapping = table.iter().find(fits)?.mapping.clone();
+    let found = table.iter().find(fits)?;
     Some(Known {
         region: *region,
         file,
-        mapping,
+        mapping: found.mapping.clone(),
+        fd: found.fd.clone(),
     })
 }
 
@@ -248,10 +257,15 @@ fn map_anew(region: &Region, fd: &OwnedFd, quota: &Quota) -> Result<Known, Guest
     let memory = |source| GuestMapError::Memory { gpa, source };
     let file = Mapping::identity(fd.as_fd()).map_err(memory)?;
     let mapping = Mapping::foreign_within(quota, fd.as_fd(), end).map_err(memory)?;
+    let copy = fd.try_clone().map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::MFILE);
+        memory(MapError::System("dup", errno))
+    })?;
     Ok(Known {
         region: *region,
         file,
         mapping: Arc::new(mapping),
+        fd: Arc::new(copy),
     })
 }
 
@@ -263,7 +277,7 @@ fn map_anew(region: &Region, fd: &OwnedFd, quota: &Quota) -> Result<Known, Guest
 )]
 mod tests {
     use super::*;
-    use windlass_shm::{HugePages, MapError};
+    use windlass_shm::HugePages;
 
     const PAGE: u64 = 4096;
 

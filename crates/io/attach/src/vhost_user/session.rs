@@ -26,6 +26,8 @@
     clippy::panic
 )]
 
+mod live;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;

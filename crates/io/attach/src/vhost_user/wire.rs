@@ -169,6 +169,16 @@ impl Wire {
         Ok(true)
     }
 
+    /// Whether no part of a message was read.
+    pub(super) fn is_between_messages(&self) -> bool {
+        self.have == 0
+    }
+
+    /// The socket is, or is not, to be left open for another daemon.
+    pub(super) fn leave_open(&mut self, is_left: bool) {
+        self.socket.leave_open(is_left);
+    }
+
     /// Whether the peer has closed its end, whatever may still be read.
     pub fn is_hung_up(&self) -> bool {
         let mut fds = [PollFd::new(&*self.socket, PollFlags::empty())];

@@ -5,10 +5,9 @@
 //! [`System`] is this machine; tests have one of their own, whose endpoints they drive.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 
 use windlass_api::{Attachment, Uplink, Vnic};
-use windlass_attach::endpoint::{Endpoint, Handed};
+use windlass_attach::endpoint::Endpoint;
 use windlass_attach::packet::{PacketConf, PacketEndpoint, Untakeable, release_stale};
 use windlass_attach::tap::remove_strays;
 use windlass_shm::Quota;
@@ -47,9 +46,6 @@ pub trait Host: Send {
     /// The interface of that name, if it is there.
     fn device(&mut self, name: &str) -> Option<Device>;
 
-    /// What the daemon before has handed over, for endpoints that are made from now on.
-    fn take_over(&mut self, _handed: Vec<Handed>) {}
-
     /// Removes what an earlier daemon left at interfaces other than those to be kept, and TAPs that were moved away since.
     fn release_others(&mut self, keep: &[String]);
 }
@@ -66,8 +62,6 @@ pub struct System {
     holders: Holders,
     /// The namespaces of TAPs by the marks that they bear, until the first of [`Host::release_others`].
     taps: HashMap<String, Option<String>>,
-    /// Of the daemon before, by the marks, until then.
-    handed: HashMap<String, Vec<OwnedFd>>,
 }
 
 impl System {
@@ -85,7 +79,6 @@ impl System {
             mappings_per_uid_max,
             holders,
             taps: HashMap::new(),
-            handed: HashMap::new(),
         }
     }
 
@@ -119,24 +112,13 @@ impl Host for System {
         vnic: &Vnic,
         place: &Place,
     ) -> Result<Option<Box<dyn Endpoint>>, BackendError> {
-        let mut handed = None;
         if let Attachment::Tap(tap) = &vnic.attach {
             let netns = tap.netns.as_ref().map(|netns| netns.as_str().to_owned());
             let mark = translate::tap_mark(&self.state_id, &vnic.name);
-            handed = self.handed.remove(&mark);
             self.taps.insert(mark, netns);
         }
         let quota = self.quota(place);
-        let made = translate::endpoint(vnic, place, self.workers, &self.state_id, quota)?;
-        Ok(made.map(|mut endpoint| {
-            endpoint.take_over(handed.unwrap_or_default());
-            endpoint
-        }))
-    }
-
-    fn take_over(&mut self, handed: Vec<Handed>) {
-        let handed = handed.into_iter().map(|handed| (handed.mark, handed.fds));
-        self.handed = handed.collect();
+        translate::endpoint(vnic, place, self.workers, &self.state_id, quota)
     }
 
     fn uplink(&mut self, uplink: &Uplink) -> Result<Box<dyn Endpoint>, BackendError> {
@@ -166,7 +148,6 @@ impl Host for System {
     }
 
     fn release_others(&mut self, keep: &[String]) {
-        self.handed.clear();
         release_stale(&self.filter_mark(), keep);
         let taps = std::mem::take(&mut self.taps);
         if taps.is_empty() {

@@ -325,6 +325,14 @@ impl Backend for DataPlaneBackend {
         self.ask(|p| p.hand_over()).unwrap_or_default()
     }
 
+    fn keep(&mut self) {
+        self.ask(Ports::keep);
+    }
+
+    fn hold(&mut self) {
+        self.ask(Ports::hold);
+    }
+
     fn take_over(&mut self, handed: Vec<Handed>) {
         self.ask(|p| p.take_over(handed));
     }

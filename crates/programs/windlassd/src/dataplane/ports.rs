@@ -2,6 +2,7 @@
 
 mod edit;
 mod heard;
+mod held;
 mod moves;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +17,7 @@ use windlass_api::{
     MemberSettings, Name, Object, State, StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic,
     WorkerStats,
 };
-use windlass_attach::endpoint::{Endpoint, Event, Handed};
+use windlass_attach::endpoint::{Endpoint, Event};
 use windlass_bridge::fdb::{AddError, EntryFlags, Fdb, FdbWriter, Key, Tally};
 use windlass_sync::tsc::Clock;
 use windlass_sys::netns::NetnsWatch;
@@ -24,6 +25,7 @@ use windlass_worker::{DataPlane, DataPlaneError, QsbrGrace};
 
 use edit::{Aside, Edit, End, SetBridge};
 use heard::Heard;
+use held::Held;
 
 use super::host::{Device, Host};
 use super::translate::{self, mac_word};
@@ -82,6 +84,8 @@ pub struct Ports {
     bridges: BTreeMap<Name, BridgeState>,
     members: BTreeMap<Name, MemberState>,
     edit: Edit,
+    /// A daemon that waits for its turn: endpoints are made, and not polled.
+    held: Option<Held>,
     /// What was deleted and a late worker may still use.
     leaving: Vec<Aside>,
     leaving_bridges: Vec<u16>,
@@ -119,6 +123,7 @@ impl Ports {
             bridges: BTreeMap::new(),
             members: BTreeMap::new(),
             edit: Edit::default(),
+            held: None,
             leaving: Vec::new(),
             leaving_bridges: Vec::new(),
             stopping: false,
@@ -130,7 +135,7 @@ impl Ports {
         let mut is_due = true;
         while !self.stopping {
             // Within an edit the engine has more to ask, and endpoints wait for its end.
-            if self.edit.is_open {
+            if self.edit.is_open || self.held.is_some() {
                 match inbox.recv() {
                     Ok(request) => request(&mut self),
                     Err(_) => return,
@@ -144,11 +149,12 @@ impl Ports {
                 let _ = namespaces.take_changes();
             }
             while !self.edit.is_open
+                && self.held.is_none()
                 && let Ok(request) = inbox.try_recv()
             {
                 request(&mut self);
             }
-            if self.edit.is_open {
+            if self.edit.is_open || self.held.is_some() {
                 continue;
             }
             let condemned = self.plane.take_condemned();
@@ -652,16 +658,8 @@ impl Ports {
     }
 
     /// Removes packet filters that an earlier daemon left at interfaces that are no uplinks any more.
-    pub fn hand_over(&self) -> Vec<Handed> {
-        let endpoints = self.members.values().filter_map(|m| m.endpoint.as_ref());
-        endpoints.filter_map(|e| e.hand_over()).collect()
-    }
-
-    pub fn take_over(&mut self, handed: Vec<Handed>) {
-        self.host.take_over(handed);
-    }
-
     pub fn adopted(&mut self) {
+        self.let_go();
         let keep: Vec<String> = self
             .members
             .values()

@@ -166,7 +166,7 @@ impl Engine {
     }
 
     /// Nothing of another document is left on the host.
-    fn tidy(&mut self) {
+    pub(super) fn tidy(&mut self) {
         for done in [self.store.abandon(), self.store.finish()] {
             if let Err(error) = done {
                 tracing::error!("{error}");
@@ -281,10 +281,11 @@ impl Engine {
         self.failed.insert(name.clone(), error.to_string());
     }
 
-    /// Makes everything that the stored document has, after removing what a change that was cut short may have left on the
-    /// host.
+    /// Makes everything that the stored document has and is not there yet, after removing what a change that was cut short may
+    /// have left on the host.
     pub(super) fn restore(&mut self, loaded: Loaded) {
         let document = loaded.document;
+        let made = std::mem::take(&mut self.document);
         let others: Vec<_> = [loaded.unfinished, loaded.replaced]
             .into_iter()
             .flatten()
@@ -301,8 +302,8 @@ impl Engine {
                 }
             }
         }
-        self.document = Document::default();
-        for change in diff(&Document::default(), &document) {
+        self.document = made.clone();
+        for change in diff(&made, &document) {
             if let Err(error) = self.step(&change) {
                 let object = change.object();
                 tracing::error!("{} {}: {error}", object.kind(), object.name());
@@ -312,8 +313,16 @@ impl Engine {
         self.backend.end_edit();
         let changes = others.iter().flat_map(|(changes, _)| changes);
         changes.for_each(|change| self.end(change));
-        self.tidy();
         self.document = document;
+    }
+
+    /// Makes everything that a document has, held back until the stored one is restored.
+    pub(super) fn make_ahead(&mut self, document: Document) {
+        self.backend.hold();
+        self.restore(Loaded {
+            document,
+            ..Loaded::default()
+        });
     }
 
     /// Tries again to make what could not be made.

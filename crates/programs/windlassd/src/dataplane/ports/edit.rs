@@ -165,6 +165,9 @@ impl Ports {
         for (_, mut endpoint) in edit.left {
             endpoint.delete();
         }
+        if self.held.is_some() {
+            return;
+        }
         self.plane.begin_batch();
         for name in edit.made {
             self.drive(&name);
