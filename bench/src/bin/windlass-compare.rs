@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use windlass_bench::compare::peers::Plug;
 use windlass_bench::compare::{
-    gap, idle, neighbour, overload, peers, rate, segments, sockets, stop, tap, vhost,
+    gap, idle, neighbour, overload, peers, rate, segments, sockets, stop, tap, vhost, workers,
 };
 
 /// Measures windlass beside named peers, in turns, and prints both sides with their spread.
@@ -39,6 +39,8 @@ enum What {
     Neighbour(neighbour::Options),
     /// The daemon killed under load: how long frames stay away, and what happens to them
     Gap(gap::Options),
+    /// Two pairs of memif ports with generators on both cores: one worker and two
+    Workers(workers::Options),
     /// TAP to TAP with iperf3: the kernel's bridge, windlass, OVS in user space
     Tap(tap::Options),
     /// Processor time of an idle daemon
@@ -73,6 +75,7 @@ fn run(options: Options) -> Result<()> {
         What::VhostTrip(options) => vhost::run_trip(&options, &programs, json),
         What::Neighbour(options) => neighbour::run(&options, &programs, json),
         What::Gap(options) => gap::run(&options, &programs, json),
+        What::Workers(options) => workers::run(&options, &programs, json),
         What::Tap(options) => tap::run_all(&options, &programs, json),
         What::Idle(options) => idle::run(&options, &programs),
         What::Overload(options) => overload::run(&options, &programs, json),

@@ -52,7 +52,7 @@ pub struct Options {
 /// If the daemon fails or the run is interrupted.
 pub fn run(options: &Options, programs: &Path) -> Result<()> {
     let scratch = Scratch::create()?;
-    let mut daemon = Daemon::start(programs, &scratch, None)?;
+    let mut daemon = Daemon::start(programs, &scratch, &[])?;
     daemon.command("bridge create br0")?;
     match options.attach {
         Attach::Tap => {

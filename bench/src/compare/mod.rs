@@ -25,3 +25,4 @@ pub mod table;
 pub mod tap;
 pub mod vhost;
 pub mod windlass;
+pub mod workers;

@@ -81,7 +81,7 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
     };
     let mut switch = Windlass::start(&setup, scratch.join("port.sock"), "auto")?;
     let third = setup.plug.attachment(2, switch.socket());
-    add_vnic(&switch.daemon, "v2", THIRD, "", &third)?;
+    add_vnic(&switch.daemon, ("v2", "br0"), THIRD, "", &third)?;
     let mut shots = Vec::new();
     for round in 0..options.turns.rounds {
         // Before each bad one an honest one: their neighbour in time is what it is measured against.

@@ -228,7 +228,7 @@ impl World {
             .iter()
             .map(|(name, _)| Namespace::create(name))
             .collect::<Result<_>>()?;
-        let mut daemon = Daemon::start(programs, scratch, Some(0))?;
+        let mut daemon = Daemon::start(programs, scratch, &[0])?;
         daemon.command("bridge create br0")?;
         let tap = |(name, address): (&str, &str)| {
             daemon.command(&format!(

@@ -340,7 +340,7 @@ impl Windlass {
     /// # Errors
     /// If it does not come up.
     pub fn start(setup: &Setup<'_>, socket: PathBuf, spin: &str) -> Result<Windlass> {
-        let daemon = Daemon::start(setup.programs, setup.scratch, Some(setup.core))?;
+        let daemon = Daemon::start(setup.programs, setup.scratch, &[setup.core])?;
         daemon.command("bridge create br0")?;
         let vnics = [
             (0, "v0", SENDER, ""),
@@ -350,7 +350,7 @@ impl Windlass {
             let more = format!("--set spin-us={spin} {more}");
             add_vnic(
                 &daemon,
-                name,
+                (name, "br0"),
                 mac,
                 &more,
                 &setup.plug.attachment(id, &socket),
@@ -365,17 +365,17 @@ impl Windlass {
     }
 }
 
-/// Makes a VNIC on the bridge, for the largest frame that is measured.
+/// Makes a VNIC of that name on that bridge, for the largest frame that is measured.
 pub(super) fn add_vnic(
     daemon: &Daemon,
-    name: &str,
+    (name, bridge): (&str, &str),
     mac: Mac,
     more: &str,
     attach: &str,
 ) -> Result<()> {
     let [a, b, c, d, e, f] = mac;
     let made = daemon.command(&format!(
-        "vnic create {name} --bridge br0 --mac {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} --mtu {MTU} {more} \
+        "vnic create {name} --bridge {bridge} --mac {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} --mtu {MTU} {more} \
          --attach {attach}"
     ));
     made.map(drop)

@@ -252,7 +252,7 @@ impl World {
         match subject {
             Subject::Kernel => world._bridge = Some(kernel_bridge()?),
             Subject::Windlass => {
-                let daemon = Daemon::start(programs, scratch, None)?;
+                let daemon = Daemon::start(programs, scratch, &[])?;
                 daemon.command("bridge create br0")?;
                 for (name, address) in [CLIENT, SERVER] {
                     daemon.command(&format!(

@@ -94,11 +94,12 @@ struct Counters {
 }
 
 impl Daemon {
-    /// Starts one with an empty configuration and one worker, on `core` or on any.
+    /// Starts one with an empty configuration and a worker on each of `cores`; without any, one that is not
+    /// pinned.
     ///
     /// # Errors
     /// If it was not built or does not come up.
-    pub fn start(programs: &Path, scratch: &Scratch, core: Option<usize>) -> Result<Daemon> {
+    pub fn start(programs: &Path, scratch: &Scratch, cores: &[usize]) -> Result<Daemon> {
         check_programs(programs, &["windlassd", "windlass"])?;
         let socket = scratch.join("windlass.sock");
         let state = scratch.join("windlass-state");
@@ -114,8 +115,9 @@ impl Daemon {
         daemon
             .arg("--runtime-dir")
             .arg(scratch.join("windlass-run"));
-        if let Some(core) = core {
-            daemon.arg("--workers").arg(core.to_string());
+        if !cores.is_empty() {
+            let cores: Vec<_> = cores.iter().map(usize::to_string).collect();
+            daemon.arg("--workers").arg(cores.join(","));
         }
         let log = scratch.join("windlassd.log");
         let child = Child::start(&mut daemon, &log)?;
