@@ -31,7 +31,7 @@
 //! and succeed if there is nothing: after a kill in the middle of a change, the engine deletes so what
 //! the change may have left behind.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -305,6 +305,9 @@ pub trait Backend: Send {
 
     /// The traffic of uplinks or VNICs since they were made, in their order; zero if one is not known.
     fn counters(&self, members: &[Name]) -> Vec<Counters>;
+
+    /// Of the same, only what was dropped, by reason. The kernel is asked for nothing.
+    fn drops(&self, members: &[Name]) -> Vec<BTreeMap<String, u64>>;
 
     /// What each worker did.
     fn workers(&self) -> Vec<WorkerStats>;

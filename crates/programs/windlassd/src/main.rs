@@ -20,7 +20,7 @@ use windlassd::{dataplane, log, notify, paths, routes, store};
 /// Time that requests in hand have to end when the daemon does.
 const DRAIN_TIME: Duration = Duration::from_millis(500);
 /// How often the engine is looked after when no watchdog wants to hear of it.
-const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     let args = Args::parse();

@@ -246,6 +246,10 @@ impl Backend for MemoryBackend {
         vec![Counters::default(); members.len()]
     }
 
+    fn drops(&self, members: &[Name]) -> Vec<BTreeMap<String, u64>> {
+        vec![BTreeMap::new(); members.len()]
+    }
+
     fn workers(&self) -> Vec<WorkerStats> {
         vec![WorkerStats::default()]
     }

@@ -24,7 +24,7 @@ pub mod host;
 mod ports;
 mod translate;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -277,6 +277,13 @@ impl Backend for DataPlaneBackend {
         let unknown = vec![Counters::default(); members.len()];
         let members = members.to_vec();
         self.ask(move |p| members.iter().map(|m| p.counters(m)).collect())
+            .unwrap_or(unknown)
+    }
+
+    fn drops(&self, members: &[Name]) -> Vec<BTreeMap<String, u64>> {
+        let unknown = vec![BTreeMap::new(); members.len()];
+        let members = members.to_vec();
+        self.ask(move |p| members.iter().map(|m| p.drops(m)).collect())
             .unwrap_or(unknown)
     }
 

@@ -846,11 +846,20 @@ impl Ports {
     }
 
     pub fn counters(&mut self, name: &Name) -> Counters {
-        let Some(member) = self.members.get_mut(name) else {
+        let endpoint = self.members.get_mut(name).and_then(|m| m.endpoint.as_mut());
+        let kernel_drops = endpoint.map_or(0, |endpoint| endpoint.kernel_drops());
+        self.counters_but(name, kernel_drops)
+    }
+
+    pub fn drops(&self, name: &Name) -> BTreeMap<String, u64> {
+        self.counters_but(name, 0).drops
+    }
+
+    fn counters_but(&self, name: &Name, kernel_drops: u64) -> Counters {
+        let Some(member) = self.members.get(name) else {
             return Counters::default();
         };
         let totals = self.plane.totals(member.id).unwrap_or_default();
-        let kernel_drops = member.endpoint.as_mut().map_or(0, |e| e.kernel_drops());
         let mut counters = translate::counters(&totals, kernel_drops);
         counters += &member.carried;
         counters

@@ -74,8 +74,7 @@ impl Recent {
 
 impl Engine {
     fn totals(&self, names: Vec<Name>) -> Totals {
-        let counters = self.backend.counters(&names);
-        let drops = counters.into_iter().map(|counters| counters.drops);
+        let drops = self.backend.drops(&names);
         names.into_iter().zip(drops).collect()
     }
 
