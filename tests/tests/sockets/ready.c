@@ -18,6 +18,7 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
@@ -36,7 +37,7 @@
 
 #include "meet.h"
 
-enum { MESSAGE = 100, WARM = 300, ENDS_MAX = 8, LOST_US = 150000, LOOKS = 1500, STUCK_US = 3000000 };
+enum { MESSAGE = 100, WARM = 300, ENDS_MAX = 8, STUCK_US = 30000000 };
 
 static char message[MESSAGE];
 
@@ -72,15 +73,11 @@ static void take(int fd)
 		fail("recv");
 }
 
-/* Takes that were as long as only a lost wake-up, or a very busy machine, makes them. */
-static int late;
-
 /* The same without a wait of which the library knows. */
 static void take_awake(int fd)
 {
 	int64_t begin = now_us();
-	int looks = 0;
-	for (int got = 0; got < MESSAGE; looks++) {
+	for (int got = 0; got < MESSAGE;) {
 		ssize_t more = recv(fd, message + got, MESSAGE - got, MSG_DONTWAIT);
 		if (more == 0 || (more < 0 && errno != EAGAIN))
 			fail("recv");
@@ -93,19 +90,31 @@ static void take_awake(int fd)
 		} else
 			usleep(20);
 	}
-	/* The looks say that this program got its share of the machine meanwhile. */
-	late += now_us() - begin > LOST_US && looks > LOOKS;
 }
 
-static void warm(int fd, int first)
+/* Exchanges; the first byte of the end that begins says whether they are the last ones, which both ends give. */
+static int warm(int fd, int first, int is_last)
 {
 	for (int round = 0; round < WARM; round++) {
-		if (first)
+		if (first) {
+			message[0] = is_last;
 			give(fd);
+		}
 		take(fd);
-		if (!first)
+		if (!first) {
+			is_last = message[0];
 			give(fd);
+		}
 	}
+	return is_last;
+}
+
+/* With PEER_HOLD, whatever it says, connections are warmed until PORT-FILE.go is there. */
+static int is_warm(const char *path)
+{
+	char go[4096];
+	snprintf(go, sizeof go, "%s.go", path);
+	return !getenv("PEER_HOLD") || !access(go, F_OK);
 }
 
 static int connections(const char *path, int listens, int count, int *end, int *listener)
@@ -119,8 +128,14 @@ static int connections(const char *path, int listens, int count, int *end, int *
 			fail("connection");
 		setsockopt(end[at], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 	}
-	for (int at = 0; at < count; at++)
-		warm(end[at], !listens);
+	printf("connections %d\n", count);
+	fflush(stdout);
+	for (int is_last = 0; !is_last;) {
+		int said = is_warm(path);
+		for (int at = 0; at < count; at++)
+			is_last = warm(end[at], !listens, said);
+	}
+	memset(message, 0, sizeof message);
 	puts("warm");
 	fflush(stdout);
 	if (listener)
@@ -183,7 +198,6 @@ static void exact(const char *path, int listens)
 			give(fd);
 		take_awake(fd);
 	}
-	tell("late", late);
 }
 
 /* child */
@@ -209,7 +223,7 @@ static void child(const char *path, int listens)
 		if (!pid) {
 			if ((other = accept(listener, 0, 0)) < 0)
 				fail("accept");
-			warm(other, 0);
+			warm(other, 0, 1);
 			answer(other, PINGS);
 			exit(0);
 		}
@@ -218,7 +232,7 @@ static void child(const char *path, int listens)
 		return;
 	}
 	other = dial(path);
-	warm(other, 1);
+	warm(other, 1, 1);
 	for (int at = 0; at < PINGS; at++) {
 		give(other);
 		busy_us(at % 40);
@@ -226,7 +240,6 @@ static void child(const char *path, int listens)
 		take_awake(fd);
 		take_awake(other);
 	}
-	tell("late", late);
 }
 
 /* times */
@@ -332,7 +345,22 @@ static void times(const char *path, int listens)
 
 /* order */
 
-enum { ROUNDS = 4000, APART_US = 20, MIXED_US = 60 };
+enum { ROUNDS = 4000, MIXED_ROUNDS = 1000, APART_US = 20, MIXED_US = 60 };
+
+/* A number that one program writes and the other one reads. */
+static _Atomic uint32_t *shared_number(const char *path)
+{
+	char name[4096];
+	snprintf(name, sizeof name, "%s.written", path);
+	int file = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (file < 0 || ftruncate(file, sizeof(uint32_t)))
+		fail(name);
+	void *at = mmap(0, sizeof(uint32_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	if (at == MAP_FAILED)
+		fail(name);
+	close(file);
+	return at;
+}
 
 /* A message that carries its number. */
 static void give_number(int fd, uint32_t number)
@@ -353,33 +381,35 @@ static void wake_by_kernel(const int *end, uint32_t *number)
 	take_awake(end[0]);
 }
 
+/* Each round's last messages, of which the order is looked at, have been sent before the reader waits: it is awake meanwhile. */
 static void order_of(const char *path, int listens, int is_mixed)
 {
 	int end[3], count = is_mixed ? 3 : 2, inverted = 0, on = 1;
-	uint32_t number = 0;
+	uint32_t number = 0, before = is_mixed ? 3 : 0, rounds = is_mixed ? MIXED_ROUNDS : ROUNDS;
+	_Atomic uint32_t *written = shared_number(path);
 	connections(path, listens, count, end, 0);
 	if (is_mixed)
 		setsockopt(end[0], SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on);
 	if (listens) {
 		int set = instance(end, count);
-		uint32_t last = 0;
-		for (int left = (is_mixed ? 6 : 2) * ROUNDS; left > 0;) {
+		uint32_t taken = 0, all = rounds * (before + count);
+		while (taken < all) {
 			struct epoll_event events[8];
-			busy_us(120);
+			while (taken % (before + count) == before && *written <= taken)
+				usleep(20);
 			int found = epoll_wait(set, events, 8, -1);
-			for (int at = 0; at < found; at++, left--) {
+			for (int at = 0; at < found; at++) {
 				int fd = end[events[at].data.u32];
 				take(fd);
 				memcpy(&number, message, sizeof number);
-				inverted += number < last;
-				last = number;
+				inverted += number != ++taken;
 				give(fd);
 			}
 		}
 		tell("inverted", inverted);
 		return;
 	}
-	for (uint32_t round = 0; round < ROUNDS; round++) {
+	for (uint32_t round = 0; round < rounds; round++) {
 		int first = is_mixed ? 0 : round * 2654435761u >> 13 & 1;
 		if (is_mixed)
 			wake_by_kernel(end, &number);
@@ -389,6 +419,7 @@ static void order_of(const char *path, int listens, int is_mixed)
 		/* News of two rings are looked at by their marks. */
 		if (is_mixed)
 			give_number(end[2], ++number);
+		*written = number;
 		for (int at = 0; at < count; at++)
 			take_awake(end[at]);
 	}
@@ -514,7 +545,6 @@ static void shared(const char *path, int listens)
 		give(fd);
 		take_awake(fd);
 	}
-	tell("late", late);
 }
 
 /* polled */
@@ -538,7 +568,6 @@ static void polled(const char *path, int listens)
 		give(fd);
 		take_awake(fd);
 	}
-	tell("late", late);
 }
 
 /* fifo */
