@@ -23,7 +23,7 @@
 //! A TAP outlives the daemon, whether it ends in order or by a signal. At start, `create_*` is called for
 //! every object of the stored document, and must take over what persists on the host: same interface,
 //! addresses, routes. What the host lacks for the moment (a namespace, a device, a peer) is no error: the
-//! call succeeds and [`Backend::status`] says `waiting` with the reason. Only `delete_*` removes what
+//! call succeeds and [`Backend::statuses`] says `waiting` with the reason. Only `delete_*` removes what
 //! persists, and [`Backend::shutdown`] never does.
 //!
 //! # Failure modes
@@ -154,7 +154,7 @@ impl StateSink {
         &self.holders
     }
 
-    /// Says that [`Backend::status`] of this member may answer otherwise than before.
+    /// Says that [`Backend::statuses`] of this member may answer otherwise than before.
     pub fn changed(&self, member: &Name) {
         let mut names = self
             .shared
@@ -300,8 +300,8 @@ pub trait Backend: Send {
     /// A table in numbers.
     fn table(&self, bridge: &Name) -> TableStats;
 
-    /// The live state of an uplink or a VNIC; down if it is not known.
-    fn status(&self, member: &Name) -> Status;
+    /// The live states of uplinks or VNICs, in their order; down if one is not known.
+    fn statuses(&self, members: &[Name]) -> Vec<Status>;
 
     /// The traffic of uplinks or VNICs since they were made, in their order; zero if one is not known.
     fn counters(&self, members: &[Name]) -> Vec<Counters>;

@@ -269,11 +269,11 @@ impl Engine {
         for clash in self.sink.take_clashes() {
             self.publish(clash, Audience::Operators);
         }
-        for name in self.sink.take() {
-            if self.document.member(name.as_str()).is_none() {
-                continue;
-            }
-            let status = self.status(&name);
+        let mut names = self.sink.take();
+        names.retain(|name| self.document.member(name.as_str()).is_some());
+        let names: Vec<Name> = names.into_iter().collect();
+        let statuses = self.statuses(&names);
+        for (name, status) in names.into_iter().zip(statuses) {
             if self.states.get(&name) != Some(&status) {
                 let before = self.states.insert(name.clone(), status.clone());
                 self.tell_state(&name, before.as_ref(), &status);

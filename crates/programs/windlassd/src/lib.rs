@@ -16,7 +16,7 @@
 //! - [`authority`]: who may do what, from the peer's credentials.
 //! - [`engine`]: the one owner of the document; validate, prepare, make, commit, publish.
 //! - [`store`]: the document on disk, replaced atomically and durably.
-//! - [`backend`]: the boundary to the data plane; [`plane`] is the real one, [`memory`] one for tests.
+//! - [`backend`]: the boundary to the data plane; [`dataplane`] is the real one, [`memory`] one for tests.
 //! - [`metrics`]: the counters as text for Prometheus.
 //! - [`notify`]: the service manager and signals; [`handover`]: an upgrade under traffic.
 //!

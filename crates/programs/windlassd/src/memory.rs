@@ -229,17 +229,20 @@ impl Backend for MemoryBackend {
         }
     }
 
-    fn status(&self, member: &Name) -> Status {
+    fn statuses(&self, members: &[Name]) -> Vec<Status> {
         let memory = self.lock();
-        if let Some(status) = memory.states.get(member) {
-            return status.clone();
-        }
-        let known = memory.vnics.contains_key(member) || memory.uplinks.contains_key(member);
-        let state = if known { State::Up } else { State::Down };
-        Status {
-            state,
-            ..Status::default()
-        }
+        let status = |member| {
+            if let Some(status) = memory.states.get(member) {
+                return status.clone();
+            }
+            let known = memory.vnics.contains_key(member) || memory.uplinks.contains_key(member);
+            let state = if known { State::Up } else { State::Down };
+            Status {
+                state,
+                ..Status::default()
+            }
+        };
+        members.iter().map(status).collect()
     }
 
     fn counters(&self, members: &[Name]) -> Vec<Counters> {

@@ -268,9 +268,11 @@ impl Backend for DataPlaneBackend {
         self.ask(move |p| p.table(&bridge)).unwrap_or_default()
     }
 
-    fn status(&self, member: &Name) -> Status {
-        let member = member.clone();
-        self.ask(move |p| p.status(&member)).unwrap_or_default()
+    fn statuses(&self, members: &[Name]) -> Vec<Status> {
+        let unknown = vec![Status::default(); members.len()];
+        let members = members.to_vec();
+        self.ask(move |p| members.iter().map(|m| p.status(m)).collect())
+            .unwrap_or(unknown)
     }
 
     fn counters(&self, members: &[Name]) -> Vec<Counters> {

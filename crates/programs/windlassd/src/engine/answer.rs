@@ -37,14 +37,22 @@ impl Engine {
 
     /// The live state of a member.
     pub fn status(&self, name: &Name) -> Status {
-        match self.failed.get(name) {
+        let mut statuses = self.statuses(std::slice::from_ref(name));
+        statuses.pop().unwrap_or_default()
+    }
+
+    /// The live states of members, in their order: one question, however many they are.
+    pub(super) fn statuses(&self, names: &[Name]) -> Vec<Status> {
+        let live = self.backend.statuses(names);
+        let status = |(name, live)| match self.failed.get(name) {
             Some(reason) => Status {
                 state: State::Down,
                 reason: Some(reason.clone()),
                 ..Status::default()
             },
-            None => self.backend.status(name),
-        }
+            None => live,
+        };
+        names.iter().zip(live).map(status).collect()
     }
 
     /// The uplinks and VNICs that the peer may see.
@@ -53,11 +61,6 @@ impl Engine {
             Member::Uplink(_) => peer.sees_host(),
             Member::Vnic(vnic) => peer.sees_vnic(vnic, &self.document),
         })
-    }
-
-    fn counters(&self, name: &Name) -> Counters {
-        let mut counters = self.backend.counters(std::slice::from_ref(name));
-        counters.pop().unwrap_or_default()
     }
 
     /// A zone as the peer sees it.
@@ -102,19 +105,35 @@ impl Engine {
         })
     }
 
-    /// An uplink, for an operator.
-    pub fn uplink_view(&self, peer: &Peer, uplink: &Uplink) -> Option<UplinkView> {
-        let counters = || self.counters(&uplink.name);
-        peer.sees_host().then(|| UplinkView {
-            config: uplink.clone(),
-            status: self.status(&uplink.name),
-            counters: counters(),
-        })
+    /// States and counters of members, in their order.
+    fn live(&self, names: &[Name]) -> impl Iterator<Item = (Status, Counters)> {
+        let statuses = self.statuses(names);
+        statuses.into_iter().zip(self.backend.counters(names))
     }
 
-    /// A VNIC as the peer sees it.
-    pub fn vnic_view(&self, peer: &Peer, vnic: &Vnic) -> Option<VnicView> {
-        peer.sees_vnic(vnic, &self.document).then(|| VnicView {
+    /// Uplinks, for an operator.
+    pub fn uplink_views(&self, peer: &Peer, uplinks: &[Uplink]) -> Vec<UplinkView> {
+        let seen = uplinks.iter().filter(|_| peer.sees_host());
+        let seen: Vec<_> = seen.cloned().collect();
+        let names: Vec<_> = seen.iter().map(|uplink| uplink.name.clone()).collect();
+        let views = seen.into_iter().zip(self.live(&names));
+        let view = |(config, (status, counters))| UplinkView {
+            config,
+            status,
+            counters,
+        };
+        views.map(view).collect()
+    }
+
+    /// Those VNICs that the peer may see, as it sees them.
+    pub fn vnic_views(&self, peer: &Peer, vnics: &[Vnic]) -> Vec<VnicView> {
+        let seen = vnics.iter();
+        let seen: Vec<_> = seen
+            .filter(|vnic| peer.sees_vnic(vnic, &self.document))
+            .collect();
+        let names: Vec<_> = seen.iter().map(|vnic| vnic.name.clone()).collect();
+        let views = seen.into_iter().zip(self.live(&names));
+        let view = |(vnic, (status, counters)): (&Vnic, _)| VnicView {
             config: match peer.owns_vnic(vnic, &self.document) {
                 true => vnic.clone(),
                 false => Vnic {
@@ -122,9 +141,10 @@ impl Engine {
                     ..vnic.clone()
                 },
             },
-            status: self.status(&vnic.name),
-            counters: self.counters(&vnic.name),
-        })
+            status,
+            counters,
+        };
+        views.map(view).collect()
     }
 
     fn visible_bridge(&self, peer: &Peer, name: &str) -> Result<Name, ErrorBody> {
@@ -247,14 +267,15 @@ impl Engine {
     pub fn sample(&self, peer: &Peer) -> Sample {
         let stats = self.stats(peer);
         let members = stats.members.iter();
-        let states = members.map(|member| self.status(&member.name).state);
+        let names: Vec<_> = members.map(|member| member.name.clone()).collect();
+        let states = self.statuses(&names).into_iter();
         let zones = self.document.vnics.iter().map(|vnic| {
             let zone = vnic.zone.name().map(Name::to_string);
             (vnic.name.clone(), zone.unwrap_or_default())
         });
         Sample {
             daemon: self.daemon_view(peer),
-            states: states.collect(),
+            states: states.map(|status| status.state).collect(),
             zones: zones.collect(),
             stats,
         }

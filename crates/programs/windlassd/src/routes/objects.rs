@@ -35,8 +35,8 @@ pub trait Kind: 'static {
     fn name(config: &Self::Config) -> &Name;
     /// Changes it.
     fn patch(patch: Self::Patch, config: &mut Self::Config);
-    /// What the peer sees of it.
-    fn view(engine: &Engine, peer: &Peer, config: &Self::Config) -> Option<Self::View>;
+    /// Those that the peer may see, as it sees them.
+    fn views(engine: &Engine, peer: &Peer, all: &[Self::Config]) -> Vec<Self::View>;
     /// Takes away what goes with it, before it goes.
     ///
     /// # Errors
@@ -87,8 +87,9 @@ impl Kind for Zones {
     fn patch(patch: ZonePatch, config: &mut Zone) {
         patch.apply(config);
     }
-    fn view(engine: &Engine, peer: &Peer, config: &Zone) -> Option<ZoneView> {
-        engine.zone_view(peer, config)
+    fn views(engine: &Engine, peer: &Peer, all: &[Zone]) -> Vec<ZoneView> {
+        let views = all.iter().filter_map(|zone| engine.zone_view(peer, zone));
+        views.collect()
     }
     fn release(document: &mut Document, name: &str) -> Result<(), ErrorBody> {
         let within = document
@@ -121,8 +122,9 @@ impl Kind for Bridges {
     fn patch(patch: BridgePatch, config: &mut Bridge) {
         patch.apply(config);
     }
-    fn view(engine: &Engine, peer: &Peer, config: &Bridge) -> Option<BridgeView> {
-        engine.bridge_view(peer, config)
+    fn views(engine: &Engine, peer: &Peer, all: &[Bridge]) -> Vec<BridgeView> {
+        let views = all.iter().filter_map(|one| engine.bridge_view(peer, one));
+        views.collect()
     }
     fn release(document: &mut Document, name: &str) -> Result<(), ErrorBody> {
         let members = document
@@ -161,8 +163,8 @@ impl Kind for Uplinks {
     fn patch(patch: UplinkPatch, config: &mut Uplink) {
         patch.apply(config);
     }
-    fn view(engine: &Engine, peer: &Peer, config: &Uplink) -> Option<UplinkView> {
-        engine.uplink_view(peer, config)
+    fn views(engine: &Engine, peer: &Peer, all: &[Uplink]) -> Vec<UplinkView> {
+        engine.uplink_views(peer, all)
     }
     fn release(document: &mut Document, name: &str) -> Result<(), ErrorBody> {
         document.fdb.retain(|entry| entry.member != *name);
@@ -192,8 +194,8 @@ impl Kind for Vnics {
     fn patch(patch: VnicPatch, config: &mut Vnic) {
         patch.apply(config);
     }
-    fn view(engine: &Engine, peer: &Peer, config: &Vnic) -> Option<VnicView> {
-        engine.vnic_view(peer, config)
+    fn views(engine: &Engine, peer: &Peer, all: &[Vnic]) -> Vec<VnicView> {
+        engine.vnic_views(peer, all)
     }
     fn release(document: &mut Document, name: &str) -> Result<(), ErrorBody> {
         document.fdb.retain(|entry| entry.member != *name);
@@ -210,7 +212,7 @@ fn find<'a, K: Kind>(document: &'a Document, name: &str) -> Option<&'a K::Config
 /// The object, if it is there and the peer may know of it.
 fn seen<K: Kind>(engine: &Engine, peer: &Peer, name: &str) -> Result<K::View, ErrorBody> {
     find::<K>(engine.document(), name)
-        .and_then(|config| K::view(engine, peer, config))
+        .and_then(|config| K::views(engine, peer, std::slice::from_ref(config)).pop())
         .ok_or_else(|| no_such(K::WORD, name))
 }
 
@@ -220,10 +222,8 @@ pub async fn list<K: Kind>(
     Extension(peer): Extension<Peer>,
 ) -> Answer<Vec<K::View>> {
     let call = move |engine: &mut Engine| {
-        let all = K::list(engine.document()).iter();
-        Ok(all
-            .filter_map(|config| K::view(engine, &peer, config))
-            .collect())
+        let all = K::list(engine.document());
+        Ok(K::views(engine, &peer, all))
     };
     answer(app.engine.call(&peer, call).await)
 }
