@@ -8,7 +8,7 @@
 //! An address that lies in no region, or a length that leaves its region, is `None`: also where the next region
 //! begins at once, since the two need not be neighbours in our memory. A sum that overflows cannot be formed.
 //!
-//! Behind an IOMMU ([`super::iotlb`]) a map is made of translations instead of regions, for one kind of access. There an
+//! Behind an IOMMU ([`super::iommu`]) a map is made of translations instead of regions, for one kind of access. There an
 //! address that is not found is a *miss*: it is noted in the map ([`GuestMap::take_miss`]) for whoever can ask the front
 //! end, and what a driver names may lie in several pieces.
 
