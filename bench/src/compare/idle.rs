@@ -13,7 +13,7 @@ use super::windlass::Daemon;
 use crate::vhost::{Buffers, Layout, Link, Port, PortOptions};
 
 /// The most that the daemon may use in the whole time, all threads together.
-const BAR: Duration = Duration::from_millis(50);
+const BAR: Duration = Duration::from_millis(2);
 
 const NAMESPACE: &str = "wlc-idle";
 
@@ -36,7 +36,7 @@ pub struct Options {
     #[arg(long, value_enum, default_value = "tap")]
     attach: Attach,
     /// VNICs
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 1000)]
     vnics: u16,
     /// Measured seconds
     #[arg(long, default_value_t = 60.0)]
