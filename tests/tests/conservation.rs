@@ -22,7 +22,7 @@ use windlass_shm::{Section, Tails};
 use windlass_stats::{Drop, MemberTotals};
 use windlass_tests::{Mac, frame, until};
 use windlass_worker::dataplane::BridgeTuning;
-use windlass_worker::{DataPlane, MemberTuning, PlaneOptions};
+use windlass_worker::{DataPlane, DataPlaneOptions, MemberTuning};
 
 /// Frames between two looks at the clock.
 const PIECE: u64 = 10_000;
@@ -181,7 +181,7 @@ struct Bench {
 
 impl Bench {
     fn start(workers: usize, entries: u32) -> Bench {
-        let options = PlaneOptions {
+        let options = DataPlaneOptions {
             workers: vec![None; workers],
             members_max: 1024,
         };

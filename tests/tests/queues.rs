@@ -22,7 +22,7 @@ use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick, SNAP, TxId};
 use windlass_shm::{Section, Tails};
 use windlass_stats::Drop;
 use windlass_worker::dataplane::BridgeTuning;
-use windlass_worker::{DataPlane, MemberTuning, PlaneOptions};
+use windlass_worker::{DataPlane, DataPlaneOptions, MemberTuning};
 
 const GUEST: [u8; 6] = [2, 0, 0, 0, 0, 0xee];
 /// Buffers of a queue, and bytes of each.
@@ -197,7 +197,7 @@ struct Bench {
 
 impl Bench {
     fn start(layout: Layout, workers: usize, senders: u8, flows: u32, queues: u64) -> Bench {
-        let options = PlaneOptions {
+        let options = DataPlaneOptions {
             workers: vec![None; workers],
             members_max: 16,
         };

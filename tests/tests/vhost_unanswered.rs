@@ -26,7 +26,7 @@ use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick, TxId};
 use windlass_shm::{Section, Tails};
 use windlass_stats::Drop;
 use windlass_worker::dataplane::BridgeTuning;
-use windlass_worker::{DataPlane, MemberTuning, PlaneOptions};
+use windlass_worker::{DataPlane, DataPlaneOptions, MemberTuning};
 
 /// The guest of whose front end the test decides, the plain one, and the one behind an IOMMU that is answered.
 const GUESTS: [[u8; 6]; 3] = [
@@ -124,7 +124,7 @@ struct Bench {
 
 impl Bench {
     fn start(rings: [Rings; 3]) -> Bench {
-        let options = PlaneOptions {
+        let options = DataPlaneOptions {
             workers: vec![None],
             members_max: 16,
         };

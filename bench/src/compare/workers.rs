@@ -85,7 +85,14 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
     for round in 0..options.turns.rounds {
         for workers in [1, 2] {
             let shot = measure(options, programs, &scratch, (round, workers))?;
-            eprintln!("  {shot:?}");
+            eprintln!(
+                "  round {} {workers} workers {:.2} M/s, {:.0} busy cycles, {:.4} % lost, {} out of order",
+                round + 1,
+                shot.mpps,
+                shot.cycles,
+                shot.lost_share * 100.0,
+                shot.reordered
+            );
             shots.push(shot);
         }
     }

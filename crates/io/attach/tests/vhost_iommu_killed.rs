@@ -6,7 +6,6 @@ mod vhost_drive;
 mod vhost_front;
 mod vhost_iommu;
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use vhost_drive::{Guest, LOW, LOW_BYTES, Layout, ONE, Packedq, Station};
@@ -15,7 +14,6 @@ use vhost_iommu::*;
 use windlass_attach::endpoint::Endpoint;
 use windlass_attach::port::Stop;
 use windlass_attach::vhost_user::features::IN_ORDER;
-use windlass_attach::vhost_user::message::{Code, Inflight};
 use windlass_sys::eventfd;
 
 /// Each chain is given back by a store of its own.
@@ -70,28 +68,6 @@ impl Lab {
         drop(host);
         let _ = std::fs::remove_file(&self.path);
     }
-}
-
-/// Has the back end make a region that says where rings stand, and gives it back to it.
-fn region(host: &mut Host, machine: &Machine) -> (Vec<u8>, OwnedFd) {
-    let asked = Inflight {
-        len: 0,
-        offset: 0,
-        queues: 2,
-        size: RING,
-    };
-    let front = &machine.front;
-    front.say(Code::GET_INFLIGHT_FD, &asked.encode(), &[]);
-    let mut made = None;
-    host.until("a region", |_| {
-        made = front.answer_with_file();
-        made.is_some()
-    });
-    let (payload, file) = made.expect("a region");
-    let done = front.acknowledged(host, Code::SET_INFLIGHT_FD, &payload, &[file.as_fd()]);
-    assert_eq!(done, 0);
-    host.until_up();
-    (payload, file)
 }
 
 /// A machine whose rings' second pages are where they are.
@@ -227,7 +203,10 @@ fn killed_once(lab: &Lab, start: u16, done: [usize; 2]) {
     );
     let mut host = lab.host();
     let mut machine = machine(&mut host, &lab.path);
-    let kept = lab.own.is_none().then(|| region(&mut host, &machine));
+    let kept = lab
+        .own
+        .is_none()
+        .then(|| machine.front.inflight_region(&mut host));
     assert_eq!(host.detail("survives-a-kill"), "yes");
     let mut station = Station::new();
     warm_up(&mut host, &mut machine, &mut station, start);

@@ -13,7 +13,7 @@ use vhost_front::*;
 use windlass_attach::endpoint::{Endpoint, Handed};
 use windlass_attach::port::Lane;
 use windlass_attach::vhost_user::VhostRole;
-use windlass_attach::vhost_user::message::{Code, Inflight, Region, queue_state};
+use windlass_attach::vhost_user::message::{Code, Region, queue_state};
 use windlass_sys::eventfd;
 use windlass_sys::unix::{SocketKind, bind_socket};
 
@@ -497,28 +497,6 @@ fn silence_makes_the_rings() {
     assert_eq!(answer, 1u64.to_ne_bytes());
 }
 
-/// Has the back end make a region that says where rings stand, and gives it back to it.
-fn inflight_region(host: &mut Host, machine: &Machine) -> (Vec<u8>, OwnedFd) {
-    let asked = Inflight {
-        len: 0,
-        offset: 0,
-        queues: 2,
-        size: RING,
-    };
-    let front = &machine.front;
-    front.say(Code::GET_INFLIGHT_FD, &asked.encode(), &[]);
-    let mut made = None;
-    host.until("a region", |_| {
-        made = front.answer_with_file();
-        made.is_some()
-    });
-    let (payload, file) = made.expect("a region");
-    let done = front.acknowledged(host, Code::SET_INFLIGHT_FD, &payload, &[file.as_fd()]);
-    assert_eq!(done, 0);
-    host.until_up();
-    (payload, file)
-}
-
 /// What `vnic show` says of a kill of the daemon.
 fn survives(host: &Host) -> String {
     let mut details = host.endpoint.status().details.into_iter();
@@ -585,7 +563,7 @@ fn packed_rings_survive_a_kill() {
             println!("skipped: packed_rings_survive_a_kill: no tmpfs at /dev/shm");
             continue;
         }
-        let kept = inflight.then(|| inflight_region(&mut host, &machine));
+        let kept = inflight.then(|| machine.front.inflight_region(&mut host));
         assert_eq!(survives(&host), "yes");
         let mut station = Station::new();
         for i in 0..100u16 {
@@ -638,7 +616,7 @@ fn a_ring_of_several_workers_survives_a_kill() {
     for opened in [false, true] {
         let mut host = Host::new(conf(&path, SERVER, 1));
         let mut machine = Machine::start(&mut host, &path, Layout::Packed, 1);
-        let kept = inflight_region(&mut host, &machine);
+        let kept = machine.front.inflight_region(&mut host);
         let mut station = Station::new();
         let lane = |worker| Lane { worker, workers: 2 };
         for i in 0..100u16 {

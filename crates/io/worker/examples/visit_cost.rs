@@ -25,7 +25,7 @@ use windlass_bridge::member::MemberConf;
 use windlass_frame::{Claim, HEADROOM, Heads, Pick, TxId};
 use windlass_shm::{Section, Tails};
 use windlass_worker::dataplane::BridgeTuning;
-use windlass_worker::{DataPlane, MemberTuning, PlaneOptions};
+use windlass_worker::{DataPlane, DataPlaneOptions, MemberTuning};
 
 const AT_ONCE: u64 = 32;
 const BYTES: usize = 60;
@@ -133,7 +133,7 @@ fn main() {
         "flood" => (vec![frame([0xff; 6])], 3),
         _ => panic!("one, many, two or flood"),
     };
-    let options = PlaneOptions {
+    let options = DataPlaneOptions {
         workers: vec![None],
         members_max: 64,
     };

@@ -122,7 +122,7 @@ pub enum DataPlaneError {
 
 /// How to run.
 #[derive(Clone, Debug)]
-pub struct PlaneOptions {
+pub struct DataPlaneOptions {
     /// One worker each; pinned to the CPU where one is given.
     pub workers: Vec<Option<usize>>,
     /// Members in all.
@@ -234,7 +234,7 @@ impl DataPlane {
     ///
     /// # Errors
     /// [`DataPlaneError::Start`] when the kernel refuses what a worker needs.
-    pub fn start(options: &PlaneOptions) -> Result<DataPlane, DataPlaneError> {
+    pub fn start(options: &DataPlaneOptions) -> Result<DataPlane, DataPlaneError> {
         let (mut plane, inits) = DataPlane::wire(options, &Asleep, random)?;
         for (worker, init) in inits.into_iter().enumerate() {
             let cpu = options.workers.get(worker).copied().flatten();
@@ -245,9 +245,9 @@ impl DataPlane {
         Ok(plane)
     }
 
-    /// A plane whose workers have their inits but do not run yet. It waits for them by `wait`.
+    /// A plane whose workers are made but do not run yet. It waits for them by `wait`.
     pub(crate) fn wire(
-        options: &PlaneOptions,
+        options: &DataPlaneOptions,
         wait: &'static dyn Wait,
         mut random: impl FnMut() -> u64,
     ) -> Result<(DataPlane, Vec<WorkerInit>), DataPlaneError> {

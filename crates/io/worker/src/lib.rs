@@ -58,7 +58,7 @@ mod worker;
 
 pub use command::Condemned;
 pub use counters::WorkerTotals;
-pub use dataplane::{DataPlane, DataPlaneError, MemberTuning, PlaneOptions};
+pub use dataplane::{DataPlane, DataPlaneError, DataPlaneOptions, MemberTuning};
 pub use grace::QsbrGrace;
 pub use local::LocalFrame;
 pub use placement::Placement;

@@ -54,7 +54,7 @@ pub enum AddError {
 }
 
 /// One member's account.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Account {
     /// Learned entries that were not flushed with the member; expired ones and those flushed with
     /// their VLAN count until they are swept.
@@ -120,7 +120,7 @@ pub struct FdbWriter<G> {
 
 impl<G: Grace> FdbWriter<G> {
     pub(super) fn new(fdb: Arc<Fdb>, limits: &Limits, grace: G) -> FdbWriter<G> {
-        let account = Account {
+        let account = |_| Account {
             learned: 0,
             fixed: 0,
             limit: limits.member_entries,
@@ -129,7 +129,7 @@ impl<G: Grace> FdbWriter<G> {
             moves_at: Tick(0),
             tally: None,
         };
-        let accounts = vec![account; fdb.member_since.len()].into_boxed_slice();
+        let accounts = (0..fdb.member_since.len()).map(account).collect();
         FdbWriter {
             fdb,
             grace,

@@ -12,7 +12,7 @@ use windlass_attach::vhost_user::features::{
     EVENT_IDX, IN_ORDER, INDIRECT_DESC, PROTOCOL_FEATURES, RING_PACKED, VERSION_1,
 };
 use windlass_attach::vhost_user::message::{
-    Code, HEADER_BYTES, Region, protocol, queue_state, request,
+    Code, HEADER_BYTES, Inflight, Region, protocol, queue_state, request,
 };
 use windlass_attach::vhost_user::{SessionConf, VhostConf, VhostEndpoint, VhostRole};
 use windlass_sys::unix::{self, SocketKind};
@@ -246,7 +246,7 @@ impl Front {
         payload
     }
 
-    /// Says something with a ring_change for an answer; the number that comes: 0 is yes.
+    /// Says something with a wish for an answer; the number that comes: 0 is yes.
     pub fn acknowledged(
         &self,
         host: &mut Host,
@@ -260,6 +260,27 @@ impl Front {
         );
         let payload = self.await_answer(host, code);
         u64::from_ne_bytes(payload.try_into().expect("eight bytes"))
+    }
+
+    /// Has the back end make a region that says where rings stand, and gives it back to it.
+    pub fn inflight_region(&self, host: &mut Host) -> (Vec<u8>, OwnedFd) {
+        let asked = Inflight {
+            len: 0,
+            offset: 0,
+            queues: 2,
+            size: RING,
+        };
+        self.say(Code::GET_INFLIGHT_FD, &asked.encode(), &[]);
+        let mut made = None;
+        host.until("a region", |_| {
+            made = self.answer_with_file();
+            made.is_some()
+        });
+        let (payload, file) = made.expect("a region");
+        let done = self.acknowledged(host, Code::SET_INFLIGHT_FD, &payload, &[file.as_fd()]);
+        assert_eq!(done, 0);
+        host.until_up();
+        (payload, file)
     }
 
     /// What every connection begins with.

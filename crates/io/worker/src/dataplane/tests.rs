@@ -15,7 +15,7 @@ impl Wait for Never {
 /// read it, so that it can be counted.
 #[test]
 fn a_thousand_members_are_published_at_once() {
-    let options = PlaneOptions {
+    let options = DataPlaneOptions {
         workers: vec![None],
         members_max: 1000,
     };

@@ -13,7 +13,7 @@ use windlass_sys::epoll::Events;
 use super::model::{IP, Model, OTHER, Owner, RESERVED, Stage, Way};
 use super::port::{Bytes, Notice};
 use super::random::Random;
-use crate::dataplane::{DataPlane, PlaneOptions};
+use crate::dataplane::{DataPlane, DataPlaneOptions};
 use crate::meter::{Sense, Used};
 use crate::wait::Wait;
 use crate::worker::{Next, Worker};
@@ -149,7 +149,7 @@ impl World {
     /// A world with this many workers and member numbers. It is everybody's in this thread, until [`World::end`].
     pub(super) fn start(seed: u64, workers: usize, members_max: usize) -> Rc<World> {
         let mut random = Random::new(seed);
-        let options = PlaneOptions {
+        let options = DataPlaneOptions {
             workers: vec![None; workers],
             members_max,
         };

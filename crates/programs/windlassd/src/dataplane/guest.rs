@@ -19,7 +19,7 @@ const SHARED_MEMORY: &str = "/dev/shm";
 /// Magic number of tmpfs (linux/magic.h).
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Where the progress of a guest's packed rings is kept: in memory, so that they outlive the daemon and not the machine,
+/// Where the progress of a guest's packed rings is kept: in memory, so that it outlives the daemon and not the machine,
 /// and where only the daemon writes. That is beside the directory of all zones; where that is on a disk, a directory of
 /// this daemon's own in [`SHARED_MEMORY`]. None, if somebody else made the latter.
 fn ring_progress(vnic: &Vnic, place: &Place, state_id: &str) -> Option<PathBuf> {

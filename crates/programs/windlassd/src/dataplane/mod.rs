@@ -38,7 +38,7 @@ use windlass_api::{
 };
 use windlass_attach::endpoint::Handed;
 use windlass_sync::tsc::Clock;
-use windlass_worker::{DataPlane, PlaneOptions};
+use windlass_worker::{DataPlane, DataPlaneOptions};
 
 use crate::backend::{Backend, BackendError, Moment, Place, StateSink};
 use crate::options::Options;
@@ -79,7 +79,7 @@ pub fn build_on(
     };
     check_cores(&options.workers)?;
     Clock::get();
-    let plane = DataPlane::start(&PlaneOptions {
+    let plane = DataPlane::start(&DataPlaneOptions {
         workers: cores.clone(),
         members_max: MEMBERS_MAX,
     })

@@ -657,7 +657,7 @@ impl Ports {
         self.set_aside(&uplink.name, Object::Uplink(uplink.clone()), End::Delete)
     }
 
-    /// Removes packet filters that an earlier daemon left at interfaces that are no uplinks any more.
+    /// Has what was held go on, and removes packet filters that an earlier daemon left at interfaces that are no uplinks any more.
     pub fn adopted(&mut self) {
         self.let_go();
         let keep: Vec<String> = self
