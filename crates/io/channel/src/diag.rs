@@ -1,6 +1,8 @@
 //! Questions to sock_diag(7) about one socket: linux/sock_diag.h.
 
-use crate::sys;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
+};
 
 /// Bytes of `nlmsghdr`, which begins every message.
 pub(crate) const HEADER_BYTES: usize = 16;
@@ -28,29 +30,17 @@ pub(crate) fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
 /// Asks the kernel, in the network namespace of the calling thread. The answer, or an error message; none if it does not speak
 /// this protocol.
 pub(crate) fn ask<'a>(question: &[u8], answer: &'a mut [u8]) -> Option<&'a [u8]> {
-    let flags = (libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as usize;
-    let family = libc::AF_NETLINK as usize;
-    let args = [family, flags, libc::NETLINK_SOCK_DIAG as usize];
-    // SAFETY: no pointers.
-    let asking = unsafe { sys::checked(libc::SYS_socket, args) }.ok()?;
-    let length = exchange(asking, question, answer);
-    // SAFETY: the descriptor was made above, and nobody else has it.
-    let _ = unsafe { sys::checked(libc::SYS_close, [asking]) };
-    answer.get(..length?)
-}
-
-fn exchange(asking: usize, question: &[u8], answer: &mut [u8]) -> Option<usize> {
-    let args = [asking, question.as_ptr() as usize, question.len(), 0];
-    // SAFETY: the question lives for the call.
-    unsafe { sys::checked(libc::SYS_sendto, args) }.ok()?;
-    let args = [asking, answer.as_mut_ptr() as usize, answer.len(), 0];
-    // SAFETY: the answer's place lives for the call, and its length is said.
-    unsafe { sys::checked(libc::SYS_recvfrom, args) }.ok()
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let protocol = Some(netlink::SOCK_DIAG);
+    let asking = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).ok()?;
+    send(&asking, question, SendFlags::empty()).ok()?;
+    let (length, _) = recv(&asking, &mut *answer, RecvFlags::empty()).ok()?;
+    answer.get(..length)
 }
 
 /// `SO_COOKIE` of a socket, for tests.
 #[cfg(test)]
 pub(crate) fn cookie(socket: &impl std::os::fd::AsRawFd) -> u64 {
-    let cookie = sys::option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE);
+    let cookie = crate::sys::option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE);
     u64::from_ne_bytes(cookie.unwrap())
 }

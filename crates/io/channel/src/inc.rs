@@ -26,7 +26,7 @@ use crate::out::{Moved, Outgoing};
 use crate::owner::{Locked, Owner, Who, lock, try_lock, unlock};
 use crate::reason::Reason;
 use crate::ring::{AHEAD, Ring};
-use crate::shim::{AcqRel, Acquire, Relaxed, Release, add_fenced, faulty, heavy, lower};
+use crate::shim::{AcqRel, Acquire, Relaxed, Release, add_fenced, faulty, heavy, light, lower};
 use crate::slab::Link;
 use crate::socket::Socket;
 use crate::sys::cycles;
@@ -644,7 +644,8 @@ impl<'s> Incoming<'s> {
     /// Wakes a sender that waits for room, if one does. Outside the lock.
     #[inline(always)]
     pub(crate) fn wake_sender(self) {
-        let space = &self.link.side().other().of(&self.link.shared().end).space;
+        light();
+        let space = &self.link.end(self.link.side().other()).space;
         if space.load(Relaxed) != 0 {
             space.store(0, Relaxed);
             #[cfg(not(loom))]

@@ -118,6 +118,7 @@ fn load(words: &[AtomicU64; 3]) -> [u64; 3] {
 }
 
 impl<'s> Link<'s> {
+    #[inline(always)]
     pub(crate) fn end(self, side: Side) -> &'s End {
         side.of(&self.shared().end)
     }

@@ -52,6 +52,8 @@ pub enum Fault {
     UnlistedLate,
     /// A lock is taken over without a repair.
     NoRepair,
+    /// A sender that waits for room issues no `membarrier`.
+    NoRoomBarrier,
 }
 
 std::thread_local! {

@@ -408,7 +408,7 @@ impl<'s> Outgoing<'s> {
             if faulty!(NewsEarly) {
                 self.tell();
             }
-            if faulty!(NoFence) || (faulty!(StreamUnfenced) && burst >= STREAM_AFTER) {
+            if faulty!(NoFence) | (faulty!(StreamUnfenced) & (burst >= STREAM_AFTER)) {
                 unlock(&wl.lock);
             } else {
                 store_fenced(&wl.lock, 0);

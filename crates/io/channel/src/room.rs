@@ -21,9 +21,7 @@ use crate::owner::{Who, try_lock, unlock};
 #[cfg(loom)]
 use crate::ring::ORDER_MAX;
 use crate::ring::{Place, Ring};
-#[cfg(not(loom))]
-use crate::shim::store_fenced;
-use crate::shim::{AcqRel, Acquire, Relaxed, Release};
+use crate::shim::{AcqRel, Acquire, Relaxed, Release, faulty, heavy, store_fenced};
 use crate::socket::Socket;
 use crate::sys::cycles;
 
@@ -140,21 +138,37 @@ impl<'s> Outgoing<'s> {
         gone
     }
 
+    /// Shows the receiver that a sender is about to sleep. False: there is room meanwhile. The receiver stores its room and
+    /// looks for a sleeper with no fence between the two, so the `membarrier` is its fence.
+    fn asks_for_space(self) -> bool {
+        store_fenced(&self.link.end(self.link.side()).space, 1);
+        if !faulty!(NoRoomBarrier) {
+            heavy();
+        }
+        self.is_full()
+    }
+
+    /// In a model, where a barrier that ends the execution ends the wait.
+    #[cfg(loom)]
+    pub fn wait_for_space(self) {
+        while self.asks_for_space() && !crate::model::pruned() {
+            while self.link.end(self.link.side()).space.load(Relaxed) != 0 {
+                loom::thread::yield_now();
+            }
+        }
+    }
+
     /// Waits until the receiver has made room, for at most `nanoseconds` (10 ms: then the kernel has to take the rest). Returns at
     /// once if there is room. No lock is held.
     #[cfg(not(loom))]
     pub fn wait_for_space(self, nanoseconds: u64) {
         let wl = &self.wl;
-        let end = &self.link.shared().end;
-        let (space, peers) = (
-            &self.link.side().of(end).space,
-            &self.receiver().of(end).space,
-        );
+        let ends = [self.link.side(), self.receiver()];
+        let [space, peers] = ends.map(|side| &self.link.end(side).space);
         let taken = || (self.r.tail.load(Acquire), self.r.krecv.load(Acquire));
         let (start, before) = (cycles(), taken());
         let is_vain = loop {
-            store_fenced(space, 1);
-            if !self.is_full() {
+            if !self.asks_for_space() {
                 break false;
             }
             let is_mutual = peers.load(Relaxed) != 0;
@@ -196,15 +210,10 @@ impl<'s> Outgoing<'s> {
     /// Whether the ring has no room, or too much is unread in the kernel, without a lock: what a blocking sender looks at while it
     /// spins. Never where the next send goes by the kernel anyway.
     pub fn is_full(self) -> bool {
-        if !self.is_open() {
-            return false;
-        }
-        if self.is_behind() {
-            return true;
-        }
-        let Some(ring) = self.ring() else {
-            return false;
-        };
+        self.is_open() && (self.is_behind() || self.ring().is_some_and(|ring| self.fills(ring)))
+    }
+
+    fn fills(self, ring: Ring) -> bool {
         let head = self.w.head.load(Relaxed);
         let used = head.wrapping_sub(self.r.tail.load(Acquire));
         let growing = self.wl.grow.load(Relaxed) != 0;

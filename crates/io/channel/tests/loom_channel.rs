@@ -198,6 +198,42 @@ fn an_unfenced_entry_to_stream_mode_is_found() {
     );
 }
 
+/// A sender waits at a full ring, beside a receiver that takes what is there, and then neither receives nor sleeps.
+fn full_beside_receiver() {
+    let slab = Arc::new(model::slab([None, None]));
+    let kernel = Arc::new(Kernel::new());
+    send(&slab, &kernel, 1, &[1, 2, 3, 4]);
+    let s = slab.clone();
+    let sender = thread::spawn(move || {
+        let out = s.link(0, Side::Low).unwrap().outgoing();
+        if out.is_full() {
+            out.wait_for_space();
+        }
+    });
+    let inc = slab.link(0, Side::High).unwrap().incoming();
+    let mut buffer = [0u8; 4];
+    let got = inc.recv_fast(who(2).owner, &Bufs::one(buffer.as_mut_ptr(), 4));
+    assert_eq!((got, buffer), (4, [1, 2, 3, 4]));
+    sender.join().unwrap();
+}
+
+/// Room that the receiver made before it looked for a sleeper is seen by the sender, or the sender by the receiver.
+#[test]
+fn a_sender_asleep_at_a_full_ring_is_woken() {
+    model(Barrier::Fences, Fault::None, full_beside_receiver);
+    model(Barrier::Prunes, Fault::None, full_beside_receiver);
+}
+
+#[test]
+fn a_sender_that_asks_without_a_barrier_is_found() {
+    found(
+        "a_sender_that_asks_without_a_barrier_is_found",
+        Barrier::Prunes,
+        Fault::NoRoomBarrier,
+        full_beside_receiver,
+    );
+}
+
 /// A reclaim beside a reader: every byte once and in order, whoever gets the read lock.
 fn reclaim_beside_reader() {
     let slab = Arc::new(model::slab([None, None]));
