@@ -440,17 +440,13 @@ fn random_words(path: &Path, script: &[(u32, u64, u64, u8, bool)]) {
     assert!(machine.front.ask_word(&mut host, Code::GET_FEATURES) != 0);
 }
 
-/// Open descriptors, when their number is the same for 5 ms: a thread may just close the last.
-fn settled_fds() -> usize {
-    let mut count = open_fds();
-    loop {
-        std::thread::sleep(Duration::from_millis(5));
-        let now = open_fds();
-        if now == count {
-            return count;
-        }
-        count = now;
+/// Whether no more descriptors are open than these, once the threads that close the last ones have had their turn.
+fn are_closed_but(fds: usize) -> bool {
+    let end = Instant::now() + PATIENCE;
+    while open_fds() > fds && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
     }
+    open_fds() <= fds
 }
 
 fn words() -> impl Strategy<Value = Vec<(u32, u64, u64, u8, bool)>> {
@@ -470,7 +466,7 @@ proptest! {
         let directory = directory();
         let (fds, mappings) = (open_fds(), windlass_shm::regions_in_use());
         random_words(&directory.path().join("s"), &script);
-        prop_assert!(settled_fds() <= fds);
+        prop_assert!(are_closed_but(fds));
         prop_assert_eq!(windlass_shm::regions_in_use(), mappings);
     }
 
