@@ -234,7 +234,11 @@ impl Ports {
         let fixed = entries.iter().filter(|e| e.flags.is_fixed());
         let fixed: BTreeSet<Key> = fixed.map(|e| e.key).collect();
         keys.retain(|key| fixed.contains(key));
-        let done = self.plane.fdb(bridge.id, move |w, _| {
+        if keys.is_empty() {
+            return;
+        }
+        // Answered when it is done: whoever looks after the edit finds none of them.
+        let done = self.plane.ask_fdb(bridge.id, move |w, _| {
             keys.iter().for_each(|key| {
                 w.delete(*key);
             });
