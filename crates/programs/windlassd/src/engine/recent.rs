@@ -2,12 +2,14 @@
 //!
 //! # Model
 //! Once a minute the totals of every member's drops are put aside, twice over, so that there are always some that are at least
-//! a minute old, once the daemon is. A member that was made anew since counts from zero.
+//! a minute old, once the daemon is. A member that was made anew since counts from zero. While every worker has slept all the
+//! time, nothing was dropped, and members are not asked.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use windlass_api::{MemberDrops, Name, RecentDrops};
+use windlass_api::{MemberDrops, Name, RecentDrops, WorkerStats};
 
 use super::Engine;
 use crate::authority::Peer;
@@ -21,16 +23,19 @@ type Totals = BTreeMap<Name, BTreeMap<String, u64>>;
 /// Totals of two moments.
 #[derive(Debug)]
 pub(super) struct Recent {
-    older: (Instant, Totals),
-    newer: (Instant, Totals),
+    older: (Instant, Arc<Totals>),
+    newer: (Instant, Arc<Totals>),
+    /// What workers had done before the newer ones.
+    workers: Vec<WorkerStats>,
 }
 
 impl Default for Recent {
     fn default() -> Self {
         let now = Instant::now();
         Self {
-            older: (now, Totals::new()),
-            newer: (now, Totals::new()),
+            older: (now, Arc::default()),
+            newer: (now, Arc::default()),
+            workers: Vec::new(),
         }
     }
 }
@@ -41,7 +46,7 @@ impl Recent {
         PERIOD.saturating_sub(self.newer.0.elapsed())
     }
 
-    fn put_aside(&mut self, now: Instant, totals: Totals) {
+    fn put_aside(&mut self, now: Instant, totals: Arc<Totals>) {
         self.older = std::mem::replace(&mut self.newer, (now, totals));
     }
 
@@ -80,8 +85,14 @@ impl Engine {
 
     /// Puts the totals of all members aside.
     pub(super) fn note_drops(&mut self) {
-        let members = self.document.members();
-        let totals = self.totals(members.map(|member| member.name().clone()).collect());
+        let workers = self.backend.workers();
+        let totals = if workers == self.recent.workers {
+            self.recent.newer.1.clone()
+        } else {
+            let members = self.document.members();
+            Arc::new(self.totals(members.map(|member| member.name().clone()).collect()))
+        };
+        self.recent.workers = workers;
         self.recent.put_aside(Instant::now(), totals);
     }
 
@@ -105,7 +116,7 @@ mod tests {
                 let name: Name = name.parse().expect("a name");
                 (name, BTreeMap::from([("rx-filter".to_owned(), *frames)]))
             };
-            list.iter().map(one).collect()
+            list.iter().map(one).collect::<Totals>()
         };
         let frames = |recent: &Recent, at, now: &[(&str, u64)]| {
             let until = recent.until(at, totals(now));
@@ -117,10 +128,10 @@ mod tests {
         let start = recent.older.0;
         let one = start + PERIOD;
         let two = one + PERIOD;
-        recent.put_aside(one, totals(&[("a", 100), ("b", 7)]));
+        recent.put_aside(one, Arc::new(totals(&[("a", 100), ("b", 7)])));
         let found = frames(&recent, one, &[("a", 100), ("b", 7)]);
         assert_eq!(found, (60, vec![("a".into(), 100), ("b".into(), 7)]));
-        recent.put_aside(two, totals(&[("a", 150), ("b", 7)]));
+        recent.put_aside(two, Arc::new(totals(&[("a", 150), ("b", 7)])));
         let later = two + Duration::from_secs(30);
         let found = frames(&recent, later, &[("a", 170), ("b", 5), ("c", 9)]);
         let expected = vec![("a".into(), 70), ("c".into(), 9), ("b".into(), 5)];
