@@ -1,9 +1,13 @@
 //! The control half of an attachment: makes the rings, notices that they are gone, makes them again.
 //!
 //! # Model
-//! One thread of the daemon drives every endpoint: it waits until one of [`Endpoint::fds`] is
-//! readable or [`Endpoint::deadline`] has passed, and calls [`Endpoint::poll`], which never blocks.
+//! One thread of the daemon drives every endpoint: when [`Endpoint::fd`] is readable or [`Endpoint::deadline`]
+//! has passed, it calls [`Endpoint::poll`] of that endpoint, which never blocks.
 //! An endpoint answers with [`Event`]s; the thread attaches and detaches rings in the workers.
+//!
+//! [`Endpoint::fd`] is a set of the endpoint's own. What comes and goes behind it (sockets of peers, listeners) concerns
+//! nobody else, so that a descriptor whose number is used again cannot be mistaken. A file is in the set of one endpoint only: the
+//! kernel refuses (`EINVAL`) a file from which more than some hundred nested sets are reached.
 //!
 //! # States
 //! ```text
@@ -87,13 +91,19 @@ pub trait Endpoint: Send {
     /// Goes on as far as is possible without waiting.
     fn poll(&mut self, now: Instant) -> Vec<Event>;
 
-    /// What to wait for (readable).
-    fn fds(&self) -> Vec<BorrowedFd<'_>>;
+    /// Readable as long as there is a reason to poll; the same one as long as the endpoint lives.
+    fn fd(&self) -> BorrowedFd<'_>;
 
-    /// When to poll at the latest, even if nothing became readable.
+    /// When to poll at the latest, even if nothing became readable. Changes in [`Endpoint::poll`] and
+    /// [`Endpoint::detached`] only.
     fn deadline(&self) -> Option<Instant>;
 
-    /// A worker found the port dead, for example because the peer took its memory away.
+    /// Whether it is to be polled when a network namespace came or went.
+    fn minds_namespaces(&self) -> bool {
+        false
+    }
+
+    /// A worker found the port dead, for example because the peer took its memory away. To be polled after it.
     fn condemn(&mut self, reason: &str);
 
     /// Whether [`Endpoint::status`] answers otherwise than at the last call of this, though there was no event.
@@ -101,8 +111,11 @@ pub trait Endpoint: Send {
         false
     }
 
-    /// The rings of the last [`Event::Down`] are with no worker any more.
+    /// The rings of the last [`Event::Down`] are with no worker any more. To be polled after it.
     fn detached(&mut self);
+
+    /// Nobody polls it any more, until it is deleted.
+    fn rest(&mut self) {}
 
     /// What it is doing.
     fn status(&self) -> Status;

@@ -73,8 +73,71 @@ fn questions_do_not_poll() {
         daemon.must("GET", "/v1/stats", None);
     }
     assert_eq!(polls(), before);
-    lab.guest("v1").leave();
-    until("an endpoint that asks is polled", || polls() > before);
+    let asks = lab.guest("v1");
+    let before = asks.polls.load(Ordering::Acquire);
+    asks.leave();
+    until("an endpoint that asks is polled", || {
+        asks.polls.load(Ordering::Acquire) > before
+    });
+}
+
+/// An event of one endpoint drives that one: with many guests, each that connects cost as much as all of them.
+#[test]
+fn an_event_drives_its_endpoint_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    bridge_of(&daemon, 8, &json!({}));
+    let guests: Vec<_> = (0..8).map(|n| lab.guest(&format!("v{n}"))).collect();
+    let polls = || -> Vec<usize> {
+        let polls = guests.iter().map(|g| g.polls.load(Ordering::Acquire));
+        polls.collect()
+    };
+    until("all are up", || {
+        guests.iter().all(|g| g.rings.load(Ordering::Acquire) == 1)
+    });
+    let before = polls();
+    guests[3].leave();
+    until("it is down", || {
+        guests[3].detached.lock().unwrap().len() == 1
+    });
+    until("it is polled again when it is down", || {
+        polls()[3] >= before[3] + 2
+    });
+    // A question that came after it was answered after it.
+    daemon.must("GET", "/v1/stats", None);
+    let driven: Vec<usize> = (0..8).filter(|n| polls()[*n] != before[*n]).collect();
+    assert_eq!(driven, [3]);
+}
+
+/// A member that gets another one's number is not driven by what its predecessor had under way.
+#[test]
+fn a_number_that_is_used_again_is_another_member() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    bridge_of(&daemon, 1, &json!({}));
+    let gone = lab.guest("v0");
+    daemon.must("DELETE", "/v1/vnics/v0", None);
+    until("it is deleted", || lab.deleted() == 1);
+    let vnic = json!({"name": "v0", "bridge": "br0", "mac": mac(0)});
+    daemon.must("POST", "/v1/vnics", Some(vnic));
+    let guest = lab.guest("v0");
+    until("the next one is up", || {
+        guest.rings.load(Ordering::Acquire) == 1
+    });
+    daemon.must("GET", "/v1/stats", None);
+    let polls = |guest: &lab::Guest| guest.polls.load(Ordering::Acquire);
+    let before = (polls(&gone), polls(&guest));
+    // The test has its descriptor still.
+    gone.leave();
+    daemon.must("GET", "/v1/stats", None);
+    daemon.must("GET", "/v1/stats", None);
+    assert_eq!((polls(&gone), polls(&guest)), before);
+    guest.leave();
+    until("the next one is heard", || {
+        guest.detached.lock().unwrap().len() == 1
+    });
 }
 
 /// The address of a member.

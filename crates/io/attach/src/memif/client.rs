@@ -460,8 +460,8 @@ impl Endpoint for MemifClient {
         events
     }
 
-    fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.epoll.as_fd()]
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 
     fn deadline(&self) -> Option<Instant> {

@@ -3,7 +3,8 @@
 //! # Model
 //! Each interface has a *desk* at the hub, under its number. Whoever connects is greeted, and waits at the door until
 //! its INIT names a desk; if number, mode and secret are right and the desk is free, the connection is handed over and
-//! the desk's endpoint woken by its own eventfd. Any endpoint's poll drives the hub.
+//! the desk's endpoint woken by its own eventfd. One endpoint, the *porter*, has the hub in its set, waits for all, and drives
+//! the hub when it is polled. When it leaves, another one takes its place, and is woken.
 //!
 //! # Ownership and lifetime
 //! Endpoints hold the hub by `Arc`; the process-wide list holds it weakly. The last endpoint that is *deleted* removes
@@ -16,7 +17,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::unix::{self, BindError, Listener, SocketKind};
@@ -33,6 +34,8 @@ use super::view::REGIONS;
 pub const DOOR_MAX: usize = 32;
 /// Connections accepted in one poll.
 pub const ACCEPTS_PER_POLL: usize = 8;
+/// Time between two tries to put the hub into some set.
+const PORTER_RETRY: Duration = Duration::from_secs(1);
 
 static HUBS: Mutex<BTreeMap<PathBuf, Weak<Hub>>> = Mutex::new(BTreeMap::new());
 
@@ -96,11 +99,15 @@ pub(super) struct Desk {
     pub(super) secret: Secret,
     pub(super) rings: u16,
     pub(super) wake: OwnedFd,
+    /// What the interface waits for.
+    pub(super) set: Arc<Epoll>,
 }
 
 #[derive(Debug)]
 struct Open {
     desk: Desk,
+    /// Nobody polls the interface.
+    rests: bool,
     busy: bool,
     visitor: Option<Visitor>,
 }
@@ -111,6 +118,8 @@ struct Hall {
     desks: BTreeMap<u32, Open>,
     /// The listener is in the set.
     listens: bool,
+    /// The one desk in whose set the hub is.
+    porter: Option<u32>,
 }
 
 /// A listening socket and those that wait there.
@@ -174,18 +183,62 @@ impl Hub {
             id,
             Open {
                 desk,
+                rests: false,
                 busy: false,
                 visitor: None,
             },
         );
+        if let Err(errno) = hub.find_porter(&mut hall) {
+            hall.desks.remove(&id);
+            return Err(HubError::System("epoll_ctl", errno));
+        }
         drop(hall);
         Ok(hub)
+    }
+
+    /// Has one of the desks wait for all, if none does.
+    fn find_porter(&self, hall: &mut Hall) -> Result<(), Errno> {
+        let mut found = Ok(());
+        if hall.porter.is_none() {
+            for (id, open) in hall.desks.iter().filter(|(_, open)| !open.rests) {
+                found = open.desk.set.add(self, 0, Interest::READABLE);
+                if found.is_ok() {
+                    hall.porter = Some(*id);
+                    // Somebody may be at the door, and has a deadline.
+                    let _ = eventfd::signal(&open.desk.wake);
+                    break;
+                }
+            }
+        }
+        found
+    }
+
+    /// Another desk is to wait for all, if this one did.
+    fn relieve(&self, hall: &mut Hall, id: u32, set: &Epoll) {
+        if hall.porter == Some(id) {
+            let _ = set.remove(self);
+            hall.porter = None;
+            // Where no set takes it, each desk's deadline is to try again.
+            let _ = self.find_porter(hall);
+        }
+    }
+
+    /// Nobody polls the interface of this desk any more.
+    pub(super) fn rest(&self, id: u32) {
+        let mut hall = lock(&self.hall);
+        if let Some(open) = hall.desks.get_mut(&id) {
+            open.rests = true;
+            let set = open.desk.set.clone();
+            self.relieve(&mut hall, id, &set);
+        }
     }
 
     /// Closes a desk. With `forever`, the last one removes the path.
     pub(super) fn close(&self, id: u32, forever: bool) {
         let mut hall = lock(&self.hall);
-        hall.desks.remove(&id);
+        if let Some(open) = hall.desks.remove(&id) {
+            self.relieve(&mut hall, id, &open.desk.set);
+        }
         if forever && hall.desks.is_empty() {
             // The path may be gone already, or somebody else's by now: nothing is left to do in either case.
             let _ = self.listener.unlink();
@@ -204,18 +257,23 @@ impl Hub {
         }
     }
 
-    /// When somebody at the door will have waited for too long.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        lock(&self.hall)
-            .door
-            .iter()
-            .map(|(_, deadline)| *deadline)
-            .min()
+    /// When the interface of this desk is to drive the hub: somebody at the door will have waited for too long.
+    pub(super) fn deadline(&self, id: u32) -> Option<Instant> {
+        let hall = lock(&self.hall);
+        match hall.porter {
+            Some(porter) if porter == id => hall.door.iter().map(|(_, deadline)| *deadline).min(),
+            Some(_) => None,
+            None => Some(Instant::now() + PORTER_RETRY),
+        }
     }
 
-    /// Accepts, greets, and leads to the desks.
-    pub(super) fn poll(&self, now: Instant) {
+    /// Accepts, greets, and leads to the desks, if the interface of this desk is the porter.
+    pub(super) fn poll(&self, id: u32, now: Instant) {
         let mut hall = lock(&self.hall);
+        let _ = self.find_porter(&mut hall);
+        if hall.porter != Some(id) {
+            return;
+        }
         // The counter says only that something is to be looked at, and everything is.
         let _ = eventfd::drain(&self.closed);
         self.listen(&mut hall);

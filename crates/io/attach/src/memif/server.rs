@@ -67,7 +67,7 @@ pub struct ServerConfig {
 #[derive(Debug)]
 pub struct MemifServer {
     config: ServerConfig,
-    epoll: Epoll,
+    epoll: Arc<Epoll>,
     wake: OwnedFd,
     hub: Option<Arc<Hub>>,
     retry_at: Option<Instant>,
@@ -255,7 +255,7 @@ impl MemifServer {
         epoll.add(&wake, 0, Interest::READABLE)?;
         Ok(MemifServer {
             config,
-            epoll,
+            epoll: Arc::new(epoll),
             wake,
             hub: None,
             retry_at: None,
@@ -280,7 +280,6 @@ impl MemifServer {
 
     fn try_open(&mut self) -> Result<(), HubError> {
         let config = &self.config;
-        let system = |call| move |errno| HubError::System(call, errno);
         let wake = self.wake.try_clone().map_err(|e| {
             HubError::System("dup", Errno::from_io_error(&e).unwrap_or(Errno::MFILE))
         })?;
@@ -288,15 +287,13 @@ impl MemifServer {
             secret: config.secret,
             rings: config.rings,
             wake,
+            set: self.epoll.clone(),
         };
         let access = Access {
             mode: config.mode,
             owner: config.owner,
         };
-        let hub = Hub::open(&config.path, access, config.id, desk)?;
-        let added = self.epoll.add(&hub, 0, Interest::READABLE);
-        self.hub = Some(hub);
-        added.map_err(system("epoll_ctl"))?;
+        self.hub = Some(Hub::open(&config.path, access, config.id, desk)?);
         self.reason = "waiting for a client".into();
         Ok(())
     }
@@ -444,7 +441,7 @@ impl Endpoint for MemifServer {
         }
         self.open(now);
         if let Some(hub) = &self.hub {
-            hub.poll(now);
+            hub.poll(self.config.id, now);
         }
         if matches!(self.state, State::Waiting) {
             self.condemned = None;
@@ -465,8 +462,8 @@ impl Endpoint for MemifServer {
         events
     }
 
-    fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.epoll.as_fd()]
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -480,7 +477,8 @@ impl Endpoint for MemifServer {
             }
             _ => None,
         };
-        let door = self.hub.as_ref().and_then(|hub| hub.deadline());
+        let door = self.hub.as_ref();
+        let door = door.and_then(|hub| hub.deadline(self.config.id));
         [handshake, opening, door].into_iter().flatten().min()
     }
 
@@ -495,6 +493,12 @@ impl Endpoint for MemifServer {
             self.state = State::Waiting;
             self.free_desk();
             let _ = eventfd::signal(&self.wake);
+        }
+    }
+
+    fn rest(&mut self) {
+        if let Some(hub) = &self.hub {
+            hub.rest(self.config.id);
         }
     }
 
@@ -525,8 +529,6 @@ impl Endpoint for MemifServer {
 impl MemifServer {
     fn leave_hub(&mut self, forever: bool) {
         if let Some(hub) = self.hub.take() {
-            // A hub that others use stays open: its file must leave our set while it can be named.
-            let _ = self.epoll.remove(&hub);
             hub.close(self.config.id, forever);
         }
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
+use windlass_sys::Errno;
 use windlass_sys::bpf::{LoadError, Program};
+use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::netlink::{LinkEvent, LinkMonitor, Netlink, NetlinkError};
 use windlass_sys::packet::{Fanout, FanoutMode, PacketError, PacketOptions, PacketSocket};
 
@@ -54,6 +56,8 @@ enum OpenError {
     Master(String),
     #[error("another program already filters at priority {PRIORITY} of `{0}`'s ingress ({1})")]
     Foreign(String, String),
+    #[error("epoll_ctl: {0}")]
+    Watch(#[from] Errno),
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
     #[error(transparent)]
@@ -94,6 +98,7 @@ struct Open {
 /// The control half of an uplink.
 pub struct PacketEndpoint {
     conf: PacketConf,
+    epoll: Epoll,
     open: Option<Open>,
     reason: String,
     ending: Option<String>,
@@ -105,9 +110,13 @@ pub struct PacketEndpoint {
 
 impl PacketEndpoint {
     /// An interface to be taken at the first [`Endpoint::poll`].
-    pub fn new(conf: PacketConf) -> PacketEndpoint {
-        PacketEndpoint {
+    ///
+    /// # Errors
+    /// The kernel's answer, if it gives no epoll set.
+    pub fn new(conf: PacketConf) -> Result<PacketEndpoint, Errno> {
+        Ok(PacketEndpoint {
             conf,
+            epoll: Epoll::create()?,
             open: None,
             reason: "not tried yet".to_owned(),
             ending: None,
@@ -115,7 +124,7 @@ impl PacketEndpoint {
             retry_at: Instant::now(),
             connects: 0,
             drops: 0,
-        }
+        })
     }
 
     /// Whether the interface can be taken now: for a refusal before anything is stored.
@@ -151,6 +160,8 @@ impl PacketEndpoint {
         if shielded {
             shield(&self.conf, &mut netlink, index)?;
         }
+        // It leaves the set when it is closed, at the latest with this.
+        self.epoll.add(&monitor, 0, Interest::READABLE)?;
         let rx = sockets
             .iter()
             .map(|s| Box::new(PacketRx::new(s.clone())) as Box<dyn RxPort>);
@@ -309,8 +320,8 @@ impl Endpoint for PacketEndpoint {
         }
     }
 
-    fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.open.iter().map(|o| o.monitor.as_fd()).collect()
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 
     fn deadline(&self) -> Option<Instant> {

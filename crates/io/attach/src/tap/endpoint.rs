@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
+use windlass_sys::Errno;
+use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::netlink::{Link, LinkEvent, LinkMonitor, Netlink, NetlinkError};
 use windlass_sys::netns::{self, Named, NetnsError, NetnsRef};
 use windlass_sys::tap::{Tap, TapError, TapOffloads, TapOptions, TapQueue};
@@ -55,6 +57,8 @@ enum OpenError {
     Tap(#[from] TapError),
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
+    #[error("epoll_ctl: {0}")]
+    Watch(#[from] Errno),
     #[error("interface `{0}` vanished while it was being set up")]
     Vanished(String),
     #[error(
@@ -80,6 +84,7 @@ struct Open {
 /// The control half of a TAP.
 pub struct TapEndpoint {
     conf: TapConf,
+    epoll: Epoll,
     /// The addresses that the interface was given, which a configuration that changes while it is away leaves behind.
     given: Vec<(std::net::IpAddr, u8)>,
     open: Option<Open>,
@@ -101,10 +106,14 @@ pub struct TapEndpoint {
 
 impl TapEndpoint {
     /// An interface to be made at the first [`Endpoint::poll`].
-    pub fn new(conf: TapConf) -> TapEndpoint {
-        TapEndpoint {
+    ///
+    /// # Errors
+    /// The kernel's answer, if it gives no epoll set.
+    pub fn new(conf: TapConf) -> Result<TapEndpoint, Errno> {
+        Ok(TapEndpoint {
             given: conf.interface.addresses.clone(),
             conf,
+            epoll: Epoll::create()?,
             open: None,
             process: None,
             foreign: None,
@@ -116,7 +125,7 @@ impl TapEndpoint {
             retry_at: Instant::now(),
             connects: 0,
             drops_before: 0,
-        }
+        })
     }
 
     fn namespace(&self) -> Result<NetnsRef, OpenError> {
@@ -142,6 +151,7 @@ impl TapEndpoint {
             _ => None,
         };
         let (open, caps) = outcome?;
+        open.watch(&self.epoll)?;
         self.given.clone_from(&self.conf.interface.addresses);
         let rx = open
             .queues
@@ -153,6 +163,13 @@ impl TapEndpoint {
         };
         self.open = Some(open);
         Ok(rings)
+    }
+
+    /// Lets the interface go.
+    fn close(&mut self) -> Option<Open> {
+        let open = self.open.take()?;
+        open.unwatch(&self.epoll);
+        Some(open)
     }
 
     /// Why the interface is of no use any more, if the kernel says so.
@@ -189,6 +206,28 @@ impl TapEndpoint {
             open.is_set_down = !link.is_up();
         }
         None
+    }
+}
+
+impl Open {
+    /// Has changes of the interface and the end of the namespace's process reported.
+    fn watch(&self, epoll: &Epoll) -> Result<(), Errno> {
+        let process = self.namespace.process().map(Named::as_fd);
+        let fds = std::iter::once(self.monitor.as_fd()).chain(process);
+        for fd in fds {
+            epoll
+                .add(fd, 0, Interest::READABLE)
+                .inspect_err(|_| self.unwatch(epoll))?;
+        }
+        Ok(())
+    }
+
+    /// The process's descriptor outlives this, and is readable for good once the process has ended.
+    fn unwatch(&self, epoll: &Epoll) {
+        let _ = epoll.remove(&self.monitor);
+        if let Some(process) = self.namespace.process() {
+            let _ = epoll.remove(process.as_fd());
+        }
     }
 }
 
@@ -340,13 +379,12 @@ impl Endpoint for TapEndpoint {
         }
     }
 
-    fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        let open = self.open.iter();
-        let fds = open.flat_map(|o| {
-            let process = o.namespace.process().map(Named::as_fd);
-            std::iter::once(o.monitor.as_fd()).chain(process)
-        });
-        fds.collect()
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn minds_namespaces(&self) -> bool {
+        self.conf.netns.is_some()
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -358,7 +396,7 @@ impl Endpoint for TapEndpoint {
     }
 
     fn detached(&mut self) {
-        self.open = None;
+        self.close();
         self.leaving = false;
         self.retry_at = Instant::now();
     }
@@ -435,7 +473,7 @@ impl Endpoint for TapEndpoint {
     }
 
     fn delete(&mut self) {
-        let open = self.open.take();
+        let open = self.close();
         let (namespace, index) = match &open {
             Some(open) => (Ok(open.namespace.clone()), Some(open.index)),
             None => (self.namespace(), None),

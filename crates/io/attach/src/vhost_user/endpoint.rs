@@ -616,11 +616,8 @@ impl Endpoint for VhostEndpoint {
         }
     }
 
-    fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        match self.is_handed_over {
-            true => Vec::new(),
-            false => vec![self.epoll.as_fd()],
-        }
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 
     fn deadline(&self) -> Option<Instant> {

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use windlass_attach::endpoint::{Endpoint, Event, Rings};
 use windlass_attach::memif::msg::Secret;
 use windlass_attach::memif::{ClientConfig, MemifClient, MemifServer, ServerConfig};
@@ -42,7 +43,14 @@ pub fn client_config(path: PathBuf, id: u32, rings: u16, log2_size: u8) -> Clien
     }
 }
 
-/// Polls until `done` says so; returns the events of each endpoint. Panics after [`PATIENCE`].
+/// Whether an endpoint says that it is to be polled.
+pub fn is_due(endpoint: &dyn Endpoint) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(endpoint.fd(), PollFlags::IN)];
+    let is_readable = poll(&mut fds, Some(&Timespec::default())).expect("poll(2)") > 0;
+    is_readable || endpoint.deadline().is_some_and(|at| at <= Instant::now())
+}
+
+/// Polls whoever is due until `done` says so; returns the events of each endpoint. Panics after [`PATIENCE`].
 pub fn drive(
     endpoints: &mut [&mut dyn Endpoint],
     mut done: impl FnMut(&[Vec<Event>]) -> bool,
@@ -51,7 +59,9 @@ pub fn drive(
     let end = Instant::now() + PATIENCE;
     loop {
         for (endpoint, events) in endpoints.iter_mut().zip(&mut events) {
-            events.extend(endpoint.poll(Instant::now()));
+            if is_due(*endpoint) {
+                events.extend(endpoint.poll(Instant::now()));
+            }
         }
         if done(&events) {
             return events;

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use windlass_attach::endpoint::{Endpoint, Event, Rings};
 use windlass_attach::vhost_user::features::{
     EVENT_IDX, IN_ORDER, INDIRECT_DESC, PROTOCOL_FEATURES, RING_PACKED, VERSION_1,
@@ -99,6 +100,14 @@ impl Host {
         }
     }
 
+    /// Whether the endpoint says that it is to be polled.
+    fn is_due(&self) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(self.endpoint.fd(), PollFlags::IN)];
+        let is_readable = poll(&mut fds, Some(&Timespec::default())).expect("poll(2)") > 0;
+        let deadline = self.endpoint.deadline();
+        is_readable || deadline.is_some_and(|at| at <= Instant::now())
+    }
+
     pub fn step(&mut self) {
         for event in self.endpoint.poll(Instant::now()) {
             match event {
@@ -123,6 +132,7 @@ impl Host {
         self.endpoint.detached();
     }
 
+    /// Polls when it is due, until something holds.
     pub fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Host) -> bool) {
         let end = Instant::now() + PATIENCE;
         while !holds(self) {
@@ -131,7 +141,9 @@ impl Host {
                 "not in {PATIENCE:?}: {what}: {:?}",
                 self.endpoint.status()
             );
-            self.step();
+            if self.is_due() {
+                self.step();
+            }
             std::thread::yield_now();
         }
     }

@@ -140,7 +140,13 @@ impl Host for System {
                 Untakeable::Unfit(sentence) => BackendError::Unsupported(sentence),
             })?;
         }
-        Ok(Box::new(PacketEndpoint::new(conf)))
+        match PacketEndpoint::new(conf) {
+            Ok(endpoint) => Ok(Box::new(endpoint)),
+            Err(errno) => Err(BackendError::Host(format!(
+                "uplink `{}`: {errno}",
+                uplink.name
+            ))),
+        }
     }
 
     fn device(&mut self, name: &str) -> Option<Device> {

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! # Model
-//! One thread, *ports*, owns everything: it drives the endpoints (which never block), moves their
-//! rings to and from the workers, and does what the engine asks, one request after another.
+//! One thread, *ports*, owns everything: it drives the endpoints that have an event (they never block), moves their
+//! rings to and from the workers, and does what the engine asks, one request after another (`ports::rounds`).
 //! An edit of the engine takes effect at its end, or not at all (`ports::edit`).
 //! `translate` turns the objects of the API into what the data path is configured with.
 //!
@@ -88,6 +88,7 @@ pub fn build_on(
     let (requests, inbox) = channel();
     let addresses_max = options.limits.per_user.max(Share::Addresses);
     let ports = Ports::new(plane, cores, sink, host, wake.clone(), addresses_max);
+    let ports = ports.context("the ports thread cannot wait")?;
     let thread = std::thread::Builder::new()
         .name("ports".into())
         .spawn(move || ports.run(&inbox))?;
@@ -314,7 +315,7 @@ impl Backend for DataPlaneBackend {
         self.change(move |p| p.move_table(&bridge, worker))
     }
 
-    // One question, not one for each: with thousands of members, the ports thread has as many descriptors to wait for after each.
+    // One question, not one for each.
     fn moment(&self, members: &[Name], bridges: &[Name]) -> Moment {
         let unknown = Moment {
             counters: vec![Counters::default(); members.len()],

@@ -3,29 +3,32 @@
 mod edit;
 mod heard;
 mod held;
+mod members;
 mod moves;
+mod rounds;
+mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use windlass_api::{
-    Bridge, Counters, EventKind, FDB_PAGE_DEFAULT, FdbEntry, FdbKind, FdbPage, FdbQuery, MacAddr,
+    Bridge, Counters, FDB_PAGE_DEFAULT, FdbEntry, FdbKind, FdbPage, FdbQuery, MacAddr,
     MemberSettings, Name, Object, State, StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic,
     WorkerStats,
 };
-use windlass_attach::endpoint::{Endpoint, Event};
 use windlass_bridge::fdb::{AddError, EntryFlags, Fdb, FdbWriter, Key, Tally};
 use windlass_sync::tsc::Clock;
+use windlass_sys::Errno;
 use windlass_sys::netns::NetnsWatch;
 use windlass_worker::{DataPlane, DataPlaneError, QsbrGrace};
 
 use edit::{Aside, Edit, End, SetBridge};
 use heard::Heard;
 use held::Held;
+use members::Members;
+use watch::{Source, Watch, Watched};
 
 use super::host::{Device, Host};
 use super::translate::{self, mac_word};
@@ -36,10 +39,6 @@ pub type Request = Box<dyn FnOnce(&mut Ports) + Send>;
 
 /// How long a worker may take to reach a quiescent point before it counts as hung.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Time between two looks at what a late worker has let go.
-const DRAIN_LOOK: Duration = Duration::from_millis(10);
-/// Time from one clash of addresses that is told to the next one of the same bridge.
-const CLASH_GAP: Duration = Duration::from_secs(10);
 /// Tries to put a fixed entry into a slot that has to rest for a grace period.
 const TRIES: u32 = 200;
 
@@ -57,7 +56,7 @@ struct MemberState {
     own: Option<MacAddr>,
     vlans: Vec<u16>,
     settings: MemberSettings,
-    endpoint: Option<Box<dyn Endpoint>>,
+    endpoint: Option<Watched>,
     /// The interface of an uplink.
     device: Option<String>,
     mtu: u32,
@@ -77,12 +76,13 @@ pub struct Ports {
     sink: StateSink,
     host: Box<dyn Host>,
     wake: Arc<OwnedFd>,
+    watch: Watch,
     /// Addresses learned on all VNICs of an owner.
     addresses_per_uid_max: u32,
     /// Wakes this thread when a namespace came or went: endpoints look for theirs when they are polled.
     namespaces: Option<NetnsWatch>,
     bridges: BTreeMap<Name, BridgeState>,
-    members: BTreeMap<Name, MemberState>,
+    members: Members,
     edit: Edit,
     /// A daemon that waits for its turn: endpoints are made, and not polled.
     held: Option<Held>,
@@ -102,6 +102,10 @@ fn failed(error: DataPlaneError) -> BackendError {
 }
 
 impl Ports {
+    /// With no member.
+    ///
+    /// # Errors
+    /// The kernel's answer, if it gives no epoll set.
     pub fn new(
         plane: DataPlane,
         cores: Vec<Option<usize>>,
@@ -109,87 +113,31 @@ impl Ports {
         host: Box<dyn Host>,
         wake: Arc<OwnedFd>,
         addresses_per_uid_max: u32,
-    ) -> Ports {
-        Ports {
+    ) -> Result<Ports, Errno> {
+        let watch = Watch::create()?;
+        watch.add(wake.as_fd(), Source::Requests)?;
+        watch.add(plane.local_alarm(), Source::Local)?;
+        watch.add(plane.alarm(), Source::Condemned)?;
+        let namespaces = NetnsWatch::start()
+            .and_then(|found| watch.add(found.as_fd(), Source::Namespaces).map(|()| found))
+            .inspect_err(|error| tracing::warn!("namespaces are not watched: {error}"));
+        Ok(Ports {
             addresses_per_uid_max,
             plane,
             cores,
             sink,
             host,
             wake,
-            namespaces: NetnsWatch::start()
-                .inspect_err(|error| tracing::warn!("namespaces are not watched: {error}"))
-                .ok(),
+            watch,
+            namespaces: namespaces.ok(),
             bridges: BTreeMap::new(),
-            members: BTreeMap::new(),
+            members: Members::default(),
             edit: Edit::default(),
             held: None,
             leaving: Vec::new(),
             leaving_bridges: Vec::new(),
             stopping: false,
-        }
-    }
-
-    /// Serves requests and drives endpoints until [`Ports::stop`].
-    pub fn run(mut self, inbox: &Receiver<Request>) {
-        let mut is_due = true;
-        while !self.stopping {
-            // Within an edit the engine has more to ask, and endpoints wait for its end.
-            if self.edit.is_open || self.held.is_some() {
-                match inbox.recv() {
-                    Ok(request) => request(&mut self),
-                    Err(_) => return,
-                }
-                is_due = true;
-                continue;
-            }
-            is_due |= self.wait();
-            let _ = windlass_sys::eventfd::drain(self.wake.as_fd());
-            if let Some(namespaces) = &self.namespaces {
-                let _ = namespaces.take_changes();
-            }
-            while !self.edit.is_open
-                && self.held.is_none()
-                && let Ok(request) = inbox.try_recv()
-            {
-                request(&mut self);
-            }
-            if self.edit.is_open || self.held.is_some() {
-                continue;
-            }
-            let condemned = self.plane.take_condemned();
-            is_due |= !condemned.is_empty();
-            for dead in condemned {
-                let member = self.members.values_mut().find(|m| m.id == dead.member);
-                if let Some(endpoint) = member.and_then(|m| m.endpoint.as_mut()) {
-                    endpoint.condemn(dead.reason);
-                }
-            }
-            is_due |= self.take_detached();
-            self.hear();
-            if self.is_leaving() && !self.plane.is_draining() {
-                self.remove_leaving();
-            }
-            self.tell_clashes();
-            if std::mem::take(&mut is_due) {
-                let names: Vec<Name> = self.members.keys().cloned().collect();
-                for name in names {
-                    self.drive(&name);
-                }
-            }
-        }
-    }
-
-    /// Tells endpoints of rings that a late worker has let go; whether there were any.
-    fn take_detached(&mut self) -> bool {
-        let detached = self.plane.take_detached();
-        for id in &detached {
-            let member = self.members.values_mut().find(|m| m.id == *id);
-            if let Some(endpoint) = member.and_then(|m| m.endpoint.as_mut()) {
-                endpoint.detached();
-            }
-        }
-        !detached.is_empty()
+        })
     }
 
     /// Has a table wake this thread when a member sends from an address that another one has.
@@ -198,144 +146,6 @@ impl Ports {
         table.watch_clashes(move || {
             let _ = windlass_sys::eventfd::signal(wake.as_fd());
         });
-    }
-
-    /// When the next clash is to be told, if there is one.
-    fn clash_at(&self) -> Option<Instant> {
-        let clashing = self.bridges.values().filter(|bridge| {
-            let table = self.plane.fdb_table(bridge.id);
-            table.is_ok_and(Fdb::has_clash)
-        });
-        clashing.map(|bridge| bridge.clash_at).min()
-    }
-
-    /// Tells of addresses that two members use.
-    fn tell_clashes(&mut self) {
-        let now = Instant::now();
-        for (name, bridge) in &mut self.bridges {
-            let Ok(table) = self.plane.fdb_table(bridge.id) else {
-                continue;
-            };
-            if now < bridge.clash_at || !table.has_clash() {
-                continue;
-            }
-            bridge.clash_at = now + CLASH_GAP;
-            let Some(clash) = table.take_clash() else {
-                continue;
-            };
-            let entries = self.plane.fdb_entries(bridge.id).unwrap_or_default();
-            let held = entries.iter().find(|entry| {
-                entry.key.octets() == clash.mac
-                    && entry.flags.is_fixed()
-                    && entry.member != clash.member
-            });
-            let named = |id| {
-                let mut members = self.members.iter();
-                members.find_map(|(name, m)| (m.id == id).then(|| name.clone()))
-            };
-            let (Some(held), Some(member)) = (held, named(clash.member)) else {
-                continue;
-            };
-            let (Some(holder), mac) = (named(held.member), MacAddr(clash.mac)) else {
-                continue;
-            };
-            tracing::warn!("bridge {name}: {member} sends from {mac}, the address of {holder}");
-            self.sink.clashed(EventKind::Clash {
-                bridge: name.clone(),
-                vlan: held.key.vid(),
-                mac,
-                holder,
-                member,
-            });
-        }
-    }
-
-    /// Takes what bridges have for the daemon.
-    fn hear(&mut self) {
-        for frame in self.plane.take_local() {
-            let member = self.members.values_mut().find(|m| m.id == frame.member);
-            if let Some(member) = member {
-                member.heard.note(frame.bytes());
-            }
-        }
-    }
-
-    /// Sleeps until something is readable or an endpoint wants to be polled. False if there is nothing but a request (a
-    /// question, of which a client may ask thousands, is no reason to poll every endpoint) or frames for the daemon.
-    fn wait(&self) -> bool {
-        let now = Instant::now();
-        let mut fds = vec![
-            PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.plane.local_alarm(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.plane.alarm(), PollFlags::IN),
-        ];
-        // Questions, and frames for the daemon: no reason to poll endpoints.
-        let asks = 2;
-        let namespaces = self.namespaces.iter();
-        fds.extend(namespaces.map(|w| PollFd::from_borrowed_fd(w.as_fd(), PollFlags::IN)));
-        let draining = self.plane.is_draining() || self.is_leaving();
-        let mut deadline = draining.then(|| now + DRAIN_LOOK);
-        deadline = earlier(deadline, self.clash_at());
-        for endpoint in self.members.values().filter_map(|m| m.endpoint.as_ref()) {
-            let interest = endpoint.fds().into_iter();
-            fds.extend(interest.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-            deadline = earlier(deadline, endpoint.deadline());
-        }
-        let timeout = deadline.map(|d| {
-            let left = d.saturating_duration_since(now);
-            Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: left.subsec_nanos().into(),
-            }
-        });
-        let ready = poll(&mut fds, timeout.as_ref());
-        let asked = fds.iter().take(asks);
-        let asked = asked.filter(|fd| !fd.revents().is_empty()).count();
-        let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
-        is_late || ready != Ok(asked)
-    }
-
-    /// Lets one endpoint go on, and does what its events ask for.
-    fn drive(&mut self, name: &Name) {
-        let Some(member) = self.members.get_mut(name) else {
-            return;
-        };
-        let Some(endpoint) = member.endpoint.as_mut() else {
-            return;
-        };
-        for event in endpoint.poll(Instant::now()) {
-            let done = match event {
-                Event::Up(rings) => {
-                    member.rings = rings.rx.len() as u16;
-                    // An interface that was away may have come back as another one.
-                    let known = member.device.as_deref().and_then(|d| self.host.device(d));
-                    if let Some(Device { mtu, mac }) = known {
-                        let conf = translate::member_conf(&member.settings, mac, mtu);
-                        member.mtu = conf.mtu;
-                        let tuning = translate::tuning(&member.settings);
-                        let _ = self.plane.set_member(member.id, conf, tuning);
-                    }
-                    let attached = self.plane.attach(member.id, rings);
-                    if let Err(error) = &attached {
-                        member.rings = 0;
-                        endpoint.condemn(&error.to_string());
-                    }
-                    attached
-                }
-                Event::Down(reason) => {
-                    tracing::debug!("{name}: {reason}");
-                    member.rings = 0;
-                    self.plane.detach(member.id).map(|()| endpoint.detached())
-                }
-            };
-            if let Err(error) = done {
-                tracing::error!("{name}: {error}");
-            }
-            self.sink.changed(name);
-        }
-        if endpoint.take_changed() {
-            self.sink.changed(name);
-        }
     }
 
     /// Ends this thread after the request in hand. What persists stays.
@@ -401,7 +211,7 @@ impl Ports {
     ) -> Result<FdbWriter<QsbrGrace>, BackendError> {
         let mut writer = self.plane.new_table(translate::limits(bridge)?);
         self.watch_clashes(writer.table());
-        for (name, member) in &self.members {
+        for (name, member) in self.members.iter() {
             if member.bridge != bridge.name {
                 continue;
             }
@@ -430,7 +240,7 @@ impl Ports {
         if self.take_back(&uplink.name, &Object::Uplink(uplink.clone()))? {
             return Ok(());
         }
-        let endpoint = self.host.uplink(uplink)?;
+        let endpoint = self.watch.take(self.host.uplink(uplink)?)?;
         let Device { mtu, mac } = self.device(uplink.device.as_str());
         let settings = uplink.settings();
         let bridge = self.bridge(&uplink.bridge)?.id;
@@ -491,6 +301,7 @@ impl Ports {
         let settings = vnic.settings();
         let bridge = self.bridge(&vnic.bridge)?.id;
         let endpoint = self.host.vnic(vnic, place)?;
+        let endpoint = endpoint.map(|e| self.watch.take(e)).transpose()?;
         let (mac, mtu) = (translate::own_mac(vnic), translate::mtu(vnic));
         let (holders, max) = (self.sink.holders(), self.addresses_per_uid_max);
         let conf = translate::member_conf(&settings, mac_word(mac), mtu);
@@ -884,14 +695,6 @@ impl Ports {
                 held: t.held,
             })
             .collect()
-    }
-}
-
-/// The earlier of two moments, if there are any.
-fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
     }
 }
 

@@ -148,14 +148,16 @@ fn tap_endpoint(
             vnic.name
         ))
     })?;
-    Ok(TapEndpoint::new(TapConf {
+    let conf = TapConf {
         name: name.as_str().to_owned(),
         netns: tap.netns.as_ref().map(|n| n.as_str().to_owned()),
         queues: tap.queues.min(workers).max(1),
         multi_queue: tap.queues > 1,
         mark: tap_mark(state_id, &vnic.name),
         interface: interface(vnic),
-    }))
+    };
+    TapEndpoint::new(conf)
+        .map_err(|errno| BackendError::Host(format!("TAP of `{}`: {errno}", vnic.name)))
 }
 
 /// What is named of the kernel interface of a VNIC, if it has one.

@@ -246,8 +246,8 @@ impl Endpoint for TestEndpoint {
         }
     }
 
-    fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.guest.wake.as_fd()]
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.guest.wake.as_fd()
     }
 
     fn deadline(&self) -> Option<Instant> {

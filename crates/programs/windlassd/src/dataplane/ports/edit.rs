@@ -273,6 +273,12 @@ impl Ports {
                 Ok(totals) => totals,
                 Err(error) => {
                     tracing::warn!("deleted members are still in use: {error}");
+                    for aside in &mut self.leaving {
+                        if let Some(endpoint) = aside.state.endpoint.as_mut() {
+                            endpoint.listen(false);
+                            endpoint.rest();
+                        }
+                    }
                     return;
                 }
             };

@@ -14,17 +14,22 @@ pub(super) struct Held {
 impl Ports {
     /// What a successor goes on with. Peers are not heard until [`Ports::keep`].
     pub fn hand_over(&mut self) -> Vec<Handed> {
-        let endpoints = self.members.values_mut();
-        let endpoints = endpoints.filter_map(|m| m.endpoint.as_mut());
-        endpoints.filter_map(|e| e.hand_over()).collect()
+        let endpoints = self.members.endpoints_mut();
+        let handed = endpoints.filter_map(|endpoint| {
+            let handed = endpoint.hand_over()?;
+            endpoint.listen(false);
+            Some(handed)
+        });
+        handed.collect()
     }
 
     /// There is no successor.
     pub fn keep(&mut self) {
-        let members = self.members.values_mut();
-        members
-            .filter_map(|m| m.endpoint.as_mut())
-            .for_each(|e| e.keep());
+        for endpoint in self.members.endpoints_mut() {
+            endpoint.keep();
+            endpoint.listen(true);
+            self.watch.make_due(endpoint);
+        }
     }
 
     /// Endpoints that are made wait for [`Ports::adopted`].
@@ -46,11 +51,7 @@ impl Ports {
             .into_iter()
             .map(|handed| (handed.mark.clone(), handed))
             .collect();
-        for endpoint in self
-            .members
-            .values_mut()
-            .filter_map(|m| m.endpoint.as_mut())
-        {
+        for endpoint in self.members.endpoints_mut() {
             if let Some(handed) = endpoint.mark().and_then(|mark| handed.remove(&mark)) {
                 endpoint.take_over(handed);
             }
