@@ -9,7 +9,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
+use serde::de::{DeserializeOwned, DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 use windlass_api::{Bridge, ErrorCode, Name};
 use windlass_stats::{Drop, Stage};
@@ -27,13 +28,97 @@ const LINES_PER_TITLE: u64 = 20;
 
 /// [`windlass_api::Stats`] whose rows are what is shown: thousands of them are not taken apart and put together again.
 #[derive(Debug, Deserialize)]
-struct Stats {
+struct Stats<Row = Value> {
     time_ns: u64,
-    members: Vec<Value>,
+    members: Vec<Row>,
     #[serde(default)]
     bridges: Vec<Value>,
     #[serde(default)]
     workers: Vec<Value>,
+}
+
+/// Which keys of a member are read.
+#[derive(Debug, Clone, Copy)]
+enum Read {
+    All,
+    /// [`USUAL`]: what the usual columns show. Of thousands of members, most of the time would go into what nobody sees.
+    Usual,
+}
+
+const USUAL: &[&str] = &[
+    "name",
+    "bridge",
+    "rx_frames",
+    "rx_bytes",
+    "tx_frames",
+    "tx_bytes",
+    "rx_dropped",
+    "tx_dropped",
+];
+
+impl Read {
+    /// What a table of these columns needs. JSON shows rows as they are.
+    fn for_table(chosen: &Chosen, form: Form) -> Read {
+        let is_usual = |column: &&Column| {
+            let key = column.name.replace('-', "_");
+            USUAL.contains(&key.as_str())
+        };
+        match form != Form::Json && chosen.iter().all(is_usual) {
+            true => Read::Usual,
+            false => Read::All,
+        }
+    }
+}
+
+/// A row with the keys of [`USUAL`].
+struct UsualRow(Value);
+
+impl<'de> Deserialize<'de> for UsualRow {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<UsualRow, D::Error> {
+        struct Row;
+        impl<'de> Visitor<'de> for Row {
+            type Value = UsualRow;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<UsualRow, A::Error> {
+                let mut row = Map::new();
+                while let Some(key) = map.next_key_seed(UsualKey)? {
+                    match key {
+                        Some(key) => drop(row.insert(key.to_owned(), map.next_value()?)),
+                        None => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                Ok(UsualRow(Value::Object(row)))
+            }
+        }
+        from.deserialize_map(Row)
+    }
+}
+
+/// One of [`USUAL`], if it is one.
+struct UsualKey;
+
+impl<'de> DeserializeSeed<'de> for UsualKey {
+    type Value = Option<&'static str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+        from.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for UsualKey {
+    type Value = Option<&'static str>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
+        Ok(USUAL.iter().copied().find(|usual| *usual == key))
+    }
 }
 
 /// The name that a row has under this key.
@@ -126,14 +211,14 @@ pub(crate) fn of<O: Object>(
     keep: impl Fn(&O::View) -> bool,
     counted: &Counted,
 ) -> Result<(), Failure> {
-    let sample = |session: &mut Session<'_>| {
+    let sample = |session: &mut Session<'_>, read: Read| {
         let mut views = objects::views::<O>(session, names)?;
         views.retain(&keep);
         let kept: BTreeSet<Name> = views
             .into_iter()
             .map(|view| O::of(view).name().clone())
             .collect();
-        let mut stats = stats(session)?;
+        let mut stats = traffic_of(session, read)?;
         stats
             .members
             .retain(|row| kept.contains(named(row, "name")));
@@ -150,8 +235,8 @@ pub(crate) fn of<O: Object>(
 /// `windlass stat`
 pub(crate) fn members(session: &mut Session<'_>, args: &StatArgs) -> Result<(), Failure> {
     let names = &args.names.names;
-    traffic(session, args.drops, &args.repeat, |session| {
-        let mut stats = stats(session)?;
+    traffic(session, args.drops, &args.repeat, |session, read| {
+        let mut stats = traffic_of(session, read)?;
         for name in names {
             if !stats
                 .members
@@ -189,7 +274,7 @@ pub(crate) fn bridges(
         stats(session)
     };
     if counted.drops || counted.statistics > 1 {
-        return traffic(session, true, &counted.repeat, |session| {
+        return traffic(session, true, &counted.repeat, |session, _| {
             let mut stats = check(session)?;
             retain(&mut stats.members, "bridge", names);
             Ok(stats)
@@ -231,6 +316,10 @@ pub(crate) fn workers(session: &mut Session<'_>, how_often: &Repeat) -> Result<(
 }
 
 fn stats(session: &mut Session<'_>) -> Result<Stats, Failure> {
+    stats_of(session)
+}
+
+fn stats_of<Row: DeserializeOwned>(session: &mut Session<'_>) -> Result<Stats<Row>, Failure> {
     let what = "show statistics";
     session
         .client(what)?
@@ -238,11 +327,30 @@ fn stats(session: &mut Session<'_>) -> Result<Stats, Failure> {
         .map_err(|error| Failure::of(what, error))
 }
 
+/// The members, with the keys that are read.
+fn traffic_of(session: &mut Session<'_>, read: Read) -> Result<Stats, Failure> {
+    let Read::Usual = read else {
+        return stats(session);
+    };
+    let Stats {
+        time_ns,
+        members,
+        bridges,
+        workers,
+    } = stats_of::<UsualRow>(session)?;
+    Ok(Stats {
+        time_ns,
+        members: members.into_iter().map(|row| row.0).collect(),
+        bridges,
+        workers,
+    })
+}
+
 fn traffic(
     session: &mut Session<'_>,
     by_reason: bool,
     how_often: &Repeat,
-    sample: impl Fn(&mut Session<'_>) -> Result<Stats, Failure>,
+    sample: impl Fn(&mut Session<'_>, Read) -> Result<Stats, Failure>,
 ) -> Result<(), Failure> {
     let (columns, keys): (&'static [Column], Keys) = if by_reason {
         (fields::DROPS, DROPS)
@@ -252,8 +360,12 @@ fn traffic(
     let Some(chosen) = session.choose(columns)? else {
         return Ok(());
     };
+    let read = match by_reason {
+        true => Read::All,
+        false => Read::for_table(&chosen, session.form),
+    };
     repeat(session, &chosen, how_often, keys, |session| {
-        let stats = sample(session)?;
+        let stats = sample(session, read)?;
         let rows = if by_reason {
             stats.members.iter().flat_map(drops).collect()
         } else {
@@ -379,6 +491,23 @@ fn rates(last: &Sample, now: &Sample, keys: Keys) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A table of the usual columns is made of the usual keys, however they are written; JSON and other columns of all.
+    #[test]
+    fn usual_columns_need_the_usual_keys() {
+        let usual = |columns: &'static [Column]| columns.iter().filter(|c| c.usual).collect();
+        let table = Form::Parsable;
+        let read = |chosen: &Chosen, form| Read::for_table(chosen, form);
+        let chosen: Chosen = usual(fields::TRAFFIC);
+        assert_eq!(chosen.len(), USUAL.len());
+        assert!(matches!(read(&chosen, table), Read::Usual));
+        assert!(matches!(read(&chosen, Form::Json), Read::All));
+        let all: Chosen = fields::TRAFFIC.iter().collect();
+        assert!(matches!(read(&all, table), Read::All));
+        let text = r#"{"name": "a", "kicks": 3, "drops": {"vlan": 1}, "rx_\u0066rames": 7}"#;
+        let row: UsualRow = serde_json::from_str(text).expect("a row");
+        assert_eq!(row.0, json!({"name": "a", "rx_frames": 7}));
+    }
 
     /// Rates are per second of the daemon's clock; a new row and a counter that fell count from zero.
     #[test]

@@ -7,6 +7,7 @@
 //! `\` unless there is one field only (dladm(8)); JSON writes the rows as they are, or with the fields that `-o` names, always as
 //! an array.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use serde_json::Value;
@@ -307,19 +308,21 @@ fn table(
         })
         .map(Option::unwrap_or_default)
         .collect();
+    let mut text = String::new();
     for line in lines.iter().skip(usize::from(titles == Titles::Before)) {
-        let mut text = String::new();
+        text.clear();
         for ((word, width), right) in line.iter().zip(&widths).zip(&right) {
             if !text.is_empty() {
                 text.push_str("  ");
             }
-            let padding = " ".repeat(width.saturating_sub(word.chars().count()));
-            let painted = paint(word, color);
-            text.push_str(&if *right {
-                padding + &painted
+            let padding = std::iter::repeat_n(' ', width.saturating_sub(word.chars().count()));
+            if *right {
+                text.extend(padding);
+                text.push_str(&paint(word, color));
             } else {
-                painted + &padding
-            });
+                text.push_str(&paint(word, color));
+                text.extend(padding);
+            }
         }
         writeln!(out, "{}", text.trim_end())?;
     }
@@ -327,10 +330,10 @@ fn table(
 }
 
 /// The one thing that colour is for: a state that wants attention.
-fn paint(word: &str, color: bool) -> String {
+fn paint(word: &str, color: bool) -> Cow<'_, str> {
     match word {
-        "down" if color => format!("\x1b[31m{word}\x1b[0m"),
-        "waiting" if color => format!("\x1b[33m{word}\x1b[0m"),
+        "down" if color => format!("\x1b[31m{word}\x1b[0m").into(),
+        "waiting" if color => format!("\x1b[33m{word}\x1b[0m").into(),
         _ => word.into(),
     }
 }
