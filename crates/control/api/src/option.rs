@@ -320,7 +320,7 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         "descriptors",
         "8192",
         (16, 1_048_576),
-        "Descriptors that all VNICs of one owner may come to need: 2 and 1 a queue of a TAP, 10 and 2 a ring of a memif, 6 and 6 \
+        "Descriptors that all VNICs of one owner may come to need: 5 and 1 a queue of a TAP, 10 and 2 a ring of a memif, 6 and 6 \
          a queue of a virtual machine. Operators may make more.",
     ),
     row(
