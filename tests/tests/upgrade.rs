@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use machine::Machine;
 use vhost_drive::{HEADER, HIGH, Layout};
+use vhost_front::RING;
 use windlass_tests::{Daemon, Frame, Lab, frame, mac, program, run, until};
 
 /// What the kernel says of the interface in a namespace: its number, its address, its network addresses, and how often its
@@ -174,40 +175,120 @@ fn guests_go_on() {
     }
 }
 
-/// A successor that takes everything and then says nothing more is given up: the guests go on where they were.
+/// Numbered frames from the first guest to the second, as many as its ring takes, until `is_over`, and some time for those under
+/// way. None is overtaken and none comes twice. How many there were, and how many came.
+fn flood([from, to]: &mut [Machine; 2], is_over: impl Fn() -> bool) -> (u64, u64) {
+    let (mut sent, mut back, mut came, mut next, mut last) = (0, 0, 0, 0, Instant::now());
+    while !is_over() || back < sent || last.elapsed() < AFTER {
+        assert!(
+            last.elapsed() < Duration::from_secs(20),
+            "{sent} frames, {back} taken, {came} came"
+        );
+        back += from.queues[1].ring.reap().len() as u64;
+        while !is_over() && sent < back + u64::from(RING) {
+            let id = (sent % u64::from(RING)) as u16;
+            let text = format!("{sent:0900}");
+            let bytes = frame(mac(ADDRESSES[1]), mac(ADDRESSES[0]), &[], &text);
+            let at = HIGH + 0x80_0000 + u64::from(id) * 4096;
+            from.guest.write(at, &[&[0; HEADER], &*bytes].concat());
+            let queue = &mut from.queues[1];
+            queue
+                .ring
+                .offer_one(id, at, (HEADER + bytes.len()) as u32, 0);
+            windlass_sys::eventfd::signal(&queue.kick).expect("kicked");
+            sent += 1;
+        }
+        for (_, bytes) in to.received() {
+            let text = Frame(bytes).text().unwrap_or_default();
+            let number: u64 = text.parse().expect("a number");
+            assert!(number >= next, "{number} comes behind {next}");
+            (came, next, last) = (came + 1, number + 1, Instant::now());
+        }
+    }
+    (sent, came)
+}
+
+/// How long nothing comes before all has come.
+const AFTER: Duration = Duration::from_millis(500);
+
+/// What an upgrade loses is counted: of the frames that a guest has sent through several daemons, those that did not come are
+/// among the drops that the last one tells of, also those that had to wait for the bandwidth of their receiver.
+#[test]
+fn an_upgrade_counts_what_it_loses() {
+    for (number, layout) in [Layout::Split, Layout::Packed].into_iter().enumerate() {
+        let Some(lab) = Lab::start(&format!("an_upgrade_counts_what_it_loses_{number}")) else {
+            return;
+        };
+        let mut daemon = lab.daemon();
+        let mut guests = guests(&lab, &daemon, layout);
+        daemon.must("vnic set v1 maxbw=1");
+        let is_over = AtomicBool::new(false);
+        let (sent, came) = std::thread::scope(|scope| {
+            let flood = scope.spawn(|| flood(&mut guests, || is_over.load(Ordering::Relaxed)));
+            for _ in 0..2 {
+                daemon.upgrade();
+            }
+            is_over.store(true, Ordering::Relaxed);
+            flood.join().expect("in order")
+        });
+        let (from, to) = (daemon.counters("v0"), daemon.counters("v1"));
+        let of = |counters: &serde_json::Value, name: &str| counters[name].as_u64().unwrap_or(0);
+        println!("{layout:?}: {sent} frames, {came} came; {to}");
+        assert_eq!(of(&from, "rx_frames"), sent, "{from}");
+        assert_eq!(of(&to, "tx_frames"), came, "{to}");
+        assert_eq!(came + of(&to, "tx_dropped"), sent, "{to}");
+        assert!(
+            daemon.drops("v1", "peer-down") > 0,
+            "some waited at an upgrade: {to}"
+        );
+    }
+}
+
+/// A successor that does not do what it should, at whichever step, is given up: the guests go on where they were.
 #[test]
 fn a_successor_that_stands_still_takes_no_guest() {
-    let Some(lab) = Lab::start("a_successor_that_stands_still_takes_no_guest") else {
-        return;
-    };
-    let path = lab.directory().join("windlassd");
-    std::fs::copy(program("windlassd"), &path).expect("a copy");
-    let daemon = Daemon::start_program(&lab, "host", 0, path.clone());
-    let mut guests = guests(&lab, &daemon, Layout::Split);
-    let before = daemon.json("status")[0]["daemon"]["pid"].clone();
-    std::fs::remove_file(&path).expect("it was there");
-    // It says that it is ready, and takes nothing more than what comes.
-    let script = "#!/bin/sh\nprintf 1 >&0\nexec sleep 60\n";
-    std::fs::write(&path, script).expect("a successor");
-    let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&path, mode).expect("a mode");
-    let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let flow = scope.spawn(|| flow(&mut guests, || is_over.load(Ordering::Relaxed)));
-        daemon.signal_upgrade();
-        until("it serves on", || {
-            daemon.log().contains("this daemon serves on")
-        });
-        is_over.store(true, Ordering::Relaxed);
-        flow.join().expect("every frame");
-    });
-    assert_eq!(daemon.json("status")[0]["daemon"]["pid"], before);
-    assert!(guests.iter().all(|guest| !guest.front.is_closed()));
-    // The daemon hears its guests again.
-    guests[0].front.say(
-        windlass_attach::vhost_user::message::Code::GET_FEATURES,
-        &[],
-        &[],
-    );
-    until("an answer", || guests[0].front.answer().is_some());
+    // It is ready, and takes what comes; it is prepared to go on, and does not; it ends instead.
+    let steps = [
+        "exec sleep 60",
+        "sleep 1; printf 1 >&0; exec sleep 60",
+        "sleep 1; printf 1 >&0; sleep 0.002; exit",
+    ];
+    for (number, layout) in [Layout::Split, Layout::Packed].into_iter().enumerate() {
+        let name = "a_successor_that_stands_still_takes_no_guest";
+        let Some(lab) = Lab::start(&format!("{name}_{number}")) else {
+            return;
+        };
+        let path = lab.directory().join("windlassd");
+        std::fs::copy(program("windlassd"), &path).expect("a copy");
+        let daemon = Daemon::start_program(&lab, "host", 0, path.clone());
+        let mut guests = guests(&lab, &daemon, layout);
+        let before = daemon.json("status")[0]["daemon"]["pid"].clone();
+        std::fs::remove_file(&path).expect("it was there");
+        for (done, step) in steps.into_iter().enumerate() {
+            let script = format!("#!/bin/sh\nprintf 1 >&0\n{step}\n");
+            std::fs::write(&path, script).expect("a successor");
+            let mode = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(&path, mode).expect("a mode");
+            let is_over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let flow = scope.spawn(|| flow(&mut guests, || is_over.load(Ordering::Relaxed)));
+                daemon.signal_upgrade();
+                until("it serves on", || {
+                    daemon.log().matches("this daemon serves on").count() > done
+                });
+                is_over.store(true, Ordering::Relaxed);
+                let done = flow.join();
+                assert!(done.is_ok(), "{layout:?}, {step}: {}", daemon.log());
+            });
+            assert_eq!(daemon.json("status")[0]["daemon"]["pid"], before);
+            assert!(guests.iter().all(|guest| !guest.front.is_closed()));
+        }
+        // The daemon hears its guests again.
+        guests[0].front.say(
+            windlass_attach::vhost_user::message::Code::GET_FEATURES,
+            &[],
+            &[],
+        );
+        until("an answer", || guests[0].front.answer().is_some());
+    }
 }

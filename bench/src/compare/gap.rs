@@ -100,6 +100,9 @@ impl Over {
     }
 }
 
+/// Drops of the sender and of the sink, by reason.
+type Drops = [BTreeMap<String, u64>; 2];
+
 /// One time.
 #[derive(Debug, Serialize)]
 struct Shot {
@@ -108,8 +111,9 @@ struct Shot {
     by: By,
     #[serde(flatten)]
     report: GapReport,
-    /// What the new daemon has dropped, at the sender's side and at the sink's, by reason.
-    drops: [BTreeMap<String, u64>; 2],
+    /// What was dropped at the sender's side and at the sink's, by reason: by the new daemon, and, where it goes on counting, by the
+    /// one before since the traffic began.
+    drops: Drops,
 }
 
 impl Shot {
@@ -145,11 +149,23 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
         };
         for round in 0..options.rounds {
             for &by in &options.by {
+                let before = match by {
+                    By::Upgrade => drops(over, &switch)?,
+                    By::Kill | By::Restart => Drops::default(),
+                };
                 let report = match &taps {
                     Some(taps) => over_taps(options, taps, by, &mut switch)?,
                     None => over_rings(options, over, by, &setup, &mut switch)?,
                 };
-                shots.push(shot(round, over, by, report, &switch)?);
+                let mut since = drops(over, &switch)?;
+                for (since, before) in since.iter_mut().zip(before) {
+                    for (reason, frames) in before {
+                        let total = since.entry(reason).or_default();
+                        *total = total.saturating_sub(frames);
+                    }
+                    since.retain(|_, frames| *frames > 0);
+                }
+                shots.push(shot(round, over, by, report, since)?);
             }
         }
     }
@@ -192,11 +208,19 @@ fn over_rings(
     Ok(report)
 }
 
-fn shot(round: usize, over: Over, by: By, report: GapReport, switch: &Windlass) -> Result<Shot> {
+/// What members have dropped, as far as the daemon knows.
+fn drops(over: Over, switch: &Windlass) -> Result<Drops> {
+    let [sender, sink] = match over {
+        Over::Tap => tap::NAMES,
+        Over::Split | Over::Packed | Over::Memif => ["v0", "v1"],
+    };
+    Ok([switch.daemon.drops(sender)?, switch.daemon.drops(sink)?])
+}
+
+fn shot(round: usize, over: Over, by: By, report: GapReport, drops: Drops) -> Result<Shot> {
     if report.restarts == 0 || report.received == 0 || report.gap_ms == 0.0 {
         bail!("no frame came after the daemon was replaced, or nothing was noticed: {report:?}");
     }
-    let drops = [switch.daemon.drops("v0")?, switch.daemon.drops("v1")?];
     let shot = Shot {
         round,
         over,

@@ -111,7 +111,7 @@ fn daemon() -> Result<Page> {
     page.term(
         "SIGUSR2",
         "Upgrades the daemon under traffic: it starts the program that lies at its path now, serves until that one is ready, \
-         hands its control socket and TAPs over, and ends. If that one does not become ready, the daemon serves on.",
+         hands its control socket, TAPs, guests and counters over, and ends. If that one does not take them, the daemon serves on.",
     );
     page.see_also(EVERYWHERE);
     Ok(page.done())

@@ -14,6 +14,8 @@ use crate::generator::GapReport;
 
 const SENDER: (&str, &str) = ("wlc-gapa", "10.92.0.1");
 const SINK: (&str, &str) = ("wlc-gapb", "10.92.0.2");
+/// The two VNICs.
+pub const NAMES: [&str; 2] = [SENDER.0, SINK.0];
 const PORT: u16 = 5302;
 
 /// Time between two datagrams.

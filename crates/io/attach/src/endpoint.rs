@@ -145,10 +145,14 @@ pub trait Endpoint: Send {
         None
     }
 
-    /// The other daemon did not take it: goes on here.
-    fn keep(&mut self) {}
+    /// The other daemon did not take it: goes on here. Where the other one may have used the rings (`is_used`), true says that
+    /// they are to be taken from the workers, for others to be made; [`Endpoint::detached`] follows.
+    fn keep(&mut self, _is_used: bool) -> bool {
+        false
+    }
 
-    /// Goes on with what that of the daemon before has handed over, from the first [`Endpoint::poll`] on.
+    /// Prepares to go on with what that of the daemon before has handed over, which uses it until the first [`Endpoint::poll`]
+    /// from here.
     fn take_over(&mut self, _handed: Handed) {}
 
     /// The attachment is deleted for good: what persists on the host (a TAP, a socket file) is removed. Without this call a

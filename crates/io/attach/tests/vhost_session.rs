@@ -746,6 +746,22 @@ fn a_guest_without_a_kick_is_polled() {
     assert!(matches!(rx.arm(&section), Armed::Poll(_)));
 }
 
+/// Another daemon goes on with what was handed over, carries a frame each way, and leaves the socket open.
+fn pass_on(next: &mut Host, handed: Handed, machine: &mut Machine, station: &mut Station) {
+    machine.send(1, 1, &frame(3, 100));
+    machine.offer(0, 1);
+    next.endpoint.take_over(handed);
+    next.step();
+    let rings = next.rings.as_mut().expect("rings at the first look");
+    assert_eq!(station.receive(rings.rx[0].as_mut()), [Ok(frame(3, 100))]);
+    let sent = station.send(rings.tx.as_ref(), ONE, &[frame(4, 64)]);
+    assert_eq!(sent.taken, 1);
+    let came = machine.queues[0].ring.reap();
+    assert_eq!(machine.received(0, came[0].0, came[0].1), frame(4, 64));
+    machine.queues[1].ring.reap();
+    next.endpoint.hand_over().expect("settled");
+}
+
 /// Another daemon goes on with a guest that is told nothing: with its socket, its memory and its descriptors, where its rings
 /// stand. What the front end says meanwhile waits for it. One that does not take the guest leaves it where it was.
 #[test]
@@ -779,8 +795,14 @@ fn a_guest_goes_on_with_another_daemon() {
         machine.front.say(Code::GET_FEATURES, &[], &[]);
         host.step();
         assert_eq!(machine.front.answer(), None, "the other daemon's to answer");
-        host.endpoint.keep();
+        assert!(!host.endpoint.keep(false));
         machine.front.await_answer(&mut host, Code::GET_FEATURES);
+        // One that goes on with it, and is gone.
+        let handed = host.endpoint.hand_over().expect("settled");
+        pass_on(&mut Host::new(conf()), handed, &mut machine, &mut station);
+        assert!(host.endpoint.keep(true), "where the rings stand is read");
+        host.give_back();
+        host.until_up();
 
         let handed = host.endpoint.hand_over().expect("settled");
         assert_eq!(Some(&handed.mark), host.endpoint.mark().as_ref());

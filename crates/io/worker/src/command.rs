@@ -56,6 +56,13 @@ pub(crate) enum Command {
         /// Frames that wait in mailboxes.
         waiting: Arc<AtomicUsize>,
     },
+    /// Leave all rings alone, send what is in private memory, and answer how many frames of it were dropped instead.
+    Rest {
+        patience_ns: u64,
+        done: SyncSender<u64>,
+    },
+    /// Go on with the rings after that.
+    GoOn,
     /// End.
     Stop,
 }

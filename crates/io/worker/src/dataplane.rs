@@ -30,6 +30,7 @@ use std::time::Duration;
 mod drain;
 mod handle;
 mod moves;
+mod rest;
 #[cfg(test)]
 mod tests;
 

@@ -689,6 +689,31 @@ impl Egress {
         self.waiting = waiting;
     }
 
+    /// Gives the notifications that were put off, and drops what waits; how many frames.
+    #[cold]
+    pub(crate) fn give_up(&mut self, cx: &Context<'_>, worker: &WorkerCounters) -> u64 {
+        let tasks = std::iter::from_fn(|| self.tasks.pop(Tick(u64::MAX)));
+        let tasks: Vec<Task> = tasks.map(Task::of).collect();
+        let mut waits: Vec<TxId> = self.waiting.iter().map(|w| w.to).collect();
+        for task in tasks {
+            match task {
+                Task::Kick(to) => {
+                    if let Some(last) = self.kicked_at.get_mut(to.0 as usize) {
+                        *last = Tick(0);
+                    }
+                    self.kick_one(cx, to, worker);
+                }
+                Task::Release(to) => waits.push(to),
+            }
+        }
+        let dropped = self.held_frames() as u64;
+        for to in waits {
+            let member = cx.topo.member(to.0);
+            self.purge(to, member.and_then(|m| cx.counters(m)));
+        }
+        dropped
+    }
+
     /// Notifies whoever wants it, at most once each: called after the source was given back, or, while the source has
     /// more, in the middle of the next visit, when what was published has become visible by itself.
     #[inline]

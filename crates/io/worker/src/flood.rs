@@ -212,6 +212,24 @@ impl Floods {
         self.queues = queues;
     }
 
+    /// Ends all floods; how many frames had copies left.
+    #[cold]
+    pub(crate) fn give_up(&mut self, cx: &Context<'_>) -> u64 {
+        let frames = self.frames as u64;
+        while let Some(from) = self.first_sender() {
+            let member = cx.topo.member(from);
+            let counters = member.and_then(|m| m.counters.get(usize::from(cx.lane.worker)));
+            self.purge(from, counters.map(|c| &**c));
+        }
+        frames
+    }
+
+    fn first_sender(&self) -> Option<u16> {
+        let jobs = self.queues.iter().flat_map(|queue| &queue.jobs);
+        let mut frames = jobs.flat_map(|job| &job.frames);
+        frames.next().map(|frame| frame.from)
+    }
+
     fn forget(&mut self, frame: Flooded) {
         if let Some(blocks) = self.blocks.get_mut(usize::from(frame.from)) {
             *blocks -= Pool::blocks(frame.held.meta()) as u16;

@@ -7,7 +7,7 @@
 //! | `Active` | off | yes | a visit finds it drained |
 //! | `Warm(until)` | off | yes | frames arrive (to `Active`), or `until` passes (it is armed) |
 //! | `Unsure(at)` | on | no | readable, or looked at once more at `at`, again and again if the peer cannot notify |
-//! | `Resting` | off | no | another worker has it, or the move was withdrawn (to `Active`) |
+//! | `Resting` | off | no | another worker has it, the move was withdrawn, or its worker's rest ends (to `Active`) |
 //! | `Suspended` | off | no | the time comes that its worker has noted ([`crate::meter`]) |
 //! | `Dead` | off | no | never: the port is waiting to be detached |
 //!
@@ -60,7 +60,7 @@ pub enum State {
     Warm(Tick),
     /// Armed, but the peer may have missed it, or cannot notify: looked at once more at this moment.
     Unsure(Tick),
-    /// Not asked for anything until another worker has it.
+    /// Not asked for anything until another worker has it, or its own goes on.
     Resting,
     /// Not visited, since access to its memory took too long.
     Suspended,
@@ -188,6 +188,22 @@ impl Rings {
         let (generation, ring) = self.slots.get(slot as usize)?;
         let token = u64::from(*generation) << 32 | u64::from(slot);
         ring.as_ref().map(|_| token)
+    }
+
+    /// Every ring, and its slot.
+    pub fn all_mut(&mut self) -> impl Iterator<Item = (u32, &mut RxRing)> {
+        let slots = (0..).zip(&mut self.slots);
+        slots.filter_map(|(at, slot)| Some((at, slot.1.as_mut()?)))
+    }
+
+    /// The tokens of rings of which something holds.
+    pub fn tokens(&self, holds: impl Fn(&RxRing) -> bool) -> Vec<u64> {
+        let slots = (0..).zip(&self.slots);
+        let tokens = slots.filter_map(|(at, (generation, ring))| {
+            let is_one = ring.as_ref().is_some_and(&holds);
+            is_one.then_some(u64::from(*generation) << 32 | at)
+        });
+        tokens.collect()
     }
 
     /// Takes every ring of a member out, with the slots that they had.

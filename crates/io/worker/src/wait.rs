@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// First and longest pause between two looks.
-const PAUSE_FIRST: Duration = Duration::from_micros(20);
+/// Shortest and longest pause between two looks: in between, a quarter of the time so far.
+const PAUSE_SHORTEST: Duration = Duration::from_micros(20);
 const PAUSE_LONGEST: Duration = Duration::from_millis(1);
 
 /// Lets time pass.
@@ -18,13 +18,12 @@ pub(crate) struct Asleep;
 impl Wait for Asleep {
     fn until(&self, patience: Duration, is_done: &mut dyn FnMut() -> bool) -> bool {
         let start = Instant::now();
-        let mut pause = PAUSE_FIRST;
         while !is_done() {
-            if start.elapsed() >= patience {
+            let passed = start.elapsed();
+            if passed >= patience {
                 return false;
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSE_LONGEST);
+            std::thread::sleep((passed / 4).clamp(PAUSE_SHORTEST, PAUSE_LONGEST));
         }
         true
     }

@@ -20,6 +20,7 @@
 //! task is due: there is no tick.
 
 mod handover;
+mod rest;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -135,6 +136,8 @@ pub(crate) struct Worker {
     looks: Timers,
     /// Rings and tables that are to be another worker's.
     moves: Vec<handover::Move>,
+    /// Rings are left alone.
+    rest: Option<rest::Rest>,
     armed: usize,
     scratch: Scratch,
     egress: Egress,
@@ -185,6 +188,7 @@ impl Worker {
             run: VecDeque::new(),
             looks: Timers::default(),
             moves: Vec::new(),
+            rest: None,
             armed: 0,
             scratch: Scratch::new(init.members_max, init.local, notice),
             egress: Egress::new(init.members_max, init.flow_keys, sense),
@@ -526,6 +530,9 @@ impl Worker {
             counters.busy_cycles.add(time().wrapping_sub(start));
         }
         self.egress.run_due(&cx, counters);
+        if let Some(rest) = &mut self.rest {
+            rest.go_on(&cx, &mut self.egress, &mut self.floods, counters);
+        }
         let held = (self.egress.held_frames() + self.floods.len()) as u64;
         if held != counters.held.get() {
             counters.held.add(held.wrapping_sub(counters.held.get()));
@@ -616,6 +623,7 @@ impl Worker {
             || self.egress.has_waiting()
             || !self.floods.is_empty()
             || !self.moves.is_empty()
+            || self.rest.as_ref().is_some_and(rest::Rest::is_begun)
     }
 
     fn poll(&self) -> Next {
@@ -699,6 +707,11 @@ impl Worker {
                     self.send(member, &frame, time);
                     waiting.fetch_sub(1, Ordering::Relaxed);
                 }
+                Command::Rest { patience_ns, done } => {
+                    let until = self.now(time).plus(patience_ns);
+                    self.begin_rest(until, done);
+                }
+                Command::GoOn => self.end_rest(),
                 Command::Stop => self.stop = true,
             }
         }
@@ -720,6 +733,10 @@ impl Worker {
                 );
                 return;
             }
+            if self.rest.is_some() {
+                ring.state = State::Resting;
+                return;
+            }
             let section = self.qsbr.section();
             ring.port.disarm(&section);
         }
@@ -728,6 +745,9 @@ impl Worker {
 
     /// Sends a frame of the daemon.
     fn send(&mut self, member: u16, frame: &[u8], time: &mut impl FnMut() -> u64) {
+        if self.rest.is_some() {
+            return;
+        }
         let now = self.now(time);
         let section = self.qsbr.section();
         let cx = Context {

@@ -347,14 +347,30 @@ pub trait Backend: Send {
         Vec::new()
     }
 
-    /// A successor did not take that: it goes on here.
+    /// Uses nothing any more of what was handed over, and sends what it holds of frames; whether it does so.
+    fn rest(&mut self) -> bool {
+        true
+    }
+
+    /// The successor is gone: all goes on here.
     fn keep(&mut self) {}
+
+    /// What members have counted, but for what the kernel counts: for a successor.
+    fn last_counters(&mut self) -> Vec<(Name, Counters)> {
+        Vec::new()
+    }
 
     /// What is made from now on has no effect on the host before [`Backend::adopted`].
     fn hold(&mut self) {}
 
     /// What the daemon before this one has handed over, for what was made, or is before [`Backend::adopted`].
     fn take_over(&mut self, _handed: Vec<Handed>) {}
+
+    /// The daemon before uses that no more: goes on with it.
+    fn go(&mut self) {}
+
+    /// Goes on counting where the daemon before has ended.
+    fn carry(&mut self, _counters: Vec<(Name, Counters)>) {}
 
     /// Every object of the stored document was made: what was held goes on, and what an earlier daemon left on the host and none
     /// of them took over is removed.

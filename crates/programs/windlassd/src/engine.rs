@@ -48,7 +48,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result};
 use tokio::sync::{broadcast, oneshot};
 use windlass_api::{
-    Change, Document, ErrorBody, ErrorCode, EventKind, MonitorEvent, Name, Object, Status,
+    Change, Counters, Document, ErrorBody, ErrorCode, EventKind, MonitorEvent, Name, Object, Status,
 };
 
 use windlass_attach::endpoint::Handed;
@@ -58,7 +58,7 @@ use crate::backend::{Backend, Place, StateSink};
 use crate::options::Options;
 use crate::paths;
 use crate::shares::{Holders, PerUser};
-use crate::store::{self, Store};
+use crate::store::Store;
 use recent::Recent;
 use turns::Turns;
 
@@ -150,18 +150,18 @@ impl Engine {
         options: &Options,
         build: impl FnOnce(StateSink) -> Result<Box<dyn Backend>>,
     ) -> Result<(EngineHandle, std::thread::JoinHandle<()>)> {
-        Self::spawn_in_turn(options, build, None::<fn(&mut dyn Backend) -> Result<()>>)
+        Self::spawn_in_turn(options, build, None::<fn(&mut Engine) -> Result<()>>)
     }
 
     /// The same for a daemon that takes another one's place: what the stored document has is made before `turn`, with no effect
-    /// on the host; `turn` ends when the other daemon has let go of everything.
+    /// on the host; `turn` ends when the other daemon has ended.
     ///
     /// # Errors
     /// As [`Engine::spawn`]; if `turn` fails.
     pub fn spawn_in_turn(
         options: &Options,
         build: impl FnOnce(StateSink) -> Result<Box<dyn Backend>>,
-        turn: Option<impl FnOnce(&mut dyn Backend) -> Result<()>>,
+        turn: Option<impl FnOnce(&mut Engine) -> Result<()>>,
     ) -> Result<(EngineHandle, std::thread::JoinHandle<()>)> {
         Store::make_directory(&options.state_dir)?;
         paths::make_runtime_dir(&options.runtime_dir)?;
@@ -190,10 +190,11 @@ impl Engine {
             recent: Recent::default(),
         };
         let global = "directory of the global zone";
+        let is_successor = turn.is_some();
         if let Some(turn) = turn {
             engine.make_zone_dir(None).context(global)?;
-            engine.make_ahead(store::check(&options.state_dir)?.unwrap_or_default());
-            turn(&mut *engine.backend)?;
+            engine.make_ahead(engine.store.peek()?);
+            turn(&mut engine)?;
         }
         engine.store.lock()?;
         let loaded = engine.store.load()?;
@@ -203,6 +204,10 @@ impl Engine {
         engine.retry();
         engine.restore(loaded);
         engine.backend.adopted();
+        if is_successor {
+            // What the other daemon has dropped is not of late.
+            (0..2).for_each(|_| engine.note_drops());
+        }
         engine.tidy();
         let (messages, inbox) = mpsc::channel();
         let handle = EngineHandle {
@@ -211,17 +216,7 @@ impl Engine {
             events,
             holders,
         };
-        let bell = handle.messages.clone();
-        std::thread::Builder::new()
-            .name("windlass-state".into())
-            .spawn(move || {
-                while woken.recv().is_ok() {
-                    let note: Call = Box::new(Engine::note_states);
-                    if bell.send(Message::Call(note)).is_err() {
-                        return;
-                    }
-                }
-            })?;
+        tell_states(handle.messages.clone(), woken)?;
         let thread = std::thread::Builder::new()
             .name("windlass-engine".into())
             .spawn(move || engine.run(&inbox))?;
@@ -233,9 +228,40 @@ impl Engine {
         self.backend.hand_over()
     }
 
-    /// The successor did not take it.
+    /// Uses nothing of that any more; whether it does so.
+    pub fn rest(&mut self) -> bool {
+        self.backend.rest()
+    }
+
+    /// The successor is gone.
     pub fn keep(&mut self) {
         self.backend.keep();
+    }
+
+    /// What members have counted, for the successor.
+    pub fn last_counters(&mut self) -> Vec<(Name, Counters)> {
+        self.backend.last_counters()
+    }
+
+    /// Prepares to go on with what another daemon has handed over. It changes its document no more.
+    pub fn take_over(&mut self, handed: Vec<Handed>) {
+        match self.store.peek() {
+            Ok(document) if document != self.document => self.make_ahead(document),
+            Ok(_) => {}
+            // It will be read once more, and the daemon ends then.
+            Err(error) => tracing::error!("{error}"),
+        }
+        self.backend.take_over(handed);
+    }
+
+    /// The other daemon uses that no more.
+    pub fn go(&mut self) {
+        self.backend.go();
+    }
+
+    /// Goes on counting where the other daemon has ended.
+    pub fn carry(&mut self, counters: Vec<(Name, Counters)>) {
+        self.backend.carry(counters);
     }
 
     fn run(mut self, inbox: &mpsc::Receiver<Message>) {
@@ -386,4 +412,18 @@ impl EngineHandle {
         // A thread that is gone has ended already.
         let _ = self.messages.send(Message::Stop);
     }
+}
+
+/// Has the engine tell of states that have changed, from a thread of its own.
+fn tell_states(bell: mpsc::Sender<Message>, woken: mpsc::Receiver<()>) -> std::io::Result<()> {
+    let thread = std::thread::Builder::new().name("windlass-state".into());
+    let tell = move || {
+        while woken.recv().is_ok() {
+            let note: Call = Box::new(Engine::note_states);
+            if bell.send(Message::Call(note)).is_err() {
+                return;
+            }
+        }
+    };
+    thread.spawn(tell).map(drop)
 }

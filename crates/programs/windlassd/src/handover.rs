@@ -7,20 +7,23 @@
 //!  serves on                                <-- 1 byte: ready
 //!  ends the API
 //!  sends the control socket, TAPs' queues,
-//!  guests' sessions                         -->  maps guests' memory
+//!  guests' sessions                         -->  reads the document again, opens TAPs, maps guests' memory
 //!  forwards on                              <-- 1 byte: taken
-//!  lets go of members and locks; closes
-//!                                           -->  end of file: takes locks, starts rings, serves
+//!  leaves the rings alone (the gap begins)
+//!  says so                                  -->  starts rings on what it was handed (the gap ends)
+//!  sends its counters, ends                 <-- 1 byte: serves
+//!                                           -->  end of file: takes locks, makes what was not handed, serves the API
 //! ```
 //! The two speak over a socket of messages, which is the successor's standard input. Requests that come meanwhile wait in the
 //! control socket, frames of namespaces in the queues of their TAPs, whose carrier stays, and those of guests in their rings:
-//! their vhost-user sockets go on with the successor. The service manager is told the successor's process id before the
-//! predecessor ends.
+//! their vhost-user sockets go on with the successor. What workers hold in private memory is sent before the gap, or dropped
+//! and counted. The service manager is told the successor's process id before the predecessor ends.
 //!
 //! # Failure modes
-//! A successor that ends, is not ready within [`READY_TIME_MAX`], or does not take what it is handed is given up: its predecessor
-//! serves on, with the same connections. A session that the successor cannot go on with is closed, and its front end connects
-//! again. A predecessor that dies closes the socket, and the successor goes on, over whatever a kill leaves.
+//! A successor that ends, is late, or does not say what it should is killed, and its predecessor serves on, with the same
+//! connections: before the gap nothing has changed, and after its begin rings are made anew from where they stand. A session
+//! that the successor cannot go on with is closed, and its front end connects again. A predecessor that dies closes the
+//! socket, and the successor goes on, over whatever a kill leaves.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,8 +35,11 @@ use anyhow::{Context, Result, bail};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
+use windlass_api::{Counters, Name};
 use windlass_attach::endpoint::Handed;
 use windlass_sys::unix::{FDS_MAX, SocketKind, inherited, pair, receive_with_fds, send_with_fds};
+
+use crate::engine::Engine;
 
 /// The option with which a successor is started.
 pub const SUCCESSOR: &str = "--successor";
@@ -41,14 +47,23 @@ pub const SUCCESSOR: &str = "--successor";
 /// Time that a successor has to get ready.
 pub const READY_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Time that a successor has to take each of what it is handed, and to say that it has all.
+/// Time that a successor has to take each of what it is handed, and to say that it serves.
 const TAKING_TIME_MAX: Duration = Duration::from_secs(2);
+/// What it has in addition for each member, to prepare them all.
+const MEMBER_TIME_MAX: Duration = Duration::from_millis(5);
 
 /// What a message brings, in its first byte. Of a member, the length of its mark, the mark, and its state follow.
 const LISTENER: u8 = b'l';
 const MANAGED_LISTENER: u8 = b'm';
 const MEMBER: u8 = b't';
 const ALL: u8 = b'a';
+/// What was handed over is the successor's.
+const GO: u8 = b'g';
+/// Names and counters of members.
+const COUNTERS: u8 = b'c';
+
+/// Members in a message of counters.
+const COUNTERS_A_MESSAGE: usize = 8;
 
 /// Longest message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 32 << 10;
@@ -107,16 +122,14 @@ impl Successor {
         }
     }
 
-    /// Hands the control socket and members over, and waits until they are taken. The successor goes on when this value is dropped.
+    /// Hands the control socket and members over, and waits until the successor is prepared to go on with them.
     ///
     /// # Errors
     /// If it has ended, or takes nothing for 2 s.
     pub fn hand_over(&self, listener: &Listener, members: &[Handed]) -> Result<()> {
         // The successor does nothing but read, and answer.
         rustix::io::ioctl_fionbio(&self.socket, false)?;
-        for direction in [Timeout::Send, Timeout::Recv] {
-            set_socket_timeout(&self.socket, direction, Some(TAKING_TIME_MAX))?;
-        }
+        set_socket_timeout(&self.socket, Timeout::Send, Some(TAKING_TIME_MAX))?;
         let kind = if listener.is_managed {
             MANAGED_LISTENER
         } else {
@@ -130,6 +143,32 @@ impl Successor {
             self.send(MEMBER, &parts.concat(), &fds)?;
         }
         self.send(ALL, &[], &[])?;
+        let members = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        self.hear(TAKING_TIME_MAX + MEMBER_TIME_MAX * members)
+    }
+
+    /// Has it go on with what it was handed, which nobody uses here, and waits until it serves.
+    ///
+    /// # Errors
+    /// If it has ended, or does not say so within 2 s.
+    pub fn go(&self) -> Result<()> {
+        self.send(GO, &[], &[])?;
+        self.hear(TAKING_TIME_MAX)
+    }
+
+    /// Tells it what members have counted.
+    ///
+    /// # Errors
+    /// If it has ended, or takes nothing for 2 s.
+    pub fn tell(&self, counters: &[(Name, Counters)]) -> Result<()> {
+        for some in counters.chunks(COUNTERS_A_MESSAGE) {
+            self.send(COUNTERS, &serde_json::to_vec(some)?, &[])?;
+        }
+        Ok(())
+    }
+
+    fn hear(&self, patience: Duration) -> Result<()> {
+        set_socket_timeout(&self.socket, Timeout::Recv, Some(patience))?;
         let mut answer = [0];
         match rustix::io::retry_on_intr(|| rustix::io::read(&self.socket, &mut answer)) {
             Ok(1) => Ok(()),
@@ -184,14 +223,19 @@ impl Turn {
         })
     }
 
-    /// Says that this process is ready, has `take` take the members that it is handed, and waits until the predecessor has let go
-    /// of everything, or has died. Gives its control socket.
+    /// Says that this process is ready, has the engine take what it is handed and go on with it, and waits until the predecessor
+    /// has ended, or has died. Gives its control socket.
     ///
     /// # Errors
     /// If there was no predecessor: standard input is no socket.
-    pub fn wait(self, take: impl FnOnce(Vec<Handed>)) -> Result<Option<Listener>> {
-        self.say()
-            .with_context(|| format!("{SUCCESSOR} is for windlassd itself"))?;
+    pub fn wait(self, engine: &mut Engine) -> Result<Option<Listener>> {
+        match self.say() {
+            // It has died already.
+            Ok(_) | Err(rustix::io::Errno::PIPE) => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("{SUCCESSOR} is for windlassd itself"));
+            }
+        }
         let mut inheritance = Inheritance::default();
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
         while let Some((kind, rest, fds)) = self.hear(&mut bytes)
@@ -199,10 +243,22 @@ impl Turn {
         {
             inheritance.add(kind, rest, fds);
         }
-        take(inheritance.members);
+        engine.take_over(inheritance.members);
         // One that has died wants no answer.
         let _ = self.say();
-        while self.hear(&mut bytes).is_some() {}
+        while let Some((kind, rest, _)) = self.hear(&mut bytes) {
+            match kind {
+                GO => {
+                    engine.go();
+                    let _ = self.say();
+                }
+                COUNTERS => match serde_json::from_slice(rest) {
+                    Ok(counters) => engine.carry(counters),
+                    Err(error) => tracing::error!("counters of the daemon before: {error}"),
+                },
+                _ => {}
+            }
+        }
         Ok(inheritance.listener)
     }
 

@@ -10,7 +10,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use windlassd::authority::Peer;
-use windlassd::backend::Backend;
 use windlassd::engine::{Engine, EngineHandle};
 use windlassd::handover::{Successor, Turn};
 use windlassd::http::{self, App, SocketLock};
@@ -58,7 +57,7 @@ fn run(args: &Args) -> Result<()> {
         Some(turn) => Engine::spawn_in_turn(
             &options,
             |sink| dataplane::build(&options, sink),
-            Some(|plane: &mut dyn Backend| take_lock(turn.wait(|handed| plane.take_over(handed))?)),
+            Some(|engine: &mut Engine| take_lock(turn.wait(engine)?)),
         ),
         None => Engine::spawn(&options, |sink| {
             let plane = dataplane::build(&options, sink)?;
@@ -160,7 +159,7 @@ async fn serve(
                 if hand_over(engine, lock, ready).await {
                     break true;
                 }
-                give_up(&mut successor);
+                keep(engine, &mut successor).await;
                 server = tokio::spawn(http::serve(lock.listen()?, router.clone(), allowed.clone()));
             }
             _ = look.tick() => {
@@ -186,7 +185,7 @@ async fn serve(
     Ok(successor)
 }
 
-/// Whether a successor has everything. If not, all goes on here.
+/// Whether a successor serves. If not, all goes on here once that is gone: of two that have the same rings, one is to use them.
 async fn hand_over(
     engine: &EngineHandle,
     lock: &mut SocketLock,
@@ -195,11 +194,11 @@ async fn hand_over(
     let handed = try_hand_over(engine, lock, ready).await;
     if let Err(error) = &handed {
         tracing::error!("upgrade: this daemon serves on: {error:#}");
-        keep(engine).await;
     }
     handed.is_ok()
 }
 
+/// Hands all over, and sees that the successor serves.
 async fn try_hand_over(
     engine: &EngineHandle,
     lock: &mut SocketLock,
@@ -208,11 +207,23 @@ async fn try_hand_over(
     let successor = ready?;
     let itself = Peer::daemon();
     let members = engine.call(&itself, |engine| Ok(engine.hand_over()));
-    lock.hand_over(successor, &members.await?)
+    lock.hand_over(successor, &members.await?)?;
+    // From here to the successor's answer no frame is forwarded.
+    if !engine.call(&itself, |engine| Ok(engine.rest())).await? {
+        bail!("a worker does not come to rest");
+    }
+    successor.go()?;
+    let counters = engine.call(&itself, |engine| Ok(engine.last_counters()));
+    if let Err(error) = successor.tell(&counters.await?) {
+        tracing::error!("upgrade: counters begin at zero: {error:#}");
+    }
+    lock.is_another_daemons();
+    Ok(())
 }
 
 /// After a hand-over that failed.
-async fn keep(engine: &EngineHandle) {
+async fn keep(engine: &EngineHandle, successor: &mut Option<Successor>) {
+    give_up(successor);
     let itself = Peer::daemon();
     let kept = engine.call(&itself, |engine| {
         engine.keep();

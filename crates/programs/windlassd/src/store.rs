@@ -169,6 +169,14 @@ impl Store {
         })
     }
 
+    /// Reads the document without the lock, beside a daemon that has it.
+    ///
+    /// # Errors
+    /// As [`Store::load`].
+    pub fn peek(&self) -> Result<Document, StoreError> {
+        Ok(check(&self.directory)?.unwrap_or_default())
+    }
+
     /// Reads what is stored, and what was not finished.
     ///
     /// # Errors

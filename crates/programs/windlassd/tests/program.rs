@@ -8,8 +8,9 @@
 
 mod daemon;
 
-use std::io::{BufRead, BufReader};
-use std::os::unix::net::UnixDatagram;
+use std::io::{BufRead, BufReader, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 use daemon::ask;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use windlass_sys::unix::{SocketKind, pair, send_with_fds};
 
 fn command(directory: &Path) -> Command {
     let config = directory.join("windlass.toml");
@@ -50,7 +52,7 @@ impl Program {
         let program = Self(command.spawn().unwrap());
         let until = Instant::now() + Duration::from_secs(20);
         let socket = directory.join("run/control.sock");
-        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+        while UnixStream::connect(&socket).is_err() {
             assert!(Instant::now() < until, "windlassd does not listen");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -384,6 +386,51 @@ fn an_upgrade_that_fails_changes_nothing() {
     );
     program.signal(Signal::TERM);
     assert_eq!(program.0.wait().unwrap().code(), Some(0));
+}
+
+/// A predecessor that dies, at whichever step of handing over, leaves a successor that serves.
+#[test]
+fn a_predecessor_that_dies_leaves_a_daemon() {
+    for steps in 0..=5 {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("run/control.sock");
+        std::fs::create_dir(directory.path().join("run")).unwrap();
+        let (ours, theirs) = pair(SocketKind::SeqPacket).unwrap();
+        for end in [&ours, &theirs] {
+            rustix::io::ioctl_fionbio(end, false).unwrap();
+        }
+        let mut started = command(directory.path());
+        started.arg("--successor").stdin(theirs);
+        let program = Program(started.spawn().unwrap());
+        drop(started);
+        let hear = || assert_eq!(rustix::io::read(&ours, &mut [0]).unwrap(), 1);
+        let say = |bytes: &[u8], fds: &[BorrowedFd<'_>]| {
+            send_with_fds(&ours, &[IoSlice::new(bytes)], fds).unwrap();
+        };
+        let counters = br#"c[["nobody",{"rx_frames":7}]]"#;
+        let all: [&dyn Fn(); 5] = [
+            &hear,
+            &|| say(b"l", &[UnixListener::bind(&socket).unwrap().as_fd()]),
+            &|| {
+                say(b"a", &[]);
+                hear();
+            },
+            &|| {
+                say(b"g", &[]);
+                hear();
+            },
+            &|| say(counters, &[]),
+        ];
+        all.iter().take(steps).for_each(|step| step());
+        drop(ours);
+        let until = Instant::now() + Duration::from_secs(20);
+        while UnixStream::connect(&socket).is_err() {
+            assert!(Instant::now() < until, "after {steps} steps");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let daemon = ask(&socket, "GET", "/v1/daemon", None).1;
+        assert_eq!(daemon["pid"], program.0.id(), "after {steps} steps");
+    }
 }
 
 /// The log says who changed what, who was refused, and how members fare, as fields.

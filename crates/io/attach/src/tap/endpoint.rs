@@ -94,8 +94,10 @@ pub struct TapEndpoint {
     foreign: Option<u32>,
     reason: String,
     ending: Option<String>,
-    /// Queues that the daemon before has had open.
+    /// Queues that the daemon before has open.
     handed: Vec<OwnedFd>,
+    /// Rings on them, for the first poll.
+    prepared: Option<Rings>,
     /// It was set down or up since somebody asked.
     is_changed: bool,
     leaving: bool,
@@ -120,6 +122,7 @@ impl TapEndpoint {
             reason: "not tried yet".to_owned(),
             ending: None,
             handed: Vec::new(),
+            prepared: None,
             is_changed: false,
             leaving: false,
             retry_at: Instant::now(),
@@ -272,12 +275,13 @@ fn set_up(
         ..TapOptions::default()
     };
     let name = found.as_ref().map_or(&conf.name, |link| &link.name);
-    let known = found
-        .as_ref()
-        .filter(|_| handed.len() == usize::from(conf.queues));
-    let tap = match known.and_then(|link| Tap::take_over(name, link.index, handed, &options)) {
-        Some(tap) => tap,
-        None => Tap::open(name, conf.queues, &options)?,
+    let tap = match handed.is_empty() {
+        true => Tap::open(name, conf.queues, &options)?,
+        false => {
+            let link = found.as_ref();
+            let tap = link.and_then(|link| Tap::take_over(name, link.index, handed, &options));
+            tap.ok_or_else(|| OpenError::Vanished(conf.name.clone()))?
+        }
     };
     let index = tap.index();
     let link = netlink.link_by_index(index)?;
@@ -350,6 +354,11 @@ impl Endpoint for TapEndpoint {
     fn poll(&mut self, now: Instant) -> Vec<Event> {
         if self.leaving {
             return Vec::new();
+        }
+        if let Some(rings) = self.prepared.take() {
+            self.connects += 1;
+            self.reason.clear();
+            return vec![Event::Up(rings)];
         }
         if self.open.is_some() {
             return match self.ended() {
@@ -459,17 +468,32 @@ impl Endpoint for TapEndpoint {
     }
 
     fn hand_over(&mut self) -> Option<Handed> {
-        let queues = self.open.as_ref()?.queues.iter();
-        let fds = queues.map(|queue| queue.as_fd().try_clone_to_owned());
+        let open = self.open.as_ref()?;
+        let drops = [self.drops_before, open.drops_at_open];
+        let fds = open
+            .queues
+            .iter()
+            .map(|queue| queue.as_fd().try_clone_to_owned());
         Some(Handed {
             mark: self.conf.mark.clone(),
-            state: Vec::new(),
+            state: drops.iter().flat_map(|word| word.to_le_bytes()).collect(),
             fds: fds.collect::<Result<_, _>>().ok()?,
         })
     }
 
+    /// All but the rings' way to the workers is done here, while the other daemon has them.
     fn take_over(&mut self, handed: Handed) {
+        if handed.fds.len() != usize::from(self.conf.queues) {
+            return;
+        }
         self.handed = handed.fds;
+        // An interface that is not there is not to be made before its time.
+        self.prepared = self.try_open().ok();
+        let drops = handed.state.as_chunks::<8>().0;
+        if let (Some(open), [before, at_open]) = (&mut self.open, drops) {
+            self.drops_before = u64::from_le_bytes(*before);
+            open.drops_at_open = u64::from_le_bytes(*at_open);
+        }
     }
 
     fn delete(&mut self) {

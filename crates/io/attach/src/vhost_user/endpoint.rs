@@ -749,12 +749,16 @@ impl Endpoint for VhostEndpoint {
         })
     }
 
-    fn keep(&mut self) {
-        if let Some(connection) = &mut self.connection {
-            connection.wire.leave_open(false);
-        }
-        self.is_handed_over = false;
+    fn keep(&mut self, is_used: bool) -> bool {
+        let was_handed_over = core::mem::take(&mut self.is_handed_over);
         self.wake();
+        let Some(connection) = self.connection.as_mut().filter(|_| was_handed_over) else {
+            return false;
+        };
+        connection.wire.leave_open(false);
+        // Where they stand is read anew.
+        connection.quieting |= is_used && connection.session.is_running();
+        connection.quieting
     }
 
     fn take_over(&mut self, handed: Handed) {

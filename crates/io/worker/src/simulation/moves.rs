@@ -3,6 +3,7 @@
 use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use windlass_bridge::fdb::{Key, Limits};
 
@@ -157,6 +158,60 @@ fn frames_go_before_their_ring() {
                 assert!(world.model.borrow().has(1, number), "round {round}");
             }
             world.check();
+        }
+        world.finish();
+    });
+    tried.unwrap_or_else(|failure| resume_unwind(failure));
+}
+
+/// Workers that rest have nothing in private memory: it was sent in time, or dropped, and counted. They fetch nothing, also not
+/// of a ring that is attached meanwhile, and send nothing of the daemon's, until they are told to go on.
+#[test]
+fn a_rest_leaves_nothing_and_fetches_nothing() {
+    let tried = attempt(|| {
+        let (world, bridge, pipes) = pair();
+        let unicast = world.model.borrow().owners[1].mac;
+        let others = [unicast, (1 << 48) - 1];
+        for (dst, is_late) in others
+            .into_iter()
+            .flat_map(|dst| [(dst, false), (dst, true)])
+        {
+            let sink = world.model.borrow().owners[1].sink.clone();
+            let sink = sink.expect("it is attached");
+            sink.hold(true);
+            let number = world.put(0, &pipes[0], dst);
+            while world.work(0) && world.held() == 0 {}
+            assert_eq!(world.held(), 1);
+            sink.hold(is_late);
+            let mut plane = world.plane.take().expect("the control thread rests");
+            let dropped = plane
+                .rest(Duration::from_micros(100))
+                .expect("nobody is late");
+            assert_eq!(dropped, u64::from(is_late));
+            let receiver = world.model.borrow().owners[1].number;
+            let totals = plane.totals(receiver).expect("a member");
+            assert!(totals.conserved() && totals.egress.held == 0, "{totals:?}");
+            let done = plane.send(receiver, &[0; 60]);
+            done.expect("it is taken");
+            world.plane.replace(Some(plane));
+            assert_eq!(world.held(), 0);
+            sink.hold(false);
+            let next = world.put(0, &pipes[0], unicast);
+            let joined = world.join(bridge);
+            let at = world.model.borrow().owners.len() - 1;
+            let of_joined = world.put(at, &joined, unicast);
+            world.run_until_quiet();
+            assert_eq!(world.model.borrow().has(1, number), !is_late);
+            for number in [next, of_joined] {
+                assert!(!world.model.borrow().has(1, number), "they rest");
+            }
+            let mut plane = world.plane.take().expect("the control thread rests");
+            plane.go_on();
+            world.plane.replace(Some(plane));
+            world.run_until_quiet();
+            for number in [next, of_joined] {
+                assert!(world.model.borrow().has(1, number), "they go on");
+            }
         }
         world.finish();
     });

@@ -117,6 +117,13 @@ pub(super) struct Move {
     spilled: Option<u64>,
 }
 
+impl Move {
+    /// Leaves it where it is.
+    pub(super) fn refuse(&self) {
+        self.handover.refuse();
+    }
+}
+
 impl Worker {
     /// Lets a ring rest that is to be another worker's.
     pub(super) fn begin_move(
@@ -189,7 +196,7 @@ impl Worker {
         }
     }
 
-    fn serve_again(&mut self, token: u64) {
+    pub(super) fn serve_again(&mut self, token: u64) {
         if let Some(ring) = self.rings.get_mut(token) {
             ring.state = State::Active;
             self.run.push_back(token);

@@ -335,8 +335,16 @@ impl Backend for DataPlaneBackend {
         self.ask(|p| p.hand_over()).unwrap_or_default()
     }
 
+    fn rest(&mut self) -> bool {
+        self.ask(Ports::rest).unwrap_or(false)
+    }
+
     fn keep(&mut self) {
         self.ask(Ports::keep);
+    }
+
+    fn last_counters(&mut self) -> Vec<(Name, Counters)> {
+        self.ask(|p| p.last_counters()).unwrap_or_default()
     }
 
     fn hold(&mut self) {
@@ -345,6 +353,14 @@ impl Backend for DataPlaneBackend {
 
     fn take_over(&mut self, handed: Vec<Handed>) {
         self.ask(|p| p.take_over(handed));
+    }
+
+    fn go(&mut self) {
+        self.ask(Ports::go);
+    }
+
+    fn carry(&mut self, counters: Vec<(Name, Counters)>) {
+        self.ask(|p| p.carry(counters));
     }
 
     fn adopted(&mut self) {

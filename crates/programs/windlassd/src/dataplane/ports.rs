@@ -90,6 +90,8 @@ pub struct Ports {
     leaving: Vec<Aside>,
     leaving_bridges: Vec<u16>,
     stopping: bool,
+    /// Workers leave the rings alone.
+    is_resting: bool,
 }
 
 fn failed(error: DataPlaneError) -> BackendError {
@@ -137,6 +139,7 @@ impl Ports {
             leaving: Vec::new(),
             leaving_bridges: Vec::new(),
             stopping: false,
+            is_resting: false,
         })
     }
 
@@ -150,6 +153,7 @@ impl Ports {
 
     /// Ends this thread after the request in hand. What persists stays.
     pub fn stop(&mut self) {
+        self.rest();
         self.stopping = true;
     }
 

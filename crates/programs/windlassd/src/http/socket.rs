@@ -109,15 +109,18 @@ impl SocketLock {
         Ok(UnixListener::from_std(listener)?)
     }
 
-    /// Gives the socket to a successor, with members: its path stays when this is dropped.
+    /// Gives the socket to a successor, with members.
     ///
     /// # Errors
     /// If the successor has ended.
-    pub fn hand_over(&mut self, successor: &Successor, members: &[Handed]) -> Result<()> {
+    pub fn hand_over(&self, successor: &Successor, members: &[Handed]) -> Result<()> {
         let listener = self.listener.as_ref().context("nobody listens")?;
-        successor.hand_over(listener, members)?;
+        successor.hand_over(listener, members)
+    }
+
+    /// The successor serves: the path stays when this is dropped.
+    pub fn is_another_daemons(&mut self) {
         self.is_handed_over = true;
-        Ok(())
     }
 }
 

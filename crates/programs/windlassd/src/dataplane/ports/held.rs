@@ -1,6 +1,8 @@
 //! One daemon takes another one's place: what it makes before, and what endpoints go on with.
 
-use windlass_api::Name;
+use std::time::Duration;
+
+use windlass_api::{Counters, Name};
 use windlass_attach::endpoint::Handed;
 
 use super::Ports;
@@ -9,7 +11,12 @@ use super::Ports;
 #[derive(Debug, Default)]
 pub(super) struct Held {
     handed: Vec<Handed>,
+    /// Members that have taken something.
+    takers: Vec<Name>,
 }
+
+/// How long frames in private memory may keep a daemon that ends.
+const REST_TIME_MAX: Duration = Duration::from_millis(1);
 
 impl Ports {
     /// What a successor goes on with. Peers are not heard until [`Ports::keep`].
@@ -23,18 +30,70 @@ impl Ports {
         handed.collect()
     }
 
+    /// Leaves all rings alone, for a successor; what lies in private memory is sent, or dropped and counted.
+    pub fn rest(&mut self) -> bool {
+        self.is_resting = true;
+        match self.plane.rest(REST_TIME_MAX) {
+            Ok(0) => true,
+            Ok(frames) => {
+                tracing::info!("{frames} frames that waited were dropped");
+                true
+            }
+            Err(error) => {
+                tracing::error!("{error}");
+                false
+            }
+        }
+    }
+
     /// There is no successor.
     pub fn keep(&mut self) {
-        for endpoint in self.members.endpoints_mut() {
-            endpoint.keep();
+        let is_used = std::mem::take(&mut self.is_resting);
+        let mut again = Vec::new();
+        for (name, member) in self.members.iter_mut() {
+            let Some(endpoint) = member.endpoint.as_mut() else {
+                continue;
+            };
             endpoint.listen(true);
+            if endpoint.keep(is_used) {
+                member.rings = 0;
+                match self.plane.detach(member.id) {
+                    Ok(()) => endpoint.detached(),
+                    Err(error) => {
+                        // It can do nothing before `take_detached` names it.
+                        endpoint.listen(false);
+                        tracing::error!("{name}: {error}");
+                    }
+                }
+                again.push(name.clone());
+            }
             self.watch.make_due(endpoint);
+        }
+        // Before anything is fetched that is for one of them.
+        self.drive_all(again);
+        self.plane.go_on();
+    }
+
+    /// What members have counted, but for what the kernel counts.
+    pub fn last_counters(&self) -> Vec<(Name, Counters)> {
+        let names = self.members.keys();
+        names
+            .map(|name| (name.clone(), self.counters_but(name, 0)))
+            .collect()
+    }
+
+    /// Goes on counting where the daemon before has ended.
+    pub fn carry(&mut self, counters: Vec<(Name, Counters)>) {
+        for (name, counters) in counters {
+            if let Some(member) = self.members.get_mut(&name) {
+                member.carried += &counters;
+            }
         }
     }
 
     /// Endpoints that are made wait for [`Ports::adopted`].
     pub fn hold(&mut self) {
-        self.held = Some(Held::default());
+        self.held.get_or_insert_default();
     }
 
     /// Gives endpoints what another daemon has handed over.
@@ -51,12 +110,33 @@ impl Ports {
             .into_iter()
             .map(|handed| (handed.mark.clone(), handed))
             .collect();
-        for endpoint in self.members.endpoints_mut() {
+        for (name, member) in self.members.iter_mut() {
+            let Some(endpoint) = member.endpoint.as_mut() else {
+                continue;
+            };
             if let Some(handed) = endpoint.mark().and_then(|mark| handed.remove(&mark)) {
                 endpoint.take_over(handed);
+                held.takers.push(name.clone());
             }
         }
         held.handed = handed.into_values().collect();
+    }
+
+    /// Has those that were handed something go on with it: the daemon before leaves it alone.
+    pub fn go(&mut self) {
+        let takers = self
+            .held
+            .as_mut()
+            .map(|held| std::mem::take(&mut held.takers));
+        self.drive_all(takers.unwrap_or_default());
+    }
+
+    fn drive_all(&mut self, names: Vec<Name>) {
+        self.plane.begin_batch();
+        for name in names {
+            self.drive(&name);
+        }
+        self.plane.end_batch();
     }
 
     /// Has all endpoints that were held go on, at one moment.
@@ -66,11 +146,6 @@ impl Ports {
         if self.held.take().is_none() {
             return;
         }
-        let names: Vec<Name> = self.members.keys().cloned().collect();
-        self.plane.begin_batch();
-        for name in names {
-            self.drive(&name);
-        }
-        self.plane.end_batch();
+        self.drive_all(self.members.keys().cloned().collect());
     }
 }

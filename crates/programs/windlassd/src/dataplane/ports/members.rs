@@ -59,6 +59,10 @@ impl Members {
         self.of(id)?.endpoint.as_mut()
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&Name, &mut MemberState)> {
+        self.states.iter_mut()
+    }
+
     pub(super) fn endpoints_mut(&mut self) -> impl Iterator<Item = &mut Watched> {
         self.states
             .values_mut()
