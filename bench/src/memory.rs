@@ -23,6 +23,15 @@ impl Memory {
         Ok(Memory { mapping, file })
     }
 
+    /// Makes a region of small pages, whatever there is.
+    ///
+    /// # Errors
+    /// If the host has no memory.
+    pub fn create_small(bytes: usize) -> Result<Memory> {
+        let (mapping, file) = Mapping::create("windlass-gen", bytes, HugePages::No)?;
+        Ok(Memory { mapping, file })
+    }
+
     /// Maps a client's region.
     ///
     /// # Errors

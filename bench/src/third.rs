@@ -23,6 +23,13 @@ use crate::vhost::{Buffers, HEADER_BYTES, Layout, Port, PortOptions, SplitIn};
 pub const THIRD: Mac = [0x02, 0, 0, 0, 0, 0x03];
 
 const LOG2_RING: u8 = 10;
+const OPTIONS: PortOptions = PortOptions {
+    layout: Layout::Split,
+    mergeable: false,
+    in_order: false,
+    segments: false,
+    buffers: [Buffers::of_dpdk(LOG2_RING); 2],
+};
 /// Frames taken at once of what comes to it.
 const TAKE_BURST: u16 = 64;
 
@@ -112,13 +119,15 @@ impl<'p> Third<'p> {
     /// # Errors
     /// If the host has no memory.
     pub fn port() -> Result<Port> {
-        Port::create(PortOptions {
-            layout: Layout::Split,
-            mergeable: false,
-            in_order: false,
-            segments: false,
-            buffers: [Buffers::of_dpdk(LOG2_RING); 2],
-        })
+        Port::create(OPTIONS)
+    }
+
+    /// A port with so much memory, in small pages.
+    ///
+    /// # Errors
+    /// If the host has no memory.
+    pub fn port_with(bytes: usize) -> Result<Port> {
+        Port::create_small(OPTIONS, bytes)
     }
 
     /// The guest on a port of its own that no back end knows yet, which offers and kicks so often a second.

@@ -2,7 +2,7 @@
 //! are full, and are shared, as real ones do.
 //!
 //! What must hold, when nothing moves any more, is for each member
-//! `rx = unicast + flooded + local + ingress drops` and `offered = delivered + egress drops + held`, for
+//! `rx = unicast + flooded + local + ingress drops + held` and `offered = delivered + egress drops + held`, for
 //! all together `offered = unicast + copies + copies for span members`, and what the ports themselves have
 //! counted.
 
@@ -295,7 +295,8 @@ impl Bench {
         let sum = |of: fn(&MemberTotals) -> u64| totals.iter().map(of).sum::<u64>();
         for (total, (id, sink)) in totals.iter().zip(&self.members) {
             assert!(total.conserved(), "member {id}: {total:?}");
-            assert_eq!(total.egress.held, 0, "member {id} holds nothing at rest");
+            let held = (total.ingress.held, total.egress.held);
+            assert_eq!(held, (0, 0), "member {id} holds nothing at rest");
             assert_eq!(
                 total.egress.frames,
                 sink.frames.load(Ordering::Relaxed),
@@ -488,6 +489,42 @@ fn frames_above_maxbw_wait() {
     assert!(queue_full > 0, "{slow:?}");
     // What a queue holds at 10 Mbit/s in its 100 ms, in frames of 60 bytes and more, and what came meanwhile.
     assert!(slow.egress.frames > 100, "{slow:?}");
+}
+
+/// Frames above their sender's `maxbw` wait, and go or are dropped by name, over two workers; what others send does not wait for
+/// them.
+#[test]
+fn frames_above_their_senders_maxbw_wait() {
+    let mut bench = Bench::start(2, 8192);
+    let make = |from: u16| {
+        move |number: u64| match number % 16 {
+            0 => frame(ALL, own(from), &[], "flood"),
+            n => frame(
+                own((from + 1 + (n % 2) as u16) % 3),
+                own(from),
+                &[],
+                "unicast",
+            ),
+        }
+    };
+    let slow = bench.add(Mood::OftenFull, 20_000, make(0), |_| ());
+    bench.add(Mood::OftenBusy, 20_000, make(1), |_| ());
+    bench.add(Mood::Willing, 20_000, make(2), |_| ());
+    let tuning = MemberTuning {
+        maxbw: 10_000_000,
+        ..MemberTuning::default()
+    };
+    let mut conf = MemberConf::new(TxId(0), word(own(0)));
+    conf.storm_limit = 0;
+    bench.plane.set_member(slow, conf, tuning).expect("set");
+    let totals = bench.run();
+    let sent = |of: &MemberTotals| of.ingress.unicast + of.ingress.flooded;
+    let queue_full = totals[0].drops[Drop::RxQueueFull as usize];
+    assert!(queue_full > 0 && sent(&totals[0]) > 100, "{:?}", totals[0]);
+    assert_eq!(totals[0].ingress.frames, 20_000);
+    for other in &totals[1..] {
+        assert_eq!(sent(other), 20_000, "{other:?}");
+    }
 }
 
 /// A member that sends from ever new addresses (10 million; 300,000 in a debug build) fills the table, and

@@ -18,7 +18,7 @@ use windlass_attach::vhost_user::message::{Code, request};
 use windlass_shm::{HugePages, Mapping};
 use windlass_sys::eventfd;
 use windlass_sys::unix::{SocketKind, connect};
-use windlass_tests::{Lab, run, until, until_some};
+use windlass_tests::{Daemon, Lab, run, until, until_some};
 
 const A: &str = "02:00:00:00:00:0a";
 const B: &str = "02:00:00:00:00:0b";
@@ -102,20 +102,47 @@ fn punch(guest: &Guest, over: &AtomicBool) {
     }
 }
 
-/// Round trips between the neighbours until `over`, in microseconds, from the shortest.
+/// Round trips between the neighbours as `words` say, in microseconds.
+fn ping(lab: &Lab, words: &str) -> Vec<u64> {
+    let words = format!("-n -W 1 {words} 10.9.0.2");
+    let done = run(lab.command("a", "ping").args(words.split_whitespace()));
+    let times = done.out.lines().filter_map(|line| {
+        let (_, time) = line.split_once("time=")?;
+        let ms: f64 = time.split_once(' ')?.0.parse().ok()?;
+        Some((ms * 1000.0) as u64)
+    });
+    times.collect()
+}
+
+/// Round trips between the neighbours until `over`, from the shortest.
 fn pings(lab: &Lab, over: &AtomicBool) -> Vec<u64> {
     let mut times = Vec::new();
     while !over.load(Ordering::Relaxed) {
-        let words = "-n -i 0.005 -c 100 -W 1 10.9.0.2".split_whitespace();
-        let done = run(lab.command("a", "ping").args(words));
-        times.extend(done.out.lines().filter_map(|line| {
-            let (_, time) = line.split_once("time=")?;
-            let ms: f64 = time.split_once(' ')?.0.parse().ok()?;
-            Some((ms * 1000.0) as u64)
-        }));
+        times.extend(ping(lab, "-i 0.005 -c 100"));
     }
     times.sort_unstable();
     times
+}
+
+/// That time which all but one in a hundred did not exceed.
+fn p99(times: &mut [u64]) -> u64 {
+    times.sort_unstable();
+    let at = times.len() * 99 / 100;
+    times.get(at).copied().unwrap_or(u64::MAX)
+}
+
+/// Two neighbours on a bridge, between whom pings pass.
+fn neighbours(lab: &Lab) -> Daemon {
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    for (guest, address, ip) in [("a", A, "10.9.0.1"), ("b", B, "10.9.0.2")] {
+        lab.namespace(guest);
+        let words = format!("--mac {address}");
+        daemon.tap(lab, &format!("{guest}0"), guest, "", &words);
+        lab.ip(guest, &format!("addr add {ip}/24 dev eth0"));
+    }
+    assert!(lab.ping("a", "10.9.0.2", 10));
+    daemon
 }
 
 /// A guest whose memory is punched while its rings are full is charged for the waits, and loses its connection when it goes on, with
@@ -125,20 +152,12 @@ fn holes_cost_their_owner() {
     let Some(lab) = Lab::start("holes_cost_their_owner") else {
         return;
     };
-    let mut daemon = lab.daemon();
-    daemon.must("bridge create br0");
-    for (guest, address, ip) in [("a", A, "10.9.0.1"), ("b", B, "10.9.0.2")] {
-        lab.namespace(guest);
-        let words = format!("--mac {address}");
-        daemon.tap(&lab, &format!("{guest}0"), guest, "", &words);
-        lab.ip(guest, &format!("addr add {ip}/24 dev eth0"));
-    }
+    let mut daemon = neighbours(&lab);
     let socket = lab.directory().join("vhost-hostile");
     daemon.must(&format!(
         "vnic create c0 --bridge br0 --mac {HOSTILE} --attach vhost-user,socket={},role=server",
         socket.display()
     ));
-    assert!(lab.ping("a", "10.9.0.2", 10));
     let mut sender = Sender::begin(&socket);
     daemon.wait_for_state("vnic", "c0", "up");
     let (over, guest) = (AtomicBool::new(false), sender.guest.clone());
@@ -175,4 +194,70 @@ fn holes_cost_their_owner() {
     let _again = Sender::begin(&socket);
     daemon.wait_for_state("vnic", "c0", "up");
     daemon.assert_alive();
+}
+
+/// How long the neighbours are looked at, beside punching of memory that is nobody's, and of a guest's that uses it.
+const QUIET_S: u64 = 5;
+const HOLES_S: u64 = 10;
+/// What the neighbours' pings took before anybody was charged, in microseconds: less than that is noise.
+const USUAL_US: u64 = 800;
+
+/// Pings between the neighbours while a guest `name` sends without pause, and while its memory is punched, or as much memory of
+/// nobody's.
+fn beside(lab: &Lab, daemon: &Daemon, name: &str, own: bool, seconds: u64) -> Vec<u64> {
+    let socket = lab.directory().join(name);
+    daemon.must(&format!(
+        "vnic create {name} --bridge br0 --attach vhost-user,socket={},role=server",
+        socket.display()
+    ));
+    let over = AtomicBool::new(false);
+    let times = std::thread::scope(|scope| {
+        let words = format!("-i 0.001 -w {seconds}");
+        let neighbours = scope.spawn(move || ping(lab, &words));
+        let _ended = Ended(&over);
+        let mut sender = Sender::begin(&socket);
+        let bytes = (LOW_BYTES + HIGH_BYTES + BALLAST) as usize;
+        let (memory, file) = Mapping::create("nobody", bytes, HugePages::No).expect("memfd");
+        let guest = match own {
+            true => sender.guest.clone(),
+            false => Guest::over(memory, file),
+        };
+        let over = &over;
+        scope.spawn(move || punch(&guest, over));
+        scope.spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                sender.go_on();
+                std::thread::sleep(Duration::from_micros(500));
+            }
+        });
+        neighbours.join().expect("the neighbours")
+    });
+    let stalled = daemon.counters(name)["stalled_ns"].as_u64();
+    println!(
+        "{} round trips, p99 {} us, longest {:?}, {name} stalled {stalled:?} ns",
+        times.len(),
+        p99(&mut times.clone()),
+        times.iter().max()
+    );
+    daemon.must(&format!("vnic delete {name}"));
+    times
+}
+
+/// The neighbours of a guest that punches holes into its memory have at most twice the p99 that they have beside one whose memory is
+/// left alone, from its first hole on, over 10 s; while just as many holes are made elsewhere. Two windows of each, by turns.
+#[test]
+fn neighbours_keep_their_time() {
+    let Some(lab) = Lab::start("neighbours_keep_their_time") else {
+        return;
+    };
+    let daemon = neighbours(&lab);
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for round in 0..2 {
+        without.extend(beside(&lab, &daemon, &format!("q{round}"), false, QUIET_S));
+        with.extend(beside(&lab, &daemon, &format!("h{round}"), true, HOLES_S));
+    }
+    assert!(without.len() > 1000 && with.len() > 2000);
+    let (without, with) = (p99(&mut without), p99(&mut with));
+    println!("p99: {without} us without holes, {with} us with them");
+    assert!(with <= 2 * without.max(USUAL_US), "{without} us, {with} us");
 }

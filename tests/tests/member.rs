@@ -238,6 +238,51 @@ fn maxbw_limits_what_a_vnic_gets() {
     assert_eq!(daemon.drops("b0", "queue-full"), lost);
 }
 
+/// `maxbw` holds what a VNIC sends to its rate, too, in order, whoever it goes to; what would wait for longer than 100 ms is
+/// `rx-queue-full`. What others send does not wait. Nothing is held once all has gone, nor without the limit.
+#[test]
+fn maxbw_limits_what_a_vnic_sends() {
+    let Some(lab) = Lab::start("maxbw_limits_what_a_vnic_sends") else {
+        return;
+    };
+    let (daemon, [a, b, c]) = guests(&lab, ["--set maxbw=10", "", ""]);
+    let begun = std::time::Instant::now();
+    for number in 0..1000 {
+        let to = if number % 2 == 0 { B } else { C };
+        let mut bytes = frame(mac(to), mac(A), &[], &format!("{number}"));
+        bytes.resize(1000, 0);
+        a.send(&bytes);
+    }
+    b.send(&frame(mac(C), mac(B), &[], "of another"));
+    until("all is fetched", || {
+        let counters = daemon.counters("a0");
+        counters["rx_frames"].as_u64() >= Some(1000) && counters["rx_held"] == 0
+    });
+    let took = begun.elapsed();
+    let lost = daemon.drops("a0", "rx-queue-full");
+    assert!(lost > 0, "1,000 frames take 800 ms");
+    for to in [B, C] {
+        a.send(&frame(mac(to), mac(A), &[], "end"));
+    }
+    let (at_b, at_c) = (texts(&b.frames_until("end")), texts(&c.frames_until("end")));
+    let of_a = |got: &[String]| -> Vec<u32> { got.iter().flat_map(|text| text.parse()).collect() };
+    let got = [of_a(&at_b), of_a(&at_c)];
+    assert!(got.iter().all(|numbers| numbers.is_sorted()), "{got:?}");
+    let count = got[0].len() + got[1].len();
+    assert_eq!(count as u64, 1000 - lost);
+    assert!(at_c.contains(&"of another".to_owned()));
+    // 800 us each, but for the first two.
+    let least = Duration::from_micros(800) * (count as u32).saturating_sub(3);
+    assert!(took >= least, "{count} frames in {took:?}");
+    daemon.must("vnic set a0 maxbw=0");
+    for number in 0..100 {
+        a.send(&frame(mac(B), mac(A), &[], &format!("{number}")));
+    }
+    a.send(&frame(mac(B), mac(A), &[], "end"));
+    assert_eq!(texts(&b.frames_until("end")).len(), 100);
+    assert_eq!(daemon.drops("a0", "rx-queue-full"), lost);
+}
+
 /// A frame above the receiver's MTU is dropped as `mtu`, one of exactly the MTU is not; one above the
 /// sender's own limit is a `giant`; and neither the shortest frame that a TAP takes nor a cut-off header
 /// harms anyone.

@@ -12,6 +12,7 @@
 
 pub mod child;
 pub mod gap;
+pub mod holes;
 pub mod host;
 pub mod idle;
 pub mod neighbour;

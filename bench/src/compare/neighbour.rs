@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+use super::holes;
 use super::host::{HugePages, Scratch, describe};
 use super::peers::{Plug, Setup, Switch, Windlass, add_vnic, guest_socket};
 use super::rate::{Turns, shoot};
@@ -36,7 +37,16 @@ pub struct Options {
     #[arg(long, default_value_t = 20e3)]
     kicks: f64,
     #[command(flatten)]
+    holes: holes::HoleOptions,
+    #[command(flatten)]
     turns: Turns,
+}
+
+/// All that was measured.
+#[derive(Debug, Serialize)]
+struct Report {
+    rates: Vec<Shot>,
+    holes: Vec<holes::Shot>,
 }
 
 /// The generator's line.
@@ -65,6 +75,14 @@ struct Shot {
 /// # Errors
 /// If the daemon fails, nothing flowed, or the run is interrupted.
 pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result<()> {
+    let turns = &options.turns;
+    let rates = run_rates(options, programs)?;
+    let core = turns.cores.switch_core;
+    let holes = holes::run(&options.holes, turns.rounds, programs, core)?;
+    write_json(json, &Report { rates, holes })
+}
+
+fn run_rates(options: &Options, programs: &Path) -> Result<Vec<Shot>> {
     let _pages = HugePages::reserve(HUGE_PAGES_WANTED)?;
     let scratch = Scratch::create()?;
     println!(
@@ -93,7 +111,7 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
     }
     let drops = switch.daemon.drops("v2")?;
     print(options, &shots, &drops);
-    write_json(json, &shots)
+    Ok(shots)
 }
 
 fn measure(

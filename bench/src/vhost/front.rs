@@ -73,6 +73,19 @@ impl Port {
             bail!("a ring has at most 2^{LOG2_RING_MAX} descriptors");
         }
         let memory = Memory::create(memory_bytes(&options.buffers))?;
+        Port::over(memory, options)
+    }
+
+    /// A guest over memory of its own, of small pages, at least so much.
+    ///
+    /// # Errors
+    /// If the host has no memory.
+    pub fn create_small(options: PortOptions, bytes: usize) -> Result<Port> {
+        let bytes = memory_bytes(&options.buffers).max(bytes);
+        Port::over(Memory::create_small(bytes)?, options)
+    }
+
+    fn over(memory: Memory, options: PortOptions) -> Result<Port> {
         let port = Port {
             memory,
             options,
@@ -86,6 +99,12 @@ impl Port {
             port.place(1).write_headers(&SEGMENT_HEADER);
         }
         Ok(port)
+    }
+
+    /// Its memory.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// One of its queues: 0 receives, 1 transmits.

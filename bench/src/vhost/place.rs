@@ -66,7 +66,7 @@ impl Pieces {
 impl Buffers {
     /// What DPDK's have: 64 bytes of object header, 128 of mbuf, 128 of headroom, 2,048 of data.
     #[must_use]
-    pub fn of_dpdk(log2_ring: u8) -> Buffers {
+    pub const fn of_dpdk(log2_ring: u8) -> Buffers {
         Buffers {
             log2_ring,
             stride: 2368,

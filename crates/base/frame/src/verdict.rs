@@ -41,6 +41,7 @@ const TO: u32 = 1;
 const FLOOD: u32 = 2;
 const LOCAL: u32 = 3;
 const DROP: u32 = 4;
+const HELD: u32 = 5;
 
 impl Verdict {
     /// No decision yet. A frame that leaves the engines so is dropped as
@@ -61,6 +62,9 @@ impl Verdict {
 
     /// Consumed by the bridge itself.
     pub const LOCAL: Verdict = Verdict(LOCAL << KIND_SHIFT);
+
+    /// It waits until a moment, and has no decision before that.
+    pub const HELD: Verdict = Verdict(HELD << KIND_SHIFT);
 
     /// Drop it.
     #[inline(always)]
@@ -98,6 +102,12 @@ impl Verdict {
     #[inline(always)]
     pub const fn is_local(self) -> bool {
         self.0 >> KIND_SHIFT == LOCAL
+    }
+
+    /// Whether it waits.
+    #[inline(always)]
+    pub const fn is_held(self) -> bool {
+        self.0 >> KIND_SHIFT == HELD
     }
 
     /// The reason, if it is dropped.

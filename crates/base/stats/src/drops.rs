@@ -66,6 +66,7 @@ drops! {
     Storm, "storm", Ingress, "Broadcast, multicast or unknown unicast above the member's rate.";
     FloodBacklog, "flood-backlog", Ingress, "Too many flooded frames are already waiting on this bridge.";
     SpanSource, "span-source", Ingress, "Sent by a span member, which only receives.";
+    RxQueueFull, "rx-queue-full", Ingress, "The member sent more than its maxbw, and the queue behind it was full or 100 ms long.";
     NotReady, "not-ready", Ingress, "The bridge or its member was being changed.";
     RingFull, "ring-full", Egress, "The receiver's ring had no room, also not at the end of the visit.";
     PeerDown, "peer-down", Egress, "Nobody is connected at the receiver's side.";

@@ -9,7 +9,7 @@
 //! Frames are conserved at each stage. For one member, over its life:
 //!
 //! ```text
-//! rx      = unicast + flooded + local + ingress drops          (Ingress)
+//! rx      = unicast + flooded + local + ingress drops + held   (Ingress)
 //! offered = unicast frames sent to it + flood copies sent to it
 //! offered = delivered + egress drops + held                    (Egress)
 //! ```

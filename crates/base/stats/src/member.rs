@@ -17,6 +17,8 @@ pub struct MemberCounters {
     pub rx_copies: Counter,
     /// Frames from it that ended at the bridge: for the daemon.
     pub rx_local: Counter,
+    /// Frames from it that now wait for their bridge's decision (a level, not a total).
+    pub rx_held: Counter,
     /// Frames that the bridge decided to send to the member.
     pub offered: Counter,
     /// Frames that the member took.
@@ -59,6 +61,7 @@ impl MemberCounters {
             rx_flooded: Counter::new(),
             rx_copies: Counter::new(),
             rx_local: Counter::new(),
+            rx_held: Counter::new(),
             offered: Counter::new(),
             tx_frames: Counter::new(),
             tx_bytes: Counter::new(),
@@ -98,6 +101,8 @@ pub struct IngressTotals {
     pub copies: u64,
     /// Frames that ended at the bridge: for the daemon.
     pub local: u64,
+    /// Frames that now wait for their bridge's decision.
+    pub held: u64,
     /// Floods that ended before every receiver had its copy.
     pub floods_cut: u64,
     /// Frames dropped before a destination was decided.
@@ -154,7 +159,7 @@ impl Default for MemberTotals {
 }
 
 impl MemberTotals {
-    /// Adds one worker's block. `held` is a level that may be raised by one worker and lowered by
+    /// Adds one worker's block. What is held is a level that may be raised by one worker and lowered by
     /// another, so it is added modulo 2^64.
     pub fn add(&mut self, c: &MemberCounters) {
         let (i, e) = (&mut self.ingress, &mut self.egress);
@@ -164,6 +169,7 @@ impl MemberTotals {
         i.flooded += c.rx_flooded.get();
         i.copies += c.rx_copies.get();
         i.local += c.rx_local.get();
+        i.held = i.held.wrapping_add(c.rx_held.get());
         i.floods_cut += c.floods_cut.get();
         e.offered += c.offered.get();
         e.frames += c.tx_frames.get();
@@ -189,7 +195,7 @@ impl MemberTotals {
     /// the middle of a burst.
     pub fn conserved(&self) -> bool {
         let (i, e) = (&self.ingress, &self.egress);
-        i.frames == i.unicast + i.flooded + i.local + i.dropped
+        i.frames == i.unicast + i.flooded + i.local + i.dropped + i.held
             && e.offered == e.frames + e.dropped + e.held
     }
 }
@@ -202,7 +208,8 @@ mod tests {
     #[test]
     fn totals_conserve() {
         let c = MemberCounters::zero();
-        c.rx_frames.add(10);
+        c.rx_frames.add(12);
+        c.rx_held.add(2);
         c.rx_unicast.add(6);
         c.rx_flooded.add(3);
         c.drop_frames(Drop::MacSpoof, 1);

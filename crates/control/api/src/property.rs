@@ -243,7 +243,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "Mbit/s",
         "0",
         (0, 100_000),
-        "Bandwidth towards the member; above it frames wait for 100 ms at most, then they are dropped; 0: no limit.",
+        "Bandwidth in each direction; above it frames wait for 100 ms at most, then they are dropped; 0: no limit.",
     ),
     row(
         VNIC,

@@ -85,7 +85,7 @@ pub struct Status {
 /// Whenever no frame is on its way at the moment of reading,
 ///
 /// ```text
-/// rx_frames  = rx_unicast + rx_flooded + rx_local + rx_dropped
+/// rx_frames  = rx_unicast + rx_flooded + rx_local + rx_dropped + rx_held
 /// tx_offered = tx_frames + tx_dropped + tx_held
 /// rx_dropped + tx_dropped = the sum of drops
 /// ```
@@ -115,6 +115,9 @@ pub struct Counters {
     /// Of `rx_frames`: dropped.
     #[serde(default)]
     pub rx_dropped: u64,
+    /// Of `rx_frames`: above its `maxbw`, waiting at the moment. A level, not a total.
+    #[serde(default)]
+    pub rx_held: u64,
     /// Copies that the flooding of its frames has made, over all members that were to get one.
     #[serde(default)]
     pub rx_copies: u64,
@@ -167,6 +170,7 @@ impl std::ops::AddAssign<&Counters> for Counters {
         self.rx_flooded += more.rx_flooded;
         self.rx_local += more.rx_local;
         self.rx_dropped += more.rx_dropped;
+        self.rx_held += more.rx_held;
         self.rx_copies += more.rx_copies;
         self.rx_floods_cut += more.rx_floods_cut;
         self.tx_offered += more.tx_offered;

@@ -67,4 +67,4 @@ mod stage;
 pub use flow::FlowHash;
 pub use leave::leave;
 pub use maxbw::MaxBw;
-pub use stage::{EgressStage, Entering, Fate, IngressStage, Restricted, Room};
+pub use stage::{EgressStage, Entering, Fate, IngressStage, Leaving, Restricted, Room};

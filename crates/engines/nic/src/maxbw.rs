@@ -1,22 +1,22 @@
-//! The bandwidth towards a member: [`MaxBw`].
+//! The bandwidth of a member in one direction: [`MaxBw`].
 //!
 //! # Model
 //! The generic cell rate algorithm (ITU-T I.371): one moment, until which the rate is used up. A frame goes at that moment,
 //! or at once if it is past, and pushes it on by the time that the frame takes at the rate. So frames of several workers get
 //! their times in the order in which they come, and none starves the others; whoever holds a frame knows when it goes.
 //!
-//! A frame that would have to wait for longer than [`DELAY_NS`], or for which there is no room, is dropped as `queue-full`
-//! and takes nothing of the rate.
+//! A frame that would have to wait for longer than [`DELAY_NS`], or for which there is no room, is dropped as `queue-full` on its way to the member, as `rx-queue-full`
+//! on its way from it, and takes nothing of the rate.
 //!
 //! # Synchronization
 //! One word, changed by compare-and-swap; it orders nothing else.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use windlass_frame::Tick;
+use windlass_frame::{Tick, Verdict};
 use windlass_stats::Drop;
 
-use crate::stage::{EgressStage, Entering};
+use crate::stage::{EgressStage, Entering, IngressStage, Leaving};
 
 /// What may go at once after a pause, as the time that it takes at the rate.
 pub const BURST_NS: u64 = 1_000_000;
@@ -25,7 +25,7 @@ pub const DELAY_NS: u64 = 100_000_000;
 /// Parts of a nanosecond in which time is counted.
 const PARTS: u64 = 16;
 
-/// A limit on the bandwidth towards a member: bits a second of its frames, without tags.
+/// A limit on the bandwidth of a member in one direction: bits a second of frames, without the tag of a trunk on the way to it.
 #[derive(Debug)]
 pub struct MaxBw {
     rate: u64,
@@ -75,6 +75,22 @@ impl EgressStage for MaxBw {
                 Some(at) if at <= now => {}
                 Some(at) => frames.hold(k, at),
                 None => frames.drop_frame(k, Drop::QueueFull),
+            }
+        }
+    }
+}
+
+impl IngressStage for MaxBw {
+    fn leave(&self, frames: &mut Leaving<'_>) {
+        let now = frames.heads().now;
+        for i in 0..frames.len() {
+            let Some(bytes) = frames.passing(i).map(|meta| meta.len) else {
+                continue;
+            };
+            match self.take(now, bytes, frames.has_room(i)) {
+                Some(at) if at <= now => {}
+                Some(at) => frames.hold(i, at),
+                None => frames.decide(i, Verdict::drop(Drop::RxQueueFull)),
             }
         }
     }

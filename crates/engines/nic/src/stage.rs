@@ -2,7 +2,8 @@
 //!
 //! # Model
 //! ```text
-//! rx_burst -> leave -> IngressStage.. -> bridge -> group -> EgressStage.. -> tx_burst, or the queue before the member
+//! rx_burst -> leave -> IngressStage.. -> bridge -> group -> EgressStage.. -> tx_burst
+//!                           \-> queue --/                         \-> queue --/
 //! ```
 //! A member has a list of each, made when it is configured; most have none, which is asked once for each burst. A stage is
 //! given a whole burst.
@@ -10,10 +11,13 @@
 //! | | on its way in | on its way out |
 //! | --- | --- | --- |
 //! | pass | no verdict | [`Fate::Pass`] |
-//! | drop | [`Verdict::drop`] | [`Entering::drop_frame`] |
-//! | hold | no: what has to wait before a decision waits in its sender's ring | [`Entering::hold`] |
+//! | drop | [`Leaving::decide`] | [`Entering::drop_frame`] |
+//! | hold | [`Leaving::hold`] | [`Entering::hold`] |
 //! | consume | [`Verdict::LOCAL`] | no: whoever answers for a member does so before the bridge decides |
 //! | rewrite | the private bytes, for all receivers | [`Entering::rewrite`], for this receiver only |
+//!
+//! A frame that is held has passed the stages before; those behind do not see it, neither now nor when it goes on. So a stage
+//! that holds stands last. A member's queue has one order, and what comes while something waits goes behind it.
 //!
 //! # Ownership and lifetime
 //! Stages are shared by all workers. What they keep (a limit on a member's bandwidth) holds for the member, whatever the
@@ -24,14 +28,92 @@ use windlass_stats::Drop;
 
 /// Decides about frames of one member before its bridge does.
 pub trait IngressStage: Send + Sync {
-    /// Gives verdicts to frames of `heads` that have none; those that keep none pass.
-    fn leave(&self, heads: &mut Heads);
+    /// Decides about the frames that still pass.
+    fn leave(&self, frames: &mut Leaving<'_>);
 }
 
 /// Decides about frames on their way to one member.
 pub trait EgressStage: Send + Sync {
     /// Decides about the frames that still pass.
     fn enter(&self, now: Tick, frames: &mut Entering<'_>);
+}
+
+/// Frames of a burst on their way from their member to its bridge.
+pub struct Leaving<'a> {
+    heads: &'a mut Heads,
+    due: [Tick; BURST],
+    is_held: bool,
+    room: Room,
+}
+
+impl<'a> Leaving<'a> {
+    /// All frames of a burst; those that have a verdict keep it.
+    pub fn new(heads: &'a mut Heads, room: Room) -> Leaving<'a> {
+        Leaving {
+            heads,
+            due: [Tick(0); BURST],
+            is_held: false,
+            room,
+        }
+    }
+
+    /// Frames, whatever becomes of them.
+    pub fn len(&self) -> usize {
+        self.heads.n.min(BURST)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The burst.
+    pub fn heads(&self) -> &Heads {
+        self.heads
+    }
+
+    /// The burst, to be rewritten for all receivers.
+    pub fn rewrite(&mut self) -> &mut Heads {
+        self.heads
+    }
+
+    /// What is known of a frame that still passes.
+    pub fn passing(&self, i: usize) -> Option<&Meta> {
+        let passes = i < self.len() && self.heads.verdict.get(i) == Some(&Verdict::NONE);
+        self.heads.meta.get(i).filter(|_| passes)
+    }
+
+    /// Gives a frame its verdict, if it has none.
+    pub fn decide(&mut self, i: usize, verdict: Verdict) {
+        if let Some(given) = self.heads.verdict.get_mut(i)
+            && *given == Verdict::NONE
+        {
+            *given = verdict;
+        }
+    }
+
+    /// Whether a frame can be held.
+    pub fn has_room(&self, i: usize) -> bool {
+        self.passing(i).is_some_and(|meta| self.room.fits(meta))
+    }
+
+    /// Holds a frame, for which [`Leaving::has_room`] said that there is room.
+    pub fn hold(&mut self, i: usize, until: Tick) {
+        let Some(meta) = self.passing(i).copied() else {
+            return;
+        };
+        self.room.take(&meta);
+        self.decide(i, Verdict::HELD);
+        self.is_held = true;
+        if let Some(due) = self.due.get_mut(i) {
+            *due = until;
+        }
+    }
+
+    /// By frame: until when it is held, if any is.
+    pub fn held(self) -> Option<[Tick; BURST]> {
+        self.is_held.then_some(self.due)
+    }
 }
 
 /// What becomes of a frame on its way to a member.
@@ -46,13 +128,24 @@ pub enum Fate {
     Drop(Drop),
 }
 
-/// What the queue before a member has room for.
+/// What a member's queue has room for.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     /// Frames.
     pub frames: usize,
     /// Bytes of them.
     pub bytes: usize,
+}
+
+impl Room {
+    fn fits(&self, meta: &Meta) -> bool {
+        self.frames > 0 && meta.len as usize <= self.bytes
+    }
+
+    fn take(&mut self, meta: &Meta) {
+        self.frames = self.frames.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(meta.len as usize);
+    }
 }
 
 /// Frames of a burst on their way to one member. Numbers count the picks.
@@ -124,15 +217,15 @@ impl<'a> Entering<'a> {
 
     /// Whether a frame can be held.
     pub fn has_room(&self, k: usize) -> bool {
-        let fits = |meta: &Meta| meta.len as usize <= self.room.bytes;
-        self.room.frames > 0 && self.passing(k).is_some_and(fits)
+        self.passing(k).is_some_and(|meta| self.room.fits(meta))
     }
 
     /// Holds a frame, for which [`Entering::has_room`] said that there is room.
     pub fn hold(&mut self, k: usize, until: Tick) {
-        let len = self.passing(k).map_or(0, |meta| meta.len as usize);
-        self.room.frames = self.room.frames.saturating_sub(1);
-        self.room.bytes = self.room.bytes.saturating_sub(len);
+        let Some(meta) = self.passing(k).copied() else {
+            return;
+        };
+        self.room.take(&meta);
         if let Some(fate) = self.fates.get_mut(k) {
             *fate = Fate::Hold(until);
         }
@@ -161,8 +254,9 @@ const TAG: u16 = 0x0081;
 pub struct Restricted;
 
 impl IngressStage for Restricted {
-    fn leave(&self, heads: &mut Heads) {
-        for i in 0..heads.n.min(BURST) {
+    fn leave(&self, frames: &mut Leaving<'_>) {
+        for i in 0..frames.len() {
+            let heads = frames.heads();
             let Some(mut kind) = heads.kind.get(i).copied() else {
                 return;
             };
@@ -171,12 +265,8 @@ impl IngressStage for Restricted {
                 kind = behind.map_or(0, |kind| u16::from_le_bytes(*kind));
             }
             let is_whole = heads.meta.get(i).is_some_and(|meta| meta.len >= 14);
-            if !ALLOWED.contains(&kind)
-                && is_whole
-                && let Some(verdict) = heads.verdict.get_mut(i)
-                && *verdict == Verdict::NONE
-            {
-                *verdict = Verdict::drop(Drop::Restricted);
+            if !ALLOWED.contains(&kind) && is_whole {
+                frames.decide(i, Verdict::drop(Drop::Restricted));
             }
         }
     }
@@ -222,7 +312,11 @@ mod tests {
         ];
         let frames: Vec<&[u8]> = cases.iter().map(|(frame, _)| &**frame).collect();
         let mut heads = burst(&frames);
-        Restricted.leave(&mut heads);
+        let room = Room {
+            frames: 0,
+            bytes: 0,
+        };
+        Restricted.leave(&mut Leaving::new(&mut heads, room));
         for (i, (frame, passes)) in cases.iter().enumerate() {
             let expected = match passes {
                 true => Verdict::NONE,
@@ -231,7 +325,7 @@ mod tests {
             assert_eq!(heads.verdict[i], expected, "{frame:02x?}");
         }
         heads.verdict[4] = Verdict::drop(Drop::BadOffload);
-        Restricted.leave(&mut heads);
+        Restricted.leave(&mut Leaving::new(&mut heads, room));
         assert_eq!(heads.verdict[4], Verdict::drop(Drop::BadOffload));
     }
 

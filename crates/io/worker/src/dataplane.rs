@@ -135,7 +135,7 @@ pub struct DataPlaneOptions {
 pub struct MemberTuning {
     /// It sends IPv4, IPv6 and ARP only.
     pub restricted: bool,
-    /// Bits a second towards it; 0 is no limit.
+    /// Bits a second from it, and as many towards it; 0 is no limit.
     pub maxbw: u64,
     /// The least time between two notifications of the member, in nanoseconds; 0 is no limit.
     pub kick_gap_ns: u64,
@@ -147,8 +147,8 @@ struct DraftMember {
     bridge: u16,
     conf: MemberConf,
     tuning: MemberTuning,
-    /// The limit of `tuning.maxbw`: what it has counted survives other changes.
-    maxbw: Option<Arc<MaxBw>>,
+    /// The limits of `tuning.maxbw` from it and towards it: what they have counted survives other changes.
+    maxbw: Option<[Arc<MaxBw>; 2]>,
     tx: Option<Arc<dyn TxPort>>,
     /// Which of all attachments it has; 0: none.
     attachment: u64,
@@ -164,18 +164,20 @@ impl DraftMember {
     /// What its frames pass before the bridge.
     fn ingress(&self) -> Box<[Arc<dyn IngressStage>]> {
         let restricted = self.tuning.restricted.then(|| Arc::new(Restricted) as _);
-        restricted.into_iter().collect()
+        let maxbw = self.maxbw.clone().map(|[from, _]| from as _);
+        restricted.into_iter().chain(maxbw).collect()
     }
 
     /// What frames pass on their way to it.
     fn egress(&self) -> Box<[Arc<dyn EgressStage>]> {
-        let maxbw = self.maxbw.clone().map(|limit| limit as _);
+        let maxbw = self.maxbw.clone().map(|[_, towards]| towards as _);
         maxbw.into_iter().collect()
     }
 }
 
-fn max_bandwidth(tuning: MemberTuning) -> Option<Arc<MaxBw>> {
-    (tuning.maxbw != 0).then(|| Arc::new(MaxBw::new(tuning.maxbw)))
+fn max_bandwidth(tuning: MemberTuning) -> Option<[Arc<MaxBw>; 2]> {
+    let limit = || Arc::new(MaxBw::new(tuning.maxbw));
+    (tuning.maxbw != 0).then(|| [limit(), limit()])
 }
 
 /// What a bridge is besides its table and its members.

@@ -44,7 +44,7 @@ const CATCH_UP_BURSTS: usize = 8;
 /// Tasks that are done in a round.
 const TASKS: usize = 64;
 /// Frames that queues give in a round, give or take a burst.
-const RELEASED: usize = 2 * BURST;
+pub(crate) const RELEASED: usize = 2 * BURST;
 
 /// The ring that the port chooses.
 const ANY: u8 = u8::MAX;
@@ -101,7 +101,7 @@ impl Context<'_> {
         Meter::rest(self.topo, self.lane.worker, self.now, member.0)
     }
 
-    fn counters<'m>(&self, member: &'m Member) -> Option<&'m MemberCounters> {
+    pub(crate) fn counters<'m>(&self, member: &'m Member) -> Option<&'m MemberCounters> {
         member.counters.get(self.lane.worker as usize).map(|c| &**c)
     }
 }
@@ -232,7 +232,7 @@ impl Egress {
             counters.drop_frames(Drop::QueueFull, picks.len() as u64);
             return;
         };
-        let room = queues.room(to);
+        let room = queues.room(to.0);
         let (mut own, store) = self.own.take().unwrap_or_else(Egress::room);
         let mut entering = Entering::new(heads, &mut own, picks, room);
         for stage in &member.egress {
@@ -279,8 +279,8 @@ impl Egress {
         due: Tick,
     ) {
         let queues = self.queues.as_mut();
-        let queues = queues.filter(|queues| queues.room(to).frames > 0);
-        match queues.and_then(|queues| queues.push(heads, tails, to, pick, due)) {
+        let queues = queues.filter(|queues| queues.room(to.0).frames > 0);
+        match queues.and_then(|queues| queues.push(heads, tails, to.0, pick, due)) {
             Some(first) => {
                 counters.held.add(1);
                 self.tasks.set(Task::Release(to).number(), first);
@@ -338,19 +338,19 @@ impl Egress {
                 own.clear(windlass_frame::RxId(0), cx.now);
                 let mut tails = Tails::bind(&mut store, cx.section);
                 let mut picks = [Pick::frame(0, false); BURST];
-                n = queues.restore(to, now, &mut own, &mut tails, &mut picks);
+                n = queues.restore(to.0, (now, BURST), &mut own, &mut tails, &mut picks);
                 if n > 0 {
                     self.send_now(cx, member, counters, &own, &tails, to, &picks[..n]);
                 }
                 self.own = Some((own, store));
-                queues.forget(to, n);
+                queues.forget(to.0, n);
                 counters.held.add((n as u64).wrapping_neg());
-                if let Some(due) = queues.due(to) {
+                if let Some(due) = queues.due(to.0) {
                     self.tasks.set(task, due);
                 }
             }
             None => {
-                queues.forget(to, usize::MAX);
+                queues.forget(to.0, usize::MAX);
             }
         }
         self.queues = Some(queues);
@@ -667,7 +667,7 @@ impl Egress {
         self.tasks.clear(Task::Kick(to).number());
         self.tasks.clear(Task::Release(to).number());
         let queues = self.queues.as_mut();
-        let queued = queues.map_or(0, |queues| queues.forget(to, usize::MAX) as u64);
+        let queued = queues.map_or(0, |queues| queues.forget(to.0, usize::MAX) as u64);
         if let Some(c) = counters {
             c.held.add(queued.wrapping_neg());
             c.drop_frames(Drop::PeerDown, queued);

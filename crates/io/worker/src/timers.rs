@@ -69,12 +69,15 @@ impl Timers {
         }
     }
 
+    /// The first that is due.
+    pub(crate) fn first(&self, now: Tick) -> Option<u32> {
+        let (due, number) = *self.heap.first()?;
+        (due <= now).then_some(number)
+    }
+
     /// The first that is due, which has no due time any more then.
     pub(crate) fn pop(&mut self, now: Tick) -> Option<u32> {
-        let (due, number) = *self.heap.first()?;
-        if due > now {
-            return None;
-        }
+        let number = self.first(now)?;
         self.clear(number);
         Some(number)
     }

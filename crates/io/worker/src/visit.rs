@@ -4,7 +4,7 @@
 //! ```text
 //! rx_burst: borrowed, its first bytes private        counted: rx_frames, rx_bytes
 //!   nic:    claims checked                            or dropped: bad-offload
-//!           stages of its member, if it has any       or dropped, or consumed
+//!           stages of its member, if it has any       or dropped, consumed, or held (`ingress`)
 //!   bridge: verdict                                   or dropped under its reason
 //!           or copied for the daemon (`local`)        counted: rx_local
 //!   group:  into the list of each destination         counted: rx_unicast, or rx_flooded and rx_copies
@@ -29,6 +29,7 @@ use crate::counters::WorkerCounters;
 use crate::egress::{Context, Egress};
 use crate::flood::Floods;
 use crate::group::Groups;
+use crate::ingress::Ingress;
 use crate::local::{LocalFrame, LocalSender, Notice};
 use crate::ring::RxRing;
 
@@ -49,6 +50,9 @@ pub const COPIES_MAX: usize = 64;
 /// Bytes of those copies.
 pub const COPY_BYTES_MAX: usize = 512 * 1024;
 
+/// How long frames that are due wait once more while too many floods of their sender wait.
+const FLOODS_NS: u64 = 20_000;
+
 /// A worker's private memory for one visit.
 pub(crate) struct Scratch {
     heads: Box<Heads>,
@@ -56,6 +60,8 @@ pub(crate) struct Scratch {
     groups: Groups,
     local: LocalSender,
     notice: Arc<Notice>,
+    /// What waits for its bridge's decision.
+    pub(crate) ingress: Ingress,
     /// What the burst at hand saw.
     pub(crate) sightings: Sightings,
     /// The bridge of the burst at hand.
@@ -76,6 +82,7 @@ impl Scratch {
             groups: Groups::new(members),
             local: LocalSender::new(local),
             notice,
+            ingress: Ingress::default(),
             sightings: Sightings::new(),
             bridge: 0,
             now: Tick(0),
@@ -118,11 +125,11 @@ impl Scratch {
         let counters = member.and_then(|m| m.counters.get(cx.lane.worker as usize));
         let bridge = member.and_then(|m| Some((m.bridge, cx.topo.bridge(m.bridge)?)));
         if let (Some(member), Some(counters), Some((index, bridge))) = (member, counters, bridge) {
-            self.bridge = index;
-            self.now = cx.now;
+            (self.bridge, self.now) = (index, cx.now);
             windlass_nic::leave(heads, &mut tails);
-            for stage in &member.ingress {
-                stage.leave(heads);
+            if !member.ingress.is_empty() || self.ingress.has(ring.member) {
+                self.ingress
+                    .leave((member, ring.attachment), counters, heads, &tails);
             }
             let tally = bridge.forward(heads, &mut self.sightings);
             // For the visit before: here the fence that asking takes has nothing left to wait for.
@@ -134,7 +141,7 @@ impl Scratch {
                 counters,
                 bridge,
                 index,
-                ring,
+                attachment: ring.attachment,
                 local: &mut self.local,
                 notice: &self.notice,
             };
@@ -161,6 +168,63 @@ impl Scratch {
 }
 
 impl Scratch {
+    /// The bridge decides about a member's frames that have waited and are due: a burst at most. How many there were.
+    #[cold]
+    pub(crate) fn admit(
+        &mut self,
+        cx: &Context<'_>,
+        egress: &mut Egress,
+        floods: &mut Floods,
+        from: u16,
+    ) -> usize {
+        let member = cx.topo.member(from);
+        let counters = member.and_then(|m| m.counters.get(cx.lane.worker as usize));
+        let bridge = member.and_then(|m| Some((m.bridge, cx.topo.bridge(m.bridge)?)));
+        let member = member.filter(|m| self.ingress.is_from(from, m.attachment));
+        let (Some(member), Some(counters), Some((index, bridge))) = (member, counters, bridge)
+        else {
+            self.ingress.purge(from, counters.map(|c| &**c));
+            return 0;
+        };
+        let Some(limit) = floods.limit(from) else {
+            self.ingress.put_off(from, cx.now.plus(FLOODS_NS));
+            return 0;
+        };
+        // Without the stages that held them nothing holds them.
+        let now = match member.ingress.is_empty() {
+            true => Tick(u64::MAX),
+            false => cx.now,
+        };
+        let heads = &mut *self.heads;
+        heads.clear(RxId(from), cx.now);
+        let mut tails = Tails::bind(&mut self.store, cx.section);
+        let mut picks = [Pick::frame(0, false); BURST];
+        let due = (now, limit.frames);
+        let queues = &self.ingress.queues;
+        let n = queues.restore(from, due, heads, &mut tails, &mut picks);
+        if n > 0 {
+            (self.bridge, self.now) = (index, cx.now);
+            let tally = bridge.forward(heads, &mut self.sightings);
+            let mut burst = Burst {
+                cx,
+                heads,
+                tails: &tails,
+                counters,
+                bridge,
+                index,
+                attachment: member.attachment,
+                local: &mut self.local,
+                notice: &self.notice,
+            };
+            if !bridge.spans().is_empty() {
+                burst.span(egress);
+            }
+            burst.dispatch(n, tally.uniform, &mut self.groups, egress, floods);
+        }
+        self.ingress.forget(from, n, Some(counters));
+        n
+    }
+
     /// Sends a frame of the daemon out of a member.
     #[cold]
     pub(crate) fn send(&mut self, cx: &Context<'_>, egress: &mut Egress, to: TxId, frame: &[u8]) {
@@ -191,14 +255,14 @@ struct Burst<'a, 'q> {
     counters: &'a MemberCounters,
     bridge: &'a Bridge,
     index: u16,
-    ring: &'a RxRing,
+    attachment: u64,
     local: &'a mut LocalSender,
     notice: &'a Notice,
 }
 
 impl Burst<'_, '_> {
-    /// Sends the burst to where its verdicts say.
-    #[inline]
+    /// Sends the burst to where its verdicts say. Inlined: a call would cost each visit, and the cold caller does not matter.
+    #[inline(always)]
     fn dispatch(
         &mut self,
         n: usize,
@@ -248,14 +312,11 @@ impl Burst<'_, '_> {
                     Err(reason) => self.counters.drop_frames(reason, 1),
                 }
             } else if verdict.is_local() {
-                match self
-                    .local
-                    .post(self.heads, self.tails, i, self.ring.attachment)
-                {
+                match self.local.post(self.heads, self.tails, i, self.attachment) {
                     true => local += 1,
                     false => self.counters.drop_frames(Drop::LocalFull, 1),
                 }
-            } else {
+            } else if !verdict.is_held() {
                 let reason = verdict.as_drop().unwrap_or(Drop::NotReady);
                 self.counters.drop_frames(reason, 1);
             }
@@ -342,8 +403,9 @@ impl Burst<'_, '_> {
         let mut picks = [Pick::frame(0, false); BURST];
         let mut n = 0;
         for i in 0..self.heads.n.min(BURST) {
+            let verdict = self.heads.verdict[i];
             let malformed = matches!(
-                self.heads.verdict[i].as_drop(),
+                verdict.as_drop(),
                 Some(
                     Drop::Runt
                         | Drop::Giant
@@ -352,7 +414,7 @@ impl Burst<'_, '_> {
                         | Drop::BadOffload
                 )
             );
-            if !malformed {
+            if !malformed && !verdict.is_held() {
                 picks[n] = Pick::frame(i, self.heads.meta[i].tci != 0);
                 n += 1;
             }

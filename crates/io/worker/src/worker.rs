@@ -13,7 +13,8 @@
 //!         quiescent point
 //!         nothing left to do: says so, looks at the posts once more, offline
 //! ```
-//! Beside its rings a worker has tasks ([`crate::egress`]: a notification that was put off, a queue before a member): each has the time when it is due,
+//! Beside its rings a worker has tasks ([`crate::egress`]: a notification that was put off, a queue before a member; [`crate::ingress`]: a
+//! queue before its bridge): each has the time when it is due,
 //! and they stand in a heap. A bounded number of them is done in a round.
 //!
 //! The worker sleeps only when every ring is armed, no frame is spilled and no flood is unfinished, and until the first
@@ -39,7 +40,7 @@ use windlass_sys::epoll::{Epoll, Interest};
 use crate::bell::Bell;
 use crate::command::{Command, Condemned};
 use crate::counters::WorkerCounters;
-use crate::egress::{Context, Egress};
+use crate::egress::{Context, Egress, RELEASED};
 use crate::flood::{COPIES_BUSY, COPIES_IDLE, Floods};
 use crate::grace::QsbrGrace;
 use crate::local::{LocalFrame, Notice};
@@ -348,8 +349,12 @@ impl Worker {
 
     /// One burst from one ring: what to do with the ring, and whether frames moved. None if it is gone.
     fn visit(&mut self, token: u64, start: u64) -> Option<(Outcome, bool)> {
-        let ring = self.rings.get_mut(token)?;
         let now = Tick(self.clock.ns(start));
+        if !self.scratch.ingress.is_empty() {
+            let member = self.rings.get_mut(token)?.member;
+            self.admit_before(member, now);
+        }
+        let ring = self.rings.get_mut(token)?;
         let section = self.qsbr.section();
         let cx = Context {
             section: &section,
@@ -382,8 +387,41 @@ impl Worker {
         Some((outcome, n > 0))
     }
 
-    /// Hands the sightings of a burst to the table's writer: here, or to its home worker.
-    #[inline]
+    /// What a member has sent before and is due goes before what is fetched now.
+    #[cold]
+    fn admit_before(&mut self, member: u16, now: Tick) {
+        while self.scratch.ingress.has(member) && self.admit(member, now) > 0 {}
+    }
+
+    /// Bridges decide about frames that have waited and are due, a bounded number of them.
+    #[cold]
+    fn admit_due(&mut self, now: Tick) {
+        let mut admitted = 0;
+        while admitted < RELEASED
+            && let Some(member) = self.scratch.ingress.first_due(now)
+        {
+            admitted += self.admit(member, now);
+        }
+    }
+
+    fn admit(&mut self, member: u16, now: Tick) -> usize {
+        let section = self.qsbr.section();
+        let cx = Context {
+            section: &section,
+            topo: self.shared.topo.load(&section),
+            lane: self.lane,
+            now,
+        };
+        let (egress, floods) = (&mut self.egress, &mut self.floods);
+        let n = self.scratch.admit(&cx, egress, floods, member);
+        if n > 0 {
+            self.report();
+        }
+        n
+    }
+
+    /// Hands the sightings of a burst to the table's writer: here, or to its home worker. Inlined for visits.
+    #[inline(always)]
     fn report(&mut self) {
         let mut lost = self.scratch.sightings.take_lost();
         if lost == 0 && self.scratch.sightings.posts().is_empty() {
@@ -509,6 +547,9 @@ impl Worker {
         if self.egress.meter.is_on() {
             self.go_on_metered(now);
         }
+        if !self.scratch.ingress.is_empty() {
+            self.admit_due(now);
+        }
         let section = self.qsbr.section();
         let cx = Context {
             section: &section,
@@ -531,9 +572,11 @@ impl Worker {
         }
         self.egress.run_due(&cx, counters);
         if let Some(rest) = &mut self.rest {
-            rest.go_on(&cx, &mut self.egress, &mut self.floods, counters);
+            let ingress = &mut self.scratch.ingress;
+            rest.go_on(&cx, ingress, &mut self.egress, &mut self.floods, counters);
         }
-        let held = (self.egress.held_frames() + self.floods.len()) as u64;
+        let waiting = self.scratch.ingress.queues.len();
+        let held = (self.egress.held_frames() + self.floods.len() + waiting) as u64;
         if held != counters.held.get() {
             counters.held.add(held.wrapping_sub(counters.held.get()));
         }
@@ -639,7 +682,11 @@ impl Worker {
         self.lap(cycles);
         let now = Tick(self.clock.ns(cycles));
         let second_look = (!self.looks.is_empty()).then(|| now.plus(UNSURE_SLEEP_NS));
-        let due = [self.egress.next_due(), self.egress.meter.next_due()];
+        let due = [
+            self.egress.next_due(),
+            self.egress.meter.next_due(),
+            self.scratch.ingress.next_due(),
+        ];
         let due = due.into_iter().flatten();
         self.bell.say_asleep();
         if self.has_posts() {
@@ -770,8 +817,10 @@ impl Worker {
         let counters = topo
             .member(member)
             .and_then(|m| m.counters.get(self.lane.worker as usize));
-        self.egress.purge(TxId(member), counters.map(|c| &**c));
-        self.floods.purge(member, counters.map(|c| &**c));
+        let counters = counters.map(|c| &**c);
+        self.egress.purge(TxId(member), counters);
+        self.floods.purge(member, counters);
+        self.scratch.ingress.purge(member, counters);
         for (slot, ring) in &rings {
             self.looks.clear(*slot);
             if matches!(ring.state, State::Idle | State::Unsure(_)) {

@@ -142,6 +142,7 @@ columns! {
     "rx-copies" more "Copies that flooding made of those." |row| counted(row, "rx_copies");
     "rx-floods-cut" more "Floods that ended before everyone had a copy." |row| counted(row, "rx_floods_cut");
     "rx-local" more "Frames from it that ended at the bridge, for the daemon." |row| counted(row, "rx_local");
+    "rx-held" more "Frames from it that wait in private memory now." |row| at(row, "/rx_held");
     "tx-offered" more "Frames and copies that were to go to it." |row| counted(row, "tx_offered");
     "tx-held" more "Of those, waiting in private memory now." |row| at(row, "/tx_held");
     "tx-span" more "Of those, copies for a span member." |row| counted(row, "tx_span");

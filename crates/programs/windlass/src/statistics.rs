@@ -147,7 +147,7 @@ pub(crate) struct Keys {
     pub(crate) counters: &'static [&'static [&'static str]],
 }
 
-/// The counters of [`windlass_api::Counters`]; `tx_held` is a level and has no rate.
+/// The counters of [`windlass_api::Counters`]; `rx_held` and `tx_held` are levels and have no rate.
 const FRAMES: &[&str] = &[
     "rx_frames",
     "rx_bytes",

@@ -64,6 +64,7 @@ pub const MEMBER: &[Family<Counters>] = families! { counters:
     "receive_flooded_frames_total" Counter counters.rx_flooded as f64, "Received frames that were flooded.";
     "receive_local_frames_total" Counter counters.rx_local as f64, "Received frames that ended at the bridge, for the daemon.";
     "receive_dropped_frames_total" Counter counters.rx_dropped as f64, "Received frames dropped.";
+    "receive_held_frames" Gauge counters.rx_held as f64, "Frames from it that wait in private memory.";
     "receive_copies_total" Counter counters.rx_copies as f64, "Copies made by flooding its frames.";
     "receive_floods_cut_total" Counter counters.rx_floods_cut as f64, "Floods that ended before everyone had a copy.";
     "transmit_offered_frames_total" Counter counters.tx_offered as f64, "Frames and copies to be sent to it.";

@@ -27,7 +27,7 @@
 //!
 //! When all rests:
 //! - no frame waits in a ring before a sleeping worker, none before a sleeping peer;
-//! - every frame is delivered or counted, and nothing is held, neither by a worker nor for the daemon;
+//! - every frame is delivered or counted, and nothing is held, neither by a worker nor for the daemon, nor before its bridge;
 //! - every ring is served by the worker that the placement names, and no other;
 //! - every table has a writer, at its home;
 //! - rings that were asked back are back, however late a worker was;
@@ -43,6 +43,7 @@ mod model;
 mod moves;
 mod port;
 mod random;
+mod shaping;
 mod storm;
 mod world;
 

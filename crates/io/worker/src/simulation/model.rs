@@ -259,8 +259,14 @@ impl Model {
     }
 
     /// What a table may hold: only addresses of owners that are there, each behind a number whose owner has used it.
-    /// Where only one owner has used an address, and nothing was lost, it is there.
-    pub(super) fn check_table(&self, bridge: usize, entries: &[Entry], lost: u64) {
+    /// Where only one owner has used an address, and nothing was lost (`is_unsure` of its number), it is there.
+    pub(super) fn check_table(
+        &self,
+        bridge: usize,
+        entries: &[Entry],
+        lost: u64,
+        is_unsure: impl Fn(u16) -> bool,
+    ) {
         let live = self.all(|stage| stage != Stage::Gone);
         for entry in entries {
             let owner = live.iter().find(|at| {
@@ -280,7 +286,7 @@ impl Model {
         }
         for at in live {
             let owner = &self.owners[at];
-            if owner.bridge != bridge || !owner.may_use_others {
+            if owner.bridge != bridge || !owner.may_use_others || is_unsure(owner.number) {
                 continue;
             }
             for (mac, used) in &owner.used {

@@ -48,13 +48,6 @@ impl World {
         self.plane.replace(Some(plane));
     }
 
-    /// Frames in the workers' private memory.
-    fn held(&self) -> u64 {
-        let plane = self.plane.borrow();
-        let plane = plane.as_ref().expect("the control thread rests");
-        plane.workers().iter().map(|worker| worker.held).sum()
-    }
-
     fn finish(self: Rc<World>) {
         self.run_until_quiet();
         self.check();

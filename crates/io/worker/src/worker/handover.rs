@@ -109,8 +109,10 @@ pub(super) struct Move {
     what: Moved,
     to: u16,
     handover: Arc<Handover>,
-    /// Floods from this one on are not of it.
-    flooded: u64,
+    /// Frames before their bridge's decision: from this one on they are not of it.
+    waiting: u64,
+    /// Floods from this one on are not of it: known when its bridge has decided.
+    flooded: Option<u64>,
     /// Queued frames from this one on are not of it: known when its floods are done.
     queued: Option<u64>,
     /// Spilled frames from this one on are not of it: known when its queued frames are sent.
@@ -154,7 +156,8 @@ impl Worker {
             what: Moved::Ring(token),
             to,
             handover,
-            flooded: self.floods.posted(),
+            waiting: self.scratch.ingress.queues.pushed(),
+            flooded: None,
             queued: None,
             spilled: None,
         });
@@ -166,7 +169,8 @@ impl Worker {
             what: Moved::Home(bridge),
             to,
             handover,
-            flooded: 0,
+            waiting: 0,
+            flooded: Some(0),
             queued: None,
             spilled: None,
         });
@@ -205,20 +209,20 @@ impl Worker {
 
     /// Whether nothing waits that was fetched from the ring, or that the home was told to send.
     fn is_sent(&self, of: &mut Move) -> bool {
-        if self
-            .floods
-            .oldest()
-            .is_some_and(|oldest| oldest < of.flooded)
-        {
+        let is_before = |oldest: Option<u64>, mark| oldest.is_some_and(|oldest| oldest < mark);
+        if is_before(self.scratch.ingress.queues.oldest(), of.waiting) {
+            return false;
+        }
+        let flooded = *of.flooded.get_or_insert(self.floods.posted());
+        if is_before(self.floods.oldest(), flooded) {
             return false;
         }
         let queued = *of.queued.get_or_insert(self.egress.queued());
-        let oldest = self.egress.oldest_queued();
-        if oldest.is_some_and(|oldest| oldest < queued) {
+        if is_before(self.egress.oldest_queued(), queued) {
             return false;
         }
         let spilled = *of.spilled.get_or_insert(self.egress.spilled());
-        self.egress.oldest().is_none_or(|oldest| oldest >= spilled)
+        !is_before(self.egress.oldest(), spilled)
     }
 
     /// Puts a ring into another worker's mailbox; whether it is there.

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //! A worker that is to rest fetches nothing more and sends what lies in its private memory. It answers when nothing does any
-//! more, or at the end of its time: what is left then is dropped as `peer-down`, and floods are cut. Notifications that were
-//! put off are given. After the answer no ring is read or written, and rings that are attached wait, until the worker is told to go on.
+//! more, or at the end of its time: what is left then is dropped, as `not-ready` before its bridge and as `peer-down` behind it,
+//! and floods are cut. Notifications that were put off are given. After the answer no ring is read or written, and rings that are attached wait, until the worker is told to go on.
 
 use std::sync::mpsc::SyncSender;
 
@@ -13,6 +13,7 @@ use super::{RxRing, State, Worker};
 use crate::counters::WorkerCounters;
 use crate::egress::{Context, Egress};
 use crate::flood::Floods;
+use crate::ingress::Ingress;
 
 /// What a worker that rests has to do.
 pub(super) struct Rest {
@@ -32,16 +33,17 @@ impl Rest {
     pub(super) fn go_on(
         &mut self,
         cx: &Context<'_>,
+        ingress: &mut Ingress,
         egress: &mut Egress,
         floods: &mut Floods,
         counters: &WorkerCounters,
     ) {
-        let waits = egress.held_frames() > 0 || !floods.is_empty();
+        let waits = !ingress.is_empty() || egress.held_frames() > 0 || !floods.is_empty();
         if waits && cx.now < self.until {
             return;
         }
         if let Some(done) = self.done.take() {
-            let dropped = egress.give_up(cx, counters) + floods.give_up(cx);
+            let dropped = ingress.give_up(cx) + egress.give_up(cx, counters) + floods.give_up(cx);
             // One that has stopped waiting goes on, or ends.
             let _ = done.send(dropped);
         }

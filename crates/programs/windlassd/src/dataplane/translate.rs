@@ -252,6 +252,7 @@ pub fn counters(totals: &MemberTotals, kernel_drops: u64) -> Counters {
         rx_flooded: ingress.flooded,
         rx_local: ingress.local,
         rx_dropped: ingress.dropped,
+        rx_held: ingress.held,
         rx_copies: ingress.copies,
         rx_floods_cut: ingress.floods_cut,
         tx_offered: egress.offered,
