@@ -12,7 +12,6 @@ use windlass_listing::ROW_BYTES;
 use windlass_sys::process::{self, Pinned};
 use windlass_sys::unix::{self, Credentials};
 
-use crate::Event;
 use crate::facts::Facts;
 use crate::identity::Identity;
 use crate::inquiry::{Asker, Connection};
@@ -81,11 +80,9 @@ impl Broker {
         let Some(connection) = asker else { return };
         let Credentials { pid, uid, .. } = connection.who;
         let (pid, text) = (pid.unwrap_or(0), reason.text());
+        let is_notice = matches!(reason, Reason::Policy | Reason::Limit);
         let line = format_args!("process {pid} of user {uid} is refused: {text}");
-        self.tell(&match reason {
-            Reason::Policy | Reason::Limit => Event::Notice(line),
-            _ => Event::Detail(line),
-        });
+        (self.say)(is_notice, line);
         let broker = std::process::id();
         // Who does not read loses the connection.
         let _ = send(asker, &Answer::Refused { reason, broker }, &[]);
@@ -159,9 +156,9 @@ impl Broker {
         let fds = [status.as_fd(), directory, table];
         send(asker, &answer, &fds)?;
         let inherited = self.slabs.inherit(&mut self.processes, parent, slot);
-        self.tell(&Event::Detail(format_args!(
+        self.detail(format_args!(
             "slot {slot} is process {pid} of user {uid}, with {inherited} slabs of its parent"
-        )));
+        ));
         Ok(())
     }
 
@@ -244,9 +241,7 @@ impl Broker {
         let (processes, users) = (&mut self.processes, &mut self.users);
         let (slab, is_new) = self.slabs.pair(processes, users, (own, peer), full)?;
         if is_new {
-            self.tell(&Event::Detail(format_args!(
-                "slab {slab} is of slots {own} and {peer}"
-            )));
+            self.detail(format_args!("slab {slab} is of slots {own} and {peer}"));
         }
         self.hand_over(asker, own, slab)
     }
@@ -288,9 +283,9 @@ impl Broker {
         let Some(finding) = finding else {
             return Ok(());
         };
-        self.tell(&Event::Notice(format_args!(
+        self.notice(format_args!(
             "connections in network namespace {netns} stay on the kernel: {finding}"
-        )));
+        ));
         Err(Reason::Policy)
     }
 

@@ -15,7 +15,6 @@
 use windlass_channel::layout::Side;
 use windlass_channel::{EndInfo, Reason};
 
-use crate::Event;
 use crate::facts::Facts;
 use crate::inquiry::{Asker, Target};
 use crate::jobs::{Reclaim, SOURCES_MAX, Said};
@@ -72,8 +71,16 @@ impl Broker {
         place: &Reclaim,
         outcome: Result<u64, Reason>,
     ) -> Result<(), Reason> {
-        let place = (place.slab, place.chan, place.side);
-        self.tell(&Event::Rescue { place, outcome });
+        let Reclaim {
+            slab, chan, side, ..
+        } = place;
+        let place = format_args!("slab {slab}, channel {chan}, side {side}");
+        match outcome {
+            Ok(bytes) => self.detail(format_args!("rescued {bytes} bytes of {place}")),
+            // The kernel did not take all, or a reader was in the middle of taking them.
+            Err(Reason::Limit) => self.detail(format_args!("no rescue yet of {place}")),
+            Err(reason) => self.notice(format_args!("no rescue of {place}: {}", reason.text())),
+        }
         outcome.and_then(|_| self.done(asker))
     }
 

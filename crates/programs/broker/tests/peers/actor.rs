@@ -259,8 +259,9 @@ impl Stage {
             }
             ["broker", path] => {
                 println!("> serving");
-                windlass_broker::private(Path::new(path), Duration::from_secs(60), program());
-                "ended".into()
+                let mut broker = Command::new(program());
+                broker.args(["--private", "--linger-ms", "60000", "--socket", path]);
+                panic!("{path}: {}", broker.exec())
             }
             ["register-at-once"] => {
                 let who = registration(self.stream().as_raw_fd(), self.cookie(), 0, 0);
