@@ -48,6 +48,8 @@ impl Listeners {
     }
 
     fn add(&mut self, epoll: &Epoll, token: u64, listener: Listener) -> Result<(), Errno> {
+        // The last close of a descriptor that came with a request would be ours, and may wait. Before Linux 6.16 it can come.
+        let _ = unix::set_accepts_fds(&listener, false);
         epoll.add(&listener, token, Interest::READABLE)?;
         let rests_until = None;
         let entry = Entry {

@@ -403,6 +403,18 @@ fn a_close_that_waits_delays_nobody_else() {
     }
 }
 
+/// The same of one that comes with a request: its last close would be the broker's own.
+#[test]
+fn a_passed_socket_that_lingers_delays_nobody_else() {
+    let Some(running) = scene_alone("a_passed_socket_that_lingers_delays_nobody_else") else {
+        return;
+    };
+    let mut alice = Bystander::new(&running);
+    let mut a = Actor::start_as(&running.path, MALLORY);
+    println!("sent: {}", a.ask("pass-lingering"));
+    alice.is_not_delayed("a passed socket that lingers");
+}
+
 /// The same of a file of a file system that answers no close: the helper that took it hangs in the kernel, where not even SIGKILL
 /// reaches it.
 #[test]
