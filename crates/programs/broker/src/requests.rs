@@ -9,15 +9,16 @@ use windlass_channel::layout::Side;
 use windlass_channel::protocol::{Answer, Ends, RETURNS, Request, SHARE};
 use windlass_channel::{EndInfo, Reason};
 use windlass_listing::ROW_BYTES;
+use windlass_sys::identity::Identity;
 use windlass_sys::process::{self, Pinned};
+use windlass_sys::sealed;
 use windlass_sys::unix::{self, Credentials};
 
 use crate::facts::Facts;
-use crate::identity::Identity;
+use crate::helpers::Key;
 use crate::inquiry::{Asker, Connection};
 use crate::limits::{HELPED_REQUESTS, ROWS_PER_REQUEST};
 use crate::listing;
-use crate::memory;
 use crate::processes::{Group, Newcomer};
 use crate::server::Broker;
 
@@ -104,7 +105,7 @@ impl Broker {
         let pid = connection.who.pid.ok_or(Reason::NotRescuable)?;
         let pidfd = process::peer_pidfd(&connection.socket, pid).map_err(|_| Reason::NoDaemon)?;
         let identity = Identity::of(pid, &pidfd).ok_or(Reason::NotRescuable)?;
-        let key = identity.key().ok_or(Reason::NotRescuable)?;
+        let key = Key::of(&identity).ok_or(Reason::NotRescuable)?;
         if key.uid != connection.who.uid {
             return Err(Reason::Privileged);
         }
@@ -130,7 +131,7 @@ impl Broker {
         }
         // What cannot be taken now could not be taken when it matters.
         let target = newcomer.target(socket, cookie);
-        self.look(asker, Some(target), None, move |broker, asker, facts| {
+        self.look(asker, Some(target), move |broker, asker, facts| {
             let netns = facts?.netns;
             broker.take_in(asker, Newcomer { netns, ..newcomer }, parent)
         });
@@ -328,7 +329,7 @@ impl Broker {
             let count = rows.len() / ROW_BYTES;
             self.users.asked(who.uid, count / ROWS_PER_REQUEST);
         }
-        let memory = memory::holding("windlass-listing", &rows).map_err(|_| Reason::Limit)?;
+        let memory = sealed::holding("windlass-listing", &rows).map_err(|_| Reason::Limit)?;
         let bytes = rows.len() as u64;
         send(asker, &Answer::Listing { bytes }, &[memory.as_fd()])
     }

@@ -15,9 +15,8 @@
 use windlass_channel::layout::Side;
 use windlass_channel::{EndInfo, Reason};
 
-use crate::facts::Facts;
 use crate::inquiry::{Asker, Target};
-use crate::jobs::{Reclaim, SOURCES_MAX, Said};
+use crate::jobs::{Reclaim, SOURCES_MAX};
 use crate::server::Broker;
 
 impl Broker {
@@ -35,7 +34,7 @@ impl Broker {
         let (own, other) = (link.info(from), link.info(from.other()));
         let same_user = found.same_user();
         let sender = self.target(slab, from, &own, looks);
-        let sender = sender.ok_or(Reason::NotEligible)?;
+        let mut sender = sender.ok_or(Reason::NotEligible)?;
         let Some(far) = self.target(slab, from.other(), &other, looks) else {
             // The sender has the kernel answer for a dead reader.
             return self.done(asker);
@@ -46,20 +45,16 @@ impl Broker {
             side,
             connected: own.connected,
             slot: 0,
+            same_user,
+            far: None,
         };
-        let both = [Some(sender.clone()), Some(far)];
-        self.look_at_both(asker, both, move |broker, asker, both| {
-            match both.and_then(|both| verdict(&both, same_user)) {
-                Ok(Some(cookie)) => {
-                    let target = Some(Target { cookie, ..sender });
-                    broker.look(asker, target, Some(reclaim), move |broker, asker, said| {
-                        broker.moved(asker, &reclaim, said.map(|facts| facts.moved))
-                    });
-                    Ok(())
-                }
-                Ok(None) => broker.moved(asker, &reclaim, Ok(0)),
-                Err(reason) => broker.moved(asker, &reclaim, Err(reason)),
-            }
+        self.look(asker, Some(far), move |broker, asker, far| {
+            let far = far.ok();
+            sender.job.reclaim = Some(Reclaim { far, ..reclaim });
+            broker.look(asker, Some(sender), move |broker, asker, said| {
+                broker.moved(asker, &reclaim, said.map(|facts| facts.moved))
+            });
+            Ok(())
         });
         Ok(())
     }
@@ -100,28 +95,15 @@ impl Broker {
             let Some(who) = self.is_still(slot) else {
                 continue;
             };
-            let one = who.target(end.fd, end.cookie);
+            let mut one = who.target(end.fd, end.cookie);
+            one.job.looks = looks;
             match &mut target {
-                None => target = Some(Target { looks, ..one }),
+                None => target = Some(one),
                 Some(target) if target.sources.len() == SOURCES_MAX => break,
                 Some(target) if target.key == one.key => target.sources.extend(one.sources),
                 Some(_) => {}
             }
         }
         target
-    }
-}
-
-/// Whether bytes may be moved into the first of these sockets: its cookie if so; `None`: an error that is noted is for the
-/// sender's own call.
-fn verdict((near, far): &(Facts, Said), same_user: bool) -> Result<Option<u64>, Reason> {
-    let is_proven = match far {
-        Ok(far) => near.mirrors(far, same_user) && !far.names_senders,
-        Err(_) => same_user,
-    };
-    match (near.is_over, is_proven) {
-        (true, _) => Ok(None),
-        (false, true) => Ok(Some(near.cookie)),
-        (false, false) => Err(Reason::Mismatch),
     }
 }

@@ -133,7 +133,7 @@ impl Broker {
                 match ready.token & CLASS {
                     CONNECTION => self.readable(ready.token),
                     PROCESS => self.bury((ready.token & !CLASS) as u16),
-                    HELPER => self.helper_speaks(ready.token & !CLASS),
+                    HELPER => self.helper_speaks((ready.token & !CLASS) as u16),
                     _ if ready.token != SIGNALS => self.accept(ready.token),
                     _ if signals.next() == Ok(libc::SIGHUP) => self.reload(),
                     _ => {
@@ -159,7 +159,7 @@ impl Broker {
     fn timeout(&mut self, now: Instant) -> Option<Option<Duration>> {
         let due = [
             self.slabs.next_look(),
-            self.helpers.next_late(),
+            self.helpers.next_late().map(|(at, _)| at),
             self.listeners.wake(&self.epoll, now),
         ];
         let mut until = due.into_iter().flatten().min();
@@ -307,6 +307,7 @@ impl Broker {
 
     /// The process of a slot has died or become another program.
     pub(crate) fn bury(&mut self, slot: u16) {
+        self.helpers.reap();
         let Some((pid, slabs)) = self.processes.bury(&self.epoll, slot) else {
             return;
         };

@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 use windlass_channel::layout::{SLAB_BYTES, Side};
 use windlass_channel::snapshot::MappedSlab;
 use windlass_channel::{Fd, Owner, Reason, Who};
+use windlass_sys::sealed;
 
 use crate::helpers::Key;
 use crate::limits::{
     BYTES_PER_USER_MAX, LOOK_INTERVAL, MEASURES_PER_REQUEST, RESCUES_PER_LOOK_MAX, RETRY_INTERVAL,
     SLABS_PER_PAIR_MAX, SLABS_PER_USER_MAX, STUCK_AFTER, TEND_INTERVAL, WATCH_FOR,
 };
-use crate::memory;
 use crate::processes::Processes;
 use crate::users::Users;
 
@@ -151,7 +151,7 @@ impl Slabs {
         let mut ids = (self.last.saturating_add(1)..u32::MAX).chain(1..=self.last);
         let id = ids.find(|id| !self.all.contains_key(id));
         let id = id.ok_or(Reason::Limit)?;
-        let memory = memory::create("windlass-slab", SLAB_BYTES).map_err(|_| Reason::Limit)?;
+        let memory = sealed::create("windlass-slab", SLAB_BYTES).map_err(|_| Reason::Limit)?;
         let map = MappedSlab::create(memory.as_fd(), id).ok_or(Reason::Limit)?;
         let now = Instant::now();
         let slab = Slab {
@@ -181,7 +181,7 @@ impl Slabs {
         let his = self.all.values().filter(is_his);
         count >= SLABS_PER_USER_MAX
             || his
-                .map(|slab| memory::bytes_used(&slab.memory))
+                .map(|slab| sealed::bytes_used(&slab.memory))
                 .sum::<u64>()
                 >= BYTES_PER_USER_MAX
     }
