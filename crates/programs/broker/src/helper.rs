@@ -50,9 +50,9 @@ pub const HELPER: &str = "helper";
 /// Word of the command line that makes the program a getter, before user, group, and device and inode of the user namespace.
 pub const GETTER: &str = "getter";
 
-/// Descriptors of a helper or a getter. The kernel refuses to pass one on while all processes of its user have more than this many
-/// in flight, and the getter's user is root.
-const FILES_MAX: u64 = 4_096;
+/// Descriptors of a helper or a getter, which has no more than come with one job. But the kernel refuses to pass one on while all
+/// processes of its user have more than this many in flight, and root's broker has so many on their way to helpers that hang.
+const FILES_MAX: u64 = 131_072;
 /// Addresses of a helper, in bytes: a slab of 258 MiB, and the program.
 const SPACE_BYTES_MAX: u64 = 1 << 30;
 /// Who a helper is where it takes a lock.

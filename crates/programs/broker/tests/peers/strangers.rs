@@ -353,6 +353,28 @@ fn a_helper_that_hangs_is_its_users_own_loss() {
     assert_ne!(helper_of(MARVIN), helper);
 }
 
+/// A user's jobs wait in a helper that hangs, each with descriptors that root has sent and nobody has received: the kernel counts them
+/// against what root's own helper passes to its getter. That one goes on.
+#[test]
+fn jobs_that_wait_keep_no_getter_from_its_work() {
+    let Some(running) = scene_alone("jobs_that_wait_keep_no_getter_from_its_work") else {
+        return;
+    };
+    let mut a = Actor::start_as(&running.path, MARVIN);
+    let mut b = Actor::start_as(&running.path, MARVIN);
+    stage::connect(&mut a, &mut b);
+    let (mut c, mut d) = (Actor::start(&running.path), Actor::start(&running.path));
+    stage::connect(&mut c, &mut d);
+    assert!(a.ask("register").parse::<u16>().is_ok());
+    assert!(c.ask("register").parse::<u16>().is_ok());
+    let helper = helper_of(MARVIN);
+    rustix::process::kill_process(helper, Signal::STOP).expect("stopped");
+    assert_eq!(a.ask("flood register"), "done");
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(d.ask("register").parse::<u16>().is_ok());
+    assert_eq!(helper_of(MARVIN), helper, "it hangs still");
+}
+
 /// A user asks as fast as he can, for registrations, for listings of thousands of connections, and has helpers started for namespaces:
 /// nobody else waits for him.
 #[test]
