@@ -45,9 +45,10 @@ use crate::helpers::Key;
 use crate::jobs::{Job, LATE, MESSAGE_BYTES_MAX, Reclaim, SOURCES_MAX, Said};
 use windlass_listing::plain::Plain;
 
-/// Word of the command line that makes the program a helper, before user and group.
+/// Words of the command line that make the program a helper or a getter, before user, group, and device and inode of the user
+/// namespace.
 pub const HELPER: &str = "helper";
-/// Word of the command line that makes the program a getter, before user, group, and device and inode of the user namespace.
+/// See [`HELPER`].
 pub const GETTER: &str = "getter";
 
 /// Descriptors of a helper or a getter, which has no more than come with one job. But the kernel refuses to pass one on while all
@@ -73,23 +74,17 @@ pub(crate) type Answer = (Said, Option<OwnedFd>);
 /// # Errors
 /// If the process cannot be confined: it has done nothing then.
 pub fn serve_if_asked(mut words: impl Iterator<Item = String>) -> Result<bool, Errno> {
-    let role = words.next();
-    let is_getter = match role.as_deref() {
-        Some(HELPER) => false,
-        Some(GETTER) => true,
-        _ => return Ok(false),
-    };
+    let role = words.next().unwrap_or_default();
+    if ![HELPER, GETTER].contains(&role.as_str()) {
+        return Ok(false);
+    }
     let numbers: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
-    let [uid, gid, userns @ ..] = numbers.as_slice() else {
+    let [uid, gid, device, inode] = *numbers else {
         return Err(Errno::INVAL);
     };
     let id = |number: u64| u32::try_from(number).map_err(|_| Errno::INVAL);
-    let (uid, gid) = (id(*uid)?, id(*gid)?);
-    if is_getter {
-        let [device, inode] = *userns else {
-            return Err(Errno::INVAL);
-        };
-        let userns = (device, inode);
+    let (uid, gid, userns) = (id(uid)?, id(gid)?, (device, inode));
+    if role == GETTER {
         confine(None, CapabilitySet::SYS_PTRACE)?;
         serve(|job, fds| getter::fetch(&job, &fds, Key { uid, gid, userns }));
     } else {

@@ -57,13 +57,6 @@ impl Key {
     }
 }
 
-/// A job that a helper has.
-struct Pending {
-    then: Then,
-    /// When it is too late.
-    until: Instant,
-}
-
 /// A living helper, with its getter.
 struct Helper {
     child: Child,
@@ -72,8 +65,8 @@ struct Helper {
     socket: OwnedFd,
     /// The slot in which it takes locks.
     slot: u16,
-    /// In the order in which it answers.
-    jobs: VecDeque<Pending>,
+    /// What comes after each, in the order in which it answers, and when that is late.
+    jobs: VecDeque<(Then, Instant)>,
     used: Instant,
 }
 
@@ -112,17 +105,15 @@ impl Helpers {
             return Err(Reason::NotRescuable);
         }
         let pair = || unix::pair(SocketKind::SeqPacket).map_err(|_| Reason::Limit);
-        let ids = [key.uid, key.gid].map(|id| id.to_string());
         let (socket, theirs) = pair()?;
         let is_root = rustix::process::geteuid().is_root();
         let (near, far) = is_root.then(pair).transpose()?.unzip();
-        let mut command = self.command(HELPER, &ids, theirs);
+        let mut command = self.command(HELPER, key, theirs);
         command.stdout(near.map_or(Stdio::null(), Stdio::from));
         let child = command.spawn().map_err(|_| Reason::Limit)?;
         // Without it the helper cannot take everything, and is replaced when it must.
         let getter = far.and_then(|far| {
-            let userns = [key.userns.0, key.userns.1].map(|number| number.to_string());
-            let mut command = self.command(GETTER, &[ids, userns].concat(), far);
+            let mut command = self.command(GETTER, key, far);
             let thread = std::thread::Builder::new().name("getter".into());
             thread.spawn(move || command.spawn()).ok()
         });
@@ -146,9 +137,14 @@ impl Helpers {
     }
 
     /// The program in this role, with the broker or the helper behind its standard input.
-    fn command(&self, role: &str, numbers: &[String], stdin: OwnedFd) -> Command {
+    fn command(&self, role: &str, key: Key, stdin: OwnedFd) -> Command {
+        let (device, inode) = key.userns;
+        let numbers = [key.uid.into(), key.gid.into(), device, inode];
         let mut command = Command::new(&self.program);
-        command.arg(role).args(numbers).env_clear().current_dir("/");
+        command
+            .arg(role)
+            .args(numbers.map(|number| number.to_string()));
+        command.env_clear().current_dir("/");
         command.stdin(Stdio::from(stdin));
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command
@@ -201,8 +197,7 @@ impl Helpers {
     /// The helper that has just got a job will answer it.
     pub(crate) fn expect(&mut self, key: Key, then: Then) {
         if let Some(helper) = self.all.get_mut(&key) {
-            let until = helper.used + HANG_AFTER;
-            helper.jobs.push_back(Pending { then, until });
+            helper.jobs.push_back((then, helper.used + HANG_AFTER));
         }
     }
 
@@ -217,7 +212,7 @@ impl Helpers {
             Ok(received) if received.bytes > 0 => {
                 let said = message.get(..received.bytes).and_then(Plain::of_bytes);
                 let said = said.zip(helper.jobs.pop_front());
-                let said = said.map(|(said, job)| Some((*key, job.then, said)));
+                let said = said.map(|(said, (then, _))| Some((*key, then, said)));
                 said.ok_or(*key)
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
@@ -228,7 +223,7 @@ impl Helpers {
     /// The one whose oldest job is late first, and when it is.
     pub(crate) fn next_late(&self) -> Option<(Instant, Key)> {
         let all = self.all.iter();
-        let oldest = all.filter_map(|(key, helper)| Some((helper.jobs.front()?.until, *key)));
+        let oldest = all.filter_map(|(key, helper)| Some((helper.jobs.front()?.1, *key)));
         oldest.min()
     }
 
@@ -244,7 +239,7 @@ impl Helpers {
             let _ = child.kill();
         }
         self.dying.push((key.uid, children));
-        helper.jobs.into_iter().map(|job| job.then).collect()
+        helper.jobs.into_iter().map(|(then, _)| then).collect()
     }
 
     /// Forgets those that have ended since they were killed.

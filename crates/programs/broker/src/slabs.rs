@@ -215,10 +215,8 @@ impl Slabs {
         }
         let slabs = old.slabs.clone();
         for id in &slabs {
-            let Some(slab) = self.all.get_mut(id) else {
-                continue;
-            };
-            for side in &mut slab.holders {
+            let sides = self.all.get_mut(id).map(|slab| &mut slab.holders);
+            for side in sides.into_iter().flatten() {
                 if side.contains(&parent) {
                     side.insert(slot);
                 }
