@@ -13,7 +13,6 @@ use windlass_sys::identity::Identity;
 use windlass_sys::process::Pinned;
 use windlass_sys::unix::Credentials;
 
-use crate::facts::Facts;
 use crate::helpers::Key;
 use crate::jobs::{Job, LATE, Said};
 use crate::limits::{JOBS_PER_HELPER_MAX, START_REQUESTS, WATCH_JOBS_PER_HELPER_MAX};
@@ -44,23 +43,22 @@ pub(crate) struct Target {
 pub(crate) type Then = Box<dyn FnOnce(&mut Broker, Said) + Send>;
 
 impl Broker {
-    /// Asks for two sockets. What is known of the second one goes on only with the first one.
-    pub(crate) fn look_at_both(
+    /// Asks for two sockets, and goes on if they are the ends of one connection.
+    pub(crate) fn compare(
         &mut self,
         asker: &Asker,
         [near, far]: [Option<Target>; 2],
-        then: impl FnOnce(&mut Self, &Asker, Result<(Facts, Said), Reason>) -> Result<(), Reason>
-        + Send
-        + 'static,
+        same_user: bool,
+        then: impl FnOnce(&mut Self, &Asker) -> Result<(), Reason> + Send + 'static,
     ) {
-        self.look(asker, near, |broker, asker, near| match near {
-            Ok(near) => {
-                broker.look(asker, far, move |broker, asker, far| {
-                    then(broker, asker, Ok((near, far)))
-                });
-                Ok(())
-            }
-            Err(reason) => then(broker, asker, Err(reason)),
+        self.look(asker, near, move |broker, asker, near| {
+            let near = near?;
+            broker.look(asker, far, move |broker, asker, far| {
+                let is_one = far.is_ok_and(|far| near.mirrors(&far, same_user));
+                is_one.then_some(()).ok_or(Reason::Mismatch)?;
+                then(broker, asker)
+            });
+            Ok(())
         });
     }
 

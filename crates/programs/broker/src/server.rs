@@ -1,5 +1,6 @@
 //! The thread: connections, requests, deaths, and the clock of the watch.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Arguments;
 use std::os::fd::OwnedFd;
@@ -7,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use windlass_channel::protocol::{MESSAGE_BYTES, Request};
 use windlass_sys::epoll::{Epoll, Events, Interest};
 use windlass_sys::identity::user_namespace;
@@ -37,6 +37,8 @@ pub(crate) const PROCESS: u64 = 2 << 32;
 pub(crate) const HELPER: u64 = 3 << 32;
 /// The socket of a user, with his number.
 pub(crate) const OWN_LISTENER: u64 = 4 << 32;
+/// The look at a network namespace for a user, with his number.
+pub(crate) const LOOK: u64 = 5 << 32;
 const CLASS: u64 = 0xffff_ffff_0000_0000;
 /// Connections taken at one socket before others have their turn.
 const ACCEPTS_PER_TURN: usize = 4;
@@ -112,9 +114,9 @@ impl Broker {
     pub fn run(mut self, signals: &Signals) -> Result<(), Errno> {
         self.epoll.add(signals, SIGNALS, Interest::READABLE)?;
         if self.settings.linger.is_some()
-            && let Ok(own) = pidfd_open(getpid(), PidfdFlags::empty())
+            && let Ok((own, pidfd)) = process::pin(std::process::id())
         {
-            self.prepare(std::process::id(), &own);
+            self.prepare(own, &pidfd);
         }
         let mut events = Events::default();
         loop {
@@ -134,6 +136,7 @@ impl Broker {
                     CONNECTION => self.readable(ready.token),
                     PROCESS => self.bury((ready.token & !CLASS) as u16),
                     HELPER => self.helper_speaks((ready.token & !CLASS) as u16),
+                    LOOK => self.looked(ready.token as u32),
                     _ if ready.token != SIGNALS => self.accept(ready.token),
                     _ if signals.next() == Ok(libc::SIGHUP) => self.reload(),
                     _ => {
@@ -262,10 +265,8 @@ impl Broker {
         for connection in self.connections.values() {
             *counts.entry(connection.who.uid).or_default() += 1;
         }
-        let most = counts.into_iter().max_by_key(|(_, count)| *count);
-        let of_user =
-            |(_, one): &(&u64, &Connection)| Some(one.who.uid) == most.map(|(uid, _)| uid);
-        let oldest = self.connections.iter().find(of_user);
+        let all = self.connections.iter();
+        let oldest = all.max_by_key(|(token, one)| (counts.get(&one.who.uid), Reverse(**token)));
         let oldest = oldest.map(|(token, _)| *token);
         oldest.is_some_and(|token| self.connections.remove(&token).is_some())
     }
