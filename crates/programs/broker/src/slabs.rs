@@ -21,8 +21,9 @@ use windlass_sys::sealed;
 
 use crate::helpers::Key;
 use crate::limits::{
-    BYTES_PER_USER_MAX, LOOK_INTERVAL, MEASURES_PER_REQUEST, RESCUES_PER_LOOK_MAX, RETRY_INTERVAL,
-    SLABS_PER_PAIR_MAX, SLABS_PER_USER_MAX, STUCK_AFTER, TEND_INTERVAL, WATCH_FOR,
+    BYTES_PER_USER_MAX, CHANNELS_PER_LOOK, LOOK_INTERVAL, LOOK_REST_TIMES, MEASURES_PER_REQUEST,
+    RESCUES_PER_LOOK_MAX, RETRY_INTERVAL, SLABS_PER_PAIR_MAX, SLABS_PER_USER_MAX, STUCK_AFTER,
+    TEND_INTERVAL, WATCH_FOR,
 };
 use crate::processes::Processes;
 use crate::users::Users;
@@ -101,6 +102,8 @@ pub(crate) struct Slabs {
     all: BTreeMap<u32, Slab>,
     last: u32,
     next_look: Option<Instant>,
+    /// Rescues that may begin until an interval has gone by since that moment.
+    rescues: (usize, Instant),
 }
 
 impl Slabs {
@@ -111,6 +114,7 @@ impl Slabs {
             all: BTreeMap::new(),
             last: RandomState::new().build_hasher().finish() as u32 >> 1,
             next_look: None,
+            rescues: (0, Instant::now()),
         }
     }
 
@@ -264,30 +268,41 @@ impl Slabs {
         self.next_look
     }
 
-    /// Looks at what is due. Returns the directions whose bytes nobody has touched for [`STUCK_AFTER`]: slab, channel, side
-    /// that sent them.
+    /// Looks at what is due, the longest due first, until [`CHANNELS_PER_LOOK`] are looked at: the rest is due still. Returns the
+    /// directions whose bytes nobody has touched for [`STUCK_AFTER`]: slab, channel, side that sent them.
     pub(crate) fn look(&mut self, processes: &mut Processes, now: Instant) -> Vec<(u32, u16, u8)> {
-        let (mut rescues, mut gone) = (Vec::new(), Vec::new());
+        let mut rescues = Vec::new();
         if self.next_look.is_none_or(|at| at > now) {
             return rescues;
         }
-        for (id, slab) in &mut self.all {
-            let Some((_, pause)) = slab.next.filter(|(at, _)| *at <= now) else {
+        if now >= self.rescues.1 + LOOK_INTERVAL {
+            self.rescues = (RESCUES_PER_LOOK_MAX, now);
+        }
+        let all = self.all.iter();
+        let due = all.filter_map(|(id, slab)| Some((slab.next?.0, *id)));
+        let mut due: Vec<(Instant, u32)> = due.filter(|(at, _)| *at <= now).collect();
+        due.sort_unstable();
+        let mut channels = 0;
+        for (_, id) in due {
+            let Some(slab) = self.all.get_mut(&id) else {
                 continue;
             };
             if slab.is_gone(processes) {
-                gone.push(*id);
+                self.remove(processes, id);
                 continue;
             }
-            slab.look(now, *id, processes, &mut rescues);
-            let pause = slab.pause(now, pause, processes);
-            slab.next = pause.map(|pause| (now + pause, pause));
+            channels += slab.map.channels().count() + 1;
+            let begun = rescues.len();
+            slab.look(now, id, processes, begun + self.rescues.0, &mut rescues);
+            self.rescues.0 -= rescues.len() - begun;
+            slab.reschedule(now, processes);
+            if channels >= CHANNELS_PER_LOOK {
+                break;
+            }
         }
         let next = self.all.values().filter_map(|slab| slab.next);
-        self.next_look = next.map(|(at, _)| at).min();
-        for id in gone {
-            self.remove(processes, id);
-        }
+        let rested = Instant::now() + now.elapsed() * LOOK_REST_TIMES;
+        self.next_look = next.map(|(at, _)| at.max(rested)).min();
         rescues
     }
 }
@@ -324,7 +339,14 @@ impl Slab {
         }
     }
 
-    /// How long until the next look; `None` if there is nothing to look for.
+    /// When the next look is due; never if there is nothing to look for.
+    fn reschedule(&mut self, now: Instant, processes: &Processes) {
+        let last = self.next.map_or(LOOK_INTERVAL, |(_, pause)| pause);
+        let pause = self.pause(now, last, processes);
+        self.next = pause.map(|pause| (now + pause, pause));
+    }
+
+    /// How long until then.
     fn pause(&mut self, now: Instant, last: Duration, processes: &Processes) -> Option<Duration> {
         let mut may_have_rings = true;
         if now >= self.tended + TEND_INTERVAL {
@@ -347,6 +369,7 @@ impl Slab {
         now: Instant,
         id: u32,
         processes: &Processes,
+        rescues_max: usize,
         rescues: &mut Vec<(u32, u16, u8)>,
     ) {
         if self.map.take_watch() {
@@ -367,7 +390,7 @@ impl Slab {
                 let same = before.filter(|(before, _)| *before == unread);
                 let mut since = same.map_or(now, |(_, since)| *since);
                 if now.saturating_duration_since(since) >= STUCK_AFTER
-                    && rescues.len() < RESCUES_PER_LOOK_MAX
+                    && rescues.len() < rescues_max
                 {
                     rescues.push((id, chan, side));
                     // If it stays, it is tried again after a while.

@@ -147,6 +147,8 @@ struct Stage {
     chan: u16,
     /// Slabs with the peer that have no channel left.
     full: u16,
+    /// Those that were filled.
+    filled: Vec<u32>,
     /// Descriptors that stay open.
     kept: Vec<std::os::fd::OwnedFd>,
 }
@@ -432,6 +434,7 @@ impl Stage {
                     self.full = full;
                     let paired = self.does(&["pair", peer, fd, cookie]);
                     assert!(paired.contains(' '), "{paired}");
+                    self.filled.push(self.paired.expect("pair").slab);
                     count += std::iter::from_fn(|| self.slab().allocate()).count();
                 }
                 count.to_string()
@@ -466,6 +469,18 @@ impl Stage {
             }
             ["lingering"] => {
                 std::thread::spawn(linger_on_and_on);
+                "done".into()
+            }
+            ["watch-filled"] => {
+                let filled = self.filled.clone();
+                std::thread::spawn(move || {
+                    let client = Client::new();
+                    client.locate(Some(broker().as_os_str().as_encoded_bytes()), None, 0);
+                    loop {
+                        filled.iter().for_each(|slab| client.watch(*slab));
+                        std::thread::sleep(Duration::from_millis(500));
+                    }
+                });
                 "done".into()
             }
             ["pass-lingering"] => pass_lingering(&mut self.kept).to_string(),

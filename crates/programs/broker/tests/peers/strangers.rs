@@ -410,6 +410,31 @@ fn floods_delay_nobody_else() {
     }
 }
 
+/// A user has as many connections as a process and six others may, and says of all that bytes are on their way: what the broker
+/// looks through delays nobody else.
+#[test]
+fn slabs_to_be_watched_delay_nobody_else() {
+    let Some(running) = scene_alone("slabs_to_be_watched_delay_nobody_else") else {
+        return;
+    };
+    let mut alice = Bystander::new(&running);
+    let mut a = Actor::start_as(&running.path, MALLORY);
+    let mut others = [(); 6].map(|()| Actor::start_as(&running.path, MALLORY));
+    for (at, b) in others.iter_mut().enumerate() {
+        stage::connect(&mut a, b);
+        if at == 0 {
+            assert!(a.ask("register").parse::<u16>().is_ok());
+        }
+        let slot = b.number("register");
+        let (socket, cookie) = (b.ask("socket"), b.ask("cookie"));
+        let channels = a.number(&format!("fill {slot} {socket} {cookie} 16"));
+        assert_eq!(channels, 16 * 1_024);
+    }
+    assert_eq!(a.ask("watch-filled"), "done");
+    std::thread::sleep(Duration::from_millis(200));
+    alice.is_not_delayed("slabs to be watched");
+}
+
 /// The last close of a socket that lingers waits in the kernel: it is the attacker's own helper that waits.
 #[test]
 fn a_close_that_waits_delays_nobody_else() {
