@@ -12,6 +12,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use windlass_channel::layout::{SLAB_BYTES, Side};
@@ -96,6 +98,15 @@ impl Slab {
     }
 }
 
+/// Memory that is given back to the system: up to 0.3 s for each slab, in which nobody would be served.
+#[derive(Debug)]
+struct Freeing {
+    uids: [u32; 2],
+    bytes: u64,
+    /// Gone with the memory.
+    held: Weak<()>,
+}
+
 /// All of them.
 #[derive(Debug)]
 pub(crate) struct Slabs {
@@ -104,13 +115,23 @@ pub(crate) struct Slabs {
     next_look: Option<Instant>,
     /// Rescues that may begin until an interval has gone by since that moment.
     rescues: (usize, Instant),
+    /// What counts for its users still.
+    freeing: Vec<Freeing>,
+    /// The thread that does it.
+    freer: Sender<(MappedSlab, OwnedFd, Arc<()>)>,
 }
 
 impl Slabs {
     /// None yet. Numbers begin anywhere in the lower half: one that a process has from a broker that has ended names no slab of
     /// this one, and those of a pair are in the order in which they were made.
     pub(crate) fn new() -> Self {
+        let (freer, gone) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("free".into());
+        // Where there is none, memory is freed by who sends it.
+        let _ = thread.spawn(move || gone.into_iter().for_each(drop));
         Self {
+            freeing: Vec::new(),
+            freer,
             all: BTreeMap::new(),
             last: RandomState::new().build_hasher().finish() as u32 >> 1,
             next_look: None,
@@ -178,16 +199,16 @@ impl Slabs {
     }
 
     /// Whether a user has as many slabs as he may, or as much memory in them. It is measured at his expense.
-    fn is_full(&self, uid: u32, users: &mut Users) -> bool {
+    fn is_full(&mut self, uid: u32, users: &mut Users) -> bool {
+        self.freeing.retain(|one| one.held.strong_count() > 0);
         let is_his = |slab: &&Slab| slab.keys.iter().any(|key| key.uid == uid);
         let count = self.all.values().filter(is_his).count();
         users.asked(uid, count / MEASURES_PER_REQUEST);
         let his = self.all.values().filter(is_his);
-        count >= SLABS_PER_USER_MAX
-            || his
-                .map(|slab| sealed::bytes_used(&slab.memory))
-                .sum::<u64>()
-                >= BYTES_PER_USER_MAX
+        let used = his.map(|slab| sealed::bytes_used(&slab.memory));
+        let freed = self.freeing.iter().filter(|one| one.uids.contains(&uid));
+        let bytes: u64 = used.chain(freed.map(|one| one.bytes)).sum();
+        count >= SLABS_PER_USER_MAX || bytes >= BYTES_PER_USER_MAX
     }
 
     /// Whether a process may have a slab: it has it, or its user has. One that was forked before the slab was made finds the number
@@ -248,10 +269,19 @@ impl Slabs {
     }
 
     fn remove(&mut self, processes: &mut Processes, id: u32) {
-        let slab = self.all.remove(&id);
-        for slot in slab.into_iter().flat_map(|slab| slab.holders).flatten() {
+        let Some(slab) = self.all.remove(&id) else {
+            return;
+        };
+        for slot in slab.holders.into_iter().flatten() {
             processes.forget(slot, id);
         }
+        let held = Arc::new(());
+        self.freeing.push(Freeing {
+            uids: slab.keys.map(|key| key.uid),
+            bytes: sealed::bytes_used(&slab.memory),
+            held: Arc::downgrade(&held),
+        });
+        let _ = self.freer.send((slab.map, slab.memory, held));
     }
 
     /// A process says that it began to push.

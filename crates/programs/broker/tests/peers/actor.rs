@@ -471,6 +471,14 @@ impl Stage {
                 std::thread::spawn(linger_on_and_on);
                 "done".into()
             }
+            ["touch"] => {
+                let region = self.paired.expect("pair").memory;
+                for at in (0..region.len).step_by(4_096).skip(2_048) {
+                    // SAFETY: inside the mapping; other processes expect anything there.
+                    unsafe { region.base.wrapping_add(at).write_volatile(1) };
+                }
+                "done".into()
+            }
             ["watch-filled"] => {
                 let filled = self.filled.clone();
                 std::thread::spawn(move || {
