@@ -157,10 +157,8 @@ impl Broker {
         let (directory, table) = (process.directory.as_fd(), self.processes.table());
         let fds = [status.as_fd(), directory, table];
         send(asker, &answer, &fds)?;
-        let inherited = self.slabs.inherit(&mut self.processes, parent, slot);
-        self.detail(format_args!(
-            "slot {slot} is process {pid} of user {uid}, with {inherited} slabs of its parent"
-        ));
+        self.slabs.inherit(&mut self.processes, parent, slot);
+        self.detail(format_args!("slot {slot} is process {pid} of user {uid}"));
         Ok(())
     }
 

@@ -230,25 +230,23 @@ impl Slabs {
         true
     }
 
-    /// A process was forked from another one of its user: it has all that the other had. Returns how many slabs.
-    pub(crate) fn inherit(&mut self, processes: &mut Processes, parent: u16, slot: u16) -> usize {
+    /// A process was forked from another one of its user: it has all that the other had.
+    pub(crate) fn inherit(&mut self, processes: &mut Processes, parent: u16, slot: u16) {
         let (Some(old), Some(new)) = (processes.get(parent), processes.get(slot)) else {
-            return 0;
+            return;
         };
         if parent == slot || old.who.key != new.who.key {
-            return 0;
+            return;
         }
-        let slabs = old.slabs.clone();
-        for id in &slabs {
-            let sides = self.all.get_mut(id).map(|slab| &mut slab.holders);
+        for id in old.slabs.clone() {
+            let sides = self.all.get_mut(&id).map(|slab| &mut slab.holders);
             for side in sides.into_iter().flatten() {
                 if side.contains(&parent) {
                     side.insert(slot);
                 }
             }
-            processes.uses(slot, *id);
+            processes.uses(slot, id);
         }
-        slabs.len()
     }
 
     /// A process with a slab has died.
@@ -325,7 +323,8 @@ impl Slabs {
             let begun = rescues.len();
             slab.look(now, id, processes, begun + self.rescues.0, &mut rescues);
             self.rescues.0 -= rescues.len() - begun;
-            slab.reschedule(now, processes);
+            let pause = slab.pause(now, processes);
+            slab.next = pause.map(|pause| (now + pause, pause));
             if channels >= CHANNELS_PER_LOOK {
                 break;
             }
@@ -369,15 +368,9 @@ impl Slab {
         }
     }
 
-    /// When the next look is due; never if there is nothing to look for.
-    fn reschedule(&mut self, now: Instant, processes: &Processes) {
+    /// How long until the next look; `None` if there is nothing to look for.
+    fn pause(&mut self, now: Instant, processes: &Processes) -> Option<Duration> {
         let last = self.next.map_or(LOOK_INTERVAL, |(_, pause)| pause);
-        let pause = self.pause(now, last, processes);
-        self.next = pause.map(|pause| (now + pause, pause));
-    }
-
-    /// How long until then.
-    fn pause(&mut self, now: Instant, last: Duration, processes: &Processes) -> Option<Duration> {
         let mut may_have_rings = true;
         if now >= self.tended + TEND_INTERVAL {
             may_have_rings = self.tend(processes);
