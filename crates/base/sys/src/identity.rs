@@ -4,10 +4,17 @@
 //! A number means a process only as long as that is there: who asks holds a pidfd, and asks [`has_ended`] afterwards.
 //! `None` is what may not be known, or of a process that is not there.
 //!
-//! [`has_ended`]: crate::process::has_ended
+//! Who remembers an [`Identity`] does so to find out that the process is another one: an exec (another program or another place of
+//! its stack), other ids, another user namespace, or another process under the same number. `no_new_privs` outlives an exec and nothing
+//! takes it back: a process that had it and has it no more is another one. One that sets it later is the same, which can only get
+//! less.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use crate::process::has_ended;
 
 /// Fields of `/proc/PID/stat` that stay as they are from one exec to the next, counted from 3 (the first one behind the
 /// name): when the process was started, and where its code, stack and data begin.
@@ -90,8 +97,48 @@ pub fn user_namespace(pid: u32) -> Option<(u64, u64)> {
     Some((namespace.dev(), namespace.ino()))
 }
 
+/// Who a process is.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// What it may do.
+    pub rights: Rights,
+    /// The program that it runs.
+    pub program: PathBuf,
+    /// Device and inode of its user namespace.
+    pub userns: (u64, u64),
+    /// What it has from one exec to the next.
+    pub image: Image,
+}
+
+impl Identity {
+    /// The identity of a process whose descriptor says that the number is still its own; `None` if it has ended, or if we
+    /// may not know it.
+    pub fn of(pid: u32, pidfd: &OwnedFd) -> Option<Self> {
+        let identity = Self {
+            image: Image::of(pid)?,
+            rights: Rights::of(pid)?,
+            program: fs::read_link(format!("/proc/{pid}/exe")).ok()?,
+            userns: user_namespace(pid)?,
+        };
+        (!has_ended(pidfd)).then_some(identity)
+    }
+
+    /// Whether the process is still what it was.
+    pub fn holds(&self, pid: u32, pidfd: &OwnedFd) -> bool {
+        Self::of(pid, pidfd).is_some_and(|now| self.is_still(&now))
+    }
+
+    /// Whether a process that was this can be that now.
+    pub fn is_still(&self, now: &Self) -> bool {
+        let fixed = |one: &Self| (one.rights.ids, one.program.clone(), one.userns, one.image);
+        fixed(self) == fixed(now) && (now.rights.no_new_privs || !self.rights.no_new_privs)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use rustix::process::{PidfdFlags, pidfd_open};
+
     use super::*;
 
     /// Fields are found behind names that look like fields.
@@ -116,5 +163,17 @@ mod tests {
         assert!(without.is_some_and(|rights| !rights.no_new_privs));
         assert_eq!(Rights::parse("Uid:\t1\t2\n"), None);
         assert_eq!(Rights::parse(&text.replace("Uid:\t1", "Uid:\tx")), None);
+    }
+
+    /// `no_new_privs` comes, and never goes.
+    #[test]
+    fn privileges_are_given_up_for_good() {
+        let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).expect("a pidfd");
+        let [mut with, mut without] =
+            [(); 2].map(|()| Identity::of(std::process::id(), &own).expect("an identity"));
+        with.rights.no_new_privs = true;
+        without.rights.no_new_privs = false;
+        assert!(without.is_still(&with) && without.is_still(&without) && with.is_still(&with));
+        assert!(!with.is_still(&without));
     }
 }

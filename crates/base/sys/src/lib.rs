@@ -58,6 +58,7 @@ pub mod netlink;
 pub mod netns;
 pub mod packet;
 pub mod process;
+pub mod sealed;
 pub mod signals;
 pub mod sockmap;
 mod sockopt;

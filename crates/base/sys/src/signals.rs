@@ -5,7 +5,7 @@
 //! later; from then on they arrive in [`Signals::next`] only.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
@@ -47,7 +47,7 @@ impl Signals {
     /// Waits for the next signal and gives its number.
     ///
     /// # Errors
-    /// If the descriptor cannot be read.
+    /// If the descriptor cannot be read, or what feeds it has ended.
     pub fn next(&self) -> Result<i32, Errno> {
         let mut info = [0; INFO_BYTES];
         let read = rustix::io::retry_on_intr(|| rustix::io::read(&self.0, &mut info))?;
@@ -55,5 +55,19 @@ impl Signals {
         number
             .map(|bytes| i32::from_ne_bytes(*bytes))
             .ok_or(Errno::INVAL)
+    }
+}
+
+/// Readable once a signal has come.
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Signals as another descriptor tells of them, which reads as a `signalfd`: a pipe, for one who plays the kernel.
+impl From<OwnedFd> for Signals {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
     }
 }

@@ -19,7 +19,7 @@ use windlass_sys::identity::{Rights, user_namespace};
 use windlass_sys::process;
 
 use crate::facts::Facts;
-use crate::helper::{Answer, find_socket};
+use crate::helper::{Answer, from_processes};
 use crate::helpers::Key;
 use crate::jobs::Job;
 
@@ -28,19 +28,11 @@ const SET_ID: u32 = 0o6000;
 
 /// Takes a socket from the first process that has it.
 pub(crate) fn fetch(job: &Job, pidfds: &[OwnedFd], key: Key) -> Answer {
-    let mut left = job.looks;
-    let taken = pidfds.iter().zip(job.pids).find_map(|(pidfd, pid)| {
-        if !is_plain(pid, key) {
-            return None;
-        }
-        let socket = find_socket(pidfd, pid, job, &mut left).ok()?;
-        // The same process, and still nobody else's, after the socket was taken.
-        let is_same = !process::has_ended(pidfd) && is_plain(pid, key);
-        Some((Facts::of(&socket).filter(|_| is_same)?, socket))
-    });
-    match taken {
-        Some((facts, socket)) => (Ok(facts), Some(socket)),
-        None => (Err(Reason::NotRescuable), None),
+    let is_theirs = |pidfd: &OwnedFd, pid| is_plain(pid, key) && !process::has_ended(pidfd);
+    let taken = from_processes(job, pidfds, is_theirs);
+    match taken.and_then(|socket| Ok((Facts::of(&socket).ok_or(Reason::NotRescuable)?, socket))) {
+        Ok((facts, socket)) => (Ok(facts), Some(socket)),
+        Err(_) => (Err(Reason::NotRescuable), None),
     }
 }
 
@@ -64,27 +56,13 @@ mod tests {
     #[test]
     fn ids_and_namespace_are_compared() {
         let pid = std::process::id();
-        let own = Key {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            userns: user_namespace(pid).expect("a namespace"),
-        };
-        assert!(is_plain(pid, own));
-        let (device, inode) = own.userns;
-        let others = [
-            Key {
-                uid: own.uid ^ 1,
-                ..own
-            },
-            Key {
-                gid: own.gid ^ 1,
-                ..own
-            },
-            Key {
-                userns: (device, inode ^ 1),
-                ..own
-            },
-        ];
-        assert!(others.into_iter().all(|other| !is_plain(pid, other)));
+        let key = |uid, gid, userns| Key { uid, gid, userns };
+        let uid = rustix::process::geteuid().as_raw();
+        let gid = rustix::process::getegid().as_raw();
+        let userns = user_namespace(pid).expect("a namespace");
+        assert!(is_plain(pid, key(uid, gid, userns)));
+        assert!(!is_plain(pid, key(uid ^ 1, gid, userns)));
+        assert!(!is_plain(pid, key(uid, gid ^ 1, userns)));
+        assert!(!is_plain(pid, key(uid, gid, (userns.0, userns.1 ^ 1))));
     }
 }

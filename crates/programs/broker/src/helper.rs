@@ -45,16 +45,15 @@ use crate::helpers::Key;
 use crate::jobs::{Job, LATE, MESSAGE_BYTES_MAX, Reclaim, SOURCES_MAX, Said};
 use windlass_listing::plain::Plain;
 
-/// Word of the command line that makes the program a helper, before user and group.
+/// Words of the command line that make the program a helper or a getter, before user, group, and device and inode of the user
+/// namespace.
 pub const HELPER: &str = "helper";
-/// Word of the command line that makes the program a getter, before user, group, and device and inode of the user namespace.
+/// See [`HELPER`].
 pub const GETTER: &str = "getter";
 
-/// Descriptors of a helper.
-const FILES_MAX: u64 = 64;
-/// Descriptors of a getter. The kernel refuses to pass one on while all processes of its user have more than this many in
-/// flight, and the getter's user is root.
-const GETTER_FILES_MAX: u64 = 4_096;
+/// Descriptors of a helper or a getter, which has no more than come with one job. But the kernel refuses to pass one on while all
+/// processes of its user have more than this many in flight, and root's broker has so many on their way to helpers that hang.
+const FILES_MAX: u64 = 131_072;
 /// Addresses of a helper, in bytes: a slab of 258 MiB, and the program.
 const SPACE_BYTES_MAX: u64 = 1 << 30;
 /// Who a helper is where it takes a lock.
@@ -75,37 +74,31 @@ pub(crate) type Answer = (Said, Option<OwnedFd>);
 /// # Errors
 /// If the process cannot be confined: it has done nothing then.
 pub fn serve_if_asked(mut words: impl Iterator<Item = String>) -> Result<bool, Errno> {
-    let role = words.next();
-    let is_getter = match role.as_deref() {
-        Some(HELPER) => false,
-        Some(GETTER) => true,
-        _ => return Ok(false),
-    };
+    let role = words.next().unwrap_or_default();
+    if ![HELPER, GETTER].contains(&role.as_str()) {
+        return Ok(false);
+    }
     let numbers: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
-    let [uid, gid, userns @ ..] = numbers.as_slice() else {
+    let [uid, gid, device, inode] = *numbers else {
         return Err(Errno::INVAL);
     };
     let id = |number: u64| u32::try_from(number).map_err(|_| Errno::INVAL);
-    let (uid, gid) = (id(*uid)?, id(*gid)?);
-    if is_getter {
-        let [device, inode] = *userns else {
-            return Err(Errno::INVAL);
-        };
-        let userns = (device, inode);
-        confine(None, CapabilitySet::SYS_PTRACE, GETTER_FILES_MAX)?;
+    let (uid, gid, userns) = (id(uid)?, id(gid)?, (device, inode));
+    if role == GETTER {
+        confine(None, CapabilitySet::SYS_PTRACE)?;
         serve(|job, fds| getter::fetch(&job, &fds, Key { uid, gid, userns }));
     } else {
-        confine(Some((uid, gid)), CapabilitySet::empty(), FILES_MAX)?;
+        confine(Some((uid, gid)), CapabilitySet::empty())?;
         serve(|job, fds| (do_job(&job, fds), None));
     }
     Ok(true)
 }
 
 /// Takes these ids and keeps these capabilities alone.
-fn confine(ids: Option<(u32, u32)>, keep: CapabilitySet, files_max: u64) -> Result<(), Errno> {
+fn confine(ids: Option<(u32, u32)>, keep: CapabilitySet) -> Result<(), Errno> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     for (resource, most) in [
-        (Resource::Nofile, files_max),
+        (Resource::Nofile, FILES_MAX),
         (Resource::As, SPACE_BYTES_MAX),
         (Resource::Nproc, 0),
         (Resource::Core, 0),
@@ -143,11 +136,9 @@ fn confine(ids: Option<(u32, u32)>, keep: CapabilitySet, files_max: u64) -> Resu
 fn serve(work: impl Fn(Job, Vec<OwnedFd>) -> Answer) {
     let stdin = std::io::stdin();
     let socket = stdin.as_fd();
+    // Where it still does not wait, it turns until the broker ends it.
+    let _ = rustix::io::ioctl_fionbio(socket, false);
     loop {
-        let mut entries = [PollFd::new(&socket, PollFlags::IN)];
-        if poll(&mut entries, None).is_err() {
-            continue;
-        }
         let mut message = [0; MESSAGE_BYTES_MAX];
         let received = match unix::receive_with_fds(socket, &mut message, SOURCES_MAX + 2) {
             Ok(received) if received.bytes > 0 => received,
@@ -157,11 +148,9 @@ fn serve(work: impl Fn(Job, Vec<OwnedFd>) -> Answer) {
         let Some(job) = message.get(..received.bytes).and_then(Job::of_bytes) else {
             return;
         };
-        let id = job.id;
         let (said, taken) = work(job, received.fds);
         let fds: Vec<_> = taken.iter().map(AsFd::as_fd).collect();
-        let message = (id, said).to_bytes();
-        if unix::send_with_fds(socket, &[IoSlice::new(&message)], &fds).is_err() {
+        if unix::send_with_fds(socket, &[IoSlice::new(&said.to_bytes())], &fds).is_err() {
             return;
         }
     }
@@ -173,7 +162,7 @@ fn do_job(job: &Job, mut fds: Vec<OwnedFd>) -> Said {
         let (table, slab) = (fds.pop()?, fds.pop()?);
         Some((reclaim, slab, table))
     });
-    let socket = match from_processes(job, &fds) {
+    let socket = match from_processes(job, &fds, |_, _| true) {
         Err(OUT_OF_REACH) => from_getter(job, &fds)?,
         found => found?,
     };
@@ -182,7 +171,10 @@ fn do_job(job: &Job, mut fds: Vec<OwnedFd>) -> Said {
         let (reclaim, slab, table) = memory.ok_or(Reason::Broken)?;
         // A connection that is over has an error to tell, once, to its owner: a send would take it.
         if facts.is_over {
-            return Err(Reason::NotEstablished);
+            return Ok(facts);
+        }
+        if !reclaim.is_proven(&facts) {
+            return Err(Reason::Mismatch);
         }
         facts.moved = moved(&reclaim, &socket, &slab, &table)?;
     }
@@ -221,33 +213,31 @@ fn from_getter(job: &Job, pidfds: &[OwnedFd]) -> Result<OwnedFd, Reason> {
     with_cookie(taken.ok_or(Reason::NotRescuable)?, job.cookie)
 }
 
-/// A copy of the socket that one of the processes has: under the number that was named, or under another one.
-fn from_processes(job: &Job, fds: &[OwnedFd]) -> Result<OwnedFd, Reason> {
+/// A copy of the job's socket that one of the processes has: under the number that was named, or under another one, of which at most
+/// so many as the job says are looked at. Each must be `allowed`, before that and after it.
+pub(crate) fn from_processes(
+    job: &Job,
+    pidfds: &[OwnedFd],
+    allowed: impl Fn(&OwnedFd, u32) -> bool,
+) -> Result<OwnedFd, Reason> {
     let mut left = job.looks;
     let mut why = Reason::NotRescuable;
-    for (pidfd, pid) in fds.iter().zip(job.pids) {
-        match find_socket(pidfd, pid, job, &mut left) {
+    for (pidfd, pid) in pidfds.iter().zip(job.pids) {
+        if !allowed(pidfd, pid) {
+            continue;
+        }
+        let take = |fd| take_socket(pidfd, fd, job.cookie);
+        let found = take(job.fd).or_else(|said| {
+            let mut others = numbers_of(pid, &mut left);
+            others.find_map(|fd| take(fd).ok()).ok_or(said)
+        });
+        match found {
+            Ok(socket) if allowed(pidfd, pid) => return Ok(socket),
             Err(OUT_OF_REACH) => why = OUT_OF_REACH,
-            Err(_) => {}
-            found => return found,
+            _ => {}
         }
     }
     Err(why)
-}
-
-/// A copy of the job's socket that a process has: under the number that was named, or under another one, of which at most `left`
-/// are looked at.
-pub(crate) fn find_socket(
-    pidfd: &OwnedFd,
-    pid: u32,
-    job: &Job,
-    left: &mut u32,
-) -> Result<OwnedFd, Reason> {
-    let take = |fd| take_socket(pidfd, fd, job.cookie);
-    take(job.fd).or_else(|said| {
-        let mut others = numbers_of(pid, left);
-        others.find_map(|fd| take(fd).ok()).ok_or(said)
-    })
 }
 
 /// A copy of the socket with this cookie that a process has under a number. Both are only what somebody said.

@@ -8,27 +8,27 @@
 //! gets.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::io::{Errno, IoSlice};
 use windlass_channel::Reason;
-use windlass_sys::identity::Ids;
+use windlass_sys::epoll::{Epoll, Interest};
+use windlass_sys::identity::{Identity, Ids};
 use windlass_sys::unix::{self, SocketKind};
 
 use crate::helper::{GETTER, HELPER};
 use crate::inquiry::Then;
 use crate::jobs::{Job, MESSAGE_BYTES_MAX, Said};
 use crate::limits::{HANG_AFTER, HELPERS_MAX, HELPERS_PER_USER_MAX, HUNG_PER_USER_MAX};
+use crate::processes::Processes;
+use crate::server::HELPER as TOKEN;
 use windlass_listing::plain::Plain;
-
-/// How often one that was killed is looked for.
-const REAP_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Whose programs a helper serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,6 +40,14 @@ pub(crate) struct Key {
 }
 
 impl Key {
+    /// Whose helper serves a process: none's, unless its user ids are all the same and its group ids are.
+    pub(crate) fn of(identity: &Identity) -> Option<Self> {
+        let Ids { uids, gids } = identity.rights.ids;
+        let ([uid, ..], [gid, ..], userns) = (uids, gids, identity.userns);
+        let key = Self { uid, gid, userns };
+        (identity.rights.ids == key.ids()).then_some(key)
+    }
+
     /// The ids of its processes.
     pub(crate) fn ids(&self) -> Ids {
         Ids {
@@ -49,40 +57,25 @@ impl Key {
     }
 }
 
-/// A job that a helper has.
-struct Pending {
-    then: Then,
-    /// When it is too late.
-    until: Instant,
-}
-
 /// A living helper, with its getter.
 struct Helper {
     child: Child,
     /// Whoever starts its getter: nobody waits for that.
     getter: Option<JoinHandle<io::Result<Child>>>,
     socket: OwnedFd,
-    token: u64,
     /// The slot in which it takes locks.
     slot: u16,
-    jobs: BTreeMap<u64, Pending>,
+    /// What comes after each, in the order in which it answers, and when that is late.
+    jobs: VecDeque<(Then, Instant)>,
     used: Instant,
-}
-
-/// One that was killed and may not have ended.
-#[derive(Debug)]
-struct Dying {
-    children: Vec<Child>,
-    uid: u32,
-    slot: u16,
 }
 
 /// All of them.
 pub(crate) struct Helpers {
     program: PathBuf,
     all: HashMap<Key, Helper>,
-    dying: Vec<Dying>,
-    last_id: u64,
+    /// Those that were killed and may not have ended, with their users.
+    dying: Vec<(u32, Vec<Child>)>,
 }
 
 impl Helpers {
@@ -91,7 +84,6 @@ impl Helpers {
             program: program.to_owned(),
             all: HashMap::new(),
             dying: Vec::new(),
-            last_id: 0,
         }
     }
 
@@ -100,56 +92,59 @@ impl Helpers {
         self.all.get(&key).map(|helper| helper.slot)
     }
 
-    /// A number for a job or a helper.
-    pub(crate) fn next_id(&mut self) -> u64 {
-        self.last_id += 1;
-        self.last_id
-    }
-
-    /// Starts one, with a getter if that can have its capability. Gives its process id, the socket to be watched, and the token under
-    /// which its answers are taken.
+    /// Starts one, with a getter if that can have its capability. Gives its slot.
     pub(crate) fn start(
         &mut self,
         key: Key,
-        slot: u16,
-    ) -> Result<(u32, BorrowedFd<'_>, u64), Reason> {
-        let hung = self.dying.iter().filter(|one| one.uid == key.uid).count();
-        if hung >= HUNG_PER_USER_MAX {
+        epoll: &Epoll,
+        processes: &mut Processes,
+    ) -> Result<u16, Reason> {
+        self.reap();
+        let hung = self.dying.iter().filter(|(uid, _)| *uid == key.uid);
+        if hung.count() >= HUNG_PER_USER_MAX {
             return Err(Reason::NotRescuable);
         }
         let pair = || unix::pair(SocketKind::SeqPacket).map_err(|_| Reason::Limit);
-        let ids = [key.uid, key.gid].map(|id| id.to_string());
-        let (own, theirs) = pair()?;
+        let (socket, theirs) = pair()?;
         let is_root = rustix::process::geteuid().is_root();
         let (near, far) = is_root.then(pair).transpose()?.unzip();
-        let mut command = self.command(HELPER, &ids, theirs);
+        let mut command = self.command(HELPER, key, theirs);
         command.stdout(near.map_or(Stdio::null(), Stdio::from));
         let child = command.spawn().map_err(|_| Reason::Limit)?;
         // Without it the helper cannot take everything, and is replaced when it must.
         let getter = far.and_then(|far| {
-            let userns = [key.userns.0, key.userns.1].map(|number| number.to_string());
-            let mut command = self.command(GETTER, &[ids, userns].concat(), far);
+            let mut command = self.command(GETTER, key, far);
             let thread = std::thread::Builder::new().name("getter".into());
             thread.spawn(move || command.spawn()).ok()
         });
-        let pid = child.id();
+        let held = processes.hold(epoll, child.id());
+        let slot = held.unwrap_or(0);
+        let watched = epoll.add(&socket, TOKEN | u64::from(slot), Interest::READABLE);
         let helper = Helper {
-            slot,
-            token: self.next_id(),
-            socket: own,
-            jobs: BTreeMap::new(),
-            used: Instant::now(),
             child,
             getter,
+            socket,
+            slot,
+            jobs: VecDeque::new(),
+            used: Instant::now(),
         };
-        let helper = self.all.entry(key).insert_entry(helper).into_mut();
-        Ok((pid, helper.socket.as_fd(), helper.token))
+        self.all.insert(key, helper);
+        if held.is_none() || watched.is_err() {
+            self.kill(key);
+            return Err(Reason::Limit);
+        }
+        Ok(slot)
     }
 
     /// The program in this role, with the broker or the helper behind its standard input.
-    fn command(&self, role: &str, numbers: &[String], stdin: OwnedFd) -> Command {
+    fn command(&self, role: &str, key: Key, stdin: OwnedFd) -> Command {
+        let (device, inode) = key.userns;
+        let numbers = [key.uid.into(), key.gid.into(), device, inode];
         let mut command = Command::new(&self.program);
-        command.arg(role).args(numbers).env_clear().current_dir("/");
+        command
+            .arg(role)
+            .args(numbers.map(|number| number.to_string()));
+        command.env_clear().current_dir("/");
         command.stdin(Stdio::from(stdin));
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command
@@ -164,22 +159,17 @@ impl Helpers {
     /// The one that ends to make place for another one of a user; `None` while there is room. It is one of the same user if that
     /// has too many, else one of the user with most of them, of those outside the namespace `own` first; among these the idlest.
     pub(crate) fn surplus(&self, uid: u32, own: (u64, u64)) -> Option<Key> {
-        let mut counts: HashMap<u32, usize> = HashMap::new();
-        for key in self.all.keys() {
-            *counts.entry(key.uid).or_default() += 1;
-        }
-        let count = |key: &Key| counts.get(&key.uid).copied().unwrap_or(0);
-        let has_too_many = counts.get(&uid) >= Some(&HELPERS_PER_USER_MAX);
+        let count = |uid| self.all.keys().filter(|key| key.uid == uid).count();
+        let has_too_many = count(uid) >= HELPERS_PER_USER_MAX;
         if !has_too_many && self.all.len() < HELPERS_MAX {
             return None;
         }
         let candidates = self.all.iter();
         let candidates = candidates.filter(|(key, _)| !has_too_many || key.uid == uid);
         let first = candidates.min_by_key(|(key, helper)| {
-            let is_own = key.userns == own;
             (
-                is_own,
-                Reverse(count(key)),
+                key.userns == own,
+                Reverse(count(key.uid)),
                 !helper.jobs.is_empty(),
                 helper.used,
             )
@@ -205,47 +195,39 @@ impl Helpers {
     }
 
     /// The helper that has just got a job will answer it.
-    pub(crate) fn expect(&mut self, key: Key, id: u64, then: Then) {
+    pub(crate) fn expect(&mut self, key: Key, then: Then) {
         if let Some(helper) = self.all.get_mut(&key) {
-            let until = helper.used + HANG_AFTER;
-            helper.jobs.insert(id, Pending { then, until });
+            helper.jobs.push_back((then, helper.used + HANG_AFTER));
         }
     }
 
-    /// The next answer of a helper; `None` if there is none, an error if it has ended.
-    pub(crate) fn answer(&mut self, token: u64) -> Result<Option<(Key, Then, Said)>, Key> {
+    /// The next answer of the helper in a slot; `None` if there is none, an error if it has ended.
+    pub(crate) fn answer(&mut self, slot: u16) -> Result<Option<(Key, Then, Said)>, Key> {
         let mut all = self.all.iter_mut();
-        let Some((key, helper)) = all.find(|(_, helper)| helper.token == token) else {
+        let Some((key, helper)) = all.find(|(_, helper)| helper.slot == slot) else {
             return Ok(None);
         };
         let mut message = [0; MESSAGE_BYTES_MAX];
         match unix::receive_with_fds(&helper.socket, &mut message, 0) {
             Ok(received) if received.bytes > 0 => {
                 let said = message.get(..received.bytes).and_then(Plain::of_bytes);
-                let said =
-                    said.and_then(|(id, said)| Some((*key, helper.jobs.remove(&id)?.then, said)));
-                said.map(Some).ok_or(*key)
+                let said = said.zip(helper.jobs.pop_front());
+                let said = said.map(|(said, (then, _))| Some((*key, then, said)));
+                said.ok_or(*key)
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             _ => Err(*key),
         }
     }
 
-    /// One that has had a job for too long.
-    pub(crate) fn late(&self, now: Instant) -> Option<Key> {
-        let is_late = |helper: &Helper| helper.jobs.values().any(|job| job.until <= now);
-        let mut all = self.all.iter();
-        all.find_map(|(key, helper)| is_late(helper).then_some(*key))
+    /// The one whose oldest job is late first, and when it is.
+    pub(crate) fn next_late(&self) -> Option<(Instant, Key)> {
+        let all = self.all.iter();
+        let oldest = all.filter_map(|(key, helper)| Some((helper.jobs.front()?.1, *key)));
+        oldest.min()
     }
 
-    /// When the next job is late.
-    pub(crate) fn next_late(&self) -> Option<Instant> {
-        let jobs = self.all.values().flat_map(|helper| helper.jobs.values());
-        let reap = (!self.dying.is_empty()).then(|| Instant::now() + REAP_INTERVAL);
-        jobs.map(|job| job.until).chain(reap).min()
-    }
-
-    /// Kills one. It is dead for others once it has ended ([`Helpers::reap`]). Gives what its jobs went on with.
+    /// Kills one. Others see it dead once it has ended. Gives what its jobs went on with.
     pub(crate) fn kill(&mut self, key: Key) -> Vec<Then> {
         let Some(helper) = self.all.remove(&key) else {
             return Vec::new();
@@ -256,22 +238,15 @@ impl Helpers {
             // It has ended, or will.
             let _ = child.kill();
         }
-        self.dying.push(Dying {
-            children,
-            uid: key.uid,
-            slot: helper.slot,
-        });
-        helper.jobs.into_values().map(|job| job.then).collect()
+        self.dying.push((key.uid, children));
+        helper.jobs.into_iter().map(|(then, _)| then).collect()
     }
 
-    /// The slots of those that have ended since they were killed.
-    pub(crate) fn reap(&mut self) -> Vec<u16> {
-        let is_there = |one: &mut Dying| {
-            one.children
-                .retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-            !one.children.is_empty()
-        };
-        let ended = self.dying.extract_if(.., |one| !is_there(one));
-        ended.map(|one| one.slot).collect()
+    /// Forgets those that have ended since they were killed.
+    pub(crate) fn reap(&mut self) {
+        self.dying.retain_mut(|(_, children)| {
+            children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+            !children.is_empty()
+        });
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //! Asked for before a pair is given memory: the rules of nftables in the network namespace of both, the queueing disciplines and
-//! eBPF programs of its `lo`, and the eBPF programs of both processes' cgroups. The look is a thread's, one for a user at a time:
-//! whoever owns a namespace decides how long it takes. Only root can see all of that; a user's broker does not ask. What was found
+//! eBPF programs of its `lo`, and the eBPF programs of both processes' cgroups. The look is a thread's, one for a user at a time, and
+//! the broker waits for none: whoever owns a namespace decides how long it takes. Only root can see all of that; a user's broker does not ask. What was found
 //! in a namespace holds for [`HOLDS`], and longer where it took long to find out.
 //!
 //! # Failure modes
@@ -14,41 +14,45 @@
 //! Rules of `iptables-legacy` and XDP programs are not looked at, nor are rules that are made after two processes have been joined.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::io::PipeReader;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use windlass_channel::Reason;
+use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::netlink::{Netlink, NetlinkError};
 use windlass_sys::netns::{NetnsRef, within};
 use windlass_sys::{hooks, process, process::Pinned};
+
+use crate::jobs::LATE;
+use crate::server::{Broker, LOOK};
 
 /// How long a look at a namespace holds.
 const HOLDS: Duration = Duration::from_secs(1);
 /// A look that took long holds so many times longer.
 const HOLDS_TIMES: u32 = 20;
-/// How long the broker waits for a look before it answers that it does not know yet. One takes about 1 ms.
-const PATIENCE: Duration = Duration::from_millis(10);
 /// Namespaces that are remembered.
 const NAMESPACES_MAX: usize = 1_024;
+/// Requests that wait for one look.
+const WAITING_MAX: usize = 64;
 
-/// A look at a namespace.
-#[derive(Debug)]
-struct Seen {
-    until: Instant,
-    finding: Option<String>,
-}
+/// What a look found, and how long that holds.
+type Seen = (Option<String>, Instant);
+/// What comes next.
+pub(crate) type Then = Box<dyn FnOnce(&mut Broker, Option<String>) + Send>;
 
 /// A look that is under way.
-#[derive(Debug)]
 struct Looking {
     netns: u64,
-    /// With it, how long the look holds.
-    finding: Receiver<(Option<String>, Instant)>,
+    thread: JoinHandle<Seen>,
+    /// Readable once the thread is at its end.
+    _end: PipeReader,
+    waiting: Vec<Then>,
 }
 
 /// What was found in each network namespace, by its cookie.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Host {
     seen: HashMap<u64, Seen>,
     /// By the user for whom.
@@ -56,62 +60,65 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// What is done to packets over `lo` in the namespace with this cookie, where these processes of a user are. `None`
-    /// where that is not known yet: the user asks again later.
-    pub(crate) fn finding(
-        &mut self,
-        netns: u64,
-        uid: u32,
-        both: Vec<Pinned>,
-    ) -> Option<Option<String>> {
-        let is_fresh = |seen: &&Seen| seen.until > Instant::now();
-        if self.seen.get(&netns).filter(is_fresh).is_none() {
-            self.look(netns, uid, both.clone())?;
-        }
-        let seen = self.seen.get(&netns).filter(is_fresh)?;
-        let of_cgroup = || Some(both.iter().find_map(hooks::of_cgroup)?.to_string());
-        Some(seen.finding.clone().or_else(of_cgroup))
+    /// What is done to packets over `lo` in the namespace with this cookie; `None` where that is not known.
+    pub(crate) fn known(&self, netns: u64) -> Option<Option<String>> {
+        let seen = self.seen.get(&netns);
+        let fresh = seen.filter(|(_, until)| *until > Instant::now());
+        fresh.map(|(finding, _)| finding.clone())
     }
 
-    /// Looks, on a thread of its own: the rules of a namespace are as many as its owner likes.
-    fn look(&mut self, netns: u64, uid: u32, both: Vec<Pinned>) -> Option<()> {
-        let mut patience = Duration::ZERO;
-        let looking = match self.looking.entry(uid) {
-            Entry::Occupied(looking) => looking.into_mut(),
-            Entry::Vacant(place) => {
-                let (tell, finding) = mpsc::sync_channel(1);
-                let work = move || {
-                    let since = Instant::now();
-                    let found = look(netns, &both);
-                    let took = since.elapsed();
-                    let until = Instant::now() + HOLDS.max(took * HOLDS_TIMES);
-                    // Nobody may want to hear it any more.
-                    let _ = tell.send((found, until));
-                };
-                let thread = std::thread::Builder::new().name("look".into());
-                thread.spawn(work).ok()?;
-                patience = PATIENCE;
-                place.insert(Looking { netns, finding })
+    /// Has a thread look for a user, and `then` told. One namespace at a time: its rules are as many as its owner likes.
+    pub(crate) fn find_out(
+        &mut self,
+        epoll: &Epoll,
+        (netns, uid): (u64, u32),
+        look: impl FnOnce() -> Option<String> + Send + 'static,
+        then: Then,
+    ) -> Result<(), Reason> {
+        if let Some(looking) = self.looking.get_mut(&uid) {
+            if looking.netns != netns || looking.waiting.len() >= WAITING_MAX {
+                return Err(LATE);
             }
+            looking.waiting.push(then);
+            return Ok(());
+        }
+        let (end, begin) = std::io::pipe().map_err(|_| Reason::Limit)?;
+        let token = LOOK | u64::from(uid);
+        let watched = epoll.add(&end, token, Interest::READABLE);
+        watched.map_err(|_| Reason::Limit)?;
+        let work = move || {
+            let _at_end = begin;
+            let since = Instant::now();
+            let found = look();
+            let holds = HOLDS.max(since.elapsed() * HOLDS_TIMES);
+            (found, Instant::now() + holds)
         };
-        let (finding, until) = match looking.finding.recv_timeout(patience) {
-            Ok(found) => found,
-            Err(RecvTimeoutError::Timeout) => return None,
-            Err(RecvTimeoutError::Disconnected) => {
-                (Some("nobody could look".into()), Instant::now() + HOLDS)
-            }
+        let thread = std::thread::Builder::new().name("look".into());
+        let looking = Looking {
+            netns,
+            thread: thread.spawn(work).map_err(|_| Reason::Limit)?,
+            _end: end,
+            waiting: vec![then],
         };
+        self.looking.insert(uid, looking);
+        Ok(())
+    }
+
+    /// The look for a user is at its end. Gives what was found, and who waits for it.
+    pub(crate) fn found(&mut self, uid: u32) -> Option<(Option<String>, Vec<Then>)> {
         let looking = self.looking.remove(&uid)?;
+        let nothing = |_| (Some("nobody could look".into()), Instant::now() + HOLDS);
+        let (finding, until) = looking.thread.join().unwrap_or_else(nothing);
         if self.seen.len() >= NAMESPACES_MAX {
             self.seen.clear();
         }
-        // It may be another namespace than the one that is asked for now.
-        self.seen.insert(looking.netns, Seen { until, finding });
-        Some(())
+        self.seen.insert(looking.netns, (finding.clone(), until));
+        Some((finding, looking.waiting))
     }
 }
 
-fn look(netns: u64, both: &[Pinned]) -> Option<String> {
+/// What is done to packets over `lo` in the namespace with this cookie, where these processes are.
+pub(crate) fn look(netns: u64, both: &[Pinned]) -> Option<String> {
     let mut reason = "the processes are in another network namespace than their sockets".to_owned();
     for process in both {
         match namespace(netns, process) {
@@ -146,6 +153,24 @@ fn namespace(netns: u64, of: &Pinned) -> Result<Option<Option<String>>, NetlinkE
 mod tests {
     use super::*;
 
+    /// Finds out what is done in a namespace, however long that takes.
+    fn find(host: &mut Host, netns: u64) -> Option<String> {
+        if let Some(known) = host.known(netns) {
+            return known;
+        }
+        let epoll = Epoll::create().expect("epoll");
+        let own = process::pin(std::process::id()).expect("a pidfd");
+        let then = Box::new(|_: &mut Broker, _| {});
+        let begun = host.find_out(&epoll, (netns, 0), move || look(netns, &[own]), then);
+        assert_eq!(begun, Ok(()));
+        let mut events = windlass_sys::epoll::Events::default();
+        let seconds = Some(Duration::from_secs(5));
+        assert_eq!(epoll.wait(&mut events, seconds), Ok(1), "no answer");
+        let (found, waiting) = host.found(0).expect("a look");
+        assert_eq!(waiting.len(), 1);
+        found
+    }
+
     /// The namespace of this process can be seen by root, is remembered, and a wrong cookie counts as a finding.
     #[test]
     fn the_own_namespace_is_seen() {
@@ -155,23 +180,42 @@ mod tests {
         }
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
         let netns = process::netns_cookie(&socket).expect("a cookie");
-        let own = process::pin(std::process::id()).expect("a pidfd");
         let mut host = Host::default();
-        let mut find = |netns| {
-            let end = Instant::now() + Duration::from_secs(5);
-            loop {
-                match host.finding(netns, 0, vec![own.clone()]) {
-                    Some(found) => return found,
-                    None => assert!(Instant::now() < end, "no answer"),
-                }
-            }
+        let first = find(&mut host, netns);
+        assert_eq!(host.known(netns), Some(first));
+        assert!(find(&mut host, netns ^ 1).is_some());
+    }
+
+    /// However long a look takes, asking for it takes no time, and others of the user are put off meanwhile.
+    #[test]
+    fn a_look_holds_nobody_up() {
+        let mut host = Host::default();
+        let epoll = Epoll::create().expect("epoll");
+        let since = Instant::now();
+        let mut ask = |netns, uid| {
+            let then = Box::new(|_: &mut Broker, _| {});
+            let look = || {
+                std::thread::sleep(Duration::from_millis(200));
+                None
+            };
+            host.find_out(&epoll, (netns, uid), look, then)
         };
-        let first = find(netns);
-        let started = Instant::now();
-        for _ in 0..100 {
-            assert_eq!(find(netns), first);
+        for uid in 0..8 {
+            assert_eq!(ask(1, uid), Ok(()));
+            assert_eq!(ask(2, uid), Err(LATE));
         }
-        assert!(started.elapsed() < Duration::from_secs(1), "not remembered");
-        assert!(find(netns ^ 1).is_some());
+        let again = (0..WAITING_MAX).map(|_| ask(1, 0));
+        assert_eq!(again.filter(Result::is_ok).count(), WAITING_MAX - 1);
+        assert!(since.elapsed() < Duration::from_millis(200));
+        let mut events = windlass_sys::epoll::Events::default();
+        let seconds = Some(Duration::from_secs(5));
+        assert!(
+            epoll
+                .wait(&mut events, seconds)
+                .is_ok_and(|count| count > 0)
+        );
+        let (found, waiting) = host.found(0).expect("a look");
+        assert_eq!((found, waiting.len()), (None, WAITING_MAX));
+        assert_eq!(host.known(1), Some(None));
     }
 }

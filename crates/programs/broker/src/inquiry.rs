@@ -9,15 +9,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use windlass_channel::Reason;
-use windlass_sys::epoll::Interest;
+use windlass_sys::identity::Identity;
+use windlass_sys::process::Pinned;
 use windlass_sys::unix::Credentials;
 
-use crate::facts::Facts;
 use crate::helpers::Key;
-use crate::identity::Identity;
-use crate::jobs::{Job, LATE, Reclaim, SOURCES_MAX, Said};
+use crate::jobs::{Job, LATE, Said};
 use crate::limits::{JOBS_PER_HELPER_MAX, START_REQUESTS, WATCH_JOBS_PER_HELPER_MAX};
-use crate::server::{Broker, HELPER};
+use crate::server::Broker;
 
 /// A connection, which carries one request. It is closed once nobody holds it.
 #[derive(Debug)]
@@ -30,49 +29,44 @@ pub(crate) struct Connection {
 pub(crate) type Asker = Option<Arc<Connection>>;
 
 /// A socket to be found.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Target {
     /// Whose helper does it.
     pub(crate) key: Key,
     /// The processes that may have it.
-    pub(crate) sources: Vec<(u32, Arc<OwnedFd>)>,
-    /// The number under which they may.
-    pub(crate) fd: i32,
-    pub(crate) cookie: u64,
-    /// Descriptors that may be looked at if it is not there.
-    pub(crate) looks: u32,
+    pub(crate) sources: Vec<Pinned>,
+    /// What is to be done, but for what depends on processes and helper.
+    pub(crate) job: Job,
 }
 
 /// What comes next.
 pub(crate) type Then = Box<dyn FnOnce(&mut Broker, Said) + Send>;
 
 impl Broker {
-    /// Asks for two sockets. What is known of the second one goes on only with the first one.
-    pub(crate) fn look_at_both(
+    /// Asks for two sockets, and goes on if they are the ends of one connection.
+    pub(crate) fn compare(
         &mut self,
         asker: &Asker,
         [near, far]: [Option<Target>; 2],
-        then: impl FnOnce(&mut Self, &Asker, Result<(Facts, Said), Reason>) -> Result<(), Reason>
-        + Send
-        + 'static,
+        same_user: bool,
+        then: impl FnOnce(&mut Self, &Asker) -> Result<(), Reason> + Send + 'static,
     ) {
-        self.look(asker, near, None, |broker, asker, near| match near {
-            Ok(near) => {
-                broker.look(asker, far, None, move |broker, asker, far| {
-                    then(broker, asker, Ok((near, far)))
-                });
-                Ok(())
-            }
-            Err(reason) => then(broker, asker, Err(reason)),
+        self.look(asker, near, move |broker, asker, near| {
+            let near = near?;
+            broker.look(asker, far, move |broker, asker, far| {
+                let is_one = far.is_ok_and(|far| near.mirrors(&far, same_user));
+                is_one.then_some(()).ok_or(Reason::Mismatch)?;
+                then(broker, asker)
+            });
+            Ok(())
         });
     }
 
-    /// Asks for a socket, and goes on with `then`; one of nobody is a plain peer's. With `reclaim`, bytes are moved into it.
+    /// Asks for a socket, and goes on with `then`; one of nobody is a plain peer's.
     pub(crate) fn look(
         &mut self,
         asker: &Asker,
         target: Option<Target>,
-        reclaim: Option<Reclaim>,
         then: impl FnOnce(&mut Self, &Asker, Said) -> Result<(), Reason> + Send + 'static,
     ) {
         let jobs_max = match asker {
@@ -86,46 +80,36 @@ impl Broker {
             }
         });
         let target = target.ok_or(Reason::PeerPlain);
-        match target.and_then(|target| self.hand(&target, reclaim, jobs_max)) {
-            Ok((key, id)) => self.helpers.expect(key, id, then),
+        match target.and_then(|target| self.hand(target, jobs_max)) {
+            Ok(key) => self.helpers.expect(key, then),
             Err(reason) => then(self, Err(reason)),
         }
     }
 
     /// Gives a job to the helper that it is for, which may have so many with this one.
-    fn hand(
-        &mut self,
-        target: &Target,
-        reclaim: Option<Reclaim>,
-        jobs_max: usize,
-    ) -> Result<(Key, u64), Reason> {
-        let sources = target.sources.iter().take(SOURCES_MAX);
-        let slot = self.provide(target.key)?;
-        let mut job = Job {
-            id: self.helpers.next_id(),
-            fd: target.fd,
-            cookie: target.cookie,
-            looks: target.looks,
-            pids: [0; SOURCES_MAX],
-            reclaim: reclaim.map(|reclaim| Reclaim { slot, ..reclaim }),
-        };
-        for (to, (pid, _)) in job.pids.iter_mut().zip(sources.clone()) {
+    fn hand(&mut self, target: Target, jobs_max: usize) -> Result<Key, Reason> {
+        let Target { key, sources, job } = target;
+        let slot = self.provide(key)?;
+        let mut job = job;
+        let mut fds: Vec<BorrowedFd<'_>> = Vec::new();
+        for (to, (pid, pidfd)) in job.pids.iter_mut().zip(&sources) {
             *to = *pid;
+            fds.push(pidfd.as_fd());
         }
-        let mut fds: Vec<BorrowedFd<'_>> = sources.map(|(_, pidfd)| pidfd.as_fd()).collect();
-        if let Some(reclaim) = reclaim {
+        if let Some(reclaim) = &mut job.reclaim {
+            reclaim.slot = slot;
             let slab = self.slabs.get(reclaim.slab).ok_or(Reason::NotEligible)?;
             fds.extend([slab.memory.as_fd(), self.processes.table()]);
         }
-        self.helpers.send(target.key, jobs_max, &job, &fds)?;
-        Ok((target.key, job.id))
+        self.helpers.send(key, jobs_max, &job, &fds)?;
+        Ok(key)
     }
 
     /// Starts the helper of a process that has connected or is about to, if the process may have one: a failure is found
     /// again by the request that needs it.
     pub(crate) fn prepare(&mut self, pid: u32, pidfd: &OwnedFd) {
         let identity = Identity::of(pid, pidfd);
-        let key = identity.as_ref().and_then(Identity::key);
+        let key = identity.as_ref().and_then(Key::of);
         if let Some((identity, key)) = identity.zip(key)
             && self.policy.admits(key.uid, &identity.program)
         {
@@ -147,22 +131,14 @@ impl Broker {
             return self.provide(key);
         }
         self.users.asked(key.uid, START_REQUESTS);
-        let slot = self.processes.helper_slot().ok_or(Reason::Limit)?;
-        let started = self.helpers.start(key, slot);
-        let (pid, socket, token) = started.inspect_err(|_| self.processes.helper_died(slot))?;
-        let watched = self.epoll.add(socket, HELPER | token, Interest::READABLE);
-        self.processes.helper_lives(slot, pid);
-        if watched.is_err() {
-            self.lose(key);
-            return Err(Reason::Limit);
-        }
-        Ok(slot)
+        let processes = &mut self.processes;
+        self.helpers.start(key, &self.epoll, processes)
     }
 
     /// A helper has something to say, or has ended.
-    pub(crate) fn helper_speaks(&mut self, token: u64) {
+    pub(crate) fn helper_speaks(&mut self, slot: u16) {
         loop {
-            match self.helpers.answer(token) {
+            match self.helpers.answer(slot) {
                 Ok(Some((key, then, said))) => {
                     if said == Err(LATE) {
                         // Its getter hangs.
@@ -176,13 +152,10 @@ impl Broker {
         }
     }
 
-    /// Ends helpers that do not answer, and buries those that have ended.
+    /// Ends helpers that do not answer.
     pub(crate) fn tend_helpers(&mut self, now: Instant) {
-        while let Some(key) = self.helpers.late(now) {
+        while let Some((_, key)) = self.helpers.next_late().filter(|(at, _)| *at <= now) {
             self.lose(key);
-        }
-        for slot in self.helpers.reap() {
-            self.processes.helper_died(slot);
         }
     }
 

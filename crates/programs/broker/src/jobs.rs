@@ -1,8 +1,8 @@
 //! What the broker has done by its [helpers](crate::helper), and what they answer.
 //!
 //! # Model
-//! Messages over a `SOCK_SEQPACKET` pair: a [`Job`], and its number with a [`Said`]. A helper is of the asking user, so its answers
-//! are believed for that user's sockets.
+//! Messages over a `SOCK_SEQPACKET` pair: [`Job`]s, and a [`Said`] for each in the same order. A helper is of the asking user, so its
+//! answers are believed for that user's sockets.
 //!
 //! With a job come descriptors: a pidfd of each process that may have the socket, and for a [`Reclaim`] the slab and the table of
 //! processes. A helper passes what it may not take itself on to its [getter](crate::getter), which answers alike, with the socket.
@@ -20,7 +20,6 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 256;
 /// A socket to be looked at: what somebody says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Job {
-    pub(crate) id: u64,
     /// Number under which the processes may have the socket.
     pub(crate) fd: i32,
     pub(crate) cookie: u64,
@@ -29,6 +28,16 @@ pub(crate) struct Job {
     /// Ids of the processes, 0 where there is none.
     pub(crate) pids: [u32; SOURCES_MAX],
     pub(crate) reclaim: Option<Reclaim>,
+}
+
+impl Reclaim {
+    /// Whether the bytes may be moved into this socket. Both ends are one connection; where one user has both and the other is gone,
+    /// the cookie alone counts.
+    pub(crate) fn is_proven(&self, near: &Facts) -> bool {
+        self.far.map_or(self.same_user, |far| {
+            near.mirrors(&far, self.same_user) && !far.names_senders
+        })
+    }
 }
 
 /// The unread bytes of one direction of a channel, to be moved into the socket.
@@ -40,10 +49,14 @@ pub(crate) struct Reclaim {
     pub(crate) connected: bool,
     /// The slot that takes the lock.
     pub(crate) slot: u16,
+    /// One user has both ends.
+    pub(crate) same_user: bool,
+    /// The socket at the other end, if it was found.
+    pub(crate) far: Option<Facts>,
 }
 
-plain!(Job: id, fd, cookie, looks, pids, reclaim);
-plain!(Reclaim: slab, chan, side, connected, slot);
+plain!(Job: fd, cookie, looks, pids, reclaim);
+plain!(Reclaim: slab, chan, side, connected, slot, same_user, far);
 
 /// What the kernel says of the socket, or why nobody knows.
 pub(crate) type Said = Result<Facts, Reason>;
@@ -65,9 +78,10 @@ mod tests {
             side: 1,
             connected: true,
             slot: 65_534,
+            same_user: true,
+            far: None,
         };
         let job = Job {
-            id: u64::MAX,
             fd: -1,
             cookie: 1 << 63,
             looks: 9,
@@ -85,8 +99,8 @@ mod tests {
             assert_eq!(Job::of_bytes(&bytes[1..]), None);
             assert_eq!(Job::of_bytes(&[&bytes[..], &[0]].concat()), None);
         }
-        let said: (u64, Said) = (3, Err(Reason::Mismatch));
+        let said: Said = Err(Reason::Mismatch);
         assert_eq!(Plain::of_bytes(&said.to_bytes()), Some(said));
-        assert_eq!(<(u64, Said)>::of_bytes(&[0; 9]), None);
+        assert_eq!(Said::of_bytes(&[0]), None);
     }
 }

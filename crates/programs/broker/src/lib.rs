@@ -33,8 +33,7 @@
 //! that names it is gone. When the broker ends, live channels go on; joins, watch and rescue wait for its return.
 //!
 //! # Synchronization
-//! One thread owns everything; [`Handle`] reaches it by an eventfd. Shared memory is touched through
-//! [`windlass_channel`] only, which trusts nothing in it.
+//! One thread owns everything. Shared memory is touched through [`windlass_channel`] only, which trusts nothing in it.
 //!
 //! # Limits
 //! All in [`limits`]. There is no timer unless a slab is to be looked at, a helper has a job or was killed, or a private broker has no
@@ -42,7 +41,7 @@
 //!
 //! # Failure modes
 //! Whatever a process sends, writes or does not read costs its own user a connection, a refusal or its own bytes. The
-//! broker answers with a [`Reason`] and tells its program ([`Event`]).
+//! broker answers with a [`Reason`](windlass_channel::Reason) and tells its program ([`Say`]).
 //!
 //! # What it shows
 //! Rows about every process and channel ([`windlass_listing`]).
@@ -57,14 +56,12 @@ mod getter;
 pub mod helper;
 mod helpers;
 mod host;
-mod identity;
 mod inquiry;
 mod jobs;
 pub mod limits;
 mod listeners;
 mod listing;
 pub mod log;
-mod memory;
 pub mod options;
 pub mod policy;
 mod private;
@@ -80,11 +77,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use windlass_channel::Reason;
 use windlass_sys::unix::BindError;
 
-pub use private::private;
-pub use server::{Broker, Handle};
+pub use private::lock;
+pub use server::Broker;
 
 /// How a broker is run.
 #[derive(Debug, Clone)]
@@ -95,27 +91,12 @@ pub struct Settings {
     pub program: PathBuf,
     /// The file with the policy.
     pub policy: Option<PathBuf>,
-    /// It ends after so long without a process.
+    /// It ends after so long without a process, unless one of this user has the library.
     pub linger: Option<Duration>,
-    /// Asked when that time is over: whether it must stay after all.
-    pub needed: fn() -> bool,
 }
 
-/// Something that happened, for the program's log.
-#[derive(Debug, Clone, Copy)]
-pub enum Event<'a> {
-    /// Somebody should hear of it.
-    Notice(std::fmt::Arguments<'a>),
-    /// What became of one process, pair or request.
-    Detail(std::fmt::Arguments<'a>),
-    /// Unread bytes were to be moved into the kernel.
-    Rescue {
-        /// The slab, the channel, and the side that had sent them.
-        place: (u32, u16, u8),
-        /// How many were; [`Reason::Limit`] where the kernel did not take all, or a reader was in the middle of taking them.
-        outcome: Result<u64, Reason>,
-    },
-}
+/// Writes a line for people: one that somebody should hear of, or (`false`) what became of one process, pair or request.
+pub type Say = Box<dyn FnMut(bool, std::fmt::Arguments<'_>) + Send>;
 
 /// Why a broker does not start.
 #[derive(Debug, thiserror::Error)]

@@ -35,7 +35,11 @@ pub const START_REQUESTS: usize = 500;
 pub const ROWS_PER_REQUEST: usize = 2;
 /// Slabs of a user that count as one request when their memory is measured, before a further one is made; 0.5 us each.
 pub const MEASURES_PER_REQUEST: usize = 50;
-/// Rescues in one request of the watch: the rest waits for the next look.
+/// Channels in use after which the watch lets others have their turn: those of a slab, about 0.3 ms.
+pub const CHANNELS_PER_LOOK: usize = 1_024;
+/// The watch rests so many times as long as it looked: what users have it look at takes a fifth of the thread.
+pub const LOOK_REST_TIMES: u32 = 4;
+/// Rescues that the watch begins in an interval: the rest waits for the next one.
 pub const RESCUES_PER_LOOK_MAX: usize = 64;
 /// Connections in all at one time: each carries one request and is closed. The oldest of the user with most of them makes
 /// place for one more.

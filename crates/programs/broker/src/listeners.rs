@@ -23,18 +23,13 @@ use windlass_sys::unix::{self, Listener, SocketKind};
 use crate::limits::OWN_SOCKETS_MAX;
 use crate::server::{COMMON, OWN_LISTENER};
 
-/// A socket, and how long it rests.
-#[derive(Debug)]
-struct Entry {
-    listener: Listener,
-    rests_until: Option<Instant>,
-}
-
 /// All of them, by their tokens.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     path: PathBuf,
-    all: BTreeMap<u64, Entry>,
+    all: BTreeMap<u64, Listener>,
+    /// How long those that rest do.
+    resting: BTreeMap<u64, Instant>,
 }
 
 impl Listeners {
@@ -42,19 +37,17 @@ impl Listeners {
         let mut listeners = Self {
             path: path.to_owned(),
             all: BTreeMap::new(),
+            resting: BTreeMap::new(),
         };
         listeners.add(epoll, COMMON, common)?;
         Ok(listeners)
     }
 
     fn add(&mut self, epoll: &Epoll, token: u64, listener: Listener) -> Result<(), Errno> {
+        // The last close of a descriptor that came with a request would be ours, and may wait. Before Linux 6.16 it can come.
+        let _ = unix::set_accepts_fds(&listener, false);
         epoll.add(&listener, token, Interest::READABLE)?;
-        let rests_until = None;
-        let entry = Entry {
-            listener,
-            rests_until,
-        };
-        self.all.insert(token, entry);
+        self.all.insert(token, listener);
         Ok(())
     }
 
@@ -76,46 +69,40 @@ impl Listeners {
 
     /// Takes a connection. `EAGAIN` if none waits, or the socket rests.
     pub(crate) fn accept(&self, token: u64) -> Result<OwnedFd, Errno> {
-        let entry = self.all.get(&token);
-        let entry = entry.filter(|entry| entry.rests_until.is_none());
-        entry.ok_or(Errno::AGAIN)?.listener.accept()
+        let listener = self.all.get(&token);
+        let listener = listener.filter(|_| !self.resting.contains_key(&token));
+        listener.ok_or(Errno::AGAIN)?.accept()
     }
 
     /// The socket rests.
     pub(crate) fn rest(&mut self, epoll: &Epoll, token: u64, until: Instant) {
-        if let Some(entry) = self.all.get_mut(&token)
-            && epoll.remove(&entry.listener).is_ok()
+        if let Some(listener) = self.all.get(&token)
+            && epoll.remove(listener).is_ok()
         {
-            entry.rests_until = Some(until);
+            self.resting.insert(token, until);
         }
     }
 
     /// Takes connections again where none were taken for long enough. Gives the time of the next such moment.
     pub(crate) fn wake(&mut self, epoll: &Epoll, now: Instant) -> Option<Instant> {
-        for (token, entry) in &mut self.all {
-            if entry.rests_until.is_some_and(|until| until <= now)
-                && epoll
-                    .add(&entry.listener, *token, Interest::READABLE)
-                    .is_ok()
-            {
-                entry.rests_until = None;
-            }
-        }
-        let resting = self.all.values().filter_map(|entry| entry.rests_until);
-        resting.min()
+        self.resting.retain(|token, until| {
+            let listener = self.all.get(token).filter(|_| *until <= now);
+            listener.is_none_or(|it| epoll.add(it, *token, Interest::READABLE).is_err())
+        });
+        self.resting.values().min().copied()
     }
 
     /// Whether others find the common socket.
     pub(crate) fn is_in_place(&self) -> bool {
         let common = self.all.get(&COMMON);
-        common.is_some_and(|entry| entry.listener.is_in_place())
+        common.is_some_and(Listener::is_in_place)
     }
 
     /// Removes the paths, as far as they are still these sockets'.
     pub(crate) fn unlink(&self) {
-        for entry in self.all.values() {
+        for listener in self.all.values() {
             // Somebody else's by now, or gone: it is not there any more in either case.
-            let _ = entry.listener.unlink();
+            let _ = listener.unlink();
         }
     }
 }

@@ -4,12 +4,9 @@
 //! [`LINES_PER_S`] lines a second; the next second begins with the number of those that were left out. Requests of
 //! ordinary users cause lines, so their number must not depend on them.
 
+use std::fmt::Arguments;
 use std::io::Write;
 use std::time::{Duration, Instant};
-
-use windlass_channel::Reason;
-
-use crate::Event;
 
 /// Lines written in one second.
 pub const LINES_PER_S: u32 = 20;
@@ -34,14 +31,14 @@ impl Log {
         }
     }
 
-    /// Writes the line of an event, if it has one.
-    pub fn event(&mut self, event: &Event<'_>) {
-        if let Some(line) = line(event, self.verbose) {
-            self.say(&line, Instant::now(), &mut std::io::stderr().lock());
+    /// Writes a line that somebody should hear of, or one of the details: see [`Say`](crate::Say).
+    pub fn say(&mut self, is_notice: bool, line: Arguments<'_>) {
+        if is_notice || self.verbose {
+            self.write(line, Instant::now(), &mut std::io::stderr().lock());
         }
     }
 
-    fn say(&mut self, line: &str, now: Instant, to: &mut impl Write) {
+    fn write(&mut self, line: Arguments<'_>, now: Instant, to: &mut impl Write) {
         if now.duration_since(self.second) >= Duration::from_secs(1) {
             if self.left_out > 0 {
                 // Nobody reads it: nothing to be done about that.
@@ -59,22 +56,6 @@ impl Log {
     }
 }
 
-fn line(event: &Event<'_>, verbose: bool) -> Option<String> {
-    match event {
-        Event::Notice(line) => Some(line.to_string()),
-        Event::Rescue {
-            place: (slab, chan, side),
-            outcome: Err(reason),
-        } if verbose || *reason != Reason::Limit => Some(format!(
-            "no rescue of slab {slab}, channel {chan}, side {side}: {}",
-            reason.text()
-        )),
-        Event::Detail(line) if verbose => Some(line.to_string()),
-        other if verbose => Some(format!("{other:?}")),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,10 +66,14 @@ mod tests {
         let (mut log, mut out) = (Log::new(false), Vec::new());
         let now = Instant::now();
         for _ in 0..5_000 {
-            log.say("refused", now, &mut out);
+            log.write(format_args!("refused"), now, &mut out);
         }
         assert_eq!(out.iter().filter(|byte| **byte == b'\n').count(), 20);
-        log.say("refused", now + Duration::from_secs(1), &mut out);
+        log.write(
+            format_args!("refused"),
+            now + Duration::from_secs(1),
+            &mut out,
+        );
         let text = String::from_utf8(out).expect("text");
         assert!(text.contains("4980 lines left out"), "{text}");
     }

@@ -1,6 +1,7 @@
 //! `windlass-broker`: listens, serves and ends.
 #![forbid(unsafe_code)]
 
+use std::fmt::Arguments;
 use std::os::unix::fs::DirBuilderExt;
 use std::process::ExitCode;
 
@@ -11,7 +12,7 @@ use sd_notify::NotifyState;
 use windlass_broker::log::Log;
 use windlass_broker::options::Args;
 use windlass_broker::policy::{CONFIG_PATH, Policy};
-use windlass_broker::{Broker, Handle, Settings};
+use windlass_broker::{Broker, Settings};
 use windlass_listing::SYSTEM_DIRECTORY;
 use windlass_sys::signals::Signals;
 use windlass_sys::unix::{self, Listener};
@@ -47,50 +48,37 @@ fn run(args: &Args) -> Result<()> {
             maximum: limit.maximum,
         },
     );
-    if args.private {
-        windlass_broker::private(&args.path(), args.linger(), &std::env::current_exe()?);
-        return Ok(());
-    }
     // Before the first thread, so that every thread has them blocked.
     let signals = Signals::take_over(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
-    let is_root = geteuid().is_root();
     let path = args.path();
-    if path
-        .parent()
-        .is_some_and(|dir| dir.as_os_str() == SYSTEM_DIRECTORY)
-    {
+    let is_root = geteuid().is_root();
+    let settings = Settings {
+        others: is_root && !args.private,
+        program: std::env::current_exe()?,
+        policy: is_root.then(|| CONFIG_PATH.into()),
+        linger: args.private.then(|| args.linger()),
+    };
+    let mut log = Log::new(args.verbose);
+    let say = Box::new(move |is_notice, line: Arguments<'_>| log.say(is_notice, line));
+    if args.private {
+        // Held to the end. Where another broker has it, this one is not needed.
+        let Some(_lock) = windlass_broker::lock(&path) else {
+            return Ok(());
+        };
+        let broker = Broker::listen(&path, None, settings, say)?;
+        return broker.run(&signals).context("wait for events");
+    }
+    if path.parent() == Some(SYSTEM_DIRECTORY.as_ref()) {
         // One that is there is as good; another failure is told by the bind.
         let _ = std::fs::DirBuilder::new()
             .mode(0o755)
             .create(SYSTEM_DIRECTORY);
     }
-    let settings = Settings {
-        others: is_root,
-        program: std::env::current_exe()?,
-        policy: is_root.then(|| CONFIG_PATH.into()),
-        linger: None,
-        needed: || true,
-    };
-    let mut log = Log::new(args.verbose);
-    let events = move |event: &windlass_broker::Event<'_>| log.event(event);
-    let broker = Broker::listen(&path, activated(&path)?, settings, events)?;
-    let handle = broker.handle();
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || obey(&signals, &handle))?;
+    let broker = Broker::listen(&path, activated(&path)?, settings, say)?;
     notify(&[NotifyState::Ready]);
-    broker.run().context("wait for events")
-}
-
-/// Follows signals until one ends the broker.
-fn obey(signals: &Signals, handle: &Handle) {
-    while let Ok(signal) = signals.next() {
-        if signal != libc::SIGHUP {
-            notify(&[NotifyState::Stopping]);
-            return handle.stop();
-        }
-        handle.reload();
-    }
+    let ended = broker.run(&signals);
+    notify(&[NotifyState::Stopping]);
+    ended.context("wait for events")
 }
 
 fn notify(states: &[NotifyState<'_>]) {

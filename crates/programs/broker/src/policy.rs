@@ -18,7 +18,7 @@
 //! A file that others than root can change, and one with a line that is not understood, is refused as a whole, with the
 //! number of the line: half a policy is none.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -62,20 +62,6 @@ pub struct Policy {
     ignores_accounting: bool,
 }
 
-/// The names of users, as `/etc/passwd` has them.
-pub type Users = BTreeMap<String, u32>;
-
-/// Reads `/etc/passwd`; no users if there is none.
-pub fn users() -> Users {
-    let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let user = |line: &str| {
-        let mut fields = line.split(':');
-        let (name, _, uid) = (fields.next()?, fields.next()?, fields.next()?);
-        Some((name.to_owned(), uid.parse().ok()?))
-    };
-    text.lines().filter_map(user).collect()
-}
-
 impl Policy {
     /// The policy in a file; an empty one if there is no file.
     ///
@@ -99,33 +85,38 @@ impl Policy {
         }
         let mut text = String::new();
         (&file).read_to_string(&mut text).map_err(read)?;
-        Self::parse(&text, &users()).map_err(|(line, what)| PolicyError::Line {
+        let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        Self::parse(&text, &passwd).map_err(|(line, what)| PolicyError::Line {
             path: path.into(),
             line,
             what,
         })
     }
 
-    /// The policy in a text; else the number of the wrong line and what is wrong with it.
+    /// The policy in a text, with the users of this `/etc/passwd` (passwd(5)); else the number of the wrong line and what is wrong with it.
     ///
     /// # Errors
     /// The first line that is not understood.
-    pub fn parse(text: &str, users: &Users) -> Result<Self, (usize, String)> {
+    pub fn parse(text: &str, passwd: &str) -> Result<Self, (usize, String)> {
         let mut policy = Self::default();
         for (index, line) in text.lines().enumerate() {
             let rule = line.split('#').next().unwrap_or_default();
             let words: Vec<&str> = rule.split_whitespace().collect();
             policy
-                .rule(&words, users)
+                .rule(&words, passwd)
                 .map_err(|what| (index + 1, what))?;
         }
         Ok(policy)
     }
 
-    fn rule(&mut self, words: &[&str], users: &Users) -> Result<(), String> {
+    fn rule(&mut self, words: &[&str], passwd: &str) -> Result<(), String> {
         let user = |name: &str| {
-            let number = || name.parse().ok().filter(|uid| *uid != u32::MAX);
-            let found = users.get(name).copied().or_else(number);
+            let uid = |line: &str| {
+                let (_, fields) = line.split_once(':').filter(|(its, _)| *its == name)?;
+                fields.split(':').nth(1)?.parse().ok()
+            };
+            let number = || name.parse().ok().filter(|uid: &u32| *uid != u32::MAX);
+            let found = passwd.lines().find_map(uid).or_else(number);
             found.ok_or_else(|| format!("there is no user \"{name}\""))
         };
         match *words {
@@ -177,19 +168,15 @@ impl Policy {
     pub fn group(&self, uid: u32) -> u32 {
         let mut group = BTreeSet::from([uid]);
         loop {
-            let more: Vec<u32> = self
-                .joined
-                .iter()
-                .filter_map(|(a, b)| match (group.contains(a), group.contains(b)) {
-                    (true, false) => Some(*b),
-                    (false, true) => Some(*a),
-                    _ => None,
-                })
-                .collect();
-            if more.is_empty() {
+            let before = group.len();
+            for (a, b) in &self.joined {
+                if group.contains(a) || group.contains(b) {
+                    group.extend([a, b]);
+                }
+            }
+            if group.len() == before {
                 return group.first().copied().unwrap_or(uid);
             }
-            group.extend(more);
         }
     }
 }

@@ -6,11 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
-use rustix::process::getuid;
 use windlass_sys::unix::{self, SocketKind};
-
-use crate::policy::CONFIG_PATH;
-use crate::{Broker, Settings};
 
 /// What stands in the maps or the environment of a process that has the library or is about to get it: `windlass run` becomes the
 /// program in the same process.
@@ -21,26 +17,9 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is tried.
 const LOCK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Serves this user at a path until nobody has needed it for `linger`; not at all if another broker listens
-/// there. `program`: see [`Settings::program`].
-pub fn private(path: &Path, linger: Duration, program: &Path) {
-    let Some(_lock) = lock(path) else { return };
-    let settings = Settings {
-        others: false,
-        program: program.to_owned(),
-        policy: getuid().is_root().then(|| CONFIG_PATH.into()),
-        linger: Some(linger),
-        needed: library_is_loaded,
-    };
-    if let Ok(broker) = Broker::listen(path, None, settings, |_| {}) {
-        // It ends with its last process; there is nobody to tell more.
-        let _ = broker.run();
-    }
-}
-
 /// The right to listen at a path; `None` if another broker does. Two that start at once would take each other's socket
 /// for a stale one; and one that ends has no socket any more, but still the lock.
-fn lock(path: &Path) -> Option<OwnedFd> {
+pub fn lock(path: &Path) -> Option<OwnedFd> {
     let file = path.with_extension("lock");
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = rustix::fs::open(file, flags, Mode::RUSR | Mode::WUSR).ok()?;
@@ -55,7 +34,7 @@ fn lock(path: &Path) -> Option<OwnedFd> {
 }
 
 /// Whether any process of this user has the library, or may have it soon: it may not have registered yet.
-fn library_is_loaded() -> bool {
+pub(crate) fn library_is_loaded() -> bool {
     let Ok(entries) = fs::read_dir("/proc") else {
         return false;
     };

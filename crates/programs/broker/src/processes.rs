@@ -16,20 +16,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use windlass_channel::Reason;
 use windlass_channel::layout::{DIRECTORY_BYTES, STATUS_BYTES};
 use windlass_channel::protocol::BROKER_SLOT;
 use windlass_channel::snapshot::MappedTable;
 use windlass_sys::epoll::{Epoll, Interest};
-use windlass_sys::identity::Image;
+use windlass_sys::identity::{Identity, Image};
 use windlass_sys::process;
+use windlass_sys::sealed;
 
 use crate::helpers::Key;
-use crate::identity::Identity;
 use crate::inquiry::Target;
+use crate::jobs::{Job, SOURCES_MAX};
 use crate::limits::{PROCESSES_MAX, PROCESSES_PER_USER_MAX};
-use crate::memory;
 use crate::server::PROCESS;
 use crate::table::Table;
 
@@ -63,9 +62,13 @@ impl Newcomer {
         Target {
             key: self.key,
             sources: vec![(self.pid, Arc::clone(&self.pidfd))],
-            fd,
-            cookie,
-            looks: 0,
+            job: Job {
+                fd,
+                cookie,
+                looks: 0,
+                pids: [0; SOURCES_MAX],
+                reclaim: None,
+            },
         }
     }
 }
@@ -85,14 +88,21 @@ pub(crate) struct Process {
     pub(crate) dead: bool,
 }
 
+/// A process that a former broker has left, or a helper of this one, which takes locks, too.
+#[derive(Debug)]
+struct Held {
+    pid: u32,
+    started: u64,
+    pidfd: Arc<OwnedFd>,
+    is_helper: bool,
+}
+
 /// All of them.
 #[derive(Debug)]
 pub(crate) struct Processes {
     slots: BTreeMap<u16, Process>,
-    /// Slots of the broker's helpers, which take locks, too.
-    helpers: BTreeSet<u16>,
-    /// Processes that a former broker has left, and that have not registered here: id, start, and what watches them.
-    formers: BTreeMap<u16, (u32, u64, OwnedFd)>,
+    /// Those that hold a slot without having registered here.
+    held: BTreeMap<u16, Held>,
     by_pid: HashMap<u32, u16>,
     last: u16,
     table: Table,
@@ -106,36 +116,66 @@ impl Processes {
         let table = Table::beside(socket)?;
         let (left, last) = table.left();
         let lives = MappedTable::open(table.reader()).ok_or(Errno::NOMEM)?;
-        let mut formers = BTreeMap::new();
-        for (slot, pid, started) in left {
-            let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
-            let pidfd = id.and_then(|id| pidfd_open(id, PidfdFlags::empty()).ok());
-            // One that we may not know of is believed to live.
-            let is_it = Image::of(pid).is_none_or(|image| image.started() == started);
-            if let Some(pidfd) = pidfd.filter(|_| is_it) {
-                watch(epoll, slot, &pidfd)?;
-                formers.insert(slot, (pid, started, pidfd));
-            } else {
-                table.clear(slot);
-            }
-        }
-        Ok(Self {
+        let mut processes = Self {
             slots: BTreeMap::new(),
-            helpers: BTreeSet::new(),
-            formers,
+            held: BTreeMap::new(),
             by_pid: HashMap::new(),
             last,
             table,
             lives,
-        })
+        };
+        for (slot, pid, started) in left {
+            match processes.watch(epoll, slot, (pid, started), false) {
+                Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOSPC)) => {
+                    return Err(errno);
+                }
+                Err(_) => processes.table.clear(slot),
+                Ok(()) => {}
+            }
+        }
+        Ok(processes)
+    }
+
+    /// Has a process hold a slot until it ends; an error if it has.
+    fn watch(
+        &mut self,
+        epoll: &Epoll,
+        slot: u16,
+        (pid, started): (u32, u64),
+        is_helper: bool,
+    ) -> Result<(), Errno> {
+        let (_, pidfd) = process::pin(pid)?;
+        // One that we may not know of is believed to live.
+        if Image::of(pid).is_some_and(|image| image.started() != started) {
+            return Err(Errno::SRCH);
+        }
+        watch(epoll, slot, &pidfd)?;
+        let held = Held {
+            pid,
+            started,
+            pidfd,
+            is_helper,
+        };
+        self.held.insert(slot, held);
+        Ok(())
+    }
+
+    /// A slot for a helper that was started, until it ends.
+    pub(crate) fn hold(&mut self, epoll: &Epoll, pid: u32) -> Option<u16> {
+        let slot = self.free_slot()?;
+        let started = Image::of(pid)?.started();
+        self.watch(epoll, slot, (pid, started), true).ok()?;
+        self.last = slot;
+        self.table.put(slot, pid, started, slot);
+        Some(slot)
     }
 
     /// The slot that a process needs to go on with what it has: the one that it had with a former broker, or the one that it was
     /// given here by an answer that came too late. Such a process uses no slab.
     pub(crate) fn own_slot(&self, who: &Newcomer) -> Option<u16> {
         let started = who.identity.image.started();
-        let mut formers = self.formers.iter();
-        let former = formers.find(|(_, (id, start, _))| (*id, *start) == (who.pid, started));
+        let mut held = self.held.iter();
+        let former = held.find(|(_, held)| (held.pid, held.started) == (who.pid, started));
         former.map(|(slot, _)| *slot).or_else(|| {
             let (slot, process) = self.by_pid(who.pid)?;
             let is_same = process.who.identity.is_still(&who.identity);
@@ -167,7 +207,8 @@ impl Processes {
 
     /// How many live.
     pub(crate) fn alive(&self) -> usize {
-        self.by_pid.len() + self.formers.len()
+        let formers = self.held.values().filter(|held| !held.is_helper);
+        self.by_pid.len() + formers.count()
     }
 
     /// Takes a process in, in its [own slot](Self::own_slot) if it has one. Gives the slot, and its status page, to be written.
@@ -179,21 +220,21 @@ impl Processes {
         let slot = own.or_else(|| self.free_slot()).filter(|_| !is_full);
         let slot = slot.ok_or(Reason::Limit)?;
         let limit = |_| Reason::Limit;
-        let status = memory::create("windlass-status", STATUS_BYTES).map_err(limit)?;
-        let reader = memory::reader_of(&status).map_err(limit)?;
+        let status = sealed::create("windlass-status", STATUS_BYTES).map_err(limit)?;
+        let reader = sealed::reader_of(&status).map_err(limit)?;
         let mut all = self.slots.values().filter(|process| !process.dead);
         let with = all.find(|with| (with.who.group, with.who.netns) == (who.group, who.netns));
         let directory = match with {
             Some(process) => Arc::clone(&process.directory),
             None => {
-                let memory = memory::create("windlass-directory", DIRECTORY_BYTES);
+                let memory = sealed::create("windlass-directory", DIRECTORY_BYTES);
                 Arc::new(memory.map_err(limit)?)
             }
         };
         watch(epoll, slot, &who.pidfd).map_err(limit)?;
-        if let Some((_, _, former)) = self.formers.remove(&slot) {
+        if let Some(former) = self.held.remove(&slot) {
             // It is watched by the new descriptor from now on; the same below.
-            let _ = epoll.remove(&former);
+            let _ = epoll.remove(&former.pidfd);
         }
         if let Some(Process { who, .. }) = self.slots.remove(&slot) {
             let _ = epoll.remove(&who.pidfd);
@@ -219,31 +260,7 @@ impl Processes {
     fn free_slot(&self) -> Option<u16> {
         let after = self.last.saturating_add(1)..BROKER_SLOT;
         let mut slots = after.chain(1..BROKER_SLOT);
-        slots.find(|slot| {
-            let is_taken = self.slots.contains_key(slot) || self.formers.contains_key(slot);
-            !is_taken && !self.helpers.contains(slot)
-        })
-    }
-
-    /// A slot for a helper.
-    pub(crate) fn helper_slot(&mut self) -> Option<u16> {
-        let slot = self.free_slot()?;
-        self.last = slot;
-        self.helpers.insert(slot);
-        Some(slot)
-    }
-
-    /// The helper in a slot was started.
-    pub(crate) fn helper_lives(&self, slot: u16, pid: u32) {
-        let started = Image::of(pid).map_or(0, |image| image.started());
-        self.table.put(slot, pid, started, self.last);
-    }
-
-    /// The helper in a slot has ended: its locks are free for all.
-    pub(crate) fn helper_died(&mut self, slot: u16) {
-        if self.helpers.remove(&slot) {
-            self.table.clear(slot);
-        }
+        slots.find(|slot| !self.slots.contains_key(slot) && !self.held.contains_key(slot))
     }
 
     /// The table of processes, for reading.
@@ -261,8 +278,8 @@ impl Processes {
     /// The process has died, or become another program. Its slot stays taken as long as slabs name it. Gives its id and its
     /// slabs; `None` if there is nobody to be buried.
     pub(crate) fn bury(&mut self, epoll: &Epoll, slot: u16) -> Option<(u32, Vec<u32>)> {
-        if let Some((_, _, former)) = self.formers.remove(&slot) {
-            let _ = epoll.remove(&former);
+        if let Some(held) = self.held.remove(&slot) {
+            let _ = epoll.remove(&held.pidfd);
             self.table.clear(slot);
             return None;
         }
@@ -310,16 +327,12 @@ fn watch(epoll: &Epoll, slot: u16, pidfd: &OwnedFd) -> Result<(), Errno> {
 /// What the process is called; it chooses that itself.
 fn comm(pid: u32) -> String {
     let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    String::from_utf8_lossy(&name)
-        .trim_end()
-        .chars()
-        .filter(|c| !c.is_control())
-        .collect()
+    String::from_utf8_lossy(&name).trim_end().into()
 }
 
 #[cfg(test)]
 mod tests {
-    use rustix::process::getpid;
+    use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
     use super::*;
 

@@ -9,16 +9,17 @@ use windlass_channel::layout::Side;
 use windlass_channel::protocol::{Answer, Ends, RETURNS, Request, SHARE};
 use windlass_channel::{EndInfo, Reason};
 use windlass_listing::ROW_BYTES;
+use windlass_sys::hooks;
+use windlass_sys::identity::Identity;
 use windlass_sys::process::{self, Pinned};
+use windlass_sys::sealed;
 use windlass_sys::unix::{self, Credentials};
 
-use crate::Event;
-use crate::facts::Facts;
-use crate::identity::Identity;
+use crate::helpers::Key;
+use crate::host::{Then, look};
 use crate::inquiry::{Asker, Connection};
 use crate::limits::{HELPED_REQUESTS, ROWS_PER_REQUEST};
 use crate::listing;
-use crate::memory;
 use crate::processes::{Group, Newcomer};
 use crate::server::Broker;
 
@@ -52,15 +53,15 @@ impl Broker {
                 parent,
                 report,
             } => self.register(asker, (socket, cookie), (flags, parent), report),
-            Request::Pair { peer, full, ends } => self.pair(asker, who, (peer, full), ends),
+            Request::Pair { peer, full, ends } => self.pair(asker, (peer, full), ends),
             Request::Prove {
                 slab,
                 chan,
                 socket,
                 cookie,
-            } => self.prove(asker, who, (slab, chan), (socket, cookie)),
+            } => self.prove(asker, (slab, chan), (socket, cookie)),
             Request::Slab { slab } => {
-                let own = self.asker(who)?;
+                let own = self.asker(asker)?;
                 if !self.slabs.may_have(&mut self.processes, own, slab) {
                     return Err(Reason::NotEligible);
                 }
@@ -81,11 +82,9 @@ impl Broker {
         let Some(connection) = asker else { return };
         let Credentials { pid, uid, .. } = connection.who;
         let (pid, text) = (pid.unwrap_or(0), reason.text());
+        let is_notice = matches!(reason, Reason::Policy | Reason::Limit);
         let line = format_args!("process {pid} of user {uid} is refused: {text}");
-        self.tell(&match reason {
-            Reason::Policy | Reason::Limit => Event::Notice(line),
-            _ => Event::Detail(line),
-        });
+        (self.say)(is_notice, line);
         let broker = std::process::id();
         // Who does not read loses the connection.
         let _ = send(asker, &Answer::Refused { reason, broker }, &[]);
@@ -107,7 +106,7 @@ impl Broker {
         let pid = connection.who.pid.ok_or(Reason::NotRescuable)?;
         let pidfd = process::peer_pidfd(&connection.socket, pid).map_err(|_| Reason::NoDaemon)?;
         let identity = Identity::of(pid, &pidfd).ok_or(Reason::NotRescuable)?;
-        let key = identity.key().ok_or(Reason::NotRescuable)?;
+        let key = Key::of(&identity).ok_or(Reason::NotRescuable)?;
         if key.uid != connection.who.uid {
             return Err(Reason::Privileged);
         }
@@ -133,7 +132,7 @@ impl Broker {
         }
         // What cannot be taken now could not be taken when it matters.
         let target = newcomer.target(socket, cookie);
-        self.look(asker, Some(target), None, move |broker, asker, facts| {
+        self.look(asker, Some(target), move |broker, asker, facts| {
             let netns = facts?.netns;
             broker.take_in(asker, Newcomer { netns, ..newcomer }, parent)
         });
@@ -158,10 +157,8 @@ impl Broker {
         let (directory, table) = (process.directory.as_fd(), self.processes.table());
         let fds = [status.as_fd(), directory, table];
         send(asker, &answer, &fds)?;
-        let inherited = self.slabs.inherit(&mut self.processes, parent, slot);
-        self.tell(&Event::Detail(format_args!(
-            "slot {slot} is process {pid} of user {uid}, with {inherited} slabs of its parent"
-        )));
+        self.slabs.inherit(&mut self.processes, parent, slot);
+        self.detail(format_args!("slot {slot} is process {pid} of user {uid}"));
         Ok(())
     }
 
@@ -176,7 +173,8 @@ impl Broker {
     }
 
     /// The slot of the process that asks.
-    fn asker(&mut self, who: Credentials) -> Result<u16, Reason> {
+    fn asker(&mut self, asker: &Asker) -> Result<u16, Reason> {
+        let who = asker.as_ref().ok_or(Reason::NoDaemon)?.who;
         let found = who.pid.and_then(|pid| self.processes.by_pid(pid));
         let (slot, _) = found.ok_or(Reason::NoDaemon)?;
         let own = self.is_still(slot).ok_or(Reason::NoDaemon)?;
@@ -188,14 +186,8 @@ impl Broker {
         }
     }
 
-    fn pair(
-        &mut self,
-        asker: &Asker,
-        who: Credentials,
-        (peer, full): (u16, u16),
-        ends: Ends,
-    ) -> Result<(), Reason> {
-        let own = self.asker(who)?;
+    fn pair(&mut self, asker: &Asker, (peer, full): (u16, u16), ends: Ends) -> Result<(), Reason> {
+        let own = self.asker(asker)?;
         self.is_still(peer).ok_or(Reason::PeerPlain)?;
         let both = [own, peer].map(|slot| self.processes.get(slot));
         let [Some(a), Some(b)] = both.map(|process| Some(&process?.who)) else {
@@ -216,37 +208,23 @@ impl Broker {
         let near = a.target(ends.socket, ends.cookie);
         let far = b.target(ends.peer_socket, ends.peer_cookie.into());
         let (netns, processes) = (a.netns, [&*near.sources, &far.sources].concat());
-        self.ask_host(netns, uid, processes)?;
         let both = [Some(near), Some(far)];
-        self.look_at_both(asker, both, move |broker, asker, both| {
-            let (near, far) = both?;
-            let far = far.map_err(|_| Reason::Mismatch)?;
-            broker.paired(asker, (own, peer), full, (&near, &far))
-        });
-        Ok(())
+        self.ask_host(asker, (netns, uid), processes, move |broker, asker| {
+            broker.compare(asker, both, uid == peer_uid, move |broker, asker| {
+                broker.paired(asker, (own, peer), full)
+            });
+        })
     }
 
-    /// The sockets of both ends were taken: they are one connection, or no memory is handed out.
-    fn paired(
-        &mut self,
-        asker: &Asker,
-        (own, peer): (u16, u16),
-        full: u16,
-        (near, far): (&Facts, &Facts),
-    ) -> Result<(), Reason> {
-        let uids = [own, peer].map(|slot| self.is_still(slot).map(|who| who.key.uid));
-        let [Some(uid), Some(peer_uid)] = uids else {
-            return Err(Reason::PeerPlain);
-        };
-        if !near.mirrors(far, uid == peer_uid) {
-            return Err(Reason::Mismatch);
+    /// The sockets of both ends were taken and are one connection: memory is handed out.
+    fn paired(&mut self, asker: &Asker, (own, peer): (u16, u16), full: u16) -> Result<(), Reason> {
+        for slot in [own, peer] {
+            self.is_still(slot).ok_or(Reason::PeerPlain)?;
         }
         let (processes, users) = (&mut self.processes, &mut self.users);
         let (slab, is_new) = self.slabs.pair(processes, users, (own, peer), full)?;
         if is_new {
-            self.tell(&Event::Detail(format_args!(
-                "slab {slab} is of slots {own} and {peer}"
-            )));
+            self.detail(format_args!("slab {slab} is of slots {own} and {peer}"));
         }
         self.hand_over(asker, own, slab)
     }
@@ -254,11 +232,10 @@ impl Broker {
     fn prove(
         &mut self,
         asker: &Asker,
-        who: Credentials,
         (slab, chan): (u32, u16),
         (socket, cookie): (i32, u64),
     ) -> Result<(), Reason> {
-        let own = self.asker(who)?;
+        let own = self.asker(asker)?;
         let found = self.slabs.get(slab).ok_or(Reason::NotEligible)?;
         let (side, _) = found.side_of(own).ok_or(Reason::NotEligible)?;
         let (side, same_user) = (Side::from_u8(side), found.same_user());
@@ -267,31 +244,52 @@ impl Broker {
         let process = self.processes.living(own);
         let near = process.map(|process| process.who.target(socket, cookie));
         let far = self.target(slab, side.other(), &other, 0);
-        self.look_at_both(asker, [near, far], move |broker, asker, both| {
-            let (near, far) = both?;
-            if far.is_ok_and(|far| near.mirrors(&far, same_user)) {
-                broker.done(asker)
-            } else {
-                Err(Reason::Mismatch)
-            }
+        self.compare(asker, [near, far], same_user, |broker, asker| {
+            broker.done(asker)
         });
         Ok(())
     }
 
-    /// Refuses where something on this host means every packet.
-    fn ask_host(&mut self, netns: u64, uid: u32, both: Vec<Pinned>) -> Result<(), Reason> {
+    /// Goes on with `then`, unless something on this host means every packet.
+    fn ask_host(
+        &mut self,
+        asker: &Asker,
+        (netns, uid): (u64, u32),
+        both: Vec<Pinned>,
+        then: impl FnOnce(&mut Self, &Asker) + Send + 'static,
+    ) -> Result<(), Reason> {
         let ignores = self.policy.ignores_accounting();
         let Some(host) = self.host.as_mut().filter(|_| !ignores) else {
+            then(self, asker);
             return Ok(());
         };
-        let finding = host.finding(netns, uid, both).ok_or(Reason::NoDaemon)?;
-        let Some(finding) = finding else {
-            return Ok(());
-        };
-        self.tell(&Event::Notice(format_args!(
-            "connections in network namespace {netns} stay on the kernel: {finding}"
-        )));
-        Err(Reason::Policy)
+        let of_cgroup = both.iter().find_map(hooks::of_cgroup);
+        let (known, asker) = (host.known(netns), asker.clone());
+        let then: Then = Box::new(move |broker, finding| {
+            let Some(finding) = finding.or(of_cgroup.map(|hook| hook.to_string())) else {
+                return then(broker, &asker);
+            };
+            broker.notice(format_args!(
+                "connections in network namespace {netns} stay on the kernel: {finding}"
+            ));
+            broker.refuse(&asker, Reason::Policy);
+        });
+        match known {
+            None => host.find_out(&self.epoll, (netns, uid), move || look(netns, &both), then),
+            Some(finding) => {
+                then(self, finding);
+                Ok(())
+            }
+        }
+    }
+
+    /// The look at a namespace for a user is at its end.
+    pub(crate) fn looked(&mut self, uid: u32) {
+        let found = self.host.as_mut().and_then(|host| host.found(uid));
+        let (finding, waiting) = found.unwrap_or_default();
+        for then in waiting {
+            then(self, finding.clone());
+        }
     }
 
     fn hand_over(&mut self, asker: &Asker, own: u16, id: u32) -> Result<(), Reason> {
@@ -315,7 +313,7 @@ impl Broker {
         who: Credentials,
         place: (u32, u16, u8),
     ) -> Result<(), Reason> {
-        let own = self.asker(who)?;
+        let own = self.asker(asker)?;
         let slab = self.slabs.get(place.0);
         if slab.is_none_or(|slab| slab.side_of(own).is_none()) {
             return Err(Reason::NotEligible);
@@ -333,7 +331,7 @@ impl Broker {
             let count = rows.len() / ROW_BYTES;
             self.users.asked(who.uid, count / ROWS_PER_REQUEST);
         }
-        let memory = memory::holding("windlass-listing", &rows).map_err(|_| Reason::Limit)?;
+        let memory = sealed::holding("windlass-listing", &rows).map_err(|_| Reason::Limit)?;
         let bytes = rows.len() as u64;
         send(asker, &Answer::Listing { bytes }, &[memory.as_fd()])
     }

@@ -15,10 +15,8 @@
 use windlass_channel::layout::Side;
 use windlass_channel::{EndInfo, Reason};
 
-use crate::Event;
-use crate::facts::Facts;
 use crate::inquiry::{Asker, Target};
-use crate::jobs::{Reclaim, SOURCES_MAX, Said};
+use crate::jobs::{Reclaim, SOURCES_MAX};
 use crate::server::Broker;
 
 impl Broker {
@@ -36,7 +34,7 @@ impl Broker {
         let (own, other) = (link.info(from), link.info(from.other()));
         let same_user = found.same_user();
         let sender = self.target(slab, from, &own, looks);
-        let sender = sender.ok_or(Reason::NotEligible)?;
+        let mut sender = sender.ok_or(Reason::NotEligible)?;
         let Some(far) = self.target(slab, from.other(), &other, looks) else {
             // The sender has the kernel answer for a dead reader.
             return self.done(asker);
@@ -47,20 +45,16 @@ impl Broker {
             side,
             connected: own.connected,
             slot: 0,
+            same_user,
+            far: None,
         };
-        let both = [Some(sender.clone()), Some(far)];
-        self.look_at_both(asker, both, move |broker, asker, both| {
-            match both.and_then(|both| verdict(&both, same_user)) {
-                Ok(Some(cookie)) => {
-                    let target = Some(Target { cookie, ..sender });
-                    broker.look(asker, target, Some(reclaim), move |broker, asker, said| {
-                        broker.moved(asker, &reclaim, said.map(|facts| facts.moved))
-                    });
-                    Ok(())
-                }
-                Ok(None) => broker.moved(asker, &reclaim, Ok(0)),
-                Err(reason) => broker.moved(asker, &reclaim, Err(reason)),
-            }
+        self.look(asker, Some(far), move |broker, asker, far| {
+            let far = far.ok();
+            sender.job.reclaim = Some(Reclaim { far, ..reclaim });
+            broker.look(asker, Some(sender), move |broker, asker, said| {
+                broker.moved(asker, &reclaim, said.map(|facts| facts.moved))
+            });
+            Ok(())
         });
         Ok(())
     }
@@ -72,8 +66,16 @@ impl Broker {
         place: &Reclaim,
         outcome: Result<u64, Reason>,
     ) -> Result<(), Reason> {
-        let place = (place.slab, place.chan, place.side);
-        self.tell(&Event::Rescue { place, outcome });
+        let Reclaim {
+            slab, chan, side, ..
+        } = place;
+        let place = format_args!("slab {slab}, channel {chan}, side {side}");
+        match outcome {
+            Ok(bytes) => self.detail(format_args!("rescued {bytes} bytes of {place}")),
+            // The kernel did not take all, or a reader was in the middle of taking them.
+            Err(Reason::Limit) => self.detail(format_args!("no rescue yet of {place}")),
+            Err(reason) => self.notice(format_args!("no rescue of {place}: {}", reason.text())),
+        }
         outcome.and_then(|_| self.done(asker))
     }
 
@@ -93,28 +95,15 @@ impl Broker {
             let Some(who) = self.is_still(slot) else {
                 continue;
             };
-            let one = who.target(end.fd, end.cookie);
+            let mut one = who.target(end.fd, end.cookie);
+            one.job.looks = looks;
             match &mut target {
-                None => target = Some(Target { looks, ..one }),
+                None => target = Some(one),
                 Some(target) if target.sources.len() == SOURCES_MAX => break,
                 Some(target) if target.key == one.key => target.sources.extend(one.sources),
                 Some(_) => {}
             }
         }
         target
-    }
-}
-
-/// Whether bytes may be moved into the first of these sockets: its cookie if so; `None`: an error that is noted is for the
-/// sender's own call.
-fn verdict((near, far): &(Facts, Said), same_user: bool) -> Result<Option<u64>, Reason> {
-    let is_proven = match far {
-        Ok(far) => near.mirrors(far, same_user) && !far.names_senders,
-        Err(_) => same_user,
-    };
-    match (near.is_over, is_proven) {
-        (true, _) => Ok(None),
-        (false, true) => Ok(Some(near.cookie)),
-        (false, false) => Err(Reason::Mismatch),
     }
 }

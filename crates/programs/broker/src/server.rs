@@ -1,19 +1,19 @@
 //! The thread: connections, requests, deaths, and the clock of the watch.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Arguments;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use windlass_channel::protocol::{MESSAGE_BYTES, Request};
 use windlass_sys::epoll::{Epoll, Events, Interest};
 use windlass_sys::identity::user_namespace;
+use windlass_sys::process;
+use windlass_sys::signals::Signals;
 use windlass_sys::unix::{self, BindError, Listener, SocketKind};
-use windlass_sys::{eventfd, process};
 
 use crate::helpers::Helpers;
 use crate::host::Host;
@@ -23,58 +23,31 @@ use crate::limits::{
 };
 use crate::listeners::Listeners;
 use crate::policy::Policy;
+use crate::private::library_is_loaded;
 use crate::processes::Processes;
 use crate::slabs::Slabs;
 use crate::users::Users;
-use crate::{Event, Settings, StartError};
+use crate::{Say, Settings, StartError};
 
 /// The socket for everybody.
 pub(crate) const COMMON: u64 = 0;
-const WAKER: u64 = 1;
+const SIGNALS: u64 = 1;
 const CONNECTION: u64 = 1 << 32;
 pub(crate) const PROCESS: u64 = 2 << 32;
 pub(crate) const HELPER: u64 = 3 << 32;
 /// The socket of a user, with his number.
 pub(crate) const OWN_LISTENER: u64 = 4 << 32;
+/// The look at a network namespace for a user, with his number.
+pub(crate) const LOOK: u64 = 5 << 32;
 const CLASS: u64 = 0xffff_ffff_0000_0000;
 /// Connections taken at one socket before others have their turn.
 const ACCEPTS_PER_TURN: usize = 4;
-
-/// What others may ask of the thread.
-#[derive(Debug, Clone)]
-pub struct Handle {
-    waker: Arc<OwnedFd>,
-    /// [`STOP`] and [`RELOAD`].
-    asked: Arc<AtomicU8>,
-}
-
-const STOP: u8 = 1;
-const RELOAD: u8 = 2;
-
-impl Handle {
-    /// Ends [`Broker::run`]. Live channels go on without it.
-    pub fn stop(&self) {
-        self.ask(STOP);
-    }
-
-    /// Reads the policy again.
-    pub fn reload(&self) {
-        self.ask(RELOAD);
-    }
-
-    fn ask(&self, what: u8) {
-        self.asked.fetch_or(what, Ordering::AcqRel);
-        // The counter of an eventfd that nobody reads is high enough.
-        let _ = eventfd::signal(&*self.waker);
-    }
-}
 
 /// The broker, listening but not yet running.
 pub struct Broker {
     path: PathBuf,
     listeners: Listeners,
     pub(crate) epoll: Epoll,
-    handle: Handle,
     pub(crate) settings: Settings,
     pub(crate) policy: Policy,
     /// Those whose request has not come yet.
@@ -89,12 +62,11 @@ pub struct Broker {
     /// Asked before a pair is given memory; root's only.
     pub(crate) host: Option<Host>,
     idle_since: Instant,
-    events: Box<dyn FnMut(&Event<'_>) + Send>,
+    pub(crate) say: Say,
 }
 
 impl Broker {
-    /// Listens at a path, or takes the socket that listens there already. `events` hears what happens; it is called from the thread
-    /// that runs the broker.
+    /// Listens at a path, or takes the socket that listens there already.
     ///
     /// # Errors
     /// If the path is in use, the policy is not understood, or the system refuses.
@@ -102,7 +74,7 @@ impl Broker {
         path: &Path,
         given: Option<Listener>,
         settings: Settings,
-        events: impl FnMut(&Event<'_>) + Send + 'static,
+        say: Say,
     ) -> Result<Self, StartError> {
         let listener = match given {
             Some(listener) => listener,
@@ -113,18 +85,12 @@ impl Broker {
             None => Policy::default(),
         };
         let epoll = Epoll::create()?;
-        let waker = Arc::new(eventfd::create()?);
-        epoll.add(&*waker, WAKER, Interest::READABLE)?;
         let listeners = Listeners::new(path, &epoll, listener)?;
         let processes = Processes::new(path, &epoll)?;
         Ok(Self {
             path: path.to_owned(),
             listeners,
             epoll,
-            handle: Handle {
-                waker,
-                asked: Arc::default(),
-            },
             policy,
             connections: BTreeMap::new(),
             next_connection: 0,
@@ -136,32 +102,24 @@ impl Broker {
             userns: user_namespace(std::process::id()).unwrap_or_default(),
             host: rustix::process::geteuid().is_root().then(Host::default),
             idle_since: Instant::now(),
-            events: Box::new(events),
+            say,
         })
     }
 
-    /// The way to stop it from elsewhere.
-    pub fn handle(&self) -> Handle {
-        self.handle.clone()
-    }
-
-    /// Serves until it is stopped, or until a private one has had no process for its time. Removes its path.
+    /// Serves until a signal ends it, or until a private one has had no process for its time; SIGHUP has it read its policy again.
+    /// Removes its path.
     ///
     /// # Errors
     /// Only if waiting itself fails.
-    pub fn run(mut self) -> Result<(), Errno> {
+    pub fn run(mut self, signals: &Signals) -> Result<(), Errno> {
+        self.epoll.add(signals, SIGNALS, Interest::READABLE)?;
         if self.settings.linger.is_some()
-            && let Ok(own) = pidfd_open(getpid(), PidfdFlags::empty())
+            && let Ok((own, pidfd)) = process::pin(std::process::id())
         {
-            self.prepare(std::process::id(), &own);
+            self.prepare(own, &pidfd);
         }
         let mut events = Events::default();
         loop {
-            match self.handle.asked.swap(0, Ordering::AcqRel) {
-                0 => {}
-                RELOAD => self.reload(),
-                _ => break,
-            }
             let now = Instant::now();
             self.tend_helpers(now);
             self.watch(now);
@@ -177,25 +135,34 @@ impl Broker {
                 match ready.token & CLASS {
                     CONNECTION => self.readable(ready.token),
                     PROCESS => self.bury((ready.token & !CLASS) as u16),
-                    HELPER => self.helper_speaks(ready.token & !CLASS),
-                    _ if ready.token == WAKER => drop(eventfd::drain(&*self.handle.waker)),
-                    _ => self.accept(ready.token),
+                    HELPER => self.helper_speaks((ready.token & !CLASS) as u16),
+                    LOOK => self.looked(ready.token as u32),
+                    _ if ready.token != SIGNALS => self.accept(ready.token),
+                    _ if signals.next() == Ok(libc::SIGHUP) => self.reload(),
+                    _ => {
+                        self.listeners.unlink();
+                        return Ok(());
+                    }
                 }
             }
         }
-        self.listeners.unlink();
-        Ok(())
     }
 
-    pub(crate) fn tell(&mut self, event: &Event<'_>) {
-        (self.events)(event);
+    /// Somebody should hear of it.
+    pub(crate) fn notice(&mut self, line: Arguments<'_>) {
+        (self.say)(true, line);
+    }
+
+    /// What became of one process, pair or request.
+    pub(crate) fn detail(&mut self, line: Arguments<'_>) {
+        (self.say)(false, line);
     }
 
     /// How long to wait; `None` if the private broker is not needed any more.
     fn timeout(&mut self, now: Instant) -> Option<Option<Duration>> {
         let due = [
             self.slabs.next_look(),
-            self.helpers.next_late(),
+            self.helpers.next_late().map(|(at, _)| at),
             self.listeners.wake(&self.epoll, now),
         ];
         let mut until = due.into_iter().flatten().min();
@@ -203,7 +170,7 @@ impl Broker {
         if let Some(linger) = linger.filter(|_| self.processes.alive() == 0) {
             if now >= self.idle_since + linger && self.connections.is_empty() {
                 // Whoever comes later finds another one.
-                if !self.listeners.is_in_place() || !(self.settings.needed)() {
+                if !self.listeners.is_in_place() || !library_is_loaded() {
                     return None;
                 }
                 self.idle_since = now;
@@ -237,9 +204,7 @@ impl Broker {
         };
         match Policy::load(&path) {
             Ok(policy) => self.policy = policy,
-            Err(error) => self.tell(&Event::Notice(format_args!(
-                "the old policy holds: {error}"
-            ))),
+            Err(error) => self.notice(format_args!("the old policy holds: {error}")),
         }
     }
 
@@ -252,7 +217,7 @@ impl Broker {
                     false => REST,
                 },
                 Err(Errno::MFILE | Errno::NFILE) => {
-                    self.tell(&Event::Notice(format_args!("no descriptor is left")));
+                    self.notice(format_args!("no descriptor is left"));
                     if self.make_room() {
                         continue;
                     }
@@ -300,10 +265,8 @@ impl Broker {
         for connection in self.connections.values() {
             *counts.entry(connection.who.uid).or_default() += 1;
         }
-        let most = counts.into_iter().max_by_key(|(_, count)| *count);
-        let of_user =
-            |(_, one): &(&u64, &Connection)| Some(one.who.uid) == most.map(|(uid, _)| uid);
-        let oldest = self.connections.iter().find(of_user);
+        let all = self.connections.iter();
+        let oldest = all.max_by_key(|(token, one)| (counts.get(&one.who.uid), Reverse(**token)));
         let oldest = oldest.map(|(token, _)| *token);
         oldest.is_some_and(|token| self.connections.remove(&token).is_some())
     }
@@ -345,15 +308,14 @@ impl Broker {
 
     /// The process of a slot has died or become another program.
     pub(crate) fn bury(&mut self, slot: u16) {
+        self.helpers.reap();
         let Some((pid, slabs)) = self.processes.bury(&self.epoll, slot) else {
             return;
         };
         for slab in slabs {
             self.slabs.died(&mut self.processes, slab);
         }
-        self.tell(&Event::Detail(format_args!(
-            "slot {slot} is process {pid} no more"
-        )));
+        self.detail(format_args!("slot {slot} is process {pid} no more"));
     }
 
     /// Begins the rescues that nobody asked for.

@@ -12,18 +12,21 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use windlass_channel::layout::{SLAB_BYTES, Side};
 use windlass_channel::snapshot::MappedSlab;
 use windlass_channel::{Fd, Owner, Reason, Who};
+use windlass_sys::sealed;
 
 use crate::helpers::Key;
 use crate::limits::{
-    BYTES_PER_USER_MAX, LOOK_INTERVAL, MEASURES_PER_REQUEST, RESCUES_PER_LOOK_MAX, RETRY_INTERVAL,
-    SLABS_PER_PAIR_MAX, SLABS_PER_USER_MAX, STUCK_AFTER, TEND_INTERVAL, WATCH_FOR,
+    BYTES_PER_USER_MAX, CHANNELS_PER_LOOK, LOOK_INTERVAL, LOOK_REST_TIMES, MEASURES_PER_REQUEST,
+    RESCUES_PER_LOOK_MAX, RETRY_INTERVAL, SLABS_PER_PAIR_MAX, SLABS_PER_USER_MAX, STUCK_AFTER,
+    TEND_INTERVAL, WATCH_FOR,
 };
-use crate::memory;
 use crate::processes::Processes;
 use crate::users::Users;
 
@@ -95,22 +98,44 @@ impl Slab {
     }
 }
 
+/// Memory that is given back to the system: up to 0.3 s for each slab, in which nobody would be served.
+#[derive(Debug)]
+struct Freeing {
+    uids: [u32; 2],
+    bytes: u64,
+    /// Gone with the memory.
+    held: Weak<()>,
+}
+
 /// All of them.
 #[derive(Debug)]
 pub(crate) struct Slabs {
     all: BTreeMap<u32, Slab>,
     last: u32,
     next_look: Option<Instant>,
+    /// Rescues that may begin until an interval has gone by since that moment.
+    rescues: (usize, Instant),
+    /// What counts for its users still.
+    freeing: Vec<Freeing>,
+    /// The thread that does it.
+    freer: Sender<(MappedSlab, OwnedFd, Arc<()>)>,
 }
 
 impl Slabs {
     /// None yet. Numbers begin anywhere in the lower half: one that a process has from a broker that has ended names no slab of
     /// this one, and those of a pair are in the order in which they were made.
     pub(crate) fn new() -> Self {
+        let (freer, gone) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("free".into());
+        // Where there is none, memory is freed by who sends it.
+        let _ = thread.spawn(move || gone.into_iter().for_each(drop));
         Self {
+            freeing: Vec::new(),
+            freer,
             all: BTreeMap::new(),
             last: RandomState::new().build_hasher().finish() as u32 >> 1,
             next_look: None,
+            rescues: (0, Instant::now()),
         }
     }
 
@@ -151,7 +176,7 @@ impl Slabs {
         let mut ids = (self.last.saturating_add(1)..u32::MAX).chain(1..=self.last);
         let id = ids.find(|id| !self.all.contains_key(id));
         let id = id.ok_or(Reason::Limit)?;
-        let memory = memory::create("windlass-slab", SLAB_BYTES).map_err(|_| Reason::Limit)?;
+        let memory = sealed::create("windlass-slab", SLAB_BYTES).map_err(|_| Reason::Limit)?;
         let map = MappedSlab::create(memory.as_fd(), id).ok_or(Reason::Limit)?;
         let now = Instant::now();
         let slab = Slab {
@@ -174,16 +199,16 @@ impl Slabs {
     }
 
     /// Whether a user has as many slabs as he may, or as much memory in them. It is measured at his expense.
-    fn is_full(&self, uid: u32, users: &mut Users) -> bool {
+    fn is_full(&mut self, uid: u32, users: &mut Users) -> bool {
+        self.freeing.retain(|one| one.held.strong_count() > 0);
         let is_his = |slab: &&Slab| slab.keys.iter().any(|key| key.uid == uid);
         let count = self.all.values().filter(is_his).count();
         users.asked(uid, count / MEASURES_PER_REQUEST);
         let his = self.all.values().filter(is_his);
-        count >= SLABS_PER_USER_MAX
-            || his
-                .map(|slab| memory::bytes_used(&slab.memory))
-                .sum::<u64>()
-                >= BYTES_PER_USER_MAX
+        let used = his.map(|slab| sealed::bytes_used(&slab.memory));
+        let freed = self.freeing.iter().filter(|one| one.uids.contains(&uid));
+        let bytes: u64 = used.chain(freed.map(|one| one.bytes)).sum();
+        count >= SLABS_PER_USER_MAX || bytes >= BYTES_PER_USER_MAX
     }
 
     /// Whether a process may have a slab: it has it, or its user has. One that was forked before the slab was made finds the number
@@ -205,27 +230,23 @@ impl Slabs {
         true
     }
 
-    /// A process was forked from another one of its user: it has all that the other had. Returns how many slabs.
-    pub(crate) fn inherit(&mut self, processes: &mut Processes, parent: u16, slot: u16) -> usize {
+    /// A process was forked from another one of its user: it has all that the other had.
+    pub(crate) fn inherit(&mut self, processes: &mut Processes, parent: u16, slot: u16) {
         let (Some(old), Some(new)) = (processes.get(parent), processes.get(slot)) else {
-            return 0;
+            return;
         };
         if parent == slot || old.who.key != new.who.key {
-            return 0;
+            return;
         }
-        let slabs = old.slabs.clone();
-        for id in &slabs {
-            let Some(slab) = self.all.get_mut(id) else {
-                continue;
-            };
-            for side in &mut slab.holders {
+        for id in old.slabs.clone() {
+            let sides = self.all.get_mut(&id).map(|slab| &mut slab.holders);
+            for side in sides.into_iter().flatten() {
                 if side.contains(&parent) {
                     side.insert(slot);
                 }
             }
-            processes.uses(slot, *id);
+            processes.uses(slot, id);
         }
-        slabs.len()
     }
 
     /// A process with a slab has died.
@@ -246,10 +267,19 @@ impl Slabs {
     }
 
     fn remove(&mut self, processes: &mut Processes, id: u32) {
-        let slab = self.all.remove(&id);
-        for slot in slab.into_iter().flat_map(|slab| slab.holders).flatten() {
+        let Some(slab) = self.all.remove(&id) else {
+            return;
+        };
+        for slot in slab.holders.into_iter().flatten() {
             processes.forget(slot, id);
         }
+        let held = Arc::new(());
+        self.freeing.push(Freeing {
+            uids: slab.keys.map(|key| key.uid),
+            bytes: sealed::bytes_used(&slab.memory),
+            held: Arc::downgrade(&held),
+        });
+        let _ = self.freer.send((slab.map, slab.memory, held));
     }
 
     /// A process says that it began to push.
@@ -266,30 +296,42 @@ impl Slabs {
         self.next_look
     }
 
-    /// Looks at what is due. Returns the directions whose bytes nobody has touched for [`STUCK_AFTER`]: slab, channel, side
-    /// that sent them.
+    /// Looks at what is due, the longest due first, until [`CHANNELS_PER_LOOK`] are looked at: the rest is due still. Returns the
+    /// directions whose bytes nobody has touched for [`STUCK_AFTER`]: slab, channel, side that sent them.
     pub(crate) fn look(&mut self, processes: &mut Processes, now: Instant) -> Vec<(u32, u16, u8)> {
-        let (mut rescues, mut gone) = (Vec::new(), Vec::new());
+        let mut rescues = Vec::new();
         if self.next_look.is_none_or(|at| at > now) {
             return rescues;
         }
-        for (id, slab) in &mut self.all {
-            let Some((_, pause)) = slab.next.filter(|(at, _)| *at <= now) else {
+        if now >= self.rescues.1 + LOOK_INTERVAL {
+            self.rescues = (RESCUES_PER_LOOK_MAX, now);
+        }
+        let all = self.all.iter();
+        let due = all.filter_map(|(id, slab)| Some((slab.next?.0, *id)));
+        let mut due: Vec<(Instant, u32)> = due.filter(|(at, _)| *at <= now).collect();
+        due.sort_unstable();
+        let mut channels = 0;
+        for (_, id) in due {
+            let Some(slab) = self.all.get_mut(&id) else {
                 continue;
             };
             if slab.is_gone(processes) {
-                gone.push(*id);
+                self.remove(processes, id);
                 continue;
             }
-            slab.look(now, *id, processes, &mut rescues);
-            let pause = slab.pause(now, pause, processes);
+            channels += slab.map.channels().count() + 1;
+            let begun = rescues.len();
+            slab.look(now, id, processes, begun + self.rescues.0, &mut rescues);
+            self.rescues.0 -= rescues.len() - begun;
+            let pause = slab.pause(now, processes);
             slab.next = pause.map(|pause| (now + pause, pause));
+            if channels >= CHANNELS_PER_LOOK {
+                break;
+            }
         }
         let next = self.all.values().filter_map(|slab| slab.next);
-        self.next_look = next.map(|(at, _)| at).min();
-        for id in gone {
-            self.remove(processes, id);
-        }
+        let rested = Instant::now() + now.elapsed() * LOOK_REST_TIMES;
+        self.next_look = next.map(|(at, _)| at.max(rested)).min();
         rescues
     }
 }
@@ -327,7 +369,8 @@ impl Slab {
     }
 
     /// How long until the next look; `None` if there is nothing to look for.
-    fn pause(&mut self, now: Instant, last: Duration, processes: &Processes) -> Option<Duration> {
+    fn pause(&mut self, now: Instant, processes: &Processes) -> Option<Duration> {
+        let last = self.next.map_or(LOOK_INTERVAL, |(_, pause)| pause);
         let mut may_have_rings = true;
         if now >= self.tended + TEND_INTERVAL {
             may_have_rings = self.tend(processes);
@@ -349,6 +392,7 @@ impl Slab {
         now: Instant,
         id: u32,
         processes: &Processes,
+        rescues_max: usize,
         rescues: &mut Vec<(u32, u16, u8)>,
     ) {
         if self.map.take_watch() {
@@ -369,7 +413,7 @@ impl Slab {
                 let same = before.filter(|(before, _)| *before == unread);
                 let mut since = same.map_or(now, |(_, since)| *since);
                 if now.saturating_duration_since(since) >= STUCK_AFTER
-                    && rescues.len() < RESCUES_PER_LOOK_MAX
+                    && rescues.len() < rescues_max
                 {
                     rescues.push((id, chan, side));
                     // If it stays, it is tried again after a while.

@@ -15,8 +15,7 @@ use std::path::Path;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use windlass_channel::protocol::{BROKER_SLOT, PROCESSES_BYTES, SLOTS, VERSION};
-
-use crate::memory::reader_of;
+use windlass_sys::sealed::reader_of;
 
 const BYTES: usize = PROCESSES_BYTES + SLOTS * 8;
 

@@ -5,12 +5,8 @@ use std::path::Path;
 use windlass_broker::policy::{Policy, PolicyError};
 
 fn parse(text: &str) -> Result<Policy, (usize, String)> {
-    let users = [("app", 1001), ("redis", 1002), ("backup", 34)];
-    let users = users
-        .into_iter()
-        .map(|(name, uid)| (name.to_owned(), uid))
-        .collect();
-    Policy::parse(text, &users)
+    let passwd = "app:x:1001:1::/:/bin/sh\nbad\nredis:x:1002:2::/:\nbackup:x:34:34\n";
+    Policy::parse(text, passwd)
 }
 
 /// Rules say what they say, in both directions, and nothing more.

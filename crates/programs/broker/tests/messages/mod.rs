@@ -1,5 +1,6 @@
 //! Arbitrary bytes as messages to a broker that runs, and to every reader of messages and listings.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use rustix::io::{Errno, IoSlice};
 use windlass_broker::{Broker, Settings};
 use windlass_channel::protocol::{Answer, MAGIC, MESSAGE_BYTES, Request, VERSION};
 use windlass_listing::Row;
+use windlass_sys::signals::Signals;
 use windlass_sys::unix::{self, SocketKind};
 
 /// Bytes of a script that make one message: its kind, and words of 7 bytes.
@@ -24,10 +26,12 @@ static BROKER: LazyLock<PathBuf> = LazyLock::new(|| {
         program: "/bin/true".into(),
         policy: None,
         linger: None,
-        needed: || true,
     };
-    let broker = Broker::listen(&path, None, settings, |_| {}).expect("a broker");
-    std::thread::spawn(|| broker.run());
+    let broker = Broker::listen(&path, None, settings, Box::new(|_, _| {})).expect("a broker");
+    std::thread::spawn(|| {
+        let (signals, _never) = std::io::pipe().expect("a pipe");
+        broker.run(&Signals::from(OwnedFd::from(signals)))
+    });
     path
 });
 
@@ -70,7 +74,7 @@ pub fn run(data: &[u8]) {
     assert!(answers(), "the broker does not answer");
 }
 
-fn connect() -> std::os::fd::OwnedFd {
+fn connect() -> OwnedFd {
     let end = Instant::now() + Duration::from_secs(5);
     loop {
         match unix::connect(&BROKER, SocketKind::SeqPacket) {

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -147,6 +147,8 @@ struct Stage {
     chan: u16,
     /// Slabs with the peer that have no channel left.
     full: u16,
+    /// Those that were filled.
+    filled: Vec<u32>,
     /// Descriptors that stay open.
     kept: Vec<std::os::fd::OwnedFd>,
 }
@@ -259,8 +261,9 @@ impl Stage {
             }
             ["broker", path] => {
                 println!("> serving");
-                windlass_broker::private(Path::new(path), Duration::from_secs(60), program());
-                "ended".into()
+                let mut broker = Command::new(program());
+                broker.args(["--private", "--linger-ms", "60000", "--socket", path]);
+                panic!("{path}: {}", broker.exec())
             }
             ["register-at-once"] => {
                 let who = registration(self.stream().as_raw_fd(), self.cookie(), 0, 0);
@@ -431,6 +434,7 @@ impl Stage {
                     self.full = full;
                     let paired = self.does(&["pair", peer, fd, cookie]);
                     assert!(paired.contains(' '), "{paired}");
+                    self.filled.push(self.paired.expect("pair").slab);
                     count += std::iter::from_fn(|| self.slab().allocate()).count();
                 }
                 count.to_string()
@@ -467,6 +471,27 @@ impl Stage {
                 std::thread::spawn(linger_on_and_on);
                 "done".into()
             }
+            ["touch"] => {
+                let region = self.paired.expect("pair").memory;
+                for at in (0..region.len).step_by(4_096).skip(2_048) {
+                    // SAFETY: inside the mapping; other processes expect anything there.
+                    unsafe { region.base.wrapping_add(at).write_volatile(1) };
+                }
+                "done".into()
+            }
+            ["watch-filled"] => {
+                let filled = self.filled.clone();
+                std::thread::spawn(move || {
+                    let client = Client::new();
+                    client.locate(Some(broker().as_os_str().as_encoded_bytes()), None, 0);
+                    loop {
+                        filled.iter().for_each(|slab| client.watch(*slab));
+                        std::thread::sleep(Duration::from_millis(500));
+                    }
+                });
+                "done".into()
+            }
+            ["pass-lingering"] => pass_lingering(&mut self.kept).to_string(),
             ["open", path] => {
                 let file = std::fs::File::open(path).expect("a file");
                 let number = file.as_raw_fd().to_string();
@@ -691,22 +716,44 @@ fn flood(request: &Request) {
     }
 }
 
+/// A socket that lingers with bytes that nobody reads, and the other end.
+fn lingering() -> [TcpStream; 2] {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listener");
+    let bytes = vec![0; 8 << 20];
+    let name = listener.local_addr().expect("name");
+    let socket = TcpStream::connect(name).expect("connected");
+    let unread = listener.accept().expect("accepted").0;
+    rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::from_secs(30)))
+        .expect("linger");
+    socket.set_nonblocking(true).expect("nonblocking");
+    // As much as there is room for.
+    while std::io::Write::write(&mut (&socket), &bytes).is_ok() {}
+    [socket, unread]
+}
+
+/// Sends a request with a socket beside it whose last close is left to the broker. Whether that was sent.
+fn pass_lingering(kept: &mut Vec<std::os::fd::OwnedFd>) -> bool {
+    let [socket, unread] = lingering();
+    let kind = windlass_sys::unix::SocketKind::SeqPacket;
+    let to = windlass_sys::unix::connect(&broker(), kind).expect("connected");
+    let message = Request::List.encode();
+    let parts = [std::io::IoSlice::new(&message)];
+    let sent = windlass_sys::unix::send_with_fds(&to, &parts, &[socket.as_fd()]);
+    kept.extend([to, unread.into()]);
+    if sent.is_err() {
+        // This process would wait for its own close.
+        kept.push(socket.into());
+    }
+    sent.is_ok()
+}
+
 /// Names sockets that linger with bytes that nobody reads, and closes each while it is looked at, so that the last close may be
 /// the helper's.
 fn linger_on_and_on() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listener");
     let client = Client::new();
     client.locate(Some(broker().as_os_str().as_encoded_bytes()), None, 0);
-    let bytes = vec![0; 8 << 20];
     for round in 0_u64.. {
-        let name = listener.local_addr().expect("name");
-        let socket = TcpStream::connect(name).expect("connected");
-        let _unread = listener.accept().expect("accepted");
-        rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::from_secs(30)))
-            .expect("linger");
-        socket.set_nonblocking(true).expect("nonblocking");
-        // As much as there is room for.
-        while std::io::Write::write(&mut (&socket), &bytes).is_ok() {}
+        let [socket, _unread] = lingering();
         let (fd, cookie) = (socket.as_raw_fd(), socket_cookie(&socket).expect("cookie"));
         let closer = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_micros(round % 40 * 10));

@@ -6,7 +6,7 @@ mod hanging;
 mod stage;
 mod strangers;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -295,24 +295,28 @@ fn users_are_kept_apart() {
     assert!(b.ask("register").parse::<u16>().is_ok());
 }
 
-/// How often a private broker has asked whether it is needed.
-static ASKED: AtomicU32 = AtomicU32::new(0);
-
-/// A private broker that is needed stays, and ends once nobody can find it any more: its socket was removed.
+/// A private broker stays while a program of its user has the library, and ends once nobody can find it any more: its socket was
+/// removed.
 #[test]
 fn a_broker_without_its_socket_ends() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("sockets.sock");
-    let settings = windlass_broker::Settings {
-        linger: Some(Duration::from_millis(20)),
-        needed: || ASKED.fetch_add(1, Ordering::Relaxed) < u32::MAX,
-        ..stage::settings()
-    };
-    let broker = windlass_broker::Broker::listen(&path, None, settings, |_| {}).expect("a broker");
-    let thread = std::thread::spawn(|| broker.run());
-    stage::wait_for("its questions", || ASKED.load(Ordering::Relaxed) > 2);
-    assert!(!thread.is_finished(), "it is needed");
+    let mut program = Command::new("sleep");
+    program.env("LD_PRELOAD", "/nonexistent/libwindlass_sockets.so");
+    let mut program = program.arg("60").stderr(Stdio::null()).spawn().expect("it");
+    let mut broker = Command::new(actor::program());
+    broker.args(["--private", "--linger-ms", "20", "--socket"]);
+    let mut broker = broker.arg(&path).spawn().expect("a broker");
+    stage::wait_for("the broker", || path.exists());
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(broker.try_wait().expect("it").is_none(), "it is needed");
     std::fs::remove_file(&path).expect("its socket");
-    stage::wait_for("its end", || thread.is_finished());
-    assert!(thread.join().is_ok_and(|ended| ended.is_ok()));
+    let mut ended = None;
+    stage::wait_for("its end", || {
+        ended = broker.try_wait().expect("it");
+        ended.is_some()
+    });
+    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+    program.kill().expect("killed");
+    program.wait().expect("its end");
 }

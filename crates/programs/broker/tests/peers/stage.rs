@@ -1,7 +1,10 @@
 //! A broker in a thread, and pairs of actors that are connected, registered and joined.
 
 use std::cell::Cell;
+use std::fmt::Arguments;
 use std::fs::Permissions;
+use std::io::PipeWriter;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -10,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 use tempfile::TempDir;
-use windlass_broker::{Broker, Event, Handle, Settings};
+use windlass_broker::{Broker, Settings};
+use windlass_sys::signals::Signals;
 
 use crate::actor::{self, Actor};
 
@@ -33,7 +37,8 @@ pub struct Running {
     /// The side of the second of a joined pair: the first registers first.
     pub side_of_second: u8,
     moved: Arc<Mutex<usize>>,
-    handle: Handle,
+    /// Closing it ends the broker.
+    signals: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
     dir: TempDir,
     _turn: Turn,
@@ -45,7 +50,6 @@ pub fn settings() -> Settings {
         program: actor::program().to_owned(),
         policy: None,
         linger: None,
-        needed: || true,
     }
 }
 
@@ -83,23 +87,22 @@ impl Running {
         let path = dir.path().join("sockets.sock");
         let moved = Arc::new(Mutex::new(0));
         let sum = Arc::clone(&moved);
-        let broker = Broker::listen(&path, None, settings, move |event| {
-            if let Event::Rescue {
-                outcome: Ok(bytes), ..
-            } = event
-            {
-                *sum.lock().expect("no panic") += *bytes as usize;
-            }
+        let say = Box::new(move |_, line: Arguments<'_>| {
+            let line = line.to_string();
+            let rescued = line.strip_prefix("rescued ");
+            let bytes = rescued.and_then(|line| line.split(' ').next()?.parse::<usize>().ok());
+            *sum.lock().expect("no panic") += bytes.unwrap_or(0);
         });
-        let broker = broker.expect("broker");
-        let handle = broker.handle();
-        let thread = std::thread::spawn(move || broker.run().expect("runs"));
+        let broker = Broker::listen(&path, None, settings, say).expect("broker");
+        let (signals, writer) = std::io::pipe().expect("a pipe");
+        let signals = Signals::from(OwnedFd::from(signals));
+        let thread = std::thread::spawn(move || broker.run(&signals).expect("runs"));
         Self {
             path,
             slots: Cell::default(),
             side_of_second: 1,
             moved,
-            handle,
+            signals: Some(writer),
             thread: Some(thread),
             dir,
             _turn: turn,
@@ -129,7 +132,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.handle.stop();
+        self.signals.take();
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(
             std::thread::panicking() || matches!(ended, Some(Ok(()))),

@@ -353,6 +353,28 @@ fn a_helper_that_hangs_is_its_users_own_loss() {
     assert_ne!(helper_of(MARVIN), helper);
 }
 
+/// A user's jobs wait in a helper that hangs, each with descriptors that root has sent and nobody has received: the kernel counts them
+/// against what root's own helper passes to its getter. That one goes on.
+#[test]
+fn jobs_that_wait_keep_no_getter_from_its_work() {
+    let Some(running) = scene_alone("jobs_that_wait_keep_no_getter_from_its_work") else {
+        return;
+    };
+    let mut a = Actor::start_as(&running.path, MARVIN);
+    let mut b = Actor::start_as(&running.path, MARVIN);
+    stage::connect(&mut a, &mut b);
+    let (mut c, mut d) = (Actor::start(&running.path), Actor::start(&running.path));
+    stage::connect(&mut c, &mut d);
+    assert!(a.ask("register").parse::<u16>().is_ok());
+    assert!(c.ask("register").parse::<u16>().is_ok());
+    let helper = helper_of(MARVIN);
+    rustix::process::kill_process(helper, Signal::STOP).expect("stopped");
+    assert_eq!(a.ask("flood register"), "done");
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(d.ask("register").parse::<u16>().is_ok());
+    assert_eq!(helper_of(MARVIN), helper, "it hangs still");
+}
+
 /// A user asks as fast as he can, for registrations, for listings of thousands of connections, and has helpers started for namespaces:
 /// nobody else waits for him.
 #[test]
@@ -388,6 +410,58 @@ fn floods_delay_nobody_else() {
     }
 }
 
+/// A user has as many connections as a process and six others may, and says of all that bytes are on their way: what the broker
+/// looks through delays nobody else.
+#[test]
+fn slabs_to_be_watched_delay_nobody_else() {
+    let Some(running) = scene_alone("slabs_to_be_watched_delay_nobody_else") else {
+        return;
+    };
+    let mut alice = Bystander::new(&running);
+    let mut a = Actor::start_as(&running.path, MALLORY);
+    let mut others = [(); 6].map(|()| Actor::start_as(&running.path, MALLORY));
+    for (at, b) in others.iter_mut().enumerate() {
+        stage::connect(&mut a, b);
+        if at == 0 {
+            assert!(a.ask("register").parse::<u16>().is_ok());
+        }
+        let slot = b.number("register");
+        let (socket, cookie) = (b.ask("socket"), b.ask("cookie"));
+        let channels = a.number(&format!("fill {slot} {socket} {cookie} 16"));
+        assert_eq!(channels, 16 * 1_024);
+    }
+    assert_eq!(a.ask("watch-filled"), "done");
+    std::thread::sleep(Duration::from_millis(200));
+    alice.is_not_delayed("slabs to be watched");
+}
+
+/// A user fills the memory of connections and ends: freeing it takes long, and delays nobody else. As above, but for one series; the
+/// median of three.
+#[test]
+fn memory_to_be_freed_delays_nobody_else() {
+    let Some(running) = scene_alone("memory_to_be_freed_delays_nobody_else") else {
+        return;
+    };
+    let mut alice = Bystander::new(&running);
+    let mut delays = [(); 3].map(|()| {
+        let mut a = Actor::start_as(&running.path, MALLORY);
+        let mut b = Actor::start_as(&running.path, MALLORY);
+        stage::connect(&mut a, &mut b);
+        let slots = [a.number("register"), b.number("register")];
+        let (socket, cookie) = (b.ask("socket"), b.ask("cookie"));
+        for slabs in 1..=2 {
+            a.number(&format!("fill {} {socket} {cookie} {slabs}", slots[1]));
+            assert_eq!(a.ask("touch"), "done");
+        }
+        drop((a, b));
+        let slowest = alice.times().map(|times| times[ROUNDS - 1]);
+        println!("memory to be freed: {slowest:?} us");
+        slowest[0].saturating_sub(slowest[1])
+    });
+    delays.sort_unstable();
+    assert!(delays[1] <= DELAY_US, "{delays:?}");
+}
+
 /// The last close of a socket that lingers waits in the kernel: it is the attacker's own helper that waits.
 #[test]
 fn a_close_that_waits_delays_nobody_else() {
@@ -401,6 +475,18 @@ fn a_close_that_waits_delays_nobody_else() {
         alice.is_not_delayed("sockets that linger");
         std::thread::sleep(Duration::from_millis(300));
     }
+}
+
+/// The same of one that comes with a request: its last close would be the broker's own.
+#[test]
+fn a_passed_socket_that_lingers_delays_nobody_else() {
+    let Some(running) = scene_alone("a_passed_socket_that_lingers_delays_nobody_else") else {
+        return;
+    };
+    let mut alice = Bystander::new(&running);
+    let mut a = Actor::start_as(&running.path, MALLORY);
+    println!("sent: {}", a.ask("pass-lingering"));
+    alice.is_not_delayed("a passed socket that lingers");
 }
 
 /// The same of a file of a file system that answers no close: the helper that took it hangs in the kernel, where not even SIGKILL

@@ -1,5 +1,7 @@
 //! `windlass run` becomes the program, and `windlass sockets` and `windlass stackdump` say what a broker says.
 
+use std::io::PipeWriter;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
-use windlass_broker::{Broker, Handle, Settings};
+use windlass_broker::{Broker, Settings};
+use windlass_sys::signals::Signals;
 use windlass_sys::unix::{self, SocketKind};
 
 /// A library that is there on every system: this program has it loaded.
@@ -34,7 +37,8 @@ fn run(socket: &Path) -> Command {
 /// A broker in a thread.
 struct Brokered {
     path: PathBuf,
-    handle: Handle,
+    /// Closing it ends the broker.
+    signals: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
     _dir: TempDir,
 }
@@ -47,14 +51,14 @@ fn broker() -> Brokered {
         program: PathBuf::new(),
         policy: None,
         linger: None,
-        needed: || true,
     };
-    let broker = Broker::listen(&path, None, settings, |_| {}).expect("broker");
-    let handle = broker.handle();
-    let thread = std::thread::spawn(move || broker.run().expect("runs"));
+    let broker = Broker::listen(&path, None, settings, Box::new(|_, _| {})).expect("broker");
+    let (signals, writer) = std::io::pipe().expect("a pipe");
+    let signals = Signals::from(OwnedFd::from(signals));
+    let thread = std::thread::spawn(move || broker.run(&signals).expect("runs"));
     Brokered {
         path,
-        handle,
+        signals: Some(writer),
         thread: Some(thread),
         _dir: dir,
     }
@@ -62,7 +66,7 @@ fn broker() -> Brokered {
 
 impl Drop for Brokered {
     fn drop(&mut self) {
-        self.handle.stop();
+        self.signals.take();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

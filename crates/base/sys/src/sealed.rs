@@ -1,4 +1,4 @@
-//! Shared memory that the broker makes and hands out.
+//! Memory objects that are handed to other processes.
 //!
 //! # Model
 //! A memory object of fixed size. Nobody can shrink, grow or seal it further, and its mode keeps other users from opening it anew:
@@ -6,12 +6,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use crate::process::number;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
-use windlass_sys::process::number;
 
 /// Zeroed memory, to be written by whoever gets it.
-pub(crate) fn create(name: &str, bytes: usize) -> Result<OwnedFd, Errno> {
+pub fn create(name: &str, bytes: usize) -> Result<OwnedFd, Errno> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
     rustix::fs::ftruncate(&fd, bytes as u64)?;
@@ -20,7 +20,7 @@ pub(crate) fn create(name: &str, bytes: usize) -> Result<OwnedFd, Errno> {
 }
 
 /// Memory that is these bytes for ever.
-pub(crate) fn holding(name: &str, contents: &[u8]) -> Result<OwnedFd, Errno> {
+pub fn holding(name: &str, contents: &[u8]) -> Result<OwnedFd, Errno> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut rest = contents;
     while !rest.is_empty() {
@@ -37,13 +37,13 @@ fn seal(fd: &OwnedFd, more: SealFlags) -> Result<(), Errno> {
 }
 
 /// Bytes that it really takes.
-pub(crate) fn bytes_used(memory: &OwnedFd) -> u64 {
+pub fn bytes_used(memory: &OwnedFd) -> u64 {
     let blocks = rustix::fs::fstat(memory).map_or(0, |stat| stat.st_blocks);
     u64::try_from(blocks).unwrap_or(0).saturating_mul(512)
 }
 
 /// A descriptor of the same file that cannot write.
-pub(crate) fn reader_of(file: impl AsFd) -> Result<OwnedFd, Errno> {
+pub fn reader_of(file: impl AsFd) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", number(file));
     rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
