@@ -129,9 +129,8 @@ impl Members {
         let slept = self.links().take_while(is_asleep).count();
         let is_whole = slept == self.links().count();
         if !is_whole {
-            self.links()
-                .take(slept)
-                .for_each(|link| link.incoming().woke(0));
+            let counted = self.links().take(slept);
+            counted.for_each(|link| link.incoming().woke(0));
         }
         signals::leave();
         is_whole
