@@ -194,7 +194,8 @@ fn killed_at_any_instruction() {
         let joins = random.below(3) == 0;
         let (hits, steps) = match joins {
             true => (1 + random.below(8), some_steps(&mut random, 14)),
-            false => (50 + random.below(200), some_steps(&mut random, 10)),
+            // The warm-up is 50 calls of send and of recv at each end.
+            false => (60 + random.below(190), some_steps(&mut random, 10)),
         };
         let reclaims = format!("300,{}", random.below(1 << 30));
         let options = [("WINDLASS_RECLAIM", reclaims.as_str())];
@@ -219,11 +220,11 @@ fn killed_at_any_instruction() {
         let at = cut.wait();
         assert!(at.contains("cut at"), "{told}: {at} {}", pair.both());
         cuts += 1;
-        // Before the warm-up is over, an end says so in its own words.
+        // Before the warm-up is over, an end says so in its own words; only cuts in a join come so early.
         let said = pair.end_of(1 - victim);
         let sent = pair.noted(victim)[1];
         let Some(got) = said.lines().find_map(|line| line.strip_prefix("got ")) else {
-            assert!(said.contains("FAIL warm-up"), "{told}: {said}");
+            assert!(joins && said.contains("FAIL warm-up"), "{told}: {said}");
             continue;
         };
         let (got, end) = got.split_once(' ').expect("an end");
@@ -236,10 +237,6 @@ fn killed_at_any_instruction() {
         *ends.entry(end.to_owned()).or_insert(0) += 1;
     }
     println!("{cuts} cuts: {ends:?}");
-    assert!(
-        ends.values().sum::<u32>() * 4 > cuts,
-        "{ends:?} of {cuts} were in a stream"
-    );
 }
 
 /// A daemon that is stopped.

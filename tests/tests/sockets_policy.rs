@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use place::{HOW, How, PATIENCE, Pair, Place, soaks};
+use place::{HOW, How, PATIENCE, PATIENT, Pair, Place, soaks};
 use windlass_tests::{Lab, run, skip};
 
 /// A broker in one namespace, and a place for programs in another one.
@@ -42,7 +42,10 @@ impl Scene {
     /// Starts a pair of programs, with these words before each.
     fn start(&self, words: &[&str]) -> Pair {
         let socket = self.broker.socket();
-        let options = [("WINDLASS_SOCKETS", socket.to_str().expect("a path"))];
+        let options = [
+            ("WINDLASS_SOCKETS", socket.to_str().expect("a path")),
+            PATIENT,
+        ];
         let namespace = format!("--net=/run/netns/{}", self.lab.name("a"));
         let before = [&["nsenter", &namespace, "--"], words].concat();
         self.place.connect(&How {
@@ -67,7 +70,8 @@ impl Scene {
         (0..2).filter(|end| joined(*end)).count()
     }
 
-    /// Programs are joined: at once, or once the broker has looked again and has had time to answer.
+    /// Programs are joined once what the broker last saw no longer holds: before that it rightly refuses them, for a second, or for 20
+    /// times as long as its look took. It never takes a rule for gone that is there, and nothing else may refuse a pair for long.
     fn assert_joins(&self, what: &str) {
         let started = Instant::now();
         while self.joined() < 2 {

@@ -7,7 +7,7 @@ mod place;
 
 use std::collections::BTreeMap;
 
-use place::{HOW, How, Place};
+use place::{HOW, How, PATIENT, Place};
 use serde_json::Value;
 use windlass_tests::skip;
 
@@ -162,7 +162,8 @@ fn select_is_the_kernels() {
     }
 }
 
-/// A real-time receiver that shares its only core with its sender soon leaves out its spins, which keep the sender from running.
+/// A real-time receiver that shares its only core with its sender soon leaves out its spins, which keep the sender from running. It
+/// spends 950 ms if it leaves none out. The measure is its own time on the core, to which other programs add nothing.
 #[test]
 fn a_spin_that_keeps_its_sender_away_is_left_out() {
     /// What the receiver of 300 messages may spend beyond twice what it does on the kernel: a hundred spins.
@@ -176,6 +177,7 @@ fn a_spin_that_keeps_its_sender_away_is_left_out() {
         let mut pair = place.connect(&How {
             way: "fifo",
             spin: SPIN_US,
+            options: &[PATIENT],
             is_plain,
             ..HOW
         });

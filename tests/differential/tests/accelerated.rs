@@ -20,8 +20,11 @@ const RAW_SEEDS: u64 = 250;
 /// Seeds that are tried with Unix streams alone, without nets.
 const UNIX_SEEDS: u64 = 300;
 
-/// Of a thousand connected sockets so many have to be accelerated.
-const MOST: u64 = 500;
+/// Of a thousand connected sockets so many have to be accelerated. It is 863 to 885 of any 100 seeds: the others are passed on,
+/// executed over or demoted otherwise before both ends have met, which the script decides. A busy machine does not: see [`PATIENT`].
+const MOST: u64 = 800;
+/// The same where every call on a fifth of the sockets is a bare system call: 728 and 731, twice the same seeds.
+const MOST_UNSEEN: u64 = 650;
 
 /// Scripts at a time: they sleep most of the time.
 const JOBS: usize = 6;
@@ -31,6 +34,9 @@ const AT_ONCE: u64 = 200;
 
 /// Switches off what wakes a reader whose wake-up was lost: the broker's watch.
 const NO_NETS: (&str, &str) = ("WINDLASS_NETS", "0");
+
+/// The broker is waited for: without, beside load 25, between 370 and 550 of a thousand were accelerated.
+const PATIENT: (&str, &str) = ("WINDLASS_PATIENCE", "20000");
 
 /// Where the programs are that were built, and how scripts are compared with the library that is there.
 fn subject(name: &str) -> Option<(PathBuf, Preload, Options)> {
@@ -42,18 +48,20 @@ fn subject(name: &str) -> Option<(PathBuf, Preload, Options)> {
     let options = Options {
         jobs: JOBS,
         shrink: false,
+        environment: vec![owned(PATIENT)],
         ..Options::new(env!("CARGO_BIN_EXE_differential-actor"))
     };
     Some((directory.join("windlass"), preload, options))
 }
 
+fn owned((name, value): (&str, &str)) -> (String, String) {
+    (name.to_owned(), value.to_owned())
+}
+
 /// The same without nets: each lost wake-up is a call that never ends.
-fn without_nets(options: Options) -> Options {
-    let (name, value) = NO_NETS;
-    Options {
-        environment: vec![(name.to_owned(), value.to_owned())],
-        ..options
-    }
+fn without_nets(mut options: Options) -> Options {
+    options.environment.push(owned(NO_NETS));
+    options
 }
 
 /// Compares the scripts of the first `seeds` seeds. Of all connected sockets at least `permille_min` of a thousand must have been
@@ -146,8 +154,7 @@ fn sockets_that_the_library_does_not_see() {
         raw_permille: [0, 200],
         ..options
     };
-    // A connection with a plain end is not; on a busy machine it was 280 of a thousand, else 600.
-    compare_seeds(&windlass, &preload, RAW_SEEDS, &options, 150);
+    compare_seeds(&windlass, &preload, RAW_SEEDS, &options, MOST_UNSEEN);
 }
 
 /// Proves the same of every hand-written script, each a case in which something was wrong once or easily is.

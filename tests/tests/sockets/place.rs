@@ -280,6 +280,9 @@ pub struct How<'a> {
     pub is_plain: bool,
 }
 
+/// The broker is waited for, where a test wants connections to join: a busy machine keeps none of them on the kernel.
+pub const PATIENT: (&str, &str) = ("WINDLASS_PATIENCE", "20000");
+
 pub const HOW: How<'static> = How {
     way: "block",
     spin: "0",

@@ -87,10 +87,8 @@ impl Region {
     pub fn of(fd: BorrowedFd<'_>, len: usize, is_writable: bool) -> Option<Self> {
         let mut protection = ProtFlags::READ;
         protection.set(ProtFlags::WRITE, is_writable);
-        let (any, flags) = (
-            core::ptr::null_mut(),
-            MapFlags::SHARED | MapFlags::NORESERVE,
-        );
+        let (any, flags) = (core::ptr::null_mut(), MapFlags::SHARED);
+        let flags = flags | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { rustix::mm::mmap(any, len, protection, flags, fd, 0) }.ok()?;
         let base = base.cast();
@@ -196,6 +194,8 @@ pub struct Client {
     paths: OnceLock<[Option<Path>; PATHS]>,
     /// Of joins and of rescues: from which millisecond of the monotonic clock on to ask again, and how long the last pause was.
     backoffs: [[AtomicU64; 2]; 2],
+    /// How long any answer is waited for at least, in milliseconds.
+    pub answer_ms_min: AtomicU64,
 }
 
 impl Default for Client {
@@ -210,6 +210,7 @@ impl Client {
         Self {
             paths: OnceLock::new(),
             backoffs: [const { [const { AtomicU64::new(0) }; 2] }; 2],
+            answer_ms_min: AtomicU64::new(0),
         }
     }
 
@@ -346,6 +347,7 @@ impl Client {
         };
         let exchanged = self.connect().and_then(|socket| {
             send(&socket, request)?;
+            let answer_ms = answer_ms.max(self.answer_ms_min.load(Ordering::Relaxed));
             receive(&socket, answer_ms, waiting.as_ref())
         });
         match exchanged {
@@ -373,9 +375,7 @@ impl Client {
         let paths = paths.filter(|path| path.is_trusted());
         let paths = paths.flat_map(|path| [path.own(uid), Some(*path)]);
         for path in paths.flatten() {
-            let Some(text) = path.text() else {
-                continue;
-            };
+            let Some(text) = path.text() else { continue };
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let kind = SocketType::SEQPACKET;
             let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;

@@ -234,8 +234,8 @@ pub fn epoll_wait(
     own: Own,
 ) -> isize {
     match table::epoll(set).zip(wait).filter(|_| !is_bypassed()) {
-        Some((set, wait)) => {
-            lacking::told_waiting(wait::wait(set, events, room, wait, own), events)
+        Some((instance, wait)) => {
+            lacking::told_waiting(set, wait::wait(instance, events, room, wait, own), events)
         }
         None => {
             flush_epoll_ctl();

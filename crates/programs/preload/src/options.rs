@@ -60,6 +60,8 @@ numbers! {
     reclaim_seed = c"WINDLASS_RECLAIM"[1], 1, u64::MAX;
     /// For tests: 0: the broker does not move unread bytes, so that each lost wake-up is a hang.
     nets = c"WINDLASS_NETS"[0], 1, 1;
+    /// For tests: how long the broker is waited for at least, in milliseconds, so that a busy machine keeps no connection off the ring.
+    patience_ms = c"WINDLASS_PATIENCE"[0], 0, 60_000;
 }
 
 static SOCKETS: Path = Path::new();

@@ -3,6 +3,7 @@
 use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use windlass_bridge::fdb::Limits;
 use windlass_stats::Drop;
@@ -209,6 +210,33 @@ fn held_frames_end_with_their_sender() {
         assert_ne!(held, 0);
         assert_eq!(totals.drops[Drop::NotReady as usize], held, "{totals:?}");
         assert!(totals.conserved() && totals.ingress.held == 0, "{totals:?}");
+        drop(street.world.plane.take());
+        World::end();
+    });
+}
+
+/// A worker that is to rest leaves none of them in private memory: what does not become due meanwhile is dropped and counted.
+#[test]
+fn a_rest_leaves_no_held_frames() {
+    within(|| {
+        let mut street = Street::new();
+        street.set(MAXBW);
+        street.send();
+        street.fetch();
+        let held = street.held();
+        assert!(held > 0, "none waits");
+        let mut plane = street.world.plane.take().expect("it rests");
+        let dropped = plane
+            .rest(Duration::from_micros(100))
+            .expect("none is late");
+        street.world.plane.replace(Some(plane));
+        assert_eq!((street.held(), dropped), (0, held));
+        let mut plane = street.world.plane.take().expect("it rests");
+        let totals = plane.totals(street.number()).expect("a member");
+        assert_eq!(totals.drops[Drop::NotReady as usize], held);
+        plane.go_on();
+        street.world.plane.replace(Some(plane));
+        street.world.run_until_quiet();
         drop(street.world.plane.take());
         World::end();
     });

@@ -40,12 +40,6 @@ fn stderr() -> Option<[u64; 2]> {
     Some([status.st_dev, status.st_ino])
 }
 
-/// Whether a write to descriptor 2 neither waits nor raises SIGPIPE.
-fn takes_text() -> bool {
-    let out = libc::POLLOUT as u32;
-    kernel::poll_one(2, out) == out
-}
-
 /// A connection that carried bytes has ended, or its process does, for this reason on the kernel.
 pub fn count(reason: Reason) {
     if let Some(count) = ON_KERNEL.get(reason as usize) {
@@ -61,7 +55,9 @@ pub fn clear() {
 /// Writes the line, unless nothing was connected. Before the counters are written, which clears them.
 pub fn write() {
     let before = STDERR.each_ref().map(|word| word.load(Relaxed));
-    let connected = counters::get(Counter::Connected);
+    let (connected, out) = (counters::get(Counter::Connected), libc::POLLOUT as u32);
+    // Else a write would wait, or raise SIGPIPE.
+    let takes_text = || kernel::poll_one(2, out) == out;
     if options::summary() == 0 || connected == 0 || stderr() != Some(before) || !takes_text() {
         return;
     }

@@ -303,13 +303,10 @@ pub fn take(kind: Kind, origin: Origin) -> Option<u32> {
 
 /// A record that was just taken: all words but `state` and `in_flight` are 0, and it has one holder.
 fn clear(record: &Record) {
-    const KEPT: [usize; 2] = [
-        offset_of!(Record, state) / 4,
-        offset_of!(Record, in_flight) / 4,
-    ];
+    const KEPT: [usize; 2] = [offset_of!(Record, state), offset_of!(Record, in_flight)];
     // SAFETY: a record consists of atomic integers, and nobody but the caller uses it.
     let words: &[AtomicU32; size_of::<Record>() / 4] = unsafe { &*ptr::from_ref(record).cast() };
-    for (_, word) in (0..).zip(words).filter(|(at, _)| !KEPT.contains(at)) {
+    for (_, word) in (0..).zip(words).filter(|(at, _)| !KEPT.contains(&(at * 4))) {
         word.store(0, Ordering::Relaxed);
     }
     record.holders.store(1, Ordering::Relaxed);

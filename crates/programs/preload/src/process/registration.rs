@@ -128,6 +128,7 @@ pub fn locate() {
     // SAFETY: takes nothing.
     let user = unsafe { libc::geteuid() };
     CLIENT.locate(options::sockets().map(CStr::to_bytes), runtime, user);
+    (CLIENT.answer_ms_min).store(options::patience_ms(), Relaxed);
 }
 
 /// The word of the table of processes that belongs to a slot; `None` before the first registration.

@@ -32,12 +32,6 @@ static FORMERS: AtomicU32 = AtomicU32::new(0);
 #[repr(align(128))]
 struct Unshown([AtomicU32; STATUS_BYTES / 4]);
 
-impl Unshown {
-    fn page(&self) -> NonNull<u8> {
-        NonNull::from(&self.0).cast()
-    }
-}
-
 /// A line of the status page, and of so many before, that the calling thread has raised.
 #[derive(Clone, Copy)]
 pub struct Raised {
@@ -59,7 +53,7 @@ pub(super) fn is_full() -> bool {
 
 /// The status page at an address that was [`STATUS`] once.
 fn page_at(base: *mut u8) -> StatusPage {
-    let base = NonNull::new(base).unwrap_or(UNSHOWN.page());
+    let base = NonNull::new(base).unwrap_or(NonNull::from(&UNSHOWN.0).cast());
     // SAFETY: the broker gave this memory for a status page, and it is mapped for good; or it is [`UNSHOWN`].
     unsafe { StatusPage::new(base) }
 }
@@ -67,19 +61,16 @@ fn page_at(base: *mut u8) -> StatusPage {
 /// Shows that an epoll instance is about to sleep, by its line. A full fence.
 pub fn raise(line: u8) -> Raised {
     loop {
-        let base = STATUS.load(SeqCst);
-        let mut formers = 0;
-        for former in former_pages() {
-            page_at(former).raise(line);
-            formers += 1;
-        }
-        page_at(base).raise(line);
+        let page = STATUS.load(SeqCst);
+        let raise = |page: &*mut u8| page_at(*page).raise(line);
+        let formers = former_pages().inspect(raise).count();
+        raise(&page);
         let raised = Raised {
-            page: base,
+            page,
             formers,
             line,
         };
-        if STATUS.load(SeqCst) == base {
+        if STATUS.load(SeqCst) == page {
             return raised;
         }
         lower(raised);
@@ -87,17 +78,11 @@ pub fn raise(line: u8) -> Raised {
 }
 
 pub fn lower(raised: Raised) {
-    let Raised {
-        page: base,
-        formers,
-        line,
-    } = raised;
-    let page = page_at(base);
+    let (page, line) = (page_at(raised.page), raised.line);
     page.lower(line);
-    former_pages()
-        .take(formers)
-        .for_each(|former| page_at(former).lower(line));
-    if STATUS.load(SeqCst) != base {
+    let formers = former_pages().take(raised.formers);
+    formers.for_each(|former| page_at(former).lower(line));
+    if STATUS.load(SeqCst) != raised.page {
         carry_no_more(&page, line);
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! # Model
 //! A Unix socket whose peer closed or died with unread bytes in its ring has an error, which the kernel would have noted had the
-//! bytes been its own ([`unix::owes_error`]). The kernel reports the end of such a connection without it.
+//! bytes been its own ([`unix::owes_error`]). The kernel reports the end of such a connection without it. Which socket
+//! an event of an instance is of, the kernel's own list says: it may have been registered when or by whom this process does not know.
 
-use libc::{epoll_event, pollfd};
+use libc::{c_int, epoll_event, pollfd};
 
 use crate::fd::table;
-use crate::ready::sets;
 use crate::socket::unix;
-use crate::sys::memory;
+use crate::sys::{kernel, memory};
 
 /// Whether the kernel would show `POLLERR` beside these events: the end of both directions always comes with an error.
 #[inline(always)]
@@ -39,11 +39,11 @@ pub fn told(found: isize, set: *mut pollfd) -> isize {
 
 /// The same of `epoll_wait`.
 #[inline]
-pub fn told_waiting(found: isize, events: *mut epoll_event) -> isize {
+pub fn told_waiting(set: c_int, found: isize, events: *mut epoll_event) -> isize {
     for at in 0..usize::try_from(found).unwrap_or(0) {
         let place = events.wrapping_add(at);
         if let Some(mut event) = memory::fetch(place).filter(|event| may_lack_error(event.events))
-            && owes_error(event.u64)
+            && owes_error(set, event.u64)
         {
             event.events |= libc::EPOLLERR as u32;
             memory::put(place, event);
@@ -52,8 +52,8 @@ pub fn told_waiting(found: isize, events: *mut epoll_event) -> isize {
     found
 }
 
-/// Whether a member that was registered with this data does.
+/// Whether a socket does that the kernel's instance has with this data, in whatever way it was registered.
 #[cold]
-fn owes_error(data: u64) -> bool {
-    table::each().any(|sock| unix::owes_error(&sock) && sets::is_registered_with(&sock, data))
+fn owes_error(set: c_int, data: u64) -> bool {
+    table::each().any(|sock| unix::owes_error(&sock) && kernel::is_registered(set, sock.fd, data))
 }

@@ -129,9 +129,8 @@ impl Members {
         let slept = self.links().take_while(is_asleep).count();
         let is_whole = slept == self.links().count();
         if !is_whole {
-            self.links()
-                .take(slept)
-                .for_each(|link| link.incoming().woke(0));
+            let counted = self.links().take(slept);
+            counted.for_each(|link| link.incoming().woke(0));
         }
         signals::leave();
         is_whole
@@ -154,10 +153,8 @@ fn young(fd: c_int) -> Option<Sock> {
 /// Whether a tracked socket or an epoll instance is in the set. A set that cannot be read has none: the kernel says EFAULT.
 #[inline]
 pub fn is_ours(set: *const pollfd, count: nfds_t) -> bool {
-    let (count, bytes) = (
-        count as usize,
-        (count as usize).checked_mul(size_of::<pollfd>()),
-    );
+    let count = count as usize;
+    let bytes = count.checked_mul(size_of::<pollfd>());
     let is_possible = |bytes: &usize| *bytes != 0 && *bytes <= isize::MAX as usize;
     let bytes = bytes.filter(|bytes| table::exists() && is_possible(bytes));
     if !bytes.is_some_and(|bytes| memory::readable(set.cast(), bytes)) {
@@ -263,7 +260,7 @@ impl Polled<'_> {
             let now = clock::now();
             if now.wrapping_sub(looked_at) > clock::cycles(LOOK_US) {
                 looked_at = now;
-                found = kernel::poll_now(self.set, self.entries.len()).unwrap_or(0);
+                found = kernel::poll(self.set, self.entries.len(), 0).unwrap_or(0);
             }
             found != 0
         });
@@ -311,7 +308,7 @@ impl Polled<'_> {
         let asked = if is_told_by_ring {
             Ok(0)
         } else {
-            kernel::poll_now(self.set, self.entries.len())
+            kernel::poll(self.set, self.entries.len(), 0)
         };
         let mut found = match asked {
             Ok(found) => noted(found as isize),

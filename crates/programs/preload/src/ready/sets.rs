@@ -472,10 +472,6 @@ pub fn again(sock: &Sock) {
     }
 }
 
-pub fn is_registered_with(sock: &Sock, data: u64) -> bool {
-    known_member(sock).is_some_and(|member| member.data.load(Relaxed) == data)
-}
-
 pub(super) fn drop_member(set: &Set, member: &Member) {
     if let Some(at) = At::of(member.at.swap(0, AcqRel)) {
         set.watched_at(at.place, at.side).remove(at.chan);

@@ -126,11 +126,8 @@ pub fn has_inherited(sock: &Sock) -> bool {
 const BUFFERS: [c_int; 2] = [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE];
 
 fn number(value: *const c_void, length: socklen_t) -> Option<c_int> {
-    if (length as usize) < size_of::<c_int>() {
-        None
-    } else {
-        memory::fetch(value.cast())
-    }
+    let is_whole = length as usize >= size_of::<c_int>();
+    is_whole.then(|| memory::fetch(value.cast())).flatten()
 }
 
 pub fn set(
@@ -241,9 +238,8 @@ pub fn fcntl(sock: &Sock, command: c_int, argument: usize, own: Own) -> isize {
 /// What the program has set `TCP_NODELAY` to so far, before we set it.
 pub fn note_no_delay(sock: &Sock) {
     let mut value = 0_i32;
-    if kernel::option(sock.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &mut value).is_ok()
-        && value != 0
-    {
+    let asked = kernel::option(sock.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &mut value);
+    if asked.is_ok() && value != 0 {
         sock.record.set(flag::NODELAY);
     }
 }

@@ -6,6 +6,7 @@
 //! returns at once (the sleeps are the program's own calls, made through [`crate::sys::real`]).
 
 use std::ffi::CStr;
+use std::io::Write;
 
 use windlass_channel::sys;
 
@@ -79,14 +80,10 @@ unsafe impl Pod for libc::timeval {}
 /// A socket's own name or its peer's, as the kernel writes them; the length that it wrote.
 pub fn name(fd: i32, of_peer: bool, into: &mut [u8; 128]) -> Done {
     let mut length = into.len() as libc::socklen_t;
-    let (name, length_at) = (into.as_mut_ptr(), &raw mut length);
-    let done = if of_peer {
-        // SAFETY: the buffer is ours, and its length is said.
-        unsafe { call!(SYS_getpeername(fd, name, length_at)) }
-    } else {
-        // SAFETY: as above.
-        unsafe { call!(SYS_getsockname(fd, name, length_at)) }
-    };
+    let call = [libc::SYS_getsockname, libc::SYS_getpeername][usize::from(of_peer)];
+    let (name, length_at) = (into.as_mut_ptr() as usize, &raw mut length as usize);
+    // SAFETY: the buffer is ours, and its length is said.
+    let done = unsafe { sys::checked(call, [fd as usize, name, length_at, 0, 0, 0]) };
     done.map(|_| length as usize)
 }
 
@@ -114,10 +111,13 @@ pub fn status(fd: i32) -> Result<libc::stat, i32> {
 }
 
 pub fn open_to_append(path: &CStr) -> Done {
-    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
-    let (at, mode) = (libc::AT_FDCWD as usize, 0o644_usize);
+    open(path, libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT)
+}
+
+fn open(path: &CStr, flags: i32) -> Done {
+    let (at, path, flags) = (libc::AT_FDCWD, path.as_ptr(), flags | libc::O_CLOEXEC);
     // SAFETY: a C string.
-    unsafe { call!(SYS_openat(at, path.as_ptr(), flags, mode)) }
+    unsafe { call!(SYS_openat(at, path, flags, 0o644)) }
 }
 
 /// Writes bytes; what fails is not said.
@@ -132,15 +132,41 @@ pub fn epoll_now(fd: i32, events: *mut libc::epoll_event, room: usize) -> Done {
     unsafe { call!(SYS_epoll_pwait(fd, events, room, 0, 0, 8)) }
 }
 
+/// Whether an instance has the number registered with this data, as a line of its `fdinfo` says (proc(5)). Needs no heap.
+pub fn is_registered(set: i32, fd: i32, data: u64) -> bool {
+    let (mut path, mut bytes, mut line) = ([0; 48], [0_u8; 256], [0; 64]);
+    // There is room for any number, and a zero behind it.
+    let _ = write!(&mut path[..47], "/proc/thread-self/fdinfo/{set}");
+    let opened = CStr::from_bytes_until_nul(&path).map(|path| open(path, libc::O_RDONLY));
+    let Ok(Ok(file)) = opened else { return false };
+    // `tfd:` NUMBER `events:` EVENTS `data:` DATA
+    let is_it = |line: &[u8]| {
+        let mut words = std::str::from_utf8(line).unwrap_or("").split_whitespace();
+        words.nth(1).is_some_and(|word| word.parse() == Ok(fd))
+            && (words.nth(3)).is_some_and(|word| u64::from_str_radix(word, 16) == Ok(data))
+    };
+    let (into, room) = (bytes.as_mut_ptr(), bytes.len());
+    let (mut length, mut found) = (0, false);
+    // SAFETY: the buffer is ours.
+    while let Ok(read @ 1..) = unsafe { call!(SYS_read(file, into, room)) } {
+        for byte in &bytes[..read] {
+            if *byte == b'\n' {
+                found |= is_it(&line[..length]);
+                length = 0;
+            } else if length < line.len() {
+                line[length] = *byte;
+                length += 1;
+            }
+        }
+    }
+    close(file);
+    found
+}
+
 pub fn epoll_ctl(set: i32, operation: i32, fd: i32, event: &mut libc::epoll_event) -> Done {
     let event = std::ptr::from_mut(event) as usize;
     // SAFETY: the event is ours.
     unsafe { call!(SYS_epoll_ctl(set, operation, fd, event)) }
-}
-
-/// `ppoll` with a time of zero: what the kernel has now.
-pub fn poll_now(entries: *mut libc::pollfd, count: usize) -> Done {
-    poll(entries, count, 0)
 }
 
 /// What the kernel says now of one descriptor, of what is asked and of what needs no asking; in bits of `poll` and epoll alike.
@@ -148,7 +174,7 @@ pub fn poll_one(fd: i32, events: u32) -> u32 {
     wait_for(fd, events as i16, 0)
 }
 
-/// The same, once there is anything or so many milliseconds are over. No cancellation point.
+/// The same, once there is anything or so many milliseconds are over.
 pub fn wait_for(fd: i32, events: i16, millis: u64) -> u32 {
     let mut entry = libc::pollfd {
         fd,
@@ -161,7 +187,8 @@ pub fn wait_for(fd: i32, events: i16, millis: u64) -> u32 {
     }
 }
 
-fn poll(entries: *mut libc::pollfd, count: usize, time_ns: u64) -> Done {
+/// `ppoll` with a time in nanoseconds, zero: what the kernel has now. No cancellation point.
+pub fn poll(entries: *mut libc::pollfd, count: usize, time_ns: u64) -> Done {
     let time = timespec(time_ns);
     // SAFETY: the entries are ours or the program's own, which the kernel checks; the time is ours.
     unsafe { call!(SYS_ppoll(entries, count, &raw const time, 0, 8)) }
