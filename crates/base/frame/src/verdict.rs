@@ -66,6 +66,9 @@ impl Verdict {
     /// It waits until a moment, and has no decision before that.
     pub const HELD: Verdict = Verdict(HELD << KIND_SHIFT);
 
+    /// [`Verdict::LOCAL`], and the daemon keeps room for it: a BPDU of a member that takes part in spanning tree.
+    pub const BPDU: Verdict = Verdict(LOCAL << KIND_SHIFT | 1);
+
     /// Drop it.
     #[inline(always)]
     pub const fn drop(reason: Drop) -> Verdict {

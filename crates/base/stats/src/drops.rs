@@ -57,7 +57,7 @@ drops! {
     VlanTag, "vlan-tag", Ingress, "A tag that this member may not send: its own untagged VLAN, VID 4095, or a stack of tags.";
     VlanDenied, "vlan-denied", Ingress, "The frame's VLAN is not allowed on the member that sent it.";
     ReservedAddress, "reserved-address", Ingress, "Sent to 01-80-C2-00-00-01 (PAUSE), which ends at the link (IEEE 802.3 31B).";
-    LocalFull, "local-full", Ingress, "For the daemon, but above 1,000 a second from one ring, over 1,600 bytes, or the daemon was behind.";
+    LocalFull, "local-full", Ingress, "For the daemon, but above 1,000 a second from one member (BPDUs: 200), over 1,600 bytes, or the daemon was behind.";
     SameMember, "same-member", Ingress, "The destination is behind the member that sent the frame.";
     Private, "private", Ingress, "Sender and destination are both private members.";
     EgressVlan, "egress-vlan", Ingress, "The frame's VLAN is not allowed on the destination.";
@@ -65,6 +65,7 @@ drops! {
     NoDestination, "no-destination", Ingress, "Nobody to send it to: no other member takes this kind of frame in this VLAN.";
     Storm, "storm", Ingress, "Broadcast, multicast or unknown unicast above the member's rate.";
     FloodBacklog, "flood-backlog", Ingress, "Too many flooded frames are already waiting on this bridge.";
+    Blocked, "blocked", Ingress, "Spanning tree keeps the member that sent the frame, or its destination, from forwarding.";
     SpanSource, "span-source", Ingress, "Sent by a span member, which only receives.";
     RxQueueFull, "rx-queue-full", Ingress, "The member sent more than its maxbw, and the queue behind it was full or 100 ms long.";
     NotReady, "not-ready", Ingress, "The bridge or its member was being changed.";

@@ -70,6 +70,7 @@ pub mod name;
 pub mod object;
 pub mod option;
 pub mod property;
+pub mod stp;
 pub mod validate;
 pub mod vhost;
 pub mod view;
@@ -88,6 +89,7 @@ pub use property::{
     BridgeSettings, MemberSettings, PROPERTIES, Properties, PropertyError, PropertyPatch,
     PropertySpec, Scope, properties, property,
 };
+pub use stp::{StpBridge, StpMember};
 pub use validate::validate;
 pub use vhost::{SocketMode, SocketOwner, VHOST_QUEUES_MAX, VhostUser};
 pub use view::{

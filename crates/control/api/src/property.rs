@@ -17,6 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
 use crate::option::{AUTO, OptionSpec, Value, ValueError, ValueKind};
+use crate::stp::{StpBridge, StpMember};
 use crate::vlan::VlanSet;
 
 /// What kind of object a property belongs to.
@@ -107,6 +108,60 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "on",
         (0, 0),
         "Whether members are confined to their VLANs; off: tags are carried as any other bytes.",
+    ),
+    row(
+        BRIDGE,
+        "stp",
+        ValueKind::Flag,
+        "",
+        "off",
+        (0, 0),
+        "Rapid spanning tree (IEEE 802.1D-2004): members with stp=on forward only where that makes no loop.",
+    ),
+    row(
+        BRIDGE,
+        "priority",
+        ValueKind::Number,
+        "",
+        "32768",
+        (0, 61_440),
+        "Priority in the bridge identifier, rounded down to a multiple of 4096; the lowest is the root.",
+    ),
+    row(
+        BRIDGE,
+        "max-age",
+        ValueKind::Number,
+        "s",
+        "20",
+        (6, 40),
+        "Age at which information of spanning tree is forgotten; counts on the root.",
+    ),
+    row(
+        BRIDGE,
+        "hello",
+        ValueKind::Number,
+        "s",
+        "2",
+        (1, 10),
+        "Time from one BPDU of a designated port to the next.",
+    ),
+    row(
+        BRIDGE,
+        "forward-delay",
+        ValueKind::Number,
+        "s",
+        "15",
+        (4, 30),
+        "Time in each of the states before forwarding, where no neighbour agrees; counts on the root.",
+    ),
+    row(
+        BRIDGE,
+        "hold-count",
+        ValueKind::Number,
+        "BPDUs",
+        "6",
+        (1, 10),
+        "BPDUs that a port sends at once; above it one a second.",
     ),
     row(
         VNIC,
@@ -216,6 +271,78 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "50000",
         (0, 100_000_000),
         "Broadcast, multicast and unknown unicast frames accepted from the member; 0: no limit.",
+    ),
+    row(
+        VNIC,
+        "stp",
+        ValueKind::Flag,
+        "",
+        "off",
+        (0, 0),
+        "Takes part in the bridge's spanning tree; off: it always forwards, and its BPDUs are dropped.",
+    ),
+    row(
+        UPLINK,
+        "stp",
+        ValueKind::Flag,
+        "",
+        "on",
+        (0, 0),
+        "Takes part in the bridge's spanning tree; off: it always forwards, and its BPDUs are dropped.",
+    ),
+    row(
+        MEMBER,
+        "stp-cost",
+        ValueKind::Number,
+        "",
+        AUTO,
+        (1, 200_000_000),
+        "Cost of the way over the member; auto: 20000, as of 1 Gbit/s.",
+    ),
+    row(
+        MEMBER,
+        "stp-priority",
+        ValueKind::Number,
+        "",
+        "128",
+        (0, 240),
+        "Priority in the port identifier, rounded down to a multiple of 16; the lowest is preferred.",
+    ),
+    row(
+        MEMBER,
+        "edge",
+        ValueKind::Flag,
+        "",
+        AUTO,
+        (0, 0),
+        "No bridge is behind the member, and it forwards at once; auto: so while nobody answers for 3 s.",
+    ),
+    row(
+        MEMBER,
+        "point-to-point",
+        ValueKind::Flag,
+        "",
+        "on",
+        (0, 0),
+        "At most one bridge is behind the member; off: a hub, on which nobody can agree to forward at once.",
+    ),
+    row(
+        MEMBER,
+        "root-guard",
+        ValueKind::Flag,
+        "",
+        "off",
+        (0, 0),
+        "The root is never looked for behind the member: while a better one is heard there, the member is closed.",
+    ),
+    row(
+        MEMBER,
+        "bpdu-guard",
+        ValueKind::Flag,
+        "",
+        "off",
+        (0, 0),
+        "A BPDU closes the member until it was down or the guard is taken away; on a bridge with stp=on.",
     ),
     row(
         VNIC,
@@ -406,14 +533,14 @@ impl Properties {
         Ok(())
     }
 
-    fn number(&self, scope: Scope, name: &str) -> Option<u32> {
+    pub(crate) fn number(&self, scope: Scope, name: &str) -> Option<u32> {
         match self.effective(scope, name) {
             Some(Value::Number(number)) => Some(u32::try_from(number).unwrap_or(u32::MAX)),
             _ => None,
         }
     }
 
-    fn flag(&self, scope: Scope, name: &str) -> bool {
+    pub(crate) fn flag(&self, scope: Scope, name: &str) -> bool {
         matches!(self.effective(scope, name), Some(Value::Flag(true)))
     }
 }
@@ -620,6 +747,8 @@ pub struct MemberSettings {
     pub intr_rate: u32,
     /// Polling after a ring ran empty, in microseconds; `None`: as the attachment needs.
     pub spin_us: Option<u32>,
+    /// Its part in spanning tree.
+    pub stp: StpMember,
 }
 
 impl MemberSettings {
@@ -647,6 +776,7 @@ impl MemberSettings {
             mtu: set.number(scope, "mtu"),
             intr_rate: number("intr-rate"),
             spin_us: set.number(scope, "spin-us"),
+            stp: StpMember::of(scope, set),
         }
     }
 
@@ -665,6 +795,8 @@ pub struct BridgeSettings {
     pub addresses_max: u32,
     /// Whether members are confined to their VLANs.
     pub vlan_filtering: bool,
+    /// Its spanning tree, if it has one.
+    pub stp: Option<StpBridge>,
 }
 
 impl BridgeSettings {
@@ -675,6 +807,7 @@ impl BridgeSettings {
             ageing_s: number("ageing"),
             addresses_max: number("addresses-max"),
             vlan_filtering: set.flag(Scope::Bridge, "vlan-filtering"),
+            stp: set.flag(Scope::Bridge, "stp").then(|| StpBridge::of(set)),
         }
     }
 }

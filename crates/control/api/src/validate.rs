@@ -161,6 +161,8 @@ fn check_bridges(document: &Document, defects: &mut Defects) {
                 format!("bridges.{}.properties", bridge.name),
                 error.to_string(),
             );
+        } else if let Some(Err(rule)) = bridge.settings().stp.map(|stp| stp.check()) {
+            defects.add(format!("bridges.{}.properties", bridge.name), rule);
         }
     }
 }

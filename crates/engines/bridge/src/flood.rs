@@ -9,7 +9,7 @@
 use windlass_frame::{FloodId, Heads, TxId};
 
 use crate::forward::fits;
-use crate::member::MemberConf;
+use crate::member::{MemberConf, PortState};
 use crate::vlan::VlanMap;
 
 /// Why a frame is flooded.
@@ -74,7 +74,8 @@ impl FloodSet {
     /// The members among `members` that get such frames in VLAN `vid` (0 on a bridge that does not filter).
     fn new(members: &[MemberConf], kind: FloodKind, filtering: bool, vid: u16) -> FloodSet {
         let gets = |m: &&MemberConf| {
-            !m.span && (kind == FloodKind::Group || m.discover) && (!filtering || m.takes(vid))
+            let is_open = !m.span && m.state == PortState::Forwarding;
+            is_open && (kind == FloodKind::Group || m.discover) && (!filtering || m.takes(vid))
         };
         let mut to: Box<[FloodTo]> = members
             .iter()

@@ -20,7 +20,11 @@
 //! Frames that were given a verdict before (a port's or the NIC's drop) keep it.
 //!
 //! No bridge forwards frames to 01-80-C2-00-00-00 to 0F (IEEE 802.1Q 8.6.3): spanning tree, LACP, 802.1X, LLDP. They are the
-//! daemon's ([`Verdict::LOCAL`]), at most [`LOCAL_A_SECOND`] of each member. PAUSE (01) ends at the link: it is dropped.
+//! daemon's ([`Verdict::LOCAL`]), at most [`LOCAL_A_SECOND`] of each member; BPDUs of a member that takes part in spanning tree have [`BPDUS_A_SECOND`] of their own ([`Verdict::BPDU`]). PAUSE (01) ends at the link: it is dropped.
+//!
+//! A member that spanning tree keeps from forwarding is not found by number ([`Bridge::member`]), neither as source nor as destination, and is in no
+//! flood set: forwarding members pay nothing for it. What it sends ends in the daemon or as [`Drop::Blocked`]; while it is learning, its sources are
+//! noted.
 //!
 //! # Ownership and lifetime
 //! A [`Bridge`] is a part of the immutable topology. What a member has used of its limits ([`crate::pace`]) outlives it.
@@ -35,12 +39,14 @@ use windlass_stats::Drop;
 
 use crate::fdb::{Fdb, Key, NOWHERE, Place, Reader, Sighting, Sightings};
 use crate::flood::{FloodFrom, FloodKind, FloodSet, FloodSets};
-use crate::member::{GROUP_BIT, MemberConf};
+use crate::member::{GROUP_BIT, MemberConf, PortState};
 use crate::vlan::{Tag, classify, is_tag, link_header, read_tag};
 
 /// 01-80-C2-00-00-00 to 0F as the low 48 bits of a little-endian load, and the bits that count.
 const RESERVED: u64 = 0x00c2_8001;
 const RESERVED_MASK: u64 = 0xf0ff_ffff_ffff;
+/// 01-80-C2-00-00-00: spanning tree.
+const BPDU: u64 = 0x00c2_8001;
 /// 01-80-C2-00-00-01.
 const PAUSE: u64 = 0x0100_00c2_8001;
 const HEADER: u32 = 14;
@@ -66,7 +72,7 @@ pub struct Bridge {
     filtering: bool,
     mac: u64,
     members: Box<[MemberConf]>,
-    /// By member number: the index in `members`.
+    /// By member number: the index in `members` of one that forwards.
     index: Box<[u16]>,
     spans: Box<[TxId]>,
     floods: FloodSets,
@@ -78,6 +84,10 @@ pub const LEARNED_A_SECOND: u32 = 20_000;
 
 /// Frames for the daemon that one member can have a second, once the first 51 ([`crate::pace`]) have come.
 pub const LOCAL_A_SECOND: u32 = 1000;
+
+/// BPDUs that one member which takes part in spanning tree can have a second, once the first 11 ([`crate::pace`]) have come. A
+/// neighbour sends at most 10 at once (Transmit Hold Count), then one a second.
+pub const BPDUS_A_SECOND: u32 = 200;
 
 /// What became of the frames of a burst that [`Bridge::forward`] decided on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -163,7 +173,8 @@ impl Bridge {
     pub fn new(conf: BridgeConf) -> Bridge {
         let top = conf.members.iter().map(|m| m.id.0 as usize).max();
         let mut index = vec![ABSENT; top.map_or(0, |t| t.saturating_add(1))];
-        for (i, m) in conf.members.iter().enumerate() {
+        let members = conf.members.iter().enumerate();
+        for (i, m) in members.filter(|(_, m)| m.state == PortState::Forwarding) {
             if let Some(slot) = index.get_mut(m.id.0 as usize) {
                 *slot = i as u16;
             }
@@ -189,7 +200,7 @@ impl Bridge {
         &self.fdb
     }
 
-    /// How a member is configured.
+    /// How a member that forwards is configured.
     #[inline(always)]
     pub fn member(&self, id: u16) -> Option<&MemberConf> {
         self.members.get(*self.index.get(id as usize)? as usize)
@@ -226,7 +237,7 @@ impl Bridge {
         let from = match self.member(h.from.0) {
             Some(m) if m.span => return refuse(h, Drop::SpanSource),
             Some(m) => m,
-            None => return refuse(h, Drop::NotReady),
+            None => return self.stopped(h, sightings),
         };
         let plain = self.plain(h, from);
         let mut pass = Pass {
@@ -241,6 +252,44 @@ impl Bridge {
         }
         pass.check(h);
         pass.decide(h)
+    }
+
+    /// Why a member is not found.
+    #[cold]
+    fn missing(&self, id: u16) -> Drop {
+        match self.members.iter().any(|m| m.id.0 == id) {
+            true => Drop::Blocked,
+            false => Drop::NotReady,
+        }
+    }
+
+    /// A burst of a member that does not forward: frames for the daemon, sources to learn, drops.
+    #[cold]
+    fn stopped(&self, h: &mut Heads, sightings: &mut Sightings) -> Tally {
+        let Some(from) = self.members.iter().find(|m| m.id.0 == h.from.0) else {
+            return refuse(h, Drop::NotReady);
+        };
+        if from.span {
+            return refuse(h, Drop::SpanSource);
+        }
+        let mut pass = Pass {
+            bridge: self,
+            from,
+            reader: self.fdb.reader(self.fdb.at(h.now)),
+            sightings,
+            now: h.now,
+        };
+        pass.check(h);
+        if from.state == PortState::Learning && from.is_learning() {
+            for i in 0..h.n.min(BURST) {
+                let is_good = h.verdict.get(i) == Some(&Verdict::NONE);
+                if let (true, Some(&src), Some(meta)) = (is_good, h.src.get(i), h.meta.get(i)) {
+                    let vid = if self.filtering { meta.vid } else { 0 };
+                    let _ = pass.source(Key::new(vid, src));
+                }
+            }
+        }
+        refuse(h, Drop::Blocked)
     }
 
     /// What there is to know of a burst of plain frames: no verdict yet, of a good length, untagged, unicast, from the
@@ -288,7 +337,7 @@ impl Bridge {
             return Target::Drop(Drop::SameMember);
         }
         let Some(to) = self.member(member) else {
-            return Target::Drop(Drop::NotReady);
+            return Target::Drop(self.missing(member));
         };
         if to.span {
             Target::Drop(Drop::NoDestination)
@@ -487,6 +536,11 @@ impl Pass<'_> {
     fn reserved(&mut self, dst: u64) -> Verdict {
         if dst == PAUSE {
             Verdict::drop(Drop::ReservedAddress)
+        } else if dst == BPDU && self.from.stp {
+            match self.from.paces.bpdus.admit(BPDUS_A_SECOND, self.now) {
+                true => Verdict::BPDU,
+                false => Verdict::drop(Drop::LocalFull),
+            }
         } else if self.from.paces.local.admit(LOCAL_A_SECOND, self.now) {
             Verdict::LOCAL
         } else {

@@ -39,7 +39,7 @@
 //! Every frame gets exactly one verdict. A sighting may be lost, a frame without a verdict does not exist.
 //!
 //! # Not done
-//! Spanning tree (its frames reach the daemon, see [`forward`]); port states other than forwarding; multicast snooping; stacked tags on a filtering bridge.
+//! Spanning tree itself (its frames reach the daemon, see [`forward`]; [`member::PortState`] is what it decides); multicast snooping; stacked tags on a filtering bridge.
 
 pub mod fdb;
 pub mod flood;

@@ -10,6 +10,18 @@ use crate::vlan::VlanMap;
 /// The group bit of an address whose first byte is lowest.
 pub(crate) const GROUP_BIT: u64 = 1;
 
+/// What a member does with frames (IEEE 802.1D-2004, 17.4). Frames for the daemon come from it in every state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PortState {
+    /// Neither forwards nor learns.
+    Discarding,
+    /// Learns, does not forward.
+    Learning,
+    /// Both.
+    #[default]
+    Forwarding,
+}
+
 /// How one member of a bridge is configured. Fixed for the life of a topology.
 #[derive(Clone, Debug)]
 pub struct MemberConf {
@@ -27,6 +39,10 @@ pub struct MemberConf {
     pub frame_max: u32,
     /// Sources of its frames are learned.
     pub learn: bool,
+    /// What spanning tree lets it do.
+    pub state: PortState,
+    /// Its BPDUs count: they have a rate of their own.
+    pub stp: bool,
     /// Frames to unknown addresses are flooded to it.
     pub discover: bool,
     /// What is learned behind it neither ages nor moves.
@@ -54,6 +70,8 @@ impl MemberConf {
             tagged: VlanMap::default(),
             mtu: 1500,
             frame_max: FRAME_MAX as u32,
+            state: PortState::Forwarding,
+            stp: false,
             learn: true,
             discover: true,
             sticky: false,

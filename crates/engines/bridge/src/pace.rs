@@ -30,6 +30,8 @@ pub struct Paces {
     pub learning: Pace,
     /// Frames for the daemon.
     pub local: Pace,
+    /// BPDUs, of a member that takes part in spanning tree.
+    pub bpdus: Pace,
 }
 
 impl Pace {

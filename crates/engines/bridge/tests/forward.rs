@@ -6,8 +6,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use windlass_bridge::fdb::{EntryFlags, Fdb, FdbWriter, Key, Limits, NoReaders, Sightings};
 use windlass_bridge::flood::FloodKind;
-use windlass_bridge::forward::{Bridge, BridgeConf, LEARNED_A_SECOND, Tally};
-use windlass_bridge::member::MemberConf;
+use windlass_bridge::forward::{BPDUS_A_SECOND, Bridge, BridgeConf, LEARNED_A_SECOND, Tally};
+use windlass_bridge::member::{MemberConf, PortState};
 use windlass_bridge::vlan::VlanMap;
 use windlass_frame::{Claim, Gso, HEADROOM, Heads, Offload, RxId, Tick, TxId, Verdict};
 use windlass_stats::Drop;
@@ -140,6 +140,48 @@ impl Fixture {
 
 fn plain(n: u16) -> Fixture {
     Fixture::new(false, (0..n).map(conf).collect())
+}
+
+/// A member that discards sends and gets nothing; one that learns is learned behind, too. BPDUs come from both, at a rate that other frames
+/// for the daemon do not share.
+#[test]
+fn states_of_members() {
+    let states = [PortState::Discarding, PortState::Learning];
+    for (filtering, state) in states.into_iter().flat_map(|s| [(false, s), (true, s)]) {
+        let stopped = MemberConf {
+            state,
+            stp: true,
+            ..conf(0)
+        };
+        let mut f = Fixture::new(filtering, vec![stopped, conf(1), conf(2)]);
+        let vlan = u16::from(filtering);
+        let own_key = Key::from_octets(vlan, own(0));
+        let fixed = f.writer.add_fixed(own_key, 0, EntryFlags::LOCAL, NOW);
+        fixed.expect("room");
+        for to in [BROADCAST, own(1), behind(9)] {
+            let drop = f.drop_of(0, &frame(to, behind(1), &[], 60));
+            assert_eq!(drop, Some(Drop::Blocked), "{state:?}");
+        }
+        assert_eq!(
+            f.drop_of(0, &frame(own(1), BROADCAST, &[], 60)),
+            Some(Drop::BadSource)
+        );
+        assert_eq!(
+            f.drop_of(1, &frame(own(0), behind(2), &[], 60)),
+            Some(Drop::Blocked)
+        );
+        f.send(1, &frame(BROADCAST, behind(2), &[], 60));
+        assert_eq!(f.destinations(0), [(2, false)]);
+        let learned = f.drop_of(1, &frame(behind(1), behind(2), &[], 60));
+        let expected = (state == PortState::Learning).then_some(Drop::Blocked);
+        assert_eq!(learned, expected, "{state:?}: behind it, or flooded");
+
+        let reserved = |last| frame([1, 0x80, 0xc2, 0, 0, last], behind(1), &[], 60);
+        while f.send(0, &reserved(2)) == Verdict::LOCAL {}
+        let bpdus = (0..100).filter(|_| f.send(0, &reserved(0)) == Verdict::BPDU);
+        assert_eq!(bpdus.count(), 1 + BPDUS_A_SECOND as usize / 20);
+        assert_eq!(f.send(1, &reserved(0)), Verdict::LOCAL);
+    }
 }
 
 /// Addresses are learned, unicast then goes to one member, and back to the sender nowhere.

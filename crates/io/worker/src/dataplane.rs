@@ -31,6 +31,7 @@ mod drain;
 mod handle;
 mod moves;
 mod rest;
+mod states;
 #[cfg(test)]
 mod tests;
 
@@ -509,7 +510,7 @@ impl DataPlane {
         Ok(id)
     }
 
-    /// Changes a member's place on its bridge. Learned addresses are kept; the caller flushes them
+    /// Changes a member's place on its bridge, but for its [`MemberConf::state`]. Learned addresses are kept; the caller flushes them
     /// where the change makes them wrong.
     ///
     /// # Errors
@@ -524,8 +525,7 @@ impl DataPlane {
         if member.tuning.maxbw != tuning.maxbw {
             member.maxbw = max_bandwidth(tuning);
         }
-        let paces = member.conf.paces.clone();
-        (member.conf, member.tuning) = (MemberConf { paces, ..conf }, tuning);
+        (member.conf, member.tuning) = (states::kept(&member.conf, conf), tuning);
         self.publish_batch();
         Ok(())
     }

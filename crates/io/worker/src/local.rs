@@ -24,7 +24,7 @@
 //! has ended meanwhile is not given to the daemon: its number may be another member's.
 //!
 //! # Limits
-//! [`FRAMES`] for each worker, of [`BYTES_MAX`] bytes.
+//! [`FRAMES`] for each worker, of [`BYTES_MAX`] bytes; [`FRAMES_BPDU`] of them are kept for BPDUs.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +36,8 @@ use windlass_sync::spsc;
 
 /// Frames of each worker that the daemon has not taken yet.
 pub const FRAMES: usize = 64;
+/// As many of them can only be BPDUs of members that take part in spanning tree: other members' frames do not delay it.
+pub const FRAMES_BPDU: usize = 32;
 /// The longest of them.
 pub const BYTES_MAX: usize = 1600;
 
@@ -108,6 +110,10 @@ impl LocalSender {
         i: usize,
         attachment: u64,
     ) -> bool {
+        let bpdu = heads.verdict.get(i) == Some(&windlass_frame::Verdict::BPDU);
+        if !bpdu && self.0.len() >= FRAMES - FRAMES_BPDU {
+            return false;
+        }
         let mut frame = LocalFrame {
             member: heads.from.0,
             attachment,
@@ -163,8 +169,15 @@ mod tests {
         heads.clear(RxId(3), Tick(0));
         heads.admit(0, 60, Claim::NONE);
         let tails = Tails::bind(&mut store, &section);
-        let posted = (0..100).filter(|_| sender.post(&heads, &tails, 0, 7));
-        assert_eq!(posted.count(), FRAMES);
+        let mut post = |heads: &Heads| {
+            (0..100)
+                .filter(|_| sender.post(heads, &tails, 0, 7))
+                .count()
+        };
+        assert_eq!(post(&heads), FRAMES - FRAMES_BPDU);
+        // There is room for BPDUs still.
+        heads.verdict[0] = windlass_frame::Verdict::BPDU;
+        assert_eq!(post(&heads), FRAMES_BPDU);
     }
 
     /// Whoever looks after it was told is told again of what comes later, and only then.

@@ -153,7 +153,8 @@ v0    spin-us   rw    auto               auto     0-1000
     let props = fake.run("bridge show-props -p -o property,default").out;
     assert_eq!(
         props,
-        "members:--\naddresses:--\nhome:--\nworkers:--\nageing:300\naddresses-max:8192\nvlan-filtering:on\n"
+        "members:--\naddresses:--\nhome:--\nworkers:--\nageing:300\naddresses-max:8192\nvlan-filtering:on\nstp:off\n\
+         priority:32768\nmax-age:20\nhello:2\nforward-delay:15\nhold-count:6\n"
     );
 }
 

@@ -6,6 +6,7 @@ mod held;
 mod members;
 mod moves;
 mod rounds;
+mod tree;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use windlass_api::{
     Bridge, Counters, FDB_PAGE_DEFAULT, FdbEntry, FdbKind, FdbPage, FdbQuery, MacAddr,
-    MemberSettings, Name, Object, State, StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic,
-    WorkerStats,
+    MemberSettings, Name, Object, State, StaticEntry, StaticKind, Status, StpBridge, TableStats,
+    Uplink, Vnic, WorkerStats,
 };
 use windlass_bridge::fdb::{AddError, EntryFlags, Fdb, FdbWriter, Key, Tally};
 use windlass_sync::tsc::Clock;
@@ -28,6 +29,7 @@ use edit::{Aside, Edit, End, SetBridge};
 use heard::Heard;
 use held::Held;
 use members::Members;
+use tree::Tree;
 use watch::{Source, Watch, Watched};
 
 use super::host::{Device, Host};
@@ -45,6 +47,8 @@ const TRIES: u32 = 200;
 struct BridgeState {
     id: u16,
     filtering: bool,
+    /// Its spanning tree, if it has one.
+    stp: Option<StpBridge>,
     statics: Vec<StaticEntry>,
     /// When the next clash of addresses may be told.
     clash_at: Instant,
@@ -83,6 +87,8 @@ pub struct Ports {
     namespaces: Option<NetnsWatch>,
     bridges: BTreeMap<Name, BridgeState>,
     members: Members,
+    /// Spanning trees of bridges that have one.
+    trees: BTreeMap<Name, Tree>,
     edit: Edit,
     /// A daemon that waits for its turn: endpoints are made, and not polled.
     held: Option<Held>,
@@ -134,6 +140,7 @@ impl Ports {
             namespaces: namespaces.ok(),
             bridges: BTreeMap::new(),
             members: Members::default(),
+            trees: BTreeMap::new(),
             edit: Edit::default(),
             held: None,
             leaving: Vec::new(),
@@ -174,6 +181,7 @@ impl Ports {
         let state = BridgeState {
             id,
             filtering: tuning.filtering,
+            stp: bridge.settings().stp,
             statics: Vec::new(),
             clash_at: Instant::now(),
         };
@@ -203,6 +211,7 @@ impl Ports {
         }
         if let Some(state) = self.bridges.get_mut(name) {
             state.filtering = tuning.filtering;
+            state.stp = to.settings().stp;
         }
         Ok(())
     }
@@ -248,7 +257,8 @@ impl Ports {
         let Device { mtu, mac } = self.device(uplink.device.as_str());
         let settings = uplink.settings();
         let bridge = self.bridge(&uplink.bridge)?.id;
-        let member = translate::member_conf(&settings, mac, mtu);
+        let conf = translate::member_conf(&settings, mac, mtu);
+        let member = self.first_state(&uplink.bridge, conf);
         let tuning = translate::tuning(&settings);
         let id = self
             .plane
@@ -309,6 +319,7 @@ impl Ports {
         let (mac, mtu) = (translate::own_mac(vnic), translate::mtu(vnic));
         let (holders, max) = (self.sink.holders(), self.addresses_per_uid_max);
         let conf = translate::member_conf(&settings, mac_word(mac), mtu);
+        let conf = self.first_state(&vnic.bridge, conf);
         let id = self
             .plane
             .add_member(bridge, conf, translate::tuning(&settings))
@@ -641,6 +652,7 @@ impl Ports {
             .rests(member.id, windlass_worker::dataplane::now())
             .ok()
             .flatten();
+        let tree = self.describe_port(name).map(|port| ("stp", port));
         let rests = rests.map(|left| {
             let why = "access to its memory took too long";
             ("suspended", format!("for {} s: {why}", left.as_secs() + 1))
@@ -654,6 +666,7 @@ impl Ports {
             connects,
             details: details
                 .chain(heard)
+                .chain(tree)
                 .chain(rests)
                 .map(|(name, value)| (name.to_owned(), value))
                 .collect(),

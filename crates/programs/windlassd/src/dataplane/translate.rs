@@ -71,6 +71,8 @@ pub fn member_conf(settings: &MemberSettings, mac: u64, mtu: u32) -> MemberConf 
         tagged: VlanMap::of(settings.tagged.iter()),
         mtu,
         frame_max: FRAME_MAX as u32,
+        state: Default::default(),
+        stp: settings.stp.member,
         learn: settings.learn,
         discover: settings.discover,
         sticky: settings.sticky,

@@ -88,6 +88,7 @@ impl Ports {
                 self.drive(&name);
             }
         }
+        self.run_trees();
     }
 
     /// Tells endpoints of rings that workers have found dead.
@@ -164,6 +165,7 @@ impl Ports {
             if let Some(member) = self.members.of(frame.member) {
                 member.heard.note(frame.bytes());
             }
+            self.hear_bpdu(frame.member, frame.bytes());
         }
     }
 
@@ -171,7 +173,8 @@ impl Ports {
     fn wait(&mut self, events: &mut Events) -> Sources {
         let draining = self.plane.is_draining() || self.is_leaving();
         let look = draining.then(|| Instant::now() + DRAIN_LOOK);
-        let deadline = look.into_iter().chain(self.clash_at()).min();
+        let others = self.clash_at().into_iter().chain(self.trees_due());
+        let deadline = look.into_iter().chain(others).min();
         self.watch.wait(events, deadline)
     }
 

@@ -1,0 +1,305 @@
+//! Spanning tree: the engine of each bridge that has it, between the data plane and the clock.
+//!
+//! # Model
+//! ```text
+//! Ports::hear --BPDU--> Bridge::receive --+
+//! members, rings ---> Bridge::set_port,   |   +--> DataPlane::set_states   (before what is sent: a port stops first)
+//!                     Bridge::set_link ---+---+--> FdbWriter::flush_member
+//! Ports::wait ------> Bridge::advance ----+   +--> DataPlane::send
+//! ```
+//! [`Ports::run_trees`] compares each engine with the members that there are, after every turn of the thread outside of edits: no edit has to
+//! know of spanning tree. A member that takes part starts as discarding ([`Ports::first_state`]).
+//!
+//! A member is up while it has rings. Where a link is cut without that, three hellos without a BPDU tell.
+//!
+//! # Limits
+//! 4,095 members of a bridge take part; one more forwards nothing. The bridge's address is the lowest of its members that take part.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use windlass_api::{Name, StpBridge, StpMember};
+use windlass_bridge::member::{MemberConf, PortState};
+use windlass_rstp::vector::PortId;
+use windlass_rstp::{Action, Bridge, BridgeConf, PortConf, PortStatus, Role, State, bpdu};
+use windlass_worker::dataplane::now;
+
+use super::{MemberState, Ports, mac_word};
+
+/// One member in a tree.
+struct TreePort {
+    /// Its number in the tree, and in the data plane.
+    number: u16,
+    id: u16,
+    /// Its address, first byte lowest.
+    mac: u64,
+    /// It sends BPDUs.
+    sends: bool,
+}
+
+/// The spanning tree of one bridge.
+pub(super) struct Tree {
+    engine: Bridge,
+    ports: BTreeMap<Name, TreePort>,
+}
+
+impl Tree {
+    fn free_number(&self) -> Option<u16> {
+        let is_free = |n: &u16| !self.ports.values().any(|port| port.number == *n);
+        (1..=PortId::NUMBER_MAX).find(is_free)
+    }
+
+    fn name(&self, number: u16) -> Option<(&Name, &TreePort)> {
+        self.ports.iter().find(|(_, port)| port.number == number)
+    }
+}
+
+/// Whether a member of a bridge with a tree is watched by it.
+fn takes_part(member: &MemberState) -> bool {
+    let stp = &member.settings.stp;
+    (stp.member || stp.bpdu_guard) && !member.settings.span
+}
+
+fn port_conf(stp: &StpMember) -> PortConf {
+    let usual = PortConf::default();
+    PortConf {
+        cost: stp.cost.unwrap_or(usual.cost),
+        priority: stp.priority,
+        // What takes no part says nothing, and nobody can agree with it.
+        edge: stp.edge == Some(true) || !stp.member,
+        auto_edge: stp.edge != Some(false),
+        point_to_point: stp.point_to_point,
+        root_guard: stp.root_guard,
+        bpdu_guard: stp.bpdu_guard,
+    }
+}
+
+fn bridge_conf(stp: &StpBridge, mac: u64) -> BridgeConf {
+    let [a, b, c, d, e, f, ..] = mac.to_le_bytes();
+    BridgeConf {
+        address: [a, b, c, d, e, f],
+        priority: stp.priority,
+        max_age_s: stp.max_age_s,
+        hello_s: stp.hello_s,
+        forward_delay_s: stp.forward_delay_s,
+        hold_count: stp.hold_count,
+        rstp: true,
+    }
+}
+
+fn plane_state(state: State) -> PortState {
+    match state {
+        State::Discarding => PortState::Discarding,
+        State::Learning => PortState::Learning,
+        State::Forwarding => PortState::Forwarding,
+    }
+}
+
+impl Ports {
+    /// The configuration of a member that is to come to a bridge: it forwards nothing before the tree says so.
+    pub(super) fn first_state(&self, bridge: &Name, conf: MemberConf) -> MemberConf {
+        let has_tree = self.bridges.get(bridge).is_some_and(|b| b.stp.is_some());
+        let waits = has_tree && conf.stp && !conf.span;
+        let state = if waits {
+            PortState::Discarding
+        } else {
+            PortState::Forwarding
+        };
+        MemberConf { state, ..conf }
+    }
+
+    /// When a tree has something to do next.
+    pub(super) fn trees_due(&self) -> Option<Instant> {
+        let due = self.trees.values().filter_map(|tree| tree.engine.due());
+        let left = due.min()?.since(now());
+        Some(Instant::now() + Duration::from_nanos(left))
+    }
+
+    /// Gives a tree a BPDU that came from one of its members.
+    pub(super) fn hear_bpdu(&mut self, id: u16, frame: &[u8]) {
+        if !frame.starts_with(&bpdu::DESTINATION) {
+            return;
+        }
+        for tree in self.trees.values_mut() {
+            let Some(port) = tree.ports.values().find(|port| port.id == id) else {
+                continue;
+            };
+            match bpdu::parse(frame) {
+                Ok(heard) => tree.engine.receive(port.number, heard, now()),
+                Err(error) => tracing::debug!("a malformed BPDU: {error}"),
+            }
+        }
+    }
+
+    /// Brings trees up to date with members and time, and does what they ask for.
+    pub(super) fn run_trees(&mut self) {
+        let configured = self.bridges.iter();
+        let wanted: Vec<_> = configured
+            .filter_map(|(name, bridge)| Some((name.clone(), bridge.stp?)))
+            .collect();
+        self.drop_trees(&wanted);
+        for (name, stp) in wanted {
+            let mut tree = self.trees.remove(&name).unwrap_or_else(|| Tree {
+                engine: Bridge::new(bridge_conf(&stp, 0), now()),
+                ports: BTreeMap::new(),
+            });
+            self.match_members(&name, &stp, &mut tree);
+            tree.engine.advance(now());
+            self.act(&name, &mut tree);
+            self.trees.insert(name, tree);
+        }
+    }
+
+    /// Bridges without a tree any more: all their members forward.
+    fn drop_trees(&mut self, wanted: &[(Name, StpBridge)]) {
+        let is_wanted = |name: &Name| wanted.iter().any(|(wanted, _)| wanted == name);
+        let gone: Vec<Name> = self
+            .trees
+            .keys()
+            .filter(|n| !is_wanted(n))
+            .cloned()
+            .collect();
+        for name in gone {
+            let members = self.members.values().filter(|m| m.bridge == name);
+            let open: Vec<_> = members.map(|m| (m.id, PortState::Forwarding)).collect();
+            self.plane.set_states(&open);
+            self.trees.remove(&name);
+        }
+    }
+
+    /// Tells a tree which members there are, how they are configured and whether they are up.
+    fn match_members(&mut self, bridge: &Name, stp: &StpBridge, tree: &mut Tree) {
+        let now = now();
+        let mut opened = Vec::new();
+        tree.ports.retain(|name, port| {
+            let member = self.members.get(name);
+            let member = member.filter(|m| m.bridge == *bridge && m.id == port.id);
+            let stays = member.is_some_and(takes_part);
+            if !stays {
+                tree.engine.remove_port(port.number, now);
+                opened.extend(member.map(|m| (m.id, PortState::Forwarding)));
+            }
+            stays
+        });
+        self.plane.set_states(&opened);
+        let on = |member: &MemberState| member.bridge == *bridge && takes_part(member);
+        for (name, member) in self.members.iter().filter(|(_, m)| on(m)) {
+            if !tree.ports.contains_key(name) {
+                let Some(number) = tree.free_number() else {
+                    continue;
+                };
+                let device = member.device.as_deref().and_then(|d| self.host.device(d));
+                let port = TreePort {
+                    number,
+                    id: member.id,
+                    mac: match member.own {
+                        Some(mac) => mac_word(mac),
+                        None => device.map_or(0, |device| device.mac),
+                    },
+                    sends: false,
+                };
+                tree.ports.insert(name.clone(), port);
+            }
+        }
+        // Before anything is said.
+        let macs = tree.ports.values().map(|port| port.mac);
+        let mac = macs
+            .filter(|mac| *mac != 0)
+            .min_by_key(|mac| mac.swap_bytes());
+        tree.engine
+            .configure(bridge_conf(stp, mac.unwrap_or(0)), now);
+        for (name, member) in self.members.iter().filter(|(_, m)| on(m)) {
+            let Some(port) = tree.ports.get_mut(name) else {
+                continue;
+            };
+            let settings = &member.settings.stp;
+            port.sends = settings.member;
+            tree.engine.set_port(port.number, port_conf(settings), now);
+            tree.engine.set_link(port.number, member.rings != 0, now);
+        }
+    }
+
+    /// Does what a tree asks for, in its order.
+    fn act(&mut self, bridge: &Name, tree: &mut Tree) {
+        let mut states = Vec::new();
+        for action in tree.engine.take_actions() {
+            match action {
+                Action::Set(number, state) => {
+                    if let Some((name, port)) = tree.name(number) {
+                        tracing::info!("bridge {bridge}: {name} is {state:?}");
+                        states.push((port.id, plane_state(state)));
+                        self.sink.changed(name);
+                    }
+                }
+                Action::Flush(number) => self.forget_learned(bridge, tree, number),
+                Action::Guarded(number) => {
+                    if let Some((name, _)) = tree.name(number) {
+                        tracing::warn!("bridge {bridge}: {name} is closed, a BPDU came from it");
+                    }
+                }
+                Action::Send(number, message) => {
+                    self.plane.set_states(&std::mem::take(&mut states));
+                    let frame = message.frame(tree.engine.conf().address);
+                    let to = tree.name(number).filter(|(_, port)| port.sends);
+                    if let Some((name, port)) = to
+                        && let Err(error) = self.plane.send(port.id, &frame)
+                    {
+                        tracing::warn!("bridge {bridge}: no BPDU to {name}: {error}");
+                    }
+                }
+            }
+        }
+        self.plane.set_states(&states);
+    }
+
+    fn forget_learned(&self, bridge: &Name, tree: &Tree, number: u16) {
+        let (Some(state), Some((_, port))) = (self.bridges.get(bridge), tree.name(number)) else {
+            return;
+        };
+        let id = port.id;
+        let flush = self
+            .plane
+            .fdb(state.id, move |w, _| w.flush_member(id, false));
+        if let Err(error) = flush {
+            tracing::error!("bridge {bridge}: {error}");
+        }
+    }
+
+    /// A member's part in its bridge's tree, in words.
+    pub(super) fn describe_port(&self, name: &Name) -> Option<String> {
+        let tree = self.trees.get(&self.members.get(name)?.bridge)?;
+        let status = tree.engine.port(tree.ports.get(name)?.number)?;
+        Some(describe(&status, &tree.engine))
+    }
+}
+
+fn describe(port: &PortStatus, engine: &Bridge) -> String {
+    let role = match port.role {
+        Role::Disabled => "disabled",
+        Role::Root => "root",
+        Role::Designated => "designated",
+        Role::Alternate => "alternate",
+        Role::Backup => "backup",
+    };
+    let state = match port.state {
+        State::Discarding => "discarding",
+        State::Learning => "learning",
+        State::Forwarding => "forwarding",
+    };
+    let mut text = format!("{role} {state}");
+    for (is, word) in [
+        (port.is_edge, "edge"),
+        (port.is_guarded, "closed by bpdu-guard"),
+        (port.is_root_refused, "closed by root-guard"),
+        (
+            !port.sends_rstp && port.role != Role::Disabled,
+            "speaks STP",
+        ),
+    ] {
+        if is {
+            text = format!("{text}, {word}");
+        }
+    }
+    let root = engine.root();
+    format!("{text}; root {} at cost {}", root.root, root.cost)
+}

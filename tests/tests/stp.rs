@@ -1,0 +1,384 @@
+//! Spanning tree with real links: windlass alone, and beside the Linux bridge's STP and Open vSwitch's RSTP.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use windlass_tests::{Daemon, Lab, Wire, frame, mac, run, skip, until};
+
+/// The shortest times that table 17-1 of IEEE 802.1D-2004 allows.
+const TIMES: &str = "max-age=6 hello=1 forward-delay=4";
+/// Max age, two forward delays, and four of the longest hello (Open vSwitch's 2 s): see the user guide.
+const BOUND: Duration = Duration::from_secs(6 + 2 * 4 + 4 * 2);
+
+/// A daemon with the bridges br0 and br1, which have spanning trees.
+fn two_bridges(lab: &Lab) -> Daemon {
+    let daemon = lab.daemon();
+    let times: String = TIMES
+        .split(' ')
+        .map(|time| format!(" --set {time}"))
+        .collect();
+    for (bridge, priority) in [("br0", 4096), ("br1", 8192)] {
+        daemon.must(&format!(
+            "bridge create {bridge} --set stp=on --set priority={priority}{times}"
+        ));
+    }
+    daemon
+}
+
+/// A TAP of a guest in a namespace of its own, on a bridge.
+fn guest(lab: &Lab, daemon: &Daemon, name: &str, bridge: &str) -> Wire {
+    let netns = lab.namespace(name);
+    daemon.must(&format!(
+        "vnic create {name} --bridge {bridge} --attach tap,name=eth0,netns={netns} --set mac-nospoof=off"
+    ));
+    daemon.wait_for_state("vnic", name, "up");
+    Wire::open(lab, name, "eth0")
+}
+
+fn uplink(daemon: &Daemon, device: &str, bridge: &str) {
+    daemon.must(&format!(
+        "uplink create {device} --device {device} --bridge {bridge}"
+    ));
+    daemon.wait_for_state("uplink", device, "up");
+}
+
+/// What `uplink show` says of a member's part in the tree.
+fn part(daemon: &Daemon, uplink: &str) -> String {
+    let view = daemon.show("uplink", uplink);
+    view["details"]["stp"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// Broadcasts that are counted where they arrive.
+struct Probes {
+    wires: BTreeMap<&'static str, Wire>,
+    sent: u64,
+}
+
+impl Probes {
+    /// Sends a broadcast from one host; how many copies of it and of those before came to each other host meanwhile.
+    fn send(&mut self, from: &str, wait: Duration) -> BTreeMap<&'static str, usize> {
+        self.sent += 1;
+        let text = format!("probe {}", self.sent);
+        let source = mac("02:00:00:00:00:ee");
+        self.wires[from].send(&frame([0xff; 6], source, &[], &text));
+        std::thread::sleep(wait);
+        let mut came = BTreeMap::new();
+        for (host, wire) in &self.wires {
+            let frames = wire.frames_during(Duration::from_millis(2));
+            let mut copies: BTreeMap<String, usize> = BTreeMap::new();
+            for text in frames.iter().filter_map(|frame| frame.text()) {
+                *copies.entry(text).or_default() += 1;
+            }
+            let most = copies.values().max().copied().unwrap_or(0);
+            assert!(most <= 1, "{copies:?} at {host}: a loop");
+            came.insert(*host, copies.get(&text).copied().unwrap_or(0));
+        }
+        came
+    }
+
+    /// Sends until a broadcast comes once to every other host; how long that took.
+    fn reach_all(&mut self, from: &str, bound: Duration) -> Duration {
+        let begun = Instant::now();
+        loop {
+            let came = self.send(from, Duration::from_millis(40));
+            if came
+                .iter()
+                .all(|(host, copies)| *host == from || *copies == 1)
+            {
+                return begun.elapsed();
+            }
+            assert!(
+                begun.elapsed() < bound,
+                "after {:?}: {came:?}",
+                begun.elapsed()
+            );
+        }
+    }
+}
+
+/// Two bridges with two cables between them: one forwards. When it is cut the other one takes over, and back. A guest's BPDUs
+/// change nothing; with `bpdu-guard` they close its member.
+#[test]
+fn two_cables_are_no_loop() {
+    let Some(lab) = Lab::start("two_cables_are_no_loop") else {
+        return;
+    };
+    let daemon = two_bridges(&lab);
+    for pair in ["x", "y"] {
+        lab.ip(
+            "host",
+            &format!("link add {pair}0 type veth peer name {pair}1"),
+        );
+        for end in ["0", "1"] {
+            let device = format!("{pair}{end}");
+            lab.ip("host", &format!("link set {device} up"));
+            uplink(&daemon, &device, &format!("br{end}"));
+        }
+    }
+    let a = guest(&lab, &daemon, "a0", "br0");
+    let b = guest(&lab, &daemon, "b0", "br1");
+    let mut probes = Probes {
+        wires: BTreeMap::from([("a", a), ("b", b)]),
+        sent: 0,
+    };
+    println!("at first {:?}", probes.reach_all("a", BOUND));
+    until("one port is closed", || {
+        part(&daemon, "y1").starts_with("alternate discarding")
+    });
+    assert!(
+        part(&daemon, "x1").starts_with("root forwarding"),
+        "{}",
+        part(&daemon, "x1")
+    );
+    for up in ["down", "up"] {
+        lab.ip("host", &format!("link set x0 {up}"));
+        println!("x {up}: {:?}", probes.reach_all("b", BOUND));
+    }
+    until("x is used again", || {
+        part(&daemon, "x1").starts_with("root forwarding")
+    });
+    a_guest_speaks(&daemon, &mut probes);
+    // Without spanning tree every member forwards.
+    daemon.must("uplink delete y0");
+    daemon.must("bridge set br0 stp=off");
+    probes.reach_all("a", BOUND);
+}
+
+/// A superior configuration BPDU of the guest a0, without and with a guard.
+fn a_guest_speaks(daemon: &Daemon, probes: &mut Probes) {
+    let mut bpdu = mac("01:80:c2:00:00:00").to_vec();
+    bpdu.extend(mac("02:00:00:00:00:ee"));
+    bpdu.extend([0, 38, 0x42, 0x42, 3, 0, 0, 0, 0, 0]);
+    bpdu.extend([[0; 8].as_slice(), &[0; 4], &[0; 8], &[0x80, 1]].concat());
+    bpdu.extend([0, 0, 20, 0, 2, 0, 15, 0]);
+    bpdu.resize(60, 0);
+    let before = part(daemon, "x1");
+    probes.wires["a"].send(&bpdu);
+    until("it is heard", || {
+        daemon.show("vnic", "a0")["details"]["heard"] == "stp 1"
+    });
+    probes.reach_all("a", Duration::from_secs(2));
+    assert_eq!(part(daemon, "x1"), before);
+    daemon.must("vnic set a0 bpdu-guard=on");
+    probes.reach_all("a", Duration::from_secs(2));
+    probes.wires["a"].send(&bpdu);
+    until("the guard closes it", || {
+        let view = daemon.show("vnic", "a0");
+        view["details"]["stp"]
+            .as_str()
+            .unwrap_or_default()
+            .contains("closed by bpdu-guard")
+    });
+    let blocked = daemon.drops("a0", "blocked");
+    assert_eq!(probes.send("a", Duration::from_millis(200))["b"], 0);
+    until("it is counted", || daemon.drops("a0", "blocked") > blocked);
+    daemon.must("vnic set a0 bpdu-guard=off");
+    probes.reach_all("a", BOUND);
+}
+
+/// Open vSwitch in a namespace, with every file in a directory of its own; ended when dropped.
+struct Ovs {
+    directory: PathBuf,
+    children: Vec<Child>,
+}
+
+impl Ovs {
+    fn start(lab: &Lab, short: &str, log: &str) -> Ovs {
+        let directory = lab.directory().join(short);
+        std::fs::create_dir(&directory).expect("a directory");
+        let path = |name: &str| directory.join(name).display().to_string();
+        let schema = "/usr/share/openvswitch/vswitch.ovsschema";
+        let made = run(Command::new("ovsdb-tool").args(["create", &path("conf.db"), schema]));
+        assert_eq!(made.code, 0, "{}", made.err);
+        let remote = format!("punix:{}", path("db.sock"));
+        let start = |program: &str, words: &[&str]| {
+            let mut command = lab.command(short, program);
+            command
+                .args(words)
+                .arg(format!("--unixctl={}", path(&format!("{program}.ctl"))));
+            command.arg(format!("--log-file={}", path(log)));
+            command.env("OVS_RUNDIR", &directory);
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            command
+                .spawn()
+                .unwrap_or_else(|error| panic!("{program}: {error}"))
+        };
+        let mut ovs = Ovs {
+            children: vec![start(
+                "ovsdb-server",
+                &[&format!("--remote={remote}"), &path("conf.db")],
+            )],
+            directory: directory.clone(),
+        };
+        until("the database", || Path::new(&path("db.sock")).exists());
+        ovs.must("--no-wait init");
+        let database = format!("unix:{}", path("db.sock"));
+        ovs.children.push(start("ovs-vswitchd", &[&database]));
+        ovs
+    }
+
+    fn must(&self, words: &str) -> String {
+        let database = format!("--db=unix:{}", self.directory.join("db.sock").display());
+        let mut command = Command::new("ovs-vsctl");
+        let done = run(command
+            .args([&database, "--timeout=20"])
+            .args(words.split(' ')));
+        assert_eq!(done.code, 0, "{words}: {}", done.err);
+        done.out
+    }
+}
+
+impl Drop for Ovs {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().rev() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Four switches: br0 and br1 of windlass, a Linux bridge, Open vSwitch; a cable between every two of them.
+struct Mesh {
+    daemon: Daemon,
+    _ovs: Ovs,
+    probes: Probes,
+    /// Namespace and interface of one end of each cable, the switches at its ends, and whether it is whole.
+    cables: Vec<(&'static str, String, (usize, usize), bool)>,
+}
+
+/// The namespace of each switch.
+const WHERE: [&str; 4] = ["host", "host", "linux", "ovs"];
+
+impl Mesh {
+    fn new(lab: &Lab) -> Mesh {
+        lab.namespace("linux");
+        lab.namespace("ovs");
+        let daemon = two_bridges(lab);
+        let ovs = Ovs::start(lab, "ovs", "log");
+        lab.ip(
+            "linux",
+            "link add l0 type bridge stp_state 1 forward_delay 400 hello_time 100 max_age 600 priority 12288",
+        );
+        lab.ip("linux", "link set l0 up");
+        ovs.must(
+            "add-br o0 -- set bridge o0 datapath_type=netdev rstp_enable=true other_config:rstp-priority=16384 other_config:rstp-max-age=6 other_config:rstp-forward-delay=4",
+        );
+        let mut cables = Vec::new();
+        let mut wires = BTreeMap::new();
+        let join = |switch: usize, device: &str| match switch {
+            0 | 1 => uplink(&daemon, device, &format!("br{switch}")),
+            2 => drop(lab.ip("linux", &format!("link set {device} master l0"))),
+            _ => drop(ovs.must(&format!("add-port o0 {device}"))),
+        };
+        for (one, near_netns) in WHERE.into_iter().enumerate() {
+            for (two, far_netns) in WHERE.into_iter().enumerate().skip(one + 1) {
+                let (near, far) = (format!("c{one}{two}"), format!("c{two}{one}"));
+                cable(lab, near_netns, &near, far_netns, &far);
+                join(one, &near);
+                join(two, &far);
+                cables.push((near_netns, near, (one, two), true));
+            }
+        }
+        wires.insert("a0", guest(lab, &daemon, "a0", "br0"));
+        wires.insert("b0", guest(lab, &daemon, "b0", "br1"));
+        for (switch, host) in [(2, "h2"), (3, "h3")] {
+            lab.namespace(host);
+            cable(lab, host, "eth0", WHERE[switch], host);
+            join(switch, host);
+            wires.insert(host, Wire::open(lab, host, "eth0"));
+        }
+        Mesh {
+            daemon,
+            _ovs: ovs,
+            probes: Probes { wires, sent: 0 },
+            cables,
+        }
+    }
+
+    /// Whether the whole cables connect all switches.
+    fn is_connected(&self) -> bool {
+        let mut seen = [true, false, false, false];
+        for _ in 0..4 {
+            for (_, _, (one, two), whole) in &self.cables {
+                if *whole && (seen[*one] || seen[*two]) {
+                    (seen[*one], seen[*two]) = (true, true);
+                }
+            }
+        }
+        seen == [true; 4]
+    }
+
+    /// Cuts or mends a cable, unless that would part the switches.
+    fn turn(&mut self, lab: &Lab, at: usize) -> bool {
+        let whole = !self.cables[at].3;
+        self.cables[at].3 = whole;
+        if !self.is_connected() {
+            self.cables[at].3 = !whole;
+            return false;
+        }
+        let (short, device, ..) = &self.cables[at];
+        let state = if whole { "up" } else { "down" };
+        lab.ip(short, &format!("link set {device} {state}"));
+        true
+    }
+}
+
+fn cable(lab: &Lab, one: &str, near: &str, two: &str, far: &str) {
+    let other = lab.name(two);
+    lab.ip(
+        one,
+        &format!("link add {near} type veth peer name {far} netns {other}"),
+    );
+    lab.ip(one, &format!("link set {near} up"));
+    lab.ip(two, &format!("link set {far} up"));
+}
+
+/// Cables are cut and mended at random. Whatever happens, no broadcast comes twice; within the bound it comes to every host, from every
+/// host.
+#[test]
+fn four_switches_of_three_kinds() {
+    const NAME: &str = "four_switches_of_three_kinds";
+    for tool in ["ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl"] {
+        if Command::new(tool).arg("--version").output().is_err() {
+            return skip(NAME, &format!("{tool} is missing"));
+        }
+    }
+    let Some(lab) = Lab::start(NAME) else {
+        return;
+    };
+    let mut mesh = Mesh::new(&lab);
+    println!("at first {:?}", mesh.probes.reach_all("a0", BOUND));
+    let seed = std::env::var("WINDLASS_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    let mut random: u64 = seed.unwrap_or(1);
+    println!("WINDLASS_SEED={random}");
+    for _ in 0..8 {
+        let mut turned = Vec::new();
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        for shift in [32, 40, 48] {
+            let at = (random >> shift) as usize % mesh.cables.len();
+            if mesh.turn(&lab, at) {
+                turned.push(format!("{:?} {}", mesh.cables[at].2, mesh.cables[at].3));
+            }
+        }
+        for from in ["a0", "b0", "h2", "h3"] {
+            println!(
+                "{turned:?}, from {from}: {:?}",
+                mesh.probes.reach_all(from, BOUND)
+            );
+        }
+        // What settles now makes no loop either.
+        for _ in 0..25 {
+            mesh.probes.send("h2", Duration::from_millis(40));
+        }
+    }
+    mesh.daemon.assert_alive();
+}
