@@ -90,6 +90,7 @@ const DROPS: &[(&str, &str)] = &[
         "tests/tests/member.rs",
         "mac-spoof restricted sticky-source reserved-address local-full private mtu storm span-source queue-full rx-queue-full",
     ),
+    ("tests/tests/stp.rs", "blocked"),
     ("tests/tests/vlan.rs", "vlan-tag vlan-denied"),
     (
         "crates/io/attach/tests/vhost_hostile.rs",
