@@ -123,6 +123,17 @@ pub struct GapReport {
     pub missing_other: u64,
     /// Frames with another length or other bytes than were sent.
     pub wrong: u64,
+    /// All times of [`SILENCE_MIN`] and more without a frame: beginning and end, in nanoseconds on the monotonic clock.
+    pub silences: Vec<(u64, u64)>,
+}
+
+/// Shorter times without a frame are not listed.
+pub const SILENCE_MIN: Duration = Duration::from_micros(500);
+
+/// The monotonic clock, in nanoseconds; all processes of a host read the same one.
+pub fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// What a run with one frame at a time has seen, in nanoseconds from publishing to seeing it.
@@ -443,7 +454,9 @@ pub fn run_gap<O: Outlet, I: Inlet>(
     let (mut gap, mut longest_other) = (Duration::ZERO, Duration::ZERO);
     let (mut restarts, mut mended) = (0, false);
     let (mut missing, mut gaps) = (0, 0);
-    let mut last = Instant::now();
+    let mut silences = Vec::new();
+    let (mut last, begun_ns) = (Instant::now(), monotonic_ns());
+    let begun = last;
     let end = last + plan.warm + plan.time;
     while last < end {
         let moved = pump.rounds().1;
@@ -455,6 +468,10 @@ pub fn run_gap<O: Outlet, I: Inlet>(
             let since = now.duration_since(last);
             let longest = if mended { &mut gap } else { &mut longest_other };
             *longest = since.max(*longest);
+            if since >= SILENCE_MIN {
+                let ns = |at: Instant| begun_ns + at.duration_since(begun).as_nanos() as u64;
+                silences.push((ns(last), ns(now)));
+            }
             let left_out = pump.receiver.seen.gaps - gaps;
             missing += if mended { left_out } else { 0 };
             gaps += left_out;
@@ -475,6 +492,7 @@ pub fn run_gap<O: Outlet, I: Inlet>(
         missing,
         missing_other: seen.gaps - missing,
         wrong: seen.wrong_length + seen.wrong_bytes,
+        silences,
     })
 }
 

@@ -18,7 +18,7 @@ use super::rate::Cores;
 use super::stop;
 use super::table::{Spread, Table, verdict, write_json};
 use super::windlass::By;
-use crate::generator::GapReport;
+use crate::generator::{GapReport, SILENCE_MIN, monotonic_ns};
 use tap::Pair;
 
 /// The longest gap of a kill or a restart, and of an upgrade, in milliseconds.
@@ -195,13 +195,23 @@ fn over_rings(
     command.args(["--core", &options.cores.generator_core.to_string()]);
     let mut generator = Child::start_held(command)?;
     stop::pause(REPLACE_AFTER)?;
+    let begun = monotonic_ns();
     switch.daemon.replace(by)?;
+    let ended = monotonic_ns();
     let text = generator.first_line(Duration::from_secs_f64(options.seconds) + SLACK)?;
     let mut report: GapReport = serde_json::from_str(&text).context("the generator's line")?;
     generator.release(SLACK)?;
     if by == By::Upgrade && report.restarts == 0 {
-        // The connections went on: the longest of all times without a frame is at least that of the upgrade.
-        report.gap_ms = report.longest_other_ms;
+        // The connections went on: what falls into the time of the upgrade is its.
+        let is_during = |silence: &&(u64, u64)| silence.0 <= ended && silence.1 >= begun;
+        let longest = |of: Vec<&(u64, u64)>| {
+            let lengths = of.into_iter().map(|silence| silence.1 - silence.0);
+            let shortest = SILENCE_MIN.as_nanos() as u64;
+            lengths.max().unwrap_or(shortest) as f64 / 1e6
+        };
+        let (during, others) = report.silences.iter().partition(is_during);
+        report.gap_ms = longest(during);
+        report.longest_other_ms = longest(others);
         report.missing = std::mem::take(&mut report.missing_other);
         report.restarts = 1;
     }

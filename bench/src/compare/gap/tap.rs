@@ -1,6 +1,7 @@
 //! Datagrams from one namespace to another, at a steady pace, while the daemon between them is replaced.
 
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -81,9 +82,9 @@ impl Pair {
         // What came too late for the measurement before.
         while self.sink.recv(&mut [0; 8]).is_ok() {}
         let (sent, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
-        let begun = Instant::now();
+        let (begun, done_at) = (Instant::now(), OnceLock::new());
         let seen = std::thread::scope(|scope| {
-            let sink = scope.spawn(|| self.receive(begun + until_work, &is_over));
+            let sink = scope.spawn(|| self.receive(begun + until_work, &done_at, &is_over));
             scope.spawn(|| {
                 let mut next = begun;
                 while begun.elapsed() < time {
@@ -96,6 +97,7 @@ impl Pair {
                 is_over.store(true, Ordering::Relaxed);
             });
             let done = stop::pause(until_work).and_then(|()| work());
+            let _ = done_at.set(Instant::now());
             let seen = sink.join().ok().context("the sink has failed");
             done.and(seen)
         })?;
@@ -103,17 +105,19 @@ impl Pair {
         Ok(GapReport {
             restarts: 1,
             gap_ms: seen.gap.as_secs_f64() * 1e3,
-            longest_other_ms: seen.longest_before.as_secs_f64() * 1e3,
+            longest_other_ms: seen.longest_other.as_secs_f64() * 1e3,
             sent,
             received: seen.received,
             repeated: seen.late,
-            missing: (sent + seen.late).saturating_sub(seen.received + seen.missing_before),
-            missing_other: seen.missing_before,
+            missing: (sent + seen.late).saturating_sub(seen.received + seen.missing_other),
+            missing_other: seen.missing_other,
             wrong: 0,
+            silences: Vec::new(),
         })
     }
 
-    fn receive(&self, change: Instant, is_over: &AtomicBool) -> Seen {
+    /// The change is over at `done_at`, unless that is not known yet.
+    fn receive(&self, change: Instant, done_at: &OnceLock<Instant>, is_over: &AtomicBool) -> Seen {
         let mut seen = Seen::default();
         let (mut last, mut next) = (Instant::now(), 0u64);
         let mut bytes = [0; 8];
@@ -130,17 +134,17 @@ impl Pair {
                 continue;
             }
             seen.received += 1;
-            let is_after = now > change;
+            let is_after = now > change && done_at.get().is_none_or(|done| last <= *done);
             let longest = if is_after {
                 &mut seen.gap
             } else {
-                &mut seen.longest_before
+                &mut seen.longest_other
             };
             *longest = now.duration_since(last).max(*longest);
             if number < next {
                 seen.late += 1;
             } else if !is_after {
-                seen.missing_before += number - next;
+                seen.missing_other += number - next;
             }
             (last, next) = (now, next.max(number + 1));
         }
@@ -151,7 +155,7 @@ impl Pair {
 struct Seen {
     received: u64,
     late: u64,
-    missing_before: u64,
+    missing_other: u64,
     gap: Duration,
-    longest_before: Duration,
+    longest_other: Duration,
 }
