@@ -7,6 +7,7 @@ mod vhost_front;
 
 mod machine;
 
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use machine::Machine;
 use vhost_drive::{HEADER, HIGH, Layout};
 use vhost_front::RING;
+use windlass_sys::netns::{NetnsRef, within};
 use windlass_tests::{Daemon, Frame, Lab, frame, mac, program, run, until};
 
 /// What the kernel says of the interface in a namespace: its number, its address, its network addresses, and how often its
@@ -93,6 +95,53 @@ fn a_start_loses_nothing_that_it_reads() {
     }
     ping.kill().expect("ping runs");
     ping.wait().expect("ping");
+}
+
+/// Datagrams of a namespace arrive again soon after a kill and a start, although its kernel has asked for the receiver in vain while
+/// there was no carrier: it would ask again after a second only.
+#[test]
+fn a_start_has_neighbours_asked_anew() {
+    let Some(lab) = Lab::start("a_start_has_neighbours_asked_anew") else {
+        return;
+    };
+    let mut daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    let [from, to] = ["n1", "n2"].map(|short| {
+        let address = format!("10.0.0.{}", &short[1..]);
+        lab.namespace(short);
+        daemon.tap(&lab, short, short, &format!(",address={address}/24"), "");
+        let namespace = NetnsRef::open(&lab.name(short)).expect("a namespace");
+        let bound = within(&namespace, || UdpSocket::bind((address, 5302)));
+        bound.expect("a namespace").expect("a socket")
+    });
+    from.connect("10.0.0.2:5302").expect("an address");
+    to.set_nonblocking(true).expect("a socket");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let _ = from.send(&[0; 8]);
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        let waits: Vec<_> = (0..8)
+            .map(|_| {
+                // The kernel notices a carrier that goes once a second.
+                std::thread::sleep(Duration::from_millis(1_100));
+                while to.recv(&mut [0; 8]).is_ok() {}
+                until("they arrive", || to.recv(&mut [0; 8]).is_ok());
+                daemon.kill();
+                while to.recv(&mut [0; 8]).is_ok() {}
+                daemon.start_again();
+                let begun = Instant::now();
+                until("they arrive again", || to.recv(&mut [0; 8]).is_ok());
+                begun.elapsed()
+            })
+            .collect();
+        is_over.store(true, Ordering::Relaxed);
+        let longest = waits.iter().max().expect("there were some");
+        assert!(*longest < Duration::from_millis(700), "{waits:?}");
+    });
 }
 
 const ADDRESSES: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];

@@ -12,6 +12,7 @@ use windlass_sys::bpf::{Instruction, Program, ProgramKind};
 use windlass_sys::netlink::{
     ALIAS_BYTES_MAX, LinkEvent, LinkMonitor, Netlink, NetlinkError, Route,
 };
+use windlass_sys::netns::within;
 
 fn refusal<T: std::fmt::Debug>(outcome: Result<T, NetlinkError>) -> (Errno, Option<String>) {
     match outcome {
@@ -179,6 +180,42 @@ fn addresses_and_routes_read_back() {
             .iter()
             .all(|address| address.ip != four)
     );
+}
+
+/// A neighbour that does not answer is forgotten, one of another link is not.
+#[test]
+fn unresolved_neighbours_are_forgotten() {
+    if !can_run("unresolved_neighbours_are_forgotten") {
+        return;
+    }
+    let lab = Lab::create("nl-neigh");
+    let mut netlink = Netlink::open_in(&lab.namespace).unwrap();
+    let mut indexes = Vec::new();
+    for (net, [name, peer]) in [["a0", "a1"], ["b0", "b1"]].into_iter().enumerate() {
+        netlink.create_veth(name, peer, None).unwrap();
+        let [index, other] =
+            [name, peer].map(|name| netlink.link_by_name(name).unwrap().unwrap().index);
+        netlink.set_link_up(index, true).unwrap();
+        netlink.set_link_up(other, true).unwrap();
+        let own = IpAddr::from([10, 20, net as u8, 1]);
+        netlink.add_address(index, own, 24).unwrap();
+        indexes.push(index);
+    }
+    let asked = || {
+        let mut ip = std::process::Command::new("ip");
+        ip.args(["neigh", "show", "nud", "incomplete"]);
+        let told = within(&lab.namespace, || ip.output()).unwrap().unwrap();
+        let told = String::from_utf8(told.stdout).unwrap();
+        ["10.20.0.9", "10.20.1.9"].map(|ip| told.contains(ip))
+    };
+    let socket = within(&lab.namespace, || std::net::UdpSocket::bind("0.0.0.0:0"));
+    let socket = socket.unwrap().unwrap();
+    for ip in ["10.20.0.9:9", "10.20.1.9:9"] {
+        socket.send_to(&[0], ip).unwrap();
+    }
+    assert_eq!(asked(), [true, true]);
+    netlink.forget_unresolved(indexes[0]).unwrap();
+    assert_eq!(asked(), [false, true]);
 }
 
 /// The monitor tells of a link's birth, change and end, and only of its own namespace.

@@ -22,6 +22,7 @@ mod address;
 mod link;
 mod message;
 mod monitor;
+mod neighbour;
 mod netfilter;
 mod route;
 mod traffic;

@@ -72,6 +72,7 @@ struct Open {
     index: u32,
     /// Its guest has set it down.
     is_set_down: bool,
+    has_carrier: bool,
     monitor: LinkMonitor,
     netlink: Netlink,
     namespace: NetnsRef,
@@ -207,12 +208,22 @@ impl TapEndpoint {
             };
             self.is_changed |= open.is_set_down == link.is_up();
             open.is_set_down = !link.is_up();
+            if !std::mem::replace(&mut open.has_carrier, link.has_carrier()) && link.has_carrier() {
+                open.ask_again();
+            }
         }
         None
     }
 }
 
 impl Open {
+    /// The carrier is back: what the namespace asked of its neighbours (ARP, NDP) just before is lost in its kernel, which would ask again
+    /// after a second.
+    fn ask_again(&mut self) {
+        // If that fails it does.
+        let _ = self.netlink.forget_unresolved(self.index);
+    }
+
     /// Has changes of the interface and the end of the namespace's process reported.
     fn watch(&self, epoll: &Epoll) -> Result<(), Errno> {
         let process = self.namespace.process().map(Named::as_fd);
@@ -314,6 +325,7 @@ fn set_up(
     let open = Open {
         index,
         is_set_down: found.is_some() && !link.is_up(),
+        has_carrier: false,
         monitor,
         netlink,
         namespace: namespace.clone(),
