@@ -165,6 +165,17 @@ fn guests(lab: &Lab, daemon: &Daemon, layout: Layout) -> [Machine; 2] {
     guests
 }
 
+/// The first guest sends this text to the second one, from the buffer of this number.
+fn offer(from: &mut Machine, id: u16, text: &str) {
+    let bytes = frame(mac(ADDRESSES[1]), mac(ADDRESSES[0]), &[], text);
+    let at = HIGH + 0x80_0000 + u64::from(id) * 4096;
+    from.guest.write(at, &[&[0; HEADER], &*bytes].concat());
+    let queue = &mut from.queues[1];
+    let length = (HEADER + bytes.len()) as u32;
+    queue.ring.offer_one(id, at, length, 0);
+    windlass_sys::eventfd::signal(&queue.kick).expect("kicked");
+}
+
 /// Numbered frames from the first guest to the second, at most `WINDOW` under way, until `is_over`: none is lost, none is
 /// overtaken and none comes twice. How many there were, and the longest time between two of them.
 fn flow([from, to]: &mut [Machine; 2], is_over: impl Fn() -> bool) -> (u64, Duration) {
@@ -173,16 +184,8 @@ fn flow([from, to]: &mut [Machine; 2], is_over: impl Fn() -> bool) -> (u64, Dura
     let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
     while !is_over() || came < sent {
         while !is_over() && sent < came + WINDOW {
-            let bytes = frame(mac(ADDRESSES[1]), mac(ADDRESSES[0]), &[], &sent.to_string());
-            let id = (sent % (2 * WINDOW)) as u16;
-            let at = HIGH + 0x80_0000 + u64::from(id) * 4096;
-            from.guest.write(at, &[&[0; HEADER], &*bytes].concat());
-            let queue = &mut from.queues[1];
-            queue.ring.reap();
-            queue
-                .ring
-                .offer_one(id, at, (HEADER + bytes.len()) as u32, 0);
-            windlass_sys::eventfd::signal(&queue.kick).expect("kicked");
+            from.queues[1].ring.reap();
+            offer(from, (sent % (2 * WINDOW)) as u16, &sent.to_string());
             sent += 1;
         }
         for (_, bytes) in to.received() {
@@ -236,15 +239,7 @@ fn flood([from, to]: &mut [Machine; 2], is_over: impl Fn() -> bool) -> (u64, u64
         back += from.queues[1].ring.reap().len() as u64;
         while !is_over() && sent < back + u64::from(RING) {
             let id = (sent % u64::from(RING)) as u16;
-            let text = format!("{sent:0900}");
-            let bytes = frame(mac(ADDRESSES[1]), mac(ADDRESSES[0]), &[], &text);
-            let at = HIGH + 0x80_0000 + u64::from(id) * 4096;
-            from.guest.write(at, &[&[0; HEADER], &*bytes].concat());
-            let queue = &mut from.queues[1];
-            queue
-                .ring
-                .offer_one(id, at, (HEADER + bytes.len()) as u32, 0);
-            windlass_sys::eventfd::signal(&queue.kick).expect("kicked");
+            offer(from, id, &format!("{sent:0900}"));
             sent += 1;
         }
         for (_, bytes) in to.received() {

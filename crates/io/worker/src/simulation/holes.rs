@@ -1,6 +1,5 @@
 //! Members whose memory is full of holes, and what they do to others' unicast.
 
-use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,8 +7,8 @@ use std::sync::atomic::Ordering;
 use windlass_bridge::fdb::Limits;
 use windlass_stats::Drop;
 
-use super::attempt;
 use super::port::Pipe;
+use super::within;
 use super::world::World;
 use crate::dataplane::BridgeTuning;
 use crate::meter::{ALLOWANCE_NS, SHARE, STALLS};
@@ -101,12 +100,6 @@ impl Street {
     fn end(self) {
         drop(self.world.plane.take());
         World::end();
-    }
-}
-
-fn within(work: impl FnOnce()) {
-    if let Err(failure) = attempt(work) {
-        resume_unwind(failure);
     }
 }
 

@@ -47,7 +47,7 @@ mod shaping;
 mod storm;
 mod world;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use world::World;
@@ -83,6 +83,11 @@ fn simulate(seed: u64) {
 fn attempt(work: impl FnOnce()) -> std::thread::Result<()> {
     let done = catch_unwind(AssertUnwindSafe(work));
     done.inspect_err(|_| World::abandon())
+}
+
+/// The same for one test.
+fn within(work: impl FnOnce()) {
+    attempt(work).unwrap_or_else(|failure| resume_unwind(failure));
 }
 
 /// Seeds from `from` on, in as many threads as there are cores; prints the first that fails.

@@ -1,15 +1,14 @@
 //! What moves from worker to worker, and who is late meanwhile.
 
-use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_bridge::fdb::{Key, Limits};
 
-use super::attempt;
 use super::model::{IP, Stage};
 use super::port::{Bytes, Pipe};
+use super::within;
 use super::world::World;
 use crate::dataplane::{BridgeTuning, DataPlaneError, MemberTuning};
 
@@ -61,7 +60,7 @@ impl World {
 /// late it is moved, to and fro.
 #[test]
 fn late_workers_refuse_rings() {
-    let tried = attempt(|| {
+    within(|| {
         let (world, _, pipes) = pair();
         let number = world.model.borrow().owners[0].number;
         for late in [0, 1] {
@@ -99,14 +98,13 @@ fn late_workers_refuse_rings() {
         world.plane.replace(Some(plane));
         world.finish();
     });
-    tried.unwrap_or_else(|failure| resume_unwind(failure));
 }
 
 /// A ring whose frames still wait for a receiver is not handed over before they are sent: neither those that were spilled, nor
 /// floods. What follows comes behind them.
 #[test]
 fn frames_go_before_their_ring() {
-    let tried = attempt(|| {
+    within(|| {
         let (world, _, pipes) = pair();
         let number = world.model.borrow().owners[0].number;
         let dst = world.model.borrow().owners[1].mac;
@@ -154,14 +152,13 @@ fn frames_go_before_their_ring() {
         }
         world.finish();
     });
-    tried.unwrap_or_else(|failure| resume_unwind(failure));
 }
 
 /// Workers that rest have nothing in private memory: it was sent in time, or dropped, and counted. They fetch nothing, also not
 /// of a ring that is attached meanwhile, and send nothing of the daemon's, until they are told to go on.
 #[test]
 fn a_rest_leaves_nothing_and_fetches_nothing() {
-    let tried = attempt(|| {
+    within(|| {
         let (world, bridge, pipes) = pair();
         let unicast = world.model.borrow().owners[1].mac;
         let others = [unicast, (1 << 48) - 1];
@@ -208,14 +205,13 @@ fn a_rest_leaves_nothing_and_fetches_nothing() {
         }
         world.finish();
     });
-    tried.unwrap_or_else(|failure| resume_unwind(failure));
 }
 
 /// What the daemon sent out of a member and still waits, be it spilled or queued, goes before the table is handed over to the
 /// worker that sends the next frame.
 #[test]
 fn the_daemons_frames_go_before_their_table() {
-    let tried = attempt(|| {
+    within(|| {
         let (world, bridge, _) = pair();
         let number = world.model.borrow().owners[0].number;
         let sink = world.model.borrow().owners[0].sink.clone();
@@ -257,14 +253,13 @@ fn the_daemons_frames_go_before_their_table() {
         }
         world.finish();
     });
-    tried.unwrap_or_else(|failure| resume_unwind(failure));
 }
 
 /// A table has its writer whatever becomes of its home: while that is late, also when the bridge gets another table meanwhile
 /// (what is asked of it is done when it is back), and when a worker is relieved of all that it served.
 #[test]
 fn a_table_always_has_a_writer() {
-    let tried = attempt(|| {
+    within(|| {
         let (world, bridge, pipes) = pair();
         let knows = |world: &World, mac| {
             let plane = world.plane.borrow();
@@ -330,5 +325,4 @@ fn a_table_always_has_a_writer() {
         assert_eq!(world.model.borrow().all(|stage| stage == Stage::Up), [0, 1]);
         world.finish();
     });
-    tried.unwrap_or_else(|failure| resume_unwind(failure));
 }

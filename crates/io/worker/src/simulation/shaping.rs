@@ -1,6 +1,5 @@
 //! Frames above what their sender may send: they wait before their bridge decides, and what happens meanwhile.
 
-use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +7,9 @@ use std::time::Duration;
 use windlass_bridge::fdb::Limits;
 use windlass_stats::Drop;
 
-use super::attempt;
 use super::model::RESERVED;
 use super::port::Pipe;
+use super::within;
 use super::world::World;
 use crate::dataplane::{BridgeTuning, MemberTuning};
 
@@ -118,12 +117,6 @@ impl Street {
         self.check();
         drop(self.world.plane.take());
         World::end();
-    }
-}
-
-fn within(work: impl FnOnce()) {
-    if let Err(failure) = attempt(work) {
-        resume_unwind(failure);
     }
 }
 

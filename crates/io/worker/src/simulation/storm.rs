@@ -1,6 +1,5 @@
 //! Floods on a large bridge, and what they do to others' unicast.
 
-use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -9,9 +8,9 @@ use windlass_bridge::fdb::{EntryFlags, Key, Limits};
 use windlass_bridge::member::MemberConf;
 use windlass_frame::TxId;
 
-use super::attempt;
 use super::model::{IP, Owner, Stage};
 use super::port::{Bytes, Mood, Notice, Pipe, Receive, Sink};
+use super::within;
 use super::world::World;
 use crate::dataplane::{BridgeTuning, MemberTuning};
 
@@ -74,9 +73,7 @@ impl World {
 /// is delivered before the worker has done [`MOST`] things (frames fetched and copies made). What is not flooded is counted.
 #[test]
 fn floods_leave_room_for_unicast() {
-    if let Err(failure) = attempt(storm) {
-        resume_unwind(failure);
-    }
+    within(storm);
 }
 
 fn storm() {
