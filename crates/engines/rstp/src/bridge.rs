@@ -1,5 +1,6 @@
 //! A bridge: its ports, what it is told, what it asks for.
 
+use serde::{Deserialize, Serialize};
 use windlass_frame::Tick;
 
 use crate::bpdu::Bpdu;
@@ -15,7 +16,7 @@ pub const GRAIN_NS: u64 = 50_000_000;
 const ROUNDS_MAX: usize = 200;
 
 /// How a bridge is configured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct BridgeConf {
     /// Its address.
     pub address: [u8; 6],
@@ -99,7 +100,7 @@ pub struct PortStatus {
 /// which came back around a cycle before the news did: then that port closes a loop (count to infinity). A neighbour that is nearer
 /// to the root than this bridge ever claimed to be cannot have its way from here, as in the feasibility condition of EIGRP (RFC 7868, 3.5). Any
 /// other one has to wait for forward delays, or until all designated ports are in sync with the news.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Feasible {
     best: PriorityVector,
     now_said: PriorityVector,
@@ -140,14 +141,16 @@ impl Feasible {
     }
 }
 
-/// A bridge's ports and what they know.
-#[derive(Debug)]
+/// A bridge's ports and what they know. As JSON or the like it is for the same program, started anew: see [`Bridge::rebased`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Bridge {
     conf: BridgeConf,
     tree: Tree,
     /// In order of their numbers.
     ports: Vec<Port>,
+    #[serde(skip)]
     now: Tick,
+    #[serde(skip)]
     actions: Vec<Action>,
     feasible: Feasible,
     /// Topology changes seen on its own ports.
@@ -166,6 +169,18 @@ impl Bridge {
             feasible: Feasible::of(Tree::alone(conf.id(), conf.times()).root),
             changes: 0,
         }
+    }
+
+    /// A copy that goes on at `now`, on another clock, as if no time had passed since the last call. For another process it is to be
+    /// based on 0, without actions that wait; that process bases it on its own time.
+    pub fn rebased(&self, now: Tick) -> Bridge {
+        let mut copy = self.clone();
+        copy.now = now;
+        copy.feasible.lasts.rebase(self.now, now);
+        for port in &mut copy.ports {
+            port.rebase(self.now, now);
+        }
+        copy
     }
 
     /// How it is configured.

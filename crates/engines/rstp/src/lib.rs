@@ -42,15 +42,24 @@
 //! Two guards are not in 802.1D: [`PortConf::root_guard`] (restrictedRole of 802.1Q) and [`PortConf::bpdu_guard`].
 //!
 //! # Where it differs from 802.1D-2004
-//! As written, the machines can close a loop for a while when stale information goes around a cycle (count to infinity). These rules
-//! prevent that; each was found by a seed of `tests/simulation.rs`, and none changes what is sent.
+//! As written, the machines can close a loop for a while when stale information goes around a cycle (count to infinity), or when an
+//! agreement to what a port said before comes while it says something else. These rules prevent that; each was found by a seed of
+//! `tests/simulation.rs`, and none changes what is sent.
 //!
 //! - allSynced also needs updtInfo to be false (as in 802.1Q).
-//! - A designated port that hears an inferior one which learns is disputed, and stops (as in 802.1Q).
+//! - A designated port that hears an inferior one which learns is disputed, and stops (as in 802.1Q). So is one whose neighbour has a better
+//!   way to the root than the port says: the neighbour goes by something older.
 //! - Without agreement, a port spends FwdDelay in each state, not HelloTime (as in 802.1D-1998).
-//! - An agreement counts for the root that it names; a port that becomes root port agrees anew.
+//! - An agreement counts for the root that it names, and is over when the port says another; one of a root port counts if its message age is one
+//!   hop more than what this port says.
+//! - A port that says what it said within 250 ms before, or that had another's information until now, takes no agreement for 250 ms: it may be an
+//!   old one. Then it asks again.
+//! - A port that becomes root port agrees anew.
 //! - A new root port forwards at once only if its neighbour is nearer to the root than this bridge said it was, or if all designated
 //!   ports are in sync (as EIGRP's feasibility condition).
+//!
+//! On links of two bridges, 12,000 seeds without a loop; with hubs, where nobody can agree, one in 2,500 has one, when news are late for two
+//! forward delays.
 //!
 //! # What can be lost and what cannot
 //! A BPDU may be lost: a neighbour is believed for three hello times. Actions must not be: they are to be done in their order, and a state

@@ -1,5 +1,6 @@
 //! One port: how it is configured, and the variables of its machines (IEEE 802.1D-2004, 17.19).
 
+use serde::{Deserialize, Serialize};
 use windlass_frame::Tick;
 
 use crate::bpdu::Bpdu;
@@ -8,8 +9,12 @@ use crate::vector::{PortId, PriorityVector, Times, ns};
 /// MigrateTime (table 17-1): how long a port waits before it changes the version that it speaks, or takes silence for an edge.
 pub const MIGRATE_NS: u64 = 3_000_000_000;
 
+/// How long a port that says again what it said lately, or was no designated port lately, takes no agreement: it may be one to
+/// what was said before. Longer than a BPDU and the answer to it take; not in the standard.
+pub(crate) const CROSSING_NS: u64 = 250_000_000;
+
 /// How a port is configured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PortConf {
     /// PathCost (17.13.11), 1 to 200,000,000.
     pub cost: u32,
@@ -43,7 +48,7 @@ impl Default for PortConf {
 }
 
 /// A port's part in the tree (17.7).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Role {
     /// It takes no part: its link is down, or a guard closed it.
     #[default]
@@ -59,7 +64,7 @@ pub enum Role {
 }
 
 /// What a port does with frames (17.4).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum State {
     /// Neither forwards nor learns.
     #[default]
@@ -73,8 +78,21 @@ pub enum State {
 /// A timer (17.17) as the moment at which it runs out.
 ///
 /// A timer that the standard reloads for as long as a port has a role is started when the port leaves the role.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(from = "Option<u64>", into = "Option<u64>")]
 pub(crate) struct Timer(Option<Tick>);
+
+impl From<Option<u64>> for Timer {
+    fn from(until: Option<u64>) -> Timer {
+        Timer(until.map(Tick))
+    }
+}
+
+impl From<Timer> for Option<u64> {
+    fn from(timer: Timer) -> Option<u64> {
+        timer.0.map(|until| until.0)
+    }
+}
 
 impl Timer {
     pub(crate) fn after(now: Tick, ns: u64) -> Timer {
@@ -89,10 +107,15 @@ impl Timer {
     pub(crate) fn due(self, now: Tick) -> Option<Tick> {
         self.0.filter(|until| *until > now)
     }
+
+    /// With as much left at `to` as there was at `from`.
+    pub(crate) fn rebase(&mut self, from: Tick, to: Tick) {
+        self.0 = self.0.map(|until| to.plus(until.since(from)));
+    }
 }
 
 /// Where a port's information comes from (infoIs, 17.19.10).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) enum Info {
     #[default]
     Disabled,
@@ -102,7 +125,7 @@ pub(crate) enum Info {
 }
 
 /// States of Port Protocol Migration (17.24).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) enum Migration {
     #[default]
     CheckingRstp,
@@ -111,7 +134,7 @@ pub(crate) enum Migration {
 }
 
 /// States of Topology Change (17.31) in which it stays.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) enum Topology {
     #[default]
     Inactive,
@@ -120,7 +143,7 @@ pub(crate) enum Topology {
 }
 
 /// Variables of one port, by their names in 17.19.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Port {
     pub(crate) id: PortId,
     pub(crate) conf: PortConf,
@@ -129,7 +152,8 @@ pub(crate) struct Port {
     /// A BPDU came in spite of the guard; until the link goes down or the guard is taken away.
     pub(crate) guarded: bool,
 
-    /// rcvdMsg and the message.
+    /// rcvdMsg and the message; none between two calls.
+    #[serde(skip)]
     pub(crate) message: Option<Bpdu>,
     pub(crate) received_rstp: bool,
     pub(crate) received_stp: bool,
@@ -159,6 +183,11 @@ pub(crate) struct Port {
     pub(crate) proposed: bool,
     pub(crate) agree: bool,
     pub(crate) agreed: bool,
+    /// What this port said before, and until when agreements to it may come.
+    pub(crate) said: PriorityVector,
+    pub(crate) said_while: Timer,
+    /// Runs for [`CROSSING_NS`].
+    pub(crate) crossing: Timer,
     /// disputed (802.1Q 13.27.22).
     pub(crate) disputed: bool,
 
@@ -266,8 +295,27 @@ impl Port {
             self.change_while,
             self.sent_less,
             self.hello_when,
+            self.crossing,
         ];
         timers.iter().filter_map(|timer| timer.due(now)).min()
+    }
+
+    /// With as much left of each timer at `to` as there was at `from`.
+    pub(crate) fn rebase(&mut self, from: Tick, to: Tick) {
+        let timers = [
+            &mut self.migration_delay,
+            &mut self.edge_delay,
+            &mut self.info_while,
+            &mut self.forward_while,
+            &mut self.root_while,
+            &mut self.backup_while,
+            &mut self.change_while,
+            &mut self.sent_less,
+            &mut self.hello_when,
+            &mut self.crossing,
+            &mut self.said_while,
+        ];
+        timers.into_iter().for_each(|timer| timer.rebase(from, to));
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// A bridge identifier (9.2.5): priority in the upper 16 bits, address in the lower 48. The smaller is the better.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct BridgeId(pub u64);
 
 impl BridgeId {
@@ -44,7 +46,9 @@ impl fmt::Debug for BridgeId {
 }
 
 /// A port identifier (9.2.7): priority in the upper 4 bits, number in the lower 12. The smaller is the better.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize,
+)]
 pub struct PortId(pub u16);
 
 impl PortId {
@@ -63,7 +67,7 @@ impl PortId {
 }
 
 /// A priority vector without the receiving port (17.5). The smaller is the better: fields are in the order of comparison.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
 pub struct PriorityVector {
     /// The root.
     pub root: BridgeId,
@@ -86,7 +90,7 @@ impl PriorityVector {
 }
 
 /// Times that bridges tell each other (17.18), in 1/256 s as on the wire.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Times {
     /// How old what is said is.
     pub message_age: u16,

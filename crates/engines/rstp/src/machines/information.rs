@@ -1,7 +1,7 @@
 //! Port Information (17.27): what a port knows of the tree, its own or received, and how old it is.
 
 use crate::bpdu::{Bpdu, Rst, SaidRole};
-use crate::port::{Info, Port, View};
+use crate::port::{CROSSING_NS, Info, Port, View};
 use crate::vector::{PriorityVector, Times, ns};
 
 /// What a message tells a port (rcvInfo, 17.21.8).
@@ -11,6 +11,8 @@ enum Told {
     RepeatedDesignated,
     InferiorDesignated,
     InferiorRootAlternate,
+    /// Not in the standard: the neighbour's way to the root is another one than this port's, and better.
+    SuperiorRootAlternate,
     Other,
 }
 
@@ -63,8 +65,19 @@ fn update(port: &mut Port, view: &View) {
     port.proposing = false;
     port.proposed = false;
     // betterorsameInfo(Mine)
-    port.agreed &= port.info == Info::Mine && port.designated <= port.vector;
+    port.agreed &= port.info == Info::Mine
+        && port.designated <= port.vector
+        && port.designated.root == port.vector.root;
     port.synced &= port.agreed;
+    if port.info != Info::Mine || port.designated != port.vector {
+        // An agreement to what was said before may be on its way.
+        let again = port.designated == port.said && port.said_while.runs(view.now);
+        if again || port.info == Info::Received {
+            port.crossing = view.timer(CROSSING_NS);
+        }
+        port.said = port.vector;
+        port.said_while = view.timer(CROSSING_NS);
+    }
     port.vector = port.designated;
     port.times = view.times;
     port.update = false;
@@ -95,6 +108,11 @@ fn receive(port: &mut Port, view: &View, message: &Bpdu) {
         }
         (Told::InferiorDesignated, Some(heard)) => record_dispute(port, &heard),
         (Told::InferiorRootAlternate, Some(heard)) => record_agreement(port, view, &heard),
+        // What it agreed to holds no longer, and it does not follow this port as that is now.
+        (Told::SuperiorRootAlternate, _) => {
+            port.agreed = false;
+            port.disputed = true;
+        }
         _ => {}
     }
     set_change_flags(port, told, message);
@@ -144,7 +162,8 @@ impl Heard {
             SaidRole::Root | SaidRole::AlternateOrBackup if *heard >= port.vector => {
                 Told::InferiorRootAlternate
             }
-            _ => Told::Other,
+            SaidRole::Root | SaidRole::AlternateOrBackup => Told::SuperiorRootAlternate,
+            SaidRole::Unknown => Told::Other,
         }
     }
 }
@@ -170,14 +189,19 @@ fn record_dispute(port: &mut Port, heard: &Heard) {
     }
 }
 
-/// recordAgreement (17.21.9). It counts for the root that this port speaks of, and from a port of its own bridge for the cost, too: an
-/// older one may still be on its way when both ends have become designated ports.
+/// recordAgreement (17.21.9). It counts for the root that this port speaks of, from a root port if that is one hop further, and from a port of
+/// its own bridge for the cost, too: an older one may still be on its way when both ends have become designated ports.
 fn record_agreement(port: &mut Port, view: &View, heard: &Heard) {
+    if port.crossing.runs(view.now) {
+        return;
+    }
     let agrees = heard.rst.is_some_and(|rst| rst.agreement);
     let own = heard.vector.bridge == port.vector.bridge;
     let is_current =
         heard.vector.root == port.vector.root && (!own || heard.vector.cost == port.vector.cost);
-    port.agreed = agrees && is_current && view.rstp && port.conf.point_to_point;
+    let follows =
+        heard.role != SaidRole::Root || heard.times.message_age == port.times.aged().message_age;
+    port.agreed = agrees && is_current && follows && view.rstp && port.conf.point_to_point;
     if port.agreed {
         port.proposing = false;
         port.disputed = false;
@@ -186,7 +210,10 @@ fn record_agreement(port: &mut Port, view: &View, heard: &Heard) {
 
 /// setTcFlags (17.21.17), for what the standard's states call it.
 fn set_change_flags(port: &mut Port, told: Told, message: &Bpdu) {
-    let counts = !matches!(told, Told::InferiorDesignated | Told::Other);
+    let counts = !matches!(
+        told,
+        Told::InferiorDesignated | Told::SuperiorRootAlternate | Told::Other
+    );
     match message {
         Bpdu::Tcn => port.received_notification = true,
         Bpdu::Config(c) if counts => {

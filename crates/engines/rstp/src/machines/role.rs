@@ -138,6 +138,12 @@ fn designated(port: &mut Port, view: &View) -> bool {
         port.new_info = true;
         return true;
     }
+    if port.crossing != <_>::default() && !port.crossing.runs(view.now) {
+        // From now on an answer counts.
+        port.crossing = <_>::default();
+        port.new_info |= port.proposing;
+        return true;
+    }
     let is_in_sync = port.is_quiet() || port.agreed || port.is_edge;
     if (is_in_sync && !port.synced) || (port.sync && port.synced) {
         // DESIGNATED_SYNCED

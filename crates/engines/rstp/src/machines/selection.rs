@@ -1,10 +1,12 @@
 //! Port Role Selection (17.28): one for a bridge.
 
+use serde::{Deserialize, Serialize};
+
 use crate::port::{Info, Port, Role};
 use crate::vector::{BridgeId, PriorityVector, Times};
 
 /// What the bridge knows of the root.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Tree {
     /// rootPriority.
     pub(crate) root: PriorityVector,
