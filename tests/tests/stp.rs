@@ -115,8 +115,10 @@ fn two_cables_are_no_loop() {
             &format!("link add {pair}0 type veth peer name {pair}1"),
         );
         for end in ["0", "1"] {
+            lab.ip("host", &format!("link set {pair}{end} up"));
+        }
+        for end in ["0", "1"] {
             let device = format!("{pair}{end}");
-            lab.ip("host", &format!("link set {device} up"));
             uplink(&daemon, &device, &format!("br{end}"));
         }
     }
@@ -137,7 +139,10 @@ fn two_cables_are_no_loop() {
     );
     for up in ["down", "up"] {
         lab.ip("host", &format!("link set x0 {up}"));
-        println!("x {up}: {:?}", probes.reach_all("b", BOUND));
+        let time = probes.reach_all("b", BOUND);
+        println!("x {up}: {time:?}");
+        // Nobody waits for hellos that do not come.
+        assert!(time < Duration::from_secs(1), "x {up}: {time:?}");
     }
     until("x is used again", || {
         part(&daemon, "x1").starts_with("root forwarding")
@@ -147,6 +152,50 @@ fn two_cables_are_no_loop() {
     daemon.must("uplink delete y0");
     daemon.must("bridge set br0 stp=off");
     probes.reach_all("a", BOUND);
+}
+
+/// A daemon that takes another one's place goes on with its trees: no port stops, beside a neighbour with which that would take two forward
+/// delays.
+#[test]
+fn an_upgrade_is_no_change_of_topology() {
+    let Some(lab) = Lab::start("an_upgrade_is_no_change_of_topology") else {
+        return;
+    };
+    lab.namespace("linux");
+    let mut daemon = two_bridges(&lab);
+    lab.ip(
+        "linux",
+        "link add l0 type bridge stp_state 1 forward_delay 400 hello_time 100 max_age 600 priority 0",
+    );
+    lab.ip("linux", "link set l0 up");
+    cable(&lab, "host", "c0", "linux", "l1");
+    lab.ip("linux", "link set l1 master l0");
+    uplink(&daemon, "c0", "br0");
+    lab.namespace("far");
+    cable(&lab, "far", "eth0", "linux", "l2");
+    lab.ip("linux", "link set l2 master l0");
+    let mut probes = Probes {
+        wires: BTreeMap::from([
+            ("near", guest(&lab, &daemon, "a0", "br0")),
+            ("far", Wire::open(&lab, "far", "eth0")),
+        ]),
+        sent: 0,
+    };
+    probes.reach_all("near", BOUND);
+    let before = part(&daemon, "c0");
+    assert!(
+        before.starts_with("root forwarding, speaks STP"),
+        "{before}"
+    );
+    daemon.upgrade();
+    let gap = probes.reach_all("near", BOUND);
+    assert!(gap < Duration::from_secs(1), "{gap:?}: {}", daemon.log());
+    assert_eq!(part(&daemon, "c0"), before);
+    // The engine works: what it hears keeps it from taking itself for the root.
+    std::thread::sleep(Duration::from_secs(7));
+    assert_eq!(part(&daemon, "c0"), before);
+    probes.reach_all("far", Duration::from_secs(1));
+    assert!(!daemon.log().contains("begins anew"), "{}", daemon.log());
 }
 
 /// A superior configuration BPDU of the guest a0, without and with a guard.

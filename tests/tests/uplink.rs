@@ -157,7 +157,7 @@ fn the_stack_is_kept_off_and_let_on_again() {
 }
 
 /// An interface that vanishes under an uplink leaves it waiting, and the daemon and the others alive; when
-/// one of that name comes, the uplink takes it.
+/// one of that name comes, the uplink takes it. Without carrier it waits.
 #[test]
 fn an_interface_vanishes() {
     let Some(lab) = Lab::start("an_interface_vanishes") else {
@@ -166,6 +166,13 @@ fn an_interface_vanishes() {
     let mut daemon = host_with_a_wire(&lab);
     daemon.must("uplink create up0 --device up0 --bridge br0");
     daemon.wait_for_state("uplink", "up0", "up");
+    for (at, device, why) in [("wire", "eth0", "no carrier"), ("host", "up0", "set down")] {
+        lab.ip(at, &format!("link set {device} down"));
+        let reason = daemon.wait_for_state("uplink", "up0", "waiting");
+        assert!(reason.contains(why), "{reason}");
+        lab.ip(at, &format!("link set {device} up"));
+        daemon.wait_for_state("uplink", "up0", "up");
+    }
     lab.ip("host", "link del up0");
     let reason = daemon.wait_for_state("uplink", "up0", "waiting");
     assert!(reason.contains("up0"), "{reason}");
@@ -236,8 +243,10 @@ fn a_loop_is_bounded() {
             &format!("link add {pair}0 type veth peer name {pair}1"),
         );
         for end in ["0", "1"] {
+            lab.ip("host", &format!("link set {pair}{end} up"));
+        }
+        for end in ["0", "1"] {
             let device = format!("{pair}{end}");
-            lab.ip("host", &format!("link set {device} up"));
             daemon.must(&format!(
                 "uplink create {device} --device {device} --bridge br{end} --set storm-limit={limit}"
             ));

@@ -8,7 +8,7 @@ use thiserror::Error;
 use windlass_sys::Errno;
 use windlass_sys::bpf::{LoadError, Program};
 use windlass_sys::epoll::{Epoll, Interest};
-use windlass_sys::netlink::{LinkEvent, LinkMonitor, Netlink, NetlinkError};
+use windlass_sys::netlink::{Link, LinkEvent, LinkMonitor, Netlink, NetlinkError};
 use windlass_sys::packet::{Fanout, FanoutMode, PacketError, PacketOptions, PacketSocket};
 
 use super::{PacketRx, PacketTx};
@@ -93,6 +93,26 @@ struct Open {
     monitor: LinkMonitor,
     netlink: Netlink,
     shielded: bool,
+    link: Option<NoLink>,
+}
+
+/// Why nothing gets through an interface that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NoLink {
+    /// An administrator has set it down.
+    SetDown,
+    /// No cable, or the other end is down.
+    NoCarrier,
+}
+
+impl NoLink {
+    fn of(link: &Link) -> Option<NoLink> {
+        match (link.is_up(), link.has_carrier()) {
+            (false, _) => Some(NoLink::SetDown),
+            (true, false) => Some(NoLink::NoCarrier),
+            (true, true) => None,
+        }
+    }
 }
 
 /// The control half of an uplink.
@@ -106,6 +126,7 @@ pub struct PacketEndpoint {
     retry_at: Instant,
     connects: u64,
     drops: u64,
+    is_changed: bool,
 }
 
 impl PacketEndpoint {
@@ -124,6 +145,7 @@ impl PacketEndpoint {
             retry_at: Instant::now(),
             connects: 0,
             drops: 0,
+            is_changed: false,
         })
     }
 
@@ -140,7 +162,8 @@ impl PacketEndpoint {
     fn try_open(&mut self) -> Result<Rings, OpenError> {
         let monitor = LinkMonitor::open()?;
         let mut netlink = Netlink::open()?;
-        let index = takeable(&self.conf, &mut netlink)?;
+        let link = takeable(&self.conf, &mut netlink)?;
+        let index = link.index;
         let queues = self.conf.queues.max(1);
         let fanout = (queues > 1).then(|| Fanout {
             group: std::process::id() as u16 ^ index as u16,
@@ -175,24 +198,32 @@ impl PacketEndpoint {
             monitor,
             netlink,
             shielded,
+            link: NoLink::of(&link),
         });
         Ok(rings)
     }
 
-    fn ended(&mut self) -> Option<String> {
+    /// Takes the news of the interface; why it is of no use any more, if so.
+    fn take_news(&mut self) -> Option<String> {
         if let Some(reason) = self.ending.take() {
             return Some(reason);
         }
         let open = self.open.as_mut()?;
         while let Ok(Some(event)) = open.monitor.next_event() {
-            let is_gone = match event {
-                LinkEvent::Removed(link) => link.index == open.index,
-                LinkEvent::Overrun => matches!(open.netlink.link_by_index(open.index), Ok(None)),
-                LinkEvent::Changed(_) => false,
+            let link = match event {
+                LinkEvent::Removed(link) if link.index == open.index => None,
+                LinkEvent::Changed(link) if link.index == open.index => Some(link),
+                LinkEvent::Overrun => match open.netlink.link_by_index(open.index) {
+                    Ok(link) => link,
+                    Err(_) => continue,
+                },
+                _ => continue,
             };
-            if is_gone {
+            let Some(link) = link else {
                 return Some(format!("interface `{}` was deleted", self.conf.device));
-            }
+            };
+            let before = std::mem::replace(&mut open.link, NoLink::of(&link));
+            self.is_changed |= before != open.link;
         }
         None
     }
@@ -207,8 +238,8 @@ impl PacketEndpoint {
     }
 }
 
-/// The interface's index, if it may be taken.
-fn takeable(conf: &PacketConf, netlink: &mut Netlink) -> Result<u32, OpenError> {
+/// The interface, if it may be taken.
+fn takeable(conf: &PacketConf, netlink: &mut Netlink) -> Result<Link, OpenError> {
     let link = netlink.link_by_name(&conf.device)?;
     let link = link.ok_or_else(|| OpenError::Missing(conf.device.clone()))?;
     if link.is_loopback() {
@@ -221,7 +252,7 @@ fn takeable(conf: &PacketConf, netlink: &mut Netlink) -> Result<u32, OpenError> 
         ));
     }
     if conf.share {
-        return Ok(link.index);
+        return Ok(link);
     }
     if link.master.is_some() {
         return Err(OpenError::Master(conf.device.clone()));
@@ -233,7 +264,7 @@ fn takeable(conf: &PacketConf, netlink: &mut Netlink) -> Result<u32, OpenError> 
             return Err(OpenError::Addresses(conf.device.clone(), address.ip));
         }
     }
-    Ok(link.index)
+    Ok(link)
 }
 
 /// Drops everything at the interface's ingress, unless we did so in an earlier life.
@@ -293,7 +324,7 @@ impl Endpoint for PacketEndpoint {
             return Vec::new();
         }
         if self.open.is_some() {
-            return match self.ended() {
+            return match self.take_news() {
                 Some(reason) => {
                     self.kernel_drops();
                     self.leaving = true;
@@ -349,12 +380,23 @@ impl Endpoint for PacketEndpoint {
             details.push(("host stack", stack.to_owned()));
             details.push(("queues", open.sockets.len().to_string()));
         }
+        let device = &self.conf.device;
+        let no_link = self.open.as_ref().and_then(|open| open.link);
+        let reason = match no_link.filter(|_| !self.leaving) {
+            Some(NoLink::SetDown) => format!("interface `{device}` is set down"),
+            Some(NoLink::NoCarrier) => format!("interface `{device}` has no carrier"),
+            None => self.reason.clone(),
+        };
         Status {
-            up: self.open.is_some() && !self.leaving,
-            reason: self.reason.clone(),
+            up: self.open.is_some() && !self.leaving && no_link.is_none(),
+            reason,
             details,
             connects: self.connects,
         }
+    }
+
+    fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.is_changed)
     }
 
     fn kernel_drops(&mut self) -> u64 {

@@ -89,6 +89,8 @@ pub struct Ports {
     members: Members,
     /// Spanning trees of bridges that have one.
     trees: BTreeMap<Name, Tree>,
+    /// They were handed to a successor.
+    trees_stand: bool,
     edit: Edit,
     /// A daemon that waits for its turn: endpoints are made, and not polled.
     held: Option<Held>,
@@ -141,6 +143,7 @@ impl Ports {
             bridges: BTreeMap::new(),
             members: Members::default(),
             trees: BTreeMap::new(),
+            trees_stand: false,
             edit: Edit::default(),
             held: None,
             leaving: Vec::new(),

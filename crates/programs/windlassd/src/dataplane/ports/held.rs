@@ -21,13 +21,14 @@ const REST_TIME_MAX: Duration = Duration::from_millis(1);
 impl Ports {
     /// What a successor goes on with. Peers are not heard until [`Ports::keep`].
     pub fn hand_over(&mut self) -> Vec<Handed> {
+        let trees = self.hand_over_trees();
         let endpoints = self.members.endpoints_mut();
         let handed = endpoints.filter_map(|endpoint| {
             let handed = endpoint.hand_over()?;
             endpoint.listen(false);
             Some(handed)
         });
-        handed.collect()
+        handed.chain(trees).collect()
     }
 
     /// Leaves all rings alone, for a successor; what lies in private memory is sent, or dropped and counted.
@@ -49,6 +50,7 @@ impl Ports {
     /// There is no successor.
     pub fn keep(&mut self) {
         let is_used = std::mem::take(&mut self.is_resting);
+        self.trees_stand = false;
         let mut again = Vec::new();
         for (name, member) in self.members.iter_mut() {
             let Some(endpoint) = member.endpoint.as_mut() else {
@@ -98,6 +100,10 @@ impl Ports {
 
     /// Gives endpoints what another daemon has handed over.
     pub fn take_over(&mut self, handed: Vec<Handed>) {
+        if self.held.is_none() {
+            return;
+        }
+        let handed = self.take_over_trees(handed);
         if let Some(held) = &mut self.held {
             held.handed.extend(handed);
             self.give();

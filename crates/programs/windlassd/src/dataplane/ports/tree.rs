@@ -10,7 +10,12 @@
 //! [`Ports::run_trees`] compares each engine with the members that there are, after every turn of the thread outside of edits: no edit has to
 //! know of spanning tree. A member that takes part starts as discarding ([`Ports::first_state`]).
 //!
-//! A member is up while it has rings. Where a link is cut without that, three hellos without a BPDU tell.
+//! A member is up while its state is. Where a link is cut and the kernel does not know, three hellos without a BPDU tell.
+//!
+//! # Over an upgrade
+//! A successor goes on with the engines, on its own clock, and with the state of each port, so that nobody else sees a change
+//! ([`Ports::hand_over_trees`]). Until it does, or [`Ports::keep`] says that there is none, the predecessor's trees stand still: what they would
+//! agree to the successor would not know. What cannot be read, of another version say, begins anew.
 //!
 //! # Limits
 //! 4,095 members of a bridge take part; one more forwards nothing. The bridge's address is the lowest of its members that take part.
@@ -18,13 +23,21 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use windlass_api::{Name, StpBridge, StpMember};
+use windlass_attach::endpoint::Handed;
 use windlass_bridge::member::{MemberConf, PortState};
+use windlass_frame::Tick;
 use windlass_rstp::vector::PortId;
 use windlass_rstp::{Action, Bridge, BridgeConf, PortConf, PortStatus, Role, State, bpdu};
 use windlass_worker::dataplane::now;
 
 use super::{MemberState, Ports, mac_word};
+use crate::dataplane::host::Host;
+
+/// With the name of its bridge, the mark of a tree that is handed over; in pieces of at most so many bytes.
+const MARK: &str = "spanning tree ";
+const PIECE: usize = 16 << 10;
 
 /// One member in a tree.
 struct TreePort {
@@ -43,6 +56,14 @@ pub(super) struct Tree {
     ports: BTreeMap<Name, TreePort>,
 }
 
+/// A tree for a successor.
+#[derive(Serialize, Deserialize)]
+struct Left {
+    /// Based on 0.
+    engine: Bridge,
+    ports: Vec<(Name, u16)>,
+}
+
 impl Tree {
     fn free_number(&self) -> Option<u16> {
         let is_free = |n: &u16| !self.ports.values().any(|port| port.number == *n);
@@ -58,6 +79,20 @@ impl Tree {
 fn takes_part(member: &MemberState) -> bool {
     let stp = &member.settings.stp;
     (stp.member || stp.bpdu_guard) && !member.settings.span
+}
+
+/// A member as a port of a tree.
+fn tree_port(member: &MemberState, host: &mut dyn Host, number: u16) -> TreePort {
+    let device = member.device.as_deref().and_then(|d| host.device(d));
+    TreePort {
+        number,
+        id: member.id,
+        mac: match member.own {
+            Some(mac) => mac_word(mac),
+            None => device.map_or(0, |device| device.mac),
+        },
+        sends: false,
+    }
 }
 
 fn port_conf(stp: &StpMember) -> PortConf {
@@ -110,6 +145,9 @@ impl Ports {
 
     /// When a tree has something to do next.
     pub(super) fn trees_due(&self) -> Option<Instant> {
+        if self.trees_stand {
+            return None;
+        }
         let due = self.trees.values().filter_map(|tree| tree.engine.due());
         let left = due.min()?.since(now());
         Some(Instant::now() + Duration::from_nanos(left))
@@ -133,6 +171,9 @@ impl Ports {
 
     /// Brings trees up to date with members and time, and does what they ask for.
     pub(super) fn run_trees(&mut self) {
+        if self.trees_stand {
+            return;
+        }
         let configured = self.bridges.iter();
         let wanted: Vec<_> = configured
             .filter_map(|(name, bridge)| Some((name.clone(), bridge.stp?)))
@@ -188,16 +229,7 @@ impl Ports {
                 let Some(number) = tree.free_number() else {
                     continue;
                 };
-                let device = member.device.as_deref().and_then(|d| self.host.device(d));
-                let port = TreePort {
-                    number,
-                    id: member.id,
-                    mac: match member.own {
-                        Some(mac) => mac_word(mac),
-                        None => device.map_or(0, |device| device.mac),
-                    },
-                    sends: false,
-                };
+                let port = tree_port(member, self.host.as_mut(), number);
                 tree.ports.insert(name.clone(), port);
             }
         }
@@ -215,8 +247,77 @@ impl Ports {
             let settings = &member.settings.stp;
             port.sends = settings.member;
             tree.engine.set_port(port.number, port_conf(settings), now);
-            tree.engine.set_link(port.number, member.rings != 0, now);
+            let endpoint = member.endpoint.as_ref();
+            let is_up = member.rings != 0 && endpoint.is_some_and(|e| e.status().up);
+            tree.engine.set_link(port.number, is_up, now);
         }
+    }
+
+    /// Stops all trees, and says how they stand, for a successor.
+    pub(super) fn hand_over_trees(&mut self) -> Vec<Handed> {
+        self.run_trees();
+        self.trees_stand = true;
+        let mut handed = Vec::new();
+        for (bridge, tree) in &self.trees {
+            let ports = tree.ports.iter();
+            let left = Left {
+                engine: tree.engine.rebased(Tick(0)),
+                ports: ports
+                    .map(|(name, port)| (name.clone(), port.number))
+                    .collect(),
+            };
+            let state = serde_json::to_vec(&left).unwrap_or_default();
+            handed.extend(state.chunks(PIECE).map(|piece| Handed {
+                mark: format!("{MARK}{bridge}"),
+                state: piece.to_vec(),
+                fds: Vec::new(),
+            }));
+        }
+        handed
+    }
+
+    /// Goes on with the trees among what was handed over, and puts their ports into the states that they were in; gives the rest.
+    pub(super) fn take_over_trees(&mut self, handed: Vec<Handed>) -> Vec<Handed> {
+        let (trees, others): (Vec<_>, Vec<_>) = handed
+            .into_iter()
+            .partition(|handed| handed.mark.starts_with(MARK));
+        for pieces in trees.chunk_by(|one, two| one.mark == two.mark) {
+            let name = pieces.first().and_then(|p| p.mark.strip_prefix(MARK));
+            let Some(bridge) = name.and_then(|name| name.parse::<Name>().ok()) else {
+                continue;
+            };
+            let state: Vec<u8> = pieces
+                .iter()
+                .flat_map(|p| p.state.iter().copied())
+                .collect();
+            match serde_json::from_slice(&state) {
+                Ok(left) => self.go_on_with(bridge, left),
+                Err(error) => {
+                    tracing::warn!("bridge {bridge}: its spanning tree begins anew: {error}")
+                }
+            }
+        }
+        others
+    }
+
+    fn go_on_with(&mut self, bridge: Name, left: Left) {
+        let mut tree = Tree {
+            engine: left.engine.rebased(now()),
+            ports: BTreeMap::new(),
+        };
+        let mut states = Vec::new();
+        for (name, number) in left.ports {
+            let member = self.members.get(&name).filter(|m| m.bridge == bridge);
+            if let (Some(member), Some(port)) = (member, tree.engine.port(number)) {
+                states.push((member.id, plane_state(port.state)));
+                let port = tree_port(member, self.host.as_mut(), number);
+                tree.ports.insert(name, port);
+            } else {
+                tree.engine.remove_port(number, now());
+            }
+        }
+        self.plane.set_states(&states);
+        self.trees.insert(bridge, tree);
     }
 
     /// Does what a tree asks for, in its order.
