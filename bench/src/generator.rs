@@ -224,6 +224,8 @@ struct Sender<'e, O> {
     sent: u64,
     /// Of the next frame: its slot, plus a multiple of the number of slots.
     sequence: u64,
+    /// Numbers that were not used, because the ring began anew.
+    skipped: u64,
     size: u32,
     stamp: bool,
 }
@@ -238,6 +240,7 @@ impl<'e, O: Outlet> Sender<'e, O> {
         Sender {
             sent: 0,
             sequence: u64::from(outlet.next_slot()),
+            skipped: 0,
             size: frames.size() as u32,
             stamp: plan.sink == Sink::Check,
             outlet,
@@ -248,6 +251,10 @@ impl<'e, O: Outlet> Sender<'e, O> {
     #[inline]
     fn send(&mut self, count: u16) -> bool {
         let sent = if self.stamp {
+            let ahead = self.outlet.next_slot().wrapping_sub(self.sequence as u16);
+            let skip = u64::from(ahead & (self.outlet.slots() - 1));
+            self.skipped += skip;
+            self.sequence += skip;
             let first = self.sequence;
             self.outlet.send(count, self.size, |memory, i, at| {
                 let at = at + SEQUENCE_AT as u32;
@@ -489,7 +496,7 @@ pub fn run_gap<O: Outlet, I: Inlet>(
         sent: pump.sender.sent,
         received: seen.received,
         repeated: seen.late,
-        missing,
+        missing: missing.saturating_sub(pump.sender.skipped),
         missing_other: seen.gaps - missing,
         wrong: seen.wrong_length + seen.wrong_bytes,
         silences,

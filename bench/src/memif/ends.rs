@@ -15,13 +15,10 @@ impl Port {
             outlet: MemifOut {
                 port: self,
                 ring: tx,
-                head: tx.head(),
-                tail_seen: tx.tail(),
             },
             inlet: MemifIn {
                 port: self,
                 ring: rx,
-                next: rx.head().wrapping_sub(rx.size()),
             },
         }
     }
@@ -31,8 +28,6 @@ impl Port {
 pub struct MemifOut<'p> {
     port: &'p Port,
     ring: Ring<'p>,
-    head: u16,
-    tail_seen: u16,
 }
 
 impl Outlet for MemifOut<'_> {
@@ -45,7 +40,7 @@ impl Outlet for MemifOut<'_> {
     }
 
     fn next_slot(&self) -> u16 {
-        self.head & (self.ring.size() - 1)
+        self.port.stand().head.get() & (self.ring.size() - 1)
     }
 
     fn buffer(&self, slot: u16) -> u32 {
@@ -54,16 +49,18 @@ impl Outlet for MemifOut<'_> {
 
     #[inline]
     fn send(&mut self, count: u16, size: u32, mut prepare: impl FnMut(&Memory, u16, u32)) -> bool {
-        let free = |tail: u16| self.ring.size() - self.head.wrapping_sub(tail);
-        if free(self.tail_seen) < count {
-            self.tail_seen = self.ring.tail();
-            if free(self.tail_seen) < count {
+        let stand = self.port.stand();
+        let head = stand.head.get();
+        let free = |tail: u16| self.ring.size() - head.wrapping_sub(tail);
+        if free(stand.tail_seen.get()) < count {
+            stand.tail_seen.set(self.ring.tail());
+            if free(stand.tail_seen.get()) < count {
                 return false;
             }
         }
         let mask = self.ring.size() - 1;
         for i in 0..count {
-            let index = self.head.wrapping_add(i);
+            let index = head.wrapping_add(i);
             let offset = self.port.tx_buffer(index & mask);
             prepare(self.port.memory(), i, offset);
             let desc = Desc {
@@ -73,8 +70,9 @@ impl Outlet for MemifOut<'_> {
             };
             self.ring.set_desc(index, desc);
         }
-        self.head = self.head.wrapping_add(count);
-        self.ring.set_head(self.head);
+        let head = head.wrapping_add(count);
+        stand.head.set(head);
+        self.ring.set_head(head);
         // The index before the flags: without it both sides can miss each other.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         if self.ring.wants_interrupt() {
@@ -84,7 +82,7 @@ impl Outlet for MemifOut<'_> {
     }
 
     fn is_drained(&mut self) -> bool {
-        self.ring.tail() == self.head
+        self.ring.tail() == self.port.stand().head.get()
     }
 }
 
@@ -92,7 +90,6 @@ impl Outlet for MemifOut<'_> {
 pub struct MemifIn<'p> {
     port: &'p Port,
     ring: Ring<'p>,
-    next: u16,
 }
 
 impl Inlet for MemifIn<'_> {
@@ -110,21 +107,24 @@ impl Inlet for MemifIn<'_> {
 
     #[inline]
     fn take(&mut self, most: u16, mut look: impl FnMut(&Memory, u32, Option<u32>)) -> u16 {
-        let count = self.ring.tail().wrapping_sub(self.next).min(most);
+        let stand = self.port.stand();
+        let next = stand.next.get();
+        let count = self.ring.tail().wrapping_sub(next).min(most);
         if count == 0 {
             return 0;
         }
         let mask = self.ring.size() - 1;
         for i in 0..count {
-            let index = self.next.wrapping_add(i);
+            let index = next.wrapping_add(i);
             let slot = index & mask;
             let desc = self.ring.desc_start(index);
             let length = (!desc.goes_on()).then_some(desc.length);
             look(self.port.memory(), self.port.rx_buffer(slot), length);
             self.ring.set_desc_start(index, self.port.empty(slot));
         }
-        self.next = self.next.wrapping_add(count);
-        self.ring.set_head(self.next.wrapping_add(self.ring.size()));
+        let next = next.wrapping_add(count);
+        stand.next.set(next);
+        self.ring.set_head(next.wrapping_add(self.ring.size()));
         count
     }
 }
