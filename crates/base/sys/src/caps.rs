@@ -14,6 +14,8 @@ pub enum Capability {
     NetRaw,
     /// `CAP_SYS_ADMIN`: entering and making namespaces.
     SysAdmin,
+    /// `CAP_SYS_NICE`: a higher priority.
+    SysNice,
 }
 
 /// Whether the calling thread has `capability` in effect, in its own user namespace. An operation
@@ -24,6 +26,7 @@ pub fn holds(capability: Capability) -> bool {
         Capability::NetAdmin => CapabilitySet::NET_ADMIN,
         Capability::NetRaw => CapabilitySet::NET_RAW,
         Capability::SysAdmin => CapabilitySet::SYS_ADMIN,
+        Capability::SysNice => CapabilitySet::SYS_NICE,
     };
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(flag))
 }
@@ -42,6 +45,7 @@ mod tests {
             (Capability::NetAdmin, 12),
             (Capability::NetRaw, 13),
             (Capability::SysAdmin, 21),
+            (Capability::SysNice, 23),
         ] {
             assert_eq!(holds(capability), bits >> bit & 1 == 1, "{capability:?}");
         }

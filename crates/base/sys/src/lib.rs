@@ -57,6 +57,7 @@ pub mod named;
 pub mod netlink;
 pub mod netns;
 pub mod packet;
+pub mod priority;
 pub mod process;
 pub mod sealed;
 pub mod signals;

@@ -17,7 +17,8 @@
 //! The two speak over a socket of messages, which is the successor's standard input. Requests that come meanwhile wait in the
 //! control socket, frames of namespaces in the queues of their TAPs, whose carrier stays, and those of guests in their rings:
 //! their vhost-user sockets go on with the successor. What workers hold in private memory is sent before the gap, or dropped
-//! and counted. The service manager is told the successor's process id before the predecessor ends.
+//! and counted. The service manager is told the successor's process id before the predecessor ends. What either does while the
+//! other forwards, it does at a low priority: the kernel lets a thread that computes have a core for a whole tick.
 //!
 //! # Failure modes
 //! A successor that ends, is late, or does not say what it should is killed, and its predecessor serves on, with the same
@@ -37,6 +38,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
 use windlass_api::{Counters, Name};
 use windlass_attach::endpoint::Handed;
+use windlass_sys::priority;
 use windlass_sys::unix::{FDS_MAX, SocketKind, inherited, pair, receive_with_fds, send_with_fds};
 
 use crate::engine::Engine;
@@ -51,6 +53,10 @@ pub const READY_TIME_MAX: Duration = Duration::from_secs(10);
 const TAKING_TIME_MAX: Duration = Duration::from_secs(2);
 /// What it has in addition for each member, to prepare them all.
 const MEMBER_TIME_MAX: Duration = Duration::from_millis(5);
+
+/// How much nicer than a daemon that serves its successor is while it gets ready, and it is once it has handed over: what they do
+/// then takes no core from workers for longer than the kernel's shortest turn.
+const NICER: i32 = 10;
 
 /// What a message brings, in its first byte. Of a member, the length of its mark, the mark, and its state follow.
 const LISTENER: u8 = b'l';
@@ -196,6 +202,11 @@ impl Successor {
     }
 }
 
+/// Gives this process, which forwards nothing, a low priority.
+pub fn be_nicer() {
+    priority::set_all(priority::niceness() + NICER);
+}
+
 /// What a predecessor has left to its successor.
 #[derive(Debug, Default)]
 struct Inheritance {
@@ -207,10 +218,13 @@ struct Inheritance {
 #[derive(Debug)]
 pub struct Turn {
     predecessor: OwnedFd,
+    /// How nice this process is when it serves.
+    niceness: i32,
 }
 
 impl Turn {
-    /// Of a successor: the socket is standard input, which is replaced.
+    /// Of a successor: the socket is standard input, which is replaced. It has a low priority until [`Turn::wait`], if it may have the
+    /// one of now again.
     ///
     /// # Errors
     /// If standard input is closed.
@@ -218,8 +232,13 @@ impl Turn {
         let socket = inherited(0).context("no standard input")?;
         let null = std::fs::File::open("/dev/null")?;
         rustix::stdio::dup2_stdin(&null).context("standard input")?;
+        let niceness = priority::niceness();
+        if priority::may_return_to(niceness) {
+            be_nicer();
+        }
         Ok(Self {
             predecessor: socket,
+            niceness,
         })
     }
 
@@ -229,6 +248,7 @@ impl Turn {
     /// # Errors
     /// If there was no predecessor: standard input is no socket.
     pub fn wait(self, engine: &mut Engine) -> Result<Option<Listener>> {
+        priority::set_all(self.niceness);
         match self.say() {
             // It has died already.
             Ok(_) | Err(rustix::io::Errno::PIPE) => {}

@@ -1,7 +1,7 @@
 //! The control socket: HTTP/1.1 over a Unix socket, with limits on everything.
 //!
 //! # Model
-//! One task accepts; each connection is a task of its own ([`serve`]), and knows its [`Peer`] from the moment it was
+//! One task accepts; each connection is a task of its own ([`Server`]), and knows its [`Peer`] from the moment it was
 //! accepted. Bodies are read whole, up to a limit and within a time, before anything looks at them.
 //!
 //! No descriptor gets into the daemon through this socket: the last close of a file may take as long as its file system or
@@ -25,7 +25,7 @@
 mod connections;
 mod socket;
 
-pub use connections::{OPERATOR_RESERVE, serve};
+pub use connections::{OPERATOR_RESERVE, Server};
 pub use socket::SocketLock;
 
 use axum::body::{Body, Bytes};

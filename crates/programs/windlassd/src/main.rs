@@ -11,12 +11,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use windlassd::authority::Peer;
 use windlassd::engine::{Engine, EngineHandle};
-use windlassd::handover::{Successor, Turn};
-use windlassd::http::{self, App, SocketLock};
+use windlassd::handover::{self, Successor, Turn};
+use windlassd::http::{App, Server, SocketLock};
 use windlassd::options::{Args, Limits, Options};
 use windlassd::{dataplane, log, notify, paths, routes, store};
 
-/// Time that requests in hand have to end when the daemon does.
+/// Time that connections have to end when the daemon does.
 const DRAIN_TIME: Duration = Duration::from_millis(500);
 /// How often the engine is looked after when no watchdog wants to hear of it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
@@ -37,6 +37,7 @@ fn run(args: &Args) -> Result<()> {
         print!("{}", windlassd::options::default_config());
         return Ok(());
     }
+    let turn = args.successor.then(Turn::of_successor).transpose()?;
     let options = Options::load(args)?;
     if args.check_config {
         return check(&options);
@@ -47,7 +48,6 @@ fn run(args: &Args) -> Result<()> {
     if args.socket.is_none() || options.socket.starts_with(&options.runtime_dir) {
         paths::make_runtime_dir(&options.runtime_dir)?;
     }
-    let turn = args.successor.then(Turn::of_successor).transpose()?;
     let mut lock = None;
     let mut take_lock = |inherited| {
         lock = Some(SocketLock::take(&options.socket, inherited)?);
@@ -134,7 +134,7 @@ async fn serve(
         limits: allowed.clone(),
     };
     let router = routes::router(app);
-    let mut server = tokio::spawn(http::serve(listener, router.clone(), allowed.clone()));
+    let mut server = Server::start(listener, router.clone(), allowed.clone());
     let status = format!("serving {}", options.socket.display());
     notify::ready(&status);
     tracing::info!("windlassd {} {status}", env!("CARGO_PKG_VERSION"));
@@ -154,13 +154,12 @@ async fn serve(
                 Err(error) => tracing::error!("upgrade: this daemon serves on: {error:#}"),
             },
             ready = ready(&mut successor) => {
-                server.abort(); // Requests wait, for this daemon or the next one.
-                tokio::time::sleep(DRAIN_TIME).await;
+                server.end(DRAIN_TIME).await; // Requests wait, for this daemon or the next one.
                 if hand_over(engine, lock, ready).await {
                     break true;
                 }
                 keep(engine, &mut successor).await;
-                server = tokio::spawn(http::serve(lock.listen()?, router.clone(), allowed.clone()));
+                server = Server::start(lock.listen()?, router.clone(), allowed.clone());
             }
             _ = look.tick() => {
                 let alive = engine.call(&Peer::daemon(), |engine| Ok(engine.alive())).await;
@@ -179,8 +178,7 @@ async fn serve(
     tracing::info!("ending");
     if !is_handed_over {
         give_up(&mut successor);
-        server.abort();
-        tokio::time::sleep(DRAIN_TIME).await;
+        server.end(DRAIN_TIME).await;
     }
     Ok(successor)
 }
@@ -217,6 +215,7 @@ async fn try_hand_over(
     if let Err(error) = successor.tell(&counters.await?) {
         tracing::error!("upgrade: counters begin at zero: {error:#}");
     }
+    handover::be_nicer();
     lock.is_another_daemons();
     Ok(())
 }

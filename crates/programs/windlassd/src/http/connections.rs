@@ -22,8 +22,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, Sleep};
 use windlass_api::{ErrorBody, ErrorCode};
 use windlass_sys::unix;
@@ -188,8 +189,38 @@ impl AsyncWrite for Bounded {
     }
 }
 
-/// Accepts connections for ever, as many as `limits` says at the moment. To be ended by dropping the future.
-pub async fn serve(listener: UnixListener, router: Router, limits: watch::Receiver<Limits>) {
+/// Accepts connections, until [`Server::end`].
+#[derive(Debug)]
+pub struct Server {
+    accepts: JoinHandle<()>,
+    /// Closed when no connection is left.
+    ended: Receiver<()>,
+}
+
+impl Server {
+    /// Accepts as many connections as `limits` says at the moment.
+    pub fn start(listener: UnixListener, router: Router, limits: watch::Receiver<Limits>) -> Self {
+        let (open, ended) = channel(1);
+        Self {
+            accepts: tokio::spawn(serve(listener, router, limits, open)),
+            ended,
+        }
+    }
+
+    /// Accepts no more, and gives those that are open this time to end.
+    pub async fn end(&mut self, time_max: Duration) {
+        self.accepts.abort();
+        let _ = tokio::time::timeout(time_max, self.ended.recv()).await;
+    }
+}
+
+/// Accepts connections for ever; each holds a clone of `open`.
+async fn serve(
+    listener: UnixListener,
+    router: Router,
+    limits: watch::Receiver<Limits>,
+    open: Sender<()>,
+) {
     let counts = Arc::new(Mutex::new(Counts::default()));
     let (unread, to_close) = mpsc::channel::<UnixStream>();
     aside(move || to_close.into_iter().for_each(drop));
@@ -222,19 +253,20 @@ pub async fn serve(listener: UnixListener, router: Router, limits: watch::Receiv
         };
         let service = router.clone().layer(Extension(peer));
         let read_timeout = limits.read_timeout;
+        let open = open.clone();
         if holds_fds {
             aside(move || {
                 let done = serve_alone(stream, service, read_timeout);
                 if let Err(error) = done {
                     tracing::warn!("cannot serve a connection: {error}");
                 }
-                drop(admission);
+                drop((admission, open));
             });
         } else {
             let (counts, number) = (Arc::clone(&counts), admission.number);
             let task = tokio::spawn(async move {
                 connection(stream, service, read_timeout).await;
-                drop(admission);
+                drop((admission, open));
             });
             let mut now = counts.lock().unwrap_or_else(PoisonError::into_inner);
             let held = now.by_uid.get_mut(&peer.uid);
@@ -298,4 +330,51 @@ fn turn_away(stream: &UnixStream, error: &ErrorBody) {
     );
     // An empty socket buffer takes it; a peer that is gone does not want it.
     let _ = stream.try_write(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::options::{Args, Options};
+
+    /// A server that ends answers the request in hand, and waits no longer than for that; without a connection it waits for nothing.
+    #[tokio::test]
+    async fn the_end_waits_for_what_is_open_only() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("s");
+        let slow = || tokio::time::sleep(Duration::from_millis(100));
+        let router = Router::new().route("/", axum::routing::get(slow));
+        let config = directory.path().join("none.toml");
+        std::fs::write(&config, "").expect("a file");
+        let config = Some(config);
+        let options = Options::load(&Args {
+            config,
+            ..Args::default()
+        })
+        .expect("options");
+        let (_allow, limits) = watch::channel(options.limits);
+        for is_asked in [true, false] {
+            let _ = std::fs::remove_file(&path);
+            let listener = UnixListener::bind(&path).expect("a listener");
+            let mut server = Server::start(listener, router.clone(), limits.clone());
+            let mut stream = UnixStream::connect(&path).await.expect("a connection");
+            match is_asked {
+                true => {
+                    let request = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+                    stream.write_all(request).await.expect("a request");
+                }
+                false => drop(stream.shutdown().await),
+            }
+            // Until it is accepted.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let began = Instant::now();
+            server.end(Duration::from_secs(20)).await;
+            assert!(began.elapsed() < Duration::from_secs(10));
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.expect("an answer");
+            assert_eq!(answer.starts_with("HTTP/1.1 200"), is_asked, "{answer}");
+        }
+    }
 }
