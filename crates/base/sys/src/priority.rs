@@ -50,7 +50,7 @@ mod tests {
                 let _ = of_other.send(niceness());
             }
         });
-        let mut both = || {
+        let both = || {
             go_on.send(()).expect("a thread");
             (niceness(), from_other.recv().expect("its answer"))
         };
