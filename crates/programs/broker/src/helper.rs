@@ -14,7 +14,8 @@
 //! ```
 //!
 //! # Ownership and lifetime
-//! It ends when the broker closes its end, and the broker kills one that does not answer in time. Its lock on a channel
+//! It ends when the broker closes its end, and the broker kills one that does not answer in time. The kernel kills it when the
+//! broker's thread that started it has ended (`PR_SET_PDEATHSIG`): its user may have stopped it. Its lock on a channel
 //! is in a slot of its own, which the broker declares dead with it.
 //!
 //! # Limits
@@ -26,8 +27,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::sockopt::socket_cookie;
 use rustix::process::{
-    DumpableBehavior, Gid, PidfdGetfdFlags, Resource, Rlimit, Uid, geteuid, getrlimit, pidfd_getfd,
-    set_dumpable_behavior, setrlimit,
+    DumpableBehavior, Gid, PidfdGetfdFlags, Resource, Rlimit, Signal, Uid, geteuid, getrlimit,
+    pidfd_getfd, set_dumpable_behavior, set_parent_process_death_signal, setrlimit,
 };
 use rustix::thread::{
     CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_groups,
@@ -129,7 +130,9 @@ fn confine(ids: Option<(u32, u32)>, keep: CapabilitySet) -> Result<(), Errno> {
             permitted: keep,
             inheritable: none,
         },
-    )
+    )?;
+    // Last: a change of ids takes it back.
+    set_parent_process_death_signal(Some(Signal::KILL))
 }
 
 /// Answers jobs until the broker closes its end.

@@ -9,11 +9,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
-use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Instant;
 
 use rustix::io::{Errno, IoSlice};
@@ -60,8 +59,8 @@ impl Key {
 /// A living helper, with its getter.
 struct Helper {
     child: Child,
-    /// Whoever starts its getter: nobody waits for that.
-    getter: Option<JoinHandle<io::Result<Child>>>,
+    /// Where its getter comes from, if it can be started.
+    getter: Option<Receiver<Child>>,
     socket: OwnedFd,
     /// The slot in which it takes locks.
     slot: u16,
@@ -76,14 +75,28 @@ pub(crate) struct Helpers {
     all: HashMap<Key, Helper>,
     /// Those that were killed and may not have ended, with their users.
     dying: Vec<(u32, Vec<Child>)>,
+    /// The thread that starts getters: nobody waits for that. They end with it.
+    starter: Sender<(Command, Sender<Child>)>,
 }
 
 impl Helpers {
     pub(crate) fn new(program: &Path) -> Self {
+        let (starter, commands) = mpsc::channel::<(Command, Sender<Child>)>();
+        let start = move || {
+            for (mut command, to) in commands {
+                // Without it the helper cannot take everything, and is replaced when it must. Who wants it waits for it.
+                let _ = command.spawn().map(|getter| to.send(getter));
+            }
+        };
+        // Where there is none, nothing is started.
+        let _ = std::thread::Builder::new()
+            .name("getter".into())
+            .spawn(start);
         Self {
             program: program.to_owned(),
             all: HashMap::new(),
             dying: Vec::new(),
+            starter,
         }
     }
 
@@ -111,11 +124,10 @@ impl Helpers {
         let mut command = self.command(HELPER, key, theirs);
         command.stdout(near.map_or(Stdio::null(), Stdio::from));
         let child = command.spawn().map_err(|_| Reason::Limit)?;
-        // Without it the helper cannot take everything, and is replaced when it must.
-        let getter = far.and_then(|far| {
-            let mut command = self.command(GETTER, key, far);
-            let thread = std::thread::Builder::new().name("getter".into());
-            thread.spawn(move || command.spawn()).ok()
+        let getter = far.map(|far| {
+            let (to, getter) = mpsc::channel();
+            let _ = self.starter.send((self.command(GETTER, key, far), to));
+            getter
         });
         let held = processes.hold(epoll, child.id());
         let slot = held.unwrap_or(0);
@@ -232,7 +244,7 @@ impl Helpers {
         let Some(helper) = self.all.remove(&key) else {
             return Vec::new();
         };
-        let getter = helper.getter.and_then(|thread| thread.join().ok()?.ok());
+        let getter = helper.getter.and_then(|getter| getter.recv().ok());
         let mut children: Vec<Child> = getter.into_iter().chain([helper.child]).collect();
         for child in &mut children {
             // It has ended, or will.

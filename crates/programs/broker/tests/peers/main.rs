@@ -6,6 +6,7 @@ mod hanging;
 mod stage;
 mod strangers;
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -237,6 +238,47 @@ fn a_private_broker_has_its_helper_at_once() {
     let broker = pid.as_raw_nonzero().get().cast_unsigned();
     let own = rustix::process::getuid().as_raw();
     stage::wait_for("its helper", || stage::helper_of(broker, own).is_some());
+}
+
+/// A broker is killed whose helpers and getters are stopped, also those of another user: none of them outlives it.
+#[test]
+fn nothing_outlives_the_broker() {
+    let dir = tempfile::tempdir().expect("directory");
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).expect("mode");
+    let path = dir.path().join("sockets.sock");
+    let mut broker = Command::new(actor::program());
+    let mut broker = broker.arg("--socket").arg(&path).spawn().expect("a broker");
+    stage::wait_for("the broker", || path.exists());
+    let (mut a, mut b) = (Actor::start(&path), Actor::start(&path));
+    stage::connect(&mut a, &mut b);
+    a.number("register");
+    let is_root = rustix::process::geteuid().is_root();
+    let mut count = 1 + usize::from(is_root);
+    if is_root && stage::others_reach_us() {
+        let (mut c, mut d) = [(); 2].map(|()| Actor::start_as(&path, 64_016)).into();
+        stage::connect(&mut c, &mut d);
+        c.number("register");
+        count = 4;
+    }
+    let mut children = Vec::new();
+    stage::wait_for("helpers and getters", || {
+        children = stage::children_of(broker.id(), "");
+        children.len() == count
+    });
+    for child in &children {
+        rustix::process::kill_process(*child, Signal::STOP).expect("stopped");
+    }
+    broker.kill().expect("killed");
+    broker.wait().expect("its end");
+    std::thread::sleep(Duration::from_secs(1));
+    children.retain(|child| {
+        let status = format!("/proc/{}/status", child.as_raw_nonzero());
+        !stage::has_ended(&std::fs::read_to_string(status).unwrap_or_default())
+    });
+    for child in &children {
+        rustix::process::kill_process(*child, Signal::KILL).expect("killed");
+    }
+    assert_eq!(children, []);
 }
 
 /// Two users are joined only if both share, or if the policy names them; then bytes pass, and a rescue works. A denied

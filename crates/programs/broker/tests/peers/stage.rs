@@ -208,22 +208,31 @@ pub fn private(path: &Path) -> (Pid, Actor) {
     (host.pid(), host)
 }
 
-/// The helper of a user that a broker in this process has started.
+/// The helper of a user that a broker has started.
 pub fn helper_of(broker: u32, uid: u32) -> Option<Pid> {
+    let helpers = children_of(broker, &format!("helper\0{uid}\0"));
+    helpers.first().copied()
+}
+
+/// The processes that a broker has started with these words.
+pub fn children_of(broker: u32, words: &str) -> Vec<Pid> {
     let broker = broker.to_string();
-    let words = format!("helper\0{uid}\0");
     let children = std::fs::read_dir("/proc").expect("processes").flatten();
-    let mut found = children.filter_map(|entry| {
+    let found = children.filter_map(|entry| {
         let text =
             |name: &str| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
         let status = text("status");
         let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-        let lives = !status.contains("State:\tZ");
-        let is_it = lives && parent.trim() == broker && text("cmdline").contains(&words);
+        let is_it = !has_ended(&status) && parent.trim() == broker;
         let pid = entry.file_name().to_str()?.parse().ok()?;
-        is_it.then_some(Pid::from_raw(pid)?)
+        (is_it && text("cmdline").contains(words)).then_some(Pid::from_raw(pid)?)
     });
-    found.next()
+    found.collect()
+}
+
+/// Whether a process has ended, by its `/proc/PID/status`; nobody may have waited for it yet.
+pub fn has_ended(status: &str) -> bool {
+    status.is_empty() || status.contains("State:\tZ")
 }
 
 /// How often the threads of a process have gone to sleep or were sent there.
