@@ -198,8 +198,14 @@ pub struct ZoneView {
     pub config: Zone,
     /// VNICs in it.
     pub vnics: u32,
+    /// Descriptors that those may come to need.
+    #[serde(default)]
+    pub descriptors: u32,
     /// Directory under which its sockets lie.
     pub directory: String,
+    /// Limits of its owner, with what that has in all its zones.
+    #[serde(default)]
+    pub limits: Vec<LimitView>,
 }
 
 /// A bridge and what it holds.

@@ -66,6 +66,7 @@ columns! {
     "netns" usual "Network namespace of its TAPs." |row| at(row, "/netns");
     "bridges" usual "Bridges on which its owner may make VNICs." |row| at(row, "/bridges");
     "vnics" usual "VNICs in it." |row| at(row, "/vnics");
+    "descriptors" more "Descriptors that its VNICs may come to need." |row| at(row, "/descriptors");
     "directory" more "Directory under which its sockets lie." |row| at(row, "/directory");
 }
 
@@ -475,7 +476,7 @@ mod tests {
 
     /// Every field but counters, of whatever there are tables of.
     const ROW: &str = r#"
-            {"name": "a", "owner_uid": 1, "owner_gid": 1, "netns": "a", "bridges": ["a"], "vnics": 1, "directory":
+            {"name": "a", "owner_uid": 1, "owner_gid": 1, "netns": "a", "bridges": ["a"], "vnics": 1, "descriptors": 1, "directory":
             "/", "members": ["a"], "table": {"addresses": 1}, "properties": {"vlan": 1}, "device": "a", "bridge": "a",
             "state": "up", "mtu_now": 1, "attach": {"kind": "packet"}, "rings_now": 1, "connects": 1, "details": {"a":
             "b"}, "share": true, "reason": "a", "zone": "a", "mac": "a", "stage": "a", "explanation": "a", "vlan": 1,

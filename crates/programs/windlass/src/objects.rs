@@ -199,23 +199,40 @@ pub(crate) fn show<O: Object>(
     Ok(())
 }
 
-/// What the attachments of objects that were asked for by name tell of themselves.
+/// What objects that were asked for by name have to tell besides: of an attachment, of the limits of a zone's owner.
 fn details(rows: &[Value], out: &mut dyn Write) -> Result<(), Failure> {
     for row in rows {
         let details = row.get("details").and_then(Value::as_object);
-        let Some(details) = details.filter(|details| !details.is_empty()) else {
+        let details = details.into_iter().flatten();
+        let details = details.map(|(key, value)| (key.clone(), text(value)));
+        let limits = row.get("limits").and_then(Value::as_array);
+        let limits = limits.into_iter().flatten().map(|limit| {
+            let of = |key| limit.get(key).map_or_else(String::new, text);
+            let value = format!("{} of {} {}", of("used"), of("max"), of("unit"));
+            (of("limit"), value)
+        });
+        let lines: Vec<_> = details.chain(limits).collect();
+        if lines.is_empty() {
             continue;
-        };
+        }
         let name = row.get("name").and_then(Value::as_str).unwrap_or_default();
         writeln!(out, "\n{}", table::clean(name))?;
-        let width = details.keys().map(|key| key.chars().count()).max();
-        for (key, value) in details {
-            let value = table::clean(value.as_str().unwrap_or("?"));
-            let key = table::clean(key);
+        let width = lines.iter().map(|(key, _)| key.chars().count()).max();
+        for (key, value) in lines {
+            let (key, value) = (table::clean(&key), table::clean(&value));
             writeln!(out, "  {key:0$}  {value}", width.unwrap_or(0))?;
         }
     }
     Ok(())
+}
+
+/// A string or a number as text.
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        _ => "?".to_owned(),
+    }
 }
 
 /// The views of these objects, else of all.

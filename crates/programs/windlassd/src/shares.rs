@@ -149,14 +149,23 @@ impl PerUser {
     }
 }
 
+/// What the VNICs in a zone take.
+pub fn configured_in(share: Share, zone: &Name, document: &Document) -> u32 {
+    taken(share, document, |other| other == zone)
+}
+
 /// What the VNICs in all zones of a user take.
 pub fn configured(share: Share, uid: u32, document: &Document) -> u32 {
     let owned: HashSet<&Name> = (document.zones.iter())
         .filter(|zone| zone.owner_uid == uid)
         .map(|zone| &zone.name)
         .collect();
+    taken(share, document, |zone| owned.contains(zone))
+}
+
+fn taken(share: Share, document: &Document, counts: impl Fn(&Name) -> bool) -> u32 {
     let vnics = document.vnics.iter();
-    let vnics = vnics.filter(|vnic| vnic.zone.name().is_some_and(|zone| owned.contains(zone)));
+    let vnics = vnics.filter(|vnic| vnic.zone.name().is_some_and(&counts));
     vnics.fold(0u32, |sum, vnic| sum.saturating_add(share.taken_by(vnic)))
 }
 
@@ -237,16 +246,21 @@ impl Holders {
         } else {
             BTreeSet::from([peer.uid])
         };
-        let rows = uids.into_iter().flat_map(|uid| {
-            Share::ALL.map(|share| LimitView {
-                uid,
-                limit: share.option().into(),
-                unit: share.unit().into(),
-                used: self.used(share, uid, document),
-                max: limits.max(share),
-            })
-        });
+        let uids = uids.into_iter();
+        let rows = uids.flat_map(|uid| self.view_of(uid, document, limits));
         rows.filter(|row| !peer.operator || row.used != 0).collect()
+    }
+
+    /// The limits of a user, with what it has.
+    pub fn view_of(&self, uid: u32, document: &Document, limits: &PerUser) -> Vec<LimitView> {
+        let view = |share: Share| LimitView {
+            uid,
+            limit: share.option().into(),
+            unit: share.unit().into(),
+            used: self.used(share, uid, document),
+            max: limits.max(share),
+        };
+        Share::ALL.map(view).into()
     }
 
     fn used(&self, share: Share, uid: u32, document: &Document) -> u32 {

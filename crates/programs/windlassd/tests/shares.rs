@@ -204,6 +204,29 @@ fn a_user_sees_its_own() {
     assert!(rows.contains(&row), "{rows:?}");
 }
 
+/// A zone shows what its VNICs take, and the limits of its owner with what that has in all its zones.
+#[test]
+fn a_zone_shows_its_owners_limits() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = daemon(directory.path(), Share::Vnics, 7);
+    let second =
+        json!({"name": "second", "owner_uid": GREEDY, "owner_gid": GREEDY, "bridges": ["br0"]});
+    daemon.must("POST", "/v1/zones", Some(second));
+    add(&daemon, tenant(GREEDY), "v0", "greedy").unwrap();
+    add(&daemon, tenant(GREEDY), "v1", "second").unwrap();
+    add(&daemon, tenant(GREEDY), "v2", "second").unwrap();
+    let shown = daemon.must("GET", "/v1/zones/second", None);
+    assert_eq!(
+        (&shown["vnics"], &shown["descriptors"]),
+        (&json!(2), &json!(24))
+    );
+    let rows = shown["limits"].as_array().unwrap();
+    assert_eq!(rows.len(), Share::ALL.len());
+    let row =
+        json!({"uid": GREEDY, "limit": "vnics-per-uid-max", "unit": "VNICs", "used": 3, "max": 7});
+    assert!(rows.contains(&row), "{rows:?}");
+}
+
 /// A limit that is set anew holds from then on, for what is asked for then.
 #[test]
 fn a_limit_changes_at_run_time() {

@@ -43,6 +43,18 @@ web   br1     a       02:00:00:00:00:02  waiting        ?  memif,socket=/r:s,id=
     );
 }
 
+/// A zone that is asked for by name shows the limits of its owner.
+#[test]
+fn limits_of_a_zone() {
+    let zone = r#"{"name":"z","owner_uid":7,"owner_gid":8,"bridges":["br0"],"vnics":2,"descriptors":24,"directory":"/r/z",
+        "limits":[{"uid":7,"limit":"vnics-per-uid-max","unit":"VNICs","used":3,"max":256}]}"#;
+    let fake = Fake::start().on("GET /v1/zones/z", 200, zone);
+    assert_eq!(
+        fake.run("zone show z").out,
+        "NAME  OWNER  GROUP  NETNS  BRIDGES  VNICS\nz         7      8  --     br0          2\n\nz\n  vnics-per-uid-max  3 of 256 VNICs\n"
+    );
+}
+
 /// Fields for the shell: escaped when there are several, as they are when there is one.
 #[test]
 fn fields() {

@@ -14,6 +14,7 @@ use super::Engine;
 use crate::authority::Peer;
 use crate::backend::Place;
 use crate::metrics::Sample;
+use crate::shares::{Share, configured_in};
 
 /// The answer for something that is not there, or that the peer may not know of.
 pub fn no_such(kind: &str, name: &str) -> ErrorBody {
@@ -68,18 +69,18 @@ impl Engine {
         if !peer.sees_zone(zone) {
             return None;
         }
-        let within = self
-            .document
-            .vnics
-            .iter()
-            .filter(|v| v.zone.name() == Some(&zone.name));
-        let vnics = u32::try_from(within.count()).unwrap_or(u32::MAX);
+        let within = |share| configured_in(share, &zone.name, &self.document);
         let place = Place::of(&self.runtime_dir, Some(zone));
         let directory = place.directory.display().to_string();
         Some(ZoneView {
             config: zone.clone(),
-            vnics,
+            vnics: within(Share::Vnics),
+            descriptors: within(Share::Descriptors),
             directory,
+            limits: self
+                .sink
+                .holders()
+                .view_of(zone.owner_uid, &self.document, &self.per_user),
         })
     }
 
