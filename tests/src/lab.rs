@@ -172,12 +172,11 @@ impl Lab {
         done.out
     }
 
-    /// Whether an address answers to one of `count` pings from a namespace.
-    pub fn ping(&self, short: &str, to: &str, count: u32) -> bool {
-        (0..count).any(|_| {
-            let words = ["-n", "-q", "-c", "1", "-W", "1", to];
-            run(self.command(short, "ping").args(words)).code == 0
-        })
+    /// Whether an address answers to one ping from a namespace within so many seconds.
+    pub fn ping(&self, short: &str, to: &str, seconds: u32) -> bool {
+        let mut command = self.command(short, "ping");
+        command.args(["-n", "-q", "-c", "1", "-W", &seconds.to_string(), to]);
+        run(&mut command).code == 0
     }
 
     /// Sends a datagram every millisecond from one namespace to an address of another while `work` is done, and gives how many
