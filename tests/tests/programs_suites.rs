@@ -221,23 +221,13 @@ fn opensshs_own_tests_pass() {
         command.arg(runner).arg(house.file("regress")).arg(test);
         must(command, b"").trim() == "0"
     };
-    let mut passed = 0;
     for test in SSH {
-        // Some fail by themselves, where a name or a device is missing: then they say nothing.
-        if !ended(&plain, test) {
-            println!("{name}: {test} fails on the kernel");
-            continue;
-        }
-        passed += 1;
+        assert!(ended(&plain, test), "{test} fails on the kernel");
         let is_passed = ended(&ours, test);
         let told = std::fs::read_to_string(ours.file("regress").join(format!("out.{test}")));
         assert!(is_passed, "{test}: {}", told.unwrap_or_default());
     }
     let joined = ours.counted(Side::Server).get("joined").copied();
-    println!(
-        "{name}: {passed} of {} tests, joined: {joined:?}",
-        SSH.len()
-    );
-    assert!(passed > SSH.len() / 2, "most of them fail by themselves");
+    println!("{name}: {} tests, joined: {joined:?}", SSH.len());
     assert!(joined.unwrap_or(0) > 0, "nothing was accelerated");
 }

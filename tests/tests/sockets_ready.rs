@@ -97,13 +97,20 @@ fn an_instance_can_be_polled() {
 /// A wait with a time limit ends in time, and its signal mask is in force, while unread bytes lie in the ring of its own end.
 #[test]
 fn time_limits_and_masks_hold() {
-    /// The best of several: what a busy machine adds.
+    /// Of half of the waits: what a busy machine adds.
     const LATE_US: i64 = 4_000;
+    /// The kernel's own receive takes up to two ticks more, of 4 ms at 250 Hz.
+    const RECEIVE_LATE_US: i64 = 10_000;
     let Some(place) = Place::compiled("time_limits_and_masks_hold", "ready.c", &[]) else {
         return;
     };
     for (name, late) in measured(&place, "times", "50") {
-        assert!((0..LATE_US).contains(&late), "{name}: {late} us late");
+        let late_max = if name == "recv_3" {
+            RECEIVE_LATE_US
+        } else {
+            LATE_US
+        };
+        assert!((0..late_max).contains(&late), "{name}: {late} us late");
     }
 }
 
