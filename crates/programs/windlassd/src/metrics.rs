@@ -21,7 +21,7 @@ pub const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// What a metric does as time passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It grows, and starts from zero with its object.
+    /// It grows, and starts from zero with its object; of a bridge or a worker, with each daemon ([`DAEMON`] has its age).
     Counter,
     /// It is a level.
     Gauge,

@@ -176,8 +176,8 @@ impl TapEndpoint {
         Some(open)
     }
 
-    /// Why the interface is of no use any more, if the kernel says so.
-    fn ended(&mut self) -> Option<String> {
+    /// Takes what the kernel has to tell of the interface and of its namespace; why the interface is of no use any more, if so.
+    fn take_news(&mut self) -> Option<String> {
         if let Some(reason) = self.ending.take() {
             return Some(reason);
         }
@@ -373,7 +373,7 @@ impl Endpoint for TapEndpoint {
             return vec![Event::Up(rings)];
         }
         if self.open.is_some() {
-            return match self.ended() {
+            return match self.take_news() {
                 Some(reason) => {
                     self.drops_before = self.kernel_drops();
                     self.leaving = true;
