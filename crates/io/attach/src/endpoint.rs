@@ -24,6 +24,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use windlass_sys::netns::NetnsId;
+
 use crate::port::{RxPort, TxPort};
 
 /// The rings of one connection.
@@ -98,9 +100,9 @@ pub trait Endpoint: Send {
     /// [`Endpoint::detached`] only.
     fn deadline(&self) -> Option<Instant>;
 
-    /// Whether it is to be polled when a network namespace came or went.
-    fn minds_namespaces(&self) -> bool {
-        false
+    /// The network namespace that it is to be in, by name, and the one that it is in: to be polled when the name leads to another one.
+    fn namespace(&self) -> Option<(&str, Option<NetnsId>)> {
+        None
     }
 
     /// A worker found the port dead, for example because the peer took its memory away. To be polled after it.

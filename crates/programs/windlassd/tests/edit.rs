@@ -15,6 +15,7 @@ use std::time::Duration;
 use daemon::{Daemon, options};
 use lab::{Lab, until};
 use serde_json::{Value, json};
+use windlass_sys::netns;
 use windlassd::dataplane;
 use windlassd::shares::Share;
 
@@ -108,6 +109,40 @@ fn an_event_drives_its_endpoint_only() {
     daemon.must("GET", "/v1/stats", None);
     let driven: Vec<usize> = (0..8).filter(|n| polls()[*n] != before[*n]).collect();
     assert_eq!(driven, [3]);
+}
+
+/// A namespace that comes or goes drives the TAPs that are to be in it: with many TAPs in others, each looked for its own.
+#[test]
+fn a_namespace_drives_its_taps_only() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: a_namespace_drives_its_taps_only: only root can make namespaces");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    daemon.must("POST", "/v1/bridges", Some(json!({"name": "br0"})));
+    let made = |kind| format!("wle-{kind}-{}", std::process::id());
+    let (stays, comes) = (made("stays"), made("comes"));
+    netns::create(&stays).unwrap();
+    for (n, netns) in [(0, &stays), (1, &comes)] {
+        let attach = json!({"kind": "tap", "netns": netns});
+        let vnic =
+            json!({"name": format!("v{n}"), "bridge": "br0", "mac": mac(n), "attach": attach});
+        daemon.must("POST", "/v1/vnics", Some(vnic));
+    }
+    let polls = |member| lab.guest(member).polls.load(Ordering::Acquire);
+    until("both are up", || polls("v0").min(polls("v1")) > 0);
+    let before = polls("v0");
+    for work in [|name: &str| netns::create(name).map(drop), netns::delete] {
+        let last = polls("v1");
+        work(&comes).unwrap();
+        until("the TAP of the namespace is polled", || polls("v1") > last);
+    }
+    assert_eq!(polls("v0"), before);
+    let last = polls("v0");
+    netns::delete(&stays).unwrap();
+    until("the TAP of the other one is polled", || polls("v0") > last);
 }
 
 /// A member that gets another one's number is not driven by what its predecessor had under way.

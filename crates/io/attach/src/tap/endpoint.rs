@@ -17,7 +17,7 @@ use thiserror::Error;
 use windlass_sys::Errno;
 use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::netlink::{Link, LinkEvent, LinkMonitor, Netlink, NetlinkError};
-use windlass_sys::netns::{self, Named, NetnsError, NetnsRef};
+use windlass_sys::netns::{self, Named, NetnsError, NetnsId, NetnsRef};
 use windlass_sys::tap::{Tap, TapError, TapOffloads, TapOptions, TapQueue};
 
 use super::{TapRx, TapTx, address};
@@ -132,7 +132,7 @@ impl TapEndpoint {
         })
     }
 
-    fn namespace(&self) -> Result<NetnsRef, OpenError> {
+    fn open_namespace(&self) -> Result<NetnsRef, OpenError> {
         let Some(name) = &self.conf.netns else {
             return Ok(NetnsRef::current()?);
         };
@@ -143,7 +143,7 @@ impl TapEndpoint {
     }
 
     fn try_open(&mut self) -> Result<Rings, OpenError> {
-        let namespace = self.namespace()?;
+        let namespace = self.open_namespace()?;
         self.process = namespace.process().cloned();
         let (conf, given, foreign) = (&self.conf, &self.given, self.foreign);
         let handed = std::mem::take(&mut self.handed);
@@ -404,8 +404,9 @@ impl Endpoint for TapEndpoint {
         self.epoll.as_fd()
     }
 
-    fn minds_namespaces(&self) -> bool {
-        self.conf.netns.is_some()
+    fn namespace(&self) -> Option<(&str, Option<NetnsId>)> {
+        let is_in = self.open.as_ref().map(|open| open.namespace.id());
+        Some((self.conf.netns.as_deref()?, is_in))
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -512,7 +513,7 @@ impl Endpoint for TapEndpoint {
         let open = self.close();
         let (namespace, index) = match &open {
             Some(open) => (Ok(open.namespace.clone()), Some(open.index)),
-            None => (self.namespace(), None),
+            None => (self.open_namespace(), None),
         };
         drop(open);
         let Ok(namespace) = namespace else { return };

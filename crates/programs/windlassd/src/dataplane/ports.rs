@@ -83,7 +83,7 @@ pub struct Ports {
     watch: Watch,
     /// Addresses learned on all VNICs of an owner.
     addresses_per_uid_max: u32,
-    /// Wakes this thread when a namespace came or went: endpoints look for theirs when they are polled.
+    /// Wakes this thread when a namespace came or went: endpoints whose name leads to another one are polled.
     namespaces: Option<NetnsWatch>,
     bridges: BTreeMap<Name, BridgeState>,
     members: Members,

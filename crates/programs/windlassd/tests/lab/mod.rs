@@ -14,13 +14,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use windlass_api::{Uplink, Vnic};
+use windlass_api::{Attachment, Uplink, Vnic};
 use windlass_attach::endpoint::{Endpoint, Event, InterfaceConf, Rings, Status};
 use windlass_attach::port::{
     Armed, Kick, Lane, Limit, Loan, More, RxPort, Sent, Stop, TxCaps, TxPort,
 };
 use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick};
 use windlass_shm::{Section, Tails};
+use windlass_sys::netns::{NetnsId, NetnsRef};
 use windlassd::backend::{BackendError, Place};
 use windlassd::dataplane::host::{Device, Host};
 
@@ -221,11 +222,16 @@ struct TestEndpoint {
     link: Link,
     is_condemned: bool,
     connects: u64,
+    /// The namespace of a TAP, and the one that it is in.
+    netns: Option<String>,
+    is_in: Option<NetnsId>,
 }
 
 impl Endpoint for TestEndpoint {
     fn poll(&mut self, _: Instant) -> Vec<Event> {
         let _ = windlass_sys::eventfd::drain(self.guest.wake.as_fd());
+        let netns = self.netns.as_deref();
+        self.is_in = netns.and_then(|name| Some(NetnsRef::open(name).ok()?.id()));
         self.guest.polls.fetch_add(1, Ordering::AcqRel);
         match self.link {
             Link::Waiting if !self.guest.leaves.load(Ordering::Acquire) => {
@@ -252,6 +258,10 @@ impl Endpoint for TestEndpoint {
 
     fn deadline(&self) -> Option<Instant> {
         None
+    }
+
+    fn namespace(&self) -> Option<(&str, Option<NetnsId>)> {
+        Some((self.netns.as_deref()?, self.is_in))
     }
 
     fn condemn(&mut self, _: &str) {
@@ -342,7 +352,11 @@ impl Lab {
         self.steps().deleted.load(Ordering::Acquire)
     }
 
-    fn endpoint(&self, name: &str) -> Result<Box<dyn Endpoint>, BackendError> {
+    fn endpoint(
+        &self,
+        name: &str,
+        netns: Option<String>,
+    ) -> Result<Box<dyn Endpoint>, BackendError> {
         let mut steps = self.steps();
         steps
             .take(format!("attach {name}"))
@@ -356,17 +370,23 @@ impl Lab {
             link: Link::Waiting,
             is_condemned: false,
             connects: 0,
+            netns,
+            is_in: None,
         }))
     }
 }
 
 impl Host for Lab {
     fn vnic(&mut self, vnic: &Vnic, _: &Place) -> Result<Option<Box<dyn Endpoint>>, BackendError> {
-        self.endpoint(vnic.name.as_str()).map(Some)
+        let netns = match &vnic.attach {
+            Attachment::Tap(tap) => tap.netns.as_ref().map(ToString::to_string),
+            _ => None,
+        };
+        self.endpoint(vnic.name.as_str(), netns).map(Some)
     }
 
     fn uplink(&mut self, uplink: &Uplink) -> Result<Box<dyn Endpoint>, BackendError> {
-        self.endpoint(uplink.name.as_str())
+        self.endpoint(uplink.name.as_str(), None)
     }
 
     fn device(&mut self, _: &str) -> Option<Device> {

@@ -9,6 +9,7 @@
 //! What wakes a round is reported until somebody has looked after it, so that a round that ends early loses nothing. A deadline
 //! is taken from [`Watch`](super::watch::Watch) when its endpoint is driven, and entered anew after that.
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use windlass_api::{EventKind, MacAddr, Name};
 use windlass_attach::endpoint::Event;
 use windlass_bridge::fdb::Fdb;
 use windlass_sys::epoll::Events;
+use windlass_sys::netns::NetnsRef;
 
 use super::watch::Sources;
 use super::{Ports, Request};
@@ -66,11 +68,7 @@ impl Ports {
             && let Some(namespaces) = &self.namespaces
             && namespaces.take_changes().unwrap_or(true)
         {
-            for endpoint in self.members.endpoints_mut() {
-                if endpoint.minds_namespaces() {
-                    self.watch.make_due(endpoint);
-                }
-            }
+            self.look_for_namespaces();
         }
         if woken.condemned {
             self.take_condemned();
@@ -89,6 +87,27 @@ impl Ports {
             }
         }
         self.run_trees();
+    }
+
+    /// Looks once for each namespace, not for each endpoint that is to be in it.
+    fn look_for_namespaces(&mut self) {
+        let mut found = BTreeMap::new();
+        for endpoint in self.members.endpoints_mut() {
+            let Some((name, is_in)) = endpoint.namespace() else {
+                continue;
+            };
+            let now = match found.get(name) {
+                Some(now) => *now,
+                None => {
+                    let now = NetnsRef::open(name).ok().map(|namespace| namespace.id());
+                    found.insert(name.to_owned(), now);
+                    now
+                }
+            };
+            if now != is_in {
+                self.watch.make_due(endpoint);
+            }
+        }
     }
 
     /// Tells endpoints of rings that workers have found dead.
