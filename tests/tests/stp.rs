@@ -143,6 +143,18 @@ fn two_cables_are_no_loop() {
         "{}",
         part(&daemon, "x1")
     );
+    let tree = daemon.show("bridge", "br1")["tree"].take();
+    assert_eq!(tree["root_port"], "x1", "{tree}");
+    let port = &tree["ports"][1];
+    assert_eq!(
+        (&port["member"], &port["malformed"]),
+        (&"y1".into(), &0.into())
+    );
+    assert_eq!(port["part"], "alternate discarding", "{tree}");
+    assert!(
+        port["received"].as_u64() > Some(0) && port["sent"].as_u64() > Some(0),
+        "{tree}"
+    );
     for up in ["down", "up"] {
         lab.ip("host", &format!("link set x0 {up}"));
         let time = probes.reach_all("b", BOUND);

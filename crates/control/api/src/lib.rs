@@ -96,7 +96,7 @@ pub use view::{
     Applied, BridgePlace, BridgeStats, BridgeView, Counters, DaemonView, EventKind,
     FDB_PAGE_DEFAULT, FdbAdd, FdbEntry, FdbKind, FdbPage, FdbQuery, Flushed, LimitView,
     MemberDrops, MemberStats, MonitorEvent, Moved, PeerView, RecentDrops, State, Stats, Status,
-    TableStats, UplinkView, VnicView, WorkerMove, WorkerStats, ZoneView,
+    TableStats, TreePortView, TreeView, UplinkView, VnicView, WorkerMove, WorkerStats, ZoneView,
 };
 pub use vlan::VlanSet;
 

@@ -221,6 +221,44 @@ pub struct BridgeView {
     pub place: BridgePlace,
     /// Its forwarding table, in numbers.
     pub table: TableStats,
+    /// Its spanning tree, where it has one; for root and the daemon's owner only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<TreeView>,
+}
+
+/// A bridge's part in a spanning tree (IEEE 802.1D-2004).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TreeView {
+    /// Its identifier: priority and address.
+    pub id: String,
+    /// The identifier of the root.
+    pub root: String,
+    /// What the way to the root costs.
+    pub cost: u32,
+    /// The member that leads there; `None` if this bridge is the root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root_port: Option<Name>,
+    /// Changes of the topology that this bridge saw first.
+    pub topology_changes: u64,
+    /// Members that take part.
+    pub ports: Vec<TreePortView>,
+}
+
+/// A member's part in a spanning tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TreePortView {
+    /// Its name.
+    pub member: Name,
+    /// Role, state, and what else there is to tell: `designated forwarding, edge`.
+    pub part: String,
+    /// What the way over it costs.
+    pub cost: u32,
+    /// BPDUs that it was sent.
+    pub sent: u64,
+    /// BPDUs that came from it.
+    pub received: u64,
+    /// Frames to the address of BPDUs that are none.
+    pub malformed: u64,
 }
 
 /// Which workers serve a bridge.

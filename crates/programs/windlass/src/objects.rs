@@ -199,7 +199,7 @@ pub(crate) fn show<O: Object>(
     Ok(())
 }
 
-/// What objects that were asked for by name have to tell besides: of an attachment, of the limits of a zone's owner.
+/// What objects that were asked for by name have to tell besides: of an attachment, of the limits of a zone's owner, of a spanning tree.
 fn details(rows: &[Value], out: &mut dyn Write) -> Result<(), Failure> {
     for row in rows {
         let details = row.get("details").and_then(Value::as_object);
@@ -211,7 +211,7 @@ fn details(rows: &[Value], out: &mut dyn Write) -> Result<(), Failure> {
             let value = format!("{} of {} {}", of("used"), of("max"), of("unit"));
             (of("limit"), value)
         });
-        let lines: Vec<_> = details.chain(limits).collect();
+        let lines: Vec<_> = details.chain(limits).chain(tree(row)).collect();
         if lines.is_empty() {
             continue;
         }
@@ -224,6 +224,34 @@ fn details(rows: &[Value], out: &mut dyn Write) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// The spanning tree of a bridge, and a line for each member that takes part.
+fn tree(row: &Value) -> Vec<(String, String)> {
+    let Some(tree) = row.get("tree") else {
+        return Vec::new();
+    };
+    let of = |value: &Value, key| value.get(key).map_or_else(String::new, text);
+    let way = match tree.get("root_port") {
+        Some(port) => format!(
+            "root {} at cost {} by {}",
+            of(tree, "root"),
+            of(tree, "cost"),
+            text(port)
+        ),
+        None => "the root".to_owned(),
+    };
+    let changes = of(tree, "topology_changes");
+    let head = format!("{}, {way}; {changes} topology changes", of(tree, "id"));
+    let ports = tree.get("ports").and_then(Value::as_array);
+    let ports = ports.into_iter().flatten().map(|port| {
+        let [part, cost, sent] = ["part", "cost", "sent"].map(|key| of(port, key));
+        let [received, malformed] = ["received", "malformed"].map(|key| of(port, key));
+        let bpdus = format!("BPDUs: {sent} sent, {received} received, {malformed} malformed");
+        (of(port, "member"), format!("{part}; cost {cost}; {bpdus}"))
+    });
+    let head = ("spanning tree".to_owned(), head);
+    std::iter::once(head).chain(ports).collect()
 }
 
 /// A string or a number as text.

@@ -39,7 +39,8 @@ use crate::shares::Holders;
 use thiserror::Error;
 use windlass_api::{
     Bridge, BridgePlace, Counters, ErrorBody, ErrorCode, EventKind, FdbEntry, FdbPage, FdbQuery,
-    MacAddr, Name, SocketPath, StaticEntry, Status, TableStats, Uplink, Vnic, WorkerStats, Zone,
+    MacAddr, Name, SocketPath, StaticEntry, Status, TableStats, TreeView, Uplink, Vnic,
+    WorkerStats, Zone,
 };
 use windlass_attach::endpoint::Handed;
 
@@ -314,6 +315,11 @@ pub trait Backend: Send {
 
     /// Which workers serve a bridge.
     fn bridge_place(&self, bridge: &Name) -> BridgePlace;
+
+    /// The spanning tree of a bridge, if it has one.
+    fn tree(&self, _bridge: &Name) -> Option<TreeView> {
+        None
+    }
 
     /// Has a worker serve a receive ring of a member, or all of them, from now on; how many another one served before. No
     /// frame is lost or overtaken.

@@ -55,6 +55,25 @@ fn limits_of_a_zone() {
     );
 }
 
+/// A bridge that is asked for by name shows its spanning tree.
+#[test]
+fn tree_of_a_bridge() {
+    let bridge = r#"{"name":"b","members":["up0"],"table":{},"tree":{"id":"8000.02:00:00:00:00:02","root":"1000.02:00:00:00:00:01",
+        "cost":20000,"root_port":"up0","topology_changes":3,"ports":[{"member":"up0","part":"root forwarding","cost":20000,
+        "sent":4,"received":12,"malformed":1}]}}"#;
+    let fake = Fake::start().on("GET /v1/bridges/b", 200, bridge);
+    let shown = fake.run("bridge show b").out;
+    let lines: Vec<_> = shown.lines().skip(3).collect();
+    assert_eq!(
+        lines,
+        [
+            "b",
+            "  spanning tree  8000.02:00:00:00:00:02, root 1000.02:00:00:00:00:01 at cost 20000 by up0; 3 topology changes",
+            "  up0            root forwarding; cost 20000; BPDUs: 4 sent, 12 received, 1 malformed",
+        ]
+    );
+}
+
 /// Fields for the shell: escaped when there are several, as they are when there is one.
 #[test]
 fn fields() {

@@ -34,7 +34,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result, bail};
 use windlass_api::{
     Bridge, BridgePlace, Counters, FdbEntry, FdbPage, FdbQuery, MacAddr, Name, StaticEntry, Status,
-    TableStats, Uplink, Vnic, WorkerStats,
+    TableStats, TreeView, Uplink, Vnic, WorkerStats,
 };
 use windlass_attach::endpoint::Handed;
 use windlass_sync::tsc::Clock;
@@ -229,6 +229,11 @@ impl Backend for DataPlaneBackend {
     fn delete_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
         let (vnic, place) = (vnic.clone(), place.clone());
         self.change(move |p| p.delete_vnic(&vnic, &place))
+    }
+
+    fn tree(&self, bridge: &Name) -> Option<TreeView> {
+        let bridge = bridge.clone();
+        self.ask(move |p| p.tree(&bridge)).flatten()
     }
 
     fn fdb_add(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {

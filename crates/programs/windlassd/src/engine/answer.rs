@@ -92,9 +92,13 @@ impl Engine {
         let members = self.seen_by(peer);
         let members = members.filter(|member| *member.bridge() == bridge.name);
         let members = members.map(|member| member.name().clone()).collect();
-        let (table, place) = if peer.sees_host() {
-            let name = &bridge.name;
-            (self.backend.table(name), self.backend.bridge_place(name))
+        let (table, place, tree) = if peer.sees_host() {
+            let (backend, name) = (&self.backend, &bridge.name);
+            (
+                backend.table(name),
+                backend.bridge_place(name),
+                backend.tree(name),
+            )
         } else {
             Default::default()
         };
@@ -103,6 +107,7 @@ impl Engine {
             members,
             place,
             table,
+            tree,
         })
     }
 

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use windlass_api::{Name, StpBridge, StpMember};
+use windlass_api::{Name, StpBridge, StpMember, TreePortView, TreeView};
 use windlass_attach::endpoint::Handed;
 use windlass_bridge::member::{MemberConf, PortState};
 use windlass_frame::Tick;
@@ -48,6 +48,16 @@ struct TreePort {
     mac: u64,
     /// It sends BPDUs.
     sends: bool,
+    cost: u32,
+    bpdus: Bpdus,
+}
+
+/// BPDUs of a port since it was made.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+struct Bpdus {
+    sent: u64,
+    received: u64,
+    malformed: u64,
 }
 
 /// The spanning tree of one bridge.
@@ -61,7 +71,7 @@ pub(super) struct Tree {
 struct Left {
     /// Based on 0.
     engine: Bridge,
-    ports: Vec<(Name, u16)>,
+    ports: Vec<(Name, u16, Bpdus)>,
 }
 
 impl Tree {
@@ -92,6 +102,8 @@ fn tree_port(member: &MemberState, host: &mut dyn Host, number: u16) -> TreePort
             None => device.map_or(0, |device| device.mac),
         },
         sends: false,
+        cost: 0,
+        bpdus: Bpdus::default(),
     }
 }
 
@@ -159,12 +171,18 @@ impl Ports {
             return;
         }
         for tree in self.trees.values_mut() {
-            let Some(port) = tree.ports.values().find(|port| port.id == id) else {
+            let Some(port) = tree.ports.values_mut().find(|port| port.id == id) else {
                 continue;
             };
             match bpdu::parse(frame) {
-                Ok(heard) => tree.engine.receive(port.number, heard, now()),
-                Err(error) => tracing::debug!("a malformed BPDU: {error}"),
+                Ok(heard) => {
+                    port.bpdus.received += 1;
+                    tree.engine.receive(port.number, heard, now());
+                }
+                Err(error) => {
+                    port.bpdus.malformed += 1;
+                    tracing::debug!("a malformed BPDU: {error}");
+                }
             }
         }
     }
@@ -246,7 +264,9 @@ impl Ports {
             };
             let settings = &member.settings.stp;
             port.sends = settings.member;
-            tree.engine.set_port(port.number, port_conf(settings), now);
+            let conf = port_conf(settings);
+            port.cost = conf.cost;
+            tree.engine.set_port(port.number, conf, now);
             let endpoint = member.endpoint.as_ref();
             let is_up = member.rings != 0 && endpoint.is_some_and(|e| e.status().up);
             tree.engine.set_link(port.number, is_up, now);
@@ -263,7 +283,7 @@ impl Ports {
             let left = Left {
                 engine: tree.engine.rebased(Tick(0)),
                 ports: ports
-                    .map(|(name, port)| (name.clone(), port.number))
+                    .map(|(name, port)| (name.clone(), port.number, port.bpdus))
                     .collect(),
             };
             let state = serde_json::to_vec(&left).unwrap_or_default();
@@ -306,11 +326,12 @@ impl Ports {
             ports: BTreeMap::new(),
         };
         let mut states = Vec::new();
-        for (name, number) in left.ports {
+        for (name, number, bpdus) in left.ports {
             let member = self.members.get(&name).filter(|m| m.bridge == bridge);
             if let (Some(member), Some(port)) = (member, tree.engine.port(number)) {
                 states.push((member.id, plane_state(port.state)));
-                let port = tree_port(member, self.host.as_mut(), number);
+                let mut port = tree_port(member, self.host.as_mut(), number);
+                port.bpdus = bpdus;
                 tree.ports.insert(name, port);
             } else {
                 tree.engine.remove_port(number, now());
@@ -341,11 +362,15 @@ impl Ports {
                 Action::Send(number, message) => {
                     self.plane.set_states(&std::mem::take(&mut states));
                     let frame = message.frame(tree.engine.conf().address);
-                    let to = tree.name(number).filter(|(_, port)| port.sends);
-                    if let Some((name, port)) = to
-                        && let Err(error) = self.plane.send(port.id, &frame)
-                    {
-                        tracing::warn!("bridge {bridge}: no BPDU to {name}: {error}");
+                    let mut ports = tree.ports.iter_mut();
+                    let to = ports.find(|(_, port)| port.number == number && port.sends);
+                    if let Some((name, port)) = to {
+                        match self.plane.send(port.id, &frame) {
+                            Ok(()) => port.bpdus.sent += 1,
+                            Err(error) => {
+                                tracing::warn!("bridge {bridge}: no BPDU to {name}: {error}");
+                            }
+                        }
                     }
                 }
             }
@@ -370,11 +395,38 @@ impl Ports {
     pub(super) fn describe_port(&self, name: &Name) -> Option<String> {
         let tree = self.trees.get(&self.members.get(name)?.bridge)?;
         let status = tree.engine.port(tree.ports.get(name)?.number)?;
-        Some(describe(&status, &tree.engine))
+        let root = tree.engine.root();
+        let part = describe(&status);
+        Some(format!("{part}; root {} at cost {}", root.root, root.cost))
+    }
+
+    /// The tree of a bridge, for people.
+    pub(in crate::dataplane) fn tree(&self, bridge: &Name) -> Option<TreeView> {
+        let tree = self.trees.get(bridge)?;
+        let root = tree.engine.root();
+        let root_port = tree.engine.root_port().and_then(|number| tree.name(number));
+        let ports = tree.ports.iter().filter_map(|(name, port)| {
+            Some(TreePortView {
+                member: name.clone(),
+                part: describe(&tree.engine.port(port.number)?),
+                cost: port.cost,
+                sent: port.bpdus.sent,
+                received: port.bpdus.received,
+                malformed: port.bpdus.malformed,
+            })
+        });
+        Some(TreeView {
+            id: tree.engine.conf().id().to_string(),
+            root: root.root.to_string(),
+            cost: root.cost,
+            root_port: root_port.map(|(name, _)| name.clone()),
+            topology_changes: tree.engine.topology_changes(),
+            ports: ports.collect(),
+        })
     }
 }
 
-fn describe(port: &PortStatus, engine: &Bridge) -> String {
+fn describe(port: &PortStatus) -> String {
     let role = match port.role {
         Role::Disabled => "disabled",
         Role::Root => "root",
@@ -401,6 +453,5 @@ fn describe(port: &PortStatus, engine: &Bridge) -> String {
             text = format!("{text}, {word}");
         }
     }
-    let root = engine.root();
-    format!("{text}; root {} at cost {}", root.root, root.cost)
+    text
 }
