@@ -159,8 +159,9 @@ fn two_cables_are_no_loop() {
         lab.ip("host", &format!("link set x0 {up}"));
         let time = probes.reach_all("b", BOUND);
         println!("x {up}: {time:?}");
-        // Nobody waits for hellos that do not come.
-        assert!(time < Duration::from_secs(1), "x {up}: {time:?}");
+        // Nobody waits for hellos that do not come; the first one after a mend may be lost, and the next ones come in a second.
+        let time_max = if up == "down" { 1 } else { 3 };
+        assert!(time < Duration::from_secs(time_max), "x {up}: {time:?}");
     }
     until("x is used again", || {
         part(&daemon, "x1").starts_with("root forwarding")
