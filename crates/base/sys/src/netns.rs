@@ -402,7 +402,8 @@ impl NetnsWatch {
         }
     }
 
-    /// Whether anything changed since the last call. Never blocks.
+    /// Whether anything changed since the last call, unless a set that this one is in reported it already: the kernel tells a mount
+    /// to the first reader only. Never blocks.
     pub fn take_changes(&self) -> Result<bool, Errno> {
         let mut events = Vec::with_capacity(2);
         let now = rustix::event::Timespec {

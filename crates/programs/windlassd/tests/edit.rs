@@ -131,18 +131,26 @@ fn a_namespace_drives_its_taps_only() {
             json!({"name": format!("v{n}"), "bridge": "br0", "mac": mac(n), "attach": attach});
         daemon.must("POST", "/v1/vnics", Some(vnic));
     }
-    let polls = |member| lab.guest(member).polls.load(Ordering::Acquire);
-    until("both are up", || polls("v0").min(polls("v1")) > 0);
-    let before = polls("v0");
-    for work in [|name: &str| netns::create(name).map(drop), netns::delete] {
-        let last = polls("v1");
-        work(&comes).unwrap();
-        until("the TAP of the namespace is polled", || polls("v1") > last);
+    let knows = |member: &str, is_there: bool| {
+        let guest = lab.guest(member);
+        until("it knows whether its namespace is there", || {
+            guest.is_in.lock().unwrap().is_some() == is_there
+        });
+    };
+    let polls = || lab.guest("v0").polls.load(Ordering::Acquire);
+    knows("v0", true);
+    netns::create(&comes).unwrap();
+    knows("v1", true);
+    let before = polls();
+    netns::delete(&comes).unwrap();
+    knows("v1", false);
+    netns::create(&comes).unwrap();
+    knows("v1", true);
+    assert_eq!(polls(), before);
+    for netns in [comes, stays] {
+        netns::delete(&netns).unwrap();
     }
-    assert_eq!(polls("v0"), before);
-    let last = polls("v0");
-    netns::delete(&stays).unwrap();
-    until("the TAP of the other one is polled", || polls("v0") > last);
+    knows("v0", false);
 }
 
 /// A member that gets another one's number is not driven by what its predecessor had under way.

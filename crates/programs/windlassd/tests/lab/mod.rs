@@ -56,6 +56,8 @@ pub struct Guest {
     pub deleted: AtomicUsize,
     /// The kernel interface behind it.
     pub interface: Mutex<InterfaceConf>,
+    /// The namespace that it was in when it was polled last.
+    pub is_in: Mutex<Option<NetnsId>>,
     kick: OwnedFd,
     wake: OwnedFd,
 }
@@ -74,6 +76,7 @@ impl Guest {
             polls: AtomicUsize::new(0),
             deleted: AtomicUsize::new(0),
             interface: Mutex::default(),
+            is_in: Mutex::default(),
             kick: eventfd(),
             wake: eventfd(),
         }
@@ -222,16 +225,16 @@ struct TestEndpoint {
     link: Link,
     is_condemned: bool,
     connects: u64,
-    /// The namespace of a TAP, and the one that it is in.
+    /// The namespace of a TAP.
     netns: Option<String>,
-    is_in: Option<NetnsId>,
 }
 
 impl Endpoint for TestEndpoint {
     fn poll(&mut self, _: Instant) -> Vec<Event> {
         let _ = windlass_sys::eventfd::drain(self.guest.wake.as_fd());
         let netns = self.netns.as_deref();
-        self.is_in = netns.and_then(|name| Some(NetnsRef::open(name).ok()?.id()));
+        let is_in = netns.and_then(|name| Some(NetnsRef::open(name).ok()?.id()));
+        *self.guest.is_in.lock().unwrap() = is_in;
         self.guest.polls.fetch_add(1, Ordering::AcqRel);
         match self.link {
             Link::Waiting if !self.guest.leaves.load(Ordering::Acquire) => {
@@ -261,7 +264,7 @@ impl Endpoint for TestEndpoint {
     }
 
     fn namespace(&self) -> Option<(&str, Option<NetnsId>)> {
-        Some((self.netns.as_deref()?, self.is_in))
+        Some((self.netns.as_deref()?, *self.guest.is_in.lock().unwrap()))
     }
 
     fn condemn(&mut self, _: &str) {
@@ -371,7 +374,6 @@ impl Lab {
             is_condemned: false,
             connects: 0,
             netns,
-            is_in: None,
         }))
     }
 }

@@ -66,8 +66,9 @@ impl Ports {
     fn go_round(&mut self, woken: Sources) {
         if woken.namespaces
             && let Some(namespaces) = &self.namespaces
-            && namespaces.take_changes().unwrap_or(true)
         {
+            // The wake-up has the kernel forget a mount already, so that the answer may be that nothing has changed.
+            let _ = namespaces.take_changes();
             self.look_for_namespaces();
         }
         if woken.condemned {
