@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::link::{self, Link, RTM_DELLINK};
-use super::{NetlinkError, RECEIVE_BYTES, message, open_socket, receive};
+use super::{Netlink, NetlinkError, RECEIVE_BYTES, message, open_socket, receive};
 use crate::netns::{NetnsRef, within};
 
 /// `RTMGRP_LINK` of `<linux/rtnetlink.h>`.
@@ -86,6 +86,24 @@ impl LinkMonitor {
                 });
             }
         }
+    }
+
+    /// The next news of one link: as it is now, or that it is gone (`Some(None)`); those of other links are left out. Where news were
+    /// lost, `netlink` is asked. Never blocks.
+    pub fn next_of(&mut self, index: u32, netlink: &mut Netlink) -> Option<Option<Link>> {
+        while let Ok(Some(event)) = self.next_event() {
+            match event {
+                LinkEvent::Removed(link) if link.index == index => return Some(None),
+                LinkEvent::Changed(link) if link.index == index => return Some(Some(link)),
+                LinkEvent::Overrun => {
+                    if let Ok(link) = netlink.link_by_index(index) {
+                        return Some(link);
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
     }
 }
 

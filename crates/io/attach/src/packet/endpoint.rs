@@ -8,7 +8,7 @@ use thiserror::Error;
 use windlass_sys::Errno;
 use windlass_sys::bpf::{LoadError, Program};
 use windlass_sys::epoll::{Epoll, Interest};
-use windlass_sys::netlink::{Link, LinkEvent, LinkMonitor, Netlink, NetlinkError};
+use windlass_sys::netlink::{Link, LinkMonitor, Netlink, NetlinkError};
 use windlass_sys::packet::{Fanout, FanoutMode, PacketError, PacketOptions, PacketSocket};
 
 use super::{PacketRx, PacketTx};
@@ -209,16 +209,7 @@ impl PacketEndpoint {
             return Some(reason);
         }
         let open = self.open.as_mut()?;
-        while let Ok(Some(event)) = open.monitor.next_event() {
-            let link = match event {
-                LinkEvent::Removed(link) if link.index == open.index => None,
-                LinkEvent::Changed(link) if link.index == open.index => Some(link),
-                LinkEvent::Overrun => match open.netlink.link_by_index(open.index) {
-                    Ok(link) => link,
-                    Err(_) => continue,
-                },
-                _ => continue,
-            };
+        while let Some(link) = open.monitor.next_of(open.index, &mut open.netlink) {
             let Some(link) = link else {
                 return Some(format!("interface `{}` was deleted", self.conf.device));
             };

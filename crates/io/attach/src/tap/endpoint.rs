@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use windlass_sys::Errno;
 use windlass_sys::epoll::{Epoll, Interest};
-use windlass_sys::netlink::{Link, LinkEvent, LinkMonitor, Netlink, NetlinkError};
+use windlass_sys::netlink::{Link, LinkMonitor, Netlink, NetlinkError};
 use windlass_sys::netns::{self, Named, NetnsError, NetnsId, NetnsRef};
 use windlass_sys::tap::{Tap, TapError, TapOffloads, TapOptions, TapQueue};
 
@@ -187,16 +187,7 @@ impl TapEndpoint {
             let name = open.namespace.name().unwrap_or_default();
             return Some(format!("network namespace `{name}` is gone"));
         }
-        while let Ok(Some(event)) = open.monitor.next_event() {
-            let link = match event {
-                LinkEvent::Removed(link) if link.index == open.index => None,
-                LinkEvent::Changed(link) if link.index == open.index => Some(link),
-                LinkEvent::Overrun => match open.netlink.link_by_index(open.index) {
-                    Ok(link) => link,
-                    Err(_) => continue,
-                },
-                _ => continue,
-            };
+        while let Some(link) = open.monitor.next_of(open.index, &mut open.netlink) {
             let Some(link) = link else {
                 // One that was moved to another namespace would stay there for good, and be nobody's. If it was
                 // deleted there is nothing to end.
