@@ -1,5 +1,7 @@
 //! What a member may send and what it is sent: sources, properties, sizes, and the forwarding table.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use windlass_tests::{Daemon, Lab, Mac, Wire, frame, mac, until};
@@ -73,6 +75,38 @@ fn sources_are_checked() {
         daemon.must("fdb show br0").contains(B),
         "b keeps its own address"
     );
+}
+
+/// A change that ends what is known behind a member has ended it when it is answered: a question on the same connection finds
+/// nothing, and what is learned afterwards stays.
+#[test]
+fn a_change_forgets_before_it_is_answered() {
+    let Some(lab) = Lab::start("a_change_forgets_before_it_is_answered") else {
+        return;
+    };
+    let (daemon, [a, ..]) = guests(&lab, ["", "", ""]);
+    let body = r#"{"properties": {"mac-nospoof": true}}"#;
+    let change = format!(
+        "PATCH /v1/vnics/a0 HTTP/1.1\r\nHost: w\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let question = "GET /v1/bridges/br0/fdb HTTP/1.1\r\nHost: w\r\nConnection: close\r\n\r\n";
+    for _ in 0..40 {
+        daemon.must("vnic set a0 mac-nospoof=off");
+        a.send(&frame(ALL, mac(BEHIND), &[], "from behind"));
+        until("it is learned", || daemon.knows(BEHIND, "a0"));
+        let mut socket = UnixStream::connect(daemon.socket()).expect("a socket");
+        socket
+            .write_all(format!("{change}{question}").as_bytes())
+            .expect("asked");
+        let mut answers = String::new();
+        socket.read_to_string(&mut answers).expect("answers");
+        assert_eq!(answers.matches("HTTP/1.1 200").count(), 2, "{answers}");
+        assert!(
+            answers.contains(B) && !answers.contains(BEHIND),
+            "{answers}"
+        );
+    }
 }
 
 /// Private members exchange nothing with each other and everything with the rest; the drop is `private`.

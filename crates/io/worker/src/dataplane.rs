@@ -442,13 +442,12 @@ impl DataPlane {
     /// What was still seen by the former rules is not to stay in new tables. A late worker's ages out.
     fn forget_former(&mut self) {
         let bridges = std::mem::take(&mut self.refilled);
-        if bridges.is_empty() || self.stuck(GRACE_MAX).is_some() {
+        if bridges.is_empty() || self.is_draining() {
             return;
         }
-        self.limbo.reclaim(&self.shared.domain);
         for bridge in bridges {
             // One that has been removed has nothing to forget.
-            let _ = self.fdb(bridge, |writer, _| writer.flush_all());
+            let _ = self.ask_fdb(bridge, |writer, _| writer.flush_all());
         }
     }
 
@@ -805,10 +804,11 @@ impl DataPlane {
         self.is_batch = true;
     }
 
-    /// Publishes what has changed since [`DataPlane::begin_batch`]: once.
+    /// Publishes what has changed since [`DataPlane::begin_batch`]: once. When it returns, no frame is judged by what was before, or a
+    /// worker is late ([`DataPlane::is_draining`]).
     pub fn end_batch(&mut self) {
         if std::mem::take(&mut self.is_batch) {
-            self.publish();
+            let _ = self.take_back(Vec::new());
         }
         self.forget_former();
     }

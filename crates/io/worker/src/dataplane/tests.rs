@@ -38,3 +38,33 @@ fn a_thousand_members_are_published_at_once() {
     assert_eq!(published(&plane), before + 2);
     assert!(plane.published.iter().all(Option::is_none));
 }
+
+/// What a batch sets is in force when it has ended: it waits for a worker that still has the topology before it.
+#[test]
+fn what_is_set_is_in_force() {
+    let options = DataPlaneOptions {
+        workers: vec![None],
+        members_max: 1,
+    };
+    let (mut plane, _inits) = DataPlane::wire(&options, &Asleep, || 1).expect("a plane");
+    let bridge = plane.add_bridge(BridgeTuning::default(), Limits::new(1, [1, 2]));
+    let conf = MemberConf::new(TxId(0), 0);
+    let id = plane.add_member(bridge, conf.clone(), MemberTuning::default());
+    let id = id.expect("added");
+    let mut worker = plane.shared.domain.register();
+    worker.online();
+    let visited = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            visited.store(true, Ordering::SeqCst);
+            worker.offline();
+        });
+        plane.begin_batch();
+        let set = plane.set_member(id, conf, MemberTuning::default());
+        set.expect("set");
+        plane.end_batch();
+        assert!(visited.load(Ordering::SeqCst), "the visit goes on");
+    });
+    assert!(!plane.is_draining());
+}

@@ -205,9 +205,10 @@ impl Ports {
         let limits = member_limits(member);
         let done = self.enter_limits(id, &bridge, limits).and_then(|()| {
             let bridge = self.bridge(&bridge)?.id;
+            // Done when the edit is answered: what is learned from then on stays.
             let forget = self
                 .plane
-                .fdb(bridge, move |w, _| w.flush_member(id, false));
+                .ask_fdb(bridge, move |w, _| w.flush_member(id, false));
             forget.map_err(failed)
         });
         if let Err(error) = done {
