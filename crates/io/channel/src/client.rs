@@ -517,7 +517,7 @@ mod tests {
 
     use super::*;
 
-    const ASKED: Request = Request::Slab { slab: 1 };
+    const ASKED: Request = Request::Slab { slab: 1, side: 0 };
 
     /// Paths are those that the daemons listen at; one that is too long is left out rather than cut.
     #[test]

@@ -1,9 +1,8 @@
 //! What a process and the broker say to each other.
 //!
 //! # Model
-//! A `SOCK_SEQPACKET` Unix socket; each message is [`MESSAGE_BYTES`] long, little-endian, with a magic number and a version, and is
-//! read only if it is exactly that. A process connects, sends a [`Request`], receives one [`Answer`] with descriptors beside it,
-//! and closes. Who it is, the kernel says (`SO_PEERCRED`); no message says it.
+//! A `SOCK_SEQPACKET` Unix socket; each message is [`MESSAGE_BYTES`] long, little-endian, with a magic number and a version. A
+//! process connects, sends a [`Request`], receives one [`Answer`], and closes. Who it is, the kernel says (`SO_PEERCRED`).
 //!
 //! | request | answer | descriptors with the answer |
 //! | --- | --- | --- |
@@ -16,8 +15,7 @@
 //! Whatever is not granted is answered with [`Answer::Refused`] and a [`Reason`].
 //!
 //! # Failure modes
-//! A message that is not understood ends its connection. No request carries a descriptor; one that comes along ends the
-//! connection, too.
+//! A message that is not exactly a request ends its connection, and so does a descriptor that comes along.
 
 #![deny(
     clippy::indexing_slicing,
@@ -34,7 +32,7 @@ pub const MESSAGE_BYTES: usize = 64;
 /// `WLS1`, in the order of bytes.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"WLS1");
 /// Version of messages and of the memory that they hand over: both sides are built together.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// Slots that there can be; slot 0 is nobody's.
 pub const SLOTS: usize = 65_536;
 /// The broker's own slot, which it takes locks with. Its word in the table of processes is the broker's process id.
@@ -208,6 +206,8 @@ messages! {
         3: Slab {
             /// The slab.
             slab: u32,
+            /// The side that the record's socket has.
+            side: u8,
         },
         /// Move the unread bytes of one direction into the kernel.
         4: Rescue {
@@ -312,7 +312,7 @@ mod tests {
                 socket: 3,
                 cookie: 1 << 63,
             },
-            Request::Slab { slab: u32::MAX },
+            Request::Slab { slab: 9, side: 1 },
             Request::Rescue {
                 slab: 1,
                 chan: 1023,

@@ -1,9 +1,8 @@
 //! The broker of accelerated sockets: `windlass-broker`.
 //!
 //! # Purpose
-//! Two processes whose connection is to bypass the kernel need memory that both have, a number for each in that memory, a way to
-//! find each other, and somebody who helps when one of them is stopped while the other waits for its bytes. That is the broker. No
-//! byte of a connection passes through it.
+//! Two processes whose connection is to bypass the kernel need memory that both have, a way to find each other, and somebody who
+//! moves the bytes of one that is stopped. That is the broker. No byte of a connection passes through it.
 //!
 //! # Where it sits
 //! ```text

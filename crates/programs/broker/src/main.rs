@@ -97,8 +97,6 @@ fn activated(path: &std::path::Path) -> Result<Option<Listener>> {
         bail!("the service manager gave several sockets: windlass-broker takes one");
     }
     let socket = unix::inherited(fd).context("the socket of the service manager")?;
-    let listener = Listener::given(socket, path);
-    let listener = listener
-        .with_context(|| format!("the service manager does not listen on {}", path.display()))?;
-    Ok(Some(listener))
+    let listener = Listener::given(socket, path).map(Some);
+    listener.with_context(|| format!("the service manager does not listen on {}", path.display()))
 }

@@ -60,12 +60,13 @@ impl Broker {
                 socket,
                 cookie,
             } => self.prove(asker, (slab, chan), (socket, cookie)),
-            Request::Slab { slab } => {
+            Request::Slab { slab, side } => {
                 let own = self.asker(asker)?;
-                if !self.slabs.may_have(&mut self.processes, own, slab) {
+                let side = Side::from_u8(side);
+                if !self.slabs.may_have(&mut self.processes, own, slab, side) {
                     return Err(Reason::NotEligible);
                 }
-                self.hand_over(asker, own, slab)
+                self.hand_over(asker, slab, side)
             }
             Request::Rescue { slab, chan, side } => self.rescue(asker, who, (slab, chan, side)),
             Request::Watch { slab } => {
@@ -226,7 +227,8 @@ impl Broker {
         if is_new {
             self.detail(format_args!("slab {slab} is of slots {own} and {peer}"));
         }
-        self.hand_over(asker, own, slab)
+        let side = self.slabs.get(slab).and_then(|slab| slab.side_of(own));
+        self.hand_over(asker, slab, side.ok_or(Reason::NotEligible)?)
     }
 
     fn prove(
@@ -237,8 +239,8 @@ impl Broker {
     ) -> Result<(), Reason> {
         let own = self.asker(asker)?;
         let found = self.slabs.get(slab).ok_or(Reason::NotEligible)?;
-        let (side, _) = found.side_of(own).ok_or(Reason::NotEligible)?;
-        let (side, same_user) = (Side::from_u8(side), found.same_user());
+        let side = found.side_of(own).ok_or(Reason::NotEligible)?;
+        let same_user = found.same_user();
         let link = found.map.link(chan, side).ok_or(Reason::NotEligible)?;
         let other: EndInfo = link.info(side.other());
         let process = self.processes.living(own);
@@ -292,14 +294,15 @@ impl Broker {
         }
     }
 
-    fn hand_over(&mut self, asker: &Asker, own: u16, id: u32) -> Result<(), Reason> {
+    /// Gives a process that has this side of a slab its memory.
+    fn hand_over(&mut self, asker: &Asker, id: u32, side: Side) -> Result<(), Reason> {
         let slab = self.slabs.get(id).ok_or(Reason::Limit)?;
-        let (side, peer) = slab.side_of(own).ok_or(Reason::NotEligible)?;
+        let peer = slab.slot(side.other());
         let peer_process = self.processes.get(peer).ok_or(Reason::PeerPlain)?;
         let [low, high] = slab.keys;
         let answer = Answer::Paired {
             slab: id,
-            side,
+            side: side as u8,
             peer,
             proves: low != high,
         };

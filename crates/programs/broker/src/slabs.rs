@@ -62,15 +62,16 @@ pub(crate) struct Slab {
 }
 
 impl Slab {
-    /// The side of a slot, and the slot on the other side.
-    pub(crate) fn side_of(&self, slot: u16) -> Option<(u8, u16)> {
-        let [low, high] = &self.holders;
-        let [a, b] = self.slots;
-        match (low.contains(&slot), high.contains(&slot)) {
-            (true, _) => Some((0, b)),
-            (_, true) => Some((1, a)),
-            _ => None,
-        }
+    /// The side of a slot.
+    pub(crate) fn side_of(&self, slot: u16) -> Option<Side> {
+        let mut sides = [Side::Low, Side::High].into_iter();
+        sides.find(|side| self.holders(*side).any(|holder| holder == slot))
+    }
+
+    /// The slot for which a side was made.
+    pub(crate) fn slot(&self, side: Side) -> u16 {
+        let [low, high] = self.slots;
+        if side == Side::Low { low } else { high }
     }
 
     /// The slots on a side, living or dead.
@@ -87,14 +88,12 @@ impl Slab {
 
     /// All processes of a side are dead.
     fn is_half(&self, processes: &Processes) -> bool {
-        !self.live_on(0, processes) || !self.live_on(1, processes)
+        !self.live_on(Side::Low, processes) || !self.live_on(Side::High, processes)
     }
 
-    fn live_on(&self, side: usize, processes: &Processes) -> bool {
-        let holders = self.holders.get(side).into_iter().flatten();
-        holders
-            .into_iter()
-            .any(|slot| processes.get(*slot).is_some_and(|process| !process.dead))
+    fn live_on(&self, side: Side, processes: &Processes) -> bool {
+        let lives = |slot| processes.get(slot).is_some_and(|process| !process.dead);
+        self.holders(side).any(lives)
     }
 }
 
@@ -211,18 +210,19 @@ impl Slabs {
         count >= SLABS_PER_USER_MAX || bytes >= BYTES_PER_USER_MAX
     }
 
-    /// Whether a process may have a slab: it has it, or its user has. One that was forked before the slab was made finds the number
-    /// in a record that it shares with the maker.
-    pub(crate) fn may_have(&mut self, processes: &mut Processes, slot: u16, id: u32) -> bool {
-        let Some(slab) = self.all.get_mut(&id) else {
-            return false;
-        };
-        if slab.side_of(slot).is_some() {
-            return true;
-        }
+    /// Whether a process may have a side of a slab, and has it from now on: its user has that side. One that was forked before
+    /// the slab was made finds both in a record that it shares with the maker.
+    pub(crate) fn may_have(
+        &mut self,
+        processes: &mut Processes,
+        slot: u16,
+        id: u32,
+        side: Side,
+    ) -> bool {
         let key = processes.get(slot).map(|process| process.who.key);
-        let side = slab.keys.iter().position(|owner| Some(*owner) == key);
-        let Some(holders) = side.and_then(|side| slab.holders.get_mut(side)) else {
+        let slab = self.all.get_mut(&id);
+        let slab = slab.filter(|slab| slab.keys.get(side as usize).copied() == key);
+        let Some(holders) = slab.and_then(|slab| slab.holders.get_mut(side as usize)) else {
             return false;
         };
         holders.insert(slot);
@@ -361,7 +361,7 @@ impl Slab {
 
     /// Nobody needs it any more.
     fn is_gone(&self, processes: &Processes) -> bool {
-        match [0, 1].map(|side| self.live_on(side, processes)) {
+        match [Side::Low, Side::High].map(|side| self.live_on(side, processes)) {
             [true, true] => false,
             [false, false] => true,
             _ => self.map.channels().next().is_none(),

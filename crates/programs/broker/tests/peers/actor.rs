@@ -237,10 +237,10 @@ impl Stage {
                 let proved = self.patiently(|client| client.ask(&request));
                 said(proved.map(|()| "proved"))
             }
-            ["slab", id] => {
-                let slab = id.parse().expect("slab");
-                let slab = self.patiently(|client| client.pair(&Request::Slab { slab }));
-                said(slab.map(|paired| format!("{} {}", paired.slab, paired.side)))
+            ["slab", id, side] => {
+                let (slab, side) = (id.parse().expect("slab"), side.parse().expect("side"));
+                let slab = self.patiently(|client| client.pair(&Request::Slab { slab, side }));
+                said(slab.map(|paired| format!("{} {} {}", paired.slab, paired.side, paired.peer)))
             }
             _ => self.does_register(words),
         }

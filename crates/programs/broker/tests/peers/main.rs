@@ -138,7 +138,7 @@ fn who_is_refused() {
     for peer in [0, 65_535, 40_000] {
         assert_eq!(a.ask(&format!("pair {peer} 0 0")), "peer-plain");
     }
-    assert_eq!(a.ask("slab 77"), "not-eligible");
+    assert_eq!(a.ask("slab 77 0"), "not-eligible");
     assert_ne!(other, cookie);
     if rustix::process::geteuid().is_root() {
         println!("skipped: who_is_refused: undumpable: root may take descriptors of every process");
@@ -150,9 +150,8 @@ fn who_is_refused() {
     assert_eq!(c.ask("register"), "not-rescuable");
 }
 
-/// A forked process has the slabs of the one that it was forked from, its slot is its own, and its user's slabs can be
-/// had
-/// by number; a stranger's cannot.
+/// A forked process has the slabs of the one that it was forked from, and its slot is its own. One that was forked before the slab
+/// was made gets it by its number, on the side that the record names: either is its user's, and the peer is that of the side.
 #[test]
 fn heirs_have_what_they_inherited() {
     let running = Running::start();
@@ -173,13 +172,24 @@ fn heirs_have_what_they_inherited() {
     stage::connect(&mut b, &mut heir);
     let slot = heir.number(&format!("register-heir {}", slots[0]));
     assert!(!slots.contains(&slot));
-    assert_eq!(heir.ask(&format!("slab {slab}")), format!("{slab} 0"));
+    let have = |actor: &mut Actor, side: usize| {
+        let peer = slots[1 - side];
+        let answer = actor.ask(&format!("slab {slab} {side}"));
+        assert_eq!(answer, format!("{slab} {side} {peer}"));
+    };
+    have(&mut heir, 0);
+    for side in [1, 0] {
+        let mut early = Actor::start(&running.path);
+        stage::connect(&mut b, &mut early);
+        early.number("register");
+        have(&mut early, side);
+    }
     // Its parent's death leaves the slab to it.
     a.kill();
     stage::wait_for("the death", || {
         heir.ask(&format!("life {}", slots[0])) == "Dead"
     });
-    assert_eq!(heir.ask(&format!("slab {slab}")), format!("{slab} 0"));
+    have(&mut heir, 0);
 }
 
 /// A broker is killed and another one takes its place: the processes of the first one have their slots still, in the table that they

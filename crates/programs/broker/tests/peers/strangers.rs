@@ -219,7 +219,9 @@ fn the_memory_of_others_is_not_given() {
     let mut d = Actor::start_as(&running.path, MALLORY);
     stage::connect(&mut c, &mut d);
     assert!(c.ask("register").parse::<u16>().is_ok());
-    assert_eq!(c.ask(&format!("slab {slab}")), "not-eligible");
+    for side in 0..2 {
+        assert_eq!(c.ask(&format!("slab {slab} {side}")), "not-eligible");
+    }
     assert_eq!(stage::pair(&mut c, &mut a, slot_a), "other-user");
     assert_eq!(c.number("list"), ROW_BYTES as u64);
     // Two processes and a channel.

@@ -238,12 +238,12 @@ pub fn side_towards(peer: u16, by_name: usize, ends: Ends) -> Result<Side, Reaso
     Ok(at(place).side(by_name))
 }
 
-/// The place of a slab that another end named: mapped already, or asked for.
+/// The place of a slab in which a record of this process's family has this side: mapped already, or asked for.
 ///
 /// # Errors
 /// Why there is none.
-pub fn slab(number: u32) -> Result<u8, Reason> {
-    place_of(number).map_or_else(|| fill_by(&Request::Slab { slab: number }), Ok)
+pub fn slab(slab: u32, side: u8) -> Result<u8, Reason> {
+    place_of(slab).map_or_else(|| fill_by(&Request::Slab { slab, side }), Ok)
 }
 
 /// The place of a slab that the broker gives.

@@ -227,7 +227,7 @@ fn look_up(sock: Sock) -> Option<u64> {
         Some(place) => place,
         // A process that was forked before the join: the slab is another one's so far.
         None => registration::register(sock.fd)
-            .and_then(|()| pairs::slab(record.slab.load(Acquire)))
+            .and_then(|()| pairs::slab(record.slab.load(Acquire), record.side.load(Relaxed)))
             .ok()?,
     };
     let (chan, side) = (
