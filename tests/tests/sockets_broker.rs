@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use place::{HOW, How, PATIENCE, Pair, Place, seed, soaks};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 use windlass_tests::program;
 
 /// What `windlass sockets` says of the pair, and whether both its ends are on the ring.
@@ -105,10 +105,8 @@ fn streams_outlive_the_daemon() {
         });
         pair.warm();
         pair.until("the daemon", |_| place.daemon_process().is_some());
-        let pid = place.daemon_process().expect("a daemon");
-        assert_ne!(Some(pid), killed, "it was killed");
-        kill_process(pid, Signal::KILL).expect("killed");
-        killed = Some(pid);
+        let daemon = place.kill_daemon();
+        assert_ne!(killed.replace(daemon), Some(daemon), "it was killed");
         pair.finish(bytes);
     }
     place
@@ -205,9 +203,7 @@ fn outlive(place: &Place, asker: &str, joined: usize) {
             .ok_or_else(|| format!("{text} {:?} {:?}", said("serve"), said(asker)))
     };
     both.until("the first join", |ends| on_ring(ends, 1));
-    let killed = place.daemon_process().expect("a daemon");
-    kill_process(killed, Signal::KILL).expect("killed");
-    std::thread::sleep(Duration::from_millis(50));
+    let killed = place.kill_daemon();
     mark("port.first");
     both.until("the end of the first connection", |_| {
         let text = said(asker);

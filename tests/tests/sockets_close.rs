@@ -215,8 +215,7 @@ fn a_sleeper_counts_on_no_other_connection() {
         ..HOW
     });
     pair.until("the close", |pair| pair.said(1).contains("closed\n"));
-    let broker = place.daemon_process().expect("a daemon");
-    kill_process(broker, Signal::KILL).expect("killed");
+    place.kill_daemon();
     // The next one comes with the next program.
     let _other = place.connect(&HOW);
     pair.until("the next daemon", |_| place.daemon_process().is_some());

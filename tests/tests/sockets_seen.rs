@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use place::{HOW, How, One, PATIENCE, Pair, Place};
-use rustix::process::{Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 use windlass_tests::{program, skip};
 
@@ -87,8 +87,7 @@ fn rows_outlive_the_broker() {
         rows.iter().all(sent)
     });
     let listed = place.rows(joined.ends[0].id());
-    let killed = place.daemon_process().expect("a broker");
-    kill_process(killed, Signal::KILL).expect("killed");
+    let killed = place.kill_daemon();
     for broker in ["none", "another one"] {
         for end in 0..2 {
             until_seen(&place, &mut young, end, "kernel", "young");

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 use windlass_sys::unix::{self, SocketKind};
-use windlass_tests::{program, skip};
+use windlass_tests::{program, skip, until};
 
 /// Longest time that anything may take; nothing needs two seconds on an idle machine.
 pub const PATIENCE: Duration = Duration::from_secs(40);
@@ -142,6 +142,14 @@ impl Place {
     pub fn daemon_process(&self) -> Option<Pid> {
         let socket = unix::connect(&self.daemon(), SocketKind::SeqPacket).ok()?;
         Pid::from_raw(unix::peer_credentials(&socket).ok()?.pid?.cast_signed())
+    }
+
+    /// Kills the process that listens there and waits for its end: until then it takes connections. Gives the one killed.
+    pub fn kill_daemon(&self) -> Pid {
+        let daemon = self.daemon_process().expect("a daemon");
+        kill_process(daemon, Signal::KILL).expect("killed");
+        until("its end", || self.daemon_process() != Some(daemon));
+        daemon
     }
 
     /// The rows of one process in `windlass sockets`.
