@@ -1,6 +1,10 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use windlass_bridge::fdb::Limits;
+use windlass_frame::TxId;
 
 use super::*;
+use crate::wait::Asleep;
 
 /// Lets no time pass.
 struct Never;
@@ -53,7 +57,7 @@ fn what_is_set_is_in_force() {
     let id = id.expect("added");
     let mut worker = plane.shared.domain.register();
     worker.online();
-    let visited = std::sync::atomic::AtomicBool::new(false);
+    let visited = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(50));

@@ -1,0 +1,74 @@
+//! Frames to the daemon, and from it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+
+use windlass_sync::spsc;
+
+use super::{DataPlane, DataPlaneError};
+use crate::command::Command;
+use crate::local::{self, LocalFrame};
+
+/// Frames of the daemon that wait for workers at most.
+pub const SENDS: usize = 64;
+
+impl DataPlane {
+    /// Becomes readable when [`DataPlane::take_local`] has frames.
+    pub fn local_alarm(&self) -> BorrowedFd<'_> {
+        self.shared.local.as_fd()
+    }
+
+    /// Frames that bridges have for the daemon, of attachments that have not ended; those of one ring in order.
+    pub fn take_local(&mut self) -> Vec<LocalFrame> {
+        self.shared.local.hear();
+        let mut frames = std::mem::take(&mut self.local_moved);
+        self.local
+            .iter_mut()
+            .for_each(|queue| drain(queue, &mut frames));
+        let taken = frames.len();
+        frames.retain(|frame| self.attachment(frame.member) == Some(frame.attachment));
+        self.local_stale += (taken - frames.len()) as u64;
+        frames
+    }
+
+    /// Has a worker send a frame out of one member, as it is, tags included. It is counted at the member (`own_frames`), which
+    /// gets or drops it as any other; of two, the first goes first.
+    ///
+    /// # Errors
+    /// [`DataPlaneError::NoMember`], [`DataPlaneError::FrameSize`]. [`DataPlaneError::Busy`]: [`SENDS`] wait already.
+    pub fn send(&mut self, member: u16, frame: &[u8]) -> Result<(), DataPlaneError> {
+        let bridge = self.draft_member(member)?.bridge;
+        if !(14..=local::BYTES_MAX).contains(&frame.len()) {
+            return Err(DataPlaneError::FrameSize(frame.len()));
+        }
+        if self.sends.load(Ordering::Relaxed) >= SENDS {
+            return Err(DataPlaneError::Busy);
+        }
+        self.sends.fetch_add(1, Ordering::Relaxed);
+        self.home(bridge).send(Command::Send {
+            member,
+            frame: frame.into(),
+            waiting: self.sends.clone(),
+        });
+        Ok(())
+    }
+
+    /// Frames for the daemon that nobody got because their attachment had ended.
+    pub fn local_stale(&self) -> u64 {
+        self.local_stale
+    }
+
+    /// Takes what a worker has for the daemon, before anything is taken from the next worker of its ring.
+    pub(super) fn take_local_of(&mut self, worker: u16) {
+        if let Some(queue) = self.local.get_mut(usize::from(worker)) {
+            drain(queue, &mut self.local_moved);
+        }
+    }
+}
+
+/// What a queue has, without what comes meanwhile: the notice tells of that.
+fn drain(queue: &mut spsc::Receiver<LocalFrame>, frames: &mut Vec<LocalFrame>) {
+    for _ in 0..queue.len() {
+        frames.extend(queue.pop());
+    }
+}

@@ -1,0 +1,98 @@
+//! Makes topologies of the draft, one for each change or one for a batch.
+
+use std::sync::Arc;
+
+use windlass_bridge::forward::{Bridge, BridgeConf};
+use windlass_bridge::member::MemberConf;
+use windlass_frame::TxId;
+
+use super::DataPlane;
+use super::draft::DraftMember;
+use crate::topo::{Member, Topo};
+
+impl DataPlane {
+    /// From now on, what is added, set or attached is published with the first change that takes something away, or by
+    /// [`DataPlane::end_batch`].
+    pub fn begin_batch(&mut self) {
+        self.is_batch = true;
+    }
+
+    /// Publishes what has changed since [`DataPlane::begin_batch`]: once. When it returns, no frame is judged by what was before, or a
+    /// worker is late ([`DataPlane::is_draining`]).
+    pub fn end_batch(&mut self) {
+        if std::mem::take(&mut self.is_batch) {
+            let _ = self.take_back(Vec::new());
+        }
+        self.forget_former();
+    }
+
+    /// Publishes the draft, unless more is to come with it.
+    pub(super) fn publish_batch(&mut self) {
+        if !self.is_batch {
+            self.publish();
+        }
+    }
+
+    /// Publishes the draft.
+    pub(super) fn publish(&mut self) {
+        self.built = self
+            .bridges
+            .iter()
+            .enumerate()
+            .map(|(index, draft)| {
+                let draft = draft.as_ref()?;
+                let members = self.members.iter().enumerate().filter_map(|(id, m)| {
+                    let here = |m: &&DraftMember| m.bridge as usize == index && !m.is_leaving;
+                    let m = m.as_ref().filter(here)?;
+                    Some(MemberConf {
+                        id: TxId(id as u16),
+                        ..m.conf.clone()
+                    })
+                });
+                Some(Arc::new(Bridge::new(BridgeConf {
+                    fdb: draft.fdb.clone(),
+                    filtering: draft.tuning.filtering,
+                    mac: draft.tuning.mac,
+                    members: members.collect(),
+                })))
+            })
+            .collect();
+        self.published = self
+            .members
+            .iter()
+            .map(|draft| {
+                let m = draft.as_ref().filter(|m| !m.is_leaving)?;
+                let several = m.tx.as_ref().is_some_and(|tx| tx.has_choice());
+                let egress = m.egress();
+                Some(Arc::new(Member {
+                    bridge: m.bridge,
+                    tx: m.tx.clone(),
+                    several,
+                    is_special: several || !egress.is_empty(),
+                    ingress: m.ingress(),
+                    egress,
+                    kick_gap_ns: m.tuning.kick_gap_ns,
+                    spin: m.tuning.spin,
+                    attachment: m.attachment,
+                    counters: m.counters.clone(),
+                    accounts: m.accounts.clone(),
+                }))
+            })
+            .collect();
+        self.publish_built();
+    }
+
+    /// Publishes what was built last, and the placement.
+    pub(super) fn publish_built(&mut self) {
+        let topo = Topo {
+            members: self.published.clone(),
+            bridges: self.built.clone(),
+            placement: self.placement.clone(),
+        };
+        self.limbo.add(self.shared.topo.publish(Box::new(topo)));
+        for (worker, adopt) in self.adopts.drain(..) {
+            self.workers[worker].send(adopt);
+        }
+        self.limbo.reclaim(&self.shared.domain);
+    }
+}
