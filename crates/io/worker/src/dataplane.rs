@@ -163,8 +163,7 @@ impl DataPlane {
             self.refilled.push(bridge);
         }
         if !self.is_batch {
-            self.publish();
-            self.forget_former();
+            self.put_in_force();
         }
         Ok(())
     }

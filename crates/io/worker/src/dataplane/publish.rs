@@ -20,9 +20,16 @@ impl DataPlane {
     /// Publishes what has changed since [`DataPlane::begin_batch`]: once. When it returns, no frame is judged by what was before, or a
     /// worker is late ([`DataPlane::is_draining`]).
     pub fn end_batch(&mut self) {
-        if std::mem::take(&mut self.is_batch) {
-            let _ = self.take_back(Vec::new());
+        match std::mem::take(&mut self.is_batch) {
+            true => self.put_in_force(),
+            // Something that was taken away has published the rest.
+            false => self.forget_former(),
         }
+    }
+
+    /// Publishes the draft and waits until no worker has what was before.
+    pub(super) fn put_in_force(&mut self) {
+        let _ = self.take_back(Vec::new());
         self.forget_former();
     }
 

@@ -262,13 +262,13 @@ fn a_table_always_has_a_writer() {
     within(|| {
         let (world, bridge, pipes) = pair();
         let knows = |world: &World, mac| {
-            let plane = world.plane.borrow();
-            let plane = plane.as_ref().expect("the control thread rests");
+            let plane = world.plane.take().expect("the control thread rests");
             let knows = plane.ask_fdb(bridge, move |writer, now| {
                 let mut keys = Vec::new();
                 writer.table().for_each(now, |entry| keys.push(entry.key));
                 keys.contains(&Key::new(0, mac))
             });
+            world.plane.replace(Some(plane));
             knows.expect("the home answers")
         };
         // The second worker reports an address to a home that is late, and that gets another table meanwhile.
