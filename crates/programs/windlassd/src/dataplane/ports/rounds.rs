@@ -64,7 +64,7 @@ impl Ports {
     }
 
     fn go_round(&mut self, woken: Sources) {
-        if woken.namespaces
+        if self.watch.take_namespaces()
             && let Some(namespaces) = &self.namespaces
         {
             // The wake-up has the kernel forget a mount already, so that the answer may be that nothing has changed.

@@ -47,7 +47,6 @@ pub(super) struct Sources {
     pub(super) requests: bool,
     pub(super) local: bool,
     pub(super) condemned: bool,
-    pub(super) namespaces: bool,
 }
 
 /// The set, and the deadlines.
@@ -59,6 +58,8 @@ pub(super) struct Watch {
     /// Endpoints that are to be driven.
     due: BTreeSet<Token>,
     deadlines: BTreeSet<(Instant, Token)>,
+    /// Namespaces have changed, and nobody has looked at them since: the kernel says it once.
+    namespaces: bool,
 }
 
 /// An endpoint in the set.
@@ -78,6 +79,7 @@ impl Watch {
             next: ENDPOINTS,
             due: BTreeSet::new(),
             deadlines: BTreeSet::new(),
+            namespaces: false,
         })
     }
 
@@ -104,7 +106,7 @@ impl Watch {
     pub(super) fn wait(&mut self, events: &mut Events, deadline: Option<Instant>) -> Sources {
         let own = self.deadlines.first().map(|(at, _)| *at);
         let deadline = deadline.into_iter().chain(own).min();
-        let timeout = match self.due.is_empty() {
+        let timeout = match self.due.is_empty() && !self.namespaces {
             true => deadline.map(|at| at.saturating_duration_since(Instant::now())),
             false => Some(Duration::ZERO),
         };
@@ -117,11 +119,16 @@ impl Watch {
                 t if t == Source::Requests as u64 => woken.requests = true,
                 t if t == Source::Local as u64 => woken.local = true,
                 t if t == Source::Condemned as u64 => woken.condemned = true,
-                t if t == Source::Namespaces as u64 => woken.namespaces = true,
+                t if t == Source::Namespaces as u64 => self.namespaces = true,
                 t => drop(self.due.insert(Token(t))),
             }
         }
         woken
+    }
+
+    /// Whether a namespace has come or gone since the last call.
+    pub(super) fn take_namespaces(&mut self) -> bool {
+        std::mem::take(&mut self.namespaces)
     }
 
     /// An endpoint is to be driven in the next round.
@@ -276,6 +283,24 @@ mod tests {
         assert_eq!(due(&mut watch), []);
         eventfd::signal(&*fd).unwrap();
         assert_eq!(due(&mut watch), [second.token()]);
+    }
+
+    /// That namespaces have changed is known until somebody looks at them, though the kernel says it once: the round in which it
+    /// did may have had something else to do.
+    #[test]
+    fn news_of_namespaces_wait() {
+        let mut watch = Watch::create().unwrap();
+        let told = eventfd::create().unwrap();
+        watch.add(told.as_fd(), Source::Namespaces).unwrap();
+        assert!(!watch.take_namespaces());
+        eventfd::signal(&told).unwrap();
+        watch.wait(&mut Events::default(), Some(Instant::now()));
+        eventfd::drain(told.as_fd()).unwrap();
+        // Nobody sleeps before them.
+        let (start, patience) = (Instant::now(), Duration::from_secs(5));
+        watch.wait(&mut Events::default(), Some(start + patience));
+        assert!(start.elapsed() < patience && watch.take_namespaces());
+        assert!(!watch.take_namespaces());
     }
 
     /// A deadline is taken once it has passed, and entered anew when its endpoint was driven; one endpoint has one.
