@@ -156,9 +156,7 @@ impl Ports {
             .extend(edit.bridges.iter().map(|(_, state)| state.id));
         self.remove_leaving();
         self.plane.end_batch();
-        for (name, rules) in edit.changed {
-            self.end_change(&name, &rules);
-        }
+        self.end_changes(edit.changed);
         for (name, keys) in edit.keys {
             self.forget_fixed(&name, keys);
         }
@@ -195,24 +193,30 @@ impl Ports {
         }
     }
 
-    /// Gives a member that was changed its limits, and forgets what was learned behind it under other rules.
-    fn end_change(&mut self, name: &Name, rules: &Rules) {
-        let changed = |member: &&MemberState| rules_of(member) != *rules;
-        let Some(member) = self.members.get(name).filter(changed) else {
-            return;
-        };
-        let (id, bridge) = (member.id, member.bridge.clone());
-        let limits = member_limits(member);
-        let done = self.enter_limits(id, &bridge, limits).and_then(|()| {
-            let bridge = self.bridge(&bridge)?.id;
-            // Done when the edit is answered: what is learned from then on stays.
-            let forget = self
-                .plane
-                .ask_fdb(bridge, move |w, _| w.flush_member(id, false));
-            forget.map_err(failed)
-        });
-        if let Err(error) = done {
-            tracing::error!("the table of {name} has former limits: {error}");
+    /// Gives the tables the limits of members that were changed, and has them forget what was learned by former rules. It is done
+    /// when the edit is answered: what is learned from then on stays.
+    fn end_changes(&mut self, changed: BTreeMap<Name, Rules>) {
+        let mut former: BTreeMap<Name, Vec<u16>> = BTreeMap::new();
+        for (name, rules) in changed {
+            let changed = |member: &&MemberState| rules_of(member) != rules;
+            let Some(member) = self.members.get(&name).filter(changed) else {
+                continue;
+            };
+            let (id, bridge) = (member.id, member.bridge.clone());
+            match self.enter_limits(id, &bridge, member_limits(member)) {
+                Ok(()) => former.entry(bridge).or_default().push(id),
+                Err(error) => tracing::error!("the table of {name} has former limits: {error}"),
+            }
+        }
+        for (name, ids) in former {
+            let forget = move |w: &mut FdbWriter<QsbrGrace>, _| {
+                ids.iter().for_each(|id| w.flush_member(*id, false));
+            };
+            let bridge = self.bridge(&name).map(|bridge| bridge.id);
+            let done = bridge.and_then(|id| self.plane.ask_fdb(id, forget).map_err(failed));
+            if let Err(error) = done {
+                tracing::error!("bridge {name} knows addresses by former rules: {error}");
+            }
         }
     }
 
