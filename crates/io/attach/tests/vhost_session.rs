@@ -863,3 +863,79 @@ fn a_guest_that_cannot_go_on_connects_again() {
         assert!(Instant::now() < end, "it waits for ever");
     }
 }
+
+/// Sends so many frames of the numbers that follow, each in the place of its number; the first of them.
+fn send_all(machine: &mut Machine, next: &mut u8, count: u8) -> u8 {
+    let first = *next;
+    for number in first..first + count {
+        machine.send(1, u16::from(number) % RING, &frame(number, 100));
+    }
+    *next += count;
+    first
+}
+
+/// Receives what was sent from this number on.
+fn receive_all(host: &mut Host, station: &mut Station, sent: std::ops::Range<u8>) {
+    let rings = host.rings.as_mut().expect("rings");
+    let mut got = Vec::new();
+    while got.len() < sent.len() {
+        let some = station.receive(rings.rx[0].as_mut());
+        assert!(!some.is_empty(), "{} of {sent:?}", got.len());
+        got.extend(some);
+    }
+    let sent: Vec<_> = sent.map(|number| Ok(frame(number, 100))).collect();
+    assert_eq!(got, sent);
+}
+
+/// A packed ring may look as if no device had used it: of what is given back in order, only the first descriptor says so, and that
+/// one is at the ring's end. It goes on where it stands in the daemon that it is handed to, and in the one that keeps it
+/// after another one has used it.
+#[test]
+fn a_ring_that_looks_fresh_goes_on() {
+    let _alone = alone();
+    let shared = format!("/dev/shm/windlass-fresh-{}", std::process::id());
+    for is_kept in [false, true] {
+        let _ = std::fs::create_dir(&shared);
+        let directory = directory();
+        let path = directory.path().join("s");
+        let conf = || {
+            let mut conf = conf(&path, SERVER, 1);
+            conf.ring_progress = Some(std::path::Path::new(&shared).join("machine"));
+            conf
+        };
+        let mut host = Host::new(conf());
+        let mut machine = Machine::start(&mut host, &path, Layout::Packed, 1);
+        let (mut station, mut next) = (Station::new(), 0);
+        for count in [RING as u8, RING as u8 - 1] {
+            let first = send_all(&mut machine, &mut next, count);
+            receive_all(&mut host, &mut station, first..next);
+            machine.queues[1].ring.reap();
+        }
+        let mut other = Host::new(conf());
+        if is_kept {
+            let handed = host.endpoint.hand_over().expect("settled");
+            other.endpoint.take_over(handed);
+            other.step();
+        }
+        // The last descriptor and the first one.
+        let first = send_all(&mut machine, &mut next, 2);
+        let user = if is_kept { &mut other } else { &mut host };
+        receive_all(user, &mut station, first..next);
+        machine.queues[1].ring.reap();
+        let first = send_all(&mut machine, &mut next, RING as u8 - 2);
+        if is_kept {
+            other.endpoint.hand_over().expect("settled");
+            assert!(host.endpoint.keep(true), "where the rings stand is read");
+            host.give_back();
+            host.until_up();
+            receive_all(&mut host, &mut station, first..next);
+        } else {
+            let handed = host.endpoint.hand_over().expect("settled");
+            other.endpoint.take_over(handed);
+            drop(host);
+            other.step();
+            receive_all(&mut other, &mut station, first..next);
+        }
+    }
+    let _ = std::fs::remove_dir_all(shared);
+}

@@ -212,6 +212,8 @@ pub(super) struct Device {
     /// Where the progress of packed rings is kept: with the front end, else by ourselves.
     pub(super) inflight: Option<Arc<RingProgress>>,
     own: Option<Arc<RingProgress>>,
+    /// The rings that are made next were in use in another daemon until now.
+    pub(super) goes_on: bool,
     running: Option<Running>,
     /// Announcements for the next rings.
     announcements: Vec<[u8; 6]>,
@@ -228,6 +230,7 @@ impl Device {
             log: None,
             inflight: None,
             own,
+            goes_on: false,
             running: None,
             announcements: Vec::new(),
         }
@@ -465,6 +468,7 @@ impl Device {
             waiting.into_iter().for_each(|mac| link.announce(mac));
         }
         self.running = Some(running);
+        self.goes_on = false;
     }
 
     fn link(&self, queue: usize) -> Arc<Link> {
@@ -595,6 +599,7 @@ impl Device {
                 desc,
                 size,
                 file,
+                goes_on: self.goes_on,
             };
             if let Some((kept, base)) = progress.begin(&key, &setup) {
                 (mark, setup.base) = (Some(kept), base);

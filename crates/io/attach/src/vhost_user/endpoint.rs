@@ -757,7 +757,10 @@ impl Endpoint for VhostEndpoint {
         };
         connection.wire.leave_open(false);
         // Where they stand is read anew.
-        connection.quieting |= is_used && connection.session.is_running();
+        if is_used && connection.session.is_running() {
+            connection.session.was_elsewhere();
+            connection.quieting = true;
+        }
         connection.quieting
     }
 

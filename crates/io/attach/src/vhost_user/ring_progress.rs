@@ -9,8 +9,9 @@
 //!
 //! A word is believed if it was live, stands for the same ring in the same memory, and the ring is not a fresh one: a
 //! driver that began anew has no descriptor with the USED flag anywhere, while a ring that was in use has one, or stands
-//! at its very beginning. (Only one that stands behind a chain over its end, with nothing used since, looks fresh and is
-//! not: there the front end is believed.)
+//! at its very beginning. (Only one that stands behind a chain over its end, or behind a batch over it that was given back in order,
+//! with nothing used since, looks fresh and is not: there the front end is believed.) Of a ring that another daemon hands over,
+//! or has used and let go, it is known that its driver has not begun anew: its word is believed whatever it looks like.
 //!
 //! # Ownership and lifetime
 //! The file lies where only the daemon writes. A ring that is stopped in order, or found broken, is forgotten.
@@ -66,6 +67,8 @@ pub(super) struct RingKey {
     pub(super) size: u16,
     /// The file of its memory.
     pub(super) file: (u64, u64),
+    /// Its driver has not begun anew since the word was written.
+    pub(super) goes_on: bool,
 }
 
 /// The word of one ring.
@@ -215,7 +218,7 @@ impl RingProgress {
         let mark = self.word(key.queue)?;
         let ring = PackedOver::<A>::new(setup).ok()?;
         let same = self.is_of(&mark, key);
-        let is_in_use = ring.is_in_use();
+        let is_in_use = key.goes_on || ring.is_in_use();
         let left = mark.get().filter(|_| same);
         let left = left.filter(|(from, to)| from.used.max(to.used) < setup.size);
         let stands = left.map(|(from, to)| ring.resume(from, to));
@@ -331,6 +334,7 @@ mod tests {
             desc: 0,
             size: SIZE,
             file: (1, 2),
+            goes_on: false,
         }
     }
 
@@ -367,6 +371,12 @@ mod tests {
             };
             leave();
             assert_eq!(begin(&open().unwrap(), key(1)), said, "a fresh ring");
+            leave();
+            let goes_on = RingKey {
+                goes_on: true,
+                ..key(1)
+            };
+            assert_eq!(begin(&open().unwrap(), goes_on), left, "it only looks so");
             lab.flags(3, DESC_USED);
             leave();
             assert_eq!(begin(&open().unwrap(), key(1)), left);

@@ -277,6 +277,11 @@ impl Session {
         self.device.stopped();
     }
 
+    /// Another daemon may have used the rings, which are to be made anew.
+    pub(super) fn was_elsewhere(&mut self) {
+        self.device.goes_on = true;
+    }
+
     /// The VNIC has another MTU. A front end that was told the one before is not asked again.
     pub fn set_mtu(&mut self, mtu: u32) {
         self.conf.mtu = mtu;

@@ -127,6 +127,8 @@ impl Plan {
             desc: first?,
             size: self.size,
             file: file_at(files, first?)?,
+            // It is not handed over.
+            goes_on: false,
         };
         progress.begin(&key, setup)
     }

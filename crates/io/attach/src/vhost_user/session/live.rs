@@ -106,6 +106,7 @@ impl Session {
         for queue in &mut self.device.queues {
             *queue = read(&mut from)?;
         }
+        self.device.goes_on = true;
         Some(())
     }
 }
