@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`DataPlane::attach`] | the topology with the transmit half is published, then receive halves are mailed; at the end of the batch if one is open |
 //! | [`DataPlane::detach`] | no worker has the rings or can send to them any more (a grace period), or a worker is late |
+//! | [`DataPlane::end_batch`] | no frame is judged by what was before the batch, or a worker is late |
 //! | [`DataPlane::remove_members`], [`DataPlane::remove_bridge`] | the same, and the numbers can be used again |
 //!
 //! # Synchronization

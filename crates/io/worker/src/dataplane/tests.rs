@@ -5,6 +5,7 @@ use windlass_frame::TxId;
 
 use super::*;
 use crate::wait::Asleep;
+use crate::worker::WorkerInit;
 
 /// Lets no time pass.
 struct Never;
@@ -15,16 +16,22 @@ impl Wait for Never {
     }
 }
 
-/// A thousand members come in one publication, and go in one. What was published before is kept as long as a worker may
-/// read it, so that it can be counted.
-#[test]
-fn a_thousand_members_are_published_at_once() {
+/// A plane with a bridge and one worker that does not run.
+fn plane(wait: &'static dyn Wait) -> (DataPlane, u16, Vec<WorkerInit>) {
     let options = DataPlaneOptions {
         workers: vec![None],
         members_max: 1000,
     };
-    let (mut plane, _seats) = DataPlane::wire(&options, &Never, || 1).expect("a plane");
+    let (mut plane, inits) = DataPlane::wire(&options, wait, || 1).expect("a plane");
     let bridge = plane.add_bridge(BridgeTuning::default(), Limits::new(1000, [1, 2]));
+    (plane, bridge, inits)
+}
+
+/// A thousand members come in one publication, and go in one. What was published before is kept as long as a worker may
+/// read it, so that it can be counted.
+#[test]
+fn a_thousand_members_are_published_at_once() {
+    let (mut plane, bridge, _inits) = plane(&Never);
     let mut reader = plane.shared.domain.register();
     reader.online();
     let published = |plane: &DataPlane| plane.limbo.len();
@@ -46,12 +53,7 @@ fn a_thousand_members_are_published_at_once() {
 /// What a batch sets is in force when it has ended: it waits for a worker that still has the topology before it.
 #[test]
 fn what_is_set_is_in_force() {
-    let options = DataPlaneOptions {
-        workers: vec![None],
-        members_max: 1,
-    };
-    let (mut plane, _inits) = DataPlane::wire(&options, &Asleep, || 1).expect("a plane");
-    let bridge = plane.add_bridge(BridgeTuning::default(), Limits::new(1, [1, 2]));
+    let (mut plane, bridge, _inits) = plane(&Asleep);
     let conf = MemberConf::new(TxId(0), 0);
     let id = plane.add_member(bridge, conf.clone(), MemberTuning::default());
     let id = id.expect("added");
