@@ -129,7 +129,7 @@ impl Helpers {
             let _ = self.starter.send((self.command(GETTER, key, far), to));
             getter
         });
-        let held = processes.hold(epoll, child.id());
+        let held = processes.hold_helper(epoll, child.id());
         let slot = held.unwrap_or(0);
         let watched = epoll.add(&socket, TOKEN | u64::from(slot), Interest::READABLE);
         let helper = Helper {

@@ -22,7 +22,7 @@ use windlass_channel::protocol::BROKER_SLOT;
 use windlass_channel::snapshot::MappedTable;
 use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::identity::{Identity, Image};
-use windlass_sys::process;
+use windlass_sys::process::{self, Pinned};
 use windlass_sys::sealed;
 
 use crate::helpers::Key;
@@ -88,21 +88,14 @@ pub(crate) struct Process {
     pub(crate) dead: bool,
 }
 
-/// A process that a former broker has left, or a helper of this one, which takes locks, too.
-#[derive(Debug)]
-struct Held {
-    pid: u32,
-    started: u64,
-    pidfd: Arc<OwnedFd>,
-    is_helper: bool,
-}
-
 /// All of them.
 #[derive(Debug)]
 pub(crate) struct Processes {
     slots: BTreeMap<u16, Process>,
-    /// Those that hold a slot without having registered here.
-    held: BTreeMap<u16, Held>,
+    /// Those that hold a slot without having registered here, and when they were started: what a former broker has left, and
+    /// helpers, which take locks, too.
+    held: BTreeMap<u16, (Pinned, u64)>,
+    /// Where the living ones are, but for helpers.
     by_pid: HashMap<u32, u16>,
     last: u16,
     table: Table,
@@ -125,46 +118,34 @@ impl Processes {
             lives,
         };
         for (slot, pid, started) in left {
-            match processes.watch(epoll, slot, (pid, started), false) {
+            match processes.hold(epoll, slot, pid, started) {
                 Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOSPC)) => {
                     return Err(errno);
                 }
                 Err(_) => processes.table.clear(slot),
-                Ok(()) => {}
+                Ok(()) => drop(processes.by_pid.insert(pid, slot)),
             }
         }
         Ok(processes)
     }
 
     /// Has a process hold a slot until it ends; an error if it has.
-    fn watch(
-        &mut self,
-        epoll: &Epoll,
-        slot: u16,
-        (pid, started): (u32, u64),
-        is_helper: bool,
-    ) -> Result<(), Errno> {
-        let (_, pidfd) = process::pin(pid)?;
+    fn hold(&mut self, epoll: &Epoll, slot: u16, pid: u32, started: u64) -> Result<(), Errno> {
+        let process = process::pin(pid)?;
         // One that we may not know of is believed to live.
         if Image::of(pid).is_some_and(|image| image.started() != started) {
             return Err(Errno::SRCH);
         }
-        watch(epoll, slot, &pidfd)?;
-        let held = Held {
-            pid,
-            started,
-            pidfd,
-            is_helper,
-        };
-        self.held.insert(slot, held);
+        watch(epoll, slot, &process.1)?;
+        self.held.insert(slot, (process, started));
         Ok(())
     }
 
     /// A slot for a helper that was started, until it ends.
-    pub(crate) fn hold(&mut self, epoll: &Epoll, pid: u32) -> Option<u16> {
+    pub(crate) fn hold_helper(&mut self, epoll: &Epoll, pid: u32) -> Option<u16> {
         let slot = self.free_slot()?;
         let started = Image::of(pid)?.started();
-        self.watch(epoll, slot, (pid, started), true).ok()?;
+        self.hold(epoll, slot, pid, started).ok()?;
         self.last = slot;
         self.table.put(slot, pid, started, slot);
         Some(slot)
@@ -173,14 +154,13 @@ impl Processes {
     /// The slot that a process needs to go on with what it has: the one that it had with a former broker, or the one that it was
     /// given here by an answer that came too late. Such a process uses no slab.
     pub(crate) fn own_slot(&self, who: &Newcomer) -> Option<u16> {
-        let started = who.identity.image.started();
-        let mut held = self.held.iter();
-        let former = held.find(|(_, held)| (held.pid, held.started) == (who.pid, started));
-        former.map(|(slot, _)| *slot).or_else(|| {
-            let (slot, process) = self.by_pid(who.pid)?;
-            let is_same = process.who.identity.is_still(&who.identity);
-            (is_same && process.slabs.is_empty()).then_some(slot)
-        })
+        let slot = *self.by_pid.get(&who.pid)?;
+        let is_same = |process: &Process| process.who.identity.is_still(&who.identity);
+        let is_its = match self.held.get(&slot) {
+            Some((_, started)) => *started == who.identity.image.started(),
+            None => (self.living(slot)).is_some_and(|it| is_same(it) && it.slabs.is_empty()),
+        };
+        is_its.then_some(slot)
     }
 
     /// The living process of this id.
@@ -205,10 +185,9 @@ impl Processes {
         self.slots.iter().map(|(slot, process)| (*slot, process))
     }
 
-    /// How many live.
-    pub(crate) fn alive(&self) -> usize {
-        let formers = self.held.values().filter(|held| !held.is_helper);
-        self.by_pid.len() + formers.count()
+    /// Whether any lives that is no helper.
+    pub(crate) fn any_lives(&self) -> bool {
+        !self.by_pid.is_empty()
     }
 
     /// Takes a process in, in its [own slot](Self::own_slot) if it has one. Gives the slot, and its status page, to be written.
@@ -232,12 +211,11 @@ impl Processes {
             }
         };
         watch(epoll, slot, &who.pidfd).map_err(limit)?;
-        if let Some(former) = self.held.remove(&slot) {
-            // It is watched by the new descriptor from now on; the same below.
-            let _ = epoll.remove(&former.pidfd);
-        }
-        if let Some(Process { who, .. }) = self.slots.remove(&slot) {
-            let _ = epoll.remove(&who.pidfd);
+        let held = self.held.remove(&slot).map(|((_, pidfd), _)| pidfd);
+        let former = held.or_else(|| Some(self.slots.remove(&slot)?.who.pidfd));
+        if let Some(pidfd) = former {
+            // It is watched by the new descriptor from now on.
+            let _ = epoll.remove(pidfd);
         }
         if own.is_none() {
             self.last = slot;
@@ -278,24 +256,21 @@ impl Processes {
     /// The process has died, or become another program. Its slot stays taken as long as slabs name it. Gives its id and its
     /// slabs; `None` if there is nobody to be buried.
     pub(crate) fn bury(&mut self, epoll: &Epoll, slot: u16) -> Option<(u32, Vec<u32>)> {
-        if let Some(held) = self.held.remove(&slot) {
-            let _ = epoll.remove(&held.pidfd);
-            self.table.clear(slot);
-            return None;
-        }
-        let process = self.slots.get_mut(&slot)?;
-        if process.dead {
-            return None;
-        }
-        process.dead = true;
+        let held = self.held.remove(&slot).map(|(process, _)| process);
+        let process = held.or_else(|| {
+            let who = &self.get(slot).filter(|process| !process.dead)?.who;
+            Some((who.pid, Arc::clone(&who.pidfd)))
+        });
+        let (pid, pidfd) = process?;
         // Another slot may watch the same process; only this descriptor is taken out.
-        let _ = epoll.remove(&process.who.pidfd);
+        let _ = epoll.remove(pidfd);
         self.table.clear(slot);
-        let pid = process.who.pid;
-        let slabs = process.slabs.iter().copied().collect();
         if self.by_pid.get(&pid) == Some(&slot) {
             self.by_pid.remove(&pid);
         }
+        let process = self.slots.get_mut(&slot)?;
+        process.dead = true;
+        let slabs = process.slabs.iter().copied().collect();
         self.release(slot);
         Some((pid, slabs))
     }
@@ -310,11 +285,8 @@ impl Processes {
 
     /// Gives a slot back whose process died, once no slab names it.
     fn release(&mut self, slot: u16) {
-        if self
-            .slots
-            .get(&slot)
-            .is_some_and(|process| process.dead && process.slabs.is_empty())
-        {
+        let process = self.get(slot);
+        if process.is_some_and(|process| process.dead && process.slabs.is_empty()) {
             self.slots.remove(&slot);
         }
     }

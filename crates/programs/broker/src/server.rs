@@ -167,7 +167,7 @@ impl Broker {
         ];
         let mut until = due.into_iter().flatten().min();
         let linger = self.settings.linger;
-        if let Some(linger) = linger.filter(|_| self.processes.alive() == 0) {
+        if let Some(linger) = linger.filter(|_| !self.processes.any_lives()) {
             if now >= self.idle_since + linger && self.connections.is_empty() {
                 // Whoever comes later finds another one.
                 if !self.listeners.is_in_place() || !library_is_loaded() {
