@@ -297,7 +297,7 @@ impl Broker {
     /// Gives a process that has this side of a slab its memory.
     fn hand_over(&mut self, asker: &Asker, id: u32, side: Side) -> Result<(), Reason> {
         let slab = self.slabs.get(id).ok_or(Reason::Limit)?;
-        let peer = slab.slot(side.other());
+        let peer = slab.slots[side.other() as usize];
         let peer_process = self.processes.get(peer).ok_or(Reason::PeerPlain)?;
         let [low, high] = slab.keys;
         let answer = Answer::Paired {

@@ -88,7 +88,8 @@ impl Broker {
         end: &EndInfo,
         looks: u32,
     ) -> Option<Target> {
-        let mut holders: Vec<u16> = self.slabs.get(slab)?.holders(side).collect();
+        let holders = &self.slabs.get(slab)?.holders[side as usize];
+        let mut holders: Vec<u16> = holders.iter().copied().collect();
         holders.sort_by_key(|slot| *slot != end.slot);
         let mut target: Option<Target> = None;
         for slot in holders {

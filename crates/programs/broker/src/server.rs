@@ -161,7 +161,7 @@ impl Broker {
     /// How long to wait; `None` if the private broker is not needed any more.
     fn timeout(&mut self, now: Instant) -> Option<Option<Duration>> {
         let due = [
-            self.slabs.next_look(),
+            self.slabs.next_look,
             self.helpers.next_late().map(|(at, _)| at),
             self.listeners.wake(&self.epoll, now),
         ];

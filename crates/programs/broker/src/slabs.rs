@@ -46,17 +46,17 @@ const NO_SOCKET: Fd = Fd {
 pub(crate) struct Slab {
     pub(crate) memory: OwnedFd,
     pub(crate) map: MappedSlab,
-    /// The slots for which it was made: side 0 and side 1.
+    /// The slots for which it was made, by their sides, as in what follows.
     pub(crate) slots: [u16; 2],
-    /// The slots that use it, living or dead, with the side.
-    holders: [BTreeSet<u16>; 2],
-    /// Ids and user namespace of each side.
+    /// The slots that use it, living or dead.
+    pub(crate) holders: [BTreeSet<u16>; 2],
+    /// Ids and user namespace of the holders.
     pub(crate) keys: [Key; 2],
     flagged_until: Instant,
     /// When empty rings were last given back.
     tended: Instant,
     /// Directions with bytes that nobody has moved: what was pushed and taken, and since when.
-    stuck: HashMap<(u16, u8), ((u64, u64), Instant)>,
+    unread: HashMap<(u16, u8), ((u64, u64), Instant)>,
     /// When it is looked at, if it is, and the pause after that.
     next: Option<(Instant, Duration)>,
 }
@@ -65,19 +65,7 @@ impl Slab {
     /// The side of a slot.
     pub(crate) fn side_of(&self, slot: u16) -> Option<Side> {
         let mut sides = [Side::Low, Side::High].into_iter();
-        sides.find(|side| self.holders(*side).any(|holder| holder == slot))
-    }
-
-    /// The slot for which a side was made.
-    pub(crate) fn slot(&self, side: Side) -> u16 {
-        let [low, high] = self.slots;
-        if side == Side::Low { low } else { high }
-    }
-
-    /// The slots on a side, living or dead.
-    pub(crate) fn holders(&self, side: Side) -> impl Iterator<Item = u16> {
-        let holders = self.holders.get(side as usize);
-        holders.into_iter().flatten().copied()
+        sides.find(|side| self.holders[*side as usize].contains(&slot))
     }
 
     /// Whether one user has both sides.
@@ -86,24 +74,96 @@ impl Slab {
         low.uid == high.uid
     }
 
-    /// All processes of a side are dead.
-    fn is_half(&self, processes: &Processes) -> bool {
-        !self.live_on(Side::Low, processes) || !self.live_on(Side::High, processes)
+    /// On how many sides a process lives.
+    fn sides_alive(&self, processes: &Processes) -> usize {
+        let lives = |slot: &u16| processes.get(*slot).is_some_and(|process| !process.dead);
+        let sides = self.holders.iter();
+        sides.filter(|side| side.iter().any(lives)).count()
     }
 
-    fn live_on(&self, side: Side, processes: &Processes) -> bool {
-        let lives = |slot| processes.get(slot).is_some_and(|process| !process.dead);
-        self.holders(side).any(lives)
+    /// Nobody needs it any more.
+    fn is_gone(&self, processes: &Processes) -> bool {
+        match self.sides_alive(processes) {
+            0 => true,
+            1 => self.map.channels().next().is_none(),
+            _ => false,
+        }
+    }
+
+    /// Gives rings back that are empty and that nothing was pushed to since the last time. Whether any is left.
+    fn tend(&self, processes: &Processes) -> bool {
+        let Some(owner) = Owner::new(Owner::DAEMON, THREAD) else {
+            return false;
+        };
+        let alive = &processes.lives;
+        let who = Who { owner, alive };
+        let mut left = false;
+        for chan in self.map.channels() {
+            let held = self.map.locks(chan);
+            for side in [Side::Low, Side::High] {
+                // A lock that is held is at work, or its owner is dead: then the next user repairs, who has the socket.
+                let is_free = held[side as usize] == 0;
+                if let Some(link) = self.map.link(chan, side) {
+                    left |= !is_free || !link.outgoing().idle_tick(who, &NO_SOCKET);
+                }
+            }
+        }
+        left
+    }
+
+    /// How long until the next look; `None` if there is nothing to look for.
+    fn pause(&mut self, now: Instant, processes: &Processes) -> Option<Duration> {
+        let last = self.next.map_or(LOOK_INTERVAL, |(_, pause)| pause);
+        let mut may_have_rings = true;
+        if now >= self.tended + TEND_INTERVAL {
+            may_have_rings = self.tend(processes);
+            self.tended = now;
+        }
+        if now < self.flagged_until {
+            return Some(LOOK_INTERVAL);
+        }
+        if !self.unread.is_empty() {
+            return Some(RETRY_INTERVAL);
+        }
+        let is_watched = may_have_rings || self.sides_alive(processes) < 2;
+        is_watched.then(|| (last * 2).clamp(TEND_INTERVAL, PAUSE_MAX))
+    }
+
+    /// Notes which directions have unread bytes. Gives those of them that nobody has moved for too long: channel, and side that sent.
+    fn stuck(&mut self, now: Instant, processes: &Processes, stuck_max: usize) -> Vec<(u16, u8)> {
+        if self.map.take_watch() {
+            self.flagged_until = now + WATCH_FOR;
+        }
+        let before = std::mem::take(&mut self.unread);
+        let mut stuck = Vec::new();
+        if self.sides_alive(processes) < 2 {
+            // Once a process has ended nobody is left to be rescued, or to be rescued for.
+            return stuck;
+        }
+        let directions = self.map.channels().flat_map(|chan| [(chan, 0), (chan, 1)]);
+        for at @ (chan, side) in directions {
+            let unread = self.map.unread(chan, side);
+            let Some(unread) = unread.filter(|(head, pos)| head != pos) else {
+                continue;
+            };
+            let same = before.get(&at).filter(|(before, _)| *before == unread);
+            let mut since = same.map_or(now, |(_, since)| *since);
+            if now.saturating_duration_since(since) >= STUCK_AFTER && stuck.len() < stuck_max {
+                stuck.push(at);
+                // If it stays, it is tried again after a while.
+                since = now + RETRY_INTERVAL;
+            }
+            self.unread.insert(at, (unread, since));
+        }
+        stuck
     }
 }
 
-/// Memory that is given back to the system: up to 0.3 s for each slab, in which nobody would be served.
+/// Memory that is given back to the system: up to 0.3 s for each slab, in which nobody would be served. Gone with the memory.
 #[derive(Debug)]
 struct Freeing {
-    uids: [u32; 2],
+    keys: [Key; 2],
     bytes: u64,
-    /// Gone with the memory.
-    held: Weak<()>,
 }
 
 /// All of them.
@@ -111,13 +171,14 @@ struct Freeing {
 pub(crate) struct Slabs {
     all: BTreeMap<u32, Slab>,
     last: u32,
-    next_look: Option<Instant>,
+    /// When something is to be looked at.
+    pub(crate) next_look: Option<Instant>,
     /// Rescues that may begin until an interval has gone by since that moment.
     rescues: (usize, Instant),
     /// What counts for its users still.
-    freeing: Vec<Freeing>,
+    freeing: Vec<Weak<Freeing>>,
     /// The thread that does it.
-    freer: Sender<(MappedSlab, OwnedFd, Arc<()>)>,
+    freer: Sender<(MappedSlab, OwnedFd, Arc<Freeing>)>,
 }
 
 impl Slabs {
@@ -156,12 +217,10 @@ impl Slabs {
         full: u16,
     ) -> Result<(u32, bool), Reason> {
         let slots = [a.min(b), a.max(b)];
-        let [low, high] = slots;
-        let owners = (processes.get(low), processes.get(high));
-        let (Some(owner), Some(other)) = owners else {
+        let [Some(owner), Some(other)] = slots.map(|slot| processes.get(slot)) else {
             return Err(Reason::Limit);
         };
-        let is_theirs = |id: &&u32| self.all.get(*id).is_some_and(|slab| slab.slots == slots);
+        let is_theirs = |id: &&u32| self.get(**id).is_some_and(|slab| slab.slots == slots);
         let have: Vec<u32> = owner.slabs.iter().filter(is_theirs).copied().collect();
         if let Some(id) = have.get(usize::from(full)) {
             return Ok((*id, false));
@@ -182,11 +241,11 @@ impl Slabs {
             memory,
             map,
             slots,
-            holders: [BTreeSet::from([low]), BTreeSet::from([high])],
+            holders: slots.map(|slot| BTreeSet::from([slot])),
             keys,
             flagged_until: now,
             tended: now,
-            stuck: HashMap::new(),
+            unread: HashMap::new(),
             next: None,
         };
         self.last = id;
@@ -199,14 +258,15 @@ impl Slabs {
 
     /// Whether a user has as many slabs as he may, or as much memory in them. It is measured at his expense.
     fn is_full(&mut self, uid: u32, users: &mut Users) -> bool {
-        self.freeing.retain(|one| one.held.strong_count() > 0);
-        let is_his = |slab: &&Slab| slab.keys.iter().any(|key| key.uid == uid);
-        let count = self.all.values().filter(is_his).count();
+        self.freeing.retain(|one| one.strong_count() > 0);
+        let is_his = |keys: [Key; 2]| keys.iter().any(|key| key.uid == uid);
+        let his = || self.all.values().filter(|slab| is_his(slab.keys));
+        let count = his().count();
         users.asked(uid, count / MEASURES_PER_REQUEST);
-        let his = self.all.values().filter(is_his);
-        let used = his.map(|slab| sealed::bytes_used(&slab.memory));
-        let freed = self.freeing.iter().filter(|one| one.uids.contains(&uid));
-        let bytes: u64 = used.chain(freed.map(|one| one.bytes)).sum();
+        let used = his().map(|slab| sealed::bytes_used(&slab.memory));
+        let freeing = self.freeing.iter().filter_map(Weak::upgrade);
+        let freeing = freeing.filter(|one| is_his(one.keys));
+        let bytes: u64 = used.chain(freeing.map(|one| one.bytes)).sum();
         count >= SLABS_PER_USER_MAX || bytes >= BYTES_PER_USER_MAX
     }
 
@@ -221,11 +281,10 @@ impl Slabs {
     ) -> bool {
         let key = processes.get(slot).map(|process| process.who.key);
         let slab = self.all.get_mut(&id);
-        let slab = slab.filter(|slab| slab.keys.get(side as usize).copied() == key);
-        let Some(holders) = slab.and_then(|slab| slab.holders.get_mut(side as usize)) else {
+        let Some(slab) = slab.filter(|slab| Some(slab.keys[side as usize]) == key) else {
             return false;
         };
-        holders.insert(slot);
+        slab.holders[side as usize].insert(slot);
         processes.uses(slot, id);
         true
     }
@@ -270,16 +329,15 @@ impl Slabs {
         let Some(slab) = self.all.remove(&id) else {
             return;
         };
+        let freeing = Arc::new(Freeing {
+            keys: slab.keys,
+            bytes: sealed::bytes_used(&slab.memory),
+        });
         for slot in slab.holders.into_iter().flatten() {
             processes.forget(slot, id);
         }
-        let held = Arc::new(());
-        self.freeing.push(Freeing {
-            uids: slab.keys.map(|key| key.uid),
-            bytes: sealed::bytes_used(&slab.memory),
-            held: Arc::downgrade(&held),
-        });
-        let _ = self.freer.send((slab.map, slab.memory, held));
+        self.freeing.push(Arc::downgrade(&freeing));
+        let _ = self.freer.send((slab.map, slab.memory, freeing));
     }
 
     /// A process says that it began to push.
@@ -289,11 +347,6 @@ impl Slabs {
             slab.flagged_until = now + WATCH_FOR;
             self.look_at(id, now + LOOK_INTERVAL);
         }
-    }
-
-    /// When something is to be looked at.
-    pub(crate) fn next_look(&self) -> Option<Instant> {
-        self.next_look
     }
 
     /// Looks at what is due, the longest due first, until [`CHANNELS_PER_LOOK`] are looked at: the rest is due still. Returns the
@@ -306,9 +359,8 @@ impl Slabs {
         if now >= self.rescues.1 + LOOK_INTERVAL {
             self.rescues = (RESCUES_PER_LOOK_MAX, now);
         }
-        let all = self.all.iter();
-        let due = all.filter_map(|(id, slab)| Some((slab.next?.0, *id)));
-        let mut due: Vec<(Instant, u32)> = due.filter(|(at, _)| *at <= now).collect();
+        let due = (self.iter()).filter_map(|(id, slab)| Some((slab.next?.0, id)));
+        let mut due: Vec<_> = due.filter(|(at, _)| *at <= now).collect();
         due.sort_unstable();
         let mut channels = 0;
         for (_, id) in due {
@@ -320,9 +372,9 @@ impl Slabs {
                 continue;
             }
             channels += slab.map.channels().count() + 1;
-            let begun = rescues.len();
-            slab.look(now, id, processes, begun + self.rescues.0, &mut rescues);
-            self.rescues.0 -= rescues.len() - begun;
+            let stuck = slab.stuck(now, processes, self.rescues.0);
+            self.rescues.0 -= stuck.len();
+            rescues.extend(stuck.into_iter().map(|(chan, side)| (id, chan, side)));
             let pause = slab.pause(now, processes);
             slab.next = pause.map(|pause| (now + pause, pause));
             if channels >= CHANNELS_PER_LOOK {
@@ -333,95 +385,5 @@ impl Slabs {
         let rested = Instant::now() + now.elapsed() * LOOK_REST_TIMES;
         self.next_look = next.map(|(at, _)| at.max(rested)).min();
         rescues
-    }
-}
-
-impl Slab {
-    /// Gives rings back that are empty and that nothing was pushed to since the last time. Whether any is left.
-    fn tend(&self, processes: &Processes) -> bool {
-        let Some(owner) = Owner::new(Owner::DAEMON, THREAD) else {
-            return false;
-        };
-        let alive = &processes.lives;
-        let who = Who { owner, alive };
-        let mut left = false;
-        for chan in self.map.channels() {
-            let held = self.map.locks(chan);
-            for side in [Side::Low, Side::High] {
-                let link = self.map.link(chan, side);
-                // A lock that is held is at work, or its owner is dead: then the next user repairs, who has the socket.
-                let is_free = held.get(side as usize) == Some(&0);
-                let gone =
-                    link.is_none_or(|link| is_free && link.outgoing().idle_tick(who, &NO_SOCKET));
-                left |= !gone;
-            }
-        }
-        left
-    }
-
-    /// Nobody needs it any more.
-    fn is_gone(&self, processes: &Processes) -> bool {
-        match [Side::Low, Side::High].map(|side| self.live_on(side, processes)) {
-            [true, true] => false,
-            [false, false] => true,
-            _ => self.map.channels().next().is_none(),
-        }
-    }
-
-    /// How long until the next look; `None` if there is nothing to look for.
-    fn pause(&mut self, now: Instant, processes: &Processes) -> Option<Duration> {
-        let last = self.next.map_or(LOOK_INTERVAL, |(_, pause)| pause);
-        let mut may_have_rings = true;
-        if now >= self.tended + TEND_INTERVAL {
-            may_have_rings = self.tend(processes);
-            self.tended = now;
-        }
-        if now < self.flagged_until {
-            return Some(LOOK_INTERVAL);
-        }
-        if !self.stuck.is_empty() {
-            return Some(RETRY_INTERVAL);
-        }
-        let is_watched = may_have_rings || self.is_half(processes);
-        is_watched.then(|| (last * 2).clamp(TEND_INTERVAL, PAUSE_MAX))
-    }
-
-    /// Notes which directions have unread bytes, and which of them nobody has moved for too long.
-    fn look(
-        &mut self,
-        now: Instant,
-        id: u32,
-        processes: &Processes,
-        rescues_max: usize,
-        rescues: &mut Vec<(u32, u16, u8)>,
-    ) {
-        if self.map.take_watch() {
-            self.flagged_until = now + WATCH_FOR;
-        }
-        if self.is_half(processes) {
-            // Once a process has ended nobody is left to be rescued, or to be rescued for.
-            return self.stuck.clear();
-        }
-        let mut stuck = HashMap::new();
-        for chan in self.map.channels() {
-            for side in [0, 1] {
-                let unread = self.map.unread(chan, side);
-                let Some(unread) = unread.filter(|(head, pos)| head != pos) else {
-                    continue;
-                };
-                let before = self.stuck.get(&(chan, side));
-                let same = before.filter(|(before, _)| *before == unread);
-                let mut since = same.map_or(now, |(_, since)| *since);
-                if now.saturating_duration_since(since) >= STUCK_AFTER
-                    && rescues.len() < rescues_max
-                {
-                    rescues.push((id, chan, side));
-                    // If it stays, it is tried again after a while.
-                    since = now + RETRY_INTERVAL;
-                }
-                stuck.insert((chan, side), (unread, since));
-            }
-        }
-        self.stuck = stuck;
     }
 }
