@@ -57,8 +57,8 @@ pub const GETTER: &str = "getter";
 const FILES_MAX: u64 = 131_072;
 /// Addresses of a helper, in bytes: a slab of 258 MiB, and the program.
 const SPACE_BYTES_MAX: u64 = 1 << 30;
-/// Who a helper is where it takes a lock.
-const THREAD: u16 = 1;
+/// The thread that a helper or the broker is where it takes a lock.
+pub(crate) const THREAD: u16 = 1;
 /// The socket may be there, but the helper may not take it.
 const OUT_OF_REACH: Reason = Reason::Privileged;
 /// How long the getter is waited for.
@@ -84,53 +84,49 @@ pub fn serve_if_asked(mut words: impl Iterator<Item = String>) -> Result<bool, E
         return Err(Errno::INVAL);
     };
     let id = |number: u64| u32::try_from(number).map_err(|_| Errno::INVAL);
-    let (uid, gid, userns) = (id(uid)?, id(gid)?, (device, inode));
+    let key = Key {
+        uid: id(uid)?,
+        gid: id(gid)?,
+        userns: (device, inode),
+    };
     if role == GETTER {
         confine(None, CapabilitySet::SYS_PTRACE)?;
-        serve(|job, fds| getter::fetch(&job, &fds, Key { uid, gid, userns }));
+        serve(|job, fds| getter::fetch(&job, &fds, key));
     } else {
-        confine(Some((uid, gid)), CapabilitySet::empty())?;
+        confine(Some(key), CapabilitySet::empty())?;
         serve(|job, fds| (do_job(&job, fds), None));
     }
     Ok(true)
 }
 
-/// Takes these ids and keeps these capabilities alone.
-fn confine(ids: Option<(u32, u32)>, keep: CapabilitySet) -> Result<(), Errno> {
-    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+/// Takes the ids of a user, if one is given, and keeps these capabilities alone.
+fn confine(user: Option<Key>, keep: CapabilitySet) -> Result<(), Errno> {
     for (resource, most) in [
         (Resource::Nofile, FILES_MAX),
         (Resource::As, SPACE_BYTES_MAX),
         (Resource::Nproc, 0),
         (Resource::Core, 0),
     ] {
-        let most = getrlimit(resource)
-            .maximum
-            .map_or(most, |limit| limit.min(most));
-        let limit = Rlimit {
-            current: Some(most),
-            maximum: Some(most),
-        };
-        setrlimit(resource, limit)?;
+        let before = getrlimit(resource).maximum;
+        let maximum = Some(before.map_or(most, |before| before.min(most)));
+        let current = maximum;
+        setrlimit(resource, Rlimit { current, maximum })?;
     }
-    if let Some((uid, gid)) = ids.filter(|_| geteuid().is_root()) {
+    if let Some(user) = user.filter(|_| geteuid().is_root()) {
         set_thread_groups(&[])?;
-        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
         set_thread_res_gid(gid, gid, gid)?;
         set_thread_res_uid(uid, uid, uid)?;
-        // A change of ids may have made it dumpable (`fs.suid_dumpable`).
-        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     }
+    // Behind the change of ids, which may make it dumpable (`fs.suid_dumpable`).
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     set_no_new_privs(true)?;
-    let none = CapabilitySet::empty();
-    set_capabilities(
-        None,
-        CapabilitySets {
-            effective: keep,
-            permitted: keep,
-            inheritable: none,
-        },
-    )?;
+    let sets = CapabilitySets {
+        effective: keep,
+        permitted: keep,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, sets)?;
     // Last: a change of ids takes it back.
     set_parent_process_death_signal(Some(Signal::KILL))
 }
@@ -257,27 +253,20 @@ fn take_socket(pidfd: &OwnedFd, fd: i32, cookie: u64) -> Result<OwnedFd, Reason>
 
 /// The numbers under which a process has sockets, as far as they may be seen, among at most `left` descriptors.
 fn numbers_of(pid: u32, left: &mut u32) -> impl Iterator<Item = i32> {
-    let is_socket = |entry: &std::fs::DirEntry| {
-        std::fs::read_link(entry.path()).is_ok_and(|target| {
-            target
-                .as_os_str()
-                .as_encoded_bytes()
-                .starts_with(b"socket:")
-        })
-    };
     // Not even the list is read for one that has none left.
     let listed = (*left > 0).then(|| std::fs::read_dir(format!("/proc/{pid}/fd")));
-    listed
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map_while(move |entry| {
-            *left = left.checked_sub(1)?;
-            Some(entry)
-        })
-        .filter_map(Result::ok)
-        .filter(is_socket)
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+    let entries = listed.into_iter().flatten().flatten();
+    let looked_at = entries.map_while(move |entry| {
+        *left = left.checked_sub(1)?;
+        Some(entry)
+    });
+    looked_at.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let target = std::fs::read_link(entry.path()).ok()?.into_os_string();
+        let is_socket = target.as_encoded_bytes().starts_with(b"socket:");
+        let name = entry.file_name();
+        name.to_str().filter(|_| is_socket)?.parse().ok()
+    })
 }
 
 /// Moves the unread bytes of a direction into the socket, and counts them.

@@ -48,20 +48,15 @@ pub(crate) fn rows(processes: &Processes, slabs: &Slabs, uid: Option<u32>) -> Ve
         let process = processes.get(*slot);
         uid.is_none() || process.map(|process| process.who.key.uid) == uid
     };
-    let rows_max = if uid.is_none() {
-        ROWS_MAX
-    } else {
-        ROWS_PER_USER_MAX
-    };
+    let rows_max = uid.map_or(ROWS_MAX, |_| ROWS_PER_USER_MAX);
     let mut bytes = Vec::new();
     let own = processes.iter().filter(|(slot, _)| is_his(slot));
     for (slot, process) in own.take(rows_max) {
         Row::Process(process_row(slot, process)).encode(&mut bytes);
     }
-    for (id, slab) in slabs
-        .iter()
-        .filter(|(_, slab)| slab.slots.iter().any(is_his))
-    {
+    let shared = slabs.iter();
+    let shared = shared.filter(|(_, slab)| slab.slots.iter().any(is_his));
+    for (id, slab) in shared {
         for chan in slab.map.channels() {
             if bytes.len() >= rows_max * ROW_BYTES {
                 return bytes;
@@ -69,11 +64,10 @@ pub(crate) fn rows(processes: &Processes, slabs: &Slabs, uid: Option<u32>) -> Ve
             let Some(words) = slab.map.chan(chan) else {
                 continue;
             };
-            let now = windlass_channel::sys::cycles();
             let row = ChannelRow {
                 slab: id,
                 chan,
-                now,
+                now: windlass_channel::sys::cycles(),
                 words,
             };
             Row::Channel(Box::new(row)).encode(&mut bytes);

@@ -20,7 +20,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Read;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -72,19 +72,16 @@ impl Policy {
             path: path.into(),
             error,
         };
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(Self::default());
-            }
-            Err(error) => return Err(read(error)),
-        };
+        let file = File::open(path);
+        if (file.as_ref()).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            return Ok(Self::default());
+        }
+        let file = file.map_err(read)?;
         let meta = file.metadata().map_err(read)?;
         if meta.uid() != 0 || meta.mode() & 0o022 != 0 || !meta.is_file() {
             return Err(PolicyError::Untrusted(path.into()));
         }
-        let mut text = String::new();
-        (&file).read_to_string(&mut text).map_err(read)?;
+        let text = std::io::read_to_string(file).map_err(read)?;
         let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
         Self::parse(&text, &passwd).map_err(|(line, what)| PolicyError::Line {
             path: path.into(),
@@ -102,9 +99,8 @@ impl Policy {
         for (index, line) in text.lines().enumerate() {
             let rule = line.split('#').next().unwrap_or_default();
             let words: Vec<&str> = rule.split_whitespace().collect();
-            policy
-                .rule(&words, passwd)
-                .map_err(|what| (index + 1, what))?;
+            let understood = policy.rule(&words, passwd);
+            understood.map_err(|what| (index + 1, what))?;
         }
         Ok(policy)
     }
@@ -130,21 +126,12 @@ impl Policy {
             }
             ["deny", name] => drop(self.denied.insert(user(name)?)),
             ["plain", path] if path.starts_with('/') => drop(self.plain.insert(path.into())),
-            ["plain", path] => {
-                return Err(format!(
-                    "plain names a program by its whole path, not \"{path}\""
-                ));
-            }
             ["accounting", "ignore"] => self.ignores_accounting = true,
             ["accounting", ..] => return Err("accounting can only be ignored".into()),
             ["join", ..] => return Err("join names two users".into()),
             ["deny", ..] => return Err("deny names one user".into()),
-            ["plain", ..] => return Err("plain names one program".into()),
-            [word, ..] => {
-                return Err(format!(
-                    "a rule is join, deny, plain or accounting, not \"{word}\""
-                ));
-            }
+            ["plain", ..] => return Err("plain names one program by its whole path".into()),
+            [word, ..] => return Err(format!("\"{word}\" is not join, deny, plain or accounting")),
         }
         Ok(())
     }

@@ -21,6 +21,7 @@ use windlass_channel::snapshot::MappedSlab;
 use windlass_channel::{Fd, Owner, Reason, Who};
 use windlass_sys::sealed;
 
+use crate::helper::THREAD;
 use crate::helpers::Key;
 use crate::limits::{
     BYTES_PER_USER_MAX, CHANNELS_PER_LOOK, LOOK_INTERVAL, LOOK_REST_TIMES, MEASURES_PER_REQUEST,
@@ -30,8 +31,6 @@ use crate::limits::{
 use crate::processes::Processes;
 use crate::users::Users;
 
-/// Who the broker is where it takes a lock.
-const THREAD: u16 = 1;
 /// Longest pause between two looks.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 

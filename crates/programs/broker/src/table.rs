@@ -69,15 +69,11 @@ impl Table {
         }
         let (pids, behind) = bytes.split_at(PROCESSES_BYTES);
         let pids = pids.as_chunks().0.iter().copied().map(u32::from_ne_bytes);
-        let behind = behind.as_chunks().0.iter().copied().map(u64::from_ne_bytes);
-        let last = behind.clone().next().unwrap_or(0) as u16;
-        let all = (0..BROKER_SLOT).zip(pids.zip(behind)).skip(1);
-        let left = all.filter(|(_, (pid, _))| *pid != 0);
-        (
-            left.map(|(slot, (pid, started))| (slot, pid, started))
-                .collect(),
-            last,
-        )
+        let mut behind = behind.as_chunks().0.iter().copied().map(u64::from_ne_bytes);
+        let last = behind.next().unwrap_or(0) as u16;
+        let all = (1..BROKER_SLOT).zip(pids.skip(1).zip(behind));
+        let all = all.map(|(slot, (pid, started))| (slot, pid, started));
+        (all.filter(|(_, pid, _)| *pid != 0).collect(), last)
     }
 
     fn store(&self, at: usize, bytes: &[u8]) {
