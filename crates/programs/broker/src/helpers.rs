@@ -65,7 +65,7 @@ struct Helper {
     /// The slot in which it takes locks.
     slot: u16,
     /// What comes after each, in the order in which it answers, and when that is late.
-    jobs: VecDeque<(Then, Instant)>,
+    jobs: VecDeque<(Then<Said>, Instant)>,
     used: Instant,
 }
 
@@ -207,14 +207,14 @@ impl Helpers {
     }
 
     /// The helper that has just got a job will answer it.
-    pub(crate) fn expect(&mut self, key: Key, then: Then) {
+    pub(crate) fn expect(&mut self, key: Key, then: Then<Said>) {
         if let Some(helper) = self.all.get_mut(&key) {
             helper.jobs.push_back((then, helper.used + HANG_AFTER));
         }
     }
 
     /// The next answer of the helper in a slot; `None` if there is none, an error if it has ended.
-    pub(crate) fn answer(&mut self, slot: u16) -> Result<Option<(Key, Then, Said)>, Key> {
+    pub(crate) fn answer(&mut self, slot: u16) -> Result<Option<(Key, Then<Said>, Said)>, Key> {
         let mut all = self.all.iter_mut();
         let Some((key, helper)) = all.find(|(_, helper)| helper.slot == slot) else {
             return Ok(None);
@@ -240,7 +240,7 @@ impl Helpers {
     }
 
     /// Kills one. Others see it dead once it has ended. Gives what its jobs went on with.
-    pub(crate) fn kill(&mut self, key: Key) -> Vec<Then> {
+    pub(crate) fn kill(&mut self, key: Key) -> Vec<Then<Said>> {
         let Some(helper) = self.all.remove(&key) else {
             return Vec::new();
         };

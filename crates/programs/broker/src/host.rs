@@ -25,8 +25,9 @@ use windlass_sys::netlink::{Netlink, NetlinkError};
 use windlass_sys::netns::{NetnsRef, within};
 use windlass_sys::{hooks, process, process::Pinned};
 
+use crate::inquiry::Then;
 use crate::jobs::LATE;
-use crate::server::{Broker, LOOK};
+use crate::server::LOOK;
 
 /// How long a look at a namespace holds.
 const HOLDS: Duration = Duration::from_secs(1);
@@ -37,10 +38,10 @@ const NAMESPACES_MAX: usize = 1_024;
 /// Requests that wait for one look.
 const WAITING_MAX: usize = 64;
 
+/// What is done to packets, if anything is.
+type Finding = Option<String>;
 /// What a look found, and how long that holds.
-type Seen = (Option<String>, Instant);
-/// What comes next.
-pub(crate) type Then = Box<dyn FnOnce(&mut Broker, Option<String>) + Send>;
+type Seen = (Finding, Instant);
 
 /// A look that is under way.
 struct Looking {
@@ -48,7 +49,7 @@ struct Looking {
     thread: JoinHandle<Seen>,
     /// Readable once the thread is at its end.
     _end: PipeReader,
-    waiting: Vec<Then>,
+    waiting: Vec<Then<Finding>>,
 }
 
 /// What was found in each network namespace, by its cookie.
@@ -61,7 +62,7 @@ pub(crate) struct Host {
 
 impl Host {
     /// What is done to packets over `lo` in the namespace with this cookie; `None` where that is not known.
-    pub(crate) fn known(&self, netns: u64) -> Option<Option<String>> {
+    pub(crate) fn known(&self, netns: u64) -> Option<Finding> {
         let seen = self.seen.get(&netns);
         let fresh = seen.filter(|(_, until)| *until > Instant::now());
         fresh.map(|(finding, _)| finding.clone())
@@ -72,8 +73,8 @@ impl Host {
         &mut self,
         epoll: &Epoll,
         (netns, uid): (u64, u32),
-        look: impl FnOnce() -> Option<String> + Send + 'static,
-        then: Then,
+        look: impl FnOnce() -> Finding + Send + 'static,
+        then: Then<Finding>,
     ) -> Result<(), Reason> {
         if let Some(looking) = self.looking.get_mut(&uid) {
             if looking.netns != netns || looking.waiting.len() >= WAITING_MAX {
@@ -105,7 +106,7 @@ impl Host {
     }
 
     /// The look for a user is at its end. Gives what was found, and who waits for it.
-    pub(crate) fn found(&mut self, uid: u32) -> Option<(Option<String>, Vec<Then>)> {
+    pub(crate) fn found(&mut self, uid: u32) -> Option<(Finding, Vec<Then<Finding>>)> {
         let looking = self.looking.remove(&uid)?;
         let nothing = |_| (Some("nobody could look".into()), Instant::now() + HOLDS);
         let (finding, until) = looking.thread.join().unwrap_or_else(nothing);
@@ -118,7 +119,7 @@ impl Host {
 }
 
 /// What is done to packets over `lo` in the namespace with this cookie, where these processes are.
-pub(crate) fn look(netns: u64, both: &[Pinned]) -> Option<String> {
+pub(crate) fn look(netns: u64, both: &[Pinned]) -> Finding {
     let mut reason = "the processes are in another network namespace than their sockets".to_owned();
     for process in both {
         match namespace(netns, process) {
@@ -134,7 +135,7 @@ pub(crate) fn look(netns: u64, both: &[Pinned]) -> Option<String> {
 }
 
 /// What is found in the namespace of a process; `None` if that is not the one meant.
-fn namespace(netns: u64, of: &Pinned) -> Result<Option<Option<String>>, NetlinkError> {
+fn namespace(netns: u64, of: &Pinned) -> Result<Option<Finding>, NetlinkError> {
     let there = NetnsRef::of_process(of)?;
     within(&there, || {
         let mut links = Netlink::open()?;
@@ -152,9 +153,10 @@ fn namespace(netns: u64, of: &Pinned) -> Result<Option<Option<String>>, NetlinkE
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::Broker;
 
     /// Finds out what is done in a namespace, however long that takes.
-    fn find(host: &mut Host, netns: u64) -> Option<String> {
+    fn find(host: &mut Host, netns: u64) -> Finding {
         if let Some(known) = host.known(netns) {
             return known;
         }

@@ -39,8 +39,8 @@ pub(crate) struct Target {
     pub(crate) job: Job,
 }
 
-/// What comes next.
-pub(crate) type Then = Box<dyn FnOnce(&mut Broker, Said) + Send>;
+/// What comes next, once that is known.
+pub(crate) type Then<T> = Box<dyn FnOnce(&mut Broker, T) + Send>;
 
 impl Broker {
     /// Asks for two sockets, and goes on if they are the ends of one connection.
@@ -74,7 +74,7 @@ impl Broker {
             None => WATCH_JOBS_PER_HELPER_MAX,
         };
         let asker = asker.clone();
-        let then: Then = Box::new(move |broker, said| {
+        let then: Then<Said> = Box::new(move |broker, said| {
             if let Err(reason) = then(broker, &asker, said) {
                 broker.refuse(&asker, reason);
             }
@@ -87,12 +87,11 @@ impl Broker {
     }
 
     /// Gives a job to the helper that it is for, which may have so many with this one.
-    fn hand(&mut self, target: Target, jobs_max: usize) -> Result<Key, Reason> {
-        let Target { key, sources, job } = target;
+    fn hand(&mut self, mut target: Target, jobs_max: usize) -> Result<Key, Reason> {
+        let (key, job) = (target.key, &mut target.job);
         let slot = self.provide(key)?;
-        let mut job = job;
         let mut fds: Vec<BorrowedFd<'_>> = Vec::new();
-        for (to, (pid, pidfd)) in job.pids.iter_mut().zip(&sources) {
+        for (to, (pid, pidfd)) in job.pids.iter_mut().zip(&target.sources) {
             *to = *pid;
             fds.push(pidfd.as_fd());
         }
@@ -101,7 +100,7 @@ impl Broker {
             let slab = self.slabs.get(reclaim.slab).ok_or(Reason::NotEligible)?;
             fds.extend([slab.memory.as_fd(), self.processes.table()]);
         }
-        self.helpers.send(key, jobs_max, &job, &fds)?;
+        self.helpers.send(key, jobs_max, job, &fds)?;
         Ok(key)
     }
 

@@ -26,7 +26,7 @@ use crate::server::{COMMON, OWN_LISTENER};
 /// All of them, by their tokens.
 #[derive(Debug)]
 pub(crate) struct Listeners {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     all: BTreeMap<u64, Listener>,
     /// How long those that rest do.
     resting: BTreeMap<u64, Instant>,

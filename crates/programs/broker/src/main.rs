@@ -4,6 +4,7 @@
 use std::fmt::Arguments;
 use std::os::unix::fs::DirBuilderExt;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -56,7 +57,7 @@ fn run(args: &Args) -> Result<()> {
         others: is_root && !args.private,
         program: std::env::current_exe()?,
         policy: is_root.then(|| CONFIG_PATH.into()),
-        linger: args.private.then(|| args.linger()),
+        linger: (args.private).then(|| Duration::from_millis(args.linger_ms)),
     };
     let mut log = Log::new(args.verbose);
     let say = Box::new(move |is_notice, line: Arguments<'_>| log.say(is_notice, line));

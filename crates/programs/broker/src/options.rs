@@ -1,10 +1,8 @@
 //! The command line of `windlass-broker`.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Parser;
-
 use windlass_listing::{SOCKET_NAME, SYSTEM_DIRECTORY};
 
 /// Joins programs that "windlass run" started: gives each pair the memory through which their sockets talk.
@@ -43,10 +41,5 @@ impl Args {
         given
             .filter(|path| !path.as_os_str().is_empty())
             .unwrap_or_else(|| PathBuf::from(SYSTEM_DIRECTORY).join(SOCKET_NAME))
-    }
-
-    /// How long a private broker stays.
-    pub fn linger(&self) -> Duration {
-        Duration::from_millis(self.linger_ms)
     }
 }

@@ -16,8 +16,8 @@ use windlass_sys::sealed;
 use windlass_sys::unix::{self, Credentials};
 
 use crate::helpers::Key;
-use crate::host::{Then, look};
-use crate::inquiry::{Asker, Connection};
+use crate::host::look;
+use crate::inquiry::{Asker, Connection, Then};
 use crate::limits::{HELPED_REQUESTS, ROWS_PER_REQUEST};
 use crate::listing;
 use crate::processes::{Group, Newcomer};
@@ -39,12 +39,11 @@ impl Broker {
     }
 
     fn start(&mut self, asker: &Asker, who: Credentials, request: Request) -> Result<(), Reason> {
-        let is_cheap = matches!(
-            request,
-            Request::Slab { .. } | Request::Watch { .. } | Request::List
-        );
-        self.users
-            .asked(who.uid, if is_cheap { 1 } else { HELPED_REQUESTS });
+        let cost = match request {
+            Request::Slab { .. } | Request::Watch { .. } | Request::List => 1,
+            _ => HELPED_REQUESTS,
+        };
+        self.users.asked(who.uid, cost);
         match request {
             Request::Register {
                 socket,
@@ -154,10 +153,9 @@ impl Broker {
         }
         let (slot, status) = self.processes.admit(&self.epoll, newcomer)?;
         let process = self.processes.get(slot).ok_or(Reason::Limit)?;
-        let answer = Answer::Registered { slot };
         let (directory, table) = (process.directory.as_fd(), self.processes.table());
         let fds = [status.as_fd(), directory, table];
-        send(asker, &answer, &fds)?;
+        send(asker, &Answer::Registered { slot }, &fds)?;
         self.slabs.inherit(&mut self.processes, parent, slot);
         self.detail(format_args!("slot {slot} is process {pid} of user {uid}"));
         Ok(())
@@ -190,10 +188,8 @@ impl Broker {
     fn pair(&mut self, asker: &Asker, (peer, full): (u16, u16), ends: Ends) -> Result<(), Reason> {
         let own = self.asker(asker)?;
         self.is_still(peer).ok_or(Reason::PeerPlain)?;
-        let both = [own, peer].map(|slot| self.processes.get(slot));
-        let [Some(a), Some(b)] = both.map(|process| Some(&process?.who)) else {
-            return Err(Reason::PeerPlain);
-        };
+        let who = |slot| Some(&self.processes.get(slot)?.who);
+        let (a, b) = who(own).zip(who(peer)).ok_or(Reason::PeerPlain)?;
         if (a.netns, a.key.userns) != (b.netns, b.key.userns) {
             return Err(Reason::OtherNetns);
         }
@@ -267,7 +263,7 @@ impl Broker {
         };
         let of_cgroup = both.iter().find_map(hooks::of_cgroup);
         let (known, asker) = (host.known(netns), asker.clone());
-        let then: Then = Box::new(move |broker, finding| {
+        let then: Then<Option<String>> = Box::new(move |broker, finding| {
             let Some(finding) = finding.or(of_cgroup.map(|hook| hook.to_string())) else {
                 return then(broker, &asker);
             };
@@ -298,7 +294,7 @@ impl Broker {
     fn hand_over(&mut self, asker: &Asker, id: u32, side: Side) -> Result<(), Reason> {
         let slab = self.slabs.get(id).ok_or(Reason::Limit)?;
         let peer = slab.slots[side.other() as usize];
-        let peer_process = self.processes.get(peer).ok_or(Reason::PeerPlain)?;
+        let process = self.processes.get(peer).ok_or(Reason::PeerPlain)?;
         let [low, high] = slab.keys;
         let answer = Answer::Paired {
             slab: id,
@@ -306,7 +302,7 @@ impl Broker {
             peer,
             proves: low != high,
         };
-        let fds = [slab.memory.as_fd(), peer_process.status.as_fd()];
+        let fds = [slab.memory.as_fd(), process.status.as_fd()];
         send(asker, &answer, &fds)
     }
 
@@ -334,8 +330,8 @@ impl Broker {
             let count = rows.len() / ROW_BYTES;
             self.users.asked(who.uid, count / ROWS_PER_REQUEST);
         }
-        let memory = sealed::holding("windlass-listing", &rows).map_err(|_| Reason::Limit)?;
         let bytes = rows.len() as u64;
+        let memory = sealed::holding("windlass-listing", &rows).map_err(|_| Reason::Limit)?;
         send(asker, &Answer::Listing { bytes }, &[memory.as_fd()])
     }
 }

@@ -39,44 +39,32 @@ impl Broker {
             // The sender has the kernel answer for a dead reader.
             return self.done(asker);
         };
-        let reclaim = Reclaim {
-            slab,
-            chan,
-            side,
-            connected: own.connected,
-            slot: 0,
-            same_user,
-            far: None,
-        };
+        let connected = own.connected;
         self.look(asker, Some(far), move |broker, asker, far| {
-            let far = far.ok();
-            sender.job.reclaim = Some(Reclaim { far, ..reclaim });
+            sender.job.reclaim = Some(Reclaim {
+                slab,
+                chan,
+                side,
+                connected,
+                slot: 0,
+                same_user,
+                far: far.ok(),
+            });
             broker.look(asker, Some(sender), move |broker, asker, said| {
-                broker.moved(asker, &reclaim, said.map(|facts| facts.moved))
+                let place = format_args!("slab {slab}, channel {chan}, side {side}");
+                match said.map(|facts| facts.moved) {
+                    Ok(bytes) => broker.detail(format_args!("rescued {bytes} bytes of {place}")),
+                    // The kernel did not take all, or a reader was in the middle of taking them.
+                    Err(Reason::Limit) => broker.detail(format_args!("no rescue yet of {place}")),
+                    Err(reason) => {
+                        broker.notice(format_args!("no rescue of {place}: {}", reason.text()));
+                    }
+                }
+                said.and_then(|_| broker.done(asker))
             });
             Ok(())
         });
         Ok(())
-    }
-
-    /// Tells what came of a rescue.
-    fn moved(
-        &mut self,
-        asker: &Asker,
-        place: &Reclaim,
-        outcome: Result<u64, Reason>,
-    ) -> Result<(), Reason> {
-        let Reclaim {
-            slab, chan, side, ..
-        } = place;
-        let place = format_args!("slab {slab}, channel {chan}, side {side}");
-        match outcome {
-            Ok(bytes) => self.detail(format_args!("rescued {bytes} bytes of {place}")),
-            // The kernel did not take all, or a reader was in the middle of taking them.
-            Err(Reason::Limit) => self.detail(format_args!("no rescue yet of {place}")),
-            Err(reason) => self.notice(format_args!("no rescue of {place}: {}", reason.text())),
-        }
-        outcome.and_then(|_| self.done(asker))
     }
 
     /// The socket of an end: with the processes on that side that have the slab, the one in the end's slot first. `None`

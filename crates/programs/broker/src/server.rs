@@ -1,11 +1,11 @@
 //! The thread: connections, requests, deaths, and the clock of the watch.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt::Arguments;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Instant;
 
 use rustix::io::Errno;
 use windlass_channel::protocol::{MESSAGE_BYTES, Request};
@@ -45,7 +45,6 @@ const ACCEPTS_PER_TURN: usize = 4;
 
 /// The broker, listening but not yet running.
 pub struct Broker {
-    path: PathBuf,
     listeners: Listeners,
     pub(crate) epoll: Epoll,
     pub(crate) settings: Settings,
@@ -80,18 +79,14 @@ impl Broker {
             Some(listener) => listener,
             None => listen(path, &settings)?,
         };
-        let policy = match &settings.policy {
-            Some(path) => Policy::load(path)?,
-            None => Policy::default(),
-        };
+        let policy = settings.policy.as_deref().map(Policy::load).transpose()?;
         let epoll = Epoll::create()?;
         let listeners = Listeners::new(path, &epoll, listener)?;
         let processes = Processes::new(path, &epoll)?;
         Ok(Self {
-            path: path.to_owned(),
             listeners,
             epoll,
-            policy,
+            policy: policy.unwrap_or_default(),
             connections: BTreeMap::new(),
             next_connection: 0,
             helpers: Helpers::new(&settings.program),
@@ -123,15 +118,12 @@ impl Broker {
             let now = Instant::now();
             self.tend_helpers(now);
             self.watch(now);
-            let Some(timeout) = self.timeout(now) else {
-                if self.takes_leave() {
-                    return Ok(());
-                }
-                continue;
-            };
+            if self.is_superfluous(now) && self.takes_leave() {
+                return Ok(());
+            }
+            let timeout = self.due(now).map(|at| at.saturating_duration_since(now));
             self.epoll.wait(&mut events, timeout)?;
-            let due: VecDeque<_> = events.iter().collect();
-            for ready in due {
+            for ready in events.iter() {
                 match ready.token & CLASS {
                     CONNECTION => self.readable(ready.token),
                     PROCESS => self.bury((ready.token & !CLASS) as u16),
@@ -158,29 +150,32 @@ impl Broker {
         (self.say)(false, line);
     }
 
-    /// How long to wait; `None` if the private broker is not needed any more.
-    fn timeout(&mut self, now: Instant) -> Option<Option<Duration>> {
+    /// When something is to be done next.
+    fn due(&mut self, now: Instant) -> Option<Instant> {
+        let linger = self.settings.linger;
+        let linger = linger.filter(|_| !self.processes.any_lives());
         let due = [
             self.slabs.next_look,
             self.helpers.next_late().map(|(at, _)| at),
             self.listeners.wake(&self.epoll, now),
+            linger.map(|linger| self.idle_since + linger),
         ];
-        let mut until = due.into_iter().flatten().min();
-        let linger = self.settings.linger;
-        if let Some(linger) = linger.filter(|_| !self.processes.any_lives()) {
-            if now >= self.idle_since + linger && self.connections.is_empty() {
-                // Whoever comes later finds another one.
-                if !self.listeners.is_in_place() || !library_is_loaded() {
-                    return None;
-                }
-                self.idle_since = now;
-            }
-            let end = self.idle_since + linger;
-            until = Some(until.map_or(end, |until| until.min(end)));
-        } else {
+        due.into_iter().flatten().min()
+    }
+
+    /// Whether a private broker has had nothing to do for its time, and nobody is about to need it.
+    fn is_superfluous(&mut self, now: Instant) -> bool {
+        if self.processes.any_lives() || !self.connections.is_empty() {
             self.idle_since = now;
         }
-        Some(until.map(|until| until.saturating_duration_since(now)))
+        let linger = self.settings.linger;
+        let has_lingered = linger.is_some_and(|linger| now >= self.idle_since + linger);
+        // Where the socket is not in place, whoever comes finds another broker.
+        if has_lingered && self.listeners.is_in_place() && library_is_loaded() {
+            self.idle_since = now;
+            return false;
+        }
+        has_lingered
     }
 
     /// The private broker ends, unless somebody has found it in the meantime: who saw it listen relies on it. True if it
@@ -193,18 +188,17 @@ impl Broker {
         if self.idle_since == idle_since {
             return true;
         }
-        let again = listen(&self.path, &self.settings).ok();
-        let again = again.and_then(|socket| Listeners::new(&self.path, &self.epoll, socket).ok());
+        let path = &self.listeners.path;
+        let again = listen(path, &self.settings).ok();
+        let again = again.and_then(|socket| Listeners::new(path, &self.epoll, socket).ok());
         again.map(|again| self.listeners = again).is_none()
     }
 
     fn reload(&mut self) {
-        let Some(path) = self.settings.policy.clone() else {
-            return;
-        };
-        match Policy::load(&path) {
-            Ok(policy) => self.policy = policy,
-            Err(error) => self.notice(format_args!("the old policy holds: {error}")),
+        match self.settings.policy.as_deref().map(Policy::load) {
+            Some(Ok(policy)) => self.policy = policy,
+            Some(Err(error)) => self.notice(format_args!("the old policy holds: {error}")),
+            None => {}
         }
     }
 
