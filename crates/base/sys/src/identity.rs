@@ -10,11 +10,10 @@
 //! less.
 
 use std::fs;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use crate::process::has_ended;
+use crate::process::{Pinned, has_ended};
 
 /// Fields of `/proc/PID/stat` that stay as they are from one exec to the next, counted from 3 (the first one behind the
 /// name): when the process was started, and where its code, stack and data begin.
@@ -113,7 +112,8 @@ pub struct Identity {
 impl Identity {
     /// The identity of a process whose descriptor says that the number is still its own; `None` if it has ended, or if we
     /// may not know it.
-    pub fn of(pid: u32, pidfd: &OwnedFd) -> Option<Self> {
+    pub fn of((pid, pidfd): &Pinned) -> Option<Self> {
+        let pid = *pid;
         let identity = Self {
             image: Image::of(pid)?,
             rights: Rights::of(pid)?,
@@ -124,8 +124,8 @@ impl Identity {
     }
 
     /// Whether the process is still what it was.
-    pub fn holds(&self, pid: u32, pidfd: &OwnedFd) -> bool {
-        Self::of(pid, pidfd).is_some_and(|now| self.is_still(&now))
+    pub fn holds(&self, process: &Pinned) -> bool {
+        Self::of(process).is_some_and(|now| self.is_still(&now))
     }
 
     /// Whether a process that was this can be that now.
@@ -137,9 +137,8 @@ impl Identity {
 
 #[cfg(test)]
 mod tests {
-    use rustix::process::{PidfdFlags, pidfd_open};
-
     use super::*;
+    use crate::process::pin;
 
     /// Fields are found behind names that look like fields.
     #[test]
@@ -168,9 +167,8 @@ mod tests {
     /// `no_new_privs` comes, and never goes.
     #[test]
     fn privileges_are_given_up_for_good() {
-        let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).expect("a pidfd");
-        let [mut with, mut without] =
-            [(); 2].map(|()| Identity::of(std::process::id(), &own).expect("an identity"));
+        let own = pin(std::process::id()).expect("a pidfd");
+        let [mut with, mut without] = [(); 2].map(|()| Identity::of(&own).expect("an identity"));
         with.rights.no_new_privs = true;
         without.rights.no_new_privs = false;
         assert!(without.is_still(&with) && without.is_still(&without) && with.is_still(&with));

@@ -48,9 +48,9 @@ use windlass_listing::plain::Plain;
 
 /// Words of the command line that make the program a helper or a getter, before user, group, and device and inode of the user
 /// namespace.
-pub const HELPER: &str = "helper";
+pub(crate) const HELPER: &str = "helper";
 /// See [`HELPER`].
-pub const GETTER: &str = "getter";
+pub(crate) const GETTER: &str = "getter";
 
 /// Descriptors of a helper or a getter, which has no more than come with one job. But the kernel refuses to pass one on while all
 /// processes of its user have more than this many in flight, and root's broker has so many on their way to helpers that hang.

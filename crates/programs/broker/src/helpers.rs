@@ -69,7 +69,6 @@ struct Helper {
     used: Instant,
 }
 
-/// All of them.
 pub(crate) struct Helpers {
     program: PathBuf,
     all: HashMap<Key, Helper>,
@@ -89,9 +88,8 @@ impl Helpers {
             }
         };
         // Where there is none, nothing is started.
-        let _ = std::thread::Builder::new()
-            .name("getter".into())
-            .spawn(start);
+        let thread = std::thread::Builder::new().name("getter".into());
+        let _ = thread.spawn(start);
         Self {
             program: program.to_owned(),
             all: HashMap::new(),
@@ -153,11 +151,9 @@ impl Helpers {
         let (device, inode) = key.userns;
         let numbers = [key.uid.into(), key.gid.into(), device, inode];
         let mut command = Command::new(&self.program);
-        command
-            .arg(role)
-            .args(numbers.map(|number| number.to_string()));
-        command.env_clear().current_dir("/");
-        command.stdin(Stdio::from(stdin));
+        command.arg(role);
+        command.args(numbers.map(|number| number.to_string()));
+        command.env_clear().current_dir("/").stdin(stdin);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command
     }

@@ -106,8 +106,8 @@ impl Broker {
 
     /// Starts the helper of a process that has connected or is about to, if the process may have one: a failure is found
     /// again by the request that needs it.
-    pub(crate) fn prepare(&mut self, pid: u32, pidfd: &OwnedFd) {
-        let identity = Identity::of(pid, pidfd);
+    pub(crate) fn prepare(&mut self, process: &Pinned) {
+        let identity = Identity::of(process);
         let key = identity.as_ref().and_then(Key::of);
         if let Some((identity, key)) = identity.zip(key)
             && self.policy.admits(key.uid, &identity.program)

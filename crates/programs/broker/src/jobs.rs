@@ -18,7 +18,7 @@ pub(crate) const SOURCES_MAX: usize = 8;
 pub(crate) const MESSAGE_BYTES_MAX: usize = 256;
 
 /// A socket to be looked at: what somebody says of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Job {
     /// Number under which the processes may have the socket.
     pub(crate) fd: i32,

@@ -17,15 +17,10 @@
 //! for its user.
 //!
 //! # Model
-//! A connection carries a request and its answer and is closed ([`windlass_channel::protocol`]). Who asks, the kernel
-//! says, at each request. The broker holds no descriptor of a process: [helpers](helper) with the ids of its user do.
-//! A process is taken in only if a helper can take a socket of it, there and then. Processes of one user in one network
-//! and user namespace are given memory together once both sockets of a connection were compared; those of two users if
-//! the [policy] names the pair, or if both asked to share.
-//!
-//! # States
-//! Processes: `processes`; slabs: `slabs`. A request has none: it goes with its connection from the helper's answer to what comes
-//! next, until it is answered.
+//! A connection carries a request and its answer ([`windlass_channel::protocol`]). The kernel says who asks, at each request. The
+//! broker holds no descriptor of a process: [helpers](helper) with the ids of its user do. A process is taken in only if a helper
+//! can take a socket of it, there and then. Two processes in one network and user namespace get memory together once both sockets
+//! of a connection were compared, if one user has them, the [policy] names their users, or both asked to share.
 //!
 //! # Ownership and lifetime
 //! The broker makes all memory and keeps a mapping of each slab and a descriptor of it. A slot is a process's until the last slab
@@ -35,15 +30,12 @@
 //! One thread owns everything. Shared memory is touched through [`windlass_channel`] only, which trusts nothing in it.
 //!
 //! # Limits
-//! All in [`limits`]. There is no timer unless a slab is to be looked at, a helper has a job or was killed, or a private broker has no
-//! process.
+//! All in [`limits`]. The thread wakes by the clock only for a slab to be looked at, a helper with a job, a socket that rests, or
+//! the end of a private broker.
 //!
 //! # Failure modes
 //! Whatever a process sends, writes or does not read costs its own user a connection, a refusal or its own bytes. The
 //! broker answers with a [`Reason`](windlass_channel::Reason) and tells its program ([`Say`]).
-//!
-//! # What it shows
-//! Rows about every process and channel ([`windlass_listing`]).
 //!
 //! # Not done
 //! A user's broker cannot see limits, quotas and accounting on `lo`; root's looks only when a pair is to get memory (`host`).

@@ -31,7 +31,7 @@ fn process_row(slot: u16, process: &Process) -> ProcessRow {
     let who = &process.who;
     ProcessRow {
         slot,
-        pid: who.pid,
+        pid: who.pid(),
         uid: who.key.uid,
         netns: who.netns,
         report: who.report,

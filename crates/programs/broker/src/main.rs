@@ -41,14 +41,9 @@ fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     // A limit that stays as it is only serves fewer processes.
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
-        },
-    );
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let current = maximum;
+    let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum });
     // Before the first thread, so that every thread has them blocked.
     let signals = Signals::take_over(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     let path = args.path();

@@ -27,7 +27,7 @@ use windlass_sys::sealed;
 
 use crate::helpers::Key;
 use crate::inquiry::Target;
-use crate::jobs::{Job, SOURCES_MAX};
+use crate::jobs::Job;
 use crate::limits::{PROCESSES_MAX, PROCESSES_PER_USER_MAX};
 use crate::server::PROCESS;
 use crate::table::Table;
@@ -44,30 +44,31 @@ pub(crate) enum Group {
 /// What is known of a process when it registers.
 #[derive(Debug)]
 pub(crate) struct Newcomer {
-    pub(crate) pid: u32,
+    pub(crate) process: Pinned,
     /// Its ids and user namespace.
     pub(crate) key: Key,
     /// What it was: see [`Identity`].
     pub(crate) identity: Identity,
     pub(crate) group: Group,
     pub(crate) netns: u64,
-    pub(crate) pidfd: Arc<OwnedFd>,
     /// Address in it of what may be read about its sockets.
     pub(crate) report: u64,
 }
 
 impl Newcomer {
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.0
+    }
+
     /// The socket that it has under a number.
     pub(crate) fn target(&self, fd: i32, cookie: u64) -> Target {
         Target {
             key: self.key,
-            sources: vec![(self.pid, Arc::clone(&self.pidfd))],
+            sources: vec![self.process.clone()],
             job: Job {
                 fd,
                 cookie,
-                looks: 0,
-                pids: [0; SOURCES_MAX],
-                reclaim: None,
+                ..Job::default()
             },
         }
     }
@@ -88,7 +89,6 @@ pub(crate) struct Process {
     pub(crate) dead: bool,
 }
 
-/// All of them.
 #[derive(Debug)]
 pub(crate) struct Processes {
     slots: BTreeMap<u16, Process>,
@@ -154,7 +154,7 @@ impl Processes {
     /// The slot that a process needs to go on with what it has: the one that it had with a former broker, or the one that it was
     /// given here by an answer that came too late. Such a process uses no slab.
     pub(crate) fn own_slot(&self, who: &Newcomer) -> Option<u16> {
-        let slot = *self.by_pid.get(&who.pid)?;
+        let slot = *self.by_pid.get(&who.pid())?;
         let is_same = |process: &Process| process.who.identity.is_still(&who.identity);
         let is_its = match self.held.get(&slot) {
             Some((_, started)) => *started == who.identity.image.started(),
@@ -173,7 +173,7 @@ impl Processes {
     pub(crate) fn living(&self, slot: u16) -> Option<&Process> {
         let process = self.slots.get(&slot)?;
         // A process id means that process only as long as the process is there.
-        (!process.dead && !process::has_ended(&process.who.pidfd)).then_some(process)
+        (!process.dead && !process::has_ended(&process.who.process.1)).then_some(process)
     }
 
     /// The process in a slot, dead or alive.
@@ -210,21 +210,21 @@ impl Processes {
                 Arc::new(memory.map_err(limit)?)
             }
         };
-        watch(epoll, slot, &who.pidfd).map_err(limit)?;
-        let held = self.held.remove(&slot).map(|((_, pidfd), _)| pidfd);
-        let former = held.or_else(|| Some(self.slots.remove(&slot)?.who.pidfd));
-        if let Some(pidfd) = former {
+        watch(epoll, slot, &who.process.1).map_err(limit)?;
+        let held = self.held.remove(&slot).map(|(process, _)| process);
+        let former = held.or_else(|| Some(self.slots.remove(&slot)?.who.process));
+        if let Some((_, pidfd)) = former {
             // It is watched by the new descriptor from now on.
             let _ = epoll.remove(pidfd);
         }
         if own.is_none() {
             self.last = slot;
         }
-        self.table
-            .put(slot, who.pid, who.identity.image.started(), self.last);
-        self.by_pid.insert(who.pid, slot);
+        let (pid, started) = (who.pid(), who.identity.image.started());
+        self.table.put(slot, pid, started, self.last);
+        self.by_pid.insert(pid, slot);
         let process = Process {
-            comm: comm(who.pid),
+            comm: comm(pid),
             who,
             status: reader,
             directory,
@@ -257,10 +257,8 @@ impl Processes {
     /// slabs; `None` if there is nobody to be buried.
     pub(crate) fn bury(&mut self, epoll: &Epoll, slot: u16) -> Option<(u32, Vec<u32>)> {
         let held = self.held.remove(&slot).map(|(process, _)| process);
-        let process = held.or_else(|| {
-            let who = &self.get(slot).filter(|process| !process.dead)?.who;
-            Some((who.pid, Arc::clone(&who.pidfd)))
-        });
+        let registered = || self.get(slot).filter(|process| !process.dead);
+        let process = held.or_else(|| Some(registered()?.who.process.clone()));
         let (pid, pidfd) = process?;
         // Another slot may watch the same process; only this descriptor is taken out.
         let _ = epoll.remove(pidfd);
@@ -304,23 +302,20 @@ fn comm(pid: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rustix::process::{PidfdFlags, getpid, pidfd_open};
-
     use super::*;
 
     fn newcomer(uid: u32) -> Newcomer {
-        let pidfd = pidfd_open(getpid(), PidfdFlags::empty()).expect("pidfd");
+        let process = process::pin(std::process::id()).expect("a pidfd");
         Newcomer {
-            pid: std::process::id(),
             key: Key {
                 uid,
                 gid: uid,
                 userns: (0, 0),
             },
-            identity: Identity::of(std::process::id(), &pidfd).expect("an identity"),
+            identity: Identity::of(&process).expect("an identity"),
+            process,
             group: Group::User(uid),
             netns: 1,
-            pidfd: Arc::new(pidfd),
             report: 0,
         }
     }

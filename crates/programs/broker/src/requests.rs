@@ -105,7 +105,8 @@ impl Broker {
         let connection = asker.as_ref().ok_or(Reason::NoDaemon)?;
         let pid = connection.who.pid.ok_or(Reason::NotRescuable)?;
         let pidfd = process::peer_pidfd(&connection.socket, pid).map_err(|_| Reason::NoDaemon)?;
-        let identity = Identity::of(pid, &pidfd).ok_or(Reason::NotRescuable)?;
+        let process = (pid, Arc::new(pidfd));
+        let identity = Identity::of(&process).ok_or(Reason::NotRescuable)?;
         let key = Key::of(&identity).ok_or(Reason::NotRescuable)?;
         if key.uid != connection.who.uid {
             return Err(Reason::Privileged);
@@ -119,12 +120,11 @@ impl Broker {
             Group::User(self.policy.group(key.uid))
         };
         let newcomer = Newcomer {
-            pid,
+            process,
             key,
             identity,
             group,
             netns: 0,
-            pidfd: Arc::new(pidfd),
             report,
         };
         if flags & RETURNS != 0 && self.processes.own_slot(&newcomer) != Some(parent) {
@@ -141,10 +141,10 @@ impl Broker {
 
     /// A process's socket was taken, so the process is taken in. One that does not hear of it keeps its slot for the next time.
     fn take_in(&mut self, asker: &Asker, newcomer: Newcomer, parent: u16) -> Result<(), Reason> {
-        if !newcomer.identity.holds(newcomer.pid, &newcomer.pidfd) {
+        if !newcomer.identity.holds(&newcomer.process) {
             return Err(Reason::NotRescuable);
         }
-        let (pid, uid) = (newcomer.pid, newcomer.key.uid);
+        let (pid, uid) = (newcomer.pid(), newcomer.key.uid);
         if let Some((old, _)) = self.processes.by_pid(pid)
             && self.processes.own_slot(&newcomer) != Some(old)
         {
@@ -164,7 +164,7 @@ impl Broker {
     /// The living process in a slot, if it is what it was when it registered; else its registration ends.
     pub(crate) fn is_still(&mut self, slot: u16) -> Option<&Newcomer> {
         let who = &self.processes.living(slot)?.who;
-        if !who.identity.holds(who.pid, &who.pidfd) {
+        if !who.identity.holds(&who.process) {
             self.bury(slot);
             return None;
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Arguments;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::io::Errno;
@@ -109,9 +110,9 @@ impl Broker {
     pub fn run(mut self, signals: &Signals) -> Result<(), Errno> {
         self.epoll.add(signals, SIGNALS, Interest::READABLE)?;
         if self.settings.linger.is_some()
-            && let Ok((own, pidfd)) = process::pin(std::process::id())
+            && let Ok(own) = process::pin(std::process::id())
         {
-            self.prepare(own, &pidfd);
+            self.prepare(&own);
         }
         let mut events = Events::default();
         loop {
@@ -245,7 +246,7 @@ impl Broker {
             && let Ok(pidfd) = process::peer_pidfd(&socket, pid)
         {
             self.users.asked(who.uid, HELPED_REQUESTS);
-            self.prepare(pid, &pidfd);
+            self.prepare(&(pid, Arc::new(pidfd)));
         }
         self.idle_since = Instant::now();
         // The request is most often there already.

@@ -165,7 +165,6 @@ struct Freeing {
     bytes: u64,
 }
 
-/// All of them.
 #[derive(Debug)]
 pub(crate) struct Slabs {
     all: BTreeMap<u32, Slab>,
