@@ -279,7 +279,8 @@ fn moved(job: &Reclaim, socket: &OwnedFd, slab: &OwnedFd, table: &OwnedFd) -> Re
         owner: Owner::new(job.slot, THREAD).ok_or(Reason::Broken)?,
         alive: &table,
     };
-    let (fd, connected) = (process::number(socket.as_fd()), job.connected);
+    let fd = process::number(socket.as_fd());
+    let connected = link.info(link.side()).connected;
     match link.outgoing().reclaim(who, &Fd { fd, connected }) {
         Reclaimed::All(bytes) => Ok(bytes as u64),
         // The kernel did not take all, or a reader is in the middle of taking them.

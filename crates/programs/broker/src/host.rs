@@ -152,8 +152,18 @@ fn namespace(netns: u64, of: &Pinned) -> Result<Option<Finding>, NetlinkError> {
 
 #[cfg(test)]
 mod tests {
+    use windlass_sys::epoll::Events;
+
     use super::*;
     use crate::server::Broker;
+
+    /// Waits for the look for user 0. Gives what was found, and how many wait for that.
+    fn wait(epoll: &Epoll, host: &mut Host) -> (Finding, usize) {
+        let looked = epoll.wait(&mut Events::default(), Some(Duration::from_secs(5)));
+        assert!(looked.is_ok_and(|count| count > 0), "no answer");
+        let (found, waiting) = host.found(0).expect("a look");
+        (found, waiting.len())
+    }
 
     /// Finds out what is done in a namespace, however long that takes.
     fn find(host: &mut Host, netns: u64) -> Finding {
@@ -165,11 +175,8 @@ mod tests {
         let then = Box::new(|_: &mut Broker, _| {});
         let begun = host.find_out(&epoll, (netns, 0), move || look(netns, &[own]), then);
         assert_eq!(begun, Ok(()));
-        let mut events = windlass_sys::epoll::Events::default();
-        let seconds = Some(Duration::from_secs(5));
-        assert_eq!(epoll.wait(&mut events, seconds), Ok(1), "no answer");
-        let (found, waiting) = host.found(0).expect("a look");
-        assert_eq!(waiting.len(), 1);
+        let (found, waiting) = wait(&epoll, host);
+        assert_eq!(waiting, 1);
         found
     }
 
@@ -209,15 +216,7 @@ mod tests {
         let again = (0..WAITING_MAX).map(|_| ask(1, 0));
         assert_eq!(again.filter(Result::is_ok).count(), WAITING_MAX - 1);
         assert!(since.elapsed() < Duration::from_millis(200));
-        let mut events = windlass_sys::epoll::Events::default();
-        let seconds = Some(Duration::from_secs(5));
-        assert!(
-            epoll
-                .wait(&mut events, seconds)
-                .is_ok_and(|count| count > 0)
-        );
-        let (found, waiting) = host.found(0).expect("a look");
-        assert_eq!((found, waiting.len()), (None, WAITING_MAX));
+        assert_eq!(wait(&epoll, &mut host), (None, WAITING_MAX));
         assert_eq!(host.known(1), Some(None));
     }
 }

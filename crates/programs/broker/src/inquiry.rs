@@ -47,7 +47,7 @@ impl Broker {
     pub(crate) fn compare(
         &mut self,
         asker: &Asker,
-        [near, far]: [Option<Target>; 2],
+        [near, far]: [Target; 2],
         same_user: bool,
         then: impl FnOnce(&mut Self, &Asker) -> Result<(), Reason> + Send + 'static,
     ) {
@@ -62,11 +62,11 @@ impl Broker {
         });
     }
 
-    /// Asks for a socket, and goes on with `then`; one of nobody is a plain peer's.
+    /// Asks for a socket, and goes on with `then`.
     pub(crate) fn look(
         &mut self,
         asker: &Asker,
-        target: Option<Target>,
+        target: Target,
         then: impl FnOnce(&mut Self, &Asker, Said) -> Result<(), Reason> + Send + 'static,
     ) {
         let jobs_max = match asker {
@@ -79,8 +79,7 @@ impl Broker {
                 broker.refuse(&asker, reason);
             }
         });
-        let target = target.ok_or(Reason::PeerPlain);
-        match target.and_then(|target| self.hand(target, jobs_max)) {
+        match self.hand(target, jobs_max) {
             Ok(key) => self.helpers.expect(key, then),
             Err(reason) => then(self, Err(reason)),
         }
@@ -98,7 +97,7 @@ impl Broker {
         if let Some(reclaim) = &mut job.reclaim {
             reclaim.slot = slot;
             let slab = self.slabs.get(reclaim.slab).ok_or(Reason::NotEligible)?;
-            fds.extend([slab.memory.as_fd(), self.processes.table()]);
+            fds.extend([slab.memory.as_fd(), self.processes.table.reader()]);
         }
         self.helpers.send(key, jobs_max, job, &fds)?;
         Ok(key)

@@ -46,7 +46,6 @@ pub(crate) struct Reclaim {
     pub(crate) slab: u32,
     pub(crate) chan: u16,
     pub(crate) side: u8,
-    pub(crate) connected: bool,
     /// The slot that takes the lock.
     pub(crate) slot: u16,
     /// One user has both ends.
@@ -56,7 +55,7 @@ pub(crate) struct Reclaim {
 }
 
 plain!(Job: fd, cookie, looks, pids, reclaim);
-plain!(Reclaim: slab, chan, side, connected, slot, same_user, far);
+plain!(Reclaim: slab, chan, side, slot, same_user, far);
 
 /// What the kernel says of the socket, or why nobody knows.
 pub(crate) type Said = Result<Facts, Reason>;
@@ -76,7 +75,6 @@ mod tests {
             slab: u32::MAX,
             chan: 1023,
             side: 1,
-            connected: true,
             slot: 65_534,
             same_user: true,
             far: None,

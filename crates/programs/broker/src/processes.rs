@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ pub(crate) struct Processes {
     /// Where the living ones are, but for helpers.
     by_pid: HashMap<u32, u16>,
     last: u16,
-    table: Table,
+    pub(crate) table: Table,
     /// What the table says of the owners of locks.
     pub(crate) lives: MappedTable,
 }
@@ -241,11 +241,6 @@ impl Processes {
         slots.find(|slot| !self.slots.contains_key(slot) && !self.held.contains_key(slot))
     }
 
-    /// The table of processes, for reading.
-    pub(crate) fn table(&self) -> BorrowedFd<'_> {
-        self.table.reader()
-    }
-
     /// The process uses this slab from now on.
     pub(crate) fn uses(&mut self, slot: u16, slab: u32) {
         if let Some(process) = self.slots.get_mut(&slot) {
@@ -320,58 +315,53 @@ mod tests {
         }
     }
 
+    fn nobody() -> (Epoll, Processes) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let epoll = Epoll::create().expect("epoll");
+        let processes = Processes::new(&directory.path().join("a"), &epoll).expect("memory");
+        (epoll, processes)
+    }
+
+    /// Takes this process in, as another program each time.
+    fn admit(epoll: &Epoll, processes: &mut Processes, uid: u32) -> Result<u16, Reason> {
+        processes.by_pid.clear();
+        let given = processes.admit(epoll, newcomer(uid));
+        given.map(|(slot, _)| slot)
+    }
+
     /// A slot outlives its process as long as a slab names it, and is given again last of all.
     #[test]
     fn slots_are_given_round_robin() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let epoll = Epoll::create().expect("epoll");
-        let mut processes = Processes::new(&directory.path().join("a"), &epoll).expect("memory");
-        // Each is another program of this process.
-        let admit = |processes: &mut Processes| {
-            processes.by_pid.clear();
-            let given = processes.admit(&epoll, newcomer(7));
-            given.map(|(slot, _)| slot)
-        };
-        let (a, b) = (
-            admit(&mut processes).expect("slot"),
-            admit(&mut processes).expect("slot"),
-        );
-        assert_eq!((a, b), (1, 2));
-        processes.uses(a, 9);
+        let (epoll, mut processes) = nobody();
+        assert_eq!(admit(&epoll, &mut processes, 7), Ok(1));
+        assert_eq!(admit(&epoll, &mut processes, 7), Ok(2));
+        processes.uses(1, 9);
         let pid = std::process::id();
-        assert_eq!(processes.bury(&epoll, a), Some((pid, vec![9])));
-        assert_eq!(processes.bury(&epoll, a), None, "dies once");
-        assert!(processes.get(a).is_some() && processes.living(a).is_none());
-        processes.forget(a, 9);
-        assert!(processes.get(a).is_none());
-        assert_eq!(admit(&mut processes), Ok(3));
+        assert_eq!(processes.bury(&epoll, 1), Some((pid, vec![9])));
+        assert_eq!(processes.bury(&epoll, 1), None, "dies once");
+        assert!(processes.get(1).is_some() && processes.living(1).is_none());
+        processes.forget(1, 9);
+        assert!(processes.get(1).is_none());
+        assert_eq!(admit(&epoll, &mut processes, 7), Ok(3));
         processes.last = BROKER_SLOT - 1;
-        assert_eq!(admit(&mut processes), Ok(1));
-        assert_eq!(admit(&mut processes), Ok(4), "after the ones in use");
+        assert_eq!(admit(&epoll, &mut processes, 7), Ok(1));
+        let after = admit(&epoll, &mut processes, 7);
+        assert_eq!(after, Ok(4), "after the ones in use");
     }
 
     /// One user has so many and no more; another still gets in.
     #[test]
     fn processes_of_a_user_are_limited() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let epoll = Epoll::create().expect("epoll");
-        let mut processes = Processes::new(&directory.path().join("a"), &epoll).expect("memory");
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        if limit
-            .current
-            .is_some_and(|files| files < 3 * PROCESSES_PER_USER_MAX as u64)
-        {
+        let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        if files.is_some_and(|files| files < 3 * PROCESSES_PER_USER_MAX as u64) {
             println!("skipped: processes_of_a_user_are_limited: too few descriptors");
             return;
         }
-        let mut admit = |uid| {
-            processes.by_pid.clear();
-            processes.admit(&epoll, newcomer(uid))
-        };
+        let (epoll, mut processes) = nobody();
         for _ in 0..PROCESSES_PER_USER_MAX {
-            assert!(admit(7).is_ok());
+            assert!(admit(&epoll, &mut processes, 7).is_ok());
         }
-        assert!(matches!(admit(7), Err(Reason::Limit)));
-        assert!(admit(8).is_ok());
+        assert_eq!(admit(&epoll, &mut processes, 7), Err(Reason::Limit));
+        assert!(admit(&epoll, &mut processes, 8).is_ok());
     }
 }

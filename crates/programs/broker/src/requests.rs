@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::io::IoSlice;
+use windlass_channel::Reason;
 use windlass_channel::layout::Side;
 use windlass_channel::protocol::{Answer, Ends, RETURNS, Request, SHARE};
-use windlass_channel::{EndInfo, Reason};
 use windlass_listing::ROW_BYTES;
 use windlass_sys::hooks;
 use windlass_sys::identity::Identity;
@@ -90,11 +90,6 @@ impl Broker {
         let _ = send(asker, &Answer::Refused { reason, broker }, &[]);
     }
 
-    /// Says that it was done.
-    pub(crate) fn done(&self, asker: &Asker) -> Result<(), Reason> {
-        send(asker, &Answer::Done, &[])
-    }
-
     fn register(
         &mut self,
         asker: &Asker,
@@ -132,7 +127,7 @@ impl Broker {
         }
         // What cannot be taken now could not be taken when it matters.
         let target = newcomer.target(socket, cookie);
-        self.look(asker, Some(target), move |broker, asker, facts| {
+        self.look(asker, target, move |broker, asker, facts| {
             let netns = facts?.netns;
             broker.take_in(asker, Newcomer { netns, ..newcomer }, parent)
         });
@@ -153,7 +148,7 @@ impl Broker {
         }
         let (slot, status) = self.processes.admit(&self.epoll, newcomer)?;
         let process = self.processes.get(slot).ok_or(Reason::Limit)?;
-        let (directory, table) = (process.directory.as_fd(), self.processes.table());
+        let (directory, table) = (process.directory.as_fd(), self.processes.table.reader());
         let fds = [status.as_fd(), directory, table];
         send(asker, &Answer::Registered { slot }, &fds)?;
         self.slabs.inherit(&mut self.processes, parent, slot);
@@ -205,9 +200,8 @@ impl Broker {
         let near = a.target(ends.socket, ends.cookie);
         let far = b.target(ends.peer_socket, ends.peer_cookie.into());
         let (netns, processes) = (a.netns, [&*near.sources, &far.sources].concat());
-        let both = [Some(near), Some(far)];
         self.ask_host(asker, (netns, uid), processes, move |broker, asker| {
-            broker.compare(asker, both, uid == peer_uid, move |broker, asker| {
+            broker.compare(asker, [near, far], uid == peer_uid, move |broker, asker| {
                 broker.paired(asker, (own, peer), full)
             });
         })
@@ -238,12 +232,13 @@ impl Broker {
         let side = found.side_of(own).ok_or(Reason::NotEligible)?;
         let same_user = found.same_user();
         let link = found.map.link(chan, side).ok_or(Reason::NotEligible)?;
-        let other: EndInfo = link.info(side.other());
-        let process = self.processes.living(own);
-        let near = process.map(|process| process.who.target(socket, cookie));
+        let other = link.info(side.other());
+        let process = self.processes.get(own).ok_or(Reason::PeerPlain)?;
+        let near = process.who.target(socket, cookie);
         let far = self.target(slab, side.other(), &other, 0);
-        self.compare(asker, [near, far], same_user, |broker, asker| {
-            broker.done(asker)
+        let both = [near, far.ok_or(Reason::Mismatch)?];
+        self.compare(asker, both, same_user, |_, asker| {
+            send(asker, &Answer::Done, &[])
         });
         Ok(())
     }
@@ -337,7 +332,7 @@ impl Broker {
 }
 
 /// Sends an answer. Where nobody reads it, there is nobody to be told.
-fn send(asker: &Asker, answer: &Answer, fds: &[BorrowedFd<'_>]) -> Result<(), Reason> {
+pub(crate) fn send(asker: &Asker, answer: &Answer, fds: &[BorrowedFd<'_>]) -> Result<(), Reason> {
     if let Some(connection) = asker {
         let message = answer.encode();
         let _ = unix::send_with_fds(&connection.socket, &[IoSlice::new(&message)], fds);

@@ -13,10 +13,12 @@
 //! such a receiver stays where it is.
 
 use windlass_channel::layout::Side;
+use windlass_channel::protocol::Answer;
 use windlass_channel::{EndInfo, Reason};
 
 use crate::inquiry::{Asker, Target};
 use crate::jobs::{Reclaim, SOURCES_MAX};
+use crate::requests::send;
 use crate::server::Broker;
 
 impl Broker {
@@ -37,20 +39,18 @@ impl Broker {
         let mut sender = sender.ok_or(Reason::NotEligible)?;
         let Some(far) = self.target(slab, from.other(), &other, looks) else {
             // The sender has the kernel answer for a dead reader.
-            return self.done(asker);
+            return send(asker, &Answer::Done, &[]);
         };
-        let connected = own.connected;
-        self.look(asker, Some(far), move |broker, asker, far| {
+        self.look(asker, far, move |broker, asker, far| {
             sender.job.reclaim = Some(Reclaim {
                 slab,
                 chan,
                 side,
-                connected,
                 slot: 0,
                 same_user,
                 far: far.ok(),
             });
-            broker.look(asker, Some(sender), move |broker, asker, said| {
+            broker.look(asker, sender, move |broker, asker, said| {
                 let place = format_args!("slab {slab}, channel {chan}, side {side}");
                 match said.map(|facts| facts.moved) {
                     Ok(bytes) => broker.detail(format_args!("rescued {bytes} bytes of {place}")),
@@ -60,7 +60,7 @@ impl Broker {
                         broker.notice(format_args!("no rescue of {place}: {}", reason.text()));
                     }
                 }
-                said.and_then(|_| broker.done(asker))
+                said.and_then(|_| send(asker, &Answer::Done, &[]))
             });
             Ok(())
         });
