@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use windlass_sys::unix::{self, SocketKind};
 
 use actor::Actor;
 use stage::{Running, joined};
@@ -237,6 +238,28 @@ fn idle_costs_nothing() {
     let before = stage::switches(pid);
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(stage::switches(pid), before);
+}
+
+/// A connection that asks nothing keeps a private broker beyond its time. The broker waits meanwhile.
+#[test]
+fn a_silent_connection_costs_nothing() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("sockets.sock");
+    let mut command = Command::new(actor::program());
+    command.args(["--private", "--linger-ms", "500", "--socket"]);
+    let mut broker = command.arg(&path).spawn().expect("a broker");
+    stage::wait_for("the broker", || path.exists());
+    let _silent = unix::connect(&path, SocketKind::SeqPacket).expect("a connection");
+    std::thread::sleep(Duration::from_millis(1_500));
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", broker.id())).expect("stat");
+    broker.kill().expect("killed");
+    broker.wait().expect("its end");
+    // utime and stime, in hundredths of a second.
+    let ticks = stat.split_whitespace().skip(13).take(2);
+    let ticks: u64 = ticks
+        .map(|ticks| ticks.parse::<u64>().expect("a number"))
+        .sum();
+    assert!(ticks < 20, "{ticks} hundredths of a second");
 }
 
 /// A private broker has its helper before anybody connects.
