@@ -26,19 +26,17 @@ use crate::server::Broker;
 impl Broker {
     /// Answers a request, at once or when a helper has.
     pub(crate) fn answer(&mut self, connection: Connection, request: Request) {
-        let (who, now) = (connection.who, Instant::now());
+        let who = connection.who;
         let asker = Some(Arc::new(connection));
-        let done = if self.users.may_ask(who.uid, now) {
-            self.start(&asker, who, request)
-        } else {
-            Err(Reason::Limit)
-        };
-        if let Err(reason) = done {
+        if let Err(reason) = self.start(&asker, who, request) {
             self.refuse(&asker, reason);
         }
     }
 
     fn start(&mut self, asker: &Asker, who: Credentials, request: Request) -> Result<(), Reason> {
+        if !self.users.may_ask(who.uid, Instant::now()) {
+            return Err(Reason::Limit);
+        }
         let cost = match request {
             Request::Slab { .. } | Request::Watch { .. } | Request::List => 1,
             _ => HELPED_REQUESTS,
@@ -67,7 +65,14 @@ impl Broker {
                 }
                 self.hand_over(asker, slab, side)
             }
-            Request::Rescue { slab, chan, side } => self.rescue(asker, who, (slab, chan, side)),
+            Request::Rescue { slab, chan, side } => {
+                let own = self.asker(asker)?;
+                let found = self.slabs.get(slab).and_then(|slab| slab.side_of(own));
+                found.ok_or(Reason::NotEligible)?;
+                // Two sockets are looked for.
+                let looks = self.users.looks(who.uid) / 2;
+                self.begin_rescue(asker, (slab, chan, side), looks as u32)
+            }
             Request::Watch { slab } => {
                 if let Some((slot, _)) = who.pid.and_then(|pid| self.processes.by_pid(pid)) {
                     self.slabs.flag(slot, slab, Instant::now());
@@ -299,22 +304,6 @@ impl Broker {
         };
         let fds = [slab.memory.as_fd(), process.status.as_fd()];
         send(asker, &answer, &fds)
-    }
-
-    fn rescue(
-        &mut self,
-        asker: &Asker,
-        who: Credentials,
-        place: (u32, u16, u8),
-    ) -> Result<(), Reason> {
-        let own = self.asker(asker)?;
-        let slab = self.slabs.get(place.0);
-        if slab.is_none_or(|slab| slab.side_of(own).is_none()) {
-            return Err(Reason::NotEligible);
-        }
-        // Two sockets are looked for.
-        let looks = self.users.looks(who.uid) / 2;
-        self.begin_rescue(asker, place, looks as u32)
     }
 
     fn list(&mut self, asker: &Asker, who: Credentials) -> Result<(), Reason> {
