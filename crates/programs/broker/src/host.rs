@@ -2,9 +2,9 @@
 //!
 //! # Model
 //! Asked for before a pair is given memory: the rules of nftables in the network namespace of both, the queueing disciplines and
-//! eBPF programs of its `lo`, and the eBPF programs of both processes' cgroups. The look is a thread's, one for a user at a time, and
-//! the broker waits for none: whoever owns a namespace decides how long it takes. Only root can see all of that; a user's broker does not ask. What was found
-//! in a namespace holds for [`HOLDS`], and longer where it took long to find out.
+//! eBPF programs of its `lo`, and the eBPF programs of both processes' cgroups. Only root can see all of that; a user's broker does
+//! not ask. The look is a thread's, one for a user at a time, and the broker waits for none: the owner of a namespace decides how
+//! long it takes. What was found holds for [`HOLDS`], and longer where it took long to find out.
 //!
 //! # Failure modes
 //! What may not be seen (`EPERM`: a daemon in a container) is not found. Rules that cannot be read or understood, and a process
