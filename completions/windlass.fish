@@ -95,7 +95,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l owner -d 'User who acts in it: a name or a number' -r -f -a "(__fish_complete_users)"
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l owner -d 'User who acts in it from now on: a name or a number. What its VNICs have counts for that user then. The group stays, unless one is named' -r -f -a "(__fish_complete_users)"
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l group -d 'Group whose members see it: a name or a number [default of a new zone: the user\'s]' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l netns -d 'Network namespace in which its TAPs may lie' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l bridge -d 'Bridge on which its owner may make VNICs; may be repeated. A set replaces the whole list' -r

@@ -42,7 +42,7 @@ pub mod word;
 pub use copy::{Isa, copy_in, copy_out, copy_through, snapshot};
 pub use foreign::{Foreign, ForeignMut};
 pub use mapping::{HugePages, MAP_BYTES_MAX, MapError, Mapping, advise_huge};
-pub use quota::Quota;
+pub use quota::{Pool, Quota};
 pub use sigbus::{install as install_sigbus_handler, regions_in_use};
 pub use tails::{ARENA_BYTES, ARENA_SLOT, SegStore, Tails};
 pub use windlass_sync::qsbr::Section;

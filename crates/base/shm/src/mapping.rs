@@ -369,6 +369,7 @@ pub fn advise_huge((start, len): (*const u8, usize)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quota::Pool;
 
     /// Memory of our own is shared with whoever maps the descriptor, and nothing beyond its end is reached.
     #[test]
@@ -415,6 +416,28 @@ mod tests {
         map(&few).expect("room again");
         assert!(Mapping::foreign_within(&others, fd.as_fd(), 0).is_err());
         map(&others).expect("what fails does not count");
+    }
+
+    /// What a peer has mapped moves to another pool with what it maps from then on, beyond that pool's limit too.
+    #[test]
+    fn an_account_moves_with_its_mappings() {
+        let (_ours, fd) = Mapping::create("windlass-test", 8192, HugePages::No).expect("memfd");
+        let (from, to) = (Pool::new(3), Pool::new(1));
+        let (moves, stays) = (Quota::within(from.clone()), Quota::within(from.clone()));
+        let map = |quota: &Quota| Mapping::foreign_within(quota, fd.as_fd(), 4096);
+        let first = map(&moves).expect("the first");
+        let second = map(&moves).expect("the second");
+        let _third = map(&stays).expect("the third");
+        assert_eq!((from.used(), to.used(), moves.used()), (3, 0, 2));
+        moves.clone().move_to(to.clone());
+        assert_eq!((from.used(), to.used(), moves.used()), (1, 2, 2));
+        assert!(matches!(map(&moves), Err(MapError::Quota(1))));
+        drop((first, second));
+        assert_eq!((from.used(), to.used(), moves.used()), (1, 0, 0));
+        map(&moves).expect("there is room");
+        assert!(from.is_shared() && to.is_shared());
+        drop(moves);
+        assert!(!to.is_shared());
     }
 
     /// Pages of 1 GiB are mapped for whom they are allowed, and refused to others, before the kernel has to find any.

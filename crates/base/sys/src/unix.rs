@@ -266,12 +266,8 @@ impl Listener {
             return Err(Errno::NOTSOCK);
         }
         self.inode = (stat.st_dev, stat.st_ino);
-        if let Some((uid, gid)) = owner {
-            let (uid, gid) = (
-                rustix::fs::Uid::from_raw(uid),
-                rustix::fs::Gid::from_raw(gid),
-            );
-            rustix::fs::chownat(&file, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
+        if let Some(owner) = owner {
+            give(&file, owner)?;
         }
         // Last: a change of owner clears bits. An O_PATH descriptor takes no fchmod.
         rustix::fs::chmod(magic_path(&file), mode)?;
@@ -314,10 +310,38 @@ impl Listener {
             .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.inode)
     }
 
+    /// Gives the socket's file to a user and a group; false if the path does not lead to it any more. Connections that wait
+    /// are still those of whoever could connect before.
+    pub fn set_owner(&self, owner: (u32, u32)) -> Result<bool, Errno> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&self.directory, &self.name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(false),
+            opened => opened?,
+        };
+        let stat = rustix::fs::fstat(&file)?;
+        let is_in_place = (stat.st_dev, stat.st_ino) == self.inode;
+        if is_in_place {
+            give(&file, owner)?;
+        }
+        Ok(is_in_place)
+    }
+
+    /// The connections that wait.
+    pub fn waiting(&self) -> Vec<OwnedFd> {
+        (0..=BACKLOG).map_while(|_| self.accept().ok()).collect()
+    }
+
     /// Removes the path, if it is still this socket's.
     pub fn unlink(&self) -> Result<(), Errno> {
         unlink_same(&self.directory, &self.name, self.inode)
     }
+}
+
+/// Gives a file, which may be open as a path only, to a user and a group.
+fn give(file: impl AsFd, (uid, gid): (u32, u32)) -> Result<(), Errno> {
+    let uid = rustix::fs::Uid::from_raw(uid);
+    let gid = rustix::fs::Gid::from_raw(gid);
+    rustix::fs::chownat(file, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
 }
 
 impl AsFd for Listener {

@@ -24,6 +24,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use windlass_shm::Quota;
 use windlass_sys::netns::NetnsId;
 
 use crate::port::{RxPort, TxPort};
@@ -128,6 +129,20 @@ pub trait Endpoint: Send {
     /// What the kernel refused, as a sentence; the interface is as before.
     fn configure(&mut self, _interface: &InterfaceConf) -> Result<(), String> {
         Ok(())
+    }
+
+    /// The socket that it listens on is for another user and group from now on. Who waits there is turned away, a peer that is
+    /// connected stays.
+    ///
+    /// # Errors
+    /// What the kernel refused, as a sentence; the socket is as before.
+    fn set_owner(&mut self, _owner: (u32, u32)) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Where mappings of its peer's memory count.
+    fn quota(&self) -> Option<&Quota> {
+        None
     }
 
     /// Frames that the kernel dropped before or behind the rings (a full socket buffer, a full device queue), since the

@@ -404,7 +404,7 @@ pub(crate) struct CreateHow {
 pub(crate) struct ZoneSet {
     #[command(flatten)]
     pub(crate) name: ZoneName,
-    /// User who acts in it: a name or a number.
+    /// User who acts in it from now on: a name or a number. What its VNICs have counts for that user then. The group stays, unless one is named.
     #[arg(long, value_name = "USER", value_hint = ValueHint::Username)]
     pub(crate) owner: Option<String>,
     #[command(flatten)]

@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::shares::Holders;
+use crate::shares::{Holders, Used};
 use thiserror::Error;
 use windlass_api::{
     Bridge, BridgePlace, Counters, ErrorBody, ErrorCode, EventKind, FdbEntry, FdbPage, FdbQuery,
@@ -273,6 +273,23 @@ pub trait Backend: Send {
     /// # Errors
     /// The host refused.
     fn delete_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError>;
+
+    /// What these VNICs have of what counts for their owner while it is used.
+    fn used(&self, _vnics: &[Name]) -> Used {
+        Used::default()
+    }
+
+    /// These VNICs are of another user and group: what they have counts for that one, and their sockets are that one's. Peers that
+    /// are connected stay. A VNIC that is not known is left out.
+    ///
+    /// # Errors
+    /// The host refused.
+    fn set_owner(
+        &mut self,
+        vnics: &[Name],
+        from: (u32, u32),
+        to: (u32, u32),
+    ) -> Result<(), BackendError>;
 
     /// Puts a static entry into a table, in the place of a learned one if there is one.
     ///

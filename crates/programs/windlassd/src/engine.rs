@@ -31,6 +31,7 @@
 mod answer;
 mod apply;
 mod claims;
+mod owners;
 mod recent;
 mod told;
 mod turns;

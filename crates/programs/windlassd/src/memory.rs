@@ -142,6 +142,18 @@ impl Backend for MemoryBackend {
         Ok(())
     }
 
+    fn set_owner(
+        &mut self,
+        vnics: &[Name],
+        _: (u32, u32),
+        to: (u32, u32),
+    ) -> Result<(), BackendError> {
+        for vnic in vnics {
+            drop(self.call(format!("set_owner {vnic} {}", to.0))?);
+        }
+        Ok(())
+    }
+
     fn fdb_add(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {
         let kind = match entry.kind {
             StaticKind::Static => FdbKind::Static,

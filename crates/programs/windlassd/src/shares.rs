@@ -1,7 +1,8 @@
 //! What one user may have: each limit of a user in one table.
 //!
 //! # Model
-//! A [`Share`] is an option of the daemon, which has its name, unit and default. A zone counts for its owner. What VNICs take is
+//! A [`Share`] is an option of the daemon, which has its name, unit and default. A zone counts for its owner, and with all that it
+//! has for another one when it changes its owner. What VNICs take is
 //! counted in the document ([`configured`]), before a change is made; what is in use at a moment is [`Held`] until it is dropped.
 //! Operators hold without a limit. Who meets a limit is told its name, its value, and whose it is; nobody else is refused.
 //!
@@ -23,7 +24,7 @@ use windlass_api::{
     Attachment, DAEMON_OPTIONS, Document, ErrorBody, ErrorCode, LimitView, Name, Vnic,
 };
 use windlass_bridge::fdb::Tally;
-use windlass_shm::Quota;
+use windlass_shm::Pool;
 
 use crate::authority::Peer;
 use crate::http::{App, Failure};
@@ -57,6 +58,14 @@ impl Share {
         Share::Answers,
     ];
 
+    /// Those that a zone takes along to another owner.
+    pub const OF_ZONES: [Share; 4] = [
+        Share::Vnics,
+        Share::Descriptors,
+        Share::Mappings,
+        Share::Addresses,
+    ];
+
     /// The option that sets its limit.
     pub fn option(self) -> &'static str {
         match self {
@@ -67,6 +76,15 @@ impl Share {
             Share::Monitors => "monitors-per-uid-max",
             Share::Answers => "answers-per-uid-max",
         }
+    }
+
+    /// Refuses a zone to a user who has so much before and would have so much after it.
+    pub fn refuse_zone(self, uid: u32, [before, after]: [u32; 2], max: u32) -> ErrorBody {
+        let (limit, unit) = (self.option(), self.unit());
+        let message = format!(
+            "user {uid} has {before} of {max} {unit} ({limit}), and would have {after}: delete some first, or raise the limit"
+        );
+        ErrorBody::plain(ErrorCode::Invalid, message)
     }
 
     fn unit(self) -> &'static str {
@@ -93,6 +111,15 @@ impl Share {
         );
         ErrorBody::plain(code, message)
     }
+}
+
+/// What VNICs have of shares that are counted while they are used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Mappings of their peers' memory.
+    pub mappings: u32,
+    /// Addresses learned on them.
+    pub addresses: u32,
 }
 
 /// Logs that a user has met a limit.
@@ -176,7 +203,7 @@ pub struct Holders(Arc<Mutex<Holdings>>);
 #[derive(Debug, Default)]
 struct Holdings {
     counts: HashMap<(u32, Share), u32>,
-    mappings: HashMap<u32, Quota>,
+    mappings: HashMap<u32, Pool>,
     addresses: HashMap<u32, Tally>,
 }
 
@@ -214,13 +241,13 @@ impl Holders {
         })
     }
 
-    /// The quota of mappings for all VNICs of a user, who may have `max`.
-    pub fn mappings(&self, uid: u32, max: u32) -> Quota {
+    /// Where mappings of the peers of all VNICs of a user count, who may have `max`.
+    pub fn mappings(&self, uid: u32, max: u32) -> Pool {
         self.with(|now| {
             now.mappings
-                .retain(|&other, quota| other == uid || quota.is_shared());
-            let quota = now.mappings.entry(uid);
-            quota.or_insert_with(|| Quota::new(max)).clone()
+                .retain(|&other, pool| other == uid || pool.is_shared());
+            let pool = now.mappings.entry(uid);
+            pool.or_insert_with(|| Pool::new(max)).clone()
         })
     }
 
@@ -263,10 +290,11 @@ impl Holders {
         Share::ALL.map(view).into()
     }
 
-    fn used(&self, share: Share, uid: u32, document: &Document) -> u32 {
+    /// What a user has.
+    pub fn used(&self, share: Share, uid: u32, document: &Document) -> u32 {
         match share {
             Share::Vnics | Share::Descriptors => configured(share, uid, document),
-            Share::Mappings => self.with(|now| now.mappings.get(&uid).map_or(0, Quota::used)),
+            Share::Mappings => self.with(|now| now.mappings.get(&uid).map_or(0, Pool::used)),
             Share::Addresses => self.with(|now| now.addresses.get(&uid).map_or(0, Tally::used)),
             Share::Monitors | Share::Answers => {
                 self.with(|now| now.counts.get(&(uid, share)).copied().unwrap_or(0))

@@ -549,57 +549,144 @@ fn a_refused_change_gives_no_moves() {
     assert_eq!(table().moved, 2);
 }
 
+/// Owners of zones that learn addresses, of whom each may have 20.
+struct Learners {
+    daemon: Daemon,
+    lab: Lab,
+}
+
+impl Learners {
+    const MAX: u64 = 20;
+
+    /// Zones of a name and an owner, and VNICs of a name, a zone and a bridge.
+    fn start(
+        directory: &std::path::Path,
+        zones: &[(&str, u32)],
+        vnics: &[(&str, &str, &str)],
+    ) -> Learners {
+        let lab = Lab::default();
+        let mut options = options(directory);
+        let max = Learners::MAX as u32;
+        options.limits.per_user.set(Share::Addresses, max);
+        let host = Box::new(lab.clone());
+        let daemon = Daemon::start_over(&options, |sink| dataplane::build_on(host, &options, sink));
+        let zones = zones.iter();
+        let zones =
+            zones.map(|(name, uid)| json!({"name": name, "owner_uid": uid, "owner_gid": uid}));
+        let vnics = vnics.iter().map(|(name, zone, bridge)| {
+            json!({"name": name, "zone": zone, "bridge": bridge, "properties": {"mac-nospoof": false}})
+        });
+        let document = json!({
+            "version": 1,
+            "zones": zones.collect::<Vec<_>>(),
+            "bridges": [{"name": "br0"}, {"name": "br1"}],
+            "vnics": vnics.collect::<Vec<_>>(),
+        });
+        daemon.must("PUT", "/v1/document", Some(document));
+        Learners { daemon, lab }
+    }
+
+    /// A member sends from so many addresses.
+    fn send(&self, member: &str, from: u8, addresses: u8) {
+        let guest = self.lab.guest(member);
+        // A burst may report eight new addresses.
+        for number in 0..addresses {
+            guest.send([frame(0xfe, from + number)]);
+            until("it is sent", || guest.has_sent());
+        }
+    }
+
+    fn learned(&self, bridge: &str, member: &str) -> u64 {
+        let path = format!("/v1/bridges/{bridge}/fdb");
+        let page = self.daemon.must("GET", &path, None);
+        let entries = page["entries"].as_array().unwrap().iter();
+        let of = entries.filter(|entry| entry["member"] == member && entry["kind"] == "learned");
+        of.count() as u64
+    }
+
+    /// What counts for an owner.
+    fn used(&self, uid: u32) -> u64 {
+        let shown = self.daemon.must("GET", "/v1/daemon", None);
+        let mut rows = shown["limits"].as_array().unwrap().iter();
+        let row = rows.find(|row| row["uid"] == uid && row["limit"] == Share::Addresses.option());
+        row.map_or(0, |row| row["used"].as_u64().unwrap())
+    }
+}
+
 /// Addresses learned on all VNICs of one owner count together, over bridges: what is beyond the limit is not learned, another
 /// owner's are, and room comes back when they are forgotten.
 #[test]
 fn learned_addresses_count_for_their_owner() {
-    const MAX: u32 = 20;
     let directory = tempfile::tempdir().unwrap();
-    let lab = Lab::default();
-    let mut options = options(directory.path());
-    options.limits.per_user.set(Share::Addresses, MAX);
-    let host = Box::new(lab.clone());
-    let daemon = Daemon::start_over(&options, |sink| dataplane::build_on(host, &options, sink));
-    let zone = |name: &str, uid: u32| json!({"name": name, "owner_uid": uid, "owner_gid": uid});
-    let vnic = |name: &str, zone: &str, bridge: &str| json!({"name": name, "zone": zone, "bridge": bridge, "properties": {"mac-nospoof": false}});
-    let document = json!({
-        "version": 1,
-        "zones": [zone("greedy", 1001), zone("other", 1002)],
-        "bridges": [{"name": "br0"}, {"name": "br1"}],
-        "vnics": [vnic("g0", "greedy", "br0"), vnic("g1", "greedy", "br1"), vnic("o0", "other", "br0")],
+    let owners = Learners::start(
+        directory.path(),
+        &[("greedy", 1001), ("other", 1002)],
+        &[
+            ("g0", "greedy", "br0"),
+            ("g1", "greedy", "br1"),
+            ("o0", "other", "br0"),
+        ],
+    );
+    let is_full = |bridge, member| owners.learned(bridge, member) == Learners::MAX;
+    owners.send("g0", 0x20, 30);
+    until("as many as may be", || is_full("br0", "g0"));
+    owners.send("g1", 0x40, 30);
+    owners.send("o0", 0x60, 30);
+    until("the other one's", || is_full("br0", "o0"));
+    assert_eq!(owners.learned("br1", "g1"), 0);
+    assert_eq!((owners.used(1001), owners.used(1002)), (20, 20));
+    owners.daemon.must("DELETE", "/v1/vnics/g0", None);
+    owners.send("g1", 0x40, 30);
+    until("there is room again", || is_full("br1", "g1"));
+}
+
+/// Addresses learned in a zone count for its next owner from then on, and stay learned. If that one may not have as many, or the
+/// store refuses, they count as before.
+#[test]
+fn learned_addresses_go_with_their_zone() {
+    let directory = tempfile::tempdir().unwrap();
+    let owners = Learners::start(
+        directory.path(),
+        &[("goes", 1001), ("stays", 1001), ("other", 1002)],
+        &[
+            ("g0", "goes", "br0"),
+            ("s0", "stays", "br0"),
+            ("o0", "other", "br1"),
+        ],
+    );
+    owners.send("g0", 0x20, 15);
+    owners.send("o0", 0x60, 10);
+    until("they are learned", || {
+        (owners.used(1001), owners.used(1002)) == (15, 10)
     });
-    daemon.must("PUT", "/v1/document", Some(document));
-    let learned = |bridge: &str, member: &str| {
-        let page = daemon.must("GET", &format!("/v1/bridges/{bridge}/fdb"), None);
-        let entries = page["entries"].as_array().unwrap().iter();
-        let of = entries.filter(|entry| entry["member"] == member && entry["kind"] == "learned");
-        of.count()
-    };
-    let send = |member: &str, from: u8| {
-        let guest = lab.guest(member);
-        // A burst may report eight new addresses.
-        for number in 0..30 {
-            guest.send([frame(0xfe, from + number)]);
-            until("it is sent", || guest.has_sent());
-        }
-    };
-    send("g0", 0x20);
-    until("as many as may be", || learned("br0", "g0") == MAX as usize);
-    send("g1", 0x40);
-    send("o0", 0x60);
-    until("the other one's", || learned("br0", "o0") == MAX as usize);
-    assert_eq!(learned("br1", "g1"), 0);
-    let shown = daemon.must("GET", "/v1/daemon", None);
-    let rows = shown["limits"].as_array().unwrap();
-    let row = |uid: u32| {
-        let is = |row: &&Value| row["uid"] == uid && row["limit"] == Share::Addresses.option();
-        let row = rows.iter().find(is).expect("a row");
-        (row["used"].as_u64().unwrap(), row["max"].as_u64().unwrap())
-    };
-    assert_eq!((row(1001), row(1002)), ((20, 20), (20, 20)));
+    let daemon = &owners.daemon;
+    let give = |uid: u32| Some(json!({"owner_uid": uid, "owner_gid": uid}));
+    let error = daemon.refused("PATCH", "/v1/zones/goes", give(1002), "invalid");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains(Share::Addresses.option()), "{message}");
+    assert!(message.contains("user 1002 "), "{message}");
+    assert_eq!((owners.used(1001), owners.used(1002)), (15, 10));
+    daemon.must("DELETE", "/v1/vnics/o0", None);
+
+    let stored = options(directory.path()).state_dir.join("document.json");
+    let aside = directory.path().join("aside");
+    std::fs::rename(&stored, &aside).unwrap();
+    std::fs::create_dir(&stored).unwrap();
+    daemon.refused("PATCH", "/v1/zones/goes", give(1002), "storage");
+    assert_eq!((owners.used(1001), owners.used(1002)), (15, 0));
+    std::fs::remove_dir(&stored).unwrap();
+    std::fs::rename(&aside, &stored).unwrap();
+
+    daemon.must("PATCH", "/v1/zones/goes", give(1002));
+    assert_eq!((owners.used(1001), owners.used(1002)), (0, 15));
+    assert_eq!(owners.learned("br0", "g0"), 15, "they stay");
+    owners.send("s0", 0x60, 30);
+    owners.send("g0", 0x90, 30);
+    until("each has its own limit", || {
+        (owners.learned("br0", "s0"), owners.learned("br0", "g0")) == (20, 20)
+    });
     daemon.must("DELETE", "/v1/vnics/g0", None);
-    send("g1", 0x40);
-    until("there is room again", || {
-        learned("br1", "g1") == MAX as usize
+    until("they are forgotten", || {
+        (owners.used(1001), owners.used(1002)) == (20, 0)
     });
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use daemon::{Daemon, ask_on, connect_as, options};
 use serde_json::{Value, json};
-use windlass_api::{Document, ErrorBody};
+use windlass_api::{Document, ErrorBody, ErrorCode};
 use windlassd::authority::Peer;
 use windlassd::shares::Share;
 
@@ -247,4 +247,64 @@ fn a_limit_changes_at_run_time() {
     add(&daemon, tenant(GREEDY), "v1", "greedy").unwrap_err();
     allow(2);
     add(&daemon, tenant(GREEDY), "v1", "greedy").unwrap();
+}
+
+/// What VNICs take counts for the owner that their zone has. A zone takes it along to another owner, as a whole; where that one
+/// may not have as much, or the data plane refuses, nothing changes.
+#[test]
+fn a_zone_takes_its_vnics_along() {
+    for (share, max, used) in [
+        (Share::Vnics, 2, [2, 1]),
+        (Share::Descriptors, 35, [24, 12]),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let daemon = daemon(directory.path(), share, max);
+        add(&daemon, tenant(GREEDY), "v0", "greedy").unwrap();
+        add(&daemon, tenant(GREEDY), "v1", "greedy").unwrap();
+        add(&daemon, tenant(OTHER), "w0", "other").unwrap();
+        let rows = || [GREEDY, OTHER].map(|uid| row(&daemon, uid, share).map(|row| row.0));
+        let document = || daemon.must("GET", "/v1/document", None);
+        let before = document();
+        let is_as_before = || {
+            assert_eq!(rows(), used.map(Some));
+            assert_eq!(document(), before);
+        };
+        let give = json!({"owner_uid": OTHER, "owner_gid": OTHER});
+        let patch = |code| daemon.refused("PATCH", "/v1/zones/greedy", Some(give.clone()), code);
+        let refused = patch("invalid");
+        names(refused["message"].as_str().unwrap(), share, OTHER, max);
+        is_as_before();
+        let mut next = before.clone();
+        next["zones"][0]["owner_uid"] = json!(OTHER);
+        daemon.refused("PUT", "/v1/document?dry_run=true", Some(next), "invalid");
+        daemon.must("DELETE", "/v1/vnics/w0", None);
+        daemon.memory.lock().unwrap().fail = Some("set_owner".into());
+        patch("host");
+        assert_eq!(rows(), [Some(used[0]), None]);
+        daemon.must("PATCH", "/v1/zones/greedy", Some(give.clone()));
+        assert_eq!(rows(), [None, Some(used[0])]);
+        let refused = add(&daemon, tenant(GREEDY), "v2", "greedy").unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Forbidden);
+        let refused = add(&daemon, tenant(OTHER), "v2", "greedy").unwrap_err();
+        names(&refused.message, share, OTHER, max);
+    }
+}
+
+/// Two owners can have each other's zones in one change, though neither could have both.
+#[test]
+fn owners_can_change_places() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = daemon(directory.path(), Share::Vnics, 2);
+    for (name, zone) in [("v0", "greedy"), ("v1", "greedy"), ("w0", "other")] {
+        add(&daemon, Peer::daemon(), name, zone).unwrap();
+    }
+    let changed = daemon.change(Peer::daemon(), |document: &mut Document| {
+        for zone in &mut document.zones {
+            zone.owner_uid = GREEDY + OTHER - zone.owner_uid;
+        }
+        Ok(())
+    });
+    changed.unwrap();
+    let rows = [GREEDY, OTHER].map(|uid| row(&daemon, uid, Share::Vnics));
+    assert_eq!(rows, [Some((1, 2)), Some((2, 2))]);
 }

@@ -49,6 +49,9 @@ pub enum Refusal {
     /// No secret, or another one.
     #[error("the secret is wrong")]
     Secret,
+    /// It came to the former owner's socket.
+    #[error("the socket has another owner now: connect again")]
+    Owner,
     /// Not Ethernet.
     #[error("only Ethernet interfaces are offered")]
     Mode,

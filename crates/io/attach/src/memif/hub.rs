@@ -6,6 +6,9 @@
 //! the desk's endpoint woken by its own eventfd. One endpoint, the *porter*, has the hub in its set, waits for all, and drives
 //! the hub when it is polled. When it leaves, another one takes its place, and is woken.
 //!
+//! A socket that changes its owner stays the same one, if it is still at its path. Whoever waits, in the kernel or at the door,
+//! came while it was the former owner's, and is turned away.
+//!
 //! # Ownership and lifetime
 //! Endpoints hold the hub by `Arc`; the process-wide list holds it weakly. The last endpoint that is *deleted* removes
 //! the path; one that is merely dropped leaves it, stale, for the next daemon.
@@ -112,8 +115,10 @@ struct Open {
     visitor: Option<Visitor>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Hall {
+    access: Access,
+    listener: DeferredClose<Listener>,
     door: Vec<(Channel, Instant)>,
     desks: BTreeMap<u32, Open>,
     /// The listener is in the set.
@@ -125,8 +130,6 @@ struct Hall {
 /// A listening socket and those that wait there.
 #[derive(Debug)]
 pub(super) struct Hub {
-    access: Access,
-    listener: DeferredClose<Listener>,
     epoll: Epoll,
     /// Signalled when all descriptors of peers are closed.
     closed: Arc<OwnedFd>,
@@ -146,13 +149,14 @@ impl Hub {
         let mut hubs = lock(&HUBS);
         hubs.retain(|_, hub| hub.strong_count() > 0);
         let hub = match hubs.get(path).and_then(Weak::upgrade) {
-            Some(hub) if hub.access != access => {
-                return Err(HubError::Differs {
-                    made: hub.access,
-                    wanted: access,
-                });
+            Some(hub) => {
+                let made = lock(&hub.hall).access;
+                if made != access {
+                    let wanted = access;
+                    return Err(HubError::Differs { made, wanted });
+                }
+                hub
             }
-            Some(hub) => hub,
             None => {
                 let Access { mode, owner } = access;
                 let listener = unix::bind_socket(path, SocketKind::SeqPacket, mode, owner)?;
@@ -163,13 +167,19 @@ impl Hub {
                     .map_err(|e| HubError::System("epoll_ctl", e))?;
                 let closed = Arc::new(closed);
                 let peer_fds = PeerFds::new(closed.clone());
-                let hub = Arc::new(Hub {
+                let hall = Hall {
                     access,
                     listener: peer_fds.keep(listener),
+                    door: Vec::new(),
+                    desks: BTreeMap::new(),
+                    listens: false,
+                    porter: None,
+                };
+                let hub = Arc::new(Hub {
                     peer_fds,
                     epoll,
                     closed,
-                    hall: Mutex::default(),
+                    hall: Mutex::new(hall),
                 });
                 hubs.insert(path.to_owned(), Arc::downgrade(&hub));
                 hub
@@ -194,6 +204,34 @@ impl Hub {
         }
         drop(hall);
         Ok(hub)
+    }
+
+    /// The socket, which lies at `path`, is another owner's from now on.
+    pub(super) fn set_owner(&self, path: &Path, owner: (u32, u32)) -> Result<(), HubError> {
+        let mut hall = lock(&self.hall);
+        if hall.access.owner == Some(owner) {
+            return Ok(());
+        }
+        let given = hall.listener.set_owner(owner);
+        let is_in_place = given.map_err(|e| HubError::System("chown", e))?;
+        if is_in_place {
+            for socket in hall.listener.waiting() {
+                drop(self.peer_fds.keep(socket));
+            }
+        } else {
+            // The former owner may have it elsewhere.
+            let mode = hall.access.mode;
+            let listener = unix::bind_socket(path, SocketKind::SeqPacket, mode, Some(owner))?;
+            let _ = self.epoll.remove(&*hall.listener);
+            hall.listener = self.peer_fds.keep(listener);
+            hall.listens = false;
+        }
+        hall.access.owner = Some(owner);
+        for (channel, _) in hall.door.drain(..) {
+            channel.say_goodbye(&Refusal::Owner);
+        }
+        self.listen(&mut hall);
+        Ok(())
     }
 
     /// Has one of the desks wait for all, if none does.
@@ -241,7 +279,7 @@ impl Hub {
         }
         if forever && hall.desks.is_empty() {
             // The path may be gone already, or somebody else's by now: nothing is left to do in either case.
-            let _ = self.listener.unlink();
+            let _ = hall.listener.unlink();
         }
     }
 
@@ -281,7 +319,7 @@ impl Hub {
             if !hall.listens {
                 break;
             }
-            let Ok(socket) = self.listener.accept() else {
+            let Ok(socket) = hall.listener.accept() else {
                 break;
             };
             let channel = Channel::new(socket, self.peer_fds.clone());
@@ -310,8 +348,8 @@ impl Hub {
             return;
         }
         let done = match may {
-            true => self.epoll.add(&*self.listener, 0, Interest::READABLE),
-            false => self.epoll.remove(&*self.listener),
+            true => self.epoll.add(&*hall.listener, 0, Interest::READABLE),
+            false => self.epoll.remove(&*hall.listener),
         };
         if done.is_ok() {
             hall.listens = may;

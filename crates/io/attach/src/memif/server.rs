@@ -515,6 +515,19 @@ impl Endpoint for MemifServer {
         }
     }
 
+    fn set_owner(&mut self, owner: (u32, u32)) -> Result<(), String> {
+        if let Some(hub) = &self.hub {
+            let set = hub.set_owner(&self.config.path, owner);
+            set.map_err(|error| error.to_string())?;
+        }
+        self.config.owner = Some(owner);
+        Ok(())
+    }
+
+    fn quota(&self) -> Option<&Quota> {
+        Some(&self.config.quota)
+    }
+
     fn delete(&mut self) {
         if let State::Up { channel, view, .. } = &self.state {
             channel.say_goodbye(&Refusal::Condemned("the interface was deleted".into()));

@@ -480,6 +480,25 @@ impl VhostEndpoint {
         }
     }
 
+    /// The socket that this has, if any, is for another user and group.
+    fn give_socket(&mut self, owner: (u32, u32)) -> Result<(), Errno> {
+        let Some(listener) = &self.listener else {
+            return Ok(());
+        };
+        if listener.set_owner(owner)? {
+            for socket in listener.waiting() {
+                drop(self.peer_fds.keep(socket));
+            }
+            return Ok(());
+        }
+        // The former owner may have it elsewhere: it is made anew.
+        self.listener = None;
+        self.listens = false;
+        self.listens_late = self.connection.is_some();
+        self.wake();
+        Ok(())
+    }
+
     /// The connection is over, and workers have nothing of it.
     fn part(&mut self, why: String, now: Instant) {
         self.last_error = Some(why.clone());
@@ -577,6 +596,23 @@ impl Connection {
 }
 
 impl Endpoint for VhostEndpoint {
+    fn set_owner(&mut self, owner: (u32, u32)) -> Result<(), String> {
+        let VhostRole::Server { mode, owner: had } = self.conf.role else {
+            return Ok(());
+        };
+        if had != Some(owner) {
+            let given = self.give_socket(owner);
+            given.map_err(|errno| format!("chown {}: {errno}", self.conf.path.display()))?;
+            let owner = Some(owner);
+            self.conf.role = VhostRole::Server { mode, owner };
+        }
+        Ok(())
+    }
+
+    fn quota(&self) -> Option<&Quota> {
+        Some(&self.conf.quota)
+    }
+
     fn poll(&mut self, now: Instant) -> Vec<Event> {
         // The counter says only that something is to be looked at, and everything is.
         let _ = eventfd::drain(&self.wake);

@@ -88,7 +88,7 @@ impl System {
         let Some((uid, _)) = place.owner else {
             return Quota::new(MAPPINGS_PER_VNIC_MAX).with_gigantic_pages();
         };
-        self.holders.mappings(uid, self.mappings_per_uid_max)
+        Quota::within(self.holders.mappings(uid, self.mappings_per_uid_max))
     }
 
     fn packet_conf(&self, uplink: &Uplink) -> PacketConf {

@@ -42,7 +42,7 @@ use windlass_worker::{DataPlane, DataPlaneOptions};
 
 use crate::backend::{Backend, BackendError, Moment, Place, StateSink};
 use crate::options::Options;
-use crate::shares::Share;
+use crate::shares::{Share, Used};
 use host::{Host, System};
 use ports::{Ports, Request};
 
@@ -86,8 +86,8 @@ pub fn build_on(
     .context("cannot start the workers")?;
     let wake = Arc::new(windlass_sys::eventfd::create().context("eventfd")?);
     let (requests, inbox) = channel();
-    let addresses_max = options.limits.per_user.max(Share::Addresses);
-    let ports = Ports::new(plane, cores, sink, host, wake.clone(), addresses_max);
+    let per_user = options.limits.per_user;
+    let ports = Ports::new(plane, cores, sink, host, wake.clone(), per_user);
     let ports = ports.context("the ports thread cannot wait")?;
     let thread = std::thread::Builder::new()
         .name("ports".into())
@@ -229,6 +229,21 @@ impl Backend for DataPlaneBackend {
     fn delete_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
         let (vnic, place) = (vnic.clone(), place.clone());
         self.change(move |p| p.delete_vnic(&vnic, &place))
+    }
+
+    fn used(&self, vnics: &[Name]) -> Used {
+        let vnics = vnics.to_vec();
+        self.ask(move |p| p.used(&vnics)).unwrap_or_default()
+    }
+
+    fn set_owner(
+        &mut self,
+        vnics: &[Name],
+        from: (u32, u32),
+        to: (u32, u32),
+    ) -> Result<(), BackendError> {
+        let vnics = vnics.to_vec();
+        self.change(move |p| p.set_owner(&vnics, from, to))
     }
 
     fn tree(&self, bridge: &Name) -> Option<TreeView> {

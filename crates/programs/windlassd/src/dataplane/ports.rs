@@ -5,6 +5,7 @@ mod heard;
 mod held;
 mod members;
 mod moves;
+mod owner;
 mod rounds;
 mod tree;
 mod watch;
@@ -35,6 +36,7 @@ use watch::{Source, Watch, Watched};
 use super::host::{Device, Host};
 use super::translate::{self, mac_word};
 use crate::backend::{BackendError, Place, StateSink};
+use crate::shares::PerUser;
 
 /// Work for this thread.
 pub type Request = Box<dyn FnOnce(&mut Ports) + Send>;
@@ -81,8 +83,8 @@ pub struct Ports {
     host: Box<dyn Host>,
     wake: Arc<OwnedFd>,
     watch: Watch,
-    /// Addresses learned on all VNICs of an owner.
-    addresses_per_uid_max: u32,
+    /// What an owner may have.
+    per_user: PerUser,
     /// Wakes this thread when a namespace came or went: endpoints whose name leads to another one are polled.
     namespaces: Option<NetnsWatch>,
     bridges: BTreeMap<Name, BridgeState>,
@@ -122,7 +124,7 @@ impl Ports {
         sink: StateSink,
         host: Box<dyn Host>,
         wake: Arc<OwnedFd>,
-        addresses_per_uid_max: u32,
+        per_user: PerUser,
     ) -> Result<Ports, Errno> {
         let watch = Watch::create()?;
         watch.add(wake.as_fd(), Source::Requests)?;
@@ -132,7 +134,7 @@ impl Ports {
             .and_then(|found| watch.add(found.as_fd(), Source::Namespaces).map(|()| found))
             .inspect_err(|error| tracing::warn!("namespaces are not watched: {error}"));
         Ok(Ports {
-            addresses_per_uid_max,
+            per_user,
             plane,
             cores,
             sink,
@@ -320,7 +322,6 @@ impl Ports {
         let endpoint = self.host.vnic(vnic, place)?;
         let endpoint = endpoint.map(|e| self.watch.take(e)).transpose()?;
         let (mac, mtu) = (translate::own_mac(vnic), translate::mtu(vnic));
-        let (holders, max) = (self.sink.holders(), self.addresses_per_uid_max);
         let conf = translate::member_conf(&settings, mac_word(mac), mtu);
         let conf = self.first_state(&vnic.bridge, conf);
         let id = self
@@ -335,7 +336,7 @@ impl Ports {
             settings: settings.clone(),
             endpoint,
             device: None,
-            tally: (place.owner).map(|(uid, _)| holders.addresses(uid, max)),
+            tally: place.owner.map(|(uid, _)| self.tally_of(uid)),
             mtu,
             rings: 0,
             heard: Heard::default(),

@@ -1,11 +1,13 @@
 //! How the engine makes a change, and undoes it.
 
 use windlass_api::{
-    Applied, Change, Document, ErrorBody, ErrorCode, MacAddr, Name, Object, Vnic, diff, validate,
+    Applied, Change, Document, ErrorBody, ErrorCode, MacAddr, Name, Object, Vnic, Zone, diff,
+    validate,
 };
 
 use super::Engine;
 use super::claims::check_loops;
+use super::owners::vnics_in;
 use crate::authority::Peer;
 use crate::backend::{BackendError, Place};
 use crate::paths;
@@ -68,6 +70,7 @@ impl Engine {
             peer.may(change, &self.document, &next, &self.runtime_dir)?;
         }
         self.check_shares(peer, &next)?;
+        self.check_owners(&next, &changes)?;
         validate(&next)?;
         check_loops(&next, &changes)?;
         let warnings = self.check_claims(peer, &next, &changes)?;
@@ -206,9 +209,7 @@ impl Engine {
 
     fn create(&mut self, object: &Object) -> Result<(), BackendError> {
         match object {
-            Object::Zone(zone) => self.make_zone_dir(Some(zone)).map_err(|e| {
-                BackendError::Host(format!("directory of zone \"{}\": {e}", zone.name))
-            }),
+            Object::Zone(zone) => self.make_zone(zone),
             Object::Bridge(bridge) => self.backend.create_bridge(bridge),
             Object::Uplink(uplink) => self.backend.create_uplink(uplink),
             Object::Vnic(vnic) => {
@@ -221,7 +222,7 @@ impl Engine {
 
     fn set(&mut self, from: &Object, to: &Object) -> Result<(), BackendError> {
         match (from, to) {
-            (Object::Zone(_), Object::Zone(_)) => self.create(to),
+            (Object::Zone(from), Object::Zone(to)) => self.set_zone(from, to),
             (Object::Bridge(from), Object::Bridge(to)) => self.backend.set_bridge(from, to),
             (Object::Uplink(old), Object::Uplink(new)) => {
                 if self.failed.contains_key(&new.name) {
@@ -245,6 +246,27 @@ impl Engine {
                 self.create(to)
             }
         }
+    }
+
+    fn make_zone(&self, zone: &Zone) -> Result<(), BackendError> {
+        let refused = |e| BackendError::Host(format!("directory of zone \"{}\": {e}", zone.name));
+        self.make_zone_dir(Some(zone)).map_err(refused)
+    }
+
+    /// Another owner gets the directory before the sockets: from then on the former one reaches none by its path.
+    fn set_zone(&mut self, from: &Zone, to: &Zone) -> Result<(), BackendError> {
+        self.make_zone(to)?;
+        let owner = |zone: &Zone| (zone.owner_uid, zone.owner_gid);
+        if owner(from) == owner(to) {
+            return Ok(());
+        }
+        let vnics = vnics_in(&self.document, &to.name);
+        let given = self.backend.set_owner(&vnics, owner(from), owner(to));
+        given.inspect_err(|_| {
+            if let Err(error) = self.make_zone(from) {
+                tracing::error!("{error}");
+            }
+        })
     }
 
     fn delete(&mut self, object: &Object) -> Result<(), BackendError> {
