@@ -1,12 +1,14 @@
 //! The real programs: `windlassd` in a namespace, `windlass` to speak with it.
 
 use std::fs::File;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::OnceLock;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, pidfd_send_signal,
     waitid,
@@ -45,6 +47,9 @@ pub fn program(name: &str) -> PathBuf {
     });
     directory.join(name)
 }
+
+/// How long a daemon may take that is to end, in seconds.
+const END_S_MAX: i64 = 30;
 
 /// What `windlass` answered.
 pub type Done = Output;
@@ -165,27 +170,65 @@ impl Daemon {
 
     /// The same, and waits until it has ended.
     pub fn upgrade(&mut self) {
+        let before = self.pid();
         self.signal_upgrade();
-        if let Some(successor) = self.successor.take() {
-            let mut ended = [PollFd::new(&successor, PollFlags::IN)];
-            poll(&mut ended, None).expect("it ends");
-            self.find_successor();
-            return;
-        }
-        let mut child = self.child.take().expect("it runs");
-        let status = child.wait().expect("a child");
-        assert_eq!(status.code(), Some(0), "{}", self.log());
-        let pid = self.find_successor();
-        assert_ne!(pid.as_raw_nonzero().get() as u32, child.id());
+        let status = self.wait_for_end();
+        assert!(
+            status.is_none_or(|status| status.success()),
+            "{}",
+            self.log()
+        );
+        assert_ne!(self.find_successor(), before);
     }
 
-    fn find_successor(&mut self) -> Pid {
-        let pid = self.json("status")[0]["daemon"]["pid"].as_i64();
-        let pid = pid
-            .and_then(|pid| Pid::from_raw(pid as i32))
-            .expect("a process id");
+    /// Waits until it has ended, by itself or by the test. Gives how, if it is no other process's child.
+    pub fn wait_for_end(&mut self) -> Option<ExitStatus> {
+        let process = match (&self.successor, &self.child) {
+            (Some(successor), _) => successor.try_clone().expect("a descriptor"),
+            (None, Some(child)) => {
+                pidfd_open(Pid::from_child(child), PidfdFlags::empty()).expect("a child")
+            }
+            (None, None) => panic!("it runs"),
+        };
+        let wait = Timespec {
+            tv_sec: END_S_MAX,
+            tv_nsec: 0,
+        };
+        let mut ended = [PollFd::new(&process, PollFlags::IN)];
+        let ended = poll(&mut ended, Some(&wait)).expect("a process");
+        assert_eq!(ended, 1, "it has not ended: {}", self.log());
+        self.successor = None;
+        let child = self.child.take();
+        child.map(|mut child| child.wait().expect("a child"))
+    }
+
+    /// The same, and waits until its successor serves.
+    pub fn follow(&mut self) {
+        self.wait_for_end();
+        until("its successor serves", || {
+            self.try_do("bridge show").code == 0
+        });
+        self.find_successor();
+    }
+
+    /// The process id of the daemon that answers.
+    pub fn pid(&self) -> u32 {
+        let mut socket = UnixStream::connect(self.socket()).expect("it serves");
+        let ask = b"GET /v1/daemon HTTP/1.1\r\nhost: w\r\nconnection: close\r\n\r\n";
+        socket.write_all(ask).expect("it reads");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("an answer");
+        let body = answer.split_once("\r\n\r\n").expect("a body").1;
+        let view: Value = serde_json::from_str(body).expect("JSON");
+        let pid = view["pid"].as_u64();
+        u32::try_from(pid.expect("a process id")).expect("a process id")
+    }
+
+    fn find_successor(&mut self) -> u32 {
+        let number = self.pid();
+        let pid = Pid::from_raw(number as i32).expect("a process id");
         self.successor = Some(pidfd_open(pid, PidfdFlags::empty()).expect("it runs"));
-        pid
+        number
     }
 
     /// Kills it: it can do nothing more.

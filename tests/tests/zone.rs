@@ -1,23 +1,22 @@
 //! A zone with VNICs gets another owner.
 
+mod client;
+
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use serde_json::Value;
-use windlass_attach::endpoint::{Endpoint, Event, Rings};
-use windlass_attach::memif::msg::Secret;
-use windlass_attach::memif::{ClientConfig, MemifClient};
-use windlass_shm::HugePages;
 use windlass_sys::unix::{SocketKind, connect};
 use windlass_tests::{Daemon, Lab, until, until_some};
+
+use client::Client;
 
 const RED: u32 = 60_001;
 const BLUE: u32 = 60_002;
@@ -51,42 +50,6 @@ fn is_closed(socket: &OwnedFd) -> bool {
         Ok(0) | Err(Errno::CONNRESET) => true,
         Ok(_) | Err(Errno::AGAIN) => false,
         Err(errno) => panic!("{errno}"),
-    }
-}
-
-/// A client of a memif: what it says is served by [`Client::is_up`].
-struct Client {
-    client: MemifClient,
-    rings: Option<Rings>,
-}
-
-impl Client {
-    fn start(path: PathBuf, id: u32) -> Client {
-        let config = ClientConfig {
-            path,
-            owner: None,
-            id,
-            secret: Secret::NONE,
-            name: "peer".to_owned(),
-            rings: 1,
-            log2_size: 6,
-            huge: HugePages::No,
-        };
-        let client = MemifClient::new(config).expect("a client");
-        Client {
-            client,
-            rings: None,
-        }
-    }
-
-    fn is_up(&mut self) -> bool {
-        for event in self.client.poll(Instant::now()) {
-            self.rings = match event {
-                Event::Up(rings) => Some(rings),
-                Event::Down(_) => None,
-            };
-        }
-        self.rings.is_some()
     }
 }
 

@@ -29,6 +29,8 @@ pub struct Machine {
     pub guest: Arc<Guest>,
     pub queues: Vec<Queue>,
     layout: Layout,
+    /// It drops buffers that come back empty, as a device leaves them that was killed while it gave them back.
+    pub takes_empty: bool,
     /// Bytes of a receive buffer of queue 0.
     buffer: u64,
 }
@@ -47,6 +49,7 @@ impl Machine {
             guest,
             queues,
             layout,
+            takes_empty: false,
             buffer: if features & MRG_RXBUF != 0 {
                 4096
             } else {
@@ -102,7 +105,9 @@ impl Machine {
     pub fn received(&mut self) -> Vec<(Header, Vec<u8>)> {
         let came = self.queues[0].ring.reap();
         let mut frames = Vec::new();
-        let mut left = came.as_slice();
+        let full = came.iter().filter(|(_, len)| !self.takes_empty || *len > 0);
+        let full: Vec<_> = full.copied().collect();
+        let mut left = full.as_slice();
         while let Some((first, _)) = left.first() {
             let header = self
                 .guest
