@@ -98,6 +98,10 @@ const DROPS: &[(&str, &str)] = &[
     ),
     ("crates/engines/nic/tests/claims.rs", "bad-offload"),
     (
+        "crates/engines/nic/tests/guard.rs",
+        "ip-spoof dhcp-spoof router-guard dhcp-guard",
+    ),
+    (
         "crates/engines/bridge/tests/forward.rs",
         "giant source-limit same-member egress-vlan no-destination not-ready",
     ),

@@ -52,6 +52,10 @@ drops! {
     BadSource, "bad-source", Ingress, "The source address is zero, a group address, or the bridge's own.";
     MacSpoof, "mac-spoof", Ingress, "The source address is not the VNIC's own, and mac-nospoof is on.";
     Restricted, "restricted", Ingress, "Neither IPv4 nor IPv6 nor ARP, and the VNIC is restricted.";
+    IpSpoof, "ip-spoof", Ingress, "An IP, ARP or neighbour's address that is not among the VNIC's allowed-ips, and ip-nospoof is on; or what cannot be read.";
+    DhcpSpoof, "dhcp-spoof", Ingress, "A DHCP client that is not the VNIC, and dhcp-nospoof is on; or what cannot be read.";
+    RouterGuard, "router-guard", Ingress, "A router advertisement or a redirect, and router-guard is on; or what cannot be read.";
+    DhcpGuard, "dhcp-guard", Ingress, "A message of a DHCP server, and dhcp-guard is on; or what cannot be read.";
     SourceLimit, "source-limit", Ingress, "A new source address beyond the member's limit of addresses.";
     StickySource, "sticky-source", Ingress, "The source address belongs to another member and may not move.";
     VlanTag, "vlan-tag", Ingress, "A tag that this member may not send: its own untagged VLAN, VID 4095, or a stack of tags.";

@@ -60,11 +60,15 @@
 )]
 
 mod flow;
+mod guard;
 mod leave;
 mod maxbw;
 mod stage;
 
 pub use flow::FlowHash;
+pub use guard::{DhcpNospoof, Guard, IpNospoof, Protection};
 pub use leave::leave;
 pub use maxbw::MaxBw;
-pub use stage::{EgressStage, Entering, Fate, IngressStage, Leaving, Restricted, Room};
+pub use stage::{
+    EgressStage, Entering, Fate, IngressStage, Leaving, MacNospoof, Restricted, Room, protect,
+};

@@ -23,8 +23,12 @@
 //! Stages are shared by all workers. What they keep (a limit on a member's bandwidth) holds for the member, whatever the
 //! number of workers, and survives topologies.
 
-use windlass_frame::{BURST, Heads, Meta, Pick, Tick, Verdict};
+use std::sync::Arc;
+
+use windlass_frame::{BURST, Deepen, Heads, Meta, Pick, Tick, Verdict};
 use windlass_stats::Drop;
+
+use crate::guard::{Guard, Protection};
 
 /// Decides about frames of one member before its bridge does.
 pub trait IngressStage: Send + Sync {
@@ -41,6 +45,7 @@ pub trait EgressStage: Send + Sync {
 /// Frames of a burst on their way from their member to its bridge.
 pub struct Leaving<'a> {
     heads: &'a mut Heads,
+    tails: &'a mut dyn Deepen,
     due: [Tick; BURST],
     is_held: bool,
     room: Room,
@@ -48,9 +53,10 @@ pub struct Leaving<'a> {
 
 impl<'a> Leaving<'a> {
     /// All frames of a burst; those that have a verdict keep it.
-    pub fn new(heads: &'a mut Heads, room: Room) -> Leaving<'a> {
+    pub fn new(heads: &'a mut Heads, tails: &'a mut dyn Deepen, room: Room) -> Leaving<'a> {
         Leaving {
             heads,
+            tails,
             due: [Tick(0); BURST],
             is_held: false,
             room,
@@ -75,6 +81,12 @@ impl<'a> Leaving<'a> {
     /// The burst, to be rewritten for all receivers.
     pub fn rewrite(&mut self) -> &mut Heads {
         self.heads
+    }
+
+    /// Makes at least `upto` bytes of a frame private; false if that cannot be.
+    pub fn deepen(&mut self, i: usize, upto: usize) -> bool {
+        let is_done = self.tails.deepen(self.heads, i, upto);
+        is_done && self.heads.private(i).len() >= upto
     }
 
     /// What is known of a frame that still passes.
@@ -245,6 +257,37 @@ impl<'a> Entering<'a> {
     }
 }
 
+/// What a member's frames are held against before its bridge decides, in this order: [`MacNospoof`], where that is on and
+/// something else is, [`Restricted`], [`Guard`].
+pub fn protect(
+    mac: u64,
+    mac_nospoof: bool,
+    protection: &Arc<Protection>,
+) -> impl Iterator<Item = Arc<dyn IngressStage>> {
+    let restricted = protection.restricted.then(|| Arc::new(Restricted) as _);
+    let guard = Guard::new(mac, protection).map(|guard| Arc::new(guard) as _);
+    let is_first = mac_nospoof && (restricted.is_some() || guard.is_some());
+    let first = is_first.then(|| Arc::new(MacNospoof(mac)) as _);
+    [first, restricted, guard].into_iter().flatten()
+}
+
+/// The member sends from its own address only: this one, as [`Heads::src`] has it. The bridge checks the same; before other
+/// stages it is checked here, so that frames of strangers are counted as such.
+#[derive(Clone, Copy, Debug)]
+pub struct MacNospoof(pub u64);
+
+impl IngressStage for MacNospoof {
+    fn leave(&self, frames: &mut Leaving<'_>) {
+        for i in 0..frames.len() {
+            let heads = frames.heads();
+            let is_own = heads.src.get(i) == Some(&self.0);
+            if !is_own && heads.meta.get(i).is_some_and(|meta| meta.len >= 14) {
+                frames.decide(i, Verdict::drop(Drop::MacSpoof));
+            }
+        }
+    }
+}
+
 /// EtherTypes that a restricted VNIC may send, and the tag before them, as little-endian loads.
 const ALLOWED: [u16; 3] = [0x0008, 0x0608, 0xdd86];
 const TAG: u16 = 0x0081;
@@ -277,6 +320,15 @@ impl IngressStage for Restricted {
 mod tests {
     use super::*;
     use windlass_frame::{Claim, HEADROOM};
+
+    /// No frame here has anything behind its snapshot.
+    struct Nothing;
+
+    impl Deepen for Nothing {
+        fn deepen(&mut self, _: &mut Heads, _: usize, _: usize) -> bool {
+            false
+        }
+    }
 
     fn burst(frames: &[&[u8]]) -> Box<Heads> {
         let mut heads = Heads::boxed();
@@ -316,7 +368,7 @@ mod tests {
             frames: 0,
             bytes: 0,
         };
-        Restricted.leave(&mut Leaving::new(&mut heads, room));
+        Restricted.leave(&mut Leaving::new(&mut heads, &mut Nothing, room));
         for (i, (frame, passes)) in cases.iter().enumerate() {
             let expected = match passes {
                 true => Verdict::NONE,
@@ -325,8 +377,61 @@ mod tests {
             assert_eq!(heads.verdict[i], expected, "{frame:02x?}");
         }
         heads.verdict[4] = Verdict::drop(Drop::BadOffload);
-        Restricted.leave(&mut Leaving::new(&mut heads, room));
+        Restricted.leave(&mut Leaving::new(&mut heads, &mut Nothing, room));
         assert_eq!(heads.verdict[4], Verdict::drop(Drop::BadOffload));
+    }
+
+    /// Sources that are not the member's own are dropped; a verdict stays, and a runt is the bridge's.
+    #[test]
+    fn strangers_are_dropped() {
+        let (own, mut other) = (typed(&[0x0800]), typed(&[0x0800]));
+        other[11] = 3;
+        let mut heads = burst(&[&own, &other, &other, &other[..13]]);
+        heads.verdict[2] = Verdict::drop(Drop::BadOffload);
+        let room = Room {
+            frames: 0,
+            bytes: 0,
+        };
+        MacNospoof(0x0202_0202_0202).leave(&mut Leaving::new(&mut heads, &mut Nothing, room));
+        let given = [0, 1, 2, 3].map(|i| heads.verdict[i].as_drop());
+        let expected = [None, Some(Drop::MacSpoof), Some(Drop::BadOffload), None];
+        assert_eq!(given, expected);
+    }
+
+    /// Stages are there for what is on and in their order: a frame that all would refuse is the first one's.
+    #[test]
+    fn protection_has_an_order() {
+        let mut spoofed = typed(&[0x0800]);
+        spoofed[11] = 3;
+        let own = typed(&[0x0800]);
+        let frames = [spoofed, typed(&[0x88cc]), own];
+        let outcome = |mac_nospoof, restricted, router_guard| {
+            let protection = Arc::new(Protection {
+                restricted,
+                router_guard,
+                ..Protection::default()
+            });
+            let room = Room {
+                frames: 0,
+                bytes: 0,
+            };
+            let mut heads = burst(&[&frames[0], &frames[1], &frames[2]]);
+            let stages = protect(0x0202_0202_0202, mac_nospoof, &protection);
+            let stages: Vec<_> = stages.collect();
+            for stage in &stages {
+                stage.leave(&mut Leaving::new(&mut heads, &mut Nothing, room));
+            }
+            let drops = [0, 1, 2].map(|i| heads.verdict[i].as_drop());
+            (stages.len(), drops)
+        };
+        let (spoof, kind) = (Some(Drop::MacSpoof), Some(Drop::Restricted));
+        // A packet of zeros cannot be read.
+        let unread = Some(Drop::RouterGuard);
+        assert_eq!(outcome(true, false, false), (0, [None; 3]));
+        assert_eq!(outcome(true, true, false), (2, [spoof, kind, None]));
+        assert_eq!(outcome(true, true, true), (3, [spoof, kind, unread]));
+        assert_eq!(outcome(false, true, true), (2, [unread, kind, unread]));
+        assert_eq!(outcome(false, false, true), (1, [unread, None, unread]));
     }
 
     /// A frame that is rewritten on its way to one member is what it was on its way to others.

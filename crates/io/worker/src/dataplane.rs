@@ -206,8 +206,8 @@ impl DataPlane {
         self.members[id as usize] = Some(DraftMember {
             bridge,
             conf,
+            maxbw: max_bandwidth(&tuning),
             tuning,
-            maxbw: max_bandwidth(tuning),
             tx: None,
             attachment: 0,
             rings: 0,
@@ -232,7 +232,7 @@ impl DataPlane {
     ) -> Result<(), DataPlaneError> {
         let member = self.draft_member(id)?;
         if member.tuning.maxbw != tuning.maxbw {
-            member.maxbw = max_bandwidth(tuning);
+            member.maxbw = max_bandwidth(&tuning);
         }
         (member.conf, member.tuning) = (states::kept(&member.conf, conf), tuning);
         self.publish_batch();
@@ -285,7 +285,7 @@ impl DataPlane {
         member.attachment = attachment;
         member.rings = rings.rx.len() as u16;
         // What waited for the former one is gone, and has used up nothing.
-        member.maxbw = max_bandwidth(member.tuning);
+        member.maxbw = max_bandwidth(&member.tuning);
         Arc::make_mut(&mut self.placement).place(id, rings.rx.len());
         let ports = (0..).zip(rings.rx).zip(self.placement.rings(id));
         for ((number, port), worker) in ports {

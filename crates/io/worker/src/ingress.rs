@@ -76,10 +76,10 @@ impl Ingress {
         (member, attachment): (&Member, u64),
         counters: &MemberCounters,
         heads: &mut Heads,
-        tails: &Tails<'_>,
+        tails: &mut Tails<'_>,
     ) {
         let (from, now) = (heads.from.0, heads.now);
-        let mut leaving = Leaving::new(heads, self.queues.room(from));
+        let mut leaving = Leaving::new(heads, tails, self.queues.room(from));
         for stage in &member.ingress {
             stage.leave(&mut leaving);
         }

@@ -129,7 +129,7 @@ impl Scratch {
             windlass_nic::leave(heads, &mut tails);
             if !member.ingress.is_empty() || self.ingress.has(ring.member) {
                 self.ingress
-                    .leave((member, ring.attachment), counters, heads, &tails);
+                    .leave((member, ring.attachment), counters, heads, &mut tails);
             }
             let tally = bridge.forward(heads, &mut self.sightings);
             // For the visit before: here the fence that asking takes has nothing left to wait for.

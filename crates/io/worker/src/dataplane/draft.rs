@@ -5,17 +5,17 @@ use std::sync::Arc;
 use windlass_attach::port::TxPort;
 use windlass_bridge::fdb::Fdb;
 use windlass_bridge::member::MemberConf;
-use windlass_nic::{EgressStage, IngressStage, MaxBw, Restricted};
+use windlass_nic::{EgressStage, IngressStage, MaxBw, Protection, protect};
 use windlass_stats::{MemberCounters, Padded};
 
 use crate::meter::Account;
 use crate::ring::Spin;
 
 /// What a member is besides its place on the bridge.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct MemberTuning {
-    /// It sends IPv4, IPv6 and ARP only.
-    pub restricted: bool,
+    /// What it may send.
+    pub protection: Arc<Protection>,
     /// Bits a second from it, and as many towards it; 0 is no limit.
     pub maxbw: u64,
     /// The least time between two notifications of the member, in nanoseconds; 0 is no limit.
@@ -44,9 +44,10 @@ pub(super) struct DraftMember {
 impl DraftMember {
     /// What its frames pass before the bridge.
     pub(super) fn ingress(&self) -> Box<[Arc<dyn IngressStage>]> {
-        let restricted = self.tuning.restricted.then(|| Arc::new(Restricted) as _);
+        let (mac, nospoof) = (self.conf.mac, self.conf.nospoof);
+        let protection = protect(mac, nospoof, &self.tuning.protection);
         let maxbw = self.maxbw.clone().map(|[from, _]| from as _);
-        restricted.into_iter().chain(maxbw).collect()
+        protection.chain(maxbw).collect()
     }
 
     /// What frames pass on their way to it.
@@ -56,7 +57,7 @@ impl DraftMember {
     }
 }
 
-pub(super) fn max_bandwidth(tuning: MemberTuning) -> Option<[Arc<MaxBw>; 2]> {
+pub(super) fn max_bandwidth(tuning: &MemberTuning) -> Option<[Arc<MaxBw>; 2]> {
     let limit = || Arc::new(MaxBw::new(tuning.maxbw));
     (tuning.maxbw != 0).then(|| [limit(), limit()])
 }

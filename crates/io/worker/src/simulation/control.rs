@@ -8,6 +8,7 @@ use windlass_attach::port::RxPort;
 use windlass_bridge::fdb::{EntryFlags, Key, Limits};
 use windlass_bridge::member::MemberConf;
 use windlass_frame::{Tick, TxId};
+use windlass_nic::Protection;
 
 use super::model::{Owner, Stage};
 use super::port::{FRAME, Mood, Pipe, Receive, Sink};
@@ -183,8 +184,12 @@ impl World {
     }
 
     fn tuning(&self, at: usize) -> MemberTuning {
-        MemberTuning {
+        let protection = Protection {
             restricted: self.model.borrow().owners[at].is_restricted,
+            ..Protection::default()
+        };
+        MemberTuning {
+            protection: protection.into(),
             maxbw: [0, 0, 10_000_000, 200_000_000][self.below(4)],
             kick_gap_ns: [0, 0, 30_000][self.below(3)],
             spin: [Spin::default(), Spin::Always(3_000)][self.below(2)],

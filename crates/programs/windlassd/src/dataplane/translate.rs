@@ -12,6 +12,7 @@ use windlass_bridge::fdb::{Entry, EntryFlags, Limits};
 use windlass_bridge::member::MemberConf;
 use windlass_bridge::vlan::VlanMap;
 use windlass_frame::{FRAME_MAX, TxId};
+use windlass_nic::Protection;
 use windlass_shm::{HugePages, Quota};
 use windlass_stats::{Drop, MemberTotals};
 use windlass_worker::dataplane::BridgeTuning;
@@ -95,10 +96,18 @@ pub fn tuning(settings: &MemberSettings) -> MemberTuning {
         rate => 1_000_000_000 / u64::from(rate),
     };
     MemberTuning {
-        restricted: settings.restricted,
+        protection: protection(settings).into(),
         maxbw: u64::from(settings.maxbw) * 1_000_000,
         kick_gap_ns: gap,
         spin,
+    }
+}
+
+/// What a member may send, beside what its bridge checks.
+fn protection(settings: &MemberSettings) -> Protection {
+    Protection {
+        restricted: settings.restricted,
+        ..Protection::default()
     }
 }
 

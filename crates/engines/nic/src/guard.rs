@@ -1,0 +1,302 @@
+//! What a member says it is: [`Guard`] holds the packets that it sends against the rules of its [`Protection`].
+//!
+//! # Purpose
+//! Tenants on one bridge must not speak for each other. The bridge checks link-layer addresses (`mac-nospoof`); this stage
+//! checks what packets claim: IP addresses, the bindings of ARP and neighbour discovery, DHCP clients, and the parts of a
+//! router and of a DHCP server.
+//!
+//! # Model
+//! Each rule is on or off. A frame is parsed once, then the rules look at it in this order, and the first that refuses it
+//! names the drop:
+//!
+//! | rule | drop | refuses |
+//! | --- | --- | --- |
+//! | [`IpNospoof`] | `ip-spoof` | a source, ARP sender or neighbour that is not among the named addresses |
+//! | [`DhcpNospoof`] | `dhcp-spoof` | a DHCP client that is not the member |
+//! | router guard | `router-guard` | router advertisements and redirects: ICMPv6 134 and 137, ICMP 9 and 5 |
+//! | DHCP guard | `dhcp-guard` | messages of a DHCP server, and all to a DHCP client's port |
+//!
+//! What cannot be read cannot be checked, and is refused by the first rule that is on:
+//!
+//! - a frame that ends in its tags, more tags than [`windlass_wire::parse`] walks, or a tag of an old type (0x9100 to 0x9300);
+//! - IP or ARP in an LLC frame;
+//! - a packet that contradicts itself ([`Fault`]), or whose headers go beyond 1,920 bytes;
+//! - a later IPv6 fragment that begins with an extension header: the transport header could lie in it.
+//!
+//! A later fragment has no transport header; its source is checked. Neighbour discovery and DHCP in fragments are refused.
+//! Frames that are neither IP nor ARP pass (the `restricted` property refuses them), and so do frames below 14 bytes, which
+//! the bridge drops as `runt`.
+//!
+//! # Ownership and lifetime
+//! Rules are immutable and shared by all workers; a change makes new ones.
+//!
+//! # Limits
+//! What is encrypted or encapsulated (ESP, IPv6 AH, IP in IP, GRE, MPLS, PPPoE) is checked by its outer header only.
+//!
+//! # Not done
+//! **Learning addresses from DHCP and SLAAC.**
+
+use std::sync::Arc;
+
+use windlass_frame::Verdict;
+use windlass_stats::Drop;
+use windlass_wire::parse::HEADERS_MAX;
+use windlass_wire::{Fault, Fragment, Kind, Layers, ether, parse};
+
+use crate::stage::{IngressStage, Leaving};
+
+mod address;
+mod dhcp;
+
+pub use address::IpNospoof;
+pub use dhcp::DhcpNospoof;
+
+use ether::proto;
+
+/// ICMPv6 types of neighbour discovery (RFC 4861, section 4).
+mod nd {
+    pub(super) const ROUTER_SOLICITATION: u8 = 133;
+    pub(super) const ROUTER_ADVERTISEMENT: u8 = 134;
+    pub(super) const NEIGHBOUR_SOLICITATION: u8 = 135;
+    pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+    pub(super) const REDIRECT: u8 = 137;
+}
+/// ICMP redirect (RFC 792) and router advertisement (RFC 1256).
+const ICMP_REDIRECT: u8 = 5;
+const ICMP_ROUTER: u8 = 9;
+/// Types of tags that were never standardized; some receivers look behind them.
+const OLD_TAGS: [u16; 3] = [0x9100, 0x9200, 0x9300];
+/// Service access points of IEEE 802.2: IP (RFC 948), and SNAP (RFC 1042).
+const SAP_IP: u8 = 0x06;
+const SAP_SNAP: u8 = 0xaa;
+
+/// What a member may send, beside what its bridge checks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Protection {
+    /// IPv4, IPv6 and ARP only: [`Restricted`](crate::Restricted).
+    pub restricted: bool,
+    /// Which IP addresses it speaks for, if that is checked.
+    pub addresses: Option<IpNospoof>,
+    /// Which DHCP client it is, if that is checked.
+    pub clients: Option<DhcpNospoof>,
+    /// It is no router.
+    pub router_guard: bool,
+    /// It is no DHCP server.
+    pub dhcp_guard: bool,
+}
+
+impl Protection {
+    /// The drop of the first rule of [`Guard`] that is on; none if all are off.
+    fn first(&self) -> Option<Drop> {
+        [
+            (self.addresses.is_some(), Drop::IpSpoof),
+            (self.clients.is_some(), Drop::DhcpSpoof),
+            (self.router_guard, Drop::RouterGuard),
+            (self.dhcp_guard, Drop::DhcpGuard),
+        ]
+        .into_iter()
+        .find_map(|(is_on, reason)| is_on.then_some(reason))
+    }
+}
+
+/// Bytes of a frame that have to be private before a rule can say anything: more than there are.
+#[derive(Clone, Copy, Debug)]
+struct Need(usize);
+
+/// Drops what the rules refuse.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    /// The member's own address, as [`windlass_frame::Heads::src`] has it.
+    mac: u64,
+    rules: Arc<Protection>,
+    /// For what cannot be read.
+    unread: Drop,
+}
+
+impl Guard {
+    /// Holds the member of this address against the rules; none if none is on.
+    pub fn new(mac: u64, rules: &Arc<Protection>) -> Option<Guard> {
+        let unread = rules.first()?;
+        let rules = rules.clone();
+        Some(Guard { mac, rules, unread })
+    }
+
+    /// What becomes of a frame of `len` bytes, of which these are private; `None`: it passes.
+    #[inline(always)]
+    fn judge(&self, bytes: &[u8], len: u32, source: u64) -> Result<Option<Drop>, Need> {
+        let layers = parse(bytes, len);
+        if layers.need != 0 {
+            return Err(Need(layers.need.into()));
+        }
+        let packet = Packet {
+            bytes,
+            layers,
+            source,
+            own: self.mac,
+        };
+        let rules = &*self.rules;
+        if !packet.is_readable() {
+            return Ok((len >= 14).then_some(self.unread));
+        }
+        if let Some(addresses) = &rules.addresses
+            && !addresses.allow(&packet)?
+        {
+            return Ok(Some(Drop::IpSpoof));
+        }
+        if let Some(clients) = &rules.clients
+            && !clients.allow(&packet)?
+        {
+            return Ok(Some(Drop::DhcpSpoof));
+        }
+        if rules.router_guard && packet.is_of_router() {
+            return Ok(Some(Drop::RouterGuard));
+        }
+        if rules.dhcp_guard && dhcp::is_of_server(&packet)? {
+            return Ok(Some(Drop::DhcpGuard));
+        }
+        Ok(None)
+    }
+}
+
+impl IngressStage for Guard {
+    fn leave(&self, frames: &mut Leaving<'_>) {
+        for i in 0..frames.len() {
+            while let Some(meta) = frames.passing(i) {
+                let heads = frames.heads();
+                let source = heads.src.get(i).copied().unwrap_or(0);
+                match self.judge(heads.private(i), meta.len, source) {
+                    Ok(None) => break,
+                    Ok(Some(reason)) => frames.decide(i, Verdict::drop(reason)),
+                    Err(Need(upto)) if frames.deepen(i, upto) => {}
+                    Err(Need(_)) => frames.decide(i, Verdict::drop(self.unread)),
+                }
+            }
+        }
+    }
+}
+
+/// A frame as rules see it.
+#[derive(Clone, Copy)]
+struct Packet<'a> {
+    bytes: &'a [u8],
+    layers: Layers,
+    /// The frame's source address.
+    source: u64,
+    /// The member's own address.
+    own: u64,
+}
+
+impl<'a> Packet<'a> {
+    /// Whether all that rules ask about can be told.
+    #[inline(always)]
+    fn is_readable(&self) -> bool {
+        let layers = &self.layers;
+        layers.fault == Fault::None
+            && match layers.kind {
+                Kind::Ipv4 => true,
+                Kind::Ipv6 => layers.fragment != Fragment::Later || !is_extension(layers.proto),
+                Kind::Arp => true,
+                _ => !self.hides_ip(),
+            }
+    }
+
+    /// Whether a receiver might find IP or ARP in a frame of another type.
+    #[cold]
+    fn hides_ip(&self) -> bool {
+        let layers = &self.layers;
+        let behind = self.bytes.get(layers.l3_at()..).unwrap_or_default();
+        match layers.kind {
+            Kind::Llc => match *behind {
+                [SAP_IP, ..] | [_, SAP_IP, ..] => true,
+                [dsap, _, _, 0, 0, 0, ..] if dsap & !1 == SAP_SNAP => true,
+                _ => false,
+            },
+            _ => OLD_TAGS.contains(&layers.ethertype),
+        }
+    }
+
+    /// The bytes at an offset from the network header; parsed headers are there.
+    #[inline(always)]
+    fn ip<const N: usize>(&self, at: usize) -> Option<&'a [u8; N]> {
+        let at = self.layers.l3_at().checked_add(at)?;
+        self.bytes.get(at..)?.first_chunk()
+    }
+
+    /// The bytes at an offset from the transport header.
+    #[inline(always)]
+    fn transport<const N: usize>(&self, at: usize) -> Option<&'a [u8; N]> {
+        let at = self.layers.l4_at().checked_add(at)?;
+        self.bytes.get(at..)?.first_chunk()
+    }
+
+    /// The destination port of a UDP datagram, or of the first part of one.
+    #[inline(always)]
+    fn udp_to(&self) -> Option<u16> {
+        let is_udp = self.layers.l4 != 0 && self.layers.proto == proto::UDP;
+        let port = self.transport(2).filter(|_| is_udp)?;
+        Some(u16::from_be_bytes(*port))
+    }
+
+    /// The type of an ICMP message over IPv4, or of the first part of one.
+    #[inline(always)]
+    fn icmp(&self) -> Option<u8> {
+        let is_icmp = self.layers.kind == Kind::Ipv4 && self.layers.proto == proto::ICMP;
+        self.message_type(is_icmp)
+    }
+
+    /// The type of an ICMPv6 message over IPv6, or of the first part of one.
+    #[inline(always)]
+    fn icmp6(&self) -> Option<u8> {
+        let is_icmp = self.layers.kind == Kind::Ipv6 && self.layers.proto == proto::ICMPV6;
+        self.message_type(is_icmp)
+    }
+
+    #[inline(always)]
+    fn message_type(&self, is_icmp: bool) -> Option<u8> {
+        let [number] = self
+            .transport(0)
+            .filter(|_| is_icmp && self.layers.l4 != 0)?;
+        Some(*number)
+    }
+
+    /// The transport header and what follows, `end` bytes of the frame in all; none if that is more than can be made private.
+    fn message(&self, end: usize) -> Result<Option<&'a [u8]>, Need> {
+        if end > HEADERS_MAX {
+            return Ok(None);
+        }
+        match self.bytes.get(self.layers.l4_at()..end) {
+            Some(message) => Ok(Some(message)),
+            None => Err(Need(end)),
+        }
+    }
+
+    /// What a whole UDP datagram carries; none if it is none or cannot be made private.
+    fn datagram(&self) -> Result<Option<&'a [u8]>, Need> {
+        let length = self.transport(4).map_or(0, |l| u16::from_be_bytes(*l));
+        let end = self.layers.l4_at().checked_add(length.into());
+        let (true, Some(end)) = (self.layers.is_udp(), end) else {
+            return Ok(None);
+        };
+        let message = self.message(end)?;
+        Ok(message.and_then(|message| message.get(8..)))
+    }
+
+    /// Whether only a router sends it.
+    #[inline(always)]
+    fn is_of_router(&self) -> bool {
+        matches!(self.icmp(), Some(ICMP_REDIRECT | ICMP_ROUTER))
+            || matches!(self.icmp6(), Some(nd::ROUTER_ADVERTISEMENT | nd::REDIRECT))
+    }
+}
+
+/// Whether a header of this number is walked, and another follows it.
+const fn is_extension(number: u8) -> bool {
+    use proto::{AH, DEST_OPTIONS, FRAGMENT, HOP_BY_HOP, ROUTING};
+    matches!(number, HOP_BY_HOP | ROUTING | FRAGMENT | DEST_OPTIONS | AH)
+}
+
+/// A link-layer address as [`windlass_frame::Heads::src`] has it.
+const fn word(mac: [u8; 6]) -> u64 {
+    let [a, b, c, d, e, f] = mac;
+    u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+}

@@ -1,0 +1,212 @@
+//! Which IP addresses a member speaks for.
+
+use std::net::IpAddr;
+
+use windlass_wire::{Fragment, Kind};
+
+use super::{Need, Packet, nd, word};
+
+/// Where a DHCPv4 client sends to (RFC 2131, section 4.1).
+const DHCP_SERVER: u16 = 67;
+/// An ARP packet for IPv4 over Ethernet, up to the high byte of its operation (RFC 826).
+const ARP: [u8; 7] = [0, 1, 8, 0, 6, 4, 0];
+const REQUEST: u8 = 1;
+const REPLY: u8 = 2;
+/// Options with a link-layer address, one unit of 8 bytes long (RFC 4861, section 4.6.1).
+const SOURCE_LINK: u8 = 1;
+const TARGET_LINK: u8 = 2;
+/// ICMPv6 reports of multicast listeners (RFC 2710, RFC 3810).
+const REPORT: u8 = 131;
+const DONE: u8 = 132;
+const REPORT_V2: u8 = 143;
+/// The upper 96 bits of an IPv4-mapped address (RFC 4291, section 2.5.5.2).
+const MAPPED: u128 = 0xffff;
+
+/// The addresses and prefixes that a member speaks for, beside the link-local address made of its own link-layer address.
+///
+/// | packet | refused unless |
+/// | --- | --- |
+/// | IPv4 | the source is named; 0.0.0.0: to a DHCP server |
+/// | ARP | it is a request or a reply for IPv4 over Ethernet, the sender's link-layer address is the frame's source, its IP address is named; 0.0.0.0: a request for a named address (RFC 5227) |
+/// | IPv6 | the source is named, and is no IPv4-mapped address; `::`: duplicate address detection of a named address, a router solicitation, or a report of multicast listeners, all without a link-layer address |
+/// | neighbour discovery | it is no fragment, its options hold together, and link-layer addresses in them are the frame's source; an advertisement: its target is named |
+///
+/// A redirect may have another's link-layer address in it: it is the router guard's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IpNospoof {
+    /// Addresses and masks.
+    v4: Vec<(u32, u32)>,
+    v6: Vec<(u128, u128)>,
+}
+
+impl IpNospoof {
+    /// These prefixes: an address and the number of its bits that count; what is above an address' length is cut to it.
+    pub fn new(prefixes: impl IntoIterator<Item = (IpAddr, u8)>) -> IpNospoof {
+        let mut rule = IpNospoof::default();
+        for (address, bits) in prefixes {
+            let bits = u32::from(bits);
+            match address {
+                IpAddr::V4(address) => {
+                    let mask = !u32::MAX.checked_shr(bits).unwrap_or(0);
+                    rule.v4.push((address.to_bits() & mask, mask));
+                }
+                IpAddr::V6(address) => {
+                    let mask = !u128::MAX.checked_shr(bits).unwrap_or(0);
+                    rule.v6.push((address.to_bits() & mask, mask));
+                }
+            }
+        }
+        rule
+    }
+
+    #[inline(always)]
+    fn has_v4(&self, address: u32) -> bool {
+        self.v4
+            .iter()
+            .any(|(prefix, mask)| address & mask == *prefix)
+    }
+
+    #[inline(always)]
+    fn has_v6(&self, address: u128, own: u64) -> bool {
+        let is_named = || {
+            self.v6
+                .iter()
+                .any(|(prefix, mask)| address & mask == *prefix)
+        };
+        address >> 32 != MAPPED && (address == link_local(own) || is_named())
+    }
+
+    #[inline(always)]
+    pub(super) fn allow(&self, packet: &Packet<'_>) -> Result<bool, Need> {
+        match packet.layers.kind {
+            Kind::Ipv4 => {
+                let source = packet.ip(12).map_or(0, |a| u32::from_be_bytes(*a));
+                Ok(match source {
+                    0 => packet.layers.is_udp() && packet.udp_to() == Some(DHCP_SERVER),
+                    _ => self.has_v4(source),
+                })
+            }
+            Kind::Ipv6 => {
+                let source = packet.ip(8).map_or(0, |a| u128::from_be_bytes(*a));
+                match packet.icmp6() {
+                    None => Ok(self.has_v6(source, packet.own)),
+                    Some(number) => self.allow_icmp6(packet, source, number),
+                }
+            }
+            Kind::Arp => Ok(self.allow_arp(packet)),
+            _ => Ok(true),
+        }
+    }
+
+    fn allow_arp(&self, packet: &Packet<'_>) -> bool {
+        let Some(arp) = packet.ip::<28>(0) else {
+            return false;
+        };
+        let &[h0, h1, p0, p1, hlen, plen, high, operation, ref rest @ ..] = arp;
+        let &[
+            a,
+            b,
+            c,
+            d,
+            e,
+            f,
+            s0,
+            s1,
+            s2,
+            s3,
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            t0,
+            t1,
+            t2,
+            t3,
+        ] = rest;
+        let (sender, target) = (
+            u32::from_be_bytes([s0, s1, s2, s3]),
+            u32::from_be_bytes([t0, t1, t2, t3]),
+        );
+        [h0, h1, p0, p1, hlen, plen, high] == ARP
+            && word([a, b, c, d, e, f]) == packet.source
+            && match operation {
+                REQUEST if sender == 0 => target != 0 && self.has_v4(target),
+                REQUEST | REPLY => sender != 0 && self.has_v4(sender),
+                _ => false,
+            }
+    }
+
+    /// An ICMPv6 message, or the first part of one.
+    fn allow_icmp6(&self, packet: &Packet<'_>, source: u128, number: u8) -> Result<bool, Need> {
+        let is_nd = (nd::ROUTER_SOLICITATION..=nd::REDIRECT).contains(&number);
+        if source != 0 && !self.has_v6(source, packet.own) {
+            return Ok(false);
+        }
+        if !is_nd {
+            return Ok(source != 0 || matches!(number, REPORT | DONE | REPORT_V2));
+        }
+        if packet.layers.fragment != Fragment::No {
+            return Ok(false);
+        }
+        let Some(message) = packet.message(packet.layers.end as usize)? else {
+            return Ok(false);
+        };
+        Ok(self.allow_discovery(packet, source != 0, number, message))
+    }
+
+    /// A message of neighbour discovery (RFC 4861, sections 4 and 6.1, 7.1).
+    fn allow_discovery(
+        &self,
+        packet: &Packet<'_>,
+        is_specified: bool,
+        number: u8,
+        message: &[u8],
+    ) -> bool {
+        let target = message.get(8..).and_then(|target| target.first_chunk());
+        let target = target.map_or(0, |target| u128::from_be_bytes(*target));
+        let has_target = || target != 0 && self.has_v6(target, packet.own);
+        let (header, may_be) = match number {
+            nd::ROUTER_SOLICITATION => (8, true),
+            nd::ROUTER_ADVERTISEMENT => (16, is_specified),
+            nd::NEIGHBOUR_SOLICITATION => (24, is_specified || has_target()),
+            nd::NEIGHBOUR_ADVERTISEMENT => (24, is_specified && has_target()),
+            _ => return is_specified && message.len() >= 40,
+        };
+        may_be
+            && message.get(header..).is_some_and(|options| {
+                options_allow(options, is_specified.then_some(packet.source))
+            })
+    }
+}
+
+/// Whether options hold together, and each link-layer address among them is this one; none: there may be none.
+fn options_allow(mut options: &[u8], link: Option<u64>) -> bool {
+    while !options.is_empty() {
+        let &[kind, units, ..] = options else {
+            return false;
+        };
+        let size = usize::from(units).wrapping_mul(8);
+        let Some((option, rest)) = options.split_at_checked(size).filter(|_| size > 0) else {
+            return false;
+        };
+        if matches!(kind, SOURCE_LINK | TARGET_LINK) {
+            let &[_, _, a, b, c, d, e, f] = option else {
+                return false;
+            };
+            if link != Some(word([a, b, c, d, e, f])) {
+                return false;
+            }
+        }
+        options = rest;
+    }
+    true
+}
+
+/// The link-local address that is made of a link-layer address (RFC 4291, appendix A).
+const fn link_local(mac: u64) -> u128 {
+    let [a, b, c, d, e, f, ..] = mac.to_le_bytes();
+    let id = u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
+    0xfe80 << 112 | id as u128
+}
