@@ -91,6 +91,10 @@ fn named() -> Vec<(IpAddr, u8)> {
     ]
 }
 
+fn all() -> Vec<(IpAddr, u8)> {
+    vec![(ZERO.into(), 0), (ZERO6.into(), 0)]
+}
+
 /// Only `ip-nospoof`; only `dhcp-nospoof`; only the router guard; only the DHCP guard.
 fn each() -> [Plain; 4] {
     let off = Plain {
@@ -209,17 +213,20 @@ fn ip_sources() {
         ("neither", "", ethernet(OTHER, OWN, &[], 0x88cc, b"lldp")),
     ]);
     let anything = Plain {
-        addresses: Some(vec![(ZERO.into(), 0), (ZERO6.into(), 0)]),
+        addresses: Some(all()),
         ..each()[0].clone()
     };
     let frames = [
         mapped(NAMED),
         from4(ZERO, TCP, &tcp()),
+        from6(ZERO6, TCP, &tcp()),
+        arp_frame(2, (OWN, ZERO), NAMED),
         from4(FOREIGN, TCP, &tcp()),
         from6(FOREIGN6, TCP, &tcp()),
     ];
-    let refused = [Some(Drop::IpSpoof), Some(Drop::IpSpoof), None, None];
-    assert_eq!(outcomes(&anything, &frames), refused, "all addresses");
+    let (refused, passes) = ([Some(Drop::IpSpoof); 4], [None; 2]);
+    let expected = [&refused[..], &passes].concat();
+    assert_eq!(outcomes(&anything, &frames), expected, "all addresses");
 }
 
 /// ARP: requests, replies, announcements and probes for named addresses pass, with the frame's source as the sender.
@@ -627,13 +634,13 @@ proptest! {
     fn arbitrary_frames(
         choices in proptest::collection::vec(any::<u8>(), 0..900),
         which in 0u8..16,
-        any_id in any::<bool>(),
+        is_wide in any::<bool>(),
     ) {
         let rule = |bit: u8| which & 1 << bit != 0;
         let rules = Plain {
             own: OWN,
-            addresses: rule(0).then(named),
-            clients: rule(1).then(|| (vec![ID.to_vec()], any_id)),
+            addresses: rule(0).then(|| if is_wide { all() } else { named() }),
+            clients: rule(1).then(|| (vec![ID.to_vec()], is_wide)),
             router_guard: rule(2),
             dhcp_guard: rule(3),
         };

@@ -89,7 +89,7 @@ impl IpNospoof {
             Kind::Ipv6 => {
                 let source = packet.ip(8).map_or(0, |a| u128::from_be_bytes(*a));
                 match packet.icmp6() {
-                    None => Ok(self.has_v6(source, packet.own)),
+                    None => Ok(source != 0 && self.has_v6(source, packet.own)),
                     Some(number) => self.allow_icmp6(packet, source, number),
                 }
             }
