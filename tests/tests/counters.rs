@@ -98,7 +98,7 @@ const DROPS: &[(&str, &str)] = &[
     ),
     ("crates/engines/nic/tests/claims.rs", "bad-offload"),
     (
-        "crates/engines/nic/tests/guard.rs",
+        "tests/tests/guard.rs",
         "ip-spoof dhcp-spoof router-guard dhcp-guard",
     ),
     (

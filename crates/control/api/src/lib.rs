@@ -66,6 +66,7 @@
 pub mod attach;
 pub mod diff;
 pub mod error;
+pub mod guard;
 pub mod name;
 pub mod object;
 pub mod option;
@@ -79,6 +80,7 @@ pub mod vlan;
 pub use attach::{AttachError, Attachment, Memif, Packet, Role, Tap, Unattached, known_keys};
 pub use diff::{Change, Object, diff, patch};
 pub use error::{Detail, ErrorBody, ErrorCode};
+pub use guard::{AllowedError, AllowedIps, ClientIds, GuardSettings};
 pub use name::{IfAddr, Ifname, MacAddr, Name, NameError, Netns, SocketPath, ZoneRef};
 pub use object::{
     Bridge, BridgePatch, DOCUMENT_VERSION, Document, Member, StaticEntry, StaticKind, Uplink,

@@ -6,6 +6,7 @@
 
 use thiserror::Error;
 
+use crate::guard::{AllowedError, AllowedIps, ClientIds};
 use crate::vlan::{VlanError, VlanSet};
 
 /// The type of an option's value.
@@ -17,6 +18,10 @@ pub enum ValueKind {
     Number,
     /// A [`VlanSet`]; a string in JSON.
     Vlans,
+    /// An [`AllowedIps`]; a string in JSON.
+    Ips,
+    /// A [`ClientIds`]; a string in JSON.
+    ClientIds,
     /// A path of a file or a directory; a string.
     Path,
     /// A list of processor cores, "0,2-3"; a string.
@@ -56,7 +61,7 @@ pub enum Value {
     Number(u64),
     /// Of a [`ValueKind::Vlans`].
     Vlans(VlanSet),
-    /// Of a [`ValueKind::Path`], [`ValueKind::Cores`] or [`ValueKind::Text`].
+    /// Of any other kind.
     Text(String),
 }
 
@@ -105,6 +110,14 @@ pub enum ValueError {
         /// What is wrong with it.
         error: VlanError,
     },
+    /// Not a list of what is allowed.
+    #[error("{name}: {error}")]
+    Allowed {
+        /// The option.
+        name: &'static str,
+        /// What is wrong with it.
+        error: AllowedError,
+    },
     /// Not of the JSON type that the option has.
     #[error("{name} is {expected}, not {found}")]
     Type {
@@ -140,6 +153,14 @@ impl OptionSpec {
             ValueKind::Vlans => match text.parse() {
                 Ok(vlans) => Ok(Value::Vlans(vlans)),
                 Err(error) => Err(ValueError::Vlans { name, error }),
+            },
+            ValueKind::Ips => match text.parse::<AllowedIps>() {
+                Ok(ips) => Ok(Value::Text(ips.to_string())),
+                Err(error) => Err(ValueError::Allowed { name, error }),
+            },
+            ValueKind::ClientIds => match text.parse::<ClientIds>() {
+                Ok(ids) => Ok(Value::Text(ids.to_string())),
+                Err(error) => Err(ValueError::Allowed { name, error }),
             },
             ValueKind::Path | ValueKind::Cores | ValueKind::Text => Ok(Value::Text(text.into())),
         }
@@ -184,6 +205,8 @@ impl OptionSpec {
             ValueKind::Flag => "on,off".into(),
             ValueKind::Number => format!("{}-{}", self.min, self.max),
             ValueKind::Vlans => "list of 1-4094".into(),
+            ValueKind::Ips => "list of addresses and prefixes".into(),
+            ValueKind::ClientIds => "any, or list of identifiers".into(),
             ValueKind::Path => "path".into(),
             ValueKind::Cores => "list of cores".into(),
             ValueKind::Text => "text".into(),

@@ -16,6 +16,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
+use crate::guard::GuardSettings;
 use crate::option::{AUTO, OptionSpec, Value, ValueError, ValueKind};
 use crate::stp::{StpBridge, StpMember};
 use crate::vlan::VlanSet;
@@ -383,6 +384,60 @@ pub const PROPERTIES: &[PropertySpec] = &[
     ),
     row(
         VNIC,
+        "ip-nospoof",
+        ValueKind::Flag,
+        "",
+        AUTO,
+        (0, 0),
+        "Drop packets from IP addresses that allowed-ips does not name, also in ARP and neighbour discovery; auto: on if it names any.",
+    ),
+    row(
+        VNIC,
+        "allowed-ips",
+        ValueKind::Ips,
+        "",
+        "",
+        (0, 0),
+        "At most 32 addresses and prefixes that the VNIC speaks for, or none; the link-local address made of its own needs no name.",
+    ),
+    row(
+        VNIC,
+        "dhcp-nospoof",
+        ValueKind::Flag,
+        "",
+        AUTO,
+        (0, 0),
+        "Drop messages of DHCP clients other than the VNIC; auto: on if allowed-dhcp-cids names any.",
+    ),
+    row(
+        VNIC,
+        "allowed-dhcp-cids",
+        ValueKind::ClientIds,
+        "",
+        "",
+        (0, 0),
+        "At most 32 client identifiers and DUIDs beside those made of the VNIC's address, as text or 0x and hex digits, any or none.",
+    ),
+    row(
+        VNIC,
+        "router-guard",
+        ValueKind::Flag,
+        "",
+        "off",
+        (0, 0),
+        "Drop router advertisements and redirects of the VNIC.",
+    ),
+    row(
+        VNIC,
+        "dhcp-guard",
+        ValueKind::Flag,
+        "",
+        "off",
+        (0, 0),
+        "Drop messages of the VNIC as a DHCP server.",
+    ),
+    row(
+        VNIC,
         "intr-rate",
         ValueKind::Number,
         "interrupts/s",
@@ -741,6 +796,8 @@ pub struct MemberSettings {
     pub maxbw: u32,
     /// Sends IPv4, IPv6 and ARP only.
     pub restricted: bool,
+    /// What its packets are held against.
+    pub guard: GuardSettings,
     /// Largest packet, in bytes; `None`: the device's.
     pub mtu: Option<u32>,
     /// Notifications a second and ring; 0: no limit.
@@ -773,6 +830,7 @@ impl MemberSettings {
             storm_limit: number("storm-limit"),
             maxbw: number("maxbw"),
             restricted: set.flag(scope, "restricted"),
+            guard: GuardSettings::of(scope, set),
             mtu: set.number(scope, "mtu"),
             intr_rate: number("intr-rate"),
             spin_us: set.number(scope, "spin-us"),

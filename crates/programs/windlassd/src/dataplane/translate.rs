@@ -1,8 +1,8 @@
 //! From the objects of the API to what the data path is configured with.
 
 use windlass_api::{
-    Attachment, Bridge, Counters, FdbEntry, FdbKind, MacAddr, MemberSettings, Memif, Name, Role,
-    Tap, Vnic,
+    Attachment, Bridge, ClientIds, Counters, FdbEntry, FdbKind, MacAddr, MemberSettings, Memif,
+    Name, Role, Tap, Vnic,
 };
 use windlass_attach::endpoint::{Endpoint, InterfaceConf};
 use windlass_attach::memif::msg::Secret;
@@ -12,7 +12,7 @@ use windlass_bridge::fdb::{Entry, EntryFlags, Limits};
 use windlass_bridge::member::MemberConf;
 use windlass_bridge::vlan::VlanMap;
 use windlass_frame::{FRAME_MAX, TxId};
-use windlass_nic::Protection;
+use windlass_nic::{DhcpNospoof, IpNospoof, Protection};
 use windlass_shm::{HugePages, Quota};
 use windlass_stats::{Drop, MemberTotals};
 use windlass_worker::dataplane::BridgeTuning;
@@ -105,9 +105,23 @@ pub fn tuning(settings: &MemberSettings) -> MemberTuning {
 
 /// What a member may send, beside what its bridge checks.
 fn protection(settings: &MemberSettings) -> Protection {
+    let guard = &settings.guard;
+    let clients = guard.client_ids.as_ref().map(|ids| match ids {
+        ClientIds::Any => DhcpNospoof {
+            any_id: true,
+            ..DhcpNospoof::default()
+        },
+        ClientIds::These(ids) => DhcpNospoof {
+            ids: ids.iter().map(|id| id.as_slice().into()).collect(),
+            any_id: false,
+        },
+    });
     Protection {
         restricted: settings.restricted,
-        ..Protection::default()
+        addresses: guard.ips.as_ref().map(|ips| IpNospoof::new(ips.iter())),
+        clients,
+        router_guard: guard.router_guard,
+        dhcp_guard: guard.dhcp_guard,
     }
 }
 

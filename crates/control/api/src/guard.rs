@@ -1,0 +1,349 @@
+//! What protection takes: addresses that a VNIC speaks for, DHCP client identifiers, and the settings made of them.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::option::Value;
+use crate::property::{Properties, Scope};
+
+/// Entries of a list at most, as dladm has it.
+pub const ALLOWED_MAX: usize = 32;
+/// Bytes of a client identifier at most: what an option of DHCPv4 holds.
+pub const CLIENT_ID_MAX: usize = 255;
+
+/// Why a text is not a list of what is allowed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum AllowedError {
+    /// Neither an address nor a prefix.
+    #[error("\"{0}\" is neither an IP address nor a prefix such as 10.1.0.0/16")]
+    Address(String),
+    /// An address with a prefix length.
+    #[error("\"{0}\" has bits beyond its prefix: name the address alone, or the prefix")]
+    HostBits(String),
+    /// An IPv4-mapped IPv6 address.
+    #[error(
+        "\"{0}\" is an IPv4-mapped address, which no packet may come from: name the IPv4 address"
+    )]
+    Mapped(String),
+    /// Not an identifier.
+    #[error(
+        "\"{0}\" is not a client identifier: 1 to {CLIENT_ID_MAX} bytes, as text or as 0x and hex digits"
+    )]
+    ClientId(String),
+    /// More entries than may be.
+    #[error("{0} entries; there may be {ALLOWED_MAX}")]
+    TooMany(usize),
+}
+
+/// The entries of a list; none in "" and "none".
+fn entries(text: &str) -> Result<Vec<&str>, AllowedError> {
+    if matches!(text, "" | "none") {
+        return Ok(Vec::new());
+    }
+    match text.split(',').count() {
+        0..=ALLOWED_MAX => Ok(text.split(',').collect()),
+        count => Err(AllowedError::TooMany(count)),
+    }
+}
+
+/// An entry as an error shows it.
+fn shown(entry: &str) -> String {
+    entry.chars().take(64).collect()
+}
+
+/// IP addresses and prefixes that a VNIC speaks for: "10.0.0.1,10.1.0.0/16,fd00::1".
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AllowedIps(Vec<(IpAddr, u8)>);
+
+impl AllowedIps {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each address with the number of its bits that count.
+    pub fn iter(&self) -> impl Iterator<Item = (IpAddr, u8)> + '_ {
+        self.0.iter().copied()
+    }
+}
+
+fn bits_of(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+fn prefix(entry: &str) -> Result<(IpAddr, u8), AllowedError> {
+    let error = || AllowedError::Address(shown(entry));
+    let (address, bits) = match entry.split_once('/') {
+        Some((address, bits)) => (address, Some(bits)),
+        None => (entry, None),
+    };
+    let address: IpAddr = address.parse().map_err(|_| error())?;
+    let bits = match bits {
+        Some(bits) if bits.bytes().all(|b| b.is_ascii_digit()) => {
+            bits.parse().map_err(|_| error())?
+        }
+        Some(_) => return Err(error()),
+        None => bits_of(address),
+    };
+    let beyond = match (address, bits) {
+        (IpAddr::V4(v4), 0..=32) => v4.to_bits().checked_shl(bits.into()).unwrap_or(0) != 0,
+        (IpAddr::V6(v6), 0..=128) => v6.to_bits().checked_shl(bits.into()).unwrap_or(0) != 0,
+        _ => return Err(error()),
+    };
+    let is_mapped = |a: IpAddr| matches!(a, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+    match beyond {
+        true => Err(AllowedError::HostBits(shown(entry))),
+        false if is_mapped(address) && bits >= 96 => Err(AllowedError::Mapped(shown(entry))),
+        false => Ok((address, bits)),
+    }
+}
+
+impl FromStr for AllowedIps {
+    type Err = AllowedError;
+    fn from_str(text: &str) -> Result<Self, AllowedError> {
+        let all: Result<_, _> = entries(text)?.into_iter().map(prefix).collect();
+        Ok(Self(all?))
+    }
+}
+
+impl fmt::Display for AllowedIps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, &(address, bits)) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            if bits == bits_of(address) {
+                write!(f, "{comma}{address}")?;
+            } else {
+                write!(f, "{comma}{address}/{bits}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// DHCP client identifiers that a VNIC may use beside those made of its address: "guest-1,0x00020000ab11".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientIds {
+    /// Any.
+    Any,
+    /// These: option 61 of DHCPv4 with its type, or a DUID of DHCPv6.
+    These(Vec<Vec<u8>>),
+}
+
+impl Default for ClientIds {
+    fn default() -> Self {
+        Self::These(Vec::new())
+    }
+}
+
+impl ClientIds {
+    /// Whether none is allowed.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Whether an identifier can be written as text and read back.
+fn is_text(id: &[u8]) -> bool {
+    let is_plain = id.iter().all(|b| b.is_ascii_graphic() && *b != b',');
+    is_plain && !id.starts_with(b"0x") && id != b"any" && id != b"none"
+}
+
+fn client_id(entry: &str) -> Result<Vec<u8>, AllowedError> {
+    let error = || AllowedError::ClientId(shown(entry));
+    let id = match entry.strip_prefix("0x") {
+        Some(digits) => {
+            let pairs = digits.as_bytes().chunks(2).map(|pair| {
+                let both = std::str::from_utf8(pair).ok()?;
+                let is_hex = pair.len() == 2 && pair.iter().all(u8::is_ascii_hexdigit);
+                u8::from_str_radix(both, 16).ok().filter(|_| is_hex)
+            });
+            pairs.collect::<Option<Vec<u8>>>().ok_or_else(error)?
+        }
+        None if is_text(entry.as_bytes()) => entry.as_bytes().to_vec(),
+        None => return Err(error()),
+    };
+    match id.len() {
+        1..=CLIENT_ID_MAX => Ok(id),
+        _ => Err(error()),
+    }
+}
+
+impl FromStr for ClientIds {
+    type Err = AllowedError;
+    fn from_str(text: &str) -> Result<Self, AllowedError> {
+        if text == "any" {
+            return Ok(Self::Any);
+        }
+        let all: Result<_, _> = entries(text)?.into_iter().map(client_id).collect();
+        Ok(Self::These(all?))
+    }
+}
+
+impl fmt::Display for ClientIds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids = match self {
+            Self::Any => return f.write_str("any"),
+            Self::These(ids) => ids,
+        };
+        for (index, id) in ids.iter().enumerate() {
+            f.write_str(if index == 0 { "" } else { "," })?;
+            match std::str::from_utf8(id) {
+                Ok(text) if is_text(id) => f.write_str(text)?,
+                _ => {
+                    f.write_str("0x")?;
+                    id.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the packets of a member are held against.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GuardSettings {
+    /// The addresses that it speaks for, with `ip-nospoof`.
+    pub ips: Option<AllowedIps>,
+    /// The client identifiers that it may use, with `dhcp-nospoof`.
+    pub client_ids: Option<ClientIds>,
+    /// It is no router.
+    pub router_guard: bool,
+    /// It is no DHCP server.
+    pub dhcp_guard: bool,
+}
+
+impl GuardSettings {
+    /// What holds for a member of this kind with these properties set.
+    pub fn of(scope: Scope, set: &Properties) -> Self {
+        let text = |name| match set.effective(scope, name) {
+            Some(Value::Text(text)) => text,
+            _ => String::new(),
+        };
+        let is_on = |name, is_named: bool| match set.effective(scope, name) {
+            Some(Value::Flag(flag)) => flag,
+            _ => is_named,
+        };
+        // Checked when they were set.
+        let ips: AllowedIps = text("allowed-ips").parse().unwrap_or_default();
+        let ids: ClientIds = text("allowed-dhcp-cids").parse().unwrap_or_default();
+        Self {
+            ips: is_on("ip-nospoof", !ips.is_empty()).then_some(ips),
+            client_ids: is_on("dhcp-nospoof", !ids.is_empty()).then_some(ids),
+            router_guard: set.flag(scope, "router-guard"),
+            dhcp_guard: set.flag(scope, "dhcp-guard"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Addresses and prefixes read back; what is no prefix, or means two things, is refused with the entry.
+    #[test]
+    fn addresses() {
+        for (text, canonical) in [
+            ("", ""),
+            ("none", ""),
+            ("10.0.0.1", "10.0.0.1"),
+            ("10.0.0.1/32,fd00::1/128", "10.0.0.1,fd00::1"),
+            (
+                "10.1.0.0/16,FD00:0::/64,0.0.0.0/0",
+                "10.1.0.0/16,fd00::/64,0.0.0.0/0",
+            ),
+            ("::/0", "::/0"),
+        ] {
+            let list: AllowedIps = text.parse().expect(text);
+            assert_eq!(list.to_string(), canonical);
+        }
+        for bad in [
+            "10.0.0",
+            "10.0.0.1/33",
+            "::/129",
+            "10.0.0.0/+8",
+            "10.0.0.0/",
+            " 10.0.0.1",
+            ",",
+            "10.0.0.1,",
+            "a",
+            "any",
+            "10.0.0.1/24",
+            "fd00::1/64",
+            "10.0.0.1/0",
+            "::ffff:10.0.0.1",
+            "::ffff:0:0/96",
+        ] {
+            assert!(bad.parse::<AllowedIps>().is_err(), "{bad}");
+        }
+        let error = "10.0.0.1/24"
+            .parse::<AllowedIps>()
+            .expect_err("two meanings");
+        assert!(error.to_string().contains("10.0.0.1/24"), "{error}");
+        let many = ["10.0.0.1"; ALLOWED_MAX + 1].join(",");
+        assert_eq!(many.parse::<AllowedIps>(), Err(AllowedError::TooMany(33)));
+    }
+
+    /// Identifiers are text or hex digits; what could be read in two ways is written in hex.
+    #[test]
+    fn client_identifiers() {
+        let of = |text: &str| text.parse::<ClientIds>();
+        assert_eq!(of("any"), Ok(ClientIds::Any));
+        assert_eq!(of("none").map(|ids| ids.is_empty()), Ok(true));
+        let ids = vec![b"guest-1".to_vec(), vec![0, 3, 0xab]];
+        assert_eq!(of("guest-1,0x0003AB"), Ok(ClientIds::These(ids)));
+        let long = format!("0x{}", "00".repeat(256));
+        for bad in [
+            ",", "a,", "0x", "0x1", "0xg0", "0x+1", "a b", "any,a", "none,a", "é", &long,
+        ] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// Naming what is allowed turns a check on; saying so turns it on and off whatever is named.
+    #[test]
+    fn lists_turn_checks_on() {
+        let of = |settings: &[&str]| {
+            let mut set = Properties::default();
+            for setting in settings {
+                set.assign(Scope::Vnic, setting).expect(setting);
+            }
+            GuardSettings::of(Scope::Vnic, &set)
+        };
+        assert_eq!(of(&[]), GuardSettings::default());
+        assert!(
+            of(&["allowed-ips=10.0.0.1"])
+                .ips
+                .is_some_and(|ips| !ips.is_empty())
+        );
+        assert_eq!(of(&["allowed-ips=10.0.0.1", "ip-nospoof=off"]).ips, None);
+        assert_eq!(of(&["allowed-ips=none"]).ips, None);
+        assert!(of(&["ip-nospoof=on"]).ips.is_some_and(|ips| ips.is_empty()));
+        assert_eq!(
+            of(&["allowed-dhcp-cids=any"]).client_ids,
+            Some(ClientIds::Any)
+        );
+        assert!(
+            of(&["dhcp-nospoof=on"])
+                .client_ids
+                .is_some_and(|ids| ids.is_empty())
+        );
+        let guards = of(&["router-guard=on", "dhcp-guard=on"]);
+        assert!(guards.router_guard && guards.dhcp_guard && guards.ips.is_none());
+        let mut set = Properties::default();
+        assert!(set.assign(Scope::Vnic, "allowed-ips=10.0.0.1/8").is_err());
+        assert!(set.assign(Scope::Uplink, "allowed-ips=10.0.0.1").is_err());
+    }
+
+    proptest! {
+        /// Any identifiers read back from their text.
+        #[test]
+        fn identifiers_read_back(ids in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..20), 0..5)) {
+            let ids = ClientIds::These(ids);
+            prop_assert_eq!(ids.to_string().parse::<ClientIds>(), Ok(ids));
+        }
+    }
+}
