@@ -85,6 +85,7 @@ fn named() -> Vec<(IpAddr, u8)> {
     let prefix6 = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 0);
     vec![
         (NAMED.into(), 32),
+        (Ipv4Addr::new(10, 9, 1, 0).into(), 24),
         (prefix.into(), 16),
         (NAMED6.into(), 128),
         (prefix6.into(), 64),

@@ -34,46 +34,42 @@ const MAPPED: u128 = 0xffff;
 /// A redirect may have another's link-layer address in it: it is the router guard's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpNospoof {
-    /// Addresses and masks.
+    /// First and last addresses, ascending, apart from each other.
     v4: Vec<(u32, u32)>,
     v6: Vec<(u128, u128)>,
 }
 
 impl IpNospoof {
-    /// These prefixes: an address and the number of its bits that count; what is above an address' length is cut to it.
+    /// These prefixes: an address and the number of its bits that count; a number above those of the address is as good as that.
     pub fn new(prefixes: impl IntoIterator<Item = (IpAddr, u8)>) -> IpNospoof {
         let mut rule = IpNospoof::default();
         for (address, bits) in prefixes {
             let bits = u32::from(bits);
             match address {
                 IpAddr::V4(address) => {
-                    let mask = !u32::MAX.checked_shr(bits).unwrap_or(0);
-                    rule.v4.push((address.to_bits() & mask, mask));
+                    let rest = u32::MAX.checked_shr(bits).unwrap_or(0);
+                    let first = address.to_bits() & !rest;
+                    rule.v4.push((first, first | rest));
                 }
                 IpAddr::V6(address) => {
-                    let mask = !u128::MAX.checked_shr(bits).unwrap_or(0);
-                    rule.v6.push((address.to_bits() & mask, mask));
+                    let rest = u128::MAX.checked_shr(bits).unwrap_or(0);
+                    let first = address.to_bits() & !rest;
+                    rule.v6.push((first, first | rest));
                 }
             }
         }
+        (rule.v4, rule.v6) = (apart(rule.v4), apart(rule.v6));
         rule
     }
 
     #[inline(always)]
-    fn has_v4(&self, address: u32) -> bool {
-        self.v4
-            .iter()
-            .any(|(prefix, mask)| address & mask == *prefix)
+    pub(super) fn has_v4(&self, address: u32) -> bool {
+        has(&self.v4, address)
     }
 
     #[inline(always)]
-    fn has_v6(&self, address: u128, own: u64) -> bool {
-        let is_named = || {
-            self.v6
-                .iter()
-                .any(|(prefix, mask)| address & mask == *prefix)
-        };
-        address >> 32 != MAPPED && (address == link_local(own) || is_named())
+    pub(super) fn has_v6(&self, address: u128, own: u64) -> bool {
+        address >> 32 != MAPPED && (has(&self.v6, address) || address == link_local(own))
     }
 
     #[inline(always)]
@@ -179,6 +175,20 @@ impl IpNospoof {
                 options_allow(options, is_specified.then_some(packet.source))
             })
     }
+}
+
+/// The same addresses in ranges that are ascending and apart. Of two prefixes that meet, one has the other within it.
+fn apart<T: Ord + Copy>(mut ranges: Vec<(T, T)>) -> Vec<(T, T)> {
+    ranges.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+    ranges.dedup_by(|next, before| next.0 <= before.1);
+    ranges
+}
+
+#[inline(always)]
+fn has<T: Ord + Copy>(ranges: &[(T, T)], address: T) -> bool {
+    let at = ranges.partition_point(|(first, _)| *first <= address);
+    let before = at.checked_sub(1).and_then(|at| ranges.get(at));
+    before.is_some_and(|(_, last)| address <= *last)
 }
 
 /// Whether options hold together, and each link-layer address among them is this one; none: there may be none.

@@ -9,6 +9,8 @@ const SERVER: u16 = 67;
 const CLIENT: u16 = 68;
 const CLIENT6: u16 = 546;
 const SERVER6: u16 = 547;
+pub(super) const PORTS: [u16; 2] = [SERVER, CLIENT];
+pub(super) const PORTS6: [u16; 2] = [CLIENT6, SERVER6];
 /// Operations of BOOTP (RFC 951).
 const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
