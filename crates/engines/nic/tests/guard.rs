@@ -86,6 +86,7 @@ fn named() -> Vec<(IpAddr, u8)> {
     vec![
         (NAMED.into(), 32),
         (Ipv4Addr::new(10, 9, 1, 0).into(), 24),
+        (prefix.into(), 24),
         (prefix.into(), 16),
         (NAMED6.into(), 128),
         (prefix6.into(), 64),
@@ -431,6 +432,10 @@ fn odd_frames() {
         ("total length", "idrs", with(good.clone(), 16, &[1, 0])),
         ("cut in the header", "idrs", cut(good.clone(), 33)),
         ("cut in TCP", "idrs", cut(good.clone(), 50)),
+        ("TCP beyond the packet", "idrs", with([good.clone(), vec![0; 60]].concat(), 46, &[0xf0])),
+        ("version, v6", "idrs", with(from6(NAMED6, TCP, &tcp()), 14, &[0x50])),
+        ("later part", "", with(good.clone(), 20, &[0, 3])),
+        ("later part, another", "i", with(from4(FOREIGN, TCP, &tcp()), 20, &[0, 3])),
         ("padded", "", [good.clone(), vec![0; 9]].concat()),
         ("long option chain", "idrs", from6(NAMED6, 60, &[[60, 0, 1, 4, 0, 0, 0, 0].repeat(9), tcp()].concat())),
         ("routing header", "i", from6(FOREIGN6, 43, &extension(TCP, &tcp()))),
