@@ -95,38 +95,38 @@ fn option(fd: RawFd, name: i32) -> Option<i32> {
 /// The inode of the peer of the connected socket with this inode and `SO_COOKIE`. None where it has none that a program
 /// holds (it was not accepted so far, it was closed), or where the kernel does not tell: another network namespace.
 pub fn peer_of(inode: u32, cookie: u64) -> Option<u32> {
-    let mut answer = [0_u8; ANSWER_BYTES];
-    let peer = peer_in(diag::ask(&request(inode, cookie), &mut answer)?);
-    peer.filter(|peer| *peer != 0)
+    stream(inode).filter(|its| its.0 == cookie).map(|its| its.1)
 }
 
-/// What asks for the peer of one socket.
-fn request(inode: u32, cookie: u64) -> [u8; REQUEST_BYTES] {
-    let mut bytes = diag::question(libc::AF_UNIX, 0);
+/// Cookie and peer of the stream socket with an inode, where it has a peer.
+pub fn stream(inode: u32) -> Option<(u64, u32)> {
+    let mut bytes: [u8; REQUEST_BYTES] = diag::question(libc::AF_UNIX, 0);
     diag::put(&mut bytes, HEADER_BYTES + 8, &inode.to_ne_bytes());
     diag::put(&mut bytes, HEADER_BYTES + 12, &SHOW_PEER.to_ne_bytes());
-    // Two halves, the lower one first, also where numbers are stored the other way round.
-    let halves = [cookie as u32, (cookie >> 32) as u32];
-    diag::put(&mut bytes, HEADER_BYTES + 16, &halves[0].to_ne_bytes());
-    diag::put(&mut bytes, HEADER_BYTES + 20, &halves[1].to_ne_bytes());
-    bytes
+    // Whatever its cookie is.
+    diag::put(&mut bytes, HEADER_BYTES + 16, &[u8::MAX; 8]);
+    let mut answer = [0_u8; ANSWER_BYTES];
+    stream_in(diag::ask(&bytes, &mut answer)?).filter(|(_, peer)| *peer != 0)
 }
 
-/// The peer's inode in an answer.
-fn peer_in(answer: &[u8]) -> Option<u32> {
+/// Cookie and peer in an answer about a stream.
+fn stream_in(answer: &[u8]) -> Option<(u64, u32)> {
     let half = |at: usize| {
         let bytes = answer.get(at..at + 2)?;
         Some(u16::from_ne_bytes(*bytes.first_chunk()?))
     };
-    if half(4)? != BY_FAMILY {
+    let word = |at: usize| Some(u32::from_ne_bytes(*answer.get(at..)?.first_chunk()?));
+    if half(4)? != BY_FAMILY || answer.get(HEADER_BYTES + 1) != Some(&(libc::SOCK_STREAM as u8)) {
         return None;
     }
+    // Two halves, the lower one first, also where numbers are stored the other way round.
+    let [low, high] = [HEADER_BYTES + 8, HEADER_BYTES + 12].map(word);
+    let cookie = u64::from(low?) | u64::from(high?) << 32;
     let mut at = HEADER_BYTES + MESSAGE_BYTES;
     loop {
         let (length, kind) = (usize::from(half(at)?), half(at + 2)?);
         if kind == DIAG_PEER {
-            let bytes = answer.get(at + 4..at + 8)?;
-            return Some(u32::from_ne_bytes(*bytes.first_chunk()?));
+            return Some((cookie, word(at + 4)?));
         }
         at += length.max(4).next_multiple_of(4);
     }
@@ -174,9 +174,9 @@ mod tests {
         let mut answer = vec![0_u8; 64];
         answer[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
         for length in 0..answer.len() {
-            assert_eq!(peer_in(&answer[..length]), None);
+            assert_eq!(stream_in(&answer[..length]), None);
         }
         answer[4] = 2;
-        assert_eq!(peer_in(&answer), None);
+        assert_eq!(stream_in(&answer), None);
     }
 }

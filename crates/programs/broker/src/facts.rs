@@ -37,7 +37,29 @@ type Name = (u128, u16);
 plain!(Facts: cookie, netns, is_unix, own, peer, names_senders, is_over, is_connected, moved);
 
 impl Facts {
-    /// `None` for anything but a stream socket.
+    /// What is known of a Unix stream by its number alone, of which nobody has a copy meanwhile: it may be closed just now, and its peer
+    /// must hear of that. `None` for any other descriptor, and for a socket without a peer or in a network namespace that is not the
+    /// caller's.
+    pub(crate) fn unheld(pid: u32, fd: i32) -> Option<Self> {
+        let target = std::fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok()?;
+        let inode = target.to_str()?.strip_prefix("socket:[")?;
+        let inode = inode.strip_suffix(']')?.parse().ok()?;
+        let (cookie, peer) = unix::stream(inode)?;
+        Some(Self {
+            cookie,
+            netns: process::netns_cookie(std::io::stdin()).ok()?,
+            is_unix: true,
+            own: (inode.into(), 0),
+            peer: Some((peer.into(), 0)),
+            names_senders: false,
+            is_over: false,
+            is_connected: true,
+            moved: 0,
+        })
+    }
+
+    /// `None` for anything but a stream socket. Where it is a Unix one, its peer is still to be found: see
+    /// [`with_peer`](Self::with_peer).
     pub(crate) fn of(socket: &OwnedFd) -> Option<Self> {
         if sockopt::socket_type(socket).ok()? != SocketType::STREAM {
             return None;
@@ -49,8 +71,7 @@ impl Facts {
         let is_connected = peer.is_some();
         let (own, peer) = if is_unix {
             let inode = unix::inode(number)?;
-            let of = |inode: u32| (inode.into(), 0);
-            (of(inode), unix::peer_of(inode, cookie).map(of))
+            ((inode.into(), 0), None)
         } else {
             let is_tcp = sockopt::socket_protocol(socket).ok()? == Some(ipproto::TCP);
             let own = name(rustix::net::getsockname(socket).ok().filter(|_| is_tcp)?)?;
@@ -67,6 +88,16 @@ impl Facts {
             is_connected,
             moved: 0,
         })
+    }
+
+    /// The same with the peer of a Unix socket, which takes its time: no copy is held meanwhile.
+    pub(crate) fn with_peer(mut self) -> Self {
+        if let Ok(inode) = u32::try_from(self.own.0)
+            && self.is_unix
+        {
+            self.peer = unix::peer_of(inode, self.cookie).map(|peer| (peer.into(), 0));
+        }
+        self
     }
 
     /// Whether the two are the ends of one connection. Of Unix sockets in a network namespace that is not the broker's

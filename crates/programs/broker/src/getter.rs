@@ -18,7 +18,6 @@ use windlass_channel::Reason;
 use windlass_sys::identity::{Rights, user_namespace};
 use windlass_sys::process;
 
-use crate::facts::Facts;
 use crate::helper::{Answer, from_processes};
 use crate::helpers::Key;
 use crate::jobs::Job;
@@ -29,9 +28,8 @@ const SET_ID: u32 = 0o6000;
 /// Takes a socket from the first process that has it.
 pub(crate) fn fetch(job: &Job, pidfds: &[OwnedFd], key: Key) -> Answer {
     let is_theirs = |pidfd: &OwnedFd, pid| is_plain(pid, key) && !process::has_ended(pidfd);
-    let taken = from_processes(job, pidfds, is_theirs);
-    match taken.and_then(|socket| Ok((Facts::of(&socket).ok_or(Reason::NotRescuable)?, socket))) {
-        Ok((facts, socket)) => (Ok(facts), Some(socket)),
+    match from_processes(job, pidfds, is_theirs) {
+        Ok((facts, socket)) => (Ok(facts), socket),
         Err(_) => (Err(Reason::NotRescuable), None),
     }
 }

@@ -4,7 +4,7 @@
 //! A descriptor of a foreign process can hold up whoever closes it last: a connection that lingers, a file of a file
 //! system that its user serves, a socket that is locked. And what is written through it carries the ids of the writer.
 //! So the broker never holds one. For each user, group and user namespace it starts a helper with just those ids and no
-//! capability, which takes a copy of a socket, does one [`Job`], and closes it.
+//! capability, which takes a copy of a socket, does one [`Job`], and closes it. It only looks at a Unix socket without a copy.
 //!
 //! # Where it sits
 //! ```text
@@ -67,6 +67,8 @@ const GETTER_WAIT: Timespec = Timespec {
     tv_nsec: 500_000_000,
 };
 
+/// What is known of a socket, and a copy of it where one was needed.
+pub(crate) type Found = (Facts, Option<OwnedFd>);
 /// An answer, and the descriptor that goes with it.
 pub(crate) type Answer = (Said, Option<OwnedFd>);
 
@@ -161,13 +163,14 @@ fn do_job(job: &Job, mut fds: Vec<OwnedFd>) -> Said {
         let (table, slab) = (fds.pop()?, fds.pop()?);
         Some((reclaim, slab, table))
     });
-    let socket = match from_processes(job, &fds, |_, _| true) {
+    let (facts, socket) = match from_processes(job, &fds, |_, _| true) {
         Err(OUT_OF_REACH) => from_getter(job, &fds)?,
         found => found?,
     };
-    let mut facts = Facts::of(&socket).ok_or(Reason::NotRescuable)?;
+    let socket = socket.filter(|_| job.reclaim.is_some());
+    let mut facts = facts.with_peer();
     if job.reclaim.is_some() {
-        let (reclaim, slab, table) = memory.ok_or(Reason::Broken)?;
+        let ((reclaim, slab, table), socket) = memory.zip(socket).ok_or(Reason::Broken)?;
         // A connection that is over has an error to tell, once, to its owner: a send would take it.
         if facts.is_over {
             return Ok(facts);
@@ -180,16 +183,13 @@ fn do_job(job: &Job, mut fds: Vec<OwnedFd>) -> Said {
     Ok(facts)
 }
 
-/// The socket with this cookie if it is one. Of a peer's, the directory has the low half alone.
-fn with_cookie(taken: OwnedFd, cookie: u64) -> Result<OwnedFd, Reason> {
-    let is_half = u32::try_from(cookie).is_ok();
-    let is_it = |its: u64| its == cookie || is_half && u64::from(its as u32) == cookie;
-    let is_found = socket_cookie(&taken).is_ok_and(is_it);
-    is_found.then_some(taken).ok_or(Reason::NotRescuable)
+/// Whether a cookie is the job's. Of a peer's, the directory has the low half alone.
+fn has_cookie(job: &Job, its: u64) -> bool {
+    its == job.cookie || u32::try_from(job.cookie).is_ok_and(|half| its as u32 == half)
 }
 
 /// The same, from the getter, which is behind the standard output if there is one.
-fn from_getter(job: &Job, pidfds: &[OwnedFd]) -> Result<OwnedFd, Reason> {
+fn from_getter(job: &Job, pidfds: &[OwnedFd]) -> Result<Found, Reason> {
     let stdout = std::io::stdout();
     let getter = stdout.as_fd();
     let fetch = Job {
@@ -205,33 +205,42 @@ fn from_getter(job: &Job, pidfds: &[OwnedFd]) -> Result<OwnedFd, Reason> {
     let mut entries = [PollFd::new(&getter, PollFlags::IN)];
     // Nothing that came is found out by the receive.
     let _ = poll(&mut entries, Some(&GETTER_WAIT));
-    let received = unix::receive_with_fds(getter, &mut [0; MESSAGE_BYTES_MAX], 1);
+    let mut message = [0; MESSAGE_BYTES_MAX];
+    let received = unix::receive_with_fds(getter, &mut message, 1);
     // Where no answer came the broker ends both: a late one is never taken for the next.
     let received = received.ok().filter(|received| received.bytes > 0);
-    let taken = received.ok_or(LATE)?.fds.into_iter().next();
-    with_cookie(taken.ok_or(Reason::NotRescuable)?, job.cookie)
+    let received = received.ok_or(LATE)?;
+    let said = message.get(..received.bytes).and_then(Said::of_bytes);
+    Ok((said.ok_or(LATE)??, received.fds.into_iter().next()))
 }
 
-/// A copy of the job's socket that one of the processes has: under the number that was named, or under another one, of which at most
-/// so many as the job says are looked at. Each must be `allowed`, before that and after it.
+/// What the kernel says of the job's socket that one of the processes has, and a copy if that is needed: under the number that was
+/// named, or under another one, of which at most so many as the job says are looked at. Each must be `allowed`, before that and after
+/// it.
 pub(crate) fn from_processes(
     job: &Job,
     pidfds: &[OwnedFd],
     allowed: impl Fn(&OwnedFd, u32) -> bool,
-) -> Result<OwnedFd, Reason> {
+) -> Result<Found, Reason> {
     let mut left = job.looks;
     let mut why = Reason::NotRescuable;
     for (pidfd, pid) in pidfds.iter().zip(job.pids) {
         if !allowed(pidfd, pid) {
             continue;
         }
-        let take = |fd| take_socket(pidfd, fd, job.cookie);
+        if let Some(facts) = unheld(job, pidfd, pid).filter(|_| allowed(pidfd, pid)) {
+            return Ok((facts, None));
+        }
+        let take = |fd| take_socket(pidfd, fd, job);
         let found = take(job.fd).or_else(|said| {
             let mut others = numbers_of(pid, &mut left);
             others.find_map(|fd| take(fd).ok()).ok_or(said)
         });
         match found {
-            Ok(socket) if allowed(pidfd, pid) => return Ok(socket),
+            Ok(socket) if allowed(pidfd, pid) => {
+                let facts = Facts::of(&socket).ok_or(Reason::NotRescuable)?;
+                return Ok((facts, Some(socket)));
+            }
             Err(OUT_OF_REACH) => why = OUT_OF_REACH,
             _ => {}
         }
@@ -239,13 +248,24 @@ pub(crate) fn from_processes(
     Err(why)
 }
 
-/// A copy of the socket with this cookie that a process has under a number. Both are only what somebody said.
-fn take_socket(pidfd: &OwnedFd, fd: i32, cookie: u64) -> Result<OwnedFd, Reason> {
+/// What the job asks for where that is known without a copy. The process might be copied from, and lives still: so its id was its own
+/// all along.
+fn unheld(job: &Job, pidfd: &OwnedFd, pid: u32) -> Option<Facts> {
+    let facts = Facts::unheld(pid, job.fd).filter(|_| !job.is_for_rescue)?;
+    let none = pidfd_getfd(pidfd, i32::MAX, PidfdGetfdFlags::empty());
+    (has_cookie(job, facts.cookie) && none.err() == Some(Errno::BADF)).then_some(facts)
+}
+
+/// A copy of the job's socket that a process has under a number. Both are only what somebody said.
+fn take_socket(pidfd: &OwnedFd, fd: i32, job: &Job) -> Result<OwnedFd, Reason> {
     if fd < 0 {
         return Err(Reason::NotRescuable);
     }
     match pidfd_getfd(pidfd, fd, PidfdGetfdFlags::empty()) {
-        Ok(taken) => with_cookie(taken, cookie),
+        Ok(taken) => {
+            let is_found = socket_cookie(&taken).is_ok_and(|its| has_cookie(job, its));
+            is_found.then_some(taken).ok_or(Reason::NotRescuable)
+        }
         Err(Errno::PERM) => Err(OUT_OF_REACH),
         Err(_) => Err(Reason::NotRescuable),
     }

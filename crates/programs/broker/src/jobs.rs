@@ -28,6 +28,8 @@ pub(crate) struct Job {
     /// Ids of the processes, 0 where there is none.
     pub(crate) pids: [u32; SOURCES_MAX],
     pub(crate) reclaim: Option<Reclaim>,
+    /// It is an end of a connection whose bytes are moved: more is asked than [`Facts::unheld`] knows.
+    pub(crate) is_for_rescue: bool,
 }
 
 impl Reclaim {
@@ -54,7 +56,7 @@ pub(crate) struct Reclaim {
     pub(crate) far: Option<Facts>,
 }
 
-plain!(Job: fd, cookie, looks, pids, reclaim);
+plain!(Job: fd, cookie, looks, pids, reclaim, is_for_rescue);
 plain!(Reclaim: slab, chan, side, slot, same_user, far);
 
 /// What the kernel says of the socket, or why nobody knows.
@@ -85,6 +87,7 @@ mod tests {
             looks: 9,
             pids: [4_194_304; SOURCES_MAX],
             reclaim: Some(reclaim),
+            is_for_rescue: true,
         };
         let look = Job {
             reclaim: None,

@@ -37,10 +37,12 @@ impl Broker {
         let same_user = found.same_user();
         let sender = self.target(slab, from, &own, looks);
         let mut sender = sender.ok_or(Reason::NotEligible)?;
-        let Some(far) = self.target(slab, from.other(), &other, looks) else {
+        let Some(mut far) = self.target(slab, from.other(), &other, looks) else {
             // The sender has the kernel answer for a dead reader.
             return send(asker, &Answer::Done, &[]);
         };
+        far.job.is_for_rescue = true;
+        sender.job.is_for_rescue = true;
         self.look(asker, far, move |broker, asker, far| {
             sender.job.reclaim = Some(Reclaim {
                 slab,

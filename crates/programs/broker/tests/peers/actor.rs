@@ -2,7 +2,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -211,6 +212,21 @@ impl Stage {
                 let listener = self.listener.as_ref().expect("listener");
                 let before = self.stream.replace(listener.accept().expect("accepted").0);
                 self.kept.extend(before.map(Into::into));
+                "done".into()
+            }
+            ["listen-unix", path] => {
+                let listener = UnixListener::bind(path).expect("listener");
+                self.kept.push(listener.into());
+                "done".into()
+            }
+            ["connect-unix", path] => {
+                let stream = UnixStream::connect(path).expect("connected");
+                self.stream = Some(OwnedFd::from(stream).into());
+                "done".into()
+            }
+            ["accept-unix"] => {
+                let accepted = rustix::net::accept(self.kept.first().expect("listener"));
+                self.stream = Some(accepted.expect("accepted").into());
                 "done".into()
             }
             ["cookie"] => self.cookie().to_string(),

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use windlass_sys::unix::{self, SocketKind};
 
 use actor::Actor;
@@ -260,6 +260,55 @@ fn a_silent_connection_costs_nothing() {
         .map(|ticks| ticks.parse::<u64>().expect("a number"))
         .sum();
     assert!(ticks < 20, "{ticks} hundredths of a second");
+}
+
+/// Nobody has a copy of a Unix socket while processes register with it and its two ends are compared: a close just then would reach
+/// the peer late. Read from the system calls of the helper and its getter.
+#[test]
+fn unix_sockets_are_compared_without_copies() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        println!("skipped: unix_sockets_are_compared_without_copies: there is no strace here");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    let (path, calls) = (dir.path().join("sockets.sock"), dir.path().join("calls"));
+    let (pid, _host) = stage::private(&path);
+    let broker = pid.as_raw_nonzero().get().cast_unsigned();
+    let count = 1 + usize::from(rustix::process::geteuid().is_root());
+    let children = || stage::children_of(broker, "");
+    stage::wait_for("helper and getter", || children().len() == count);
+    let mut strace = Command::new("strace");
+    strace.args(["-e", "trace=pidfd_getfd", "-o"]).arg(&calls);
+    for child in children() {
+        strace.arg("-p").arg(child.as_raw_nonzero().to_string());
+    }
+    let mut strace = strace.stderr(Stdio::null()).spawn().expect("strace");
+    let is_traced = |child: &Pid| {
+        let status = format!("/proc/{}/status", child.as_raw_nonzero());
+        let status = std::fs::read_to_string(status).unwrap_or_default();
+        status.contains(&format!("TracerPid:\t{}\n", strace.id()))
+    };
+    stage::wait_for("the tracer", || children().iter().all(is_traced));
+    let (mut a, mut b) = (Actor::start(&path), Actor::start(&path));
+    let name = dir.path().join("met");
+    assert_eq!(a.ask(&format!("listen-unix {}", name.display())), "done");
+    assert_eq!(b.ask(&format!("connect-unix {}", name.display())), "done");
+    assert_eq!(a.ask("accept-unix"), "done");
+    let (_, slot) = (a.number("register"), b.number("register"));
+    assert!(stage::pair(&mut a, &mut b, slot).contains(' '));
+    rustix::process::kill_process(Pid::from_child(&strace), Signal::TERM).expect("signal");
+    strace.wait().expect("its end");
+    let calls = std::fs::read_to_string(&calls).expect("calls");
+    let results = calls
+        .lines()
+        .filter_map(|line| Some(line.rsplit_once(" = ")?.1));
+    let results: Vec<&str> = results.collect();
+    let looks = results.iter().filter(|result| result.contains("EBADF"));
+    assert_eq!(looks.count(), 4, "{calls}");
+    assert!(
+        results.iter().all(|result| result.starts_with('-')),
+        "{calls}"
+    );
 }
 
 /// A private broker has its helper before anybody connects.
