@@ -1,5 +1,5 @@
-//! A connection belongs to the process that first sends, receives or waits on it. `sockets/owner.c` plays who else has it, and
-//! `sockets/child.c` children that touch it at a bad moment.
+//! A connection belongs to the process that first sends, receives or waits on it. `sockets/owner.c` plays who else has it,
+//! `sockets/child.c` and `sockets/late.c` children that touch it at a bad moment.
 
 #[path = "sockets/place.rs"]
 mod place;
@@ -85,9 +85,10 @@ fn play(place: &Place, way: &str, is_right: impl Fn(u64, &[(u64, String, String)
     assert_eq!(said("serve"), "done\n", "{way}");
 }
 
-fn compile(place: &Place) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sockets/owner.c");
-    let target = place.directory.path().join("owner");
+fn compile(place: &Place, name: &str) {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sockets");
+    let source = sources.join(name).with_extension("c");
+    let target = place.directory.path().join(name);
     let mut compiler = Command::new("cc");
     compiler
         .args(["-O2", "-pthread", "-o"])
@@ -103,7 +104,7 @@ fn who_only_holds_a_connection_changes_nothing() {
     let Some(place) = Place::new("who_only_holds_a_connection_changes_nothing") else {
         return;
     };
-    compile(&place);
+    compile(&place, "owner");
     for way in KEPT {
         play(&place, way, |client, rows| {
             let is_on_ring = |row: &&(u64, String, String)| row.1 == "ring" && row.2 == "none";
@@ -119,12 +120,57 @@ fn who_uses_a_connection_of_another_demotes_it() {
     let Some(place) = Place::new("who_uses_a_connection_of_another_demotes_it") else {
         return;
     };
-    compile(&place);
+    compile(&place, "owner");
     for way in DEMOTED {
         play(&place, way, |_, rows| {
             rows.iter().any(|row| row.2 == "shared") && rows.iter().all(|row| row.1 != "ring")
         });
     }
+}
+
+/// A signal without SA_RESTART comes while a call that would sleep asks a broker that is stopped: the call ends with EINTR, as it
+/// would in its sleep. One that does not sleep says what it says.
+#[test]
+fn a_signal_while_the_broker_is_asked_ends_the_call() {
+    let Some(place) = Place::new("a_signal_while_the_broker_is_asked_ends_the_call") else {
+        return;
+    };
+    compile(&place, "late");
+    let sleep = [
+        "recv", "empty", "read", "recvmsg", "poll", "ppoll", "select", "epoll",
+    ];
+    let sleep = sleep.map(|call| (call, "EINTR\n"));
+    let others = [("urgent", "EINVAL\n"), ("nonblocking", "EAGAIN\n")];
+    let mut wrong = Vec::new();
+    for (call, expected) in sleep.into_iter().chain(others) {
+        let directory = place.room();
+        let start = |role: &str, call: &[&str]| {
+            let log = fs::File::create(directory.join(role)).expect("a log");
+            let mut command = Command::new(program("windlass"));
+            command
+                .args(["run", "--"])
+                .arg(place.directory.path().join("late"));
+            command.arg(role).arg(directory.join("port")).args(call);
+            command.env("WINDLASS_SOCKETS", place.daemon());
+            command.env("WINDLASS_PATIENCE", "20000");
+            command.env(
+                "WINDLASS_COUNTERS",
+                directory.join(format!("{role}.counters")),
+            );
+            command.stdin(Stdio::null()).stdout(log);
+            One(command.spawn().expect("windlass"))
+        };
+        let mut server = start("serve", &[call]);
+        let _client = start("ask", &[]);
+        assert!(server.end(), "{call}: the server failed");
+        let read = |name: &str| fs::read_to_string(directory.join(name)).unwrap_or_default();
+        assert!(read("serve.counters").contains("joined 1\n"), "{call}");
+        let said = read("serve");
+        if said != expected {
+            wrong.push((call, said));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
 }
 
 /// What `child.c` has measured, by its name; the end with the children has joined.

@@ -20,13 +20,13 @@ use crate::fd::{
 };
 use crate::join::promote;
 use crate::options;
-use crate::process::identity;
+use crate::process::{identity, signals};
 use crate::ready::{deferred_ctl::flush_epoll_ctl, lacking, poll, select, sets, wait};
 use crate::socket::{
-    by_kernel, close, demote::demote, in_flight, kind, message, reclaim, recv, send, state, unix,
-    waiter,
+    by_kernel, close, demote::demote, errors, file_flags, in_flight, kind, message, reclaim, recv,
+    send, state, unix, waiter,
 };
-use crate::sys::{clock::Wait, memory};
+use crate::sys::{clock::Wait, kernel, memory};
 
 /// The end of the channel of a socket that has joined; what is left of the join comes before its use.
 #[inline(always)]
@@ -38,11 +38,21 @@ fn joined(sock: &Sock) -> Option<Link<'static>> {
     Some(link)
 }
 
+/// Whether a call sends, and its flags.
+type How = (bool, c_int);
+
 /// A call that moves bytes: on a socket that has joined, the end of its channel. On any other it is counted, and made; the socket may
 /// join behind it.
 #[inline(always)]
-fn joined_or_call(sock: &Sock, is_send: bool, own: Own) -> Result<Link<'static>, isize> {
-    if let Some(link) = joined(sock) {
+fn joined_or_call(sock: &Sock, how: How, own: Own) -> Result<Link<'static>, isize> {
+    let (is_send, began) = (how.0, signals::handled());
+    // Who calls asks the broker here, if at all.
+    let link = joined(sock);
+    let _ = link.is_some_and(|link| reclaim::caller(sock, &link).is_some());
+    if signals::was_interrupted(began) && is_asleep(sock, link, how) {
+        return Err(errors::fail(libc::EINTR));
+    }
+    if let Some(link) = link {
         return Ok(link);
     }
     if !state::is_young(sock.record) || !state::is_own(sock.record) {
@@ -55,6 +65,16 @@ fn joined_or_call(sock: &Sock, is_send: bool, own: Own) -> Result<Link<'static>,
     let has_joined = result > 0 && promote::moved(sock, is_send, result as usize);
     in_flight::leave(sock, is_send, has_joined);
     Err(result)
+}
+
+/// Whether a call would fall asleep at once. Urgent data and the queue of errors are not waited for.
+#[cold]
+fn is_asleep(sock: &Sock, link: Option<Link<'_>>, (is_send, flags): How) -> bool {
+    let events = if is_send { libc::POLLOUT } else { libc::POLLIN };
+    flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0
+        && file_flags::waits(sock, flags)
+        && link.is_none_or(|link| !is_send && !link.incoming().ring_ready())
+        && kernel::poll_one(sock.fd, events as u32) == 0
 }
 
 /// For tests: whether this call goes straight to the kernel, as one that the library did not see.
@@ -93,7 +113,7 @@ pub fn send(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
         demote(&sock, Reason::Cork);
         return own.call();
     }
-    let link = match joined_or_call(&sock, true, own) {
+    let link = match joined_or_call(&sock, (true, flags), own) {
         Ok(link) => link,
         Err(result) => return result,
     };
@@ -115,7 +135,7 @@ pub fn send(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
 
 /// `sendmsg`. Descriptors in its control data were reported by [`passed`] before.
 pub fn send_message(sock: Sock, message: *const msghdr, flags: c_int, own: Own) -> isize {
-    match joined_or_call(&sock, true, own) {
+    match joined_or_call(&sock, (true, flags), own) {
         Ok(link) => message::send(&sock, link, message, flags, own),
         Err(result) => result,
     }
@@ -138,7 +158,7 @@ pub fn recv(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
     if is_bypassed() {
         return own.call();
     }
-    let link = match joined_or_call(&sock, false, own) {
+    let link = match joined_or_call(&sock, (false, flags), own) {
         Ok(link) => link,
         Err(result) => return result,
     };
@@ -155,7 +175,7 @@ pub fn recv(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
 
 /// `recvmsg`. Descriptors that arrive are reported by [`crate::fd::table::taken`] afterwards.
 pub fn recv_message(sock: Sock, message: *mut msghdr, flags: c_int, own: Own) -> isize {
-    match joined_or_call(&sock, false, own) {
+    match joined_or_call(&sock, (false, flags), own) {
         Ok(link) => message::receive(&sock, link, message, flags, own),
         Err(result) => result,
     }
@@ -177,7 +197,7 @@ fn by_flag(sock: &Sock, own: Own) -> isize {
 
 /// `sendfile` or `splice` to the socket, which is the call's argument `at`, of at most so many bytes.
 pub fn send_file(sock: Sock, at: usize, bytes: usize, own: Own) -> isize {
-    match joined_or_call(&sock, true, own) {
+    match joined_or_call(&sock, (true, 0), own) {
         Ok(link) => by_kernel::send_by_kernel((&sock, at), &link, (bytes, |sent| sent), 0, own),
         Err(result) => result,
     }

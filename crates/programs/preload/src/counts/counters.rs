@@ -55,9 +55,8 @@ pub fn get(counter: Counter) -> u64 {
 
 /// In a forked child: its counts begin anew.
 pub fn clear() {
-    COUNTS
-        .iter()
-        .for_each(|count| count.store(0, Ordering::Relaxed));
+    let clear = |count: &AtomicU64| count.store(0, Ordering::Relaxed);
+    COUNTS.iter().for_each(clear);
 }
 
 /// A piece of text without memory of its own; what does not fit is cut off.

@@ -78,12 +78,10 @@ pub fn write() {
         get(Counter::RingBytesReceived),
         get(Counter::KernelBytesReceived),
     ));
-    let counts = ON_KERNEL
-        .iter()
-        .zip(0..)
-        .map(|(count, reason)| (count.load(Relaxed), Reason::from_u8(reason).word()));
+    let counts = ON_KERNEL.iter().map(|count| count.load(Relaxed));
     let mut separator = "; on the kernel: ";
-    for (count, word) in counts.filter(|(count, _)| *count > 0) {
+    for (count, reason) in counts.zip(0..).filter(|(count, _)| *count > 0) {
+        let word = Reason::from_u8(reason).word();
         text.add(format_args!("{separator}{count} {word}"));
         separator = ", ";
     }

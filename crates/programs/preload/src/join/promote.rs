@@ -56,10 +56,8 @@ pub fn moved(sock: &Sock, is_send: bool, bytes: usize) -> bool {
     }
     calls.store(before.saturating_add(1), Relaxed);
     sum.store(sum.load(Relaxed) + bytes as u64, Relaxed);
-    let both = record
-        .sends
-        .load(Relaxed)
-        .min(record.receives.load(Relaxed));
+    let counts = [&record.sends, &record.receives].map(|count| count.load(Relaxed));
+    let both = counts[0].min(counts[1]);
     let is_worth = u64::from(both) >= options::promote_calls()
         || sum.load(Relaxed) >= options::promote_bytes();
     is_worth && consider(sock, is_send)
@@ -245,9 +243,8 @@ fn publish(sock: &Sock, key: Key, chan: Option<u16>, cookie: u64) -> Result<(), 
         cookie,
         fd,
     };
-    registration::directory()
-        .ok_or(Reason::NoDaemon)?
-        .publish(key, hint);
+    let directory = registration::directory().ok_or(Reason::NoDaemon)?;
+    directory.publish(key, hint);
     Ok(())
 }
 

@@ -34,8 +34,8 @@ pub struct Thread {
     pub mask: AtomicU64,
     /// Of [`crate::dispatch`] (the first) and [`crate::socket::spin`].
     pub words: [AtomicU64; 4],
-    /// Handlers without `SA_RESTART` that have run.
-    pub interrupted: AtomicU64,
+    /// Handlers that have run, in the upper half; those without `SA_RESTART`, in the lower one.
+    pub handled: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Thread>() == 128);

@@ -58,6 +58,21 @@ const FAULTS: [c_int; 6] = [
     libc::SIGSYS,
 ];
 
+/// One handler in [`identity::Thread::handled`].
+const HANDLED: u64 = 1 << 32;
+
+/// Grows with each handler that has run on this thread. A call that has asked the broker compares: one that ran before its sleep
+/// ends it as one that runs in it does.
+#[inline(always)]
+pub fn handled() -> u64 {
+    thread().handled.load(Ordering::Relaxed)
+}
+
+/// Whether a handler without `SA_RESTART` has run since.
+pub fn was_interrupted(since: u64) -> bool {
+    handled() as u32 != since as u32
+}
+
 /// Enters a locked section: signals wait until the matching [`leave`]. Nests.
 #[inline(always)]
 pub fn enter() {
@@ -224,16 +239,12 @@ fn set(signal: c_int, word: &AtomicU64, wanted: &sigaction, previous: &mut sigac
 
 /// A handler with its flags, as [`HANDLERS`] keeps it; default and nothing are without.
 fn packed(wanted: &sigaction) -> u64 {
-    let handler = wanted.sa_sigaction;
-    let flags = [
-        (wanted.sa_flags & libc::SA_SIGINFO != 0, SIGINFO),
-        (wanted.sa_flags & libc::SA_RESTART == 0, INTERRUPTS),
-        (wanted.sa_flags & libc::SA_RESETHAND != 0, RESETHAND),
-    ];
-    let set = flags
-        .into_iter()
-        .filter(|(is_set, _)| *is_set && !is_bare(handler));
-    set.fold(handler as u64 & ADDRESS, |word, (_, flag)| word | flag)
+    let (handler, flags) = (wanted.sa_sigaction, wanted.sa_flags);
+    let with = |is_set: bool, flag: u64| u64::from(is_set && !is_bare(handler)) * flag;
+    handler as u64 & ADDRESS
+        | with(flags & libc::SA_SIGINFO != 0, SIGINFO)
+        | with(flags & libc::SA_RESTART == 0, INTERRUPTS)
+        | with(flags & libc::SA_RESETHAND != 0, RESETHAND)
 }
 
 /// Turns what the kernel holds into what the program set.
@@ -279,13 +290,8 @@ unsafe extern "C-unwind" fn deliver(signal: c_int, info: *mut siginfo_t, context
     if word & RESETHAND != 0 {
         reset(signal, word);
     }
-    if word & INTERRUPTS != 0 {
-        let interrupted = &thread().interrupted;
-        interrupted.store(
-            interrupted.load(Ordering::Relaxed).wrapping_add(1),
-            Ordering::Relaxed,
-        );
-    }
+    let more = HANDLED | u64::from(word & INTERRUPTS != 0);
+    (thread().handled).store(handled().wrapping_add(more), Ordering::Relaxed);
     // The handler may wait in, or jump to, whatever sees the kernel's view.
     tell(|up| (up.before_handler)());
     let address: *const () = std::ptr::with_exposed_provenance(address);
@@ -324,9 +330,8 @@ fn again(signal: c_int, info: *mut siginfo_t) -> bool {
 /// Puts the signal back to this thread and blocks all but faults until [`leave`].
 fn defer(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) -> bool {
     let thread = thread();
-    let open = FAULTS
-        .iter()
-        .fold(0u64, |mask, signal| mask | 1 << (signal - 1));
+    let with = |mask: u64, signal: &c_int| mask | 1 << (signal - 1);
+    let open = FAULTS.iter().fold(0, with);
     // In the handler itself too: with SA_NODEFER the signal would come at once again.
     set_mask(!open);
     if !again(signal, info) {
@@ -369,35 +374,18 @@ fn reset(signal: c_int, word: u64) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
     use std::sync::atomic::AtomicI32;
 
     use super::*;
 
-    /// What the handler of the test that holds [`ALONE`] saw.
+    /// A 7 for each handler that has run: `raise` gives SI_TKILL, which is -6.
     static CAME: AtomicI32 = AtomicI32::new(0);
-    static ALONE: Mutex<()> = Mutex::new(());
 
     unsafe extern "C" fn count(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
         // SAFETY: the kernel gives valid information.
         let code = unsafe { (*info).si_code };
-        CAME.store(
-            CAME.load(Ordering::Relaxed) * 10 + 1 - code.min(0),
-            Ordering::Relaxed,
-        );
-    }
-
-    fn install(signal: c_int, flags: c_int) {
-        let mut action = empty();
-        action.sa_sigaction = count as *const () as usize;
-        action.sa_flags = flags | libc::SA_SIGINFO;
-        // SAFETY: a live variable.
-        assert_eq!(unsafe { change(signal, &action, std::ptr::null_mut()) }, 0);
-    }
-
-    fn raise(signal: c_int) {
-        // SAFETY: a signal to this thread.
-        assert_eq!(unsafe { libc::raise(signal) }, 0);
+        let came = CAME.load(Ordering::Relaxed) * 10 + 1 - code.min(0);
+        CAME.store(came, Ordering::Relaxed);
     }
 
     fn mask() -> u64 {
@@ -408,43 +396,30 @@ mod tests {
         now
     }
 
-    /// A signal inside locked sections waits for the last `leave`, comes then with its own information,
-    /// and the mask is what it was.
+    /// Signals inside locked sections wait for the last `leave`, all come then with their own information, and the mask is what it was.
     #[test]
     fn signals_wait_for_the_unlock() {
-        let _alone = ALONE.lock();
+        let signal = libc::SIGRTMIN() + 3;
+        // SAFETY: a signal to this thread.
+        let raise = || assert_eq!(unsafe { libc::raise(signal) }, 0);
         for flags in [0, libc::SA_NODEFER, libc::SA_RESTART] {
-            install(libc::SIGUSR1, flags);
+            let mut action = empty();
+            action.sa_sigaction = count as *const () as usize;
+            action.sa_flags = flags | libc::SA_SIGINFO;
+            // SAFETY: a live variable.
+            assert_eq!(unsafe { change(signal, &action, std::ptr::null_mut()) }, 0);
             let before = mask();
             CAME.store(0, Ordering::Relaxed);
             enter();
             enter();
-            raise(libc::SIGUSR1);
-            assert_eq!(CAME.load(Ordering::Relaxed), 0);
+            (0..3).for_each(|_| raise());
             leave();
             assert_eq!(CAME.load(Ordering::Relaxed), 0);
             leave();
-            // One handler; `raise` gives SI_TKILL, which is -6.
-            assert_eq!(CAME.load(Ordering::Relaxed), 7);
+            assert_eq!(CAME.load(Ordering::Relaxed), 777);
             assert_eq!(mask(), before);
-            raise(libc::SIGUSR1);
-            assert_eq!(CAME.load(Ordering::Relaxed), 77);
+            raise();
+            assert_eq!(CAME.load(Ordering::Relaxed), 7777);
         }
-    }
-
-    /// Several signals inside one section all come after it, and none is lost.
-    #[test]
-    fn queued_signals_all_come() {
-        let _alone = ALONE.lock();
-        let signal = libc::SIGRTMIN() + 3;
-        install(signal, 0);
-        CAME.store(0, Ordering::Relaxed);
-        enter();
-        for _ in 0..3 {
-            raise(signal);
-        }
-        assert_eq!(CAME.load(Ordering::Relaxed), 0);
-        leave();
-        assert_eq!(CAME.load(Ordering::Relaxed), 777);
     }
 }

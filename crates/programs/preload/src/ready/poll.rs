@@ -23,7 +23,7 @@ use crate::fd::{
 };
 use crate::options;
 use crate::process::{identity, signals};
-use crate::ready::sets;
+use crate::ready::{sets, unless_handled};
 use crate::socket::{
     demote::demote,
     errors,
@@ -169,6 +169,7 @@ pub fn is_ours(set: *const pollfd, count: nfds_t) -> bool {
 pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, mask: *const sigset_t, own: Own) -> isize {
     // SAFETY: every page of the set was read a moment ago; the program keeps it for the call.
     let entries = unsafe { std::slice::from_raw_parts(set, count as usize) };
+    let began = signals::handled();
     let instances = entries.iter().filter_map(|entry| table::epoll(entry.fd));
     instances.for_each(|instance| sets::estrange(&instance));
     let has_joined =
@@ -177,7 +178,8 @@ pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, mask: *const sigset_t, 
         let result = if wait.is_now() {
             Some(noted(own.call()))
         } else {
-            asleep_young(entries, || own.call())
+            let look = || kernel::poll(set, entries.len(), 0);
+            asleep_young(entries, || unless_handled(began, look, || own.call()))
         };
         if let Some(result) = result {
             return result;
@@ -191,6 +193,7 @@ pub fn poll(set: *mut pollfd, count: nfds_t, wait: Wait, mask: *const sigset_t, 
             entries,
             members: &members,
             mask,
+            began,
         };
         peer_death::notice();
         let done = if members.any_ready() {
@@ -239,6 +242,7 @@ struct Polled<'a> {
     entries: &'a [pollfd],
     members: &'a Members,
     mask: *const sigset_t,
+    began: u64,
 }
 
 impl Polled<'_> {
@@ -271,13 +275,14 @@ impl Polled<'_> {
             return self.look();
         }
         let limit = limit.get_or_insert_with(|| Limit::from_ns(wait.0));
-        let result = asleep_young(self.entries, || {
-            if limit.left_ns().is_none() {
-                return own.call();
-            }
+        let count = self.entries.len();
+        let sleep = || match limit.left_ns() {
+            None => own.call(),
             // SAFETY: the program's own set and mask.
-            unsafe { limit.poll(self.set, self.entries.len() as nfds_t, self.mask) }
-        });
+            Some(_) => unsafe { limit.poll(self.set, count as nfds_t, self.mask) },
+        };
+        let look = || kernel::poll(self.set, count, 0);
+        let result = asleep_young(self.entries, || unless_handled(self.began, look, sleep));
         members.wake_up();
         let result = result?;
         if result < 0 || !(peer_death::notice() || members.any_ready()) {

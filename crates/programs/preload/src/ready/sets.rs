@@ -568,11 +568,8 @@ mod tests {
         set.watched_at(at.place, at.side).add(chan);
         set.list(&member);
         assert!(member.state.load(Relaxed) & FRESH != 0);
-        let listed: Vec<_> = set
-            .watched()
-            .filter(|(.., watched)| watched.has_listed())
-            .map(|(place, side, _)| (place, side))
-            .collect();
+        let listed = set.watched().filter(|(.., watched)| watched.has_listed());
+        let listed: Vec<_> = listed.map(|(place, side, _)| (place, side)).collect();
         assert_eq!(listed, [(3, Side::High)]);
         set.watched_at(at.place, at.side).remove(chan);
         set.places.store(0, Relaxed);

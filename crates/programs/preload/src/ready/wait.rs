@@ -29,12 +29,13 @@ use crate::fd::{
 };
 use crate::options;
 use crate::process::{
-    identity, pairs,
+    identity, pairs, signals,
     status::{self, Raised},
 };
 use crate::ready::{
     deferred_ctl::{self, flush_epoll_ctl},
     sets::{EDGE, FRESH, HERE, Member, READABLE, Set, claim, member},
+    unless_handled,
 };
 use crate::socket::{errors, kernel_look::KERNEL_NEWS, peer_death, spin, state::At};
 use crate::sys::{
@@ -54,7 +55,15 @@ const SPIN_LOOKS: u32 = 64;
 const BEHIND_LOOKS: usize = 1_000;
 
 pub fn wait(instance: Sock, events: *mut epoll_event, room: c_int, wait: Wait, own: Own) -> isize {
-    let is_now = wait.is_now();
+    let (is_now, began) = (wait.is_now(), signals::handled());
+    let by_kernel = || {
+        flush_epoll_ctl();
+        if is_now {
+            return own.call();
+        }
+        let look = || kernel::epoll_now(instance.fd, events, room as usize);
+        unless_handled(began, look, || own.call())
+    };
     // A thread that sleeps counts from the first time on: a member may be added meanwhile.
     let known = Set::of(&instance).or_else(|| {
         (!is_now && room > 0)
@@ -62,8 +71,7 @@ pub fn wait(instance: Sock, events: *mut epoll_event, room: c_int, wait: Wait, o
             .flatten()
     });
     let Some((index, set)) = known.filter(|_| claim(&instance) && room > 0) else {
-        flush_epoll_ctl();
-        return own.call();
+        return by_kernel();
     };
     let waiting = Waiting {
         instance,
@@ -72,14 +80,12 @@ pub fn wait(instance: Sock, events: *mut epoll_event, room: c_int, wait: Wait, o
         events,
         room: (room as usize).min(EVENTS),
         own,
+        began,
     };
     let is_empty = set.members.load(Relaxed) == 0 || !pairs::has_pairs();
     // A member of a thread that is alone cannot join while it sleeps.
     match (is_empty, is_now || !identity::has_threads()) {
-        (true, true) => {
-            flush_epoll_ctl();
-            own.call()
-        }
+        (true, true) => by_kernel(),
         (true, false) => waiting.sleep(&mut Batch::new()),
         (false, _) => waiting.run(is_now, &mut Batch::new()),
     }
@@ -92,6 +98,7 @@ struct Waiting {
     events: *mut epoll_event,
     room: usize,
     own: Own,
+    began: u64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -125,12 +132,8 @@ impl Batch {
     /// One more, in its place among at most `limit`.
     fn add(&mut self, found: Found, limit: usize) {
         let list = self.found();
-        let at = list.len()
-            - list
-                .iter()
-                .rev()
-                .take_while(|f| f.order > found.order)
-                .count();
+        let later = list.iter().rev().take_while(|f| f.order > found.order);
+        let at = list.len() - later.count();
         if at >= limit {
             return;
         }
@@ -507,7 +510,8 @@ impl Waiting {
                 }
                 continue;
             }
-            let result = self.own.call();
+            let look = || kernel::epoll_now(self.instance.fd, self.events, self.room);
+            let result = unless_handled(self.began, look, || self.own.call());
             self.wake_up(raised);
             return self.awoke(result, batch);
         }

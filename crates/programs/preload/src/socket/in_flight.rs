@@ -84,9 +84,8 @@ fn enter_slow(record: &Record, is_send: bool) -> bool {
 /// The last one out forgets the sleepers: the record is free for another socket only then.
 fn last_out(record: &Record, left: u32) {
     if left == CONVERTED {
-        let _ = record
-            .in_flight
-            .compare_exchange(CONVERTED, 0, SeqCst, SeqCst);
+        let count = &record.in_flight;
+        let _ = count.compare_exchange(CONVERTED, 0, SeqCst, SeqCst);
     }
 }
 

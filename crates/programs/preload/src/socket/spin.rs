@@ -49,16 +49,12 @@ pub fn spin(mut done: impl FnMut() -> bool) -> bool {
         }
     }
     loop {
-        for _ in 0..SPIN_LOOKS {
-            if done() {
-                misses.store(0, Relaxed);
-                return true;
-            }
+        if (0..SPIN_LOOKS).any(|_| done()) {
+            misses.store(0, Relaxed);
+            return true;
         }
         let now = clock::now();
-        if start == 0 {
-            start = now;
-        }
+        start = if start == 0 { now } else { start };
         let spun = now.wrapping_sub(start);
         if spun > clock::cycles(YIELD_US) {
             // Whoever is waited for may be waiting for this core.

@@ -76,9 +76,8 @@ pub fn begin_join(record: &Record) {
 
 /// The thread has ended to join it, or has given up.
 pub fn end_join(record: &Record) {
-    record
-        .flags
-        .fetch_and(!(flag::LOOKING | flag::JOINING), SeqCst);
+    let bits = flag::LOOKING | flag::JOINING;
+    record.flags.fetch_and(!bits, SeqCst);
 }
 
 /// It has a channel, which is in the record. `is_pending`: the other end has not been seen to mirror it. False: it was demoted

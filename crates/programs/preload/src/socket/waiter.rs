@@ -187,13 +187,13 @@ impl Waiter {
             events,
             revents: 0,
         };
-        let interrupted = || identity::thread().interrupted.load(Relaxed);
-        let (before, is_endless) = (interrupted(), limit.left_ns().is_none());
+        let (before, is_endless) = (signals::handled(), limit.left_ns().is_none());
         // SAFETY: one entry, of this stack; no mask.
         let error = match unsafe { limit.poll(&raw mut entry, 1, std::ptr::null()) } {
             0 => libc::EAGAIN,
             // As the kernel's own call: begun again, unless a time limit is set or a handler wants otherwise.
-            -1 if real::errno() == libc::EINTR && is_endless && interrupted() == before => 0,
+            -1 if real::errno() != libc::EINTR => real::errno(),
+            -1 if is_endless && !signals::was_interrupted(before) => 0,
             -1 => real::errno(),
             _ => 0,
         };

@@ -61,9 +61,10 @@ pub fn header(message: *const libc::msghdr) -> Option<libc::msghdr> {
 
 #[cfg(test)]
 mod tests {
-    use crate::process::signals;
+    use windlass_channel::copy;
 
     use super::*;
+    use crate::process::signals;
 
     /// Memory that is not there is noticed, at the first byte, at the last, and inside a longer range.
     #[test]
@@ -75,11 +76,7 @@ mod tests {
             // SAFETY: live variables.
             unsafe { crate::sys::real::sigaction(signal, &default, std::ptr::null_mut()) };
         }
-        signals::set_fixup(
-            windlass_channel::copy::start(),
-            windlass_channel::copy::end(),
-            windlass_channel::copy::fixup(),
-        );
+        signals::set_fixup(copy::start(), copy::end(), copy::fixup());
         signals::guard();
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let access = libc::PROT_READ | libc::PROT_WRITE;
