@@ -83,7 +83,7 @@ fn superfluous_descriptors_are_closed() {
             }
         }
     }
-    assert!(open_fds() <= before);
+    host.until("all are closed", |_| open_fds() <= before);
 }
 
 /// A message that is repeated for ever neither grows anything nor keeps others waiting: one poll takes a bounded number
@@ -146,7 +146,7 @@ fn repetition_costs_only_the_repeater() {
             h.rings.is_none() && h.detail("connected-since").is_empty()
         });
         host.step();
-        assert!(open_fds() <= fds, "{code}");
+        host.until(&format!("{code}: all are closed"), |_| open_fds() <= fds);
         assert!(windlass_shm::regions_in_use() <= mappings, "{code}");
     }
     const { assert!(MESSAGES_PER_POLL <= 64) };
