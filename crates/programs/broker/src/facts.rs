@@ -29,12 +29,14 @@ pub(crate) struct Facts {
     is_connected: bool,
     /// Unread bytes of a ring that the helper has moved into it.
     pub(crate) moved: u64,
+    /// Descriptors that were looked at until it was found.
+    pub(crate) looked: u32,
 }
 
 /// The kernel's name of an end: address and port, or the inode of a Unix socket.
 type Name = (u128, u16);
 
-plain!(Facts: cookie, netns, is_unix, own, peer, names_senders, is_over, is_connected, moved);
+plain!(Facts: cookie, netns, is_unix, own, peer, names_senders, is_over, is_connected, moved, looked);
 
 impl Facts {
     /// What is known of a Unix stream by its number alone, of which nobody has a copy meanwhile: it may be closed just now, and its peer
@@ -55,6 +57,7 @@ impl Facts {
             is_over: false,
             is_connected: true,
             moved: 0,
+            looked: 0,
         })
     }
 
@@ -87,6 +90,7 @@ impl Facts {
             is_over: is_over(socket),
             is_connected,
             moved: 0,
+            looked: 0,
         })
     }
 

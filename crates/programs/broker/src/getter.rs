@@ -30,6 +30,7 @@ pub(crate) fn fetch(job: &Job, pidfds: &[OwnedFd], key: Key) -> Answer {
     let is_theirs = |pidfd: &OwnedFd, pid| is_plain(pid, key) && !process::has_ended(pidfd);
     match from_processes(job, pidfds, is_theirs) {
         Ok((facts, socket)) => (Ok(facts), socket),
+        Err(Reason::Limit) => (Err(Reason::Limit), None),
         Err(_) => (Err(Reason::NotRescuable), None),
     }
 }

@@ -44,6 +44,7 @@ use crate::facts::Facts;
 use crate::getter;
 use crate::helpers::Key;
 use crate::jobs::{Job, LATE, MESSAGE_BYTES_MAX, Reclaim, SOURCES_MAX, Said};
+use crate::limits::LOOKS_SURE;
 use windlass_listing::plain::Plain;
 
 /// Words of the command line that make the program a helper or a getter, before user, group, and device and inode of the user
@@ -222,7 +223,7 @@ pub(crate) fn from_processes(
     pidfds: &[OwnedFd],
     allowed: impl Fn(&OwnedFd, u32) -> bool,
 ) -> Result<Found, Reason> {
-    let mut left = job.looks;
+    let mut left = Some(job.looks);
     let mut why = Reason::NotRescuable;
     for (pidfd, pid) in pidfds.iter().zip(job.pids) {
         if !allowed(pidfd, pid) {
@@ -238,14 +239,16 @@ pub(crate) fn from_processes(
         });
         match found {
             Ok(socket) if allowed(pidfd, pid) => {
-                let facts = Facts::of(&socket).ok_or(Reason::NotRescuable)?;
+                let mut facts = Facts::of(&socket).ok_or(Reason::NotRescuable)?;
+                facts.looked = job.looks - left.unwrap_or(0);
                 return Ok((facts, Some(socket)));
             }
             Err(OUT_OF_REACH) => why = OUT_OF_REACH,
             _ => {}
         }
     }
-    Err(why)
+    let is_unsure = left.is_none() && job.is_for_rescue && job.looks < LOOKS_SURE;
+    Err(if is_unsure { Reason::Limit } else { why })
 }
 
 /// What the job asks for where that is known without a copy. The process might be copied from, and lives still: so its id was its own
@@ -271,14 +274,16 @@ fn take_socket(pidfd: &OwnedFd, fd: i32, job: &Job) -> Result<OwnedFd, Reason> {
     }
 }
 
-/// The numbers under which a process has sockets, as far as they may be seen, among at most `left` descriptors.
-fn numbers_of(pid: u32, left: &mut u32) -> impl Iterator<Item = i32> {
+/// The numbers under which a process has sockets, as far as they may be seen, among at most `left` descriptors; `None` where there were
+/// more.
+fn numbers_of(pid: u32, left: &mut Option<u32>) -> impl Iterator<Item = i32> {
     // Not even the list is read for one that has none left.
-    let listed = (*left > 0).then(|| std::fs::read_dir(format!("/proc/{pid}/fd")));
+    *left = left.filter(|left| *left > 0);
+    let listed = left.map(|_| std::fs::read_dir(format!("/proc/{pid}/fd")));
     let entries = listed.into_iter().flatten().flatten();
     let looked_at = entries.map_while(move |entry| {
-        *left = left.checked_sub(1)?;
-        Some(entry)
+        *left = left.and_then(|left| left.checked_sub(1));
+        left.map(|_| entry)
     });
     looked_at.filter_map(|entry| {
         let entry = entry.ok()?;

@@ -61,8 +61,12 @@ pub const WATCH_FOR: Duration = Duration::from_millis(1_500);
 pub const TEND_INTERVAL: Duration = Duration::from_millis(1_200);
 /// How often a slab is looked at whose bytes a rescue could not move.
 pub const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Descriptors among which the sockets of one rescue are looked for that are not where their ends said, and those of one round
-/// of the watch; a few microseconds each. One that a process asked for counts as a request of its user.
+/// Descriptors of one user that are looked at in a second, for sockets that have other numbers by now than their ends said; a few
+/// microseconds each, of a helper's time. All at once if none were before.
+pub const LOOKS_PER_USER_PER_S: u32 = 2_000;
+/// A socket that is not among so many descriptors is not looked for further; where its user had fewer looks left, it is asked for again.
+pub const LOOKS_SURE: u32 = LOOKS_PER_USER_PER_S / 4;
+/// Descriptors that one round of the watch looks at.
 pub const NUMBERS_MAX: usize = 4_096;
 /// Rows of a listing for root, of 512 bytes each.
 pub const ROWS_MAX: usize = 200_000;

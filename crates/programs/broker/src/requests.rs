@@ -71,7 +71,7 @@ impl Broker {
                 found.ok_or(Reason::NotEligible)?;
                 // Two sockets are looked for.
                 let looks = self.users.looks(who.uid) / 2;
-                self.begin_rescue(asker, (slab, chan, side), looks as u32)
+                self.begin_rescue(asker, (slab, chan, side), looks)
             }
             Request::Watch { slab } => {
                 if let Some((slot, _)) = who.pid.and_then(|pid| self.processes.by_pid(pid)) {

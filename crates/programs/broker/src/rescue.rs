@@ -17,7 +17,7 @@ use windlass_channel::protocol::Answer;
 use windlass_channel::{EndInfo, Reason};
 
 use crate::inquiry::{Asker, Target};
-use crate::jobs::{Reclaim, SOURCES_MAX};
+use crate::jobs::{Reclaim, SOURCES_MAX, Said};
 use crate::requests::send;
 use crate::server::Broker;
 
@@ -44,6 +44,10 @@ impl Broker {
         far.job.is_for_rescue = true;
         sender.job.is_for_rescue = true;
         self.look(asker, far, move |broker, asker, far| {
+            broker.count_looks(asker, looks, &far);
+            if far == Err(Reason::Limit) {
+                return Err(Reason::Limit);
+            }
             sender.job.reclaim = Some(Reclaim {
                 slab,
                 chan,
@@ -53,6 +57,7 @@ impl Broker {
                 far: far.ok(),
             });
             broker.look(asker, sender, move |broker, asker, said| {
+                broker.count_looks(asker, looks, &said);
                 let place = format_args!("slab {slab}, channel {chan}, side {side}");
                 match said.map(|facts| facts.moved) {
                     Ok(bytes) => broker.detail(format_args!("rescued {bytes} bytes of {place}")),
@@ -67,6 +72,18 @@ impl Broker {
             Ok(())
         });
         Ok(())
+    }
+
+    /// Has the user who asks pay for the descriptors that were looked at: for all where the socket was not found.
+    fn count_looks(&mut self, asker: &Asker, looks: u32, said: &Said) {
+        let count = match said {
+            Ok(facts) => facts.looked,
+            Err(Reason::NotRescuable) => looks,
+            Err(_) => 0,
+        };
+        if let Some(connection) = asker {
+            self.users.looked(connection.who.uid, count);
+        }
     }
 
     /// The socket of an end: with the processes on that side that have the slab, the one in the end's slot first. `None`

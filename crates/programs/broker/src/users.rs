@@ -3,24 +3,35 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use crate::limits::{NUMBERS_MAX, REQUESTS_PER_USER_PER_S};
+use crate::limits::{LOOKS_PER_USER_PER_S, REQUESTS_PER_USER_PER_S};
 
 /// What is filled in in one second, and the most that there is.
 const FULL: f64 = REQUESTS_PER_USER_PER_S as f64;
+/// The same of descriptors that are looked at.
+const FULL_LOOKS: f64 = LOOKS_PER_USER_PER_S as f64;
 /// Accounts beyond which full ones are thrown out.
 const ACCOUNTS_KEPT: usize = 1_024;
 
-/// A token bucket of requests; whatever else costs time counts as so many of them. What was not there is owed.
+/// A token bucket of requests; whatever else costs time counts as so many of them. What was not there is owed. Looks are apart: who asks
+/// much would find no socket that has another number by now.
 #[derive(Debug)]
 struct Bucket {
     tokens: f64,
+    looks: f64,
     filled: Instant,
 }
 
 impl Bucket {
     fn at(&self, now: Instant) -> f64 {
-        let since = now.saturating_duration_since(self.filled).as_secs_f64();
-        (self.tokens + since * FULL).min(FULL)
+        (self.tokens + self.since(now) * FULL).min(FULL)
+    }
+
+    fn looks_at(&self, now: Instant) -> f64 {
+        (self.looks + self.since(now) * FULL_LOOKS).min(FULL_LOOKS)
+    }
+
+    fn since(&self, now: Instant) -> f64 {
+        now.saturating_duration_since(self.filled).as_secs_f64()
     }
 }
 
@@ -32,13 +43,16 @@ impl Users {
     /// Whether the user may make a request now.
     pub(crate) fn may_ask(&mut self, uid: u32, now: Instant) -> bool {
         if self.0.len() > ACCOUNTS_KEPT {
-            self.0.retain(|_, bucket| bucket.at(now) < FULL);
+            let is_full =
+                |bucket: &Bucket| bucket.at(now) >= FULL && bucket.looks_at(now) >= FULL_LOOKS;
+            self.0.retain(|_, bucket| !is_full(bucket));
         }
         let bucket = self.0.entry(uid).or_insert(Bucket {
             tokens: FULL,
+            looks: FULL_LOOKS,
             filled: now,
         });
-        bucket.tokens = bucket.at(now);
+        (bucket.tokens, bucket.looks) = (bucket.at(now), bucket.looks_at(now));
         bucket.filled = now;
         bucket.tokens >= 1.0
     }
@@ -50,10 +64,16 @@ impl Users {
         }
     }
 
-    /// How many descriptors may be looked at for the user now: as many as requests are left to him.
-    pub(crate) fn looks(&self, uid: u32) -> usize {
-        let left = |bucket: &Bucket| (bucket.tokens as usize).min(NUMBERS_MAX);
-        self.0.get(&uid).map_or(0, left)
+    /// How many descriptors may be looked at for the user now.
+    pub(crate) fn looks(&self, uid: u32) -> u32 {
+        self.0.get(&uid).map_or(0, |bucket| bucket.looks as u32)
+    }
+
+    /// So many have been looked at.
+    pub(crate) fn looked(&mut self, uid: u32, count: u32) {
+        if let Some(bucket) = self.0.get_mut(&uid) {
+            bucket.looks -= f64::from(count);
+        }
     }
 }
 
@@ -75,10 +95,10 @@ mod tests {
         let granted = (0..1_000_000).filter(|_| ask(&mut users, 7, now)).count();
         assert_eq!(granted, REQUESTS_PER_USER_PER_S as usize);
         assert!(ask(&mut users, 8, now));
-        assert_eq!(users.looks(7), 0);
-        assert_eq!(users.looks(8), REQUESTS_PER_USER_PER_S as usize - 1);
-        users.asked(8, NUMBERS_MAX);
-        assert_eq!(users.looks(8), 0);
+        assert_eq!(users.looks(7), LOOKS_PER_USER_PER_S);
+        users.looked(8, LOOKS_PER_USER_PER_S + 7);
+        assert_eq!((users.looks(7), users.looks(8)), (LOOKS_PER_USER_PER_S, 0));
+        assert!(ask(&mut users, 8, now));
         let later = now + Duration::from_millis(100);
         let granted = (0..1_000_000).filter(|_| ask(&mut users, 7, later)).count();
         assert!(

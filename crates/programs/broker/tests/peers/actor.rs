@@ -316,6 +316,10 @@ impl Stage {
             ["push", text] => self.push(text.as_bytes()),
             ["receive"] => self.receive(),
             ["raw-read", bytes] => self.raw_read(bytes.parse().expect("bytes")),
+            ["renumber"] => {
+                self.stream = Some(self.stream().try_clone().expect("another number"));
+                "done".into()
+            }
             ["rescue", side] => {
                 let side = side.parse().expect("side");
                 let slab = self.paired.expect("pair").slab;

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
+use windlass_broker::limits::{HELPED_REQUESTS, REQUESTS_PER_USER_PER_S};
 use windlass_sys::unix::{self, SocketKind};
 
 use actor::Actor;
@@ -70,6 +71,21 @@ fn a_stopped_sender_is_rescued() {
     times_us.sort_unstable();
     println!("rescues took {times_us:?} us");
     assert!(times_us.iter().all(|us| *us < RESCUE_US), "{times_us:?}");
+}
+
+/// A user who asks for more than he may, and whose socket has another number by now, is not told that it is out of reach.
+#[test]
+fn who_asks_much_is_rescued() {
+    let running = Running::start();
+    let (mut a, mut b) = joined(&running);
+    let side = 1 - running.side_of_second;
+    assert_eq!(a.ask("push renumbered"), "10 0");
+    assert_eq!(a.ask("renumber"), "done");
+    for _ in 0..2 * REQUESTS_PER_USER_PER_S as usize / HELPED_REQUESTS {
+        assert_ne!(b.ask(&format!("rescue {side}")), "not-rescuable");
+    }
+    assert_eq!(running.moved(), 10);
+    assert_eq!(b.ask("receive"), "renumbered");
 }
 
 /// Nobody asks for a rescue: the watch finds bytes that the receiver, who reads round the library, does not take.
