@@ -1,7 +1,8 @@
 //! One run's processes, what they were told and what they answered.
 //!
 //! A [`World`] is settled when each worker either answered or sleeps in its call: its state is S and it
-//! was not scheduled between two looks [`SETTLE`] apart. Nobody guesses how long a call may take.
+//! was not scheduled between two looks [`SETTLE`] apart, and its process has no question to the broker open. Nobody guesses how long a
+//! call may take.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
@@ -97,6 +98,28 @@ pub struct World {
     counts: HashMap<String, i64>,
     pub(crate) seen_ports: Vec<i64>,
     pub(crate) buffers: BTreeSet<i64>,
+}
+
+/// Whether a process has a Unix socket of the kind `SOCK_SEQPACKET`.
+fn has_seqpacket(pid: u32) -> bool {
+    let place = format!("/proc/{pid}");
+    // Num RefCount Protocol Flags Type St Inode Path.
+    let sockets = std::fs::read_to_string(format!("{place}/net/unix")).unwrap_or_default();
+    let rows = sockets.lines().map(|row| row.split_whitespace());
+    let seqpackets = rows.filter_map(|mut row| (row.nth(4)? == "0005").then(|| row.nth(1))?);
+    let seqpackets: BTreeSet<&str> = seqpackets.collect();
+    let entries = std::fs::read_dir(format!("{place}/fd"));
+    let targets = entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path().read_link());
+    targets.flatten().any(|target| {
+        let inode = target
+            .to_str()
+            .and_then(|name| name.strip_prefix("socket:["));
+        inode.is_some_and(|inode| seqpackets.contains(inode.trim_end_matches(']')))
+    })
 }
 
 impl World {
@@ -278,7 +301,9 @@ impl World {
             let asleep = now.iter().all(|(state, _)| matches!(state, 'S' | 'T'));
             match &before {
                 Some((looks, since)) if asleep && *looks == now => {
-                    if since.elapsed() >= self.settle && !self.collect(Duration::ZERO, &mut replies)
+                    if since.elapsed() >= self.settle
+                        && !self.asks_broker(&pending)
+                        && !self.collect(Duration::ZERO, &mut replies)
                     {
                         break;
                     }
@@ -288,6 +313,14 @@ impl World {
             wait = self.settle / 2;
         }
         replies
+    }
+
+    /// Whether a process with a pending worker has a socket as only questions to the broker have: it is not asleep in its call yet,
+    /// and has more descriptors than on the kernel.
+    fn asks_broker(&self, pending: &BTreeSet<Who>) -> bool {
+        let of = |who: &Who| self.processes.get(&who.process);
+        let mut asked = pending.iter().filter_map(of);
+        self.settle == SETTLE_PRELOADED && asked.any(|one| !one.stopped && has_seqpacket(one.pid))
     }
 
     /// State and number of times on a processor of each pending worker, and first of the thread that
