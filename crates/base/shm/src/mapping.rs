@@ -454,7 +454,8 @@ mod tests {
         ftruncate(&fd, 1 << 30).expect("size");
         let refused = Mapping::foreign_within(&Quota::new(1), fd.as_fd(), 1 << 30);
         assert!(matches!(refused, Err(MapError::PageSize { pages, .. }) if pages == 1 << 30));
-        let allowed = Quota::new(1).with_gigantic_pages();
+        let allowed = Quota::new(1);
+        allowed.allow_gigantic_pages(true);
         let mapped = Mapping::foreign_within(&allowed, fd.as_fd(), 1 << 30);
         // Whether any is free is the machine's.
         assert!(matches!(

@@ -47,13 +47,13 @@ impl Pool {
 #[derive(Clone, Debug)]
 pub struct Quota {
     account: Arc<Mutex<Account>>,
-    page_bytes_max: u64,
 }
 
 #[derive(Debug)]
 struct Account {
     pool: Pool,
     used: u32,
+    page_bytes_max: u64,
 }
 
 fn lock(account: &Mutex<Account>) -> MutexGuard<'_, Account> {
@@ -69,17 +69,25 @@ impl Quota {
     /// An account in a pool, with pages of at most 2 MiB.
     pub fn within(pool: Pool) -> Quota {
         Quota {
-            account: Arc::new(Mutex::new(Account { pool, used: 0 })),
-            page_bytes_max: PAGE_BYTES_MAX,
+            account: Arc::new(Mutex::new(Account {
+                pool,
+                used: 0,
+                page_bytes_max: PAGE_BYTES_MAX,
+            })),
         }
     }
 
-    /// The same for a peer whose pages may have 1 GiB.
-    pub fn with_gigantic_pages(self) -> Quota {
-        Quota {
-            page_bytes_max: GIGANTIC_PAGE_BYTES,
-            ..self
-        }
+    /// Whether pages of what is mapped from now on may have 1 GiB.
+    pub fn allow_gigantic_pages(&self, allow: bool) {
+        lock(&self.account).page_bytes_max = match allow {
+            true => GIGANTIC_PAGE_BYTES,
+            false => PAGE_BYTES_MAX,
+        };
+    }
+
+    /// Whether pages may have 1 GiB.
+    pub fn allows_gigantic_pages(&self) -> bool {
+        self.page_bytes_max() == GIGANTIC_PAGE_BYTES
     }
 
     /// The most mappings of its pool.
@@ -102,7 +110,7 @@ impl Quota {
 
     /// The largest page in bytes.
     pub(crate) fn page_bytes_max(&self) -> u64 {
-        self.page_bytes_max
+        lock(&self.account).page_bytes_max
     }
 
     /// Counts one more, until it is dropped; `None` if its pool has no more.

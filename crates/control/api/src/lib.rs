@@ -142,7 +142,7 @@ mod tests {
             }
         });
         document.canonicalize();
-        validate(&document).expect("valid");
+        validate(&document, &Document::default()).expect("valid");
         assert_eq!(document.vnics[0].name, "v0");
         let json = serde_json::to_string_pretty(&document).expect("json");
         assert_eq!(

@@ -26,6 +26,8 @@ pub enum ValueKind {
     Path,
     /// A list of processor cores, "0,2-3"; a string.
     Cores,
+    /// One of these words; a string.
+    Words(&'static [&'static str]),
     /// Free text; a string.
     Text,
 }
@@ -118,6 +120,16 @@ pub enum ValueError {
         /// What is wrong with it.
         error: AllowedError,
     },
+    /// None of the words that there are.
+    #[error("{name} is {possible}, not \"{text}\"")]
+    Word {
+        /// The option.
+        name: &'static str,
+        /// The words.
+        possible: String,
+        /// The offending value.
+        text: String,
+    },
     /// Not of the JSON type that the option has.
     #[error("{name} is {expected}, not {found}")]
     Type {
@@ -162,7 +174,14 @@ impl OptionSpec {
                 Ok(ids) => Ok(Value::Text(ids.to_string())),
                 Err(error) => Err(ValueError::Allowed { name, error }),
             },
-            ValueKind::Path | ValueKind::Cores | ValueKind::Text => Ok(Value::Text(text.into())),
+            ValueKind::Words(words) if !words.contains(&text) => Err(ValueError::Word {
+                name,
+                possible: words.join(" or "),
+                text: text.into(),
+            }),
+            ValueKind::Words(_) | ValueKind::Path | ValueKind::Cores | ValueKind::Text => {
+                Ok(Value::Text(text.into()))
+            }
         }
     }
 
@@ -209,6 +228,7 @@ impl OptionSpec {
             ValueKind::ClientIds => "any, or list of identifiers".into(),
             ValueKind::Path => "path".into(),
             ValueKind::Cores => "list of cores".into(),
+            ValueKind::Words(words) => words.join(","),
             ValueKind::Text => "text".into(),
         }
     }

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use crate::attach::{Attachment, Role};
 use crate::error::{Detail, ErrorBody, ErrorCode};
 use crate::name::{Ifname, MacAddr, Name, Netns};
-use crate::object::{DOCUMENT_VERSION, Document, Member, Vnic};
+use crate::object::{DOCUMENT_VERSION, Document, Member, Uplink, Vnic};
 use crate::property::{MemberSettings, Scope};
 use crate::vlan::VlanSet;
 
@@ -41,11 +41,12 @@ impl Defects {
 }
 
 /// Checks a document: names are unique, every reference is to something that exists, no two VNICs have
-/// one address in one VLAN of one bridge, no two attachments use one socket, interface or device.
+/// one address in one VLAN of one bridge, no two attachments use one socket, interface or device. Of two, the one that has it in
+/// `before` is named as its holder.
 ///
 /// # Errors
 /// [`ErrorCode::Invalid`] with a detail for every defect.
-pub fn validate(document: &Document) -> Result<(), ErrorBody> {
+pub fn validate(document: &Document, before: &Document) -> Result<(), ErrorBody> {
     let mut defects = Defects(Vec::new());
     if document.version != DOCUMENT_VERSION {
         let version = document.version;
@@ -56,13 +57,13 @@ pub fn validate(document: &Document) -> Result<(), ErrorBody> {
     }
     check_counts(document, &mut defects);
     if defects.0.is_empty() {
-        let index = Index::of(document, &mut defects);
+        let index = Index::of(document, before, &mut defects);
         check_zones(document, &index, &mut defects);
         check_bridges(document, &mut defects);
-        check_uplinks(document, &index, &mut defects);
-        check_vnics(document, &index, &mut defects);
-        check_addresses(document, &index, &mut defects);
-        check_sockets(document, &mut defects);
+        check_uplinks(&index, &mut defects);
+        check_vnics(&index, &mut defects);
+        check_addresses(&index, &mut defects);
+        check_sockets(document, &index, &mut defects);
         check_entries(document, &index, &mut defects);
     }
     let details = defects.0;
@@ -101,15 +102,35 @@ struct Index<'a> {
     bridges: HashMap<&'a Name, bool>,
     zones: HashSet<&'a Name>,
     members: HashMap<&'a Name, Member<'a>>,
+    /// The uplinks, those first that have their device already.
+    uplinks: Vec<&'a Uplink>,
+    /// The VNICs, those first that have their address, socket and interface already.
+    vnics: Vec<&'a Vnic>,
 }
 
 impl<'a> Index<'a> {
-    fn of(document: &'a Document, defects: &mut Defects) -> Self {
+    fn of(document: &'a Document, before: &Document, defects: &mut Defects) -> Self {
+        let old: HashMap<&Name, &Vnic> = before.vnics.iter().map(|v| (&v.name, v)).collect();
+        let is_new = |vnic: &&Vnic| {
+            let has = |v: &Vnic| (v.zone.clone(), v.bridge.clone(), v.mac, v.attach.clone());
+            old.get(&vnic.name).is_none_or(|old| has(old) != has(vnic))
+        };
+        let devices: HashSet<_> = before
+            .uplinks
+            .iter()
+            .map(|u| (&u.name, &u.device))
+            .collect();
         let mut index = Self {
             bridges: HashMap::new(),
             zones: HashSet::new(),
             members: HashMap::new(),
+            uplinks: document.uplinks.iter().collect(),
+            vnics: document.vnics.iter().collect(),
         };
+        index
+            .uplinks
+            .sort_by_cached_key(|u| !devices.contains(&(&u.name, &u.device)));
+        index.vnics.sort_by_cached_key(is_new);
         for zone in &document.zones {
             if !index.zones.insert(&zone.name) {
                 defects.add(format!("zones.{}", zone.name), "this name is used twice");
@@ -190,6 +211,12 @@ fn check_member(member: Member<'_>, index: &Index<'_>, defects: &mut Defects) {
         }
         Some(true) => check_vlans(&path, &settings, defects),
     }
+    for (is_set, name) in [(!settings.learn, "learn=off"), (settings.span, "span=on")] {
+        if settings.standby && is_set {
+            let message = format!("with {name} the VNIC's address would never be learned");
+            defects.add(format!("{path}.properties.state"), message);
+        }
+    }
     if let Err(error) = member.attach().check() {
         defects.add(format!("{path}.attach"), error.to_string());
     }
@@ -202,9 +229,9 @@ fn check_vlans(path: &str, settings: &MemberSettings, defects: &mut Defects) {
     }
 }
 
-fn check_uplinks(document: &Document, index: &Index<'_>, defects: &mut Defects) {
+fn check_uplinks(index: &Index<'_>, defects: &mut Defects) {
     let mut devices: HashMap<&Ifname, &Name> = HashMap::new();
-    for uplink in &document.uplinks {
+    for &uplink in &index.uplinks {
         check_member(Member::Uplink(uplink), index, defects);
         let path = format!("uplinks.{}", uplink.name);
         if !matches!(uplink.attach, Attachment::Packet(_)) {
@@ -221,9 +248,9 @@ fn check_uplinks(document: &Document, index: &Index<'_>, defects: &mut Defects) 
     }
 }
 
-fn check_vnics(document: &Document, index: &Index<'_>, defects: &mut Defects) {
+fn check_vnics(index: &Index<'_>, defects: &mut Defects) {
     let mut taps: HashMap<(Option<&Netns>, Ifname), &Name> = HashMap::new();
-    for vnic in &document.vnics {
+    for &vnic in &index.vnics {
         check_member(Member::Vnic(vnic), index, defects);
         let path = format!("vnics.{}", vnic.name);
         if let Some(zone) = vnic.zone.name().filter(|zone| !index.zones.contains(zone)) {
@@ -259,9 +286,9 @@ fn check_vnics(document: &Document, index: &Index<'_>, defects: &mut Defects) {
     }
 }
 
-fn check_addresses(document: &Document, index: &Index<'_>, defects: &mut Defects) {
+fn check_addresses(index: &Index<'_>, defects: &mut Defects) {
     let mut seen: HashMap<(&Name, MacAddr), Vec<(VlanSet, &Vnic)>> = HashMap::new();
-    for vnic in &document.vnics {
+    for &vnic in &index.vnics {
         let Some(mac) = vnic.mac else { continue };
         let filtering = index.bridges.get(&vnic.bridge).copied().unwrap_or(false);
         let vlans = if filtering {
@@ -283,14 +310,14 @@ fn check_addresses(document: &Document, index: &Index<'_>, defects: &mut Defects
 
 /// One socket that windlass serves carries many memif interfaces with different numbers; a vhost-user
 /// socket carries one device.
-fn check_sockets(document: &Document, defects: &mut Defects) {
+fn check_sockets(document: &Document, index: &Index<'_>, defects: &mut Defects) {
     let mut interfaces: HashSet<(String, u32)> = HashSet::new();
     let mut users: HashMap<String, (&'static str, Role)> = HashMap::new();
     let owners: HashMap<&Name, (u32, u32)> = (document.zones.iter())
         .map(|zone| (&zone.name, (zone.owner_uid, zone.owner_gid)))
         .collect();
     let mut first: HashMap<String, &Vnic> = HashMap::new();
-    for vnic in &document.vnics {
+    for &vnic in &index.vnics {
         let Some((socket, role)) = vnic.attach.socket() else {
             continue;
         };
@@ -386,7 +413,9 @@ mod tests {
 
     fn defect(json: serde_json::Value) -> String {
         let document: Document = serde_json::from_value(json).expect("form");
-        validate(&document).expect_err("invalid").message
+        validate(&document, &Document::default())
+            .expect_err("invalid")
+            .message
     }
 
     fn breaches(cases: impl IntoIterator<Item = (serde_json::Value, &'static str)>) {
@@ -528,7 +557,7 @@ mod tests {
             "{message}"
         );
         let same: Document = serde_json::from_value(document([1, 1])).expect("form");
-        validate(&same).expect("one owner");
+        validate(&same, &Document::default()).expect("one owner");
     }
 
     /// One address may serve in two VLANs, and one memif socket two interfaces.
@@ -542,7 +571,76 @@ mod tests {
                  "attach": {"kind": "memif", "socket": "m", "id": 1, "role": "server"}}]
         }))
         .expect("form");
-        assert_eq!(validate(&document), Ok(()));
+        assert_eq!(validate(&document, &Document::default()), Ok(()));
+    }
+
+    /// Of two VNICs with one address, interface or socket, and two uplinks with one device, the one that had it before is named
+    /// as its holder, in whatever order their names are.
+    #[test]
+    fn the_holder_is_who_had_it_before() {
+        use serde_json::{Value, json};
+        let b = json!([{"name": "br0"}]);
+        let vnics = |both: [Value; 2]| json!({"version": 1, "bridges": b, "vnics": both});
+        let had = |name: &str, mac: u8, mut attach: Value| {
+            let mac = format!("02:00:00:00:00:{mac:02x}");
+            json!({"name": name, "bridge": "br0", "mac": mac, "attach": attach.take()})
+        };
+        let memif = |id: u32| json!({"kind": "memif", "socket": "m", "id": id, "role": "server"});
+        let tap = json!({"kind": "tap", "name": "t"});
+        let uplink =
+            |name: &str, device: &str| json!({"name": name, "device": device, "bridge": "br0"});
+        let uplinks = |both: Vec<Value>| json!({"version": 1, "bridges": b, "uplinks": both});
+        let none = || json!({"kind": "none"});
+        for (before, after, path, holder) in [
+            (
+                vnics([had("a", 2, none()), had("z", 1, none())]),
+                vnics([had("a", 1, none()), had("z", 1, none())]),
+                "vnics.a.mac",
+                "\"z\"",
+            ),
+            (
+                vnics([had("a", 2, none()), had("z", 1, tap.clone())]),
+                vnics([had("a", 2, tap.clone()), had("z", 1, tap)]),
+                "vnics.a.attach.name",
+                "\"z\"",
+            ),
+            (
+                vnics([had("a", 2, memif(1)), had("z", 1, memif(2))]),
+                vnics([had("a", 2, memif(2)), had("z", 1, memif(2))]),
+                "vnics.a.attach.id",
+                "\"m\"",
+            ),
+            (
+                uplinks(vec![uplink("z", "e")]),
+                uplinks(vec![uplink("a", "e"), uplink("z", "e")]),
+                "uplinks.a.device",
+                "\"z\"",
+            ),
+        ] {
+            let [before, after]: [Document; 2] =
+                [before, after].map(|json| serde_json::from_value(json).expect("form"));
+            let message = validate(&after, &before).expect_err("clash").message;
+            assert!(message.starts_with(&format!("{path}: ")), "{message}");
+            assert!(message.contains(holder), "{message}");
+        }
+    }
+
+    /// A VNIC in standby must be able to take its address over.
+    #[test]
+    fn standby_needs_learning() {
+        use serde_json::json;
+        let vnic = |with: &str, value: bool| {
+            json!({"version": 1, "bridges": [{"name": "br0"}], "vnics": [
+                {"name": "v", "bridge": "br0", "properties": {"state": "standby", with: value}}]})
+        };
+        breaches([
+            (vnic("learn", false), "vnics.v.properties.state"),
+            (vnic("span", true), "vnics.v.properties.state"),
+        ]);
+        let good: Document = serde_json::from_value(vnic("learn", true)).expect("form");
+        assert_eq!(validate(&good, &Document::default()), Ok(()));
+        let odd = serde_json::from_value::<Document>(vnic("state", true)).expect_err("no word");
+        assert!(odd.to_string().contains("a string"), "{odd}");
     }
 
     /// A thousand defects are reported as the first few.
@@ -554,7 +652,10 @@ mod tests {
         let json = serde_json::json!({"version": 1, "vnics": vnics});
         let document: Document = serde_json::from_value(json).expect("form");
         assert_eq!(
-            validate(&document).expect_err("invalid").details.len(),
+            validate(&document, &Document::default())
+                .expect_err("invalid")
+                .details
+                .len(),
             DEFECTS_MAX
         );
     }

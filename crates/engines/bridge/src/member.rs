@@ -53,6 +53,8 @@ pub struct MemberConf {
     pub span: bool,
     /// Sources other than its own address are dropped.
     pub nospoof: bool,
+    /// Its own address is not in the table before it is learned.
+    pub standby: bool,
     /// Broadcast, multicast and unknown unicast frames a second taken from it; 0: no limit.
     pub storm_limit: u32,
     /// What it has used of its limits, over all its rings.
@@ -78,6 +80,7 @@ impl MemberConf {
             private: false,
             span: false,
             nospoof: true,
+            standby: false,
             storm_limit: 50_000,
             paces: Arc::default(),
         }
@@ -102,9 +105,9 @@ impl MemberConf {
     }
 
     /// Whether new sources have to be looked for in its frames: with one permitted source, static in
-    /// the table, there is nothing to learn.
+    /// the table, there is nothing to learn. That of a standby member is not.
     #[inline(always)]
     pub fn is_learning(&self) -> bool {
-        self.learn && !self.nospoof && !self.span
+        self.learn && (!self.nospoof || self.standby) && !self.span
     }
 }

@@ -302,6 +302,32 @@ fn spoofing() {
     assert_eq!(f.writer.len(), 0, "there is nothing to learn");
 }
 
+/// A standby member with mac-nospoof has its own address learned, from wherever it was, and no other one.
+#[test]
+fn a_standby_member_is_learned() {
+    let standby = MemberConf {
+        nospoof: true,
+        standby: true,
+        ..conf(0)
+    };
+    let mut f = Fixture::new(false, vec![standby, conf(1)]);
+    let is_behind = |f: &Fixture, member| {
+        let table = f.bridge.fdb();
+        let hit = table.lookup(Key::from_octets(0, own(0)), table.at(f.now));
+        hit.map(|hit| hit.member) == Some(member)
+    };
+    f.send(1, &frame(BROADCAST, own(0), &[], 60));
+    assert!(is_behind(&f, 1));
+    assert_eq!(
+        f.drop_of(0, &frame(BROADCAST, behind(1), &[], 60)),
+        Some(Drop::MacSpoof)
+    );
+    assert!(is_behind(&f, 1));
+    f.send(0, &frame(BROADCAST, own(0), &[], 60));
+    assert!(is_behind(&f, 0) && !is_behind(&f, 1));
+    assert_eq!(f.writer.len(), 1);
+}
+
 /// A static or sticky address cannot be used elsewhere, and a member at its own limit gets no new source through.
 #[test]
 fn sources_of_others_and_beyond_the_limit() {

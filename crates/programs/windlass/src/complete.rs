@@ -106,6 +106,7 @@ fn values_of(spec: &OptionSpec) -> Vec<&'static str> {
     let mut values = vec![AUTO];
     match spec.kind {
         ValueKind::Flag => values.extend(["on", "off"]),
+        ValueKind::Words(words) => values.extend(words),
         _ if spec.default.is_empty() || spec.default == AUTO => {}
         _ => values.push(spec.default),
     }

@@ -304,7 +304,7 @@ pub fn check(directory: &Path) -> Result<Option<Document>, StoreError> {
     let Some(stored) = read(&path)? else {
         return Ok(None);
     };
-    validate(&stored.document).map_err(|error| StoreError::Damaged {
+    validate(&stored.document, &Document::default()).map_err(|error| StoreError::Damaged {
         path,
         reason: error.message,
     })?;

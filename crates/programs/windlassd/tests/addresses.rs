@@ -148,6 +148,104 @@ fn an_address_behind_an_uplink_is_the_operators() {
     assert_eq!(holder(&daemon), "thief");
 }
 
+/// With `state=standby` an address that is learned behind an uplink stays there, for an operator alone, until the VNIC sends from
+/// it: the announcement after a live migration. What the VNIC sends from others is dropped all the same. `state=active` fixes
+/// it, at whatever time.
+#[test]
+fn a_standby_vnic_takes_its_address_when_it_speaks() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    network(&daemon);
+    learned_behind(&daemon, &lab, "outer");
+    let mut standby = claim();
+    standby["properties"] = json!({"state": "standby"});
+    let applied = daemon.must("POST", "/v1/vnics", Some(standby));
+    let warning = applied["warnings"][0].as_str().unwrap();
+    assert!(
+        warning.contains("\"outer\"") && warning.contains("state=active"),
+        "{warning}"
+    );
+    assert_eq!(holder(&daemon), "outer");
+    let shown = || {
+        let vnic = daemon.must("GET", "/v1/vnics/thief", None);
+        vnic["details"]["standby"].as_str().unwrap_or("").to_owned()
+    };
+    assert_eq!(shown(), format!("{GATEWAY} is behind outer"));
+    until("the guest is there", || {
+        daemon.must("GET", "/v1/vnics/thief", None)["state"] == "up"
+    });
+
+    let frame = |source: u8| {
+        let mut frame = vec![0xff; 6];
+        frame.extend([2, 0, 0, 0, 0, source, 0x80, 0x35]);
+        frame.resize(60, 0);
+        frame
+    };
+    lab.guest("thief").send([frame(0xfd)]);
+    until("what is not its own is dropped", || {
+        let vnic = daemon.must("GET", "/v1/vnics/thief", None);
+        vnic["counters"]["drops"]["mac-spoof"] == 1
+    });
+    assert_eq!(holder(&daemon), "outer");
+    lab.guest("thief").send([frame(0xfe)]);
+    until("it has moved", || holder(&daemon) == "thief");
+    assert_eq!(shown(), format!("{GATEWAY} was learned here"));
+    // The former host may still speak: it is learned, until the address is fixed.
+    learned_behind(&daemon, &lab, "outer");
+    let active = json!({"properties": {"state": "active"}});
+    let applied = daemon.must("PATCH", "/v1/vnics/thief", Some(active));
+    let warning = applied["warnings"][0].as_str().unwrap();
+    assert!(warning.contains("\"outer\""), "{warning}");
+    assert_eq!(holder(&daemon), "thief");
+    assert_eq!(shown(), "");
+    lab.guest("outer").send([frame(0xfe)]);
+    until("nobody else may use it", || {
+        let uplink = daemon.must("GET", "/v1/uplinks/outer", None);
+        uplink["counters"]["drops"]["sticky-source"] == 1
+    });
+    assert_eq!(holder(&daemon), "thief");
+    // It may be given back: a migration that failed.
+    let patch = json!({"properties": {"state": "standby"}});
+    daemon.must("PATCH", "/v1/vnics/thief", Some(patch));
+    assert_eq!(holder(&daemon), "");
+}
+
+/// A tenant gets no address that is learned behind an uplink with `state=standby` either, which is not its to set; a VNIC that an
+/// operator has made standby takes no other one.
+#[test]
+fn standby_is_the_operators() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    network(&daemon);
+    let zone = json!({"name": "z", "owner_uid": 4321, "owner_gid": 4321, "bridges": ["br0"]});
+    daemon.must("POST", "/v1/zones", Some(zone));
+    learned_behind(&daemon, &lab, "outer");
+    let tenant = Peer {
+        uid: 4321,
+        gid: 4321,
+        operator: false,
+    };
+    let standby = |name: &str, mac: &str| json!({"name": name, "zone": "z", "bridge": "br0", "mac": mac, "properties": {"state": "standby"}});
+    let mine = standby("mine", GATEWAY);
+    let refused = daemon.change(tenant, |document| {
+        document.vnics.push(serde_json::from_value(mine).unwrap());
+        Ok(())
+    });
+    assert_eq!(refused.unwrap_err().code, ErrorCode::Forbidden);
+    let given = standby("given", "02:00:00:00:00:77");
+    daemon.must("POST", "/v1/vnics", Some(given));
+    let refused = daemon.change(tenant, |document| {
+        let mut vnics = document.vnics.iter_mut();
+        vnics.find(|vnic| vnic.name == *"given").unwrap().mac = Some(GATEWAY.parse().unwrap());
+        Ok(())
+    });
+    let error = refused.unwrap_err();
+    assert_eq!(error.code, ErrorCode::InUse);
+    assert!(error.message.contains("\"outer\""), "{}", error.message);
+}
+
 /// The address of a static entry is refused to a VNIC, and that of a VNIC to a static entry: both are named.
 #[test]
 fn a_static_address_is_taken() {

@@ -514,6 +514,26 @@ fn a_change_in_place_forgets_what_was_learned() {
     assert_eq!([macs("v0"), macs("v2")], others);
 }
 
+/// `huge-1g` holds for what a guest offers from then on; its connection stays.
+#[test]
+fn pages_of_a_guest_are_allowed_in_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    bridge_of(&daemon, 1, &json!({}));
+    let guest = lab.guest("v0");
+    for (set, allowed) in [
+        (json!(false), false),
+        (json!(true), true),
+        (json!(null), true),
+    ] {
+        let patch = json!({"properties": {"huge-1g": set}});
+        daemon.must("PATCH", "/v1/vnics/v0", Some(patch));
+        assert_eq!(guest.quota.allows_gigantic_pages(), allowed, "{set}");
+    }
+    assert_eq!(guest.deleted.load(Ordering::Acquire), 0);
+}
+
 /// A refused change of a member does not fill its budget of moves again.
 #[test]
 fn a_refused_change_gives_no_moves() {

@@ -82,13 +82,18 @@ impl System {
         }
     }
 
-    /// What the peer of a VNIC there may map: an owner's VNICs count together, an operator's each for itself, and only
-    /// the latter with pages of 1 GiB.
-    fn quota(&self, place: &Place) -> Quota {
-        let Some((uid, _)) = place.owner else {
-            return Quota::new(MAPPINGS_PER_VNIC_MAX).with_gigantic_pages();
+    /// What the peer of a VNIC there may map: an owner's VNICs count together, an operator's each for itself. Pages of 1 GiB
+    /// are for the latter, unless `huge-1g` says otherwise.
+    fn quota(&self, vnic: &Vnic, place: &Place) -> Quota {
+        let quota = match place.owner {
+            Some((uid, _)) => Quota::within(self.holders.mappings(uid, self.mappings_per_uid_max)),
+            None => Quota::new(MAPPINGS_PER_VNIC_MAX),
         };
-        Quota::within(self.holders.mappings(uid, self.mappings_per_uid_max))
+        quota.allow_gigantic_pages(translate::gigantic_pages(
+            &vnic.settings(),
+            place.owner.is_some(),
+        ));
+        quota
     }
 
     fn packet_conf(&self, uplink: &Uplink) -> PacketConf {
@@ -117,7 +122,7 @@ impl Host for System {
             let mark = translate::tap_mark(&self.state_id, &vnic.name);
             self.taps.insert(mark, netns);
         }
-        let quota = self.quota(place);
+        let quota = self.quota(vnic, place);
         translate::endpoint(vnic, place, self.workers, &self.state_id, quota)
     }
 
@@ -168,5 +173,33 @@ impl Host for System {
         if let Err(error) = thread.spawn(look) {
             tracing::warn!("TAPs that were moved stay: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages of 1 GiB are for VNICs outside zones and for those with `huge-1g=on`, and for none with `huge-1g=off`.
+    #[test]
+    fn gigantic_pages_are_for_some() {
+        let system = System::new(1, "test".into(), Holders::default(), 8);
+        let allows = |owner: Option<(u32, u32)>, huge: Option<bool>| {
+            let properties = serde_json::json!({"huge-1g": huge});
+            let mut vnic = serde_json::json!({"name": "v", "bridge": "b"});
+            if huge.is_some() {
+                vnic["properties"] = properties;
+            }
+            let vnic: Vnic = serde_json::from_value(vnic).unwrap();
+            let place = Place {
+                directory: "/run/zone".into(),
+                owner,
+            };
+            system.quota(&vnic, &place).allows_gigantic_pages()
+        };
+        let owner = Some((1000, 1000));
+        let found =
+            [None, Some(true), Some(false)].map(|huge| (allows(None, huge), allows(owner, huge)));
+        assert_eq!(found, [(true, false), (true, true), (false, false)]);
     }
 }

@@ -404,6 +404,10 @@ impl Ports {
         member.vlans = own.map_or_else(Vec::new, |_| vlans_of(settings));
         member.mtu = conf.mtu;
         member.settings = settings.clone();
+        if let Some(quota) = member.endpoint.as_ref().and_then(|e| e.quota()) {
+            let is_owned = member.tally.is_some();
+            quota.allow_gigantic_pages(translate::gigantic_pages(settings, is_owned));
+        }
         let (id, tuning) = (member.id, translate::tuning(settings));
         self.plane.set_member(id, conf, tuning).map_err(failed)?;
         self.note_entries(name);
@@ -657,6 +661,9 @@ impl Ports {
             .ok()
             .flatten();
         let tree = self.describe_port(name).map(|port| ("stp", port));
+        let standby = self
+            .describe_standby(member)
+            .map(|place| ("standby", place));
         let rests = rests.map(|left| {
             let why = "access to its memory took too long";
             ("suspended", format!("for {} s: {why}", left.as_secs() + 1))
@@ -671,10 +678,24 @@ impl Ports {
             details: details
                 .chain(heard)
                 .chain(tree)
+                .chain(standby)
                 .chain(rests)
                 .map(|(name, value)| (name.to_owned(), value))
                 .collect(),
         }
+    }
+
+    /// Where the address of a standby VNIC is.
+    fn describe_standby(&self, member: &MemberState) -> Option<String> {
+        let own = member.own.filter(|_| member.settings.standby)?;
+        let learned = self.fdb_learned(&member.bridge, &BTreeSet::from([own]));
+        let mut elsewhere = learned.iter().map(|entry| &entry.member);
+        let is_here = |name: &Name| self.members.get(name).is_some_and(|m| m.id == member.id);
+        Some(match elsewhere.clone().find(|name| !is_here(name)) {
+            Some(name) => format!("{own} is behind {name}"),
+            None if elsewhere.any(is_here) => format!("{own} was learned here"),
+            None => format!("{own} was not learned yet"),
+        })
     }
 
     pub fn counters(&mut self, name: &Name) -> Counters {
@@ -733,14 +754,15 @@ fn enter(
     Err(BackendError::Limit(AddError::Resting.to_string()))
 }
 
-/// A member's own address, in each VLAN in which it can be reached.
+/// A member's own address, in each VLAN in which it can be reached. That of a standby VNIC is learned instead.
 fn own_entries(member: &MemberState, filtering: bool) -> Vec<(Key, EntryFlags)> {
     let vlans: &[u16] = if filtering { &member.vlans } else { &[0] };
     let own = |mac: MacAddr| {
         let keys = vlans.iter().map(move |v| Key::from_octets(*v, mac.0));
         keys.map(|key| (key, EntryFlags::LOCAL)).collect()
     };
-    member.own.map(own).unwrap_or_default()
+    let fixed = member.own.filter(|_| !member.settings.standby);
+    fixed.map(own).unwrap_or_default()
 }
 
 /// The key of a static entry of this bridge.

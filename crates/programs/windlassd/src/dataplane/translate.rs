@@ -80,6 +80,7 @@ pub fn member_conf(settings: &MemberSettings, mac: u64, mtu: u32) -> MemberConf 
         private: settings.private,
         span: settings.span,
         nospoof: settings.mac_nospoof,
+        standby: settings.standby,
         storm_limit: settings.storm_limit,
         paces: std::sync::Arc::default(),
     }
@@ -205,6 +206,11 @@ pub fn interface(vnic: &Vnic) -> InterfaceConf {
 /// A VNIC's own address, which the engine has filled in.
 pub fn own_mac(vnic: &Vnic) -> MacAddr {
     vnic.mac.unwrap_or(MacAddr([0; 6]))
+}
+
+/// Whether a VNIC's peer may have memory in pages of 1 GiB; `is_owned`: its zone has an owner.
+pub fn gigantic_pages(settings: &MemberSettings, is_owned: bool) -> bool {
+    settings.huge_1g.unwrap_or(!is_owned)
 }
 
 /// A VNIC's MTU in bytes.

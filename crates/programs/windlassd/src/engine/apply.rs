@@ -71,7 +71,7 @@ impl Engine {
         }
         self.check_shares(peer, &next)?;
         self.check_owners(&next, &changes)?;
-        validate(&next)?;
+        validate(&next, &self.document)?;
         check_loops(&next, &changes)?;
         let warnings = self.check_claims(peer, &next, &changes)?;
         if !dry_run && !changes.is_empty() {

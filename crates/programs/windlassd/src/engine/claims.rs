@@ -4,7 +4,7 @@
 //! A VNIC's own address is fixed in its bridge's table: whoever used it before gets no frames from then on. So an address
 //! that was learned behind another VNIC is refused, to operators, too: they can have the table forget it first. One that
 //! was learned behind an uplink may be that of a machine which moves here: an operator gets it, and is warned; a tenant
-//! does not. Addresses of the document, own and static ones, are compared by `windlass_api::validate`. A restored document
+//! does not. With `state=standby`, which only an operator sets, the frames go on to the uplink until the VNIC sends one. Addresses of the document, own and static ones, are compared by `windlass_api::validate`. A restored document
 //! claims nothing: it had its addresses before.
 //!
 //! A TAP in the daemon's namespace is not an uplink of its own bridge: its frames would go round.
@@ -24,7 +24,15 @@ use crate::authority::Peer;
 
 /// The VNIC that a change gives an address, or VLANs with it, that it did not have.
 fn claimant(change: &Change) -> Option<(&Vnic, MacAddr)> {
-    let claim = |vnic: &Vnic| (vnic.bridge.clone(), vnic.mac, vnic.settings().vlans());
+    let claim = |vnic: &Vnic| {
+        let settings = vnic.settings();
+        (
+            vnic.bridge.clone(),
+            vnic.mac,
+            settings.vlans(),
+            settings.standby,
+        )
+    };
     match change {
         Change::Create {
             to: Object::Vnic(to),
@@ -125,6 +133,10 @@ fn granted(
     let (mac, bridge, name) = (entry.mac, &vnic.bridge, holder.name());
     let refused = |message| Err(in_use(format!("vnics.{}.mac", vnic.name), message));
     match holder {
+        Member::Uplink(_) if peer.operator && vnic.settings().standby => Ok(format!(
+            "{mac} was learned behind uplink \"{name}\": its frames go there until VNIC \"{}\" sends one or has state=active",
+            vnic.name
+        )),
         Member::Uplink(_) if peer.operator => Ok(format!(
             "{mac} was learned behind uplink \"{name}\": its frames go to VNIC \"{}\" now",
             vnic.name

@@ -20,7 +20,7 @@ use windlass_attach::port::{
     Armed, Kick, Lane, Limit, Loan, More, RxPort, Sent, Stop, TxCaps, TxPort,
 };
 use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick};
-use windlass_shm::{Section, Tails};
+use windlass_shm::{Quota, Section, Tails};
 use windlass_sys::netns::{NetnsId, NetnsRef};
 use windlassd::backend::{BackendError, Place};
 use windlassd::dataplane::host::{Device, Host};
@@ -56,6 +56,8 @@ pub struct Guest {
     pub deleted: AtomicUsize,
     /// The kernel interface behind it.
     pub interface: Mutex<InterfaceConf>,
+    /// What it may map.
+    pub quota: Quota,
     /// The namespace that it was in when it was polled last.
     pub is_in: Mutex<Option<NetnsId>>,
     kick: OwnedFd,
@@ -76,6 +78,7 @@ impl Guest {
             polls: AtomicUsize::new(0),
             deleted: AtomicUsize::new(0),
             interface: Mutex::default(),
+            quota: Quota::new(8),
             is_in: Mutex::default(),
             kick: eventfd(),
             wake: eventfd(),
@@ -265,6 +268,10 @@ impl Endpoint for TestEndpoint {
 
     fn namespace(&self) -> Option<(&str, Option<NetnsId>)> {
         Some((self.netns.as_deref()?, *self.guest.is_in.lock().unwrap()))
+    }
+
+    fn quota(&self) -> Option<&Quota> {
+        Some(&self.guest.quota)
     }
 
     fn condemn(&mut self, _: &str) {
