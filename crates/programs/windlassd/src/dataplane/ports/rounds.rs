@@ -252,3 +252,6 @@ impl Ports {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
