@@ -5,7 +5,8 @@
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use smoltcp::iface::{Config, Interface, SocketSet};
@@ -20,7 +21,7 @@ use windlass_attach::port::{Kick, Lane, Limit, Stop};
 use windlass_frame::{Claim, HEADROOM, Heads, Pick, RxId, SNAP, Tick};
 use windlass_shm::{Foreign, HugePages, SegStore, Tails};
 use windlass_sync::qsbr::{Domain, Worker};
-use windlass_tests::{Lab, mac, until_some};
+use windlass_tests::{Lab, mac, skip, until, until_some};
 
 const PEER: &str = "02:00:00:00:00:0b";
 const ALONE: Lane = Lane {
@@ -292,5 +293,120 @@ fn offloads_end_at_the_peer() {
         peer.frames > of("rx_frames"),
         "which arrived cut: {} frames",
         peer.frames
+    );
+}
+
+/// A testpmd whose two ports are memif clients of one socket, with memory of its own on hugetlbfs that both share. Each frame
+/// that comes to one port goes out of the other one. Killed when dropped.
+struct ZeroCopy {
+    child: Child,
+    log: PathBuf,
+}
+
+impl ZeroCopy {
+    /// Descriptors of each ring, as a power of two.
+    const LOG2_DESCRIPTORS: u32 = 10;
+
+    fn start(lab: &Lab, socket: &Path) -> ZeroCopy {
+        let path = lab.directory().join("testpmd.log");
+        let log = std::fs::File::create(&path).expect("a log");
+        let pages = lab.directory().join("huge");
+        std::fs::create_dir(&pages).expect("a directory");
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "sh", "-c"])
+            .arg("mount -t hugetlbfs -o pagesize=2M none \"$0\" && exec \"$@\"")
+            .arg(&pages)
+            .arg("dpdk-testpmd")
+            .arg(format!("--file-prefix={}", lab.name("testpmd")))
+            .arg(format!("--huge-dir={}", pages.display()))
+            .args(["-l", "0,1", "--single-file-segments", "-m", "64"])
+            .args(["--no-shconf", "--no-pci", "--no-telemetry"]);
+        for id in 0..2 {
+            let (socket, size) = (socket.display(), Self::LOG2_DESCRIPTORS);
+            command.arg(format!(
+                "--vdev=net_memif{id},socket={socket},socket-abstract=no,role=client,id={id},zero-copy=yes,rsize={size}"
+            ));
+        }
+        let child = command
+            .args(["--", "--interactive", "--forward-mode=io", "--auto-start"])
+            .args(["--nb-cores=1", "--total-num-mbufs=8192"])
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone().expect("a log"))
+            .stderr(log)
+            .spawn();
+        ZeroCopy {
+            child: child.expect("unshare"),
+            log: path,
+        }
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for ZeroCopy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Two ports of one DPDK process connect to one socket with `zero-copy=yes`, each once, and frames pass through both: from a
+/// namespace on one bridge to a namespace on another one, both ways.
+#[test]
+fn zero_copy_clients_share_a_socket() {
+    const NAME: &str = "zero_copy_clients_share_a_socket";
+    let Some(lab) = Lab::start(NAME) else {
+        return;
+    };
+    if let Err(error) = Command::new("dpdk-testpmd").arg("-v").output() {
+        return skip(NAME, &format!("dpdk-testpmd cannot be run: {error}"));
+    }
+    let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+    if !free.is_ok_and(|free| free.trim().parse::<u32>().is_ok_and(|pages| pages >= 40)) {
+        return skip(NAME, "there are no 40 free huge pages of 2 MiB");
+    }
+    let daemon = lab.daemon();
+    let socket = daemon.runtime_dir().join("both.sock");
+    for (id, namespace) in ["a", "b"].into_iter().enumerate() {
+        lab.namespace(namespace);
+        daemon.must(&format!("bridge create br{id}"));
+        let address = format!(",address=10.1.0.{}/24", id + 1);
+        let name = format!("{namespace}0");
+        daemon.must(&format!(
+            "vnic create {name} --bridge br{id} --attach tap,netns={}{address}",
+            lab.name(namespace)
+        ));
+        daemon.must(&format!(
+            "vnic create m{id} --bridge br{id} --set mac-nospoof=off --attach memif,socket={},id={id},role=server",
+            socket.display()
+        ));
+    }
+    let testpmd = ZeroCopy::start(&lab, &socket);
+    for name in ["m0", "m1"] {
+        until(&format!("{name} is up: {}", testpmd.said()), || {
+            daemon.show("vnic", name)["state"] == "up"
+        });
+    }
+    assert!(lab.ping("a", "10.1.0.2", 20), "{}", testpmd.said());
+    for name in ["m0", "m1"] {
+        let shown = daemon.show("vnic", name);
+        assert_eq!(shown["connects"], 1, "{shown}\n{}", testpmd.said());
+        let ring = 1u32 << ZeroCopy::LOG2_DESCRIPTORS;
+        assert!(
+            shown["details"].to_string().contains(&ring.to_string()),
+            "{shown}"
+        );
+        let counters = daemon.counters(name);
+        for counter in ["rx_frames", "tx_frames"] {
+            assert!(counters[counter].as_u64() >= Some(1), "{counters}");
+        }
+    }
+    assert!(
+        !testpmd.said().contains("sendmsg fail"),
+        "{}",
+        testpmd.said()
     );
 }
