@@ -364,20 +364,42 @@ fn a_late_worker_keeps_its_members() {
     assert_eq!(kept.deleted.load(Ordering::Acquire), 1);
 }
 
-/// What the API shows, with learned addresses, counters and connections, and how many guests were deleted for good.
-fn seen(daemon: &Daemon, lab: &Lab) -> Value {
-    let paths = ["document", "bridges/br0/fdb", "bridges/br1/fdb", "vnics"];
+/// What the API shows, with learned addresses, counters and connections, which zones have directories, and how many guests were
+/// deleted for good.
+fn seen(daemon: &Daemon, lab: &Lab, directory: &std::path::Path) -> Value {
+    let paths = [
+        "document",
+        "bridges/br0/fdb",
+        "bridges/br1/fdb",
+        "vnics",
+        "uplinks",
+        "bridges",
+        "zones",
+    ];
     let mut seen = paths.map(|path| daemon.must("GET", &format!("/v1/{path}"), None));
     for bridge in [1, 2] {
         for entry in seen[bridge]["entries"].as_array_mut().unwrap() {
             entry.as_object_mut().unwrap().remove("age_s");
         }
     }
-    json!({"api": seen, "deleted": lab.deleted()})
+    let zones = std::fs::read_dir(options(directory).runtime_dir.join("zones")).unwrap();
+    let owner = |entry: std::fs::DirEntry| {
+        use std::os::unix::fs::MetadataExt;
+        (
+            entry.file_name().into_string().unwrap(),
+            entry.metadata().unwrap().uid(),
+        )
+    };
+    let zones: std::collections::BTreeMap<_, _> =
+        zones.map(|entry| owner(entry.unwrap())).collect();
+    json!({"api": seen, "zones": zones, "deleted": lab.deleted()})
 }
 
-/// Changes of each kind to what [`network`] makes, and the number of steps that the host takes for each.
-fn changes(daemon: &Daemon) -> Vec<(&'static str, &'static str, Value, usize)> {
+/// A method, a path, a body, and the number of steps that the host takes for it.
+type Asked = (&'static str, &'static str, Option<Value>, usize);
+
+/// Changes of each kind to what [`network`] makes.
+fn changes(daemon: &Daemon) -> Vec<Asked> {
     let mut replaced = daemon.must("GET", "/v1/document", None);
     replaced["vnics"][0]["name"] = json!("v7");
     replaced["vnics"][1]["bridge"] = json!("br1");
@@ -394,20 +416,74 @@ fn changes(daemon: &Daemon) -> Vec<(&'static str, &'static str, Value, usize)> {
     let ageing = json!({"properties": {"ageing": 20}});
     let made = json!({"name": "v9", "bridge": "br0"});
     let smaller = json!({"properties": {"mtu": 1300}});
+    let mut changes = vec![
+        ("POST", "/v1/vnics", Some(made), 1),
+        ("PATCH", "/v1/vnics/v1", Some(smaller), 1),
+        (
+            "PATCH",
+            "/v1/vnics/v1",
+            Some(json!({"mac": mac(0x2000)})),
+            1,
+        ),
+        ("PATCH", "/v1/vnics/v1", Some(json!({"bridge": "br1"})), 1),
+        ("PUT", "/v1/document", Some(replaced), 3),
+        ("PUT", "/v1/document", Some(fewer), 1),
+        ("PUT", "/v1/document", Some(resized), 1),
+        ("PATCH", "/v1/bridges/br0", Some(filtering), 0),
+        ("PATCH", "/v1/bridges/br0", Some(ageing), 0),
+    ];
+    changes.extend(other_changes(daemon));
+    changes
+}
+
+/// Those of uplinks, zones, bridges, entries and attachments, and of all of them together.
+fn other_changes(daemon: &Daemon) -> Vec<Asked> {
+    let memif = json!({"kind": "memif", "socket": "m.sock", "role": "server"});
+    let zone = json!({"name": "y", "owner_uid": 4322, "owner_gid": 4322, "bridges": ["br1"]});
+    let uplink = json!({"name": "u9", "device": "eth9", "bridge": "br1"});
+    let entry = json!({"mac": mac(0x3000), "member": "u0"});
+    let mut all = daemon.must("GET", "/v1/document", None);
+    all["zones"] = json!([zone.clone()]);
+    all["bridges"][1]["name"] = json!("br9");
+    all["zones"][0]["bridges"] = json!(["br9"]);
+    all["uplinks"] = json!([{"name": "u0", "device": "eth0", "bridge": "br9"},
+        {"name": "u8", "device": "eth8", "bridge": "br0"}]);
+    all["vnics"][0]["attach"] = memif.clone();
+    all["vnics"][1]["bridge"] = json!("br9");
+    all["vnics"][3]["zone"] = json!("y");
+    all["vnics"][3]["bridge"] = json!("br9");
+    all["fdb"] = json!([{"bridge": "br0", "vlan": 1, "mac": mac(0x3000), "member": "u8"}]);
+    let gone = "/v1/bridges/br0/fdb?mac=02:00:00:00:10:00";
     vec![
-        ("POST", "/v1/vnics", made, 1),
-        ("PATCH", "/v1/vnics/v1", smaller, 1),
-        ("PATCH", "/v1/vnics/v1", json!({"mac": mac(0x2000)}), 1),
-        ("PATCH", "/v1/vnics/v1", json!({"bridge": "br1"}), 1),
-        ("PUT", "/v1/document", replaced, 3),
-        ("PUT", "/v1/document", fewer, 1),
-        ("PUT", "/v1/document", resized, 1),
-        ("PATCH", "/v1/bridges/br0", filtering, 0),
-        ("PATCH", "/v1/bridges/br0", ageing, 0),
+        ("POST", "/v1/uplinks", Some(uplink), 1),
+        ("PATCH", "/v1/uplinks/u0", Some(json!({"bridge": "br1"})), 1),
+        (
+            "PATCH",
+            "/v1/uplinks/u0",
+            Some(json!({"properties": {"private": true}})),
+            0,
+        ),
+        ("DELETE", "/v1/uplinks/u0", None, 0),
+        ("POST", "/v1/zones", Some(zone), 0),
+        ("PATCH", "/v1/zones/z", Some(json!({"owner_uid": 4323})), 0),
+        (
+            "PATCH",
+            "/v1/zones/z",
+            Some(json!({"bridges": ["br0", "br1"]})),
+            0,
+        ),
+        ("DELETE", "/v1/vnics/z0", None, 0),
+        ("POST", "/v1/bridges", Some(json!({"name": "br9"})), 0),
+        ("DELETE", "/v1/bridges/br2", None, 0),
+        ("POST", "/v1/bridges/br0/fdb", Some(entry), 0),
+        ("DELETE", gone, None, 0),
+        ("PATCH", "/v1/vnics/v1", Some(json!({"attach": memif})), 1),
+        ("PUT", "/v1/document", Some(all), 5),
     ]
 }
 
-/// Bridges `br0` and `br1`, and on the first one VNICs with static entries, learned addresses and counted frames.
+/// Bridges `br0`, `br1` and `br2`, and on the first one an uplink, a VNIC of a zone, and VNICs with static entries, learned addresses and
+/// counted frames.
 fn network(daemon: &Daemon, lab: &Lab) {
     daemon.must("POST", "/v1/bridges", Some(json!({"name": "br0"})));
     for number in 0..3 {
@@ -415,15 +491,24 @@ fn network(daemon: &Daemon, lab: &Lab) {
             "properties": {"mac-nospoof": false}});
         daemon.must("POST", "/v1/vnics", Some(vnic));
     }
-    daemon.must("POST", "/v1/bridges", Some(json!({"name": "br1"})));
+    for name in ["br1", "br2"] {
+        daemon.must("POST", "/v1/bridges", Some(json!({"name": name})));
+    }
+    let uplink = json!({"name": "u0", "device": "eth0", "bridge": "br0"});
+    daemon.must("POST", "/v1/uplinks", Some(uplink));
+    let zone = json!({"name": "z", "owner_uid": 4321, "owner_gid": 4321, "bridges": ["br0"]});
+    daemon.must("POST", "/v1/zones", Some(zone));
+    let vnic = json!({"name": "z0", "zone": "z", "bridge": "br0", "mac": mac(0x4000)});
+    daemon.must("POST", "/v1/vnics", Some(vnic));
     add_entries(daemon, 2);
     for (number, name) in ["v0", "v1", "v2"].into_iter().enumerate() {
         lab.guest(name).send([frame(1, 0x70 + number as u8)]);
     }
     until("addresses are learned, and frames counted", || {
-        let seen = seen(daemon, lab);
-        let sent = |at: usize| seen["api"][3][at]["counters"]["rx_frames"] == 1;
-        seen["api"][1]["total"] == 8 && (0..3).all(sent) && lab.guest("v1").got() == 2
+        let vnics = daemon.must("GET", "/v1/vnics", None);
+        let table = daemon.must("GET", "/v1/bridges/br0/fdb", None);
+        let sent = |at: usize| vnics[at]["counters"]["rx_frames"] == 1;
+        table["total"] == 9 && (0..3).all(sent) && lab.guest("v1").got() == 2
     });
 }
 
@@ -435,19 +520,38 @@ fn a_change_that_the_host_refuses_changes_nothing() {
     let lab = Lab::default();
     let daemon = start(directory.path(), &lab);
     network(&daemon, &lab);
-    let before = seen(&daemon, &lab);
+    let before = seen(&daemon, &lab, directory.path());
     let mut faults = Vec::new();
     for (method, path, body, steps) in changes(&daemon) {
         for step in 0..steps {
             lab.steps().refuse_from(step);
-            let error = daemon.refused(method, path, Some(body.clone()), "host");
-            let after = seen(&daemon, &lab);
+            let error = daemon.refused(method, path, body.clone(), "host");
+            let after = seen(&daemon, &lab, directory.path());
             if after != before {
                 faults.push(format!("{method} {path} {step} {error}\n{before}\n{after}"));
             }
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n\n"));
+}
+
+/// Each of these changes is made if nobody refuses it, and takes as many steps of the host as are refused above.
+#[test]
+fn every_step_is_refused_above() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    network(&daemon, &lab);
+    let before = daemon.must("GET", "/v1/document", None);
+    for (method, path, body, steps) in changes(&daemon) {
+        lab.steps().taken.clear();
+        daemon.must(method, path, body);
+        let taken = lab.steps().taken.clone();
+        assert_eq!(taken.len(), steps, "{method} {path}: {taken:?}");
+        let after = daemon.must("GET", "/v1/document", None);
+        assert_ne!(after, before, "{method} {path}");
+        daemon.must("PUT", "/v1/document", Some(before.clone()));
+    }
 }
 
 /// The same if the store refuses to put the new document in the place of the old one.
@@ -457,13 +561,17 @@ fn a_change_that_the_store_refuses_changes_nothing() {
     let lab = Lab::default();
     let daemon = start(directory.path(), &lab);
     network(&daemon, &lab);
-    let before = seen(&daemon, &lab);
+    let before = seen(&daemon, &lab, directory.path());
     let stored = options(directory.path()).state_dir.join("document.json");
     std::fs::remove_file(&stored).unwrap();
     std::fs::create_dir(&stored).unwrap();
     for (method, path, body, _) in changes(&daemon) {
-        daemon.refused(method, path, Some(body), "storage");
-        assert_eq!(seen(&daemon, &lab), before, "{method} {path}");
+        daemon.refused(method, path, body, "storage");
+        assert_eq!(
+            seen(&daemon, &lab, directory.path()),
+            before,
+            "{method} {path}"
+        );
     }
 }
 
