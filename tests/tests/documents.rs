@@ -6,15 +6,36 @@ use std::process::Command;
 
 use windlass_tests::{program, run, skip};
 
-/// The lines of shell examples, those that go on behind a backslash joined.
-fn typed(page: &str) -> Vec<String> {
-    let mut lines = Vec::new();
-    for fence in page.split("```sh\n").skip(1) {
+/// A shell example: its lines, and who types it.
+struct Example {
+    lines: Vec<String>,
+    by: Typist,
+}
+
+enum Typist {
+    Root,
+    Nobody,
+    /// Why not.
+    None(String),
+}
+
+/// The shell examples of a page.
+fn examples(page: &str) -> Vec<Example> {
+    let parts: Vec<&str> = page.split("```sh\n").collect();
+    let fences = parts.iter().zip(parts.iter().skip(1));
+    let example = |(before, fence): (&&str, &&str)| {
+        let said = before.trim_end().rsplit('\n').next().unwrap_or_default();
+        let by = match said.strip_prefix("<!-- not typed: ") {
+            Some(why) => Typist::None(why.trim_end_matches(" -->").to_owned()),
+            None if said == "<!-- typed as nobody -->" => Typist::Nobody,
+            None => Typist::Root,
+        };
         let fence = fence.split("```").next().unwrap_or_default();
         let joined = fence.replace("\\\n", " ");
-        lines.extend(joined.lines().map(str::to_owned));
-    }
-    lines
+        let lines = joined.lines().map(str::to_owned).collect();
+        Example { lines, by }
+    };
+    fences.map(example).collect()
 }
 
 /// Words in capitals that stand for something, and something that they may stand for.
@@ -139,7 +160,7 @@ fn the_readme_can_be_typed() {
          ip link set lo up\n",
     );
     let mut commands = 0;
-    for line in typed(&page) {
+    for line in examples(&page).into_iter().flat_map(|e| e.lines) {
         let is_elsewhere = ["windlass run", "windlass sockets"];
         if is_elsewhere.iter().any(|words| line.starts_with(words)) {
             continue;
@@ -171,5 +192,179 @@ fn the_readme_can_be_typed() {
         done.out.contains("<interface type='vhostuser'>"),
         "{}",
         done.out
+    );
+}
+
+/// What a machine has on which the guides are typed: the programs, accounts, a wire, and nothing of this machine's daemons.
+const MACHINE: &str = r#"
+set -eu
+programs=$1
+mount --bind "$programs" /mnt
+mount -t tmpfs tmpfs /run
+mount -t tmpfs -o mode=1777 tmpfs /tmp
+mount -t tmpfs tmpfs /var/lib
+cd /tmp
+export PATH=/mnt:$PATH
+cp /etc/passwd /run/passwd
+printf '%s\n' ann:x:1001:1001::/:/bin/sh libvirt-qemu:x:64055:64055::/:/bin/false >> /run/passwd
+mount --bind /run/passwd /etc/passwd
+cp /etc/group /run/group
+printf '%s\n' ann:x:1001: libvirt-qemu:x:64055: kvm:x:64056: >> /run/group
+mount --bind /run/group /etc/group
+ip link set lo up
+ip link add eth0 type veth peer name wire
+ip link set eth0 up
+ip link set wire up
+# A daemon is there when it answers.
+started() { until windlass "$@" status > /dev/null 2>&1; do kill -0 $daemon; sleep 0.05; done; }
+# What goes on until somebody ends it is ended after a second.
+endless() { timeout --signal=INT 1 "$@" || [ $? = 124 ]; }
+dpdk-testpmd() {
+    command dpdk-testpmd "$@" < <(exec sleep 60) > /run/testpmd.log 2>&1 &
+    until [ "$(windlass vnic show m0 -p -o state)" = up ]; do kill -0 $!; sleep 0.05; done
+}
+export -f started endless
+"#;
+
+/// What a guide takes for granted.
+fn granted(page: &str) -> &'static str {
+    match page {
+        "operator-guide.md" => {
+            "ip netns add a\n\
+             windlass bridge create br0\n\
+             windlass vnic create v0 --bridge br0 --attach tap,netns=a,queues=2\n\
+             until [ \"$(windlass vnic show v0 -p -o rings-now)\" = 2 ]; do sleep 0.05; done\n"
+        }
+        _ => "",
+    }
+}
+
+/// A line as a script has it.
+fn scripted(line: &str) -> String {
+    let (line, _) = line.split_once(" #").unwrap_or((line, ""));
+    let line = line.trim_end();
+    if let Some(daemon) = line.strip_suffix('&')
+        && daemon.starts_with("windlassd")
+    {
+        let mut words = daemon.split_whitespace();
+        let socket = words
+            .find(|word| *word == "--socket")
+            .and_then(|_| words.next());
+        let socket = socket.map_or(String::new(), |socket| format!(" --socket {socket}"));
+        return format!("{daemon}& daemon=$!\nstarted{socket}\n");
+    }
+    match line.ends_with(" -i 1") || line == "windlass monitor" {
+        true => format!("endless {line}\n"),
+        false => format!("{line}\n"),
+    }
+}
+
+/// A fence as a script has it. A shell that is started in it gets the lines behind it.
+fn script_of(example: &Example) -> String {
+    let mut script = String::new();
+    for (at, line) in example.lines.iter().enumerate() {
+        if line.starts_with("unshare ") && line.ends_with(" bash") {
+            let rest: String = example
+                .lines
+                .iter()
+                .skip(at + 1)
+                .map(|l| scripted(l))
+                .collect();
+            let _ = write!(
+                script,
+                "{line} -eux <<'END'\n{rest}kill $daemon; wait $daemon\nEND\n"
+            );
+            break;
+        }
+        script.push_str(&scripted(line));
+    }
+    match example.by {
+        Typist::Nobody => format!(
+            "setpriv --reuid=65534 --regid=65534 --clear-groups env -u XDG_RUNTIME_DIR -u XDG_STATE_HOME \
+             HOME=/tmp/home bash -eux <<'END'\n{}kill $daemon; wait $daemon\nEND\n",
+            // Not the other daemon, which answers everyone.
+            script.replace(
+                "started\n",
+                "started --socket /tmp/windlass-65534/control.sock\n"
+            )
+        ),
+        _ => script,
+    }
+}
+
+/// Runs the lines of a page on a machine of their own; they have to succeed.
+fn type_all(page: &str, lines: &str) {
+    let granted = granted(page);
+    let script =
+        format!("{MACHINE}windlassd --workers 0,1 & daemon=$!\nstarted\nset -x\n{granted}{lines}");
+    let done = Command::new("unshare")
+        .args([
+            "--net",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ])
+        .args(["bash", "-c", &script, "bash"])
+        .arg(program("windlassd").parent().expect("a directory"))
+        .env_remove("WINDLASS_SOCKET")
+        .output()
+        .expect("unshare");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{page}: {said}");
+}
+
+/// Every shell example of the guides succeeds, line by line, from top to bottom, on a machine of the test's own with one daemon for
+/// each guide. An example that is not typed says why in the text, and is counted.
+#[test]
+fn the_guides_can_be_typed() {
+    const NAME: &str = "the_guides_can_be_typed";
+    if !rustix::process::geteuid().is_root() {
+        return skip(NAME, "only root can make namespaces with names");
+    }
+    for tool in ["curl", "dpdk-testpmd"] {
+        if Command::new(tool).arg("--version").output().is_err() {
+            return skip(NAME, &format!("there is no {tool}"));
+        }
+    }
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let (mut typed, mut left) = (0, Vec::new());
+    let mut pages: Vec<_> = std::fs::read_dir(&docs)
+        .expect("the guides")
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .into_string()
+                .expect("a name")
+        })
+        .filter(|name| name.ends_with(".md"))
+        .collect();
+    pages.sort();
+    for page in pages {
+        let text = std::fs::read_to_string(docs.join(&page)).expect("a page");
+        let examples = examples(&text);
+        let (run, not): (Vec<_>, Vec<_>) = examples
+            .iter()
+            .partition(|e| !matches!(e.by, Typist::None(_)));
+        for example in not {
+            if let Typist::None(why) = &example.by {
+                println!("not typed: {page}: {} lines: {why}", example.lines.len());
+            }
+            left.push(example.lines.len());
+        }
+        typed += run.iter().map(|e| e.lines.len()).sum::<usize>();
+        if run.is_empty() {
+            continue;
+        }
+        let lines: String = run.iter().map(|e| script_of(e)).collect();
+        type_all(&page, &lines);
+    }
+    assert!(typed >= 60, "{typed} lines are typed");
+    assert_eq!(
+        (left.len(), left.iter().sum::<usize>()),
+        (2, 8),
+        "examples that are not typed, and their lines"
     );
 }
