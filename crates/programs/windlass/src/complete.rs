@@ -31,7 +31,7 @@ pub(crate) fn run(
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     let found = match args.kind.as_str() {
-        "attach" => attachments(&args.word),
+        "attach" => attachments(scope(&args.line), &args.word),
         "setting" => settings(scope(&args.line), &args.word),
         "property" => properties_of(&args.line),
         kind => objects(global, kind, &args.line),
@@ -113,10 +113,13 @@ fn values_of(spec: &OptionSpec) -> Vec<&'static str> {
     values
 }
 
-/// Kinds, then their keys that are not there yet, then the values of some keys.
-fn attachments(word: &str) -> Vec<String> {
+/// Kinds that such an object takes, then their keys that are not there yet, then the values of some keys.
+fn attachments(scope: Option<Scope>, word: &str) -> Vec<String> {
     let Some((before, last)) = word.rsplit_once(',') else {
-        let kinds = Attachment::KINDS.iter().flat_map(|kind| match *kind {
+        let is_uplink = scope == Some(Scope::Uplink);
+        let kinds = Attachment::KINDS.iter();
+        let kinds = kinds.filter(|kind| (**kind == "packet") == is_uplink);
+        let kinds = kinds.flat_map(|kind| match *kind {
             "tap" => vec!["tap".to_owned(), "tap,".to_owned()],
             // They need a socket and a role.
             "memif" | "vhost-user" => vec![format!("{kind},")],
@@ -172,7 +175,7 @@ mod tests {
     /// Every key of every kind is offered, once, and each word that is offered can go on to an attachment.
     #[test]
     fn attachments_are_offered() {
-        assert_eq!(offered(attachments("v"), "v"), ["vhost-user,"]);
+        assert_eq!(offered(attachments(None, "v"), "v"), ["vhost-user,"]);
         for kind in Attachment::KINDS.iter().filter(|kind| **kind != "none") {
             let (_, known) = known_keys(kind).expect("a kind");
             let word = format!("{kind},");
@@ -180,13 +183,20 @@ mod tests {
                 .split(", ")
                 .map(|key| format!("{word}{key}="))
                 .collect();
-            assert_eq!(attachments(&word), keys);
+            assert_eq!(attachments(None, &word), keys);
         }
         let word = "memif,socket=/x,role=";
-        assert_eq!(offered(attachments(word), word).len(), 2);
+        assert_eq!(offered(attachments(None, word), word).len(), 2);
         let word = "tap,queues=2,qu";
-        assert!(offered(attachments(word), word).is_empty());
-        assert!(attachments("none,").is_empty());
+        assert!(offered(attachments(None, word), word).is_empty());
+        assert!(attachments(None, "none,").is_empty());
+        let uplinks = attachments(Some(Scope::Uplink), "");
+        let vnics = attachments(Some(Scope::Vnic), "");
+        assert_eq!(uplinks, ["packet"]);
+        assert!(
+            vnics.len() > 3 && !vnics.contains(&"packet".to_owned()),
+            "{vnics:?}"
+        );
     }
 
     /// Every value that is offered is one.

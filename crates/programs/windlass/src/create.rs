@@ -4,7 +4,7 @@ use std::io::Write;
 
 use windlass_api::{
     Attachment, Bridge, BridgePatch, Document, Name, Properties, PropertyPatch, Scope, State,
-    Uplink, UplinkPatch, Vnic, VnicPatch, Zone, ZonePatch,
+    Status, Uplink, UplinkPatch, UplinkView, Vnic, VnicPatch, VnicView, Zone, ZonePatch,
 };
 use windlass_client::Resource;
 
@@ -234,7 +234,14 @@ pub(crate) fn bridge(session: &mut Session<'_>, verb: BridgeVerb) -> Result<(), 
 /// `windlass uplink ...`
 pub(crate) fn uplink(session: &mut Session<'_>, verb: UplinkVerb) -> Result<(), Failure> {
     match verb {
-        UplinkVerb::Create(args) => objects::create(session, &new_uplink(&args)?, &args.how),
+        UplinkVerb::Create(args) => {
+            objects::create(session, &new_uplink(&args)?, &args.how)?;
+            if args.how.dry_run || session.form == Form::Json {
+                return Ok(());
+            }
+            let status = |view: UplinkView| view.status;
+            say_if_it_waits::<Uplink>(session, &args.name, "uplink", status)
+        }
         UplinkVerb::Delete(args) => objects::delete::<Uplink>(session, &args),
         UplinkVerb::Show(args) => {
             let names = &args.names.names;
@@ -303,7 +310,8 @@ pub(crate) fn vnic(session: &mut Session<'_>, verb: VnicVerb) -> Result<(), Fail
             if args.how.dry_run || session.form == Form::Json {
                 return Ok(());
             }
-            say_if_it_waits(session, &args.name)
+            let status = |view: VnicView| view.status;
+            say_if_it_waits::<Vnic>(session, &args.name, "VNIC", status)
         }
         VnicVerb::Delete(args) => objects::delete::<Vnic>(session, &args),
         VnicVerb::Show(args) => {
@@ -323,17 +331,23 @@ pub(crate) fn vnic(session: &mut Session<'_>, verb: VnicVerb) -> Result<(), Fail
     }
 }
 
-/// Says on stderr what a VNIC that was just made waits for. One that is gone already, or cannot be asked for, is no failure of
+/// Says on stderr what a member that was just made waits for. One that is gone already, or cannot be asked for, is no failure of
 /// its making.
-fn say_if_it_waits(session: &mut Session<'_>, name: &Name) -> Result<(), Failure> {
-    let Ok(view) = session.client("show vnic")?.get::<Vnic>(name) else {
+fn say_if_it_waits<O: Object>(
+    session: &mut Session<'_>,
+    name: &Name,
+    kind: &str,
+    status: fn(O::View) -> Status,
+) -> Result<(), Failure> {
+    let Ok(view) = session.client("show what was made")?.get::<O>(name) else {
         return Ok(());
     };
-    if let (State::Waiting, Some(reason)) = (view.status.state, view.status.reason) {
+    let status = status(view);
+    if let (State::Waiting, Some(reason)) = (status.state, status.reason) {
         let reason = clean(&reason);
         writeln!(
             std::io::stderr().lock(),
-            "windlass: VNIC \"{name}\" waits: {reason}"
+            "windlass: {kind} \"{name}\" waits: {reason}"
         )?;
     }
     Ok(())

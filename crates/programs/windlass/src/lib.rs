@@ -58,7 +58,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::FromArgMatches;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use windlass_api::{Applied, WorkerMove};
 use windlass_client::{Client, socket};
 
@@ -131,7 +131,17 @@ fn misread(error: &clap::Error, args: &[OsString], out: &mut dyn Write) -> Resul
         _ => {
             let meant = meant(args);
             let name = meant.get_bin_name().unwrap_or("windlass");
-            Err(failure::misread(error, name))
+            let verb = match error.get(ContextKind::InvalidSubcommand) {
+                Some(ContextValue::String(word)) => suggest::verb(word),
+                _ => None,
+            };
+            let failure = failure::misread(error, name);
+            Err(
+                match verb.filter(|verb| meant.find_subcommand(verb).is_some()) {
+                    Some(verb) => failure.advise(format!("did you mean \"{name} {verb}\"?")),
+                    None => failure,
+                },
+            )
         }
     }
 }

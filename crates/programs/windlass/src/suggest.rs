@@ -15,6 +15,28 @@ pub(crate) fn nearest<'a>(
         .map(|(_, word)| word)
 }
 
+/// Verbs of `ip`, `bridge`, `ovs-vsctl` and other tools, and what they are called here.
+const VERBS: [(&str, &str); 10] = [
+    ("add", "create"),
+    ("new", "create"),
+    ("make", "create"),
+    ("del", "delete"),
+    ("remove", "delete"),
+    ("rm", "delete"),
+    ("list", "show"),
+    ("ls", "show"),
+    ("change", "set"),
+    ("modify", "set"),
+];
+
+/// The verb that another tool's word stands for.
+pub(crate) fn verb(word: &str) -> Option<&'static str> {
+    let mut verbs = VERBS.iter();
+    verbs
+        .find(|(other, _)| *other == word)
+        .map(|(_, verb)| *verb)
+}
+
 /// Insertions, deletions, replacements and swaps of neighbours that lead from one word to the other
 /// (optimal string alignment).
 fn distance(a: &str, b: &str) -> usize {

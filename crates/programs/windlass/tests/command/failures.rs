@@ -84,6 +84,26 @@ fn absent_names() {
     assert_eq!(fake.run("fdb delete br0 2:0:0:0:0:1 --if-exists"), silent);
 }
 
+/// Verbs of other tools lead to those that there are.
+#[test]
+fn verbs_of_other_tools() {
+    let fake = Fake::start();
+    for (typed, meant) in [
+        ("bridge add br0", "windlass bridge create"),
+        ("vnic del v0", "windlass vnic delete"),
+        ("zone list", "windlass zone show"),
+        ("uplink change up0 mtu=1400", "windlass uplink set"),
+        ("fdb list br0", "windlass fdb show"),
+    ] {
+        let ran = fake.run(typed);
+        assert_eq!(ran.code, 2, "{}", ran.err);
+        let end = format!("; did you mean \"{meant}\"?\n");
+        assert!(ran.err.ends_with(&end), "{}", ran.err);
+    }
+    // There is no such verb of a forwarding table.
+    assert!(!fake.run("fdb new br0").err.contains("create"));
+}
+
 /// An entry that is there cannot be set: what is advised can be typed.
 #[test]
 fn an_entry_that_exists() {

@@ -32,9 +32,9 @@ fn body(words: &str, request: &str) -> Value {
     }
 }
 
-/// A VNIC that must wait for its peer says so on stderr; with `-j` nothing is added.
+/// A VNIC that must wait for its peer, and an uplink for its device, says so on stderr; with `-j` nothing is added.
 #[test]
-fn a_new_vnic_waits() {
+fn a_new_member_waits() {
     let view = r#"{"name":"v0","bridge":"br0","state":"waiting","reason":"no peer at /m.sock","counters":{}}"#;
     let fake = Fake::start()
         .on("POST /v1/vnics", 200, APPLIED)
@@ -43,6 +43,19 @@ fn a_new_vnic_waits() {
     assert_eq!((ran.code, ran.out.as_str()), (0, ""));
     assert_eq!(ran.err, "windlass: VNIC \"v0\" waits: no peer at /m.sock\n");
     assert_eq!(fake.run("vnic create v0 --bridge br0 -j").err, "");
+    let view = r#"{"name":"up0","device":"eth7","bridge":"br0","state":"waiting","reason":"there is no eth7","counters":{}}"#;
+    let fake =
+        Fake::start()
+            .on("POST /v1/uplinks", 200, APPLIED)
+            .on("GET /v1/uplinks/up0", 200, view);
+    let create = "uplink create up0 --device eth7 --bridge br0";
+    let ran = fake.run(create);
+    assert_eq!((ran.code, ran.out.as_str()), (0, ""));
+    assert_eq!(
+        ran.err,
+        "windlass: uplink \"up0\" waits: there is no eth7\n"
+    );
+    assert_eq!(fake.run(&format!("{create} -j")).err, "");
 }
 
 /// Creation of each kind of object, in the forms that the manual shows.
