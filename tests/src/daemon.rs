@@ -170,8 +170,13 @@ impl Daemon {
 
     /// The same, and waits until it has ended.
     pub fn upgrade(&mut self) {
+        self.upgrade_by(Daemon::signal_upgrade);
+    }
+
+    /// Has something upgrade it, and waits until it has ended.
+    pub fn upgrade_by(&mut self, upgrade: impl FnOnce(&Daemon)) {
         let before = self.pid();
-        self.signal_upgrade();
+        upgrade(self);
         let status = self.wait_for_end();
         assert!(
             status.is_none_or(|status| status.success()),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -36,6 +37,40 @@ impl Root {
         dpkg.args(["--force-script-chrootless", "--force-depends"]);
         let done = run(dpkg.args(words).arg(of));
         assert_eq!(done.code, 0, "{words:?}: {}", done.err);
+    }
+
+    /// Runs the package's script as it runs where systemd does: systemctl is the test's, and knows one daemon.
+    fn configure(&self, lab: &Lab, daemon: u32) {
+        let tools = lab.directory().join("tools");
+        fs::create_dir_all(&tools).expect("a directory");
+        let systemctl = tools.join("systemctl");
+        let asked = lab.directory().join("asked");
+        let script = format!(
+            "#!/bin/sh\n\
+             echo \"$*\" >> {}\n\
+             [ \"$*\" != 'kill --kill-whom=main --signal=SIGUSR2 windlassd.service' ] || kill -USR2 {daemon}\n",
+            asked.display()
+        );
+        fs::write(&systemctl, script).expect("a script");
+        fs::set_permissions(&systemctl, fs::Permissions::from_mode(0o755)).expect("a mode");
+        let path = std::env::var("PATH").unwrap_or_default();
+        let within = "mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system && exec \"$0\" configure 0.0.1";
+        let done = run(Command::new("unshare")
+            .args(["--mount", "sh", "-c", within])
+            .arg(self.0.join("var/lib/dpkg/info/windlass.postinst"))
+            .env("PATH", format!("{}:{path}", tools.display()))
+            .env_remove("DPKG_ROOT"));
+        assert_eq!(done.code, 0, "{}", done.err);
+        let asked = fs::read_to_string(asked).expect("it was asked");
+        assert_eq!(
+            asked.lines().collect::<Vec<_>>(),
+            [
+                "daemon-reload",
+                "--quiet is-active windlassd.service",
+                "kill --kill-whom=main --signal=SIGUSR2 windlassd.service",
+                "try-restart windlass-broker.service"
+            ]
+        );
     }
 
     /// Every file but dpkg's own.
@@ -119,8 +154,7 @@ fn installed_upgraded_and_purged() {
     let new = package("0.0.2", lab.directory());
     let lost = lab.lost_while("a", "b", "10.0.0.2", || {
         root.dpkg(&["--force-confold", "--install"], &new);
-        // As the package's script asks for it where systemd runs.
-        daemon.upgrade();
+        daemon.upgrade_by(|daemon| root.configure(&lab, daemon.pid()));
     });
     assert_eq!(lost, 0, "frames were lost in the upgrade");
     assert_eq!(root.files(), files, "both versions have the same files");
