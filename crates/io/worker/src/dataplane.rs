@@ -429,6 +429,14 @@ impl DataPlane {
         laggard
     }
 
+    /// Whether every worker reaches a quiescent point within [`GRACE_MAX`]. If not, nobody waits for the late one again before it
+    /// has let go.
+    pub fn is_prompt(&mut self) -> bool {
+        let is_prompt = self.stuck(GRACE_MAX).is_none();
+        self.is_late |= !is_prompt;
+        is_prompt
+    }
+
     fn draft_bridge(&mut self, bridge: u16) -> Result<&mut DraftBridge, DataPlaneError> {
         let found = self
             .bridges

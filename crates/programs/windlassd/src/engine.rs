@@ -58,7 +58,7 @@ use crate::authority::Peer;
 use crate::backend::{Backend, Place, StateSink};
 use crate::options::Options;
 use crate::paths;
-use crate::shares::{Holders, PerUser};
+use crate::shares::{Holders, PerUser, Share};
 use crate::store::Store;
 use recent::Recent;
 use turns::Turns;
@@ -138,8 +138,11 @@ pub struct EngineHandle {
 }
 
 impl Engine {
-    /// Changes what each user may have from now on.
-    pub fn allow(&mut self, per_user: PerUser) {
+    /// Changes what each user may have from now on, but for what takes a restart.
+    pub fn allow(&mut self, mut per_user: PerUser) {
+        for share in Share::FIXED {
+            per_user.set(share, self.per_user.max(share));
+        }
         self.per_user = per_user;
     }
 

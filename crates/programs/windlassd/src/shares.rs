@@ -66,6 +66,9 @@ impl Share {
         Share::Addresses,
     ];
 
+    /// Those whose limit holds until a restart: what counts against it was made with it.
+    pub const FIXED: [Share; 2] = [Share::Mappings, Share::Addresses];
+
     /// The option that sets its limit.
     pub fn option(self) -> &'static str {
         match self {

@@ -10,12 +10,13 @@ mod daemon;
 mod lab;
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use daemon::{Daemon, options};
 use lab::{Lab, until};
 use serde_json::{Value, json};
 use windlass_sys::netns;
+use windlass_worker::dataplane::GRACE_MAX;
 use windlassd::dataplane;
 use windlassd::shares::Share;
 
@@ -352,7 +353,9 @@ fn a_late_worker_keeps_its_members() {
     let before = daemon.must("GET", "/v1/document", None);
     let (late, kept) = (lab.guest("v2"), lab.guest("v1"));
     let hold = late.hold();
+    let begun = Instant::now();
     daemon.refused("DELETE", "/v1/vnics/v1", None, "host");
+    assert!(begun.elapsed() < 2 * GRACE_MAX, "it is waited for once");
     assert_eq!(daemon.must("GET", "/v1/document", None), before);
     assert_eq!(kept.deleted.load(Ordering::Acquire), 0, "it may be used");
     drop(hold);

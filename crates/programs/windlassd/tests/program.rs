@@ -456,13 +456,13 @@ fn the_log_has_fields() {
         let (status, answer) = ask(&socket, "POST", path, Some(body));
         assert_eq!(status, 201, "{answer}");
     }
-    let (status, answer) = ask(
-        &socket,
-        "PATCH",
-        "/v1/vnics/web",
-        Some(json!({"properties": {"mtu": 1400}})),
-    );
-    assert_eq!(status, 200, "{answer}");
+    for patch in [
+        json!({"properties": {"mtu": 1400}}),
+        json!({"attach": {"kind": "none"}}),
+    ] {
+        let (status, answer) = ask(&socket, "PATCH", "/v1/vnics/web", Some(patch));
+        assert_eq!(status, 200, "{answer}");
+    }
     std::thread::sleep(Duration::from_millis(300));
     program.signal(Signal::TERM);
     assert_eq!(program.0.wait().unwrap().code(), Some(0));
@@ -482,6 +482,11 @@ fn the_log_has_fields() {
     found(
         json!({"event": "change", "uid": uid, "change": "set", "kind": "vnic", "name": "web", "properties": "mtu"}),
     );
+    found(
+        json!({"event": "change", "uid": uid, "change": "set", "kind": "vnic", "name": "web", "properties": "attach"}),
+    );
+    let changes = lines.iter().filter(|line| line["event"] == "change");
+    assert_eq!(changes.count(), 4, "{lines:#?}");
     found(json!({"event": "waiting", "kind": "vnic", "name": "web", "zone": "", "level": "info"}));
 }
 

@@ -249,6 +249,28 @@ fn a_limit_changes_at_run_time() {
     add(&daemon, tenant(GREEDY), "v1", "greedy").unwrap();
 }
 
+/// A limit that takes a restart is shown as it holds, whatever a reload has read.
+#[test]
+fn a_limit_that_takes_a_restart_stays() {
+    for share in Share::FIXED {
+        let directory = tempfile::tempdir().unwrap();
+        let daemon = daemon(directory.path(), share, 7);
+        let mut per_user = daemon.limits.borrow().per_user;
+        per_user.set(share, 9);
+        per_user.set(Share::Vnics, 3);
+        let shown = daemon.call(move |engine| {
+            engine.allow(per_user);
+            Ok(engine.daemon_view(&tenant(GREEDY)).limits)
+        });
+        let shown = shown.unwrap();
+        let max = |share: Share| {
+            let mut rows = shown.iter();
+            rows.find(|row| row.limit == share.option()).unwrap().max
+        };
+        assert_eq!((max(share), max(Share::Vnics)), (7, 3));
+    }
+}
+
 /// What VNICs take counts for the owner that their zone has. A zone takes it along to another owner, as a whole; where that one
 /// may not have as much, or the data plane refuses, nothing changes.
 #[test]

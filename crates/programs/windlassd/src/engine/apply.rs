@@ -42,8 +42,7 @@ impl Engine {
             .inspect_err(|error| self.tell_refused(peer, error))
             .inspect(|done| {
                 if !dry_run {
-                    let changes = done.changes.iter();
-                    changes.for_each(|change| self.tell_change(peer, change));
+                    self.tell_changes(peer, &done.changes);
                 }
             })
     }

@@ -1,5 +1,7 @@
 //! What the engine tells the log: who changed what, who was refused what, and how members fare.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::Value;
 use windlass_api::{Change, ErrorBody, ErrorCode, Name, Object, State, Status, Uplink, Vnic};
 
@@ -11,18 +13,41 @@ use crate::log::{Source, may};
 const WAITING_MAX: usize = 64;
 
 impl Engine {
-    /// A change that was made.
-    pub(super) fn tell_change(&self, peer: &Peer, change: &Change) {
+    /// Changes that were made. An object that was deleted to be made anew was set, for who asked for it.
+    pub(super) fn tell_changes(&self, peer: &Peer, changes: &[Change]) {
+        let key = |object: &Object| (object.kind(), object.name());
+        let mut former: BTreeMap<_, &Object> = BTreeMap::new();
+        let mut made = BTreeSet::new();
+        for change in changes {
+            match change {
+                Change::Delete { from } => drop(former.insert(key(from), from)),
+                Change::Create { to } => drop(made.insert(key(to))),
+                Change::Set { .. } => {}
+            }
+        }
+        for change in changes {
+            let object = change.object();
+            let before = match change {
+                Change::Delete { from } if made.contains(&key(from)) => continue,
+                Change::Delete { .. } => None,
+                Change::Create { to } => former.get(&key(to)).copied(),
+                Change::Set { from, .. } => Some(from),
+            };
+            match (change, before) {
+                (Change::Delete { .. }, _) => self.tell_change(peer, object, "delete", ""),
+                (_, None) => self.tell_change(peer, object, "create", ""),
+                (_, Some(from)) => {
+                    self.tell_change(peer, object, "set", &differing(from, object));
+                }
+            }
+        }
+    }
+
+    fn tell_change(&self, peer: &Peer, object: &Object, how: &str, properties: &str) {
         if !peer.operator && !may(Source::User(peer.uid)) {
             return;
         }
-        let object = change.object();
         let (kind, name) = (object.kind(), object.name());
-        let (how, properties) = match change {
-            Change::Create { .. } => ("create", String::new()),
-            Change::Delete { .. } => ("delete", String::new()),
-            Change::Set { from, to } => ("set", differing(from, to)),
-        };
         let (uid, revision) = (u64::from(peer.uid), self.revision);
         tracing::info!(
             event = "change",

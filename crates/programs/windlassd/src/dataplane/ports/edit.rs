@@ -19,7 +19,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use windlass_api::{Bridge, Counters, MacAddr, MemberSettings, Name, Object, Vnic};
 use windlass_attach::endpoint::{Endpoint, InterfaceConf};
 use windlass_bridge::fdb::{FdbWriter, Key};
-use windlass_worker::dataplane::GRACE_MAX;
 use windlass_worker::{DataPlaneError, QsbrGrace};
 
 use super::{BridgeState, MemberState, Ports, failed, member_limits, own_entries, static_key};
@@ -337,7 +336,7 @@ impl Ports {
     ) -> Result<(), BackendError> {
         let is_new = self.edit.made.contains(name);
         if !is_new && !self.edit.is_prompt {
-            if self.plane.stuck(GRACE_MAX).is_some() {
+            if !self.plane.is_prompt() {
                 return Err(failed(DataPlaneError::Stuck));
             }
             self.edit.is_prompt = true;
