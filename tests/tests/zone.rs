@@ -155,6 +155,48 @@ fn peers_of_a_zone_stay_with_its_next_owner() {
     until("there is room for the other one", || late.is_up());
 }
 
+/// An owner whose peers have as many mappings as one may have gets no more, is told so, and keeps those that are there; another
+/// owner's peer connects; room comes back.
+#[test]
+fn mappings_of_an_owner_have_an_end() {
+    let Some(lab) = Lab::start("mappings_of_an_owner_have_an_end") else {
+        return;
+    };
+    let daemon = daemon(&lab);
+    let zones = daemon.runtime_dir().join("zones");
+    let connect = |zone: &str, id: u32| {
+        let attach = format!("memif,socket=m.sock,id={id}");
+        vnic(&daemon, &format!("{zone}{id}"), zone, &attach);
+        Client::start(zones.join(zone).join("m.sock"), id)
+    };
+    let mut peers: Vec<_> = (0..MAPPINGS_MAX).map(|id| connect("red", id)).collect();
+    until("all are connected", || peers.iter_mut().all(Client::is_up));
+    let mut late = connect("red", MAPPINGS_MAX);
+    let name = format!("red{MAPPINGS_MAX}");
+    until("one more is refused, and told the limit", || {
+        late.is_up();
+        let reason = daemon.show("vnic", &name)["reason"].to_string();
+        reason.contains(&format!("more than {MAPPINGS_MAX} shared mappings"))
+    });
+    assert!(!late.is_up());
+    let max = u64::from(MAPPINGS_MAX);
+    assert_eq!(daemon.show("zone", "red")["mappings"], max);
+    assert_eq!(used(&daemon, "red", MAPPINGS), max);
+    let near = format!("user {RED}: {max} of {max} mappings ({MAPPINGS})");
+    let status = daemon.must("status");
+    assert!(status.contains(&near), "{status}");
+    let mut other = connect("blue", 0);
+    until("another owner's is connected", || other.is_up());
+    assert_eq!(daemon.show("zone", "blue")["mappings"], 1);
+    assert!(
+        peers
+            .iter_mut()
+            .all(|peer| peer.is_up() && peer.connects == 1)
+    );
+    daemon.must("vnic delete red0");
+    until("there is room", || late.is_up());
+}
+
 /// Server VNICs of zone "red", whose names are those of their sockets.
 const SOCKETS: [(&str, &str, SocketKind); 4] = [
     ("m0", "memif", SocketKind::SeqPacket),

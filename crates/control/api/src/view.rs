@@ -201,6 +201,15 @@ pub struct ZoneView {
     /// Descriptors that those may come to need.
     #[serde(default)]
     pub descriptors: u32,
+    /// Shared mappings that their peers have.
+    #[serde(default)]
+    pub mappings: u32,
+    /// Addresses learned on them.
+    #[serde(default)]
+    pub addresses: u32,
+    /// Lines of the log that its members have caused, and that count against `log-lines-burst` still.
+    #[serde(default)]
+    pub log_lines: u32,
     /// Directory under which its sockets lie.
     pub directory: String,
     /// Limits of its owner, with what that has in all its zones.

@@ -67,6 +67,9 @@ columns! {
     "bridges" usual "Bridges on which its owner may make VNICs." |row| at(row, "/bridges");
     "vnics" usual "VNICs in it." |row| at(row, "/vnics");
     "descriptors" more "Descriptors that its VNICs may come to need." |row| at(row, "/descriptors");
+    "mappings" more "Shared mappings that their peers have." |row| at(row, "/mappings");
+    "addresses" more "Addresses learned on them." |row| at(row, "/addresses");
+    "log-lines" more "Lines of the log that count against log-lines-burst still." |row| at(row, "/log_lines");
     "directory" more "Directory under which its sockets lie." |row| at(row, "/directory");
 }
 
@@ -324,6 +327,9 @@ facts! {
     "netns" rw "Network namespace of its TAPs." |row| at(row, "/netns");
     "bridges" rw "Bridges on which its owner may make VNICs." |row| at(row, "/bridges");
     "vnics" r "VNICs in it." |row| at(row, "/vnics");
+    "descriptors" r "Descriptors that its VNICs may come to need." |row| at(row, "/descriptors");
+    "mappings" r "Shared mappings that their peers have." |row| at(row, "/mappings");
+    "addresses" r "Addresses learned on them." |row| at(row, "/addresses");
     "directory" r "Directory under which its sockets lie." |row| at(row, "/directory");
 }
 
@@ -476,7 +482,7 @@ mod tests {
 
     /// Every field but counters, of whatever there are tables of.
     const ROW: &str = r#"
-            {"name": "a", "owner_uid": 1, "owner_gid": 1, "netns": "a", "bridges": ["a"], "vnics": 1, "descriptors": 1, "directory":
+            {"name": "a", "owner_uid": 1, "owner_gid": 1, "netns": "a", "bridges": ["a"], "vnics": 1, "descriptors": 1, "mappings": 1, "addresses": 1, "log_lines": 1, "directory":
             "/", "members": ["a"], "table": {"addresses": 1}, "properties": {"vlan": 1}, "device": "a", "bridge": "a",
             "state": "up", "mtu_now": 1, "attach": {"kind": "packet"}, "rings_now": 1, "connects": 1, "details": {"a":
             "b"}, "share": true, "reason": "a", "zone": "a", "mac": "a", "stage": "a", "explanation": "a", "vlan": 1,

@@ -117,6 +117,12 @@ pub fn may(source: Source) -> bool {
     true
 }
 
+/// Lines of this source that count now, and how many may; none before [`set_rate`].
+pub fn lines(source: &Source) -> Option<(u32, u32)> {
+    let buckets = BUCKETS.lock().unwrap_or_else(PoisonError::into_inner);
+    Some((buckets.lines(source, Instant::now()), buckets.rate?.burst))
+}
+
 /// Changes what a source may cause from now on.
 pub fn set_rate(rate: LogRate) {
     let mut buckets = BUCKETS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,13 +144,30 @@ struct Bucket {
     left_out: u64,
 }
 
+impl LogRate {
+    /// The time after which a line counts no more.
+    fn line(self) -> Duration {
+        Duration::from_secs(1) / self.per_s.max(1)
+    }
+}
+
 impl Buckets {
+    /// Lines of the source that count now.
+    fn lines(&self, source: &Source, now: Instant) -> u32 {
+        let (Some(rate), Some(bucket)) = (self.rate, self.by_source.get(source)) else {
+            return 0;
+        };
+        let full_in = bucket.full_at.saturating_duration_since(now);
+        let lines = full_in.as_nanos().div_ceil(rate.line().as_nanos().max(1));
+        u32::try_from(lines).unwrap_or(u32::MAX).min(rate.burst)
+    }
+
     /// Takes a line from the source's bucket: how many were left out since the last one, or none if it is empty.
     fn take(&mut self, source: &Source, now: Instant) -> Option<u64> {
         let Some(rate) = self.rate else {
             return Some(0);
         };
-        let line = Duration::from_secs(1) / rate.per_s.max(1);
+        let line = rate.line();
         if self.by_source.len() >= SOURCES_MAX && !self.by_source.contains_key(source) {
             self.by_source.retain(|_, bucket| bucket.full_at > now);
             if self.by_source.len() >= SOURCES_MAX {
@@ -369,8 +392,12 @@ mod tests {
         }
         assert_eq!(buckets.take(&user, now), None);
         assert_eq!(buckets.take(&user, now), None);
+        assert_eq!(buckets.lines(&user, now), RATE.burst);
+        assert_eq!(buckets.lines(&other, now), 0);
         assert_eq!(buckets.take(&other, now), Some(0));
+        assert_eq!(buckets.lines(&other, now), 1);
         let later = now + Duration::from_secs(1);
+        assert_eq!(buckets.lines(&user, later), RATE.burst - RATE.per_s);
         assert_eq!(buckets.take(&user, later), Some(2));
         for _ in 1..RATE.per_s {
             assert_eq!(buckets.take(&user, later), Some(0));

@@ -28,7 +28,7 @@ use windlass_shm::Pool;
 
 use crate::authority::Peer;
 use crate::http::{App, Failure};
-use crate::log::{Source, may};
+use crate::log::{self, Source, may};
 
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -290,7 +290,14 @@ impl Holders {
             used: self.used(share, uid, document),
             max: limits.max(share),
         };
-        Share::ALL.map(view).into()
+        let lines = log::lines(&Source::User(uid)).map(|(used, max)| LimitView {
+            uid,
+            limit: "log-lines-burst".into(),
+            unit: "lines".into(),
+            used,
+            max,
+        });
+        Share::ALL.map(view).into_iter().chain(lines).collect()
     }
 
     /// What a user has.

@@ -766,6 +766,13 @@ fn learned_addresses_count_for_their_owner() {
     until("the other one's", || is_full("br0", "o0"));
     assert_eq!(owners.learned("br1", "g1"), 0);
     assert_eq!((owners.used(1001), owners.used(1002)), (20, 20));
+    let zones = owners.daemon.must("GET", "/v1/zones", None);
+    let of_zones = [0, 1].map(|at| (&zones[at]["name"], &zones[at]["addresses"]));
+    let expected = [
+        (&json!("greedy"), &json!(20)),
+        (&json!("other"), &json!(20)),
+    ];
+    assert_eq!(of_zones, expected);
     owners.daemon.must("DELETE", "/v1/vnics/g0", None);
     owners.send("g1", 0x40, 30);
     until("there is room again", || is_full("br1", "g1"));

@@ -433,6 +433,38 @@ fn a_predecessor_that_dies_leaves_a_daemon() {
     }
 }
 
+/// A zone shows the lines of the log that its members have caused of late, and its owner's limit of them.
+#[test]
+fn log_lines_of_a_zone_are_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("run/control.sock");
+    // A line counts for a second; five at once count for five.
+    let config = directory.path().join("windlass.toml");
+    std::fs::write(&config, "log-lines-per-s = 1\n").unwrap();
+    let mut program = Program::start(&mut command(directory.path()), directory.path());
+    let must = |path: &str, body: Value| {
+        let (status, answer) = ask(&socket, "POST", path, Some(body));
+        assert_eq!(status, 201, "{answer}");
+    };
+    must("/v1/bridges", json!({"name": "br0"}));
+    let zone = json!({"name": "z", "owner_uid": 4321, "owner_gid": 4321, "bridges": ["br0"]});
+    must("/v1/zones", zone);
+    for id in 0..5 {
+        let waits = json!({"kind": "memif", "socket": "m.sock", "id": id, "role": "client"});
+        let vnic = json!({"name": format!("z{id}"), "zone": "z", "bridge": "br0", "attach": waits});
+        must("/v1/vnics", vnic);
+    }
+    let shown = ask(&socket, "GET", "/v1/zones/z", None).1;
+    assert!(shown["log_lines"].as_u64() >= Some(1), "{shown}");
+    let mut limits = shown["limits"].as_array().unwrap().iter();
+    let row = limits
+        .find(|row| row["limit"] == "log-lines-burst")
+        .unwrap();
+    assert_eq!((&row["used"], &row["max"]), (&json!(0), &json!(64)));
+    program.signal(Signal::TERM);
+    assert_eq!(program.0.wait().unwrap().code(), Some(0));
+}
+
 /// The log says who changed what, who was refused, and how members fare, as fields.
 #[test]
 fn the_log_has_fields() {

@@ -11,8 +11,10 @@ use windlass_api::{
 };
 
 use super::Engine;
+use super::owners::vnics_in;
 use crate::authority::Peer;
 use crate::backend::Place;
+use crate::log::{self, Source};
 use crate::metrics::Sample;
 use crate::shares::{Share, configured_in};
 
@@ -72,10 +74,15 @@ impl Engine {
         let within = |share| configured_in(share, &zone.name, &self.document);
         let place = Place::of(&self.runtime_dir, Some(zone));
         let directory = place.directory.display().to_string();
+        let used = self.backend.used(&vnics_in(&self.document, &zone.name));
+        let lines = log::lines(&Source::Zone(Some(zone.name.clone())));
         Some(ZoneView {
             config: zone.clone(),
             vnics: within(Share::Vnics),
             descriptors: within(Share::Descriptors),
+            mappings: used.mappings,
+            addresses: used.addresses,
+            log_lines: lines.map_or(0, |(used, _)| used),
             directory,
             limits: self
                 .sink
