@@ -78,14 +78,13 @@ pub(super) fn receive(model: &mut Model) {
     let size = *model
         .random
         .one(&[0, 1, 3, 50, 100, 1000, 5000, 30_000, 60_000]);
-    let tcp = model.links[link].kind == Kind::Tcp;
     let flag = match model.random.below(8) {
         _ if may_sleep || model.links[link].over || model.links[link].ends[end].watched => {
             "dontwait"
         }
         0 => "peek",
         1 => "peek|dontwait",
-        2 if tcp => "trunc|dontwait",
+        2 => "trunc|dontwait",
         4 => "dontwait",
         _ => "-",
     };

@@ -35,14 +35,13 @@ static UNIX: Traits = Traits {
     has_senders: true,
     ..NONE
 };
-static OTHER: Traits = NONE;
 
 #[inline(always)]
 pub fn of(record: &Record) -> &'static Traits {
     match record.kind() {
         Some(Kind::Tcp) => &TCP,
         Some(Kind::UnixStream) => &UNIX,
-        _ => &OTHER,
+        _ => &NONE,
     }
 }
 

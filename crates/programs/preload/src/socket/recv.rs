@@ -15,7 +15,7 @@ use crate::socket::{
     fast_path::count_received,
     file_flags,
     kernel_look::{is_ending, is_look_due},
-    peer_death,
+    kind, peer_death,
     reclaim::{caller, drain},
     sleep, state, unix,
     waiter::{self, Waiter},
@@ -49,7 +49,8 @@ pub fn receive(sock: Sock, link: Link<'static>, into: Bufs<'_>, flags: i32, own:
     }
     let how = RecvHow {
         peek: flags & libc::MSG_PEEK != 0,
-        discard: flags & libc::MSG_TRUNC != 0,
+        // tcp(7); a Unix stream gives the bytes all the same.
+        discard: flags & libc::MSG_TRUNC != 0 && kind::of(sock.record).is_counted,
         look: false,
     };
     let mut call = Receiving {

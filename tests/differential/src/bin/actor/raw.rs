@@ -98,18 +98,28 @@ fn is_socket_bare(fd: c_int) -> bool {
     if sockets == 0 {
         return false;
     }
-    let (mut cookie, mut length) = (0_u64, 8_u32);
-    let (option, into) = (libc::SO_COOKIE, &raw mut cookie);
+    let cookie: Option<u64> = option(fd, libc::SO_COOKIE);
+    cookie.is_some_and(|cookie| mixed(number(cookie) ^ seed << 32) % 1_000 < sockets)
+}
+
+/// Whether it is a Unix socket, asked out of a library's sight.
+pub(crate) fn is_unix(fd: c_int) -> bool {
+    option(fd, libc::SO_DOMAIN) == Some(libc::AF_UNIX)
+}
+
+/// A socket's option that is a number of this size.
+fn option<T: Default>(fd: c_int, name: c_int) -> Option<T> {
+    let (mut value, mut length) = (T::default(), size_of::<T>() as c_uint);
     let arguments = [
         fd.word(),
         libc::SOL_SOCKET.word(),
-        option.word(),
-        into.word(),
+        name.word(),
+        (&raw mut value).word(),
         (&raw mut length).word(),
     ];
-    // SAFETY: the cookie is eight bytes.
+    // SAFETY: no more than `length` bytes are written, to a number.
     let found = unsafe { bare(libc::SYS_getsockopt, &arguments) };
-    found == 0 && mixed(number(cookie) ^ seed << 32) % 1_000 < sockets
+    (found == 0).then_some(value)
 }
 
 /// An argument as a register takes it.

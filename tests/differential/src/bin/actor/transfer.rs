@@ -3,6 +3,7 @@
 use crate::Actor;
 use crate::calls::{self, Answer, Fd};
 use crate::make::{address, tell};
+use crate::raw;
 use crate::report::{Arguments, Report, pattern};
 
 /// Most bytes of one transfer.
@@ -125,15 +126,15 @@ fn receive(fd: Fd, words: &Arguments, report: &mut Report) {
             message.answer
         }
     };
-    received(&into, answer, flags, report);
+    let discards = flags & libc::MSG_TRUNC != 0 && !raw::is_unix(fd);
+    received(&into, answer, discards, report);
 }
 
-/// With TRUNC a TCP socket discards, and a datagram socket answers its whole length: only what lies
-/// in memory is hashed, and nothing that a TCP socket left as it was.
-fn received(into: &[u8], answer: Answer, flags: i32, report: &mut Report) {
+/// With TRUNC a TCP socket discards its bytes and leaves the memory as it was (tcp(7)). A Unix stream does not.
+fn received(into: &[u8], answer: Answer, discards: bool, report: &mut Report) {
     report.answer(answer);
     let came = (answer.value.max(0) as usize).min(into.len());
-    if flags & libc::MSG_TRUNC == 0 {
+    if !discards {
         report.data(&into[..came]);
     } else if came > 0 {
         report.put("~discarded", came);
@@ -260,7 +261,7 @@ fn receive_descriptor(actor: &Actor, fd: Fd, words: &Arguments, report: &mut Rep
         actor.set(words.word(2), passed);
     }
     report.put("passed", message.passed.unwrap_or(-1));
-    received(&into, message.answer, 0, report);
+    received(&into, message.answer, false, report);
 }
 
 /// sendfile, splice and stdio.
@@ -279,7 +280,7 @@ fn odd(fd: Fd, words: &Arguments, report: &mut Report) -> bool {
             let answer = calls::splice(fd, pair[1], into.len(), 0);
             into.truncate(answer.value.max(0) as usize);
             calls::raw_read(pair[0], &mut into);
-            received(&into, answer, 0, report);
+            received(&into, answer, false, report);
         }
         "spliceout" => {
             calls::pipe(&mut pair, 0);
@@ -291,7 +292,7 @@ fn odd(fd: Fd, words: &Arguments, report: &mut Report) -> bool {
         "stdioread" => {
             let mut into = vec![0; length(words, 2)];
             let answer = calls::stdio_read(calls::dup(fd).value as Fd, &mut into);
-            received(&into, answer, 0, report);
+            received(&into, answer, false, report);
         }
         _ => return false,
     }
