@@ -33,6 +33,14 @@ fn messages_are_the_kernels() {
     compare("messages_are_the_kernels", &cases, Some(true));
 }
 
+/// Pointers to nothing, lengths below zero, lists that are too long: what each call says, leaves and moves.
+#[test]
+fn wrong_arguments_are_the_kernels() {
+    if let Some(place) = Place::compiled("wrong_arguments_are_the_kernels", "wrong.c", &[]) {
+        place.compare(&["tcp", "unix"], Some(true));
+    }
+}
+
 /// Files and pipes go out between messages, in order.
 #[test]
 fn files_and_pipes_keep_their_place() {

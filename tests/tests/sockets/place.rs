@@ -247,6 +247,7 @@ impl Place {
         let mut pair = self.connect(&How {
             way,
             spin: "50",
+            options: &[PATIENT],
             is_plain,
             ..HOW
         });

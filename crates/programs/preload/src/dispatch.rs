@@ -10,7 +10,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::Relaxed;
 
-use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, socklen_t, timeval};
+use libc::{epoll_event, fd_set, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, timeval};
 use windlass_channel::{Link, Reason};
 
 use crate::fd::{
@@ -120,8 +120,9 @@ pub fn send(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
     if is_reclaimed() {
         reclaim::reclaim(&sock, &link);
     }
-    if !data.name.is_null() && kind::of(sock.record).has_senders {
-        return own.call();
+    if !data.name.is_null() {
+        // The kernel reads it.
+        return by_kernel::send_by_kernel((&sock, 0), &link, (0, |sent| sent), flags, own);
     }
     data.pieces(own, |pieces| {
         if data.is_list() && pieces.is_empty() {
@@ -166,11 +167,16 @@ pub fn recv(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
         return unix::receive_named(&sock, own);
     }
     let result = into.pieces(own, |pieces| recv::receive(sock, link, pieces, flags, own));
-    if result >= 0 && !into.name.is_null() {
-        // A stream's socket reports no name.
-        memory::put(into.name.cast_mut().cast::<socklen_t>(), 0);
+    let length: *mut c_int = into.name.cast_mut().cast();
+    if result < 0 || length.is_null() {
+        return result;
     }
-    result
+    // A stream's socket reports no name.
+    match memory::fetch(length) {
+        Some(..0) => errors::fail(libc::EINVAL),
+        Some(_) if memory::put(length, 0) => result,
+        _ => errors::fail(libc::EFAULT),
+    }
 }
 
 /// `recvmsg`. Descriptors that arrive are reported by [`crate::fd::table::taken`] afterwards.

@@ -3,7 +3,7 @@
 use windlass_channel::Reason;
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::ptr::null;
+use std::ptr::{null, without_provenance_mut};
 
 use libc::{iovec, off_t, sockaddr, socklen_t};
 
@@ -44,7 +44,8 @@ interpose! {
         length: *mut socklen_t) -> isize
         => first from.is_null().then(|| fast_path::recv(fd, into, bytes, flags)).flatten(),
         |sock, own| {
-            let length = if from.is_null() { null() } else { length.cast_const().cast() };
+            // A length that is null is memory that is not there, as its next byte is.
+            let length = if from.is_null() { null() } else { length.max(without_provenance_mut(1)).cast_const().cast() };
             dispatch::recv(sock, Data::one(into, bytes, length), flags, own)
         };
 

@@ -81,7 +81,7 @@ fn each_sent(message: *const msghdr) {
 /// Calls `with` for every descriptor in `SCM_RIGHTS` of this message's control data, which may not be readable.
 #[inline]
 fn each_right(message: *const msghdr, with: impl FnMut(c_int)) {
-    if let Some(header) = memory::header(message)
+    if let Some(header) = memory::fetch(message)
         && !header.msg_control.is_null()
     {
         each_right_in(header.msg_control.cast(), header.msg_controllen, with);

@@ -1,6 +1,6 @@
 //! Messages of a joined socket, in terms of [`crate::socket::send`] and [`crate::socket::recv`]: headers are taken apart.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 use libc::{mmsghdr, msghdr};
 use windlass_channel::{Bufs, Link};
@@ -10,12 +10,13 @@ use crate::fd::{
     record::flag,
 };
 use crate::process::registration;
-use crate::socket::{by_kernel, fast_path, kind, recv, send, unix};
+use crate::socket::{by_kernel, errors, fast_path, kind, recv, send, unix};
 use crate::sys::memory;
 
 /// Hands the header of a message and its pieces to `with`; of what cannot be used the program's own call says why.
 fn apart(message: *const msghdr, own: Own, with: impl FnOnce(&msghdr, Bufs<'_>) -> isize) -> isize {
-    let Some(head) = memory::header(message) else {
+    let is_named = |head: &msghdr| head.msg_name.is_null() || head.msg_namelen as i32 >= 0;
+    let Some(head) = memory::fetch(message).filter(is_named) else {
         return own.call();
     };
     let data = Data::list(head.msg_iov, head.msg_iovlen);
@@ -30,22 +31,15 @@ pub fn send(
     own: Own,
 ) -> isize {
     apart(message, own, |head, data| {
-        if extras(head) != (false, false) {
+        // The kernel reads names and control data, also where they are not there.
+        let has_name = !head.msg_name.is_null() && head.msg_namelen != 0;
+        if has_name || head.msg_controllen != 0 {
             let given = (data.len(), |sent| sent);
             by_kernel::send_by_kernel((sock, 0), &link, given, flags, own)
         } else {
             send::send(*sock, link, data, flags, own)
         }
     })
-}
-
-/// Whether a header has a name, and control data, or room for them.
-fn extras(head: &msghdr) -> (bool, bool) {
-    let has = |part: *mut c_void, bytes: usize| !part.is_null() && bytes != 0;
-    (
-        has(head.msg_name, head.msg_namelen as usize),
-        has(head.msg_control, head.msg_controllen),
-    )
 }
 
 /// `recvmsg`. What comes by the ring has neither a name nor control data.
@@ -57,39 +51,44 @@ pub fn receive(
     own: Own,
 ) -> isize {
     apart(message, own, |head, data| {
+        if flags & !recv::FLAGS != 0 {
+            return recv::receive_oddly(sock, &link, own);
+        }
         let has_senders = kind::of(sock.record).has_senders;
-        let (has_name, has_control) = extras(head);
         // Only the program's own call knows where to put the name of a sender and control data. Of TCP that comes with options only
         // which demote.
-        if has_senders && has_name {
+        if has_senders && !head.msg_name.is_null() {
             return unix::receive_named(sock, own);
         }
         let may_come = has_senders || sock.record.has(flag::DEMOTED);
-        if may_come && has_control && !data.is_empty() {
+        let has_room = !head.msg_control.is_null() && head.msg_controllen != 0;
+        if may_come && has_room && !data.is_empty() {
             // What lies in the ring has none, and nobody moves it once its sender has died.
             let (at, bytes) = data.piece();
             let who = registration::owner().filter(|_| flags & !fast_path::FLAGS == 0);
             let taken = who.and_then(|who| fast_path::take(sock, link, who, &Bufs::one(at, bytes)));
             return match taken {
-                Some(taken) => bytes_alone(message, taken, flags),
+                Some(taken) => bytes_alone((message, head), taken, flags),
                 None => recv::receive_oddly(sock, &link, own),
             };
         }
         let received = recv::receive(*sock, link, data, flags, own);
-        bytes_alone(message, received, flags)
+        bytes_alone((message, head), received, flags)
     })
 }
 
-/// The header of a message of bytes alone; what was received.
-fn bytes_alone(message: *mut msghdr, received: isize, flags: c_int) -> isize {
-    if received >= 0
-        && let Some(mut after) = memory::header(message)
-    {
-        (after.msg_namelen, after.msg_controllen, after.msg_flags) =
-            (0, 0, flags & libc::MSG_CMSG_CLOEXEC);
-        memory::put(message, after);
+/// Where the header of a message is, and was before: now it is one of bytes alone. What was received.
+fn bytes_alone((at, head): (*mut msghdr, &msghdr), received: isize, flags: c_int) -> isize {
+    let mut after = *head;
+    (after.msg_controllen, after.msg_flags) = (0, flags & libc::MSG_CMSG_CLOEXEC);
+    if !after.msg_name.is_null() {
+        after.msg_namelen = 0;
     }
-    received
+    if received < 0 || memory::put(at, after) {
+        received
+    } else {
+        errors::fail(libc::EFAULT)
+    }
 }
 
 /// How many bytes the first `count` messages moved, as the kernel has noted.

@@ -22,7 +22,8 @@ use crate::socket::{
 };
 use crate::sys::real;
 
-const RECEIVE_FLAGS: i32 = libc::MSG_DONTWAIT
+/// Flags that mean something to a receive by the ring.
+pub const FLAGS: i32 = libc::MSG_DONTWAIT
     | libc::MSG_NOSIGNAL
     | libc::MSG_PEEK
     | libc::MSG_TRUNC
@@ -44,7 +45,7 @@ pub fn receive(sock: Sock, link: Link<'static>, into: Bufs<'_>, flags: i32, own:
             peer_death::receive_nothing(&sock, &link, own)
         };
     }
-    if flags & !RECEIVE_FLAGS != 0 {
+    if flags & !FLAGS != 0 {
         return receive_oddly(&sock, &link, own);
     }
     let how = RecvHow {

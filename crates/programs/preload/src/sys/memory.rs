@@ -8,11 +8,9 @@ use windlass_channel::copy::copy;
 /// A value of the program's; none if it is not all there.
 #[inline]
 pub fn fetch<T: Copy>(from: *const T) -> Option<T> {
-    let mut value = MaybeUninit::<T>::uninit();
-    // SAFETY: the value is ours and has that size; a fault in reading ends the copy.
-    let copied = unsafe { copy(value.as_mut_ptr().cast(), from.cast(), size_of::<T>()) };
+    let mut value = [MaybeUninit::<T>::uninit()];
     // SAFETY: all bytes were copied, from where the program keeps such a value.
-    (copied == size_of::<T>()).then(|| unsafe { value.assume_init() })
+    fetch_all(&mut value, from.cast()).then(|| unsafe { value[0].assume_init() })
 }
 
 /// Writes a value where the program wants it; false if there is no memory.
@@ -52,11 +50,6 @@ pub fn fetch_all<T: Copy>(into: &mut [T], from: *const T) -> bool {
     let bytes = size_of_val(into);
     // SAFETY: the values are ours and have that size; a fault in reading ends the copy.
     unsafe { copy(into.as_mut_ptr().cast(), from.cast(), bytes) == bytes }
-}
-
-/// A copy of the program's header; `None` if it is not there.
-pub fn header(message: *const libc::msghdr) -> Option<libc::msghdr> {
-    (!message.is_null()).then(|| fetch(message)).flatten()
 }
 
 #[cfg(test)]
