@@ -135,14 +135,28 @@ fn a_signal_while_the_broker_is_asked_ends_the_call() {
     let Some(place) = Place::new("a_signal_while_the_broker_is_asked_ends_the_call") else {
         return;
     };
-    compile(&place, "late");
     let sleep = [
         "recv", "empty", "read", "recvmsg", "poll", "ppoll", "select", "epoll",
     ];
     let sleep = sleep.map(|call| (call, "EINTR\n"));
     let others = [("urgent", "EINVAL\n"), ("nonblocking", "EAGAIN\n")];
+    ask_late(&place, sleep.into_iter().chain(others));
+}
+
+/// A thread asks a broker that is stopped: a file that another one opens meanwhile gets the lowest free number.
+#[test]
+fn low_numbers_are_free_while_the_broker_is_asked() {
+    let Some(place) = Place::new("low_numbers_are_free_while_the_broker_is_asked") else {
+        return;
+    };
+    ask_late(&place, [("number", "lowest\n")]);
+}
+
+/// Has `late.c` make each of these calls, and compares what it says.
+fn ask_late<'a>(place: &Place, calls: impl IntoIterator<Item = (&'a str, &'a str)>) {
+    compile(place, "late");
     let mut wrong = Vec::new();
-    for (call, expected) in sleep.into_iter().chain(others) {
+    for (call, expected) in calls {
         let directory = place.room();
         let start = |role: &str, call: &[&str]| {
             let log = fs::File::create(directory.join(role)).expect("a log");

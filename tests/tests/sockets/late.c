@@ -1,7 +1,8 @@
-/* A signal comes while a call asks the broker, before it can sleep.
+/* What comes while a call asks the broker, before it can sleep: a signal, or another thread that opens a file.
  *
  * late serve PORT-FILE CALL: answers ROUNDS messages. Then a child, which uses the connection first and so has to ask a broker that it
- * has stopped, makes a call that has to wait, and gets a signal after SIGNAL_US: prints `EINTR`, or what became of it.
+ * has stopped, makes a call that has to wait, and gets a signal after SIGNAL_US: prints `EINTR`, or what became of it. CALL `number`: it receives, and
+ * another thread opens a file meanwhile; prints `lowest` if that gets the lowest number that was free.
  * late ask PORT-FILE: asks, and reads nothing more. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -9,6 +10,7 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,11 +86,35 @@ static long make(int fd, const char *call)
 	return 0;
 }
 
+static pid_t host;
+static int lowest;
+
+static void *open_meanwhile(void *nothing)
+{
+	usleep(SIGNAL_US);
+	int number = open("/dev/null", O_RDONLY);
+	printf(number == lowest ? "lowest\n" : "%d, not %d\n", number, lowest);
+	fflush(stdout);
+	kill(host, SIGCONT);
+	_exit(0);
+}
+
+static void open_beside(int fd)
+{
+	pthread_t thread;
+	host = broker();
+	close(lowest = open("/dev/null", O_RDONLY));
+	kill(host, SIGSTOP);
+	pthread_create(&thread, 0, open_meanwhile, 0);
+	make(fd, "recv");
+	fail("recv");
+}
+
 static void act(int fd, const char *call)
 {
 	struct sigaction action = { .sa_handler = handle };
 	struct itimerval time = { .it_value.tv_usec = SIGNAL_US };
-	pid_t host = broker();
+	host = broker();
 	sigaction(SIGALRM, &action, 0);
 	kill(host, SIGSTOP);
 	setitimer(ITIMER_REAL, &time, 0);
@@ -114,6 +140,8 @@ static void serve(const char *path, const char *call)
 			fail("message");
 	pid_t child = fork();
 	if (!child) {
+		if (!strcmp(call, "number"))
+			open_beside(fd);
 		act(fd, call);
 		_exit(0);
 	}

@@ -6,7 +6,7 @@
 //!
 //! # Model
 //! One exchange is: block signals; socket, connect, send, wait a little, receive; map what came; close every descriptor; unblock
-//! signals. Nothing stays open, nothing is allocated, `errno` is not touched, and no function of libc is called: each system call
+//! signals. Numbers that are open meanwhile are high ones. Nothing stays open, nothing is allocated, `errno` is not touched, and no function of libc is called: each system call
 //! is made by itself, so that this may run inside an interposed call and is no point of cancellation.
 //!
 //! # Limits
@@ -61,6 +61,9 @@ pub const BACKOFF_FIRST_MS: u64 = 10;
 pub const BACKOFF_MS: u64 = 1_000;
 /// How long a listing is waited for, in milliseconds: a person waits, not a program in its send.
 const LISTING_MS: u64 = 5_000;
+/// Least number of a descriptor that is open while an answer is waited for: programs count on the lowest free one (`open(2)`). Below
+/// 64 no table of descriptors has to grow.
+const NUMBER_MIN: i32 = 48;
 /// Longest path of a Unix socket, in bytes (`sun_path` less its end).
 pub const PATH_BYTES_MAX: usize = 107;
 /// Where root's broker listens.
@@ -379,6 +382,7 @@ impl Client {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let kind = SocketType::SEQPACKET;
             let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+            let socket = out_of_the_way(socket);
             match rustix::net::connect(&socket, &SocketAddrUnix::new(text)?) {
                 Ok(()) => return Ok(socket),
                 Err(errno) => last = errno,
@@ -386,6 +390,11 @@ impl Client {
         }
         Err(last)
     }
+}
+
+/// The descriptor with a number that the program does not get next, if it may have so many.
+fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
+    rustix::io::fcntl_dupfd_cloexec(&fd, NUMBER_MIN).unwrap_or(fd)
 }
 
 /// Maps these descriptors, so many bytes of each, writable or not: all or none.
@@ -486,7 +495,7 @@ impl Masked {
         let made = unsafe { sys::checked(libc::SYS_signalfd4, [new, at, 8, flags, 0, 0]) };
         let fd = i32::try_from(made.ok()?).ok()?;
         // SAFETY: made a moment ago, and nobody else's.
-        Some(unsafe { OwnedFd::from_raw_fd(fd) })
+        Some(out_of_the_way(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 }
 
