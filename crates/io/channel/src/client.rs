@@ -191,20 +191,17 @@ impl Path {
     }
 }
 
+/// An answer, and the descriptors that came with it.
+type Answered = (Answer, [Option<OwnedFd>; FDS_MAX]);
+
 /// The way to the broker. One for a process, in a static.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Client {
     paths: OnceLock<[Option<Path>; PATHS]>,
     /// Of joins and of rescues: from which millisecond of the monotonic clock on to ask again, and how long the last pause was.
     backoffs: [[AtomicU64; 2]; 2],
     /// How long any answer is waited for at least, in milliseconds.
     pub answer_ms_min: AtomicU64,
-}
-
-impl Default for Client {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl Client {
@@ -314,10 +311,8 @@ impl Client {
     /// Has the broker look after a slab for a while. Nothing is waited for; the caller does this once a second at most.
     pub fn watch(&self, slab: u32) {
         let _masked = Masked::all();
-        if let Ok(socket) = self.connect() {
-            // A broker that does not take it now will not be there for a rescue either.
-            let _ = send(&socket, &Request::Watch { slab });
-        }
+        // A broker that does not take it now will not be there for a rescue either.
+        let _ = (self.connect()).and_then(|socket| send(&socket, &Request::Watch { slab }));
     }
 
     /// Memory with a row for every socket and channel that this user may see, and its bytes.
@@ -331,11 +326,7 @@ impl Client {
         }
     }
 
-    fn exchange(
-        &self,
-        request: &Request,
-        answer_ms: u64,
-    ) -> Result<(Answer, [Option<OwnedFd>; FDS_MAX]), Reason> {
+    fn exchange(&self, request: &Request, answer_ms: u64) -> Result<Answered, Reason> {
         let [others, rescues] = &self.backoffs;
         let is_rescue = answer_ms == RESCUE_MS;
         let [not_before_ms, pause_ms] = if is_rescue { rescues } else { others };
@@ -357,8 +348,8 @@ impl Client {
             // A signal is for this thread: its handler does not wait for the broker. The caller asks again later.
             Err(Errno::INTR) => Err(Reason::Young),
             Ok(answered) => {
-                others[1].store(0, Ordering::Relaxed);
-                rescues[1].store(0, Ordering::Relaxed);
+                (self.backoffs.iter())
+                    .for_each(|[_, pause_ms]| pause_ms.store(0, Ordering::Relaxed));
                 Ok(answered)
             }
             Err(_) => {
@@ -433,11 +424,7 @@ fn send(socket: &OwnedFd, request: &Request) -> Result<(), Errno> {
     rustix::net::send(socket, &request.encode(), SendFlags::NOSIGNAL).map(drop)
 }
 
-fn receive(
-    socket: &OwnedFd,
-    answer_ms: u64,
-    waiting: Option<&OwnedFd>,
-) -> Result<(Answer, [Option<OwnedFd>; FDS_MAX]), Errno> {
+fn receive(socket: &OwnedFd, answer_ms: u64, waiting: Option<&OwnedFd>) -> Result<Answered, Errno> {
     let timeout = Timespec {
         tv_sec: i64::try_from(answer_ms / 1_000).unwrap_or(0),
         tv_nsec: i64::try_from((answer_ms % 1_000).saturating_mul(1_000_000)).unwrap_or(0),
