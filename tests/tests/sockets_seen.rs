@@ -3,6 +3,7 @@
 #[path = "sockets/place.rs"]
 mod place;
 
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use place::{HOW, How, One, PATIENCE, Pair, Place};
 use rustix::process::Signal;
 use serde_json::Value;
-use windlass_tests::{program, skip};
+use windlass_tests::{Lab, program, skip, until};
 
 /// Waits until one end of a pair has just one socket, in this state for this reason.
 fn until_seen(place: &Place, pair: &mut Pair, end: usize, state: &str, reason: &str) {
@@ -256,4 +257,53 @@ fn the_page_begins_with_what_works() {
     });
     let client = typed.start("redis-benchmark", &format!("-p {port}"));
     until("the ring", &|| typed.are_on_ring([&server, &client]));
+}
+
+/// `windlass metrics --listen` has what accelerated sockets have sent, by ring and by kernel; it stays when they are closed.
+#[test]
+fn what_was_sent_is_a_metric() {
+    const NAME: &str = "what_was_sent_is_a_metric";
+    let (Some(place), Some(lab)) = (Place::new(NAME), Lab::start(NAME)) else {
+        return;
+    };
+    let daemon = lab.daemon();
+    let mut server = Command::new(program("windlass"));
+    server
+        .arg("--socket")
+        .arg(daemon.socket())
+        .args(["metrics", "--listen", "127.0.0.1:0"])
+        .env("WINDLASS_SOCKETS", place.daemon());
+    let mut server = One(server.stdout(Stdio::piped()).spawn().expect("windlass"));
+    let mut line = String::new();
+    let said = server.0.stdout.as_mut().expect("a pipe");
+    BufReader::new(said).read_line(&mut line).expect("a line");
+    let address = line.trim().trim_start_matches("http://");
+    let address = address.trim_end_matches("/metrics").to_owned();
+    let sent = |path: &str| -> u64 {
+        let mut stream = TcpStream::connect(&address).expect("it listens");
+        let request =
+            format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("asked");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        assert!(text.contains("windlass_uptime_seconds"), "{text}");
+        let title = format!("windlass_channel_bytes_total{{path=\"{path}\"}} ");
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix(&title));
+        lines
+            .next()
+            .map_or(0, |total| total.parse().expect("a number"))
+    };
+    let mut pair = place.connect(&How {
+        way: "level",
+        bytes: 0,
+        ..HOW
+    });
+    for end in 0..2 {
+        until_seen(&place, &mut pair, end, "ring", "none");
+    }
+    until("the ring carries bytes", || sent("ring") > 100_000);
+    drop(pair);
+    let before = sent("ring");
+    assert!(before > 100_000);
+    assert!(sent("ring") >= before, "the sum stays");
 }

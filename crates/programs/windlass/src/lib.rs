@@ -44,6 +44,7 @@ mod options;
 mod program;
 mod property;
 mod run;
+mod sent;
 mod sockets;
 mod stackdump;
 mod statistics;

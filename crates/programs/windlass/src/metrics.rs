@@ -14,7 +14,7 @@ use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -27,7 +27,8 @@ use tokio::sync::Semaphore;
 
 use crate::failure::Failure;
 use crate::options::{Global, MetricsArgs};
-use crate::{Session, connect};
+use crate::sent::Sent;
+use crate::{Session, connect, sockets};
 
 /// Connections that are served at once.
 const CONNECTIONS_MAX: usize = 16;
@@ -89,6 +90,8 @@ struct Server {
     address: SocketAddr,
     token: Option<String>,
     options: Global,
+    /// What accelerated sockets have sent since it listens.
+    sent: Mutex<Sent>,
 }
 
 async fn serve(
@@ -111,6 +114,7 @@ async fn serve(
         address,
         token,
         options: session.options.clone(),
+        sent: Mutex::default(),
     });
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
@@ -177,12 +181,26 @@ impl Server {
         if request.method() != Method::GET {
             return answer(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
         }
-        let asked = tokio::task::spawn_blocking(move || connect(&self.options)?.metrics()).await;
+        let asked = tokio::task::spawn_blocking(move || {
+            let text = connect(&self.options)?.metrics()?;
+            Ok::<_, windlass_client::Error>(text + &self.sent_now())
+        });
+        let asked = asked.await;
         match asked {
             Ok(Ok(text)) => answer(StatusCode::OK, text),
             Ok(Err(error)) => answer(StatusCode::BAD_GATEWAY, format!("{error}\n")),
             Err(_) => answer(StatusCode::INTERNAL_SERVER_ERROR, "the call has failed\n"),
         }
+    }
+
+    /// Lines about accelerated sockets, once there were any.
+    fn sent_now(&self) -> String {
+        let Ok(Some(sockets)) = sockets::now() else {
+            return String::new();
+        };
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        sent.note(&sockets);
+        sent.text()
     }
 
     /// Whether the value of `Host` names this server. On an address that stands for all of the host's, any name does: a

@@ -75,10 +75,10 @@ fn served() {
     let fake = fake();
     let server = Server::start(&fake, "");
     let host = format!("Host: {}\r\n", server.address);
-    assert_eq!(
-        server.ask("GET /metrics", &host),
-        ("200".into(), TEXT.into())
-    );
+    let (status, text) = server.ask("GET /metrics", &host);
+    assert_eq!(status, "200");
+    // Behind it may be what accelerated sockets of this host have sent.
+    assert!(text.starts_with(TEXT), "{text}");
     assert_eq!(server.ask("GET /", &host).0, "404");
     assert_eq!(server.ask("POST /metrics", &host).0, "405");
     assert_eq!(server.ask("GET /metrics", "Host: example.org\r\n").0, "421");
