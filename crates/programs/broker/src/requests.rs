@@ -60,14 +60,13 @@ impl Broker {
             Request::Slab { slab, side } => {
                 let own = self.asker(asker)?;
                 let side = Side::from_u8(side);
-                if !self.slabs.may_have(&mut self.processes, own, slab, side) {
-                    return Err(Reason::NotEligible);
-                }
+                let may = self.slabs.may_have(&mut self.processes, own, slab, side);
+                may.then_some(()).ok_or(Reason::NotEligible)?;
                 self.hand_over(asker, slab, side)
             }
             Request::Rescue { slab, chan, side } => {
                 let own = self.asker(asker)?;
-                let found = self.slabs.get(slab).and_then(|slab| slab.side_of(own));
+                let found = self.slabs.asked(own, slab, (chan, side), Instant::now());
                 found.ok_or(Reason::NotEligible)?;
                 // Two sockets are looked for.
                 let looks = self.users.looks(who.uid) / 2;

@@ -347,6 +347,17 @@ impl Slabs {
         }
     }
 
+    /// A process asks for unread bytes; `None` if the slab is not its own. The watch leaves them alone for a while: its look behind the
+    /// rescue could have a copy of a socket just when that is closed, which its owner does once they have moved.
+    pub(crate) fn asked(&mut self, slot: u16, id: u32, at: (u16, u8), now: Instant) -> Option<()> {
+        let slab = self.all.get_mut(&id);
+        let slab = slab.filter(|slab| slab.side_of(slot).is_some())?;
+        if let Some(unread) = slab.map.unread(at.0, at.1) {
+            slab.unread.insert(at, (unread, now + RETRY_INTERVAL));
+        }
+        Some(())
+    }
+
     /// Looks at what is due, the longest due first, until [`CHANNELS_PER_LOOK`] are looked at: the rest is due still. Returns the
     /// directions whose bytes nobody has touched for [`STUCK_AFTER`]: slab, channel, side that sent them.
     pub(crate) fn look(&mut self, processes: &mut Processes, now: Instant) -> Vec<(u32, u16, u8)> {

@@ -107,6 +107,32 @@ fn the_watch_rescues() {
     a.signal(Signal::CONT);
 }
 
+/// A process asks for unread bytes before it closes, and the helper is late: the watch does not begin a rescue of its own behind that,
+/// whose copy of the socket would outlive the close.
+#[test]
+fn the_watch_leaves_alone_what_is_asked_for() {
+    let running = Running::alone();
+    let (mut a, mut b) = joined(&running);
+    let side = 1 - running.side_of_second;
+    assert_eq!(a.ask("push unread"), "6 0");
+    assert_eq!(a.ask("watch"), "done");
+    let helpers = stage::children_of(std::process::id(), "helper");
+    assert!(!helpers.is_empty());
+    let all = |signal| {
+        for helper in &helpers {
+            rustix::process::kill_process(*helper, signal).expect("a helper");
+        }
+    };
+    all(Signal::STOP);
+    assert_eq!(b.ask(&format!("rescue {side}")), "no-daemon");
+    std::thread::sleep(Duration::from_millis(350));
+    all(Signal::CONT);
+    stage::wait_for("the rescue", || running.rescues() > 0);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(running.rescues(), 1);
+    assert_eq!(running.moved(), 6);
+}
+
 /// A process that dies is dead for everybody at once, and its slot is not given again while its memory is in use.
 #[test]
 fn death_is_seen() {

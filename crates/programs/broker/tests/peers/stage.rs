@@ -36,7 +36,7 @@ pub struct Running {
     pub slots: Cell<[u64; 2]>,
     /// The side of the second of a joined pair: the first registers first.
     pub side_of_second: u8,
-    moved: Arc<Mutex<usize>>,
+    moved: Arc<Mutex<Vec<usize>>>,
     /// Closing it ends the broker.
     signals: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
@@ -85,13 +85,13 @@ impl Running {
             settings.policy = Some(file);
         }
         let path = dir.path().join("sockets.sock");
-        let moved = Arc::new(Mutex::new(0));
-        let sum = Arc::clone(&moved);
+        let moved = Arc::new(Mutex::new(Vec::new()));
+        let all = Arc::clone(&moved);
         let say = Box::new(move |_, line: Arguments<'_>| {
             let line = line.to_string();
             let rescued = line.strip_prefix("rescued ");
             let bytes = rescued.and_then(|line| line.split(' ').next()?.parse::<usize>().ok());
-            *sum.lock().expect("no panic") += bytes.unwrap_or(0);
+            all.lock().expect("no panic").extend(bytes);
         });
         let broker = Broker::listen(&path, None, settings, say).expect("broker");
         let (signals, writer) = std::io::pipe().expect("a pipe");
@@ -116,7 +116,12 @@ impl Running {
 
     /// Bytes that rescues have moved since the last call.
     pub fn moved(&self) -> usize {
-        std::mem::take(&mut *self.moved.lock().expect("no panic"))
+        self.moved.lock().expect("no panic").drain(..).sum()
+    }
+
+    /// How many rescues there were since then.
+    pub fn rescues(&self) -> usize {
+        self.moved.lock().expect("no panic").len()
     }
 
     /// Whether it takes in a process.
