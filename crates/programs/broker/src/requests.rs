@@ -69,7 +69,7 @@ impl Broker {
                 let found = self.slabs.asked(own, slab, (chan, side), Instant::now());
                 found.ok_or(Reason::NotEligible)?;
                 // Two sockets are looked for.
-                let looks = self.users.looks(who.uid) / 2;
+                let looks = self.looks.left(who.uid, Instant::now()) / 2;
                 self.begin_rescue(asker, (slab, chan, side), looks)
             }
             Request::Watch { slab } => {

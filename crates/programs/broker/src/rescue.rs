@@ -82,7 +82,7 @@ impl Broker {
             Err(_) => 0,
         };
         if let Some(connection) = asker {
-            self.users.looked(connection.who.uid, count);
+            self.looks.asked(connection.who.uid, count as usize);
         }
     }
 

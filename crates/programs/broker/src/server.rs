@@ -20,7 +20,8 @@ use crate::helpers::Helpers;
 use crate::host::Host;
 use crate::inquiry::Connection;
 use crate::limits::{
-    CONNECTIONS_MAX, HELPED_REQUESTS, NUMBERS_MAX, REST, REST_WITHOUT_DESCRIPTORS,
+    CONNECTIONS_MAX, HELPED_REQUESTS, LOOKS_PER_USER_PER_S, NUMBERS_MAX, REQUESTS_PER_USER_PER_S,
+    REST, REST_WITHOUT_DESCRIPTORS,
 };
 use crate::listeners::Listeners;
 use crate::policy::Policy;
@@ -57,6 +58,8 @@ pub struct Broker {
     pub(crate) processes: Processes,
     pub(crate) slabs: Slabs,
     pub(crate) users: Users,
+    /// Descriptors that were looked at, apart: who asks much would find no socket that has another number by now.
+    pub(crate) looks: Users,
     /// The broker's own user namespace.
     pub(crate) userns: (u64, u64),
     /// Asked before a pair is given memory; root's only.
@@ -94,7 +97,8 @@ impl Broker {
             settings,
             processes,
             slabs: Slabs::new(),
-            users: Users::default(),
+            users: Users::of(REQUESTS_PER_USER_PER_S),
+            looks: Users::of(LOOKS_PER_USER_PER_S),
             userns: user_namespace(std::process::id()).unwrap_or_default(),
             host: rustix::process::geteuid().is_root().then(Host::default),
             idle_since: Instant::now(),
