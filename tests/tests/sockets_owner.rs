@@ -176,10 +176,11 @@ fn ask_late<'a>(place: &Place, calls: impl IntoIterator<Item = (&'a str, &'a str
         };
         let mut server = start("serve", &[call]);
         let _client = start("ask", &[]);
-        assert!(server.end(), "{call}: the server failed");
+        let has_ended = server.end();
         let read = |name: &str| fs::read_to_string(directory.join(name)).unwrap_or_default();
-        assert!(read("serve.counters").contains("joined 1\n"), "{call}");
-        let said = read("serve");
+        let (said, counters) = (read("serve"), read("serve.counters"));
+        assert!(has_ended, "{call}: the server failed: {said}");
+        assert!(counters.contains("joined 1\n"), "{call}: {said}{counters}");
         if said != expected {
             wrong.push((call, said));
         }
