@@ -27,7 +27,7 @@
 #include "meet.h"
 #include "message.h"
 
-enum { ROUNDS = 200, SIGNAL_US = 8000, LATE_S = 3, FULL = 64 << 20 };
+enum { ROUNDS = 1000, SIGNAL_US = 8000, LATE_S = 3, FULL = 64 << 20 };
 
 static int handled;
 /* The parent waits there, too. */

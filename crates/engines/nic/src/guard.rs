@@ -18,7 +18,7 @@
 //!
 //! What cannot be read cannot be checked, and is refused by the first rule that is on:
 //!
-//! - a frame that ends in its tags, more tags than [`windlass_wire::parse`] walks, or a tag of an old type (0x9100 to 0x9300);
+//! - a frame that ends in its tags, more tags than [`windlass_wire::parse()`] walks, or a tag of an old type (0x9100 to 0x9300);
 //! - IP or ARP in an LLC frame;
 //! - a packet that contradicts itself ([`Fault`]), or whose headers go beyond 1,920 bytes;
 //! - a later IPv6 fragment that begins with an extension header: the transport header could lie in it.
