@@ -24,13 +24,22 @@ const UNIX_SEEDS: u64 = 300;
 /// executed over or demoted otherwise before both ends have met, which the script decides. A busy machine does not: see [`PATIENT`].
 const MOST: u64 = 850;
 /// The same where every call on a fifth of the sockets is a bare system call: 728 to 731, four times the same seeds.
-const MOST_UNSEEN: u64 = 715;
+const MOST_UNSEEN: u64 = 710;
 
 /// Scripts at a time: they sleep most of the time.
 const JOBS: usize = 6;
 
 /// Seeds between two calls that keep a broker there, which ends a minute after its last process.
 const AT_ONCE: u64 = 200;
+
+/// Hand-written scripts in which no socket joins: their connections end, or are shut, before.
+const NONE_JOINS: [&str; 5] = [
+    "closed_listener",
+    "connect_without_waiting",
+    "first_bytes_before_accept",
+    "shut_before_the_join",
+    "unix_shut_before_the_join",
+];
 
 /// Switches off what wakes a reader whose wake-up was lost: the broker's watch.
 const NO_NETS: (&str, &str) = ("WINDLASS_NETS", "0");
@@ -157,7 +166,8 @@ fn sockets_that_the_library_does_not_see() {
     compare_seeds(&windlass, &preload, RAW_SEEDS, &options, MOST_UNSEEN);
 }
 
-/// Proves the same of every hand-written script, each a case in which something was wrong once or easily is.
+/// Proves the same of every hand-written script, each a case in which something was wrong once or easily is. Sockets join in each, but
+/// for [`NONE_JOINS`].
 #[test]
 fn scripts_are_the_same_accelerated() {
     if let Some((windlass, preload, options)) = subject("scripts_are_the_same_accelerated") {
@@ -177,20 +187,20 @@ fn replay_all(windlass: &Path, preload: &Preload, options: &Options) {
     keep_broker(windlass);
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
     let scripts = scripts(&directory).expect("scripts");
-    let (mut joined, mut differ) = (0, Vec::new());
+    let mut wrong = Vec::new();
     for (name, script) in &scripts {
         match replay(preload, script, options) {
-            Ok(tally) => joined += tally.counters.get(COUNTER_JOINED).copied().unwrap_or(0),
-            Err(Broken::Differs(difference)) => differ.push(format!("{name}:\n{difference}")),
+            Ok(tally) => {
+                let joined = tally.counters.get(COUNTER_JOINED).copied().unwrap_or(0);
+                if (joined == 0) != NONE_JOINS.contains(&name.as_str()) {
+                    wrong.push(format!("{name}: {joined} sockets joined"));
+                }
+            }
+            Err(Broken::Differs(difference)) => wrong.push(format!("{name}:\n{difference}")),
             Err(other) => panic!("{name}: {other:?}"),
         }
     }
-    assert!(differ.is_empty(), "{}", differ.join("\n"));
-    assert!(
-        joined > scripts.len() as u64,
-        "{joined} sockets joined in {} scripts",
-        scripts.len()
-    );
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// Has `windlass run` see to it that a broker is there.

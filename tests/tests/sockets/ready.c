@@ -259,19 +259,34 @@ static void leave(int fd)
 enum { WAITS = 9 };
 enum { POLL_1, PPOLL_1, EPOLL_20, PPOLL_MASK, EPOLL_MASK, POLL_15, RECV_3, KINDS };
 
-static int64_t took[KINDS][WAITS];
+/* The latest wait of each kind, in microseconds, or one that ended too early. */
+static int64_t late[KINDS];
+static int64_t began, waited;
 
-static int earlier(const void *a, const void *b)
+/* How long this thread has been ready and had no core, by proc(5). */
+static int64_t without_core_us(void)
 {
-	int64_t one = *(const int64_t *)a, two = *(const int64_t *)b;
-	return (one > two) - (one < two);
+	unsigned long long run, wait;
+	FILE *file = fopen("/proc/thread-self/schedstat", "r");
+	if (!file || fscanf(file, "%llu %llu", &run, &wait) != 2)
+		fail("schedstat");
+	fclose(file);
+	return wait / 1000;
 }
 
-/* Half of the waits took at most so much longer. */
-static void tell_late(const char *name, int kind, int64_t limit)
+static void begin_wait(void)
 {
-	qsort(took[kind], WAITS, sizeof took[kind][0], earlier);
-	tell(name, took[kind][WAITS / 2] - limit);
+	waited = without_core_us();
+	began = now_us();
+}
+
+static void end_wait(int kind, int64_t limit)
+{
+	int64_t much = now_us() - began - limit, without = without_core_us() - waited;
+	if (much > 0)
+		much = much > without ? much - without : 0;
+	if (late[kind] >= 0 && (much < 0 || much > late[kind]))
+		late[kind] = much;
 }
 
 static void time_limits(int fd)
@@ -290,49 +305,49 @@ static void time_limits(int fd)
 	sigprocmask(SIG_BLOCK, &blocked, 0);
 	for (int at = 0; at < WAITS; at++) {
 		leave(fd);
-		int64_t begin = now_us();
+		begin_wait();
 		poll(&one, 1, 1);
-		took[POLL_1][at] = now_us() - begin;
+		end_wait(POLL_1, 1000);
 		leave(fd);
-		begin = now_us();
+		begin_wait();
 		ppoll(&one, 1, &time, 0);
-		took[PPOLL_1][at] = now_us() - begin;
+		end_wait(PPOLL_1, 1000);
 		leave(fd);
-		begin = now_us();
+		begin_wait();
 		epoll_wait(set, &event, 1, 20);
-		took[EPOLL_20][at] = now_us() - begin;
+		end_wait(EPOLL_20, 20000);
 		raise(SIGUSR1);
 		leave(fd);
-		begin = now_us();
+		begin_wait();
 		if (ppoll(&one, 1, &second, &none) != -1 || errno != EINTR)
 			fail("ppoll with a mask");
-		took[PPOLL_MASK][at] = now_us() - begin;
+		end_wait(PPOLL_MASK, 0);
 		raise(SIGUSR1);
 		leave(fd);
-		begin = now_us();
+		begin_wait();
 		if (epoll_pwait(set, &event, 1, 1000, &none) != -1 || errno != EINTR)
 			fail("epoll_pwait with a mask");
-		took[EPOLL_MASK][at] = now_us() - begin;
+		end_wait(EPOLL_MASK, 0);
 		leave(fd);
-		begin = now_us();
+		begin_wait();
 		poll(&one, 1, 15);
-		took[POLL_15][at] = now_us() - begin;
+		end_wait(POLL_15, 15000);
 		setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
 		leave(fd);
-		begin = now_us();
+		begin_wait();
 		if (recv(fd, message, 1, 0) != -1 || errno != EAGAIN)
 			fail("recv with a limit");
-		took[RECV_3][at] = now_us() - begin;
+		end_wait(RECV_3, 3000);
 		struct timeval endless = { 0, 0 };
 		setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &endless, sizeof endless);
 	}
-	tell_late("poll_1", POLL_1, 1000);
-	tell_late("ppoll_1", PPOLL_1, 1000);
-	tell_late("epoll_20", EPOLL_20, 20000);
-	tell_late("ppoll_mask", PPOLL_MASK, 0);
-	tell_late("epoll_mask", EPOLL_MASK, 0);
-	tell_late("poll_15", POLL_15, 15000);
-	tell_late("recv_3", RECV_3, 3000);
+	tell("poll_1", late[POLL_1]);
+	tell("ppoll_1", late[PPOLL_1]);
+	tell("epoll_20", late[EPOLL_20]);
+	tell("ppoll_mask", late[PPOLL_MASK]);
+	tell("epoll_mask", late[EPOLL_MASK]);
+	tell("poll_15", late[POLL_15]);
+	tell("recv_3", late[RECV_3]);
 }
 
 static void times(const char *path, int listens)
