@@ -40,6 +40,8 @@ pub struct Running {
     /// Closing it ends the broker.
     signals: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
+    /// The thread's schedstat (proc(5)).
+    pub schedstat: String,
     dir: TempDir,
     _turn: Turn,
 }
@@ -96,7 +98,12 @@ impl Running {
         let broker = Broker::listen(&path, None, settings, say).expect("broker");
         let (signals, writer) = std::io::pipe().expect("a pipe");
         let signals = Signals::from(OwnedFd::from(signals));
-        let thread = std::thread::spawn(move || broker.run(&signals).expect("runs"));
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid()).expect("heard");
+            broker.run(&signals).expect("runs");
+        });
+        let id = told.recv().expect("a thread").as_raw_nonzero();
         Self {
             path,
             slots: Cell::default(),
@@ -104,6 +111,7 @@ impl Running {
             moved,
             signals: Some(writer),
             thread: Some(thread),
+            schedstat: format!("/proc/{}/task/{id}/schedstat", std::process::id()),
             dir,
             _turn: turn,
         }
