@@ -102,6 +102,10 @@ const DROPS: &[(&str, &str)] = &[
         "ip-spoof dhcp-spoof router-guard dhcp-guard",
     ),
     (
+        "tests/tests/firewall.rs",
+        "firewall firewall-in flow-limit flow-limit-in",
+    ),
+    (
         "crates/engines/bridge/tests/forward.rs",
         "giant source-limit same-member egress-vlan no-destination not-ready",
     ),

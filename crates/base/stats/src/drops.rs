@@ -56,6 +56,8 @@ drops! {
     DhcpSpoof, "dhcp-spoof", Ingress, "A DHCP client that is not the VNIC, and dhcp-nospoof is on; or what cannot be read.";
     RouterGuard, "router-guard", Ingress, "A router advertisement or a redirect, and router-guard is on; or what cannot be read.";
     DhcpGuard, "dhcp-guard", Ingress, "A message of a DHCP server, and dhcp-guard is on; or what cannot be read.";
+    Firewall, "firewall", Ingress, "A rule of the VNIC's firewall does not let it out; or what cannot be read.";
+    FlowLimit, "flow-limit", Ingress, "The first packet of a connection for which the VNIC's firewall has no room.";
     SourceLimit, "source-limit", Ingress, "A new source address beyond the member's limit of addresses.";
     StickySource, "sticky-source", Ingress, "The source address belongs to another member and may not move.";
     VlanTag, "vlan-tag", Ingress, "A tag that this member may not send: its own untagged VLAN, VID 4095, or a stack of tags.";
@@ -81,6 +83,8 @@ drops! {
     SpillFull, "spill-full", Egress, "Another worker held the ring, and the bounded private queue was full.";
     KernelRefused, "kernel-refused", Egress, "The kernel did not take the frame.";
     QueueFull, "queue-full", Egress, "Above the member's maxbw, and the queue before it was full or 100 ms long.";
+    FirewallIn, "firewall-in", Egress, "A rule of the VNIC's firewall does not let it in; or what cannot be read.";
+    FlowLimitIn, "flow-limit-in", Egress, "The first packet of a connection towards the VNIC for which its firewall has no room.";
     SegmentLimit, "segment-limit", Egress, "Software segmentation would make more frames than one visit may send.";
 }
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use thiserror::Error;
+use windlass_rules::{Prefix, PrefixError};
 
 use crate::option::Value;
 use crate::property::{Properties, Scope};
@@ -70,34 +71,16 @@ impl AllowedIps {
     }
 }
 
-fn bits_of(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
-}
-
 fn prefix(entry: &str) -> Result<(IpAddr, u8), AllowedError> {
-    let error = || AllowedError::Address(shown(entry));
-    let (address, bits) = match entry.split_once('/') {
-        Some((address, bits)) => (address, Some(bits)),
-        None => (entry, None),
-    };
-    let address: IpAddr = address.parse().map_err(|_| error())?;
-    let bits = match bits {
-        Some(bits) if bits.bytes().all(|b| b.is_ascii_digit()) => {
-            bits.parse().map_err(|_| error())?
+    let prefix: Prefix = entry.parse().map_err(|error| match error {
+        PrefixError::Malformed => AllowedError::Address(shown(entry)),
+        PrefixError::HostBits => AllowedError::HostBits(shown(entry)),
+    })?;
+    match prefix.address {
+        IpAddr::V6(v6) if prefix.bits >= 96 && v6.to_ipv4_mapped().is_some() => {
+            Err(AllowedError::Mapped(shown(entry)))
         }
-        Some(_) => return Err(error()),
-        None => bits_of(address),
-    };
-    let beyond = match (address, bits) {
-        (IpAddr::V4(v4), 0..=32) => v4.to_bits().checked_shl(bits.into()).unwrap_or(0) != 0,
-        (IpAddr::V6(v6), 0..=128) => v6.to_bits().checked_shl(bits.into()).unwrap_or(0) != 0,
-        _ => return Err(error()),
-    };
-    let is_mapped = |a: IpAddr| matches!(a, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
-    match beyond {
-        true => Err(AllowedError::HostBits(shown(entry))),
-        false if is_mapped(address) && bits >= 96 => Err(AllowedError::Mapped(shown(entry))),
-        false => Ok((address, bits)),
+        address => Ok((address, prefix.bits)),
     }
 }
 
@@ -113,11 +96,7 @@ impl fmt::Display for AllowedIps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, &(address, bits)) in self.0.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
-            if bits == bits_of(address) {
-                write!(f, "{comma}{address}")?;
-            } else {
-                write!(f, "{comma}{address}/{bits}")?;
-            }
+            write!(f, "{comma}{}", Prefix { address, bits })?;
         }
         Ok(())
     }

@@ -66,6 +66,7 @@
 pub mod attach;
 pub mod diff;
 pub mod error;
+pub mod firewall;
 pub mod guard;
 pub mod name;
 pub mod object;
@@ -80,6 +81,7 @@ pub mod vlan;
 pub use attach::{AttachError, Attachment, Memif, Packet, Role, Tap, Unattached, known_keys};
 pub use diff::{Change, Object, diff, patch};
 pub use error::{Detail, ErrorBody, ErrorCode};
+pub use firewall::FirewallSettings;
 pub use guard::{AllowedError, AllowedIps, ClientIds, GuardSettings};
 pub use name::{IfAddr, Ifname, MacAddr, Name, NameError, Netns, SocketPath, ZoneRef};
 pub use object::{

@@ -5,6 +5,7 @@
 //! Validation, `--help`, `show-props` and the documentation are all read from them.
 
 use thiserror::Error;
+use windlass_rules::{RuleError, Rules};
 
 use crate::guard::{AllowedError, AllowedIps, ClientIds};
 use crate::vlan::{VlanError, VlanSet};
@@ -22,6 +23,8 @@ pub enum ValueKind {
     Ips,
     /// A [`ClientIds`]; a string in JSON.
     ClientIds,
+    /// [`Rules`] of a firewall; a string in JSON.
+    Rules,
     /// A path of a file or a directory; a string.
     Path,
     /// A list of processor cores, "0,2-3"; a string.
@@ -130,6 +133,14 @@ pub enum ValueError {
         /// The offending value.
         text: String,
     },
+    /// Not a list of rules.
+    #[error("{name}: {error}")]
+    Rules {
+        /// The option.
+        name: &'static str,
+        /// What is wrong with it.
+        error: RuleError,
+    },
     /// Not of the JSON type that the option has.
     #[error("{name} is {expected}, not {found}")]
     Type {
@@ -173,6 +184,10 @@ impl OptionSpec {
             ValueKind::ClientIds => match text.parse::<ClientIds>() {
                 Ok(ids) => Ok(Value::Text(ids.to_string())),
                 Err(error) => Err(ValueError::Allowed { name, error }),
+            },
+            ValueKind::Rules => match text.parse::<Rules>() {
+                Ok(rules) => Ok(Value::Text(rules.to_string())),
+                Err(error) => Err(ValueError::Rules { name, error }),
             },
             ValueKind::Words(words) if !words.contains(&text) => Err(ValueError::Word {
                 name,
@@ -226,6 +241,7 @@ impl OptionSpec {
             ValueKind::Vlans => "list of 1-4094".into(),
             ValueKind::Ips => "list of addresses and prefixes".into(),
             ValueKind::ClientIds => "any, or list of identifiers".into(),
+            ValueKind::Rules => "rules".into(),
             ValueKind::Path => "path".into(),
             ValueKind::Cores => "list of cores".into(),
             ValueKind::Words(words) => words.join(","),

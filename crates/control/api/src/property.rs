@@ -16,6 +16,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
+use crate::firewall::FirewallSettings;
 use crate::guard::GuardSettings;
 use crate::option::{AUTO, OptionSpec, Value, ValueError, ValueKind};
 use crate::stp::{StpBridge, StpMember};
@@ -436,6 +437,9 @@ pub const PROPERTIES: &[PropertySpec] = &[
         (0, 0),
         "Drop messages of the VNIC as a DHCP server.",
     ),
+    crate::firewall::FIREWALL,
+    crate::firewall::FIREWALL_BASE,
+    crate::firewall::FIREWALL_CONNECTIONS,
     row(
         VNIC,
         "state",
@@ -819,6 +823,8 @@ pub struct MemberSettings {
     pub restricted: bool,
     /// What its packets are held against.
     pub guard: GuardSettings,
+    /// Rules for its packets and for those to it.
+    pub firewall: FirewallSettings,
     /// Largest packet, in bytes; `None`: the device's.
     pub mtu: Option<u32>,
     /// Notifications a second and ring; 0: no limit.
@@ -856,6 +862,7 @@ impl MemberSettings {
             maxbw: number("maxbw"),
             restricted: set.flag(scope, "restricted"),
             guard: GuardSettings::of(scope, set),
+            firewall: FirewallSettings::of(scope, set),
             mtu: set.number(scope, "mtu"),
             intr_rate: number("intr-rate"),
             spin_us: set.number(scope, "spin-us"),

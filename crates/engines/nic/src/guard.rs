@@ -149,7 +149,7 @@ impl Guard {
             own: self.mac,
         };
         let rules = &*self.rules;
-        if !packet.is_readable() {
+        if !is_readable(packet.bytes, &packet.layers) {
             return Ok((len >= 14).then_some(self.unread));
         }
         if let Some(addresses) = &rules.addresses
@@ -247,34 +247,6 @@ struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Whether all that rules ask about can be told.
-    #[inline(always)]
-    fn is_readable(&self) -> bool {
-        let layers = &self.layers;
-        layers.fault == Fault::None
-            && match layers.kind {
-                Kind::Ipv4 => true,
-                Kind::Ipv6 => layers.fragment != Fragment::Later || !is_extension(layers.proto),
-                Kind::Arp => true,
-                _ => !self.hides_ip(),
-            }
-    }
-
-    /// Whether a receiver might find IP or ARP in a frame of another type.
-    #[cold]
-    fn hides_ip(&self) -> bool {
-        let layers = &self.layers;
-        let behind = self.bytes.get(layers.l3_at()..).unwrap_or_default();
-        match layers.kind {
-            Kind::Llc => match *behind {
-                [SAP_IP, ..] | [_, SAP_IP, ..] => true,
-                [dsap, _, _, 0, 0, 0, ..] if dsap & !1 == SAP_SNAP => true,
-                _ => false,
-            },
-            _ => OLD_TAGS.contains(&layers.ethertype),
-        }
-    }
-
     /// The bytes at an offset from the network header; parsed headers are there.
     #[inline(always)]
     fn ip<const N: usize>(&self, at: usize) -> Option<&'a [u8; N]> {
@@ -346,6 +318,32 @@ impl<'a> Packet<'a> {
     fn is_of_router(&self) -> bool {
         matches!(self.icmp(), Some(ICMP_REDIRECT | ICMP_ROUTER))
             || matches!(self.icmp6(), Some(nd::ROUTER_ADVERTISEMENT | nd::REDIRECT))
+    }
+}
+
+/// Whether the headers of a frame hold together as far as rules ask, and no receiver might find IP or ARP in it as another type.
+#[inline(always)]
+pub fn is_readable(bytes: &[u8], layers: &Layers) -> bool {
+    layers.fault == Fault::None
+        && match layers.kind {
+            Kind::Ipv4 => true,
+            Kind::Ipv6 => layers.fragment != Fragment::Later || !is_extension(layers.proto),
+            Kind::Arp => true,
+            _ => !hides_ip(bytes, layers),
+        }
+}
+
+/// Whether a receiver might find IP or ARP in a frame of another type.
+#[cold]
+fn hides_ip(bytes: &[u8], layers: &Layers) -> bool {
+    let behind = bytes.get(layers.l3_at()..).unwrap_or_default();
+    match layers.kind {
+        Kind::Llc => match *behind {
+            [SAP_IP, ..] | [_, SAP_IP, ..] => true,
+            [dsap, _, _, 0, 0, 0, ..] if dsap & !1 == SAP_SNAP => true,
+            _ => false,
+        },
+        _ => OLD_TAGS.contains(&layers.ethertype),
     }
 }
 

@@ -66,7 +66,7 @@ mod maxbw;
 mod stage;
 
 pub use flow::FlowHash;
-pub use guard::{DhcpNospoof, Guard, IpNospoof, Protection};
+pub use guard::{DhcpNospoof, Guard, IpNospoof, Protection, is_readable};
 pub use leave::leave;
 pub use maxbw::MaxBw;
 pub use stage::{

@@ -220,6 +220,13 @@ impl<'a> Entering<'a> {
         self.heads().meta.get(pick.index())
     }
 
+    /// The private bytes of a frame that still passes, and its length.
+    pub fn private(&self, k: usize) -> Option<(&[u8], u32)> {
+        let len = self.passing(k)?.len;
+        let pick = self.picks.get(k)?;
+        Some((self.heads().private(pick.index()), len))
+    }
+
     /// Drops a frame.
     pub fn drop_frame(&mut self, k: usize, reason: Drop) {
         if let Some(fate) = self.fates.get_mut(k) {

@@ -40,8 +40,8 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use draft::{BridgeTuning, MemberTuning};
-use draft::{DraftBridge, DraftMember, max_bandwidth};
+pub use draft::{BridgeTuning, FirewallTuning, MemberTuning};
+use draft::{DraftBridge, DraftMember, connections, max_bandwidth, tracker};
 use drain::Drain;
 pub use error::DataPlaneError;
 use handle::WorkerHandle;
@@ -207,6 +207,7 @@ impl DataPlane {
             bridge,
             conf,
             maxbw: max_bandwidth(&tuning),
+            tracker: tracker(&tuning),
             tuning,
             tx: None,
             attachment: 0,
@@ -233,6 +234,9 @@ impl DataPlane {
         let member = self.draft_member(id)?;
         if member.tuning.maxbw != tuning.maxbw {
             member.maxbw = max_bandwidth(&tuning);
+        }
+        if connections(&member.tuning) != connections(&tuning) {
+            member.tracker = tracker(&tuning);
         }
         (member.conf, member.tuning) = (states::kept(&member.conf, conf), tuning);
         self.publish_batch();

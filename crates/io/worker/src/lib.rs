@@ -59,7 +59,7 @@ mod worker;
 
 pub use command::Condemned;
 pub use counters::WorkerTotals;
-pub use dataplane::{DataPlane, DataPlaneError, DataPlaneOptions, MemberTuning};
+pub use dataplane::{DataPlane, DataPlaneError, DataPlaneOptions, FirewallTuning, MemberTuning};
 pub use grace::QsbrGrace;
 pub use local::LocalFrame;
 pub use placement::Placement;

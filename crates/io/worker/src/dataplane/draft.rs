@@ -1,10 +1,11 @@
 //! What the control thread knows of bridges and members before it is published.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use windlass_attach::port::TxPort;
 use windlass_bridge::fdb::Fdb;
 use windlass_bridge::member::MemberConf;
+use windlass_firewall::{Compiled, Firewall, Tracker};
 use windlass_nic::{EgressStage, IngressStage, MaxBw, Protection, protect};
 use windlass_stats::{MemberCounters, Padded};
 
@@ -16,6 +17,8 @@ use crate::ring::Spin;
 pub struct MemberTuning {
     /// What it may send.
     pub protection: Arc<Protection>,
+    /// What its packets and those to it have to pass.
+    pub firewall: Option<FirewallTuning>,
     /// Bits a second from it, and as many towards it; 0 is no limit.
     pub maxbw: u64,
     /// The least time between two notifications of the member, in nanoseconds; 0 is no limit.
@@ -24,12 +27,25 @@ pub struct MemberTuning {
     pub spin: Spin,
 }
 
+/// A member's firewall.
+#[derive(Clone, Debug)]
+pub struct FirewallTuning {
+    /// Its rules.
+    pub rules: Arc<Compiled>,
+    /// Room for connections.
+    pub connections: u32,
+    /// What connections are hashed by: nobody knows it.
+    pub seeds: [u64; 2],
+}
+
 pub(super) struct DraftMember {
     pub(super) bridge: u16,
     pub(super) conf: MemberConf,
     pub(super) tuning: MemberTuning,
     /// The limits of `tuning.maxbw` from it and towards it: what they have counted survives other changes.
     pub(super) maxbw: Option<[Arc<MaxBw>; 2]>,
+    /// The connections that its firewall knows; they survive other rules.
+    pub(super) tracker: Option<Arc<Mutex<Tracker>>>,
     pub(super) tx: Option<Arc<dyn TxPort>>,
     /// Which of all attachments it has; 0: none.
     pub(super) attachment: u64,
@@ -46,20 +62,42 @@ impl DraftMember {
     pub(super) fn ingress(&self) -> Box<[Arc<dyn IngressStage>]> {
         let (mac, nospoof) = (self.conf.mac, self.conf.nospoof);
         let protection = protect(mac, nospoof, &self.tuning.protection);
+        let firewall = self.firewall().map(|[out, _]| Arc::new(out) as _);
         let maxbw = self.maxbw.clone().map(|[from, _]| from as _);
-        protection.chain(maxbw).collect()
+        protection.chain(firewall).chain(maxbw).collect()
     }
 
     /// What frames pass on their way to it.
     pub(super) fn egress(&self) -> Box<[Arc<dyn EgressStage>]> {
+        let firewall = self.firewall().map(|[_, inwards]| Arc::new(inwards) as _);
         let maxbw = self.maxbw.clone().map(|[_, towards]| towards as _);
-        maxbw.into_iter().collect()
+        firewall.into_iter().chain(maxbw).collect()
+    }
+
+    fn firewall(&self) -> Option<[Firewall; 2]> {
+        let (tuning, tracker) = (self.tuning.firewall.as_ref()?, self.tracker.as_ref()?);
+        Some(Firewall::both(&tuning.rules, tracker))
     }
 }
 
 pub(super) fn max_bandwidth(tuning: &MemberTuning) -> Option<[Arc<MaxBw>; 2]> {
     let limit = || Arc::new(MaxBw::new(tuning.maxbw));
     (tuning.maxbw != 0).then(|| [limit(), limit()])
+}
+
+/// The connections of a member that has a firewall.
+pub(super) fn tracker(tuning: &MemberTuning) -> Option<Arc<Mutex<Tracker>>> {
+    let firewall = tuning.firewall.as_ref()?;
+    let tracker = Tracker::new(firewall.connections as usize, firewall.seeds);
+    Some(Arc::new(Mutex::new(tracker)))
+}
+
+/// Room for connections, if the member has a firewall.
+pub(super) fn connections(tuning: &MemberTuning) -> Option<u32> {
+    tuning
+        .firewall
+        .as_ref()
+        .map(|firewall| firewall.connections)
 }
 
 /// What a bridge is besides its table and its members.

@@ -189,6 +189,7 @@ impl World {
             ..Protection::default()
         };
         MemberTuning {
+            firewall: None,
             protection: protection.into(),
             maxbw: [0, 0, 10_000_000, 200_000_000][self.below(4)],
             kick_gap_ns: [0, 0, 30_000][self.below(3)],

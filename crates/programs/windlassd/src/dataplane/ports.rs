@@ -264,7 +264,7 @@ impl Ports {
         let bridge = self.bridge(&uplink.bridge)?.id;
         let conf = translate::member_conf(&settings, mac, mtu);
         let member = self.first_state(&uplink.bridge, conf);
-        let tuning = translate::tuning(&settings);
+        let tuning = translate::tuning(&settings)?;
         let id = self
             .plane
             .add_member(bridge, member, tuning)
@@ -319,6 +319,7 @@ impl Ports {
         self.leave_not(vnic);
         let settings = vnic.settings();
         let bridge = self.bridge(&vnic.bridge)?.id;
+        let tuning = translate::tuning(&settings)?;
         let endpoint = self.host.vnic(vnic, place)?;
         let endpoint = endpoint.map(|e| self.watch.take(e)).transpose()?;
         let (mac, mtu) = (translate::own_mac(vnic), translate::mtu(vnic));
@@ -326,7 +327,7 @@ impl Ports {
         let conf = self.first_state(&vnic.bridge, conf);
         let id = self
             .plane
-            .add_member(bridge, conf, translate::tuning(&settings))
+            .add_member(bridge, conf, tuning)
             .map_err(failed)?;
         let state = MemberState {
             id,
@@ -394,6 +395,7 @@ impl Ports {
         conf: windlass_bridge::member::MemberConf,
         settings: &MemberSettings,
     ) -> Result<(), BackendError> {
+        let tuning = translate::tuning(settings)?;
         self.note_change(name);
         let Some(member) = self.members.get_mut(name) else {
             return Err(BackendError::Host(format!(
@@ -408,7 +410,7 @@ impl Ports {
             let is_owned = member.tally.is_some();
             quota.allow_gigantic_pages(translate::gigantic_pages(settings, is_owned));
         }
-        let (id, tuning) = (member.id, translate::tuning(settings));
+        let id = member.id;
         self.plane.set_member(id, conf, tuning).map_err(failed)?;
         self.note_entries(name);
         self.enter_fixed(name)

@@ -1,8 +1,8 @@
 //! From the objects of the API to what the data path is configured with.
 
 use windlass_api::{
-    Attachment, Bridge, ClientIds, Counters, FdbEntry, FdbKind, MacAddr, MemberSettings, Memif,
-    Name, Role, Tap, Vnic,
+    Attachment, Bridge, ClientIds, Counters, FdbEntry, FdbKind, FirewallSettings, MacAddr,
+    MemberSettings, Memif, Name, Role, Tap, Vnic,
 };
 use windlass_attach::endpoint::{Endpoint, InterfaceConf};
 use windlass_attach::memif::msg::Secret;
@@ -11,12 +11,13 @@ use windlass_attach::tap::{TapConf, TapEndpoint};
 use windlass_bridge::fdb::{Entry, EntryFlags, Limits};
 use windlass_bridge::member::MemberConf;
 use windlass_bridge::vlan::VlanMap;
+use windlass_firewall::Compiled;
 use windlass_frame::{FRAME_MAX, TxId};
 use windlass_nic::{DhcpNospoof, IpNospoof, Protection};
 use windlass_shm::{HugePages, Quota};
 use windlass_stats::{Drop, MemberTotals};
 use windlass_worker::dataplane::BridgeTuning;
-use windlass_worker::{MemberTuning, Spin};
+use windlass_worker::{FirewallTuning, MemberTuning, Spin};
 
 use super::host::Device;
 use crate::backend::{BackendError, Place};
@@ -44,12 +45,7 @@ pub fn mac_word(mac: MacAddr) -> u64 {
 /// No randomness for its seeds.
 pub fn limits(bridge: &Bridge) -> Result<Limits, BackendError> {
     let settings = bridge.settings();
-    let mut seed = [0u8; 16];
-    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-        .map_err(|e| BackendError::Host(format!("no randomness for the table's hash: {e}")))?;
-    let (low, high) = seed.split_at(8);
-    let word = |b: &[u8]| b.iter().fold(0u64, |w, b| w << 8 | u64::from(*b));
-    let mut limits = Limits::new(settings.addresses_max, [word(low), word(high)]);
+    let mut limits = Limits::new(settings.addresses_max, seeds("the table's")?);
     limits.ageing_ms = settings.ageing_s.saturating_mul(1000);
     Ok(limits)
 }
@@ -86,8 +82,11 @@ pub fn member_conf(settings: &MemberSettings, mac: u64, mtu: u32) -> MemberConf 
     }
 }
 
-/// A member's part of the workers' time.
-pub fn tuning(settings: &MemberSettings) -> MemberTuning {
+/// What a member is besides its place on its bridge.
+///
+/// # Errors
+/// Rules that are too large together; no randomness.
+pub fn tuning(settings: &MemberSettings) -> Result<MemberTuning, BackendError> {
     let spin = match settings.spin_us {
         Some(us) => Spin::Always(u64::from(us) * 1000),
         None => SPIN,
@@ -96,12 +95,39 @@ pub fn tuning(settings: &MemberSettings) -> MemberTuning {
         0 => 0,
         rate => 1_000_000_000 / u64::from(rate),
     };
-    MemberTuning {
+    Ok(MemberTuning {
         protection: protection(settings).into(),
+        firewall: firewall(&settings.firewall)?,
         maxbw: u64::from(settings.maxbw) * 1_000_000,
         kick_gap_ns: gap,
         spin,
+    })
+}
+
+/// What a member's packets have to pass: the operator's rules and the owner's.
+fn firewall(settings: &FirewallSettings) -> Result<Option<FirewallTuning>, BackendError> {
+    if settings.is_off() {
+        return Ok(None);
     }
+    let lists = [&settings.base, &settings.own];
+    let lists = lists.into_iter().filter(|list| !list.rules.is_empty());
+    let rules = Compiled::new(lists);
+    let rules = rules.map_err(|error| BackendError::Limit(format!("firewall: {error}")))?;
+    Ok(Some(FirewallTuning {
+        rules: rules.into(),
+        connections: settings.connections,
+        seeds: seeds("the firewall's")?,
+    }))
+}
+
+/// Numbers that nobody knows.
+fn seeds(whose: &str) -> Result<[u64; 2], BackendError> {
+    let mut seed = [0u8; 16];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| BackendError::Host(format!("no randomness for {whose} hash: {e}")))?;
+    let (low, high) = seed.split_at(8);
+    let word = |b: &[u8]| b.iter().fold(0u64, |w, b| w << 8 | u64::from(*b));
+    Ok([word(low), word(high)])
 }
 
 /// What a member may send, beside what its bridge checks.

@@ -212,10 +212,10 @@ impl Ports {
                     member.rings = rings.rx.len() as u16;
                     // An interface that was away may have come back as another one.
                     let known = member.device.as_deref().and_then(|d| self.host.device(d));
-                    if let Some(Device { mtu, mac }) = known {
+                    let tuning = translate::tuning(&member.settings);
+                    if let (Some(Device { mtu, mac }), Ok(tuning)) = (known, tuning) {
                         let conf = translate::member_conf(&member.settings, mac, mtu);
                         member.mtu = conf.mtu;
-                        let tuning = translate::tuning(&member.settings);
                         let _ = self.plane.set_member(member.id, conf, tuning);
                     }
                     let attached = self.plane.attach(member.id, rings);

@@ -1,0 +1,141 @@
+//! What a firewall costs, in nanoseconds a frame: bursts of 64 small UDP datagrams that pass, of established flows and of new ones.
+//!
+//! ```text
+//! cargo run --release -p windlass-firewall --example firewall_cost
+//! ```
+
+use std::hint::black_box;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use windlass_firewall::{Compiled, Firewall, Tracker};
+use windlass_frame::{BURST, Claim, Deepen, HEADROOM, Heads, RxId, Tick};
+use windlass_nic::{IngressStage, Leaving, Room};
+use windlass_rules::Rules;
+use windlass_wire::MacAddr;
+use windlass_wire::build::{self, Ends, Link};
+
+/// No frame here has headers behind its snapshot.
+struct Nothing;
+
+impl Deepen for Nothing {
+    fn deepen(&mut self, _: &mut Heads, _: usize, _: usize) -> bool {
+        false
+    }
+}
+
+/// As many rules, of which the last accepts: prefixes and ports of each kind, and one set.
+fn rules(count: u32) -> Rules {
+    let rule = |n: u32| {
+        let [_, b, c, d] = (n << 4).to_be_bytes();
+        match n % 4 {
+            0 => format!("drop out udp to 11.{b}.{c}.{d}/28"),
+            1 => format!("drop out tcp to 10.{b}.{c}.0/24 port {}", n % 60_000),
+            2 => format!(
+                "drop out udp from 12.{b}.{c}.{d}/28 to 10.0.0.0/8 port {}-{}",
+                n % 1_000,
+                n % 1_000 + 9
+            ),
+            _ => format!("drop in from 13.{b}.{c}.{d}/28 state new"),
+        }
+    };
+    let text: Vec<String> = (1..count).map(rule).collect();
+    format!(
+        "{}\naccept out udp to 10.0.0.0/8 port 5000-6000",
+        text.join("\n")
+    )
+    .parse()
+    .expect("rules")
+}
+
+/// A burst of the flows from number `first` on, of `flows`.
+fn fill(heads: &mut Heads, first: u32, flows: u32) {
+    heads.clear(RxId(0), Tick(1_000_000_000));
+    heads.n = BURST;
+    for (i, number) in (first..).take(BURST).enumerate() {
+        let number = number % flows;
+        let link = Link {
+            dst: MacAddr([2, 0, 0, 0, 0, 2]),
+            src: MacAddr([2, 0, 0, 0, 0, 1]),
+            tag: None,
+        };
+        let to = Ipv4Addr::from_bits(0x0a00_0000 | number >> 12);
+        let ends = Ends::V4(Ipv4Addr::new(10, 0, 0, 1), to);
+        let ports = (1_024 + (number % 4_096) as u16, 5_000);
+        let out = &mut heads.snap[i].0[HEADROOM..];
+        let len = build::udp_frame(out, &link, &ends, ports, &[1; 18]).expect("room");
+        heads.admit(i, len.max(60) as u32, Claim::NONE);
+    }
+}
+
+fn pass(stage: &Firewall, heads: &mut Heads) -> f64 {
+    let room = Room {
+        frames: 0,
+        bytes: 0,
+    };
+    let mut nothing = Nothing;
+    let start = Instant::now();
+    stage.leave(&mut Leaving::new(black_box(heads), &mut nothing, room));
+    start.elapsed().as_nanos() as f64
+}
+
+fn main() {
+    println!("rules  flows   established   new (ns a frame)");
+    for count in [1, 100, 1_000, 10_000] {
+        for flows in [64, 10_048] {
+            let start = Instant::now();
+            let rules = Arc::new(Compiled::new([&rules(count)]).expect("room"));
+            let compiled = start.elapsed();
+            let mut bursts: Vec<_> = (0..flows / BURST as u32)
+                .map(|n| {
+                    let mut heads = Heads::boxed();
+                    fill(&mut heads, n * BURST as u32, flows);
+                    heads
+                })
+                .collect();
+            let per_frame = |ns: f64, bursts: usize| ns / bursts as f64 / BURST as f64;
+            let (mut new, mut established) = (f64::MAX, f64::MAX);
+            for seed in 0..5 {
+                let tracker = Arc::new(Mutex::new(Tracker::new(
+                    32_768,
+                    [seed + 5, 0x9e37_79b9_7f4a_7c15],
+                )));
+                let [out, _] = Firewall::both(&rules, &tracker);
+                // The first connection makes the table.
+                pass(&out, &mut bursts[0]);
+                let ns: f64 = bursts
+                    .iter_mut()
+                    .skip(1)
+                    .map(|heads| pass(&out, heads))
+                    .sum();
+                if bursts.len() > 1 {
+                    new = new.min(per_frame(ns, bursts.len() - 1));
+                }
+                let rounds = 2_000_000 / flows as usize;
+                let mut ns = 0.0;
+                for _ in 0..rounds {
+                    ns += bursts
+                        .iter_mut()
+                        .map(|heads| pass(&out, heads))
+                        .sum::<f64>();
+                }
+                established = established.min(per_frame(ns, rounds * bursts.len()));
+            }
+            assert!(
+                bursts
+                    .iter()
+                    .all(|heads| heads.verdict.iter().all(|v| v.as_drop().is_none()))
+            );
+            let new = if new == f64::MAX {
+                "-".to_owned()
+            } else {
+                format!("{new:.1}")
+            };
+            println!(
+                "{count:6} {flows:6} {established:8.1} {new:>12}   {} KiB in {compiled:.1?}",
+                rules.bytes() >> 10
+            );
+        }
+    }
+}

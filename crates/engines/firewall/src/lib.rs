@@ -1,0 +1,58 @@
+//! The firewall of a member: what its packets may be, in both directions.
+//!
+//! # Purpose
+//! Rules of the operator and of a zone's owner hold for a guest, whatever the guest runs.
+//!
+//! # Where it sits
+//! ```text
+//!  guest --> protection -> Firewall (out) -> maxbw -> bridge -> Firewall (in) -> maxbw --> guest
+//!                              \------ Tracker (one for both) ------/
+//! ```
+//!
+//! # Model
+//! [`Compiled`] holds lists of rules, each of which has to let a packet pass: the operator's list and the owner's, so an owner can
+//! narrow what the operator lets through and not widen it. In a list, the first rule that matches decides ([`Classifier`]); what
+//! no rule matches passes. ARP, neighbour discovery and all that is not IP are no rule's ([`Seen::Free`]).
+//!
+//! A packet's [state](windlass_rules::State) is what the [`Tracker`] makes of it. It keeps each connection that rules have accepted, with the
+//! decision, so that a packet of an established connection is found with two cache lines and no rule is asked. A decision holds for the
+//! generation of the rules, the direction and the state: rules that have changed hold for all connections at once.
+//!
+//! Later parts of a packet have no ports: they go as the first part did, and are dropped if that was not seen.
+//!
+//! # Ownership and lifetime
+//! A member's tracker survives its rules. [`Compiled`] is replaced as a whole with the topology.
+//!
+//! # Synchronization
+//! A lock around the tracker, taken once for each burst. Workers that have frames of one member at the same moment wait for each other for the
+//! time of a burst.
+//!
+//! # Limits
+//! The tracker's memory is its member's alone and does not grow. A bucket of 16 that is full of open connections takes no more: with half of the
+//! room in use that befalls one new connection in 250.
+//!
+//! # What can be lost and what cannot
+//! Packets that cannot be read are dropped. Without room a new connection is refused as `flow-limit`, where rules ask about
+//! connections.
+//!
+//! # Not done
+//! Sequence numbers of TCP; connections of SCTP; helpers that read what FTP or SIP say; headers behind AH; quoted packets with IPv6 extension headers.
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
+
+mod classify;
+mod packet;
+mod search;
+mod stages;
+mod track;
+
+pub use classify::{BYTES_MAX, Classifier, CompileError, WORDS_MAX};
+pub use packet::{Packet, Part, Seen, read};
+pub use stages::{Compiled, Decision, Firewall};
+pub use track::{Tracker, WAYS};

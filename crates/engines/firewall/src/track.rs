@@ -1,0 +1,544 @@
+//! Connections of a member, and what was decided about them.
+//!
+//! # Model
+//! A table of fixed size in buckets of [`WAYS`], keyed by a hash that senders do not know. Each entry is one cache line; a bucket's
+//! tags are another, so that a connection is found with two.
+//!
+//! | phase | what is known | it lives, after its last packet |
+//! | --- | --- | --- |
+//! | `Opening` | one side has spoken | TCP, UDP and ICMP: 30 s |
+//! | `Answered` | TCP: the other has acknowledged the SYN | 30 s |
+//! | `Open` | both have spoken | TCP 2 h 4 min (RFC 5382), UDP 3 min, ICMP 30 s |
+//! | `Closed` | TCP: both have ended | 60 s; a SYN begins anew |
+//! | `Part` | the first part of a packet was accepted | 30 s |
+//!
+//! A RST leaves the phase and shortens the life to 10 s, so that a forged one costs nothing: what the connection sends next restores it.
+//! Sequence numbers are not looked at. TCP that nobody saw begin is new: connections survive a daemon that begins anew where the
+//! rules let them begin.
+//!
+//! # Which entries give way
+//! To a new one, in a full bucket: one that has expired; else, of those that are not `Open`, the one that expires first. Never one that is
+//! open: a flood of beginnings cannot end what is established. If all are open, the new connection is not tracked.
+//!
+//! # Clocks that jump
+//! An entry lives while its end is at most the longest life ahead. After a jump, in either direction, entries can end early; none lives longer
+//! than it would.
+
+use windlass_rules::{Direction, Family, State};
+use windlass_wire::ether::proto;
+
+use crate::packet::{Packet, flag};
+
+/// Entries of a bucket.
+pub const WAYS: usize = 16;
+
+/// A moment, in units of 268 ms, which wrap.
+pub(crate) type Moment = u32;
+
+/// A tick as a moment.
+pub(crate) const fn moment(ns: u64) -> Moment {
+    (ns >> 28) as u32
+}
+
+/// Seconds, rounded up.
+const fn seconds(n: u64) -> u32 {
+    moment(n.saturating_mul(1_000_000_000)).saturating_add(1)
+}
+
+const OPENING: u32 = seconds(30);
+const OPEN_TCP: u32 = seconds(7_440);
+const OPEN_UDP: u32 = seconds(180);
+const OPEN_ICMP: u32 = seconds(30);
+const CLOSED: u32 = seconds(60);
+const RESET: u32 = seconds(10);
+const LONGEST: u32 = OPEN_TCP;
+
+/// How far a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+enum Phase {
+    #[default]
+    Opening,
+    Answered,
+    Open,
+    Closed,
+    Part,
+}
+
+/// What names a connection at its member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Key {
+    /// The guest's address.
+    local: [u64; 2],
+    remote: [u64; 2],
+    /// Ports, the guest's first; twice an identifier; the number of a packet in parts.
+    ports: u32,
+    protocol: u8,
+    /// Version of IP, and what else tells connections apart: who asks by ICMP, the way of a packet in parts.
+    kind: u8,
+}
+
+const V6: u8 = 1;
+const OUTWARD: u8 = 2;
+const PART: u8 = 4;
+
+/// Bits of [`Entry::flags`].
+const BEGUN_OUT: u8 = 1;
+const FIN_IN: u8 = 2;
+const FIN_OUT: u8 = 4;
+const WAS_RESET: u8 = 8;
+
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(align(64))]
+struct Entry {
+    key: Key,
+    phase: Phase,
+    flags: u8,
+    /// Of a packet in parts: where its headers end.
+    headers: u16,
+    /// The end of its life.
+    until: Moment,
+    /// By direction: the decision, with the generation of rules and the state for which it holds.
+    decided: [u64; 2],
+}
+
+/// What a packet is to what is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) state: State,
+    /// The entry of its connection.
+    pub(crate) slot: Option<u32>,
+    /// The decision that holds for it, if there is one.
+    pub(crate) decided: Option<bool>,
+}
+
+/// Connections of a member.
+#[derive(Debug)]
+pub struct Tracker {
+    seeds: [u64; 2],
+    /// Entries at most.
+    most: usize,
+    tags: Vec<[u32; WAYS]>,
+    entries: Vec<Entry>,
+}
+
+#[inline(always)]
+const fn fold(a: u64, b: u64) -> u64 {
+    let product = (a as u128).wrapping_mul(b as u128);
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// Whether flags of TCP can stand together.
+#[inline(always)]
+const fn is_sane(flags: u8) -> bool {
+    match flags & (flag::SYN | flag::FIN | flag::RST | flag::ACK) {
+        flag::SYN | flag::RST | flag::ACK => true,
+        rest => {
+            matches!(rest & !flag::ACK, flag::SYN | flag::FIN | flag::RST) && rest & flag::ACK != 0
+        }
+    }
+}
+
+/// Types of ICMP that ask and answer by an identifier, by version of IP.
+const fn echo(family: Family) -> (u8, u8) {
+    match family {
+        Family::V4 => (8, 0),
+        Family::V6 => (128, 129),
+    }
+}
+
+/// Whether a type of ICMP is an error about another packet.
+pub(crate) const fn is_error(family: Family, kind: u8) -> bool {
+    match family {
+        Family::V4 => matches!(kind, 3 | 4 | 11 | 12),
+        Family::V6 => matches!(kind, 1..=4),
+    }
+}
+
+#[inline(always)]
+const fn halves(address: u128) -> [u64; 2] {
+    [address as u64, (address >> 64) as u64]
+}
+
+impl Key {
+    /// The name of a packet's connection; none if it is of no kind that is tracked.
+    #[inline(always)]
+    fn of(direction: Direction, packet: &Packet) -> Option<Key> {
+        let (from, to) = packet.ports;
+        let (local, remote, ports) = match direction {
+            Direction::In => (packet.to, packet.from, (to, from)),
+            Direction::Out => (packet.from, packet.to, (from, to)),
+        };
+        let family = if packet.family == Family::V6 { V6 } else { 0 };
+        let is_out = direction == Direction::Out;
+        let (ports, kind) = match packet.icmp {
+            _ if matches!(packet.protocol, proto::TCP | proto::UDP) => (ports, family),
+            Some((kind, _, number)) => {
+                let (asks, answers) = echo(packet.family);
+                let asks_out = if kind == asks { is_out } else { !is_out };
+                let who = if asks_out { OUTWARD } else { 0 };
+                (kind == asks || kind == answers).then_some(((number, number), family | who))?
+            }
+            None => return None,
+        };
+        Some(Key {
+            local: halves(local),
+            remote: halves(remote),
+            ports: u32::from(ports.0) << 16 | u32::from(ports.1),
+            protocol: packet.protocol,
+            kind,
+        })
+    }
+
+    /// The name of a packet that comes in parts.
+    fn of_part(direction: Direction, packet: &Packet, number: u32) -> Key {
+        let (v6, v4) = (packet.family == Family::V6, packet.family == Family::V4);
+        let way = if direction == Direction::Out {
+            OUTWARD
+        } else {
+            0
+        };
+        Key {
+            local: halves(packet.from),
+            remote: halves(packet.to),
+            ports: number,
+            // IPv6 tells packets apart without it (RFC 8200, section 4.5).
+            protocol: if v4 { packet.protocol } else { 0 },
+            kind: PART | way | if v6 { V6 } else { 0 },
+        }
+    }
+}
+
+impl Tracker {
+    /// Room for `most` entries, rounded up to a power of two and at least one bucket. The seeds are secret.
+    pub fn new(most: usize, seeds: [u64; 2]) -> Tracker {
+        Tracker {
+            seeds,
+            most: most.max(WAYS).checked_next_power_of_two().unwrap_or(WAYS),
+            tags: Vec::new(),
+            entries: Vec::new(),
+        }
+    }
+
+    /// Bytes that it takes once there are connections.
+    pub fn bytes(&self) -> usize {
+        self.most
+            .saturating_mul(size_of::<Entry>().saturating_add(4))
+    }
+
+    /// The bucket and the tag of a key.
+    #[inline(always)]
+    fn place(&self, key: &Key) -> (usize, u32) {
+        let [s0, s1] = self.seeds;
+        let ([l0, l1], [r0, r1]) = (key.local, key.remote);
+        let ports = u64::from(key.ports) << 16 | u64::from(key.protocol) << 8 | u64::from(key.kind);
+        let mut hash = fold(l0 ^ s0, r0 ^ s1);
+        if key.kind & V6 != 0 {
+            hash ^= fold(l1 ^ s1 ^ hash, r1 ^ s0);
+        }
+        let hash = fold(hash ^ s1, ports ^ s0 | 1 << 63);
+        let hash = fold(hash, s0 | 1);
+        let mask = self.tags.len().wrapping_sub(1);
+        (hash as usize & mask, (hash >> 32) as u32 | 1)
+    }
+
+    #[inline(always)]
+    fn slot_of(bucket: usize, way: usize) -> usize {
+        bucket.wrapping_mul(WAYS).wrapping_add(way)
+    }
+
+    /// The entry of a key, if it lives.
+    #[inline(always)]
+    fn find(&self, key: &Key, now: Moment) -> Option<usize> {
+        let (bucket, tag) = self.place(key);
+        let tags = self.tags.get(bucket)?;
+        let equal = (0u32..)
+            .zip(tags)
+            .map(|(way, t)| u32::from(*t == tag) << (way & 31));
+        let mut ways: u32 = equal.fold(0, |ways, way| ways | way);
+        while ways != 0 {
+            let slot = Self::slot_of(bucket, ways.trailing_zeros() as usize);
+            let entry = self.entries.get(slot)?;
+            if entry.key == *key && entry.lives(now) {
+                return Some(slot);
+            }
+            ways &= ways.wrapping_sub(1);
+        }
+        None
+    }
+
+    /// What a packet is. `generation` is of the rules.
+    #[inline(always)]
+    pub(crate) fn look(
+        &self,
+        direction: Direction,
+        packet: &Packet,
+        now: Moment,
+        generation: u64,
+    ) -> Found {
+        let is_tcp = packet.protocol == proto::TCP;
+        let unknown = |state| Found {
+            state,
+            slot: None,
+            decided: None,
+        };
+        if is_tcp && !is_sane(packet.flags) {
+            return unknown(State::Invalid);
+        }
+        let Some(key) = Key::of(direction, packet) else {
+            return unknown(State::New);
+        };
+        let found = self
+            .find(&key, now)
+            .and_then(|slot| Some((slot, self.entries.get(slot)?)));
+        let Some((slot, entry)) = found else {
+            let is_answer = match packet.icmp {
+                Some((kind, ..)) => kind == echo(packet.family).1,
+                None => is_tcp && packet.flags & (flag::SYN | flag::ACK) == flag::SYN | flag::ACK,
+            };
+            let is_reset = is_tcp && packet.flags & flag::RST != 0;
+            return match is_answer || is_reset {
+                true => unknown(State::Invalid),
+                false => unknown(State::New),
+            };
+        };
+        let is_begin = is_tcp && packet.flags & (flag::SYN | flag::ACK) == flag::SYN;
+        let is_first = entry.is_origin(direction) && entry.phase == Phase::Opening;
+        let state = if is_begin || is_first {
+            State::New
+        } else {
+            State::Established
+        };
+        let index = usize::from(direction == Direction::Out);
+        let word = entry.decided.get(index).copied().unwrap_or(0);
+        let decided = (word | 1 == decision(generation, state, true)).then_some(word & 1 != 0);
+        let slot = Some(slot as u32);
+        Found {
+            state,
+            slot,
+            decided,
+        }
+    }
+
+    /// Notes an accepted packet of a connection that is known.
+    #[inline(always)]
+    pub(crate) fn go_on(&mut self, slot: u32, direction: Direction, packet: &Packet, now: Moment) {
+        let Some(entry) = self.entries.get_mut(slot as usize) else {
+            return;
+        };
+        let is_tcp = packet.protocol == proto::TCP;
+        if entry.phase == Phase::Open && !is_tcp {
+            entry.until = now.wrapping_add(open_life(packet.protocol));
+            return;
+        }
+        if is_tcp {
+            entry.step_tcp(direction, packet.flags, now);
+        } else {
+            if !entry.is_origin(direction) {
+                entry.phase = Phase::Open;
+            }
+            let life = if entry.phase == Phase::Open {
+                open_life(packet.protocol)
+            } else {
+                OPENING
+            };
+            entry.until = now.wrapping_add(life);
+        }
+    }
+
+    /// Notes what was decided about packets of a connection in this direction and state.
+    pub(crate) fn decide(
+        &mut self,
+        slot: u32,
+        direction: Direction,
+        state: State,
+        generation: u64,
+        accepts: bool,
+    ) {
+        let index = usize::from(direction == Direction::Out);
+        if let Some(entry) = self.entries.get_mut(slot as usize)
+            && let Some(word) = entry.decided.get_mut(index)
+        {
+            *word = decision(generation, state, accepts);
+        }
+    }
+
+    /// Makes an entry of an accepted packet that begins a connection. None: no room, or nothing that is tracked: `Ok`.
+    pub(crate) fn begin(
+        &mut self,
+        direction: Direction,
+        packet: &Packet,
+        now: Moment,
+    ) -> Result<Option<u32>, Full> {
+        let Some(key) = Key::of(direction, packet) else {
+            return Ok(None);
+        };
+        let entry = Entry {
+            key,
+            flags: if direction == Direction::Out {
+                BEGUN_OUT
+            } else {
+                0
+            },
+            until: now.wrapping_add(OPENING),
+            ..Entry::default()
+        };
+        self.insert(entry, now).map(Some)
+    }
+
+    /// Later parts of a packet go as its first one did.
+    pub(crate) fn begin_parts(
+        &mut self,
+        direction: Direction,
+        packet: &Packet,
+        now: Moment,
+        accepts: bool,
+    ) {
+        let Some(part) = packet.part else {
+            return;
+        };
+        let key = Key::of_part(direction, packet, part.number);
+        if let Some(slot) = self.find(&key, now) {
+            // Two first parts: both were accepted, or none counts.
+            if let Some(entry) = self.entries.get_mut(slot) {
+                entry.headers = entry
+                    .headers
+                    .max(if accepts { part.headers } else { u16::MAX });
+            }
+        } else if accepts {
+            let entry = Entry {
+                key,
+                phase: Phase::Part,
+                headers: part.headers,
+                until: now.wrapping_add(OPENING),
+                ..Entry::default()
+            };
+            // Without an entry the parts are dropped.
+            let _ = self.insert(entry, now);
+        }
+    }
+
+    /// Whether a later part of a packet passes.
+    pub(crate) fn has_part(&self, direction: Direction, packet: &Packet, now: Moment) -> bool {
+        let Some(part) = packet.part else {
+            return false;
+        };
+        let key = Key::of_part(direction, packet, part.number);
+        let entry = self.find(&key, now).and_then(|slot| self.entries.get(slot));
+        entry.is_some_and(|entry| part.offset >= entry.headers)
+    }
+
+    /// Whether the packet that an error quotes belongs to a connection; the error goes in `direction`.
+    pub(crate) fn is_related(&self, direction: Direction, quoted: &Packet, now: Moment) -> bool {
+        let other = match direction {
+            Direction::In => Direction::Out,
+            Direction::Out => Direction::In,
+        };
+        Key::of(other, quoted).is_some_and(|key| self.find(&key, now).is_some())
+    }
+
+    fn insert(&mut self, entry: Entry, now: Moment) -> Result<u32, Full> {
+        if self.tags.is_empty() {
+            let buckets = self.most.checked_div(WAYS).unwrap_or(1).max(1);
+            self.tags = vec![[0; WAYS]; buckets];
+            self.entries = vec![Entry::default(); buckets.saturating_mul(WAYS)];
+        }
+        let (bucket, tag) = self.place(&entry.key);
+        let first = Self::slot_of(bucket, 0);
+        let tags = self.tags.get_mut(bucket).ok_or(Full)?;
+        let entries = self.entries.get(first..).unwrap_or_default();
+        let rank = |(tag, old): (&u32, &Entry)| match () {
+            () if *tag == 0 || !old.lives(now) => Some(0),
+            () if old.phase == Phase::Open => None,
+            () => Some(old.until.wrapping_sub(now).saturating_add(1)),
+        };
+        let ranks = tags.iter().zip(entries).map(rank);
+        let ranked = (0usize..)
+            .zip(ranks)
+            .filter_map(|(way, rank)| Some((rank?, way)));
+        let (_, way) = ranked.min().ok_or(Full)?;
+        if let Some(slot) = tags.get_mut(way) {
+            *slot = tag;
+        }
+        let slot = Self::slot_of(bucket, way);
+        *self.entries.get_mut(slot).ok_or(Full)? = entry;
+        Ok(slot as u32)
+    }
+}
+
+/// A bucket has no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// A decision as a word; generations begin at 1.
+#[inline(always)]
+const fn decision(generation: u64, state: State, accepts: bool) -> u64 {
+    generation << 8 | (state as u64) << 1 | accepts as u64
+}
+
+#[inline(always)]
+const fn open_life(protocol: u8) -> u32 {
+    match protocol {
+        proto::TCP => OPEN_TCP,
+        proto::UDP => OPEN_UDP,
+        _ => OPEN_ICMP,
+    }
+}
+
+impl Entry {
+    #[inline(always)]
+    fn lives(&self, now: Moment) -> bool {
+        self.until.wrapping_sub(now) <= LONGEST
+    }
+
+    #[inline(always)]
+    fn is_origin(&self, direction: Direction) -> bool {
+        (direction == Direction::Out) == (self.flags & BEGUN_OUT != 0)
+    }
+
+    #[inline(always)]
+    fn step_tcp(&mut self, direction: Direction, flags: u8, now: Moment) {
+        let is_origin = self.is_origin(direction);
+        let syn = flags & (flag::SYN | flag::ACK);
+        if flags & flag::RST != 0 {
+            self.flags |= WAS_RESET;
+            let left = self.until.wrapping_sub(now);
+            self.until = now.wrapping_add(left.min(RESET));
+            return;
+        }
+        if syn == flag::SYN && (self.phase == Phase::Closed || self.flags & WAS_RESET != 0) {
+            let begun = if direction == Direction::Out {
+                BEGUN_OUT
+            } else {
+                0
+            };
+            (self.phase, self.flags, self.decided) = (Phase::Opening, begun, [0; 2]);
+        } else if syn != flag::SYN {
+            self.flags &= !WAS_RESET;
+            self.phase = match self.phase {
+                Phase::Opening if !is_origin && syn == flag::SYN | flag::ACK => Phase::Answered,
+                Phase::Opening if !is_origin => Phase::Open,
+                Phase::Answered if is_origin => Phase::Open,
+                phase => phase,
+            };
+        }
+        if flags & flag::FIN != 0 {
+            self.flags |= if direction == Direction::Out {
+                FIN_OUT
+            } else {
+                FIN_IN
+            };
+            if self.flags & (FIN_IN | FIN_OUT) == FIN_IN | FIN_OUT {
+                self.phase = Phase::Closed;
+            }
+        }
+        let life = match self.phase {
+            Phase::Open => OPEN_TCP,
+            Phase::Closed => CLOSED,
+            _ => OPENING,
+        };
+        if self.flags & WAS_RESET == 0 {
+            self.until = now.wrapping_add(life);
+        }
+    }
+}
