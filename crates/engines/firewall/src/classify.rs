@@ -6,6 +6,9 @@
 //! the same rules match: a class, which is a bit for each rule. The classes of a packet's fields are found by [`Search`], and the first
 //! bit that all have is the rule.
 //!
+//! Rules are numbered by which fields they leave open, then by their order: bits of rules that differ in that do not share a word, in which each field
+//! would find one and all none. Of each such group the first rule counts, and of those the one that comes first in the list.
+//!
 //! Most rules leave most fields open. A class has only those words of bits that differ from the field's `any`, the bits of rules for
 //! which the field is open, and a summary of 64 words in one: the words that have a bit in all classes are found from the summaries.
 //!
@@ -16,15 +19,18 @@
 use std::collections::HashMap;
 
 use thiserror::Error;
-use windlass_rules::{Direction, Family, Prefix, RULES_MAX, Rule, Rules, State};
+use windlass_rules::Addresses::Any;
+use windlass_rules::{Direction, Family, Prefix, RULES_MAX, Rule, Rules, Side, State};
 
 use windlass_wire::ether::proto;
 
 use crate::packet::Packet;
 use crate::search::Search;
 
-/// Words of bits at most.
-pub const WORDS_MAX: usize = RULES_MAX.div_ceil(64);
+/// Rules are grouped by which of their fields are open: so many groups at most.
+const GROUPS: usize = 64;
+/// Words of bits at most: a group begins a word.
+pub const WORDS_MAX: usize = RULES_MAX.div_ceil(64) + GROUPS;
 /// Words of a summary.
 const SUMMARY: usize = WORDS_MAX.div_ceil(64);
 /// Bytes of the tables of a list at most.
@@ -268,13 +274,16 @@ const FIELDS: usize = 5;
 /// The rules of one direction and one version of IP.
 #[derive(Debug)]
 struct Table {
-    /// By number here, which is the order: the rule's number in the list.
+    /// By number here: the rule's number in the list.
     rules: Vec<u16>,
     fields: [Field; FIELDS],
     kinds: Search<u16>,
     ports: [Search<u16>; 2],
     addresses: [Addresses; 2],
 }
+
+/// No rule.
+const NONE: u16 = u16::MAX;
 
 /// Protocol and state as one number.
 #[inline(always)]
@@ -297,11 +306,39 @@ fn family_of(prefix: &Prefix) -> Family {
     }
 }
 
+/// Rules by which of their fields are open, in their order, each group from the beginning of a word on.
+fn grouped(mut here: Vec<(u16, &Rule)>) -> Vec<Option<(u16, &Rule)>> {
+    let group = |rule: &Rule| {
+        let has = |side: &Side| (side.addresses != Any, !side.ports.is_empty());
+        (
+            kinds_of(rule).is_some(),
+            has(&rule.from),
+            has(&rule.to),
+            rule.icmp.is_some(),
+        )
+    };
+    here.sort_by_key(|(_, rule)| group(rule));
+    let mut slots: Vec<Option<(u16, &Rule)>> = Vec::new();
+    for (number, rule) in here {
+        let is_other = slots
+            .last()
+            .is_some_and(|last| last.is_some_and(|(_, before)| group(before) != group(rule)));
+        if is_other {
+            slots.resize(slots.len().next_multiple_of(64), None);
+        }
+        slots.push(Some((number, rule)));
+    }
+    slots
+}
+
 /// What the rules of a table say of each field, in the order of the fields.
-fn ranges(list: &Rules, here: &[(u16, &Rule)], family: Family) -> [Ranges; FIELDS] {
+fn ranges(list: &Rules, here: &[Option<(u16, &Rule)>], family: Family) -> [Ranges; FIELDS] {
     let mut ranges = [(); FIELDS].map(|()| Ranges::new(here.len()));
     let [kinds, to_port, from, to, from_port] = &mut ranges;
-    for (number, (_, rule)) in (0u32..).zip(here) {
+    for (number, rule) in (0u32..).zip(here) {
+        let Some((_, rule)) = rule else {
+            continue;
+        };
         let addresses = |side| {
             let prefixes = list.prefixes(side)?.iter();
             let prefixes = prefixes.filter(|prefix| family_of(prefix) == family);
@@ -359,6 +396,7 @@ impl Table {
         if here.is_empty() {
             return Ok(None);
         }
+        let here = grouped(here);
         let [kinds, to_port, from, to, from_port] = ranges(list, &here, family);
         let port = |starts: Vec<(u128, u32)>| narrow(&starts, u16::MAX);
         let address = |starts: Vec<(u128, u32)>| match family {
@@ -371,7 +409,10 @@ impl Table {
         let (f3, to) = to.classes(room)?;
         let (f4, from_port) = from_port.classes(room)?;
         Ok(Some(Box::new(Table {
-            rules: here.into_iter().map(|(number, _)| number).collect(),
+            rules: here
+                .iter()
+                .map(|rule| rule.map_or(NONE, |(number, _)| number))
+                .collect(),
             fields: [f0, f1, f2, f3, f4],
             kinds: port(kinds),
             ports: [port(from_port), port(to_port)],
@@ -395,6 +436,7 @@ impl Table {
         let [f0, f1, f2, f3, f4] = &self.fields;
         let (c0, c1, c2) = (f0.class(c0)?, f1.class(c1)?, f2.class(c2)?);
         let (c3, c4) = (f3.class(c3)?, f4.class(c4)?);
+        let mut best = NONE;
         for s in 0..SUMMARY {
             let all = [c0, c1, c2, c3, c4].map(|class| class.nonzero.get(s).copied());
             let mut words = all
@@ -402,22 +444,25 @@ impl Table {
                 .fold(u64::MAX, |m, word| m & word.unwrap_or(0));
             while words != 0 {
                 let bit = words.trailing_zeros();
+                words &= words.wrapping_sub(1);
+                let word = s.wrapping_mul(64).wrapping_add(bit as usize);
+                let first = word.wrapping_mul(64);
+                // A group is in order: what follows a match is no better.
+                if self.rules.get(first).is_none_or(|rule| *rule >= best) {
+                    continue;
+                }
                 let rules = f0.word(c0, s, bit)
                     & f1.word(c1, s, bit)
                     & f2.word(c2, s, bit)
                     & f3.word(c3, s, bit)
                     & f4.word(c4, s, bit);
                 if rules != 0 {
-                    let word = s.wrapping_mul(64).wrapping_add(bit as usize);
-                    let index = word
-                        .wrapping_mul(64)
-                        .wrapping_add(rules.trailing_zeros() as usize);
-                    return self.rules.get(index).copied();
+                    let index = first.wrapping_add(rules.trailing_zeros() as usize);
+                    best = best.min(self.rules.get(index).copied().unwrap_or(NONE));
                 }
-                words &= words.wrapping_sub(1);
             }
         }
-        None
+        (best != NONE).then_some(best)
     }
 
     fn bytes(&self) -> usize {
