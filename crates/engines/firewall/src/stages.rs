@@ -191,7 +191,7 @@ impl Firewall {
     ) -> Decision {
         let direction = self.direction;
         if packet.part.is_some_and(|part| part.offset != 0) {
-            return match tracker.has_part(direction, packet, now) {
+            return match tracker.has_part(direction, packet, now, self.rules.generation) {
                 true => Decision::Accept,
                 false => Decision::Drop,
             };
@@ -219,7 +219,8 @@ impl Firewall {
         } else {
             self.decide(tracker, now, packet)
         };
-        tracker.begin_parts(direction, packet, now, decision == Decision::Accept);
+        let is_accepted = decision == Decision::Accept;
+        tracker.begin_parts(direction, packet, now, (self.rules.generation, is_accepted));
         decision
     }
 }

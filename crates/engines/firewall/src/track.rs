@@ -98,7 +98,7 @@ struct Entry {
     headers: u16,
     /// The end of its life.
     until: Moment,
-    /// By direction: the decision, with the generation of rules and the state for which it holds.
+    /// By direction: the decision, with the generation of rules and the state for which it holds. Of a packet in parts: the generation.
     decided: [u64; 2],
 }
 
@@ -386,13 +386,13 @@ impl Tracker {
         self.insert(entry, now).map(Some)
     }
 
-    /// Later parts of a packet go as its first one did.
+    /// Later parts of a packet go as its first one did, as long as the rules are of this generation.
     pub(crate) fn begin_parts(
         &mut self,
         direction: Direction,
         packet: &Packet,
         now: Moment,
-        accepts: bool,
+        (generation, accepts): (u64, bool),
     ) {
         let Some(part) = packet.part else {
             return;
@@ -400,10 +400,14 @@ impl Tracker {
         let key = Key::of_part(direction, packet, part.number);
         if let Some(slot) = self.find(&key, now) {
             // Two first parts: both were accepted, or none counts.
+            let headers = if accepts { part.headers } else { u16::MAX };
             if let Some(entry) = self.entries.get_mut(slot) {
-                entry.headers = entry
-                    .headers
-                    .max(if accepts { part.headers } else { u16::MAX });
+                let before = if entry.decided == [generation; 2] {
+                    entry.headers
+                } else {
+                    0
+                };
+                (entry.headers, entry.decided) = (headers.max(before), [generation; 2]);
             }
         } else if accepts {
             let entry = Entry {
@@ -411,6 +415,7 @@ impl Tracker {
                 phase: Phase::Part,
                 headers: part.headers,
                 until: now.wrapping_add(OPENING),
+                decided: [generation; 2],
                 ..Entry::default()
             };
             // Without an entry the parts are dropped.
@@ -419,13 +424,20 @@ impl Tracker {
     }
 
     /// Whether a later part of a packet passes.
-    pub(crate) fn has_part(&self, direction: Direction, packet: &Packet, now: Moment) -> bool {
+    pub(crate) fn has_part(
+        &self,
+        direction: Direction,
+        packet: &Packet,
+        now: Moment,
+        generation: u64,
+    ) -> bool {
         let Some(part) = packet.part else {
             return false;
         };
         let key = Key::of_part(direction, packet, part.number);
         let entry = self.find(&key, now).and_then(|slot| self.entries.get(slot));
-        entry.is_some_and(|entry| part.offset >= entry.headers)
+        let is_current = |entry: &Entry| entry.decided == [generation; 2];
+        entry.is_some_and(|entry| is_current(entry) && part.offset >= entry.headers)
     }
 
     /// Whether the packet that an error quotes belongs to a connection; the error goes in `direction`.

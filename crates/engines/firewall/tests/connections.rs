@@ -227,7 +227,7 @@ fn discovery_is_free() {
 #[test]
 fn parts_follow_the_first() {
     let rules = "accept in udp to port 53; accept in tcp to port 80; drop";
-    let member = Member::new(&[rules], 256);
+    let mut member = Member::new(&[rules], 256);
     let whole = tells(9, 53);
     assert!(
         !member.comes(&part(whole.clone(), 1, 8, true)),
@@ -281,6 +281,13 @@ fn parts_follow_the_first() {
         extension(if n == 0 { FRAGMENT } else { 60 }, &inner)
     });
     assert!(member.comes(&v6(PEER6, GUEST6, 60, &deep)));
+
+    // What other rules have accepted says nothing.
+    let (first, later) = (part(whole.clone(), 6, 0, true), part(whole, 6, 8, false));
+    assert!(member.comes(&first) && member.comes(&later));
+    member.set(&[rules]);
+    assert!(!member.comes(&later));
+    assert!(member.comes(&first) && member.comes(&later));
 }
 
 /// What is cut off anywhere, or claims more than it has, is dropped though everything is accepted.
