@@ -72,16 +72,32 @@ fn commands(page: &str) -> Vec<String> {
     found
 }
 
+/// The words of a command as a shell has them, up to what is another one's, or nobody's.
+fn words_of(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut is_quoted) = (Vec::new(), String::new(), false);
+    for letter in line.chars() {
+        match letter {
+            '\'' => is_quoted = !is_quoted,
+            _ if is_quoted => word.push(letter),
+            ';' => break,
+            '#' | '|' | '&' | '>' if word.is_empty() => break,
+            _ if letter.is_whitespace() => words.push(std::mem::take(&mut word)),
+            _ => word.push(letter),
+        }
+    }
+    words.push(word);
+    words.retain(|word| !word.is_empty());
+    words
+}
+
 /// Whether a command is understood, as far as that can be seen without a daemon.
 fn is_understood(line: &str) -> bool {
     const NO_DAEMON: i32 = 3;
-    let mut line = PLACES.iter().fold(line.to_owned(), |line, (place, word)| {
+    let line = PLACES.iter().fold(line.to_owned(), |line, (place, word)| {
         line.replace(place, word)
     });
-    for end in [" #", " |", " &", " >", ";"] {
-        line.truncate(line.find(end).unwrap_or(line.len()));
-    }
-    let words: Vec<_> = line.split_whitespace().collect();
+    let words = words_of(&line);
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
     let ends = |more: &[&str]| {
         let mut command = Command::new(program(words[0]));
         command.args(&words[1..]).args(more);
