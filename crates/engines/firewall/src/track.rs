@@ -116,8 +116,6 @@ pub(crate) struct Found {
 #[derive(Debug)]
 pub struct Tracker {
     seeds: [u64; 2],
-    /// Entries at most.
-    most: usize,
     tags: Vec<[u32; WAYS]>,
     entries: Vec<Entry>,
 }
@@ -212,18 +210,18 @@ impl Key {
 impl Tracker {
     /// Room for `most` entries, rounded up to a power of two and at least one bucket. The seeds are secret.
     pub fn new(most: usize, seeds: [u64; 2]) -> Tracker {
+        let buckets = most.div_ceil(WAYS).max(1).checked_next_power_of_two();
+        let buckets = buckets.unwrap_or(1);
         Tracker {
             seeds,
-            most: most.max(WAYS).checked_next_power_of_two().unwrap_or(WAYS),
-            tags: Vec::new(),
-            entries: Vec::new(),
+            tags: vec![[0; WAYS]; buckets],
+            entries: vec![Entry::default(); buckets.saturating_mul(WAYS)],
         }
     }
 
-    /// Bytes that it takes once there are connections.
+    /// Bytes that it takes.
     pub fn bytes(&self) -> usize {
-        self.most
-            .saturating_mul(size_of::<Entry>().saturating_add(4))
+        size_of_val(&*self.tags).saturating_add(size_of_val(&*self.entries))
     }
 
     /// The bucket and the tag of a key.
@@ -450,11 +448,6 @@ impl Tracker {
     }
 
     fn insert(&mut self, entry: Entry, now: Moment) -> Result<u32, Full> {
-        if self.tags.is_empty() {
-            let buckets = self.most.checked_div(WAYS).unwrap_or(1).max(1);
-            self.tags = vec![[0; WAYS]; buckets];
-            self.entries = vec![Entry::default(); buckets.saturating_mul(WAYS)];
-        }
         let (bucket, tag) = self.place(&entry.key);
         let first = Self::slot_of(bucket, 0);
         let tags = self.tags.get_mut(bucket).ok_or(Full)?;
