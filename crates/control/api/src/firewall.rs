@@ -1,6 +1,6 @@
 //! The firewall of a VNIC: its properties, and the settings made of them.
 
-use windlass_rules::Rules;
+use windlass_rules::{RuleError, Rules};
 
 use crate::option::{OptionSpec, Value, ValueKind};
 use crate::property::{Properties, PropertySpec, Scope};
@@ -56,13 +56,11 @@ pub(crate) const FIREWALL_CONNECTIONS: PropertySpec = row(
     "Room for connections that the firewall keeps, rounded up to a power of two; 68 bytes each.",
 );
 
-/// What a VNIC's packets have to pass.
+/// What a VNIC's packets have to pass. Settings are read often: rules are texts here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FirewallSettings {
-    /// The operator's rules.
-    pub base: Rules,
-    /// The owner's.
-    pub own: Rules,
+    /// The operator's rules and the owner's.
+    texts: [String; 2],
     /// Room for connections.
     pub connections: u32,
 }
@@ -70,21 +68,25 @@ pub struct FirewallSettings {
 impl FirewallSettings {
     /// What holds for a member of this kind with these properties set.
     pub fn of(scope: Scope, set: &Properties) -> Self {
-        let rules = |name| match set.effective(scope, name) {
-            // Checked when they were set.
-            Some(Value::Text(text)) => text.parse().unwrap_or_default(),
-            _ => Rules::default(),
+        let text = |name| match set.effective(scope, name) {
+            Some(Value::Text(text)) => text,
+            _ => String::new(),
         };
         Self {
-            base: rules("firewall-base"),
-            own: rules("firewall"),
+            texts: ["firewall-base", "firewall"].map(text),
             connections: set.number(scope, "firewall-connections").unwrap_or(0),
         }
     }
 
-    /// Whether there is no rule.
-    pub fn is_off(&self) -> bool {
-        self.base.rules.is_empty() && self.own.rules.is_empty()
+    /// The lists that have a rule, the operator's first.
+    ///
+    /// # Errors
+    /// A text that is no rules, though such are refused when they are set.
+    pub fn lists(&self) -> Result<Vec<Rules>, RuleError> {
+        let lists = self.texts.iter().map(|text| text.parse::<Rules>());
+        let has_rules =
+            |list: &Result<Rules, _>| !matches!(list, Ok(list) if list.rules.is_empty());
+        lists.filter(has_rules).collect()
     }
 }
 
@@ -106,7 +108,8 @@ mod tests {
             told.starts_with("firewall: rule 2: \"tpc\" is none of"),
             "{told}"
         );
-        assert!(FirewallSettings::of(Scope::Vnic, &Properties::default()).is_off());
+        let off = FirewallSettings::of(Scope::Vnic, &Properties::default());
+        assert_eq!(off.lists(), Ok(Vec::new()));
     }
 
     /// The operator's rules are no owner's to set.

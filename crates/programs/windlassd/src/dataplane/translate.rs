@@ -106,12 +106,12 @@ pub fn tuning(settings: &MemberSettings) -> Result<MemberTuning, BackendError> {
 
 /// What a member's packets have to pass: the operator's rules and the owner's.
 fn firewall(settings: &FirewallSettings) -> Result<Option<FirewallTuning>, BackendError> {
-    if settings.is_off() {
+    let lists = settings.lists();
+    let lists = lists.map_err(|error| BackendError::Host(format!("firewall: {error}")))?;
+    if lists.is_empty() {
         return Ok(None);
     }
-    let lists = [&settings.base, &settings.own];
-    let lists = lists.into_iter().filter(|list| !list.rules.is_empty());
-    let rules = Compiled::new(lists);
+    let rules = Compiled::new(&lists);
     let rules = rules.map_err(|error| BackendError::Limit(format!("firewall: {error}")))?;
     Ok(Some(FirewallTuning {
         rules: rules.into(),
