@@ -1,8 +1,8 @@
 /* What comes while a call asks the broker, before it can sleep: a signal, or another thread that opens a file.
  *
  * late serve PORT-FILE CALL: answers ROUNDS messages. Then a child, which uses the connection first and so has to ask a broker that it
- * has stopped, makes a call that has to wait, and gets a signal after SIGNAL_US: prints `EINTR`, or what became of it. CALL `number`: it receives, and
- * another thread opens a file meanwhile; prints `lowest` if that gets the lowest number that was free.
+ * has stopped, makes a call that has to wait, and gets a signal after SIGNAL_US: prints `EINTR`, or what became of it. CALL `number`:
+ * it receives, and another thread opens a file meanwhile; prints `lowest` if that gets the lowest number that was free.
  * late ask PORT-FILE: asks, and reads nothing more. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -33,7 +33,7 @@ const GROUPS: usize = 64;
 pub const WORDS_MAX: usize = RULES_MAX.div_ceil(64) + GROUPS;
 /// Words of a summary.
 const SUMMARY: usize = WORDS_MAX.div_ceil(64);
-/// Bytes of the tables of a list at most.
+/// Bytes of the classes and words of a list at most; the search trees are not counted.
 pub const BYTES_MAX: usize = 8 << 20;
 
 /// Why rules are not taken.

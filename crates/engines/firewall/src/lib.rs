@@ -18,7 +18,7 @@
 //! decision, so that a packet of an established connection is found with two cache lines and no rule is asked. A decision holds for the
 //! generation of the rules, the direction and the state: rules that have changed hold for all connections at once.
 //!
-//! Later parts of a packet have no ports: they go as the first part did, and are dropped if that was not seen.
+//! Later parts of a packet have no ports: they go as the first part did, and are dropped if that was not seen since the rules last changed.
 //!
 //! # Ownership and lifetime
 //! A member's tracker survives its rules. [`Compiled`] is replaced as a whole with the topology.
@@ -29,7 +29,7 @@
 //!
 //! # Limits
 //! The tracker's memory is its member's alone and does not grow. A bucket of 16 that is full of open connections takes no more: with half of the
-//! room in use that befalls one new connection in 250.
+//! room in use, and hashes that fall at random, that would befall one new connection in 250 (not measured).
 //!
 //! # What can be lost and what cannot
 //! Packets that cannot be read are dropped. Without room a new connection is refused as `flow-limit`, where rules ask about

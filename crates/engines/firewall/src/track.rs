@@ -10,7 +10,7 @@
 //! | `Answered` | TCP: the other has acknowledged the SYN | 30 s |
 //! | `Open` | both have spoken | TCP 2 h 4 min (RFC 5382), UDP 3 min, ICMP 30 s |
 //! | `Closed` | TCP: both have ended | 60 s; a SYN begins anew |
-//! | `Part` | the first part of a packet was accepted | 30 s |
+//! | `Part` | the first part of a packet was accepted, by the rules of one generation | 30 s |
 //!
 //! A RST leaves the phase and shortens the life to 10 s, so that a forged one costs nothing: what the connection sends next restores it.
 //! Sequence numbers are not looked at. TCP that nobody saw begin is new: connections survive a daemon that begins anew where the

@@ -6,8 +6,9 @@
 //!
 //! # Model
 //! One exchange is: block signals; socket, connect, send, wait a little, receive; map what came; close every descriptor; unblock
-//! signals. Numbers that are open meanwhile are high ones. Nothing stays open, nothing is allocated, `errno` is not touched, and no function of libc is called: each system call
-//! is made by itself, so that this may run inside an interposed call and is no point of cancellation.
+//! signals. Numbers that are open meanwhile are high ones. Nothing stays open, nothing is allocated, `errno` is not touched, and no
+//! function of libc is called: each system call is made by itself, so that this may run inside an interposed call and is no point of
+//! cancellation.
 //!
 //! # Limits
 //! Each path is tried with this user's number behind it first, where root's broker has a socket for this user alone. Connecting never

@@ -110,6 +110,17 @@ fn an_address_is_taken_in_its_vlan() {
     daemon.refused("PATCH", "/v1/vnics/thief", Some(patch), "in_use");
 }
 
+/// Who owns zone "z", which is made and may use the bridge.
+fn tenant_of_a_zone(daemon: &Daemon) -> Peer {
+    let zone = json!({"name": "z", "owner_uid": 4321, "owner_gid": 4321, "bridges": ["br0"]});
+    daemon.must("POST", "/v1/zones", Some(zone));
+    Peer {
+        uid: 4321,
+        gid: 4321,
+        operator: false,
+    }
+}
+
 /// An address that is learned behind an uplink is refused to a tenant; an operator gets it, and is told. The daemon after
 /// this one makes it without asking.
 #[test]
@@ -118,14 +129,8 @@ fn an_address_behind_an_uplink_is_the_operators() {
     let lab = Lab::default();
     let daemon = start(directory.path(), &lab);
     network(&daemon);
-    let zone = json!({"name": "z", "owner_uid": 4321, "owner_gid": 4321, "bridges": ["br0"]});
-    daemon.must("POST", "/v1/zones", Some(zone));
+    let tenant = tenant_of_a_zone(&daemon);
     learned_behind(&daemon, &lab, "outer");
-    let tenant = Peer {
-        uid: 4321,
-        gid: 4321,
-        operator: false,
-    };
     let mut mine = claim();
     mine["zone"] = json!("z");
     let refused = daemon.change(tenant, |document| {
@@ -219,14 +224,8 @@ fn standby_is_the_operators() {
     let lab = Lab::default();
     let daemon = start(directory.path(), &lab);
     network(&daemon);
-    let zone = json!({"name": "z", "owner_uid": 4321, "owner_gid": 4321, "bridges": ["br0"]});
-    daemon.must("POST", "/v1/zones", Some(zone));
+    let tenant = tenant_of_a_zone(&daemon);
     learned_behind(&daemon, &lab, "outer");
-    let tenant = Peer {
-        uid: 4321,
-        gid: 4321,
-        operator: false,
-    };
     let standby = |name: &str, mac: &str| json!({"name": name, "zone": "z", "bridge": "br0", "mac": mac, "properties": {"state": "standby"}});
     let mine = standby("mine", GATEWAY);
     let refused = daemon.change(tenant, |document| {

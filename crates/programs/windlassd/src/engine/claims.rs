@@ -4,8 +4,9 @@
 //! A VNIC's own address is fixed in its bridge's table: whoever used it before gets no frames from then on. So an address
 //! that was learned behind another VNIC is refused, to operators, too: they can have the table forget it first. One that
 //! was learned behind an uplink may be that of a machine which moves here: an operator gets it, and is warned; a tenant
-//! does not. With `state=standby`, which only an operator sets, the frames go on to the uplink until the VNIC sends one. Addresses of the document, own and static ones, are compared by `windlass_api::validate`. A restored document
-//! claims nothing: it had its addresses before.
+//! does not. With `state=standby`, which only an operator sets, the frames go on to the uplink until the VNIC sends one.
+//! Addresses of the document, own and static ones, are compared by `windlass_api::validate`. A restored document claims
+//! nothing: it had its addresses before.
 //!
 //! A TAP in the daemon's namespace is not an uplink of its own bridge: its frames would go round.
 //!
