@@ -33,6 +33,16 @@ fn messages_are_the_kernels() {
     compare("messages_are_the_kernels", &cases, Some(true));
 }
 
+/// Bytes that wait for more keep a connection on the kernel that has not joined yet: those after them would overtake them.
+#[test]
+fn bytes_that_wait_for_more_keep_off_the_ring() {
+    let (name, cases) = (
+        "bytes_that_wait_for_more_keep_off_the_ring",
+        ["more-early", "more-spliced"],
+    );
+    compare(name, &cases, Some(false));
+}
+
 /// Pointers to nothing, lengths below zero, lists that are too long: what each call says, leaves and moves.
 #[test]
 fn wrong_arguments_are_the_kernels() {

@@ -34,6 +34,13 @@ enum { WARM = 100, MESSAGE = 100, FILE_BYTES = 3000000, STACK = 8192 };
 static int fd, turns, listens;
 static char bytes[1 << 16];
 
+static const char *which;
+
+static int is(const char *what)
+{
+	return !strcmp(which, what);
+}
+
 static void must(int ok, const char *what)
 {
 	if (!ok)
@@ -203,6 +210,24 @@ static void more_to_come(void)
 	tell();
 	whole(fd, bytes, 10);
 	say("all", 10);
+}
+
+/* Bytes that wait for more, of a connection that has not joined. */
+static void early(void)
+{
+	struct iovec piece = { bytes, 5 };
+	struct msghdr head = { .msg_iov = &piece, .msg_iovlen = 1 };
+	int tube[2];
+	if (listens) {
+		whole(fd, bytes, 10);
+		return;
+	}
+	must(pipe(tube) == 0 && write(tube[1], bytes, 5) == 5, "pipe");
+	if (is("more-spliced"))
+		must(splice(tube[0], 0, fd, 0, 5, SPLICE_F_MORE) == 5, "splice");
+	else
+		must(sendmsg(fd, &head, MSG_MORE) == 5, "sendmsg");
+	must(send(fd, bytes, 5, 0) == 5, "send");
 }
 
 static void encrypted(void)
@@ -505,13 +530,6 @@ static void sends_by_ring(void)
 	must(send(fd, "3.........", 10, 0) == 10, "send");
 }
 
-static const char *which;
-
-static int is(const char *what)
-{
-	return !strcmp(which, what);
-}
-
 /* What is done to the listener before it listens, and after. */
 static void prepare(int listener, int has_begun)
 {
@@ -539,6 +557,8 @@ static int prepared(const char *path)
 
 static void act(void)
 {
+	if (is("more-early") || is("more-spliced"))
+		early();
 	/* A join takes an answer of the broker. */
 	for (int i = 0; i < 40; i++)
 		exchange(WARM, MESSAGE), usleep(15000);

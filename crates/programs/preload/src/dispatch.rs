@@ -46,6 +46,9 @@ type How = (bool, c_int);
 #[inline(always)]
 fn joined_or_call(sock: &Sock, how: How, own: Own) -> Result<Link<'static>, isize> {
     let (is_send, began) = (how.0, signals::handled());
+    if is_send && kind::is_held_back(sock.record, how.1) {
+        demote(sock, Reason::Cork);
+    }
     // Who calls asks the broker here, if at all.
     let link = joined(sock);
     let _ = link.is_some_and(|link| reclaim::caller(sock, &link).is_some());
@@ -109,10 +112,6 @@ fn chance(share: u64, seed: u64) -> bool {
 /// `write`, `writev`, `send`, `sendto`; `flags` as `send`'s, 0 for the first two.
 #[inline(never)]
 pub fn send(sock: Sock, data: Data, flags: c_int, own: Own) -> isize {
-    if kind::is_held_back(sock.record, flags) && joined(&sock).is_none() {
-        demote(&sock, Reason::Cork);
-        return own.call();
-    }
     let link = match joined_or_call(&sock, (true, flags), own) {
         Ok(link) => link,
         Err(result) => return result,
@@ -144,6 +143,9 @@ pub fn send_message(sock: Sock, message: *const msghdr, flags: c_int, own: Own) 
 
 /// `sendmmsg`: its messages are the kernel's.
 pub fn send_many(sock: Sock, messages: *mut mmsghdr, flags: c_int, own: Own) -> isize {
+    if kind::is_held_back(sock.record, flags) {
+        demote(&sock, Reason::Cork);
+    }
     match joined(&sock) {
         Some(link) => {
             let told = |count| message::bytes_of(messages, count);
@@ -201,10 +203,10 @@ fn by_flag(sock: &Sock, own: Own) -> isize {
     own.call()
 }
 
-/// `sendfile` or `splice` to the socket, which is the call's argument `at`, of at most so many bytes.
-pub fn send_file(sock: Sock, at: usize, bytes: usize, own: Own) -> isize {
-    match joined_or_call(&sock, (true, 0), own) {
-        Ok(link) => by_kernel::send_by_kernel((&sock, at), &link, (bytes, |sent| sent), 0, own),
+/// `sendfile` or `splice` to the socket, which is the call's argument `at`, of at most so many bytes; `flags` as `send`'s.
+pub fn send_file(sock: Sock, at: usize, (bytes, flags): (usize, c_int), own: Own) -> isize {
+    match joined_or_call(&sock, (true, flags), own) {
+        Ok(link) => by_kernel::send_by_kernel((&sock, at), &link, (bytes, |sent| sent), flags, own),
         Err(result) => result,
     }
 }
@@ -213,11 +215,11 @@ pub fn send_file(sock: Sock, at: usize, bytes: usize, own: Own) -> isize {
 const SPLICE_TO: usize = 2;
 
 /// `splice` out of a socket, into one, or both.
-pub fn splice(from: Option<Sock>, to: Option<Sock>, bytes: usize, own: Own) -> isize {
+pub fn splice(from: Option<Sock>, to: Option<Sock>, given: (usize, c_int), own: Own) -> isize {
     if let Some(from) = from {
         demote(&from, Reason::Flag);
     }
-    to.map_or_else(|| own.call(), |to| send_file(to, SPLICE_TO, bytes, own))
+    to.map_or_else(|| own.call(), |to| send_file(to, SPLICE_TO, given, own))
 }
 
 /// `poll` and `ppoll`: the program's own call where no socket of ours is in the set, or the kernel refuses the time (`None`).

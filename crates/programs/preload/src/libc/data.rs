@@ -86,7 +86,7 @@ interpose! {
         |sock, own| dispatch::send(sock, Data::one(from, bytes, to.cast()), flags, own);
 
     fn sendfile(out: c_int, file: c_int, at: *mut off_t, bytes: usize) -> isize
-        => |sock, own| dispatch::send_file(sock, 0, bytes, own);
+        => |sock, own| dispatch::send_file(sock, 0, (bytes, 0), own);
 
     fn splice(from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, bytes: usize,
         flags: c_uint) -> isize {
@@ -94,7 +94,8 @@ interpose! {
             (None, None) => pass!(splice(from, from_at, to, to_at, bytes, flags)),
             (source, target) => {
                 let own = own!(splice(from, from_at, to, to_at, bytes, flags));
-                dispatch::splice(source, target, bytes, own)
+                let more = if flags & libc::SPLICE_F_MORE == 0 { 0 } else { libc::MSG_MORE };
+                dispatch::splice(source, target, (bytes, more), own)
             }
         }
     }

@@ -12,7 +12,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use windlass_channel::{Bufs, Link, Reason, Sent, WhenFull, Who};
+use windlass_channel::{Bufs, Link, Sent, WhenFull, Who};
 
 use crate::fd::{
     call::{Own, Sock},
@@ -21,7 +21,6 @@ use crate::fd::{
 use crate::process::{registration, signals};
 use crate::socket::{
     by_kernel::{self, LARGE, send_by_kernel},
-    demote::demote,
     errors::{before_call, broken_pipe},
     fast_path::count_sent,
     file_flags,
@@ -57,7 +56,6 @@ pub fn send(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: Ow
         return own.call();
     }
     if kind::is_held_back(sock.record, flags) {
-        demote(&sock, Reason::Cork);
         return send_by_kernel((&sock, 0), &link, (data.len(), |sent| sent), flags, own);
     }
     if flags & !SEND_FLAGS != 0 {
