@@ -242,8 +242,17 @@ impl Place {
 }
 
 impl Place {
-    /// Lines of both ends, and how many sockets joined at each.
-    fn lines(&self, way: &str, is_plain: bool) -> ([String; 2], [u64; 2]) {
+    /// Has a broker listen: a program may be over before the one that `windlass run` starts for it does.
+    pub fn have_daemon(&self) {
+        let mut run = Command::new(&self.windlass);
+        run.env("WINDLASS_SOCKETS", self.daemon());
+        let status = run.args(["run", "true"]).status().expect("windlass");
+        assert!(status.success(), "windlass run true: {status}");
+        until("a broker", || self.daemon_process().is_some());
+    }
+
+    /// Lines of both ends, and what each has counted.
+    fn lines(&self, way: &str, is_plain: bool) -> ([String; 2], [BTreeMap<String, u64>; 2]) {
         let mut pair = self.connect(&How {
             way,
             spin: "50",
@@ -252,22 +261,22 @@ impl Place {
             ..HOW
         });
         let said = [0, 1].map(|end| pair.wait(end));
-        let joined = [0, 1].map(|end| pair.counted(end).get("joined").copied().unwrap_or(0));
-        (said, joined)
+        (said, [0, 1].map(|end| pair.counted(end)))
     }
 
     /// Both ends say the same on the kernel and under `windlass run`, where the connection joins at both ends, or does not, if that
     /// is said.
     pub fn compare(&self, ways: &[&str], joins: Option<bool>) {
         let mut differing = Vec::new();
+        self.have_daemon();
         for way in ways {
             let (kernel, _) = self.lines(way, true);
-            let (ours, joined) = self.lines(way, false);
-            let is_right = joins.is_none_or(|joins| joined.iter().all(|count| *count > 0) == joins);
+            let (ours, counted) = self.lines(way, false);
+            let has_joined =
+                |end: &BTreeMap<_, _>| end.get("joined").is_some_and(|count| *count > 0);
+            let is_right = joins.is_none_or(|joins| counted.iter().all(has_joined) == joins);
             if ours != kernel || !is_right {
-                differing.push(format!(
-                    "{way}, joined {joined:?}: {ours:?}, not {kernel:?}"
-                ));
+                differing.push(format!("{way}, {counted:?}: {ours:?}, not {kernel:?}"));
             }
         }
         assert!(differing.is_empty(), "{}", differing.join("\n"));
