@@ -56,26 +56,32 @@ impl Scene {
         })
     }
 
-    /// Runs a pair of programs; gives how many of the ends were joined.
-    fn joined(&self) -> usize {
+    /// Runs a pair of programs; gives how many of the ends were joined, and how many were refused.
+    fn joined(&self) -> (usize, usize) {
         let mut pair = self.start(&[]);
         for end in 0..2 {
             pair.wait(end);
         }
-        let joined = |end| {
-            pair.counted(end)
-                .get("joined")
-                .is_some_and(|count| *count > 0)
+        let ends = [pair.counted(0), pair.counted(1)];
+        let have = |name| {
+            ends.iter()
+                .filter(|counted| counted.get(name).is_some_and(|count| *count > 0))
+                .count()
         };
-        (0..2).filter(|end| joined(*end)).count()
+        (have("joined"), have("joins_refused"))
     }
 
     /// Programs are joined once what the broker last saw no longer holds: before that it rightly refuses them, for a second, or for 20
-    /// times as long as its look took. It never takes a rule for gone that is there, and nothing else may refuse a pair for long.
+    /// times as long as its look took. It never takes a rule for gone that is there, and nothing else keeps a pair from joining.
     fn assert_joins(&self, what: &str) {
         let started = Instant::now();
-        while self.joined() < 2 {
+        loop {
+            let (joined, refused) = self.joined();
+            if joined == 2 {
+                return;
+            }
             let log = self.broker.log();
+            assert!(refused > 0, "{what}: neither joined nor refused: {log}");
             assert!(started.elapsed() < PATIENCE, "{what}: {log}");
             std::thread::sleep(Duration::from_millis(300));
         }
@@ -87,7 +93,7 @@ impl Scene {
         let told = |scene: &Scene| scene.broker.log().matches(finding).count();
         let before = told(self);
         loop {
-            let joined = self.joined();
+            let (joined, _) = self.joined();
             if told(self) > before {
                 break;
             }
@@ -98,7 +104,7 @@ impl Scene {
             );
             std::thread::sleep(Duration::from_millis(300));
         }
-        assert_eq!(self.joined(), 0, "{finding}");
+        assert_eq!(self.joined().0, 0, "{finding}");
     }
 }
 
