@@ -232,15 +232,15 @@ impl<'a> View<'a> {
 #[inline]
 pub fn parse(bytes: &[u8], len: u32) -> Layers {
     match plain(bytes, len) {
-        Some(layers) => layers,
+        Some(head) => plain_layers(head),
         None => walked(bytes, len),
     }
 }
 
-/// What most frames are: untagged, IPv4 without options, whole, TCP or UDP, nothing wrong. `None`
-/// says nothing; [`walked`] gives the same for all that this finds.
+/// The first bytes of what most frames are: untagged, IPv4 without options, whole, TCP or UDP, nothing wrong. `None` says nothing;
+/// [`parse`] gives the same for all that this finds.
 #[inline(always)]
-fn plain(bytes: &[u8], len: u32) -> Option<Layers> {
+pub fn plain(bytes: &[u8], len: u32) -> Option<&[u8; 54]> {
     let head: &[u8; 54] = bytes.first_chunk()?;
     let ports = head[23] == proto::TCP || head[23] == proto::UDP;
     let simple = u32::from_be_bytes([head[12], head[13], head[14], head[20] & 0x3f]);
@@ -249,31 +249,39 @@ fn plain(bytes: &[u8], len: u32) -> Option<Layers> {
     }
     let total = u16::from_be_bytes([head[16], head[17]]);
     let end = u32::from(total).wrapping_add(14);
-    let l4 = if head[23] == proto::TCP {
-        (head[46] >> 4) << 2
-    } else {
-        8
-    };
-    let headers = usize::from(l4).wrapping_add(34);
+    let headers = usize::from(plain_l4(head)).wrapping_add(34);
     let wrong = if head[23] == proto::TCP {
-        l4 < 20
+        headers < 54
     } else {
         let length = u16::from_be_bytes([head[38], head[39]]);
         length < 8 || u32::from(length).wrapping_add(20) > u32::from(total)
     };
-    if wrong || end > len || headers > end as usize || headers > bytes.len() {
-        return None;
+    let fits = end <= len && headers <= end as usize && headers <= bytes.len();
+    (fits && !wrong).then_some(head)
+}
+
+/// Size of the transport header of a [`plain`] frame.
+#[inline(always)]
+const fn plain_l4(head: &[u8; 54]) -> u8 {
+    if head[23] == proto::TCP {
+        (head[46] >> 4) << 2
+    } else {
+        8
     }
-    Some(Layers {
-        end,
+}
+
+#[inline(always)]
+fn plain_layers(head: &[u8; 54]) -> Layers {
+    Layers {
+        end: u32::from(u16::from_be_bytes([head[16], head[17]])).wrapping_add(14),
         ethertype: ether::IPV4,
         l3: 20,
         l2: 14,
-        l4,
+        l4: plain_l4(head),
         proto: head[23],
         kind: Kind::Ipv4,
         ..Layers::default()
-    })
+    }
 }
 
 /// [`parse`] for any frame, header by header.

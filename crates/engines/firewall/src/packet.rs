@@ -106,42 +106,28 @@ impl Packet {
 
 /// What most frames are, read at once: whole TCP segments and UDP datagrams over IPv4 without options. None says nothing.
 #[inline(always)]
-fn plain(bytes: &[u8], layers: &Layers) -> Option<Packet> {
-    let head: &[u8; 48] = bytes.first_chunk()?;
-    let is_ports = layers.proto == proto::TCP || layers.proto == proto::UDP;
-    let is_plain = layers.kind == Kind::Ipv4 && layers.l2 == 14 && layers.l3 == 20;
-    if !is_ports || !is_plain || layers.l4 == 0 || layers.fragment != Fragment::No {
-        return None;
-    }
-    let word = |at: usize| {
-        let word = head.get(at..).and_then(|word| word.first_chunk());
-        word.map_or(0, |word| u32::from_be_bytes(*word))
-    };
-    let ports = word(34);
-    let flags = if layers.proto == proto::TCP {
-        head[47]
-    } else {
-        0
-    };
+pub(crate) fn plain(bytes: &[u8], len: u32) -> Option<Packet> {
+    let head = parse::plain(bytes, len)?;
+    let [.., a, b, c, d, e, f, g, h, s0, s1, t0, t1] = *head.first_chunk::<38>()?;
+    let protocol = head[23];
+    let flags = if protocol == proto::TCP { head[47] } else { 0 };
+    let (from, to) = (
+        u32::from_be_bytes([a, b, c, d]),
+        u32::from_be_bytes([e, f, g, h]),
+    );
     Some(Packet {
-        ports: ((ports >> 16) as u16, ports as u16),
+        ports: (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([t0, t1])),
         flags,
-        ..Packet::new(Family::V4, layers.proto, word(26).into(), word(30).into())
+        ..Packet::new(Family::V4, protocol, from.into(), to.into())
     })
 }
 
 /// Reads a frame of `len` bytes, of which these are private.
-#[inline(always)]
 pub fn read(bytes: &[u8], len: u32) -> Seen {
-    let layers = parse(bytes, len);
-    match plain(bytes, &layers) {
-        Some(packet) => Seen::Packet(packet),
-        None => any(bytes, &layers),
+    if let Some(packet) = plain(bytes, len) {
+        return Seen::Packet(packet);
     }
-}
-
-#[inline(never)]
-fn any(bytes: &[u8], layers: &Layers) -> Seen {
+    let layers = &parse(bytes, len);
     if layers.need != 0 {
         return Seen::Need(layers.need.into());
     }

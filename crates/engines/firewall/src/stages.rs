@@ -118,26 +118,35 @@ impl Firewall {
     /// Decides about a frame of `len` bytes, of which these are private.
     #[inline]
     pub fn judge(&self, tracker: &mut Tracker, now: Tick, bytes: &[u8], len: u32) -> Decision {
-        let packet = match packet::read(bytes, len) {
-            Seen::Free => return Decision::Accept,
-            Seen::Unreadable => return Decision::Drop,
-            Seen::Need(upto) => return Decision::Need(upto),
-            Seen::Packet(packet) => packet,
-        };
         let now = moment(now.0);
-        if packet.part.is_some() || packet.icmp.is_some() {
-            return self.rare(tracker, now, &packet, bytes, len);
+        match packet::plain(bytes, len) {
+            Some(packet) => self.decide(tracker, now, packet),
+            None => self.any(tracker, now, bytes, len),
         }
-        self.decide(tracker, now, &packet)
     }
 
+    /// Decides about a frame whatever it is.
+    #[inline(never)]
+    fn any(&self, tracker: &mut Tracker, now: Moment, bytes: &[u8], len: u32) -> Decision {
+        match packet::read(bytes, len) {
+            Seen::Free => Decision::Accept,
+            Seen::Unreadable => Decision::Drop,
+            Seen::Need(upto) => Decision::Need(upto),
+            Seen::Packet(packet) if packet.part.is_some() || packet.icmp.is_some() => {
+                self.rare(tracker, now, &packet, bytes, len)
+            }
+            Seen::Packet(packet) => self.decide(tracker, now, packet),
+        }
+    }
+
+    /// The packet is given by value: most times its fields never leave the registers.
     #[inline(always)]
-    fn decide(&self, tracker: &mut Tracker, now: Moment, packet: &Packet) -> Decision {
+    fn decide(&self, tracker: &mut Tracker, now: Moment, packet: Packet) -> Decision {
         let (rules, direction) = (&*self.rules, self.direction);
-        let found = tracker.look(direction, packet, now, rules.generation);
+        let found = tracker.look(direction, &packet, now, rules.generation);
         if let (Some(slot), Some(accepts)) = (found.slot, found.decided) {
             if accepts {
-                tracker.go_on(slot, direction, packet, now);
+                tracker.go_on(slot, direction, &packet, now);
                 return Decision::Accept;
             }
             return Decision::Drop;
@@ -151,11 +160,11 @@ impl Firewall {
         &self,
         tracker: &mut Tracker,
         now: Moment,
-        packet: &Packet,
+        packet: Packet,
         slot: Option<u32>,
         state: State,
     ) -> Decision {
-        let (rules, direction) = (&*self.rules, self.direction);
+        let (rules, direction, packet) = (&*self.rules, self.direction, &packet);
         let accepts = rules.accepts(direction, packet, state);
         if let Some(slot) = slot {
             tracker.decide(slot, direction, state, rules.generation, accepts);
@@ -217,7 +226,7 @@ impl Firewall {
                 false => Decision::Drop,
             }
         } else {
-            self.decide(tracker, now, packet)
+            self.decide(tracker, now, *packet)
         };
         let is_accepted = decision == Decision::Accept;
         tracker.begin_parts(direction, packet, now, (self.rules.generation, is_accepted));

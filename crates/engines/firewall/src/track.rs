@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! A table of fixed size in buckets of [`WAYS`], keyed by a hash that senders do not know. Each entry is one cache line; a bucket's
-//! tags are another, so that a connection is found with two.
+//! tags are half of another, so that a connection is found with two.
 //!
 //! | phase | what is known | it lives, after its last packet |
 //! | --- | --- | --- |
@@ -112,11 +112,56 @@ pub(crate) struct Found {
     pub(crate) decided: Option<bool>,
 }
 
+/// Tags that are compared at once, and the bits of each.
+const LANES: usize = 4;
+const LANE_BITS: usize = 16;
+/// The lowest and the highest bit of each lane.
+const LOWEST: u64 = 0x0001_0001_0001_0001;
+const HIGHEST: u64 = LOWEST << 15;
+
+/// Tags of some ways of a bucket; 0 where there is no entry.
+#[derive(Debug, Clone, Copy)]
+struct Tags(u64);
+
+impl Tags {
+    /// The highest bit of each lane that has this tag; above the first, perhaps of others too.
+    #[inline(always)]
+    const fn equal(self, tag: u16) -> u64 {
+        let zeros = self.0 ^ LOWEST.wrapping_mul(tag as u64);
+        zeros.wrapping_sub(LOWEST) & !zeros & HIGHEST
+    }
+
+    const fn set(&mut self, lane: usize, tag: u16) {
+        let at = (lane % LANES).wrapping_mul(LANE_BITS);
+        self.0 = self.0 & !((u16::MAX as u64) << at) | (tag as u64) << at;
+    }
+}
+
+/// The first way that has this tag and is the right one.
+#[inline(always)]
+fn way_with(
+    tags: &[Tags; WAYS / LANES],
+    tag: u16,
+    mut is_right: impl FnMut(usize) -> bool,
+) -> Option<usize> {
+    for (word, first) in tags.iter().zip((0..).step_by(LANES)) {
+        let mut equal = word.equal(tag);
+        while equal != 0 {
+            let way = (equal.trailing_zeros() as usize / LANE_BITS).wrapping_add(first);
+            if is_right(way) {
+                return Some(way);
+            }
+            equal &= equal.wrapping_sub(1);
+        }
+    }
+    None
+}
+
 /// Connections of a member.
 #[derive(Debug)]
 pub struct Tracker {
     seeds: [u64; 2],
-    tags: Vec<[u32; WAYS]>,
+    tags: Vec<[Tags; WAYS / LANES]>,
     entries: Vec<Entry>,
 }
 
@@ -214,7 +259,7 @@ impl Tracker {
         let buckets = buckets.unwrap_or(1);
         Tracker {
             seeds,
-            tags: vec![[0; WAYS]; buckets],
+            tags: vec![[Tags(0); WAYS / LANES]; buckets],
             entries: vec![Entry::default(); buckets.saturating_mul(WAYS)],
         }
     }
@@ -226,7 +271,7 @@ impl Tracker {
 
     /// The bucket and the tag of a key.
     #[inline(always)]
-    fn place(&self, key: &Key) -> (usize, u32) {
+    fn place(&self, key: &Key) -> (usize, u16) {
         let [s0, s1] = self.seeds;
         let ([l0, l1], [r0, r1]) = (key.local, key.remote);
         let ports = u64::from(key.ports) << 16 | u64::from(key.protocol) << 8 | u64::from(key.kind);
@@ -237,7 +282,7 @@ impl Tracker {
         let hash = fold(hash ^ s1, ports ^ s0 | 1 << 63);
         let hash = fold(hash, s0 | 1);
         let mask = self.tags.len().wrapping_sub(1);
-        (hash as usize & mask, (hash >> 32) as u32 | 1)
+        (hash as usize & mask, (hash >> 48) as u16 | 1)
     }
 
     #[inline(always)]
@@ -250,19 +295,11 @@ impl Tracker {
     fn find(&self, key: &Key, now: Moment) -> Option<usize> {
         let (bucket, tag) = self.place(key);
         let tags = self.tags.get(bucket)?;
-        let equal = (0u32..)
-            .zip(tags)
-            .map(|(way, t)| u32::from(*t == tag) << (way & 31));
-        let mut ways: u32 = equal.fold(0, |ways, way| ways | way);
-        while ways != 0 {
-            let slot = Self::slot_of(bucket, ways.trailing_zeros() as usize);
-            let entry = self.entries.get(slot)?;
-            if entry.key == *key && entry.lives(now) {
-                return Some(slot);
-            }
-            ways &= ways.wrapping_sub(1);
-        }
-        None
+        let way = way_with(tags, tag, |way| {
+            let entry = self.entries.get(Self::slot_of(bucket, way));
+            entry.is_some_and(|entry| entry.key == *key && entry.lives(now))
+        });
+        Some(Self::slot_of(bucket, way?))
     }
 
     /// What a packet is. `generation` is of the rules.
@@ -449,25 +486,33 @@ impl Tracker {
 
     fn insert(&mut self, entry: Entry, now: Moment) -> Result<u32, Full> {
         let (bucket, tag) = self.place(&entry.key);
-        let first = Self::slot_of(bucket, 0);
-        let tags = self.tags.get_mut(bucket).ok_or(Full)?;
-        let entries = self.entries.get(first..).unwrap_or_default();
-        let rank = |(tag, old): (&u32, &Entry)| match () {
-            () if *tag == 0 || !old.lives(now) => Some(0),
-            () if old.phase == Phase::Open => None,
-            () => Some(old.until.wrapping_sub(now).saturating_add(1)),
-        };
-        let ranks = tags.iter().zip(entries).map(rank);
-        let ranked = (0usize..)
-            .zip(ranks)
-            .filter_map(|(way, rank)| Some((rank?, way)));
-        let (_, way) = ranked.min().ok_or(Full)?;
-        if let Some(slot) = tags.get_mut(way) {
-            *slot = tag;
-        }
+        let tags = self.tags.get(bucket).ok_or(Full)?;
+        let empty = way_with(tags, 0, |_| true);
+        let way = empty
+            .or_else(|| self.way_to_free(bucket, now))
+            .ok_or(Full)?;
         let slot = Self::slot_of(bucket, way);
         *self.entries.get_mut(slot).ok_or(Full)? = entry;
+        let word = self
+            .tags
+            .get_mut(bucket)
+            .and_then(|tags| tags.get_mut(way / LANES));
+        word.ok_or(Full)?.set(way, tag);
         Ok(slot as u32)
+    }
+
+    /// The way of a full bucket that a new entry takes.
+    #[inline(never)]
+    fn way_to_free(&self, bucket: usize, now: Moment) -> Option<usize> {
+        let rank = |old: &Entry| match old.phase {
+            _ if !old.lives(now) => Some(0),
+            Phase::Open => None,
+            _ => Some(old.until.wrapping_sub(now).saturating_add(1)),
+        };
+        let entries = self.entries.get(Self::slot_of(bucket, 0)..)?;
+        let ranks = (0..WAYS).zip(entries.iter().map(rank));
+        let ranked = ranks.filter_map(|(way, rank)| Some((rank?, way)));
+        Some(ranked.min()?.1)
     }
 }
 

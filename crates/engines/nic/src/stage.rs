@@ -90,6 +90,7 @@ impl<'a> Leaving<'a> {
     }
 
     /// What is known of a frame that still passes.
+    #[inline]
     pub fn passing(&self, i: usize) -> Option<&Meta> {
         let passes = i < self.len() && self.heads.verdict.get(i) == Some(&Verdict::NONE);
         self.heads.meta.get(i).filter(|_| passes)
