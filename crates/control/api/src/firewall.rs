@@ -78,6 +78,11 @@ impl FirewallSettings {
         }
     }
 
+    /// What rules were written, the operator's first.
+    pub fn texts(&self) -> &[String; 2] {
+        &self.texts
+    }
+
     /// The lists that have a rule, the operator's first.
     ///
     /// # Errors

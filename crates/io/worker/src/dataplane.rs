@@ -243,6 +243,17 @@ impl DataPlane {
         Ok(())
     }
 
+    /// The same for what it is on its bridge alone.
+    ///
+    /// # Errors
+    /// [`DataPlaneError::NoMember`].
+    pub fn set_conf(&mut self, id: u16, conf: MemberConf) -> Result<(), DataPlaneError> {
+        let member = self.draft_member(id)?;
+        member.conf = states::kept(&member.conf, conf);
+        self.publish_batch();
+        Ok(())
+    }
+
     /// Removes members with their rings, their learned addresses and their fixed entries, in one publication, which also
     /// ends what [`DataPlane::begin_batch`] held back. Gives what each has counted, in their order. No number is another
     /// member's before the table has forgotten it.

@@ -19,6 +19,7 @@
 //! A request waits for the ports thread, and that thread for workers, at most some seconds; a worker that hangs is
 //! reported by [`Backend::alive`].
 
+mod firewalls;
 mod guest;
 pub mod host;
 mod ports;

@@ -33,6 +33,7 @@ use members::Members;
 use tree::Tree;
 use watch::{Source, Watch, Watched};
 
+use super::firewalls::Firewalls;
 use super::host::{Device, Host};
 use super::translate::{self, mac_word};
 use crate::backend::{BackendError, Place, StateSink};
@@ -85,6 +86,7 @@ pub struct Ports {
     watch: Watch,
     /// What an owner may have.
     per_user: PerUser,
+    firewalls: Firewalls,
     /// Wakes this thread when a namespace came or went: endpoints whose name leads to another one are polled.
     namespaces: Option<NetnsWatch>,
     bridges: BTreeMap<Name, BridgeState>,
@@ -135,6 +137,7 @@ impl Ports {
             .inspect_err(|error| tracing::warn!("namespaces are not watched: {error}"));
         Ok(Ports {
             per_user,
+            firewalls: Firewalls::default(),
             plane,
             cores,
             sink,
@@ -264,7 +267,7 @@ impl Ports {
         let bridge = self.bridge(&uplink.bridge)?.id;
         let conf = translate::member_conf(&settings, mac, mtu);
         let member = self.first_state(&uplink.bridge, conf);
-        let tuning = translate::tuning(&settings)?;
+        let tuning = translate::tuning(&settings, &mut self.firewalls)?;
         let id = self
             .plane
             .add_member(bridge, member, tuning)
@@ -319,7 +322,7 @@ impl Ports {
         self.leave_not(vnic);
         let settings = vnic.settings();
         let bridge = self.bridge(&vnic.bridge)?.id;
-        let tuning = translate::tuning(&settings)?;
+        let tuning = translate::tuning(&settings, &mut self.firewalls)?;
         let endpoint = self.host.vnic(vnic, place)?;
         let endpoint = endpoint.map(|e| self.watch.take(e)).transpose()?;
         let (mac, mtu) = (translate::own_mac(vnic), translate::mtu(vnic));
@@ -395,7 +398,7 @@ impl Ports {
         conf: windlass_bridge::member::MemberConf,
         settings: &MemberSettings,
     ) -> Result<(), BackendError> {
-        let tuning = translate::tuning(settings)?;
+        let tuning = translate::tuning(settings, &mut self.firewalls)?;
         self.note_change(name);
         let Some(member) = self.members.get_mut(name) else {
             return Err(BackendError::Host(format!(

@@ -1,8 +1,8 @@
 //! From the objects of the API to what the data path is configured with.
 
 use windlass_api::{
-    Attachment, Bridge, ClientIds, Counters, FdbEntry, FdbKind, FirewallSettings, MacAddr,
-    MemberSettings, Memif, Name, Role, Tap, Vnic,
+    Attachment, Bridge, ClientIds, Counters, FdbEntry, FdbKind, MacAddr, MemberSettings, Memif,
+    Name, Role, Tap, Vnic,
 };
 use windlass_attach::endpoint::{Endpoint, InterfaceConf};
 use windlass_attach::memif::msg::Secret;
@@ -11,14 +11,14 @@ use windlass_attach::tap::{TapConf, TapEndpoint};
 use windlass_bridge::fdb::{Entry, EntryFlags, Limits};
 use windlass_bridge::member::MemberConf;
 use windlass_bridge::vlan::VlanMap;
-use windlass_firewall::Compiled;
 use windlass_frame::{FRAME_MAX, TxId};
 use windlass_nic::{DhcpNospoof, IpNospoof, Protection};
 use windlass_shm::{HugePages, Quota};
 use windlass_stats::{Drop, MemberTotals};
 use windlass_worker::dataplane::BridgeTuning;
-use windlass_worker::{FirewallTuning, MemberTuning, Spin};
+use windlass_worker::{MemberTuning, Spin};
 
+use super::firewalls::Firewalls;
 use super::host::Device;
 use crate::backend::{BackendError, Place};
 
@@ -85,8 +85,11 @@ pub fn member_conf(settings: &MemberSettings, mac: u64, mtu: u32) -> MemberConf 
 /// What a member is besides its place on its bridge.
 ///
 /// # Errors
-/// Rules that are too large together; no randomness.
-pub fn tuning(settings: &MemberSettings) -> Result<MemberTuning, BackendError> {
+/// What [`Firewalls::get`] says.
+pub fn tuning(
+    settings: &MemberSettings,
+    firewalls: &mut Firewalls,
+) -> Result<MemberTuning, BackendError> {
     let spin = match settings.spin_us {
         Some(us) => Spin::Always(u64::from(us) * 1000),
         None => SPIN,
@@ -97,31 +100,15 @@ pub fn tuning(settings: &MemberSettings) -> Result<MemberTuning, BackendError> {
     };
     Ok(MemberTuning {
         protection: protection(settings).into(),
-        firewall: firewall(&settings.firewall)?,
+        firewall: firewalls.get(&settings.firewall)?,
         maxbw: u64::from(settings.maxbw) * 1_000_000,
         kick_gap_ns: gap,
         spin,
     })
 }
 
-/// What a member's packets have to pass: the operator's rules and the owner's.
-fn firewall(settings: &FirewallSettings) -> Result<Option<FirewallTuning>, BackendError> {
-    let lists = settings.lists();
-    let lists = lists.map_err(|error| BackendError::Host(format!("firewall: {error}")))?;
-    if lists.is_empty() {
-        return Ok(None);
-    }
-    let rules = Compiled::new(&lists);
-    let rules = rules.map_err(|error| BackendError::Limit(format!("firewall: {error}")))?;
-    Ok(Some(FirewallTuning {
-        rules: rules.into(),
-        connections: settings.connections,
-        seeds: seeds("the firewall's")?,
-    }))
-}
-
 /// Numbers that nobody knows.
-fn seeds(whose: &str) -> Result<[u64; 2], BackendError> {
+pub fn seeds(whose: &str) -> Result<[u64; 2], BackendError> {
     let mut seed = [0u8; 16];
     rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
         .map_err(|e| BackendError::Host(format!("no randomness for {whose} hash: {e}")))?;

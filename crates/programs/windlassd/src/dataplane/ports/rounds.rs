@@ -14,15 +14,16 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use windlass_api::{EventKind, MacAddr, Name};
+use windlass_api::{EventKind, MacAddr, MemberSettings, Name};
 use windlass_attach::endpoint::Event;
 use windlass_bridge::fdb::Fdb;
 use windlass_sys::epoll::Events;
 use windlass_sys::netns::NetnsRef;
+use windlass_worker::DataPlane;
 
 use super::watch::Sources;
 use super::{Ports, Request};
-use crate::dataplane::host::Device;
+use crate::dataplane::host::{Device, Host};
 use crate::dataplane::translate;
 
 /// Time between two looks at what a late worker has let go.
@@ -210,18 +211,28 @@ impl Ports {
             let done = match event {
                 Event::Up(rings) => {
                     member.rings = rings.rx.len() as u16;
-                    // An interface that was away may have come back as another one.
-                    let known = member.device.as_deref().and_then(|d| self.host.device(d));
-                    let tuning = translate::tuning(&member.settings);
-                    if let (Some(Device { mtu, mac }), Ok(tuning)) = (known, tuning) {
-                        let conf = translate::member_conf(&member.settings, mac, mtu);
-                        member.mtu = conf.mtu;
-                        let _ = self.plane.set_member(member.id, conf, tuning);
-                    }
-                    let attached = self.plane.attach(member.id, rings);
-                    if let Err(error) = &attached {
+                    let renewed = match member.device.as_deref() {
+                        None => Ok(()),
+                        Some(device) => {
+                            // An interface that was away may have come back as another one.
+                            renew(
+                                &mut *self.host,
+                                &mut self.plane,
+                                device,
+                                member.id,
+                                &member.settings,
+                            )
+                            .map(|mtu| member.mtu = mtu)
+                        }
+                    };
+                    let attached = renewed.and_then(|()| {
+                        self.plane
+                            .attach(member.id, rings)
+                            .map_err(|error| error.to_string())
+                    });
+                    if let Err(reason) = &attached {
                         member.rings = 0;
-                        endpoint.condemn(&error.to_string());
+                        endpoint.condemn(reason);
                         self.watch.make_due(endpoint);
                     }
                     attached
@@ -238,7 +249,7 @@ impl Ports {
                         // It can do nothing before `take_detached` names it.
                         Err(_) => endpoint.listen(false),
                     }
-                    detached
+                    detached.map_err(|error| error.to_string())
                 }
             };
             if let Err(error) = done {
@@ -251,6 +262,22 @@ impl Ports {
             self.sink.changed(name);
         }
     }
+}
+
+/// Gives an uplink the address and the MTU that its interface has now; returns the MTU.
+fn renew(
+    host: &mut dyn Host,
+    plane: &mut DataPlane,
+    device: &str,
+    member: u16,
+    settings: &MemberSettings,
+) -> Result<u32, String> {
+    let known = host.device(device);
+    let Device { mtu, mac } = known.ok_or_else(|| format!("interface {device} cannot be read"))?;
+    let conf = translate::member_conf(settings, mac, mtu);
+    let mtu = conf.mtu;
+    let set = plane.set_conf(member, conf);
+    set.map(|()| mtu).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use windlass_api::{Document, State};
 use windlass_attach::endpoint::{Endpoint, Rings, Status};
@@ -33,6 +33,8 @@ struct Ready {
     fd: OwnedFd,
     is_up: bool,
     condemned: Option<String>,
+    /// Why it was condemned last.
+    reason: String,
 }
 
 impl Endpoint for Ready {
@@ -63,14 +65,17 @@ impl Endpoint for Ready {
 
     fn condemn(&mut self, reason: &str) {
         self.condemned = Some(reason.to_owned());
+        self.reason = reason.to_owned();
     }
 
-    fn detached(&mut self) {}
+    fn detached(&mut self) {
+        self.condemned = None;
+    }
 
     fn status(&self) -> Status {
         Status {
             up: self.is_up,
-            reason: self.condemned.clone().unwrap_or_default(),
+            reason: self.reason.clone(),
             details: Vec::new(),
             connects: 1,
         }
@@ -79,7 +84,20 @@ impl Endpoint for Ready {
     fn delete(&mut self) {}
 }
 
-struct Peers;
+/// The host; what it knows of each interface.
+#[derive(Clone, Default)]
+struct Peers {
+    device: Arc<Mutex<Option<Device>>>,
+}
+
+fn ready() -> Ready {
+    Ready {
+        fd: eventfd::create().unwrap(),
+        is_up: false,
+        condemned: None,
+        reason: String::new(),
+    }
+}
 
 impl Host for Peers {
     fn vnic(
@@ -87,30 +105,22 @@ impl Host for Peers {
         _: &windlass_api::Vnic,
         _: &Place,
     ) -> Result<Option<Box<dyn Endpoint>>, BackendError> {
-        Ok(Some(Box::new(Ready {
-            fd: eventfd::create().unwrap(),
-            is_up: false,
-            condemned: None,
-        })))
+        Ok(Some(Box::new(ready())))
     }
 
     fn uplink(&mut self, _: &windlass_api::Uplink) -> Result<Box<dyn Endpoint>, BackendError> {
-        unreachable!("there is none")
+        Ok(Box::new(ready()))
     }
 
     fn device(&mut self, _: &str) -> Option<Device> {
-        None
+        *self.device.lock().unwrap()
     }
 
     fn release_others(&mut self, _: &[String]) {}
 }
 
-/// A port that comes up, and whose rings the workers do not get, is told so and goes down: nobody takes its VNIC for up.
-#[test]
-fn a_port_that_cannot_be_attached_does_not_stay_up() {
-    let json = serde_json::json!({"version": 1, "bridges": [{"name": "br0"}], "vnics": [
-        {"name": "v0", "bridge": "br0", "mac": "02:00:00:00:00:01"}]});
-    let document: Document = serde_json::from_value(json).unwrap();
+/// A plane with nothing in it, on that host; and that document.
+fn plane(peers: &Peers, json: serde_json::Value) -> (Ports, Document) {
     let options = DataPlaneOptions {
         workers: vec![None],
         members_max: 16,
@@ -118,22 +128,39 @@ fn a_port_that_cannot_be_attached_does_not_stay_up() {
     let plane = DataPlane::start(&options).unwrap();
     let wake = Arc::new(eventfd::create().unwrap());
     let (sink, _woken) = StateSink::pair();
+    let host = Box::new(peers.clone());
     let per_user = PerUser::of(|_| 16);
-    let host = Box::new(Peers);
-    let mut ports = Ports::new(plane, vec![None], sink, host, wake, per_user).unwrap();
-    let place = Place::of(std::path::Path::new("/nonexistent"), None);
+    let ports = Ports::new(plane, vec![None], sink, host, wake, per_user).unwrap();
+    (ports, serde_json::from_value(json).unwrap())
+}
+
+/// Endpoints that are due go on.
+fn drive(ports: &mut Ports) {
+    for token in ports.watch.take_due(Instant::now()) {
+        let name = ports.members.name_at(token).cloned().unwrap();
+        ports.drive(&name);
+    }
+}
+
+fn place() -> Place {
+    Place::of(std::path::Path::new("/nonexistent"), None)
+}
+
+/// A port that comes up, and whose rings the workers do not get, is told so and goes down: nobody takes its VNIC for up.
+#[test]
+fn a_port_that_cannot_be_attached_does_not_stay_up() {
+    let json = serde_json::json!({"version": 1, "bridges": [{"name": "br0"}], "vnics": [
+        {"name": "v0", "bridge": "br0", "mac": "02:00:00:00:00:01"}]});
+    let (mut ports, document) = plane(&Peers::default(), json);
     ports.begin_edit();
     ports.create_bridge(&document.bridges[0]).unwrap();
-    ports.create_vnic(&document.vnics[0], &place).unwrap();
+    ports.create_vnic(&document.vnics[0], &place()).unwrap();
     // The plane loses the member before its peer is looked at.
     let name = &document.vnics[0].name;
     let id = ports.members.get(name).unwrap().id;
     ports.plane.remove_members(&[id]).unwrap();
     ports.end_edit();
-    for _ in 0..2 {
-        let driven = ports.watch.take_due(Instant::now());
-        driven.iter().for_each(|_| ports.drive(name));
-    }
+    (0..2).for_each(|_| drive(&mut ports));
     let status = ports.status(name);
     assert_eq!(status.state, State::Waiting);
     let reason = status.reason.unwrap();
@@ -142,5 +169,60 @@ fn a_port_that_cannot_be_attached_does_not_stay_up() {
         "{reason}"
     );
     assert_eq!(ports.members.get(name).unwrap().rings, 0);
+    ports.stop();
+}
+
+/// An uplink whose interface cannot be looked at as it comes up does not go on with the address that it had: its status says why
+/// it waits, and it comes up with the interface's address once that can be read.
+#[test]
+fn an_uplink_does_not_come_up_with_an_old_address() {
+    let json = serde_json::json!({"version": 1, "bridges": [{"name": "br0"}], "uplinks": [
+        {"name": "up0", "bridge": "br0", "device": "eth7"}]});
+    let peers = Peers::default();
+    let (mut ports, document) = plane(&peers, json);
+    ports.begin_edit();
+    ports.create_bridge(&document.bridges[0]).unwrap();
+    ports.create_uplink(&document.uplinks[0]).unwrap();
+    ports.end_edit();
+    let name = &document.uplinks[0].name;
+    drive(&mut ports);
+    let status = ports.status(name);
+    let reason = status.reason.as_deref();
+    assert_eq!(reason, Some("interface eth7 cannot be read"));
+    assert_eq!((status.state, status.rings_now), (State::Waiting, 0));
+    let device = Device { mtu: 9000, mac: 7 };
+    *peers.device.lock().unwrap() = Some(device);
+    (0..3).for_each(|_| drive(&mut ports));
+    let status = ports.status(name);
+    assert_eq!((status.state, status.mtu_now), (State::Up, 9000));
+    ports.stop();
+}
+
+/// A VNIC's rules are compiled when they change, and not when another property does.
+#[test]
+fn other_properties_leave_the_rules_compiled() {
+    let vnic = |properties: serde_json::Value| {
+        serde_json::json!({"version": 1, "bridges": [{"name": "br0"}], "vnics": [
+            {"name": "v0", "bridge": "br0", "mac": "02:00:00:00:00:01", "properties": properties}]})
+    };
+    let before = vnic(serde_json::json!({"firewall": "drop in"}));
+    let (mut ports, before) = plane(&Peers::default(), before);
+    let after = vnic(serde_json::json!({"firewall": "drop in", "maxbw": 10}));
+    let after: Document = serde_json::from_value(after).unwrap();
+    ports.begin_edit();
+    ports.create_bridge(&before.bridges[0]).unwrap();
+    let [from, to] = [&before, &after].map(|document| &document.vnics[0]);
+    ports.create_vnic(from, &place()).unwrap();
+    ports.end_edit();
+    let firewall = to.settings().firewall;
+    let rules = ports.firewalls.get(&firewall).unwrap().unwrap().rules;
+    assert!(
+        Arc::strong_count(&rules) > 1,
+        "the member has others at once"
+    );
+    ports.begin_edit();
+    ports.set_vnic(from, to, &place()).unwrap();
+    ports.end_edit();
+    assert!(Arc::strong_count(&rules) > 1, "the member has others since");
     ports.stop();
 }
