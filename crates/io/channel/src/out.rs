@@ -599,10 +599,10 @@ impl<'s> Outgoing<'s> {
         cool.store(sends, Relaxed);
     }
 
-    /// Says that a writer that does not count may hold the socket: the receiver then always asks the kernel.
-    pub fn set_uncounted_writer(self) {
+    /// Says that a writer that does not count may hold the socket, for this reason: the receiver then always asks the kernel.
+    pub fn set_uncounted_writer(self, reason: Reason) {
         self.w.uncounted.store(1, Release);
-        self.set_flags(NORING, Reason::Passed);
+        self.set_flags(NORING, reason);
     }
 
     /// Whether the ring holds bytes that the receiver has not taken, as far as it has published.

@@ -53,7 +53,6 @@ reasons! {
     NotRescuable = 13, "not-rescuable", "the broker cannot take the process's descriptors, so it could not move unread bytes for its peers";
     OtherUser = 14, "other-user", "the two ends belong to different users and did not both ask to be joined";
     PeerPlain = 15, "peer-plain", "the other end is not accelerated, or is another user's";
-    Wild = 16, "uncounted-writer", "bytes reached the kernel connection that the library did not count";
     Policy = 17, "policy", "the configuration or a firewall rule of this host keeps the connection on the kernel";
     Broken = 18, "broken", "the shared memory held impossible values";
     Remote = 19, "remote", "the other end is not on this host";

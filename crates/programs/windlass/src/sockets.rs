@@ -392,7 +392,7 @@ mod tests {
             .iter()
             .filter(|reason| !matches!(reason, Reason::None | Reason::Unknown))
         {
-            let row = format!("| `{}` | {} |", reason.word(), reason.text());
+            let row = format!("| `{}` | {}", reason.word(), reason.text());
             assert!(page.contains(&row), "docs/sockets.md lacks: {row}");
         }
     }

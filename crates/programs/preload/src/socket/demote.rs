@@ -36,7 +36,7 @@ pub fn mark(sock: &Sock, reason: Reason) -> Option<Link<'static>> {
     state::demoted(sock.record, reason);
     let link = state::link_of(sock)?;
     if is_uncounted {
-        link.outgoing().set_uncounted_writer();
+        link.outgoing().set_uncounted_writer(reason);
     }
     link.outgoing().stop(reason);
     link.incoming().stop(reason);

@@ -98,7 +98,7 @@ fn reclaim_as(who: Who<'static>, sock: &Sock, link: &Link<'static>) -> Option<Re
 fn orphan(sock: Sock, link: Link<'static>) -> Option<Owner> {
     let owner = registration::owner_or_register(sock.fd);
     if owner.is_none() {
-        link.outgoing().set_uncounted_writer();
+        link.outgoing().set_uncounted_writer(Reason::NoDaemon);
         if let Some(heir) = registration::heir() {
             // What is in the ring is older than what this process sends from now on.
             let _ = reclaim_as(heir, &sock, &link);

@@ -12,7 +12,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use windlass_channel::{Bufs, Link, Sent, WhenFull, Who};
+use windlass_channel::{Bufs, Link, Reason, Sent, WhenFull, Who};
 
 use crate::fd::{
     call::{Own, Sock},
@@ -60,7 +60,7 @@ pub fn send(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: Ow
     }
     if flags & !SEND_FLAGS != 0 {
         // An urgent byte is sent, and may never be read as one of the stream: counts say nothing from here on.
-        link.outgoing().set_uncounted_writer();
+        link.outgoing().set_uncounted_writer(Reason::Flag);
     }
     if data.len() >= LARGE && by_kernel::is_for_kernel(sock.record, &link) {
         return send_by_kernel((&sock, 0), &link, (data.len(), |sent| sent), flags, own);
