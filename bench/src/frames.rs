@@ -3,7 +3,7 @@
 //! ```text
 //!   0  destination address, source address, 0x0800
 //!  14  IPv4 header: 198.18.0.1 to 198.18.0.2 (RFC 2544 range), protocol 17
-//!  34  UDP header: no checksum
+//!  34  UDP header: source port by flow and slot, no checksum
 //!  42  six zero bytes
 //!  48  sequence number, u64 little endian: written just before sending, if the sink checks
 //!  56  pattern: byte i of slot s is PATTERN[s + i]
@@ -30,7 +30,11 @@ const START_BYTES: usize = 16;
 
 const ETHER_BYTES: usize = 14;
 const IPV4_BYTES: usize = 20;
-const UDP_PORT: u16 = 9;
+/// Destination port of all frames.
+pub const UDP_PORT: u16 = 9;
+/// Where the source port lies, and that of the first flow.
+const SOURCE_PORT_AT: usize = 34;
+const FIRST_PORT: u16 = 1024;
 
 /// The address that the sending port has.
 pub const SENDER: Mac = [0x02, 0, 0, 0, 0, 0x01];
@@ -48,22 +52,27 @@ pub struct Frames {
     slots: u16,
     addresses: u16,
     pattern: Vec<u8>,
+    /// Source ports of the slots' frames.
+    ports: Vec<[u8; 2]>,
     /// The first bytes of each slot's frame, and those after them, which are the same in all.
     starts: Vec<[u8; START_BYTES]>,
     rest: [u8; SEQUENCE_AT - START_BYTES],
 }
 
 impl Frames {
-    /// Frames of `size` bytes for `slots` slots, to `addresses` addresses in turn.
+    /// Frames of `size` bytes for `slots` slots, to `addresses` addresses in turn, from `flows` ports in turn.
     ///
     /// # Errors
-    /// If the size is outside [`SIZES`] or there are no addresses.
-    pub fn new(size: usize, slots: u16, addresses: u16) -> Result<Frames> {
+    /// If the size is outside [`SIZES`], there are no addresses, or more flows than slots.
+    pub fn new(size: usize, slots: u16, addresses: u16, flows: u16) -> Result<Frames> {
         if !SIZES.contains(&size) {
             bail!("a frame has {} to {} bytes", SIZES.start(), SIZES.end());
         }
         if addresses == 0 {
             bail!("at least one destination address is needed");
+        }
+        if flows == 0 || flows > slots {
+            bail!("{flows} flows in a ring of {slots} slots");
         }
         // A multiplicative sequence: neighbours differ in every byte, and no two slots have the same first word.
         let pattern = (0..usize::from(slots) + size)
@@ -77,6 +86,9 @@ impl Frames {
             slots,
             addresses,
             pattern,
+            ports: (0..slots)
+                .map(|slot| (FIRST_PORT + slot % flows).to_be_bytes())
+                .collect(),
             starts: Vec::new(),
             rest: [0; SEQUENCE_AT - START_BYTES],
         };
@@ -105,6 +117,7 @@ impl Frames {
     #[must_use]
     pub fn frame(&self, slot: u16) -> Vec<u8> {
         let mut frame = header(self.destination(slot), SENDER, self.size);
+        frame[SOURCE_PORT_AT..SOURCE_PORT_AT + 2].copy_from_slice(&self.ports[usize::from(slot)]);
         frame.resize(SEQUENCE_AT, 0);
         frame.extend(u64::from(slot).to_le_bytes());
         frame.extend(self.pattern_of(slot));
@@ -119,8 +132,10 @@ impl Frames {
             return false;
         };
         let slot = sequence as u16 & (self.slots - 1);
+        let mut rest = self.rest;
+        rest[SOURCE_PORT_AT - START_BYTES..][..2].copy_from_slice(&self.ports[usize::from(slot)]);
         *start == self.starts[usize::from(slot)]
-            && frame[START_BYTES..SEQUENCE_AT] == self.rest
+            && frame[START_BYTES..SEQUENCE_AT] == rest
             && frame[PATTERN_AT..] == *self.pattern_of(slot)
     }
 
@@ -224,7 +239,7 @@ mod tests {
     /// Every frame passes its own check, and a change of any byte that is compared is seen.
     #[test]
     fn changes_are_seen() {
-        let frames = Frames::new(128, 1024, 1000).unwrap();
+        let frames = Frames::new(128, 1024, 1000, 7).unwrap();
         for slot in [0, 1, 511, 1023] {
             let mut frame = frames.frame(slot);
             assert_eq!(frame.len(), 128);
@@ -268,7 +283,7 @@ mod tests {
     /// 1,000 addresses are all in use over a ring of 1,024 slots.
     #[test]
     fn every_address_is_used() {
-        let frames = Frames::new(64, 1024, 1000).unwrap();
+        let frames = Frames::new(64, 1024, 1000, 1).unwrap();
         let mut seen: Vec<Mac> = (0..1024).map(|slot| frames.destination(slot)).collect();
         seen.sort_unstable();
         seen.dedup();

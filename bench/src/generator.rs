@@ -61,6 +61,8 @@ pub struct Plan {
     pub size: usize,
     /// Destination addresses.
     pub addresses: u16,
+    /// Source ports.
+    pub flows: u16,
     /// What the sink does.
     pub sink: Sink,
     /// Not counted, before the measurement.
@@ -519,7 +521,7 @@ impl<'e, O: Outlet, I: Inlet> Pump<'e, O, I> {
         sink: &'e mut Ends<O, I>,
         plan: &Plan,
     ) -> Result<Pump<'e, O, I>> {
-        let frames = Frames::new(plan.size, sender.outlet.slots(), plan.addresses)?;
+        let frames = Frames::new(plan.size, sender.outlet.slots(), plan.addresses, plan.flows)?;
         let half = Sender::new(&mut sender.outlet, &frames, plan);
         Ok(Pump {
             receiver: Receiver::new(&mut sink.inlet, &frames, half.sequence),

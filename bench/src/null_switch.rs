@@ -115,6 +115,7 @@ mod tests {
         announce(&mut sending, &mut sinking, 100).unwrap();
         let mut plan = Plan {
             size: 200,
+            flows: 1,
             addresses: 100,
             sink: Sink::Count,
             warm: Duration::from_millis(10),

@@ -42,6 +42,9 @@ struct Options {
     /// Destination addresses
     #[arg(long, default_value_t = 1)]
     addresses: u16,
+    /// Source ports, each of them a flow; no more than a ring has descriptors
+    #[arg(long, default_value_t = 1)]
+    flows: u16,
     /// What the sink does
     #[arg(long, value_enum, default_value = "count")]
     sink: Sink,
@@ -85,6 +88,7 @@ fn main() -> Result<()> {
     let mut plan = Plan {
         size: options.size,
         addresses: options.addresses,
+        flows: options.flows,
         sink: options.sink,
         warm: Duration::from_secs_f64(options.warm),
         time: Duration::from_secs_f64(options.seconds),

@@ -175,6 +175,7 @@ fn measure<O: Outlet, I: Written>(
     let mut plan = Plan {
         size: options.size,
         addresses: options.addresses,
+        flows: 1,
         sink: options.sink,
         warm: Duration::from_secs_f64(options.warm),
         time: Duration::from_secs_f64(options.seconds),

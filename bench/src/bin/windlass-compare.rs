@@ -8,7 +8,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use windlass_bench::compare::peers::Plug;
 use windlass_bench::compare::{
-    gap, idle, neighbour, overload, peers, rate, segments, sockets, stop, tap, vhost, workers,
+    firewall, gap, idle, neighbour, overload, peers, rate, segments, sockets, stop, tap, vhost,
+    workers,
 };
 
 /// Measures windlass beside named peers, in turns, and prints both sides with their spread.
@@ -41,6 +42,8 @@ enum What {
     Gap(gap::Options),
     /// Two pairs of memif ports with generators on both cores: one worker and two
     Workers(workers::Options),
+    /// The same rules with connection tracking: windlass' firewall, OVS-DPDK
+    Firewall(firewall::Options),
     /// TAP to TAP with iperf3: the kernel's bridge, windlass, OVS in user space
     Tap(tap::Options),
     /// Processor time of an idle daemon
@@ -76,6 +79,7 @@ fn run(options: Options) -> Result<()> {
         What::Neighbour(options) => neighbour::run(&options, &programs, json),
         What::Gap(options) => gap::run(&options, &programs, json),
         What::Workers(options) => workers::run(&options, &programs, json),
+        What::Firewall(options) => firewall::run(&options, &programs, json),
         What::Tap(options) => tap::run_all(&options, &programs, json),
         What::Idle(options) => idle::run(&options, &programs),
         What::Overload(options) => overload::run(&options, &programs, json),

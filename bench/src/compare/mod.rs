@@ -11,6 +11,7 @@
 //! run ends, fails, or is interrupted ([`stop`]).
 
 pub mod child;
+pub mod firewall;
 pub mod gap;
 pub mod holes;
 pub mod host;

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde::Serialize;
 
 use super::child::{Child, run};
+use super::firewall;
 use super::host::{Scratch, find_program, require};
 use super::stop;
 use super::windlass::Daemon;
@@ -253,6 +254,14 @@ pub trait Switch {
     /// The process that forwards, unless it is the generator.
     fn process(&mut self) -> Option<&mut Child>;
 
+    /// Has it filter what the first port sends by so many rules: see [`super::firewall`].
+    ///
+    /// # Errors
+    /// If it cannot.
+    fn filter(&mut self, _rules: u16) -> Result<()> {
+        bail!("it has no firewall")
+    }
+
     /// Whether it is a thread of the generator.
     fn is_in_generator(&self) -> bool {
         false
@@ -399,6 +408,16 @@ impl Switch for Windlass {
 
     fn process(&mut self) -> Option<&mut Child> {
         Some(self.daemon.process())
+    }
+
+    fn filter(&mut self, rules: u16) -> Result<()> {
+        let text = match rules {
+            0 => "firewall=none".into(),
+            rules => format!("firewall={}", firewall::windlass(rules)),
+        };
+        // Room for twice as many connections as a ring has slots.
+        let words = ["vnic", "set", "v0", &text, "firewall-connections=32768"];
+        self.daemon.command_of(words).map(drop)
     }
 }
 
@@ -558,6 +577,17 @@ impl Switch for Ovs {
 
     fn process(&mut self) -> Option<&mut Child> {
         Some(&mut self.switch)
+    }
+
+    fn filter(&mut self, rules: u16) -> Result<()> {
+        let directory = self.control.parent().context("a directory")?;
+        let flows = directory.join("flows");
+        std::fs::write(&flows, firewall::open_flow(rules))?;
+        let bridge = format!("unix:{}", directory.join("br0.mgmt").display());
+        let words = ["-O", "OpenFlow14", "replace-flows", &bridge];
+        let words = words.map(str::to_owned);
+        let flows = flows.display().to_string();
+        run("ovs-ofctl", words.into_iter().chain([flows])).map(drop)
     }
 
     /// The first ring is its main thread's.

@@ -91,6 +91,8 @@ pub(super) enum Case {
         addresses: u16,
         sink: Sink,
     },
+    /// Full rate of the smallest frames, in so many flows, through a firewall of so many rules.
+    Filtered { rules: u16, flows: u16 },
     /// One frame at a time.
     Single { guest: Option<Guest>, size: usize },
     /// One frame there and one back, and a pause of so many microseconds.
@@ -112,6 +114,7 @@ impl Case {
                     .map_or(String::new(), |v| v.get_name().to_owned());
                 format!("{}{size} B, {addresses} addr., {sink}", of(guest))
             }
+            Case::Filtered { rules, flows } => format!("{rules} rules, {flows} flows"),
             Case::Single { guest, size } => format!("{}{size} B, one at a time", of(guest)),
             Case::Trip { guest, pause_us } => {
                 format!("{}, there and back, pause {pause_us} us", guest.name())
@@ -290,7 +293,14 @@ fn take_turn(
     shots: &mut Vec<Shot>,
 ) -> Result<()> {
     let mut switch = subject.start(setup)?;
+    let mut rules_before = 0;
     for &case in &run.cases {
+        if let Case::Filtered { rules, .. } = case
+            && rules != rules_before
+        {
+            switch.filter(rules)?;
+            rules_before = rules;
+        }
         let shot =
             measure(run, subject, case, round, setup, &mut *switch).with_context(|| case.name())?;
         eprintln!(
@@ -392,6 +402,13 @@ fn generator(run: &Run<'_>, case: Case, setup: &Setup<'_>, switch: &dyn Switch) 
             }
             (guest, size)
         }
+        Case::Filtered { flows, .. } => {
+            // As many slots as flows, at least.
+            let log2_ring = flows.next_power_of_two().ilog2().max(10);
+            add(&["--flows", &flows.to_string()]);
+            add(&["--log2-ring", &log2_ring.to_string()]);
+            (None, 64)
+        }
         Case::Single { guest, size } => {
             add(&["--measure", "latency"]);
             (guest, size)
@@ -418,7 +435,7 @@ fn print(run: &Run<'_>, shots: &[Shot]) {
     let (rate, one): (Vec<Case>, Vec<Case>) = run
         .cases
         .iter()
-        .partition(|case| matches!(case, Case::Rate { .. }));
+        .partition(|case| matches!(case, Case::Rate { .. } | Case::Filtered { .. }));
     let mut show = |title, cases: &[Case], digits, value: &dyn Fn(&Shot) -> Option<f64>| {
         titles[0] = title;
         println!("\n{}", tabulate(run, &titles, cases, shots, digits, value));
@@ -443,7 +460,7 @@ fn print(run: &Run<'_>, shots: &[Shot]) {
             Case::Rate {
                 sink: Sink::Count,
                 ..
-            }
+            } | Case::Filtered { .. }
         )
     };
     let note = match run.cases.iter().any(counted) {

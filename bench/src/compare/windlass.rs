@@ -1,6 +1,7 @@
 //! A windlassd of our own, beside any other on this host.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -188,13 +189,18 @@ impl Daemon {
     /// # Errors
     /// If it fails.
     pub fn command(&self, line: &str) -> Result<String> {
-        let socket = self.socket.to_string_lossy();
-        let own = ["--socket", &*socket];
+        self.command_of(line.split_ascii_whitespace())
+    }
+
+    /// The same of words that may have spaces.
+    ///
+    /// # Errors
+    /// If it fails.
+    pub fn command_of<'a>(&'a self, words: impl IntoIterator<Item = &'a str>) -> Result<String> {
+        let own = [OsStr::new("--socket"), self.socket.as_os_str()];
+        let words = words.into_iter().map(OsStr::new);
         let program = self.command.to_string_lossy();
-        run(
-            &program,
-            own.into_iter().chain(line.split_ascii_whitespace()),
-        )
+        run(&program, own.into_iter().chain(words))
     }
 
     /// Busy cycles and frames of all workers so far.

@@ -152,6 +152,7 @@ mod tests {
         let plan = Plan {
             size: 200,
             addresses: 10,
+            flows: 1,
             sink: Sink::Count,
             warm: Duration::from_millis(10),
             time: Duration::from_millis(50),
