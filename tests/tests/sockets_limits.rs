@@ -93,14 +93,20 @@ fn sockets(pair: &Pair, end: usize) -> Vec<(String, u64)> {
 
 /// Has each act made on a connection that is on the ring.
 fn play(place: &Place, acts: &str) -> Played {
+    play_once(place, acts, |_, row| row["state"] == "ring")
+}
+
+/// The same once the row of each act is so.
+fn play_once(place: &Place, acts: &str, is_so: impl Fn(&str, &Value) -> bool) -> Played {
     place.have_daemon();
     let mut pair = started(place, acts, false);
     let ends = [0, 1].map(|end| sockets(&pair, end));
     pair.until("the joins", |pair| {
         (0..2).all(|end| {
             let rows = rows(place, pair, end);
-            let mut own = ends[end].iter().map(|(_, cookie)| rows.get(cookie));
-            own.all(|row| row.is_some_and(|row| row["state"] == "ring"))
+            let row = |cookie| rows.get(cookie).cloned().unwrap_or_default();
+            let mut own = ends[end].iter().map(|(act, cookie)| (act, row(cookie)));
+            own.all(|(act, row)| is_so(act, &row))
         })
     });
     mark(&pair, "go");
@@ -157,6 +163,45 @@ fn assert_states(played: &Played, expected: &[(&str, &str, &str)]) {
 
 fn joined<'a>(acts: impl IntoIterator<Item = &'a str>) -> String {
     Vec::from_iter(acts).join(",")
+}
+
+/// What does not join, beside a connection that has carried as many messages by the ring; and what does: after two sends and two
+/// receives, or 64 KiB one way. A connection is listed from its third call on.
+#[test]
+fn others_stay_on_the_kernel() {
+    let Some(place) = place("others_stay_on_the_kernel") else {
+        return;
+    };
+    let listed = [
+        ("u-little-before", "kernel", "option"),
+        ("u-passcred-before", "kernel", "option"),
+        ("three-calls", "kernel", "young"),
+        ("twice", "kernel", "young"),
+        ("little", "kernel", "young"),
+        ("one-process", "kernel", "young"),
+        ("much", "ring", "none"),
+        ("other", "ring", "none"),
+    ];
+    let unlisted = ["udp", "datagrams", "seqpacket"];
+    let acts = unlisted
+        .into_iter()
+        .chain(["once"])
+        .chain(listed.map(|(act, ..)| act));
+    let played = play_once(&place, &joined(acts), |act, row| match act {
+        "other" => row["ring_tx_bytes"].as_u64() > Some(1 << 17),
+        "much" => row["state"] == "ring",
+        _ => true,
+    });
+    for (act, state, reason) in listed {
+        assert_eq!(played.seen[act].at(0), (state, reason), "{act}");
+    }
+    for act in unlisted {
+        let rows = &played.seen[act].rows;
+        assert!(rows.iter().all(Value::is_null), "{act}: {rows:?}");
+    }
+    // It may be listed, and is not joined.
+    let once = &played.seen["once"].rows;
+    assert!(once.iter().all(|row| row["slab"].is_null()), "{once:?}");
 }
 
 /// Options that only the kernel carries out, and one that the library does not know, return a connection to the kernel; others do not.

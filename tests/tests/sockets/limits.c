@@ -2,7 +2,7 @@
  *
  * limits listen|connect PORT-FILE ACT,ACT,... BYTES CHUNK WINDOW (the last three mean nothing)
  *
- * Acts whose names begin with `u-` have a Unix stream, others TCP. Both ends print `socket ACT COOKIE` for each, and exchange messages
+ * Acts whose names begin with `u-` have a Unix stream, others TCP, and some a socket that does not join. Both ends print `socket ACT COOKIE` for each, and exchange messages
  * on all until PORT-FILE.go is there: `held`. Once PORT-FILE.act is there, the end that listens acts and the other one does its part;
  * then both exchange AFTER more messages on each (after `bare` LATE ones, which may be late): `acted`. They end when PORT-FILE.end is there. Nobody sleeps in a receive, so what is
  * joined goes by the ring. */
@@ -33,7 +33,7 @@
 
 #include "meet.h"
 
-enum { MESSAGE = 32, AFTER = 200, LATE = 5, PART = 5000, ACTS_MAX = 64 };
+enum { MESSAGE = 32, LARGE = 4096, AFTER = 200, LATE = 5, PART = 5000, ACTS_MAX = 64 };
 
 static int listens, turns;
 static const char *path;
@@ -538,6 +538,19 @@ static const struct {
 	{ "select-far", select_far, 0 }, { "select-nowhere", select_nowhere, 0 }, { "cloned", cloned, 0 }, { "other", 0, 0 },
 };
 
+/* How each act's connection is made, and how often it is used before PORT-FILE.go; 0: until then. */
+struct way {
+	const char *act;
+	int family, type, rounds;
+};
+
+static const struct way ways[] = {
+	{ "udp", AF_INET, SOCK_DGRAM, 0 }, { "datagrams", AF_UNIX, SOCK_DGRAM, 0 }, { "seqpacket", AF_UNIX, SOCK_SEQPACKET, 0 },
+	{ "u-little-before", AF_UNIX, SOCK_STREAM, 0 }, { "u-passcred-before", AF_UNIX, SOCK_STREAM, 0 },
+	{ "once", AF_INET, SOCK_STREAM, 1 }, { "twice", AF_INET, SOCK_STREAM, 2 }, { "three-calls", AF_INET, SOCK_STREAM, 2 }, { "little", AF_INET, SOCK_STREAM, 15 },
+	{ "much", AF_INET, SOCK_STREAM, 400 }, { "one-process", AF_UNIX, SOCK_STREAM, 0 },
+};
+
 static void act(const char *name, int fd)
 {
 	for (size_t i = 0; i < sizeof options / sizeof *options; i++)
@@ -553,32 +566,90 @@ static void act(const char *name, int fd)
 				part(fd);
 			return;
 		}
+	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+		if (!strcmp(name, ways[i].act))
+			return;
 	fail(name);
 }
 
-/* A Unix stream to the other end. */
-static int meet_by_unix(void)
+static struct way way_of(const char *act)
 {
-	struct sockaddr_un name = { .sun_family = AF_UNIX };
-	socklen_t length = sizeof name.sun_family;
-	int fd = socket(AF_UNIX, SOCK_STREAM, 0), listener = fd;
-	if (!listens) {
-		take(turns, (char *)&name, sizeof name.sun_family + 6);
-		must(connect(fd, (void *)&name, sizeof name.sun_family + 6) == 0, "connect");
-		return fd;
+	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+		if (!strcmp(act, ways[i].act))
+			return ways[i];
+	return (struct way){ act, strncmp(act, "u-", 2) ? AF_INET : AF_UNIX, SOCK_STREAM, 0 };
+}
+
+static void give_name(int fd)
+{
+	char name[128] = { 0 };
+	socklen_t length = sizeof name;
+	must(getsockname(fd, (void *)name, &length) == 0, "getsockname");
+	must(send(turns, &length, sizeof length, 0) == sizeof length && send(turns, name, length, 0) == (ssize_t)length, "name");
+}
+
+static void connect_to_name(int fd)
+{
+	char name[128];
+	socklen_t length;
+	take(turns, (char *)&length, sizeof length), take(turns, name, length);
+	must(connect(fd, (void *)name, length) == 0, "connect");
+}
+
+/* A connection to the other end that is not over TCP. */
+static int meet_by(const struct way *way)
+{
+	struct sockaddr_in loopback = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_un any = { .sun_family = AF_UNIX };
+	int is_inet = way->family == AF_INET, fd = socket(way->family, way->type, 0), listener = fd, both[2];
+	void *name = is_inet ? (void *)&loopback : &any;
+	must(fd >= 0, "socket");
+	if (!strcmp(way->act, "one-process")) {
+		must(socketpair(AF_UNIX, SOCK_STREAM, 0, both) == 0, "pair");
+		return both[0] | both[1] << 16;
 	}
-	must(bind(fd, (void *)&name, length) == 0 && listen(fd, 1) == 0, "listen");
-	length = sizeof name;
-	must(getsockname(fd, (void *)&name, &length) == 0 && length == sizeof name.sun_family + 6, "name");
-	must(send(turns, &name, length, 0) == length, "name");
-	fd = accept(listener, 0, 0);
-	close(listener);
+	if (way->type == SOCK_DGRAM || listens)
+		must(bind(fd, name, is_inet ? sizeof loopback : sizeof any.sun_family) == 0, "bind");
+	if (way->type == SOCK_DGRAM) {
+		give_name(fd), connect_to_name(fd);
+	} else if (listens) {
+		must(listen(fd, 1) == 0, "listen");
+		give_name(fd);
+		fd = accept(listener, 0, 0);
+		close(listener);
+	} else {
+		connect_to_name(fd);
+	}
+	if (!strcmp(way->act, "u-little-before"))
+		set(fd, SOL_SOCKET, SO_SNDBUF, 192 * 512 - 1);
+	if (!strcmp(way->act, "u-passcred-before"))
+		set(fd, SOL_SOCKET, SO_PASSCRED, 1);
 	return fd;
+}
+
+static int use(const struct way *way, int fd, int round, int is_last)
+{
+	int is_one_way = !strcmp(way->act, "little") || !strcmp(way->act, "much") || (!strcmp(way->act, "three-calls") && round);
+	if (way->rounds && round >= way->rounds)
+		return is_last;
+	if (!strcmp(way->act, "one-process")) {
+		must(send(fd & 0xffff, bytes, MESSAGE, 0) == MESSAGE, "send");
+		take(fd >> 16, bytes, MESSAGE);
+		must(send(fd >> 16, bytes, MESSAGE, 0) == MESSAGE, "send");
+		take(fd & 0xffff, bytes, MESSAGE);
+	} else if (!is_one_way) {
+		return exchange(fd, is_last);
+	} else if (listens) {
+		take(fd, bytes, LARGE);
+	} else {
+		give(fd, LARGE);
+	}
+	return is_last;
 }
 
 int main(int argc, char **argv)
 {
-	const char *names[ACTS_MAX];
+	struct way all[ACTS_MAX];
 	int fds[ACTS_MAX], count = 0, listener = -1, is_last = 0;
 	uint64_t cookie;
 	socklen_t length = sizeof cookie;
@@ -589,30 +660,33 @@ int main(int argc, char **argv)
 	turns = listens ? accept(listener, 0, 0) : dial(path);
 	must(turns >= 0, "turns");
 	for (char *name = strtok(argv[3], ","); name; name = strtok(0, ","), count++) {
-		int fd = !strncmp(name, "u-", 2) ? meet_by_unix() : listens ? accept(listener, 0, 0) : dial(path);
+		struct way way = way_of(name);
+		int is_tcp = way.family == AF_INET && way.type == SOCK_STREAM;
+		int fd = !is_tcp ? meet_by(&way) : listens ? accept(listener, 0, 0) : dial(path);
 		must(fd >= 0 && count < ACTS_MAX, "connection");
-		if (strncmp(name, "u-", 2) && strcmp(name, "nodelay"))
+		if (is_tcp && strcmp(name, "nodelay"))
 			set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 		if (!strcmp(name, "sndbuf"))
 			set(fd, SOL_SOCKET, SO_SNDBUF, 50000);
-		names[count] = name, fds[count] = fd;
-		must(getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0, "cookie");
+		all[count] = way, fds[count] = fd;
+		must(getsockopt(fd & 0xffff, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0, "cookie");
 		printf("socket %s %llu\n", name, (unsigned long long)cookie);
 	}
 	fflush(stdout);
-	while (!is_last) {
-		int is_next_last = is_there("go");
+	/* The last one of the acts says when it is over. */
+	for (int round = 0; !is_last; round++) {
+		is_last = is_there("go");
 		for (int i = 0; i < count; i++)
-			is_last = exchange(fds[i], is_next_last);
+			is_last = use(&all[i], fds[i], round, is_last);
 	}
 	hold("held", "act");
 	for (int i = 0; i < count; i++) {
-		act(names[i], fds[i]);
+		act(all[i].act, fds[i]);
 		tell(), await();
 	}
 	for (int i = 0; i < count; i++)
-		for (int j = 0; j < (strcmp(names[i], "bare") ? AFTER : LATE); j++)
-			exchange(fds[i], 0);
+		for (int j = 0; j < (strcmp(all[i].act, "bare") ? AFTER : LATE) && !all[i].rounds; j++)
+			use(&all[i], fds[i], 0, 0);
 	hold("acted", "end");
 	return 0;
 }

@@ -13,6 +13,7 @@ mod dependencies;
 mod directions;
 mod generated;
 mod licences;
+mod promises;
 mod rooms;
 mod shape;
 mod sizes;
@@ -85,6 +86,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("sizes of files and functions", shape::check),
     ("sizes of crates", sizes::check),
     ("words and openings", words::check),
+    ("promises and their tests", promises::check),
     ("generated files", generated::check),
 ];
 
@@ -108,7 +110,7 @@ pub fn run(root: &Path) -> Result<bool> {
         }
         found += findings.len();
     }
-    for line in sizes::told(&tree) {
+    for line in sizes::told(&tree).into_iter().chain(promises::told(&tree)) {
         println!("  {line}");
     }
     Ok(found == 0)
@@ -199,6 +201,12 @@ mod tests {
     #[test]
     fn words_and_openings_are_right() {
         good("words and openings");
+    }
+
+    /// What docs/sockets.md promises is shown by tests that there are.
+    #[test]
+    fn promises_are_shown() {
+        good("promises and their tests");
     }
 
     /// What is generated is what would be generated now.
