@@ -388,6 +388,7 @@ fn decision(addresses: u64, burst: usize, learning: bool, args: &Args) -> Result
         filtering: true,
         mac: 0,
         members,
+        groups: None,
     });
     let frames = bench.frames(7);
     let mut heads = Heads::boxed();

@@ -69,6 +69,9 @@ impl Verdict {
     /// [`Verdict::LOCAL`], and the daemon keeps room for it: a BPDU of a member that takes part in spanning tree.
     pub const BPDU: Verdict = Verdict(LOCAL << KIND_SHIFT | 1);
 
+    /// [`Verdict::LOCAL`], and the daemon keeps room for it: what receivers and routers of groups say.
+    pub const SNOOPED: Verdict = Verdict(LOCAL << KIND_SHIFT | 2);
+
     /// Drop it.
     #[inline(always)]
     pub const fn drop(reason: Drop) -> Verdict {

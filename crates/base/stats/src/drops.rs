@@ -63,7 +63,7 @@ drops! {
     VlanTag, "vlan-tag", Ingress, "A tag that this member may not send: its own untagged VLAN, VID 4095, or a stack of tags.";
     VlanDenied, "vlan-denied", Ingress, "The frame's VLAN is not allowed on the member that sent it.";
     ReservedAddress, "reserved-address", Ingress, "Sent to 01-80-C2-00-00-01 (PAUSE), which ends at the link (IEEE 802.3 31B).";
-    LocalFull, "local-full", Ingress, "For the daemon, but above 1,000 a second from one member (BPDUs: 200), over 1,600 bytes, or the daemon was behind.";
+    LocalFull, "local-full", Ingress, "For the daemon, but above 1,000 a second from one member (BPDUs: 200, IGMP and MLD: 500), over 1,600 bytes, or the daemon was behind.";
     SameMember, "same-member", Ingress, "The destination is behind the member that sent the frame.";
     Private, "private", Ingress, "Sender and destination are both private members.";
     EgressVlan, "egress-vlan", Ingress, "The frame's VLAN is not allowed on the destination.";

@@ -72,6 +72,7 @@ pub mod name;
 pub mod object;
 pub mod option;
 pub mod property;
+pub mod snoop;
 pub mod stp;
 pub mod validate;
 pub mod vhost;
@@ -93,14 +94,16 @@ pub use property::{
     BridgeSettings, MemberSettings, PROPERTIES, Properties, PropertyError, PropertyPatch,
     PropertySpec, Scope, properties, property,
 };
+pub use snoop::{McastRouter, SnoopBridge, SnoopMember};
 pub use stp::{StpBridge, StpMember};
 pub use validate::validate;
 pub use vhost::{SocketMode, SocketOwner, VHOST_QUEUES_MAX, VhostUser};
 pub use view::{
     Applied, BridgePlace, BridgeStats, BridgeView, Counters, DaemonView, EventKind,
-    FDB_PAGE_DEFAULT, FdbAdd, FdbEntry, FdbKind, FdbPage, FdbQuery, Flushed, LimitView,
-    MemberDrops, MemberStats, MonitorEvent, Moved, PeerView, RecentDrops, State, Stats, Status,
-    TableStats, TreePortView, TreeView, UplinkView, VnicView, WorkerMove, WorkerStats, ZoneView,
+    FDB_PAGE_DEFAULT, FdbAdd, FdbEntry, FdbKind, FdbPage, FdbQuery, Flushed, GroupView, LimitView,
+    McastPortView, McastView, MemberDrops, MemberStats, MonitorEvent, Moved, PeerView, RecentDrops,
+    State, Stats, Status, TableStats, TreePortView, TreeView, UplinkView, VnicView, WorkerMove,
+    WorkerStats, ZoneView,
 };
 pub use vlan::VlanSet;
 

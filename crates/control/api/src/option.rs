@@ -4,6 +4,8 @@
 //! and [`DAEMON_OPTIONS`], what `windlassd` is told in its TOML file and on its command line.
 //! Validation, `--help`, `show-props` and the documentation are all read from them.
 
+use std::net::Ipv4Addr;
+
 use thiserror::Error;
 use windlass_rules::{RuleError, Rules};
 
@@ -21,6 +23,8 @@ pub enum ValueKind {
     Vlans,
     /// An [`AllowedIps`]; a string in JSON.
     Ips,
+    /// An IPv4 address of one host, or 0.0.0.0; a string in JSON.
+    Ipv4,
     /// A [`ClientIds`]; a string in JSON.
     ClientIds,
     /// [`Rules`] of a firewall; a string in JSON.
@@ -123,6 +127,14 @@ pub enum ValueError {
         /// What is wrong with it.
         error: AllowedError,
     },
+    /// Not the IPv4 address of a host.
+    #[error("{name} is an IPv4 address of a host, not \"{text}\"")]
+    Ipv4 {
+        /// The option.
+        name: &'static str,
+        /// The offending value.
+        text: String,
+    },
     /// None of the words that there are.
     #[error("{name} is {possible}, not \"{text}\"")]
     Word {
@@ -180,6 +192,15 @@ impl OptionSpec {
             ValueKind::Ips => match text.parse::<AllowedIps>() {
                 Ok(ips) => Ok(Value::Text(ips.to_string())),
                 Err(error) => Err(ValueError::Allowed { name, error }),
+            },
+            ValueKind::Ipv4 => match text.parse::<Ipv4Addr>() {
+                Ok(ip) if !ip.is_multicast() && !ip.is_broadcast() => {
+                    Ok(Value::Text(ip.to_string()))
+                }
+                _ => Err(ValueError::Ipv4 {
+                    name,
+                    text: text.chars().take(64).collect(),
+                }),
             },
             ValueKind::ClientIds => match text.parse::<ClientIds>() {
                 Ok(ids) => Ok(Value::Text(ids.to_string())),
@@ -240,6 +261,7 @@ impl OptionSpec {
             ValueKind::Number => format!("{}-{}", self.min, self.max),
             ValueKind::Vlans => "list of 1-4094".into(),
             ValueKind::Ips => "list of addresses and prefixes".into(),
+            ValueKind::Ipv4 => "IPv4 address".into(),
             ValueKind::ClientIds => "any, or list of identifiers".into(),
             ValueKind::Rules => "rules".into(),
             ValueKind::Path => "path".into(),

@@ -19,6 +19,7 @@ use thiserror::Error;
 use crate::firewall::FirewallSettings;
 use crate::guard::GuardSettings;
 use crate::option::{AUTO, OptionSpec, Value, ValueError, ValueKind};
+use crate::snoop::{SnoopBridge, SnoopMember};
 use crate::stp::{StpBridge, StpMember};
 use crate::vlan::VlanSet;
 
@@ -165,6 +166,12 @@ pub const PROPERTIES: &[PropertySpec] = &[
         (1, 10),
         "BPDUs that a port sends at once; above it one a second.",
     ),
+    crate::snoop::SNOOPING,
+    crate::snoop::QUERIER,
+    crate::snoop::QUERIER_ADDRESS,
+    crate::snoop::INTERVAL,
+    crate::snoop::UNKNOWN,
+    crate::snoop::GROUPS_MAX,
     row(
         VNIC,
         "mac-nospoof",
@@ -346,6 +353,10 @@ pub const PROPERTIES: &[PropertySpec] = &[
         (0, 0),
         "A BPDU closes the member until it was down or the guard is taken away; on a bridge with stp=on.",
     ),
+    crate::snoop::ROUTER_VNIC,
+    crate::snoop::ROUTER_UPLINK,
+    crate::snoop::FAST_LEAVE,
+    crate::snoop::MEMBER_GROUPS_MAX,
     row(
         VNIC,
         "mtu",
@@ -833,6 +844,8 @@ pub struct MemberSettings {
     pub spin_us: Option<u32>,
     /// Its part in spanning tree.
     pub stp: StpMember,
+    /// Its part in multicast snooping.
+    pub snoop: SnoopMember,
     /// Its own address is learned like any other, not fixed.
     pub standby: bool,
     /// Whether its peer's memory may have pages of 1 GiB; `None`: as its zone has it.
@@ -867,6 +880,7 @@ impl MemberSettings {
             intr_rate: number("intr-rate"),
             spin_us: set.number(scope, "spin-us"),
             stp: StpMember::of(scope, set),
+            snoop: SnoopMember::of(scope, set),
             standby: set.effective(scope, "state") == Some(Value::Text("standby".into())),
             huge_1g: match set.effective(scope, "huge-1g") {
                 Some(Value::Flag(flag)) => Some(flag),
@@ -892,6 +906,8 @@ pub struct BridgeSettings {
     pub vlan_filtering: bool,
     /// Its spanning tree, if it has one.
     pub stp: Option<StpBridge>,
+    /// How it snoops, if it does.
+    pub snoop: Option<SnoopBridge>,
 }
 
 impl BridgeSettings {
@@ -903,6 +919,9 @@ impl BridgeSettings {
             addresses_max: number("addresses-max"),
             vlan_filtering: set.flag(Scope::Bridge, "vlan-filtering"),
             stp: set.flag(Scope::Bridge, "stp").then(|| StpBridge::of(set)),
+            snoop: set
+                .flag(Scope::Bridge, "multicast-snooping")
+                .then(|| SnoopBridge::of(set)),
         }
     }
 }

@@ -8,6 +8,7 @@
 //! Frames are conserved, and [`Counters`] has every term: see there.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -233,6 +234,56 @@ pub struct BridgeView {
     /// Its spanning tree, where it has one; for root and the daemon's owner only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree: Option<TreeView>,
+    /// What multicast snooping found, where it snoops; for root and the daemon's owner only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub multicast: Option<McastView>,
+}
+
+/// What multicast snooping of a bridge found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct McastView {
+    /// Who queries, by VLAN and family: `VLAN 1 IPv4: 192.0.2.1 behind up0, snooped`.
+    pub queriers: Vec<String>,
+    /// Members.
+    pub ports: Vec<McastPortView>,
+    /// Groups that members have asked for, at most 1,000.
+    pub groups: Vec<GroupView>,
+    /// All groups.
+    pub groups_total: u64,
+    /// Frames that were not passed on, because too many waited.
+    pub relays_lost: u64,
+}
+
+/// A member's part in multicast.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct McastPortView {
+    /// Its name.
+    pub member: Name,
+    /// A router is behind it.
+    pub router: bool,
+    /// Groups that it has asked for.
+    pub groups: u64,
+    /// Reports and leaves that came from it.
+    pub reports: u64,
+    /// Queries and what else routers say that came from it.
+    pub queries: u64,
+    /// The same, dropped because it may have no routers.
+    pub refused: u64,
+    /// Frames that could not be read, dropped.
+    pub malformed: u64,
+    /// Groups for which it had no room, or that another member took.
+    pub over_limit: u64,
+}
+
+/// A group that members have asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GroupView {
+    /// In which VLAN; 0 where the bridge does not filter.
+    pub vlan: u16,
+    /// Its address.
+    pub group: IpAddr,
+    /// Members, each with the seconds that are left to it.
+    pub members: BTreeMap<Name, u64>,
 }
 
 /// A bridge's part in a spanning tree (IEEE 802.1D-2004).

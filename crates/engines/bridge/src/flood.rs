@@ -72,13 +72,17 @@ pub struct FloodFrom {
 
 impl FloodSet {
     /// The members among `members` that get such frames in VLAN `vid` (0 on a bridge that does not filter).
-    fn new(members: &[MemberConf], kind: FloodKind, filtering: bool, vid: u16) -> FloodSet {
+    pub(crate) fn of<'a>(
+        members: impl Iterator<Item = &'a MemberConf>,
+        kind: FloodKind,
+        filtering: bool,
+        vid: u16,
+    ) -> FloodSet {
         let gets = |m: &&MemberConf| {
             let is_open = !m.span && m.state == PortState::Forwarding;
             is_open && (kind == FloodKind::Group || m.discover) && (!filtering || m.takes(vid))
         };
         let mut to: Box<[FloodTo]> = members
-            .iter()
             .filter(gets)
             .map(|m| FloodTo {
                 id: m.id,
@@ -143,7 +147,7 @@ impl FloodSet {
 }
 
 /// All sets of one bridge.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct FloodSets {
     sets: Vec<FloodSet>,
     /// By [`FloodId`]: the index of its set.
@@ -169,7 +173,7 @@ impl FloodSets {
                 let set = if filtering && !used.contains(vid) {
                     FloodSet::default()
                 } else {
-                    FloodSet::new(members, kind, filtering, vid)
+                    FloodSet::of(members.iter(), kind, filtering, vid)
                 };
                 let same = last.filter(|&l| sets.get(l) == Some(&set));
                 let index = same.unwrap_or_else(|| {

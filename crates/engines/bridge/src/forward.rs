@@ -39,6 +39,7 @@ use windlass_stats::Drop;
 
 use crate::fdb::{Fdb, Key, NOWHERE, Place, Reader, Sighting, Sightings};
 use crate::flood::{FloodFrom, FloodKind, FloodSet, FloodSets};
+use crate::groups::{self, Groups, GroupsConf};
 use crate::member::{GROUP_BIT, MemberConf, PortState};
 use crate::vlan::{Tag, classify, is_tag, link_header, read_tag};
 
@@ -63,10 +64,12 @@ pub struct BridgeConf {
     pub mac: u64,
     /// Its members.
     pub members: Vec<MemberConf>,
+    /// What snooping found, if it snoops.
+    pub groups: Option<Arc<GroupsConf>>,
 }
 
 /// One bridge, as a topology holds it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Bridge {
     fdb: Arc<Fdb>,
     filtering: bool,
@@ -76,6 +79,7 @@ pub struct Bridge {
     index: Box<[u16]>,
     spans: Box<[TxId]>,
     floods: FloodSets,
+    groups: Option<Box<Groups>>,
 }
 
 /// Addresses that one member can have learned a second, once the first thousand ([`crate::pace`]) are. Each is work of the
@@ -122,6 +126,7 @@ struct Plain {
 enum Target {
     To(Verdict, u32),
     Flood(FloodKind),
+    Group(groups::Way),
     Drop(Drop),
 }
 
@@ -166,6 +171,8 @@ struct Pass<'a> {
     reader: Reader<'a>,
     sightings: &'a mut Sightings,
     now: Tick,
+    /// Frames that snooping has for the daemon.
+    snooped: u32,
 }
 
 impl Bridge {
@@ -181,6 +188,9 @@ impl Bridge {
         }
         Bridge {
             floods: FloodSets::new(&conf.members, conf.filtering),
+            groups: conf
+                .groups
+                .map(|groups| Groups::new(&conf.members, conf.filtering, &groups).into()),
             spans: conf
                 .members
                 .iter()
@@ -192,6 +202,15 @@ impl Bridge {
             mac: conf.mac,
             members: conf.members.into_boxed_slice(),
             index: index.into_boxed_slice(),
+        }
+    }
+
+    /// The same with other groups.
+    pub fn with_groups(&self, groups: &GroupsConf) -> Bridge {
+        let groups = Groups::new(&self.members, self.filtering, groups);
+        Bridge {
+            groups: Some(groups.into()),
+            ..self.clone()
         }
     }
 
@@ -220,7 +239,10 @@ impl Bridge {
     /// The set that a verdict names.
     #[inline]
     pub fn flood(&self, id: FloodId) -> Option<&FloodSet> {
-        self.floods.get(id)
+        match self.floods.get(id) {
+            None => self.groups.as_ref()?.set(id),
+            set => set,
+        }
     }
 
     /// A member as the source of flooded frames.
@@ -246,6 +268,7 @@ impl Bridge {
             reader: self.fdb.reader(self.fdb.at(h.now)),
             sightings,
             now: h.now,
+            snooped: 0,
         };
         if let Some(plain) = plain {
             return pass.decide_plain(h, &plain);
@@ -278,6 +301,7 @@ impl Bridge {
             reader: self.fdb.reader(self.fdb.at(h.now)),
             sightings,
             now: h.now,
+            snooped: 0,
         };
         pass.check(h);
         if from.state == PortState::Learning && from.is_learning() {
@@ -461,7 +485,8 @@ impl Pass<'_> {
         match answer {
             Target::To(verdict, mtu) if fits(h, i, mtu) => verdict,
             Target::To(..) => Verdict::drop(Drop::Mtu),
-            Target::Flood(kind) => self.flood(kind, vid),
+            Target::Flood(kind) => self.flood(kind.id(vid)),
+            Target::Group(way) => self.group(way),
             Target::Drop(reason) => Verdict::drop(reason),
         }
     }
@@ -611,6 +636,9 @@ impl Pass<'_> {
             let key = Key::new(vid, dst);
             if dst & GROUP_BIT != 0 {
                 (dst_key, dst_answer) = (key.0, Target::Flood(FloodKind::Group));
+                if let Some(groups) = &self.bridge.groups {
+                    dst_answer = Target::Group(groups.way(h, i, vid));
+                }
             } else if key.0 != dst_key {
                 let place = self.sightings.place(i);
                 dst_key = key.0;
@@ -625,6 +653,7 @@ impl Pass<'_> {
                 *v = verdict;
             }
         }
+        tally.local = tally.local.wrapping_add(self.snooped);
         tally.uniform = is_uniform(h);
         tally
     }
@@ -664,10 +693,23 @@ impl Pass<'_> {
         Ok(())
     }
 
+    /// The verdict of a frame to a group address on a bridge that snoops.
+    #[cold]
+    fn group(&mut self, way: groups::Way) -> Verdict {
+        let pace = &self.from.paces.snooped;
+        match way {
+            groups::Way::Set(id) => self.flood(id),
+            groups::Way::Daemon if pace.admit(groups::SNOOPED_A_SECOND, self.now) => {
+                self.snooped = self.snooped.wrapping_add(1);
+                Verdict::SNOOPED
+            }
+            groups::Way::Daemon => Verdict::drop(Drop::LocalFull),
+        }
+    }
+
     /// The verdict of a frame that goes to a set.
     #[inline(never)]
-    fn flood(&mut self, kind: FloodKind, vid: u16) -> Verdict {
-        let id = kind.id(vid);
+    fn flood(&mut self, id: FloodId) -> Verdict {
         let from = FloodFrom {
             id: self.from.id,
             private: self.from.private,

@@ -39,11 +39,12 @@
 //! Every frame gets exactly one verdict. A sighting may be lost, a frame without a verdict does not exist.
 //!
 //! # Not done
-//! Spanning tree itself (its frames reach the daemon, see [`forward`]; [`member::PortState`] is what it decides); multicast snooping; stacked tags on a filtering bridge.
+//! Spanning tree itself (its frames reach the daemon, see [`forward`]; [`member::PortState`] is what it decides) and multicast snooping itself ([`groups`] is what it found); stacked tags on a filtering bridge.
 
 pub mod fdb;
 pub mod flood;
 pub mod forward;
+pub mod groups;
 pub mod member;
 pub mod pace;
 pub mod vlan;

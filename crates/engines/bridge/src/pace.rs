@@ -32,6 +32,8 @@ pub struct Paces {
     pub local: Pace,
     /// BPDUs, of a member that takes part in spanning tree.
     pub bpdus: Pace,
+    /// IGMP, MLD and PIM, on a bridge that snoops.
+    pub snooped: Pace,
 }
 
 impl Pace {

@@ -74,6 +74,7 @@ impl Fixture {
             filtering,
             mac: mac(BRIDGE_MAC),
             members,
+            groups: None,
         };
         Fixture {
             bridge: Bridge::new(conf),

@@ -6,7 +6,7 @@ use std::sync::mpsc::SyncSender;
 
 use windlass_attach::port::RxPort;
 use windlass_bridge::fdb::FdbWriter;
-use windlass_frame::Tick;
+use windlass_frame::{FloodId, Tick};
 
 use crate::grace::QsbrGrace;
 use crate::ring::RxRing;
@@ -56,6 +56,12 @@ pub(crate) enum Command {
         /// Frames that wait in mailboxes.
         waiting: Arc<AtomicUsize>,
     },
+    /// Send a frame to the members of a set.
+    Relay {
+        bridge: u16,
+        frame: Box<Relayed>,
+        waiting: Arc<AtomicUsize>,
+    },
     /// Leave all rings alone, send what is in private memory, and answer how many frames of it were dropped instead.
     Rest {
         patience_ns: u64,
@@ -65,6 +71,19 @@ pub(crate) enum Command {
     GoOn,
     /// End.
     Stop,
+}
+
+/// A frame that the daemon has read, or has made, for the members of a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relayed {
+    /// Who sent it, and does not get it; `None`: the daemon.
+    pub from: Option<u16>,
+    /// Its VLAN; 0 on a bridge that does not filter.
+    pub vid: u16,
+    /// Who gets it.
+    pub set: FloodId,
+    /// Without a tag.
+    pub bytes: Vec<u8>,
 }
 
 /// A port that a worker found dead.

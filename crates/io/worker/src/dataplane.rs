@@ -45,7 +45,7 @@ use draft::{DraftBridge, DraftMember, connections, max_bandwidth, tracker};
 use drain::Drain;
 pub use error::DataPlaneError;
 use handle::WorkerHandle;
-pub use local::SENDS;
+pub use local::{RELAYS, SENDS};
 pub use start::DataPlaneOptions;
 use windlass_attach::endpoint::Rings;
 use windlass_attach::port::TxPort;
@@ -95,6 +95,8 @@ pub struct DataPlane {
     local_moved: Vec<LocalFrame>,
     /// Frames of the daemon that wait for workers.
     sends: Arc<AtomicUsize>,
+    /// The same of frames for sets.
+    relays: Arc<AtomicUsize>,
     /// Frames whose attachment had ended when they were taken.
     local_stale: u64,
     wait: &'static dyn Wait,
@@ -136,7 +138,11 @@ impl DataPlane {
         let fdb = writer.table().clone();
         let index = vacant(&mut self.bridges);
         self.give_home(index, writer);
-        self.bridges[index as usize] = Some(DraftBridge { tuning, fdb });
+        self.bridges[index as usize] = Some(DraftBridge {
+            tuning,
+            fdb,
+            groups: None,
+        });
         self.publish_batch();
         index
     }

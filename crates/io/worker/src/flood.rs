@@ -39,6 +39,8 @@ pub const BYTES: usize = 256 * 1024;
 /// Blocks of a member's waiting floods with which no more of its frames are fetched.
 pub const PATIENCE: usize = BURST / 2;
 
+/// The daemon as a sender.
+pub(crate) const DAEMON: u16 = u16::MAX;
 /// Before every member.
 const FIRST: TxId = TxId(0);
 
@@ -76,7 +78,7 @@ struct Budget {
 pub(crate) struct Floods {
     pool: Pool,
     queues: VecDeque<Queue>,
-    /// By member: the blocks that its frames have.
+    /// By member: the blocks that its frames have. The last are the daemon's.
     blocks: Vec<u16>,
     frames: usize,
     /// Frames kept so far.
@@ -91,7 +93,7 @@ impl Floods {
         Floods {
             pool: Pool::default(),
             queues: VecDeque::new(),
-            blocks: vec![0; members],
+            blocks: vec![0; members + 1],
             frames: 0,
             posted: 0,
             heads: Heads::boxed(),
@@ -152,7 +154,8 @@ impl Floods {
         set: FloodId,
     ) -> bool {
         let from = heads.from.0;
-        let Some(blocks) = self.blocks.get_mut(usize::from(from)) else {
+        let daemons = self.blocks.len() - 1;
+        let Some(blocks) = self.blocks.get_mut(usize::from(from).min(daemons)) else {
             return false;
         };
         let wanted = usize::from(*blocks) + Pool::blocks(&heads.meta[i % BURST]);
@@ -231,7 +234,8 @@ impl Floods {
     }
 
     fn forget(&mut self, frame: Flooded) {
-        if let Some(blocks) = self.blocks.get_mut(usize::from(frame.from)) {
+        let daemons = self.blocks.len() - 1;
+        if let Some(blocks) = self.blocks.get_mut(usize::from(frame.from).min(daemons)) {
             *blocks -= Pool::blocks(frame.held.meta()) as u16;
         }
         self.frames -= 1;
@@ -303,7 +307,11 @@ impl Floods {
             }
             let (mut picks, mut n) = ([Pick::frame(0, false); BURST], 0);
             for (i, frame) in job.frames.iter_mut().enumerate() {
-                let source = cx.topo.member(frame.from);
+                // The daemon's copies are counted at their receivers.
+                let (source, is_own) = match frame.from {
+                    DAEMON => (cx.topo.member(to.id.0), true),
+                    from => (cx.topo.member(from), false),
+                };
                 let source = source.and_then(|m| m.counters.get(lane));
                 let Some(source) = source.filter(|_| to.takes(bridge.flood_from(frame.from)))
                 else {
@@ -313,7 +321,10 @@ impl Floods {
                     frame.is_cut = true;
                     continue;
                 }
-                source.rx_copies.add(1);
+                match is_own {
+                    true => source.own_frames.add(1),
+                    false => source.rx_copies.add(1),
+                }
                 let bytes = self.heads.meta[i].len as usize;
                 left.bytes = left.bytes.saturating_sub(bytes);
                 picks[n] = Pick::frame(i, to.tagged);
@@ -376,7 +387,7 @@ mod tests {
             assert!(floods.is_empty() && floods.pool.is_empty());
         }
         assert_eq!(counters.floods_cut.get(), 2000);
-        assert_eq!(floods.blocks, [0; 4]);
+        assert_eq!(floods.blocks, [0; 5]);
     }
 
     /// A member that floods leaves room to others: of what is free, half to the first, a third to each of two, and so on. It

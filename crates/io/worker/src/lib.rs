@@ -57,7 +57,7 @@ pub mod visit;
 mod wait;
 mod worker;
 
-pub use command::Condemned;
+pub use command::{Condemned, Relayed};
 pub use counters::WorkerTotals;
 pub use dataplane::{DataPlane, DataPlaneError, DataPlaneOptions, FirewallTuning, MemberTuning};
 pub use grace::QsbrGrace;

@@ -24,20 +24,22 @@
 //! has ended meanwhile is not given to the daemon: its number may be another member's.
 //!
 //! # Limits
-//! [`FRAMES`] for each worker, of [`BYTES_MAX`] bytes; [`FRAMES_BPDU`] of them are kept for BPDUs.
+//! [`FRAMES`] for each worker, of [`BYTES_MAX`] bytes; [`FRAMES_BPDU`] of them are kept for BPDUs, [`FRAMES_SNOOPED`] for those and for what snooping reads.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
-use windlass_frame::Heads;
+use windlass_frame::{Heads, Verdict};
 use windlass_shm::{Foreign, Tails};
 use windlass_sync::spsc;
 
 /// Frames of each worker that the daemon has not taken yet.
-pub const FRAMES: usize = 64;
+pub const FRAMES: usize = 128;
 /// As many of them can only be BPDUs of members that take part in spanning tree: other members' frames do not delay it.
 pub const FRAMES_BPDU: usize = 32;
+/// As many can only be BPDUs and what snooping reads.
+pub const FRAMES_SNOOPED: usize = 96;
 /// The longest of them.
 pub const BYTES_MAX: usize = 1600;
 
@@ -45,6 +47,10 @@ pub const BYTES_MAX: usize = 1600;
 pub struct LocalFrame {
     /// The member that sent it.
     pub member: u16,
+    /// Its VLAN, where its bridge filters and the frame was admitted to one: without its tag. Else 0, as it came.
+    pub vid: u16,
+    /// Snooping reads it.
+    pub is_snooped: bool,
     /// Which attachment of the member it came from.
     pub(crate) attachment: u64,
     len: usize,
@@ -110,12 +116,19 @@ impl LocalSender {
         i: usize,
         attachment: u64,
     ) -> bool {
-        let bpdu = heads.verdict.get(i) == Some(&windlass_frame::Verdict::BPDU);
-        if !bpdu && self.0.len() >= FRAMES - FRAMES_BPDU {
+        let verdict = heads.verdict[i];
+        let kept = match verdict {
+            Verdict::BPDU => 0,
+            Verdict::SNOOPED => FRAMES_BPDU,
+            _ => FRAMES_SNOOPED,
+        };
+        if self.0.len() >= FRAMES - kept {
             return false;
         }
         let mut frame = LocalFrame {
             member: heads.from.0,
+            vid: heads.meta[i].vid,
+            is_snooped: verdict == Verdict::SNOOPED,
             attachment,
             len: 0,
             bytes: [0; BYTES_MAX],
@@ -174,9 +187,11 @@ mod tests {
                 .filter(|_| sender.post(heads, &tails, 0, 7))
                 .count()
         };
-        assert_eq!(post(&heads), FRAMES - FRAMES_BPDU);
-        // There is room for BPDUs still.
-        heads.verdict[0] = windlass_frame::Verdict::BPDU;
+        assert_eq!(post(&heads), FRAMES - FRAMES_SNOOPED);
+        // There is room for reports and BPDUs still.
+        heads.verdict[0] = Verdict::SNOOPED;
+        assert_eq!(post(&heads), FRAMES_SNOOPED - FRAMES_BPDU);
+        heads.verdict[0] = Verdict::BPDU;
         assert_eq!(post(&heads), FRAMES_BPDU);
     }
 

@@ -25,9 +25,10 @@ use windlass_shm::{Foreign, SegStore, Tails};
 use windlass_stats::{Drop, MemberCounters};
 use windlass_sync::spsc;
 
+use crate::command::Relayed;
 use crate::counters::WorkerCounters;
 use crate::egress::{Context, Egress};
-use crate::flood::Floods;
+use crate::flood::{DAEMON, Floods};
 use crate::group::Groups;
 use crate::ingress::Ingress;
 use crate::local::{LocalFrame, LocalSender, Notice};
@@ -244,6 +245,39 @@ impl Scratch {
         let taken = egress.offer(cx, heads, &tails, to, &[Pick::frame(0, false)]);
         counters.drop_frames(Drop::RingFull, 1 - taken as u64);
         egress.retry_late(cx, heads, &tails);
+    }
+}
+
+impl Scratch {
+    /// Has a frame that the daemon has read or made wait for the members of a set.
+    #[cold]
+    pub(crate) fn relay(
+        &mut self,
+        cx: &Context<'_>,
+        floods: &mut Floods,
+        bridge: u16,
+        frame: &Relayed,
+    ) {
+        let from = frame.from.unwrap_or(DAEMON);
+        let source = cx.topo.member(from);
+        if frame.from.is_some() && source.is_none_or(|m| m.bridge != bridge) {
+            return;
+        }
+        let (start, rest) = frame.bytes.split_at(frame.bytes.len().min(SNAP));
+        let heads = &mut *self.heads;
+        heads.clear(RxId(from), cx.now);
+        heads.snap[0].0[HEADROOM..HEADROOM + start.len()].copy_from_slice(start);
+        heads.admit(0, frame.bytes.len() as u32, Claim::NONE);
+        heads.meta[0].vid = frame.vid;
+        heads.n = 1;
+        let mut tails = Tails::bind(&mut self.store, cx.section);
+        tails.push(0, Foreign::private(rest));
+        let counters = source.and_then(|m| m.counters.get(cx.lane.worker as usize));
+        if !floods.post(heads, &tails, 0, bridge, frame.set)
+            && let Some(counters) = counters
+        {
+            counters.floods_cut.add(1);
+        }
     }
 }
 

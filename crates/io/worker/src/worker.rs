@@ -38,7 +38,7 @@ use windlass_sync::{mpsc, pause, spsc};
 use windlass_sys::epoll::{Epoll, Interest};
 
 use crate::bell::Bell;
-use crate::command::{Command, Condemned};
+use crate::command::{Command, Condemned, Relayed};
 use crate::counters::WorkerCounters;
 use crate::egress::{Context, Egress, RELEASED};
 use crate::flood::{COPIES_BUSY, COPIES_IDLE, Floods};
@@ -754,6 +754,14 @@ impl Worker {
                     self.send(member, &frame, time);
                     waiting.fetch_sub(1, Ordering::Relaxed);
                 }
+                Command::Relay {
+                    bridge,
+                    frame,
+                    waiting,
+                } => {
+                    self.relay(bridge, &frame, time);
+                    waiting.fetch_sub(1, Ordering::Relaxed);
+                }
                 Command::Rest { patience_ns, done } => {
                     let until = self.now(time).plus(patience_ns);
                     self.begin_rest(until, done);
@@ -788,6 +796,22 @@ impl Worker {
             ring.port.disarm(&section);
         }
         self.run.push_back(token);
+    }
+
+    /// Has a frame wait for the members of a set.
+    fn relay(&mut self, bridge: u16, frame: &Relayed, time: &mut impl FnMut() -> u64) {
+        if self.rest.is_some() {
+            return;
+        }
+        let now = self.now(time);
+        let section = self.qsbr.section();
+        let cx = Context {
+            section: &section,
+            topo: self.shared.topo.load(&section),
+            lane: self.lane,
+            now,
+        };
+        self.scratch.relay(&cx, &mut self.floods, bridge, frame);
     }
 
     /// Sends a frame of the daemon.

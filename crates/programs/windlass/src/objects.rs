@@ -199,7 +199,7 @@ pub(crate) fn show<O: Object>(
     Ok(())
 }
 
-/// What objects that were asked for by name have to tell besides: of an attachment, of the limits of a zone's owner, of a spanning tree.
+/// What objects that were asked for by name have to tell besides: of an attachment, of the limits of a zone's owner, of a spanning tree, of multicast.
 fn details(rows: &[Value], out: &mut dyn Write) -> Result<(), Failure> {
     for row in rows {
         let details = row.get("details").and_then(Value::as_object);
@@ -211,7 +211,8 @@ fn details(rows: &[Value], out: &mut dyn Write) -> Result<(), Failure> {
             let value = format!("{} of {} {}", of("used"), of("max"), of("unit"));
             (of("limit"), value)
         });
-        let lines: Vec<_> = details.chain(limits).chain(tree(row)).collect();
+        let lines = details.chain(limits).chain(tree(row));
+        let lines: Vec<_> = lines.chain(multicast(row)).collect();
         if lines.is_empty() {
             continue;
         }
@@ -252,6 +253,39 @@ fn tree(row: &Value) -> Vec<(String, String)> {
     });
     let head = ("spanning tree".to_owned(), head);
     std::iter::once(head).chain(ports).collect()
+}
+
+/// What snooping of a bridge found: queriers, a line for each member, a line for each group.
+fn multicast(row: &Value) -> Vec<(String, String)> {
+    let Some(multicast) = row.get("multicast") else {
+        return Vec::new();
+    };
+    let list = |key| multicast.get(key).and_then(Value::as_array);
+    let queriers = list("queriers").into_iter().flatten();
+    let queriers = queriers.map(|querier| ("multicast".to_owned(), text(querier)));
+    let ports = list("ports").into_iter().flatten().map(|port| {
+        let of = |key| port.get(key).map_or_else(String::new, text);
+        let is_router = port.get("router") == Some(&Value::Bool(true));
+        let counts = ["reports", "queries", "refused", "malformed"].map(|key| {
+            let count = of(key);
+            format!("{count} {key}")
+        });
+        let router = if is_router { ", router" } else { "" };
+        let groups = format!("{} groups, {} over limit", of("groups"), of("over_limit"));
+        let what = format!("multicast: {groups}{router}; {}", counts.join(", "));
+        (of("member"), what)
+    });
+    let groups = list("groups").into_iter().flatten().map(|group| {
+        let of = |key| group.get(key).map_or_else(String::new, text);
+        let members = group.get("members").and_then(Value::as_object);
+        let members = members.into_iter().flatten();
+        let members: Vec<_> = members
+            .map(|(name, left)| format!("{name} ({} s)", text(left)))
+            .collect();
+        let what = format!("VLAN {}: {}", of("vlan"), members.join(", "));
+        (of("group"), what)
+    });
+    queriers.chain(ports).chain(groups).collect()
 }
 
 /// A string or a number as text.

@@ -39,7 +39,7 @@ use crate::shares::{Holders, Used};
 use thiserror::Error;
 use windlass_api::{
     Bridge, BridgePlace, Counters, ErrorBody, ErrorCode, EventKind, FdbEntry, FdbPage, FdbQuery,
-    MacAddr, Name, SocketPath, StaticEntry, Status, TableStats, TreeView, Uplink, Vnic,
+    MacAddr, McastView, Name, SocketPath, StaticEntry, Status, TableStats, TreeView, Uplink, Vnic,
     WorkerStats, Zone,
 };
 use windlass_attach::endpoint::Handed;
@@ -335,6 +335,11 @@ pub trait Backend: Send {
 
     /// The spanning tree of a bridge, if it has one.
     fn tree(&self, _bridge: &Name) -> Option<TreeView> {
+        None
+    }
+
+    /// What multicast snooping of a bridge found, if it snoops.
+    fn multicast(&self, _bridge: &Name) -> Option<McastView> {
         None
     }
 

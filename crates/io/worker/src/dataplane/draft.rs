@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use windlass_attach::port::TxPort;
 use windlass_bridge::fdb::Fdb;
+use windlass_bridge::groups::GroupsConf;
 use windlass_bridge::member::MemberConf;
 use windlass_firewall::{Compiled, Firewall, Tracker};
 use windlass_nic::{EgressStage, IngressStage, MaxBw, Protection, protect};
@@ -112,4 +113,6 @@ pub struct BridgeTuning {
 pub(super) struct DraftBridge {
     pub(super) tuning: BridgeTuning,
     pub(super) fdb: Arc<Fdb>,
+    /// What snooping found, if it snoops.
+    pub(super) groups: Option<Arc<GroupsConf>>,
 }

@@ -1,16 +1,18 @@
 //! Frames to the daemon, and from it.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use windlass_sync::spsc;
 
 use super::{DataPlane, DataPlaneError};
-use crate::command::Command;
+use crate::command::{Command, Relayed};
 use crate::local::{self, LocalFrame};
 
 /// Frames of the daemon that wait for workers at most.
 pub const SENDS: usize = 64;
+/// The same of frames for sets: they leave room to BPDUs.
+pub const RELAYS: usize = 256;
 
 impl DataPlane {
     /// Becomes readable when [`DataPlane::take_local`] has frames.
@@ -38,17 +40,28 @@ impl DataPlane {
     /// [`DataPlaneError::NoMember`], [`DataPlaneError::FrameSize`]. [`DataPlaneError::Busy`]: [`SENDS`] wait already.
     pub fn send(&mut self, member: u16, frame: &[u8]) -> Result<(), DataPlaneError> {
         let bridge = self.draft_member(member)?.bridge;
-        if !(14..=local::BYTES_MAX).contains(&frame.len()) {
-            return Err(DataPlaneError::FrameSize(frame.len()));
-        }
-        if self.sends.load(Ordering::Relaxed) >= SENDS {
-            return Err(DataPlaneError::Busy);
-        }
-        self.sends.fetch_add(1, Ordering::Relaxed);
+        begin_send(&self.sends, SENDS, frame.len())?;
         self.home(bridge).send(Command::Send {
             member,
             frame: frame.into(),
             waiting: self.sends.clone(),
+        });
+        Ok(())
+    }
+
+    /// Has a worker send a frame to the members of a set, each of which gets it with a tag or without as any flood. It waits behind
+    /// other floods of its bridge, and takes room from its sender's share (`flood-backlog`); copies of the daemon's own are
+    /// counted at their receivers (`own_frames`).
+    ///
+    /// # Errors
+    /// [`DataPlaneError::NoBridge`], [`DataPlaneError::FrameSize`]. [`DataPlaneError::Busy`]: [`RELAYS`] wait already.
+    pub fn relay(&mut self, bridge: u16, frame: Relayed) -> Result<(), DataPlaneError> {
+        self.draft_bridge(bridge)?;
+        begin_send(&self.relays, RELAYS, frame.bytes.len())?;
+        self.home(bridge).send(Command::Relay {
+            bridge,
+            frame: Box::new(frame),
+            waiting: self.relays.clone(),
         });
         Ok(())
     }
@@ -64,6 +77,18 @@ impl DataPlane {
             drain(queue, &mut self.local_moved);
         }
     }
+}
+
+/// Counts a frame that is to be sent.
+fn begin_send(waiting: &AtomicUsize, max: usize, len: usize) -> Result<(), DataPlaneError> {
+    if !(14..=local::BYTES_MAX).contains(&len) {
+        return Err(DataPlaneError::FrameSize(len));
+    }
+    if waiting.load(Ordering::Relaxed) >= max {
+        return Err(DataPlaneError::Busy);
+    }
+    waiting.fetch_add(1, Ordering::Relaxed);
+    Ok(())
 }
 
 /// What a queue has, without what comes meanwhile: the notice tells of that.

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use windlass_bridge::forward::{Bridge, BridgeConf};
+use windlass_bridge::groups::GroupsConf;
 use windlass_bridge::member::MemberConf;
 use windlass_frame::TxId;
 
-use super::DataPlane;
 use super::draft::DraftMember;
+use super::{DataPlane, DataPlaneError};
 use crate::topo::{Member, Topo};
 
 impl DataPlane {
@@ -61,6 +62,7 @@ impl DataPlane {
                     filtering: draft.tuning.filtering,
                     mac: draft.tuning.mac,
                     members: members.collect(),
+                    groups: draft.groups.clone(),
                 })))
             })
             .collect();
@@ -87,6 +89,29 @@ impl DataPlane {
             })
             .collect();
         self.publish_built();
+    }
+
+    /// Gives a bridge what snooping found, or has it snoop no more. All frames are judged by it soon.
+    ///
+    /// # Errors
+    /// [`DataPlaneError::NoBridge`].
+    pub fn set_groups(
+        &mut self,
+        bridge: u16,
+        groups: Option<GroupsConf>,
+    ) -> Result<(), DataPlaneError> {
+        let groups = groups.map(Arc::new);
+        self.draft_bridge(bridge)?.groups.clone_from(&groups);
+        let built = self.built.get_mut(usize::from(bridge));
+        match (built, groups) {
+            _ if self.is_batch => {}
+            (Some(Some(built)), Some(groups)) => {
+                *built = Arc::new(built.with_groups(&groups));
+                self.publish_built();
+            }
+            _ => self.publish(),
+        }
+        Ok(())
     }
 
     /// Publishes what was built last, and the placement.

@@ -111,6 +111,7 @@ impl DataPlane {
             local_moved: Vec::new(),
             local_stale: 0,
             sends: Arc::default(),
+            relays: Arc::default(),
             wait,
             attachments: 0,
             is_batch: false,

@@ -74,6 +74,26 @@ fn tree_of_a_bridge() {
     );
 }
 
+/// So are queriers, members and groups of one that snoops.
+#[test]
+fn multicast_of_a_bridge() {
+    let bridge = r#"{"name":"b","members":["v0"],"table":{},"multicast":{"queriers":["VLAN 1 IPv4: 0.0.0.0, this bridge; snooped"],
+        "ports":[{"member":"v0","router":true,"groups":1,"reports":3,"queries":2,"refused":0,"malformed":0,"over_limit":4}],
+        "groups":[{"vlan":1,"group":"239.1.2.3","members":{"v0":248}}],"groups_total":1,"relays_lost":0}}"#;
+    let fake = Fake::start().on("GET /v1/bridges/b", 200, bridge);
+    let shown = fake.run("bridge show b").out;
+    let lines: Vec<_> = shown.lines().skip(3).collect();
+    assert_eq!(
+        lines,
+        [
+            "b",
+            "  multicast  VLAN 1 IPv4: 0.0.0.0, this bridge; snooped",
+            "  v0         multicast: 1 groups, 4 over limit, router; 3 reports, 2 queries, 0 refused, 0 malformed",
+            "  239.1.2.3  VLAN 1: v0 (248 s)",
+        ]
+    );
+}
+
 /// Fields for the shell: escaped when there are several, as they are when there is one.
 #[test]
 fn fields() {
@@ -185,7 +205,9 @@ v0    spin-us   rw    auto               auto     0-1000
     assert_eq!(
         props,
         "members:--\naddresses:--\nhome:--\nworkers:--\nageing:300\naddresses-max:8192\nvlan-filtering:on\nstp:off\n\
-         priority:32768\nmax-age:20\nhello:2\nforward-delay:15\nhold-count:6\n"
+         priority:32768\nmax-age:20\nhello:2\nforward-delay:15\nhold-count:6\n\
+         multicast-snooping:off\nmulticast-querier:off\nmulticast-querier-address:0.0.0.0\nmulticast-query-interval:125\n\
+         multicast-unknown:flood\nmulticast-groups-max:4096\n"
     );
 }
 

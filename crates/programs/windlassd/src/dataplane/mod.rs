@@ -34,8 +34,8 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
 use windlass_api::{
-    Bridge, BridgePlace, Counters, FdbEntry, FdbPage, FdbQuery, MacAddr, Name, StaticEntry, Status,
-    TableStats, TreeView, Uplink, Vnic, WorkerStats,
+    Bridge, BridgePlace, Counters, FdbEntry, FdbPage, FdbQuery, MacAddr, McastView, Name,
+    StaticEntry, Status, TableStats, TreeView, Uplink, Vnic, WorkerStats,
 };
 use windlass_attach::endpoint::Handed;
 use windlass_sync::tsc::Clock;
@@ -250,6 +250,11 @@ impl Backend for DataPlaneBackend {
     fn tree(&self, bridge: &Name) -> Option<TreeView> {
         let bridge = bridge.clone();
         self.ask(move |p| p.tree(&bridge)).flatten()
+    }
+
+    fn multicast(&self, bridge: &Name) -> Option<McastView> {
+        let bridge = bridge.clone();
+        self.ask(move |p| p.multicast(&bridge)).flatten()
     }
 
     fn fdb_add(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {

@@ -7,6 +7,7 @@ mod members;
 mod moves;
 mod owner;
 mod rounds;
+mod snoop;
 mod tree;
 mod watch;
 
@@ -17,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use windlass_api::{
     Bridge, Counters, FDB_PAGE_DEFAULT, FdbEntry, FdbKind, FdbPage, FdbQuery, MacAddr,
-    MemberSettings, Name, Object, State, StaticEntry, StaticKind, Status, StpBridge, TableStats,
-    Uplink, Vnic, WorkerStats,
+    MemberSettings, Name, Object, SnoopBridge, State, StaticEntry, StaticKind, Status, StpBridge,
+    TableStats, Uplink, Vnic, WorkerStats,
 };
 use windlass_bridge::fdb::{AddError, EntryFlags, Fdb, FdbWriter, Key, Tally};
 use windlass_sync::tsc::Clock;
@@ -30,6 +31,7 @@ use edit::{Aside, Edit, End, SetBridge};
 use heard::Heard;
 use held::Held;
 use members::Members;
+use snoop::Snoop;
 use tree::Tree;
 use watch::{Source, Watch, Watched};
 
@@ -52,6 +54,8 @@ struct BridgeState {
     filtering: bool,
     /// Its spanning tree, if it has one.
     stp: Option<StpBridge>,
+    /// How it snoops, if it does.
+    snoop: Option<SnoopBridge>,
     statics: Vec<StaticEntry>,
     /// When the next clash of addresses may be told.
     clash_at: Instant,
@@ -95,6 +99,8 @@ pub struct Ports {
     trees: BTreeMap<Name, Tree>,
     /// They were handed to a successor.
     trees_stand: bool,
+    /// Snooping of bridges that snoop.
+    snoops: BTreeMap<Name, Snoop>,
     edit: Edit,
     /// A daemon that waits for its turn: endpoints are made, and not polled.
     held: Option<Held>,
@@ -149,6 +155,7 @@ impl Ports {
             members: Members::default(),
             trees: BTreeMap::new(),
             trees_stand: false,
+            snoops: BTreeMap::new(),
             edit: Edit::default(),
             held: None,
             leaving: Vec::new(),
@@ -190,6 +197,7 @@ impl Ports {
             id,
             filtering: tuning.filtering,
             stp: bridge.settings().stp,
+            snoop: bridge.settings().snoop,
             statics: Vec::new(),
             clash_at: Instant::now(),
         };
@@ -220,6 +228,7 @@ impl Ports {
         if let Some(state) = self.bridges.get_mut(name) {
             state.filtering = tuning.filtering;
             state.stp = to.settings().stp;
+            state.snoop = to.settings().snoop;
         }
         Ok(())
     }

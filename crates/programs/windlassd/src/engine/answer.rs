@@ -99,12 +99,13 @@ impl Engine {
         let members = self.seen_by(peer);
         let members = members.filter(|member| *member.bridge() == bridge.name);
         let members = members.map(|member| member.name().clone()).collect();
-        let (table, place, tree) = if peer.sees_host() {
+        let (table, place, tree, multicast) = if peer.sees_host() {
             let (backend, name) = (&self.backend, &bridge.name);
             (
                 backend.table(name),
                 backend.bridge_place(name),
                 backend.tree(name),
+                backend.multicast(name),
             )
         } else {
             Default::default()
@@ -115,6 +116,7 @@ impl Engine {
             place,
             table,
             tree,
+            multicast,
         })
     }
 

@@ -89,6 +89,7 @@ impl Ports {
             }
         }
         self.run_trees();
+        self.run_snoops();
     }
 
     /// Looks once for each namespace, not for each endpoint that is to be in it.
@@ -183,6 +184,10 @@ impl Ports {
     /// Takes what bridges have for the daemon.
     fn hear(&mut self) {
         for frame in self.plane.take_local() {
+            if frame.is_snooped {
+                self.hear_snooped(&frame);
+                continue;
+            }
             if let Some(member) = self.members.of(frame.member) {
                 member.heard.note(frame.bytes());
             }
@@ -195,6 +200,7 @@ impl Ports {
         let draining = self.plane.is_draining() || self.is_leaving();
         let look = draining.then(|| Instant::now() + DRAIN_LOOK);
         let others = self.clash_at().into_iter().chain(self.trees_due());
+        let others = others.chain(self.snoops_due());
         let deadline = look.into_iter().chain(others).min();
         self.watch.wait(events, deadline)
     }

@@ -353,7 +353,10 @@ impl Ports {
                         self.sink.changed(name);
                     }
                 }
-                Action::Flush(number) => self.forget_learned(bridge, tree, number),
+                Action::Flush(number) => {
+                    self.forget_learned(bridge, tree, number);
+                    self.reopen_groups(bridge);
+                }
                 Action::Guarded(number) => {
                     if let Some((name, _)) = tree.name(number) {
                         tracing::warn!("bridge {bridge}: {name} is closed, a BPDU came from it");
