@@ -88,7 +88,7 @@ const ELSEWHERE: &[(&str, &str, &str, &str)] = &[
 const DROPS: &[(&str, &str)] = &[
     (
         "tests/tests/member.rs",
-        "mac-spoof restricted sticky-source reserved-address local-full private mtu storm span-source queue-full rx-queue-full",
+        "mac-spoof restricted locked sticky-source reserved-address local-full private mtu storm span-source queue-full rx-queue-full",
     ),
     ("tests/tests/stp.rs", "blocked"),
     ("tests/tests/vlan.rs", "vlan-tag vlan-denied"),

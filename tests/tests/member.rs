@@ -77,6 +77,41 @@ fn sources_are_checked() {
     );
 }
 
+/// A locked member sends from its own address, and from those with a static entry; with mab the table lists who tried.
+#[test]
+fn a_locked_member_lets_in_whom_it_was_told() {
+    let Some(lab) = Lab::start("a_locked_member_lets_in_whom_it_was_told") else {
+        return;
+    };
+    let (daemon, [a, b, _]) = guests(&lab, ["", "", ""]);
+    daemon.must("vnic set a0 mac-nospoof=off locked=on");
+    a.send(&frame(ALL, mac(A), &[], "its own"));
+    a.send(&frame(ALL, mac(BEHIND), &[], "never"));
+    dropped(&daemon, "a0", "locked", 1);
+    assert!(!daemon.knows(BEHIND, "a0"));
+    daemon.must("vnic set a0 mab=on");
+    a.send(&frame(ALL, mac(BEHIND), &[], "never"));
+    until("it is listed", || daemon.knows(BEHIND, "a0"));
+    let entries = daemon.json("fdb show br0");
+    let entries = entries.as_array().expect("a list");
+    let kinds: Vec<_> = entries
+        .iter()
+        .filter(|entry| entry["mac"] == BEHIND)
+        .map(|entry| &entry["kind"])
+        .collect();
+    assert_eq!(kinds, ["locked"]);
+    a.send(&frame(ALL, mac(BEHIND), &[], "never"));
+    dropped(&daemon, "a0", "locked", 3);
+    daemon.must(&format!("fdb add br0 {BEHIND} a0"));
+    a.send(&frame(ALL, mac(BEHIND), &[], "let in"));
+    a.send(&frame(ALL, mac(A), &[], "end"));
+    assert_eq!(texts(&b.frames_until("end")), ["its own", "let in"]);
+    daemon.must(&format!("fdb delete br0 {BEHIND}"));
+    a.send(&frame(ALL, mac(BEHIND), &[], "never"));
+    dropped(&daemon, "a0", "locked", 4);
+    daemon.refuses(1, "vnic set a0 state=standby");
+}
+
 /// A change that ends what is known behind a member has ended it when it is answered: a question on the same connection finds
 /// nothing, and what is learned afterwards stays.
 #[test]

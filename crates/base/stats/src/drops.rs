@@ -59,6 +59,7 @@ drops! {
     Firewall, "firewall", Ingress, "A rule of the VNIC's firewall does not let it out; or what cannot be read.";
     FlowLimit, "flow-limit", Ingress, "The first packet of a connection for which the VNIC's firewall has no room.";
     SourceLimit, "source-limit", Ingress, "A new source address beyond the member's limit of addresses.";
+    Locked, "locked", Ingress, "The source address has no static entry at the member, and locked is on.";
     StickySource, "sticky-source", Ingress, "The source address belongs to another member and may not move.";
     VlanTag, "vlan-tag", Ingress, "A tag that this member may not send: its own untagged VLAN, VID 4095, or a stack of tags.";
     VlanDenied, "vlan-denied", Ingress, "The frame's VLAN is not allowed on the member that sent it.";

@@ -220,6 +220,24 @@ pub const PROPERTIES: &[PropertySpec] = &[
     ),
     row(
         MEMBER,
+        "locked",
+        ValueKind::Flag,
+        "",
+        "off",
+        (0, 0),
+        "Drop frames whose source has no static entry at the member (fdb add); its own address has one.",
+    ),
+    row(
+        MEMBER,
+        "mab",
+        ValueKind::Flag,
+        "",
+        "off",
+        (0, 0),
+        "Learn sources that locked keeps out, so that fdb show lists them; their frames are dropped.",
+    ),
+    row(
+        MEMBER,
         "private",
         ValueKind::Flag,
         "",
@@ -814,6 +832,10 @@ pub struct MemberSettings {
     pub discover: bool,
     /// Its learned addresses do not move.
     pub sticky: bool,
+    /// Only sources with a static entry at it may send.
+    pub locked: bool,
+    /// Other sources are learned, though they may not.
+    pub mab: bool,
     /// Exchanges nothing with other private members.
     pub private: bool,
     /// Gets a copy of everything, sends nothing.
@@ -865,6 +887,8 @@ impl MemberSettings {
             learn: set.flag(scope, "learn"),
             discover: set.flag(scope, "discover"),
             sticky: set.flag(scope, "sticky"),
+            locked: set.flag(scope, "locked"),
+            mab: set.flag(scope, "mab"),
             private: set.flag(scope, "private"),
             span: set.flag(scope, "span"),
             vlan: u16::try_from(number("vlan")).ok().filter(|&vlan| vlan != 0),

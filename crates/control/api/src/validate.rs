@@ -211,7 +211,11 @@ fn check_member(member: Member<'_>, index: &Index<'_>, defects: &mut Defects) {
         }
         Some(true) => check_vlans(&path, &settings, defects),
     }
-    for (is_set, name) in [(!settings.learn, "learn=off"), (settings.span, "span=on")] {
+    for (is_set, name) in [
+        (!settings.learn, "learn=off"),
+        (settings.span, "span=on"),
+        (settings.locked, "locked=on"),
+    ] {
         if settings.standby && is_set {
             let message = format!("with {name} the VNIC's address would never be learned");
             defects.add(format!("{path}.properties.state"), message);

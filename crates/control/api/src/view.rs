@@ -396,6 +396,8 @@ pub struct TableStats {
 pub enum FdbKind {
     /// Learned from a frame.
     Learned,
+    /// Seen behind a locked member, which does not let it in.
+    Locked,
     /// Put in by a person; does not move.
     Static,
     /// Learned on a sticky member: neither moves nor ages until it is deleted.
@@ -409,6 +411,7 @@ impl FdbKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Learned => "learned",
+            Self::Locked => "locked",
             Self::Static => "static",
             Self::Sticky => "sticky",
             Self::Own => "own",

@@ -661,6 +661,9 @@ impl Pass<'_> {
     /// Looks a source up and notes it if it is new or was elsewhere.
     #[inline]
     fn source(&mut self, key: Key) -> Result<(), Drop> {
+        if self.from.locked {
+            return self.locked_source(key);
+        }
         let reader = self.reader;
         let me = self.from.id.0;
         match reader.lookup(reader.place(key), key) {
@@ -678,9 +681,36 @@ impl Pass<'_> {
             None if self.bridge.fdb.member_is_full(me) => return Err(Drop::SourceLimit),
             None => {}
         }
+        self.note(key);
+        Ok(())
+    }
+
+    /// Whether a source may send from a member that is locked: it has a static entry there.
+    #[cold]
+    fn locked_source(&mut self, key: Key) -> Result<(), Drop> {
+        let (reader, me) = (self.reader, self.from.id.0);
+        match reader.lookup(reader.place(key), key) {
+            Some(hit) if hit.member == me && hit.flags.is_static() => return Ok(()),
+            Some(hit) if hit.member == me => {
+                let lives_on = self.from.mab && hit.stale_age;
+                if lives_on {
+                    reader.touch(hit.slot);
+                }
+            }
+            Some(hit) if hit.flags.is_fixed() => self.bridge.fdb.note_clash(key, me),
+            None if self.from.mab && !self.bridge.fdb.member_is_full(me) => self.note(key),
+            _ => {}
+        }
+        Err(Drop::Locked)
+    }
+
+    /// Has the writer hear of a source.
+    #[inline]
+    fn note(&mut self, key: Key) {
+        let me = self.from.id.0;
         if self.from.paces.learning.is_used_up(self.now) {
             self.sightings.lose(1);
-            return Ok(());
+            return;
         }
         let posted = self.sightings.note(Sighting {
             key,
@@ -690,7 +720,6 @@ impl Pass<'_> {
         if posted {
             self.from.paces.learning.admit(LEARNED_A_SECOND, self.now);
         }
-        Ok(())
     }
 
     /// The verdict of a frame to a group address on a bridge that snoops.

@@ -47,6 +47,10 @@ pub struct MemberConf {
     pub discover: bool,
     /// What is learned behind it neither ages nor moves.
     pub sticky: bool,
+    /// Only sources that have a static entry at it may send.
+    pub locked: bool,
+    /// Other sources of a locked member are learned, though their frames are dropped.
+    pub mab: bool,
     /// Exchanges nothing with other private members.
     pub private: bool,
     /// Receives a copy of every accepted frame and sends none.
@@ -77,6 +81,8 @@ impl MemberConf {
             learn: true,
             discover: true,
             sticky: false,
+            locked: false,
+            mab: false,
             private: false,
             span: false,
             nospoof: true,
@@ -105,9 +111,9 @@ impl MemberConf {
     }
 
     /// Whether new sources have to be looked for in its frames: with one permitted source, static in
-    /// the table, there is nothing to learn. That of a standby member is not.
+    /// the table, there is nothing to learn. That of a standby member is not. Those of a locked member are looked for in any case.
     #[inline(always)]
     pub fn is_learning(&self) -> bool {
-        self.learn && (!self.nospoof || self.standby) && !self.span
+        (!self.nospoof || self.standby) && (self.learn || self.locked) && !self.span
     }
 }

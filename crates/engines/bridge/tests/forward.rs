@@ -303,6 +303,52 @@ fn spoofing() {
     assert_eq!(f.writer.len(), 0, "there is nothing to learn");
 }
 
+/// A locked member sends from addresses that have a static entry at it, in their VLAN; with mab others are learned, and may not.
+#[test]
+fn locked_members() {
+    for (learn, mab) in [(true, false), (false, false), (true, true), (false, true)] {
+        let locked = MemberConf {
+            locked: true,
+            learn,
+            mab,
+            ..conf(0)
+        };
+        let mut f = Fixture::new(false, vec![locked, conf(1)]);
+        let fixed = [
+            (behind(1), 0, EntryFlags::STATIC),
+            (behind(2), 1, EntryFlags::STATIC),
+            (behind(3), 0, EntryFlags::STICKY),
+        ];
+        for (address, member, flags) in fixed {
+            let key = Key::from_octets(0, address);
+            f.writer.add_fixed(key, member, flags, NOW).expect("room");
+        }
+        assert_eq!(f.drop_of(0, &frame(BROADCAST, behind(1), &[], 60)), None);
+        for n in [2, 3, 4] {
+            for to in [BROADCAST, own(1)] {
+                let drop = f.drop_of(0, &frame(to, behind(n), &[], 60));
+                assert_eq!(drop, Some(Drop::Locked), "{n}");
+            }
+        }
+        // Who is known elsewhere does not move.
+        assert_eq!(f.drop_of(1, &frame(BROADCAST, behind(5), &[], 60)), None);
+        let drop = f.drop_of(0, &frame(BROADCAST, behind(5), &[], 60));
+        assert_eq!(drop, Some(Drop::Locked));
+        f.send(1, &frame(behind(5), own(1), &[], 60));
+        assert_eq!(f.heads.verdict[0].as_drop(), Some(Drop::SameMember));
+        // 1, 2, 3, 5, the other member's own address, and with mab 4.
+        assert_eq!(f.writer.len(), 5 + u32::from(mab));
+        let key = Key::from_octets(0, behind(4));
+        f.writer
+            .add_fixed(key, 0, EntryFlags::STATIC, NOW)
+            .expect("room");
+        assert_eq!(f.drop_of(0, &frame(BROADCAST, behind(4), &[], 60)), None);
+        // Burst of its own address alone: it has no entry here.
+        let drop = f.drop_of(0, &frame(own(1), own(0), &[], 60));
+        assert_eq!(drop, Some(Drop::Locked));
+    }
+}
+
 /// A standby member with mac-nospoof has its own address learned, from wherever it was, and no other one.
 #[test]
 fn a_standby_member_is_learned() {

@@ -597,18 +597,26 @@ impl Ports {
         n
     }
 
+    /// Members by number: their names, and whether they are locked.
+    fn names(&self) -> BTreeMap<u16, (&Name, bool)> {
+        let named = |(name, m): (_, &MemberState)| (m.id, (name, m.settings.locked));
+        self.members.iter().map(named).collect()
+    }
+
     pub fn fdb_show(&mut self, bridge: &Name, query: &FdbQuery) -> FdbPage {
         let Ok(state) = self.bridge(bridge) else {
             return FdbPage::default();
         };
-        let names: BTreeMap<u16, &Name> =
-            self.members.iter().map(|(name, m)| (m.id, name)).collect();
+        let names = self.names();
         let mut entries: Vec<_> = self
             .plane
             .fdb_entries(state.id)
             .unwrap_or_default()
             .iter()
-            .filter_map(|e| Some(translate::fdb_entry(e, (*names.get(&e.member)?).clone())))
+            .filter_map(|e| {
+                let (name, locked) = *names.get(&e.member)?;
+                Some(translate::fdb_entry(e, name.clone(), locked))
+            })
             .filter(|e| query.member.as_ref().is_none_or(|m| e.member == *m))
             .filter(|e| query.vlan.is_none_or(|v| e.vlan == v))
             .filter(|e| query.mac.is_none_or(|m| e.mac == m))
@@ -624,13 +632,15 @@ impl Ports {
         let Ok(bridge) = self.bridge(bridge) else {
             return Vec::new();
         };
-        let names: BTreeMap<u16, &Name> =
-            self.members.iter().map(|(name, m)| (m.id, name)).collect();
+        let names = self.names();
         let entries = self.plane.fdb_entries(bridge.id).unwrap_or_default();
         entries
             .iter()
             .filter(|e| addresses.contains(&MacAddr(e.key.octets())))
-            .filter_map(|e| Some(translate::fdb_entry(e, (*names.get(&e.member)?).clone())))
+            .filter_map(|e| {
+                let (name, locked) = *names.get(&e.member)?;
+                Some(translate::fdb_entry(e, name.clone(), locked))
+            })
             .filter(|e| matches!(e.kind, FdbKind::Learned | FdbKind::Sticky))
             .collect()
     }

@@ -73,6 +73,8 @@ pub fn member_conf(settings: &MemberSettings, mac: u64, mtu: u32) -> MemberConf 
         learn: settings.learn,
         discover: settings.discover,
         sticky: settings.sticky,
+        locked: settings.locked,
+        mab: settings.mab,
         private: settings.private,
         span: settings.span,
         nospoof: settings.mac_nospoof,
@@ -314,12 +316,13 @@ pub fn counters(totals: &MemberTotals, kernel_drops: u64) -> Counters {
     }
 }
 
-/// An entry of a table as it is shown.
-pub fn fdb_entry(entry: &Entry, member: Name) -> FdbEntry {
+/// An entry of a table as it is shown; `locked`: its member is.
+pub fn fdb_entry(entry: &Entry, member: Name, locked: bool) -> FdbEntry {
     let kind = match entry.flags {
         f if f == EntryFlags::LOCAL => FdbKind::Own,
         f if f.is_static() => FdbKind::Static,
         f if f.is_sticky() => FdbKind::Sticky,
+        _ if locked => FdbKind::Locked,
         _ => FdbKind::Learned,
     };
     FdbEntry {
@@ -327,6 +330,7 @@ pub fn fdb_entry(entry: &Entry, member: Name) -> FdbEntry {
         mac: MacAddr(entry.key.octets()),
         member,
         kind,
-        age_s: (kind == FdbKind::Learned).then_some((entry.age_ms / 1000) as u32),
+        age_s: matches!(kind, FdbKind::Learned | FdbKind::Locked)
+            .then_some((entry.age_ms / 1000) as u32),
     }
 }
