@@ -55,10 +55,17 @@ static EXAMPLES: &[(&str, &[Example])] = &[
     ),
     (
         "uplink",
-        &[(
-            "Join the interface eth0 to a bridge; the host keeps off it until the uplink is deleted:",
-            "windlass uplink create up0 --device eth0 --bridge br0 --attach packet",
-        )],
+        &[
+            (
+                "Join the interface eth0 to a bridge; the host keeps off it until the uplink is deleted:",
+                "windlass uplink create up0 --device eth0 --bridge br0 --attach packet",
+            ),
+            (
+                "The same by AF_XDP, on an interface that leaves VLAN tags in frames:",
+                "ethtool -K eth0 rxvlan off\n\
+              windlass uplink create up0 --device eth0 --bridge br0 --attach xdp",
+            ),
+        ],
     ),
     (
         "vnic",

@@ -1,9 +1,9 @@
 //! eBPF programs of a few fixed instructions, and how many of others' are attached somewhere.
 //!
 //! # Purpose
-//! Two programs that windlass needs in the kernel, assembled here and loaded without a compiler:
-//! one that drops every frame at tc ingress, and one that names a TAP's queue. [`attached`] counts programs that
-//! somebody else has attached where packets pass.
+//! The programs that windlass needs in the kernel, assembled here and loaded without a compiler: one that drops every
+//! frame at tc ingress, one that names a TAP's queue; [`crate::xdp`] has another. [`Map`] is what programs and we share.
+//! [`attached`] counts programs that somebody else has attached where packets pass.
 //!
 //! # Model
 //! [`Instruction`] is one 8-byte instruction of the eBPF instruction set (RFC 9669);
@@ -12,13 +12,17 @@
 //!
 //! # Ownership and lifetime
 //! A [`Program`] is a descriptor. Where it is attached (a tc filter, a TAP) the kernel holds it
-//! too, so it may be dropped after that.
+//! too, so it may be dropped after that. A [`Link`] is the attachment itself: it ends with its descriptor.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
 use crate::vectored::last_errno;
+
+mod map;
+
+pub use map::{Link, Map, MapKind};
 
 const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_PROG_QUERY: libc::c_int = 16;
@@ -37,6 +41,8 @@ pub enum ProgramKind {
     SocketFilter = 1,
     /// `BPF_PROG_TYPE_SCHED_CLS`: a tc filter.
     Classifier = 3,
+    /// `BPF_PROG_TYPE_XDP`: runs in the driver, for each frame received.
+    Xdp = 6,
     /// `BPF_PROG_TYPE_SK_MSG`: runs at each send of a socket in a map ([`crate::sockmap`]).
     SocketMessage = 16,
 }
@@ -67,16 +73,62 @@ impl Instruction {
         }
     }
 
-    /// `r{to} = *(u32 *)(r{from} + offset)`.
+    /// `r{to} = r{from}`.
     #[must_use]
-    pub const fn load_word(to: u8, from: u8, offset: i16) -> Self {
-        // LDX | MEM | W
+    pub const fn move_register(to: u8, from: u8) -> Self {
+        Self::registers(0xbf, to, from, 0)
+    }
+
+    /// `r{register} += value`.
+    #[must_use]
+    pub const fn add_immediate(register: u8, value: i32) -> Self {
+        // ALU64 | ADD | K
         Self {
-            opcode: 0x61,
+            opcode: 0x07,
+            registers: register & 0xf,
+            offset: 0,
+            immediate: value,
+        }
+    }
+
+    /// `r{to} = *(u16 *)(r{from} + offset)`.
+    #[must_use]
+    pub const fn load_half(to: u8, from: u8, offset: i16) -> Self {
+        Self::registers(0x69, to, from, offset)
+    }
+
+    /// `*(u32 *)(r{to} + offset) = r{from}`.
+    #[must_use]
+    pub const fn store_word(to: u8, offset: i16, from: u8) -> Self {
+        Self::registers(0x63, to, from, offset)
+    }
+
+    /// Skips `count` instructions if `r{left} > r{right}`, unsigned.
+    #[must_use]
+    pub const fn skip_if_greater(left: u8, right: u8, count: i16) -> Self {
+        Self::registers(0x2d, left, right, count)
+    }
+
+    /// Skips `count` instructions if `r{register} == 0`.
+    #[must_use]
+    pub const fn skip_if_zero(register: u8, count: i16) -> Self {
+        // JMP | JEQ | K
+        Self::registers(0x15, register, 0, count)
+    }
+
+    const fn registers(opcode: u8, to: u8, from: u8, offset: i16) -> Self {
+        Self {
+            opcode,
             registers: (to & 0xf) | (from & 0xf) << 4,
             offset,
             immediate: 0,
         }
+    }
+
+    /// `r{to} = *(u32 *)(r{from} + offset)`.
+    #[must_use]
+    pub const fn load_word(to: u8, from: u8, offset: i16) -> Self {
+        Self::registers(0x61, to, from, offset)
     }
 
     /// `r{register} =` the map behind a descriptor: two instructions, one value of 64 bits.
@@ -176,24 +228,27 @@ pub fn attached(place: Attached<'_>) -> Result<u32, Errno> {
         query_flags,
         ..QueryAttributes::default()
     };
-    // SAFETY: the structure is as long as it says; with no place for ids the kernel writes to it only.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            BPF_PROG_QUERY,
-            &raw mut attributes,
-            size_of::<QueryAttributes>(),
-        )
-    };
-    if result >= 0 {
-        return Ok(attributes.program_count);
-    }
-    match last_errno() {
+    // SAFETY: with no place for ids the kernel writes to the structure only.
+    match unsafe { bpf(BPF_PROG_QUERY, &mut attributes) } {
         // Without a place for ids some kernels say that there was none; the count is right.
-        Errno::NOSPC => Ok(attributes.program_count),
-        Errno::INVAL | Errno::NOENT => Ok(0),
-        errno => Err(errno),
+        Ok(_) | Err(Errno::NOSPC) => Ok(attributes.program_count),
+        Err(Errno::INVAL | Errno::NOENT) => Ok(0),
+        Err(errno) => Err(errno),
     }
+}
+
+/// Calls bpf(2).
+///
+/// # Safety
+/// `attributes` is what `command` wants, and the addresses in it outlive the call.
+pub(crate) unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> Result<i32, Errno> {
+    let at = std::ptr::from_mut(attributes);
+    // SAFETY: the structure is as long as is said; its meaning is the caller's duty.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, at, size_of::<T>()) };
+    i32::try_from(result)
+        .ok()
+        .filter(|&done| done >= 0)
+        .ok_or_else(last_errno)
 }
 
 /// The part of `union bpf_attr` (`<linux/bpf.h>`) that BPF_PROG_LOAD has had since Linux 4.15.
@@ -307,20 +362,9 @@ fn load(
     for (to, from) in attributes.name.iter_mut().take(15).zip(name.bytes()) {
         *to = from;
     }
-    // SAFETY: the structure is as long as it says, and the addresses in it are those of slices of
-    // the lengths beside them, which outlive the call; the kernel writes to the log only.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            BPF_PROG_LOAD,
-            &raw mut attributes,
-            size_of::<LoadAttributes>(),
-        )
-    };
-    let fd = i32::try_from(result)
-        .ok()
-        .filter(|&fd| fd >= 0)
-        .ok_or_else(last_errno)?;
+    // SAFETY: the addresses in the structure are those of slices of the lengths beside them, which outlive the call; the
+    // kernel writes to the log only.
+    let fd = unsafe { bpf(BPF_PROG_LOAD, &mut attributes) }?;
     // SAFETY: bpf(2) just returned this descriptor, which nobody else knows.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -48,6 +48,7 @@ pub mod batch;
 pub mod bpf;
 pub mod caps;
 pub mod epoll;
+pub mod ethtool;
 pub mod eventfd;
 pub mod hooks;
 pub mod identity;
@@ -69,5 +70,6 @@ pub mod udp;
 pub mod unix;
 pub mod usage;
 pub mod vectored;
+pub mod xdp;
 
 pub use rustix::io::{Errno, IoSlice, IoSliceMut};

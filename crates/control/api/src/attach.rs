@@ -165,6 +165,31 @@ impl Default for Packet {
     }
 }
 
+/// An existing interface of the kernel, by AF_XDP where that can be had, else by AF_PACKET. For an uplink only.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Xdp {
+    /// Whether the driver may use windlassd's memory itself, where it can.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub zero_copy: bool,
+    /// How long one call may poll the interface, in microseconds up to [`BUSY_POLL_US_MAX`]; 0: its interrupts come as they
+    /// do.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(max = 1000))]
+    pub busy_poll_us: u32,
+}
+
+/// The longest that one call may poll an interface, in microseconds.
+pub const BUSY_POLL_US_MAX: u32 = 1000;
+
+fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 /// No one: the VNIC exists, keeps its address and receives nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -182,6 +207,8 @@ pub enum Attachment {
     VhostUser(VhostUser),
     /// An interface of the kernel.
     Packet(Packet),
+    /// An interface of the kernel, by AF_XDP.
+    Xdp(Xdp),
     /// No one.
     None(Unattached),
 }
@@ -194,7 +221,11 @@ impl Default for Attachment {
 
 impl Attachment {
     /// The kinds, as they are written.
-    pub const KINDS: &'static [&'static str] = &["tap", "memif", "vhost-user", "packet", "none"];
+    pub const KINDS: &'static [&'static str] =
+        &["tap", "memif", "vhost-user", "packet", "xdp", "none"];
+
+    /// The kinds that are for uplinks.
+    pub const UPLINK_KINDS: &'static [&'static str] = &["packet", "xdp"];
 
     /// The kind, as it is written.
     pub fn kind(&self) -> &'static str {
@@ -203,17 +234,19 @@ impl Attachment {
             Self::Memif(_) => "memif",
             Self::VhostUser(_) => "vhost-user",
             Self::Packet(_) => "packet",
+            Self::Xdp(_) => "xdp",
             Self::None(_) => "none",
         }
     }
 
-    /// Rings in each direction.
+    /// Rings in each direction; one where the interface decides.
     pub fn queues(&self) -> u16 {
         match self {
             Self::Tap(tap) => tap.queues,
             Self::Memif(memif) => memif.rings,
             Self::VhostUser(vhost) => vhost.queues,
             Self::Packet(packet) => packet.queues,
+            Self::Xdp(_) => 1,
             Self::None(_) => 0,
         }
     }
@@ -223,7 +256,7 @@ impl Attachment {
         match self {
             Self::Memif(memif) => Some((&memif.socket, memif.role)),
             Self::VhostUser(vhost) => Some((&vhost.socket, vhost.role)),
-            Self::Tap(_) | Self::Packet(_) | Self::None(_) => None,
+            Self::Tap(_) | Self::Packet(_) | Self::Xdp(_) | Self::None(_) => None,
         }
     }
 
@@ -293,6 +326,12 @@ impl Attachment {
             }
             Self::VhostUser(vhost) => vhost.check(),
             Self::Packet(packet) => queues("queues", packet.queues),
+            Self::Xdp(xdp) => range(
+                "busy-poll-us",
+                xdp.busy_poll_us.into(),
+                0,
+                BUSY_POLL_US_MAX.into(),
+            ),
             Self::None(_) => Ok(()),
         }
     }
@@ -302,7 +341,9 @@ impl Attachment {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AttachError {
     /// The kind is not one of [`Attachment::KINDS`].
-    #[error("there is no attachment \"{0}\" (there are: tap, memif, vhost-user, packet, none)")]
+    #[error(
+        "there is no attachment \"{0}\" (there are: tap, memif, vhost-user, packet, xdp, none)"
+    )]
     Kind(String),
     /// The kind has no such key.
     #[error("{kind} has no key \"{key}\" (it has: {known})")]
@@ -390,6 +431,17 @@ impl Parts {
             return Err(AttachError::Twice(key.into()));
         }
         Ok(found.pop())
+    }
+
+    fn flag(&mut self, key: &'static str) -> Result<bool, AttachError> {
+        match self.text(key)?.as_deref() {
+            None | Some("off") => Ok(false),
+            Some("on") => Ok(true),
+            Some(other) => Err(AttachError::Value {
+                key: key.into(),
+                reason: format!("\"{other}\" is neither on nor off"),
+            }),
+        }
     }
 
     fn name<T: FromStr<Err = NameError>>(
@@ -481,6 +533,7 @@ pub fn known_keys(kind: &str) -> Option<(&'static str, &'static str)> {
         ),
         "vhost-user" => ("vhost-user", "socket, role, queues, mode, owner"),
         "packet" => ("packet", "queues"),
+        "xdp" => ("xdp", "zero-copy, busy-poll-us"),
         "none" => ("none", "none"),
         _ => return None,
     })
@@ -534,6 +587,10 @@ impl FromStr for Attachment {
             }),
             "packet" => Self::Packet(Packet {
                 queues: parts.number("queues", one())?,
+            }),
+            "xdp" => Self::Xdp(Xdp {
+                zero_copy: parts.flag("zero-copy")?,
+                busy_poll_us: parts.number("busy-poll-us", 0)?,
             }),
             _ => Self::None(Unattached {}),
         };
@@ -608,6 +665,10 @@ impl fmt::Display for Attachment {
                 pair(f, "owner", vhost.owner.map(|o| o.to_string()).as_deref())
             }
             Self::Packet(packet) => count(f, "queues", packet.queues, one()),
+            Self::Xdp(xdp) => {
+                pair(f, "zero-copy", xdp.zero_copy.then_some("on"))?;
+                count(f, "busy-poll-us", xdp.busy_poll_us, 0)
+            }
             Self::None(_) => Ok(()),
         }
     }
@@ -747,7 +808,13 @@ mod tests {
             })
         });
         let packet = (1u16..=64).prop_map(|queues| Attachment::Packet(Packet { queues }));
-        prop_oneof![tap, memif, vhost, packet, Just(Attachment::default())]
+        let xdp = (any::<bool>(), 0u32..=BUSY_POLL_US_MAX).prop_map(|(zero_copy, busy_poll_us)| {
+            Attachment::Xdp(Xdp {
+                zero_copy,
+                busy_poll_us,
+            })
+        });
+        prop_oneof![tap, memif, vhost, packet, xdp, Just(Attachment::default())]
     }
 
     proptest! {

@@ -79,7 +79,10 @@ pub mod vhost;
 pub mod view;
 pub mod vlan;
 
-pub use attach::{AttachError, Attachment, Memif, Packet, Role, Tap, Unattached, known_keys};
+pub use attach::{
+    AttachError, Attachment, BUSY_POLL_US_MAX, Memif, Packet, Role, Tap, Unattached, Xdp,
+    known_keys,
+};
 pub use diff::{Change, Object, diff, patch};
 pub use error::{Detail, ErrorBody, ErrorCode};
 pub use firewall::FirewallSettings;

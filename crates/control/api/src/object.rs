@@ -74,7 +74,7 @@ pub struct Uplink {
     pub device: Ifname,
     /// The bridge that it is a member of.
     pub bridge: Name,
-    /// How frames are taken from the interface; only `packet` as yet.
+    /// How frames are taken from the interface: `packet` or `xdp`.
     #[serde(default = "packet")]
     pub attach: Attachment,
     /// Take the interface although it has addresses or a master.

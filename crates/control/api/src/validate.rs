@@ -238,9 +238,9 @@ fn check_uplinks(index: &Index<'_>, defects: &mut Defects) {
     for &uplink in &index.uplinks {
         check_member(Member::Uplink(uplink), index, defects);
         let path = format!("uplinks.{}", uplink.name);
-        if !matches!(uplink.attach, Attachment::Packet(_)) {
+        if !Attachment::UPLINK_KINDS.contains(&uplink.attach.kind()) {
             let message = format!(
-                "an uplink takes \"packet\", not \"{}\"",
+                "an uplink takes \"packet\" or \"xdp\", not \"{}\"",
                 uplink.attach.kind()
             );
             defects.add(format!("{path}.attach"), message);
@@ -270,8 +270,9 @@ fn check_vnics(index: &Index<'_>, defects: &mut Defects) {
             );
         }
         match &vnic.attach {
-            Attachment::Packet(_) => {
-                defects.add(format!("{path}.attach"), "\"packet\" is for uplinks");
+            Attachment::Packet(_) | Attachment::Xdp(_) => {
+                let message = format!("\"{}\" is for uplinks", vnic.attach.kind());
+                defects.add(format!("{path}.attach"), message);
             }
             Attachment::Tap(tap) => match tap.ifname(&vnic.name) {
                 None => {

@@ -19,6 +19,7 @@
 //! changes. *Up*: the rings are with the workers. *Leaving*: the rings are being taken from them; the endpoint keeps
 //! whatever they use, until [`Endpoint::detached`] says that the grace period is over.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -138,6 +139,20 @@ pub trait Endpoint: Send {
     /// What the kernel refused, as a sentence; the socket is as before.
     fn set_owner(&mut self, _owner: (u32, u32)) -> Result<(), String> {
         Ok(())
+    }
+
+    /// Whether it is to be told the addresses of its bridge's VNICs.
+    fn wants_own_addresses(&self) -> bool {
+        false
+    }
+
+    /// The addresses of its bridge's VNICs, as the low 48 bits of a little-endian load. Nobody else on the host has a use for
+    /// frames to them.
+    fn set_own_addresses(&mut self, _addresses: &BTreeSet<u64>) {}
+
+    /// Something that the operator is to be told, once.
+    fn take_notice(&mut self) -> Option<String> {
+        None
     }
 
     /// Where mappings of its peer's memory count.

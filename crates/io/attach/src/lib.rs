@@ -15,6 +15,7 @@
 //! | --- | --- |
 //! | [`tap`] | an interface of the host or of a namespace |
 //! | [`packet`] | an existing interface of the host: the uplink |
+//! | [`xdp`] | the same interface by AF_XDP: a mode of the uplink |
 //! | [`memif`] | another process with memif rings (DPDK, VPP) |
 //! | [`vhost_user`] | a virtual machine, or a process with virtio-user: rings only |
 //!
@@ -30,3 +31,4 @@ pub mod port;
 pub mod soft;
 pub mod tap;
 pub mod vhost_user;
+pub mod xdp;

@@ -118,7 +118,7 @@ fn attachments(scope: Option<Scope>, word: &str) -> Vec<String> {
     let Some((before, last)) = word.rsplit_once(',') else {
         let is_uplink = scope == Some(Scope::Uplink);
         let kinds = Attachment::KINDS.iter();
-        let kinds = kinds.filter(|kind| (**kind == "packet") == is_uplink);
+        let kinds = kinds.filter(|kind| Attachment::UPLINK_KINDS.contains(kind) == is_uplink);
         let kinds = kinds.flat_map(|kind| match *kind {
             "tap" => vec!["tap".to_owned(), "tap,".to_owned()],
             // They need a socket and a role.
@@ -192,7 +192,7 @@ mod tests {
         assert!(attachments(None, "none,").is_empty());
         let uplinks = attachments(Some(Scope::Uplink), "");
         let vnics = attachments(Some(Scope::Vnic), "");
-        assert_eq!(uplinks, ["packet"]);
+        assert_eq!(uplinks, ["packet", "xdp"]);
         assert!(
             vnics.len() > 3 && !vnics.contains(&"packet".to_owned()),
             "{vnics:?}"

@@ -144,7 +144,7 @@ fn descriptors(attach: &Attachment) -> u32 {
     let (fixed, per_queue) = match attach {
         Attachment::None(_) => (0, 0),
         // What it waits for, netlink twice, the namespace and its process; the queue.
-        Attachment::Tap(_) | Attachment::Packet(_) => (5, 1),
+        Attachment::Tap(_) | Attachment::Packet(_) | Attachment::Xdp(_) => (5, 1),
         // Listener, connection, a descriptor on its way; regions; an event in each direction.
         Attachment::Memif(_) => (10, 2),
         // Listener, connection, requests, log; kick, call and error in each direction.

@@ -1,5 +1,6 @@
 //! Takes the interface, keeps the host's stack off it, notices its end.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,13 +13,16 @@ use windlass_sys::netlink::{Link, LinkMonitor, Netlink, NetlinkError};
 use windlass_sys::packet::{Fanout, FanoutMode, PacketError, PacketOptions, PacketSocket};
 
 use super::{PacketRx, PacketTx};
-use crate::endpoint::{Endpoint, Event, Rings, Status};
-use crate::port::RxPort;
+use crate::endpoint::{Endpoint, Event, Handed, Rings, Status};
+use crate::port::{RxPort, TxPort};
+use crate::xdp::{Attached, MTU_MAX, Unavailable, XdpConf};
 
 /// Time between two looks at what is waited for.
 const RETRY: Duration = Duration::from_millis(500);
 /// Priority of our filter: before those of others.
 const PRIORITY: u16 = 1;
+/// Time after which it is looked whether what kept XDP away has passed; doubled each time.
+const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(60)];
 /// Receive buffer of each socket: 4 MiB hold a burst of 64 KiB segments.
 const RECEIVE_BYTES: usize = 4 << 20;
 
@@ -33,6 +37,8 @@ pub struct PacketConf {
     pub queues: u16,
     /// What the names of our filters start with: tells this daemon's from another's.
     pub mark: String,
+    /// Take its frames by AF_XDP, if that can be had.
+    pub xdp: Option<XdpConf>,
 }
 
 /// Why the interface cannot be taken.
@@ -94,6 +100,11 @@ struct Open {
     netlink: Netlink,
     shielded: bool,
     link: Option<NoLink>,
+    xdp: Option<Attached>,
+    /// Why it is not by AF_XDP, though it should be.
+    refusal: Option<Unavailable>,
+    /// The largest MTU with which it can go on as it is.
+    mtu_max: u32,
 }
 
 /// Why nothing gets through an interface that is there.
@@ -127,6 +138,13 @@ pub struct PacketEndpoint {
     connects: u64,
     drops: u64,
     is_changed: bool,
+    /// Addresses of VNICs, whose frames the host has no use for.
+    addresses: BTreeSet<u64>,
+    /// When to look whether AF_XDP can be had, and after which time again.
+    look_at: Option<(Instant, Duration)>,
+    notice: Option<String>,
+    /// The program was taken away for a successor.
+    has_let_go: bool,
 }
 
 impl PacketEndpoint {
@@ -146,6 +164,10 @@ impl PacketEndpoint {
             connects: 0,
             drops: 0,
             is_changed: false,
+            addresses: BTreeSet::new(),
+            look_at: None,
+            notice: None,
+            has_let_go: false,
         })
     }
 
@@ -164,34 +186,34 @@ impl PacketEndpoint {
         let mut netlink = Netlink::open()?;
         let link = takeable(&self.conf, &mut netlink)?;
         let index = link.index;
-        let queues = self.conf.queues.max(1);
-        let fanout = (queues > 1).then(|| Fanout {
-            group: std::process::id() as u16 ^ index as u16,
-            mode: FanoutMode::Flow,
-            rollover: false,
-        });
-        let options = PacketOptions {
-            receive_bytes: Some(RECEIVE_BYTES),
-            fanout,
-            ..PacketOptions::default()
+        let (xdp, refusal) = match self.take_by_xdp(&link) {
+            Ok(attached) => (attached, None),
+            Err(why) => (None, Some(why)),
         };
-        let mut sockets = Vec::new();
-        for _ in 0..queues {
-            sockets.push(Arc::new(PacketSocket::open(index, &options)?));
-        }
+        // What the program does not take comes by one socket.
+        let queues = match self.conf.xdp {
+            Some(_) => 1,
+            None => self.conf.queues.max(1),
+        };
+        let sockets = open_sockets(index, queues)?;
         let shielded = !self.conf.share;
         if shielded {
             shield(&self.conf, &mut netlink, index)?;
         }
         // It leaves the set when it is closed, at the latest with this.
         self.epoll.add(&monitor, 0, Interest::READABLE)?;
-        let rx = sockets
+        let by_packet = sockets
             .iter()
             .map(|s| Box::new(PacketRx::new(s.clone())) as Box<dyn RxPort>);
+        let by_xdp = xdp.iter().flat_map(Attached::rx);
         let rings = Rings {
-            rx: rx.collect(),
-            tx: Arc::new(PacketTx::new(sockets.clone())),
+            rx: by_xdp.chain(by_packet).collect(),
+            tx: match &xdp {
+                Some(attached) => Arc::new(attached.tx()) as Arc<dyn TxPort>,
+                None => Arc::new(PacketTx::new(sockets.clone())),
+            },
         };
+        self.note(refusal.as_ref());
         self.open = Some(Open {
             index,
             sockets,
@@ -199,8 +221,43 @@ impl PacketEndpoint {
             netlink,
             shielded,
             link: NoLink::of(&link),
+            mtu_max: if xdp.is_some() { MTU_MAX } else { u32::MAX },
+            xdp,
+            refusal,
         });
         Ok(rings)
+    }
+
+    /// Its frames by AF_XDP, if that is asked for.
+    fn take_by_xdp(&self, link: &Link) -> Result<Option<Attached>, Unavailable> {
+        let open = |conf| {
+            let addresses = self.addresses.iter().copied();
+            Attached::open(conf, link, self.conf.share, addresses)
+        };
+        self.conf.xdp.map(open).transpose()
+    }
+
+    /// Remembers why AF_XDP cannot be had, and when to look again.
+    fn note(&mut self, refusal: Option<&Unavailable>) {
+        let [first, _] = LOOK_AGAIN;
+        let waits = refusal.is_some_and(Unavailable::may_pass);
+        self.look_at = waits.then(|| (Instant::now() + first, first));
+        self.notice = refusal.map(|why| format!("AF_XDP is not used, but a packet socket: {why}"));
+    }
+
+    /// Looks whether what kept AF_XDP away has passed: then the interface is taken anew.
+    fn look_again(&mut self, now: Instant) -> Option<String> {
+        let (at, after) = self.look_at?;
+        if now < at {
+            return None;
+        }
+        let [_, most] = LOOK_AGAIN;
+        let after = (after * 2).min(most);
+        self.look_at = Some((now + after, after));
+        let open = self.open.as_mut()?;
+        let link = open.netlink.link_by_index(open.index).ok().flatten()?;
+        let name = &self.conf.device;
+        Attached::is_free(&link).then(|| format!("AF_XDP can be had on `{name}` now"))
     }
 
     /// Takes the news of the interface; why it is of no use any more, if so.
@@ -215,18 +272,43 @@ impl PacketEndpoint {
             };
             let before = std::mem::replace(&mut open.link, NoLink::of(&link));
             self.is_changed |= before != open.link;
+            if link.mtu > open.mtu_max {
+                return Some(format!(
+                    "the MTU of `{}` is {} now, above {}",
+                    self.conf.device, link.mtu, open.mtu_max
+                ));
+            }
         }
         None
     }
 
     /// Gives the interface back to the host.
     fn give_back(&mut self) {
-        if let Some(mut open) = self.open.take()
-            && open.shielded
-        {
+        let Some(mut open) = self.open.take() else {
+            return;
+        };
+        self.drops += open.xdp.as_ref().map_or(0, Attached::drops);
+        self.look_at = None;
+        if open.shielded {
             unshield(&mut open.netlink, open.index, &self.conf.mark);
         }
     }
+}
+
+/// So many packet sockets, among which flows are spread.
+fn open_sockets(index: u32, queues: u16) -> Result<Vec<Arc<PacketSocket>>, OpenError> {
+    let fanout = (queues > 1).then(|| Fanout {
+        group: std::process::id() as u16 ^ index as u16,
+        mode: FanoutMode::Flow,
+        rollover: false,
+    });
+    let options = PacketOptions {
+        receive_bytes: Some(RECEIVE_BYTES),
+        fanout,
+        ..PacketOptions::default()
+    };
+    let open = |_| Ok(Arc::new(PacketSocket::open(index, &options)?));
+    (0..queues).map(open).collect()
 }
 
 /// The interface, if it may be taken.
@@ -315,7 +397,7 @@ impl Endpoint for PacketEndpoint {
             return Vec::new();
         }
         if self.open.is_some() {
-            return match self.take_news() {
+            return match self.take_news().or_else(|| self.look_again(now)) {
                 Some(reason) => {
                     self.kernel_drops();
                     self.leaving = true;
@@ -347,7 +429,9 @@ impl Endpoint for PacketEndpoint {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        (self.open.is_none() && !self.leaving).then_some(self.retry_at)
+        let waits = self.open.is_none() && !self.leaving;
+        let look_at = self.look_at.filter(|_| !self.leaving).map(|(at, _)| at);
+        if waits { Some(self.retry_at) } else { look_at }
     }
 
     fn condemn(&mut self, reason: &str) {
@@ -369,7 +453,13 @@ impl Endpoint for PacketEndpoint {
                 "shares the interface"
             };
             details.push(("host stack", stack.to_owned()));
-            details.push(("queues", open.sockets.len().to_string()));
+            match &open.xdp {
+                Some(attached) => details.extend(attached.details()),
+                None => details.push(("queues", open.sockets.len().to_string())),
+            }
+            if let Some(why) = &open.refusal {
+                details.push(("xdp", format!("not used: {why}")));
+            }
         }
         let device = &self.conf.device;
         let no_link = self.open.as_ref().and_then(|open| open.link);
@@ -396,7 +486,40 @@ impl Endpoint for PacketEndpoint {
             .filter_map(|s| s.take_statistics().ok())
             .map(|s| u64::from(s.drops));
         self.drops += new.sum::<u64>();
-        self.drops
+        let attached = self.open.iter().flat_map(|o| &o.xdp);
+        self.drops + attached.map(Attached::drops).sum::<u64>()
+    }
+
+    fn wants_own_addresses(&self) -> bool {
+        self.conf.share && self.conf.xdp.is_some()
+    }
+
+    fn set_own_addresses(&mut self, addresses: &BTreeSet<u64>) {
+        if let Some(attached) = self.open.iter().find_map(|open| open.xdp.as_ref()) {
+            // An address that finds no room is the packet socket's, as all are without XDP.
+            for gone in self.addresses.difference(addresses) {
+                let _ = attached.divert().remove(*gone);
+            }
+            for came in addresses.difference(&self.addresses) {
+                let _ = attached.divert().insert(*came);
+            }
+        }
+        self.addresses.clone_from(addresses);
+    }
+
+    /// Nothing goes with it: the program makes way for that of the other daemon.
+    fn hand_over(&mut self) -> Option<Handed> {
+        let attached = self.open.as_mut().and_then(|open| open.xdp.as_mut());
+        self.has_let_go = attached.map(Attached::let_go).is_some();
+        None
+    }
+
+    fn keep(&mut self, _is_used: bool) -> bool {
+        std::mem::take(&mut self.has_let_go)
+    }
+
+    fn take_notice(&mut self) -> Option<String> {
+        self.notice.take()
     }
 
     fn delete(&mut self) {

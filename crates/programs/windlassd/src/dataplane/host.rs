@@ -10,6 +10,7 @@ use windlass_api::{Attachment, Uplink, Vnic};
 use windlass_attach::endpoint::Endpoint;
 use windlass_attach::packet::{PacketConf, PacketEndpoint, Untakeable, release_stale};
 use windlass_attach::tap::remove_strays;
+use windlass_attach::xdp::XdpConf;
 use windlass_shm::Quota;
 
 use super::translate;
@@ -102,6 +103,13 @@ impl System {
             share: uplink.share,
             queues: uplink.attach.queues().min(self.workers).max(1),
             mark: self.filter_mark(),
+            xdp: match &uplink.attach {
+                Attachment::Xdp(xdp) => Some(XdpConf {
+                    zero_copy: xdp.zero_copy,
+                    busy_poll_us: xdp.busy_poll_us,
+                }),
+                _ => None,
+            },
         }
     }
 

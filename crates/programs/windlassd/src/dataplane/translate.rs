@@ -159,9 +159,10 @@ pub fn endpoint(
         Attachment::VhostUser(vhost) => {
             super::guest::endpoint(vnic, vhost, mtu(vnic), place, state_id, quota).map(Some)
         }
-        Attachment::Packet(_) => Err(BackendError::Unsupported(
-            "packet joins an interface of the host: make an uplink instead of a VNIC".into(),
-        )),
+        Attachment::Packet(_) | Attachment::Xdp(_) => Err(BackendError::Unsupported(format!(
+            "{} joins an interface of the host: make an uplink instead of a VNIC",
+            vnic.attach.kind()
+        ))),
     }
 }
 

@@ -263,6 +263,9 @@ impl Ports {
             }
             self.sink.changed(name);
         }
+        if let Some(notice) = endpoint.take_notice() {
+            tracing::warn!("{name}: {notice}");
+        }
         self.watch.put_off(endpoint);
         if endpoint.take_changed() {
             self.sink.changed(name);
