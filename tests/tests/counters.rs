@@ -59,6 +59,18 @@ const ELSEWHERE: &[(&str, &str, &str, &str)] = &[
         "full.egress.spilled, full.egress.held), (held, held)",
     ),
     (
+        "rx_cut",
+        "tests/tests/flows.rs",
+        "a_trip_stays_short_beside_tcp",
+        "rx_cut",
+    ),
+    (
+        "tx_cut",
+        "tests/tests/flows.rs",
+        "a_trip_stays_short_beside_tcp",
+        "tx_cut",
+    ),
+    (
         "tx_segments",
         "tests/tests/uso.rs",
         "a_large_datagram_is_cut_for_others",
@@ -90,6 +102,7 @@ const DROPS: &[(&str, &str)] = &[
         "tests/tests/member.rs",
         "mac-spoof restricted locked sticky-source reserved-address local-full private mtu storm span-source queue-full rx-queue-full",
     ),
+    ("tests/tests/flows.rs", "queue-slow rx-queue-slow"),
     ("tests/tests/stp.rs", "blocked"),
     ("tests/tests/vlan.rs", "vlan-tag vlan-denied"),
     (

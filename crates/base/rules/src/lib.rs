@@ -1,4 +1,4 @@
-//! Firewall rules: what they are, and how they are written.
+//! Firewall rules, and the attributes of flows ([`FlowMatch`]): what they are, and how they are written.
 //!
 //! # Model
 //! [`Rules`] are an ordered list; the first [`Rule`] that matches a packet decides about it, and what none matches passes.
@@ -23,9 +23,11 @@
 //! [`RULES_MAX`], [`PREFIXES_MAX`], [`PORTS_MAX`], [`SETS_MAX`], [`TEXT_MAX`].
 #![forbid(unsafe_code)]
 
+mod flow;
 mod prefix;
 mod text;
 
+pub use flow::{FlowError, FlowMatch, TRANSPORTS};
 pub use prefix::{Prefix, PrefixError};
 pub use text::RuleError;
 

@@ -74,7 +74,8 @@ drops! {
     FloodBacklog, "flood-backlog", Ingress, "Too many flooded frames are already waiting on this bridge.";
     Blocked, "blocked", Ingress, "Spanning tree keeps the member that sent the frame, or its destination, from forwarding.";
     SpanSource, "span-source", Ingress, "Sent by a span member, which only receives.";
-    RxQueueFull, "rx-queue-full", Ingress, "The member sent more than its maxbw, and the queue behind it was full or 100 ms long.";
+    RxQueueFull, "rx-queue-full", Ingress, "The member sent more than its maxbw or a flow's, and what waits behind it was full or 100 ms long.";
+    RxQueueSlow, "rx-queue-slow", Ingress, "The member sent more than its maxbw or a flow's, and its frames had waited above 5 ms for 100 ms (CoDel).";
     NotReady, "not-ready", Ingress, "The bridge or its member was being changed.";
     RingFull, "ring-full", Egress, "The receiver's ring had no room, also not at the end of the visit.";
     PeerDown, "peer-down", Egress, "Nobody is connected at the receiver's side.";
@@ -83,7 +84,8 @@ drops! {
     TooBig, "too-big", Egress, "The frame does not fit into the receiver's buffers.";
     SpillFull, "spill-full", Egress, "Another worker held the ring, and the bounded private queue was full.";
     KernelRefused, "kernel-refused", Egress, "The kernel did not take the frame.";
-    QueueFull, "queue-full", Egress, "Above the member's maxbw, and the queue before it was full or 100 ms long.";
+    QueueFull, "queue-full", Egress, "Above the maxbw of the member or a flow, and what waits before it was full or 100 ms long.";
+    QueueSlow, "queue-slow", Egress, "Above the maxbw of the member or a flow, and frames had waited above 5 ms for 100 ms (CoDel).";
     FirewallIn, "firewall-in", Egress, "A rule of the VNIC's firewall does not let it in; or what cannot be read.";
     FlowLimitIn, "flow-limit-in", Egress, "The first packet of a connection towards the VNIC for which its firewall has no room.";
     SegmentLimit, "segment-limit", Egress, "Software segmentation would make more frames than one visit may send.";

@@ -9,9 +9,9 @@
 //! Frames are conserved at each stage. For one member, over its life:
 //!
 //! ```text
-//! rx      = unicast + flooded + local + ingress drops + held   (Ingress)
-//! offered = unicast frames sent to it + flood copies sent to it
-//! offered = delivered + egress drops + held                    (Egress)
+//! rx + cut      = unicast + flooded + local + ingress drops + held   (Ingress)
+//! offered       = unicast frames sent to it + flood copies sent to it
+//! offered + cut = delivered + egress drops + held                    (Egress)
 //! ```
 //!
 //! and over a whole bridge `sum(offered) = sum(unicast) + sum(copies) + sum(span) + sum(own)`, where `copies` is

@@ -19,8 +19,12 @@ pub struct MemberCounters {
     pub rx_local: Counter,
     /// Frames from it that now wait for their bridge's decision (a level, not a total).
     pub rx_held: Counter,
+    /// Frames from it more than came: large segments were cut for a rate.
+    pub rx_cut: Counter,
     /// Frames that the bridge decided to send to the member.
     pub offered: Counter,
+    /// Frames to it more than were offered: large segments were cut for a rate.
+    pub tx_cut: Counter,
     /// Frames that the member took.
     pub tx_frames: Counter,
     /// Bytes of those frames.
@@ -62,7 +66,9 @@ impl MemberCounters {
             rx_copies: Counter::new(),
             rx_local: Counter::new(),
             rx_held: Counter::new(),
+            rx_cut: Counter::new(),
             offered: Counter::new(),
+            tx_cut: Counter::new(),
             tx_frames: Counter::new(),
             tx_bytes: Counter::new(),
             tx_segments: Counter::new(),
@@ -103,6 +109,8 @@ pub struct IngressTotals {
     pub local: u64,
     /// Frames that now wait for their bridge's decision.
     pub held: u64,
+    /// Frames more than came, since large segments were cut.
+    pub cut: u64,
     /// Floods that ended before every receiver had its copy.
     pub floods_cut: u64,
     /// Frames dropped before a destination was decided.
@@ -114,6 +122,8 @@ pub struct IngressTotals {
 pub struct EgressTotals {
     /// Frames that the bridge decided to send to the member.
     pub offered: u64,
+    /// Frames more than those, since large segments were cut.
+    pub cut: u64,
     /// Frames delivered.
     pub frames: u64,
     /// Bytes delivered.
@@ -171,6 +181,8 @@ impl MemberTotals {
         i.local += c.rx_local.get();
         i.held = i.held.wrapping_add(c.rx_held.get());
         i.floods_cut += c.floods_cut.get();
+        i.cut += c.rx_cut.get();
+        e.cut += c.tx_cut.get();
         e.offered += c.offered.get();
         e.frames += c.tx_frames.get();
         e.bytes += c.tx_bytes.get();
@@ -195,8 +207,8 @@ impl MemberTotals {
     /// the middle of a burst.
     pub fn conserved(&self) -> bool {
         let (i, e) = (&self.ingress, &self.egress);
-        i.frames == i.unicast + i.flooded + i.local + i.dropped + i.held
-            && e.offered == e.frames + e.dropped + e.held
+        i.frames + i.cut == i.unicast + i.flooded + i.local + i.dropped + i.held
+            && e.offered + e.cut == e.frames + e.dropped + e.held
     }
 }
 

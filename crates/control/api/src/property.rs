@@ -401,7 +401,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "Mbit/s",
         "0",
         (0, 100_000),
-        "Bandwidth in each direction; above it frames wait for 100 ms at most, then they are dropped; 0: no limit.",
+        "Bandwidth in each direction; above it frames wait in fair queues (FQ-CoDel), of which no more than 100 ms is kept; 0: no limit.",
     ),
     row(
         VNIC,

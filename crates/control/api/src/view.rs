@@ -86,8 +86,8 @@ pub struct Status {
 /// Whenever no frame is on its way at the moment of reading,
 ///
 /// ```text
-/// rx_frames  = rx_unicast + rx_flooded + rx_local + rx_dropped + rx_held
-/// tx_offered = tx_frames + tx_dropped + tx_held
+/// rx_frames + rx_cut  = rx_unicast + rx_flooded + rx_local + rx_dropped + rx_held
+/// tx_offered + tx_cut = tx_frames + tx_dropped + tx_held
 /// rx_dropped + tx_dropped = the sum of drops
 /// ```
 ///
@@ -119,6 +119,9 @@ pub struct Counters {
     /// Of `rx_frames`: above its `maxbw`, waiting at the moment. A level, not a total.
     #[serde(default)]
     pub rx_held: u64,
+    /// Frames more than `rx_frames`: large segments were cut before they took their part of a `maxbw`.
+    #[serde(default)]
+    pub rx_cut: u64,
     /// Copies that the flooding of its frames has made, over all members that were to get one.
     #[serde(default)]
     pub rx_copies: u64,
@@ -140,6 +143,9 @@ pub struct Counters {
     /// Of `tx_offered`: waiting in private memory at the moment. A level, not a total.
     #[serde(default)]
     pub tx_held: u64,
+    /// Frames more than `tx_offered`: large segments were cut before they took their part of a `maxbw`.
+    #[serde(default)]
+    pub tx_cut: u64,
     /// Of `tx_offered`: copies that it gets as a span member.
     #[serde(default)]
     pub tx_span: u64,
@@ -172,6 +178,7 @@ impl std::ops::AddAssign<&Counters> for Counters {
         self.rx_local += more.rx_local;
         self.rx_dropped += more.rx_dropped;
         self.rx_held += more.rx_held;
+        self.rx_cut += more.rx_cut;
         self.rx_copies += more.rx_copies;
         self.rx_floods_cut += more.rx_floods_cut;
         self.tx_offered += more.tx_offered;
@@ -179,6 +186,7 @@ impl std::ops::AddAssign<&Counters> for Counters {
         self.tx_bytes += more.tx_bytes;
         self.tx_dropped += more.tx_dropped;
         self.tx_held += more.tx_held;
+        self.tx_cut += more.tx_cut;
         self.tx_span += more.tx_span;
         self.tx_spilled += more.tx_spilled;
         self.tx_segments += more.tx_segments;

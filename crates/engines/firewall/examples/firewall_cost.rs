@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use windlass_firewall::{Compiled, Firewall, Tracker};
 use windlass_frame::{BURST, Claim, Deepen, HEADROOM, Heads, RxId, Tick};
-use windlass_nic::{IngressStage, Leaving, Room};
+use windlass_nic::{IngressStage, Leaving};
 use windlass_rules::Rules;
 use windlass_wire::MacAddr;
 use windlass_wire::build::{self, Ends, Link};
@@ -70,13 +70,9 @@ fn fill(heads: &mut Heads, first: u32, flows: u32) {
 }
 
 fn pass(stage: &Firewall, heads: &mut Heads) -> f64 {
-    let room = Room {
-        frames: 0,
-        bytes: 0,
-    };
     let mut nothing = Nothing;
     let start = Instant::now();
-    stage.leave(&mut Leaving::new(black_box(heads), &mut nothing, room));
+    stage.leave(&mut Leaving::new(black_box(heads), &mut nothing));
     start.elapsed().as_nanos() as f64
 }
 

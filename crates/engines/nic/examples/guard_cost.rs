@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use windlass_frame::{BURST, Claim, Deepen, HEADROOM, Heads, RxId, SNAP, Tick};
-use windlass_nic::{DhcpNospoof, IngressStage, IpNospoof, Leaving, Protection, Room, protect};
+use windlass_nic::{DhcpNospoof, IngressStage, IpNospoof, Leaving, Protection, protect};
 use windlass_wire::MacAddr;
 use windlass_wire::build::{self, Arp, Ends, Link, Tcp};
 
@@ -125,13 +125,9 @@ fn rules() -> [(&'static str, Protection); 6] {
 }
 
 fn pass(stages: &[Arc<dyn IngressStage>], heads: &mut Heads, bursts: u32) {
-    let room = Room {
-        frames: 0,
-        bytes: 0,
-    };
     for _ in 0..bursts {
         let mut nothing = Nothing;
-        let mut leaving = Leaving::new(black_box(&mut *heads), &mut nothing, room);
+        let mut leaving = Leaving::new(black_box(&mut *heads), &mut nothing);
         stages.iter().for_each(|stage| stage.leave(&mut leaving));
     }
 }

@@ -62,13 +62,11 @@
 mod flow;
 mod guard;
 mod leave;
-mod maxbw;
 mod stage;
 
 pub use flow::FlowHash;
 pub use guard::{DhcpNospoof, Guard, IpNospoof, Protection, is_readable};
 pub use leave::leave;
-pub use maxbw::MaxBw;
 pub use stage::{
-    EgressStage, Entering, Fate, IngressStage, Leaving, MacNospoof, Restricted, Room, protect,
+    EgressStage, Entering, Fate, IngressStage, Leaving, MacNospoof, Restricted, protect,
 };

@@ -2,8 +2,7 @@
 //!
 //! # Model
 //! ```text
-//! rx_burst -> leave -> IngressStage.. -> bridge -> group -> EgressStage.. -> tx_burst
-//!                           \-> queue --/                         \-> queue --/
+//! rx_burst -> leave -> IngressStage.. -> shaper -> bridge -> group -> EgressStage.. -> shaper -> tx_burst
 //! ```
 //! A member has a list of each, made when it is configured; most have none, which is asked once for each burst. A stage is
 //! given a whole burst.
@@ -12,15 +11,13 @@
 //! | --- | --- | --- |
 //! | pass | no verdict | [`Fate::Pass`] |
 //! | drop | [`Leaving::decide`] | [`Entering::drop_frame`] |
-//! | hold | [`Leaving::hold`] | [`Entering::hold`] |
 //! | consume | [`Verdict::LOCAL`] | no: whoever answers for a member does so before the bridge decides |
 //! | rewrite | the private bytes, for all receivers | [`Entering::rewrite`], for this receiver only |
 //!
-//! A frame that is held has passed the stages before; those behind do not see it, neither now nor when it goes on. So a stage
-//! that holds stands last. A member's queue has one order, and what comes while something waits goes behind it.
+//! A stage holds no frame: what has to wait does so behind all of them (windlass-shaper).
 //!
 //! # Ownership and lifetime
-//! Stages are shared by all workers. What they keep (a limit on a member's bandwidth) holds for the member, whatever the
+//! Stages are shared by all workers. What they keep (the connections of a firewall) holds for the member, whatever the
 //! number of workers, and survives topologies.
 
 use std::sync::Arc;
@@ -46,21 +43,12 @@ pub trait EgressStage: Send + Sync {
 pub struct Leaving<'a> {
     heads: &'a mut Heads,
     tails: &'a mut dyn Deepen,
-    due: [Tick; BURST],
-    is_held: bool,
-    room: Room,
 }
 
 impl<'a> Leaving<'a> {
     /// All frames of a burst; those that have a verdict keep it.
-    pub fn new(heads: &'a mut Heads, tails: &'a mut dyn Deepen, room: Room) -> Leaving<'a> {
-        Leaving {
-            heads,
-            tails,
-            due: [Tick(0); BURST],
-            is_held: false,
-            room,
-        }
+    pub fn new(heads: &'a mut Heads, tails: &'a mut dyn Deepen) -> Leaving<'a> {
+        Leaving { heads, tails }
     }
 
     /// Frames, whatever becomes of them.
@@ -104,29 +92,6 @@ impl<'a> Leaving<'a> {
             *given = verdict;
         }
     }
-
-    /// Whether a frame can be held.
-    pub fn has_room(&self, i: usize) -> bool {
-        self.passing(i).is_some_and(|meta| self.room.fits(meta))
-    }
-
-    /// Holds a frame, for which [`Leaving::has_room`] said that there is room.
-    pub fn hold(&mut self, i: usize, until: Tick) {
-        let Some(meta) = self.passing(i).copied() else {
-            return;
-        };
-        self.room.take(&meta);
-        self.decide(i, Verdict::HELD);
-        self.is_held = true;
-        if let Some(due) = self.due.get_mut(i) {
-            *due = until;
-        }
-    }
-
-    /// By frame: until when it is held, if any is.
-    pub fn held(self) -> Option<[Tick; BURST]> {
-        self.is_held.then_some(self.due)
-    }
 }
 
 /// What becomes of a frame on its way to a member.
@@ -135,30 +100,8 @@ pub enum Fate {
     /// It goes on.
     #[default]
     Pass,
-    /// It waits in the queue before the member until then.
-    Hold(Tick),
     /// It is dropped.
     Drop(Drop),
-}
-
-/// What a member's queue has room for.
-#[derive(Clone, Copy, Debug)]
-pub struct Room {
-    /// Frames.
-    pub frames: usize,
-    /// Bytes of them.
-    pub bytes: usize,
-}
-
-impl Room {
-    fn fits(&self, meta: &Meta) -> bool {
-        self.frames > 0 && meta.len as usize <= self.bytes
-    }
-
-    fn take(&mut self, meta: &Meta) {
-        self.frames = self.frames.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(meta.len as usize);
-    }
 }
 
 /// Frames of a burst on their way to one member. Numbers count the picks.
@@ -168,24 +111,17 @@ pub struct Entering<'a> {
     is_own: bool,
     picks: &'a [Pick],
     fates: [Fate; BURST],
-    room: Room,
 }
 
 impl<'a> Entering<'a> {
     /// Frames `picks` of a burst; `own` has room for what is rewritten.
-    pub fn new(
-        given: &'a Heads,
-        own: &'a mut Heads,
-        picks: &'a [Pick],
-        room: Room,
-    ) -> Entering<'a> {
+    pub fn new(given: &'a Heads, own: &'a mut Heads, picks: &'a [Pick]) -> Entering<'a> {
         Entering {
             given,
             own,
             is_own: false,
             picks: picks.get(..picks.len().min(BURST)).unwrap_or(&[]),
             fates: [Fate::Pass; BURST],
-            room,
         }
     }
 
@@ -232,22 +168,6 @@ impl<'a> Entering<'a> {
     pub fn drop_frame(&mut self, k: usize, reason: Drop) {
         if let Some(fate) = self.fates.get_mut(k) {
             *fate = Fate::Drop(reason);
-        }
-    }
-
-    /// Whether a frame can be held.
-    pub fn has_room(&self, k: usize) -> bool {
-        self.passing(k).is_some_and(|meta| self.room.fits(meta))
-    }
-
-    /// Holds a frame, for which [`Entering::has_room`] said that there is room.
-    pub fn hold(&mut self, k: usize, until: Tick) {
-        let Some(meta) = self.passing(k).copied() else {
-            return;
-        };
-        self.room.take(&meta);
-        if let Some(fate) = self.fates.get_mut(k) {
-            *fate = Fate::Hold(until);
         }
     }
 
@@ -372,11 +292,7 @@ mod tests {
         ];
         let frames: Vec<&[u8]> = cases.iter().map(|(frame, _)| &**frame).collect();
         let mut heads = burst(&frames);
-        let room = Room {
-            frames: 0,
-            bytes: 0,
-        };
-        Restricted.leave(&mut Leaving::new(&mut heads, &mut Nothing, room));
+        Restricted.leave(&mut Leaving::new(&mut heads, &mut Nothing));
         for (i, (frame, passes)) in cases.iter().enumerate() {
             let expected = match passes {
                 true => Verdict::NONE,
@@ -385,7 +301,7 @@ mod tests {
             assert_eq!(heads.verdict[i], expected, "{frame:02x?}");
         }
         heads.verdict[4] = Verdict::drop(Drop::BadOffload);
-        Restricted.leave(&mut Leaving::new(&mut heads, &mut Nothing, room));
+        Restricted.leave(&mut Leaving::new(&mut heads, &mut Nothing));
         assert_eq!(heads.verdict[4], Verdict::drop(Drop::BadOffload));
     }
 
@@ -396,11 +312,7 @@ mod tests {
         other[11] = 3;
         let mut heads = burst(&[&own, &other, &other, &other[..13]]);
         heads.verdict[2] = Verdict::drop(Drop::BadOffload);
-        let room = Room {
-            frames: 0,
-            bytes: 0,
-        };
-        MacNospoof(0x0202_0202_0202).leave(&mut Leaving::new(&mut heads, &mut Nothing, room));
+        MacNospoof(0x0202_0202_0202).leave(&mut Leaving::new(&mut heads, &mut Nothing));
         let given = [0, 1, 2, 3].map(|i| heads.verdict[i].as_drop());
         let expected = [None, Some(Drop::MacSpoof), Some(Drop::BadOffload), None];
         assert_eq!(given, expected);
@@ -419,15 +331,11 @@ mod tests {
                 router_guard,
                 ..Protection::default()
             });
-            let room = Room {
-                frames: 0,
-                bytes: 0,
-            };
             let mut heads = burst(&[&frames[0], &frames[1], &frames[2]]);
             let stages = protect(0x0202_0202_0202, mac_nospoof, &protection);
             let stages: Vec<_> = stages.collect();
             for stage in &stages {
-                stage.leave(&mut Leaving::new(&mut heads, &mut Nothing, room));
+                stage.leave(&mut Leaving::new(&mut heads, &mut Nothing));
             }
             let drops = [0, 1, 2].map(|i| heads.verdict[i].as_drop());
             (stages.len(), drops)
@@ -449,12 +357,8 @@ mod tests {
         let given = burst(&[&frame, &frame]);
         let mut own = Heads::boxed();
         let picks = [Pick::frame(1, false)];
-        let room = Room {
-            frames: 1,
-            bytes: 59,
-        };
-        let mut entering = Entering::new(&given, &mut own, &picks, room);
-        assert!(!entering.has_room(0) && !entering.is_rewritten());
+        let mut entering = Entering::new(&given, &mut own, &picks);
+        assert!(!entering.is_rewritten());
         assert!(entering.rewrite().prepend(1, &[0xee; 50]));
         assert!(entering.is_rewritten());
         let heads = entering.heads();

@@ -11,7 +11,7 @@ use packets::*;
 use proptest::prelude::*;
 use reference::{Plain, refuses};
 use windlass_frame::{BURST, Claim, Deepen, HEADROOM, Heads, RxId, SNAP, Tick};
-use windlass_nic::{DhcpNospoof, Guard, IngressStage, IpNospoof, Leaving, Protection, Room};
+use windlass_nic::{DhcpNospoof, Guard, IngressStage, IpNospoof, Leaving, Protection};
 use windlass_stats::Drop;
 
 const OWN: Mac = [2, 0, 0, 0, 0, 0x0a];
@@ -66,15 +66,11 @@ fn outcomes(rules: &Plain, frames: &[Vec<u8>]) -> Vec<Option<Drop>> {
         router_guard: rules.router_guard,
         dhcp_guard: rules.dhcp_guard,
     });
-    let room = Room {
-        frames: 0,
-        bytes: 0,
-    };
     let mut own = [0; 8];
     own[..6].copy_from_slice(&OWN);
     if let Some(guard) = Guard::new(u64::from_le_bytes(own), &rules) {
         let mut rest = Rest(frames.to_vec());
-        guard.leave(&mut Leaving::new(&mut heads, &mut rest, room));
+        guard.leave(&mut Leaving::new(&mut heads, &mut rest));
     }
     let decided = heads.verdict.iter().take(frames.len());
     decided.map(|verdict| verdict.as_drop()).collect()

@@ -34,6 +34,7 @@ mod local;
 mod moves;
 mod publish;
 mod rest;
+mod shaping;
 mod start;
 mod states;
 mod tables;
@@ -41,11 +42,13 @@ mod tables;
 mod tests;
 
 pub use draft::{BridgeTuning, FirewallTuning, MemberTuning};
-use draft::{DraftBridge, DraftMember, connections, max_bandwidth, tracker};
+use draft::{DraftBridge, DraftMember, connections, tracker};
 use drain::Drain;
 pub use error::DataPlaneError;
 use handle::WorkerHandle;
 pub use local::{RELAYS, SENDS};
+use shaping::Shaping;
+pub use shaping::{FlowTotals, FlowTuning};
 pub use start::DataPlaneOptions;
 use windlass_attach::endpoint::Rings;
 use windlass_attach::port::TxPort;
@@ -212,7 +215,7 @@ impl DataPlane {
         self.members[id as usize] = Some(DraftMember {
             bridge,
             conf,
-            maxbw: max_bandwidth(&tuning),
+            shaping: Shaping::new(&tuning, self.workers.len()),
             tracker: tracker(&tuning),
             tuning,
             tx: None,
@@ -238,9 +241,7 @@ impl DataPlane {
         tuning: MemberTuning,
     ) -> Result<(), DataPlaneError> {
         let member = self.draft_member(id)?;
-        if member.tuning.maxbw != tuning.maxbw {
-            member.maxbw = max_bandwidth(&tuning);
-        }
+        member.shaping.set(&tuning);
         if connections(&member.tuning) != connections(&tuning) {
             member.tracker = tracker(&tuning);
         }
@@ -258,6 +259,16 @@ impl DataPlane {
         member.conf = states::kept(&member.conf, conf);
         self.publish_batch();
         Ok(())
+    }
+
+    /// What a flow of a member has counted of what the member sends, and of what it gets.
+    ///
+    /// # Errors
+    /// [`DataPlaneError::NoMember`].
+    pub fn flow_totals(&self, id: u16, flow: u64) -> Result<[FlowTotals; 2], DataPlaneError> {
+        let member = self.members.get(usize::from(id)).and_then(Option::as_ref);
+        let member = member.ok_or(DataPlaneError::NoMember(id))?;
+        Ok(member.shaping.totals(flow).unwrap_or_default())
     }
 
     /// Removes members with their rings, their learned addresses and their fixed entries, in one publication, which also
@@ -306,7 +317,7 @@ impl DataPlane {
         member.attachment = attachment;
         member.rings = rings.rx.len() as u16;
         // What waited for the former one is gone, and has used up nothing.
-        member.maxbw = max_bandwidth(&member.tuning);
+        member.shaping.renew();
         Arc::make_mut(&mut self.placement).place(id, rings.rx.len());
         let ports = (0..).zip(rings.rx).zip(self.placement.rings(id));
         for ((number, port), worker) in ports {

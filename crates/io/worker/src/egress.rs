@@ -9,8 +9,8 @@
 //! receivers: each ring's frames go, wait and are dropped by themselves ([`crate::spread`]).
 //!
 //! ```text
-//! offer -> stages of the member -> rings -> sent, spilled, dropped
-//!              \-> its queue --task--/
+//! offer -> stages of the member -> its rates -> rings -> sent, spilled, dropped
+//!                                    \-> its queues --task--/
 //! ```
 //! What a stage rewrites, it rewrites in a copy of the headers: other members get the frame as it was.
 //!
@@ -23,6 +23,7 @@ use std::collections::VecDeque;
 use windlass_attach::port::{Kick, Lane, Sent, Stop};
 use windlass_frame::{BURST, Heads, Pick, Tick, TxId};
 use windlass_nic::{Entering, Fate};
+use windlass_shaper::Direction;
 use windlass_shm::{Section, SegStore, Tails};
 use windlass_stats::{Drop, MemberCounters};
 
@@ -31,7 +32,7 @@ use crate::courtesy::Courtesy;
 use crate::group::List;
 use crate::hold::{Held, Pool};
 use crate::meter::{Meter, Sense};
-use crate::queue::Queues;
+use crate::queue::{Outcome, Queues, Rule, Tally};
 use crate::spread::{Late, Spread};
 use crate::timers::Timers;
 use crate::topo::{Member, Topo};
@@ -101,6 +102,24 @@ impl Context<'_> {
         Meter::rest(self.topo, self.lane.worker, self.now, member.0)
     }
 
+    /// What holds for frames from a member.
+    pub(crate) fn rule_out<'m>(&self, id: u16, member: Option<&'m Member>) -> Rule<'m> {
+        Rule {
+            shaper: member.and_then(|member| member.shape_out.as_deref()),
+            member: id,
+            worker: self.lane.worker,
+            now: self.now,
+        }
+    }
+
+    /// What holds for frames to a member.
+    pub(crate) fn rule_in<'m>(&self, id: u16, member: Option<&'m Member>) -> Rule<'m> {
+        Rule {
+            shaper: member.and_then(|member| member.shape_in.as_deref()),
+            ..self.rule_out(id, None)
+        }
+    }
+
     pub(crate) fn counters<'m>(&self, member: &'m Member) -> Option<&'m MemberCounters> {
         member.counters.get(self.lane.worker as usize).map(|c| &**c)
     }
@@ -150,7 +169,7 @@ impl Egress {
         Egress {
             kicks: Vec::with_capacity(BURST),
             tasks: Timers::default(),
-            queues: Some(Queues::default()),
+            queues: Some(Queues::new(flow_keys)),
             own: None,
             kicked_at: vec![Tick(0); members],
             pool: Pool::default(),
@@ -223,37 +242,37 @@ impl Egress {
         if self.is_queued(to) {
             self.release(cx, to);
         }
-        let mut is_queued = self.is_queued(to);
-        if member.egress.is_empty() && !is_queued {
+        if member.egress.is_empty() && member.shape_in.is_none() && !self.is_queued(to) {
             self.offer_spread(cx, member, counters, heads, tails, to, picks);
             return;
         }
-        let Some(queues) = &self.queues else {
+        let Some(mut queues) = self.queues.take() else {
             counters.drop_frames(Drop::QueueFull, picks.len() as u64);
             return;
         };
-        let room = queues.room(to.0);
         let (mut own, store) = self.own.take().unwrap_or_else(Egress::room);
-        let mut entering = Entering::new(heads, &mut own, picks, room);
+        let mut entering = Entering::new(heads, &mut own, picks);
         for stage in &member.egress {
             stage.enter(cx.now, &mut entering);
         }
+        let rule = cx.rule_in(to.0, Some(member));
+        let mut tally = Tally::default();
         let (mut pass, mut n) = ([Pick::frame(0, false); BURST], 0);
         for (pick, fate) in entering.fates() {
-            match fate {
-                Fate::Drop(reason) => counters.drop_frames(reason, 1),
-                Fate::Pass if !is_queued => {
-                    pass[n] = pick;
-                    n += 1;
-                }
-                // Behind what waits.
-                Fate::Pass => self.queue(counters, entering.heads(), tails, to, pick, cx.now),
-                Fate::Hold(due) => {
-                    self.queue(counters, entering.heads(), tails, to, pick, due);
-                    is_queued = true;
-                }
+            if let Fate::Drop(reason) = fate {
+                counters.drop_frames(reason, 1);
+            } else if queues.admit(&rule, entering.heads(), tails, pick, &mut tally)
+                == Outcome::Goes
+            {
+                pass[n] = pick;
+                n += 1;
             }
         }
+        if !tally.is_nothing() {
+            tally.count(Direction::In, counters);
+            self.set_due(&queues, to);
+        }
+        self.queues = Some(queues);
         if n > 0 {
             self.send_now(
                 cx,
@@ -268,24 +287,12 @@ impl Egress {
         self.own = Some((own, store));
     }
 
-    /// Has a frame wait before a member.
-    fn queue(
-        &mut self,
-        counters: &MemberCounters,
-        heads: &Heads,
-        tails: &Tails<'_>,
-        to: TxId,
-        pick: Pick,
-        due: Tick,
-    ) {
-        let queues = self.queues.as_mut();
-        let queues = queues.filter(|queues| queues.room(to.0).frames > 0);
-        match queues.and_then(|queues| queues.push(heads, tails, to.0, pick, due)) {
-            Some(first) => {
-                counters.held.add(1);
-                self.tasks.set(Task::Release(to).number(), first);
-            }
-            None => counters.drop_frames(Drop::QueueFull, 1),
+    /// Knows when the next frame before a member is due, or that none waits.
+    fn set_due(&mut self, queues: &Queues, to: TxId) {
+        let task = Task::Release(to).number();
+        match queues.due(to.0) {
+            Some(due) => self.tasks.set(task, due),
+            None => self.tasks.clear(task),
         }
     }
 
@@ -319,38 +326,32 @@ impl Egress {
 
     /// Sends what waits before a member and is due, a burst at most; how many frames.
     fn release(&mut self, cx: &Context<'_>, to: TxId) -> usize {
-        let task = Task::Release(to).number();
-        self.tasks.clear(task);
+        self.tasks.clear(Task::Release(to).number());
         let member = cx.topo.member(to.0);
         let found = member.and_then(|m| Some((m, cx.counters(m)?)));
         let Some(mut queues) = self.queues.take() else {
             return 0;
         };
+        let rule = cx.rule_in(to.0, member);
         let mut n = 0;
         match found {
             Some((member, counters)) => {
+                queues.advance(&rule).count(Direction::In, counters);
                 let (mut own, mut store) = self.own.take().unwrap_or_else(Egress::room);
-                // Without the stages that held them nothing holds them.
-                let now = match member.egress.is_empty() {
-                    true => Tick(u64::MAX),
-                    false => cx.now,
-                };
                 own.clear(windlass_frame::RxId(0), cx.now);
                 let mut tails = Tails::bind(&mut store, cx.section);
                 let mut picks = [Pick::frame(0, false); BURST];
-                n = queues.restore(to.0, (now, BURST), &mut own, &mut tails, &mut picks);
+                n = queues.restore(to.0, BURST, &mut own, &mut tails, &mut picks);
                 if n > 0 {
                     self.send_now(cx, member, counters, &own, &tails, to, &picks[..n]);
                 }
                 self.own = Some((own, store));
-                queues.forget(to.0, n);
+                queues.forget(&rule, n);
                 counters.held.add((n as u64).wrapping_neg());
-                if let Some(due) = queues.due(to.0) {
-                    self.tasks.set(task, due);
-                }
+                self.set_due(&queues, to);
             }
             None => {
-                queues.forget(to.0, usize::MAX);
+                queues.purge(&rule);
             }
         }
         self.queues = Some(queues);
@@ -663,11 +664,12 @@ impl Egress {
     }
 
     /// Forgets what waits for a member that is being taken away.
-    pub fn purge(&mut self, to: TxId, counters: Option<&MemberCounters>) {
+    pub(crate) fn purge(&mut self, rule: &Rule<'_>, counters: Option<&MemberCounters>) {
+        let to = TxId(rule.member);
         self.tasks.clear(Task::Kick(to).number());
         self.tasks.clear(Task::Release(to).number());
         let queues = self.queues.as_mut();
-        let queued = queues.map_or(0, |queues| queues.forget(to.0, usize::MAX) as u64);
+        let queued = queues.map_or(0, |queues| queues.purge(rule) as u64);
         if let Some(c) = counters {
             c.held.add(queued.wrapping_neg());
             c.drop_frames(Drop::PeerDown, queued);
@@ -709,7 +711,8 @@ impl Egress {
         let dropped = self.held_frames() as u64;
         for to in waits {
             let member = cx.topo.member(to.0);
-            self.purge(to, member.and_then(|m| cx.counters(m)));
+            let rule = cx.rule_in(to.0, member);
+            self.purge(&rule, member.and_then(|m| cx.counters(m)));
         }
         dropped
     }

@@ -111,6 +111,33 @@ impl Pool {
         Some(held)
     }
 
+    /// Copies a whole frame, of which the rest is known, or `None` when there are not enough free blocks.
+    pub fn hold_bytes(&mut self, frame: &[u8], meta: Meta) -> Option<Held> {
+        let len = u32::try_from(frame.len()).ok()?;
+        let meta = Meta {
+            len,
+            have: 0,
+            at: HEADROOM as u8,
+            ..meta
+        };
+        if Pool::blocks(&meta) > self.free_blocks {
+            return None;
+        }
+        let mut held = Held { meta, first: NIL };
+        let mut last = NIL;
+        for piece in frame.chunks(BLOCK) {
+            let block = self.take();
+            match last {
+                NIL => held.first = block,
+                l => self.next[l as usize] = block,
+            }
+            let base = block as usize * BLOCK;
+            self.bytes[base..base + piece.len()].copy_from_slice(piece);
+            last = block;
+        }
+        Some(held)
+    }
+
     /// Takes the first free block, which the caller has counted to exist.
     fn take(&mut self) -> u16 {
         let block = self.free;

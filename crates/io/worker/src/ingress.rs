@@ -2,32 +2,31 @@
 //!
 //! # Model
 //! ```text
-//! rx_burst -> stages of the member -> bridge
-//!                  \\-> its queue --task--/
+//! rx_burst -> stages of the member -> its rates -> bridge
+//!                                       \\-> its queues --task--/
 //! ```
-//! What a stage holds is copied to private memory, and so is what comes while something waits: a member's frames keep their
-//! order. The bridge decides when the time has come, as of a burst that has just been fetched. Before a ring of the member is
-//! visited, its frames that are due go. Without the stages that held them nothing holds them: all go, and the ring's next burst
-//! passes as if there had never been any.
+//! What has to wait for a rate is copied to private memory ([`crate::queue`]). The bridge decides when the time has come, as of a
+//! burst that has just been fetched. Before a ring of the member is visited, its frames that are due go. Without a rate nothing
+//! holds them: all go, and the ring's next burst passes as if there had never been any.
 //!
-//! A member without stages is asked for nothing but whether anybody's frames wait, once for each burst.
+//! A member without stages and rates is asked for nothing but whether anybody's frames wait, once for each burst.
 //!
 //! # What can be lost and what cannot
-//! Frames that wait when their member's rings are taken away, or have another owner, are dropped as `not-ready`, and those beyond the queue's limits
-//! ([`crate::queue`]) as `rx-queue-full`. A ring or a table moves when what was fetched before has gone.
+//! Frames that wait when their member's rings are taken away, or have another owner, are dropped as `not-ready`, and those beyond the queues' limits
+//! ([`crate::queue`]) as `rx-queue-full` or `rx-queue-slow`. A ring or a table moves when what was fetched before has gone.
 
-use windlass_frame::{BURST, Heads, Pick, Tick, Verdict};
+use windlass_frame::{Heads, Pick, Tick, Verdict};
 use windlass_nic::Leaving;
+use windlass_shaper::Direction;
 use windlass_shm::Tails;
 use windlass_stats::{Drop, MemberCounters};
 
 use crate::egress::Context;
-use crate::queue::Queues;
+use crate::queue::{Outcome, Queues, Rule, Tally};
 use crate::timers::Timers;
 use crate::topo::Member;
 
 /// What one worker's members have sent and their bridges do not know yet.
-#[derive(Default)]
 pub(crate) struct Ingress {
     pub(crate) queues: Queues,
     /// The attachments that its frames were fetched from, by member.
@@ -37,6 +36,15 @@ pub(crate) struct Ingress {
 }
 
 impl Ingress {
+    /// `keys` choose the queues of flows.
+    pub(crate) fn new(keys: [u64; 2]) -> Ingress {
+        Ingress {
+            queues: Queues::new(keys),
+            attachments: Vec::new(),
+            due: Timers::default(),
+        }
+    }
+
     /// Whether no frame waits.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
@@ -69,70 +77,51 @@ impl Ingress {
         self.attachments.contains(&(member, attachment))
     }
 
-    /// A burst from this attachment of a member passes the member's stages; what is held joins the queue.
+    /// A burst from this attachment of a member passes the member's stages and rates; what has to wait joins its queues.
     #[inline(never)]
     pub(crate) fn leave(
         &mut self,
         (member, attachment): (&Member, u64),
-        counters: &MemberCounters,
+        (counters, worker): (&MemberCounters, u16),
         heads: &mut Heads,
         tails: &mut Tails<'_>,
     ) {
         let (from, now) = (heads.from.0, heads.now);
-        let mut leaving = Leaving::new(heads, tails, self.queues.room(from));
+        let mut leaving = Leaving::new(heads, tails);
         for stage in &member.ingress {
             stage.leave(&mut leaving);
         }
-        let held = leaving.held();
-        let mut has_waiting = self.has(from);
-        if held.is_none() && !has_waiting {
+        let had_waiting = self.has(from);
+        if member.shape_out.is_none() && !had_waiting {
             return;
         }
-        let held = held.unwrap_or([now; BURST]);
-        for (i, due) in held.into_iter().enumerate().take(heads.n) {
-            let due = match heads.verdict[i] {
-                Verdict::HELD => due,
-                // Behind what waits.
-                Verdict::NONE if has_waiting => now,
-                _ => continue,
-            };
-            if !self.hold(heads, tails, i, due) {
-                heads.verdict[i] = Verdict::drop(Drop::RxQueueFull);
-                continue;
+        let rule = Rule {
+            shaper: member.shape_out.as_deref(),
+            member: from,
+            worker,
+            now,
+        };
+        let mut tally = Tally::default();
+        for i in 0..heads.n {
+            let pick = Pick::frame(i, false);
+            if heads.verdict[i] == Verdict::NONE
+                && self.queues.admit(&rule, heads, tails, pick, &mut tally) == Outcome::Kept
+            {
+                heads.verdict[i] = Verdict::HELD;
             }
-            if !has_waiting {
-                self.attachments.push((from, attachment));
-            }
-            has_waiting = true;
-            counters.rx_held.add(1);
-            heads.verdict[i] = Verdict::HELD;
         }
+        if tally.is_nothing() {
+            return;
+        }
+        if !had_waiting {
+            self.attachments.push((from, attachment));
+        }
+        tally.count(Direction::Out, counters);
+        self.set_due(from);
     }
 
-    /// Has a frame wait; false if there is no room.
-    fn hold(&mut self, heads: &Heads, tails: &Tails<'_>, i: usize, due: Tick) -> bool {
-        let from = heads.from.0;
-        let len = heads.meta[i].len as usize;
-        let room = self.queues.room(from);
-        if room.frames == 0 || room.bytes < len {
-            return false;
-        }
-        let pick = Pick::frame(i, false);
-        let first = self.queues.push(heads, tails, from, pick, due);
-        if let Some(first) = first {
-            self.due.set(u32::from(from), first);
-        }
-        first.is_some()
-    }
-
-    /// Forgets a member's first frames; how many there were, at most `most`.
-    pub(crate) fn forget(
-        &mut self,
-        member: u16,
-        most: usize,
-        counters: Option<&MemberCounters>,
-    ) -> usize {
-        let n = self.queues.forget(member, most);
+    /// Knows when the next frame of a member is due, or that none waits.
+    fn set_due(&mut self, member: u16) {
         match self.queues.due(member) {
             Some(due) => self.due.set(u32::from(member), due),
             None => {
@@ -140,17 +129,27 @@ impl Ingress {
                 self.attachments.retain(|(other, _)| *other != member);
             }
         }
-        if let Some(counters) = counters {
-            counters.rx_held.add((n as u64).wrapping_neg());
-        }
-        n
+    }
+
+    /// Has frames whose time has come ready.
+    pub(crate) fn advance(&mut self, rule: &Rule<'_>, counters: &MemberCounters) {
+        self.queues.advance(rule).count(Direction::Out, counters);
+    }
+
+    /// The first frames that were ready have gone.
+    pub(crate) fn forget(&mut self, rule: &Rule<'_>, n: usize, counters: &MemberCounters) {
+        self.queues.forget(rule, n);
+        counters.rx_held.add((n as u64).wrapping_neg());
+        self.set_due(rule.member);
     }
 
     /// Drops what waits of a member whose rings are taken away.
-    pub(crate) fn purge(&mut self, member: u16, counters: Option<&MemberCounters>) {
-        let n = self.forget(member, usize::MAX, counters);
+    pub(crate) fn purge(&mut self, rule: &Rule<'_>, counters: Option<&MemberCounters>) {
+        let n = self.queues.purge(rule) as u64;
+        self.set_due(rule.member);
         if let Some(counters) = counters {
-            counters.drop_frames(Drop::NotReady, n as u64);
+            counters.rx_held.add(n.wrapping_neg());
+            counters.drop_frames(Drop::NotReady, n);
         }
     }
 
@@ -161,7 +160,8 @@ impl Ingress {
         let members: Vec<u16> = self.attachments.iter().map(|(member, _)| *member).collect();
         for id in members {
             let member = cx.topo.member(id);
-            self.purge(id, member.and_then(|member| cx.counters(member)));
+            let rule = cx.rule_out(id, member);
+            self.purge(&rule, member.and_then(|member| cx.counters(member)));
         }
         dropped
     }

@@ -1,21 +1,23 @@
 //! Frames that wait for their time on their way to a member, or from it: its queues.
 //!
 //! # Model
-//! A stage ([`windlass_nic::EgressStage`], [`windlass_nic::IngressStage`]) holds a frame until a moment. The frame is copied to
-//! private memory and joins the member's queue, which is released by a task of the worker ([`crate::egress`],
-//! [`crate::ingress`]) when its first frame is due. A queue has one order: later frames go behind it, whatever their own moment.
+//! What a member's [`Shaper`] does not let go at once is copied to private memory and joins the member's [`Backlog`], which is
+//! released by a task of the worker ([`crate::egress`], [`crate::ingress`]) when its next frame is due.
 //!
-//! Each worker has a queue of its own for a member and a direction: frames of a flow come from one ring, so from one worker.
+//! Each worker has a backlog of its own for a member and a direction: frames of a flow come from one ring, so from one worker.
 //!
 //! # Limits
 //! [`FRAMES`] and [`BYTES`] for each member, and as many blocks as stay free after that in the worker's [`MEMORY`] for the
-//! direction, which is allocated with the first frame.
+//! direction, which is allocated with the first frame. Where there is no room, the oldest frame of the member's longest queue
+//! goes.
 
-use std::collections::VecDeque;
-
-use windlass_frame::{BURST, Heads, Pick, Tick};
-use windlass_nic::Room;
+use windlass_attach::port::TxCaps;
+use windlass_attach::soft;
+use windlass_frame::{BURST, Gso, Heads, Meta, Offload, Pick, Tick};
+use windlass_nic::FlowHash;
+use windlass_shaper::{Backlog, Cause, Direction, Flow, Place, Shaper, Waiting};
 use windlass_shm::Tails;
+use windlass_stats::MemberCounters;
 
 use crate::hold::{BLOCK, Held, Pool};
 
@@ -26,8 +28,8 @@ pub const BYTES: usize = 1 << 20;
 /// Private memory of one worker for all its queues of a direction.
 pub const MEMORY: usize = 4 << 20;
 
-struct Waiting {
-    due: Tick,
+/// What of it waits.
+struct Copied {
     held: Held,
     is_tagged: bool,
     /// Which of all frames of the worker that were ever queued.
@@ -35,15 +37,90 @@ struct Waiting {
 }
 
 /// The frames of one member.
+#[derive(Default)]
 struct Queue {
     member: u16,
+    frames: usize,
     bytes: usize,
-    frames: VecDeque<Waiting>,
+    backlog: Backlog<Copied>,
+}
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It goes at once.
+    Goes,
+    /// It waits, or what it was cut into, or it is dropped: the [`Tally`] has it.
+    Kept,
+}
+
+/// What holds for one direction of a member, and who asks.
+#[derive(Clone, Copy)]
+pub(crate) struct Rule<'a> {
+    pub(crate) shaper: Option<&'a Shaper>,
+    pub(crate) member: u16,
+    pub(crate) worker: u16,
+    pub(crate) now: Tick,
+}
+
+impl Rule<'_> {
+    /// For what counts frames of a flow.
+    fn count(&self, flow: u64, note: impl FnOnce(&windlass_shaper::FlowCounters)) {
+        let counters = self
+            .shaper
+            .filter(|_| flow != 0)
+            .and_then(|shaper| shaper.counters(flow, self.worker.into()));
+        if let Some(counters) = counters {
+            note(counters);
+        }
+    }
+}
+
+/// What has become of frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// As many more wait now; modulo 2^64.
+    pub(crate) held: u64,
+    /// Frames dropped, by cause.
+    pub(crate) drops: [u64; 2],
+    /// Frames more than came: large segments were cut.
+    pub(crate) cut: u64,
+}
+
+impl Tally {
+    /// Whether nothing was kept back.
+    pub(crate) fn is_nothing(&self) -> bool {
+        *self == Tally::default()
+    }
+
+    fn hold(&mut self) {
+        self.held = self.held.wrapping_add(1);
+    }
+
+    fn lose(&mut self, cause: Cause) {
+        self.held = self.held.wrapping_sub(1);
+        self.drops[cause as usize] += 1;
+    }
+
+    /// For a member's counters.
+    pub(crate) fn count(&self, direction: Direction, counters: &MemberCounters) {
+        let (held, cut) = match direction {
+            Direction::Out => (&counters.rx_held, &counters.rx_cut),
+            Direction::In => (&counters.held, &counters.tx_cut),
+        };
+        held.add(self.held);
+        cut.add(self.cut);
+        for (cause, n) in Cause::ALL.into_iter().zip(self.drops) {
+            if n != 0 {
+                counters.drop_frames(cause.reason(direction), n);
+            }
+        }
+    }
 }
 
 /// The queues of one worker in one direction.
-#[derive(Default)]
 pub(crate) struct Queues {
+    hash: FlowHash,
     pool: Option<Pool>,
     queues: Vec<Queue>,
     frames: usize,
@@ -51,6 +128,17 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
+    /// `keys` choose the queues of flows.
+    pub(crate) fn new(keys: [u64; 2]) -> Queues {
+        Queues {
+            hash: FlowHash::new(keys),
+            pool: None,
+            queues: Vec::new(),
+            frames: 0,
+            pushed: 0,
+        }
+    }
+
     /// Frames that wait.
     pub(crate) fn len(&self) -> usize {
         self.frames
@@ -62,175 +150,419 @@ impl Queues {
     }
 
     /// The number of the frame that has waited longest.
+    #[cold]
     pub(crate) fn oldest(&self) -> Option<u64> {
-        let fronts = self.queues.iter().filter_map(|queue| queue.frames.front());
-        fronts.map(|front| front.number).min()
+        let waiting = self.queues.iter().flat_map(|queue| queue.backlog.iter());
+        waiting.map(|frame| frame.item.number).min()
     }
 
-    /// What may be added to a member's queue.
-    pub(crate) fn room(&self, member: u16) -> Room {
-        let queue = self.queues.iter().find(|queue| queue.member == member);
-        let (frames, bytes) = queue.map_or((0, 0), |queue| (queue.frames.len(), queue.bytes));
+    fn position(&self, member: u16) -> Option<usize> {
+        self.queues.iter().position(|queue| queue.member == member)
+    }
+
+    /// Whether a frame of so many bytes may be added to a member's.
+    fn has_room(&self, at: Option<usize>, bytes: usize) -> bool {
+        let queue = at.map(|at| &self.queues[at]);
+        let (waiting, queued) = queue.map_or((0, 0), |queue| (queue.frames, queue.bytes));
         // A frame takes a block, and one more for each block's worth of bytes. A queue has at most as many as stay free.
-        let blocks = frames + bytes / BLOCK;
-        let pool = self.pool.as_ref();
-        let free = pool.map_or(MEMORY / BLOCK, Pool::free_blocks);
-        let share = free.saturating_sub(blocks) / 2;
-        Room {
-            frames: FRAMES.saturating_sub(frames).min(share / 2),
-            bytes: BYTES.saturating_sub(bytes).min(share / 2 * BLOCK),
+        let blocks = waiting + queued / BLOCK;
+        let free = self.pool.as_ref().map_or(MEMORY / BLOCK, Pool::free_blocks);
+        let share = free.saturating_sub(blocks) / 4;
+        let is_below = waiting < FRAMES && queued + bytes <= BYTES;
+        is_below && share > 0 && bytes <= share * BLOCK
+    }
+
+    /// A frame that the member's stages let pass.
+    pub(crate) fn admit(
+        &mut self,
+        rule: &Rule<'_>,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        pick: Pick,
+        tally: &mut Tally,
+    ) -> Outcome {
+        let i = pick.index();
+        let meta = &heads.meta[i];
+        let flow = rule
+            .shaper
+            .and_then(|shaper| shaper.flow_of(heads.private(i), meta.len));
+        let cuts = |shaper: &Shaper| shaper.cuts(flow, meta.len);
+        if meta.off.gso != Gso::None && rule.shaper.is_some_and(cuts) {
+            return self.cut(rule, heads, tails, (pick, flow), tally);
+        }
+        let counters = flow.and_then(|flow| flow.counters.get(usize::from(rule.worker)));
+        if let Some(counters) = counters {
+            counters.matched.add(1);
+        }
+        let place = match self.pass(rule, flow, meta.len) {
+            Ok(()) => {
+                if let Some(counters) = counters {
+                    counters.pass(meta.len);
+                }
+                return Outcome::Goes;
+            }
+            Err(place) => place,
+        };
+        self.make_room(rule, meta.len as usize, tally);
+        let at = self.position(rule.member);
+        let pool = match self.has_room(at, meta.len as usize) {
+            true => Some(self.pool.get_or_insert_with(|| Pool::of(MEMORY / BLOCK))),
+            false => None,
+        };
+        let held = pool.and_then(|pool| pool.hold(heads, tails, i));
+        let key = self.hash.of(heads, i);
+        let bytes = meta.len;
+        self.push(
+            rule,
+            (flow, place),
+            (held, bytes, key, pick.tagged()),
+            tally,
+        );
+        Outcome::Kept
+    }
+
+    /// Whether a frame goes at once; if not, where it has to wait.
+    #[inline]
+    fn pass(&self, rule: &Rule<'_>, flow: Option<&Flow>, bytes: u32) -> Result<(), Place> {
+        let at = if self.frames == 0 {
+            None
+        } else {
+            self.position(rule.member)
+        };
+        match (at, rule.shaper) {
+            (Some(at), shaper) => self.queues[at].backlog.pass(shaper, flow, rule.now, bytes),
+            (None, Some(shaper)) => shaper.pass(flow, rule.now, bytes),
+            (None, None) => Ok(()),
         }
     }
 
-    /// Adds a frame, due then or with the one before it. Gives back when the queue's first frame is due; none if there is no
-    /// memory for it, which there is for what [`Queues::room`] has told.
-    pub(crate) fn push(
+    /// A large segment at a low rate: it is cut, and what it was cut into takes its turns one by one.
+    #[cold]
+    fn cut(
         &mut self,
+        rule: &Rule<'_>,
         heads: &Heads,
         tails: &Tails<'_>,
-        member: u16,
-        pick: Pick,
-        due: Tick,
-    ) -> Option<Tick> {
-        let len = heads.meta[pick.index()].len as usize;
-        let pool = self.pool.get_or_insert_with(|| Pool::of(MEMORY / BLOCK));
-        let held = pool.hold(heads, tails, pick.index())?;
-        self.frames += 1;
-        self.pushed += 1;
-        let at = self.queues.iter().position(|queue| queue.member == member);
-        let at = at.unwrap_or_else(|| {
-            let (bytes, frames) = (0, VecDeque::new());
-            self.queues.push(Queue {
+        (pick, flow): (Pick, Option<&Flow>),
+        tally: &mut Tally,
+    ) -> Outcome {
+        let i = pick.index();
+        let meta = Meta {
+            off: Offload::NONE,
+            ..heads.meta[i]
+        };
+        let key = self.hash.of(heads, i);
+        let counters = flow.and_then(|flow| flow.counters.get(usize::from(rule.worker)));
+        let mut made = 0;
+        let plain = Pick::frame(i, false);
+        let done = soft::finish(heads, tails, plain, TxCaps::default(), |frame| {
+            made += 1;
+            if let Some(counters) = counters {
+                counters.matched.add(1);
+            }
+            let bytes = frame.len() as u32;
+            let place = self.pass(rule, flow, bytes).err().unwrap_or(Place::Ready);
+            self.make_room(rule, frame.len(), tally);
+            let at = self.position(rule.member);
+            let pool = match self.has_room(at, frame.len()) {
+                true => Some(self.pool.get_or_insert_with(|| Pool::of(MEMORY / BLOCK))),
+                false => None,
+            };
+            let held = pool.and_then(|pool| pool.hold_bytes(frame, meta));
+            self.push(
+                rule,
+                (flow, place),
+                (held, bytes, key, pick.tagged()),
+                tally,
+            );
+            true
+        });
+        match done {
+            Ok(_) => tally.cut = tally.cut.wrapping_add(made).wrapping_sub(1),
+            // It cannot be cut, and so not be sent to anybody who does not take it whole.
+            Err(_) => tally.drops[Cause::Full as usize] += 1,
+        }
+        Outcome::Kept
+    }
+
+    /// A frame that was copied waits there; one for which there was no room is dropped.
+    fn push(
+        &mut self,
+        rule: &Rule<'_>,
+        who: (Option<&Flow>, Place),
+        (held, bytes, key, is_tagged): (Option<Held>, u32, u32, bool),
+        tally: &mut Tally,
+    ) {
+        let counters = who
+            .0
+            .and_then(|flow| flow.counters.get(usize::from(rule.worker)));
+        let Some(held) = held else {
+            tally.drops[Cause::Full as usize] += 1;
+            if let Some(counters) = counters {
+                counters.drop_frame(Cause::Full);
+            }
+            return;
+        };
+        if let Some(counters) = counters {
+            counters.hold();
+        }
+        tally.hold();
+        let at = self.position(rule.member).unwrap_or_else(|| {
+            let member = rule.member;
+            let queue = Queue {
                 member,
-                bytes,
-                frames,
-            });
+                ..Queue::default()
+            };
+            self.queues.push(queue);
             self.queues.len() - 1
         });
+        self.pushed += 1;
+        self.frames += 1;
         let queue = &mut self.queues[at];
-        let last = queue.frames.back().map_or(due, |last| last.due);
-        queue.bytes += len;
-        queue.frames.push_back(Waiting {
-            due: due.max(last),
+        queue.frames += 1;
+        queue.bytes += bytes as usize;
+        let item = Copied {
             held,
-            is_tagged: pick.tagged(),
+            is_tagged,
             number: self.pushed - 1,
+        };
+        let mut gone = Vec::new();
+        let mut dropped = |frame, cause| gone.push((frame, cause));
+        let frame = (item, bytes, key);
+        queue
+            .backlog
+            .push(rule.shaper, who, frame, rule.now, &mut dropped);
+        for (frame, cause) in gone {
+            self.lose(rule, at, frame, cause, tally);
+        }
+    }
+
+    /// Others of the member make room for a frame, if they have to and can.
+    fn make_room(&mut self, rule: &Rule<'_>, bytes: usize, tally: &mut Tally) {
+        let Some(at) = self.position(rule.member) else {
+            return;
+        };
+        while !self.has_room(Some(at), bytes)
+            && let Some(frame) = self.queues[at].backlog.drop_longest()
+        {
+            self.lose(rule, at, frame, Cause::Full, tally);
+        }
+    }
+
+    /// A frame that has waited is dropped.
+    fn lose(
+        &mut self,
+        rule: &Rule<'_>,
+        at: usize,
+        frame: Waiting<Copied>,
+        cause: Cause,
+        tally: &mut Tally,
+    ) {
+        tally.lose(cause);
+        rule.count(frame.flow, |counters| {
+            counters.end_hold();
+            counters.drop_frame(cause);
         });
-        queue.frames.front().map(|first| first.due)
+        self.free(at, frame);
     }
 
-    /// When a member's first frame is due.
+    /// A frame waits no more.
+    fn free(&mut self, at: usize, frame: Waiting<Copied>) {
+        let queue = &mut self.queues[at];
+        queue.frames -= 1;
+        queue.bytes -= frame.bytes as usize;
+        self.frames -= 1;
+        if let Some(pool) = &mut self.pool {
+            pool.free(frame.item.held);
+        }
+    }
+
+    /// When a member's next frame is due.
     pub(crate) fn due(&self, member: u16) -> Option<Tick> {
-        let queue = self.queues.iter().find(|queue| queue.member == member)?;
-        queue.frames.front().map(|first| first.due)
+        self.queues[self.position(member)?].backlog.due()
     }
 
-    /// Puts a member's first frames that are due into a burst, at most `most`; how many.
+    /// Has frames of a member whose time has come ready for [`Queues::restore`].
+    pub(crate) fn advance(&mut self, rule: &Rule<'_>) -> Tally {
+        let mut tally = Tally::default();
+        let Some(at) = self.position(rule.member) else {
+            return tally;
+        };
+        let mut gone = Vec::new();
+        let mut dropped = |frame, cause| gone.push((frame, cause));
+        let backlog = &mut self.queues[at].backlog;
+        backlog.advance(rule.shaper, rule.now, BURST, &mut dropped);
+        for (frame, cause) in gone {
+            self.lose(rule, at, frame, cause, &mut tally);
+        }
+        if self.queues[at].frames == 0 {
+            self.queues.swap_remove(at);
+        }
+        tally
+    }
+
+    /// Puts a member's first frames that are ready into a burst, at most `most`; how many.
     pub(crate) fn restore<'q>(
         &'q self,
         member: u16,
-        (now, most): (Tick, usize),
+        most: usize,
         heads: &mut Heads,
         tails: &mut Tails<'q>,
         picks: &mut [Pick; BURST],
     ) -> usize {
-        let queue = self.queues.iter().find(|queue| queue.member == member);
+        let queue = self.position(member).map(|at| &self.queues[at]);
         let (Some(queue), Some(pool)) = (queue, &self.pool) else {
             return 0;
         };
-        let due = queue.frames.iter().take_while(|frame| frame.due <= now);
         let mut n = 0;
-        for (i, frame) in due.take(most.min(BURST)).enumerate() {
-            if tails.room() < Pool::blocks(frame.held.meta()) {
+        for (i, frame) in queue.backlog.ready().take(most.min(BURST)).enumerate() {
+            if tails.room() < Pool::blocks(frame.item.held.meta()) {
                 break;
             }
-            pool.restore(&frame.held, heads, tails, i);
-            picks[i] = Pick::frame(i, frame.is_tagged);
+            pool.restore(&frame.item.held, heads, tails, i);
+            picks[i] = Pick::frame(i, frame.item.is_tagged);
             n = i + 1;
         }
         heads.n = n;
         n
     }
 
-    /// Forgets a member's first frames; how many there were, at most `most`.
-    pub(crate) fn forget(&mut self, member: u16, most: usize) -> usize {
-        let Some(at) = self.queues.iter().position(|queue| queue.member == member) else {
-            return 0;
+    /// The first frames that were ready have gone.
+    pub(crate) fn forget(&mut self, rule: &Rule<'_>, n: usize) {
+        let Some(at) = self.position(rule.member) else {
+            return;
         };
-        let queue = &mut self.queues[at];
-        let n = queue.frames.len().min(most);
-        for frame in queue.frames.drain(..n) {
-            queue.bytes -= frame.held.meta().len as usize;
-            if let Some(pool) = &mut self.pool {
-                pool.free(frame.held);
-            }
+        for _ in 0..n {
+            let Some(frame) = self.queues[at].backlog.pop_ready() else {
+                break;
+            };
+            rule.count(frame.flow, |counters| {
+                counters.end_hold();
+                counters.pass(frame.bytes);
+            });
+            self.free(at, frame);
         }
-        self.frames -= n;
-        if queue.frames.is_empty() {
+        if self.queues[at].frames == 0 {
             self.queues.swap_remove(at);
         }
+    }
+
+    /// Forgets all of a member; how many frames there were.
+    pub(crate) fn purge(&mut self, rule: &Rule<'_>) -> usize {
+        let Some(at) = self.position(rule.member) else {
+            return 0;
+        };
+        let frames: Vec<_> = self.queues[at].backlog.drain().collect();
+        let n = frames.len();
+        for frame in frames {
+            rule.count(frame.flow, |counters| {
+                counters.end_hold();
+                counters.lost.add(1);
+            });
+            self.free(at, frame);
+        }
+        self.queues.swap_remove(at);
         n
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use windlass_frame::{Claim, RxId};
-    use windlass_shm::SegStore;
-    use windlass_sync::qsbr::Domain;
+    use std::sync::Arc;
 
-    /// A queue keeps its order, is bounded in frames and bytes, leaves room to others, and gives all its memory back.
+    use super::*;
+    use windlass_frame::{Claim, RxId, SNAP};
+    use windlass_shaper::Bucket;
+    use windlass_shm::{Foreign, SegStore};
+    use windlass_sync::qsbr::{Domain, Section};
+
+    const NOW: Tick = Tick(5_000_000_000);
+
+    fn rule(member: u16, shaper: Option<&Shaper>) -> Rule<'_> {
+        Rule {
+            shaper,
+            member,
+            worker: 0,
+            now: NOW,
+        }
+    }
+
+    /// A rate that lets nothing go for a long time.
+    fn slow() -> Shaper {
+        let limit = Arc::new(Bucket::new(1_000));
+        limit.reserve(NOW, 60_000, false);
+        Shaper::new(Direction::In, Vec::new(), Some(limit)).expect("a rate")
+    }
+
+    /// A frame of `len` bytes for a member; how many are dropped.
+    fn admit(
+        queues: &mut Queues,
+        section: &Section<'_>,
+        rule: &Rule<'_>,
+        len: u32,
+    ) -> (Outcome, u64) {
+        let payload = vec![0x5a; 65_536];
+        let (mut heads, mut store) = (Heads::boxed(), SegStore::default());
+        heads.clear(RxId(0), NOW);
+        let mut tails = Tails::bind(&mut store, section);
+        heads.admit(0, len, Claim::NONE);
+        let rest = (len as usize).saturating_sub(SNAP);
+        tails.push(0, Foreign::private(&payload[..rest]));
+        let (pick, mut tally) = (Pick::frame(0, true), Tally::default());
+        let outcome = queues.admit(rule, &heads, &tails, pick, &mut tally);
+        (outcome, tally.drops[0])
+    }
+
+    /// Queues are bounded in frames and bytes, leave room to others, and give all their memory back. Where a queue is full, its
+    /// oldest frame goes.
     #[test]
-    fn queues_are_bounded_and_in_order() {
+    fn queues_are_bounded() {
         let domain = Domain::new(1);
         let mut worker = domain.register();
         let section = worker.section();
-        let (mut heads, mut store) = (Heads::boxed(), SegStore::default());
-        let mut queues = Queues::default();
-        let pick = Pick::frame(0, true);
-        let fill = |queues: &mut Queues, to: u16, len: u32, due: &dyn Fn(u64) -> u64| {
-            let (mut heads, mut store) = (Heads::boxed(), SegStore::default());
-            let payload = vec![0; 65_536];
-            let mut n = 0;
-            loop {
-                heads.clear(RxId(0), Tick(0));
-                let mut tails = Tails::bind(&mut store, &section);
-                heads.admit(0, len, Claim::NONE);
-                let rest = (len as usize).saturating_sub(windlass_frame::SNAP);
-                tails.push(0, windlass_shm::Foreign::private(&payload[..rest]));
-                let room = queues.room(to);
-                if room.frames == 0 || room.bytes < len as usize {
-                    return n as usize;
-                }
-                let due = Tick(due(n));
-                let pushed = queues.push(&heads, &tails, to, pick, due);
-                assert!(
-                    pushed.is_some(),
-                    "there is memory for what there is room for"
-                );
-                n += 1;
-            }
+        let mut queues = Queues::new([1, 2]);
+        let slow = slow();
+        let fill = |queues: &mut Queues, to: u16, len: u32| {
+            let first = admit(queues, &section, &rule(to, Some(&slow)), len);
+            assert_eq!(first, (Outcome::Kept, 0));
+            // Without a rate it goes as soon as it can; behind what waits it waits too.
+            (1..)
+                .find(|_| admit(queues, &section, &rule(to, None), len) != (Outcome::Kept, 0))
+                .expect("a bound")
         };
-        // The first is due first, though the second would be due before it.
-        let falling = |n: u64| 1000 - n.min(500);
-        assert_eq!(fill(&mut queues, 1, 60, &falling), FRAMES);
-        assert_eq!(queues.due(1), Some(Tick(1000)));
-        assert!(fill(&mut queues, 2, 60_000, &|_| 5) <= BYTES / 60_000);
-        let others = (3..40).map(|to| fill(&mut queues, to, 60, &|_| 5));
-        assert!(others.into_iter().take(5).all(|n| n > 0), "room for others");
-        let mut tails = Tails::bind(&mut store, &section);
-        let mut picks = [pick; BURST];
-        let mut restore =
-            |now| queues.restore(1, (Tick(now), BURST), &mut heads, &mut tails, &mut picks);
-        let (none, all) = (restore(999), restore(1000));
-        assert_eq!((none, all), (0, BURST));
-        for to in 0..40 {
-            queues.forget(to, usize::MAX);
-            assert_eq!(queues.due(to), None);
+        assert_eq!(fill(&mut queues, 1, 60), FRAMES);
+        assert!(fill(&mut queues, 2, 60_000) <= BYTES / 60_000);
+        for to in 3..8 {
+            let admitted = admit(&mut queues, &section, &rule(to, Some(&slow)), 60);
+            assert_eq!(admitted, (Outcome::Kept, 0));
         }
+        assert!(queues.advance(&rule(1, None)).is_nothing());
+        assert_eq!(queues.due(1), Some(Tick(0)));
+        (1..8).for_each(|to| {
+            queues.purge(&rule(to, None));
+            assert_eq!(queues.due(to), None);
+        });
         let pool = queues.pool.expect("frames have waited");
-        assert!(pool.is_empty() && queues.frames == 0);
+        assert!(pool.is_empty() && queues.frames == 0 && queues.queues.is_empty());
+    }
+
+    /// A full queue takes what comes, and its oldest frame goes.
+    #[test]
+    fn the_oldest_goes() {
+        let domain = Domain::new(1);
+        let mut worker = domain.register();
+        let section = worker.section();
+        let mut queues = Queues::new([1, 2]);
+        let slow = slow();
+        let rule = rule(1, Some(&slow));
+        let mut dropped = 0;
+        for _ in 0..100 {
+            let (outcome, lost) = admit(&mut queues, &section, &rule, 1000);
+            assert_eq!(outcome, Outcome::Kept);
+            dropped += lost;
+        }
+        assert_eq!((dropped, queues.len()), (84, 16));
+        assert_eq!(queues.oldest(), Some(84));
     }
 
     /// Frames whose pieces are more than a burst has room for come in several bursts, each frame whole.
@@ -239,32 +571,33 @@ mod tests {
         let domain = Domain::new(1);
         let mut worker = domain.register();
         let section = worker.section();
-        let (mut heads, mut store) = (Heads::boxed(), SegStore::default());
-        let mut queues = Queues::default();
-        let payload = vec![0x5a; 65_536];
-        let lengths = [65_549; 15].into_iter().chain([1500; 44]);
-        for len in lengths.clone() {
-            heads.clear(RxId(0), Tick(0));
-            let mut tails = Tails::bind(&mut store, &section);
-            heads.admit(0, len, Claim::NONE);
-            let rest = payload.get(..len as usize - windlass_frame::SNAP);
-            tails.push(0, windlass_shm::Foreign::private(rest.expect("bytes")));
-            let pushed = queues.push(&heads, &tails, 1, Pick::frame(0, false), Tick(5));
-            assert_eq!(pushed, Some(Tick(5)));
+        let mut queues = Queues::new([1, 2]);
+        let slow = slow();
+        let lengths = [65_549; 14].into_iter().chain([1500; 44]);
+        for (n, len) in lengths.clone().enumerate() {
+            let rule = rule(1, Some(&slow).filter(|_| n == 0));
+            let admitted = admit(&mut queues, &section, &rule, len);
+            assert_eq!(admitted, (Outcome::Kept, 0), "{n}");
         }
-        let mut found = Vec::new();
+        let (mut heads, mut store) = (Heads::boxed(), SegStore::default());
+        let (rule, mut found) = (rule(1, None), Vec::new());
+        assert!(queues.advance(&rule).is_nothing());
         while queues.len() > 0 {
             let mut picks = [Pick::frame(0, false); BURST];
-            heads.clear(RxId(0), Tick(5));
+            heads.clear(RxId(0), NOW);
             let mut tails = Tails::bind(&mut store, &section);
-            let n = queues.restore(1, (Tick(5), BURST), &mut heads, &mut tails, &mut picks);
-            for i in 0..n {
+            let n = queues.restore(1, BURST, &mut heads, &mut tails, &mut picks);
+            for (i, pick) in picks.iter().enumerate().take(n) {
                 let behind: usize = tails.of(i).map(|piece| piece.len()).sum();
                 found.push((heads.private(i).len() + behind) as u32);
+                assert!(pick.tagged());
             }
-            assert_eq!(queues.forget(1, n), n);
+            queues.forget(&rule, n);
             assert_ne!(n, 0);
         }
-        assert!(found.into_iter().eq(lengths));
+        found.sort_unstable();
+        let mut lengths: Vec<u32> = lengths.collect();
+        lengths.sort_unstable();
+        assert_eq!(found, lengths);
     }
 }

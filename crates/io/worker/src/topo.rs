@@ -5,6 +5,7 @@ use std::sync::Arc;
 use windlass_attach::port::TxPort;
 use windlass_bridge::forward::Bridge;
 use windlass_nic::{EgressStage, IngressStage};
+use windlass_shaper::Shaper;
 use windlass_stats::{MemberCounters, Padded};
 
 use crate::meter::Account;
@@ -19,12 +20,18 @@ pub struct Member {
     pub tx: Option<Arc<dyn TxPort>>,
     /// It has several rings to choose from.
     pub several: bool,
-    /// It has several rings, or stages on the way to it: what is sent to it takes the long way.
+    /// It has several rings, or stages or rates on the way to it: what is sent to it takes the long way.
     pub is_special: bool,
+    /// It has stages or rates on the way from it.
+    pub is_staged: bool,
     /// What its frames pass before the bridge.
     pub ingress: Box<[Arc<dyn IngressStage>]>,
     /// What frames pass on their way to it.
     pub egress: Box<[Arc<dyn EgressStage>]>,
+    /// Its rates and flows for what it sends, behind its stages.
+    pub shape_out: Option<Arc<Shaper>>,
+    /// Those for what it gets.
+    pub shape_in: Option<Arc<Shaper>>,
     /// The least time between two notifications of the member, in nanoseconds; 0 is no limit.
     pub kick_gap_ns: u64,
     /// How long its rings are polled after they were found empty.

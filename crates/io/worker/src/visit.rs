@@ -4,12 +4,12 @@
 //! ```text
 //! rx_burst: borrowed, its first bytes private        counted: rx_frames, rx_bytes
 //!   nic:    claims checked                            or dropped: bad-offload
-//!           stages of its member, if it has any       or dropped, consumed, or held (`ingress`)
+//!           stages and rates of its member, if any    or dropped, consumed, or held (`ingress`)
 //!   bridge: verdict                                   or dropped under its reason
 //!           or copied for the daemon (`local`)        counted: rx_local
 //!   group:  into the list of each destination         counted: rx_unicast, or rx_flooded and rx_copies
 //!           (a large flood waits in `flood`)
-//!   egress: offered, stages of the receiver, sent,    delivered, dropped, or held
+//!   egress: offered, stages and rates, sent,          delivered, dropped, or held
 //!           tried once more
 //! release: the source gets its descriptors back
 //! kick:    each destination that asks is notified, once; while the source has more, in its next visit
@@ -74,6 +74,7 @@ pub(crate) struct Scratch {
 impl Scratch {
     pub(crate) fn new(
         members: usize,
+        flow_keys: [u64; 2],
         local: spsc::Sender<LocalFrame>,
         notice: Arc<Notice>,
     ) -> Scratch {
@@ -83,7 +84,7 @@ impl Scratch {
             groups: Groups::new(members),
             local: LocalSender::new(local),
             notice,
-            ingress: Ingress::default(),
+            ingress: Ingress::new(flow_keys),
             sightings: Sightings::new(),
             bridge: 0,
             now: Tick(0),
@@ -128,9 +129,9 @@ impl Scratch {
         if let (Some(member), Some(counters), Some((index, bridge))) = (member, counters, bridge) {
             (self.bridge, self.now) = (index, cx.now);
             windlass_nic::leave(heads, &mut tails);
-            if !member.ingress.is_empty() || self.ingress.has(ring.member) {
-                self.ingress
-                    .leave((member, ring.attachment), counters, heads, &mut tails);
+            if member.is_staged || self.ingress.has(ring.member) {
+                let (from, by) = ((member, ring.attachment), (&**counters, cx.lane.worker));
+                self.ingress.leave(from, by, heads, &mut tails);
             }
             let tally = bridge.forward(heads, &mut self.sightings);
             // For the visit before: here the fence that asking takes has nothing left to wait for.
@@ -181,28 +182,24 @@ impl Scratch {
         let member = cx.topo.member(from);
         let counters = member.and_then(|m| m.counters.get(cx.lane.worker as usize));
         let bridge = member.and_then(|m| Some((m.bridge, cx.topo.bridge(m.bridge)?)));
+        let rule = cx.rule_out(from, member);
         let member = member.filter(|m| self.ingress.is_from(from, m.attachment));
         let (Some(member), Some(counters), Some((index, bridge))) = (member, counters, bridge)
         else {
-            self.ingress.purge(from, counters.map(|c| &**c));
+            self.ingress.purge(&rule, counters.map(|c| &**c));
             return 0;
         };
         let Some(limit) = floods.limit(from) else {
             self.ingress.put_off(from, cx.now.plus(FLOODS_NS));
             return 0;
         };
-        // Without the stages that held them nothing holds them.
-        let now = match member.ingress.is_empty() {
-            true => Tick(u64::MAX),
-            false => cx.now,
-        };
+        self.ingress.advance(&rule, counters);
         let heads = &mut *self.heads;
         heads.clear(RxId(from), cx.now);
         let mut tails = Tails::bind(&mut self.store, cx.section);
         let mut picks = [Pick::frame(0, false); BURST];
-        let due = (now, limit.frames);
         let queues = &self.ingress.queues;
-        let n = queues.restore(from, due, heads, &mut tails, &mut picks);
+        let n = queues.restore(from, limit.frames, heads, &mut tails, &mut picks);
         if n > 0 {
             (self.bridge, self.now) = (index, cx.now);
             let tally = bridge.forward(heads, &mut self.sightings);
@@ -222,7 +219,7 @@ impl Scratch {
             }
             burst.dispatch(n, tally.uniform, &mut self.groups, egress, floods);
         }
-        self.ingress.forget(from, n, Some(counters));
+        self.ingress.forget(&rule, n, counters);
         n
     }
 

@@ -191,7 +191,7 @@ impl Worker {
             moves: Vec::new(),
             rest: None,
             armed: 0,
-            scratch: Scratch::new(init.members_max, init.local, notice),
+            scratch: Scratch::new(init.members_max, init.flow_keys, init.local, notice),
             egress: Egress::new(init.members_max, init.flow_keys, sense),
             floods: Floods::new(init.members_max),
             homes: Vec::new(),
@@ -838,13 +838,19 @@ impl Worker {
             .add((rings.len() as u64).wrapping_neg());
         let section = self.qsbr.section();
         let topo = self.shared.topo.load(&section);
-        let counters = topo
-            .member(member)
-            .and_then(|m| m.counters.get(self.lane.worker as usize));
-        let counters = counters.map(|c| &**c);
-        self.egress.purge(TxId(member), counters);
+        let cx = Context {
+            section: &section,
+            topo,
+            lane: self.lane,
+            now: Tick(0),
+        };
+        let found = topo.member(member);
+        let counters = found.and_then(|m| cx.counters(m));
+        self.egress.purge(&cx.rule_in(member, found), counters);
         self.floods.purge(member, counters);
-        self.scratch.ingress.purge(member, counters);
+        self.scratch
+            .ingress
+            .purge(&cx.rule_out(member, found), counters);
         for (slot, ring) in &rings {
             self.looks.clear(*slot);
             if matches!(ring.state, State::Idle | State::Unsure(_)) {

@@ -147,7 +147,9 @@ columns! {
     "rx-floods-cut" more "Floods that ended before everyone had a copy." |row| counted(row, "rx_floods_cut");
     "rx-local" more "Frames from it that ended at the bridge, for the daemon." |row| counted(row, "rx_local");
     "rx-held" more "Frames from it that wait in private memory now." |row| at(row, "/rx_held");
+    "rx-cut" more "Frames more than it sent: large segments cut for a maxbw." |row| counted(row, "rx_cut");
     "tx-offered" more "Frames and copies that were to go to it." |row| counted(row, "tx_offered");
+    "tx-cut" more "Frames more than those: large segments cut for a maxbw." |row| counted(row, "tx_cut");
     "tx-held" more "Of those, waiting in private memory now." |row| at(row, "/tx_held");
     "tx-span" more "Of those, copies for a span member." |row| counted(row, "tx_span");
     "tx-spilled" more "Of those, waited in private memory for a while." |row| counted(row, "tx_spilled");

@@ -7,9 +7,10 @@ use windlass_bridge::fdb::Fdb;
 use windlass_bridge::groups::GroupsConf;
 use windlass_bridge::member::MemberConf;
 use windlass_firewall::{Compiled, Firewall, Tracker};
-use windlass_nic::{EgressStage, IngressStage, MaxBw, Protection, protect};
+use windlass_nic::{EgressStage, IngressStage, Protection, protect};
 use windlass_stats::{MemberCounters, Padded};
 
+use super::shaping::{FlowTuning, Shaping};
 use crate::meter::Account;
 use crate::ring::Spin;
 
@@ -22,6 +23,8 @@ pub struct MemberTuning {
     pub firewall: Option<FirewallTuning>,
     /// Bits a second from it, and as many towards it; 0 is no limit.
     pub maxbw: u64,
+    /// Its flows.
+    pub flows: Vec<FlowTuning>,
     /// The least time between two notifications of the member, in nanoseconds; 0 is no limit.
     pub kick_gap_ns: u64,
     /// Polling before sleep.
@@ -43,8 +46,8 @@ pub(super) struct DraftMember {
     pub(super) bridge: u16,
     pub(super) conf: MemberConf,
     pub(super) tuning: MemberTuning,
-    /// The limits of `tuning.maxbw` from it and towards it: what they have counted survives other changes.
-    pub(super) maxbw: Option<[Arc<MaxBw>; 2]>,
+    /// Its rates and flows: what they have counted survives other changes.
+    pub(super) shaping: Shaping,
     /// The connections that its firewall knows; they survive other rules.
     pub(super) tracker: Option<Arc<Mutex<Tracker>>>,
     pub(super) tx: Option<Arc<dyn TxPort>>,
@@ -64,26 +67,19 @@ impl DraftMember {
         let (mac, nospoof) = (self.conf.mac, self.conf.nospoof);
         let protection = protect(mac, nospoof, &self.tuning.protection);
         let firewall = self.firewall().map(|[out, _]| Arc::new(out) as _);
-        let maxbw = self.maxbw.clone().map(|[from, _]| from as _);
-        protection.chain(firewall).chain(maxbw).collect()
+        protection.chain(firewall).collect()
     }
 
     /// What frames pass on their way to it.
     pub(super) fn egress(&self) -> Box<[Arc<dyn EgressStage>]> {
         let firewall = self.firewall().map(|[_, inwards]| Arc::new(inwards) as _);
-        let maxbw = self.maxbw.clone().map(|[_, towards]| towards as _);
-        firewall.into_iter().chain(maxbw).collect()
+        firewall.into_iter().collect()
     }
 
     fn firewall(&self) -> Option<[Firewall; 2]> {
         let (tuning, tracker) = (self.tuning.firewall.as_ref()?, self.tracker.as_ref()?);
         Some(Firewall::both(&tuning.rules, tracker))
     }
-}
-
-pub(super) fn max_bandwidth(tuning: &MemberTuning) -> Option<[Arc<MaxBw>; 2]> {
-    let limit = || Arc::new(MaxBw::new(tuning.maxbw));
-    (tuning.maxbw != 0).then(|| [limit(), limit()])
 }
 
 /// The connections of a member that has a firewall.

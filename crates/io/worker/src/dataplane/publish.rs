@@ -72,14 +72,18 @@ impl DataPlane {
             .map(|draft| {
                 let m = draft.as_ref().filter(|m| !m.is_leaving)?;
                 let several = m.tx.as_ref().is_some_and(|tx| tx.has_choice());
-                let egress = m.egress();
+                let (ingress, egress) = (m.ingress(), m.egress());
+                let [shape_out, shape_in] = m.shaping.shapers();
                 Some(Arc::new(Member {
                     bridge: m.bridge,
                     tx: m.tx.clone(),
                     several,
-                    is_special: several || !egress.is_empty(),
-                    ingress: m.ingress(),
+                    is_special: several || !egress.is_empty() || shape_in.is_some(),
+                    is_staged: !ingress.is_empty() || shape_out.is_some(),
+                    ingress,
                     egress,
+                    shape_out,
+                    shape_in,
                     kick_gap_ns: m.tuning.kick_gap_ns,
                     spin: m.tuning.spin,
                     attachment: m.attachment,

@@ -2,7 +2,8 @@ use std::sync::{Arc, Mutex};
 
 use windlass_attach::port::{TxCaps, TxPort};
 use windlass_frame::{Claim, HEADROOM, RxId};
-use windlass_nic::{EgressStage, MaxBw};
+use windlass_nic::EgressStage;
+use windlass_shaper::{Bucket, Shaper};
 use windlass_shm::Foreign;
 use windlass_stats::{MemberTotals, Padded};
 use windlass_sync::qsbr::Domain;
@@ -81,11 +82,25 @@ impl EgressStage for Tunnel {
 }
 
 fn member(sink: &Arc<Sink>, egress: Vec<Arc<dyn EgressStage>>) -> Option<Arc<Member>> {
+    limited(sink, egress, None)
+}
+
+/// With a rate in bits a second.
+fn limited(
+    sink: &Arc<Sink>,
+    egress: Vec<Arc<dyn EgressStage>>,
+    rate: Option<u64>,
+) -> Option<Arc<Member>> {
+    let limit = rate.map(|rate| Arc::new(Bucket::new(rate)));
+    let shaper = Shaper::new(Direction::In, Vec::new(), limit);
     Some(Arc::new(Member {
         bridge: 0,
         tx: Some(sink.clone()),
         several: false,
-        is_special: !egress.is_empty(),
+        is_special: !egress.is_empty() || rate.is_some(),
+        is_staged: false,
+        shape_out: None,
+        shape_in: shaper.map(Arc::new),
         ingress: Box::default(),
         egress: egress.into(),
         kick_gap_ns: 0,
@@ -123,13 +138,13 @@ fn several(sinks: &[Arc<Sink>]) -> Topo {
     let tunnels = [0xaa, 0xbb].map(|byte| Arc::new(Tunnel([byte; 50])) as Arc<dyn EgressStage>);
     let [near, far] = tunnels;
     // 2,050 bytes a millisecond: a frame and its tunnel.
-    let limit = Arc::new(MaxBw::new(2050 * 8 * 1000));
+    let limit = Some(2050 * 8 * 1000);
     Topo {
         members: vec![
             member(&sinks[0], vec![]),
             member(&sinks[1], vec![]),
             member(&sinks[2], vec![near]),
-            member(&sinks[3], vec![far, limit]),
+            limited(&sinks[3], vec![far], limit),
         ],
         ..Topo::default()
     }
@@ -213,7 +228,7 @@ fn queues_end_with_their_limit() {
     let section = worker.section();
     let sink = Arc::<Sink>::default();
     let limited = Topo {
-        members: vec![member(&sink, vec![Arc::new(MaxBw::new(1_000_000))])],
+        members: vec![limited(&sink, vec![], Some(1_000_000))],
         ..Topo::default()
     };
     let plain = Topo {
@@ -236,25 +251,31 @@ fn queues_end_with_their_limit() {
             now,
         };
         heads.clear(RxId(9), now);
-        heads.snap[0].0[HEADROOM] = number;
+        heads.snap[0].0[HEADROOM + 14] = number;
         heads.admit(0, 1000, Claim::NONE);
         let tails = Tails::bind(&mut store, section);
         let taken = egress.offer(&cx, &heads, &tails, TxId(0), &[Pick::frame(0, false)]);
         assert_eq!(taken, 1);
     };
-    // 8 ms each: what has to wait for longer than 100 ms is dropped.
+    // 16 frames may wait: the oldest goes for the latest.
     (0..20).for_each(|number| offer(&mut egress, &limited, number));
     let before = totals(&limited, 0);
-    assert_eq!(before.drops[Drop::QueueFull as usize], 20 - 13);
-    assert!(before.conserved() && before.egress.held == 12);
+    assert_eq!(before.drops[Drop::QueueFull as usize], 3);
+    assert!(before.conserved() && before.egress.held == 16);
     offer(&mut egress, &plain, 20);
     let got = sink.frames.lock().expect("no panic").clone();
-    let numbers: Vec<u8> = got.iter().map(|frame| frame[0]).collect();
-    assert_eq!(numbers, (0..13).chain([20]).collect::<Vec<u8>>());
+    let numbers: Vec<u8> = got.iter().map(|frame| frame[14]).collect();
+    assert_eq!(numbers, [0].into_iter().chain(4..21).collect::<Vec<u8>>());
     assert_eq!((egress.held_frames(), egress.next_due()), (0, None));
     (0..5).for_each(|number| offer(&mut egress, &limited, number));
     let gone = limited.members[0].as_ref().expect("a member");
-    egress.purge(TxId(0), Some(&gone.counters[0]));
+    let rule = Rule {
+        shaper: None,
+        member: 0,
+        worker: 0,
+        now,
+    };
+    egress.purge(&rule, Some(&gone.counters[0]));
     assert_eq!((egress.held_frames(), egress.next_due()), (0, None));
 }
 

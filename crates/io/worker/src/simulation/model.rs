@@ -92,8 +92,8 @@ pub(super) struct Model {
     frames: Vec<Frame>,
     /// Last frame of a flow, or of its floods, that a sink was given.
     order: BTreeMap<(u64, u64, u64, usize, Option<Way>), usize>,
-    /// By pipe: the last frame that the daemon got.
-    heard_last: BTreeMap<u64, u64>,
+    /// By pipe and source: the last frame that the daemon got. Others may pass it where they wait for a rate.
+    heard_last: BTreeMap<(u64, u64), u64>,
     /// Frames of the daemon: for which owner.
     own: Vec<usize>,
     /// By owner: the last of them that it was given.
@@ -237,7 +237,7 @@ impl Model {
             is_there && owner.number == member,
             "frame {number} is told of member {member}, who did not send it"
         );
-        let last = self.heard_last.insert(frame.pipe, number);
+        let last = self.heard_last.insert((frame.pipe, frame.src), number);
         assert!(
             last.is_none_or(|last| last < number),
             "the daemon gets frame {number} behind {last:?}"

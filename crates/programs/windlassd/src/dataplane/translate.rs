@@ -104,6 +104,7 @@ pub fn tuning(
         protection: protection(settings).into(),
         firewall: firewalls.get(&settings.firewall)?,
         maxbw: u64::from(settings.maxbw) * 1_000_000,
+        flows: Vec::new(),
         kick_gap_ns: gap,
         spin,
     })
@@ -300,6 +301,7 @@ pub fn counters(totals: &MemberTotals, kernel_drops: u64) -> Counters {
         rx_local: ingress.local,
         rx_dropped: ingress.dropped,
         rx_held: ingress.held,
+        rx_cut: ingress.cut,
         rx_copies: ingress.copies,
         rx_floods_cut: ingress.floods_cut,
         tx_offered: egress.offered,
@@ -307,6 +309,7 @@ pub fn counters(totals: &MemberTotals, kernel_drops: u64) -> Counters {
         tx_bytes: egress.bytes,
         tx_dropped: egress.dropped,
         tx_held: egress.held,
+        tx_cut: egress.cut,
         tx_span: egress.span_copies,
         tx_spilled: egress.spilled,
         tx_segments: egress.segments,

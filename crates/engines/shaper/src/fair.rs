@@ -1,0 +1,292 @@
+//! Frames that wait for one rate, in fair queues: [`Fair`].
+//!
+//! # Model
+//! FQ-CoDel (RFC 8290): a queue for each hash of a flow's addresses and ports, served by deficit round robin. A queue that gets its first
+//! frame is *new*, and served before those that have been served: so a flow that sends little does not wait for those that
+//! send much. Each queue drops by [`crate::codel`]; where there is no room, the longest queue loses its oldest frame.
+//!
+//! | | here | RFC 8290 |
+//! | --- | --- | --- |
+//! | queues | [`QUEUES`] | 1,024 |
+//! | quantum | [`QUANTUM`] bytes | 1,514 |
+//! | target, interval | 5 ms, 100 ms; longer at low rates ([`crate::codel`]) | 5 ms, 100 ms |
+//! | drops where there is no room | one frame of the longest queue | up to 64 |
+//!
+//! Queues lie in three bands. A higher band is served before a lower one; a band that waits for [`STARVED_NS`] gets a turn all
+//! the same.
+
+use std::collections::VecDeque;
+
+use windlass_frame::Tick;
+
+use crate::Priority;
+use crate::codel::{Codel, Law};
+
+/// Queues of each priority.
+pub const QUEUES: usize = 1024;
+/// Bytes that a queue may send before it is another's turn.
+pub const QUANTUM: i64 = 1514;
+/// How long a band of lower priority waits for a turn at most.
+pub const STARVED_NS: u64 = 100_000_000;
+/// No queue.
+const NONE: u16 = u16::MAX;
+
+/// What waits, and what is known of it.
+#[derive(Debug)]
+pub struct Waiting<T> {
+    /// It.
+    pub item: T,
+    /// Its bytes.
+    pub bytes: u32,
+    /// Which flow of the member it belongs to: [`crate::FlowId`]; 0 is none.
+    pub flow: u64,
+    pub(crate) key: u32,
+    pub(crate) priority: Priority,
+    /// When it began to wait here.
+    pub(crate) since: Tick,
+}
+
+impl<T> Waiting<T> {
+    /// What its queue is chosen by.
+    pub fn key(&self) -> u32 {
+        self.key
+    }
+}
+
+/// One queue.
+#[derive(Debug)]
+struct Queue<T> {
+    slot: u16,
+    bytes: u64,
+    /// Bytes that it may send yet.
+    credit: i64,
+    codel: Codel,
+    frames: VecDeque<Waiting<T>>,
+}
+
+/// The queues of one priority that have frames, and those that had some lately, in the order of their turns.
+#[derive(Debug, Default)]
+struct Band {
+    new: VecDeque<u16>,
+    old: VecDeque<u16>,
+    /// When it last had a turn, or became one that waits.
+    served: Tick,
+}
+
+/// Fair queues.
+#[derive(Debug)]
+pub struct Fair<T> {
+    law: Law,
+    /// By priority and hash: which queue.
+    table: Box<[u16]>,
+    queues: Vec<Queue<T>>,
+    free: Vec<u16>,
+    bands: [Band; 3],
+    frames: usize,
+    bytes: u64,
+}
+
+impl<T> Fair<T> {
+    /// For a rate at which an ordinary frame takes so long.
+    pub fn new(frame_ns: u64) -> Fair<T> {
+        Fair {
+            law: Law::new(frame_ns),
+            table: vec![NONE; 3_usize.wrapping_mul(QUEUES)].into(),
+            queues: Vec::new(),
+            free: Vec::new(),
+            bands: Default::default(),
+            frames: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Another rate.
+    pub(crate) fn set_rate(&mut self, frame_ns: u64) {
+        self.law = Law::new(frame_ns);
+    }
+
+    /// Frames that wait.
+    pub fn len(&self) -> usize {
+        self.frames
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.frames == 0
+    }
+
+    /// Bytes that wait.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// All that waits, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Waiting<T>> {
+        self.queues.iter().flat_map(|queue| &queue.frames)
+    }
+
+    /// The queue that frames of a key and a priority join.
+    fn queue_of(&mut self, key: u32, priority: Priority, now: Tick) -> u16 {
+        let slot = (key as usize % QUEUES).wrapping_add(QUEUES.wrapping_mul(priority as usize));
+        let at = self.table.get(slot).copied().unwrap_or(NONE);
+        if at != NONE {
+            return at;
+        }
+        let queue = Queue {
+            slot: slot as u16,
+            bytes: 0,
+            credit: QUANTUM,
+            codel: Codel::default(),
+            frames: VecDeque::new(),
+        };
+        let at = match self.free.pop() {
+            Some(at) => {
+                if let Some(place) = self.queues.get_mut(usize::from(at)) {
+                    *place = queue;
+                }
+                at
+            }
+            None => {
+                self.queues.push(queue);
+                self.queues.len().wrapping_sub(1) as u16
+            }
+        };
+        if let Some(place) = self.table.get_mut(slot) {
+            *place = at;
+        }
+        let Some(band) = self.bands.get_mut(priority as usize) else {
+            return at;
+        };
+        if band.new.is_empty() && band.old.is_empty() {
+            band.served = now;
+        }
+        band.new.push_back(at);
+        at
+    }
+
+    /// A frame begins to wait.
+    pub fn push(&mut self, frame: Waiting<T>) {
+        let at = self.queue_of(frame.key, frame.priority, frame.since);
+        let bytes = u64::from(frame.bytes);
+        if let Some(queue) = self.queues.get_mut(usize::from(at)) {
+            queue.bytes = queue.bytes.saturating_add(bytes);
+            queue.frames.push_back(frame);
+            self.frames = self.frames.saturating_add(1);
+            self.bytes = self.bytes.saturating_add(bytes);
+        }
+    }
+
+    /// The first frame of a queue leaves it.
+    fn take(&mut self, at: u16) -> Option<Waiting<T>> {
+        let queue = self.queues.get_mut(usize::from(at))?;
+        let frame = queue.frames.pop_front()?;
+        let bytes = u64::from(frame.bytes);
+        queue.bytes = queue.bytes.saturating_sub(bytes);
+        self.frames = self.frames.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+        Some(frame)
+    }
+
+    /// The band that has the next turn.
+    fn band(&self, now: Tick) -> Option<usize> {
+        let is_waiting = |band: &Band| !band.new.is_empty() || !band.old.is_empty();
+        let mut waiting = (0..3)
+            .rev()
+            .filter(|at| self.bands.get(*at).is_some_and(is_waiting));
+        let first = waiting.next()?;
+        let starved = |at: &usize| {
+            let band = self.bands.get(*at);
+            band.is_some_and(|band| now.since(band.served) >= STARVED_NS)
+        };
+        Some(waiting.find(starved).unwrap_or(first))
+    }
+
+    /// Bytes of the frame whose turn is next, if nothing changes; 0: none waits.
+    pub fn next_bytes(&self, now: Tick) -> u32 {
+        let lists = self.band(now).and_then(|at| self.bands.get(at));
+        let mut turns = lists
+            .into_iter()
+            .flat_map(|band| band.new.iter().chain(&band.old));
+        let frame = turns.find_map(|at| self.queues.get(usize::from(*at))?.frames.front());
+        frame.map_or(0, |frame| frame.bytes)
+    }
+
+    /// The frame whose turn it is leaves. Those that are dropped before it are given to `dropped`.
+    pub fn pop(&mut self, now: Tick, dropped: &mut dyn FnMut(Waiting<T>)) -> Option<Waiting<T>> {
+        loop {
+            let band = self.band(now)?;
+            let Band { new, old, .. } = self.bands.get_mut(band)?;
+            let is_new = !new.is_empty();
+            let at = if is_new {
+                new.pop_front()
+            } else {
+                old.pop_front()
+            }?;
+            let queue = self.queues.get_mut(usize::from(at))?;
+            if queue.credit <= 0 {
+                queue.credit = queue.credit.saturating_add(QUANTUM);
+                old.push_back(at);
+                continue;
+            }
+            let has_old = !old.is_empty();
+            match self.first(at, now, dropped) {
+                Some(frame) => {
+                    let band = self.bands.get_mut(band)?;
+                    band.served = now;
+                    let list = if is_new { &mut band.new } else { &mut band.old };
+                    list.push_front(at);
+                    return Some(frame);
+                }
+                // One that was new has a turn among the others first: it does not come back as new at once.
+                None if is_new && has_old => self.bands.get_mut(band)?.old.push_back(at),
+                None => self.forget(at),
+            }
+        }
+    }
+
+    /// The first frame of a queue that is not dropped leaves it.
+    fn first(
+        &mut self,
+        at: u16,
+        now: Tick,
+        dropped: &mut dyn FnMut(Waiting<T>),
+    ) -> Option<Waiting<T>> {
+        loop {
+            let frame = self.take(at)?;
+            let law = self.law;
+            let queue = self.queues.get_mut(usize::from(at))?;
+            let waited = now.since(frame.since);
+            if !queue.codel.drops(law, now, waited, queue.bytes) {
+                queue.credit = queue.credit.saturating_sub(i64::from(frame.bytes));
+                return Some(frame);
+            }
+            dropped(frame);
+        }
+    }
+
+    /// A queue that has no frame, and no place among the turns any more.
+    fn forget(&mut self, at: u16) {
+        let slot = self.queues.get(usize::from(at)).map(|queue| queue.slot);
+        if let Some(place) = slot.and_then(|slot| self.table.get_mut(usize::from(slot))) {
+            *place = NONE;
+        }
+        self.free.push(at);
+    }
+
+    /// The oldest frame of the longest queue leaves: there is no room.
+    pub fn drop_longest(&mut self) -> Option<Waiting<T>> {
+        let queues = self.queues.iter().zip(0_u16..);
+        let (_, at) = queues.max_by_key(|(queue, _)| queue.bytes)?;
+        self.take(at)
+    }
+
+    /// All that waits leaves, each queue in its order.
+    pub fn drain(&mut self) -> impl Iterator<Item = Waiting<T>> + use<T> {
+        (self.frames, self.bytes) = (0, 0);
+        self.table.fill(NONE);
+        self.free.clear();
+        self.bands = Default::default();
+        let queues = std::mem::take(&mut self.queues);
+        queues.into_iter().flat_map(|queue| queue.frames)
+    }
+}
