@@ -194,18 +194,26 @@ impl Scheduled {
     #[must_use]
     pub fn of(pid: u32) -> Scheduled {
         let mut sum = Scheduled::default();
-        let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
-            return sum;
-        };
-        for thread in threads.flatten() {
-            let text = std::fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
-            let mut numbers = text
-                .split_ascii_whitespace()
-                .map(|n| n.parse().unwrap_or(0));
-            sum.ran += Duration::from_nanos(numbers.next().unwrap_or(0));
-            sum.waited += Duration::from_nanos(numbers.next().unwrap_or(0));
+        for (_, thread) in Scheduled::by_thread(pid) {
+            sum.ran += thread.ran;
+            sum.waited += thread.waited;
         }
         sum
+    }
+
+    /// Of each thread that the process has now, with its name.
+    pub fn by_thread(pid: u32) -> Vec<(String, Scheduled)> {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+        let of = |thread: std::fs::DirEntry| {
+            let read = |file| std::fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+            let numbers = read("schedstat");
+            let numbers = numbers.split_ascii_whitespace();
+            let mut times = numbers.map(|n| Duration::from_nanos(n.parse().unwrap_or(0)));
+            let mut time = || times.next().unwrap_or_default();
+            let (ran, waited) = (time(), time());
+            (read("comm").trim().to_owned(), Scheduled { ran, waited })
+        };
+        threads.into_iter().flatten().flatten().map(of).collect()
     }
 
     /// What was added since `earlier`.

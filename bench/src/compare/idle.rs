@@ -1,11 +1,16 @@
 //! Processor time that an idle daemon uses.
+//!
+//! # Limits
+//! Whoever makes or removes a namespace on this host meanwhile has the daemon look for those of its TAPs.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
+use super::child::Scheduled;
 use super::host::{Namespace, Scratch, describe};
 use super::stop;
 use super::table::verdict;
@@ -111,10 +116,15 @@ fn add(daemon: &Daemon, number: u16, attach: &str) -> Result<()> {
 
 fn measure(options: &Options, daemon: &mut Daemon, what: &str) -> Result<()> {
     stop::pause(Duration::from_secs_f64(options.settle))?;
-    let before = daemon.process().scheduled();
+    let before = ran_by_thread(daemon);
     stop::pause(Duration::from_secs_f64(options.seconds))?;
-    let ran = daemon.process().scheduled().since(before).ran;
+    let mut threads = ran_by_thread(daemon);
     daemon.process().still_runs()?;
+    for (thread, ran) in &mut threads {
+        let earlier = before.get(thread).copied().unwrap_or_default();
+        *ran = ran.saturating_sub(earlier);
+    }
+    let ran: Duration = threads.values().sum();
     println!("idle; {}", describe());
     println!(
         "{} {what}, {} s without traffic: {:.1} ms of processor time (bar: {} ms: {})",
@@ -124,5 +134,17 @@ fn measure(options: &Options, daemon: &mut Daemon, what: &str) -> Result<()> {
         BAR.as_millis(),
         verdict(ran < BAR)
     );
+    for (thread, ran) in threads.iter().filter(|(_, ran)| !ran.is_zero()) {
+        println!("  {thread} {:.2} ms", ran.as_secs_f64() * 1e3);
+    }
     Ok(())
+}
+
+/// Processor time by names of threads.
+fn ran_by_thread(daemon: &mut Daemon) -> BTreeMap<String, Duration> {
+    let mut sums = BTreeMap::<_, Duration>::new();
+    for (name, thread) in Scheduled::by_thread(daemon.process().pid()) {
+        *sums.entry(name).or_default() += thread.ran;
+    }
+    sums
 }

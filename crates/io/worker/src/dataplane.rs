@@ -432,6 +432,21 @@ impl DataPlane {
         Ok(totals)
     }
 
+    /// What was dropped of a member, by reason.
+    ///
+    /// # Errors
+    /// [`DataPlaneError::NoMember`].
+    pub fn drops(&self, id: u16) -> Result<[u64; windlass_stats::Drop::COUNT], DataPlaneError> {
+        let member = self.members.get(id as usize).and_then(Option::as_ref);
+        let mut drops = [0; windlass_stats::Drop::COUNT];
+        for block in member.ok_or(DataPlaneError::NoMember(id))?.counters.iter() {
+            for (sum, n) in drops.iter_mut().zip(&block.drops) {
+                *sum += n.get();
+            }
+        }
+        Ok(drops)
+    }
+
     /// For how long from `now` on a member rests, because access to its memory took too much time; none if it does not.
     ///
     /// # Errors

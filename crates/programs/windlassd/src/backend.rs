@@ -324,8 +324,8 @@ pub trait Backend: Send {
     /// The traffic of uplinks or VNICs since they were made, in their order; zero if one is not known.
     fn counters(&self, members: &[Name]) -> Vec<Counters>;
 
-    /// Of the same, only what was dropped, by reason. The kernel is asked for nothing.
-    fn drops(&self, members: &[Name]) -> Vec<BTreeMap<String, u64>>;
+    /// What was dropped, by reason, of each member that has dropped something. The kernel is asked for nothing.
+    fn drops(&self) -> BTreeMap<Name, BTreeMap<String, u64>>;
 
     /// What each worker did.
     fn workers(&self) -> Vec<WorkerStats>;

@@ -261,8 +261,8 @@ impl Backend for MemoryBackend {
         vec![Counters::default(); members.len()]
     }
 
-    fn drops(&self, members: &[Name]) -> Vec<BTreeMap<String, u64>> {
-        vec![BTreeMap::new(); members.len()]
+    fn drops(&self) -> BTreeMap<Name, BTreeMap<String, u64>> {
+        BTreeMap::new()
     }
 
     fn workers(&self) -> Vec<WorkerStats> {

@@ -309,11 +309,8 @@ impl Backend for DataPlaneBackend {
             .unwrap_or(unknown)
     }
 
-    fn drops(&self, members: &[Name]) -> Vec<BTreeMap<String, u64>> {
-        let unknown = vec![BTreeMap::new(); members.len()];
-        let members = members.to_vec();
-        self.ask(move |p| members.iter().map(|m| p.drops(m)).collect())
-            .unwrap_or(unknown)
+    fn drops(&self) -> BTreeMap<Name, BTreeMap<String, u64>> {
+        self.ask(|p| p.drops()).unwrap_or_default()
     }
 
     fn workers(&self) -> Vec<WorkerStats> {

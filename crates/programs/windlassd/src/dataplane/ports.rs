@@ -728,10 +728,6 @@ impl Ports {
         self.counters_but(name, kernel_drops)
     }
 
-    pub fn drops(&self, name: &Name) -> BTreeMap<String, u64> {
-        self.counters_but(name, 0).drops
-    }
-
     fn counters_but(&self, name: &Name, kernel_drops: u64) -> Counters {
         let Some(member) = self.members.get(name) else {
             return Counters::default();
@@ -740,6 +736,19 @@ impl Ports {
         let mut counters = translate::counters(&totals, kernel_drops);
         counters += &member.carried;
         counters
+    }
+
+    pub fn drops(&self) -> BTreeMap<Name, BTreeMap<String, u64>> {
+        let dropped = self.members.iter().filter_map(|(name, member)| {
+            let drops = self.plane.drops(member.id);
+            let mut drops =
+                drops.map_or_else(|_| BTreeMap::new(), |drops| translate::drops(&drops));
+            for (reason, frames) in &member.carried.drops {
+                *drops.entry(reason.clone()).or_default() += frames;
+            }
+            (!drops.is_empty()).then(|| (name.clone(), drops))
+        });
+        dropped.collect()
     }
 
     pub fn workers(&mut self) -> Vec<WorkerStats> {

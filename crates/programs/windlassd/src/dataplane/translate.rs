@@ -1,5 +1,7 @@
 //! From the objects of the API to what the data path is configured with.
 
+use std::collections::BTreeMap;
+
 use windlass_api::{
     Attachment, Bridge, ClientIds, Counters, FdbEntry, FdbKind, MacAddr, MemberSettings, Memif,
     Name, Role, Tap, Vnic,
@@ -292,7 +294,6 @@ pub fn device(name: &str) -> Option<Device> {
 /// A member's counters as they are shown.
 pub fn counters(totals: &MemberTotals, kernel_drops: u64) -> Counters {
     let (ingress, egress) = (&totals.ingress, &totals.egress);
-    let drops = Drop::ALL.iter().zip(totals.drops).filter(|(_, n)| *n != 0);
     Counters {
         rx_frames: ingress.frames,
         rx_bytes: ingress.bytes,
@@ -316,8 +317,14 @@ pub fn counters(totals: &MemberTotals, kernel_drops: u64) -> Counters {
         kicks: egress.kicks,
         kernel_drops,
         stalled_ns: totals.stalled_ns,
-        drops: drops.map(|(why, n)| (why.name().to_owned(), n)).collect(),
+        drops: drops(&totals.drops),
     }
+}
+
+/// Dropped frames by reason.
+pub fn drops(totals: &[u64; Drop::COUNT]) -> BTreeMap<String, u64> {
+    let drops = Drop::ALL.iter().zip(totals).filter(|(_, n)| **n != 0);
+    drops.map(|(why, n)| (why.name().to_owned(), *n)).collect()
 }
 
 /// An entry of a table as it is shown; `locked`: its member is.

@@ -5,7 +5,7 @@
 //! a minute old, once the daemon is. A member that was made anew since counts from zero. While every worker has slept all the
 //! time, nothing was dropped, and members are not asked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::authority::Peer;
 /// Time between two totals that are put aside.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Dropped frames of each member by reason.
+/// Dropped frames, by reason, of each member that has some.
 type Totals = BTreeMap<Name, BTreeMap<String, u64>>;
 
 /// Totals of two moments.
@@ -78,19 +78,13 @@ impl Recent {
 }
 
 impl Engine {
-    fn totals(&self, names: Vec<Name>) -> Totals {
-        let drops = self.backend.drops(&names);
-        names.into_iter().zip(drops).collect()
-    }
-
     /// Puts the totals of all members aside.
     pub(super) fn note_drops(&mut self) {
         let workers = self.backend.workers();
         let totals = if workers == self.recent.workers {
             self.recent.newer.1.clone()
         } else {
-            let members = self.document.members();
-            Arc::new(self.totals(members.map(|member| member.name().clone()).collect()))
+            Arc::new(self.backend.drops())
         };
         self.recent.workers = workers;
         self.recent.put_aside(Instant::now(), totals);
@@ -98,8 +92,9 @@ impl Engine {
 
     /// What was dropped lately of members that the peer may see.
     pub fn recent_drops(&self, peer: &Peer) -> RecentDrops {
-        let seen = self.seen_by(peer).map(|member| member.name().clone());
-        let totals = self.totals(seen.collect());
+        let seen: BTreeSet<&Name> = self.seen_by(peer).map(|member| member.name()).collect();
+        let mut totals = self.backend.drops();
+        totals.retain(|name, _| seen.contains(name));
         self.recent.until(Instant::now(), totals)
     }
 }
