@@ -104,9 +104,9 @@ pub use vhost::{SocketMode, SocketOwner, VHOST_QUEUES_MAX, VhostUser};
 pub use view::{
     Applied, BridgePlace, BridgeStats, BridgeView, Counters, DaemonView, EventKind,
     FDB_PAGE_DEFAULT, FdbAdd, FdbEntry, FdbKind, FdbPage, FdbQuery, Flushed, GroupView, LimitView,
-    McastPortView, McastView, MemberDrops, MemberStats, MonitorEvent, Moved, PeerView, RecentDrops,
-    State, Stats, Status, TableStats, TreePortView, TreeView, UplinkView, VnicView, WorkerMove,
-    WorkerStats, ZoneView,
+    McastPortView, McastView, MemberDrops, MemberStats, MonitorEvent, Moved, NeighboursView,
+    PeerView, RecentDrops, State, Stats, Status, TableStats, TreePortView, TreeView, UplinkView,
+    VnicView, WorkerMove, WorkerStats, ZoneView,
 };
 pub use vlan::VlanSet;
 

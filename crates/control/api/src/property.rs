@@ -238,6 +238,15 @@ pub const PROPERTIES: &[PropertySpec] = &[
     ),
     row(
         MEMBER,
+        "neigh-suppress",
+        ValueKind::Flag,
+        "",
+        "off",
+        (0, 0),
+        "Answer ARP requests and neighbour solicitations for known addresses behind the member instead of flooding them.",
+    ),
+    row(
+        MEMBER,
         "private",
         ValueKind::Flag,
         "",
@@ -836,6 +845,8 @@ pub struct MemberSettings {
     pub locked: bool,
     /// Other sources are learned, though they may not.
     pub mab: bool,
+    /// Questions for addresses behind it are answered for it.
+    pub neigh_suppress: bool,
     /// Exchanges nothing with other private members.
     pub private: bool,
     /// Gets a copy of everything, sends nothing.
@@ -889,6 +900,7 @@ impl MemberSettings {
             sticky: set.flag(scope, "sticky"),
             locked: set.flag(scope, "locked"),
             mab: set.flag(scope, "mab"),
+            neigh_suppress: set.flag(scope, "neigh-suppress"),
             private: set.flag(scope, "private"),
             span: set.flag(scope, "span"),
             vlan: u16::try_from(number("vlan")).ok().filter(|&vlan| vlan != 0),

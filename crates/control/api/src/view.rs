@@ -245,6 +245,24 @@ pub struct BridgeView {
     /// What multicast snooping found, where it snoops; for root and the daemon's owner only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multicast: Option<McastView>,
+    /// What it knows of neighbours, where it answers for them; for root and the daemon's owner only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub neighbours: Option<NeighboursView>,
+}
+
+/// What a bridge knows of neighbours, and what it did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NeighboursView {
+    /// Addresses that it knows.
+    pub known: u64,
+    /// ARP requests and neighbour solicitations that it answered.
+    pub answered: u64,
+    /// Those, and announcements, that it passed on to everybody.
+    pub passed: u64,
+    /// Addresses that it did not learn for want of room.
+    pub over_limit: u64,
+    /// Frames that were lost, because too many waited.
+    pub lost: u64,
 }
 
 /// What multicast snooping of a bridge found.

@@ -725,13 +725,18 @@ impl Pass<'_> {
     /// The verdict of a frame to a group address on a bridge that snoops.
     #[cold]
     fn group(&mut self, way: groups::Way) -> Verdict {
-        let pace = &self.from.paces.snooped;
+        let paces = &self.from.paces;
         match way {
             groups::Way::Set(id) => self.flood(id),
-            groups::Way::Daemon if pace.admit(groups::SNOOPED_A_SECOND, self.now) => {
+            groups::Way::Daemon if paces.snooped.admit(groups::SNOOPED_A_SECOND, self.now) => {
                 self.snooped = self.snooped.wrapping_add(1);
                 Verdict::SNOOPED
             }
+            groups::Way::Ask(_) if paces.asked.admit(groups::ASKED_A_SECOND, self.now) => {
+                self.snooped = self.snooped.wrapping_add(1);
+                Verdict::SNOOPED
+            }
+            groups::Way::Ask(id) => self.flood(id),
             groups::Way::Daemon => Verdict::drop(Drop::LocalFull),
         }
     }

@@ -1,4 +1,4 @@
-//! Where multicast goes on a bridge that snoops.
+//! Where multicast goes on a bridge that snoops, and questions for neighbours on one that answers them.
 //!
 //! # Model
 //! [`GroupsConf`] is what the snooping engine found; [`Groups`] is the same for the forwarding path: a sorted array of groups, and a
@@ -8,6 +8,7 @@
 //! | frame to a group address | goes to |
 //! | --- | --- |
 //! | IGMP, MLD, PIM hello (PIM to its routers' address) | the daemon, at most [`SNOOPED_A_SECOND`] of each member |
+//! | ARP requests, neighbour solicitations and advertisements, where the bridge answers them | the daemon, at most [`ASKED_A_SECOND`] of each member; above it everybody |
 //! | not IPv4 or IPv6; 224.0.0.0/24, ff02::1, a scope within the host; a VLAN that is not snooped | everybody |
 //! | a group that has members | these and routers |
 //! | another group | routers, or everybody ([`GroupsConf::flood_unknown`]) |
@@ -27,12 +28,16 @@ use crate::vlan::VlanMap;
 /// IGMP, MLD and PIM that one member can have a second, once the first 26 ([`crate::pace`]) have come.
 pub const SNOOPED_A_SECOND: u32 = 500;
 
+/// Questions for neighbours that the daemon reads of one member a second, once the first 26 have come.
+pub const ASKED_A_SECOND: u32 = 500;
+
 /// Numbers of groups are below it.
 pub const GROUPS_MAX: u16 = 40_960;
 /// Sets behind those of [`FloodKind`]: routers of each VLAN and family, then groups.
 const ROUTERS: u16 = 8192;
 const GROUPS: u16 = ROUTERS + 8192;
 
+const ARP: [u8; 2] = [0x08, 0x06];
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 const IGMP: u8 = 2;
@@ -68,12 +73,14 @@ pub struct GroupVlan {
 /// What snooping found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupsConf {
-    /// VLANs.
+    /// VLANs; none: the bridge does not snoop.
     pub vlans: Vec<GroupVlan>,
     /// Groups.
     pub groups: Vec<GroupConf>,
     /// Groups without members go to everybody.
     pub flood_unknown: bool,
+    /// Questions for neighbours are the daemon's.
+    pub answers: bool,
 }
 
 /// The set of the routers of a VLAN.
@@ -85,6 +92,8 @@ pub const fn routers(vid: u16, is_v6: bool) -> FloodId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Daemon,
+    /// The daemon's while it keeps up, else everybody's.
+    Ask(FloodId),
     Set(FloodId),
 }
 
@@ -106,6 +115,8 @@ impl Key {
 pub struct Groups {
     /// By family.
     snooped: [VlanMap; 2],
+    snoops: bool,
+    answers: bool,
     flood_unknown: bool,
     keys: Box<[(Key, FloodId)]>,
     /// In order of their numbers.
@@ -153,6 +164,8 @@ impl Groups {
         });
         Groups {
             snooped,
+            snoops: !conf.vlans.is_empty(),
+            answers: conf.answers,
             flood_unknown: conf.flood_unknown,
             keys: keys.into_boxed_slice(),
             sets: sets.into_boxed_slice(),
@@ -174,6 +187,12 @@ impl Groups {
         else {
             return all;
         };
+        if self.answers && is_question(*kind, packet) {
+            return Way::Ask(FloodKind::Group.id(vid));
+        }
+        if !self.snoops {
+            return all;
+        }
         let address = match *kind {
             IPV4 => group_v4(packet),
             IPV6 => group_v6(packet),
@@ -195,6 +214,15 @@ impl Groups {
             Err(_) if self.flood_unknown => all,
             Err(_) => Way::Set(routers(vid, is_v6)),
         }
+    }
+}
+
+/// Whether a packet looks for a neighbour, or announces one.
+fn is_question(kind: [u8; 2], packet: &[u8]) -> bool {
+    match kind {
+        ARP => packet.get(6..8) == Some(&[0, 1]),
+        IPV6 => packet.get(6) == Some(&ICMPV6) && matches!(packet.get(40), Some(135 | 136)),
+        _ => false,
     }
 }
 

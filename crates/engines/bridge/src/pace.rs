@@ -34,6 +34,8 @@ pub struct Paces {
     pub bpdus: Pace,
     /// IGMP, MLD and PIM, on a bridge that snoops.
     pub snooped: Pace,
+    /// Questions for neighbours, on a bridge that answers them.
+    pub asked: Pace,
 }
 
 impl Pace {

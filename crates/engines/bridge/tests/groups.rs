@@ -59,6 +59,7 @@ fn bridge(flood_unknown: bool, is_snooped: bool) -> Bridge {
         })
         .to_vec(),
         flood_unknown,
+        answers: false,
     })
 }
 
@@ -250,6 +251,7 @@ fn stopped_members_get_nothing() {
             members: vec![2, 3, 9],
         }],
         flood_unknown: false,
+        answers: false,
     };
     let bridge = Bridge::new(BridgeConf {
         fdb,
@@ -259,4 +261,39 @@ fn stopped_members_get_nothing() {
         groups: Some(groups.into()),
     });
     assert_eq!(receivers(&bridge, 1, &ipv4([239, 1, 2, 3], 17)), [3]);
+}
+
+/// Where the bridge answers, questions for neighbours are the daemon's at a rate, and everybody's above it; nothing else is.
+#[test]
+fn questions_are_the_daemons() {
+    let plain = bridge(false, false);
+    let answers = plain.with_groups(&GroupsConf {
+        answers: true,
+        ..GroupsConf::default()
+    });
+    let mut arp = vec![0xff; 6];
+    arp.extend([2, 0, 0, 0, 9, 9, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    arp.resize(60, 0);
+    let mut reply = arp.clone();
+    reply[21] = 2;
+    let mut headers = [58, 135];
+    for kind in [135, 136] {
+        headers[1] = kind;
+        let question = ipv6("ff02::1:ff00:1", &headers);
+        assert_eq!(send(&answers, 1, &question).0, Verdict::SNOOPED);
+        assert!(send(&plain, 1, &question).0.as_flood().is_some());
+    }
+    for frame in [
+        reply,
+        arp[..20].to_vec(),
+        ipv4([239, 1, 2, 3], 2),
+        ipv6("ff02::1", &[58, 134]),
+    ] {
+        assert_eq!(receivers(&answers, 1, &frame), [2, 3, 4, 5, 6, 7]);
+    }
+    let way = |_| send(&answers, 2, &arp).0;
+    let ways: Vec<_> = (0..100).map(way).collect();
+    let (asked, flooded) = ways.split_at(26);
+    assert!(asked.iter().all(|way| *way == Verdict::SNOOPED));
+    assert!(flooded.iter().all(|way| way.as_flood().is_some()));
 }

@@ -212,7 +212,8 @@ fn details(rows: &[Value], out: &mut dyn Write) -> Result<(), Failure> {
             (of("limit"), value)
         });
         let lines = details.chain(limits).chain(tree(row));
-        let lines: Vec<_> = lines.chain(multicast(row)).collect();
+        let lines = lines.chain(multicast(row)).chain(neighbours(row));
+        let lines: Vec<_> = lines.collect();
         if lines.is_empty() {
             continue;
         }
@@ -286,6 +287,21 @@ fn multicast(row: &Value) -> Vec<(String, String)> {
         (of("group"), what)
     });
     queriers.chain(ports).chain(groups).collect()
+}
+
+/// What a bridge knows of neighbours.
+fn neighbours(row: &Value) -> Option<(String, String)> {
+    let known = row.get("neighbours")?;
+    let of = |key| known.get(key).map_or_else(String::new, text);
+    let counts = [
+        ("known", "known"),
+        ("answered", "answered"),
+        ("passed", "passed on"),
+        ("over_limit", "over limit"),
+        ("lost", "lost"),
+    ];
+    let counts = counts.map(|(key, word)| format!("{} {word}", of(key)));
+    Some(("neighbours".to_owned(), counts.join(", ")))
 }
 
 /// A string or a number as text.

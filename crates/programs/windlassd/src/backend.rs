@@ -39,8 +39,8 @@ use crate::shares::{Holders, Used};
 use thiserror::Error;
 use windlass_api::{
     Bridge, BridgePlace, Counters, ErrorBody, ErrorCode, EventKind, FdbEntry, FdbPage, FdbQuery,
-    MacAddr, McastView, Name, SocketPath, StaticEntry, Status, TableStats, TreeView, Uplink, Vnic,
-    WorkerStats, Zone,
+    MacAddr, McastView, Name, NeighboursView, SocketPath, StaticEntry, Status, TableStats,
+    TreeView, Uplink, Vnic, WorkerStats, Zone,
 };
 use windlass_attach::endpoint::Handed;
 
@@ -340,6 +340,11 @@ pub trait Backend: Send {
 
     /// What multicast snooping of a bridge found, if it snoops.
     fn multicast(&self, _bridge: &Name) -> Option<McastView> {
+        None
+    }
+
+    /// What a bridge knows of neighbours, if it answers for them.
+    fn neighbours(&self, _bridge: &Name) -> Option<NeighboursView> {
         None
     }
 

@@ -35,7 +35,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result, bail};
 use windlass_api::{
     Bridge, BridgePlace, Counters, FdbEntry, FdbPage, FdbQuery, MacAddr, McastView, Name,
-    StaticEntry, Status, TableStats, TreeView, Uplink, Vnic, WorkerStats,
+    NeighboursView, StaticEntry, Status, TableStats, TreeView, Uplink, Vnic, WorkerStats,
 };
 use windlass_attach::endpoint::Handed;
 use windlass_sync::tsc::Clock;
@@ -255,6 +255,11 @@ impl Backend for DataPlaneBackend {
     fn multicast(&self, bridge: &Name) -> Option<McastView> {
         let bridge = bridge.clone();
         self.ask(move |p| p.multicast(&bridge)).flatten()
+    }
+
+    fn neighbours(&self, bridge: &Name) -> Option<NeighboursView> {
+        let bridge = bridge.clone();
+        self.ask(move |p| p.neighbours(&bridge)).flatten()
     }
 
     fn fdb_add(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {

@@ -5,6 +5,7 @@ mod heard;
 mod held;
 mod members;
 mod moves;
+mod neigh;
 mod owner;
 mod rounds;
 mod snoop;
@@ -31,6 +32,7 @@ use edit::{Aside, Edit, End, SetBridge};
 use heard::Heard;
 use held::Held;
 use members::Members;
+use neigh::Asked;
 use snoop::Snoop;
 use tree::Tree;
 use watch::{Source, Watch, Watched};
@@ -101,6 +103,8 @@ pub struct Ports {
     trees_stand: bool,
     /// Snooping of bridges that snoop.
     snoops: BTreeMap<Name, Snoop>,
+    /// What bridges that answer for neighbours know of them.
+    neighbours: BTreeMap<Name, Asked>,
     edit: Edit,
     /// A daemon that waits for its turn: endpoints are made, and not polled.
     held: Option<Held>,
@@ -156,6 +160,7 @@ impl Ports {
             trees: BTreeMap::new(),
             trees_stand: false,
             snoops: BTreeMap::new(),
+            neighbours: BTreeMap::new(),
             edit: Edit::default(),
             held: None,
             leaving: Vec::new(),

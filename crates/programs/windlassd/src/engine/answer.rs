@@ -99,13 +99,14 @@ impl Engine {
         let members = self.seen_by(peer);
         let members = members.filter(|member| *member.bridge() == bridge.name);
         let members = members.map(|member| member.name().clone()).collect();
-        let (table, place, tree, multicast) = if peer.sees_host() {
+        let (table, place, tree, multicast, neighbours) = if peer.sees_host() {
             let (backend, name) = (&self.backend, &bridge.name);
             (
                 backend.table(name),
                 backend.bridge_place(name),
                 backend.tree(name),
                 backend.multicast(name),
+                backend.neighbours(name),
             )
         } else {
             Default::default()
@@ -117,6 +118,7 @@ impl Engine {
             table,
             tree,
             multicast,
+            neighbours,
         })
     }
 

@@ -89,6 +89,7 @@ impl Ports {
             }
         }
         self.run_trees();
+        self.run_neighbours();
         self.run_snoops();
     }
 
@@ -185,7 +186,9 @@ impl Ports {
     fn hear(&mut self) {
         for frame in self.plane.take_local() {
             if frame.is_snooped {
-                self.hear_snooped(&frame);
+                if !self.hear_question(&frame) {
+                    self.hear_snooped(&frame);
+                }
                 continue;
             }
             if let Some(member) = self.members.of(frame.member) {
@@ -200,7 +203,7 @@ impl Ports {
         let draining = self.plane.is_draining() || self.is_leaving();
         let look = draining.then(|| Instant::now() + DRAIN_LOOK);
         let others = self.clash_at().into_iter().chain(self.trees_due());
-        let others = others.chain(self.snoops_due());
+        let others = others.chain(self.snoops_due()).chain(self.neighbours_due());
         let deadline = look.into_iter().chain(others).min();
         self.watch.wait(events, deadline)
     }

@@ -86,7 +86,7 @@ fn mac_of(member: &MemberState, host: &mut dyn Host) -> u64 {
 
 impl Snoop {
     /// What the forwarding path has to know.
-    fn groups(&self) -> GroupsConf {
+    fn groups(&self, answers: bool) -> GroupsConf {
         let vlans = self.engine.vlans().map(|(vid, family)| GroupVlan {
             vid,
             is_v6: family == Family::V6,
@@ -103,6 +103,7 @@ impl Snoop {
             vlans: vlans.collect(),
             groups: groups.collect(),
             flood_unknown: self.flood_unknown,
+            answers,
         }
     }
 
@@ -162,7 +163,9 @@ impl Ports {
                 .get(&name)
                 .is_some_and(|b| b.id == snoop.bridge)
             {
-                let _ = self.plane.set_groups(snoop.bridge, None);
+                let _ = self
+                    .plane
+                    .set_groups(snoop.bridge, self.groups_without_snooping(&name));
             }
         }
         for (name, bridge, settings) in wanted {
@@ -179,7 +182,7 @@ impl Ports {
             self.match_snooped(&name, &settings, &mut snoop);
             snoop.engine.advance(now());
             self.send_queries(&name, &mut snoop);
-            self.publish_groups(&mut snoop);
+            self.publish_groups(&name, &mut snoop);
             self.snoops.insert(name, snoop);
         }
     }
@@ -255,13 +258,24 @@ impl Ports {
         }
     }
 
-    fn publish_groups(&mut self, snoop: &mut Snoop) {
+    /// A bridge answers for neighbours from now on, or does not any more.
+    pub(super) fn neighbours_changed(&mut self, bridge: &Name) {
+        if let Some(snoop) = self.snoops.get_mut(bridge) {
+            snoop.published = None;
+        } else if let Some(id) = self.bridges.get(bridge).map(|bridge| bridge.id) {
+            let _ = self
+                .plane
+                .set_groups(id, self.groups_without_snooping(bridge));
+        }
+    }
+
+    fn publish_groups(&mut self, bridge: &Name, snoop: &mut Snoop) {
         let version = Some(snoop.engine.version());
         let at = Instant::now();
         if snoop.published == version || at < snoop.publish_at {
             return;
         }
-        let groups = snoop.groups();
+        let groups = snoop.groups(self.neighbours.contains_key(bridge));
         if let Err(error) = self.plane.set_groups(snoop.bridge, Some(groups)) {
             tracing::error!("groups: {error}");
         }
@@ -337,7 +351,7 @@ impl Ports {
 }
 
 /// A frame with the tag of a VLAN, or as it is.
-fn tagged(frame: &[u8], vid: Option<u16>) -> Vec<u8> {
+pub(super) fn tagged(frame: &[u8], vid: Option<u16>) -> Vec<u8> {
     let (Some(vid), Some((addresses, rest))) = (vid, frame.split_at_checked(12)) else {
         return frame.to_vec();
     };
