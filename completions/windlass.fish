@@ -37,6 +37,7 @@ complete -c windlass -n "__fish_windlass_needs_command" -f -a "zone" -d 'Tenants
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "bridge" -d 'Learning switches'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "uplink" -d 'Interfaces of the host that are joined to a bridge'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "vnic" -d 'Virtual NICs'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "flow" -d 'Parts of a VNIC\'s traffic, with counters, a bandwidth and a priority of their own'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "fdb" -d 'Forwarding tables of bridges'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "worker" -d 'Threads that move frames'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "status" -d 'The whole on one screen: daemon, workers, members that are not up, drops, sockets, limits that are near'
@@ -402,6 +403,87 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -f -a "add" -d 'Make a flow of a VNIC'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -f -a "remove" -d 'Remove a flow'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -f -a "show" -d 'List flows with what they have counted'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -f -a "set" -d 'Set properties of a flow'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -f -a "reset" -d 'Forget what was set of a flow\'s properties'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -f -a "get" -d 'Show what it is and what can be set on it'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -f -a "show-props" -d 'List what can be set'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -l vnic -d 'VNIC whose traffic it is a part of. All flows of a VNIC have the same attributes' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -l attr -d 'What is in it: local_ip=PREFIX, remote_ip=PREFIX, transport=PROTOCOL, transport=PROTOCOL,local_port=PORT, transport=PROTOCOL,remote_port=PORT or dsfield=VALUE[:MASK]. Local is the VNIC\'s side. The most specific prefix wins' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -l prop -l set -d 'Set properties; may be repeated. "show-props" lists them' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -l may-exist -d 'Succeed if it exists already and is as asked'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -l if-exists -d 'Succeed if there is none of this name'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -l vnic -d 'Only those of this VNIC' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -l socket -d 'The daemon\'s control socket' -r -F
@@ -615,6 +697,14 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -f -a "(windlass __complete property (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -f -a "(windlass __complete vnic (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -f -a "(windlass __complete vnic (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -f -a "(windlass __complete flow (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -f -a "(windlass __complete flow (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -f -a "(windlass __complete flow (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -f -a "(windlass __complete setting (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -f -a "(windlass __complete flow (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -f -a "(windlass __complete property (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -f -a "(windlass __complete flow (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -f -a "(windlass __complete property (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -f -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -f -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -f -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
@@ -642,5 +732,9 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l bridge -x -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l set -x -a "(windlass __complete setting (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l attach -x -a "(windlass __complete attach (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -l vnic -x -a "(windlass __complete vnic (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -l attr -x -a "(windlass __complete attr (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -l prop -x -a "(windlass __complete setting (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -l vnic -x -a "(windlass __complete vnic (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l member -x -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l member -x -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"

@@ -143,6 +143,7 @@ fn table(name: &str, api: &Value) -> Option<String> {
         "bridge properties" => options(scope(Scope::Bridge)),
         "uplink properties" => options(scope(Scope::Uplink)),
         "vnic properties" => options(scope(Scope::Vnic)),
+        "flow properties" => options(scope(Scope::Flow)),
         _ => return None,
     })
 }

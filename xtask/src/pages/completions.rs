@@ -15,10 +15,11 @@ use clap_complete::Shell;
 use super::Page;
 use super::manual::leaves;
 
-const KINDS: [&str; 5] = ["zone", "bridge", "uplink", "vnic", "member"];
+const KINDS: [&str; 6] = ["zone", "bridge", "uplink", "vnic", "member", "flow"];
 
 /// Titles of values that are words of another kind.
-const TITLES: [(&str, &str); 3] = [
+const TITLES: [(&str, &str); 4] = [
+    ("ATTRIBUTE=VALUE,...", "attr"),
     ("KEY=VALUE", "setting"),
     ("KIND,KEY=VALUE,...", "attach"),
     ("PROPERTY", "property"),

@@ -48,6 +48,7 @@ fn document() -> Page {
         ("Bridge", "Each of bridges"),
         ("Uplink", "Each of uplinks"),
         ("Vnic", "Each of vnics"),
+        ("Flow", "Each of flows"),
         ("StaticEntry", "Each of fdb"),
     ] {
         if let Some(object) = schema.pointer(&format!("/$defs/{name}")) {
@@ -70,6 +71,7 @@ fn document() -> Page {
                 Scope::Bridge => "bridge",
                 Scope::Uplink => "uplink",
                 Scope::Vnic => "VNIC",
+                Scope::Flow => "flow",
             })
             .collect();
         let term = format!("{} ({})", row.option.name, scopes.join(", "));

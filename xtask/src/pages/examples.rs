@@ -99,6 +99,24 @@ static EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "flow",
+        &[
+            (
+                "A VNIC has 20 Mbit/s, and what it exchanges with port 443 goes first:",
+                "windlass vnic set v0 maxbw=20\n\
+              windlass flow add web --vnic v0 --attr transport=tcp,remote_port=443 --prop priority=high",
+            ),
+            (
+                "What the VNIC exchanges with one network has 5 Mbit/s in each direction:",
+                "windlass flow add backup --vnic v1 --attr remote_ip=10.9.0.0/16 --prop maxbw=5,priority=low",
+            ),
+            (
+                "What a flow has counted, also by reason of its drops:",
+                "windlass flow show backup -o all",
+            ),
+        ],
+    ),
+    (
         "fdb",
         &[(
             "The entries behind one member, and their removal:",

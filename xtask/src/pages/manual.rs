@@ -306,6 +306,7 @@ fn of_object(command: &Command, object: &Command) -> Page {
         "bridge" => Some(Scope::Bridge),
         "uplink" => Some(Scope::Uplink),
         "vnic" => Some(Scope::Vnic),
+        "flow" => Some(Scope::Flow),
         _ => None,
     };
     if let Some(scope) = scope {

@@ -1,8 +1,8 @@
 //! From one document to another: the changes, in an order in which each can be made.
 //!
 //! # Model
-//! [`diff`] is pure. The order is: entries, VNICs and uplinks that go; zones and bridges that come or
-//! change; uplinks and VNICs that change, then those that come; entries that come; bridges and zones
+//! [`diff`] is pure. The order is: entries, flows, VNICs and uplinks that go; zones and bridges that come or
+//! change; uplinks and VNICs that change, then those that come; flows and entries that come; bridges and zones
 //! that go. So whatever a change refers to is there when it is made, and an address, a socket or a
 //! device is free before it is used again. A VNIC or an uplink whose attachment is another one, or whose
 //! new address another VNIC has until later in the same run, goes and comes again; all else changes in
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::attach::Attachment;
+use crate::flow::Flow;
 use crate::name::{MacAddr, Name};
 use crate::object::{Bridge, Document, StaticEntry, Uplink, Vnic, Zone};
 
@@ -31,6 +32,8 @@ pub enum Object {
     Uplink(Uplink),
     /// A VNIC.
     Vnic(Vnic),
+    /// A flow.
+    Flow(Flow),
     /// A static entry of a forwarding table.
     Fdb(StaticEntry),
 }
@@ -43,6 +46,7 @@ impl Object {
             Self::Bridge(_) => "bridge",
             Self::Uplink(_) => "uplink",
             Self::Vnic(_) => "vnic",
+            Self::Flow(_) => "flow",
             Self::Fdb(_) => "fdb",
         }
     }
@@ -54,6 +58,7 @@ impl Object {
             Self::Bridge(bridge) => bridge.name.to_string(),
             Self::Uplink(uplink) => uplink.name.to_string(),
             Self::Vnic(vnic) => vnic.name.to_string(),
+            Self::Flow(flow) => flow.name.to_string(),
             Self::Fdb(entry) => format!("{}.{}.{}", entry.bridge, entry.vlan, entry.mac),
         }
     }
@@ -248,7 +253,6 @@ pub fn diff(old: &Document, new: &Document) -> Vec<Change> {
     let bridges = pairs(&old.bridges, &new.bridges, |bridge| &bridge.name);
     let mut uplinks = pairs(&old.uplinks, &new.uplinks, |uplink| &uplink.name);
     let mut vnics = pairs(&old.vnics, &new.vnics, |vnic| &vnic.name);
-    let mut entries = pairs(&old.fdb, &new.fdb, StaticEntry::key);
 
     replace(&mut uplinks, |old, new| {
         !same_peer(&old.attach, &new.attach) || old.device != new.device || old.share != new.share
@@ -275,7 +279,44 @@ pub fn diff(old: &Document, new: &Document) -> Vec<Change> {
             || old.zone != new.zone
             || (moves && taken_by_other(new))
     });
-    // An entry goes with its member, and must come again with it.
+    let flows = flow_pairs(old, new, &vnics);
+    let entries = entry_pairs(old, new, &uplinks, &vnics);
+    let all = All {
+        zones,
+        bridges,
+        uplinks,
+        vnics,
+        flows,
+        entries,
+    };
+    all.in_order()
+}
+
+/// A flow with other attributes is another flow. It goes with its VNIC, and comes again with it.
+fn flow_pairs<'a>(
+    old: &'a Document,
+    new: &'a Document,
+    vnics: &Pairs<'_, Vnic>,
+) -> Pairs<'a, Flow> {
+    let mut flows = pairs(&old.flows, &new.flows, |flow| &flow.name);
+    let replaced: BTreeSet<&Name> = vnics.come.iter().map(|vnic| &vnic.name).collect();
+    replace(&mut flows, |old, new| {
+        old.vnic != new.vnic || old.attributes != new.attributes || replaced.contains(&old.vnic)
+    });
+    again(&mut flows, &old.flows, &new.flows, |flow| {
+        replaced.contains(&flow.vnic)
+    });
+    flows
+}
+
+/// An entry goes with its member, and must come again with it.
+fn entry_pairs<'a>(
+    old: &'a Document,
+    new: &'a Document,
+    uplinks: &Pairs<'_, Uplink>,
+    vnics: &Pairs<'_, Vnic>,
+) -> Pairs<'a, StaticEntry> {
+    let mut entries = pairs(&old.fdb, &new.fdb, StaticEntry::key);
     let moved: BTreeSet<&Name> = (vnics.gone.iter().map(|vnic| &vnic.name))
         .chain(uplinks.gone.iter().map(|uplink| &uplink.name))
         .chain(
@@ -296,21 +337,25 @@ pub fn diff(old: &Document, new: &Document) -> Vec<Change> {
     replace(&mut entries, |old, new| {
         old.member != new.member || old.kind != new.kind
     });
-    for entry in old.fdb.iter().filter(|entry| moved.contains(&entry.member)) {
-        if let Some(same) = new.fdb.iter().find(|other| *other == entry) {
-            entries.gone.push(entry);
-            entries.come.push(same);
+    again(&mut entries, &old.fdb, &new.fdb, |entry| {
+        moved.contains(&entry.member)
+    });
+    entries
+}
+
+/// Those that stay the same and for which this holds go and come again.
+fn again<'a, T: PartialEq>(
+    pairs: &mut Pairs<'a, T>,
+    old: &'a [T],
+    new: &'a [T],
+    holds: impl Fn(&T) -> bool,
+) {
+    for item in old.iter().filter(|item| holds(item)) {
+        if let Some(same) = new.iter().find(|other| *other == item) {
+            pairs.gone.push(item);
+            pairs.come.push(same);
         }
     }
-
-    let all = All {
-        zones,
-        bridges,
-        uplinks,
-        vnics,
-        entries,
-    };
-    all.in_order()
 }
 
 /// What differs, by kind of object.
@@ -319,6 +364,7 @@ struct All<'a> {
     bridges: Pairs<'a, Bridge>,
     uplinks: Pairs<'a, Uplink>,
     vnics: Pairs<'a, Vnic>,
+    flows: Pairs<'a, Flow>,
     entries: Pairs<'a, StaticEntry>,
 }
 
@@ -329,10 +375,12 @@ impl All<'_> {
             bridges,
             uplinks,
             vnics,
+            flows,
             entries,
         } = self;
         let mut changes = Vec::new();
         gone(&mut changes, entries, Object::Fdb);
+        gone(&mut changes, flows, Object::Flow);
         gone(&mut changes, vnics, Object::Vnic);
         gone(&mut changes, uplinks, Object::Uplink);
         come(&mut changes, bridges, Object::Bridge);
@@ -343,6 +391,8 @@ impl All<'_> {
         set(&mut changes, vnics, Object::Vnic);
         come(&mut changes, uplinks, Object::Uplink);
         come(&mut changes, vnics, Object::Vnic);
+        set(&mut changes, flows, Object::Flow);
+        come(&mut changes, flows, Object::Flow);
         come(&mut changes, entries, Object::Fdb);
         gone(&mut changes, zones, Object::Zone);
         gone(&mut changes, bridges, Object::Bridge);
@@ -397,6 +447,7 @@ fn remove(document: &mut Document, object: &Object) {
         Object::Bridge(bridge) => document.bridges.retain(|other| other.name != bridge.name),
         Object::Uplink(uplink) => document.uplinks.retain(|other| other.name != uplink.name),
         Object::Vnic(vnic) => document.vnics.retain(|other| other.name != vnic.name),
+        Object::Flow(flow) => document.flows.retain(|other| other.name != flow.name),
         Object::Fdb(entry) => document.fdb.retain(|other| other.key() != entry.key()),
     }
 }
@@ -407,6 +458,7 @@ fn insert(document: &mut Document, object: Object) {
         Object::Bridge(bridge) => document.bridges.push(bridge),
         Object::Uplink(uplink) => document.uplinks.push(uplink),
         Object::Vnic(vnic) => document.vnics.push(vnic),
+        Object::Flow(flow) => document.flows.push(flow),
         Object::Fdb(entry) => document.fdb.push(entry),
     }
 }

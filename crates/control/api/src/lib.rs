@@ -11,7 +11,7 @@
 //! ```
 //!
 //! # Model
-//! - [`Document`] is the configuration: lists of [`Zone`], [`Bridge`], [`Uplink`], [`Vnic`] and
+//! - [`Document`] is the configuration: lists of [`Zone`], [`Bridge`], [`Uplink`], [`Vnic`], [`Flow`] and
 //!   [`StaticEntry`]. Unknown keys are refused; in canonical form equal configurations have equal texts.
 //! - [`validate`](validate()) says whether its objects fit together; [`diff`](diff()) says which
 //!   [`Change`]s lead from one to another, in an order in which each can be made; [`patch`] makes them.
@@ -23,7 +23,8 @@
 //! # Limits
 //! [`ZONES_MAX`](validate::ZONES_MAX), [`BRIDGES_MAX`](validate::BRIDGES_MAX),
 //! [`UPLINKS_MAX`](validate::UPLINKS_MAX), [`VNICS_MAX`](validate::VNICS_MAX),
-//! [`STATIC_ENTRIES_MAX`](validate::STATIC_ENTRIES_MAX); names have at most
+//! [`STATIC_ENTRIES_MAX`](validate::STATIC_ENTRIES_MAX), [`FLOWS_MAX`](flow::FLOWS_MAX),
+//! [`FLOWS_OF_VNIC_MAX`](flow::FLOWS_OF_VNIC_MAX), [`FLOWS_OF_ZONE_MAX`](flow::FLOWS_OF_ZONE_MAX); names have at most
 //! [`NAME_BYTES_MAX`](name::NAME_BYTES_MAX) bytes.
 //!
 //! # Failure modes
@@ -39,6 +40,7 @@
 //! | `/v1/bridges`, `/v1/bridges/NAME` | the same | [`Bridge`], [`BridgePatch`] | [`BridgeView`]; [`Applied`] |
 //! | `/v1/uplinks`, `/v1/uplinks/NAME` | the same | [`Uplink`], [`UplinkPatch`] | [`UplinkView`]; [`Applied`] |
 //! | `/v1/vnics`, `/v1/vnics/NAME` | the same | [`Vnic`], [`VnicPatch`] | [`VnicView`]; [`Applied`] |
+//! | `/v1/flows`, `/v1/flows/NAME` | the same | [`Flow`], [`FlowPatch`] | [`FlowView`]; [`Applied`] |
 //! | `/v1/bridges/NAME/fdb` | GET (query [`FdbQuery`]) | | [`FdbPage`] |
 //! | | POST | [`FdbAdd`] | [`Applied`] |
 //! | | DELETE (query [`FdbQuery`]) with `mac` | | [`Applied`]: a static entry, else the learned one |
@@ -67,6 +69,7 @@ pub mod attach;
 pub mod diff;
 pub mod error;
 pub mod firewall;
+pub mod flow;
 pub mod guard;
 pub mod name;
 pub mod object;
@@ -86,6 +89,7 @@ pub use attach::{
 pub use diff::{Change, Object, diff, patch};
 pub use error::{Detail, ErrorBody, ErrorCode};
 pub use firewall::FirewallSettings;
+pub use flow::{Flow, FlowAttributes, FlowCounters, FlowPatch, FlowSettings, FlowView, Priority};
 pub use guard::{AllowedError, AllowedIps, ClientIds, GuardSettings};
 pub use name::{IfAddr, Ifname, MacAddr, Name, NameError, Netns, SocketPath, ZoneRef};
 pub use object::{
@@ -124,7 +128,7 @@ mod tests {
     fn the_schema_is_closed() {
         let schema = document_schema();
         assert_eq!(schema["additionalProperties"], false);
-        for list in ["zones", "bridges", "uplinks", "vnics", "fdb"] {
+        for list in ["zones", "bridges", "uplinks", "vnics", "flows", "fdb"] {
             assert!(schema["properties"][list].is_object(), "{list}");
         }
         for row in PROPERTIES {

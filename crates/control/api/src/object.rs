@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::attach::{Attachment, Packet};
+use crate::flow::Flow;
 use crate::name::{Ifname, MacAddr, Name, Netns, ZoneRef};
 use crate::property::{BridgeSettings, MemberSettings, Properties, PropertyPatch, Scope};
 
@@ -180,6 +181,9 @@ pub struct Document {
     /// The VNICs.
     #[serde(default)]
     pub vnics: Vec<Vnic>,
+    /// Flows of the VNICs.
+    #[serde(default)]
+    pub flows: Vec<Flow>,
     /// Static entries of the forwarding tables.
     #[serde(default)]
     pub fdb: Vec<StaticEntry>,
@@ -193,6 +197,7 @@ impl Default for Document {
             bridges: Vec::new(),
             uplinks: Vec::new(),
             vnics: Vec::new(),
+            flows: Vec::new(),
             fdb: Vec::new(),
         }
     }
@@ -205,6 +210,7 @@ impl Document {
         self.bridges.sort_by(|a, b| a.name.cmp(&b.name));
         self.uplinks.sort_by(|a, b| a.name.cmp(&b.name));
         self.vnics.sort_by(|a, b| a.name.cmp(&b.name));
+        self.flows.sort_by(|a, b| a.name.cmp(&b.name));
         self.fdb.sort_by(|a, b| a.key().cmp(&b.key()));
         for zone in &mut self.zones {
             zone.bridges.sort();
@@ -277,6 +283,17 @@ impl Document {
     /// The VNIC of this name.
     pub fn vnic(&self, name: &str) -> Option<&Vnic> {
         self.vnics.iter().find(|vnic| vnic.name == *name)
+    }
+
+    /// The flow of this name.
+    pub fn flow(&self, name: &str) -> Option<&Flow> {
+        self.flows.iter().find(|flow| flow.name == *name)
+    }
+
+    /// Takes away what goes with an uplink or a VNIC.
+    pub fn release_member(&mut self, name: &str) {
+        self.fdb.retain(|entry| entry.member != *name);
+        self.flows.retain(|flow| flow.vnic != *name);
     }
 
     /// The uplink or VNIC of this name: they share one space of names.

@@ -405,6 +405,14 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
          a queue of a virtual machine. Operators may make more.",
     ),
     row(
+        "flows-per-uid-max",
+        ValueKind::Number,
+        "flows",
+        "1024",
+        (0, 16_384),
+        "Flows that all VNICs of one owner may have. Operators may make more.",
+    ),
+    row(
         "mappings-per-uid-max",
         ValueKind::Number,
         "mappings",

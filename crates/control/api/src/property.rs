@@ -17,6 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
 use crate::firewall::FirewallSettings;
+use crate::flow::Priority;
 use crate::guard::GuardSettings;
 use crate::option::{AUTO, OptionSpec, Value, ValueError, ValueKind};
 use crate::snoop::{SnoopBridge, SnoopMember};
@@ -32,6 +33,8 @@ pub enum Scope {
     Uplink,
     /// A [`Vnic`](crate::Vnic).
     Vnic,
+    /// A [`Flow`](crate::Flow).
+    Flow,
 }
 
 /// One row of [`PROPERTIES`].
@@ -57,6 +60,7 @@ const BRIDGE: &[Scope] = &[Scope::Bridge];
 const MEMBER: &[Scope] = &[Scope::Uplink, Scope::Vnic];
 const VNIC: &[Scope] = &[Scope::Vnic];
 const UPLINK: &[Scope] = &[Scope::Uplink];
+const FLOW: &[Scope] = &[Scope::Flow];
 
 const fn row(
     scopes: &'static [Scope],
@@ -412,6 +416,35 @@ pub const PROPERTIES: &[PropertySpec] = &[
         (0, 100_000),
         "Bandwidth in each direction; above it frames wait in fair queues (FQ-CoDel), of which no more than 100 ms is kept; 0: no limit.",
     ),
+    row(
+        VNIC,
+        "priority",
+        ValueKind::Words(Priority::WORDS),
+        "",
+        "medium",
+        (0, 0),
+        "Which VNICs' frames a worker sends first, of those that have waited for a maxbw and whose time has come.",
+    ),
+    row(
+        FLOW,
+        "maxbw",
+        ValueKind::Number,
+        "Mbit/s",
+        "0",
+        (0, 100_000),
+        "Bandwidth of the flow in each direction; what is above it waits and is dropped apart from the VNIC's other frames; 0: no limit.",
+    )
+    .for_tenants(),
+    row(
+        FLOW,
+        "priority",
+        ValueKind::Words(Priority::WORDS),
+        "",
+        "medium",
+        (0, 0),
+        "Which frames go first where frames of the VNIC wait for its maxbw; those of a lower priority get a turn every 100 ms all the same.",
+    )
+    .for_tenants(),
     row(
         VNIC,
         "restricted",
@@ -780,20 +813,37 @@ impl<'de> Deserialize<'de> for Properties {
     }
 }
 
+/// What a value of a row is, within the limits of all rows of its name and kind.
+fn kind_schema(row: &PropertySpec) -> Schema {
+    let option = &row.option;
+    match option.kind {
+        ValueKind::Flag => json_schema!({"type": "boolean"}),
+        ValueKind::Number => {
+            let rows = PROPERTIES.iter().map(|row| &row.option);
+            let rows = rows.filter(|r| r.name == option.name && r.kind == option.kind);
+            let (min, max) = (rows.clone().map(|r| r.min).min(), rows.map(|r| r.max).max());
+            json_schema!({"type": "integer", "minimum": min, "maximum": max})
+        }
+        ValueKind::Words(words) => json_schema!({"type": "string", "enum": words}),
+        _ => json_schema!({"type": "string"}),
+    }
+}
+
 fn schema(nullable: bool) -> Schema {
     let mut fields = serde_json::Map::new();
     for row in PROPERTIES {
         let option = &row.option;
-        let mut field = match option.kind {
-            ValueKind::Flag => json_schema!({"type": "boolean"}),
-            ValueKind::Number => {
-                let rows = PROPERTIES.iter().filter(|r| r.option.name == option.name);
-                let min = rows.clone().map(|r| r.option.min).min();
-                let max = rows.map(|r| r.option.max).max();
-                json_schema!({"type": "integer", "minimum": min, "maximum": max})
+        // A name may be a number of one kind of object, and a word of another.
+        let rows = PROPERTIES.iter().filter(|r| r.option.name == option.name);
+        let mut kinds: Vec<Schema> = Vec::new();
+        for kind in rows.map(kind_schema) {
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
             }
-            ValueKind::Words(words) => json_schema!({"type": "string", "enum": words}),
-            _ => json_schema!({"type": "string"}),
+        }
+        let mut field = match kinds.as_slice() {
+            [kind] => kind.clone(),
+            _ => json_schema!({"anyOf": kinds}),
         };
         if nullable {
             field = json_schema!({"anyOf": [field, {"type": "null"}]});
@@ -863,6 +913,8 @@ pub struct MemberSettings {
     pub storm_limit: u32,
     /// Megabits a second towards it; 0: no limit.
     pub maxbw: u32,
+    /// Its place among those whose frames wait.
+    pub priority: Priority,
     /// Sends IPv4, IPv6 and ARP only.
     pub restricted: bool,
     /// What its packets are held against.
@@ -909,6 +961,7 @@ impl MemberSettings {
             move_budget: number("move-budget"),
             storm_limit: number("storm-limit"),
             maxbw: number("maxbw"),
+            priority: Priority::of(scope, set),
             restricted: set.flag(scope, "restricted"),
             guard: GuardSettings::of(scope, set),
             firewall: FirewallSettings::of(scope, set),

@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::attach::{Attachment, Role};
 use crate::error::{Detail, ErrorBody, ErrorCode};
+use crate::flow::{self, FLOWS_MAX};
 use crate::name::{Ifname, MacAddr, Name, Netns};
 use crate::object::{DOCUMENT_VERSION, Document, Member, Uplink, Vnic};
 use crate::property::{MemberSettings, Scope};
@@ -65,6 +66,7 @@ pub fn validate(document: &Document, before: &Document) -> Result<(), ErrorBody>
         check_addresses(&index, &mut defects);
         check_sockets(document, &index, &mut defects);
         check_entries(document, &index, &mut defects);
+        flow::check(document, |path, message| defects.add(path, message));
     }
     let details = defects.0;
     match details.first() {
@@ -90,6 +92,7 @@ fn check_counts(document: &Document, defects: &mut Defects) {
         ("bridges", document.bridges.len(), BRIDGES_MAX),
         ("uplinks", document.uplinks.len(), UPLINKS_MAX),
         ("vnics", document.vnics.len(), VNICS_MAX),
+        ("flows", document.flows.len(), FLOWS_MAX),
         ("fdb", document.fdb.len(), STATIC_ENTRIES_MAX),
     ] {
         if count > count_max {

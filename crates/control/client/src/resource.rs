@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_api::{
-    Bridge, BridgePatch, BridgeView, Name, Uplink, UplinkPatch, UplinkView, Vnic, VnicPatch,
-    VnicView, Zone, ZonePatch, ZoneView,
+    Bridge, BridgePatch, BridgeView, Flow, FlowPatch, FlowView, Name, Uplink, UplinkPatch,
+    UplinkView, Vnic, VnicPatch, VnicView, Zone, ZonePatch, ZoneView,
 };
 
 /// A kind of object that the daemon holds.
@@ -46,6 +46,16 @@ impl Resource for Uplink {
     type Patch = UplinkPatch;
     const PATH: &'static str = "/v1/uplinks";
     const KIND: &'static str = "uplink";
+    fn name(&self) -> &Name {
+        &self.name
+    }
+}
+
+impl Resource for Flow {
+    type View = FlowView;
+    type Patch = FlowPatch;
+    const PATH: &'static str = "/v1/flows";
+    const KIND: &'static str = "flow";
     fn name(&self) -> &Name {
         &self.name
     }

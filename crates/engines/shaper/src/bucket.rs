@@ -17,8 +17,8 @@ use windlass_frame::Tick;
 
 /// What may go at once after a pause, as the time that it takes at the rate.
 pub const BURST_NS: u64 = 1_000_000;
-/// What queues that were served late may catch up on, likewise.
-pub const LATE_NS: u64 = 10_000_000;
+/// What queues that were served late may catch up on, likewise: a worker without a core for so long loses nothing of the rate.
+pub const LATE_NS: u64 = 100_000_000;
 /// What may wait for a rate, likewise; but at least [`WAITING_MIN`].
 pub const DELAY_NS: u64 = 100_000_000;
 /// A large segment that takes longer is cut first.
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn who_is_late_catches_up() {
         let now = Tick(1_000_000_000);
-        for (catches_up, at) in [(true, 10_000_000), (false, 1_000_000)] {
+        for (catches_up, at) in [(true, 100_000_000), (false, 1_000_000)] {
             let bucket = Bucket::new(1_000_000);
             assert!(bucket.pass(Tick(500_000_000), 125));
             let first = bucket.reserve(now, 125, catches_up);

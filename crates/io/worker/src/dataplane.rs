@@ -261,6 +261,18 @@ impl DataPlane {
         Ok(())
     }
 
+    /// Gives a member other flows. Those that stay have counted what they have.
+    ///
+    /// # Errors
+    /// [`DataPlaneError::NoMember`].
+    pub fn set_flows(&mut self, id: u16, flows: Vec<FlowTuning>) -> Result<(), DataPlaneError> {
+        let member = self.draft_member(id)?;
+        member.tuning.flows = flows;
+        member.shaping.set(&member.tuning);
+        self.publish_batch();
+        Ok(())
+    }
+
     /// What a flow of a member has counted of what the member sends, and of what it gets.
     ///
     /// # Errors

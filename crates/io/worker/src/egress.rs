@@ -145,6 +145,8 @@ pub struct Egress {
     kicks: Vec<TxId>,
     /// By [`Task`]: when it is due.
     tasks: Timers,
+    /// Members whose frames are due, in one round.
+    waits: Vec<TxId>,
     /// None while it is in use.
     queues: Option<Queues>,
     /// What stages have rewritten, or a queue gives: made when it is first needed.
@@ -169,6 +171,7 @@ impl Egress {
         Egress {
             kicks: Vec::with_capacity(BURST),
             tasks: Timers::default(),
+            waits: Vec::with_capacity(TASKS),
             queues: Some(Queues::new(flow_keys)),
             own: None,
             kicked_at: vec![Tick(0); members],
@@ -775,14 +778,14 @@ impl Egress {
     /// Does tasks that are due, a bounded number of them.
     #[inline]
     pub fn run_due(&mut self, cx: &Context<'_>, worker: &WorkerCounters) {
-        let mut released = 0;
+        if self.tasks.next().is_none_or(|due| due > cx.now) {
+            return;
+        }
+        let mut waits = std::mem::take(&mut self.waits);
         for _ in 0..TASKS {
-            if released >= RELEASED {
-                break;
-            }
             match self.tasks.pop(cx.now).map(Task::of) {
                 None => break,
-                Some(Task::Release(to)) => released += self.release(cx, to),
+                Some(Task::Release(to)) => waits.push(to),
                 Some(Task::Kick(to)) => {
                     if let Some(last) = self.kicked_at.get_mut(to.0 as usize) {
                         *last = Tick(0);
@@ -791,6 +794,17 @@ impl Egress {
                 }
             }
         }
+        let priority = |to: &TxId| cx.topo.member(to.0).map(|member| member.priority);
+        waits.sort_by_key(|to| std::cmp::Reverse(priority(to)));
+        let mut released = 0;
+        for to in waits.drain(..) {
+            if released < RELEASED {
+                released += self.release(cx, to);
+            } else {
+                self.tasks.set(Task::Release(to).number(), cx.now);
+            }
+        }
+        self.waits = waits;
     }
 
     /// When the next task is due.

@@ -24,7 +24,10 @@ use windlass_stats::{Drop, MemberCounters};
 use crate::egress::Context;
 use crate::queue::{Outcome, Queues, Rule, Tally};
 use crate::timers::Timers;
-use crate::topo::Member;
+use crate::topo::{Member, Topo};
+
+/// Members whose frames are admitted in a round.
+const MEMBERS: usize = 64;
 
 /// What one worker's members have sent and their bridges do not know yet.
 pub(crate) struct Ingress {
@@ -33,6 +36,8 @@ pub(crate) struct Ingress {
     attachments: Vec<(u16, u64)>,
     /// By member: when its first frame is due.
     due: Timers,
+    /// Members whose frames are due, in one round.
+    waits: Vec<u16>,
 }
 
 impl Ingress {
@@ -42,6 +47,7 @@ impl Ingress {
             queues: Queues::new(keys),
             attachments: Vec::new(),
             due: Timers::default(),
+            waits: Vec::with_capacity(MEMBERS),
         }
     }
 
@@ -62,9 +68,26 @@ impl Ingress {
         self.due.next()
     }
 
-    /// A member whose first frame is due.
-    pub(crate) fn first_due(&self, now: Tick) -> Option<u16> {
-        self.due.first(now).map(|member| member as u16)
+    /// Members with a frame that is due, at most [`MEMBERS`], by priority.
+    pub(crate) fn all_due(&mut self, topo: &Topo, now: Tick) -> Vec<u16> {
+        let mut members = std::mem::take(&mut self.waits);
+        while members.len() < MEMBERS
+            && let Some(member) = self.due.pop(now)
+        {
+            members.push(member as u16);
+        }
+        for member in &members {
+            self.due.set(u32::from(*member), now);
+        }
+        let priority = |member: &u16| topo.member(*member).map(|member| member.priority);
+        members.sort_by_key(|member| std::cmp::Reverse(priority(member)));
+        members
+    }
+
+    /// Takes the memory of what [`Ingress::all_due`] gave.
+    pub(crate) fn done(&mut self, mut members: Vec<u16>) {
+        members.clear();
+        self.waits = members;
     }
 
     /// Puts a member's queue off until then.

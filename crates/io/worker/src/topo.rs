@@ -5,7 +5,7 @@ use std::sync::Arc;
 use windlass_attach::port::TxPort;
 use windlass_bridge::forward::Bridge;
 use windlass_nic::{EgressStage, IngressStage};
-use windlass_shaper::Shaper;
+use windlass_shaper::{Priority, Shaper};
 use windlass_stats::{MemberCounters, Padded};
 
 use crate::meter::Account;
@@ -32,6 +32,8 @@ pub struct Member {
     pub shape_out: Option<Arc<Shaper>>,
     /// Those for what it gets.
     pub shape_in: Option<Arc<Shaper>>,
+    /// Its place among members whose frames wait.
+    pub priority: Priority,
     /// The least time between two notifications of the member, in nanoseconds; 0 is no limit.
     pub kick_gap_ns: u64,
     /// How long its rings are polled after they were found empty.

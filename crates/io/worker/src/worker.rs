@@ -396,12 +396,17 @@ impl Worker {
     /// Bridges decide about frames that have waited and are due, a bounded number of them.
     #[cold]
     fn admit_due(&mut self, now: Tick) {
+        let section = self.qsbr.section();
+        let topo = self.shared.topo.load(&section);
+        let members = self.scratch.ingress.all_due(topo, now);
         let mut admitted = 0;
-        while admitted < RELEASED
-            && let Some(member) = self.scratch.ingress.first_due(now)
-        {
-            admitted += self.admit(member, now);
+        for member in &members {
+            if admitted >= RELEASED {
+                break;
+            }
+            admitted += self.admit(*member, now);
         }
+        self.scratch.ingress.done(members);
     }
 
     fn admit(&mut self, member: u16, now: Tick) -> usize {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use windlass_api::{
-    AUTO, Attachment, Bridge, OptionSpec, Scope, Uplink, ValueKind, Vnic, Zone, known_keys,
+    AUTO, Attachment, Bridge, Flow, OptionSpec, Scope, Uplink, ValueKind, Vnic, Zone, known_keys,
     properties,
 };
 
@@ -31,6 +31,7 @@ pub(crate) fn run(
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     let found = match args.kind.as_str() {
+        "attr" => attributes(&args.word),
         "attach" => attachments(scope(&args.line), &args.word),
         "setting" => settings(scope(&args.line), &args.word),
         "property" => properties_of(&args.line),
@@ -47,6 +48,7 @@ fn scope(line: &[String]) -> Option<Scope> {
         "bridge" => Some(Scope::Bridge),
         "uplink" => Some(Scope::Uplink),
         "vnic" => Some(Scope::Vnic),
+        "flow" => Some(Scope::Flow),
         _ => None,
     })
 }
@@ -57,6 +59,7 @@ fn properties_of(line: &[String]) -> Vec<String> {
         "bridge" => Some(property::names::<Bridge>()),
         "uplink" => Some(property::names::<Uplink>()),
         "vnic" => Some(property::names::<Vnic>()),
+        "flow" => Some(property::names::<Flow>()),
         _ => None,
     });
     let names = names.unwrap_or_default().into_iter();
@@ -79,6 +82,7 @@ fn objects(global: &Global, kind: &str, line: &[String]) -> Vec<String> {
         "bridge" => names::<Bridge>(&client),
         "uplink" => names::<Uplink>(&client),
         "vnic" => names::<Vnic>(&client),
+        "flow" => names::<Flow>(&client),
         "member" => names::<Uplink>(&client).and_then(|mut uplinks| {
             uplinks.extend(names::<Vnic>(&client)?);
             Ok(uplinks)
@@ -111,6 +115,24 @@ fn values_of(spec: &OptionSpec) -> Vec<&'static str> {
         _ => values.push(spec.default),
     }
     values
+}
+
+/// The attributes of a flow: what can stand first, behind a transport, and as a transport.
+fn attributes(word: &str) -> Vec<String> {
+    let transports = || windlass_rules::TRANSPORTS.iter().map(|(name, _)| *name);
+    let Some((before, last)) = word.rsplit_once(',') else {
+        let first = ["local_ip=", "remote_ip=", "dsfield="]
+            .into_iter()
+            .map(str::to_owned);
+        return first
+            .chain(transports().map(|name| format!("transport={name}")))
+            .collect();
+    };
+    let keys = match before.starts_with("transport=") && !last.contains('=') {
+        true => ["local_port=", "remote_port="].as_slice(),
+        false => &[],
+    };
+    keys.iter().map(|key| format!("{before},{key}")).collect()
 }
 
 /// Kinds that such an object takes, then their keys that are not there yet, then the values of some keys.
@@ -199,6 +221,23 @@ mod tests {
         );
     }
 
+    /// What is offered of a flow's attributes goes on to attributes.
+    #[test]
+    fn attributes_are_offered() {
+        for word in attributes("") {
+            let is_whole = word.starts_with("transport=");
+            assert_eq!(
+                word.parse::<windlass_api::FlowAttributes>().is_ok(),
+                is_whole,
+                "{word}"
+            );
+        }
+        let word = "transport=tcp,";
+        let ports = ["transport=tcp,local_port=", "transport=tcp,remote_port="];
+        assert_eq!(attributes(word), ports);
+        assert!(attributes("local_ip=10.0.0.1,").is_empty());
+    }
+
     /// Every value that is offered is one.
     #[test]
     fn settings_are_offered() {
@@ -206,7 +245,7 @@ mod tests {
             offered(settings(Some(Scope::Bridge), "ag"), "ag"),
             ["ageing="]
         );
-        for scope in [Scope::Bridge, Scope::Uplink, Scope::Vnic] {
+        for scope in [Scope::Bridge, Scope::Uplink, Scope::Vnic, Scope::Flow] {
             for row in properties(scope) {
                 let word = format!("{}=", row.option.name);
                 for setting in settings(Some(scope), &word) {

@@ -1,10 +1,11 @@
-//! From the words of the command line to zones, bridges, uplinks and VNICs.
+//! From the words of the command line to zones, bridges, uplinks, VNICs and flows.
 
 use std::io::Write;
 
 use windlass_api::{
-    Attachment, Bridge, BridgePatch, Document, Name, Properties, PropertyPatch, Scope, State,
-    Status, Uplink, UplinkPatch, UplinkView, Vnic, VnicPatch, VnicView, Zone, ZonePatch,
+    AUTO, Attachment, Bridge, BridgePatch, Document, Flow, FlowPatch, Name, Properties,
+    PropertyPatch, Scope, State, Status, Uplink, UplinkPatch, UplinkView, Vnic, VnicPatch,
+    VnicView, Zone, ZonePatch,
 };
 use windlass_client::Resource;
 
@@ -12,8 +13,8 @@ use crate::failure::Failure;
 use crate::fields;
 use crate::objects::{self, Fact, Object, properties_differ};
 use crate::options::{
-    BridgeVerb, Counted, MemberSet, UplinkCreate, UplinkName, UplinkVerb, VnicCreate, VnicSet,
-    VnicVerb, ZoneCreate, ZoneSet, ZoneVerb,
+    BridgeVerb, Counted, FlowVerb, MemberSet, UplinkCreate, UplinkName, UplinkVerb, VnicCreate,
+    VnicSet, VnicVerb, ZoneCreate, ZoneSet, ZoneVerb,
 };
 use crate::suggest::nearest;
 use crate::table::{Column, Form, clean};
@@ -100,7 +101,7 @@ impl Object for Uplink {
         differences
     }
     fn release(document: &mut Document, name: &Name) {
-        document.fdb.retain(|entry| entry.member != *name);
+        document.release_member(name.as_str());
     }
     fn of(view: Self::View) -> Self {
         view.config
@@ -135,8 +136,36 @@ impl Object for Vnic {
         differences
     }
     fn release(document: &mut Document, name: &Name) {
-        document.fdb.retain(|entry| entry.member != *name);
+        document.release_member(name.as_str());
     }
+    fn of(view: Self::View) -> Self {
+        view.config
+    }
+}
+
+impl Object for Flow {
+    const SCOPE: Option<Scope> = Some(Scope::Flow);
+    const COLUMNS: &'static [Column] = fields::FLOW;
+    const FACTS: &'static [Fact] = fields::FLOW_FACTS;
+    fn list(document: &mut Document) -> &mut Vec<Self> {
+        &mut document.flows
+    }
+    fn patch(&mut self, patch: FlowPatch) {
+        patch.apply(self);
+    }
+    fn differences(&self, wanted: &Self) -> Vec<String> {
+        let mut differences = named(&[
+            ("vnic", self.vnic != wanted.vnic),
+            ("attributes", self.attributes != wanted.attributes),
+        ]);
+        differences.extend(properties_differ(
+            Scope::Flow,
+            &self.properties,
+            &wanted.properties,
+        ));
+        differences
+    }
+    fn release(_: &mut Document, _: &Name) {}
     fn of(view: Self::View) -> Self {
         view.config
     }
@@ -228,6 +257,42 @@ pub(crate) fn bridge(session: &mut Session<'_>, verb: BridgeVerb) -> Result<(), 
         }
         BridgeVerb::Properties(verb) => property::run::<Bridge>(session, &verb),
         BridgeVerb::Fdb(verb) => fdb::run(session, verb),
+    }
+}
+
+/// `windlass flow ...`
+pub(crate) fn flow(session: &mut Session<'_>, verb: FlowVerb) -> Result<(), Failure> {
+    match verb {
+        FlowVerb::Add(args) => {
+            let flow = Flow {
+                name: args.name,
+                vnic: args.vnic,
+                attributes: args.attr,
+                properties: assigned(Scope::Flow, &args.prop, Properties::assign)?,
+            };
+            objects::create(session, &flow, &args.how)
+        }
+        FlowVerb::Remove(args) => objects::delete::<Flow>(session, &args),
+        FlowVerb::Show(args) => objects::show::<Flow>(session, &args.names.names, |view| {
+            is_or_any(&args.vnic, &view.config.vnic)
+        }),
+        FlowVerb::Set(args) => {
+            let properties = assigned(Scope::Flow, &args.settings, PropertyPatch::assign)?;
+            let patch = FlowPatch { properties };
+            objects::set::<Flow>(session, &args.name.name, patch, args.dry_run)
+        }
+        FlowVerb::Reset(args) => {
+            let all = windlass_api::properties(Scope::Flow).map(|row| row.option.name.to_owned());
+            let names: Vec<String> = match args.properties.is_empty() {
+                true => all.collect(),
+                false => args.properties,
+            };
+            let settings: Vec<String> = names.iter().map(|name| format!("{name}={AUTO}")).collect();
+            let properties = assigned(Scope::Flow, &settings, PropertyPatch::assign)?;
+            let patch = FlowPatch { properties };
+            objects::set::<Flow>(session, &args.name.name, patch, args.dry_run)
+        }
+        FlowVerb::Properties(verb) => property::run::<Flow>(session, &verb),
     }
 }
 
@@ -449,6 +514,7 @@ fn unfit(scope: Scope, setting: &str, why: &str) -> Failure {
         Scope::Bridge => Bridge::KIND,
         Scope::Uplink => Uplink::KIND,
         Scope::Vnic => Vnic::KIND,
+        Scope::Flow => Flow::KIND,
     };
     let todo = match nearest(name, known) {
         Some(near) if near != name => format!("did you mean \"{near}\"?"),

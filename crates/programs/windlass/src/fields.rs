@@ -16,7 +16,7 @@ pub struct FieldRow {
 
 /// The fields of the tables of a command (`vnic show`, `vnic show -s`, `fdb show`, ...), in order.
 pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
-    let tables: [(&str, &[Column]); 13] = [
+    let tables: [(&str, &[Column]); 14] = [
         ("zone show", ZONE),
         ("bridge show", BRIDGE),
         ("bridge show -s", TABLE),
@@ -26,6 +26,7 @@ pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
         ("vnic show -s", TRAFFIC),
         ("stat", TRAFFIC),
         ("stat --drops", DROPS),
+        ("flow show", FLOW),
         ("fdb show", FDB),
         ("worker show", WORKER),
         ("vnic get", PROPERTY),
@@ -118,6 +119,26 @@ columns! {
     "details" more "Peer, features, ring sizes and what else the attachment tells." details;
     "properties" more "Properties that were set." set;
     "reason" usual "Why it is not up." |row| at(row, "/reason");
+}
+
+columns! {
+    /// `flow show`. rx is what windlass received from the VNIC.
+    FLOW:
+    "name" usual "Name of the flow." |row| at(row, "/name");
+    "vnic" usual "VNIC whose traffic it is a part of." |row| at(row, "/vnic");
+    "attributes" usual "What is in it." |row| at(row, "/attributes");
+    "properties" usual "Properties that were set." set;
+    "rx-frames" usual "Frames of the VNIC in it that went on." |row| at(row, "/rx_frames");
+    "rx-bytes" usual "Their bytes." |row| at(row, "/rx_bytes");
+    "rx-dropped" usual "Frames of the VNIC in it that were dropped." |row| at(row, "/rx_dropped");
+    "tx-frames" usual "Frames to the VNIC in it that went on." |row| at(row, "/tx_frames");
+    "tx-bytes" usual "Their bytes." |row| at(row, "/tx_bytes");
+    "tx-dropped" usual "Frames to the VNIC in it that were dropped." |row| at(row, "/tx_dropped");
+    "rx-matched" more "Frames of the VNIC in it." |row| at(row, "/rx_matched");
+    "rx-held" more "Frames of the VNIC in it that wait now." |row| at(row, "/rx_held");
+    "tx-matched" more "Frames to the VNIC in it." |row| at(row, "/tx_matched");
+    "tx-held" more "Frames to the VNIC in it that wait now." |row| at(row, "/tx_held");
+    "drops" more "Dropped frames by reason." flow_drops;
 }
 
 columns! {
@@ -374,6 +395,24 @@ facts! {
     "details" r "Peer, features, ring sizes and what else the attachment tells." details;
 }
 
+facts! {
+    /// `flow get`.
+    FLOW_FACTS:
+    "vnic" r "VNIC whose traffic it is a part of." |row| at(row, "/vnic");
+    "attributes" r "What is in it." |row| at(row, "/attributes");
+}
+
+/// Dropped frames of a flow by reason.
+fn flow_drops(row: &Value) -> Cell {
+    let drops = row.get("drops").and_then(Value::as_object);
+    let drops = drops.into_iter().flatten();
+    let words: Vec<_> = drops.map(|(reason, n)| format!("{reason}={n}")).collect();
+    match words.is_empty() {
+        true => Cell::Missing,
+        false => Cell::Text(words.join(" ")),
+    }
+}
+
 /// What a counter gains in a second, if the row has that.
 fn rate_of(row: &Value, key: &str) -> Option<f64> {
     let rates = row.get("rates")?;
@@ -490,7 +529,7 @@ mod tests {
             "b"}, "share": true, "reason": "a", "zone": "a", "mac": "a", "stage": "a", "explanation": "a", "vlan": 1,
             "member": "a", "kind": "a", "age_s": 1, "local": "a", "peer": "a", "pid": 1, "comm": "a", "peer_pid": 1,
             "peer_comm": "a", "uid": 1, "ring_tx_bytes": 1, "ring_rx_bytes": 1, "kernel_tx_bytes": 1,
-            "kernel_rx_bytes": 1, "tx_queue_bytes": 1, "rx_queue_bytes": 1, "slab": 1, "channel": 1, "core": 1, "home": 1, "workers": [1], "frames": 1, "property": "a",
+            "kernel_rx_bytes": 1, "tx_queue_bytes": 1, "rx_queue_bytes": 1, "slab": 1, "channel": 1, "core": 1, "home": 1, "workers": [1], "frames": 1, "property": "a", "vnic": "a", "attributes": "a", "drops": {"a": 1},
             "perm": "a", "value": "a", "default": "a", "possible": "a", "unit": "a", "description": "a"}
             "#;
 
@@ -500,6 +539,7 @@ mod tests {
         let mut row: Value = serde_json::from_str(ROW).expect("JSON");
         for view in [
             serde_json::to_value(windlass_api::Counters::default()),
+            serde_json::to_value(windlass_api::FlowCounters::default()),
             serde_json::to_value(windlass_api::TableStats::default()),
             serde_json::to_value(windlass_api::WorkerStats::default()),
         ] {
@@ -508,14 +548,20 @@ mod tests {
             fields.extend(view.as_object().expect("an object").clone());
         }
         (row["frames"], row["cycles_busy"]) = (json!(1), json!(1));
-        let facts = [ZONE_FACTS, BRIDGE_FACTS, UPLINK_FACTS, VNIC_FACTS];
+        let facts = [
+            ZONE_FACTS,
+            BRIDGE_FACTS,
+            UPLINK_FACTS,
+            VNIC_FACTS,
+            FLOW_FACTS,
+        ];
         let facts = facts
             .iter()
             .flat_map(|facts| facts.iter())
             .map(|fact| (fact.name, fact.cell));
         let tables = [
-            ZONE, BRIDGE, UPLINK, VNIC, TRAFFIC, TABLE, DROPS, FDB, WORKER, SOCKETS, PROPERTY,
-            PROPERTIES,
+            ZONE, BRIDGE, UPLINK, VNIC, FLOW, TRAFFIC, TABLE, DROPS, FDB, WORKER, SOCKETS,
+            PROPERTY, PROPERTIES,
         ];
         let columns = tables.iter().flat_map(|table| table.iter());
         let columns = columns.map(|column| (column.name, column.cell));

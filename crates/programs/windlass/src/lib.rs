@@ -191,6 +191,7 @@ fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(),
         Command::Bridge(verb) => create::bridge(&mut session, verb),
         Command::Uplink(verb) => create::uplink(&mut session, verb),
         Command::Vnic(verb) => create::vnic(&mut session, verb),
+        Command::Flow(verb) => create::flow(&mut session, verb),
         Command::Fdb(verb) => fdb::run(&mut session, verb),
         Command::Worker(options::WorkerVerb::Show(repeat)) => {
             statistics::workers(&mut session, &repeat)

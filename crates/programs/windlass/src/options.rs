@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
 use windlass_api::{
-    Attachment, Ifname, MacAddr, Name, NameError, Netns, Scope, ZoneRef, properties,
+    Attachment, FlowAttributes, Ifname, MacAddr, Name, NameError, Netns, Scope, ZoneRef, properties,
 };
 
 use crate::accounts;
@@ -113,6 +113,13 @@ pub(crate) enum Command {
         disable_help_subcommand = true
     )]
     Vnic(VnicVerb),
+    /// Parts of a VNIC's traffic, with counters, a bandwidth and a priority of their own.
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        disable_help_subcommand = true
+    )]
+    Flow(FlowVerb),
     /// Forwarding tables of bridges.
     #[command(
         subcommand,
@@ -159,7 +166,7 @@ pub(crate) enum Command {
 /// Arguments of `__complete`.
 #[derive(Debug, Args)]
 pub(crate) struct CompleteArgs {
-    /// zone, bridge, uplink, vnic or member; attach, setting or property.
+    /// zone, bridge, uplink, vnic, member or flow; attach, attr, setting or property.
     pub(crate) kind: String,
     /// The word as far as it is typed.
     #[arg(default_value = "")]
@@ -297,6 +304,7 @@ names! {
     UplinkName UplinkNames "uplink" "UPLINK";
     VnicName VnicNames "vnic" "VNIC";
     MemberName MemberNames "member" "MEMBER";
+    FlowName FlowNames "flow" "FLOW";
 }
 
 /// Which statistics, and how often.
@@ -528,6 +536,79 @@ pub(crate) struct MemberSet<N: clap::Args> {
     pub(crate) bridge: Option<Name>,
     #[command(flatten)]
     pub(crate) more: MemberSettings,
+    /// Change nothing, and write what would be.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// What may be done with a flow.
+#[derive(Debug, Subcommand)]
+pub(crate) enum FlowVerb {
+    /// Make a flow of a VNIC.
+    Add(FlowAdd),
+    /// Remove a flow.
+    Remove(DeleteArgs<FlowName>),
+    /// List flows with what they have counted.
+    Show(FlowShow),
+    /// Set properties of a flow.
+    Set(FlowSet),
+    /// Forget what was set of a flow's properties.
+    Reset(FlowReset),
+    #[command(flatten)]
+    Properties(PropertyVerb<FlowName>),
+}
+
+/// Arguments of `flow add`.
+#[derive(Debug, Args)]
+pub(crate) struct FlowAdd {
+    /// Name of the new flow.
+    #[arg(value_hint = ValueHint::Other)]
+    pub(crate) name: Name,
+    /// VNIC whose traffic it is a part of. All flows of a VNIC have the same attributes.
+    #[arg(long, value_name = "VNIC")]
+    pub(crate) vnic: Name,
+    /// What is in it: local_ip=PREFIX, remote_ip=PREFIX, transport=PROTOCOL, transport=PROTOCOL,local_port=PORT,
+    /// transport=PROTOCOL,remote_port=PORT or dsfield=VALUE[:MASK]. Local is the VNIC's side. The most specific prefix wins.
+    #[arg(long, value_name = "ATTRIBUTE=VALUE,...", value_hint = ValueHint::Other)]
+    pub(crate) attr: FlowAttributes,
+    /// Set properties; may be repeated. "show-props" lists them.
+    #[arg(long, visible_alias = "set", value_name = "KEY=VALUE", value_delimiter = ',', value_hint = ValueHint::Other)]
+    pub(crate) prop: Vec<String>,
+    #[command(flatten)]
+    pub(crate) how: CreateHow,
+}
+
+/// Arguments of `flow show`.
+#[derive(Debug, Args)]
+pub(crate) struct FlowShow {
+    #[command(flatten)]
+    pub(crate) names: FlowNames,
+    /// Only those of this VNIC.
+    #[arg(long, value_name = "VNIC", id = "of_vnic")]
+    pub(crate) vnic: Option<Name>,
+}
+
+/// Arguments of `flow set`.
+#[derive(Debug, Args)]
+pub(crate) struct FlowSet {
+    #[command(flatten)]
+    pub(crate) name: FlowName,
+    /// Properties to set; KEY=auto forgets what was set.
+    #[arg(value_name = "KEY=VALUE", required = true, value_delimiter = ',', value_hint = ValueHint::Other)]
+    pub(crate) settings: Vec<String>,
+    /// Change nothing, and write what would be.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Arguments of `flow reset`.
+#[derive(Debug, Args)]
+pub(crate) struct FlowReset {
+    #[command(flatten)]
+    pub(crate) name: FlowName,
+    /// Properties to forget; all if there is none.
+    #[arg(value_name = "PROPERTY", value_delimiter = ',', value_hint = ValueHint::Other)]
+    pub(crate) properties: Vec<String>,
     /// Change nothing, and write what would be.
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -830,6 +911,7 @@ pub(crate) fn command() -> clap::Command {
             "bridge" => Scope::Bridge,
             "uplink" => Scope::Uplink,
             "vnic" => Scope::Vnic,
+            "flow" => Scope::Flow,
             _ => return object,
         };
         each(object, |verb| match verb.get_name() {

@@ -29,8 +29,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use windlass_api::{
-    Attachment, Change, Document, ErrorBody, ErrorCode, Name, Object, PeerView, Scope, Vnic, Zone,
-    property,
+    Attachment, Change, Document, ErrorBody, ErrorCode, Flow, Name, Object, PeerView, Scope, Vnic,
+    Zone, property,
 };
 use windlass_sys::identity::{Rights, user_namespace};
 use windlass_sys::process;
@@ -168,6 +168,19 @@ impl Peer {
             Change::Delete {
                 from: Object::Vnic(from),
             } => self.must_own(from, old),
+            Change::Create {
+                to: Object::Flow(to),
+            } => self.must_own_flow(to, new),
+            Change::Set {
+                from: Object::Flow(from),
+                to: Object::Flow(to),
+            } => {
+                self.must_own_flow(from, old)?;
+                self.must_own_flow(to, new)
+            }
+            Change::Delete {
+                from: Object::Flow(from),
+            } => self.must_own_flow(from, old),
             // Static entries of a VNIC go with it.
             Change::Delete {
                 from: Object::Fdb(entry),
@@ -182,6 +195,13 @@ impl Peer {
             | Change::Delete { from: object } => {
                 Err(self.forbidden(&format!("change {} \"{}\"", object.kind(), object.name())))
             }
+        }
+    }
+
+    fn must_own_flow(&self, flow: &Flow, document: &Document) -> Result<(), ErrorBody> {
+        match document.vnic(flow.vnic.as_str()) {
+            Some(vnic) => self.must_own(vnic, document),
+            None => Err(self.forbidden(&format!("change flows of \"{}\"", flow.vnic))),
         }
     }
 

@@ -39,8 +39,8 @@ use crate::shares::{Holders, Used};
 use thiserror::Error;
 use windlass_api::{
     Bridge, BridgePlace, Counters, ErrorBody, ErrorCode, EventKind, FdbEntry, FdbPage, FdbQuery,
-    MacAddr, McastView, Name, NeighboursView, SocketPath, StaticEntry, Status, TableStats,
-    TreeView, Uplink, Vnic, WorkerStats, Zone,
+    Flow, FlowCounters, MacAddr, McastView, Name, NeighboursView, SocketPath, StaticEntry, Status,
+    TableStats, TreeView, Uplink, Vnic, WorkerStats, Zone,
 };
 use windlass_attach::endpoint::Handed;
 
@@ -290,6 +290,16 @@ pub trait Backend: Send {
         from: (u32, u32),
         to: (u32, u32),
     ) -> Result<(), BackendError>;
+
+    /// Makes a flow (no `from`), changes its properties, or removes it (no `to`). Its VNIC may be one that could not be made; then
+    /// it has its flow once it is.
+    ///
+    /// # Errors
+    /// The VNIC cannot be changed.
+    fn set_flow(&mut self, from: Option<&Flow>, to: Option<&Flow>) -> Result<(), BackendError>;
+
+    /// The traffic of flows since they were made, in their order; zero if one is not known.
+    fn flow_counters(&self, flows: &[Flow]) -> Vec<FlowCounters>;
 
     /// Puts a static entry into a table, in the place of a learned one if there is one.
     ///

@@ -348,6 +348,14 @@ impl Engine {
     fn publish_change(&self, change: Change, old: &Document) {
         let audience = match change.object() {
             Object::Zone(zone) => Self::audience_of_zone(Some(zone)),
+            Object::Flow(flow) => {
+                let found = |document: &Document| {
+                    let zone = document.vnic(flow.vnic.as_str())?.zone.name()?;
+                    document.zone(zone.as_str()).cloned()
+                };
+                let zone = found(&self.document).or_else(|| found(old));
+                Self::audience_of_zone(zone.as_ref())
+            }
             Object::Vnic(vnic) => {
                 let name = vnic.zone.name().map(Name::as_str).unwrap_or_default();
                 let zone = self.document.zone(name).or_else(|| old.zone(name));

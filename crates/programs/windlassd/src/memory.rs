@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use windlass_api::{
-    Bridge, BridgePlace, Counters, FDB_PAGE_DEFAULT, FdbEntry, FdbKind, FdbPage, FdbQuery, MacAddr,
-    Name, State, StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic, WorkerStats,
+    Bridge, BridgePlace, Counters, FDB_PAGE_DEFAULT, FdbEntry, FdbKind, FdbPage, FdbQuery, Flow,
+    FlowCounters, MacAddr, Name, State, StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic,
+    WorkerStats,
 };
 
 use crate::backend::{Backend, BackendError, Place, StateSink};
@@ -152,6 +153,14 @@ impl Backend for MemoryBackend {
             drop(self.call(format!("set_owner {vnic} {}", to.0))?);
         }
         Ok(())
+    }
+
+    fn set_flow(&mut self, _: Option<&Flow>, _: Option<&Flow>) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn flow_counters(&self, flows: &[Flow]) -> Vec<FlowCounters> {
+        vec![FlowCounters::default(); flows.len()]
     }
 
     fn fdb_add(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {

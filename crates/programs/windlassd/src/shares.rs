@@ -37,6 +37,8 @@ pub enum Share {
     Vnics,
     /// Descriptors that those may come to need.
     Descriptors,
+    /// Flows of those.
+    Flows,
     /// Shared mappings of their peers.
     Mappings,
     /// Addresses learned on them, over all bridges.
@@ -49,9 +51,10 @@ pub enum Share {
 
 impl Share {
     /// All of them.
-    pub const ALL: [Share; 6] = [
+    pub const ALL: [Share; 7] = [
         Share::Vnics,
         Share::Descriptors,
+        Share::Flows,
         Share::Mappings,
         Share::Addresses,
         Share::Monitors,
@@ -59,9 +62,10 @@ impl Share {
     ];
 
     /// Those that a zone takes along to another owner.
-    pub const OF_ZONES: [Share; 4] = [
+    pub const OF_ZONES: [Share; 5] = [
         Share::Vnics,
         Share::Descriptors,
+        Share::Flows,
         Share::Mappings,
         Share::Addresses,
     ];
@@ -74,6 +78,7 @@ impl Share {
         match self {
             Share::Vnics => "vnics-per-uid-max",
             Share::Descriptors => "descriptors-per-uid-max",
+            Share::Flows => "flows-per-uid-max",
             Share::Mappings => "mappings-per-uid-max",
             Share::Addresses => "addresses-per-uid-max",
             Share::Monitors => "monitors-per-uid-max",
@@ -101,7 +106,11 @@ impl Share {
         match self {
             Share::Vnics => 1,
             Share::Descriptors => descriptors(&vnic.attach),
-            Share::Mappings | Share::Addresses | Share::Monitors | Share::Answers => 0,
+            Share::Flows
+            | Share::Mappings
+            | Share::Addresses
+            | Share::Monitors
+            | Share::Answers => 0,
         }
     }
 
@@ -196,6 +205,14 @@ pub fn configured(share: Share, uid: u32, document: &Document) -> u32 {
 fn taken(share: Share, document: &Document, counts: impl Fn(&Name) -> bool) -> u32 {
     let vnics = document.vnics.iter();
     let vnics = vnics.filter(|vnic| vnic.zone.name().is_some_and(&counts));
+    if share == Share::Flows {
+        if document.flows.is_empty() {
+            return 0;
+        }
+        let vnics: HashSet<&Name> = vnics.map(|vnic| &vnic.name).collect();
+        let flows = document.flows.iter();
+        return flows.filter(|flow| vnics.contains(&flow.vnic)).count() as u32;
+    }
     vnics.fold(0u32, |sum, vnic| sum.saturating_add(share.taken_by(vnic)))
 }
 
@@ -303,7 +320,7 @@ impl Holders {
     /// What a user has.
     pub fn used(&self, share: Share, uid: u32, document: &Document) -> u32 {
         match share {
-            Share::Vnics | Share::Descriptors => configured(share, uid, document),
+            Share::Vnics | Share::Descriptors | Share::Flows => configured(share, uid, document),
             Share::Mappings => self.with(|now| now.mappings.get(&uid).map_or(0, Pool::used)),
             Share::Addresses => self.with(|now| now.addresses.get(&uid).map_or(0, Tally::used)),
             Share::Monitors | Share::Answers => {

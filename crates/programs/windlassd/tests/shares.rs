@@ -105,6 +105,52 @@ fn of_descriptors() {
     configured(Share::Descriptors, 35, 24);
 }
 
+fn add_flow(daemon: &Daemon, peer: Peer, name: &str, vnic: &str) -> Result<(), ErrorBody> {
+    let port = name.len();
+    let attributes = format!("transport=tcp,local_port={port}");
+    let flow = json!({"name": name, "vnic": vnic, "attributes": attributes});
+    let flow = serde_json::from_value(flow).unwrap();
+    let added = daemon.change(peer, move |document: &mut Document| {
+        document.flows.push(flow);
+        Ok(())
+    });
+    added.map(drop)
+}
+
+/// Flows, also of several VNICs together; the owner of a zone makes and removes those of its own VNICs, and nobody else's.
+#[test]
+fn of_flows() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = daemon(directory.path(), Share::Flows, 2);
+    for (uid, vnic, zone) in [
+        (GREEDY, "v0", "greedy"),
+        (GREEDY, "v1", "greedy"),
+        (OTHER, "w0", "other"),
+    ] {
+        add(&daemon, tenant(uid), vnic, zone).unwrap();
+    }
+    add_flow(&daemon, tenant(GREEDY), "f", "v0").unwrap();
+    add_flow(&daemon, tenant(GREEDY), "ff", "v1").unwrap();
+    let refused = add_flow(&daemon, tenant(GREEDY), "fff", "v1").unwrap_err();
+    names(&refused.message, Share::Flows, GREEDY, 2);
+    assert_eq!(row(&daemon, GREEDY, Share::Flows), Some((2, 2)));
+    let forbidden = add_flow(&daemon, tenant(OTHER), "ffff", "v0").unwrap_err();
+    assert_eq!(forbidden.code, ErrorCode::Forbidden);
+    let taken = daemon.change(tenant(OTHER), |document: &mut Document| {
+        document.flows.clear();
+        Ok(())
+    });
+    assert_eq!(taken.unwrap_err().code, ErrorCode::Forbidden);
+    add_flow(&daemon, tenant(OTHER), "ffff", "w0").unwrap();
+    add_flow(&daemon, Peer::daemon(), "fff", "v1").unwrap();
+    let removed = daemon.change(tenant(GREEDY), |document: &mut Document| {
+        document.flows.retain(|flow| flow.vnic != *"v1");
+        Ok(())
+    });
+    removed.unwrap();
+    assert_eq!(row(&daemon, GREEDY, Share::Flows), Some((1, 2)));
+}
+
 fn send(stream: &mut UnixStream, path: &str) {
     let request = format!("GET {path} HTTP/1.1\r\nhost: w\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();

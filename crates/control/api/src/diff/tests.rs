@@ -12,6 +12,7 @@ struct Seed {
     bridges: Vec<(u8, u16)>,
     uplinks: Vec<(u8, u8, bool)>,
     vnics: Vec<(u8, u8, u8, u8)>,
+    flows: Vec<(u8, u8, u8)>,
     entries: Vec<(u8, u8)>,
 }
 
@@ -22,13 +23,15 @@ fn seeds() -> impl Strategy<Value = Seed> {
         vec((0u8..4, 16u16..20), 0..4),
         vec((0u8..4, 0u8..4, any::<bool>()), 0..4),
         vec((0u8..8, 0u8..4, 0u8..8, 0u8..5), 0..10),
+        vec((0u8..4, 0u8..8, 0u8..4), 0..6),
         vec((0u8..4, 0u8..8), 0..6),
     )
-        .prop_map(|(zones, bridges, uplinks, vnics, entries)| Seed {
+        .prop_map(|(zones, bridges, uplinks, vnics, flows, entries)| Seed {
             zones,
             bridges,
             uplinks,
             vnics,
+            flows,
             entries,
         })
 }
@@ -46,6 +49,21 @@ fn attachment(choice: u8, id: u8) -> Attachment {
         _ => "tap,address=10.0.0.2/24".to_owned(),
     };
     text.parse().expect("attachment")
+}
+
+fn flow(&(number, vnic, attributes): &(u8, u8, u8)) -> Object {
+    let attributes = [
+        "transport=tcp",
+        "transport=udp",
+        "dsfield=1",
+        "local_ip=10.0.0.1",
+    ][usize::from(attributes)];
+    Object::Flow(Flow {
+        name: named("f", number),
+        vnic: named("v", vnic),
+        attributes: attributes.parse().expect("attributes"),
+        properties: Default::default(),
+    })
 }
 
 /// Builds a valid document: an object that would break a rule is left out.
@@ -89,6 +107,7 @@ fn document(seed: &Seed) -> Document {
             properties: Default::default(),
         }));
     }
+    objects.extend(seed.flows.iter().map(flow));
     for &(bridge, member) in &seed.entries {
         objects.push(Object::Fdb(StaticEntry {
             bridge: named("b", bridge),

@@ -8,6 +8,7 @@ use windlass_bridge::groups::GroupsConf;
 use windlass_bridge::member::MemberConf;
 use windlass_firewall::{Compiled, Firewall, Tracker};
 use windlass_nic::{EgressStage, IngressStage, Protection, protect};
+use windlass_shaper::Priority;
 use windlass_stats::{MemberCounters, Padded};
 
 use super::shaping::{FlowTuning, Shaping};
@@ -25,6 +26,8 @@ pub struct MemberTuning {
     pub maxbw: u64,
     /// Its flows.
     pub flows: Vec<FlowTuning>,
+    /// Its place among members whose frames wait.
+    pub priority: Priority,
     /// The least time between two notifications of the member, in nanoseconds; 0 is no limit.
     pub kick_gap_ns: u64,
     /// Polling before sleep.

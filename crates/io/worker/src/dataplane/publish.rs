@@ -84,6 +84,7 @@ impl DataPlane {
                     egress,
                     shape_out,
                     shape_in,
+                    priority: m.tuning.priority,
                     kick_gap_ns: m.tuning.kick_gap_ns,
                     spin: m.tuning.spin,
                     attachment: m.attachment,

@@ -103,6 +103,7 @@ fn limited(
         shape_in: shaper.map(Arc::new),
         ingress: Box::default(),
         egress: egress.into(),
+        priority: Default::default(),
         kick_gap_ns: 0,
         spin: Spin::default(),
         attachment: 1,

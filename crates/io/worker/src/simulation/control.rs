@@ -193,6 +193,7 @@ impl World {
             protection: protection.into(),
             maxbw: [0, 0, 10_000_000, 200_000_000][self.below(4)],
             flows: Vec::new(),
+            priority: Default::default(),
             kick_gap_ns: [0, 0, 30_000][self.below(3)],
             spin: [Spin::default(), Spin::Always(3_000)][self.below(2)],
         }

@@ -34,8 +34,9 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
 use windlass_api::{
-    Bridge, BridgePlace, Counters, FdbEntry, FdbPage, FdbQuery, MacAddr, McastView, Name,
-    NeighboursView, StaticEntry, Status, TableStats, TreeView, Uplink, Vnic, WorkerStats,
+    Bridge, BridgePlace, Counters, FdbEntry, FdbPage, FdbQuery, Flow, FlowCounters, MacAddr,
+    McastView, Name, NeighboursView, StaticEntry, Status, TableStats, TreeView, Uplink, Vnic,
+    WorkerStats,
 };
 use windlass_attach::endpoint::Handed;
 use windlass_sync::tsc::Clock;
@@ -260,6 +261,18 @@ impl Backend for DataPlaneBackend {
     fn neighbours(&self, bridge: &Name) -> Option<NeighboursView> {
         let bridge = bridge.clone();
         self.ask(move |p| p.neighbours(&bridge)).flatten()
+    }
+
+    fn set_flow(&mut self, from: Option<&Flow>, to: Option<&Flow>) -> Result<(), BackendError> {
+        let (from, to) = (from.cloned(), to.cloned());
+        self.change(move |p| p.set_flow(from.as_ref(), to.as_ref()))
+    }
+
+    fn flow_counters(&self, flows: &[Flow]) -> Vec<FlowCounters> {
+        let unknown = vec![FlowCounters::default(); flows.len()];
+        let flows = flows.to_vec();
+        self.ask(move |p| flows.iter().map(|flow| p.flow_counters(flow)).collect())
+            .unwrap_or(unknown)
     }
 
     fn fdb_add(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {

@@ -1,6 +1,7 @@
 //! The thread that owns members, endpoints and the plane.
 
 mod edit;
+mod flows;
 mod heard;
 mod held;
 mod members;
@@ -29,6 +30,7 @@ use windlass_sys::netns::NetnsWatch;
 use windlass_worker::{DataPlane, DataPlaneError, QsbrGrace};
 
 use edit::{Aside, Edit, End, SetBridge};
+use flows::Flows;
 use heard::Heard;
 use held::Held;
 use members::Members;
@@ -99,6 +101,8 @@ pub struct Ports {
     members: Members,
     /// Spanning trees of bridges that have one.
     trees: BTreeMap<Name, Tree>,
+    /// Flows of VNICs, also of those that could not be made.
+    flows: Flows,
     /// They were handed to a successor.
     trees_stand: bool,
     /// Snooping of bridges that snoop.
@@ -158,6 +162,7 @@ impl Ports {
             bridges: BTreeMap::new(),
             members: Members::default(),
             trees: BTreeMap::new(),
+            flows: Flows::default(),
             trees_stand: false,
             snoops: BTreeMap::new(),
             neighbours: BTreeMap::new(),
@@ -336,7 +341,8 @@ impl Ports {
         self.leave_not(vnic);
         let settings = vnic.settings();
         let bridge = self.bridge(&vnic.bridge)?.id;
-        let tuning = translate::tuning(&settings, &mut self.firewalls)?;
+        let mut tuning = translate::tuning(&settings, &mut self.firewalls)?;
+        tuning.flows = self.flows.of(&vnic.name);
         let endpoint = self.host.vnic(vnic, place)?;
         let endpoint = endpoint.map(|e| self.watch.take(e)).transpose()?;
         let (mac, mtu) = (translate::own_mac(vnic), translate::mtu(vnic));
@@ -412,7 +418,8 @@ impl Ports {
         conf: windlass_bridge::member::MemberConf,
         settings: &MemberSettings,
     ) -> Result<(), BackendError> {
-        let tuning = translate::tuning(settings, &mut self.firewalls)?;
+        let mut tuning = translate::tuning(settings, &mut self.firewalls)?;
+        tuning.flows = self.flows.of(name);
         self.note_change(name);
         let Some(member) = self.members.get_mut(name) else {
             return Err(BackendError::Host(format!(

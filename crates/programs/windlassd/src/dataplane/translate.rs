@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use windlass_api::{
     Attachment, Bridge, ClientIds, Counters, FdbEntry, FdbKind, MacAddr, MemberSettings, Memif,
-    Name, Role, Tap, Vnic,
+    Name, Priority, Role, Tap, Vnic,
 };
 use windlass_attach::endpoint::{Endpoint, InterfaceConf};
 use windlass_attach::memif::msg::Secret;
@@ -107,9 +107,19 @@ pub fn tuning(
         firewall: firewalls.get(&settings.firewall)?,
         maxbw: u64::from(settings.maxbw) * 1_000_000,
         flows: Vec::new(),
+        priority: priority(settings.priority),
         kick_gap_ns: gap,
         spin,
     })
+}
+
+/// As the data path has it.
+pub fn priority(priority: Priority) -> windlass_shaper::Priority {
+    match priority {
+        Priority::Low => windlass_shaper::Priority::Low,
+        Priority::Medium => windlass_shaper::Priority::Medium,
+        Priority::High => windlass_shaper::Priority::High,
+    }
 }
 
 /// Numbers that nobody knows.

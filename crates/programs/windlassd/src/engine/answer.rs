@@ -6,8 +6,8 @@ use std::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 use windlass_api::{
     BridgeStats, BridgeView, Counters, DaemonView, Document, ErrorBody, ErrorCode, FdbPage,
-    FdbQuery, Flushed, MacAddr, Member, MemberStats, Moved, Name, State, Stats, Status, Uplink,
-    UplinkView, Vnic, VnicView, WorkerMove, WorkerStats, Zone, ZoneView,
+    FdbQuery, Flow, FlowView, Flushed, MacAddr, Member, MemberStats, Moved, Name, State, Stats,
+    Status, Uplink, UplinkView, Vnic, VnicView, WorkerMove, WorkerStats, Zone, ZoneView,
 };
 
 use super::Engine;
@@ -162,6 +162,20 @@ impl Engine {
             counters,
         };
         views.map(view).collect()
+    }
+
+    /// Those flows that the peer may see: of VNICs that it may see.
+    pub fn flow_views(&self, peer: &Peer, flows: &[Flow]) -> Vec<FlowView> {
+        let sees = |flow: &&Flow| {
+            let vnic = self.document.vnic(flow.vnic.as_str());
+            vnic.is_some_and(|vnic| peer.sees_vnic(vnic, &self.document))
+        };
+        let seen: Vec<Flow> = flows.iter().filter(sees).cloned().collect();
+        let counters = self.backend.flow_counters(&seen);
+        let views = seen.into_iter().zip(counters);
+        views
+            .map(|(config, counters)| FlowView { config, counters })
+            .collect()
     }
 
     fn visible_bridge(&self, peer: &Peer, name: &str) -> Result<Name, ErrorBody> {

@@ -84,9 +84,9 @@ impl Engine {
         })
     }
 
-    /// Refuses a tenant whose VNICs would take more than one may have; those that are there already may stay.
+    /// Refuses a tenant whose VNICs and their flows would take more than one may have; those that are there already may stay.
     fn check_shares(&self, peer: &Peer, next: &Document) -> Result<(), ErrorBody> {
-        for share in [Share::Vnics, Share::Descriptors] {
+        for share in [Share::Vnics, Share::Descriptors, Share::Flows] {
             let max = self.per_user.max(share);
             let taken = |document| configured(share, peer.uid, document);
             let (before, after) = (taken(&self.document), taken(next));
@@ -215,6 +215,7 @@ impl Engine {
                 let place = self.place_of(vnic);
                 self.backend.create_vnic(vnic, &place)
             }
+            Object::Flow(flow) => self.backend.set_flow(None, Some(flow)),
             Object::Fdb(entry) => self.backend.fdb_add(entry),
         }
     }
@@ -240,6 +241,7 @@ impl Engine {
                 }
                 self.backend.set_vnic(old, new, &place)
             }
+            (Object::Flow(old), Object::Flow(new)) => self.backend.set_flow(Some(old), Some(new)),
             _ => {
                 self.delete(from)?;
                 self.create(to)
@@ -284,6 +286,7 @@ impl Engine {
                 self.forget(&vnic.name);
                 Ok(())
             }
+            Object::Flow(flow) => self.backend.set_flow(Some(flow), None),
             Object::Fdb(entry) => self.backend.fdb_delete(entry),
         }
     }
@@ -297,7 +300,7 @@ impl Engine {
         let name = match object {
             Object::Uplink(uplink) => &uplink.name,
             Object::Vnic(vnic) => &vnic.name,
-            Object::Zone(_) | Object::Bridge(_) | Object::Fdb(_) => return,
+            Object::Zone(_) | Object::Bridge(_) | Object::Flow(_) | Object::Fdb(_) => return,
         };
         self.failed.insert(name.clone(), error.to_string());
     }

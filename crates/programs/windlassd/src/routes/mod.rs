@@ -12,7 +12,7 @@ use windlass_api::{ErrorBody, ErrorCode};
 
 use crate::http::{App, Failure};
 use crate::shares::counted;
-use objects::{Bridges, Kind, Uplinks, Vnics, Zones};
+use objects::{Bridges, Flows, Kind, Uplinks, Vnics, Zones};
 
 fn objects<K: Kind>(router: Router<App>) -> Router<App> {
     let collection = format!("/v1/{}", K::PATH);
@@ -52,7 +52,8 @@ pub fn router(app: App) -> Router {
     let router = objects::<Zones>(Router::new());
     let router = objects::<Bridges>(router);
     let router = objects::<Uplinks>(router);
-    objects::<Vnics>(router)
+    let router = objects::<Vnics>(router);
+    objects::<Flows>(router)
         .route(
             "/v1/bridges/{name}/fdb",
             get(fdb::show).post(fdb::add).delete(fdb::delete),

@@ -1,4 +1,4 @@
-//! Zones, bridges, uplinks and VNICs: one set of handlers for four kinds of objects.
+//! Zones, bridges, uplinks, VNICs and flows: one set of handlers for all kinds of objects.
 
 use axum::Extension;
 use axum::extract::State;
@@ -6,8 +6,9 @@ use axum::http::StatusCode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_api::{
-    Applied, Bridge, BridgePatch, BridgeView, Document, ErrorBody, ErrorCode, Name, Uplink,
-    UplinkPatch, UplinkView, Vnic, VnicPatch, VnicView, Zone, ZonePatch, ZoneView,
+    Applied, Bridge, BridgePatch, BridgeView, Document, ErrorBody, ErrorCode, Flow, FlowPatch,
+    FlowView, Name, Uplink, UplinkPatch, UplinkView, Vnic, VnicPatch, VnicView, Zone, ZonePatch,
+    ZoneView,
 };
 
 use crate::authority::Peer;
@@ -167,7 +168,7 @@ impl Kind for Uplinks {
         engine.uplink_views(peer, all)
     }
     fn release(document: &mut Document, name: &str) -> Result<(), ErrorBody> {
-        document.fdb.retain(|entry| entry.member != *name);
+        document.release_member(name);
         Ok(())
     }
 }
@@ -198,7 +199,37 @@ impl Kind for Vnics {
         engine.vnic_views(peer, all)
     }
     fn release(document: &mut Document, name: &str) -> Result<(), ErrorBody> {
-        document.fdb.retain(|entry| entry.member != *name);
+        document.release_member(name);
+        Ok(())
+    }
+}
+
+/// The flows.
+pub enum Flows {}
+
+impl Kind for Flows {
+    type Config = Flow;
+    type Patch = FlowPatch;
+    type View = FlowView;
+    const WORD: &'static str = "flow";
+    const PATH: &'static str = "flows";
+
+    fn list(document: &Document) -> &Vec<Flow> {
+        &document.flows
+    }
+    fn list_mut(document: &mut Document) -> &mut Vec<Flow> {
+        &mut document.flows
+    }
+    fn name(config: &Flow) -> &Name {
+        &config.name
+    }
+    fn patch(patch: FlowPatch, config: &mut Flow) {
+        patch.apply(config);
+    }
+    fn views(engine: &Engine, peer: &Peer, all: &[Flow]) -> Vec<FlowView> {
+        engine.flow_views(peer, all)
+    }
+    fn release(_: &mut Document, _: &str) -> Result<(), ErrorBody> {
         Ok(())
     }
 }

@@ -9,8 +9,9 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 use windlass_api::{
     Applied, Bridge, BridgePatch, BridgeView, DaemonView, Document, ErrorBody, FdbAdd, FdbPage,
-    FdbQuery, Flushed, MonitorEvent, Moved, RecentDrops, Stats, Uplink, UplinkPatch, UplinkView,
-    Vnic, VnicPatch, VnicView, WorkerMove, WorkerStats, Zone, ZonePatch, ZoneView,
+    FdbQuery, Flow, FlowPatch, FlowView, Flushed, MonitorEvent, Moved, RecentDrops, Stats, Uplink,
+    UplinkPatch, UplinkView, Vnic, VnicPatch, VnicView, WorkerMove, WorkerStats, Zone, ZonePatch,
+    ZoneView,
 };
 
 use super::document::ApplyQuery;
@@ -128,11 +129,18 @@ fn object_operations(list: &mut Vec<Operation>) {
         view: of::<VnicView>,
         views: of::<Vec<VnicView>>,
     };
+    let flow = Schemas {
+        config: of::<Flow>,
+        patch: of::<FlowPatch>,
+        view: of::<FlowView>,
+        views: of::<Vec<FlowView>>,
+    };
     for (word, schemas) in [
         ("zone", zone),
         ("bridge", bridge),
         ("uplink", uplink),
         ("vnic", vnic),
+        ("flow", flow),
     ] {
         objects(list, word, &schemas);
     }
