@@ -59,14 +59,12 @@ reasons! {
     NotEstablished = 20, "not-established", "the connection is not, or no longer, established";
     OtherNetns = 21, "other-netns", "the two ends are in different network namespaces";
     Mismatch = 22, "mismatch", "the names of the two ends do not match each other";
-    Kind = 23, "kind", "sockets of this kind are not accelerated";
     Cloned = 24, "cloned", "threads of the process have separate descriptor tables";
     SelfConnected = 25, "self-connected", "the socket is connected to itself";
     Cork = 26, "cork", "the program has asked the kernel to hold small segments together";
     Killed = 27, "killed", "a process that shared the socket was killed in the middle of a call";
     Asleep = 28, "asleep", "several processes wait for the socket, or it is in several epoll instances, or in one by other means than level or edge";
     Closing = 29, "closing", "the socket is being closed or shut down";
-    Off = 30, "off", "acceleration is switched off";
     Privileged = 32, "privileged", "the broker does not accept the credentials of the process, or it is not dumpable";
     Shared = 33, "shared", "a second process sends, receives or waits on the socket";
     Unknown = 255, "unknown", "a reason that this version does not know";
