@@ -311,8 +311,13 @@ fn script_of(example: &Example) -> String {
 /// Runs the lines of a page on a machine of their own; they have to succeed.
 fn type_all(page: &str, lines: &str) {
     let granted = granted(page);
-    let script =
-        format!("{MACHINE}windlassd --workers 0,1 & daemon=$!\nstarted\nset -x\n{granted}{lines}");
+    let workers = match std::thread::available_parallelism().map_or(1, usize::from) {
+        1 => "0",
+        _ => "0,1",
+    };
+    let script = format!(
+        "{MACHINE}windlassd --workers {workers} & daemon=$!\nstarted\nset -x\n{granted}{lines}"
+    );
     let done = Command::new("unshare")
         .args([
             "--net",

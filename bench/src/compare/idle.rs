@@ -48,7 +48,7 @@ pub struct Options {
     seconds: f64,
     /// Seconds before the measurement, for what new interfaces announce by themselves
     #[arg(long, default_value_t = 15.0)]
-    settle: f64,
+    wait: f64,
 }
 
 /// Measures and prints.
@@ -115,7 +115,7 @@ fn add(daemon: &Daemon, number: u16, attach: &str) -> Result<()> {
 }
 
 fn measure(options: &Options, daemon: &mut Daemon, what: &str) -> Result<()> {
-    stop::pause(Duration::from_secs_f64(options.settle))?;
+    stop::pause(Duration::from_secs_f64(options.wait))?;
     let before = ran_by_thread(daemon);
     stop::pause(Duration::from_secs_f64(options.seconds))?;
     let mut threads = ran_by_thread(daemon);

@@ -217,23 +217,23 @@ impl Pair {
         self.kernel.issue(step);
         self.subject.issue(step);
         let ends = step.ends().then_some(step.who).into_iter().collect();
-        let mut kernel = self.kernel.settle(&ends, PATIENCE);
+        let mut kernel = self.kernel.until_quiet(&ends, PATIENCE);
         let mut subject = self
             .subject
-            .settle(&kernel.keys().copied().collect(), self.patience);
+            .until_quiet(&kernel.keys().copied().collect(), self.patience);
         let early: BTreeSet<Who> = subject
             .keys()
             .filter(|who| !kernel.contains_key(who))
             .copied()
             .collect();
         if !early.is_empty() {
-            kernel.extend(self.kernel.settle(&early, PATIENCE_REFERENCE));
+            kernel.extend(self.kernel.until_quiet(&early, PATIENCE_REFERENCE));
             let late = kernel
                 .keys()
                 .filter(|who| !subject.contains_key(who))
                 .copied()
                 .collect();
-            subject.extend(self.subject.settle(&late, self.patience));
+            subject.extend(self.subject.until_quiet(&late, self.patience));
         }
         if !kernel.contains_key(&step.who) {
             self.tally.blocked += 1;
@@ -430,7 +430,7 @@ fn top_up(
         };
         world.issue(&more);
         let rest = world
-            .settle(&BTreeSet::from([step.who]), PATIENCE)
+            .until_quiet(&BTreeSet::from([step.who]), PATIENCE)
             .remove(&step.who)?;
         sum += rest.number("ret")?.max(0);
         rest.get("data")?.clone_into(&mut data);
@@ -469,7 +469,7 @@ fn repeat(step: &Step, world: &mut World, replies: &mut Replies) {
     }
     world.issue(step);
     let Some(now) = world
-        .settle(&BTreeSet::from([step.who]), PATIENCE)
+        .until_quiet(&BTreeSet::from([step.who]), PATIENCE)
         .remove(&step.who)
     else {
         return;

@@ -21,7 +21,7 @@
 //!
 //! ## Model
 //! A [`Step`] names a process, a thread and a call. Both worlds get it at the same time; then both are
-//! brought to a **quiet point**: each thread answered or sleeps in its call ([`World::settle`]), and the loopback interface has
+//! brought to a **quiet point**: each thread answered or sleeps in its call ([`World::until_quiet`]), and the loopback interface has
 //! delivered what was sent (module `loopback`). The kernel's world is asked first; the other then has [`PATIENCE`] to complete what the kernel completed, and
 //! must sleep where the kernel sleeps. A step for a thread that is still in a call is left out in both, so
 //! every subset of a script is a script, and shrinking needs no knowledge.

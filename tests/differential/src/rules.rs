@@ -132,7 +132,7 @@ fn is_one_more_edge(
     };
     let wanted = again.ends().then_some(who).into_iter().collect();
     pair.subject.issue(&again);
-    let answers = pair.subject.settle(&wanted, PATIENCE);
+    let answers = pair.subject.until_quiet(&wanted, PATIENCE);
     let is_quiet = match (kernel, answers.get(&who)) {
         (None, answer) => answer.is_none(),
         (Some(_), answer) => {
@@ -183,6 +183,6 @@ fn is_short_peek(pair: &mut Pair, call: &Step, kernel: &Reply, subject: &Reply) 
 /// The answer to a call that ends.
 fn ask(world: &mut World, step: &Step) -> Option<Reply> {
     world.issue(step);
-    let mut replies: Replies = world.settle(&BTreeSet::from([step.who]), PATIENCE);
+    let mut replies: Replies = world.until_quiet(&BTreeSet::from([step.who]), PATIENCE);
     replies.remove(&step.who)
 }

@@ -1,7 +1,7 @@
 //! One run's processes, what they were told and what they answered.
 //!
 //! A [`World`] is settled when each worker either answered or sleeps in its call: its state is S and it
-//! was not scheduled between two looks [`SETTLE`] apart, and its process has no question to the broker open. Nobody guesses how long a
+//! was not scheduled between two looks [`LOOK_GAP`] apart, and its process has no question to the broker open. Nobody guesses how long a
 //! call may take.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -17,11 +17,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use crate::script::{Step, Who};
 
 /// Two looks at a sleeper that are this far apart find it asleep in the same call.
-const SETTLE: Duration = Duration::from_micros(400);
+const LOOK_GAP: Duration = Duration::from_micros(400);
 
 /// The same with a preloaded library: before its sleep a thread may wait for the broker's answer, which comes by a descriptor of
 /// its own.
-const SETTLE_PRELOADED: Duration = Duration::from_millis(3);
+const LOOK_GAP_PRELOADED: Duration = Duration::from_millis(3);
 
 /// A thread that neither answers nor sleeps for this long counts as one that sleeps.
 const RESTLESS: Duration = Duration::from_secs(3);
@@ -91,7 +91,7 @@ struct Process {
 /// The processes of one run.
 pub struct World {
     processes: BTreeMap<char, Process>,
-    settle: Duration,
+    look_gap: Duration,
     address: String,
     prefix: String,
     ports: HashMap<String, i64>,
@@ -133,7 +133,7 @@ impl World {
         let prefix = format!("differential-{}-{}-", std::process::id(), launch.number);
         let mut world = Self {
             processes: BTreeMap::new(),
-            settle: launch.preload.map_or(SETTLE, |_| SETTLE_PRELOADED),
+            look_gap: launch.preload.map_or(LOOK_GAP, |_| LOOK_GAP_PRELOADED),
             address,
             prefix,
             ports: HashMap::new(),
@@ -157,7 +157,7 @@ impl World {
                 .processes
                 .insert(name, Process::new(Some(child), commands, answers));
         }
-        world.settle(&BTreeSet::new(), ENDING);
+        world.until_quiet(&BTreeSet::new(), ENDING);
         Ok(world)
     }
 
@@ -279,7 +279,7 @@ impl World {
     }
 
     /// Waits until each of `wanted` answered, at most for `patience`, and all others sleep in their calls.
-    pub fn settle(&mut self, wanted: &BTreeSet<Who>, patience: Duration) -> Replies {
+    pub fn until_quiet(&mut self, wanted: &BTreeSet<Who>, patience: Duration) -> Replies {
         let start = Instant::now();
         let mut replies = Replies::new();
         let mut wait = Duration::from_micros(300);
@@ -301,7 +301,7 @@ impl World {
             let asleep = now.iter().all(|(state, _)| matches!(state, 'S' | 'T'));
             match &before {
                 Some((looks, since)) if asleep && *looks == now => {
-                    if since.elapsed() >= self.settle
+                    if since.elapsed() >= self.look_gap
                         && !self.asks_broker(&pending)
                         && !self.collect(Duration::ZERO, &mut replies)
                     {
@@ -310,7 +310,7 @@ impl World {
                 }
                 _ => before = Some((now, Instant::now())),
             }
-            wait = self.settle / 2;
+            wait = self.look_gap / 2;
         }
         replies
     }
@@ -320,7 +320,8 @@ impl World {
     fn asks_broker(&self, pending: &BTreeSet<Who>) -> bool {
         let of = |who: &Who| self.processes.get(&who.process);
         let mut asked = pending.iter().filter_map(of);
-        self.settle == SETTLE_PRELOADED && asked.any(|one| !one.stopped && has_seqpacket(one.pid))
+        self.look_gap == LOOK_GAP_PRELOADED
+            && asked.any(|one| !one.stopped && has_seqpacket(one.pid))
     }
 
     /// State and number of times on a processor of each pending worker, and first of the thread that

@@ -6,14 +6,15 @@ mod vhost_front;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use vhost_drive::{Guest, LAYOUTS, Layout, ONE, Station};
 use vhost_front::*;
 use windlass_attach::endpoint::{Endpoint, Handed};
 use windlass_attach::port::Lane;
-use windlass_attach::vhost_user::VhostRole;
 use windlass_attach::vhost_user::message::{Code, Region, queue_state};
+use windlass_attach::vhost_user::{VhostConf, VhostRole};
 use windlass_sys::eventfd;
 use windlass_sys::unix::{SocketKind, bind_socket};
 
@@ -746,6 +747,15 @@ fn a_guest_without_a_kick_is_polled() {
     assert!(matches!(rx.arm(&section), Armed::Poll(_)));
 }
 
+/// A server that keeps where its rings stand in a directory of that name.
+fn kept(path: &Path, shared: &str) -> VhostConf {
+    let _ = std::fs::create_dir(shared);
+    VhostConf {
+        ring_progress: Some(Path::new(shared).join("machine")),
+        ..conf(path, SERVER, 1)
+    }
+}
+
 /// Another daemon goes on with what was handed over, carries a frame each way, and leaves the socket open.
 fn pass_on(next: &mut Host, handed: Handed, machine: &mut Machine, station: &mut Station) {
     machine.send(1, 1, &frame(3, 100));
@@ -769,14 +779,9 @@ fn a_guest_goes_on_with_another_daemon() {
     let _alone = alone();
     let shared = format!("/dev/shm/windlass-handed-{}", std::process::id());
     for layout in LAYOUTS {
-        let _ = std::fs::create_dir(&shared);
         let directory = directory();
         let path = directory.path().join("s");
-        let conf = || {
-            let mut conf = conf(&path, SERVER, 1);
-            conf.ring_progress = Some(std::path::Path::new(&shared).join("machine"));
-            conf
-        };
+        let conf = || kept(&path, &shared);
         let mut host = Host::new(conf());
         let mut machine = Machine::start(&mut host, &path, layout, 1);
         let mut station = Station::new();
@@ -895,14 +900,9 @@ fn a_ring_that_looks_fresh_goes_on() {
     let _alone = alone();
     let shared = format!("/dev/shm/windlass-fresh-{}", std::process::id());
     for is_kept in [false, true] {
-        let _ = std::fs::create_dir(&shared);
         let directory = directory();
         let path = directory.path().join("s");
-        let conf = || {
-            let mut conf = conf(&path, SERVER, 1);
-            conf.ring_progress = Some(std::path::Path::new(&shared).join("machine"));
-            conf
-        };
+        let conf = || kept(&path, &shared);
         let mut host = Host::new(conf());
         let mut machine = Machine::start(&mut host, &path, Layout::Packed, 1);
         let (mut station, mut next) = (Station::new(), 0);

@@ -79,14 +79,14 @@ impl Broker {
                 broker.refuse(&asker, reason);
             }
         });
-        match self.hand(target, jobs_max) {
+        match self.dispatch(target, jobs_max) {
             Ok(key) => self.helpers.expect(key, then),
             Err(reason) => then(self, Err(reason)),
         }
     }
 
     /// Gives a job to the helper that it is for, which may have so many with this one.
-    fn hand(&mut self, mut target: Target, jobs_max: usize) -> Result<Key, Reason> {
+    fn dispatch(&mut self, mut target: Target, jobs_max: usize) -> Result<Key, Reason> {
         let (key, job) = (target.key, &mut target.job);
         let slot = self.provide(key)?;
         let mut fds: Vec<BorrowedFd<'_>> = Vec::new();

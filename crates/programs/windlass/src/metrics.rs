@@ -116,7 +116,7 @@ async fn serve(
         options: session.options.clone(),
         sent: Mutex::default(),
     });
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -126,13 +126,13 @@ async fn serve(
                 continue;
             }
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
             continue;
         };
         let server = Arc::clone(&server);
         tokio::spawn(async move {
             connection(stream, server).await;
-            drop(place);
+            drop(permit);
         });
     }
 }

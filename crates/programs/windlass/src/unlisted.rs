@@ -143,8 +143,8 @@ impl Mappings {
                 continue;
             }
             let side = usize::from(record.side & 1);
-            let places = self.slabs.iter().filter(|(id, _)| *id == record.slab);
-            let words = places.into_iter().find_map(|(_, at)| {
+            let mappings = self.slabs.iter().filter(|(id, _)| *id == record.slab);
+            let words = mappings.into_iter().find_map(|(_, at)| {
                 let copy = copies
                     .entry(*at)
                     .or_insert_with(|| Copy::of(&self.memory, *at));

@@ -50,7 +50,7 @@ fn change(port: &mut Port, view: &View) {
 }
 
 /// DISABLED_PORT and ALTERNATE_PORT: in sync, and no root port of late.
-fn settle(port: &mut Port) -> bool {
+fn sync_when_quiet(port: &mut Port) -> bool {
     let is_due = port.is_quiet()
         && (port.sync || port.reroot || !port.synced || port.root_while != <_>::default());
     if is_due {
@@ -63,11 +63,11 @@ fn settle(port: &mut Port) -> bool {
 }
 
 fn disabled(port: &mut Port) -> bool {
-    settle(port)
+    sync_when_quiet(port)
 }
 
 fn alternate(port: &mut Port, view: &View) -> Step {
-    if settle(port) {
+    if sync_when_quiet(port) {
         return Step::Moved;
     }
     if !port.is_quiet() {
