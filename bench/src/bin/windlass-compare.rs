@@ -8,8 +8,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use windlass_bench::compare::peers::Plug;
 use windlass_bench::compare::{
-    firewall, gap, idle, neighbour, overload, peers, rate, segments, sockets, stop, tap, vhost,
-    workers,
+    firewall, gap, idle, neighbour, overload, peers, rate, segments, sockets, stop, tap, uplink,
+    vhost, workers,
 };
 
 /// Measures windlass beside named peers, in turns, and prints both sides with their spread.
@@ -50,11 +50,16 @@ enum What {
     Idle(idle::Options),
     /// Sources that do not stop by themselves, far beyond the capacity
     Overload(overload::Options),
+    /// AF_XDP, packet sockets and the Linux bridge between two veth pairs
+    Uplink(uplink::Options),
     /// The same programs on this host's sockets, through the kernel and accelerated
     Sockets(sockets::Options),
     /// One end of the overload test, run by it inside a namespace
     #[command(hide = true)]
     OverloadEnd(overload::End),
+    /// The sender of the uplinks' test, run by it inside a namespace
+    #[command(hide = true)]
+    UplinkEnd(uplink::End),
 }
 
 fn main() -> ExitCode {
@@ -83,7 +88,9 @@ fn run(options: Options) -> Result<()> {
         What::Tap(options) => tap::run_all(&options, &programs, json),
         What::Idle(options) => idle::run(&options, &programs),
         What::Overload(options) => overload::run(&options, &programs, json),
+        What::Uplink(options) => uplink::run(&options, &programs, json),
         What::Sockets(options) => sockets::run(&options, &programs, json),
         What::OverloadEnd(end) => overload::be(&end),
+        What::UplinkEnd(end) => uplink::be(&end),
     }
 }

@@ -25,6 +25,7 @@ pub mod sockets;
 pub mod stop;
 pub mod table;
 pub mod tap;
+pub mod uplink;
 pub mod vhost;
 pub mod windlass;
 pub mod workers;
