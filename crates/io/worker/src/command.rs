@@ -7,6 +7,7 @@ use std::sync::mpsc::SyncSender;
 use windlass_attach::port::RxPort;
 use windlass_bridge::fdb::FdbWriter;
 use windlass_frame::{FloodId, Tick};
+use windlass_stats::{MemberCounters, Padded};
 
 use crate::grace::QsbrGrace;
 use crate::ring::RxRing;
@@ -26,9 +27,10 @@ pub(crate) enum Command {
         to: u16,
         handover: Arc<Handover>,
     },
-    /// Give the receive halves of a member back.
+    /// Give the receive halves of a member back. No topology may have it any more: `counters` are its own.
     Detach {
         member: u16,
+        counters: Arc<[Padded<MemberCounters>]>,
         done: SyncSender<Vec<Box<dyn RxPort>>>,
     },
     /// Become the home of a bridge's table, in the place of the one before, if there is one: so a bridge has a writer at any

@@ -330,10 +330,11 @@ impl DataPlane {
         member.rings = rings.rx.len() as u16;
         // What waited for the former one is gone, and has used up nothing.
         member.shaping.renew();
+        let counters = member.counters.clone();
         Arc::make_mut(&mut self.placement).place(id, rings.rx.len());
         let ports = (0..).zip(rings.rx).zip(self.placement.rings(id));
         for ((number, port), worker) in ports {
-            let ring = RxRing::new(port, id, number, attachment);
+            let ring = RxRing::new(port, (id, number), attachment, counters.clone());
             let adopt = Command::Adopt(Box::new(ring));
             self.adopts.push((usize::from(*worker), adopt));
         }
@@ -362,7 +363,9 @@ impl DataPlane {
         let ids: Vec<u16> = members.iter().map(|(id, _)| *id).collect();
         let mut drain = Drain::new(self.shared.domain.start_grace());
         for (id, sender) in members {
-            drain.take(id, sender, &self.workers);
+            if let Some(Some(member)) = self.members.get(usize::from(id)) {
+                drain.take(id, &member.counters, sender, &self.workers);
+            }
         }
         self.drains.push(drain);
         if !self.drain() {

@@ -337,25 +337,21 @@ impl Egress {
         };
         let rule = cx.rule_in(to.0, member);
         let mut n = 0;
-        match found {
-            Some((member, counters)) => {
-                queues.advance(&rule).count(Direction::In, counters);
-                let (mut own, mut store) = self.own.take().unwrap_or_else(Egress::room);
-                own.clear(windlass_frame::RxId(0), cx.now);
-                let mut tails = Tails::bind(&mut store, cx.section);
-                let mut picks = [Pick::frame(0, false); BURST];
-                n = queues.restore(to.0, BURST, &mut own, &mut tails, &mut picks);
-                if n > 0 {
-                    self.send_now(cx, member, counters, &own, &tails, to, &picks[..n]);
-                }
-                self.own = Some((own, store));
-                queues.forget(&rule, n);
-                counters.held.add((n as u64).wrapping_neg());
-                self.set_due(&queues, to);
+        // No topology has it any more: it is about to be purged.
+        if let Some((member, counters)) = found {
+            queues.advance(&rule).count(Direction::In, counters);
+            let (mut own, mut store) = self.own.take().unwrap_or_else(Egress::room);
+            own.clear(windlass_frame::RxId(0), cx.now);
+            let mut tails = Tails::bind(&mut store, cx.section);
+            let mut picks = [Pick::frame(0, false); BURST];
+            n = queues.restore(to.0, BURST, &mut own, &mut tails, &mut picks);
+            if n > 0 {
+                self.send_now(cx, member, counters, &own, &tails, to, &picks[..n]);
             }
-            None => {
-                queues.purge(&rule);
-            }
+            self.own = Some((own, store));
+            queues.forget(&rule, n);
+            counters.held.add((n as u64).wrapping_neg());
+            self.set_due(&queues, to);
         }
         self.queues = Some(queues);
         n
@@ -653,7 +649,8 @@ impl Egress {
                 }
             }
             (None, Some(_)) => (w.frames.len(), Some((Drop::PeerDown, w.frames.len()))),
-            (_, None) => (w.frames.len(), None),
+            // No topology has it any more: it is about to be purged.
+            (_, None) => (0, None),
         };
         for spilled in w.frames.drain(..taken) {
             self.pool.free(spilled.held);

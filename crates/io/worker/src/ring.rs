@@ -18,8 +18,11 @@
 //! Unless somebody said how long ([`Spin::Always`]), only a ring that moved [`WARM_FRAMES`] frames within
 //! [`WARM_WINDOW_NS`] may be `Warm`: spinning is paid for by traffic. An idle ring costs nothing in any case.
 
+use std::sync::Arc;
+
 use windlass_attach::port::RxPort;
 use windlass_frame::Tick;
+use windlass_stats::{MemberCounters, Padded};
 
 /// Frames that earn a ring its spin before sleep.
 pub const WARM_FRAMES: u32 = 8;
@@ -78,6 +81,8 @@ pub struct RxRing {
     pub number: u16,
     /// The attachment of that member: a number never used again.
     pub attachment: u64,
+    /// The member's, for each worker: it may have left the topology while its rings are still here.
+    pub counters: Arc<[Padded<MemberCounters>]>,
     /// The mode.
     pub state: State,
     moved: u32,
@@ -88,12 +93,18 @@ pub struct RxRing {
 
 impl RxRing {
     /// A new ring of a member, the `number`th: active, so that what already waits is fetched.
-    pub fn new(port: Box<dyn RxPort>, member: u16, number: u16, attachment: u64) -> RxRing {
+    pub fn new(
+        port: Box<dyn RxPort>,
+        (member, number): (u16, u16),
+        attachment: u64,
+        counters: Arc<[Padded<MemberCounters>]>,
+    ) -> RxRing {
         RxRing {
             port,
             member,
             number,
             attachment,
+            counters,
             state: State::Active,
             moved: 0,
             before: 0,
@@ -269,7 +280,7 @@ mod tests {
             other: 20_000,
         };
         for (in_memory, ns) in [(true, 50_000), (false, 20_000)] {
-            let mut ring = RxRing::new(Box::new(Empty { in_memory }), 1, 0, 1);
+            let mut ring = RxRing::new(Box::new(Empty { in_memory }), (1, 0), 1, Arc::default());
             ring.note(1, start);
             assert_eq!(ring.warm_until(adaptive, start), None);
             assert_eq!(ring.warm_until(Spin::Always(7), start), Some(start.plus(7)));

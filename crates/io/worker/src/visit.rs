@@ -153,7 +153,7 @@ impl Scratch {
                 burst.span(egress);
             }
             burst.dispatch(n, tally.uniform, &mut self.groups, egress, floods);
-        } else if let Some(counters) = counters {
+        } else if let Some(counters) = ring.counters.get(cx.lane.worker as usize) {
             counters.rx_frames.add(n as u64);
             counters.drop_frames(Drop::NotReady, n as u64);
         }
@@ -182,6 +182,11 @@ impl Scratch {
         let member = cx.topo.member(from);
         let counters = member.and_then(|m| m.counters.get(cx.lane.worker as usize));
         let bridge = member.and_then(|m| Some((m.bridge, cx.topo.bridge(m.bridge)?)));
+        if member.is_none() {
+            // No topology has it any more: it is about to be purged.
+            self.ingress.put_off(from, cx.now.plus(FLOODS_NS));
+            return 0;
+        }
         let rule = cx.rule_out(from, member);
         let member = member.filter(|m| self.ingress.is_from(from, m.attachment));
         let (Some(member), Some(counters), Some((index, bridge))) = (member, counters, bridge)

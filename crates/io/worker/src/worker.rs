@@ -31,7 +31,7 @@ use std::sync::atomic::Ordering;
 use windlass_attach::port::{Armed, Lane, More};
 use windlass_bridge::fdb::{FdbWriter, Sighting};
 use windlass_frame::{Tick, TxId};
-use windlass_stats::Padded;
+use windlass_stats::{MemberCounters, Padded};
 use windlass_sync::qsbr::{self, Published};
 use windlass_sync::tsc::Clock;
 use windlass_sync::{mpsc, pause, spsc};
@@ -728,8 +728,12 @@ impl Worker {
                 Command::Ready(done) => {
                     let _ = done.send(());
                 }
-                Command::Detach { member, done } => {
-                    let rings = self.detach(member);
+                Command::Detach {
+                    member,
+                    counters,
+                    done,
+                } => {
+                    let rings = self.detach(member, &counters);
                     let _ = done.send(rings);
                 }
                 Command::Home { bridge, writer } => {
@@ -836,7 +840,12 @@ impl Worker {
             .send(&cx, &mut self.egress, TxId(member), frame);
     }
 
-    fn detach(&mut self, member: u16) -> Vec<Box<dyn windlass_attach::port::RxPort>> {
+    /// Lets go of a member, and drops what waits on its way from or to it.
+    fn detach(
+        &mut self,
+        member: u16,
+        counters: &[Padded<MemberCounters>],
+    ) -> Vec<Box<dyn windlass_attach::port::RxPort>> {
         let rings = self.rings.remove_member(member);
         self.counters()
             .rings
@@ -850,7 +859,7 @@ impl Worker {
             now: Tick(0),
         };
         let found = topo.member(member);
-        let counters = found.and_then(|m| cx.counters(m));
+        let counters = counters.get(usize::from(self.lane.worker)).map(|c| &**c);
         self.egress.purge(&cx.rule_in(member, found), counters);
         self.floods.purge(member, counters);
         self.scratch

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 
 use windlass_attach::port::{RxPort, TxPort};
+use windlass_stats::{MemberCounters, Padded};
 use windlass_sync::qsbr::{Domain, Grace};
 
 use super::handle::WorkerHandle;
@@ -48,6 +49,7 @@ impl Drain {
     pub(super) fn take(
         &mut self,
         member: u16,
+        counters: &Arc<[Padded<MemberCounters>]>,
         sender: Option<Arc<dyn TxPort>>,
         workers: &[WorkerHandle],
     ) {
@@ -55,7 +57,11 @@ impl Drain {
         self.senders.extend(sender);
         for worker in workers {
             let (done, given_back) = sync_channel(1);
-            worker.send(Command::Detach { member, done });
+            worker.send(Command::Detach {
+                member,
+                counters: counters.clone(),
+                done,
+            });
             self.rings_out.push(given_back);
         }
     }

@@ -72,7 +72,7 @@ impl World {
             let model = self.model.borrow();
             (model.owners[at].stage, model.owners[at].number)
         };
-        match (stage, self.below(6)) {
+        match (stage, self.below(7)) {
             (Stage::Made, _) => self.enter(plane, at),
             (Stage::Down, 0) => self.remove(plane, at),
             (Stage::Down, _) => self.attach(plane, at),
@@ -84,6 +84,7 @@ impl World {
                 plane.set_member(number, conf, tuning).expect("it is there");
             }
             (Stage::Up, 4) => self.send_own(plane, at),
+            (Stage::Up, 5) => self.remove(plane, at),
             (Stage::Up, _) => self.end_the_dead(plane),
             (Stage::Leaving, _) => self.end_the_late(plane),
             (Stage::Going, _) => self.remove(plane, at),
@@ -323,11 +324,13 @@ impl World {
         owner.stage = Stage::Down;
     }
 
+    /// Removes an owner, with the rings that it has.
     fn remove(&self, plane: &mut DataPlane, at: usize) {
         let (number, _, _) = self.place(at);
         self.model.borrow_mut().owners[at].stage = Stage::Going;
         match plane.remove_members(&[number]) {
             Ok(totals) => {
+                self.give_back(at);
                 let owner = &mut self.model.borrow_mut().owners[at];
                 owner.stage = Stage::Gone;
                 owner.local = totals.iter().map(|t| t.ingress.local).sum();
@@ -355,7 +358,7 @@ impl World {
         for number in plane.take_detached() {
             let model = self.model.borrow();
             let mut owners = model.owners.iter();
-            // One that is being removed had no rings.
+            // One that is being removed is asked for again.
             let at = owners.position(|o| o.number == number && o.stage == Stage::Leaving);
             drop(model);
             if let Some(at) = at {
