@@ -4,12 +4,14 @@
 mod place;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use place::{HOW, How, PATIENCE, Pair, Place, seed, soaks};
 use rustix::process::{Pid, Signal};
+use serde_json::Value;
+use windlass_sys::unix::{self, SocketKind};
 use windlass_tests::program;
 
 /// What `windlass sockets` says of the pair, and whether both its ends are on the ring.
@@ -169,6 +171,131 @@ fn programs_outlive_the_daemon() {
 fn a_joined_connection_keeps_no_other_from_joining() {
     if let Some(place) = Place::new("a_joined_connection_keeps_no_other_from_joining") {
         outlive(&place, "hold", 2);
+    }
+}
+
+/// Two programs with ever more connections, of which each is made with another broker.
+struct Keepers<'a> {
+    place: &'a Place,
+    directory: PathBuf,
+    both: Both,
+}
+
+impl<'a> Keepers<'a> {
+    fn start(place: &'a Place) -> Self {
+        compile(place, "outlive");
+        place.have_daemon();
+        let directory = place.room();
+        let both = Both(["serve", "keep"].map(|role| {
+            let mut command = Command::new(program("windlass"));
+            command.args(["run", "--spin", "50", "--"]);
+            command.arg(place.directory.path().join("outlive"));
+            command.arg(role).arg(directory.join("port"));
+            command.env("WINDLASS_SOCKETS", place.daemon());
+            command.stdout(Stdio::null()).spawn().expect("windlass")
+        }));
+        Self {
+            place,
+            directory,
+            both,
+        }
+    }
+
+    fn mark(&self, name: &str) {
+        fs::write(self.directory.join(format!("port.{name}")), "").expect("a file");
+    }
+
+    /// One more connection.
+    fn connect(&self, number: usize) {
+        self.mark(&number.to_string());
+    }
+
+    /// Kills the broker, and has another one.
+    fn replace_daemon(&self, between: impl FnOnce()) {
+        self.place.kill_daemon();
+        between();
+        self.place.have_daemon();
+    }
+
+    /// Waits until both have so many connections on the ring, and so many on the kernel as no broker would join them.
+    fn until(&self, joined: usize, refused: usize) {
+        place::until_rows(
+            &self.place.daemon(),
+            self.both.0.each_ref(),
+            "the connections",
+            |rows| {
+                let count = |state, reason| {
+                    let is_so = |row: &&Value| row["state"] == state && row["reason"] == reason;
+                    rows.iter().filter(is_so).count()
+                };
+                count("ring", "none") == joined && count("kernel", "no-daemon") == refused
+            },
+            String::new,
+        );
+    }
+}
+
+/// Two programs hold joined connections over nine brokers, the eight former ones among them. With the next one they join none.
+#[test]
+fn connections_over_nine_brokers_are_held() {
+    const BROKERS: usize = 9;
+    let Some(place) = Place::new("connections_over_nine_brokers_are_held") else {
+        return;
+    };
+    let keepers = Keepers::start(&place);
+    for number in 0..BROKERS {
+        keepers.connect(number);
+        keepers.until(number + 1, 0);
+        keepers.replace_daemon(|| ());
+    }
+    keepers.connect(BROKERS);
+    keepers.until(BROKERS, 1);
+}
+
+/// The file of process ids is removed while no broker runs: a process that holds a joined connection joins no other one, until that is
+/// closed.
+#[test]
+fn a_broker_without_its_processes_waits() {
+    let Some(place) = Place::new("a_broker_without_its_processes_waits") else {
+        return;
+    };
+    let keepers = Keepers::start(&place);
+    keepers.connect(0);
+    keepers.until(1, 0);
+    keepers.replace_daemon(|| {
+        let file = place.daemon().with_file_name("sockets.processes");
+        fs::remove_file(file).expect("the process ids");
+    });
+    keepers.connect(1);
+    keepers.until(1, 1);
+    keepers.mark("drop");
+    keepers.until(1, 0);
+}
+
+/// A broker that does not understand its programs is none: they go on, and stay on the kernel.
+#[test]
+fn a_broker_of_another_version_is_none() {
+    let Some(place) = Place::new("a_broker_of_another_version_is_none") else {
+        return;
+    };
+    let kind = SocketKind::SeqPacket;
+    let listener = unix::bind_socket(&place.daemon(), kind, 0o600, None).expect("a listener");
+    std::thread::spawn(move || {
+        loop {
+            match listener.accept() {
+                Ok(socket) => _ = rustix::io::write(&socket, b"another version"),
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    });
+    let mut pair = place.connect(&How {
+        options: &[("WINDLASS_SUMMARY", "1")],
+        ..HOW
+    });
+    for end in 0..2 {
+        let said = pair.wait(end);
+        assert!(said.contains(" 1 connected, 0 joined; "), "{said}");
+        assert!(said.contains("; on the kernel: 1 no-daemon"), "{said}");
     }
 }
 

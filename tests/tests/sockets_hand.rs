@@ -48,6 +48,11 @@ fn unread_in_rings(place: &Place, one: &One) -> u64 {
 
 /// Runs a handover with unread bytes in the ring; the sender rests meanwhile, or goes on.
 fn hand_over(place: &Place, how: &str, rests: bool) {
+    hand_over_from(place, how, rests, false);
+}
+
+/// The same where the sender may be killed before.
+fn hand_over_from(place: &Place, how: &str, rests: bool, is_killed: bool) {
     let directory = place.room();
     let own = place.directory.path();
     let start = |role: &str, words: &[&str]| {
@@ -89,6 +94,15 @@ fn hand_over(place: &Place, how: &str, rests: bool) {
     let unread = unread_in_rings(place, &sender);
     assert!(unread > 0, "{}", told());
     assert!(unread <= LEFT, "{unread}: {}", told());
+    if is_killed {
+        let rows = place.rows(sender.0.id());
+        drop(sender);
+        mark("port.left");
+        mark("port.rest");
+        reader.end();
+        assert_lost(&said(how), &rows, unread);
+        return;
+    }
     mark("port.left");
     if rests {
         until(&sender, "an empty ring", &|rows| {
@@ -103,21 +117,21 @@ fn hand_over(place: &Place, how: &str, rests: bool) {
     assert!(said(how).contains(&format!("got {sent} eof")), "{}", told());
     let pushed = counted(&directory.join("send.counters"), "ring_tx_bytes");
     let taken = counted(&directory.join(format!("{how}.counters")), "ring_rx_bytes");
-    println!(
-        "{}: {unread} unread, {pushed} pushed, {taken} taken",
-        told()
-    );
     assert!(pushed >= taken + unread, "{}: {pushed} {taken}", told());
 }
 
-/// The program that reads on gets every byte in order: what the ring held, what the kernel had, and what was sent later;
-/// and then the end of the stream.
-#[test]
-fn unread_bytes_go_with_the_connection() {
-    let name = "unread_bytes_go_with_the_connection";
-    let Some(place) = Place::new(name) else {
-        return;
-    };
+/// The reader has got what was sent, by the rows of its killed peer, but for what was unread in the ring; or was told of the reset.
+fn assert_lost(said: &str, rows: &[Value], unread: u64) {
+    let of = |name: &str| rows[0][name].as_u64().expect("a number");
+    let sent = of("ring_tx_bytes") + of("kernel_tx_bytes");
+    let got = format!("got {} eof\n", sent - unread);
+    let is_reset = said.contains("FAIL read: Connection reset");
+    assert!(said.ends_with(&got) || is_reset, "not {got}: {said}");
+}
+
+/// The two programs, if a static one can be made here.
+fn place(name: &str) -> Option<Place> {
+    let place = Place::new(name)?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sockets/hand.c");
     let compile = |target: &str, option: &str| {
         let mut compiler = Command::new("cc");
@@ -132,8 +146,28 @@ fn unread_bytes_go_with_the_connection() {
     assert!(compile("hand", "-pthread"), "hand.c does not compile");
     if !compile("plain", "-static") {
         skip(name, "no static programs can be made here");
-        return;
+        return None;
     }
+    Some(place)
+}
+
+/// The peer was killed with unread bytes in the ring: the program that reads on finds the end or the reset instead of those.
+#[test]
+fn killed_bytes_are_lost_at_an_exec() {
+    if let Some(place) = place("killed_bytes_are_lost_at_an_exec") {
+        for how in ["exec", "pass"] {
+            hand_over_from(&place, how, false, true);
+        }
+    }
+}
+
+/// The program that reads on gets every byte in order: what the ring held, what the kernel had, and what was sent later;
+/// and then the end of the stream.
+#[test]
+fn unread_bytes_go_with_the_connection() {
+    let Some(place) = place("unread_bytes_go_with_the_connection") else {
+        return;
+    };
     for how in ["exec", "pass", "confine"] {
         for rests in [true, false] {
             hand_over(&place, how, rests);

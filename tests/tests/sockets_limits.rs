@@ -175,6 +175,8 @@ fn others_stay_on_the_kernel() {
     let listed = [
         ("u-little-before", "kernel", "option"),
         ("u-passcred-before", "kernel", "option"),
+        ("recvmmsg-before", "kernel", "flag"),
+        ("sendmmsg-before", "kernel", "flag"),
         ("three-calls", "kernel", "young"),
         ("twice", "kernel", "young"),
         ("little", "kernel", "young"),
@@ -363,6 +365,30 @@ fn odd_selects_demote() {
         let expected = [(odd, "kernel", "limit"), ("other", "kernel", "limit")];
         assert_states(&played, &expected);
     }
+}
+
+/// A seccomp filter returns all connections to the kernel, and an exec those that it leaves open, in a child, too.
+#[test]
+fn processes_give_up_the_ring() {
+    let Some(place) = place("processes_give_up_the_ring") else {
+        return;
+    };
+    for act in ["seccomp", "exec"] {
+        let played = play(&place, act);
+        assert_states(&played, &[(act, "kernel", act)]);
+    }
+}
+
+/// A write of 64 KiB goes by the kernel while its receiver stands still.
+#[test]
+fn a_large_write_goes_by_the_kernel() {
+    let Some(place) = place("a_large_write_goes_by_the_kernel") else {
+        return;
+    };
+    let played = play(&place, "large");
+    let seen = &played.seen["large"];
+    assert!(seen.more("kernel_tx_bytes") >= 64 << 10, "{seen:?}");
+    assert_eq!(seen.at(0), ("ring", "none"));
 }
 
 /// Threads with descriptor tables of their own return all connections to the kernel.

@@ -93,3 +93,10 @@ fn rings_that_send_are_the_kernels() {
 fn hidden_rings_are_found() {
     compare("hidden_rings_are_found", &["ring-hidden"], Some(false));
 }
+
+/// One that is made after the join, or has a number far above the others, is not: what has joined stays joined.
+#[test]
+fn rings_made_late_are_not_found() {
+    let cases = ["hidden-late", "hidden-far"];
+    compare("rings_made_late_are_not_found", &cases, Some(true));
+}

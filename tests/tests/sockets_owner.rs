@@ -152,6 +152,25 @@ fn low_numbers_are_free_while_the_broker_is_asked() {
     ask_late(&place, [("number", "lowest\n")]);
 }
 
+/// Some calls go on instead: `recvmmsg`, and a receive with a time limit whose handler has SA_RESTART. They are in their sleep when
+/// `late.c` gives up.
+#[test]
+fn a_signal_while_the_broker_is_asked_is_missed_by_some() {
+    let Some(place) = Place::new("a_signal_while_the_broker_is_asked_is_missed_by_some") else {
+        return;
+    };
+    ask_late(&place, [("recvmmsg", ""), ("limit", "")]);
+}
+
+/// A child that is forked while another thread asks the broker has the socket of that question, until it executes a program.
+#[test]
+fn a_child_inherits_a_question() {
+    let Some(place) = Place::new("a_child_inherits_a_question") else {
+        return;
+    };
+    ask_late(&place, [("heir", "some\nnone\n")]);
+}
+
 /// Has `late.c` make each of these calls, and compares what it says.
 fn ask_late<'a>(place: &Place, calls: impl IntoIterator<Item = (&'a str, &'a str)>) {
     compile(place, "late");

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use place::{HOW, How, PATIENCE, PATIENT, Pair, Place, soaks};
+use serde_json::Value;
 use windlass_tests::{Lab, run, skip};
 
 /// A broker in one namespace, and a place for programs in another one.
@@ -41,11 +42,17 @@ impl Scene {
 
     /// Starts a pair of programs, with these words before each.
     fn start(&self, words: &[&str]) -> Pair {
+        self.start_with(words, &[])
+    }
+
+    /// With more variables.
+    fn start_with(&self, words: &[&str], more: &[(&str, &str)]) -> Pair {
         let socket = self.broker.socket();
         let options = [
             ("WINDLASS_SOCKETS", socket.to_str().expect("a path")),
             PATIENT,
         ];
+        let options = [&options, more].concat();
         let namespace = format!("--net=/run/netns/{}", self.lab.name("a"));
         let before = [&["nsenter", &namespace, "--"], words].concat();
         self.place.connect(&How {
@@ -133,6 +140,33 @@ fn rules_of_nftables_are_respected() {
     ));
     scene.must("nft add table ip n; add chain ip n c { type nat hook output priority 0; }; add rule ip n c counter");
     scene.assert_joins("rules that do not mean lo");
+}
+
+/// Rules that are made after the join, and drop every packet of `lo`, are not seen, and drop nothing of the ring.
+#[test]
+fn bytes_of_the_ring_pass_no_rule() {
+    let Some(scene) = Scene::new("bytes_of_the_ring_pass_no_rule", &["nft"]) else {
+        return;
+    };
+    let socket = scene.broker.socket();
+    let mut pair = scene.start_with(&[], &[("PEER_HOLD", "1")]);
+    let rung = |pair: &Pair, bytes: u64| {
+        let so = |rows: &[Value]| place::has_rung(rows, [bytes; 2]);
+        let ends = pair.ends.each_ref();
+        place::until_rows(&socket, ends, "bytes by the ring", so, || pair.both());
+    };
+    rung(&pair, 10_000);
+    scene.must("nft add table inet t; add chain inet t c { type filter hook input priority 0; policy drop; }");
+    let carried = pair.ends.each_ref().map(|end| {
+        let rows = place::rows(&socket, end.id());
+        rows[0]["ring_tx_bytes"].as_u64().expect("a number")
+    });
+    rung(&pair, carried[0].max(carried[1]) + 10_000);
+    scene.must("nft flush ruleset");
+    std::fs::write(pair.directory.join("port.go"), "").expect("a file");
+    for end in 0..2 {
+        pair.wait(end);
+    }
 }
 
 /// Loads an eBPF program that lets everything pass, and attaches it to what a cgroup sends: `bpf(2)` by hand.

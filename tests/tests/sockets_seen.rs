@@ -59,6 +59,67 @@ fn a_plain_peer_is_called_so() {
     }
 }
 
+/// ss(8) shows a connection that is on the ring, with its process and with the cookie of its row.
+#[test]
+fn ss_shows_the_connection() {
+    let name = "ss_shows_the_connection";
+    let Some(place) = Place::new(name) else {
+        return;
+    };
+    if Command::new("ss").arg("-V").output().is_err() {
+        return skip(name, "ss is missing");
+    }
+    let mut pair = place.connect(&How {
+        way: "level",
+        bytes: 0,
+        ..HOW
+    });
+    for end in 0..2 {
+        until_seen(&place, &mut pair, end, "ring", "none");
+        let pid = pair.ends[end].id();
+        let row = place.rows(pid).remove(0);
+        let shown = Command::new("ss").args(["-tnpe"]).output().expect("ss");
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        let cookie = format!("sk:{:x} ", row["cookie"].as_u64().expect("a cookie"));
+        let mut lines = shown.lines().filter(|line| line.contains(&cookie));
+        let line = lines.next().unwrap_or_else(|| panic!("{cookie}: {shown}"));
+        assert!(line.starts_with("ESTAB"), "{line}");
+        for word in ["local", "peer"] {
+            let word = row[word].as_str().expect("a name");
+            assert!(line.contains(word), "{word}: {line}");
+        }
+        assert!(line.contains(&format!("pid={pid},")), "{line}");
+    }
+}
+
+/// A connection between two addresses of the host, of which neither is loopback, is called remote.
+#[test]
+fn addresses_of_the_host_are_remote() {
+    let name = "addresses_of_the_host_are_remote";
+    let (Some(place), Some(lab)) = (Place::new(name), Lab::start(name)) else {
+        return;
+    };
+    let namespace = lab.namespace("a");
+    for address in ["10.77.0.1", "10.77.0.2"] {
+        lab.ip("a", &format!("address add {address}/32 dev lo"));
+    }
+    let before = ["nsenter", &format!("--net=/run/netns/{namespace}"), "--"];
+    let other = [("MEET_AT", "10.77.0.1"), ("MEET_FROM", "10.77.0.2")];
+    let same = [("MEET_AT", "10.77.0.1"), ("MEET_FROM", "10.77.0.1")];
+    for (options, state, reason) in [(other, "kernel", "remote"), (same, "ring", "none")] {
+        let mut pair = place.connect(&How {
+            way: "level",
+            bytes: 0,
+            options: &options,
+            before: &before,
+            ..HOW
+        });
+        for end in 0..2 {
+            until_seen(&place, &mut pair, end, state, reason);
+        }
+    }
+}
+
 /// Rows are there before a process has asked a broker for anything, when its broker was killed, and at once when there is another one:
 /// joined connections with their channels, others with their reasons.
 #[test]

@@ -7,8 +7,9 @@ mod place;
 
 use std::time::Duration;
 
-use place::{HOW, How, Place, seed, soaks};
+use place::{HOW, How, PATIENT, Place, seed, soaks};
 use rustix::process::Signal;
+use windlass_tests::skip;
 
 /// Leaves out of a command what stands before the program.
 const UNACCELERATED: &str = r#"while [ "$1" != -- ]; do shift; done; shift; exec "$@""#;
@@ -79,6 +80,77 @@ fn a_killed_unix_peer_leaves_a_prefix_and_an_end() {
         let (bytes, end) = every::survivor_got(&mut pair, 1 - killed);
         assert!(bytes > 0, "{}", pair.both());
         assert!(end == "eof" || end == "reset", "{}", pair.both());
+    }
+}
+
+/// Both ends exchange everything by the kernel.
+fn stay_on_the_kernel(place: &Place, ends: [&How<'_>; 2]) {
+    let directory = place.room();
+    let ends = [
+        place.end(ends[0], &directory, "listen"),
+        place.end(ends[1], &directory, "connect"),
+    ];
+    let mut pair = place.pair(&HOW, directory, ends);
+    for end in 0..2 {
+        let said = pair.wait(end);
+        assert!(said.contains(&format!("got {} eof", HOW.bytes)), "{said}");
+        assert_eq!(pair.counted(end).get("joined"), None, "{}", pair.both());
+    }
+}
+
+/// `WINDLASS_UNIX=0`, which `--no-unix` sets, leaves Unix sockets on the kernel.
+#[test]
+fn unix_sockets_can_be_left_out() {
+    if let Some(place) = unix("unix_sockets_can_be_left_out") {
+        let options = [("WINDLASS_UNIX", "0"), PATIENT];
+        let how = How {
+            options: &options,
+            ..HOW
+        };
+        stay_on_the_kernel(&place, [&how, &how]);
+    }
+}
+
+/// Two programs in different network namespaces are not joined.
+#[test]
+fn namespaces_are_kept_apart() {
+    let name = "namespaces_are_kept_apart";
+    let Some(place) = unix(name) else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        return skip(name, "only root makes network namespaces");
+    }
+    let how = How {
+        options: &[PATIENT],
+        ..HOW
+    };
+    let other = How {
+        before: &["unshare", "--net"],
+        ..how
+    };
+    stay_on_the_kernel(&place, [&how, &other]);
+}
+
+/// Two programs in PID namespaces of their own, below that of the broker, are joined.
+#[test]
+fn processes_of_a_pid_namespace_join() {
+    let name = "processes_of_a_pid_namespace_join";
+    let Some(place) = unix(name) else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        return skip(name, "only root makes PID namespaces");
+    }
+    place.have_daemon();
+    let mut pair = place.connect(&How {
+        options: &[PATIENT],
+        before: &["unshare", "--pid", "--fork", "--kill-child"],
+        ..HOW
+    });
+    for end in 0..2 {
+        pair.wait(end);
+        assert_eq!(pair.counted(end).get("joined"), Some(&1), "{}", pair.both());
     }
 }
 

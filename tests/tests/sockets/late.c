@@ -2,7 +2,8 @@
  *
  * late serve PORT-FILE CALL: answers ROUNDS messages. Then a child, which uses the connection first and so has to ask a broker that it
  * has stopped, makes a call that has to wait, and gets a signal after SIGNAL_US: prints `EINTR`, or what became of it. CALL `number`:
- * it receives, and another thread opens a file meanwhile; prints `lowest` if that gets the lowest number that was free.
+ * it receives, and another thread opens a file meanwhile; prints `lowest` if that gets the lowest number that was free. CALL `heir`: the
+ * other thread forks; prints `some` if its child has descriptors from HIGH on, and the same of the program that the child executes, or `none`.
  * late ask PORT-FILE: asks, and reads nothing more. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -27,7 +28,7 @@
 #include "meet.h"
 #include "message.h"
 
-enum { ROUNDS = 1000, SIGNAL_US = 8000, LATE_S = 3, FULL = 64 << 20 };
+enum { ROUNDS = 1000, SIGNAL_US = 8000, LATE_S = 3, HIGH = 48, FULL = 64 << 20 };
 
 static int handled;
 /* The parent waits there, too. */
@@ -57,6 +58,8 @@ static long make(int fd, const char *call)
 	struct iovec part = { bytes, sizeof bytes };
 	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
 	struct pollfd entry = { .fd = fd, .events = POLLIN };
+	struct mmsghdr list = { .msg_hdr = message };
+	struct timeval hour = { 3600 };
 	struct timespec time = { LATE_S };
 	struct epoll_event event;
 	fd_set one;
@@ -78,6 +81,10 @@ static long make(int fd, const char *call)
 		return select(fd + 1, &one, 0, 0, 0);
 	if (!strcmp(call, "epoll"))
 		return epoll_wait(set, &event, 1, -1);
+	if (!strcmp(call, "recvmmsg"))
+		return recvmmsg(fd, &list, 1, 0, 0);
+	if (!strcmp(call, "limit") && !setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &hour, sizeof hour))
+		return recv(fd, bytes, 8, 0);
 	if (!strcmp(call, "urgent"))
 		return recv(fd, bytes, 1, MSG_OOB);
 	if (!strcmp(call, "nonblocking"))
@@ -89,6 +96,14 @@ static long make(int fd, const char *call)
 static pid_t host;
 static int lowest;
 
+static void show_high_numbers(void)
+{
+	int is_any = 0;
+	for (int number = HIGH; number < 64; number++)
+		is_any |= fcntl(number, F_GETFD) >= 0;
+	puts(is_any ? "some" : "none");
+}
+
 static void *open_meanwhile(void *nothing)
 {
 	usleep(SIGNAL_US);
@@ -99,20 +114,37 @@ static void *open_meanwhile(void *nothing)
 	_exit(0);
 }
 
-static void open_beside(int fd)
+static void *fork_meanwhile(void *nothing)
+{
+	usleep(SIGNAL_US);
+	pid_t child = fork();
+	if (!child) {
+		show_high_numbers();
+		/* An exec with the connection would ask the broker. */
+		for (int number = 3; number < HIGH; number++)
+			close(number);
+		execl("/proc/self/exe", "late", "count", NULL);
+		fail("exec");
+	}
+	waitpid(child, 0, 0);
+	kill(host, SIGCONT);
+	_exit(0);
+}
+
+static void meanwhile(int fd, void *(*what)(void *))
 {
 	pthread_t thread;
 	host = broker();
 	close(lowest = open("/dev/null", O_RDONLY));
 	kill(host, SIGSTOP);
-	pthread_create(&thread, 0, open_meanwhile, 0);
+	pthread_create(&thread, 0, what, 0);
 	make(fd, "recv");
 	fail("recv");
 }
 
 static void act(int fd, const char *call)
 {
-	struct sigaction action = { .sa_handler = handle };
+	struct sigaction action = { .sa_handler = handle, .sa_flags = strcmp(call, "limit") ? 0 : SA_RESTART };
 	struct itimerval time = { .it_value.tv_usec = SIGNAL_US };
 	host = broker();
 	sigaction(SIGALRM, &action, 0);
@@ -141,7 +173,9 @@ static void serve(const char *path, const char *call)
 	pid_t child = fork();
 	if (!child) {
 		if (!strcmp(call, "number"))
-			open_beside(fd);
+			meanwhile(fd, open_meanwhile);
+		if (!strcmp(call, "heir"))
+			meanwhile(fd, fork_meanwhile);
 		act(fd, call);
 		_exit(0);
 	}
@@ -165,7 +199,9 @@ static void ask(const char *path)
 int main(int count, char **words)
 {
 	setvbuf(stdout, 0, _IOLBF, 0);
-	if (count == 4)
+	if (count == 2)
+		show_high_numbers();
+	else if (count == 4)
 		serve(words[2], words[3]);
 	else
 		ask(words[2]);

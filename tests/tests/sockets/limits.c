@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/net_tstamp.h>
+#include <linux/seccomp.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
@@ -22,6 +23,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -508,6 +510,25 @@ static void cloned(int fd)
 	must(pthread_create(&thread, 0, rest, 0) == 0 && unshare(CLONE_FILES) == 0, "unshare");
 }
 
+static void confined(int fd)
+{
+	struct sock_filter all = { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW };
+	struct sock_fprog program = { 1, &all };
+	(void)fd;
+	must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "seccomp");
+}
+
+/* A program that is executed in a child has the connection. */
+static void executed(int fd)
+{
+	int status;
+	pid_t child = fork();
+	(void)fd;
+	if (!child)
+		execl("/bin/true", "true", NULL);
+	must(waitpid(child, &status, 0) == child && status == 0, "child");
+}
+
 static void take_part(int fd)
 {
 	take(fd, bytes, PART);
@@ -535,7 +556,7 @@ static const struct {
 	{ "others-set", others_set, 0 }, { "late-interest", late_interest, 0 }, { "stdio", by_stdio, take_part },
 	{ "low-number", low_number, 0 }, { "passed", passed, 0 }, { "bare", bare, take_part }, { "u-fill", fill_largely, empty },
 	{ "u-fill-small", fill_slowly, empty }, { "select", select_known, 0 }, { "select-closed", select_closed, 0 },
-	{ "select-far", select_far, 0 }, { "select-nowhere", select_nowhere, 0 }, { "cloned", cloned, 0 }, { "other", 0, 0 },
+	{ "select-far", select_far, 0 }, { "select-nowhere", select_nowhere, 0 }, { "cloned", cloned, 0 }, { "seccomp", confined, 0 }, { "exec", executed, 0 }, { "other", 0, 0 },
 };
 
 /* How each act's connection is made, and how often it is used before PORT-FILE.go; 0: until then. */
@@ -547,6 +568,7 @@ struct way {
 static const struct way ways[] = {
 	{ "udp", AF_INET, SOCK_DGRAM, 0 }, { "datagrams", AF_UNIX, SOCK_DGRAM, 0 }, { "seqpacket", AF_UNIX, SOCK_SEQPACKET, 0 },
 	{ "u-little-before", AF_UNIX, SOCK_STREAM, 0 }, { "u-passcred-before", AF_UNIX, SOCK_STREAM, 0 },
+	{ "recvmmsg-before", AF_INET, SOCK_STREAM, 0 }, { "sendmmsg-before", AF_INET, SOCK_STREAM, 0 },
 	{ "once", AF_INET, SOCK_STREAM, 1 }, { "twice", AF_INET, SOCK_STREAM, 2 }, { "three-calls", AF_INET, SOCK_STREAM, 2 }, { "little", AF_INET, SOCK_STREAM, 15 },
 	{ "much", AF_INET, SOCK_STREAM, 400 }, { "one-process", AF_UNIX, SOCK_STREAM, 0 },
 };
@@ -632,6 +654,10 @@ static int use(const struct way *way, int fd, int round, int is_last)
 	int is_one_way = !strcmp(way->act, "little") || !strcmp(way->act, "much") || (!strcmp(way->act, "three-calls") && round);
 	if (way->rounds && round >= way->rounds)
 		return is_last;
+	if (!round && !strcmp(way->act, "recvmmsg-before"))
+		(listens ? many_taken : give_part)(fd);
+	if (!round && !strcmp(way->act, "sendmmsg-before"))
+		(listens ? many : take_part)(fd);
 	if (!strcmp(way->act, "one-process")) {
 		must(send(fd & 0xffff, bytes, MESSAGE, 0) == MESSAGE, "send");
 		take(fd >> 16, bytes, MESSAGE);
@@ -686,7 +712,7 @@ int main(int argc, char **argv)
 	}
 	for (int i = 0; i < count; i++)
 		for (int j = 0; j < (strcmp(all[i].act, "bare") ? AFTER : LATE) && !all[i].rounds; j++)
-			use(&all[i], fds[i], 0, 0);
+			use(&all[i], fds[i], 1, 0);
 	hold("acted", "end");
 	return 0;
 }

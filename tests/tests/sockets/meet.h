@@ -18,10 +18,19 @@ static void tell_port(const char *path, int port)
 	rename(temporary, path);
 }
 
+/* An address of this host that a variable names; else loopback. */
+static struct sockaddr_in address(const char *variable)
+{
+	struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	if (getenv(variable))
+		inet_pton(AF_INET, getenv(variable), &name.sin_addr);
+	return name;
+}
+
 /* A socket that listens at a port that was free, which the file at `path` has from now on. */
 static int listen_at(const char *path)
 {
-	struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in name = address("MEET_AT");
 	socklen_t length = sizeof name;
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 	if (bind(fd, (void *)&name, length) || listen(fd, 4) || getsockname(fd, (void *)&name, &length))
@@ -43,7 +52,7 @@ static int accept_at(const char *path)
 /* A connection to the port that the file at `path` has, or will have within 40 s. */
 static int dial(const char *path)
 {
-	struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in name = address("MEET_AT"), own = address("MEET_FROM");
 	int port = 0, fd = socket(AF_INET, SOCK_STREAM, 0);
 	FILE *file = 0;
 	for (int i = 0; i < 8000 && !(file = fopen(path, "r")); i++)
@@ -52,7 +61,7 @@ static int dial(const char *path)
 		fail("port");
 	fclose(file);
 	name.sin_port = htons(port);
-	if (connect(fd, (void *)&name, sizeof name))
+	if ((getenv("MEET_FROM") && bind(fd, (void *)&own, sizeof own)) || connect(fd, (void *)&name, sizeof name))
 		fail("connect");
 	return fd;
 }

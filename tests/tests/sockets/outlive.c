@@ -3,12 +3,14 @@
  * outlive serve PORT-FILE
  * outlive ask PORT-FILE
  * outlive hold PORT-FILE
+ * outlive keep PORT-FILE
  *
  * serve: one thread takes connections and puts them into an epoll instance, from which two others answer in turns: one of them
  * sleeps in it at any time. ask: exchanges on one connection until PORT-FILE.first is there, closes it and prints `alone`, waits for
  * PORT-FILE.second, exchanges on a new connection until PORT-FILE.end is there, and prints `done` when every answer was right.
  * hold: the same, but it keeps the first connection, and exchanges on both in turns until the end. The server ends after the second
- * connection. */
+ * connection. keep: has one more connection for each PORT-FILE.0, PORT-FILE.1 and so on that comes, exchanges on all, and closes the first
+ * one once PORT-FILE.drop is there. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -92,8 +94,25 @@ static void exchange(int fd, uint64_t round)
 		usleep(1000);
 }
 
+static void keep(const char *path)
+{
+	int fds[16], count = 0, first = 0;
+	for (uint64_t round = 0; count < 16; round++) {
+		char next[12];
+		snprintf(next, sizeof next, "%d", count);
+		if (is_there(path, next))
+			fds[count++] = dial(path);
+		if (!first && is_there(path, "drop"))
+			close(fds[first++]);
+		for (int i = first; i < count; i++)
+			exchange(fds[i], round);
+	}
+}
+
 int main(int count, char **words)
 {
+	if (count == 3 && !strcmp(words[1], "keep"))
+		keep(words[2]);
 	if (count == 3 && !strcmp(words[1], "serve"))
 		return serve(words[2]);
 	int holds = !strcmp(words[1], "hold"), first = dial(words[2]);

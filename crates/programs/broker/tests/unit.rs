@@ -50,3 +50,13 @@ fn the_rules_are_checked() {
     assert!(output.status.success());
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("good"));
 }
+
+/// A private broker stays for a minute, if nothing else is said.
+#[test]
+fn a_private_broker_stays_a_minute() {
+    let mut help = Command::new(env!("CARGO_BIN_EXE_windlass-broker"));
+    let help = help.arg("--help").env_remove("WINDLASS_LINGER_MS").output();
+    let help = String::from_utf8(help.expect("help").stdout).expect("text");
+    let (_, linger) = help.split_once("--linger-ms <MS>").expect("the option");
+    assert!(linger.contains("[default: 60000]"), "{help}");
+}

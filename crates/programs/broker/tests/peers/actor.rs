@@ -50,8 +50,13 @@ impl Actor {
 
     /// The same as another user; only root can.
     pub fn start_as(socket: &Path, uid: u32) -> Self {
+        Self::start_in(socket, uid, uid)
+    }
+
+    /// The same in another group.
+    pub fn start_in(socket: &Path, uid: u32, gid: u32) -> Self {
         let mut command = Command::new(own());
-        command.uid(uid).gid(uid);
+        command.uid(uid).gid(gid);
         Self::of(socket, command)
     }
 
@@ -459,6 +464,10 @@ impl Stage {
             ["list"] => {
                 let listed = self.patiently(Client::list);
                 said(listed.map(|(_, bytes)| bytes))
+            }
+            ["full", count] => {
+                self.full = count.parse().expect("count");
+                "done".into()
             }
             ["fill", peer, fd, cookie, slabs] => {
                 // Channels as of thousands of idle connections.

@@ -3,6 +3,7 @@
 mod actor;
 mod attacks;
 mod hanging;
+mod limits;
 mod stage;
 mod strangers;
 

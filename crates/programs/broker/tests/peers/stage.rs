@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::fmt::Arguments;
 use std::fs::Permissions;
-use std::io::PipeWriter;
+use std::io::{PipeWriter, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -132,6 +132,14 @@ impl Running {
         self.moved.lock().expect("no panic").len()
     }
 
+    /// A SIGHUP, as signalfd(2) tells of it.
+    pub fn hang_up(&self) {
+        let mut info = [0; size_of::<libc::signalfd_siginfo>()];
+        info[..4].copy_from_slice(&libc::SIGHUP.to_ne_bytes());
+        let mut signals = self.signals.as_ref().expect("it runs");
+        signals.write_all(&info).expect("told");
+    }
+
     /// Whether it takes in a process.
     pub fn serves(&self) -> bool {
         let mut actor = Actor::start(&self.path);
@@ -152,6 +160,19 @@ impl Drop for Running {
             "the broker failed"
         );
     }
+}
+
+/// Whether this process can act for other users; said aloud where not.
+pub fn can_act(name: &str) -> bool {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: {name}: only root can act as other users");
+        return false;
+    }
+    if !others_reach_us() {
+        println!("skipped: {name}: others than root cannot reach this program");
+        return false;
+    }
+    true
 }
 
 /// Whether other users can execute this program.

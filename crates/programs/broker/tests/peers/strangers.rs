@@ -35,24 +35,12 @@ fn scene(name: &str) -> Option<Running> {
 }
 
 fn scene_with(name: &str, policy: Option<&str>) -> Option<Running> {
-    can_act(name).then(|| Running::with(policy))
+    stage::can_act(name).then(|| Running::with(policy))
 }
 
 /// The same while no other test has a broker.
 fn scene_alone(name: &str) -> Option<Running> {
-    can_act(name).then(Running::alone)
-}
-
-fn can_act(name: &str) -> bool {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: {name}: only root can act as other users");
-        return false;
-    }
-    if !stage::others_reach_us() {
-        println!("skipped: {name}: others than root cannot reach this program");
-        return false;
-    }
-    true
+    stage::can_act(name).then(Running::alone)
 }
 
 /// Two joined processes of one user.
@@ -533,7 +521,7 @@ fn a_file_system_that_hangs_delays_nobody_else() {
 /// A stranger whose every request is a line of the log makes 20 lines a second, and the number of those left out.
 #[test]
 fn a_flood_does_not_fill_the_log() {
-    if !can_act("a_flood_does_not_fill_the_log") {
+    if !stage::can_act("a_flood_does_not_fill_the_log") {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");

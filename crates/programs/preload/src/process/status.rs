@@ -22,7 +22,7 @@ static STATUS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static UNSHOWN: Unshown = Unshown([const { AtomicU32::new(0) }; STATUS_BYTES / 4]);
 /// Lines of the status page, a bit each, that are up once more for sleepers who have raised those of the page before.
 static CARRIED: AtomicU64 = AtomicU64::new(0);
-/// Brokers over which a process can hold joined connections.
+/// Former brokers over which a process can hold joined connections.
 const FORMERS_MAX: usize = 8;
 /// Pages that this process had from former brokers while connections of it were joined, and how many.
 static FORMER_PAGES: [AtomicPtr<u8>; FORMERS_MAX] =
