@@ -239,10 +239,15 @@ impl Bridge {
     /// The set that a verdict names.
     #[inline]
     pub fn flood(&self, id: FloodId) -> Option<&FloodSet> {
-        match self.floods.get(id) {
-            None => self.groups.as_ref()?.set(id),
-            set => set,
+        if let Some(set) = self.floods.get(id) {
+            return Some(set);
         }
+        self.group_set(id)
+    }
+
+    #[cold]
+    fn group_set(&self, id: FloodId) -> Option<&FloodSet> {
+        self.groups.as_ref()?.set(id)
     }
 
     /// A member as the source of flooded frames.
@@ -485,7 +490,7 @@ impl Pass<'_> {
         match answer {
             Target::To(verdict, mtu) if fits(h, i, mtu) => verdict,
             Target::To(..) => Verdict::drop(Drop::Mtu),
-            Target::Flood(kind) => self.flood(kind.id(vid)),
+            Target::Flood(kind) => self.flood(kind, vid),
             Target::Group(way) => self.group(way),
             Target::Drop(reason) => Verdict::drop(reason),
         }
@@ -727,7 +732,7 @@ impl Pass<'_> {
     fn group(&mut self, way: groups::Way) -> Verdict {
         let paces = &self.from.paces;
         match way {
-            groups::Way::Set(id) => self.flood(id),
+            groups::Way::Set(id) => self.spread(id, self.bridge.flood(id)),
             groups::Way::Daemon if paces.snooped.admit(groups::SNOOPED_A_SECOND, self.now) => {
                 self.snooped = self.snooped.wrapping_add(1);
                 Verdict::SNOOPED
@@ -736,23 +741,25 @@ impl Pass<'_> {
                 self.snooped = self.snooped.wrapping_add(1);
                 Verdict::SNOOPED
             }
-            groups::Way::Ask(id) => self.flood(id),
+            groups::Way::Ask(id) => self.spread(id, self.bridge.flood(id)),
             groups::Way::Daemon => Verdict::drop(Drop::LocalFull),
         }
     }
 
     /// The verdict of a frame that goes to a set.
     #[inline(never)]
-    fn flood(&mut self, id: FloodId) -> Verdict {
+    fn flood(&mut self, kind: FloodKind, vid: u16) -> Verdict {
+        let id = kind.id(vid);
+        self.spread(id, self.bridge.floods.get(id))
+    }
+
+    #[inline(always)]
+    fn spread(&mut self, id: FloodId, set: Option<&FloodSet>) -> Verdict {
         let from = FloodFrom {
             id: self.from.id,
             private: self.from.private,
         };
-        if !self
-            .bridge
-            .flood(id)
-            .is_some_and(|set| set.reaches_anyone(from))
-        {
+        if !set.is_some_and(|set| set.reaches_anyone(from)) {
             return Verdict::drop(Drop::NoDestination);
         }
         if !self.from.paces.storm.admit(self.from.storm_limit, self.now) {

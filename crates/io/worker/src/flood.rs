@@ -154,8 +154,7 @@ impl Floods {
         set: FloodId,
     ) -> bool {
         let from = heads.from.0;
-        let daemons = self.blocks.len() - 1;
-        let Some(blocks) = self.blocks.get_mut(usize::from(from).min(daemons)) else {
+        let Some(blocks) = share(&mut self.blocks, from) else {
             return false;
         };
         let wanted = usize::from(*blocks) + Pool::blocks(&heads.meta[i % BURST]);
@@ -234,8 +233,7 @@ impl Floods {
     }
 
     fn forget(&mut self, frame: Flooded) {
-        let daemons = self.blocks.len() - 1;
-        if let Some(blocks) = self.blocks.get_mut(usize::from(frame.from).min(daemons)) {
+        if let Some(blocks) = share(&mut self.blocks, frame.from) {
             *blocks -= Pool::blocks(frame.held.meta()) as u16;
         }
         self.frames -= 1;
@@ -307,24 +305,21 @@ impl Floods {
             }
             let (mut picks, mut n) = ([Pick::frame(0, false); BURST], 0);
             for (i, frame) in job.frames.iter_mut().enumerate() {
-                // The daemon's copies are counted at their receivers.
-                let (source, is_own) = match frame.from {
-                    DAEMON => (cx.topo.member(to.id.0), true),
-                    from => (cx.topo.member(from), false),
-                };
+                let source = cx.topo.member(frame.from);
                 let source = source.and_then(|m| m.counters.get(lane));
                 let Some(source) = source.filter(|_| to.takes(bridge.flood_from(frame.from)))
                 else {
+                    if frame.from == DAEMON && count_own(cx, to.id) {
+                        picks[n] = Pick::frame(i, to.tagged);
+                        n += 1;
+                    }
                     continue;
                 };
                 if !to.fits(&self.heads, i) {
                     frame.is_cut = true;
                     continue;
                 }
-                match is_own {
-                    true => source.own_frames.add(1),
-                    false => source.rx_copies.add(1),
-                }
+                source.rx_copies.add(1);
                 let bytes = self.heads.meta[i].len as usize;
                 left.bytes = left.bytes.saturating_sub(bytes);
                 picks[n] = Pick::frame(i, to.tagged);
@@ -351,6 +346,28 @@ impl Floods {
             }
             self.forget(frame);
         }
+    }
+}
+
+/// Counts a copy of the daemon's at its receiver, if there is one.
+#[cold]
+#[inline(never)]
+fn count_own(cx: &Context<'_>, to: TxId) -> bool {
+    let receiver = cx.topo.member(to.0);
+    let counters = receiver.and_then(|m| m.counters.get(cx.lane.worker as usize));
+    counters.is_some_and(|counters| {
+        counters.own_frames.add(1);
+        true
+    })
+}
+
+/// The blocks of a sender: the last are the daemon's.
+#[inline(always)]
+fn share(blocks: &mut [u16], from: u16) -> Option<&mut u16> {
+    if usize::from(from) < blocks.len() {
+        blocks.get_mut(usize::from(from))
+    } else {
+        blocks.last_mut()
     }
 }
 
