@@ -450,3 +450,37 @@ fn four_switches_of_three_kinds() {
     }
     mesh.daemon.assert_alive();
 }
+
+/// A bridge that is to speak STP does, and its neighbour with it; set back, both speak RSTP again.
+#[test]
+fn stp_can_be_forced() {
+    let Some(lab) = Lab::start("stp_can_be_forced") else {
+        return;
+    };
+    let daemon = two_bridges(&lab);
+    lab.ip("host", "link add x0 type veth peer name x1");
+    for end in ["0", "1"] {
+        lab.ip("host", &format!("link set x{end} up"));
+    }
+    for end in ["0", "1"] {
+        uplink(&daemon, &format!("x{end}"), &format!("br{end}"));
+    }
+    let speak_stp = || ["x0", "x1"].map(|x| part(&daemon, x).contains("speaks STP"));
+    until("a root port", || {
+        part(&daemon, "x1").starts_with("root forwarding")
+    });
+    assert_eq!(speak_stp(), [false; 2]);
+    let tree = daemon.show("bridge", "br0")["tree"].take();
+    let port = daemon.show("bridge", "br1")["tree"]["ports"][0].take();
+    let designated = port["designated"].as_str().expect("a text");
+    let bridge = tree["id"].as_str().expect("a text");
+    assert_eq!(designated, format!("{bridge} 128.1"), "{port}");
+    assert_eq!(
+        (&port["edge"], &port["point_to_point"]),
+        (&false.into(), &true.into())
+    );
+    daemon.must("bridge set br0 stp-force-version=stp");
+    until("both speak STP", || speak_stp() == [true; 2]);
+    daemon.must("bridge set br0 stp-force-version=rstp");
+    until("both speak RSTP", || speak_stp() == [false; 2]);
+}

@@ -127,6 +127,15 @@ pub const PROPERTIES: &[PropertySpec] = &[
     ),
     row(
         BRIDGE,
+        "stp-force-version",
+        ValueKind::Words(&["rstp", "stp"]),
+        "",
+        "rstp",
+        (0, 0),
+        "stp: speak STP (802.1D-1998) to all neighbours; rstp: to those alone that know nothing newer. A change begins anew.",
+    ),
+    row(
+        BRIDGE,
         "priority",
         ValueKind::Number,
         "",

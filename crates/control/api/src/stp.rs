@@ -52,6 +52,8 @@ pub struct StpBridge {
     pub forward_delay_s: u8,
     /// BPDUs at once.
     pub hold_count: u8,
+    /// Speaks RSTP where neighbours do.
+    pub rstp: bool,
 }
 
 impl StpBridge {
@@ -63,6 +65,8 @@ impl StpBridge {
             hello_s: number("hello") as u8,
             forward_delay_s: number("forward-delay") as u8,
             hold_count: number("hold-count") as u8,
+            rstp: set.effective(Scope::Bridge, "stp-force-version")
+                != Some(Value::Text("stp".into())),
         }
     }
 
@@ -111,6 +115,10 @@ mod tests {
         set.assign(Scope::Bridge, "priority=5000")
             .expect("a number");
         assert_eq!(StpBridge::of(&set).priority, 4096);
+        assert!(StpBridge::of(&set).rstp);
+        set.assign(Scope::Bridge, "stp-force-version=stp")
+            .expect("a word");
+        assert!(!StpBridge::of(&set).rstp);
         let vnic = StpMember::of(Scope::Vnic, &set);
         let uplink = StpMember::of(Scope::Uplink, &set);
         assert!(!vnic.member && uplink.member && uplink.edge.is_none() && uplink.cost.is_none());

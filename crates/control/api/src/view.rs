@@ -339,6 +339,12 @@ pub struct TreePortView {
     pub part: String,
     /// What the way over it costs.
     pub cost: u32,
+    /// The bridge that is nearest to the root on its link, and the port there: priority and number.
+    pub designated: String,
+    /// Taken for an edge: no bridge is behind it.
+    pub edge: bool,
+    /// At most one bridge is behind it.
+    pub point_to_point: bool,
     /// BPDUs that it was sent.
     pub sent: u64,
     /// BPDUs that came from it.

@@ -60,6 +60,11 @@ impl PortId {
         PortId(((priority & 0xf0) as u16) << 8 | number & PortId::NUMBER_MAX)
     }
 
+    /// The priority.
+    pub const fn priority(self) -> u8 {
+        ((self.0 >> 8) & 0xf0) as u8
+    }
+
     /// The number.
     pub const fn number(self) -> u16 {
         self.0 & PortId::NUMBER_MAX

@@ -248,9 +248,15 @@ fn tree(row: &Value) -> Vec<(String, String)> {
     let ports = tree.get("ports").and_then(Value::as_array);
     let ports = ports.into_iter().flatten().map(|port| {
         let [part, cost, sent] = ["part", "cost", "sent"].map(|key| of(port, key));
+        let designated = of(port, "designated");
+        let is_shared = port.get("point_to_point") == Some(&Value::Bool(false));
+        let shared = if is_shared { ", a hub" } else { "" };
         let [received, malformed] = ["received", "malformed"].map(|key| of(port, key));
         let bpdus = format!("BPDUs: {sent} sent, {received} received, {malformed} malformed");
-        (of(port, "member"), format!("{part}; cost {cost}; {bpdus}"))
+        (
+            of(port, "member"),
+            format!("{part}{shared}; cost {cost}; designated {designated}; {bpdus}"),
+        )
     });
     let head = ("spanning tree".to_owned(), head);
     std::iter::once(head).chain(ports).collect()

@@ -60,6 +60,7 @@ fn limits_of_a_zone() {
 fn tree_of_a_bridge() {
     let bridge = r#"{"name":"b","members":["up0"],"table":{},"tree":{"id":"8000.02:00:00:00:00:02","root":"1000.02:00:00:00:00:01",
         "cost":20000,"root_port":"up0","topology_changes":3,"ports":[{"member":"up0","part":"root forwarding","cost":20000,
+        "designated":"1000.02:00:00:00:00:01 128.3","edge":false,"point_to_point":false,
         "sent":4,"received":12,"malformed":1}]}}"#;
     let fake = Fake::start().on("GET /v1/bridges/b", 200, bridge);
     let shown = fake.run("bridge show b").out;
@@ -69,7 +70,7 @@ fn tree_of_a_bridge() {
         [
             "b",
             "  spanning tree  8000.02:00:00:00:00:02, root 1000.02:00:00:00:00:01 at cost 20000 by up0; 3 topology changes",
-            "  up0            root forwarding; cost 20000; BPDUs: 4 sent, 12 received, 1 malformed",
+            "  up0            root forwarding, a hub; cost 20000; designated 1000.02:00:00:00:00:01 128.3; BPDUs: 4 sent, 12 received, 1 malformed",
         ]
     );
 }
@@ -204,7 +205,7 @@ v0    spin-us   rw    auto               auto     0-1000
     let props = fake.run("bridge show-props -p -o property,default").out;
     assert_eq!(
         props,
-        "members:--\naddresses:--\nhome:--\nworkers:--\nageing:300\naddresses-max:8192\nvlan-filtering:on\nstp:off\n\
+        "members:--\naddresses:--\nhome:--\nworkers:--\nageing:300\naddresses-max:8192\nvlan-filtering:on\nstp:off\nstp-force-version:rstp\n\
          priority:32768\nmax-age:20\nhello:2\nforward-delay:15\nhold-count:6\n\
          multicast-snooping:off\nmulticast-querier:off\nmulticast-querier-address:0.0.0.0\nmulticast-query-interval:125\n\
          multicast-unknown:flood\nmulticast-groups-max:4096\n"

@@ -130,7 +130,7 @@ fn bridge_conf(stp: &StpBridge, mac: u64) -> BridgeConf {
         hello_s: stp.hello_s,
         forward_delay_s: stp.forward_delay_s,
         hold_count: stp.hold_count,
-        rstp: true,
+        rstp: stp.rstp,
     }
 }
 
@@ -409,10 +409,16 @@ impl Ports {
         let root = tree.engine.root();
         let root_port = tree.engine.root_port().and_then(|number| tree.name(number));
         let ports = tree.ports.iter().filter_map(|(name, port)| {
+            let status = tree.engine.port(port.number)?;
+            let (bridge, at) = (status.vector.bridge, status.vector.port);
+            let member = self.members.get(name)?;
             Some(TreePortView {
                 member: name.clone(),
-                part: describe(&tree.engine.port(port.number)?),
+                part: describe(&status),
                 cost: port.cost,
+                designated: format!("{bridge} {}.{}", at.priority(), at.number()),
+                edge: status.is_edge,
+                point_to_point: member.settings.stp.point_to_point,
                 sent: port.bpdus.sent,
                 received: port.bpdus.received,
                 malformed: port.bpdus.malformed,
