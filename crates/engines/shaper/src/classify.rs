@@ -3,13 +3,16 @@
 //! # Model
 //! | flows by | looked up in |
 //! | --- | --- |
-//! | prefixes | a sorted list for each length, the longest first: the most specific one wins |
+//! | prefixes | a hash table for each length, the longest first: the most specific one wins |
 //! | protocol, or bits of the DS field | a table of 256; of two that match, the one with more bits wins, then the first |
-//! | protocol and port | a sorted list |
+//! | protocol and port | a hash table |
+//!
+//! A hash table is never more than a quarter full, and has no keys but those of its member's flows: nobody else can make it slow.
 //!
 //! Frames are looked at behind one tag or none at once, behind more by the parser. A part of a packet has no ports, also the
 //! first, so that the parts of a packet stay together; nothing but IP is in a flow.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use windlass_rules::FlowMatch;
@@ -27,11 +30,58 @@ pub enum Direction {
     In,
 }
 
-/// Prefixes of one length: the network's bits, and the flow's place.
+/// Places of flows by key.
+#[derive(Debug)]
+struct Table {
+    shift: u32,
+    slots: Vec<(u128, u16)>,
+}
+
+impl Table {
+    fn new(flows: &[(u128, u16)]) -> Table {
+        let size = flows.len().saturating_mul(4).next_power_of_two().max(4);
+        let mut table = Table {
+            shift: 64_u32.saturating_sub(size.trailing_zeros()),
+            slots: vec![(0, NONE); size],
+        };
+        for (key, place) in flows {
+            let at = table.start(*key);
+            let free = (at..size).chain(0..at);
+            let mut free =
+                free.filter(|at| table.slots.get(*at).is_some_and(|slot| slot.1 == NONE));
+            if let Some(slot) = free.next().and_then(|at| table.slots.get_mut(at)) {
+                *slot = (*key, *place);
+            }
+        }
+        table
+    }
+
+    #[inline(always)]
+    fn start(&self, key: u128) -> usize {
+        let word = key as u64 ^ (key >> 64) as u64;
+        (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+    }
+
+    #[inline(always)]
+    fn find(&self, key: u128) -> Option<u16> {
+        let (before, from) = self.slots.split_at_checked(self.start(key))?;
+        for (other, place) in from.iter().chain(before) {
+            if *place == NONE {
+                return None;
+            }
+            if *other == key {
+                return Some(*place);
+            }
+        }
+        None
+    }
+}
+
+/// Prefixes of one length: by the network's bits.
 #[derive(Debug)]
 struct Length {
     free_bits: u32,
-    networks: Vec<(u128, u16)>,
+    networks: Table,
 }
 
 #[derive(Debug)]
@@ -39,7 +89,7 @@ enum By {
     /// Address at the source's place, or at the destination's. IPv4 first, then IPv6.
     Address(bool, [Vec<Length>; 2]),
     Protocol(Box<[u16; 256]>),
-    Port(bool, Vec<(u32, u16)>),
+    Port(bool, Table),
     DsField(Box<[u16; 256]>),
 }
 
@@ -68,9 +118,8 @@ impl Classifier {
             }
             FlowMatch::LocalPort(..) | FlowMatch::RemotePort(..) => {
                 let is_local = matches!(flows.first(), Some(FlowMatch::LocalPort(..)));
-                let mut ports: Vec<(u32, u16)> = places.filter_map(port).collect();
-                ports.sort_unstable();
-                By::Port(is_local == is_out, ports)
+                let ports: Vec<(u128, u16)> = places.filter_map(port).collect();
+                By::Port(is_local == is_out, Table::new(&ports))
             }
             FlowMatch::Transport(_) => {
                 let mut table = Box::new([NONE; 256]);
@@ -102,20 +151,14 @@ impl Classifier {
             By::Port(is_source, ports) => {
                 let at = packet.l4?.wrapping_add(if *is_source { 0 } else { 2 });
                 let port = u16::from_be_bytes(chunk(bytes, at)?);
-                let wanted = u32::from(packet.protocol) << 16 | u32::from(port);
-                let found = ports.binary_search_by_key(&wanted, |(key, _)| *key);
-                found.ok().and_then(|at| ports.get(at)).map(|(_, at)| *at)
+                ports.find(port_key(packet.protocol, port))
             }
             By::Address(is_source, [v4, v6]) => {
                 let lengths = if packet.is_v4 { v4 } else { v6 };
                 let address = address(bytes, &packet, *is_source)?;
                 lengths.iter().find_map(|length| {
                     let network = address.checked_shr(length.free_bits).unwrap_or(0);
-                    let found = length.networks.binary_search_by_key(&network, |(n, _)| *n);
-                    found
-                        .ok()
-                        .and_then(|at| length.networks.get(at))
-                        .map(|(_, at)| *at)
+                    length.networks.find(network)
                 })
             }
         };
@@ -123,18 +166,23 @@ impl Classifier {
     }
 }
 
-fn port((flow, at): (&FlowMatch, u16)) -> Option<(u32, u16)> {
+#[inline(always)]
+fn port_key(protocol: u8, port: u16) -> u128 {
+    u128::from(u32::from(protocol) << 16 | u32::from(port))
+}
+
+fn port((flow, at): (&FlowMatch, u16)) -> Option<(u128, u16)> {
     match flow {
         FlowMatch::LocalPort(protocol, port) | FlowMatch::RemotePort(protocol, port) => {
-            Some((u32::from(*protocol) << 16 | u32::from(*port), at))
+            Some((port_key(*protocol, *port), at))
         }
         _ => None,
     }
 }
 
 fn addresses(flows: &[FlowMatch]) -> [Vec<Length>; 2] {
-    let mut families = [Vec::new(), Vec::new()];
-    for (flow, at) in flows.iter().zip(0..) {
+    let mut families = [BTreeMap::new(), BTreeMap::new()];
+    for (flow, at) in flows.iter().zip(0_u16..) {
         let (FlowMatch::LocalIp(prefix) | FlowMatch::RemoteIp(prefix)) = flow else {
             continue;
         };
@@ -144,27 +192,18 @@ fn addresses(flows: &[FlowMatch]) -> [Vec<Length>; 2] {
         };
         let free_bits = whole.saturating_sub(prefix.bits.into());
         let network = bits.checked_shr(free_bits).unwrap_or(0);
-        let Some(lengths): Option<&mut Vec<Length>> = families.get_mut(family) else {
-            continue;
-        };
-        match lengths
-            .iter_mut()
-            .find(|length| length.free_bits == free_bits)
-        {
-            Some(length) => length.networks.push((network, at)),
-            None => lengths.push(Length {
-                free_bits,
-                networks: vec![(network, at)],
-            }),
+        if let Some(lengths) = families.get_mut(family) {
+            let networks: &mut Vec<(u128, u16)> = lengths.entry(free_bits).or_default();
+            networks.push((network, at));
         }
     }
-    for lengths in &mut families {
-        lengths.sort_by_key(|length| length.free_bits);
-        lengths
-            .iter_mut()
-            .for_each(|length| length.networks.sort_unstable());
-    }
-    families
+    families.map(|lengths| {
+        let length = |(free_bits, networks): (u32, Vec<(u128, u16)>)| Length {
+            free_bits,
+            networks: Table::new(&networks),
+        };
+        lengths.into_iter().map(length).collect()
+    })
 }
 
 fn fields(flows: &[FlowMatch]) -> Box<[u16; 256]> {
