@@ -736,15 +736,9 @@ impl Worker {
                     let rings = self.detach(member, &counters);
                     let _ = done.send(rings);
                 }
-                Command::Home { bridge, writer } => {
-                    // What was seen before belongs to the table before, if there is one.
-                    self.take_posts(usize::MAX, time);
-                    self.homes.retain(|h| h.0 != bridge);
-                    self.homes.push((bridge, *writer));
-                }
+                Command::Home { bridge, writer } => self.set_home(bridge, Some(*writer), time),
                 Command::Leave { bridge, done } => {
-                    self.take_posts(usize::MAX, time);
-                    self.homes.retain(|h| h.0 != bridge);
+                    self.set_home(bridge, None, time);
                     let _ = done.send(());
                 }
                 Command::Fdb { bridge, work } => {
@@ -779,6 +773,18 @@ impl Worker {
                 Command::Stop => self.stop = true,
             }
         }
+    }
+
+    /// Has a table here from now on, or none; what was seen before belongs to the one before, if there is one.
+    fn set_home(
+        &mut self,
+        bridge: u16,
+        writer: Option<FdbWriter<QsbrGrace>>,
+        time: &mut impl FnMut() -> u64,
+    ) {
+        self.take_posts(usize::MAX, time);
+        self.homes.retain(|h| h.0 != bridge);
+        self.homes.extend(writer.map(|writer| (bridge, writer)));
     }
 
     fn adopt(&mut self, mut ring: RxRing) {
