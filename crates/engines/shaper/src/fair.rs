@@ -3,14 +3,15 @@
 //! # Model
 //! FQ-CoDel (RFC 8290): a queue for each hash of a flow's addresses and ports, served by deficit round robin. A queue that gets its first
 //! frame is *new*, and served before those that have been served: so a flow that sends little does not wait for those that
-//! send much. Each queue drops by [`crate::codel`]; where there is no room, the longest queue loses its oldest frame.
+//! send much. Each queue drops by [`crate::codel`]; where there is no room, a long queue loses its oldest frame: one that has at least half of
+//! what the longest had when all were last looked through.
 //!
 //! | | here | RFC 8290 |
 //! | --- | --- | --- |
 //! | queues | [`QUEUES`] | 1,024 |
 //! | quantum | [`QUANTUM`] bytes | 1,514 |
 //! | target, interval | 5 ms, 100 ms; longer at low rates ([`crate::codel`]) | 5 ms, 100 ms |
-//! | drops where there is no room | one frame of the longest queue | up to 64 |
+//! | drops where there is no room | one frame at a time; the longest queue is looked for once in [`DROPS`] | up to 64 of the longest queue |
 //!
 //! Queues lie in three bands. A higher band is served before a lower one; a band that waits for [`STARVED_NS`] gets a turn all
 //! the same.
@@ -28,6 +29,8 @@ pub const QUEUES: usize = 1024;
 pub const QUANTUM: i64 = 1514;
 /// How long a band of lower priority waits for a turn at most.
 pub const STARVED_NS: u64 = 100_000_000;
+/// After so many drops for want of room the longest queue is looked for anew.
+const DROPS: u8 = 64;
 /// No queue.
 const NONE: u16 = u16::MAX;
 
@@ -84,6 +87,18 @@ pub struct Fair<T> {
     bands: [Band; 3],
     frames: usize,
     bytes: u64,
+    long: Long,
+}
+
+/// Where frames are dropped for want of room.
+#[derive(Debug, Default)]
+struct Long {
+    /// The queue that lost the last one.
+    at: usize,
+    /// Bytes of queues that may lose some.
+    least: u64,
+    /// Drops until all queues are looked through.
+    left: u8,
 }
 
 impl<T> Fair<T> {
@@ -97,6 +112,7 @@ impl<T> Fair<T> {
             bands: Default::default(),
             frames: 0,
             bytes: 0,
+            long: Long::default(),
         }
     }
 
@@ -273,11 +289,36 @@ impl<T> Fair<T> {
         self.free.push(at);
     }
 
-    /// The oldest frame of the longest queue leaves: there is no room.
+    /// The oldest frame of a long queue leaves: there is no room.
     pub fn drop_longest(&mut self) -> Option<Waiting<T>> {
-        let queues = self.queues.iter().zip(0_u16..);
-        let (_, at) = queues.max_by_key(|(queue, _)| queue.bytes)?;
-        self.take(at)
+        let at = match self.next_long() {
+            Some(at) => at,
+            None => {
+                let queues = self.queues.iter().enumerate();
+                let (at, longest) = queues.max_by_key(|(_, queue)| queue.bytes)?;
+                let least = (longest.bytes / 2).max(1);
+                self.long = Long {
+                    at,
+                    least,
+                    left: DROPS,
+                };
+                at
+            }
+        };
+        self.long.at = at;
+        self.long.left = self.long.left.saturating_sub(1);
+        self.take(at as u16)
+    }
+
+    /// The queue that lost the last frame if it is long yet, or the next one that is.
+    fn next_long(&self) -> Option<usize> {
+        let Long { at, least, left } = self.long;
+        let is_long = |at: &usize| {
+            let queue = self.queues.get(*at);
+            queue.is_some_and(|queue| queue.bytes >= least)
+        };
+        let turns = (at..self.queues.len()).chain(0..at);
+        turns.take_while(|_| left > 0).find(is_long)
     }
 
     /// All that waits leaves, each queue in its order.
@@ -288,5 +329,52 @@ impl<T> Fair<T> {
         self.bands = Default::default();
         let queues = std::mem::take(&mut self.queues);
         queues.into_iter().flat_map(|queue| queue.frames)
+    }
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing
+)]
+mod tests {
+    use super::*;
+
+    fn push(fair: &mut Fair<u32>, key: u32, item: u32) {
+        fair.push(Waiting {
+            item,
+            bytes: 100,
+            flow: 0,
+            key,
+            priority: Priority::Medium,
+            since: Tick(0),
+        });
+    }
+
+    /// For want of room frames leave the long queues, each its oldest first, and never one of a queue that is short beside them.
+    #[test]
+    fn the_long_ones_lose() {
+        let mut fair = Fair::new(1_000_000);
+        for n in 0..400 {
+            push(&mut fair, 7, n);
+        }
+        for n in 0..300 {
+            push(&mut fair, 8, n);
+        }
+        for key in 100..150 {
+            push(&mut fair, key, 0);
+        }
+        let mut next = [0, 0];
+        for _ in 0..690 {
+            let frame = fair.drop_longest().expect("there are frames");
+            let queue = frame.key as usize - 7;
+            assert_eq!(frame.item, next[queue]);
+            next[queue] += 1;
+        }
+        // One may have half of what the other has, and one look at all of them is for 64 drops.
+        assert!(next[0].abs_diff(next[1] + 100) <= 200, "{next:?}");
+        assert_eq!(fair.len(), 60);
+        assert_eq!((0..61).filter_map(|_| fair.drop_longest()).count(), 60);
     }
 }
