@@ -41,7 +41,7 @@ pub struct Waiting<T> {
     pub item: T,
     /// Its bytes.
     pub bytes: u32,
-    /// Which flow of the member it belongs to: [`crate::FlowId`]; 0 is none.
+    /// Which flow of the member it belongs to: [`crate::Flow::id`]; 0 is none.
     pub flow: u64,
     pub(crate) key: u32,
     pub(crate) priority: Priority,

@@ -568,7 +568,7 @@ pub(crate) struct FlowAdd {
     #[arg(long, value_name = "VNIC")]
     pub(crate) vnic: Name,
     /// What is in it: local_ip=PREFIX, remote_ip=PREFIX, transport=PROTOCOL, transport=PROTOCOL,local_port=PORT,
-    /// transport=PROTOCOL,remote_port=PORT or dsfield=VALUE[:MASK]. Local is the VNIC's side. The most specific prefix wins.
+    /// transport=PROTOCOL,remote_port=PORT, dsfield=VALUE or dsfield=VALUE:MASK. Local is the VNIC's side. The most specific prefix wins.
     #[arg(long, value_name = "ATTRIBUTE=VALUE,...", value_hint = ValueHint::Other)]
     pub(crate) attr: FlowAttributes,
     /// Set properties; may be repeated. "show-props" lists them.
