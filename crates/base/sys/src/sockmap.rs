@@ -82,6 +82,7 @@ impl Redirect {
 
 /// The part for BPF_PROG_ATTACH.
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct AttachAttributes {
     target: u32,
     program: u32,

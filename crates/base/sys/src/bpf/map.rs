@@ -37,6 +37,7 @@ pub struct Map {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct MapAttributes {
     kind: u32,
     key_bytes: u32,
@@ -46,6 +47,7 @@ struct MapAttributes {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct ElementAttributes {
     map: u32,
     padding: u32,
@@ -142,6 +144,7 @@ pub struct Link {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct LinkAttributes {
     program: u32,
     target: u32,
