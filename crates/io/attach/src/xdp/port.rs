@@ -204,11 +204,11 @@ impl XdpRx {
         }
     }
 
-    /// Frames that wait; none for an index that cannot be. Looks at the kernel's only when fewer than `want` are known.
+    /// Frames that wait; none for an index that cannot be. Looks at the kernel's index only when no more than `want` are known.
     #[inline(always)]
     fn known(&mut self, want: usize) -> Option<u32> {
         let known = self.seen.wrapping_sub(self.next);
-        if known as usize >= want {
+        if known as usize > want {
             return Some(known);
         }
         self.seen = self.queue.rings.receive.producer();
