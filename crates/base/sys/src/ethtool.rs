@@ -33,13 +33,15 @@ pub struct Offloads {
     pub merges: bool,
 }
 
-/// `struct ifreq` with a pointer.
+/// `struct ifreq` with a pointer. The kernel writes all of it back.
 #[repr(C)]
 struct Request {
     name: [u8; 16],
     data: *mut u32,
-    padding: [u64; 1],
+    padding: [u64; 2],
 }
+
+const _: () = assert!(size_of::<Request>() == size_of::<libc::ifreq>());
 
 fn ask<const N: usize>(name: &str, words: &mut [u32; N]) -> Result<(), Errno> {
     let flags = SocketFlags::CLOEXEC;
@@ -47,7 +49,7 @@ fn ask<const N: usize>(name: &str, words: &mut [u32; N]) -> Result<(), Errno> {
     let mut request = Request {
         name: [0; 16],
         data: words.as_mut_ptr(),
-        padding: [0],
+        padding: [0; 2],
     };
     for (to, from) in request.name.iter_mut().take(15).zip(name.bytes()) {
         *to = from;
