@@ -54,7 +54,7 @@ impl<T> Node<T> {
             return;
         }
         if let Some((_, bytes)) = self.reserved.take() {
-            self.limit.settle(bytes, 0);
+            self.limit.correct(bytes, 0);
         }
         self.limit.end_wait(self.fair.bytes());
         self.limit = limit.clone();
@@ -81,7 +81,7 @@ impl<T> Node<T> {
         if self.fair.is_empty()
             && let Some((_, bytes)) = self.reserved.take()
         {
-            self.limit.settle(bytes, 0);
+            self.limit.correct(bytes, 0);
         }
         Some(frame)
     }
@@ -109,14 +109,14 @@ impl<T> Node<T> {
         self.reserved = None;
         let used = frame.as_ref().map_or(0, |frame| frame.bytes);
         self.limit.end_wait(used.into());
-        self.limit.settle(reserved, used);
+        self.limit.correct(reserved, used);
         self.reserve(now, true);
         frame
     }
 
     fn drain(&mut self) -> impl Iterator<Item = Waiting<T>> + use<T> {
         if let Some((_, bytes)) = self.reserved.take() {
-            self.limit.settle(bytes, 0);
+            self.limit.correct(bytes, 0);
         }
         self.limit.end_wait(self.fair.bytes());
         self.fair.drain()

@@ -110,7 +110,7 @@ impl Bucket {
     }
 
     /// What was reserved as `reserved` bytes has become `used`.
-    pub fn settle(&self, reserved: u32, used: u32) {
+    pub fn correct(&self, reserved: u32, used: u32) {
         if reserved != used {
             let more = self.cost(used).wrapping_sub(self.cost(reserved));
             self.used_until.fetch_add(more, Ordering::Relaxed);
@@ -157,7 +157,7 @@ mod tests {
         assert!(!bucket.pass(now, 100));
         assert_eq!(bucket.used_until.load(Ordering::Relaxed), used);
         assert_eq!(bucket.reserve(now, 100, false), now.plus(100_000));
-        bucket.settle(100, 0);
+        bucket.correct(100, 0);
         assert_eq!(bucket.used_until.load(Ordering::Relaxed), used);
         assert_eq!(burst(now.plus(5_000_000_000)), 11);
     }
