@@ -1,5 +1,6 @@
 //! A place for one test: namespaces, a directory, and what runs in them.
 
+use std::io;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::Command;
@@ -19,6 +20,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Says that the test `name` cannot run here, and why.
 pub fn skip(name: &str, reason: &str) {
     println!("skipped: {name}: {reason}");
+}
+
+/// A call whose wait has a time limit, made anew if this process was stopped and continued meanwhile, or frozen with its machine: the
+/// kernel ends such a wait with EINTR, which no signal handler has to be there for (signal(7)).
+pub fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
 }
 
 /// Waits until `holds` does; panics with `what` if that takes too long.
@@ -194,9 +206,9 @@ impl Lab {
         sink.set_read_timeout(Some(wait)).expect("a socket");
         until("the first datagram", || {
             let _ = sender.send(&[]);
-            sink.recv(&mut []).is_ok()
+            uninterrupted(|| sink.recv(&mut [])).is_ok()
         });
-        while sink.recv(&mut []).is_ok() {}
+        while uninterrupted(|| sink.recv(&mut [])).is_ok() {}
         let is_over = AtomicBool::new(false);
         let (sent, received) = std::thread::scope(|scope| {
             let sending = scope.spawn(|| {

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use windlass_tests::{Daemon, Done, Lab, run, until};
+use windlass_tests::{Daemon, Done, Lab, run, uninterrupted, until};
 
 const A: &str = "10.9.0.1";
 const B: &str = "10.9.0.2";
@@ -61,13 +61,13 @@ fn bind(lab: &Lab, guest: &str, host: &str, port: u16) -> UdpSocket {
 fn hears(socket: &UdpSocket, text: &[u8]) {
     socket.set_read_timeout(Some(LONG)).expect("a time");
     let mut buffer = [0; 6_000];
-    let n = socket.recv(&mut buffer).expect("a datagram");
+    let n = uninterrupted(|| socket.recv(&mut buffer)).expect("a datagram");
     assert!(buffer[..n] == *text, "{n} bytes");
 }
 
 fn hears_nothing(socket: &UdpSocket) {
     socket.set_read_timeout(Some(SOON)).expect("a time");
-    let error = socket.recv(&mut [0; 64]).expect_err("nothing comes");
+    let error = uninterrupted(|| socket.recv(&mut [0; 64])).expect_err("nothing comes");
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
 }
 
@@ -112,7 +112,10 @@ fn only_what_rules_let_through_arrives() {
     let long = vec![7; 5_000];
     a.send_to(&long, at(B, 5353)).expect("sent");
     let mut buffer = vec![0; 6_000];
-    assert_eq!(b.recv(&mut buffer).expect("all of it"), 5_000);
+    assert_eq!(
+        uninterrupted(|| b.recv(&mut buffer)).expect("all of it"),
+        5_000
+    );
     a.send_to(&long, at(B, 5354)).expect("sent");
     until("parts are dropped", || {
         daemon.drops("b0", "firewall-in") >= 6

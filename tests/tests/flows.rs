@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use windlass_tests::{Daemon, Lab};
+use windlass_tests::{Daemon, Lab, uninterrupted};
 
 const A: &str = "10.9.0.1";
 const B: &str = "10.9.0.2";
@@ -72,7 +72,7 @@ fn flood(mut stream: TcpStream, is_over: &AtomicBool) {
     let stalled = stream.set_write_timeout(Some(Duration::from_millis(100)));
     stalled.expect("a time");
     while !is_over.load(Ordering::Relaxed) {
-        match stream.write(&[0x55; 65_536]) {
+        match uninterrupted(|| stream.write(&[0x55; 65_536])) {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => panic!("{error}"),
@@ -85,7 +85,7 @@ fn drain(mut stream: TcpStream) -> u64 {
     stream.set_read_timeout(Some(LONG)).expect("a time");
     let (mut buffer, mut sum) = (vec![0; 65_536], 0);
     loop {
-        match stream.read(&mut buffer).expect("bytes or the end") {
+        match uninterrupted(|| stream.read(&mut buffer)).expect("bytes or the end") {
             0 => return sum,
             n => sum += n as u64,
         }
@@ -97,7 +97,7 @@ fn echo(socket: &UdpSocket) {
     socket.set_read_timeout(Some(LONG)).expect("a time");
     let mut buffer = [0; 2048];
     loop {
-        let (n, from) = socket.recv_from(&mut buffer).expect("a datagram");
+        let (n, from) = uninterrupted(|| socket.recv_from(&mut buffer)).expect("a datagram");
         if n == 0 {
             return;
         }
@@ -116,9 +116,9 @@ fn trips(socket: &UdpSocket, port: u16, count: u32) -> Vec<Duration> {
                 .send_to(&number.to_be_bytes(), at(B, port))
                 .expect("sent");
             let mut got = [0; 4];
-            while socket.recv(&mut got).expect("it comes back") != 4 || got != number.to_be_bytes()
-            {
-            }
+            while uninterrupted(|| socket.recv(&mut got)).expect("it comes back") != 4
+                || got != number.to_be_bytes()
+            {}
             begun.elapsed()
         })
         .collect();

@@ -21,7 +21,7 @@ use windlass_attach::port::{Kick, Lane, Limit, Stop};
 use windlass_frame::{Claim, HEADROOM, Heads, Pick, RxId, SNAP, Tick};
 use windlass_shm::{Foreign, HugePages, SegStore, Tails};
 use windlass_sync::qsbr::{Domain, Worker};
-use windlass_tests::{Daemon, Lab, mac, skip, until, until_some};
+use windlass_tests::{Daemon, Lab, mac, skip, uninterrupted, until, until_some};
 
 const PEER: &str = "02:00:00:00:00:0b";
 const ALONE: Lane = Lane {
@@ -259,7 +259,7 @@ fn guest(lab: &Lab) {
         let sent = &bytes[..length];
         socket.send(sent).expect("sent");
         let mut space = [0; 2000];
-        let n = socket.recv(&mut space).expect("an echo");
+        let n = uninterrupted(|| socket.recv(&mut space)).expect("an echo");
         assert_eq!(&space[..n], sent);
     }
 }

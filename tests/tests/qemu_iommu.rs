@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use windlass_tests::{Daemon, Guest, Image, Lab, check_qemu, skip, until};
+use windlass_tests::{Daemon, Guest, Image, Lab, check_qemu, skip, uninterrupted, until};
 
 /// What makes the machine one with an IOMMU whose translations a device may keep, and has the kernel use it: all that it
 /// gives to its devices is then mapped, buffer by buffer, and unmapped after use.
@@ -56,7 +56,7 @@ fn echo(stream: &mut TcpStream, came: &AtomicU64) {
     stream.set_write_timeout(Some(STANDSTILL)).expect("a time");
     let mut bytes = vec![0; 64 << 10];
     loop {
-        let n = stream.read(&mut bytes).expect("no standstill");
+        let n = uninterrupted(|| stream.read(&mut bytes)).expect("no standstill");
         if n == 0 {
             return;
         }

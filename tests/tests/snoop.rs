@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use windlass_tests::{Daemon, Frame, Lab, Wire, run, until};
+use windlass_tests::{Daemon, Frame, Lab, Wire, run, uninterrupted, until};
 
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
 const GROUP_MAC: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
@@ -103,8 +103,7 @@ fn receives_ten(socket: &UdpSocket, what: &str) {
     socket.set_read_timeout(patience).expect("a time");
     for n in 0..10 {
         let mut got = [0];
-        socket
-            .recv(&mut got)
+        uninterrupted(|| socket.recv(&mut got))
             .unwrap_or_else(|error| panic!("{what} {n}: {error}"));
         assert_eq!(got, [n], "{what}");
     }

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use windlass_sys::tap::{Tap, TapOptions};
-use windlass_tests::{Lab, until};
+use windlass_tests::{Lab, uninterrupted, until};
 
 /// Bytes of a stream, by a xorshift generator: a byte at the wrong place is noticed.
 struct Pattern(u64);
@@ -50,7 +50,7 @@ fn transfer(lab: &Lab, from: &str, to: &str, address: &str, bytes: usize) {
             assert!(space == wanted, "block {round} differs");
         }
         assert_eq!(
-            stream.read(&mut space).expect("the end"),
+            uninterrupted(|| stream.read(&mut space)).expect("the end"),
             0,
             "more came than was sent"
         );

@@ -17,7 +17,7 @@ use machine::Machine;
 use vhost_drive::{HEADER, HIGH, Layout};
 use vhost_front::RING;
 use windlass_sys::netns::{NetnsRef, within};
-use windlass_tests::{Daemon, Frame, Lab, frame, mac, program, run, until};
+use windlass_tests::{Daemon, Frame, Lab, frame, mac, program, run, uninterrupted, until};
 
 /// What the kernel says of the interface in a namespace: its number, its address, its network addresses, and how often its
 /// carrier has changed.
@@ -128,10 +128,10 @@ fn a_start_has_neighbours_asked_anew() {
             .map(|_| {
                 // The kernel notices a carrier that goes once a second.
                 std::thread::sleep(Duration::from_millis(1_100));
-                while to.recv(&mut [0; 8]).is_ok() {}
+                while uninterrupted(|| to.recv(&mut [0; 8])).is_ok() {}
                 until("they arrive", || to.recv(&mut [0; 8]).is_ok());
                 daemon.kill();
-                while to.recv(&mut [0; 8]).is_ok() {}
+                while uninterrupted(|| to.recv(&mut [0; 8])).is_ok() {}
                 daemon.start_again();
                 let begun = Instant::now();
                 until("they arrive again", || to.recv(&mut [0; 8]).is_ok());

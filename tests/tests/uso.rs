@@ -18,7 +18,7 @@ use windlass_attach::vhost_user::features::{
     CSUM, GUEST_CSUM, GUEST_USO4, GUEST_USO6, HOST_USO, MRG_RXBUF,
 };
 use windlass_sys::udp;
-use windlass_tests::{Daemon, Lab, mac, skip, until, until_some};
+use windlass_tests::{Daemon, Lab, mac, skip, uninterrupted, until, until_some};
 
 const TAP: &str = "02:00:00:00:00:0a";
 const MACHINE: &str = "02:00:00:00:00:0c";
@@ -319,7 +319,8 @@ fn a_machine_sends_large_datagrams() {
                 let (mut bytes, mut parts) = (Vec::<u8>::new(), HashMap::<usize, usize>::new());
                 let mut space = vec![0; 1 << 16];
                 while bytes.len() < WHOLE {
-                    let (n, peer) = socket.recv_from(&mut space).expect("a datagram");
+                    let (n, peer) =
+                        uninterrupted(|| socket.recv_from(&mut space)).expect("a datagram");
                     assert_eq!(peer, SocketAddr::new(ip(from), PORT));
                     bytes.extend(&space[..n]);
                     *parts.entry(n).or_default() += 1;

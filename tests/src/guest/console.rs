@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::COMMAND;
-use crate::lab::Output;
+use crate::lab::{Output, uninterrupted};
 
 /// How long a guest may take to boot.
 const BOOT: Duration = Duration::from_secs(180);
@@ -116,7 +116,7 @@ impl Console {
             );
             self.stream.set_read_timeout(Some(left)).expect("a timeout");
             let mut piece = [0; 4096];
-            match self.stream.read(&mut piece) {
+            match uninterrupted(|| self.stream.read(&mut piece)) {
                 Ok(0) => {
                     let log = std::fs::read_to_string(&self.log).unwrap_or_default();
                     panic!("{}: its QEMU ended: {} {log}", self.name, self.heard);
