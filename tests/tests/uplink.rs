@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use windlass_tests::{Daemon, Lab, Wire, frame, mac, until, vlan_tag};
+use windlass_tests::{Daemon, Lab, Wire, frame, mac, run, until, vlan_tag};
 
 const GUEST: &str = "02:00:00:00:00:0a";
 const OUTSIDE: &str = "02:00:00:00:00:ee";
@@ -154,6 +154,62 @@ fn the_stack_is_kept_off_and_let_on_again() {
     until("a daemon that knows nothing of it undoes it", || {
         host_answers(&lab)
     });
+}
+
+/// The interface's filters have the addresses of the guests, and it is promiscuous only where these do not do, which the uplink tells; an end
+/// gives the filters back.
+#[test]
+fn promiscuous_only_where_filters_do_not_do() {
+    let Some(lab) = Lab::start("promiscuous_only_where_filters_do_not_do") else {
+        return;
+    };
+    let daemon = host_with_a_wire(&lab);
+    // A veth has no filters; an interface with some above it.
+    lab.ip(
+        "host",
+        "link add mv0 link up0 type macvlan mode passthru nopromisc",
+    );
+    lab.ip("host", "link set mv0 up");
+    daemon.must("uplink create up0 --device mv0 --bridge br0 --attach packet");
+    daemon.wait_for_state("uplink", "up0", "up");
+    let is = |filters: &str, has_guest: bool, promiscuity: u64| {
+        until(filters, || {
+            let shown = daemon.show("uplink", "up0");
+            let shown = shown["details"]["filters"].as_str() == Some(filters);
+            let links = lab.ip("host", "-d -j link show mv0");
+            let links: serde_json::Value = serde_json::from_str(&links).expect("JSON");
+            let fdb = run(lab
+                .command("host", "bridge")
+                .args(["fdb", "show", "dev", "mv0"]));
+            shown && links[0]["promiscuity"] == promiscuity && fdb.out.contains(GUEST) == has_guest
+        });
+        until("the guest reaches the wire", || {
+            lab.ping("a", "10.1.0.8", 1)
+        });
+    };
+    is("1", true, 0);
+    daemon.must("vnic set a0 mac-nospoof=off");
+    is("none, promiscuous: any address may be behind a0", false, 1);
+    daemon.must("vnic set a0 mac-nospoof=on");
+    daemon.must("fdb add br0 02:00:00:00:00:0b a0");
+    is("2", true, 0);
+    daemon.must("uplink set up0 filters-max=1");
+    is("none, promiscuous: 2 addresses, above 1", false, 1);
+    daemon.must("fdb delete br0 02:00:00:00:00:0b");
+    is("1", true, 0);
+    daemon.must("uplink set up0 tagged=7");
+    is("none, promiscuous: frames with tags are taken", false, 1);
+    daemon.must("uplink set up0 tagged=none");
+    is("1", true, 0);
+    daemon.must("uplink set up0 filters-max=0");
+    is("none, promiscuous: filters-max is 0", false, 1);
+    daemon.must("uplink set up0 filters-max=128");
+    is("1", true, 0);
+    daemon.must("uplink delete up0");
+    let fdb = run(lab
+        .command("host", "bridge")
+        .args(["fdb", "show", "dev", "mv0"]));
+    assert!(!fdb.out.contains(GUEST), "{}", fdb.out);
 }
 
 /// An interface that vanishes under an uplink leaves it waiting, and the daemon and the others alive; when

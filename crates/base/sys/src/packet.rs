@@ -42,6 +42,7 @@ use crate::vectored::{iovec, last_errno};
 
 // <linux/if_packet.h>
 const PACKET_ADD_MEMBERSHIP: i32 = 1;
+const PACKET_DROP_MEMBERSHIP: i32 = 2;
 const PACKET_STATISTICS: i32 = 6;
 const PACKET_AUXDATA: i32 = 8;
 const PACKET_VNET_HDR: i32 = 15;
@@ -50,6 +51,8 @@ const PACKET_QDISC_BYPASS: i32 = 20;
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 const PACKET_VNET_HDR_SZ: i32 = 24;
 const PACKET_MR_PROMISC: u16 = 1;
+const PACKET_MR_ALLMULTI: u16 = 2;
+const PACKET_MR_UNICAST: u16 = 3;
 const PACKET_FANOUT_HASH: u16 = 0;
 const PACKET_FANOUT_QM: u16 = 5;
 const PACKET_FANOUT_FLAG_ROLLOVER: u16 = 0x1000;
@@ -115,6 +118,32 @@ impl Default for PacketOptions {
             receive_bytes: None,
             fanout: None,
         }
+    }
+}
+
+/// Frames that the interface is to receive beside those for its own address (packet(7)), as long as a socket that joined is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Membership {
+    /// All.
+    Promiscuous,
+    /// Those for groups.
+    AllMulticast,
+    /// Those for one more address. A driver whose filters run out receives all.
+    Unicast([u8; 6]),
+}
+
+impl Membership {
+    /// `struct packet_mreq`: index, type, length of the address, address.
+    fn request(self, index: u32) -> [u8; 16] {
+        let (kind, length, address) = match self {
+            Membership::Promiscuous => (PACKET_MR_PROMISC, 0_u16, [0; 6]),
+            Membership::AllMulticast => (PACKET_MR_ALLMULTI, 0, [0; 6]),
+            Membership::Unicast(address) => (PACKET_MR_UNICAST, 6, address),
+        };
+        let [i0, i1, i2, i3] = index.to_ne_bytes();
+        let ([k0, k1], [l0, l1]) = (kind.to_ne_bytes(), length.to_ne_bytes());
+        let [a, b, c, d, e, f] = address;
+        [i0, i1, i2, i3, k0, k1, l0, l1, a, b, c, d, e, f, 0, 0]
     }
 }
 
@@ -214,18 +243,7 @@ impl PacketSocket {
         }
         bind(&fd, index).map_err(refused("bind"))?;
         if options.promiscuous {
-            // struct packet_mreq: index, type, address length, address.
-            let mut request = [0; 16];
-            for (to, from) in request.iter_mut().zip(index.to_ne_bytes()) {
-                *to = from;
-            }
-            for (to, from) in request
-                .iter_mut()
-                .skip(4)
-                .zip(PACKET_MR_PROMISC.to_ne_bytes())
-            {
-                *to = from;
-            }
+            let request = Membership::Promiscuous.request(index);
             set_bytes(&fd, libc::SOL_PACKET, PACKET_ADD_MEMBERSHIP, &request)
                 .map_err(refused("PACKET_ADD_MEMBERSHIP"))?;
         }
@@ -237,6 +255,24 @@ impl PacketSocket {
             index,
             header_bytes,
         })
+    }
+
+    /// Has the interface receive more. One that was joined twice is to be left twice.
+    ///
+    /// # Errors
+    /// The kernel's: `ENOBUFS` or `ENOMEM` where there is no memory, `EINVAL` for an interface without Ethernet addresses.
+    pub fn join(&self, what: Membership) -> Result<(), Errno> {
+        let request = what.request(self.index);
+        set_bytes(&self.fd, libc::SOL_PACKET, PACKET_ADD_MEMBERSHIP, &request)
+    }
+
+    /// Takes a [`PacketSocket::join`] back.
+    ///
+    /// # Errors
+    /// The kernel's: `EADDRNOTAVAIL` if the socket has not joined.
+    pub fn leave(&self, what: Membership) -> Result<(), Errno> {
+        let request = what.request(self.index);
+        set_bytes(&self.fd, libc::SOL_PACKET, PACKET_DROP_MEMBERSHIP, &request)
     }
 
     /// Index of the interface.

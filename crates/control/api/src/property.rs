@@ -416,6 +416,15 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "Largest packet, without the Ethernet header and tags; auto: the device's.",
     ),
     row(
+        UPLINK,
+        "filters-max",
+        ValueKind::Number,
+        "addresses",
+        "128",
+        (0, 4096),
+        "Addresses that the interface's filters are given at most; above it, with tags, or where other addresses may be behind a member, the interface is promiscuous; 0: always.",
+    ),
+    row(
         MEMBER,
         "maxbw",
         ValueKind::Number,

@@ -79,6 +79,21 @@ pub struct InterfaceConf {
     pub mtu: u32,
 }
 
+/// The addresses behind the other members of an uplink's bridge, as the low 48 bits of a little-endian load.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// Of VNICs: nobody else on the host has a use for frames to them.
+    pub own: BTreeSet<u64>,
+    /// Others that may be there.
+    pub others: BTreeSet<u64>,
+    /// The bridge takes frames with tags from it.
+    pub tagged: bool,
+    /// A member behind which any other address may be.
+    pub open: Option<String>,
+    /// How many the interface is to be given at most.
+    pub filters_max: usize,
+}
+
 /// What an endpoint hands over to that of another daemon ([`Endpoint::hand_over`]).
 #[derive(Debug)]
 pub struct Handed {
@@ -141,14 +156,10 @@ pub trait Endpoint: Send {
         Ok(())
     }
 
-    /// Whether it is to be told the addresses of its bridge's VNICs.
-    fn wants_own_addresses(&self) -> bool {
+    /// The addresses behind its bridge's other members, if it is an uplink. True says that it is to be polled.
+    fn set_addresses(&mut self, _addresses: &Addresses) -> bool {
         false
     }
-
-    /// The addresses of its bridge's VNICs, as the low 48 bits of a little-endian load. Nobody else on the host has a use for
-    /// frames to them.
-    fn set_own_addresses(&mut self, _addresses: &BTreeSet<u64>) {}
 
     /// Something that the operator is to be told, once.
     fn take_notice(&mut self) -> Option<String> {

@@ -62,6 +62,8 @@ pub struct MemberSettings {
     pub snoop: SnoopMember,
     /// Its own address is learned like any other, not fixed.
     pub standby: bool,
+    /// Addresses that its interface is given at most, before it receives all frames.
+    pub filters_max: u32,
     /// Whether its peer's memory may have pages of 1 GiB; `None`: as its zone has it.
     pub huge_1g: Option<bool>,
 }
@@ -100,6 +102,7 @@ impl MemberSettings {
             stp: StpMember::of(scope, set),
             snoop: SnoopMember::of(scope, set),
             standby: set.effective(scope, "state") == Some(Value::Text("standby".into())),
+            filters_max: number("filters-max"),
             huge_1g: match set.effective(scope, "huge-1g") {
                 Some(Value::Flag(flag)) => Some(flag),
                 _ => None,

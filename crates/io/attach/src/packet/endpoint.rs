@@ -1,6 +1,5 @@
 //! Takes the interface, keeps the host's stack off it, notices its end.
 
-use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,8 +11,9 @@ use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::netlink::{Link, LinkMonitor, Netlink, NetlinkError};
 use windlass_sys::packet::{Fanout, FanoutMode, PacketError, PacketOptions, PacketSocket};
 
+use super::filters::Filters;
 use super::{PacketRx, PacketTx};
-use crate::endpoint::{Endpoint, Event, Handed, Rings, Status};
+use crate::endpoint::{Addresses, Endpoint, Event, Handed, Rings, Status};
 use crate::port::{RxPort, TxPort};
 use crate::xdp::{Attached, MTU_MAX, Unavailable, XdpConf};
 
@@ -63,7 +63,9 @@ enum OpenError {
     #[error("another program already filters at priority {PRIORITY} of `{0}`'s ingress ({1})")]
     Foreign(String, String),
     #[error("epoll_ctl: {0}")]
-    Watch(#[from] Errno),
+    Watch(Errno),
+    #[error("`{0}` cannot be made promiscuous: {1}")]
+    Promiscuous(String, Errno),
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
     #[error(transparent)]
@@ -96,6 +98,7 @@ impl From<OpenError> for Untakeable {
 struct Open {
     index: u32,
     sockets: Vec<Arc<PacketSocket>>,
+    filters: Filters,
     monitor: LinkMonitor,
     netlink: Netlink,
     shielded: bool,
@@ -138,8 +141,8 @@ pub struct PacketEndpoint {
     connects: u64,
     drops: u64,
     is_changed: bool,
-    /// Addresses of VNICs, whose frames the host has no use for.
-    addresses: BTreeSet<u64>,
+    /// Those behind the bridge's other members.
+    addresses: Addresses,
     /// When to look whether AF_XDP can be had, and after which time again.
     look_at: Option<(Instant, Duration)>,
     notice: Option<String>,
@@ -164,7 +167,7 @@ impl PacketEndpoint {
             connects: 0,
             drops: 0,
             is_changed: false,
-            addresses: BTreeSet::new(),
+            addresses: Addresses::default(),
             look_at: None,
             notice: None,
             has_let_go: false,
@@ -196,12 +199,19 @@ impl PacketEndpoint {
             None => self.conf.queues.max(1),
         };
         let sockets = open_sockets(index, queues)?;
+        let mut filters = Filters::default();
+        if let Some(socket) = sockets.first() {
+            let followed = filters.follow(socket.as_ref(), &self.addresses);
+            followed.map_err(|errno| OpenError::Promiscuous(self.conf.device.clone(), errno))?;
+        }
         let shielded = !self.conf.share;
         if shielded {
             shield(&self.conf, &mut netlink, index)?;
         }
         // It leaves the set when it is closed, at the latest with this.
-        self.epoll.add(&monitor, 0, Interest::READABLE)?;
+        self.epoll
+            .add(&monitor, 0, Interest::READABLE)
+            .map_err(OpenError::Watch)?;
         let by_packet = sockets
             .iter()
             .map(|s| Box::new(PacketRx::new(s.clone())) as Box<dyn RxPort>);
@@ -217,6 +227,7 @@ impl PacketEndpoint {
         self.open = Some(Open {
             index,
             sockets,
+            filters,
             monitor,
             netlink,
             shielded,
@@ -231,7 +242,7 @@ impl PacketEndpoint {
     /// Its frames by AF_XDP, if that is asked for.
     fn take_by_xdp(&self, link: &Link) -> Result<Option<Attached>, Unavailable> {
         let open = |conf| {
-            let addresses = self.addresses.iter().copied();
+            let addresses = self.addresses.own.iter().copied();
             Attached::open(conf, link, self.conf.share, addresses)
         };
         self.conf.xdp.map(open).transpose()
@@ -303,6 +314,7 @@ fn open_sockets(index: u32, queues: u16) -> Result<Vec<Arc<PacketSocket>>, OpenE
         rollover: false,
     });
     let options = PacketOptions {
+        promiscuous: false,
         receive_bytes: Some(RECEIVE_BYTES),
         fanout,
         ..PacketOptions::default()
@@ -453,6 +465,7 @@ impl Endpoint for PacketEndpoint {
                 "shares the interface"
             };
             details.push(("host stack", stack.to_owned()));
+            details.push(("filters", open.filters.describe()));
             match &open.xdp {
                 Some(attached) => details.extend(attached.details()),
                 None => details.push(("queues", open.sockets.len().to_string())),
@@ -490,21 +503,29 @@ impl Endpoint for PacketEndpoint {
         self.drops + attached.map(Attached::drops).sum::<u64>()
     }
 
-    fn wants_own_addresses(&self) -> bool {
-        self.conf.share && self.conf.xdp.is_some()
-    }
-
-    fn set_own_addresses(&mut self, addresses: &BTreeSet<u64>) {
-        if let Some(attached) = self.open.iter().find_map(|open| open.xdp.as_ref()) {
-            // An address that finds no room is the packet socket's, as all are without XDP.
-            for gone in self.addresses.difference(addresses) {
-                let _ = attached.divert().remove(*gone);
+    fn set_addresses(&mut self, addresses: &Addresses) -> bool {
+        if self.addresses == *addresses {
+            return false;
+        }
+        if let Some(open) = &mut self.open {
+            if let Some(attached) = open.xdp.as_ref().filter(|_| self.conf.share) {
+                // An address that finds no room is the packet socket's, as all are without XDP.
+                for gone in self.addresses.own.difference(&addresses.own) {
+                    let _ = attached.divert().remove(*gone);
+                }
+                for came in addresses.own.difference(&self.addresses.own) {
+                    let _ = attached.divert().insert(*came);
+                }
             }
-            for came in addresses.difference(&self.addresses) {
-                let _ = attached.divert().insert(*came);
+            let socket = open.sockets.first();
+            let followed = socket.map(|s| open.filters.follow(s.as_ref(), addresses));
+            if let Some(Err(errno)) = followed {
+                let refused = OpenError::Promiscuous(self.conf.device.clone(), errno);
+                self.ending = Some(refused.to_string());
             }
         }
         self.addresses.clone_from(addresses);
+        self.ending.is_some()
     }
 
     /// Nothing goes with it: the program makes way for that of the other daemon.

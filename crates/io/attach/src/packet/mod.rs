@@ -1,8 +1,8 @@
 //! Packet socket: an existing interface of the host as a member of a bridge (the uplink).
 //!
 //! # Model
-//! A raw packet socket with a virtio header before each frame, promiscuous, that does not see what
-//! we send. The kernel takes VLAN tags out of received frames: they are put back, since the tag
+//! A raw packet socket with a virtio header before each frame that does not see what we send. The interface receives frames for the
+//! addresses behind the bridge's other members, or is promiscuous (`filters`). The kernel takes VLAN tags out of received frames: they are put back, since the tag
 //! decides where the frame goes. Not a TPACKET_V3 ring: its blocks retire on a timer.
 //!
 //! Making one takes the interface: it must have no addresses and no master (`share` overrides), and the host's stack is
@@ -18,6 +18,7 @@
 //! the daemon's mark in their name.
 
 mod endpoint;
+mod filters;
 mod port;
 
 pub use endpoint::{PacketConf, PacketEndpoint, Untakeable, release_stale};

@@ -11,6 +11,7 @@ mod owner;
 mod rounds;
 mod snoop;
 mod tree;
+mod uplinks;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};

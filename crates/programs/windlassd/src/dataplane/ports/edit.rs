@@ -173,29 +173,6 @@ impl Ports {
         self.plane.end_batch();
     }
 
-    /// Tells uplinks which addresses are those of VNICs of their bridges, where they ask for them.
-    fn tell_addresses(&mut self) {
-        let asks = |m: &&MemberState| m.endpoint.as_ref().is_some_and(|e| e.wants_own_addresses());
-        let bridges: BTreeSet<Name> = self
-            .members
-            .values()
-            .filter(asks)
-            .map(|m| m.bridge.clone())
-            .collect();
-        for bridge in bridges {
-            let of_bridge = self.members.values().filter(|m| m.bridge == bridge);
-            let fixed = of_bridge.filter(|m| !m.settings.standby);
-            let addresses = fixed
-                .filter_map(|m| m.own.map(translate::mac_word))
-                .collect();
-            for (_, member) in self.members.iter_mut().filter(|(_, m)| m.bridge == bridge) {
-                if let Some(endpoint) = member.endpoint.as_mut() {
-                    endpoint.set_own_addresses(&addresses);
-                }
-            }
-        }
-    }
-
     /// A member is about to be changed in place.
     pub(super) fn note_change(&mut self, name: &Name) {
         self.note_entries(name);
