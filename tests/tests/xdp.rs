@@ -154,11 +154,8 @@ fn frames_pass_and_nothing_stays() {
         });
         sender.send_to(&[flow; 300], "10.1.0.1:5301").expect("sent");
         let mut got = [0; 301];
-        assert_eq!(
-            uninterrupted(|| sink.recv(&mut got)).expect("it arrives"),
-            300
-        );
-        assert_eq!(got[..300], [flow; 300]);
+        let n = uninterrupted(|| sink.recv(&mut got)).expect("it arrives");
+        assert_eq!(got[..n], [flow; 300]);
     }
     let after = [0, 1].map(|number| redirected(&lab, number));
     assert!(

@@ -16,7 +16,6 @@
         clippy::panic
     )
 )]
-//! IGMP and MLD snooping (RFC 4541) as a pure engine: who receives which group, and where routers are.
 //! Answers for neighbours, as a pure engine: who has which IP address, so that a question for it need not be flooded (RFC 9161 without EVPN).
 //!
 //! # Purpose
