@@ -442,6 +442,8 @@ complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -l vnic -d 'Only those of this VNIC' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -s c -l count -d 'Show so many times' -r
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F

@@ -361,6 +361,8 @@ fn flows_are_kept() {
     daemon.must(ADD);
     let shown = |daemon: &Daemon| daemon.json("flow show web")[0].clone();
     assert_eq!(shown(&daemon)["attributes"], "transport=tcp,local_port=80");
+    let words = "flow show -i 0.05 -c 2 -H -p -o name,rx-frames";
+    assert_eq!(daemon.must(words), "web:0\nweb:0.0\n");
     daemon.must("flow set web maxbw=20");
     daemon.kill();
     daemon.start_again();

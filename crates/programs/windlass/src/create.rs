@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use windlass_api::{
-    AUTO, Attachment, Bridge, BridgePatch, Document, Flow, FlowPatch, Name, Properties,
+    AUTO, Attachment, Bridge, BridgePatch, Document, Flow, FlowPatch, FlowView, Name, Properties,
     PropertyPatch, Scope, State, Status, Uplink, UplinkPatch, UplinkView, Vnic, VnicPatch,
     VnicView, Zone, ZonePatch,
 };
@@ -273,9 +273,13 @@ pub(crate) fn flow(session: &mut Session<'_>, verb: FlowVerb) -> Result<(), Fail
             objects::create(session, &flow, &args.how)
         }
         FlowVerb::Remove(args) => objects::delete::<Flow>(session, &args),
-        FlowVerb::Show(args) => objects::show::<Flow>(session, &args.names.names, |view| {
-            is_or_any(&args.vnic, &view.config.vnic)
-        }),
+        FlowVerb::Show(args) => {
+            let keep = |view: &FlowView| is_or_any(&args.vnic, &view.config.vnic);
+            match args.repeat.interval {
+                None => objects::show::<Flow>(session, &args.names.names, keep),
+                Some(_) => statistics::flows(session, &args.names.names, keep, &args.repeat),
+            }
+        }
         FlowVerb::Set(args) => {
             let properties = assigned(Scope::Flow, &args.settings, PropertyPatch::assign)?;
             let patch = FlowPatch { properties };

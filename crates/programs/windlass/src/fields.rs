@@ -128,15 +128,15 @@ columns! {
     "vnic" usual "VNIC whose traffic it is a part of." |row| at(row, "/vnic");
     "attributes" usual "What is in it." |row| at(row, "/attributes");
     "properties" usual "Properties that were set." set;
-    "rx-frames" usual "Frames of the VNIC in it that went on." |row| at(row, "/rx_frames");
-    "rx-bytes" usual "Their bytes." |row| at(row, "/rx_bytes");
-    "rx-dropped" usual "Frames of the VNIC in it that were dropped." |row| at(row, "/rx_dropped");
-    "tx-frames" usual "Frames to the VNIC in it that went on." |row| at(row, "/tx_frames");
-    "tx-bytes" usual "Their bytes." |row| at(row, "/tx_bytes");
-    "tx-dropped" usual "Frames to the VNIC in it that were dropped." |row| at(row, "/tx_dropped");
-    "rx-matched" more "Frames of the VNIC in it." |row| at(row, "/rx_matched");
+    "rx-frames" usual "Frames of the VNIC in it that went on." |row| counted(row, "rx_frames");
+    "rx-bytes" usual "Their bytes." |row| counted(row, "rx_bytes");
+    "rx-dropped" usual "Frames of the VNIC in it that were dropped." |row| counted(row, "rx_dropped");
+    "tx-frames" usual "Frames to the VNIC in it that went on." |row| counted(row, "tx_frames");
+    "tx-bytes" usual "Their bytes." |row| counted(row, "tx_bytes");
+    "tx-dropped" usual "Frames to the VNIC in it that were dropped." |row| counted(row, "tx_dropped");
+    "rx-matched" more "Frames of the VNIC in it." |row| counted(row, "rx_matched");
     "rx-held" more "Frames of the VNIC in it that wait now." |row| at(row, "/rx_held");
-    "tx-matched" more "Frames to the VNIC in it." |row| at(row, "/tx_matched");
+    "tx-matched" more "Frames to the VNIC in it." |row| counted(row, "tx_matched");
     "tx-held" more "Frames to the VNIC in it that wait now." |row| at(row, "/tx_held");
     "drops" more "Dropped frames by reason." flow_drops;
 }

@@ -586,6 +586,8 @@ pub(crate) struct FlowShow {
     /// Only those of this VNIC.
     #[arg(long, value_name = "VNIC", id = "of_vnic")]
     pub(crate) vnic: Option<Name>,
+    #[command(flatten)]
+    pub(crate) repeat: Repeat,
 }
 
 /// Arguments of `flow set`.

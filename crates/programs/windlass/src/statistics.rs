@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::de::{DeserializeOwned, DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
-use windlass_api::{Bridge, ErrorCode, Name};
+use windlass_api::{Bridge, ErrorCode, Flow, FlowView, Name};
 use windlass_stats::{Drop, Stage};
 
 use crate::Session;
@@ -193,6 +193,20 @@ const TABLE: Keys = Keys {
         FRAMES,
     ],
 };
+/// The counters of [`windlass_api::FlowCounters`].
+const FLOW: Keys = Keys {
+    name: &["name"],
+    counters: &[&[
+        "rx_matched",
+        "rx_frames",
+        "rx_bytes",
+        "rx_dropped",
+        "tx_matched",
+        "tx_frames",
+        "tx_bytes",
+        "tx_dropped",
+    ]],
+};
 const WORKER: Keys = Keys {
     name: &["worker"],
     counters: &[&[
@@ -232,6 +246,27 @@ pub(crate) fn of<O: Object>(
         &counted.repeat,
         sample,
     )
+}
+
+/// `windlass flow show -i`. Views of flows have no moment of the daemon's clock: this program's is taken.
+pub(crate) fn flows(
+    session: &mut Session<'_>,
+    names: &[Name],
+    keep: impl Fn(&FlowView) -> bool,
+    how_often: &Repeat,
+) -> Result<(), Failure> {
+    let Some(chosen) = session.choose(fields::FLOW)? else {
+        return Ok(());
+    };
+    let begun = Instant::now();
+    repeat(session, &chosen, how_often, FLOW, |session| {
+        let mut views = objects::views::<Flow>(session, names)?;
+        views.retain(&keep);
+        Ok(Sample {
+            time_ns: begun.elapsed().as_nanos() as u64,
+            rows: table::rows(&views)?,
+        })
+    })
 }
 
 /// `windlass stat`
