@@ -79,6 +79,9 @@ _windlass() {
             windlass__subcmd__bridge,get)
                 cmd="windlass__subcmd__bridge__subcmd__get"
                 ;;
+            windlass__subcmd__bridge,mcheck)
+                cmd="windlass__subcmd__bridge__subcmd__mcheck"
+                ;;
             windlass__subcmd__bridge,set)
                 cmd="windlass__subcmd__bridge__subcmd__set"
                 ;;
@@ -329,7 +332,7 @@ _windlass() {
             return 0
             ;;
         windlass__subcmd__bridge)
-            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help create delete show set get show-props fdb"
+            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help create delete show set get show-props mcheck fdb"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -727,6 +730,51 @@ _windlass() {
                 return 0
             fi
             case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        windlass__subcmd__bridge__subcmd__mcheck)
+            opts="-j -p -o -H -h --member --json --parsable --output --no-header --no-color --timeout --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --member)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --output)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -3344,6 +3392,7 @@ _windlass_live() {
             *" bridge set"|*" bridge set "*) kind=setting ;;
             2" bridge get"|2" bridge get "*) kind=bridge ;;
             *" bridge get"|*" bridge get "*) kind=property ;;
+            2" bridge mcheck"|2" bridge mcheck "*) kind=bridge ;;
             *" bridge fdb show"|*" bridge fdb show "*) kind=bridge ;;
             3" bridge fdb add"|3" bridge fdb add "*) kind=bridge ;;
             5" bridge fdb add"|5" bridge fdb add "*) kind=member ;;

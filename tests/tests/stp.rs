@@ -483,4 +483,13 @@ fn stp_can_be_forced() {
     until("both speak STP", || speak_stp() == [true; 2]);
     daemon.must("bridge set br0 stp-force-version=rstp");
     until("both speak RSTP", || speak_stp() == [false; 2]);
+    // One that goes without a word leaves its neighbour with STP, until that asks again.
+    daemon.must("bridge set br0 stp-force-version=stp");
+    until("both speak STP again", || speak_stp() == [true; 2]);
+    daemon.must("bridge set br0 stp=off");
+    assert!(part(&daemon, "x1").contains("speaks STP"));
+    let told = daemon.refuses(4, "bridge mcheck br1 --member x0");
+    assert!(told.contains("x0"), "{told}");
+    assert_eq!(daemon.json("bridge mcheck br1")[0]["members"], 1);
+    until("it asks", || !part(&daemon, "x1").contains("speaks STP"));
 }

@@ -44,6 +44,7 @@
 //! | `/v1/bridges/NAME/fdb` | GET (query [`FdbQuery`]) | | [`FdbPage`] |
 //! | | POST | [`FdbAdd`] | [`Applied`] |
 //! | | DELETE (query [`FdbQuery`]) with `mac` | | [`Applied`]: a static entry, else the learned one |
+//! | `/v1/bridges/NAME/mcheck` | POST | [`MigrationCheck`] | [`MigrationChecked`] |
 //! | `/v1/bridges/NAME/fdb/flush` | POST | [`FdbQuery`] | [`Flushed`]: learned entries only |
 //! | `/v1/document` | GET | | [`Document`]; header `ETag: "REVISION"` |
 //! | | PUT (`?dry_run=true`, header `If-Match`) | [`Document`] | [`Applied`] |
@@ -108,9 +109,9 @@ pub use vhost::{SocketMode, SocketOwner, VHOST_QUEUES_MAX, VhostUser};
 pub use view::{
     Applied, BridgePlace, BridgeStats, BridgeView, Counters, DaemonView, EventKind,
     FDB_PAGE_DEFAULT, FdbAdd, FdbEntry, FdbKind, FdbPage, FdbQuery, Flushed, GroupView, LimitView,
-    McastPortView, McastView, MemberDrops, MemberStats, MonitorEvent, Moved, NeighboursView,
-    PeerView, RecentDrops, State, Stats, Status, TableStats, TreePortView, TreeView, UplinkView,
-    VnicView, WorkerMove, WorkerStats, ZoneView,
+    McastPortView, McastView, MemberDrops, MemberStats, MigrationCheck, MigrationChecked,
+    MonitorEvent, Moved, NeighboursView, PeerView, RecentDrops, State, Stats, Status, TableStats,
+    TreePortView, TreeView, UplinkView, VnicView, WorkerMove, WorkerStats, ZoneView,
 };
 pub use vlan::VlanSet;
 

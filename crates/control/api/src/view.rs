@@ -504,6 +504,22 @@ pub struct Flushed {
     pub entries: u64,
 }
 
+/// Body of `POST /v1/bridges/NAME/mcheck`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MigrationCheck {
+    /// The member behind which is asked; none: behind all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<Name>,
+}
+
+/// Answer to it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MigrationChecked {
+    /// Members of the spanning tree behind which is asked.
+    pub members: u64,
+}
+
 /// Body of `POST /v1/bridges/NAME/fdb`: the bridge is in the path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -46,8 +46,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_api::{
-    Applied, DaemonView, Document, FdbAdd, FdbPage, FdbQuery, Flushed, Moved, Name, RecentDrops,
-    Stats, WorkerMove, WorkerStats,
+    Applied, DaemonView, Document, FdbAdd, FdbPage, FdbQuery, Flushed, MigrationCheck,
+    MigrationChecked, Moved, Name, RecentDrops, Stats, WorkerMove, WorkerStats,
 };
 
 pub use error::Error;
@@ -188,6 +188,22 @@ impl Client {
             "POST",
             format!("/v1/bridges/{bridge}/fdb/flush"),
             query,
+        )?)
+    }
+
+    /// Has the bridges behind a member, or behind all, asked again whether they speak RSTP.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn check_migration(
+        &self,
+        bridge: &Name,
+        check: &MigrationCheck,
+    ) -> Result<MigrationChecked, Error> {
+        self.call(Request::with(
+            "POST",
+            format!("/v1/bridges/{bridge}/mcheck"),
+            check,
         )?)
     }
 

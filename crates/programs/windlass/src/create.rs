@@ -3,9 +3,9 @@
 use std::io::Write;
 
 use windlass_api::{
-    AUTO, Attachment, Bridge, BridgePatch, Document, Flow, FlowPatch, FlowView, Name, Properties,
-    PropertyPatch, Scope, State, Status, Uplink, UplinkPatch, UplinkView, Vnic, VnicPatch,
-    VnicView, Zone, ZonePatch,
+    AUTO, Attachment, Bridge, BridgePatch, Document, Flow, FlowPatch, FlowView, MigrationCheck,
+    Name, Properties, PropertyPatch, Scope, State, Status, Uplink, UplinkPatch, UplinkView, Vnic,
+    VnicPatch, VnicView, Zone, ZonePatch,
 };
 use windlass_client::Resource;
 
@@ -17,7 +17,7 @@ use crate::options::{
     VnicSet, VnicVerb, ZoneCreate, ZoneSet, ZoneVerb,
 };
 use crate::suggest::nearest;
-use crate::table::{Column, Form, clean};
+use crate::table::{Chosen, Column, Form, clean};
 use crate::{Session, accounts, fdb, guest, property, statistics};
 
 impl Object for Zone {
@@ -256,6 +256,17 @@ pub(crate) fn bridge(session: &mut Session<'_>, verb: BridgeVerb) -> Result<(), 
             objects::set::<Bridge>(session, &args.name.name, patch, args.dry_run)
         }
         BridgeVerb::Properties(verb) => property::run::<Bridge>(session, &verb),
+        BridgeVerb::Mcheck(args) => {
+            let (bridge, member) = (args.name.name, args.member);
+            let what = format!("mcheck of bridge {bridge}");
+            let check = MigrationCheck { member };
+            let checked = session.client(&what)?.check_migration(&bridge, &check);
+            let checked = checked.map_err(|error| Failure::of(what, error))?;
+            match session.form {
+                Form::Json => session.rows(&[checked], &Chosen::new()),
+                _ => Ok(()),
+            }
+        }
         BridgeVerb::Fdb(verb) => fdb::run(session, verb),
     }
 }

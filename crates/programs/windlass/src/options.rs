@@ -435,6 +435,8 @@ pub(crate) enum BridgeVerb {
     Set(BridgeSet),
     #[command(flatten)]
     Properties(PropertyVerb<BridgeName>),
+    /// Ask neighbours of its spanning tree again whether they speak RSTP, after one that spoke STP was replaced.
+    Mcheck(BridgeMcheck),
     /// Its forwarding table.
     #[command(
         subcommand,
@@ -442,6 +444,16 @@ pub(crate) enum BridgeVerb {
         disable_help_subcommand = true
     )]
     Fdb(FdbVerb),
+}
+
+/// Arguments of `bridge mcheck`.
+#[derive(Debug, Args)]
+pub(crate) struct BridgeMcheck {
+    #[command(flatten)]
+    pub(crate) name: BridgeName,
+    /// Only behind this member.
+    #[arg(long, value_name = "MEMBER")]
+    pub(crate) member: Option<Name>,
 }
 
 /// Arguments of `bridge create`.

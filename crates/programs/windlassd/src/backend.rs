@@ -319,6 +319,9 @@ pub trait Backend: Send {
     /// Forgets all learned addresses that match; how many they were.
     fn fdb_flush(&mut self, bridge: &Name, query: &FdbQuery) -> u64;
 
+    /// Asks the bridges behind a member of a spanning tree, or behind all, again whether they speak RSTP; behind how many.
+    fn check_migration(&mut self, bridge: &Name, member: Option<&Name>) -> u64;
+
     /// The entries that match, in order of VLAN and address, `limit` at most.
     fn fdb_show(&mut self, bridge: &Name, query: &FdbQuery) -> FdbPage;
 

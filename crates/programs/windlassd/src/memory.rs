@@ -198,6 +198,11 @@ impl Backend for MemoryBackend {
         (before - memory.entries.len()) as u64
     }
 
+    /// No bridge of it has a tree.
+    fn check_migration(&mut self, _bridge: &Name, _member: Option<&Name>) -> u64 {
+        0
+    }
+
     fn fdb_show(&mut self, bridge: &Name, query: &FdbQuery) -> FdbPage {
         let memory = self.lock();
         let entries = memory

@@ -233,6 +233,7 @@ fn cannot_touch_others(other: &Other<'_>) {
         ("GET", "/v1/bridges/br0/fdb", null.clone()),
         ("GET", "/v1/bridges/br0/fdb?member=root0", null.clone()),
         ("POST", "/v1/bridges/br0/fdb/flush", json!({})),
+        ("POST", "/v1/bridges/br0/mcheck", json!({})),
         (
             "POST",
             "/v1/bridges/br0/fdb",

@@ -296,6 +296,12 @@ impl Backend for DataPlaneBackend {
         self.ask(move |p| p.fdb_flush(&bridge, &query)).unwrap_or(0)
     }
 
+    fn check_migration(&mut self, bridge: &Name, member: Option<&Name>) -> u64 {
+        let (bridge, member) = (bridge.clone(), member.cloned());
+        self.ask(move |p| p.check_migration(&bridge, member.as_ref()))
+            .unwrap_or(0)
+    }
+
     fn fdb_show(&mut self, bridge: &Name, query: &FdbQuery) -> FdbPage {
         let (bridge, query) = (bridge.clone(), query.clone());
         self.ask(move |p| p.fdb_show(&bridge, &query))

@@ -6,8 +6,9 @@ use std::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 use windlass_api::{
     BridgeStats, BridgeView, Counters, DaemonView, Document, ErrorBody, ErrorCode, FdbPage,
-    FdbQuery, Flow, FlowView, Flushed, MacAddr, Member, MemberStats, Moved, Name, State, Stats,
-    Status, Uplink, UplinkView, Vnic, VnicView, WorkerMove, WorkerStats, Zone, ZoneView,
+    FdbQuery, Flow, FlowView, Flushed, MacAddr, Member, MemberStats, MigrationCheck,
+    MigrationChecked, Moved, Name, State, Stats, Status, Uplink, UplinkView, Vnic, VnicView,
+    WorkerMove, WorkerStats, Zone, ZoneView,
 };
 
 use super::Engine;
@@ -225,6 +226,25 @@ impl Engine {
         Ok(Flushed {
             entries: self.backend.fdb_flush(&bridge, query),
         })
+    }
+
+    /// Asks neighbours of a spanning tree again whether they speak RSTP (mcheck, 802.1D-2004, 17.13.9).
+    ///
+    /// # Errors
+    /// No such bridge; the member named takes no part; the peer is no operator.
+    pub fn check_migration(
+        &mut self,
+        peer: &Peer,
+        bridge: &str,
+        check: &MigrationCheck,
+    ) -> Result<MigrationChecked, ErrorBody> {
+        let bridge = self.visible_bridge(peer, bridge)?;
+        peer.must_operate("ask neighbours of a spanning tree")?;
+        let member = check.member.as_ref();
+        match (self.backend.check_migration(&bridge, member), member) {
+            (0, Some(member)) => Err(no_such("member of the spanning tree", member.as_str())),
+            (members, _) => Ok(MigrationChecked { members }),
+        }
     }
 
     /// Forgets one learned entry.

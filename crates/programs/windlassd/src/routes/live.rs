@@ -13,12 +13,13 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Frame;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use windlass_api::{
-    DaemonView, EventKind, MonitorEvent, Moved, RecentDrops, Stats, WorkerMove, WorkerStats,
+    DaemonView, EventKind, MigrationCheck, MigrationChecked, MonitorEvent, Moved, RecentDrops,
+    Stats, WorkerMove, WorkerStats,
 };
 
 use crate::authority::Peer;
 use crate::engine::Published;
-use crate::http::{Answer, App, Failure, Json, answer};
+use crate::http::{Answer, App, Failure, Json, Named, answer};
 use crate::metrics;
 
 /// `GET /v1/stats`
@@ -51,6 +52,22 @@ pub async fn move_to_worker(
     answer(
         app.engine
             .call(&peer, move |engine| engine.move_to_worker(&peer, &what))
+            .await,
+    )
+}
+
+/// `POST /v1/bridges/NAME/mcheck`
+pub async fn check_migration(
+    State(app): State<App>,
+    Extension(peer): Extension<Peer>,
+    Named(bridge): Named,
+    Json(check): Json<MigrationCheck>,
+) -> Answer<MigrationChecked> {
+    answer(
+        app.engine
+            .call(&peer, move |engine| {
+                engine.check_migration(&peer, &bridge, &check)
+            })
             .await,
     )
 }

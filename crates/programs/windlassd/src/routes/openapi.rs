@@ -9,9 +9,9 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 use windlass_api::{
     Applied, Bridge, BridgePatch, BridgeView, DaemonView, Document, ErrorBody, FdbAdd, FdbPage,
-    FdbQuery, Flow, FlowPatch, FlowView, Flushed, MonitorEvent, Moved, RecentDrops, Stats, Uplink,
-    UplinkPatch, UplinkView, Vnic, VnicPatch, VnicView, WorkerMove, WorkerStats, Zone, ZonePatch,
-    ZoneView,
+    FdbQuery, Flow, FlowPatch, FlowView, Flushed, MigrationCheck, MigrationChecked, MonitorEvent,
+    Moved, RecentDrops, Stats, Uplink, UplinkPatch, UplinkView, Vnic, VnicPatch, VnicView,
+    WorkerMove, WorkerStats, Zone, ZonePatch, ZoneView,
 };
 
 use super::document::ApplyQuery;
@@ -224,6 +224,13 @@ fn operations() -> Vec<Operation> {
             of::<Flushed>,
         )
         .body(of::<FdbQuery>),
+        operation(
+            "post",
+            "/v1/bridges/{name}/mcheck",
+            "Ask neighbours of a spanning tree again whether they speak RSTP.",
+            of::<MigrationChecked>,
+        )
+        .body(of::<MigrationCheck>),
         operation(
             "get",
             "/v1/document",

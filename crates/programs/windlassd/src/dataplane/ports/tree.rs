@@ -187,6 +187,17 @@ impl Ports {
         }
     }
 
+    /// Asks the bridges behind a member, or behind all, again whether they speak RSTP; behind how many.
+    pub fn check_migration(&mut self, bridge: &Name, member: Option<&Name>) -> u64 {
+        let Some(tree) = self.trees.get_mut(bridge).filter(|_| !self.trees_stand) else {
+            return 0;
+        };
+        let is_meant = |name: &Name| member.is_none_or(|member| member == name);
+        let ports = tree.ports.iter().filter(|(name, _)| is_meant(name));
+        let asked = ports.map(|(_, port)| tree.engine.check_migration(port.number, now()));
+        asked.count() as u64
+    }
+
     /// Brings trees up to date with members and time, and does what they ask for.
     pub(super) fn run_trees(&mut self) {
         if self.trees_stand {
