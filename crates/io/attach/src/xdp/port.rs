@@ -528,8 +528,8 @@ impl Job<'_, '_> {
         let mut is_whole = true;
         let made = soft::finish(heads, tails, pick, CAPS, |frame| {
             let len = frame.len() as u32;
-            is_whole = len <= frame_max;
-            let Some((place, at)) = self.take().filter(|_| is_whole) else {
+            let taken = (len <= frame_max).then(|| self.take()).flatten();
+            let Some((place, at)) = taken else {
                 is_whole = false;
                 return false;
             };

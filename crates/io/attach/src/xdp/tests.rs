@@ -376,6 +376,26 @@ fn odd_frames() {
     assert_eq!(send(&tx, &burst, Offload::NONE), (64, 64, Stop::Done));
 }
 
+/// A frame that the software stage finishes and that is too long takes no place along: as many as there are places do no harm.
+#[test]
+fn long_frames_leave_the_places() {
+    let kernel = Played::new(0);
+    let tx = XdpTx::new(vec![kernel.queue.clone()]);
+    let mut long = frame(3, 3000);
+    long[12..14].copy_from_slice(&[8, 0]);
+    long[14] = 0x45;
+    long[16..18].copy_from_slice(&2986u16.to_be_bytes());
+    long[20..22].fill(0);
+    long[23] = 17;
+    long[38..40].copy_from_slice(&2966u16.to_be_bytes());
+    for _ in 0..FRAMES {
+        let done = send(&tx, &[long.clone()], Offload::needing_csum(34, 6));
+        assert_eq!(done, (1, 0, Stop::Done));
+    }
+    let sent = send(&tx, &[frame(1, 60)], Offload::NONE);
+    assert_eq!(sent, (1, 1, Stop::Done));
+}
+
 /// A frame from a virtual wire, whose checksum field holds the sum of the pseudo header alone, comes with the claim that says
 /// so; one that is complete, a part of a packet, or one of another protocol does not.
 #[test]
