@@ -10,7 +10,8 @@
 //! spills. With a worker for each queue nobody does.
 //!
 //! # Failure modes
-//! Frames that the interface was too busy for are left in the ring, and sent with the next burst either way.
+//! Frames that the interface was too busy for are left in the ring, and sent with the next burst either way, at the latest when a
+//! worker looks again. While the interface is down nobody looks for that.
 
 #![deny(
     clippy::indexing_slicing,
@@ -48,7 +49,7 @@ const CAPS: TxCaps = TxCaps {
 const FRAME_MIN: u32 = 14;
 /// Calls for one burst: the kernel takes at least 32 frames each, and may be asked again while the interface is busy.
 const CALLS_MAX: u32 = 64;
-/// When a worker looks again at a ring from which not everything was sent, in microseconds.
+/// How often a worker looks again at a ring from which not everything was sent, in microseconds.
 const LOOK_AGAIN_US: u32 = 50;
 /// Priority and drop-eligible bits of a tag.
 const PRIORITY: u16 = 0xf000;
@@ -142,6 +143,8 @@ impl Queue {
 
     /// Has the kernel send what the ring holds. The error if nothing more goes.
     fn drive(&self) -> Result<(), Errno> {
+        // Before the calls: what another worker leaves meanwhile stays noted.
+        self.is_left.store(false, Ordering::Relaxed);
         // Between the index and the kernel's wish to be called.
         fence(Ordering::SeqCst);
         let ring = &self.rings.transmit;
@@ -159,7 +162,9 @@ impl Queue {
                 _ => break,
             }
         }
-        self.is_left.store(done.is_err(), Ordering::Relaxed);
+        if done.is_err() {
+            self.is_left.store(true, Ordering::Relaxed);
+        }
         done
     }
 
@@ -248,6 +253,14 @@ impl XdpRx {
             tails.push(i, rest);
         }
     }
+}
+
+/// Whether the rest may go if it is tried again.
+fn is_busy(done: Result<(), Errno>) -> bool {
+    matches!(
+        done,
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::BUSY)
+    )
 }
 
 /// Frame `i` is dropped for a reason.
@@ -388,11 +401,11 @@ impl RxPort for XdpRx {
 
     fn arm(&mut self, _section: &Section<'_>) -> Armed {
         if self.is_broken || self.known(1) != Some(0) {
-            Armed::Work
-        } else if self.queue.is_left() {
-            Armed::Unsure(LOOK_AGAIN_US)
-        } else {
-            Armed::Yes
+            return Armed::Work;
+        }
+        match self.queue.is_left() && is_busy(self.queue.drive_again()) {
+            true => Armed::Poll(LOOK_AGAIN_US),
+            false => Armed::Yes,
         }
     }
 

@@ -330,7 +330,7 @@ fn the_kernel_is_called() {
     assert_eq!(send(&tx, &frames, Offload::NONE), (64, 64, Stop::Done));
     assert_eq!(sends(), 64);
     let armed = with_own(|section, _, _| rx.arm(section));
-    assert_eq!(armed, Armed::Unsure(50));
+    assert_eq!((armed, sends()), (Armed::Poll(50), 64));
     answer(Vec::new());
     assert_eq!(burst(&mut rx, Limit::FULL).2, More::Drained);
     assert_eq!(sends(), 1);
@@ -340,6 +340,29 @@ fn the_kernel_is_called() {
     send(&tx, &frames, Offload::NONE);
     answer(vec![Err(Errno::NETDOWN)]);
     assert_eq!(send(&tx, &frames, Offload::NONE), (0, 0, Stop::Down));
+}
+
+/// What the interface was too busy for goes when a worker looks again, though no other frame comes; while it is down nobody looks.
+#[test]
+fn what_is_left_goes_later() {
+    let kernel = Played::new(0);
+    let mut rx = XdpRx::new(kernel.queue.clone(), false, false);
+    let tx = XdpTx::new(vec![kernel.queue.clone()]);
+    kernel.queue.rings.transmit.set_needs_wakeup(true);
+    let answer = |answers: Vec<_>| *kernel.calls.answers.lock().unwrap() = answers;
+    let mut look = || with_own(|section, _, _| rx.arm(section));
+    answer(vec![Err(Errno::AGAIN); 1000]);
+    send(&tx, &[frame(1, 60)], Offload::NONE);
+    for _ in 0..3 {
+        assert!(matches!(look(), Armed::Poll(_)));
+    }
+    answer(Vec::new());
+    *kernel.calls.sends.lock().unwrap() = 0;
+    assert_eq!(look(), Armed::Yes);
+    assert_eq!(*kernel.calls.sends.lock().unwrap(), 1);
+    answer(vec![Err(Errno::NETDOWN); 1000]);
+    send(&tx, &[frame(1, 60)], Offload::NONE);
+    assert_eq!(look(), Armed::Yes);
 }
 
 /// What needs no place is not sent: a frame that is too long is dropped, a segment is cut, and a burst that arrives while
