@@ -387,6 +387,16 @@ fn an_interface_changes() {
             lab.ping("a", "10.1.0.8", 1)
         });
     }
+    // Frames that find no room in places for shorter ones.
+    daemon.must("vnic set a0 mtu=3400");
+    for (at, device) in [("a", "eth0"), ("wire", "eth0"), ("host", "up0")] {
+        lab.ip(at, &format!("link set {device} mtu 3400"));
+    }
+    until("a long packet reaches the wire", || {
+        let ping = "ping -M do -s 3372 -c 1 -W 1 10.1.0.8";
+        run(lab.command("a", "sh").args(["-c", ping])).code == 0
+    });
+    assert_eq!(detail(&daemon, "xdp"), "copy");
     lab.ip("host", "link set up0 mtu 9000");
     let said = until_some("a packet socket", || {
         Some(detail(&daemon, "xdp")).filter(|said| said.starts_with("not used"))

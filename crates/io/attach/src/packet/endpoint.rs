@@ -15,7 +15,7 @@ use super::filters::Filters;
 use super::{PacketRx, PacketTx};
 use crate::endpoint::{Addresses, Endpoint, Event, Handed, Rings, Status};
 use crate::port::{RxPort, TxPort};
-use crate::xdp::{Attached, MTU_MAX, Unavailable, XdpConf};
+use crate::xdp::{Attached, Unavailable, XdpConf};
 
 /// Time between two looks at what is waited for.
 const RETRY: Duration = Duration::from_millis(500);
@@ -232,7 +232,7 @@ impl PacketEndpoint {
             netlink,
             shielded,
             link: NoLink::of(&link),
-            mtu_max: if xdp.is_some() { MTU_MAX } else { u32::MAX },
+            mtu_max: xdp.as_ref().map_or(u32::MAX, Attached::mtu_max),
             xdp,
             refusal,
         });

@@ -63,6 +63,11 @@ impl Memory {
         self.place_bytes.saturating_sub(HEADROOM_BYTES)
     }
 
+    /// The largest MTU whose frames fit.
+    pub(super) fn mtu_max(&self) -> u32 {
+        self.frame_max().saturating_sub(LINK_BYTES)
+    }
+
     /// The places that a queue receives into, and those that it sends from.
     pub(super) fn of_queue(&self, queue: u32) -> [Places; 2] {
         let span = u64::from(FRAMES) * u64::from(self.place_bytes);

@@ -154,6 +154,11 @@ impl Attached {
         made.is_some_and(|mut divert| divert.attach(link.index).is_ok())
     }
 
+    /// The largest MTU whose frames fit into the places that there are.
+    pub fn mtu_max(&self) -> u32 {
+        self.memory.mtu_max()
+    }
+
     /// A receive half for each queue.
     pub fn rx(&self) -> impl Iterator<Item = Box<dyn RxPort>> + '_ {
         let busy_poll = self.conf.busy_poll_us != 0;

@@ -481,10 +481,17 @@ fn open_checksums_are_recognized() {
 #[test]
 fn places_have_room() {
     assert_eq!(MTU_MAX, 3818);
-    let of = |mtu| Memory::new(1, mtu).map(|memory| (memory.place_bytes(), memory.frame_max()));
-    assert_eq!(of(1500).unwrap(), (2048, 1792));
-    assert_eq!(of(1770).unwrap(), (2048, 1792));
-    assert_eq!(of(1771).unwrap(), (4096, 3840));
-    assert_eq!(of(MTU_MAX).unwrap(), (4096, 3840));
+    let of = |mtu| {
+        let memory = Memory::new(1, mtu)?;
+        Ok::<_, windlass_shm::MapError>((
+            memory.place_bytes(),
+            memory.frame_max(),
+            memory.mtu_max(),
+        ))
+    };
+    assert_eq!(of(1500).unwrap(), (2048, 1792, 1770));
+    assert_eq!(of(1770).unwrap(), (2048, 1792, 1770));
+    assert_eq!(of(1771).unwrap(), (4096, 3840, MTU_MAX));
+    assert_eq!(of(MTU_MAX).unwrap(), (4096, 3840, MTU_MAX));
     assert!(of(MTU_MAX + 1).is_err());
 }
