@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
+use windlass_attach::xdp::{Attached, XdpConf};
 use windlass_sys::netlink::Netlink;
 use windlass_sys::xdp::Divert;
 use windlass_tests::{
@@ -328,6 +329,31 @@ fn a_program_makes_way() {
     until("the guest reaches the wire", || {
         lab.ping("a", "10.1.0.8", 1)
     });
+    daemon.must("uplink delete up0");
+}
+
+/// While somebody's sockets have the queues, though no program is there, the uplink stays as it is: it is not taken anew time after time.
+#[test]
+fn sockets_make_way() {
+    let Some((lab, daemon)) = host_with_a_wire("sockets_make_way") else {
+        return;
+    };
+    let others = lab.within("host", || {
+        let link = Netlink::open().expect("netlink").link_by_name("up0");
+        let link = link.expect("netlink").expect("up0");
+        let nobody = std::iter::empty();
+        let mut others = Attached::open(XdpConf::default(), &link, false, nobody).expect("sockets");
+        others.let_go();
+        others
+    });
+    create(&daemon, "up0");
+    // It looks after 50, 100, 200 and 400 ms.
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(daemon.show("uplink", "up0")["connects"], 1);
+    refused(&daemon, "another program has AF_XDP sockets at `up0`");
+    drop(others);
+    let what = "the uplink goes over to AF_XDP";
+    until(what, || detail(&daemon, "xdp") == "copy");
     daemon.must("uplink delete up0");
 }
 

@@ -267,8 +267,8 @@ impl PacketEndpoint {
         self.look_at = Some((now + after, after));
         let open = self.open.as_mut()?;
         let link = open.netlink.link_by_index(open.index).ok().flatten()?;
-        let name = &self.conf.device;
-        Attached::is_free(&link).then(|| format!("AF_XDP can be had on `{name}` now"))
+        let (name, conf) = (&self.conf.device, self.conf.xdp?);
+        Attached::is_free(conf, &link).then(|| format!("AF_XDP can be had on `{name}` now"))
     }
 
     /// Takes the news of the interface; why it is of no use any more, if so.

@@ -48,6 +48,9 @@ pub enum Unavailable {
     /// Somebody's program is there.
     #[error("another XDP program is at `{0}` (ip link show {0})")]
     Taken(String),
+    /// Somebody's sockets are there.
+    #[error("another program has AF_XDP sockets at `{0}`")]
+    InUse(String),
     /// The interface is down.
     #[error("`{0}` is down")]
     Down(String),
@@ -89,7 +92,10 @@ pub enum Unavailable {
 impl Unavailable {
     /// Whether it may pass without anybody's configuring something.
     pub fn may_pass(&self) -> bool {
-        matches!(self, Unavailable::Taken(_) | Unavailable::Down(_))
+        matches!(
+            self,
+            Unavailable::Taken(_) | Unavailable::InUse(_) | Unavailable::Down(_)
+        )
     }
 }
 
@@ -118,20 +124,15 @@ impl Attached {
     ) -> Result<Attached, Unavailable> {
         let queues = fit(link)?;
         let (receive, transmit) = (queues.receive, queues.transmit.min(queues.receive));
-        let memory = Arc::new(Memory::new(receive, link.mtu)?);
         let mut divert = Divert::new(receive, by_address).map_err(|e| program(link, e))?;
-        let mut sockets: Vec<Arc<XdpSocket>> = Vec::new();
-        let mut rings = Vec::new();
-        for number in 0..receive {
-            let first = sockets.first().map(Arc::as_ref);
-            let made = socket(conf, link.index, number, &memory, first);
-            let (socket, of_socket) = made.map_err(|e| refused(link, &memory, e))?;
-            let socket = Arc::new(socket);
-            let named = divert.set_socket(number, &socket);
+        let Bound {
+            sockets,
+            queues,
+            memory,
+        } = bind(conf, link, receive)?;
+        for (number, socket) in (0..).zip(&sockets) {
+            let named = divert.set_socket(number, socket);
             named.map_err(|e| program(link, e))?;
-            let queue = Queue::new(number, of_socket, Box::new(socket.clone()), memory.clone());
-            rings.push(Arc::new(queue));
-            sockets.push(socket);
         }
         for address in addresses {
             let _ = divert.insert(address);
@@ -140,7 +141,7 @@ impl Attached {
         Ok(Attached {
             divert,
             sockets,
-            queues: rings,
+            queues,
             memory,
             conf,
             transmits: transmit as usize,
@@ -148,10 +149,13 @@ impl Attached {
         })
     }
 
-    /// Whether the driver would take our program now, which a refusal that [may pass](Unavailable::may_pass) was about.
-    pub fn is_free(link: &Link) -> bool {
-        let made = fit(link).ok().and_then(|_| Divert::new(1, false).ok());
-        made.is_some_and(|mut divert| divert.attach(link.index).is_ok())
+    /// Whether what a refusal that [may pass](Unavailable::may_pass) was about can be had now. No frame goes another way meanwhile: the
+    /// program that is tried leads to no socket.
+    pub fn is_free(conf: XdpConf, link: &Link) -> bool {
+        let (Ok(queues), Ok(mut divert)) = (fit(link), Divert::new(1, false)) else {
+            return false;
+        };
+        divert.attach(link.index).is_ok() && bind(conf, link, queues.receive).is_ok()
     }
 
     /// The largest MTU whose frames fit into the places that there are.
@@ -242,6 +246,32 @@ fn fit(link: &Link) -> Result<ethtool::Queues, Unavailable> {
     Ok(queues)
 }
 
+/// The sockets of an interface's queues, without a program.
+struct Bound {
+    sockets: Vec<Arc<XdpSocket>>,
+    queues: Vec<Arc<Queue>>,
+    memory: Arc<Memory>,
+}
+
+fn bind(conf: XdpConf, link: &Link, queues: u32) -> Result<Bound, Unavailable> {
+    let memory = Arc::new(Memory::new(queues, link.mtu)?);
+    let mut bound = Bound {
+        sockets: Vec::new(),
+        queues: Vec::new(),
+        memory,
+    };
+    for number in 0..queues {
+        let (first, memory) = (bound.sockets.first(), &bound.memory);
+        let made = socket(conf, link.index, number, memory, first.map(Arc::as_ref));
+        let (socket, rings) = made.map_err(|e| refused(link, memory, e))?;
+        let socket = Arc::new(socket);
+        let queue = Queue::new(number, rings, Box::new(socket.clone()), memory.clone());
+        bound.queues.push(Arc::new(queue));
+        bound.sockets.push(socket);
+    }
+    Ok(bound)
+}
+
 /// A socket of one queue, bound, with its rings.
 fn socket(
     conf: XdpConf,
@@ -277,7 +307,7 @@ fn refused(link: &Link, memory: &Memory, error: XdpError) -> Unavailable {
         ("XDP_UMEM_REG", Errno::NOBUFS | Errno::NOMEM) => {
             Unavailable::Locked(memory.mapping().len() >> 20)
         }
-        ("bind", Errno::BUSY) => Unavailable::Taken(link.name.clone()),
+        ("bind", Errno::BUSY) => Unavailable::InUse(link.name.clone()),
         ("bind", Errno::NETDOWN) => Unavailable::Down(link.name.clone()),
         _ => Unavailable::Socket(error),
     }
