@@ -378,6 +378,7 @@ fn seen(daemon: &Daemon, lab: &Lab, directory: &std::path::Path) -> Value {
         "uplinks",
         "bridges",
         "zones",
+        "flows",
     ];
     let mut seen = paths.map(|path| daemon.must("GET", &format!("/v1/{path}"), None));
     for bridge in [1, 2] {
@@ -408,13 +409,16 @@ fn changes(daemon: &Daemon) -> Vec<Asked> {
     replaced["vnics"][1]["bridge"] = json!("br1");
     replaced["vnics"][2]["properties"] = json!({"mtu": 1400});
     replaced["fdb"] = json!([]);
+    replaced["flows"][0]["attributes"] = json!("transport=tcp");
     let mut fewer = daemon.must("GET", "/v1/document", None);
     fewer["vnics"] = json!([{"name": "v8", "bridge": "br0"}]);
-    fewer["fdb"] = json!([]);
+    (fewer["fdb"], fewer["flows"]) = (json!([]), json!([]));
     let mut resized = daemon.must("GET", "/v1/document", None);
     resized["bridges"][0]["properties"] = json!({"addresses-max": 64});
     let vnics = resized["vnics"].as_array_mut().unwrap();
     vnics.push(json!({"name": "v9", "bridge": "br0"}));
+    resized["flows"][0]["properties"] = json!({"maxbw": 1});
+    resized["flows"][1]["vnic"] = json!("v9");
     let filtering = json!({"properties": {"vlan-filtering": true}});
     let ageing = json!({"properties": {"ageing": 20}});
     let made = json!({"name": "v9", "bridge": "br0"});
@@ -457,7 +461,21 @@ fn other_changes(daemon: &Daemon) -> Vec<Asked> {
     all["vnics"][3]["bridge"] = json!("br9");
     all["fdb"] = json!([{"bridge": "br0", "vlan": 1, "mac": mac(0x3000), "member": "u8"}]);
     let gone = "/v1/bridges/br0/fdb?mac=02:00:00:00:10:00";
+    let flow = json!({"name": "f9", "vnic": "v1", "attributes": "transport=tcp"});
+    let quiet = json!({"properties": {"multicast-snooping": false, "stp": true}});
+    let open = json!({"properties": {"firewall": null, "neigh-suppress": null, "locked": true}});
     vec![
+        ("POST", "/v1/flows", Some(flow), 0),
+        (
+            "PATCH",
+            "/v1/flows/f1",
+            Some(json!({"properties": {"maxbw": 1}})),
+            0,
+        ),
+        ("DELETE", "/v1/flows/f1", None, 0),
+        ("DELETE", "/v1/vnics/v1", None, 0),
+        ("PATCH", "/v1/bridges/br0", Some(quiet), 0),
+        ("PATCH", "/v1/vnics/v2", Some(open), 1),
         ("POST", "/v1/uplinks", Some(uplink), 1),
         ("PATCH", "/v1/uplinks/u0", Some(json!({"bridge": "br1"})), 1),
         (
@@ -485,14 +503,32 @@ fn other_changes(daemon: &Daemon) -> Vec<Asked> {
     ]
 }
 
-/// Bridges `br0`, `br1` and `br2`, and on the first one an uplink, a VNIC of a zone, and VNICs with static entries, learned addresses and
-/// counted frames.
+/// A datagram over IPv4, as far as anybody looks.
+fn datagram(to: u8, from: u8) -> Vec<u8> {
+    let mut frame = frame(to, from);
+    frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+    frame[16..18].copy_from_slice(&46u16.to_be_bytes());
+    (frame[22], frame[23], frame[39]) = (64, 17, 26);
+    frame
+}
+
+/// Bridges `br0`, `br1` and `br2`, and on the first one, which snoops, an uplink, a VNIC of a zone, and VNICs with static entries, learned
+/// addresses, counted frames, flows and a firewall.
 fn network(daemon: &Daemon, lab: &Lab) {
-    daemon.must("POST", "/v1/bridges", Some(json!({"name": "br0"})));
+    let snoops = json!({"name": "br0", "properties": {"multicast-snooping": true}});
+    daemon.must("POST", "/v1/bridges", Some(snoops));
     for number in 0..3 {
         let vnic = json!({"name": format!("v{number}"), "bridge": "br0", "mac": mac(number),
             "properties": {"mac-nospoof": false}});
         daemon.must("POST", "/v1/vnics", Some(vnic));
+    }
+    let closed = json!({"firewall": "drop in tcp to port 7", "neigh-suppress": true, "allowed-ips": "10.0.0.2"});
+    let closed = json!({"properties": closed});
+    daemon.must("PATCH", "/v1/vnics/v2", Some(closed));
+    for vnic in ["v1", "v2"] {
+        let name = vnic.replace('v', "f");
+        let flow = json!({"name": name, "vnic": vnic, "attributes": "transport=udp"});
+        daemon.must("POST", "/v1/flows", Some(flow));
     }
     for name in ["br1", "br2"] {
         daemon.must("POST", "/v1/bridges", Some(json!({"name": name})));
@@ -512,6 +548,13 @@ fn network(daemon: &Daemon, lab: &Lab) {
         let table = daemon.must("GET", "/v1/bridges/br0/fdb", None);
         let sent = |at: usize| vnics[at]["counters"]["rx_frames"] == 1;
         table["total"] == 9 && (0..3).all(sent) && lab.guest("v1").got() == 2
+    });
+    lab.guest("v0").send([datagram(1, 0x70), datagram(2, 0x70)]);
+    until("flows have counted, and a neighbour is known", || {
+        let flows = daemon.must("GET", "/v1/flows", None);
+        let bridge = daemon.must("GET", "/v1/bridges/br0", None);
+        let has = |at: usize| flows[at]["tx_frames"] == 1;
+        has(0) && has(1) && bridge["neighbours"]["known"] == 1
     });
 }
 

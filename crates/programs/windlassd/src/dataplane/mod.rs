@@ -265,7 +265,10 @@ impl Backend for DataPlaneBackend {
 
     fn set_flow(&mut self, from: Option<&Flow>, to: Option<&Flow>) -> Result<(), BackendError> {
         let (from, to) = (from.cloned(), to.cloned());
-        self.change(move |p| p.set_flow(from.as_ref(), to.as_ref()))
+        self.change(move |p| {
+            p.set_flow(from.as_ref(), to.as_ref());
+            Ok(())
+        })
     }
 
     fn flow_counters(&self, flows: &[Flow]) -> Vec<FlowCounters> {

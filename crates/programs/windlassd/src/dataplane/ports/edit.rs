@@ -75,6 +75,8 @@ pub(super) struct Edit {
     changed: BTreeMap<Name, Rules>,
     /// Fixed entries that may be of nobody after the edit, by bridge.
     keys: BTreeMap<Name, BTreeSet<Key>>,
+    /// VNICs whose flows were changed.
+    pub(super) flows: BTreeSet<Name>,
     /// Kernel interfaces that are to be changed: what they are, and what they are to be.
     interfaces: Vec<(Name, InterfaceConf, InterfaceConf)>,
     /// Endpoints of deleted VNICs that the plane never had.
@@ -145,6 +147,7 @@ impl Ports {
         for (name, _, conf) in &edit.interfaces {
             self.configure_again(name, conf);
         }
+        self.end_flows(edit.flows);
         for (id, set) in edit.set {
             if let Err(error) = self.end_set(id, set) {
                 tracing::error!("a bridge is as it was: {error}");
