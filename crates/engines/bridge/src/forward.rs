@@ -250,6 +250,16 @@ impl Bridge {
         self.groups.as_ref()?.set(id)
     }
 
+    /// The verdict of frame `i`, which was for the daemon, while the daemon has no room for it: a question for a neighbour goes to
+    /// everybody.
+    #[cold]
+    pub fn without_daemon(&self, h: &Heads, i: usize) -> Verdict {
+        let groups = self.groups.as_ref();
+        let groups = groups.filter(|_| h.verdict.get(i) == Some(&Verdict::SNOOPED));
+        let way = groups.and_then(|groups| groups.without_daemon(h, i));
+        way.map_or(Verdict::drop(Drop::LocalFull), Verdict::flood)
+    }
+
     /// A member as the source of flooded frames.
     pub fn flood_from(&self, id: u16) -> FloodFrom {
         FloodFrom {

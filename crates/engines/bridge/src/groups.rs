@@ -8,7 +8,7 @@
 //! | frame to a group address | goes to |
 //! | --- | --- |
 //! | IGMP, MLD, PIM hello (PIM to its routers' address) | the daemon, at most [`SNOOPED_A_SECOND`] of each member |
-//! | ARP requests, neighbour solicitations and advertisements, where the bridge answers them | the daemon, at most [`ASKED_A_SECOND`] of each member; above it everybody |
+//! | ARP requests, neighbour solicitations and advertisements, where the bridge answers them | the daemon, at most [`ASKED_A_SECOND`] of each member; above it, and while the daemon is behind, everybody |
 //! | not IPv4 or IPv6; 224.0.0.0/24, ff02::1, a scope within the host; a VLAN that is not snooped | everybody |
 //! | a group that has members | these and routers |
 //! | another group | routers, or everybody ([`GroupsConf::flood_unknown`]) |
@@ -178,6 +178,19 @@ impl Groups {
         self.sets.get(at).map(|(_, set)| set)
     }
 
+    /// Whether a packet is a question that the daemon may answer.
+    fn asks(&self, kind: [u8; 2], packet: &[u8]) -> bool {
+        self.answers && is_question(kind, packet)
+    }
+
+    /// Where frame `i`, which was for the daemon, goes without it.
+    pub(crate) fn without_daemon(&self, h: &Heads, i: usize) -> Option<FloodId> {
+        let rest = h.private(i).get(12..)?;
+        let (kind, packet) = rest.split_first_chunk::<2>()?;
+        let vid = h.meta.get(i)?.vid;
+        self.asks(*kind, packet).then(|| FloodKind::Group.id(vid))
+    }
+
     /// Where frame `i`, which was sent to a group address, goes.
     #[inline(never)]
     pub(crate) fn way(&self, h: &Heads, i: usize, vid: u16) -> Way {
@@ -187,7 +200,7 @@ impl Groups {
         else {
             return all;
         };
-        if self.answers && is_question(*kind, packet) {
+        if self.asks(*kind, packet) {
             return Way::Ask(FloodKind::Group.id(vid));
         }
         if !self.snoops {

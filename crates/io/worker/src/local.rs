@@ -20,7 +20,8 @@
 //! Frames of one ring are in order. When a ring moves, the daemon first takes what the ring's former worker has.
 //!
 //! # What can be lost and what cannot
-//! A frame for which the queue has no room is dropped as `local-full`, counted at its sender. A frame of an attachment that
+//! A frame for which the queue has no room is dropped as `local-full`, counted at its sender; a question for a neighbour goes to everybody
+//! instead, as on a bridge that does not answer. A frame of an attachment that
 //! has ended meanwhile is not given to the daemon: its number may be another member's.
 //!
 //! # Limits

@@ -337,7 +337,15 @@ impl Burst<'_, '_> {
         let (mut copies_left, mut bytes_left) = (COPIES_MAX, COPY_BYTES_MAX);
         groups.clear();
         for i in 0..n {
-            let verdict = self.heads.verdict[i];
+            let mut verdict = self.heads.verdict[i];
+            if verdict.is_local() {
+                if self.local.post(self.heads, self.tails, i, self.attachment) {
+                    local += 1;
+                    continue;
+                }
+                verdict = self.bridge.without_daemon(self.heads, i);
+                self.heads.verdict[i] = verdict;
+            }
             if let Some((to, tagged)) = verdict.as_to() {
                 unicast += 1;
                 self.add(groups, egress, to, Pick::frame(i, tagged));
@@ -346,11 +354,6 @@ impl Burst<'_, '_> {
                 match self.flood(i, groups, egress, floods, left) {
                     Ok(()) => flooded += 1,
                     Err(reason) => self.counters.drop_frames(reason, 1),
-                }
-            } else if verdict.is_local() {
-                match self.local.post(self.heads, self.tails, i, self.attachment) {
-                    true => local += 1,
-                    false => self.counters.drop_frames(Drop::LocalFull, 1),
                 }
             } else if !verdict.is_held() {
                 let reason = verdict.as_drop().unwrap_or(Drop::NotReady);

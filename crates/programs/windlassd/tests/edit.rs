@@ -621,6 +621,44 @@ fn a_change_that_the_store_refuses_changes_nothing() {
     }
 }
 
+/// While the thread that answers for neighbours is busy with an edit, questions beyond those that it has room for go to everybody: nobody's
+/// are lost because others have asked much.
+#[test]
+fn questions_are_asked_while_nobody_answers() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    bridge_of(&daemon, 8, &json!({}));
+    let suppress = json!({"properties": {"neigh-suppress": true}});
+    daemon.must("PATCH", "/v1/vnics/v7", Some(suppress));
+    let asks = |from: u8| {
+        let mut frame = vec![0xff; 6];
+        frame.extend([2, 0, 0, 0, 0, from, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+        frame.extend([2, 0, 0, 0, 0, from, 10, 0, 0, from, 0, 0, 0, 0, 0, 0]);
+        frame.extend([10, 0, 0, 99]);
+        frame
+    };
+    lab.guest("v6").send([asks(6)]);
+    until("a question is passed on", || lab.guest("v5").got() == 1);
+    let bystander = lab.guest("v7");
+    bystander.take_got();
+    let vnic = json!({"name": "v9", "bridge": "br0"});
+    let guests: Vec<_> = (0..6).map(|n| lab.guest(&format!("v{n}"))).collect();
+    let steps = lab.steps();
+    std::thread::scope(|scope| {
+        scope.spawn(|| daemon.must("POST", "/v1/vnics", Some(vnic)));
+        // As soon as it waits for the host.
+        std::thread::sleep(Duration::from_millis(100));
+        for (from, guest) in (0..).zip(&guests) {
+            guest.send((0..26).map(|_| asks(from)));
+        }
+        until("all have asked", || guests.iter().all(|g| g.has_sent()));
+        std::thread::sleep(Duration::from_millis(200));
+        drop(steps);
+    });
+    until("all questions are passed on", || bystander.got() == 6 * 26);
+}
+
 /// A daemon that was killed after the new document held, and before what is gone was deleted on the host, leaves nothing of
 /// it there: the next one deletes it. What the documents share goes on.
 #[test]
