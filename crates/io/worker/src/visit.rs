@@ -338,6 +338,11 @@ impl Burst<'_, '_> {
         groups.clear();
         for i in 0..n {
             let mut verdict = self.heads.verdict[i];
+            if let Some((to, tagged)) = verdict.as_to() {
+                unicast += 1;
+                self.add(groups, egress, to, Pick::frame(i, tagged));
+                continue;
+            }
             if verdict.is_local() {
                 if self.local.post(self.heads, self.tails, i, self.attachment) {
                     local += 1;
@@ -346,10 +351,7 @@ impl Burst<'_, '_> {
                 verdict = self.bridge.without_daemon(self.heads, i);
                 self.heads.verdict[i] = verdict;
             }
-            if let Some((to, tagged)) = verdict.as_to() {
-                unicast += 1;
-                self.add(groups, egress, to, Pick::frame(i, tagged));
-            } else if verdict.as_flood().is_some() {
+            if verdict.as_flood().is_some() {
                 let left = (&mut copies_left, &mut bytes_left);
                 match self.flood(i, groups, egress, floods, left) {
                     Ok(()) => flooded += 1,
