@@ -195,13 +195,8 @@ fn others_stay_on_the_kernel() {
         _ => true,
     });
     for (act, state, reason) in listed {
-        // What goes to the kernel before its third call may not be listed.
-        let is_unlisted = act.ends_with("-before") && played.seen[act].rows[0].is_null();
-        assert!(
-            is_unlisted || played.seen[act].at(0) == (state, reason),
-            "{act}: {:?}",
-            played.seen[act].rows
-        );
+        let rows = &played.seen[act].rows;
+        assert_eq!(played.seen[act].at(0), (state, reason), "{act}: {rows:?}");
     }
     for act in unlisted {
         let rows = &played.seen[act].rows;

@@ -58,10 +58,10 @@ fn joined_or_call(sock: &Sock, how: How, own: Own) -> Result<Link<'static>, isiz
     if let Some(link) = link {
         return Ok(link);
     }
-    if !state::is_young(sock.record) || !state::is_own(sock.record) {
+    if !state::is_young(sock.record) || !state::is_own(sock) {
         return Err(own.call());
     }
-    if !in_flight::enter(sock.record, is_send) {
+    if !in_flight::enter(sock, is_send) {
         return joined(sock).ok_or_else(|| own.call());
     }
     let result = own.call();

@@ -99,7 +99,7 @@ fn consider(sock: &Sock, is_send: bool) -> bool {
         }
         _ => {
             counters::add(counters::Counter::Refused, 1);
-            state::demoted(sock.record, reason);
+            state::demoted(sock, reason);
         }
     }
     false

@@ -147,7 +147,7 @@ impl Members {
 fn young(fd: c_int) -> Option<Sock> {
     table::known(fd)
         .filter(|sock| state::is_young(sock.record) && !sock.record.has(flag::JOINED))
-        .filter(|sock| state::is_own(sock.record))
+        .filter(state::is_own)
 }
 
 /// Whether a tracked socket or an epoll instance is in the set. A set that cannot be read has none: the kernel says EFAULT.

@@ -44,7 +44,7 @@ pub fn shutdown(sock: &Sock, how: c_int, own: Own) -> isize {
     } else {
         // A join would ask nobody which half is shut. Why it is on the kernel stays as it is.
         let reason = Reason::from_u8(sock.record.reason.load(Relaxed));
-        state::demoted(sock.record, reason);
+        state::demoted(sock, reason);
     }
     own.call()
 }

@@ -27,13 +27,13 @@ pub fn demote(sock: &Sock, reason: Reason) {
     }
 }
 
-/// The words of it, without a system call; the end of the channel if there is one.
+/// The words of it, without a system call if it has joined; the end of the channel if there is one.
 pub fn mark(sock: &Sock, reason: Reason) -> Option<Link<'static>> {
     let is_uncounted = may_have_uncounted_writer(reason);
     if is_uncounted {
         sock.record.set(flag::UNCOUNTED_WRITER);
     }
-    state::demoted(sock.record, reason);
+    state::demoted(sock, reason);
     let link = state::link_of(sock)?;
     if is_uncounted {
         link.outgoing().set_uncounted_writer(reason);

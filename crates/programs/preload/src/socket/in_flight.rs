@@ -54,30 +54,30 @@ fn add(record: &Record, weight: u32) -> u32 {
 
 /// A call on a young socket begins. False: it has joined meanwhile, or does not join any more.
 #[inline(always)]
-pub fn enter(record: &Record, is_send: bool) -> bool {
-    add(record, weight(is_send));
-    let flags = record.flags.load(SeqCst);
-    flags & (flag::JOINED | flag::JOINING) == 0 || enter_slow(record, is_send)
+pub fn enter(sock: &Sock, is_send: bool) -> bool {
+    add(sock.record, weight(is_send));
+    let flags = sock.record.flags.load(SeqCst);
+    flags & (flag::JOINED | flag::JOINING) == 0 || enter_slow(sock, is_send)
 }
 
 /// The call is not inside after all: once the join is over the caller looks again.
 #[cold]
-fn enter_slow(record: &Record, is_send: bool) -> bool {
-    let before = add(record, weight(is_send).wrapping_neg());
-    last_out(record, before - weight(is_send));
+fn enter_slow(sock: &Sock, is_send: bool) -> bool {
+    let before = add(sock.record, weight(is_send).wrapping_neg());
+    last_out(sock.record, before - weight(is_send));
     let mut backoff = Backoff::default();
     for _ in 0..JOIN_WAITS {
-        let flags = record.flags.load(SeqCst);
+        let flags = sock.record.flags.load(SeqCst);
         if flags & flag::JOINED != 0 {
             return false;
         }
         if flags & flag::JOINING == 0 {
-            return enter(record, is_send);
+            return enter(sock, is_send);
         }
         backoff.wait();
     }
     // Whoever was joining is gone or stopped. It finds the flag, and does not finish.
-    state::demoted(record, Reason::Killed);
+    state::demoted(sock, Reason::Killed);
     false
 }
 
@@ -151,10 +151,10 @@ impl Sleeper {
         let mut sleeper = Self([0; MEMBERS_MAX / 64]);
         for (at, sock) in (0..count).filter_map(|at| Some((at, socks(at)?))) {
             let Some(word) = sleeper.0.get_mut(at / 64) else {
-                state::demoted(sock.record, Reason::Limit);
+                state::demoted(&sock, Reason::Limit);
                 continue;
             };
-            if !enter(sock.record, false) {
+            if !enter(&sock, false) {
                 if sock.record.has(flag::JOINED) {
                     sleeper.leave(socks);
                     return None;

@@ -92,7 +92,7 @@ pub fn send(
             counters::add(Counter::Unproved, 1);
             state::confirmed(record);
             link.disown(Reason::Tracked);
-            state::demoted(record, Reason::Tracked);
+            state::demoted(sock, Reason::Tracked);
         }
     }
     Some(Sent::Bytes(Moved {

@@ -93,13 +93,13 @@ pub fn confirmed(record: &Record) {
     record.flags.fetch_and(!flag::PENDING, Relaxed);
 }
 
-/// It is the kernel's from now on; what is in a ring is [`crate::socket::demote`]'s.
-pub fn demoted(record: &Record, reason: Reason) {
-    let before = record.flags.fetch_or(flag::DEMOTED, SeqCst);
-    if before & flag::DEMOTED == 0 && note(record, reason) {
+/// It is the kernel's from now on; what is in a ring is [`crate::socket::demote`]'s. By its cookie `windlass sockets` lists it.
+pub fn demoted(sock: &Sock, reason: Reason) {
+    let cookie = sock.record.cookie_by(sock.fd);
+    let before = sock.record.flags.fetch_or(flag::DEMOTED, SeqCst);
+    if before & flag::DEMOTED == 0 && note(sock.record, reason) {
         counters::say(format_args!(
-            "socket {:x} stays on the kernel: {}",
-            record.cookie.load(Relaxed),
+            "socket {cookie:x} stays on the kernel: {}",
             reason.text()
         ));
     }
@@ -248,10 +248,10 @@ fn look_up(sock: Sock) -> Option<u64> {
 
 /// Whether the socket may join for this process, which uses it; else it stays on the kernel.
 #[inline(always)]
-pub fn is_own(record: &Record) -> bool {
-    let is_own = record.claim();
+pub fn is_own(sock: &Sock) -> bool {
+    let is_own = sock.record.claim();
     if !is_own {
-        demoted(record, Reason::Shared);
+        demoted(sock, Reason::Shared);
     }
     is_own
 }
