@@ -181,6 +181,7 @@ fn others_stay_on_the_kernel() {
         ("twice", "kernel", "young"),
         ("little", "kernel", "young"),
         ("one-process", "kernel", "young"),
+        ("self-connected", "kernel", "self-connected"),
         ("much", "ring", "none"),
         ("other", "ring", "none"),
     ];
@@ -368,16 +369,42 @@ fn odd_selects_demote() {
     }
 }
 
-/// A seccomp filter returns all connections to the kernel, and an exec those that it leaves open, in a child, too.
+/// A seccomp filter and an io_uring return all connections to the kernel, and an exec those that it leaves open, in a child, too.
 #[test]
 fn processes_give_up_the_ring() {
     let Some(place) = place("processes_give_up_the_ring") else {
         return;
     };
-    for act in ["seccomp", "exec"] {
+    for act in ["seccomp", "exec", "io-uring"] {
         let played = play(&place, act);
         assert_states(&played, &[(act, "kernel", act)]);
     }
+}
+
+/// A connection that is shut down, whose shared memory holds what cannot be, or of which one end was shut before it joined is the
+/// kernel's.
+#[test]
+fn ends_and_lies_are_the_kernels() {
+    let Some(place) = place("ends_and_lies_are_the_kernels") else {
+        return;
+    };
+    let played = play(&place, "closing,broken");
+    assert_eq!(played.seen["closing"].at(0), ("kernel", "closing"));
+    assert_eq!(played.seen["broken"].at(0).1, "broken");
+    // One end finds out, the one that makes room for both. What the other one carries is counted on.
+    let played = play_once(&place, "not-established,other", |act, row| {
+        let counts = ["kernel_tx_bytes", "kernel_rx_bytes"].map(|name| row[name].as_u64());
+        act == "other"
+            || row["reason"] == act
+            || counts.into_iter().any(|count| count > Some(1 << 20))
+    });
+    let seen = &played.seen["not-established"];
+    assert!(
+        [0, 1]
+            .map(|end| seen.at(end))
+            .contains(&("kernel", "not-established")),
+        "{seen:?}"
+    );
 }
 
 /// A write of 64 KiB goes by the kernel while its receiver stands still.
@@ -408,7 +435,7 @@ fn differences_are_as_documented() {
     let Some(place) = place("differences_are_as_documented") else {
         return;
     };
-    let acts = "u-cut-off,late-interest,nodelay,sndbuf,u-fill,u-fill-small";
+    let acts = "u-cut-off,late-interest,nodelay,sndbuf,sndbuf-raised,u-fill,u-fill-small";
     let (ours, kernels) = (play(&place, acts), play_plain(&place, acts));
     for (words, ours_is, kernels_is) in [
         ("cut off", 0, 1),
@@ -416,6 +443,7 @@ fn differences_are_as_documented() {
         ("underneath", 1, 0),
         ("program's", 0, 0),
         ("send buffer", 100_000, 100_000),
+        ("raised", 2 * 208 << 10, 4608),
     ] {
         let both = (ours.number(words), kernels.number(words));
         assert_eq!(both, (ours_is, kernels_is), "{words}");

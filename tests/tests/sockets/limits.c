@@ -433,6 +433,14 @@ static void bare(int fd)
 	must(result == PART, "write");
 }
 
+/* Nothing more is sent, and the library does not know. */
+static void bare_shutdown(int fd)
+{
+	long result;
+	__asm__ volatile("syscall" : "=a"(result) : "0"(SYS_shutdown), "D"((long)fd), "S"((long)SHUT_WR) : "rcx", "r11", "memory");
+	must(result == 0, "shutdown");
+}
+
 /* Until there is no room: how much there was. */
 static void fill(int fd, size_t piece)
 {
@@ -518,6 +526,56 @@ static void confined(int fd)
 	must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "seccomp");
 }
 
+/* A ring of io_uring that the library does not follow. */
+static void other_ring(int fd)
+{
+	uint32_t parameters[30] = { [2] = 1 << 10 /* IORING_SETUP_SQE128 */ };
+	(void)fd;
+	must(syscall(SYS_io_uring_setup, 4, parameters) >= 0, "io_uring");
+}
+
+static void shut(int fd)
+{
+	must(shutdown(fd, SHUT_RDWR) == 0, "shutdown");
+}
+
+/* The shared memory says that the peer has pushed more than any ring has (crates/io/channel/src/layout.rs). */
+static void scribble(int fd)
+{
+	enum { HEADER = 4 << 12, CHANNEL = 1408, CHANNELS = 1024, END = 128, ENDS_AT = 128, DIRECTION = 512, DIRECTIONS_AT = 384 };
+	char line[512], byte;
+	uint64_t cookie, start;
+	socklen_t length = sizeof cookie;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	must(maps && getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0, "cookie");
+	while (fgets(line, sizeof line, maps))
+		if (strstr(line, "windlass-slab") && sscanf(line, "%lx", &start) == 1)
+			for (int i = 0; i < 2 * CHANNELS; i++) {
+				char *channel = (char *)start + HEADER + i / 2 * CHANNEL;
+				if (*(uint64_t *)(channel + ENDS_AT + i % 2 * END) == cookie)
+					*(volatile uint64_t *)(channel + DIRECTIONS_AT + !(i % 2) * DIRECTION) += 1 << 30;
+			}
+	fclose(maps);
+	must(recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && errno != EAGAIN, "recv");
+}
+
+/* The kernel gets what the ring has, for which it has no room. */
+static void raised(int fd)
+{
+	int value;
+	struct sockaddr_in name;
+	socklen_t length = sizeof name;
+	must(getpeername(fd, (void *)&name, &length) == 0, "getpeername");
+	for (int i = 0; i < 16; i++)
+		sendto(fd, bytes, LARGE, MSG_DONTWAIT, (void *)&name, length);
+	while (send(fd, bytes, MESSAGE, MSG_DONTWAIT) > 0)
+		;
+	must(sendto(fd, bytes, 1, MSG_DONTWAIT, (void *)&name, length) > 0 || errno == EAGAIN, "sendto");
+	length = sizeof value;
+	must(getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &value, &length) == 0, "getsockopt");
+	printf("raised %d\n", value);
+}
+
 /* A program that is executed in a child has the connection. */
 static void executed(int fd)
 {
@@ -556,7 +614,8 @@ static const struct {
 	{ "others-set", others_set, 0 }, { "late-interest", late_interest, 0 }, { "stdio", by_stdio, take_part },
 	{ "low-number", low_number, 0 }, { "passed", passed, 0 }, { "bare", bare, take_part }, { "u-fill", fill_largely, empty },
 	{ "u-fill-small", fill_slowly, empty }, { "select", select_known, 0 }, { "select-closed", select_closed, 0 },
-	{ "select-far", select_far, 0 }, { "select-nowhere", select_nowhere, 0 }, { "cloned", cloned, 0 }, { "seccomp", confined, 0 }, { "exec", executed, 0 }, { "other", 0, 0 },
+	{ "select-far", select_far, 0 }, { "select-nowhere", select_nowhere, 0 }, { "cloned", cloned, 0 }, { "seccomp", confined, 0 }, { "exec", executed, 0 }, { "io-uring", other_ring, 0 }, { "closing", shut, 0 },
+	{ "broken", scribble, 0 }, { "sndbuf-raised", raised, 0 }, { "other", 0, 0 },
 };
 
 /* How each act's connection is made, and how often it is used before PORT-FILE.go; 0: until then. */
@@ -570,7 +629,9 @@ static const struct way ways[] = {
 	{ "u-little-before", AF_UNIX, SOCK_STREAM, 0 }, { "u-passcred-before", AF_UNIX, SOCK_STREAM, 0 },
 	{ "recvmmsg-before", AF_INET, SOCK_STREAM, 0 }, { "sendmmsg-before", AF_INET, SOCK_STREAM, 0 },
 	{ "once", AF_INET, SOCK_STREAM, 1 }, { "twice", AF_INET, SOCK_STREAM, 2 }, { "three-calls", AF_INET, SOCK_STREAM, 2 }, { "little", AF_INET, SOCK_STREAM, 15 },
-	{ "much", AF_INET, SOCK_STREAM, 400 }, { "one-process", AF_UNIX, SOCK_STREAM, 0 },
+	{ "much", AF_INET, SOCK_STREAM, 400 }, { "one-process", AF_UNIX, SOCK_STREAM, 0 }, { "self-connected", AF_INET, SOCK_STREAM, 0 },
+	{ "not-established", AF_INET, SOCK_STREAM, 400 },
+	{ "closing", AF_INET, SOCK_STREAM, 50 }, { "broken", AF_INET, SOCK_STREAM, 50 }, { "sndbuf-raised", AF_INET, SOCK_STREAM, 50 },
 };
 
 static void act(const char *name, int fd)
@@ -630,6 +691,12 @@ static int meet_by(const struct way *way)
 		must(socketpair(AF_UNIX, SOCK_STREAM, 0, both) == 0, "pair");
 		return both[0] | both[1] << 16;
 	}
+	if (!strcmp(way->act, "self-connected")) {
+		socklen_t length = sizeof loopback;
+		must(bind(fd, name, length) == 0 && getsockname(fd, name, &length) == 0 && connect(fd, name, length) == 0, "itself");
+		set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+		return fd;
+	}
 	if (way->type == SOCK_DGRAM || listens)
 		must(bind(fd, name, is_inet ? sizeof loopback : sizeof any.sun_family) == 0, "bind");
 	if (way->type == SOCK_DGRAM) {
@@ -651,14 +718,20 @@ static int meet_by(const struct way *way)
 
 static int use(const struct way *way, int fd, int round, int is_last)
 {
-	int is_one_way = !strcmp(way->act, "little") || !strcmp(way->act, "much") || (!strcmp(way->act, "three-calls") && round);
+	int is_cut = !strcmp(way->act, "not-established"), is_one_way = !strcmp(way->act, "little") || !strcmp(way->act, "much");
+	is_one_way |= (is_cut || !strcmp(way->act, "three-calls")) && round;
 	if (way->rounds && round >= way->rounds)
 		return is_last;
 	if (!round && !strcmp(way->act, "recvmmsg-before"))
 		(listens ? many_taken : give_part)(fd);
 	if (!round && !strcmp(way->act, "sendmmsg-before"))
 		(listens ? many : take_part)(fd);
-	if (!strcmp(way->act, "one-process")) {
+	if (round == 1 && is_cut && listens)
+		bare_shutdown(fd);
+	if (!strcmp(way->act, "self-connected")) {
+		give(fd, MESSAGE);
+		take(fd, bytes, MESSAGE);
+	} else if (!strcmp(way->act, "one-process")) {
 		must(send(fd & 0xffff, bytes, MESSAGE, 0) == MESSAGE, "send");
 		take(fd >> 16, bytes, MESSAGE);
 		must(send(fd >> 16, bytes, MESSAGE, 0) == MESSAGE, "send");
@@ -687,13 +760,15 @@ int main(int argc, char **argv)
 	must(turns >= 0, "turns");
 	for (char *name = strtok(argv[3], ","); name; name = strtok(0, ","), count++) {
 		struct way way = way_of(name);
-		int is_tcp = way.family == AF_INET && way.type == SOCK_STREAM;
+		int is_tcp = way.family == AF_INET && way.type == SOCK_STREAM && strcmp(name, "self-connected");
 		int fd = !is_tcp ? meet_by(&way) : listens ? accept(listener, 0, 0) : dial(path);
 		must(fd >= 0 && count < ACTS_MAX, "connection");
 		if (is_tcp && strcmp(name, "nodelay"))
 			set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 		if (!strcmp(name, "sndbuf"))
 			set(fd, SOL_SOCKET, SO_SNDBUF, 50000);
+		if (!strcmp(name, "sndbuf-raised"))
+			set(fd, SOL_SOCKET, SO_SNDBUF, 1);
 		all[count] = way, fds[count] = fd;
 		must(getsockopt(fd & 0xffff, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0, "cookie");
 		printf("socket %s %llu\n", name, (unsigned long long)cookie);

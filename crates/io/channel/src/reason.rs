@@ -65,7 +65,7 @@ reasons! {
     Killed = 27, "killed", "a process that shared the socket was killed in the middle of a call";
     Asleep = 28, "asleep", "several processes wait for the socket, or it is in several epoll instances, or in one by other means than level or edge";
     Closing = 29, "closing", "the socket is being closed or shut down";
-    Privileged = 32, "privileged", "the broker does not accept the credentials of the process, or it is not dumpable";
+    Privileged = 32, "privileged", "the broker does not accept the credentials of the process";
     Shared = 33, "shared", "a second process sends, receives or waits on the socket";
     Unknown = 255, "unknown", "a reason that this version does not know";
 }
