@@ -3,16 +3,18 @@
 #[path = "sockets/place.rs"]
 mod place;
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use place::{HOW, How, PATIENCE, Pair, Place, seed, soaks};
+use place::{HOW, How, One, PATIENCE, Pair, Place, seed, soaks};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use windlass_sys::unix::{self, SocketKind};
-use windlass_tests::program;
+use windlass_tests::{program, skip, until, until_some};
 
 /// What `windlass sockets` says of the pair, and whether both its ends are on the ring.
 fn listed(place: &Place, pair: &Pair) -> (String, bool) {
@@ -353,4 +355,83 @@ fn outlive(place: &Place, asker: &str, joined: usize) {
         (said("serve"), said(asker)),
         ("done\n".into(), "alone\ndone\n".into())
     );
+}
+
+/// A helper of the broker that is stopped while it has a copy of a connection keeps a close from the peer, until the broker kills it.
+#[test]
+fn a_stopped_helper_delays_a_close() {
+    const NAME: &str = "a_stopped_helper_delays_a_close";
+    let Some(place) = Place::compiled(NAME, "held.c", &[]) else {
+        return;
+    };
+    let start = |words: [&str; 2]| {
+        let program = place.directory.path().join("peer");
+        let mut command = match words[0] {
+            "hold" => Command::new(&program),
+            _ => Command::new(windlass_tests::program("windlass")),
+        };
+        if words[0] != "hold" {
+            command.args(["run", "--"]).arg(&program);
+        }
+        command.args(words).env("WINDLASS_SOCKETS", place.daemon());
+        let said = place
+            .directory
+            .path()
+            .join(format!("{}.{}", words[0], words[1]));
+        let log = File::create(&said).expect("a log");
+        let child = One(command.stdout(log).spawn().expect("a program"));
+        (child, move || fs::read_to_string(&said).unwrap_or_default())
+    };
+    // One accelerated program, whose peer is this test: both have exchanged their bytes.
+    let talk = || {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let port = listener.local_addr().expect("a name").port().to_string();
+        let talking = start(["talk", &port]);
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut byte = [0];
+        for _ in 0..10 {
+            stream.read_exact(&mut byte).expect("a byte");
+            stream.write_all(&byte).expect("a byte");
+        }
+        (stream, talking)
+    };
+    place.have_daemon();
+    let _first = talk();
+    let daemon = place.daemon_process().expect("a broker").as_raw_nonzero();
+    // The getter takes the copy where the helper may not: from programs of root.
+    let helpers = until_some("a helper", || {
+        let tasks = fs::read_dir(format!("/proc/{daemon}/task")).ok()?.flatten();
+        let children =
+            tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        let all = Vec::from_iter(children).concat();
+        let pids: Vec<_> = all.split_whitespace().map(str::to_owned).collect();
+        (!pids.is_empty()).then_some(pids)
+    });
+    let holders: Vec<_> = helpers.iter().map(|pid| start(["hold", pid])).collect();
+    let said = |words: &str| {
+        holders
+            .iter()
+            .filter(|(_, said)| said().contains(words))
+            .count()
+    };
+    until("the holders", || {
+        said("ready") + said("FAIL attach") == helpers.len()
+    });
+    if said("FAIL attach") > 0 {
+        skip(NAME, "processes may not be traced here");
+        return;
+    }
+    let (mut stream, (_talker, talks)) = talk();
+    until("the copy", || said("held") == 1);
+    stream.write_all(&[0]).expect("the last byte");
+    until("the close", || talks().contains("closed"));
+    stream.set_nonblocking(true).expect("an option");
+    let early = stream.read(&mut [0]).map_err(|error| error.kind());
+    assert!(
+        early == Err(ErrorKind::WouldBlock) || said("gone") > 0,
+        "{early:?}"
+    );
+    stream.set_nonblocking(false).expect("an option");
+    assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
+    until("the end of both", || said("gone") == helpers.len());
 }
