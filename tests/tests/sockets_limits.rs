@@ -6,9 +6,12 @@ mod place;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::process::Command;
 
-use place::{HOW, How, PATIENT, Pair, Place};
+use place::{HOW, How, One, PATIENT, Pair, Place};
+use rustix::process::Signal;
 use serde_json::Value;
+use windlass_tests::{program, until};
 
 /// Bytes of the messages that both ends exchange on each connection after all acts.
 const AFTER: u64 = 200 * 32;
@@ -405,6 +408,46 @@ fn ends_and_lies_are_the_kernels() {
             .contains(&("kernel", "not-established")),
         "{seen:?}"
     );
+}
+
+/// Nothing goes by the ring to an end that was killed.
+#[test]
+fn a_killed_peer_demotes() {
+    let Some(place) = place("a_killed_peer_demotes") else {
+        return;
+    };
+    place.have_daemon();
+    let mut pair = started(&place, "killed", false);
+    let row = |pair: &Pair| rows(&place, pair, 0).into_values().next();
+    pair.until("the join", |pair| {
+        row(pair).is_some_and(|row| row["state"] == "ring")
+    });
+    mark(&pair, "go");
+    until_said(&mut pair, "held");
+    pair.signal(1, Signal::KILL);
+    mark(&pair, "act");
+    pair.until("the end of the stream", |pair| {
+        pair.said(0).contains("alone")
+    });
+    let row = row(&pair).expect("a row");
+    assert_eq!(row["reason"], "killed");
+    mark(&pair, "end");
+    pair.wait(0);
+}
+
+/// Where the broker may not have copies of descriptors, connections stay on the kernel.
+#[test]
+fn a_broker_without_copies_joins_nobody() {
+    let Some(place) = place("a_broker_without_copies_joins_nobody") else {
+        return;
+    };
+    let mut broker = Command::new(place.directory.path().join("peer"));
+    broker.arg("forbid").arg(program("windlass-broker"));
+    broker.args(["--private", "--socket"]).arg(place.daemon());
+    let _broker = One(broker.spawn().expect("a broker"));
+    until("the broker", || place.daemon_process().is_some());
+    let played = play_once(&place, "other", |_, row| row["reason"] == "not-rescuable");
+    assert_states(&played, &[("other", "kernel", "not-rescuable")]);
 }
 
 /// A write of 64 KiB goes by the kernel while its receiver stands still.

@@ -5,7 +5,9 @@
  * Acts whose names begin with `u-` have a Unix stream, others TCP, and some a socket that does not join. Both ends print `socket ACT COOKIE` for each, and exchange messages
  * on all until PORT-FILE.go is there: `held`. Once PORT-FILE.act is there, the end that listens acts and the other one does its part;
  * then both exchange AFTER more messages on each (after `bare` LATE ones, which may be late): `acted`. They end when PORT-FILE.end is there. Nobody sleeps in a receive, so what is
- * joined goes by the ring. */
+ * joined goes by the ring.
+ *
+ * limits forbid PROGRAM ARGUMENT...: executes a program to which pidfd_getfd(2) is forbidden. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -511,6 +513,21 @@ static void *rest(void *nothing)
 	return sleep(100), nothing;
 }
 
+/* Executes a program that may not have copies of others' descriptors. */
+static int forbid(char **words)
+{
+	struct sock_filter rules[] = {
+		{ BPF_LD | BPF_W | BPF_ABS, 0, 0, 0 },
+		{ BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_pidfd_getfd },
+		{ BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM },
+		{ BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW },
+	};
+	struct sock_fprog program = { sizeof rules / sizeof *rules, rules };
+	must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "seccomp");
+	execv(words[0], words);
+	return 1;
+}
+
 static void cloned(int fd)
 {
 	pthread_t thread;
@@ -557,6 +574,15 @@ static void scribble(int fd)
 			}
 	fclose(maps);
 	must(recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && errno != EAGAIN, "recv");
+}
+
+/* The other end has been killed. */
+static void alone(int fd)
+{
+	while (send(fd, bytes, MESSAGE, MSG_NOSIGNAL) > 0)
+		usleep(2000);
+	hold("alone", "end");
+	exit(0);
 }
 
 /* The kernel gets what the ring has, for which it has no room. */
@@ -614,7 +640,7 @@ static const struct {
 	{ "others-set", others_set, 0 }, { "late-interest", late_interest, 0 }, { "stdio", by_stdio, take_part },
 	{ "low-number", low_number, 0 }, { "passed", passed, 0 }, { "bare", bare, take_part }, { "u-fill", fill_largely, empty },
 	{ "u-fill-small", fill_slowly, empty }, { "select", select_known, 0 }, { "select-closed", select_closed, 0 },
-	{ "select-far", select_far, 0 }, { "select-nowhere", select_nowhere, 0 }, { "cloned", cloned, 0 }, { "seccomp", confined, 0 }, { "exec", executed, 0 }, { "io-uring", other_ring, 0 }, { "closing", shut, 0 },
+	{ "select-far", select_far, 0 }, { "select-nowhere", select_nowhere, 0 }, { "cloned", cloned, 0 }, { "seccomp", confined, 0 }, { "exec", executed, 0 }, { "io-uring", other_ring, 0 }, { "closing", shut, 0 }, { "killed", alone, 0 },
 	{ "broken", scribble, 0 }, { "sndbuf-raised", raised, 0 }, { "other", 0, 0 },
 };
 
@@ -752,6 +778,8 @@ int main(int argc, char **argv)
 	int fds[ACTS_MAX], count = 0, listener = -1, is_last = 0;
 	uint64_t cookie;
 	socklen_t length = sizeof cookie;
+	if (argc > 2 && !strcmp(argv[1], "forbid"))
+		return forbid(argv + 2);
 	must(argc == 7, "arguments");
 	path = argv[2], listens = !strcmp(argv[1], "listen");
 	if (listens)

@@ -62,7 +62,7 @@ reasons! {
     Cloned = 24, "cloned", "threads of the process have separate descriptor tables";
     SelfConnected = 25, "self-connected", "the socket is connected to itself";
     Cork = 26, "cork", "the program has asked the kernel to hold small segments together";
-    Killed = 27, "killed", "a process that shared the socket was killed in the middle of a call";
+    Killed = 27, "killed", "a process of the connection was killed";
     Asleep = 28, "asleep", "several processes wait for the socket, or it is in several epoll instances, or in one by other means than level or edge";
     Closing = 29, "closing", "the socket is being closed or shut down";
     Privileged = 32, "privileged", "the broker does not accept the credentials of the process";
