@@ -8,11 +8,15 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use place::{HOW, How, One, PATIENCE, Pair, Place, seed, soaks};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
+use windlass_channel::Reason;
+use windlass_channel::protocol::Answer;
 use windlass_sys::unix::{self, SocketKind};
 use windlass_tests::{program, skip, until, until_some};
 
@@ -254,7 +258,8 @@ fn connections_over_nine_brokers_are_held() {
     keepers.until(BROKERS, 1);
 }
 
-/// The file of process ids is removed while no broker runs: a process that holds a joined connection joins no other one.
+/// The file of process ids is removed while no broker runs: a process that holds a joined connection joins no other one until that is
+/// closed.
 #[test]
 fn a_broker_without_its_processes_waits() {
     let Some(place) = Place::new("a_broker_without_its_processes_waits") else {
@@ -269,25 +274,33 @@ fn a_broker_without_its_processes_waits() {
     });
     keepers.connect(1);
     keepers.until(1, 1);
+    keepers.mark("drop");
+    keepers.until(1, 0);
 }
 
-/// A broker that does not understand its programs is none: they go on, and stay on the kernel.
-#[test]
-fn a_broker_of_another_version_is_none() {
-    let Some(place) = Place::new("a_broker_of_another_version_is_none") else {
+/// Programs whose broker gives this answer to everything stay on the kernel and go on, and ask ever less often.
+fn is_none(name: &str, answer: &'static [u8]) {
+    let Some(place) = Place::new(name) else {
         return;
     };
     let kind = SocketKind::SeqPacket;
     let listener = unix::bind_socket(&place.daemon(), kind, 0o600, None).expect("a listener");
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = asked.clone();
     std::thread::spawn(move || {
         loop {
             match listener.accept() {
-                Ok(socket) => _ = rustix::io::write(&socket, b"another version"),
+                Ok(socket) => {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    _ = rustix::io::write(&socket, answer);
+                }
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
         }
     });
+    let started = Instant::now();
     let mut pair = place.connect(&How {
+        chunk: 64,
         options: &[("WINDLASS_SUMMARY", "1")],
         ..HOW
     });
@@ -296,6 +309,27 @@ fn a_broker_of_another_version_is_none() {
         assert!(said.contains(" 1 connected, 0 joined; "), "{said}");
         assert!(said.contains("; on the kernel: 1 no-daemon"), "{said}");
     }
+    // The eighth pause is a second. `windlass run` looks, too.
+    let asked = asked.load(Ordering::Relaxed);
+    let most = 2 * (10 + started.elapsed().as_secs());
+    assert!(asked <= most, "asked {asked} times, not {most} at most");
+}
+
+/// A broker that does not understand its programs is none.
+#[test]
+fn a_broker_of_another_version_is_none() {
+    is_none("a_broker_of_another_version_is_none", b"another version");
+}
+
+/// A broker that answers that it cannot do it now is none, and is left alone: its user's other programs may ask, too.
+#[test]
+fn a_broker_that_puts_its_programs_off_is_left_alone() {
+    let (reason, broker) = (Reason::NoDaemon, 1);
+    let answer = Answer::Refused { reason, broker }.encode();
+    is_none(
+        "a_broker_that_puts_its_programs_off_is_left_alone",
+        Vec::leak(answer.into()),
+    );
 }
 
 /// `asker`: `ask` or `hold`; `joined`: connections that each program has joined in the end.

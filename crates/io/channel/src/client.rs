@@ -13,8 +13,9 @@
 //! # Limits
 //! Each path is tried with this user's number behind it first, where root's broker has a socket for this user alone. Connecting never
 //! waits; an answer is waited for [`ANSWER_MS`], that to a rescue for longer. A signal for the asking thread ends
-//! the wait, but not that for a rescue. Who does not answer is not asked again for [`BACKOFF_FIRST_MS`], then for twice as long
-//! each time, up to [`BACKOFF_MS`]. A rescue has a backoff of its own: a join that gives up after 20 ms must not keep it from asking.
+//! the wait, but not that for a rescue. A broker that does not answer, or answers [`Reason::NoDaemon`], is not asked again for
+//! [`BACKOFF_FIRST_MS`], then for twice as long each time, up to [`BACKOFF_MS`]: a user may make so many requests, whatever their answer.
+//! A rescue has a backoff of its own, for no answer: a join that gives up after 20 ms must not keep it from asking.
 //!
 //! # Failure modes
 //! Every failure is a [`Reason`]: [`Reason::NoDaemon`] if nobody answered, or what the broker said. A socket in `/tmp` is used only
@@ -348,12 +349,12 @@ impl Client {
         match exchanged {
             // A signal is for this thread: its handler does not wait for the broker. The caller asks again later.
             Err(Errno::INTR) => Err(Reason::Young),
-            Ok(answered) => {
+            Ok(answered) if is_rescue || !is_put_off(&answered.0) => {
                 (self.backoffs.iter())
                     .for_each(|[_, pause_ms]| pause_ms.store(0, Ordering::Relaxed));
                 Ok(answered)
             }
-            Err(_) => {
+            _ => {
                 let pause = pause_ms.load(Ordering::Relaxed).saturating_mul(2);
                 let pause = pause.clamp(BACKOFF_FIRST_MS, BACKOFF_MS);
                 pause_ms.store(pause, Ordering::Relaxed);
@@ -404,6 +405,10 @@ fn mapped<const N: usize>(fds: [(Option<OwnedFd>, usize, bool); N]) -> Result<[R
         unsafe { region.unmap() };
     }
     Err(Reason::Limit)
+}
+
+fn is_put_off(answer: &Answer) -> bool {
+    matches!(answer, Answer::Refused { reason, .. } if *reason == Reason::NoDaemon)
 }
 
 fn refusal(answer: Answer) -> Reason {
