@@ -12,6 +12,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use crate::process::{Pinned, has_ended};
 
@@ -94,6 +95,38 @@ impl Image {
 pub fn user_namespace(pid: u32) -> Option<(u64, u64)> {
     let namespace = fs::metadata(format!("/proc/{pid}/ns/user")).ok()?;
     Some((namespace.dev(), namespace.ino()))
+}
+
+/// What a process is called; it chooses that itself.
+pub fn comm(pid: u32) -> Option<String> {
+    let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(&name).trim_end().into())
+}
+
+/// The ids of all processes that may be seen.
+pub fn processes() -> impl Iterator<Item = u32> {
+    numbers_in("/proc".to_owned())
+}
+
+/// The numbers of a process's open descriptors, as far as they may be seen.
+pub fn descriptors(pid: u32) -> impl Iterator<Item = i32> {
+    numbers_in(format!("/proc/{pid}/fd"))
+}
+
+fn numbers_in<T: FromStr>(directory: String) -> impl Iterator<Item = T> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Whether a process has a socket under a number.
+pub fn is_socket(pid: u32, fd: i32) -> bool {
+    let target = fs::read_link(format!("/proc/{pid}/fd/{fd}"));
+    target.is_ok_and(|target| {
+        target
+            .as_os_str()
+            .as_encoded_bytes()
+            .starts_with(b"socket:")
+    })
 }
 
 /// Who a process is.

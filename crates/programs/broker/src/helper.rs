@@ -37,6 +37,7 @@ use rustix::thread::{
 use windlass_channel::layout::Side;
 use windlass_channel::snapshot::{MappedSlab, MappedTable};
 use windlass_channel::{Fd, Owner, Reason, Reclaimed, Who};
+use windlass_sys::identity;
 use windlass_sys::process;
 use windlass_sys::unix;
 
@@ -279,19 +280,12 @@ fn take_socket(pidfd: &OwnedFd, fd: i32, job: &Job) -> Result<OwnedFd, Reason> {
 fn numbers_of(pid: u32, left: &mut Option<u32>) -> impl Iterator<Item = i32> {
     // Not even the list is read for one that has none left.
     *left = left.filter(|left| *left > 0);
-    let listed = left.map(|_| std::fs::read_dir(format!("/proc/{pid}/fd")));
-    let entries = listed.into_iter().flatten().flatten();
-    let looked_at = entries.map_while(move |entry| {
+    let numbers = left.map(|_| identity::descriptors(pid));
+    let looked_at = numbers.into_iter().flatten().map_while(move |number| {
         *left = left.and_then(|left| left.checked_sub(1));
-        left.map(|_| entry)
+        left.map(|_| number)
     });
-    looked_at.filter_map(|entry| {
-        let entry = entry.ok()?;
-        let target = std::fs::read_link(entry.path()).ok()?.into_os_string();
-        let is_socket = target.as_encoded_bytes().starts_with(b"socket:");
-        let name = entry.file_name();
-        name.to_str().filter(|_| is_socket)?.parse().ok()
-    })
+    looked_at.filter(move |fd| identity::is_socket(pid, *fd))
 }
 
 /// Moves the unread bytes of a direction into the socket, and counts them.

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use windlass_sys::identity;
 use windlass_sys::unix::{self, SocketKind};
 
 /// What stands in the maps or the environment of a process that has the library or is about to get it: `windlass run` becomes the
@@ -35,15 +36,9 @@ pub fn lock(path: &Path) -> Option<OwnedFd> {
 
 /// Whether any process of this user has the library, or may have it soon: it may not have registered yet.
 pub(crate) fn library_is_loaded() -> bool {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return false;
-    };
-    let ids = entries.flatten().filter(|entry| {
-        let name = entry.file_name();
-        name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
-    });
     // Those of others cannot be read.
-    let files = ids.flat_map(|entry| ["maps", "environ"].map(|name| entry.path().join(name)));
+    let files = identity::processes()
+        .flat_map(|pid| ["maps", "environ"].map(|name| format!("/proc/{pid}/{name}")));
     let mut texts = files.filter_map(|file| fs::read(file).ok());
     texts.any(|text| {
         let has = |trace: &[u8]| text.windows(trace.len()).any(|window| window == trace);

@@ -10,7 +10,6 @@
 //! peers of before know it by that.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use windlass_channel::layout::{DIRECTORY_BYTES, STATUS_BYTES};
 use windlass_channel::protocol::BROKER_SLOT;
 use windlass_channel::snapshot::MappedTable;
 use windlass_sys::epoll::{Epoll, Interest};
-use windlass_sys::identity::{Identity, Image};
+use windlass_sys::identity::{self, Identity, Image};
 use windlass_sys::process::{self, Pinned};
 use windlass_sys::sealed;
 
@@ -224,7 +223,7 @@ impl Processes {
         self.table.put(slot, pid, started, self.last);
         self.by_pid.insert(pid, slot);
         let process = Process {
-            comm: comm(pid),
+            comm: identity::comm(pid).unwrap_or_default(),
             who,
             status: reader,
             directory,
@@ -287,12 +286,6 @@ impl Processes {
 
 fn watch(epoll: &Epoll, slot: u16, pidfd: &OwnedFd) -> Result<(), Errno> {
     epoll.add(pidfd, PROCESS | u64::from(slot), Interest::READABLE)
-}
-
-/// What the process is called; it chooses that itself.
-fn comm(pid: u32) -> String {
-    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    String::from_utf8_lossy(&name).trim_end().into()
 }
 
 #[cfg(test)]

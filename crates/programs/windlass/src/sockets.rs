@@ -20,7 +20,7 @@ use windlass_channel::client::Client;
 use windlass_channel::snapshot::DirWords;
 use windlass_channel::{EndInfo, Reason, unix};
 use windlass_listing::{ChannelRow, ProcessRow, Row};
-use windlass_sys::process;
+use windlass_sys::{identity, process};
 
 use crate::Session;
 use crate::failure::Failure;
@@ -353,19 +353,7 @@ fn names_of(pid: u32) -> BTreeMap<u64, Names> {
     let Some(pidfd) = id.and_then(|id| pidfd_open(id, PidfdFlags::empty()).ok()) else {
         return names;
     };
-    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return names;
-    };
-    for entry in entries.flatten() {
-        let is_socket = std::fs::read_link(entry.path())
-            .is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"socket:"));
-        let number = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok());
-        let Some(number) = number.filter(|_| is_socket) else {
-            continue;
-        };
+    for number in identity::descriptors(pid).filter(|fd| identity::is_socket(pid, *fd)) {
         let Ok(socket) = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty()) else {
             continue;
         };

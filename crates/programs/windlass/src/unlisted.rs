@@ -22,6 +22,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use windlass_channel::layout::{CHAN_BYTES, CHANS, HEADER_BYTES, SLAB_BYTES};
 use windlass_channel::snapshot::{ChanWords, MappedSlab};
 use windlass_listing::{ChannelRow, ProcessRow};
+use windlass_sys::identity;
 
 use crate::run::LIBRARY;
 use crate::sockets::{ARENA_MAGIC, Listing, RECORD_BYTES, RECORDS_MAX, Record, records};
@@ -56,8 +57,7 @@ pub(crate) fn listing(listed: &mut [Listing]) -> Listing {
             }
         }
     }
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let pids = identity::processes();
     for pid in pids.filter(|pid| !known.contains(pid)) {
         if let Some(mappings) = Mappings::of(pid)
             && let Some(mut process) = mappings.process()
@@ -116,7 +116,6 @@ impl Mappings {
             read.is_ok() && u64::from_le_bytes(magic) == ARENA_MAGIC
         };
         let report = *self.arenas.iter().find(is_arena)?;
-        let comm = fs::read_to_string(format!("/proc/{}/comm", self.pid)).ok()?;
         Some(ProcessRow {
             slot: 0,
             pid: self.pid,
@@ -126,7 +125,7 @@ impl Mappings {
             slabs: u32::try_from(self.slabs.len()).unwrap_or(u32::MAX),
             dead: false,
             status: 0,
-            comm: comm.trim_end().to_owned(),
+            comm: identity::comm(self.pid)?,
         })
     }
 
