@@ -13,7 +13,7 @@ use windlass_listing::plain;
 use windlass_listing::plain::address_bits;
 
 /// A stream socket, TCP or Unix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) cookie: u64,
     pub(crate) netns: u64,
@@ -53,11 +53,8 @@ impl Facts {
             is_unix: true,
             own: (inode.into(), 0),
             peer: Some((peer.into(), 0)),
-            names_senders: false,
-            is_over: false,
             is_connected: true,
-            moved: 0,
-            looked: 0,
+            ..Self::default()
         })
     }
 
@@ -89,8 +86,7 @@ impl Facts {
             names_senders: is_unix && unix::wants_sender(number),
             is_over: is_over(socket),
             is_connected,
-            moved: 0,
-            looked: 0,
+            ..Self::default()
         })
     }
 

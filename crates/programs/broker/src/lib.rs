@@ -67,9 +67,6 @@ mod users;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rustix::io::Errno;
-use windlass_sys::unix::BindError;
-
 pub use private::lock;
 pub use server::Broker;
 
@@ -86,19 +83,5 @@ pub struct Settings {
     pub linger: Option<Duration>,
 }
 
-/// Writes a line for people: one that somebody should hear of, or (`false`) what became of one process, pair or request.
+/// Writes a line for people: one that somebody should hear of, or (`false`) what became of one process or request.
 pub type Say = Box<dyn FnMut(bool, std::fmt::Arguments<'_>) + Send>;
-
-/// Why a broker does not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The socket cannot be made.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// The policy is not understood.
-    #[error(transparent)]
-    Policy(#[from] policy::PolicyError),
-    /// The system refused.
-    #[error("start the broker of accelerated sockets: {0}")]
-    System(#[from] Errno),
-}

@@ -56,8 +56,7 @@ pub const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 pub const STUCK_AFTER: Duration = Duration::from_millis(200);
 /// A slab is looked at for so long after it was flagged: a process flags it once a second at most.
 pub const WATCH_FOR: Duration = Duration::from_millis(1_500);
-/// How often rings are looked for that nothing was pushed to, at first; a slab with such rings only, which its processes
-/// do not empty, is tended ever more rarely.
+/// How often rings are looked for that nothing was pushed to.
 pub const TEND_INTERVAL: Duration = Duration::from_millis(1_200);
 /// How often a slab is looked at whose bytes a rescue could not move.
 pub const RETRY_INTERVAL: Duration = Duration::from_secs(1);

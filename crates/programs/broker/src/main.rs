@@ -46,7 +46,7 @@ fn run(args: &Args) -> Result<()> {
     let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum });
     // Before the first thread, so that every thread has them blocked.
     let signals = Signals::take_over(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
-    let path = args.path();
+    let path = &args.socket;
     let is_root = geteuid().is_root();
     let settings = Settings {
         others: is_root && !args.private,
@@ -54,15 +54,10 @@ fn run(args: &Args) -> Result<()> {
         policy: is_root.then(|| CONFIG_PATH.into()),
         linger: (args.private).then(|| Duration::from_millis(args.linger_ms)),
     };
-    let mut log = Log::new(args.verbose);
-    let say = Box::new(move |is_notice, line: Arguments<'_>| log.say(is_notice, line));
-    if args.private {
-        // Held to the end. Where another broker has it, this one is not needed.
-        let Some(_lock) = windlass_broker::lock(&path) else {
-            return Ok(());
-        };
-        let broker = Broker::listen(&path, None, settings, say)?;
-        return broker.run(&signals).context("wait for events");
+    // Held to the end. Where another broker has it, this one is not needed.
+    let lock = args.private.then(|| windlass_broker::lock(path));
+    if matches!(lock, Some(None)) {
+        return Ok(());
     }
     if path.parent() == Some(SYSTEM_DIRECTORY.as_ref()) {
         // One that is there is as good; another failure is told by the bind.
@@ -70,17 +65,22 @@ fn run(args: &Args) -> Result<()> {
             .mode(0o755)
             .create(SYSTEM_DIRECTORY);
     }
-    let broker = Broker::listen(&path, activated(&path)?, settings, say)?;
-    notify(&[NotifyState::Ready]);
+    let mut log = Log::new(args.verbose);
+    let say = Box::new(move |is_notice, line: Arguments<'_>| log.say(is_notice, line));
+    // A private one is a stranger in the service of the program that it was started for.
+    let given = if args.private { None } else { activated(path)? };
+    let broker = Broker::listen(path, given, settings, say)?;
+    let notify = |state| {
+        if !args.private
+            && let Err(error) = sd_notify::notify(&[state])
+        {
+            eprintln!("windlass-broker: cannot notify the service manager: {error}");
+        }
+    };
+    notify(NotifyState::Ready);
     let ended = broker.run(&signals);
-    notify(&[NotifyState::Stopping]);
+    notify(NotifyState::Stopping);
     ended.context("wait for events")
-}
-
-fn notify(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        eprintln!("windlass-broker: cannot notify the service manager: {error}");
-    }
 }
 
 /// The listening socket that the service manager handed over (`LISTEN_FDS`, sd_listen_fds(3)), if it did.

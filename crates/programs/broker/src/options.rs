@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use windlass_listing::{SOCKET_NAME, SYSTEM_DIRECTORY};
 
 /// Joins programs that "windlass run" started: gives each pair the memory through which their sockets talk.
 ///
@@ -12,9 +11,14 @@ use windlass_listing::{SOCKET_NAME, SYSTEM_DIRECTORY};
 #[derive(Debug, Clone, Parser)]
 #[command(name = "windlass-broker", version)]
 pub struct Args {
-    /// Listen at this socket [default: /run/windlass/sockets.sock]
-    #[arg(long, value_name = "PATH", env = "WINDLASS_SOCKETS")]
-    pub socket: Option<PathBuf>,
+    /// Listen at this socket
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/run/windlass/sockets.sock",
+        env = "WINDLASS_SOCKETS"
+    )]
+    pub socket: PathBuf,
     /// Serve this user only, and end when no program has needed the broker for --linger-ms
     #[arg(long)]
     pub private: bool,
@@ -26,20 +30,10 @@ pub struct Args {
         env = "WINDLASS_LINGER_MS"
     )]
     pub linger_ms: u64,
-    /// Log each process, pair and rescue
+    /// Log each process and rescue
     #[arg(short, long)]
     pub verbose: bool,
     /// Read /etc/windlass/sockets.conf, say whether it is good, and end
     #[arg(long)]
     pub check_config: bool,
-}
-
-impl Args {
-    /// Where to listen.
-    pub fn path(&self) -> PathBuf {
-        let given = self.socket.clone();
-        given
-            .filter(|path| !path.as_os_str().is_empty())
-            .unwrap_or_else(|| PathBuf::from(SYSTEM_DIRECTORY).join(SOCKET_NAME))
-    }
 }

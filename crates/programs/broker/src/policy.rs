@@ -24,34 +24,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result, anyhow, bail};
+
 /// Where root's broker reads its policy.
 pub const CONFIG_PATH: &str = "/etc/windlass/sockets.conf";
-
-/// Why a policy was not taken.
-#[derive(Debug, thiserror::Error)]
-pub enum PolicyError {
-    /// It cannot be read.
-    #[error("{path}: {error}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// Others than root can change it.
-    #[error("{0}: others than root can change it: chown root and chmod go-w it")]
-    Untrusted(PathBuf),
-    /// A line is not understood.
-    #[error("{path}:{line}: {what}")]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// Its number, from 1.
-        line: usize,
-        /// What is wrong with it.
-        what: String,
-    },
-}
 
 /// What the file says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -66,28 +42,20 @@ impl Policy {
     /// The policy in a file; an empty one if there is no file.
     ///
     /// # Errors
-    /// See [`PolicyError`].
-    pub fn load(path: &Path) -> Result<Self, PolicyError> {
-        let read = |error| PolicyError::Read {
-            path: path.into(),
-            error,
+    /// It cannot be read, others than root can change it, or a line is not understood.
+    pub fn load(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        let file = match File::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
+            file => file.with_context(|| shown.to_string())?,
         };
-        let file = File::open(path);
-        if (file.as_ref()).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-            return Ok(Self::default());
-        }
-        let file = file.map_err(read)?;
-        let meta = file.metadata().map_err(read)?;
+        let meta = file.metadata().with_context(|| shown.to_string())?;
         if meta.uid() != 0 || meta.mode() & 0o022 != 0 || !meta.is_file() {
-            return Err(PolicyError::Untrusted(path.into()));
+            bail!("{shown}: others than root can change it: chown root and chmod go-w it");
         }
-        let text = std::io::read_to_string(file).map_err(read)?;
+        let text = std::io::read_to_string(file).with_context(|| shown.to_string())?;
         let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-        Self::parse(&text, &passwd).map_err(|(line, what)| PolicyError::Line {
-            path: path.into(),
-            line,
-            what,
-        })
+        Self::parse(&text, &passwd).map_err(|(line, what)| anyhow!("{shown}:{line}: {what}"))
     }
 
     /// The policy in a text, with the users of this `/etc/passwd` (passwd(5)); else the number of the wrong line and what is wrong with it.

@@ -217,10 +217,7 @@ impl Broker {
             self.is_still(slot).ok_or(Reason::PeerPlain)?;
         }
         let (processes, users) = (&mut self.processes, &mut self.users);
-        let (slab, is_new) = self.slabs.pair(processes, users, (own, peer), full)?;
-        if is_new {
-            self.detail(format_args!("slab {slab} is of slots {own} and {peer}"));
-        }
+        let slab = self.slabs.pair(processes, users, (own, peer), full)?;
         let side = self.slabs.get(slab).and_then(|slab| slab.side_of(own));
         self.hand_over(asker, slab, side.ok_or(Reason::NotEligible)?)
     }

@@ -62,7 +62,7 @@ impl Broker {
                 match said.map(|facts| facts.moved) {
                     Ok(bytes) => broker.detail(format_args!("rescued {bytes} bytes of {place}")),
                     // The kernel did not take all, or a reader was in the middle of taking them.
-                    Err(Reason::Limit) => broker.detail(format_args!("no rescue yet of {place}")),
+                    Err(Reason::Limit) => {}
                     Err(reason) => {
                         broker.notice(format_args!("no rescue of {place}: {}", reason.text()));
                     }

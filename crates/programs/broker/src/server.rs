@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use anyhow::{Context, Result};
 use rustix::io::Errno;
 use windlass_channel::protocol::{MESSAGE_BYTES, Request};
 use windlass_sys::epoll::{Epoll, Events, Interest};
@@ -29,7 +30,7 @@ use crate::private::library_is_loaded;
 use crate::processes::Processes;
 use crate::slabs::Slabs;
 use crate::users::Users;
-use crate::{Say, Settings, StartError};
+use crate::{Say, Settings};
 
 /// The socket for everybody.
 pub(crate) const COMMON: u64 = 0;
@@ -78,7 +79,7 @@ impl Broker {
         given: Option<Listener>,
         settings: Settings,
         say: Say,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self> {
         let listener = match given {
             Some(listener) => listener,
             None => listen(path, &settings)?,
@@ -86,7 +87,7 @@ impl Broker {
         let policy = settings.policy.as_deref().map(Policy::load).transpose()?;
         let epoll = Epoll::create()?;
         let listeners = Listeners::new(path, &epoll, listener)?;
-        let processes = Processes::new(path, &epoll)?;
+        let processes = Processes::new(path, &epoll).context("the table of processes")?;
         Ok(Self {
             listeners,
             epoll,
@@ -150,7 +151,7 @@ impl Broker {
         (self.say)(true, line);
     }
 
-    /// What became of one process, pair or request.
+    /// What became of one process or request.
     pub(crate) fn detail(&mut self, line: Arguments<'_>) {
         (self.say)(false, line);
     }

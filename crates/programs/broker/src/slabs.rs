@@ -5,9 +5,8 @@
 //! it is in use, since a survivor may still wait for what a plain heir of the dead one must get; and it is *gone* when both sides
 //! are dead, or the half one is empty. A slab is *flagged* for [`WATCH_FOR`] after a process said that it began to push.
 //!
-//! A flagged slab is looked at every [`LOOK_INTERVAL`]; one that is half or may have rings, ever more rarely. Rings belong to
-//! activity: every [`TEND_INTERVAL`] at most, an empty one that nothing was pushed to since the last time is given back for its
-//! owner, who may be asleep for hours.
+//! A flagged slab is looked at every [`LOOK_INTERVAL`]; one that is half or may have rings, every [`TEND_INTERVAL`]. Rings belong to
+//! activity: then an empty one that nothing was pushed to since the last time is given back for its owner, who may be asleep for hours.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -31,9 +30,6 @@ use crate::limits::{
 use crate::processes::Processes;
 use crate::users::Users;
 
-/// Longest pause between two looks.
-const PAUSE_MAX: Duration = Duration::from_secs(60);
-
 /// No socket: every call on it fails.
 const NO_SOCKET: Fd = Fd {
     fd: -1,
@@ -56,8 +52,8 @@ pub(crate) struct Slab {
     tended: Instant,
     /// Directions with bytes that nobody has moved: what was pushed and taken, and since when.
     unread: HashMap<(u16, u8), ((u64, u64), Instant)>,
-    /// When it is looked at, if it is, and the pause after that.
-    next: Option<(Instant, Duration)>,
+    /// When it is looked at, if it is.
+    next: Option<Instant>,
 }
 
 impl Slab {
@@ -112,7 +108,6 @@ impl Slab {
 
     /// How long until the next look; `None` if there is nothing to look for.
     fn pause(&mut self, now: Instant, processes: &Processes) -> Option<Duration> {
-        let last = self.next.map_or(LOOK_INTERVAL, |(_, pause)| pause);
         let mut may_have_rings = true;
         if now >= self.tended + TEND_INTERVAL {
             may_have_rings = self.tend(processes);
@@ -125,7 +120,7 @@ impl Slab {
             return Some(RETRY_INTERVAL);
         }
         let is_watched = may_have_rings || self.sides_alive(processes) < 2;
-        is_watched.then(|| (last * 2).clamp(TEND_INTERVAL, PAUSE_MAX))
+        is_watched.then_some(TEND_INTERVAL)
     }
 
     /// Notes which directions have unread bytes. Gives those of them that nobody has moved for too long: channel, and side that sent.
@@ -205,15 +200,14 @@ impl Slabs {
         self.all.iter().map(|(id, slab)| (*id, slab))
     }
 
-    /// The slab of two processes: the first beyond those that are full, made if it is not there. With it comes whether it is new.
-    /// Both sides that ask get the same.
+    /// The slab of two processes: the first beyond those that are full, made if it is not there. Both sides that ask get the same.
     pub(crate) fn pair(
         &mut self,
         processes: &mut Processes,
         users: &mut Users,
         (a, b): (u16, u16),
         full: u16,
-    ) -> Result<(u32, bool), Reason> {
+    ) -> Result<u32, Reason> {
         let slots = [a.min(b), a.max(b)];
         let [Some(owner), Some(other)] = slots.map(|slot| processes.get(slot)) else {
             return Err(Reason::Limit);
@@ -221,7 +215,7 @@ impl Slabs {
         let is_theirs = |id: &&u32| self.get(**id).is_some_and(|slab| slab.slots == slots);
         let have: Vec<u32> = owner.slabs.iter().filter(is_theirs).copied().collect();
         if let Some(id) = have.get(usize::from(full)) {
-            return Ok((*id, false));
+            return Ok(*id);
         }
         let keys = [owner.who.key, other.who.key];
         let uids = BTreeSet::from(keys.map(|key| key.uid));
@@ -251,7 +245,7 @@ impl Slabs {
         for slot in slots {
             processes.uses(slot, id);
         }
-        Ok((id, true))
+        Ok(id)
     }
 
     /// Whether a user has as many slabs as he may, or as much memory in them. It is measured at his expense.
@@ -317,8 +311,7 @@ impl Slabs {
     fn look_at(&mut self, id: u32, at: Instant) {
         if let Some(slab) = self.all.get_mut(&id) {
             // Who flags without end puts no look off.
-            let (next, _) = slab.next.unwrap_or((at, LOOK_INTERVAL));
-            slab.next = Some((next.min(at), LOOK_INTERVAL));
+            slab.next = Some(slab.next.map_or(at, |next| next.min(at)));
             self.next_look = Some(self.next_look.map_or(at, |next| next.min(at)));
         }
     }
@@ -368,7 +361,7 @@ impl Slabs {
         if now >= self.rescues.1 + LOOK_INTERVAL {
             self.rescues = (RESCUES_PER_LOOK_MAX, now);
         }
-        let due = (self.iter()).filter_map(|(id, slab)| Some((slab.next?.0, id)));
+        let due = (self.iter()).filter_map(|(id, slab)| Some((slab.next?, id)));
         let mut due: Vec<_> = due.filter(|(at, _)| *at <= now).collect();
         due.sort_unstable();
         let mut channels = 0;
@@ -385,14 +378,14 @@ impl Slabs {
             self.rescues.0 -= stuck.len();
             rescues.extend(stuck.into_iter().map(|(chan, side)| (id, chan, side)));
             let pause = slab.pause(now, processes);
-            slab.next = pause.map(|pause| (now + pause, pause));
+            slab.next = pause.map(|pause| now + pause);
             if channels >= CHANNELS_PER_LOOK {
                 break;
             }
         }
         let next = self.all.values().filter_map(|slab| slab.next);
         let rested = Instant::now() + now.elapsed() * LOOK_REST_TIMES;
-        self.next_look = next.map(|(at, _)| at.max(rested)).min();
+        self.next_look = next.map(|at| at.max(rested)).min();
         rescues
     }
 }
