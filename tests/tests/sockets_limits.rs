@@ -486,7 +486,7 @@ fn differences_are_as_documented() {
         ("underneath", 1, 0),
         ("program's", 0, 0),
         ("send buffer", 100_000, 100_000),
-        ("raised", 2 * 208 << 10, 4608),
+        ("raised", (2 * 208) << 10, 4608),
     ] {
         let both = (ours.number(words), kernels.number(words));
         assert_eq!(both, (ours_is, kernels_is), "{words}");
