@@ -440,7 +440,7 @@ fn a_stopped_helper_delays_a_close() {
     };
     place.have_daemon();
     let _first = talk();
-    let daemon = place.daemon_process().expect("a broker").as_raw_nonzero();
+    let daemon = place.daemon_process().expect("a broker").as_raw_pid();
     let helpers = until_some("a helper", || helpers_of(daemon));
     let holders: Vec<_> = helpers.iter().map(|pid| start(["hold", pid])).collect();
     let said = |words: &str| {
