@@ -24,7 +24,7 @@ use crate::process::{identity, signals};
 use crate::ready::{deferred_ctl::flush_epoll_ctl, lacking, poll, select, sets, wait};
 use crate::socket::{
     by_kernel, close, demote::demote, errors, file_flags, in_flight, kind, message, reclaim, recv,
-    send, state, unix, waiter,
+    send, state, waiter,
 };
 use crate::sys::{clock::Wait, kernel, memory};
 
@@ -166,7 +166,7 @@ pub fn recv(sock: Sock, into: Data, flags: c_int, own: Own) -> isize {
         Err(result) => return result,
     };
     if !into.name.is_null() && kind::of(sock.record).has_senders {
-        return unix::receive_named(&sock, own);
+        return recv::receive_named(&sock, own);
     }
     let result = into.pieces(own, |pieces| recv::receive(sock, link, pieces, flags, own));
     let length: *mut c_int = into.name.cast_mut().cast();
@@ -303,6 +303,7 @@ fn leave(sock: &Sock, closes: impl Fn(&Sock)) {
 /// The socket is being sent by `SCM_RIGHTS`.
 pub fn passed(sock: Sock) {
     if sock.record.kind() == Some(Kind::Epoll) {
+        flush_epoll_ctl();
         sets::estrange(&sock);
     } else {
         demote(&sock, Reason::Passed);

@@ -12,8 +12,11 @@ use crate::fd::{
     record::{self, flag},
     table,
 };
-use crate::process::{identity, registration};
-use crate::ready::{deferred_ctl::flush_epoll_ctl, sets};
+use crate::process::{identity, mark, registration};
+use crate::ready::{
+    deferred_ctl::{self, flush_epoll_ctl},
+    sets,
+};
 use crate::socket::{
     close,
     demote::{self, demote_all},
@@ -21,6 +24,12 @@ use crate::socket::{
 };
 
 static ENDED: AtomicBool = AtomicBool::new(false);
+
+/// A thread ends: it waits no more, and another one has the mark of its process.
+pub fn thread_ends() {
+    waiter::abandon();
+    mark::let_go();
+}
 
 /// The process ends by its own will: once.
 pub fn ends() {
@@ -138,6 +147,7 @@ pub extern "C" fn after_fork_child() {
     if table::exists() {
         registration::forked();
         waiter::forked();
+        deferred_ctl::forked();
         sets::forked();
     }
 }

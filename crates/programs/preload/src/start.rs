@@ -9,7 +9,9 @@ use crate::counts::summary;
 use crate::dispatch;
 use crate::fd;
 use crate::join::promote;
-use crate::lifecycle::{after_fork_child, after_fork_parent, before_fork, ends, unseen_fork};
+use crate::lifecycle::{
+    after_fork_child, after_fork_parent, before_fork, ends, thread_ends, unseen_fork,
+};
 use crate::options;
 use crate::process::{self, identity, registration, signals};
 use crate::ready::{deferred_ctl::flush_epoll_ctl, sets};
@@ -44,7 +46,7 @@ unsafe extern "C" fn constructor() {
 /// Lower rooms call higher ones by these functions. Each is set once.
 fn tell_each_other() {
     let _ = process::UPCALLS.set(process::Events {
-        thread_ends: waiter::abandon,
+        thread_ends,
         unseen_fork,
         before_handler: flush_epoll_ctl,
         new_directory: promote::list_anew,

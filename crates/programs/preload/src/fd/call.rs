@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use libc::iovec;
 use windlass_channel::Bufs;
 
-use crate::fd::{record::Record, table};
+use crate::fd::record::Record;
 use crate::sys::{memory, real::Slot};
 
 /// The program's own call, with its own arguments: to be made when the kernel is to answer.
@@ -97,21 +97,6 @@ pub struct Sock {
     pub word: u64,
     /// Its record, shared with the processes that share the socket.
     pub record: &'static Record,
-}
-
-impl Sock {
-    /// Whether the number still names the same socket: one load. A call that spins looks at it, since
-    /// another thread may close the number.
-    #[inline(always)]
-    pub fn still(&self) -> bool {
-        table::word(self.fd) == self.word
-    }
-
-    /// The index of the record in the arena.
-    #[inline(always)]
-    pub fn index(&self) -> u32 {
-        table::record_of(self.word)
-    }
 }
 
 /// The longest list of pieces of memory that a call may give (`UIO_MAXIOV`).

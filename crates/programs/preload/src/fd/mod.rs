@@ -27,6 +27,6 @@ pub struct Events {
 /// Set by the constructor, before there is any number.
 pub static UPCALLS: OnceLock<Events> = OnceLock::new();
 
-fn tell(event: impl FnOnce(&Events)) {
+pub fn tell(event: impl FnOnce(&Events)) {
     UPCALLS.get().map(event);
 }

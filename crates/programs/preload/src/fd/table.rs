@@ -63,6 +63,21 @@ struct Entry {
     ring: AtomicU64,
 }
 
+impl Sock {
+    /// Whether the number still names the same socket: one load. A call that spins looks at it, since
+    /// another thread may close the number.
+    #[inline(always)]
+    pub fn still(&self) -> bool {
+        word(self.fd) == self.word
+    }
+
+    /// The index of the record in the arena.
+    #[inline(always)]
+    pub fn index(&self) -> u32 {
+        record_of(self.word)
+    }
+}
+
 /// Beside each other, since both are read by every call.
 #[repr(C, align(64))]
 struct Place {

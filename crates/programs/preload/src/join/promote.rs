@@ -26,9 +26,7 @@ use crate::join::names::{self, Names, Tracking};
 use crate::options;
 use crate::process::{identity, mark, pairs, registration, signals};
 use crate::ready::{sets, uring};
-use crate::socket::{
-    by_kernel, demote::demote, in_flight, kernel_look::LEFT, kind, proof, sockopt, state, unix,
-};
+use crate::socket::{by_kernel, demote::demote, in_flight, kind, proof, sockopt, state, unix};
 
 /// Longest interval between two looks, in calls, while something may change.
 const INTERVAL_MAX: u64 = 64;
@@ -208,7 +206,7 @@ fn join(
 /// Whether the other end mirrors this one, whose counts are known then.
 fn check(sock: &Sock, link: &Link<'static>, offer: &Offer) -> Join {
     let theirs = link.info(link.side().other()).join;
-    let is_open = !kind::of(sock.record).is_counted && theirs != LEFT;
+    let is_open = !kind::of(sock.record).is_counted && theirs != state::LEFT;
     if is_open && (theirs < OFFERED || !unix::count(sock, link)) {
         return Join::Wait;
     }

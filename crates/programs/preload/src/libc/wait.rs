@@ -12,7 +12,7 @@ use crate::fd::{
     record::{Kind, Origin},
     table,
 };
-use crate::ready::sets;
+use crate::ready::deferred_ctl;
 use crate::sys::clock::Wait;
 
 fn made(fd: c_int) -> c_int {
@@ -65,7 +65,7 @@ interpose! {
 
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
         let own = own_int!(epoll_ctl(set, operation, fd, event));
-        sets::control(table::epoll(set), operation, fd, event, own) as c_int
+        deferred_ctl::control(table::epoll(set), operation, fd, event, own) as c_int
     }
 
     fn epoll_wait(set: c_int, events: *mut epoll_event, room: c_int, timeout: c_int) -> c_int {

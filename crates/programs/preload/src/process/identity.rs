@@ -8,12 +8,12 @@
 //! kernel wipes at fork tells a copy that `clone` or a bare system call made behind our back ([`adopt`]).
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use windlass_channel::sys;
+use windlass_channel::{protocol, sys};
 
 use crate::arch;
-use crate::process::{mark, tell};
+use crate::process::tell;
 use crate::sys::reserved::Reserved;
 
 #[repr(C, align(64))]
@@ -61,6 +61,8 @@ pub fn thread() -> &'static Thread {
 /// Bit per thread slot; slot 0 is nobody.
 static SLOTS: [AtomicU64; 1_024] = [const { AtomicU64::new(0) }; 1_024];
 static PROCESS_SLOT: AtomicU32 = AtomicU32::new(0);
+/// Process id of each slot, from the registration on.
+pub(super) static PROCESSES: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 /// Of the process that this one was forked from, if it had one.
 static PARENT_SLOT: AtomicU32 = AtomicU32::new(0);
 static BORROWED: AtomicBool = AtomicBool::new(false);
@@ -91,6 +93,17 @@ pub fn process_slot() -> u16 {
 /// The slot of the nearest registered process that this one was forked from; 0 none.
 pub fn parent_slot() -> u16 {
     PARENT_SLOT.load(Ordering::Relaxed) as u16
+}
+
+/// The word of [`PROCESSES`] that belongs to a slot; `None` before the first registration.
+pub(super) fn process_word(slot: u16) -> Option<&'static AtomicU32> {
+    let table = PROCESSES.load(Ordering::Acquire);
+    if table.is_null() {
+        return None;
+    }
+    let word = table.wrapping_add(usize::from(slot) % protocol::SLOTS);
+    // SAFETY: the table has a word for each slot, and is never unmapped.
+    Some(unsafe { &*word })
 }
 
 /// The broker gave this process a slot (or took it: 0).
@@ -126,7 +139,6 @@ fn take_slot() -> u32 {
 
 unsafe extern "C" fn thread_ends(value: *mut c_void) {
     tell(|up| (up.thread_ends)());
-    mark::let_go();
     thread().slot.store(NO_SLOT, Ordering::Relaxed);
     thread().owner.store(0, Ordering::Relaxed);
     let slot = value.addr();

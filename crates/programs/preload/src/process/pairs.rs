@@ -15,17 +15,13 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
-use windlass_channel::client::{Paired, Region};
+use windlass_channel::client::{Client, Paired, Region};
 use windlass_channel::layout::CHANS;
 use windlass_channel::protocol::{Ends, Request};
 use windlass_channel::{Link, Reason, Side, Slab, StatusPage};
 
 use crate::options;
-use crate::process::{
-    identity, mark,
-    registration::{CLIENT, Gate, process_word},
-    status,
-};
+use crate::process::{identity, mark, status};
 use crate::sys::{clock, kernel};
 
 /// Slabs that a process has at a time: a wait looks at one word of each.
@@ -34,6 +30,10 @@ pub const PAIRS_MAX: usize = 64;
 const IDLE_US: u32 = 1_000_000;
 /// How often the broker is asked to look after a slab, at most.
 const WATCH_US: u32 = 1_000_000;
+/// The way to the broker.
+pub static CLIENT: Client = Client::new();
+
+static GATE: AtomicBool = AtomicBool::new(false);
 /// Grows with each broker.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// One above the highest place in use.
@@ -125,7 +125,8 @@ impl Pair {
     /// Whether it lives as far as the broker has seen.
     #[cold]
     fn is_peer_known(&self) -> bool {
-        process_word(self.peer.load(Relaxed) as u16).is_none_or(|word| word.load(Relaxed) != 0)
+        identity::process_word(self.peer.load(Relaxed) as u16)
+            .is_none_or(|word| word.load(Relaxed) != 0)
     }
 
     fn number(&self) -> u32 {
@@ -350,6 +351,24 @@ fn ask_watch(pair: &'static Pair) {
     }
 }
 
+/// The right to ask the broker and to fill places; given back when dropped.
+pub(super) struct Gate;
+
+impl Gate {
+    /// None: another thread has it.
+    pub(super) fn enter() -> Option<Self> {
+        GATE.compare_exchange(false, true, Acquire, Relaxed)
+            .is_ok()
+            .then(|| Gate)
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        GATE.store(false, Release);
+    }
+}
+
 static SEEKERS: AtomicU32 = AtomicU32::new(0);
 
 /// As long as it lives, the calling thread may use a place that it has found and no socket has entered.
@@ -389,4 +408,5 @@ pub(super) fn renew() {
 /// In a forked child: nobody looks for a place.
 pub(super) fn forked() {
     SEEKERS.store(0, Relaxed);
+    GATE.store(false, Relaxed);
 }

@@ -17,28 +17,23 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
-use windlass_channel::client::Client;
 use windlass_channel::directory::Directory;
-use windlass_channel::protocol::{BROKER_SLOT, RETURNS, Request, SHARE, SLOTS};
+use windlass_channel::protocol::{BROKER_SLOT, RETURNS, Request, SHARE};
 use windlass_channel::{Alive, Life, Owner, Reason, Who, sys};
 
 use crate::options;
 use crate::process::{
     identity, mark,
-    pairs::{self, Seeker},
+    pairs::{self, CLIENT, Gate, Seeker},
     status, tell,
 };
 use crate::sys::{clock, kernel};
 
-pub static CLIENT: Client = Client::new();
-
-static GATE: AtomicBool = AtomicBool::new(false);
 /// The broker is alive and cannot be seen: its process id means nothing here.
 static IS_BROKER_UNSEEN: AtomicBool = AtomicBool::new(false);
 /// Process id of the broker that this process has registered with.
 static BROKER: AtomicU32 = AtomicU32::new(0);
 static DIRECTORY: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
-static PROCESSES: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 /// Where the broker finds the records of this process; 0: nowhere.
 static REPORT: AtomicU64 = AtomicU64::new(0);
 
@@ -51,7 +46,7 @@ struct Processes;
 
 impl Alive for Processes {
     fn life(&self, owner: Owner) -> Life {
-        let Some(word) = process_word(owner.process()) else {
+        let Some(word) = identity::process_word(owner.process()) else {
             return Life::Lives;
         };
         if owner.process() == identity::process_slot() {
@@ -131,17 +126,6 @@ pub fn locate() {
     (CLIENT.answer_ms_min).store(options::patience_ms(), Relaxed);
 }
 
-/// The word of the table of processes that belongs to a slot; `None` before the first registration.
-pub(super) fn process_word(slot: u16) -> Option<&'static AtomicU32> {
-    let table = PROCESSES.load(Acquire);
-    if table.is_null() {
-        return None;
-    }
-    let word = table.wrapping_add(usize::from(slot) % SLOTS);
-    // SAFETY: the table has a word for each of the SLOTS slots, and is never unmapped.
-    Some(unsafe { &*word })
-}
-
 /// When the broker was last seen alive, in cycles, and for how long that is believed, in microseconds: sockets that never join
 /// list themselves over and over.
 static BROKER_SEEN_AT: AtomicU64 = AtomicU64::new(0);
@@ -153,7 +137,7 @@ fn is_orphaned() -> bool {
     if now.wrapping_sub(BROKER_SEEN_AT.load(Relaxed)) < clock::cycles(BROKER_SEEN_US) {
         return false;
     }
-    let Some(word) = process_word(BROKER_SLOT) else {
+    let Some(word) = identity::process_word(BROKER_SLOT) else {
         return false;
     };
     let broker = BROKER.load(Relaxed);
@@ -213,8 +197,8 @@ fn register_within(is_for_rescue: bool, socket: i32) -> Result<(), Reason> {
     }
     status::change(registered.status.base, holds);
     DIRECTORY.store(registered.directory.base, Release);
-    PROCESSES.store(registered.processes.base.cast(), Release);
-    let broker = process_word(BROKER_SLOT).map_or(0, |word| word.load(Relaxed));
+    identity::PROCESSES.store(registered.processes.base.cast(), Release);
+    let broker = identity::process_word(BROKER_SLOT).map_or(0, |word| word.load(Relaxed));
     BROKER.store(broker, Relaxed);
     // It has just answered.
     IS_BROKER_UNSEEN.store(!kernel::lives(broker), Relaxed);
@@ -234,26 +218,7 @@ pub fn directory() -> Option<Directory> {
 
 /// In a forked child: what was mapped stays, the slot was the parent's.
 pub fn forked() {
-    GATE.store(false, Relaxed);
     status::forked();
     pairs::forked();
     mark::forked();
-}
-
-/// The right to ask the broker and to fill places; given back when dropped.
-pub(super) struct Gate;
-
-impl Gate {
-    /// None: another thread has it.
-    pub(super) fn enter() -> Option<Self> {
-        GATE.compare_exchange(false, true, Acquire, Relaxed)
-            .is_ok()
-            .then(|| Gate)
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        GATE.store(false, Release);
-    }
 }

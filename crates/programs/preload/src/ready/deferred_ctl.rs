@@ -1,4 +1,4 @@
-//! Interest in user space: `epoll_ctl` without a system call.
+//! `epoll_ctl`, and interest in user space: a change without a system call.
 //!
 //! # Purpose
 //! Event loops of one thread change what they wait for with every message: a client asks for `EPOLLOUT` before it writes, and for
@@ -34,16 +34,17 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use libc::epoll_event;
-use windlass_channel::Link;
+use windlass_channel::{Link, Reason};
 
 use crate::counts::counters::{self, Counter};
 use crate::fd::{
-    call::Sock,
+    call::{Own, Sock},
     record::{Kind, flag},
+    table,
 };
 use crate::process::{identity, signals};
 use crate::ready::sets::{self, ABSENT, HERE, Member, QUEUED, READABLE, Set, drop_member};
-use crate::socket::state;
+use crate::socket::{demote::demote, kind, state};
 use crate::sys::{clock, kernel, memory};
 
 const LAGGING_MAX: usize = 128;
@@ -129,7 +130,7 @@ fn lags(member: &Member) -> bool {
 }
 
 /// In a forked child: the parent has told the kernel of everything before.
-pub(super) fn forked() {
+pub fn forked() {
     LAGGING.store(0, Relaxed);
 }
 
@@ -198,13 +199,60 @@ pub(super) fn filter(index: usize, events: *mut epoll_event, count: usize) -> us
     kept
 }
 
-/// A change by `epoll_ctl` that the kernel need not hear of yet; `None`: it has to.
-pub(super) fn defer(
-    instance: &Sock,
-    sock: &Sock,
+/// `epoll_ctl`; `None`: the instance is not known.
+pub fn control(
+    instance: Option<Sock>,
     operation: c_int,
-    asked: epoll_event,
-) -> Option<()> {
+    fd: c_int,
+    event: *mut epoll_event,
+    own: Own,
+) -> isize {
+    let known = table::known(fd).filter(|sock| kind::is_served(sock.record));
+    let (Some(instance), Some(sock)) = (instance, known) else {
+        return control_other(instance, operation, fd, own);
+    };
+    let is_served = sets::claim(&instance);
+    let asked = if operation == libc::EPOLL_CTL_DEL {
+        Some(epoll_event { events: 0, u64: 0 })
+    } else {
+        memory::fetch(event)
+    };
+    let Some(asked) = asked else {
+        return own.call();
+    };
+    if defer(&instance, &sock, operation, asked).is_some() {
+        return 0;
+    }
+    flush_epoll_ctl();
+    let result = own.call();
+    if result == 0 {
+        match operation {
+            libc::EPOLL_CTL_ADD => sets::added(&instance, &sock, asked, is_served),
+            libc::EPOLL_CTL_MOD => sets::changed(&instance, &sock, asked),
+            _ => sets::removed(&instance, &sock),
+        }
+    }
+    result
+}
+
+/// The same of an instance that is not known, in which nobody sees who sleeps, or of what no ring serves: an instance among others.
+fn control_other(instance: Option<Sock>, operation: c_int, fd: c_int, own: Own) -> isize {
+    flush_epoll_ctl();
+    let is_added = operation == libc::EPOLL_CTL_ADD;
+    if let Some(inner) = table::epoll(fd).filter(|_| instance.is_some() && is_added) {
+        sets::estrange(&inner);
+    }
+    let result = own.call();
+    if result == 0 && is_added && instance.is_none() {
+        table::known(fd)
+            .into_iter()
+            .for_each(|sock| demote(&sock, Reason::Asleep));
+    }
+    result
+}
+
+/// A change by `epoll_ctl` that the kernel need not hear of yet; `None`: it has to.
+fn defer(instance: &Sock, sock: &Sock, operation: c_int, asked: epoll_event) -> Option<()> {
     let changes = [
         libc::EPOLL_CTL_ADD,
         libc::EPOLL_CTL_MOD,

@@ -31,7 +31,6 @@
 //! adds to an instance after another process has inherited it, that one does not see in the rings until the first one waits
 //! or changes the instance again, or the broker's watch moves it.
 
-use std::ffi::c_int;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, fence};
 
@@ -39,18 +38,17 @@ use libc::epoll_event;
 use windlass_channel::{Link, Reason, Side, Watched};
 
 use crate::fd::{
-    call::{Own, Sock},
+    call::Sock,
     record::{Kind, RECORDS_MAX, word},
     table,
 };
 use crate::process::{identity, pairs};
-use crate::ready::deferred_ctl::{self, flush_epoll_ctl};
 use crate::socket::{
     demote::demote,
-    kind, reclaim,
+    reclaim,
     state::{self, At},
 };
-use crate::sys::{clock, kernel, memory, reserved::Reserved};
+use crate::sys::{clock, kernel, reserved::Reserved};
 
 /// Instances with a line in the status page: lines 1 to 63.
 const SETS: usize = 63;
@@ -292,9 +290,9 @@ fn claim_anew(instance: &Sock, before: u64, me: u64) -> bool {
     true
 }
 
-/// The instance is waited for by other means than `epoll_wait` in this process: its members are the kernel's, now and later.
+/// The instance is waited for by other means than `epoll_wait` in this process: its members are the kernel's, now and later, and the
+/// kernel knows of each.
 pub fn estrange(instance: &Sock) {
-    flush_epoll_ctl();
     let owner = &instance.record.words[word::WAITED_BY];
     if owner.load(Relaxed) != NOBODY {
         owner.store(NOBODY, Release);
@@ -325,59 +323,7 @@ pub(super) fn each_in(set: usize) -> impl Iterator<Item = (Sock, &'static Member
     })
 }
 
-/// `epoll_ctl`; `None`: the instance is not known.
-pub fn control(
-    instance: Option<Sock>,
-    operation: c_int,
-    fd: c_int,
-    event: *mut epoll_event,
-    own: Own,
-) -> isize {
-    let known = table::known(fd).filter(|sock| kind::is_served(sock.record));
-    let (Some(instance), Some(sock)) = (instance, known) else {
-        return control_other(instance, operation, fd, own);
-    };
-    let is_served = claim(&instance);
-    let asked = if operation == libc::EPOLL_CTL_DEL {
-        Some(epoll_event { events: 0, u64: 0 })
-    } else {
-        memory::fetch(event)
-    };
-    let Some(asked) = asked else {
-        return own.call();
-    };
-    if deferred_ctl::defer(&instance, &sock, operation, asked).is_some() {
-        return 0;
-    }
-    flush_epoll_ctl();
-    let result = own.call();
-    if result == 0 {
-        match operation {
-            libc::EPOLL_CTL_ADD => added(&instance, &sock, asked, is_served),
-            libc::EPOLL_CTL_MOD => changed(&instance, &sock, asked),
-            _ => removed(&instance, &sock),
-        }
-    }
-    result
-}
-
-/// The same of an instance that is not known, in which nobody sees who sleeps, or of what no ring serves: an instance among others.
-fn control_other(instance: Option<Sock>, operation: c_int, fd: c_int, own: Own) -> isize {
-    flush_epoll_ctl();
-    let is_added = operation == libc::EPOLL_CTL_ADD;
-    if let Some(inner) = table::epoll(fd).filter(|_| instance.is_some() && is_added) {
-        estrange(&inner);
-    }
-    let result = own.call();
-    if result == 0 && is_added && instance.is_none() {
-        table::known(fd)
-            .into_iter()
-            .for_each(|sock| demote(&sock, Reason::Asleep));
-    }
-    result
-}
-
-fn added(instance: &Sock, sock: &Sock, asked: epoll_event, is_served: bool) {
+pub(super) fn added(instance: &Sock, sock: &Sock, asked: epoll_event, is_served: bool) {
     if !state::is_young(sock.record) {
         return;
     }
@@ -408,7 +354,7 @@ fn added(instance: &Sock, sock: &Sock, asked: epoll_event, is_served: bool) {
     }
 }
 
-fn changed(instance: &Sock, sock: &Sock, asked: epoll_event) {
+pub(super) fn changed(instance: &Sock, sock: &Sock, asked: epoll_event) {
     let Some((set, member)) = membership(instance, sock) else {
         return;
     };
@@ -425,7 +371,7 @@ fn changed(instance: &Sock, sock: &Sock, asked: epoll_event) {
     }
 }
 
-fn removed(instance: &Sock, sock: &Sock) {
+pub(super) fn removed(instance: &Sock, sock: &Sock) {
     if let Some((set, member)) = membership(instance, sock) {
         drop_member(set, member);
     }
@@ -525,10 +471,9 @@ fn clear(instance: &Sock) {
     set.record.store(0, Release);
 }
 
-/// In a forked child: nobody sleeps, and the kernel knows what the parent had told it.
+/// In a forked child: nobody sleeps.
 pub fn forked() {
     SET.iter().for_each(|set| set.asleep.store(0, Relaxed));
-    deferred_ctl::forked();
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use crate::fd::{
     call::{Own, six},
     table,
 };
-use crate::ready::{deferred_ctl::flush_epoll_ctl, sets};
+use crate::ready::deferred_ctl::{self, flush_epoll_ctl};
 use crate::socket::demote::demote_all;
 use crate::sys::{
     clock,
@@ -164,7 +164,7 @@ impl Entries {
         let [set, how, fd] = arguments;
         let own = Own::of::<c_int>(&real::slot::epoll_ctl, six([set, how, fd, event as usize]));
         let event = std::ptr::with_exposed_provenance_mut(event as usize);
-        if sets::control(table::epoll(instance), operation, fd as c_int, event, own) == 0 {
+        if deferred_ctl::control(table::epoll(instance), operation, fd as c_int, event, own) == 0 {
             memory::put(at, [first & 0xff00, 0, 0, 0]);
         }
     }

@@ -22,7 +22,9 @@ use crate::fd::{
     call::{Own, Sock},
     record::{Record, flag},
 };
-use crate::socket::{errors, fast_path::count_sent, file_flags, reclaim, state, waiter::Waiter};
+use crate::socket::{
+    errors, file_flags, kernel_look::count_sent, peer_death, reclaim, state, waiter::Waiter,
+};
 
 /// Bytes from which on a write is large.
 pub const LARGE: usize = 64 * 1024;
@@ -74,7 +76,7 @@ pub fn send_by_kernel(
     if reclaim::caller(sock, link).is_none() {
         return own.call();
     }
-    if let Some(error) = errors::before_call(sock) {
+    if let Some(error) = peer_death::before_call(sock) {
         return errors::broken_pipe(error, flags);
     }
     let mut waiter = Waiter::new(*sock);

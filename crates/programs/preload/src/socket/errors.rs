@@ -6,8 +6,7 @@ use crate::fd::{
     call::Sock,
     record::{flag, word},
 };
-use crate::socket::{kind, peer_death};
-use crate::sys::real;
+use crate::sys::{kernel, real};
 
 /// -1 and `errno`.
 #[cold]
@@ -26,14 +25,9 @@ pub fn broken_pipe(error: i32, flags: i32) -> isize {
     fail(error)
 }
 
-/// An error that a reclaim met is the call's.
-#[cold]
-pub fn before_call(sock: &Sock) -> Option<i32> {
-    if !kind::of(sock.record).is_reset_late {
-        // The kernel's send says that nobody reads any more, and leaves the reset to a receive.
-        return None;
-    }
-    take_error(sock).or_else(|| peer_death::take_reset(sock))
+/// What the kernel says of a socket without being asked: errors and the end.
+pub fn events(sock: &Sock) -> i32 {
+    kernel::poll_one(sock.fd, 0) as i32
 }
 
 pub fn fail_later(sock: &Sock, error: i32) {

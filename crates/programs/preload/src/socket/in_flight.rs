@@ -30,8 +30,6 @@ const CALL: u32 = 1;
 const SLEEPER: u32 = 1 << 16 | CALL;
 /// The sleepers inside are counted in the channel.
 const CONVERTED: u32 = 1 << 31;
-/// How often a caller gives way to a thread that joins (100 to 200 ms: it may be off its core for some turns of others).
-pub const JOIN_WAITS: u32 = 1_500;
 /// How long a join waits for calls that send.
 const SENDERS_US: u32 = 100;
 
@@ -66,7 +64,7 @@ fn enter_slow(sock: &Sock, is_send: bool) -> bool {
     let before = add(sock.record, weight(is_send).wrapping_neg());
     last_out(sock.record, before - weight(is_send));
     let mut backoff = Backoff::default();
-    for _ in 0..JOIN_WAITS {
+    for _ in 0..state::JOIN_WAITS {
         let flags = sock.record.flags.load(SeqCst);
         if flags & flag::JOINED != 0 {
             return false;

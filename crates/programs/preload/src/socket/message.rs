@@ -10,7 +10,7 @@ use crate::fd::{
     record::flag,
 };
 use crate::process::registration;
-use crate::socket::{by_kernel, errors, fast_path, kind, recv, send, unix};
+use crate::socket::{by_kernel, errors, fast_path, kind, recv, send};
 use crate::sys::memory;
 
 /// Hands the header of a message and its pieces to `with`; of what cannot be used the program's own call says why.
@@ -58,7 +58,7 @@ pub fn receive(
         // Only the program's own call knows where to put the name of a sender and control data. Of TCP that comes with options only
         // which demote.
         if has_senders && !head.msg_name.is_null() {
-            return unix::receive_named(sock, own);
+            return recv::receive_named(sock, own);
         }
         let may_come = has_senders || sock.record.has(flag::DEMOTED);
         let has_room = !head.msg_control.is_null() && head.msg_controllen != 0;

@@ -82,15 +82,10 @@ pub fn see_to(sock: &Sock, link: &Link<'static>) -> bool {
         return true;
     }
     let is_moved = reclaim::reclaim(sock, link).is_some();
-    if is_moved && events(sock) & libc::EPOLLERR != 0 && !was_shut {
+    if is_moved && errors::events(sock) & libc::EPOLLERR != 0 && !was_shut {
         sock.record.set(flag::RESET);
     }
     is_moved
-}
-
-/// What the kernel says of a socket without being asked: errors and the end.
-pub fn events(sock: &Sock) -> i32 {
-    kernel::poll_one(sock.fd, 0) as i32
 }
 
 /// An error that was taken from the socket, by its right name.
@@ -116,6 +111,16 @@ pub fn take_reset(sock: &Sock) -> Option<i32> {
     take_noted(sock)
 }
 
+/// An error that a reclaim met is the call's.
+#[cold]
+pub fn before_call(sock: &Sock) -> Option<i32> {
+    if !kind::of(sock.record).is_reset_late {
+        // The kernel's send says that nobody reads any more, and leaves the reset to a receive.
+        return None;
+    }
+    errors::take_error(sock).or_else(|| take_reset(sock))
+}
+
 /// The error that the kernel has noted for the next call, by its right name; it is noted no more.
 #[cold]
 pub fn take_noted(sock: &Sock) -> Option<i32> {
@@ -128,7 +133,7 @@ pub fn take_noted(sock: &Sock) -> Option<i32> {
 /// made to note. Bytes that are there come before any error.
 #[cold]
 pub fn receive_nothing(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
-    if is_peers(sock) {
+    if state::is_peer_dead(sock) {
         on_peer_death(sock, link);
     }
     if !kind::of(sock.record).is_reset_late {
@@ -139,10 +144,4 @@ pub fn receive_nothing(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
     }
     let error = errors::take_error(sock).or_else(|| take_reset(sock));
     error.map_or_else(|| own.call(), errors::fail)
-}
-
-/// Whether the process at the other end has died.
-#[inline]
-pub fn is_peers(sock: &Sock) -> bool {
-    state::place(sock).is_some_and(|place| !pairs::at(place).is_peer_alive())
 }

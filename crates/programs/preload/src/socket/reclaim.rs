@@ -6,11 +6,11 @@ use windlass_channel::protocol::Request;
 use windlass_channel::{Link, Owner, Reason, Reclaimed, Who};
 
 use crate::fd::call::Sock;
-use crate::process::{
-    registration::{self, CLIENT},
-    signals,
+use crate::process::{pairs::CLIENT, registration, signals};
+use crate::socket::{
+    errors::{self, fail_later},
+    state,
 };
-use crate::socket::{errors::fail_later, kernel_look::LEFT, peer_death, state};
 use crate::sys::{
     clock::Limit,
     kernel::{self, Backoff},
@@ -60,11 +60,11 @@ pub fn drain(sock: &Sock, link: &Link<'static>, reason: Reason) {
 /// Moves this end's unread bytes into the kernel, waiting for a busy reader; what is left when the kernel is full.
 #[cold]
 pub fn reclaim(sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
-    if link.info(link.side().other()).join == LEFT {
+    if link.info(link.side().other()).join == state::LEFT {
         // Nobody will read them; the kernel has said so to this end when the peer closed.
         return Some(Reclaimed::All(0));
     }
-    if peer_death::events(sock) & (libc::EPOLLERR | libc::EPOLLHUP) != 0 {
+    if errors::events(sock) & (libc::EPOLLERR | libc::EPOLLHUP) != 0 {
         // The connection is over: a send would take the error that another call has to tell.
         return Some(Reclaimed::All(0));
     }

@@ -11,10 +11,10 @@ use crate::fd::{
 };
 use crate::process::signals;
 use crate::socket::{
+    demote::demote,
     errors::{fail, fail_later, take_error},
-    fast_path::count_received,
     file_flags,
-    kernel_look::{is_ending, is_look_due},
+    kernel_look::{count_received, is_ending, is_look_due},
     kind, peer_death,
     reclaim::{caller, drain},
     sleep, state, unix,
@@ -229,7 +229,7 @@ impl Receiving<'_> {
         if self.done > 0 {
             return Next::Return(self.done as isize);
         }
-        if peer_death::is_peers(sock) {
+        if state::is_peer_dead(sock) {
             peer_death::on_peer_death(sock, link);
         }
         unix::note_reset(sock, link);
@@ -289,4 +289,11 @@ pub fn receive_oddly(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
         real::set_errno(peer_death::named(sock, real::errno()));
     }
     unix::received_nothing(sock, result)
+}
+
+/// `recvfrom` that wants the sender's name: the kernel's, since only its call knows where to put it.
+#[cold]
+pub fn receive_named(sock: &Sock, own: Own) -> isize {
+    demote(sock, Reason::Flag);
+    unix::received_nothing(sock, own.call())
 }

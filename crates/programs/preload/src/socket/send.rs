@@ -21,10 +21,9 @@ use crate::fd::{
 use crate::process::{registration, signals};
 use crate::socket::{
     by_kernel::{self, LARGE, send_by_kernel},
-    errors::{before_call, broken_pipe},
-    fast_path::count_sent,
+    errors::broken_pipe,
     file_flags,
-    kernel_look::look_for_end,
+    kernel_look::{count_sent, look_for_end},
     kind, peer_death, proof,
     reclaim::caller,
     spin::spin,
@@ -49,7 +48,7 @@ pub fn send(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: Ow
         return own.call();
     }
     let is_odd = sock.record.has(flag::PENDING | flag::FAILED | flag::RESET);
-    if is_odd && let Some(error) = before_call(&sock) {
+    if is_odd && let Some(error) = peer_death::before_call(&sock) {
         return broken_pipe(error, flags);
     }
     if data.is_empty() {
@@ -72,7 +71,7 @@ pub fn send(sock: Sock, link: Link<'static>, data: Bufs<'_>, flags: i32, own: Ow
     call.end(data, sent)
 }
 
-/// Whether nothing has to be done before a send but for what [`is_end_due`](crate::socket::fast_path::is_end_due) says. Each one on a tracked connection looks at the
+/// Whether nothing has to be done before a send but for what [`is_end_due`](crate::socket::kernel_look::is_end_due) says. Each one on a tracked connection looks at the
 /// clock ([`proof::refresh`]), also one that answers the peer.
 #[inline(always)]
 pub fn is_settled(record: &Record) -> bool {
@@ -204,12 +203,12 @@ impl Sending {
                 return broken_pipe(error, flags);
             }
             let sock = waiter.sock();
-            if peer_death::is_peers(sock) {
+            if state::is_peer_dead(sock) {
                 peer_death::on_peer_death(sock, &link);
                 if sock.record.has(flag::FAILED | flag::RESET) && done > 0 {
                     return done as isize;
                 }
-                if let Some(error) = before_call(sock) {
+                if let Some(error) = peer_death::before_call(sock) {
                     return broken_pipe(error, flags);
                 }
             }

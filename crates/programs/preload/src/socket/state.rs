@@ -20,6 +20,7 @@ use windlass_channel::{Fd, Link, Reason, Side};
 
 use crate::counts::counters;
 use crate::fd::{
+    self,
     call::Sock,
     record::{Record, flag},
     table,
@@ -29,8 +30,13 @@ use crate::process::{
     pairs::{self, Pair},
     registration,
 };
-use crate::socket::{demote, in_flight::JOIN_WAITS, kind};
+use crate::socket::kind;
 use crate::sys::kernel::{self, Backoff};
+
+/// [`windlass_channel::EndInfo::join`] of an end that was closed.
+pub const LEFT: u32 = 3;
+/// How often a caller gives way to a thread that joins (100 to 200 ms: it may be off its core for some turns of others).
+pub const JOIN_WAITS: u32 = 1_500;
 
 /// See the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,6 +203,12 @@ pub fn place(sock: &Sock) -> Option<u8> {
     ((word >> PLACE_AT) as u8).checked_sub(1)
 }
 
+/// Whether the process at the other end has died.
+#[inline]
+pub fn is_peer_dead(sock: &Sock) -> bool {
+    place(sock).is_some_and(|place| !pairs::at(place).is_peer_alive())
+}
+
 /// The end of the channel of a socket that has joined, whichever process it belongs to: for what is no use of the socket.
 pub fn link_of(sock: &Sock) -> Option<Link<'static>> {
     word_or(sock, look_up)
@@ -213,7 +225,7 @@ fn find(sock: Sock) -> Option<u64> {
         // What a dead peer has left in a ring can be read there alone.
         return Some(word);
     }
-    demote::demote(&sock, Reason::Shared);
+    fd::tell(|up| (up.demote)(&sock, Reason::Shared));
     table::ring_word(sock.fd)?.store(0, Relaxed);
     None
 }

@@ -20,12 +20,9 @@ use windlass_channel::directory::Key;
 pub use windlass_channel::unix::{START, UNKNOWN};
 use windlass_channel::{KERNEL_UNREAD_MAX, Link, Reason, unix};
 
-use crate::fd::{
-    call::{Own, Sock},
-    record::flag,
-};
+use crate::fd::{call::Sock, record::flag};
 use crate::process::{registration, signals};
-use crate::socket::{demote::demote, errors, kernel_look, kind, peer_death, state};
+use crate::socket::{errors, kind, state};
 use crate::sys::kernel;
 
 /// Which connection the socket is, as a word for its record.
@@ -66,22 +63,13 @@ pub fn count(sock: &Sock, link: &Link<'static>) -> bool {
 
 /// The size of a send buffer, as the kernel counts it, that takes as much as ring and kernel hold of one direction: the
 /// largest ring and [`KERNEL_UNREAD_MAX`] before it. A smaller one would be felt.
-const SEND_BUFFER_LEAST: i64 = (unix::RING_BYTES_MAX + KERNEL_UNREAD_MAX as usize) as i64;
+pub const SEND_BUFFER_LEAST: i64 = (unix::RING_BYTES_MAX + KERNEL_UNREAD_MAX as usize) as i64;
 
 /// Whether the kernel takes less of this socket than a ring would.
 pub fn has_little_room(fd: c_int) -> bool {
     let mut bytes = 0_i32;
     let asked = kernel::option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &mut bytes);
     asked.is_ok() && i64::from(bytes) < SEND_BUFFER_LEAST
-}
-
-/// The program is about to set `SO_SNDBUF` to a value, which the kernel doubles. If that makes it small, the direction goes
-/// to the kernel before: it takes what is unread while it has room.
-pub fn before_send_buffer(sock: &Sock, value: Option<c_int>) {
-    let is_little = value.is_none_or(|value| i64::from(value) * 2 < SEND_BUFFER_LEAST);
-    if !kind::of(sock.record).is_counted && is_little {
-        demote(sock, Reason::Option);
-    }
 }
 
 /// Notes the reset that the kernel notes where a Unix socket is closed with unread bytes, at its peer (`unix_release_sock` in
@@ -95,9 +83,9 @@ pub fn note_reset(sock: &Sock, link: &Link<'static>) {
     {
         return;
     }
-    let is_left = link.info(link.side().other()).join == kernel_look::LEFT;
-    let events = peer_death::events(sock);
-    let is_gone = || is_left || peer_death::is_peers(sock) || !has_peer(sock, link);
+    let is_left = link.info(link.side().other()).join == state::LEFT;
+    let events = errors::events(sock);
+    let is_gone = || is_left || state::is_peer_dead(sock) || !has_peer(sock, link);
     if events & libc::EPOLLHUP == 0 || !is_gone() {
         return;
     }
@@ -135,11 +123,4 @@ pub fn received_nothing(sock: &Sock, result: isize) -> isize {
         return result;
     }
     errors::take_error(sock).map_or(0, errors::fail)
-}
-
-/// `recvfrom` that wants the sender's name: the kernel's, since only its call knows where to put it.
-#[cold]
-pub fn receive_named(sock: &Sock, own: Own) -> isize {
-    demote(sock, Reason::Flag);
-    received_nothing(sock, own.call())
 }
