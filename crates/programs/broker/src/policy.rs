@@ -18,7 +18,7 @@
 //! A file that others than root can change, and one with a line that is not understood, is refused as a whole, with the
 //! number of the line: half a policy is none.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -33,6 +33,8 @@ pub const CONFIG_PATH: &str = "/etc/windlass/sockets.conf";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
     joined: BTreeSet<(u32, u32)>,
+    /// The lowest user of those that rules join with each, over any number of steps.
+    groups: BTreeMap<u32, u32>,
     denied: BTreeSet<u32>,
     plain: BTreeSet<PathBuf>,
     ignores_accounting: bool,
@@ -91,6 +93,12 @@ impl Policy {
                     return Err("a user is joined with itself always: name two".into());
                 }
                 self.joined.insert((a.min(b), a.max(b)));
+                let groups = [a, b].map(|uid| self.group(uid));
+                let one = groups[0].min(groups[1]);
+                self.groups.extend([(a, one), (b, one)]);
+                let its = self.groups.values_mut();
+                its.filter(|it| groups.contains(it))
+                    .for_each(|it| *it = one);
             }
             ["deny", name] => drop(self.denied.insert(user(name)?)),
             ["plain", path] if path.starts_with('/') => drop(self.plain.insert(path.into())),
@@ -121,17 +129,6 @@ impl Policy {
 
     /// The lowest user of those that rules join with this one, over any number of steps: they use one directory.
     pub fn group(&self, uid: u32) -> u32 {
-        let mut group = BTreeSet::from([uid]);
-        loop {
-            let before = group.len();
-            for (a, b) in &self.joined {
-                if group.contains(a) || group.contains(b) {
-                    group.extend([a, b]);
-                }
-            }
-            if group.len() == before {
-                return group.first().copied().unwrap_or(uid);
-            }
-        }
+        self.groups.get(&uid).copied().unwrap_or(uid)
     }
 }

@@ -25,6 +25,8 @@ fn rules_hold() {
         (policy.group(1001), policy.group(7), policy.group(5)),
         (7, 7, 5)
     );
+    let circle = parse("join 9 8\njoin 6 7\njoin 5 9\njoin 8 7\njoin 5 6").expect("rules");
+    assert!((5..10).all(|uid| circle.group(uid) == 5) && circle.group(4) == 4);
 }
 
 /// A mistake is told with its line, and the whole file is refused.

@@ -347,7 +347,8 @@ fn unix_sockets_are_compared_without_copies() {
         .filter_map(|line| Some(line.rsplit_once(" = ")?.1));
     let results: Vec<&str> = results.collect();
     let looks = results.iter().filter(|result| result.contains("EBADF"));
-    assert_eq!(looks.count(), 4, "{calls}");
+    // Who is not answered in time asks again.
+    assert!(looks.count() >= 4, "{calls}");
     assert!(
         results.iter().all(|result| result.starts_with('-')),
         "{calls}"
