@@ -296,8 +296,9 @@ impl Snooper {
         self.version = self.version.wrapping_add(u64::from(port.is_some()));
     }
 
-    /// Nobody is behind a port any more.
+    /// Nobody is behind a port any more, and nothing is asked there: its number may be another port's before the queries are sent.
     pub fn link_down(&mut self, id: u16) {
+        self.queries.retain(|query| query.port != Some(id));
         let port = self.ports.get_mut(&id);
         let groups = port.map(|port| std::mem::take(&mut port.groups));
         for (vid, group) in groups.into_iter().flatten() {

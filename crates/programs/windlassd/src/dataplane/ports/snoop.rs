@@ -189,12 +189,19 @@ impl Ports {
 
     /// Tells an engine which members and VLANs there are.
     fn match_snooped(&mut self, bridge: &Name, settings: &SnoopBridge, snoop: &mut Snoop) {
-        let Snoop { engine, ports, .. } = snoop;
+        let Snoop {
+            engine,
+            ports,
+            queries,
+            ..
+        } = snoop;
         ports.retain(|name, (id, _)| {
             let member = self.members.get(name);
             let stays = member.is_some_and(|m| m.bridge == *bridge && m.id == *id);
             if !stays {
                 engine.remove_port(*id);
+                // Those that wait for workers, too: the number may be a member's of another bridge.
+                queries.retain(|query| query.port != Some(*id));
             }
             stays
         });
