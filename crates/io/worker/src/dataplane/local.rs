@@ -1,6 +1,7 @@
 //! Frames to the daemon, and from it.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use windlass_sync::spsc;
@@ -9,9 +10,9 @@ use super::{DataPlane, DataPlaneError};
 use crate::command::{Command, Relayed};
 use crate::local::{self, LocalFrame};
 
-/// Frames of the daemon that wait for workers at most.
+/// BPDUs of the daemon that wait for workers at most.
 pub const SENDS: usize = 64;
-/// The same of frames for sets: they leave room to BPDUs.
+/// Its other frames: what other members make it say delays no BPDU.
 pub const RELAYS: usize = 256;
 
 impl DataPlane {
@@ -33,18 +34,36 @@ impl DataPlane {
         frames
     }
 
-    /// Has a worker send a frame out of one member, as it is, tags included. It is counted at the member (`own_frames`), which
+    /// Has a worker send a BPDU out of one member, as it is, tags included. It is counted at the member (`own_frames`), which
     /// gets or drops it as any other; of two, the first goes first.
     ///
     /// # Errors
     /// [`DataPlaneError::NoMember`], [`DataPlaneError::FrameSize`]. [`DataPlaneError::Busy`]: [`SENDS`] wait already.
     pub fn send(&mut self, member: u16, frame: &[u8]) -> Result<(), DataPlaneError> {
+        self.send_within(member, frame, self.sends.clone(), SENDS)
+    }
+
+    /// The same for a frame that is no BPDU.
+    ///
+    /// # Errors
+    /// As [`DataPlane::send`], but [`DataPlaneError::Busy`] as [`DataPlane::relay`].
+    pub fn reply(&mut self, member: u16, frame: &[u8]) -> Result<(), DataPlaneError> {
+        self.send_within(member, frame, self.relays.clone(), RELAYS)
+    }
+
+    fn send_within(
+        &mut self,
+        member: u16,
+        frame: &[u8],
+        waiting: Arc<AtomicUsize>,
+        max: usize,
+    ) -> Result<(), DataPlaneError> {
         let bridge = self.draft_member(member)?.bridge;
-        begin_send(&self.sends, SENDS, frame.len())?;
+        begin_send(&waiting, max, frame.len())?;
         self.home(bridge).send(Command::Send {
             member,
             frame: frame.into(),
-            waiting: self.sends.clone(),
+            waiting,
         });
         Ok(())
     }

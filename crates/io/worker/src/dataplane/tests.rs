@@ -74,3 +74,16 @@ fn what_is_set_is_in_force() {
     });
     assert!(!plane.is_draining());
 }
+
+/// However much others make the daemon say, while no worker takes it, there is room for BPDUs.
+#[test]
+fn replies_leave_room_to_bpdus() {
+    let (mut plane, bridge, _inits) = plane(&Never);
+    let conf = MemberConf::new(TxId(0), 0);
+    let id = plane.add_member(bridge, conf, MemberTuning::default());
+    let (id, frame) = (id.expect("added"), [0; 60]);
+    let replies = (0..).take_while(|_| plane.reply(id, &frame).is_ok());
+    assert_eq!(replies.count(), local::RELAYS);
+    let bpdus = (0..).take_while(|_| plane.send(id, &frame).is_ok());
+    assert_eq!(bpdus.count(), local::SENDS);
+}

@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! The forwarding path gives this thread ARP requests and neighbour discovery ([`windlass_bridge::groups`]); the engine answers the asker
-//! (`DataPlane::send`), or the frame goes on to everybody (`DataPlane::relay`). Addresses in `allowed-ips` are known from the configuration.
+//! (`DataPlane::reply`), or the frame goes on to everybody (`DataPlane::relay`). Addresses in `allowed-ips` are known from the configuration.
 //!
 //! # Over an upgrade
 //! A successor knows what is configured, and learns the rest anew.
@@ -88,7 +88,7 @@ impl Ports {
             Outcome::Answer(answer) => {
                 let is_tagged = filtering && untagged != Some(vid);
                 let answer = tagged(&answer, is_tagged.then_some(vid));
-                self.plane.send(id, &answer)
+                self.plane.reply(id, &answer)
             }
             Outcome::Pass => self.plane.relay(
                 asked.bridge,

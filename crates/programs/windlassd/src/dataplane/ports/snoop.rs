@@ -4,7 +4,7 @@
 //! ```text
 //! Ports::hear --IGMP, MLD, PIM--> Snooper::receive --Relay--> DataPlane::relay   (a frame goes on when it was read)
 //! members, VLANs, rings --------> Snooper::configure, set_port
-//! Ports::wait ------------------> Snooper::advance --Query--> DataPlane::relay, send
+//! Ports::wait ------------------> Snooper::advance --Query--> DataPlane::relay, reply
 //!                                 Snooper::version ---------> DataPlane::set_groups
 //! ```
 //! [`Ports::run_snoops`] compares each engine with the members that there are, after every turn of the thread outside of edits. Groups are published at
@@ -255,7 +255,7 @@ impl Ports {
                     let untagged = member.and_then(|m| m.settings.vlan);
                     let is_tagged = filtering && untagged != Some(query.vid);
                     let frame = tagged(&query.frame, is_tagged.then_some(query.vid));
-                    self.plane.send(id, &frame)
+                    self.plane.reply(id, &frame)
                 }
             };
             if matches!(sent, Err(DataPlaneError::Busy)) {
