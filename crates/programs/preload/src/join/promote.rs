@@ -213,7 +213,7 @@ fn check(sock: &Sock, link: &Link<'static>, offer: &Offer) -> Join {
     if theirs == OFFERED || theirs == JOINED_END {
         match pairs::prove(sock.record.slab.load(Relaxed), link.index(), sock.fd) {
             Ok(()) => {}
-            Err(Reason::NoDaemon | Reason::Limit) => return Join::Wait,
+            Err(Reason::NoDaemon | Reason::Limit | Reason::Young) => return Join::Wait,
             Err(reason) => return Join::Refused(reason),
         }
     }

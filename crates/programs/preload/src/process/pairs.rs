@@ -207,7 +207,7 @@ pub fn pair_with(peer: u16, ends: Ends) -> Result<u8, Reason> {
 /// Whether the broker agrees that a channel of a slab is a connection of this socket, where it has to be asked.
 ///
 /// # Errors
-/// Why it does not; [`Reason::NoDaemon`] and [`Reason::Limit`] if it did not say.
+/// Why it does not; [`Reason::NoDaemon`], [`Reason::Limit`] and [`Reason::Young`] (a signal) if it did not say.
 pub fn prove(slab: u32, chan: u16, socket: i32) -> Result<(), Reason> {
     let place = place_of(slab).ok_or(Reason::NotEligible)?;
     if !at(place).proves.load(Relaxed) {
