@@ -250,14 +250,15 @@ impl Daemon {
     }
 
     /// Does something while the daemon is stopped, all its threads.
-    pub fn while_stopped(&self, work: impl FnOnce()) {
+    pub fn while_stopped<T>(&self, work: impl FnOnce() -> T) -> T {
         let child = self.child.as_ref().expect("it runs");
         let pid = Pid::from_child(child);
         kill_process(pid, Signal::STOP).expect("a child");
         let stopped = waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED);
         assert!(stopped.expect("a child").is_some_and(|s| s.stopped()));
-        work();
+        let done = work();
         kill_process(pid, Signal::CONT).expect("goes on");
+        done
     }
 
     /// Ends it with SIGTERM, and gives its exit code.

@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use smoltcp::iface::{Config, Interface, SocketSet};
@@ -21,7 +20,7 @@ use windlass_attach::port::{Kick, Lane, Limit, Stop};
 use windlass_frame::{Claim, HEADROOM, Heads, Pick, RxId, SNAP, Tick};
 use windlass_shm::{Foreign, HugePages, SegStore, Tails};
 use windlass_sync::qsbr::{Domain, Worker};
-use windlass_tests::{Daemon, Lab, mac, skip, uninterrupted, until, until_some};
+use windlass_tests::{Lab, mac, uninterrupted, until_some};
 
 const PEER: &str = "02:00:00:00:00:0b";
 const ALONE: Lane = Lane {
@@ -30,11 +29,6 @@ const ALONE: Lane = Lane {
 };
 /// Bytes sent each way.
 const BYTES: usize = 4 << 20;
-
-/// A testpmd whose answers can be read while it runs.
-const UNBUFFERED: [&str; 3] = ["stdbuf", "-oL", "dpdk-testpmd"];
-/// How long a testpmd may take to connect.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The byte at a place of the stream.
 fn pattern(at: usize) -> u8 {
@@ -299,216 +293,4 @@ fn offloads_end_at_the_peer() {
         "which arrived cut: {} frames",
         peer.frames
     );
-}
-
-/// A testpmd with two memif ports. Each frame that comes to one port goes out of the other one. Killed when dropped.
-struct Testpmd {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Testpmd {
-    /// Descriptors of each ring, as a power of two.
-    const LOG2_DESCRIPTORS: u32 = 10;
-
-    /// With memory of its own on hugetlbfs, which both ports share.
-    fn with_huge_pages(lab: &Lab, ports: &[String; 2]) -> Testpmd {
-        let pages = lab.directory().join("huge");
-        std::fs::create_dir(&pages).expect("a directory");
-        let mut command = Command::new("unshare");
-        command
-            .args(["--mount", "sh", "-c"])
-            .arg("mount -t hugetlbfs -o pagesize=2M none \"$0\" && exec \"$@\"")
-            .arg(&pages)
-            .args(UNBUFFERED)
-            .arg(format!("--huge-dir={}", pages.display()))
-            .args(["--single-file-segments", "-m", "64"]);
-        Testpmd::start(lab, command, ports)
-    }
-
-    fn with_small_pages(lab: &Lab, ports: &[String; 2]) -> Testpmd {
-        let [program, arguments @ ..] = UNBUFFERED;
-        let mut command = Command::new(program);
-        command.args(arguments).args(["--no-huge", "-m", "256"]);
-        Testpmd::start(lab, command, ports)
-    }
-
-    fn start(lab: &Lab, mut command: Command, ports: &[String; 2]) -> Testpmd {
-        let path = lab.directory().join("testpmd.log");
-        let log = std::fs::File::create(&path).expect("a log");
-        command
-            .arg(format!("--file-prefix={}", lab.name("testpmd")))
-            .args(["-l", "0,1", "--no-shconf", "--no-pci", "--no-telemetry"]);
-        for (id, port) in ports.iter().enumerate() {
-            let size = Self::LOG2_DESCRIPTORS;
-            command.arg(format!(
-                "--vdev=net_memif{id},{port},socket-abstract=no,id={id},rsize={size}"
-            ));
-        }
-        let child = command
-            .args(["--", "--interactive", "--forward-mode=io", "--auto-start"])
-            .args(["--nb-cores=1", "--total-num-mbufs=8192"])
-            .stdin(Stdio::piped())
-            .stdout(log.try_clone().expect("a log"))
-            .stderr(log)
-            .spawn();
-        Testpmd {
-            child: child.expect("testpmd"),
-            log: path,
-        }
-    }
-
-    fn said(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    /// Types a line at its prompt, and waits for the answer.
-    fn say(&mut self, line: &str, answer: &str) {
-        let before = self.said().len();
-        let prompt = self.child.stdin.as_mut().expect("its input");
-        let typed = writeln!(prompt, "{line}");
-        let ended = self.child.try_wait();
-        assert!(typed.is_ok(), "{ended:?}: {}", self.said());
-        until(&format!("{answer:?} is the answer to {line:?}"), || {
-            self.said()[before..].contains(answer)
-        });
-    }
-}
-
-impl Drop for Testpmd {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Whether testpmd is there; else the test is skipped.
-fn has_testpmd(test: &str) -> bool {
-    let there = Command::new("dpdk-testpmd").arg("-v").output();
-    if let Err(error) = &there {
-        skip(test, &format!("dpdk-testpmd cannot be run: {error}"));
-    }
-    there.is_ok()
-}
-
-/// Namespace `a` on a bridge with VNIC `m0`, and `b` on another one with `m1`, attached like that.
-fn two_bridges(lab: &Lab, daemon: &Daemon, attach: [String; 2]) {
-    for (id, (namespace, attach)) in ["a", "b"].into_iter().zip(attach).enumerate() {
-        lab.namespace(namespace);
-        daemon.must(&format!("bridge create br{id}"));
-        let address = format!(",address=10.1.0.{}/24", id + 1);
-        let name = format!("{namespace}0");
-        daemon.must(&format!(
-            "vnic create {name} --bridge br{id} --attach tap,netns={}{address}",
-            lab.name(namespace)
-        ));
-        daemon.must(&format!(
-            "vnic create m{id} --bridge br{id} --set mac-nospoof=off --attach {attach},id={id}"
-        ));
-    }
-}
-
-fn both_are_up(daemon: &Daemon, testpmd: &Testpmd) {
-    for name in ["m0", "m1"] {
-        let begun = std::time::Instant::now();
-        loop {
-            let vnic = daemon.show("vnic", name);
-            if vnic["state"] == "up" {
-                break;
-            }
-            let said = || testpmd.said();
-            assert!(begun.elapsed() < PATIENCE, "{vnic}\n{}", said());
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-}
-
-/// Two ports of one DPDK process connect to one socket with `zero-copy=yes`, each once, and frames pass through both: from a
-/// namespace on one bridge to a namespace on another one, both ways.
-#[test]
-fn zero_copy_clients_share_a_socket() {
-    const NAME: &str = "zero_copy_clients_share_a_socket";
-    let Some(lab) = Lab::start(NAME) else {
-        return;
-    };
-    if !has_testpmd(NAME) {
-        return;
-    }
-    let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
-    if !free.is_ok_and(|free| free.trim().parse::<u32>().is_ok_and(|pages| pages >= 40)) {
-        return skip(NAME, "there are no 40 free huge pages of 2 MiB");
-    }
-    let daemon = lab.daemon();
-    let socket = daemon.runtime_dir().join("both.sock");
-    let attach = format!("memif,socket={},role=server", socket.display());
-    two_bridges(&lab, &daemon, [attach.clone(), attach]);
-    let port = format!("socket={},role=client,zero-copy=yes", socket.display());
-    let testpmd = Testpmd::with_huge_pages(&lab, &[port.clone(), port]);
-    both_are_up(&daemon, &testpmd);
-    assert!(lab.ping("a", "10.1.0.2", 20), "{}", testpmd.said());
-    for name in ["m0", "m1"] {
-        let shown = daemon.show("vnic", name);
-        assert_eq!(shown["connects"], 1, "{shown}\n{}", testpmd.said());
-        let ring = 1u32 << Testpmd::LOG2_DESCRIPTORS;
-        assert!(
-            shown["details"].to_string().contains(&ring.to_string()),
-            "{shown}"
-        );
-        let counters = daemon.counters(name);
-        for counter in ["rx_frames", "tx_frames"] {
-            assert!(counters[counter].as_u64() >= Some(1), "{counters}");
-        }
-    }
-    assert!(
-        !testpmd.said().contains("sendmsg fail"),
-        "{}",
-        testpmd.said()
-    );
-}
-
-/// Frames pass through a DPDK program after the daemon was killed and started again, and after it was ended and started again,
-/// in either role of the program: windlass connects again to a server by itself; a client connects when its ports are started
-/// again. The program forwards nothing meanwhile: DPDK 22.11 unmaps rings under the threads that poll them.
-#[test]
-fn a_dpdk_program_goes_on_after_a_restart() {
-    const NAME: &str = "a_dpdk_program_goes_on_after_a_restart";
-    if !has_testpmd(NAME) {
-        return;
-    }
-    for is_server in [true, false] {
-        let Some(lab) = Lab::start(NAME) else {
-            return;
-        };
-        let mut daemon = lab.daemon();
-        let (ours, theirs) = match is_server {
-            true => ("client", "server"),
-            false => ("server", "client"),
-        };
-        let sockets = [0, 1].map(|id| daemon.runtime_dir().join(format!("dpdk{id}.sock")));
-        let end = |role: &str| {
-            let of = |socket: &PathBuf| format!("socket={},role={role}", socket.display());
-            [of(&sockets[0]), of(&sockets[1])]
-        };
-        two_bridges(&lab, &daemon, end(ours).map(|end| format!("memif,{end}")));
-        let mut testpmd = Testpmd::with_small_pages(&lab, &end(theirs));
-        both_are_up(&daemon, &testpmd);
-        assert!(lab.ping("a", "10.1.0.2", 20), "{}", testpmd.said());
-        for is_killed in [true, false] {
-            testpmd.say("stop", "Done.");
-            match is_killed {
-                true => daemon.kill(),
-                false => assert_eq!(daemon.terminate(), 0),
-            }
-            daemon.start_again();
-            if !is_server {
-                testpmd.say("port stop all", "Done");
-                testpmd.say("port start all", "Done");
-            }
-            both_are_up(&daemon, &testpmd);
-            testpmd.say("start", "packet forwarding");
-            let goes_on = lab.ping("a", "10.1.0.2", 20);
-            let said = testpmd.said();
-            assert!(goes_on, "testpmd as {theirs}, killed: {is_killed}: {said}");
-        }
-    }
 }

@@ -18,7 +18,7 @@ use windlass_attach::memif::layout::{COOKIE, Desc, RingPlace};
 use windlass_attach::memif::msg::{
     AddRegion, AddRing, Direction, Init, MSG_BYTES, Message, Mode, Secret, Text,
 };
-use windlass_attach::memif::server::Handshake;
+use windlass_attach::memif::server::{Handshake, SIBLINGS_TIME};
 use windlass_attach::memif::{HANDSHAKE_TIMEOUT, MemifServer};
 use windlass_attach::port::{More, Stop};
 use windlass_frame::FRAME_MAX;
@@ -108,8 +108,8 @@ impl Attacker {
         }
     }
 
-    fn init(&self) {
-        let (secret, name) = (Secret::NONE, Text::cut(b"attacker"));
+    fn init(&self, name: &str) {
+        let (secret, name) = (Secret::NONE, Text::cut(name.as_bytes()));
         self.say(
             &Message::Init(Init {
                 id: 0,
@@ -121,9 +121,9 @@ impl Attacker {
         );
     }
 
-    fn region(&self) {
+    fn region(&self, index: u16) {
         let region = AddRegion {
-            index: 0,
+            index,
             size: BYTES as u64,
         };
         self.say(&Message::AddRegion(region), &[self.file.as_fd()]);
@@ -146,8 +146,12 @@ impl Attacker {
 
     /// All of the handshake as an honest client does it.
     fn handshake(&self) {
-        self.init();
-        self.region();
+        self.init("attacker");
+        self.region(0);
+        self.rings_and_connect();
+    }
+
+    fn rings_and_connect(&self) {
         self.add(Self::ring(Direction::FromClient, 0));
         self.add(Self::ring(Direction::FromServer, 8192));
         self.say(&Message::Connect(Text::cut(b"attacker0")), &[]);
@@ -229,6 +233,50 @@ fn good(len: u32) -> Desc {
         offset: BUFFERS,
         ..Desc::default()
     }
+}
+
+/// A client that says its name, brings so many regions and is complete.
+fn complete(name: &str, regions: u16) -> (MemifServer, Attacker, tempfile::TempDir) {
+    let (mut server, directory) = listen();
+    let client = Attacker::connect(&directory.path().join("s"));
+    client.init(name);
+    (0..regions).for_each(|index| client.region(index));
+    client.rings_and_connect();
+    // Of the hub, and then of the messages.
+    (0..2).for_each(|_| drop(server.poll(Instant::now())));
+    (server, client, directory)
+}
+
+/// CONNECT of DPDK's zero-copy client is answered when the other ports of its process have had their time, and no other client's
+/// is put off; nothing is taken from it meanwhile but its goodbye.
+#[test]
+fn a_zero_copy_client_is_answered_late() {
+    for (name, regions) in [("DPDK 22.11.1", 1), ("VPP 24.02", 2)] {
+        let (server, _client, _directory) = complete(name, regions);
+        assert!(server.status().up, "{name}: {:?}", server.status());
+    }
+    let is_connected = |client: &Attacker| {
+        let heard = std::iter::from_fn(|| client.hear()).last();
+        matches!(heard, Some(Message::Connected(_)))
+    };
+    let zero_copy = || complete("DPDK 22.11.1", 2);
+
+    let (mut server, client, _directory) = zero_copy();
+    let due = server.deadline().expect("it is to be answered");
+    assert!(due <= Instant::now() + SIBLINGS_TIME);
+    let shortly_before = due - Duration::from_nanos(1);
+    assert!(server.poll(shortly_before).is_empty() && !is_connected(&client));
+    assert!(is_up(&server.poll(due)) && is_connected(&client));
+
+    let (mut server, client, _directory) = zero_copy();
+    client.region(2);
+    assert_eq!(client.refusal(&mut server), "unexpected ADD_REGION message");
+
+    let (mut server, client, _directory) = zero_copy();
+    drop(client);
+    assert!(server.poll(Instant::now()).is_empty());
+    assert!(server.status().reason.contains("closed the connection"));
+    assert_eq!(server.deadline(), None);
 }
 
 /// A head that jumps further than the ring is long ends the connection, on the way in and on the way out.
@@ -494,8 +542,8 @@ fn bad_handshakes_are_refused_by_name() {
     let up = || Attacker::ring(Direction::FromClient, 0);
     let with_ring = move |ring: AddRing| -> Trick {
         Box::new(move |a: &Attacker| {
-            a.init();
-            a.region();
+            a.init("attacker");
+            a.region(0);
             a.add(ring);
         })
     };
@@ -503,7 +551,7 @@ fn bad_handshakes_are_refused_by_name() {
         ("unexpected ACK", Box::new(|a| a.say(&Message::Ack, &[]))),
         (
             "unexpected ACK",
-            Box::new(|a| (a.init(), a.say(&Message::Ack, &[])).1),
+            Box::new(|a| (a.init("attacker"), a.say(&Message::Ack, &[])).1),
         ),
         (
             "unexpected CONNECT",
@@ -511,16 +559,31 @@ fn bad_handshakes_are_refused_by_name() {
         ),
         (
             "not complete",
-            Box::new(|a| (a.init(), a.say(&Message::Connect(Text::cut(b"x")), &[])).1),
+            Box::new(|a| {
+                (
+                    a.init("attacker"),
+                    a.say(&Message::Connect(Text::cut(b"x")), &[]),
+                )
+                    .1
+            }),
         ),
-        ("unexpected INIT", Box::new(|a| (a.init(), a.init()).1)),
+        (
+            "unexpected INIT",
+            Box::new(|a| (a.init("attacker"), a.init("attacker")).1),
+        ),
         (
             "region 0 is out of order",
-            Box::new(|a| (a.init(), a.region(), a.region()).2),
+            Box::new(|a| (a.init("attacker"), a.region(0), a.region(0)).2),
         ),
         (
             "region 0 is out of order",
-            Box::new(|a| (a.init(), a.add(Attacker::ring(Direction::FromServer, 0))).1),
+            Box::new(|a| {
+                (
+                    a.init("attacker"),
+                    a.add(Attacker::ring(Direction::FromServer, 0)),
+                )
+                    .1
+            }),
         ),
         ("ring 1 is beyond", with_ring(AddRing { index: 1, ..up() })),
         (
@@ -546,12 +609,12 @@ fn bad_handshakes_are_refused_by_name() {
         ),
         (
             "added before",
-            Box::new(move |a| (a.init(), a.region(), a.add(up()), a.add(up())).3),
+            Box::new(move |a| (a.init("attacker"), a.region(0), a.add(up()), a.add(up())).3),
         ),
         (
             "descriptor is missing",
             Box::new(|a| {
-                a.init();
+                a.init("attacker");
                 a.say(
                     &Message::AddRegion(AddRegion {
                         index: 0,
@@ -564,7 +627,7 @@ fn bad_handshakes_are_refused_by_name() {
         (
             "announced",
             Box::new(|a| {
-                a.init();
+                a.init("attacker");
                 let region = AddRegion {
                     index: 0,
                     size: BYTES as u64 + 1,
@@ -575,8 +638,8 @@ fn bad_handshakes_are_refused_by_name() {
         (
             "no eventfd",
             Box::new(move |a| {
-                a.init();
-                a.region();
+                a.init("attacker");
+                a.region(0);
                 a.say(&Message::AddRing(up()), &[a.file.as_fd()]);
             }),
         ),
@@ -622,7 +685,7 @@ fn silent_peers_are_turned_away() {
         .map(|_| unix::connect(&path, SocketKind::SeqPacket))
         .collect();
     let halfway = Attacker::connect(&path);
-    halfway.init();
+    halfway.init("attacker");
     for _ in 0..20 {
         server.poll(now);
     }
@@ -687,7 +750,7 @@ fn a_strange_descriptor_ends_the_connection() {
     let (mut server, directory) = listen();
     let path = directory.path().join("s");
     let attacker = Attacker::connect(&path);
-    attacker.init();
+    attacker.init("attacker");
     let file = std::fs::File::open("/proc/self/exe").expect("file");
     let region = AddRegion {
         index: 0,
@@ -706,7 +769,7 @@ fn a_strange_descriptor_ends_the_connection() {
 fn surplus_descriptors_are_closed() {
     let (mut server, directory) = listen();
     let attacker = Attacker::connect(&directory.path().join("s"));
-    attacker.init();
+    attacker.init("attacker");
     server.poll(Instant::now());
     let event = eventfd::create().expect("eventfd");
     let region = AddRegion {

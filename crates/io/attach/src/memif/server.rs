@@ -2,7 +2,7 @@
 //!
 //! # States
 //! ```text
-//! Waiting --- a client was led to our desk ---> Handshake --- CONNECT ---> Up --- peer gone, broken, condemned ---> Leaving
+//! Waiting --- a client was led to our desk ---> Handshake --- CONNECTED ---> Up --- peer gone, broken, condemned ---> Leaving
 //!    ^                                             |                                                                  |
 //!    +------------- refused, silent --------------+<------------------------- detached() -----------------------------+
 //! ```
@@ -10,8 +10,12 @@
 //! # Failure modes
 //! Each message is checked against the state of the connection ([`Handshake::take`]); the first that does not fit ends
 //! it, the reason goes to the peer as DISCONNECT, and the desk is free again. Nothing that a peer sends makes us
-//! keep more than [`REGIONS`] mappings and the offered number of rings. In a connection that is up the peer may say nothing
+//! keep more than [`REGIONS`] mappings and the offered number of rings. Behind CONNECT the peer may say nothing
 //! but DISCONNECT.
+//!
+//! DPDK's zero-copy client shares its process's own memory, by descriptors that all its ports use. When one port hears CONNECTED,
+//! DPDK closes these (`memif_connect` in drivers/net/memif, to 26.07), and ports that have not sent theirs yet cannot connect. So
+//! such a client is answered [`SIBLINGS_TIME`] after its CONNECT.
 
 #![deny(
     clippy::indexing_slicing,
@@ -41,6 +45,8 @@ use crate::endpoint::{Endpoint, Event, Rings, Status};
 
 /// How long to wait before the socket is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long the other ports of a zero-copy client's process have to send the descriptors that it closes when it is answered.
+pub const SIBLINGS_TIME: Duration = Duration::from_secs(1);
 
 /// What a server interface is made of.
 #[derive(Clone, Debug)]
@@ -97,6 +103,8 @@ enum State {
 pub struct Handshake {
     channel: Option<Channel>,
     program: Text<32>,
+    /// The interface's name from CONNECT, which is to be answered at the deadline.
+    unanswered: Option<Text<32>>,
     deadline: Option<Instant>,
     rings: u16,
     regions: Vec<Mapping>,
@@ -120,6 +128,7 @@ impl Handshake {
         Handshake {
             channel: None,
             program: Text::cut(b""),
+            unanswered: None,
             deadline: None,
             rings,
             regions: Vec::new(),
@@ -135,15 +144,21 @@ impl Handshake {
     /// [`Refusal`]: the connection is to be ended.
     pub fn take(&mut self, message: &Message, fd: Option<OwnedFd>) -> Result<Reply, Refusal> {
         match message {
+            Message::Disconnect(why) => Err(Refusal::Peer(why.reason)),
+            other if self.unanswered.is_some() => Err(Refusal::Unexpected(name_of(other))),
             Message::AddRegion(region) => self.add_region(region, fd),
             Message::AddRing(ring) => self.add_ring(ring, fd),
             Message::Connect(name) => {
                 self.check_complete()?;
                 Ok(Reply::Connected(*name))
             }
-            Message::Disconnect(why) => Err(Refusal::Peer(why.reason)),
             other => Err(Refusal::Unexpected(name_of(other))),
         }
+    }
+
+    /// Whether the client is DPDK's and shares memory of its process: it has other regions than its own.
+    fn is_zero_copy(&self) -> bool {
+        self.regions.len() > 1 && self.program.bytes().take(4).eq(*b"DPDK")
     }
 
     fn add_region(&mut self, region: &AddRegion, fd: Option<OwnedFd>) -> Result<Reply, Refusal> {
@@ -345,7 +360,7 @@ impl MemifServer {
         }
     }
 
-    /// Takes the messages that are there: the client's interface name when the last of them was CONNECT.
+    /// Takes the messages that are there: the client's interface name when CONNECT is to be answered.
     fn shake_on(
         &self,
         handshake: &mut Handshake,
@@ -354,15 +369,20 @@ impl MemifServer {
         for _ in 0..MESSAGES_PER_POLL {
             let channel = handshake.channel.as_ref().ok_or(Refusal::Closed)?;
             let Some((message, fd)) = channel.receive()? else {
-                if handshake.deadline.is_some_and(|at| now >= at) {
-                    return Err(Refusal::Silent);
-                }
-                return Ok(None);
+                return match handshake.deadline.is_some_and(|at| now >= at) {
+                    true => handshake.unanswered.ok_or(Refusal::Silent).map(Some),
+                    false => Ok(None),
+                };
             };
             let reply = handshake.take(&message, fd)?;
             let channel = handshake.channel.as_ref().ok_or(Refusal::Closed)?;
             match reply {
                 Reply::Ack => channel.send(&Message::Ack, None)?,
+                Reply::Connected(name) if handshake.is_zero_copy() => {
+                    handshake.unanswered = Some(name);
+                    handshake.deadline = now.checked_add(SIBLINGS_TIME);
+                    continue;
+                }
                 Reply::Connected(name) => return Ok(Some(name)),
             }
             handshake.deadline = now.checked_add(HANDSHAKE_TIMEOUT);
