@@ -99,8 +99,8 @@ pub struct VhostConf {
     pub session: SessionConf,
     /// Of whom the mappings of the guest's memory count.
     pub quota: Quota,
-    /// A file on tmpfs that says where packed rings stand, for the next daemon; in a directory for such files alone, which
-    /// is removed with the last of them.
+    /// A file on tmpfs that says where packed rings stand, for the next daemon. It is made for the first front end, in a directory for
+    /// such files alone, which is removed with the last of them.
     pub ring_progress: Option<PathBuf>,
 }
 
@@ -249,14 +249,13 @@ impl VhostEndpoint {
         let (epoll, wake) = (Epoll::create()?, Arc::new(eventfd::create()?));
         epoll.add(&wake, 0, Interest::READABLE)?;
         let peer_fds = PeerFds::new(wake.clone());
-        let progress = conf.ring_progress.as_deref().and_then(RingProgress::own);
         Ok(VhostEndpoint {
             conf,
             epoll,
             wake,
             listener: None,
             listens: false,
-            progress: progress.map(Arc::new),
+            progress: None,
             peer_fds,
             connection: None,
             try_at: None,
@@ -367,7 +366,11 @@ impl VhostEndpoint {
         self.connection = Some(self.connection_on(socket, now));
     }
 
-    fn connection_on(&self, socket: OwnedFd, now: Instant) -> Box<Connection> {
+    fn connection_on(&mut self, socket: OwnedFd, now: Instant) -> Box<Connection> {
+        if self.progress.is_none() {
+            let path = self.conf.ring_progress.as_deref();
+            self.progress = path.and_then(RingProgress::own).map(Arc::new);
+        }
         Box::new(Connection {
             wire: Wire::new(socket, self.peer_fds.clone()),
             session: Session::over(

@@ -123,8 +123,9 @@ fn stride(size: u16) -> u64 {
 }
 
 impl RingProgress {
-    /// A file at `path`; `None` where there can be none, which costs only what it is for.
+    /// A file at `path`, in a directory that is made if it has gone; `None` where there can be none, which costs only what it is for.
     pub(super) fn own(path: &Path) -> Option<RingProgress> {
+        let _ = rustix::fs::mkdir(path.parent()?, Mode::RWXU);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).ok()?;
         rustix::fs::ftruncate(&file, FILE_BYTES).ok()?;

@@ -13,6 +13,7 @@ use windlass_attach::tap::remove_strays;
 use windlass_attach::xdp::XdpConf;
 use windlass_shm::Quota;
 
+use super::guest::RingProgress;
 use super::translate;
 use crate::backend::{BackendError, Place};
 use crate::shares::Holders;
@@ -47,8 +48,9 @@ pub trait Host: Send {
     /// The interface of that name, if it is there.
     fn device(&mut self, name: &str) -> Option<Device>;
 
-    /// Removes what an earlier daemon left at interfaces other than those to be kept, and TAPs that were moved away since.
-    fn release_others(&mut self, keep: &[String]);
+    /// Removes what an earlier daemon left at interfaces other than those to be kept and of VNICs other than these, and TAPs that
+    /// were moved away since.
+    fn release_others(&mut self, keep: &[String], is_vnic: &dyn Fn(&str) -> bool);
 }
 
 /// Shared mappings of a VNIC that nobody but operators makes: two tables of a guest with as many regions as QEMU has slots.
@@ -58,6 +60,7 @@ const MAPPINGS_PER_VNIC_MAX: u32 = 1024;
 pub struct System {
     workers: u16,
     state_id: String,
+    progress: RingProgress,
     mappings_per_uid_max: u32,
     /// With the mappings of the owners of zones.
     holders: Holders,
@@ -71,12 +74,14 @@ impl System {
     pub fn new(
         workers: u16,
         state_id: String,
+        progress: RingProgress,
         holders: Holders,
         mappings_per_uid_max: u32,
     ) -> System {
         System {
             workers,
             state_id,
+            progress,
             mappings_per_uid_max,
             holders,
             taps: HashMap::new(),
@@ -131,7 +136,14 @@ impl Host for System {
             self.taps.insert(mark, netns);
         }
         let quota = self.quota(vnic, place);
-        translate::endpoint(vnic, place, self.workers, &self.state_id, quota)
+        translate::endpoint(
+            vnic,
+            place,
+            self.workers,
+            &self.state_id,
+            &self.progress,
+            quota,
+        )
     }
 
     fn uplink(&mut self, uplink: &Uplink) -> Result<Box<dyn Endpoint>, BackendError> {
@@ -166,8 +178,9 @@ impl Host for System {
         translate::device(name)
     }
 
-    fn release_others(&mut self, keep: &[String]) {
+    fn release_others(&mut self, keep: &[String], is_vnic: &dyn Fn(&str) -> bool) {
         release_stale(&self.filter_mark(), keep);
+        self.progress.remove_stale(is_vnic);
         let taps = std::mem::take(&mut self.taps);
         if taps.is_empty() {
             return;
@@ -191,7 +204,9 @@ mod tests {
     /// Pages of 1 GiB are for VNICs outside zones and for those with `huge-1g=on`, and for none with `huge-1g=off`.
     #[test]
     fn gigantic_pages_are_for_some() {
-        let system = System::new(1, "test".into(), Holders::default(), 8);
+        let nowhere = std::path::Path::new("/nonexistent");
+        let progress = RingProgress::new(nowhere, nowhere, "test");
+        let system = System::new(1, "test".into(), progress, Holders::default(), 8);
         let allows = |owner: Option<(u32, u32)>, huge: Option<bool>| {
             let properties = serde_json::json!({"huge-1g": huge});
             let mut vnic = serde_json::json!({"name": "v", "bridge": "b"});

@@ -45,6 +45,7 @@ use windlass_worker::{DataPlane, DataPlaneOptions};
 use crate::backend::{Backend, BackendError, Moment, Place, StateSink};
 use crate::options::Options;
 use crate::shares::{Share, Used};
+use guest::RingProgress;
 use host::{Host, System};
 use ports::{Ports, Request};
 
@@ -57,9 +58,18 @@ const MEMBERS_MAX: usize = 4096;
 /// If the workers cannot be started as the options say.
 pub fn build(options: &Options, sink: StateSink) -> Result<Box<dyn Backend>> {
     let workers = options.workers.len().max(1) as u16;
+    // The same directory by another path is the same daemon's. They are there.
+    let [runtime_dir, state_dir] = [&options.runtime_dir, &options.state_dir].map(|directory| {
+        directory
+            .canonicalize()
+            .unwrap_or_else(|_| directory.clone())
+    });
+    let state_id = state_id(&state_dir);
+    let progress = RingProgress::new(&runtime_dir, &state_dir, &state_id);
     let host = System::new(
         workers,
-        state_id(&options.state_dir),
+        state_id,
+        progress,
         sink.holders().clone(),
         options.limits.per_user.max(Share::Mappings),
     );
@@ -127,10 +137,6 @@ pub fn check_cores(cores: &[u32]) -> Result<()> {
 /// Stands for this daemon in the marks of what it makes on the host: TAPs, packet filters. Made of the path of the state
 /// directory, so that the next daemon with the same configuration knows its own, and another daemon does not.
 fn state_id(directory: &Path) -> String {
-    // The same directory by another path is the same daemon. It is there: its document has been read.
-    let directory = directory
-        .canonicalize()
-        .unwrap_or_else(|_| directory.to_owned());
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for byte in directory.as_os_str().as_encoded_bytes() {
         hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);

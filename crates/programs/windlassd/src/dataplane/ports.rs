@@ -518,7 +518,8 @@ impl Ports {
         self.set_aside(&uplink.name, Object::Uplink(uplink.clone()), End::Delete)
     }
 
-    /// Has what was held go on, and removes packet filters that an earlier daemon left at interfaces that are no uplinks any more.
+    /// Has what was held go on, and removes what an earlier daemon left: packet filters at interfaces that are no uplinks any more,
+    /// and the progress of guests of VNICs that there are none of.
     pub fn adopted(&mut self) {
         self.let_go();
         let keep: Vec<String> = self
@@ -526,7 +527,9 @@ impl Ports {
             .values()
             .filter_map(|m| m.device.clone())
             .collect();
-        self.host.release_others(&keep);
+        let names: BTreeSet<&str> = self.members.keys().map(Name::as_str).collect();
+        self.host
+            .release_others(&keep, &|name| names.contains(name));
     }
 
     pub fn fdb_add(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {

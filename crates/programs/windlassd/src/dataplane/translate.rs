@@ -21,6 +21,7 @@ use windlass_worker::dataplane::BridgeTuning;
 use windlass_worker::{MemberTuning, Spin};
 
 use super::firewalls::Firewalls;
+use super::guest::{self, RingProgress};
 use super::host::Device;
 use crate::backend::{BackendError, Place};
 
@@ -163,6 +164,7 @@ pub fn endpoint(
     place: &Place,
     workers: u16,
     state_id: &str,
+    progress: &RingProgress,
     quota: Quota,
 ) -> Result<Option<Box<dyn Endpoint>>, BackendError> {
     match &vnic.attach {
@@ -170,7 +172,7 @@ pub fn endpoint(
         Attachment::Memif(memif) => memif_endpoint(&vnic.name, memif, place, quota).map(Some),
         Attachment::None(_) => Ok(None),
         Attachment::VhostUser(vhost) => {
-            super::guest::endpoint(vnic, vhost, mtu(vnic), place, state_id, quota).map(Some)
+            guest::endpoint(vnic, vhost, mtu(vnic), place, progress, quota).map(Some)
         }
         Attachment::Packet(_) | Attachment::Xdp(_) => Err(BackendError::Unsupported(format!(
             "{} joins an interface of the host: make an uplink instead of a VNIC",

@@ -405,5 +405,5 @@ impl Host for Lab {
         })
     }
 
-    fn release_others(&mut self, _: &[String]) {}
+    fn release_others(&mut self, _: &[String], _: &dyn Fn(&str) -> bool) {}
 }

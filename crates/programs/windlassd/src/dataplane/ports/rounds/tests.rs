@@ -116,7 +116,7 @@ impl Host for Peers {
         *self.device.lock().unwrap()
     }
 
-    fn release_others(&mut self, _: &[String]) {}
+    fn release_others(&mut self, _: &[String], _: &dyn Fn(&str) -> bool) {}
 }
 
 /// A plane with nothing in it, on that host; and that document.
