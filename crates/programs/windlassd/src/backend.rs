@@ -44,6 +44,10 @@ use windlass_api::{
 };
 use windlass_attach::endpoint::Handed;
 
+/// What the thread that drives members does itself while no frame is forwarded, so that no other one is waited for; whether it
+/// was done.
+pub type Step = Box<dyn FnOnce() -> bool + Send>;
+
 /// Numbers of one moment, each in the order in which it was asked for.
 #[derive(Debug, Clone, Default)]
 pub struct Moment {
@@ -393,9 +397,10 @@ pub trait Backend: Send {
         Vec::new()
     }
 
-    /// Uses nothing any more of what was handed over, and sends what it holds of frames; whether it does so.
-    fn rest(&mut self) -> bool {
-        true
+    /// Uses nothing any more of what was handed over, sends what it holds of frames, and does `then` at once; whether all that was
+    /// done.
+    fn rest(&mut self, then: Step) -> bool {
+        then()
     }
 
     /// The successor is gone: all goes on here.
@@ -412,8 +417,11 @@ pub trait Backend: Send {
     /// What the daemon before this one has handed over, for what was made, or is before [`Backend::adopted`].
     fn take_over(&mut self, _handed: Vec<Handed>) {}
 
-    /// The daemon before uses that no more: goes on with it.
-    fn go(&mut self) {}
+    /// Goes on with that at once when `is_free` has returned true, which waits until the daemon before uses it no more; whether it
+    /// does.
+    fn go(&mut self, is_free: Step) -> bool {
+        is_free()
+    }
 
     /// Goes on counting where the daemon before has ended.
     fn carry(&mut self, _counters: Vec<(Name, Counters)>) {}

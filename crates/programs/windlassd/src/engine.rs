@@ -55,7 +55,7 @@ use windlass_api::{
 use windlass_attach::endpoint::Handed;
 
 use crate::authority::Peer;
-use crate::backend::{Backend, Place, StateSink};
+use crate::backend::{Backend, Place, StateSink, Step};
 use crate::options::Options;
 use crate::paths;
 use crate::shares::{Holders, PerUser, Share};
@@ -232,9 +232,9 @@ impl Engine {
         self.backend.hand_over()
     }
 
-    /// Uses nothing of that any more; whether it does so.
-    pub fn rest(&mut self) -> bool {
-        self.backend.rest()
+    /// Uses nothing of that any more, and does `then`; whether both were done.
+    pub fn rest(&mut self, then: Step) -> bool {
+        self.backend.rest(then)
     }
 
     /// The successor is gone.
@@ -258,9 +258,9 @@ impl Engine {
         self.backend.take_over(handed);
     }
 
-    /// The other daemon uses that no more.
-    pub fn go(&mut self) {
-        self.backend.go();
+    /// Goes on with that when `is_free` has returned true; whether it does.
+    pub fn go(&mut self, is_free: Step) -> bool {
+        self.backend.go(is_free)
     }
 
     /// Goes on counting where the other daemon has ended.

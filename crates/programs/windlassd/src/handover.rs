@@ -17,7 +17,8 @@
 //! The two speak over a socket of messages, which is the successor's standard input. Requests that come meanwhile wait in the
 //! control socket, frames of namespaces in the queues of their TAPs, whose carrier stays, and those of guests in their rings:
 //! their vhost-user sockets go on with the successor. What workers hold in private memory is sent before the gap, or dropped
-//! and counted. The service manager is told the successor's process id before the predecessor ends. What either does while the
+//! and counted. Within the gap nobody is woken but the two threads that drive members, and workers: those send and wait for `go`
+//! themselves. The service manager is told the successor's process id before the predecessor ends. What either does while the
 //! other forwards, it does at a low priority: the kernel lets a thread that computes have a core for a whole tick.
 //!
 //! # Failure modes
@@ -30,6 +31,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -41,6 +43,7 @@ use windlass_attach::endpoint::Handed;
 use windlass_sys::priority;
 use windlass_sys::unix::{FDS_MAX, SocketKind, inherited, pair, receive_with_fds, send_with_fds};
 
+use crate::backend::Step;
 use crate::engine::Engine;
 
 /// The option with which a successor is started.
@@ -153,12 +156,23 @@ impl Successor {
         self.hear(TAKING_TIME_MAX + MEMBER_TIME_MAX * members)
     }
 
-    /// Has it go on with what it was handed, which nobody uses here, and waits until it serves.
+    /// Has it go on with what it was handed, when nobody uses that here.
+    ///
+    /// # Errors
+    /// If there is no descriptor for that.
+    pub fn go(&self) -> Result<Step> {
+        let socket = self.socket.as_fd().try_clone_to_owned()?;
+        Ok(Box::new(move || {
+            let sent = send_with_fds(&socket, &[IoSlice::new(&[GO])], &[]);
+            sent.is_ok()
+        }))
+    }
+
+    /// Waits until it has gone on.
     ///
     /// # Errors
     /// If it has ended, or does not say so within 2 s.
-    pub fn go(&self) -> Result<()> {
-        self.send(GO, &[], &[])?;
+    pub fn serves(&self) -> Result<()> {
         self.hear(TAKING_TIME_MAX)
     }
 
@@ -217,7 +231,7 @@ struct Inheritance {
 /// The successor's end.
 #[derive(Debug)]
 pub struct Turn {
-    predecessor: OwnedFd,
+    predecessor: Arc<OwnedFd>,
     /// How nice this process is when it serves.
     niceness: i32,
 }
@@ -237,7 +251,7 @@ impl Turn {
             be_nicer();
         }
         Ok(Self {
-            predecessor: socket,
+            predecessor: Arc::new(socket),
             niceness,
         })
     }
@@ -258,7 +272,7 @@ impl Turn {
         }
         let mut inheritance = Inheritance::default();
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
-        while let Some((kind, rest, fds)) = self.hear(&mut bytes)
+        while let Some((kind, rest, fds)) = hear(&self.predecessor, &mut bytes)
             && kind != ALL
         {
             inheritance.add(kind, rest, fds);
@@ -266,32 +280,32 @@ impl Turn {
         engine.take_over(inheritance.members);
         // One that has died wants no answer.
         let _ = self.say();
-        while let Some((kind, rest, _)) = self.hear(&mut bytes) {
-            match kind {
-                GO => {
-                    engine.go();
-                    let _ = self.say();
-                }
-                COUNTERS => match serde_json::from_slice(rest) {
+        let predecessor = self.predecessor.clone();
+        let is_free = move || matches!(hear(&predecessor, &mut [0]), Some((GO, ..)));
+        if engine.go(Box::new(is_free)) {
+            let _ = self.say();
+        }
+        while let Some((kind, rest, _)) = hear(&self.predecessor, &mut bytes) {
+            if kind == COUNTERS {
+                match serde_json::from_slice(rest) {
                     Ok(counters) => engine.carry(counters),
                     Err(error) => tracing::error!("counters of the daemon before: {error}"),
-                },
-                _ => {}
+                }
             }
         }
         Ok(inheritance.listener)
     }
 
     fn say(&self) -> Result<usize, rustix::io::Errno> {
-        send_with_fds(&self.predecessor, &[IoSlice::new(&[1])], &[])
+        send_with_fds(&*self.predecessor, &[IoSlice::new(&[1])], &[])
     }
+}
 
-    /// The next message; none behind the last one.
-    fn hear<'a>(&self, bytes: &'a mut [u8]) -> Option<(u8, &'a [u8], Vec<OwnedFd>)> {
-        let message = receive_with_fds(&self.predecessor, bytes, FDS_MAX).ok()?;
-        let (kind, rest) = bytes.get(..message.bytes)?.split_first()?;
-        Some((*kind, rest, message.fds))
-    }
+/// The next message of a predecessor; none behind the last one.
+fn hear<'a>(predecessor: &OwnedFd, bytes: &'a mut [u8]) -> Option<(u8, &'a [u8], Vec<OwnedFd>)> {
+    let message = receive_with_fds(predecessor, bytes, FDS_MAX).ok()?;
+    let (kind, rest) = bytes.get(..message.bytes)?.split_first()?;
+    Some((*kind, rest, message.fds))
 }
 
 impl Inheritance {

@@ -207,10 +207,11 @@ async fn try_hand_over(
     let members = engine.call(&itself, |engine| Ok(engine.hand_over()));
     lock.hand_over(successor, &members.await?)?;
     // From here to the successor's answer no frame is forwarded.
-    if !engine.call(&itself, |engine| Ok(engine.rest())).await? {
-        bail!("a worker does not come to rest");
+    let go = successor.go()?;
+    if !engine.call(&itself, |engine| Ok(engine.rest(go))).await? {
+        bail!("a worker does not come to rest, or the successor has ended");
     }
-    successor.go()?;
+    successor.serves()?;
     let counters = engine.call(&itself, |engine| Ok(engine.last_counters()));
     if let Err(error) = successor.tell(&counters.await?) {
         tracing::error!("upgrade: counters begin at zero: {error:#}");

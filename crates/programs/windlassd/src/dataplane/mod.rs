@@ -42,7 +42,7 @@ use windlass_attach::endpoint::Handed;
 use windlass_sync::tsc::Clock;
 use windlass_worker::{DataPlane, DataPlaneOptions};
 
-use crate::backend::{Backend, BackendError, Moment, Place, StateSink};
+use crate::backend::{Backend, BackendError, Moment, Place, StateSink, Step};
 use crate::options::Options;
 use crate::shares::{Share, Used};
 use guest::RingProgress;
@@ -391,8 +391,8 @@ impl Backend for DataPlaneBackend {
         self.ask(|p| p.hand_over()).unwrap_or_default()
     }
 
-    fn rest(&mut self) -> bool {
-        self.ask(Ports::rest).unwrap_or(false)
+    fn rest(&mut self, then: Step) -> bool {
+        self.ask(|p| p.rest() && then()).unwrap_or(false)
     }
 
     fn keep(&mut self) {
@@ -411,8 +411,15 @@ impl Backend for DataPlaneBackend {
         self.ask(|p| p.take_over(handed));
     }
 
-    fn go(&mut self) {
-        self.ask(Ports::go);
+    fn go(&mut self, is_free: Step) -> bool {
+        self.ask(|p| {
+            let goes_on = is_free();
+            if goes_on {
+                p.go();
+            }
+            goes_on
+        })
+        .unwrap_or(false)
     }
 
     fn carry(&mut self, counters: Vec<(Name, Counters)>) {
