@@ -30,10 +30,14 @@ fn closes_as_on_the_kernel(place: &Place, how: &How<'_>) {
     assert!(has_all, "close.c skips nothing");
 }
 
+/// Both worlds run at once: their ends sleep most of the time.
 fn as_on_the_kernel_with(place: &Place, how: &How<'_>, before: impl Fn(&mut Pair, bool)) -> bool {
-    for is_plain in [true, false] {
-        let mut pair = place.connect(&How { is_plain, ..*how });
-        before(&mut pair, is_plain);
+    let worlds = [true, false];
+    let mut pairs = worlds.map(|is_plain| place.connect(&How { is_plain, ..*how }));
+    for (pair, is_plain) in pairs.iter_mut().zip(worlds) {
+        before(pair, is_plain);
+    }
+    for (pair, is_plain) in pairs.iter_mut().zip(worlds) {
         for end in 0..2 {
             if pair.end_of(end).contains("SKIP") {
                 return false;
