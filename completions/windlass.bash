@@ -169,6 +169,9 @@ _windlass() {
             windlass__subcmd__vnic,qemu-args)
                 cmd="windlass__subcmd__vnic__subcmd__qemu__subcmd__args"
                 ;;
+            windlass__subcmd__vnic,rules)
+                cmd="windlass__subcmd__vnic__subcmd__rules"
+                ;;
             windlass__subcmd__vnic,set)
                 cmd="windlass__subcmd__vnic__subcmd__set"
                 ;;
@@ -2375,7 +2378,7 @@ _windlass() {
             return 0
             ;;
         windlass__subcmd__vnic)
-            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help create delete show set get show-props qemu-args libvirt-xml"
+            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help create delete show set get show-props rules qemu-args libvirt-xml"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2650,6 +2653,47 @@ _windlass() {
                     fi
                     return 0
                     ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        windlass__subcmd__vnic__subcmd__rules)
+            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --output)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -3058,7 +3102,7 @@ _windlass() {
             return 0
             ;;
         windlass__subcmd__zone__subcmd__create)
-            opts="-j -p -o -H -h --owner --group --netns --bridge --may-exist --dry-run --json --parsable --output --no-header --no-color --timeout --socket --help"
+            opts="-j -p -o -H -h --owner --group --netns --bridge --set --may-exist --dry-run --json --parsable --output --no-header --no-color --timeout --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -3084,6 +3128,13 @@ _windlass() {
                     ;;
                 --bridge)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --set)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
                     return 0
                     ;;
                 --output)
@@ -3384,6 +3435,7 @@ _windlass_live() {
             2" zone delete"|2" zone delete "*) kind=zone ;;
             *" zone show"|*" zone show "*) kind=zone ;;
             2" zone set"|2" zone set "*) kind=zone ;;
+            *" zone set"|*" zone set "*) kind=setting ;;
             2" zone get"|2" zone get "*) kind=zone ;;
             *" zone get"|*" zone get "*) kind=property ;;
             2" bridge delete"|2" bridge delete "*) kind=bridge ;;
@@ -3410,6 +3462,7 @@ _windlass_live() {
             *" vnic set"|*" vnic set "*) kind=setting ;;
             2" vnic get"|2" vnic get "*) kind=vnic ;;
             *" vnic get"|*" vnic get "*) kind=property ;;
+            2" vnic rules"|2" vnic rules "*) kind=vnic ;;
             2" vnic qemu-args"|2" vnic qemu-args "*) kind=vnic ;;
             2" vnic libvirt-xml"|2" vnic libvirt-xml "*) kind=vnic ;;
             2" flow remove"|2" flow remove "*) kind=flow ;;

@@ -68,6 +68,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l group -d 'Group whose members see it: a name or a number [default of a new zone: the user\'s]' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l netns -d 'Network namespace in which its TAPs may lie' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l bridge -d 'Bridge on which its owner may make VNICs; may be repeated. A set replaces the whole list' -r
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l set -d 'Set a property; may be repeated. "show-props" lists them' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l socket -d 'The daemon\'s control socket' -r -F
@@ -305,22 +306,23 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -s H -l no-header -d 'Write no titles'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -l no-color -d 'Write no colours; so does NO_COLOR'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -f -a "create" -d 'Make a VNIC'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -f -a "delete" -d 'Remove a VNIC and what it is attached to'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -f -a "show" -d 'List VNICs, or their statistics'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -f -a "set" -d 'Change a VNIC'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -f -a "get" -d 'Show what it is and what can be set on it'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -f -a "show-props" -d 'List what can be set'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -f -a "qemu-args" -d 'Write the QEMU arguments that attach a machine to a VNIC'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props qemu-args libvirt-xml" -f -a "libvirt-xml" -d 'Write the libvirt elements that attach a machine to a VNIC'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -f -a "create" -d 'Make a VNIC'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -f -a "delete" -d 'Remove a VNIC and what it is attached to'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -f -a "show" -d 'List VNICs, or their statistics'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -f -a "set" -d 'Change a VNIC'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -f -a "get" -d 'Show what it is and what can be set on it'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -f -a "show-props" -d 'List what can be set'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -f -a "rules" -d 'List the rules that packets of a VNIC have to pass, with what those with "count" have counted'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -f -a "qemu-args" -d 'Write the QEMU arguments that attach a machine to a VNIC'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -f -a "libvirt-xml" -d 'Write the libvirt elements that attach a machine to a VNIC'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l bridge -d 'Bridge that it is a member of' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l attach -d 'Who is on the other side: tap, memif, vhost-user or none; a socket\'s owner=USER:GROUP by name or number' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l mac -d 'Its address [default: a random local one, drawn once and kept]' -r -f
@@ -395,6 +397,14 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from rules" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from rules" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from rules" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from rules" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from rules" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from rules" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from rules" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from rules" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -l memory -d 'Memory of the machine' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -l accel -d 'What runs the machine, as QEMU\'s -accel: kvm, or tcg where the host has no KVM. Without it none is named' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
@@ -682,6 +692,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand __complete" -s h -l he
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -f -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -f -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -f -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -f -a "(windlass __complete setting (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -f -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -f -a "(windlass __complete property (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -f -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
@@ -708,6 +719,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -f -a "(windlass __complete setting (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -f -a "(windlass __complete vnic (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -f -a "(windlass __complete property (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from rules" -f -a "(windlass __complete vnic (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -f -a "(windlass __complete vnic (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -f -a "(windlass __complete vnic (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -f -a "(windlass __complete flow (commandline -ct) -- (commandline -opc) 2>/dev/null)"
@@ -726,6 +738,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -f -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -f -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l bridge -x -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l set -x -a "(windlass __complete setting (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l bridge -x -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l set -x -a "(windlass __complete setting (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mcheck" -l member -x -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"

@@ -218,3 +218,122 @@ fn rules_are_shown_and_refused() {
     }
     assert_eq!(shown(), rules);
 }
+
+/// Frames and bytes of the rules of a VNIC that count, with the list of each.
+fn counted(daemon: &Daemon, vnic: &str) -> Vec<(String, u64, u64)> {
+    let rules = daemon.json(&format!("vnic rules {vnic}"));
+    let counted = rules.as_array().expect("rules").iter();
+    let counted = counted.filter(|rule| rule["frames"].is_u64());
+    let number = |n: &serde_json::Value| n.as_u64().expect("a number");
+    let list = |rule: &serde_json::Value| rule["list"].as_str().expect("text").to_owned();
+    counted
+        .map(|rule| (list(rule), number(&rule["frames"]), number(&rule["bytes"])))
+        .collect()
+}
+
+/// Rules with `count` show frames and bytes, which go on when other rules change and when other properties do.
+#[test]
+fn rules_show_what_they_count() {
+    let Some(lab) = Lab::start("rules_show_what_they_count") else {
+        return;
+    };
+    let daemon = guests(&lab);
+    set(
+        &daemon,
+        "b0",
+        "firewall",
+        "accept count in udp to port 53; drop count in udp; accept",
+    );
+    let (a, b) = (bind(&lab, "a", A, 1_000), bind(&lab, "b", B, 53));
+    for _ in 0..5 {
+        a.send_to(b"counted", at(B, 53)).expect("sent");
+        hears(&b, b"counted");
+    }
+    a.send_to(b"dropped", at(B, 54)).expect("sent");
+    let frame = 14 + 20 + 8 + 7;
+    let own = |frames, bytes| ("firewall".to_owned(), frames, bytes);
+    until("all are counted", || {
+        counted(&daemon, "b0") == [own(5, 5 * frame), own(1, frame)]
+    });
+    set(
+        &daemon,
+        "b0",
+        "firewall",
+        "drop count in tcp; accept count in udp to port 53; accept",
+    );
+    daemon.must("vnic set b0 discover=off");
+    a.send_to(b"counted", at(B, 53)).expect("sent");
+    hears(&b, b"counted");
+    until("the sixth is counted", || {
+        counted(&daemon, "b0") == [own(0, 0), own(6, 6 * frame)]
+    });
+    let text = daemon.must("vnic rules b0");
+    assert!(text.contains("accept count in udp to port 53"), "{text}");
+}
+
+/// What a zone's rules say holds for all VNICs of the zone, for those that come later too, at once for what is established; no rules of a VNIC widen it, and a
+/// change that cannot be made leaves all as it was.
+#[test]
+fn zones_have_rules() {
+    let Some(lab) = Lab::start("zones_have_rules") else {
+        return;
+    };
+    let daemon = guests(&lab);
+    daemon.must("zone create z --owner 61001 --group 61001 --bridge br0");
+    let set_zone = |rules: &str| {
+        let mut command = daemon.command();
+        command.args(["zone", "set", "z", &format!("firewall-base={rules}")]);
+        run(&mut command)
+    };
+    let tap = |guest: &str, number: u8| {
+        lab.namespace(guest);
+        daemon.tap(
+            &lab,
+            &format!("{guest}0"),
+            guest,
+            &format!(",address=10.9.0.{number}/24"),
+            &format!("--mac 02:00:00:00:00:0{number} --zone z"),
+        );
+        assert!(lab.ping("a", &format!("10.9.0.{number}"), 5));
+        bind(&lab, guest, &format!("10.9.0.{number}"), 53)
+    };
+    let a = bind(&lab, "a", A, 1_000);
+    let tells = |number: u8| {
+        let to = at(&format!("10.9.0.{number}"), 53);
+        a.send_to(b"question", to).expect("sent");
+    };
+    let c = tap("c", 3);
+    tells(3);
+    hears(&c, b"question");
+    let done = set_zone("drop count in udp to port 53");
+    assert_eq!(done.code, 0, "{}", done.err);
+    tells(3);
+    hears_nothing(&c);
+    // Neither an owner's rules nor the operator's of the VNIC widen it.
+    for name in ["firewall", "firewall-base"] {
+        set(&daemon, "c0", name, "accept");
+        tells(3);
+        hears_nothing(&c);
+    }
+    let d = tap("d", 4);
+    tells(4);
+    hears_nothing(&d);
+    let zone = |frames: u64| vec![("zone".to_owned(), frames, frames * 50)];
+    until("each VNIC counts its own", || {
+        counted(&daemon, "c0") == zone(3) && counted(&daemon, "d0") == zone(1)
+    });
+    // VNICs of other zones have nothing of it, and what is no rule changes nothing.
+    let (b, bad) = (bind(&lab, "b", B, 53), set_zone("drop tpc"));
+    tells(2);
+    hears(&b, b"question");
+    assert!(bad.code == 2 && bad.err.contains("tpc"), "{}", bad.err);
+    assert_eq!(
+        daemon.json("zone show z")[0]["properties"]["firewall-base"],
+        "drop count in udp to port 53"
+    );
+    assert_eq!(set_zone("none").code, 0);
+    for (socket, number) in [(&c, 3), (&d, 4)] {
+        tells(number);
+        hears(socket, b"question");
+    }
+}

@@ -140,6 +140,7 @@ fn table(name: &str, api: &Value) -> Option<String> {
         "drops egress" => drops(Stage::Egress),
         "metrics" => metric_table(),
         "daemon options" => options(DAEMON_OPTIONS.iter()),
+        "zone properties" => options(scope(Scope::Zone)),
         "bridge properties" => options(scope(Scope::Bridge)),
         "uplink properties" => options(scope(Scope::Uplink)),
         "vnic properties" => options(scope(Scope::Vnic)),

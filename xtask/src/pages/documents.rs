@@ -72,6 +72,7 @@ fn document() -> Page {
                 Scope::Uplink => "uplink",
                 Scope::Vnic => "VNIC",
                 Scope::Flow => "flow",
+                Scope::Zone => "zone",
             })
             .collect();
         let term = format!("{} ({})", row.option.name, scopes.join(", "));

@@ -34,10 +34,17 @@ static EXAMPLES: &[(&str, &[Example])] = &[
     ),
     (
         "zone",
-        &[(
-            "A tenant who may make VNICs on one bridge, in one network namespace:",
-            "windlass zone create a --owner ann --netns a --bridge br0",
-        )],
+        &[
+            (
+                "A tenant who may make VNICs on one bridge, in one network namespace:",
+                "windlass zone create a --owner ann --netns a --bridge br0",
+            ),
+            (
+                "No mail from any of its VNICs, and what that has stopped at one of them:",
+                "windlass zone set a firewall-base='drop count out tcp to port 25'\n\
+              windlass vnic rules v0",
+            ),
+        ],
     ),
     (
         "bridge",

@@ -303,6 +303,7 @@ fn of_object(command: &Command, object: &Command) -> Page {
     }
     page.paragraph("Options that every command takes are in windlass(8).");
     let scope = match name {
+        "zone" => Some(Scope::Zone),
         "bridge" => Some(Scope::Bridge),
         "uplink" => Some(Scope::Uplink),
         "vnic" => Some(Scope::Vnic),

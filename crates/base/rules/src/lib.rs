@@ -7,12 +7,13 @@
 //!
 //! ```text
 //! set NAME PREFIX,..
-//! accept | drop [in | out] [ipv4 | ipv6] [tcp | udp | icmp | icmp6 | proto NUMBER] [type TYPE[/CODE]]
+//! accept | drop [count] [in | out] [ipv4 | ipv6] [tcp | udp | icmp | icmp6 | proto NUMBER] [type TYPE[/CODE]]
 //!     [from PREFIX,.. | from @SET] [port PORT,..] [to PREFIX,.. | to @SET] [port PORT,..] [state STATE,..]
 //! ```
 //!
 //! | word | meaning |
 //! | --- | --- |
+//! | `count` | frames and bytes of what it decides are counted |
 //! | `in`, `out` | towards the guest, from it; both without the word |
 //! | `port` | of the side that stands before it; `80`, `8000-8080` |
 //! | `state` | `new`, `established`, `related`, `invalid` |
@@ -158,6 +159,8 @@ pub struct Side {
 pub struct Rule {
     /// What it does.
     pub action: Action,
+    /// Frames and bytes of what it decides are counted.
+    pub count: bool,
     /// Which way; none: both.
     pub direction: Option<Direction>,
     /// Which version of IP; none: both.

@@ -16,7 +16,8 @@ const ICMP: u8 = 1;
 const ICMP6: u8 = 58;
 const PROTOCOLS: [(&str, u8); 4] = [("tcp", TCP), ("udp", UDP), ("icmp", ICMP), ("icmp6", ICMP6)];
 const STATES: [&str; 4] = ["new", "established", "related", "invalid"];
-const WORDS: &str = "in, out, ipv4, ipv6, tcp, udp, icmp, icmp6, proto, type, from, to, state";
+const WORDS: &str =
+    "count, in, out, ipv4, ipv6, tcp, udp, icmp, icmp6, proto, type, from, to, state";
 
 /// Why a text is no list of rules. Statements are counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -247,6 +248,7 @@ impl<'a> Reader<'a> {
     fn word(&mut self, word: &str, rule: &mut Rule) -> Result<bool, RuleError> {
         let protocol = PROTOCOLS.iter().find(|(name, _)| *name == word);
         Ok(match word {
+            "count" => std::mem::replace(&mut rule.count, true),
             "in" => rule.direction.replace(Direction::In).is_some(),
             "out" => rule.direction.replace(Direction::Out).is_some(),
             "ipv4" => rule.family.replace(Family::V4).is_some(),
@@ -298,6 +300,7 @@ impl Rule {
     pub fn all(action: Action) -> Rule {
         Rule {
             action,
+            count: false,
             direction: None,
             family: None,
             protocol: None,
@@ -395,6 +398,9 @@ fn print(rule: &Rule, sets: &[Set]) -> Result<String, fmt::Error> {
         Action::Accept => "accept",
         Action::Drop => "drop",
     });
+    if rule.count {
+        out.push_str(" count");
+    }
     match rule.direction {
         Some(Direction::In) => out.push_str(" in"),
         Some(Direction::Out) => out.push_str(" out"),
@@ -440,6 +446,14 @@ fn print(rule: &Rule, sets: &[Set]) -> Result<String, fmt::Error> {
     Ok(out)
 }
 
+impl Rules {
+    /// The text of a rule of this list.
+    pub fn text_of(&self, rule: &Rule) -> String {
+        // Writing to a String cannot fail.
+        print(rule, &self.sets).unwrap_or_default()
+    }
+}
+
 impl fmt::Display for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sets = self.sets.iter();
@@ -481,6 +495,10 @@ mod tests {
                 "accept udp to 10.0.0.1 port 1-9,53 from port 5-5 out",
                 "accept out udp from port 5 to 10.0.0.1 port 1-9,53",
             ),
+            (
+                "drop in count tcp; accept count",
+                "drop count in tcp; accept count",
+            ),
             ("accept proto 6; drop proto 47", "accept tcp; drop proto 47"),
             (
                 "accept icmp type 3/4; drop ipv6 icmp6 type 128",
@@ -503,7 +521,7 @@ mod tests {
             ),
             (
                 "drop; accept tpc",
-                "rule 2: \"tpc\" is none of in, out, ipv4, ipv6, tcp, udp, icmp, icmp6, proto, type, from, to, state",
+                "rule 2: \"tpc\" is none of count, in, out, ipv4, ipv6, tcp, udp, icmp, icmp6, proto, type, from, to, state",
             ),
             (
                 "drop in out",
@@ -575,7 +593,7 @@ mod tests {
         /// Any words either read back or are refused; nothing panics.
         #[test]
         fn words_read_back(words in proptest::collection::vec(prop_oneof![
-            Just("accept"), Just("drop"), Just(";"), Just("in"), Just("out"), Just("tcp"), Just("icmp"), Just("from"),
+            Just("accept"), Just("drop"), Just("count"), Just(";"), Just("in"), Just("out"), Just("tcp"), Just("icmp"), Just("from"),
             Just("to"), Just("port"), Just("80"), Just("1-9,7"), Just("10.0.0.0/8"), Just("fd00::/8,10.0.0.1"), Just("state"),
             Just("new,related"), Just("set"), Just("x"), Just("@x"), Just("type"), Just("8/0"), Just("proto"), Just("\n"), Just("#"),
         ], 0..24)) {

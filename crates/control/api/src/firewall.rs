@@ -1,7 +1,12 @@
-//! The firewall of a VNIC: its properties, and the settings made of them.
+//! The firewall of a VNIC: properties of it and of its zone, and the settings made of them.
 
-use windlass_rules::{RuleError, Rules};
+use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use windlass_rules::Rules;
+
+use crate::object::Zone;
 use crate::option::{OptionSpec, Value, ValueKind};
 use crate::property::{Properties, PropertySpec, Scope};
 
@@ -46,6 +51,18 @@ pub(crate) const FIREWALL_BASE: PropertySpec = row(
     false,
     "The operator's rules beside firewall: a packet has to pass both, so the owner of a zone narrows them and does not widen them.",
 );
+/// The operator's rules for a whole zone.
+pub(crate) const FIREWALL_ZONE: PropertySpec = PropertySpec {
+    scopes: &[Scope::Zone],
+    ..row(
+        "firewall-base",
+        ValueKind::Rules,
+        "",
+        (0, 0),
+        false,
+        "Rules that packets of each VNIC of the zone have to pass beside the VNIC's own, those that come later too; nobody widens them.",
+    )
+};
 /// Room for connections.
 pub(crate) const FIREWALL_CONNECTIONS: PropertySpec = row(
     "firewall-connections",
@@ -59,8 +76,8 @@ pub(crate) const FIREWALL_CONNECTIONS: PropertySpec = row(
 /// What a VNIC's packets have to pass. Settings are read often: rules are texts here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FirewallSettings {
-    /// The operator's rules and the owner's.
-    texts: [String; 2],
+    /// The rules of its zone, the operator's and the owner's.
+    texts: [Arc<str>; 3],
     /// Room for connections.
     pub connections: u32,
 }
@@ -68,31 +85,100 @@ pub struct FirewallSettings {
 impl FirewallSettings {
     /// What holds for a member of this kind with these properties set.
     pub fn of(scope: Scope, set: &Properties) -> Self {
-        let text = |name| match set.effective(scope, name) {
-            Some(Value::Text(text)) => text,
-            _ => String::new(),
-        };
+        let text = |name| text_of(scope, set, name);
         Self {
-            texts: ["firewall-base", "firewall"].map(text),
+            texts: ["".into(), text("firewall-base"), text("firewall")],
             connections: set.number(scope, "firewall-connections").unwrap_or(0),
         }
     }
 
-    /// What rules were written, the operator's first.
-    pub fn texts(&self) -> &[String; 2] {
+    /// The same in a zone with these rules.
+    #[must_use]
+    pub fn in_zone(mut self, rules: Arc<str>) -> Self {
+        let [zone, ..] = &mut self.texts;
+        *zone = rules;
+        self
+    }
+
+    /// The rules of its zone.
+    pub fn zone(&self) -> &Arc<str> {
+        let [zone, ..] = &self.texts;
+        zone
+    }
+
+    /// What rules were written, in the order in which packets pass them: the zone's, the operator's, the owner's.
+    pub fn texts(&self) -> &[Arc<str>; 3] {
         &self.texts
     }
 
-    /// The lists that have a rule, the operator's first.
-    ///
-    /// # Errors
-    /// A text that is no rules, though such are refused when they are set.
-    pub fn lists(&self) -> Result<Vec<Rules>, RuleError> {
-        let lists = self.texts.iter().map(|text| text.parse::<Rules>());
-        let has_rules =
-            |list: &Result<Rules, _>| !matches!(list, Ok(list) if list.rules.is_empty());
-        lists.filter(has_rules).collect()
+    /// Every rule, with what those that count have counted: frames and bytes, in their order.
+    pub fn rules(&self, counted: impl IntoIterator<Item = (u64, u64)>) -> Vec<RuleView> {
+        let mut counted = counted.into_iter();
+        let mut views = Vec::new();
+        for (list, text) in RuleList::ALL.into_iter().zip(&self.texts) {
+            // What is no rules was refused when it was set.
+            let rules = text.parse::<Rules>().unwrap_or_default();
+            views.extend(rules.rules.iter().map(|rule| {
+                let count = rule.count.then(|| counted.next()).flatten();
+                RuleView {
+                    list,
+                    rule: rules.text_of(rule),
+                    frames: count.map(|(frames, _)| frames),
+                    bytes: count.map(|(_, bytes)| bytes),
+                }
+            }));
+        }
+        views
     }
+}
+
+/// The text of a property.
+fn text_of(scope: Scope, set: &Properties, name: &str) -> Arc<str> {
+    match set.effective(scope, name) {
+        Some(Value::Text(text)) => text.into(),
+        _ => "".into(),
+    }
+}
+
+impl Zone {
+    /// The rules that packets of each of its VNICs have to pass.
+    pub fn rules(&self) -> Arc<str> {
+        text_of(Scope::Zone, &self.properties, "firewall-base")
+    }
+}
+
+/// Where a rule of a VNIC stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RuleList {
+    /// The operator's of the zone: `firewall-base` of that.
+    #[serde(rename = "zone")]
+    Zone,
+    /// The operator's of the VNIC.
+    #[serde(rename = "firewall-base")]
+    Base,
+    /// The owner's.
+    #[serde(rename = "firewall")]
+    Own,
+}
+
+impl RuleList {
+    /// In the order in which packets pass them.
+    const ALL: [RuleList; 3] = [RuleList::Zone, RuleList::Base, RuleList::Own];
+}
+
+/// A rule that packets of a VNIC have to pass.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RuleView {
+    /// Where it stands.
+    pub list: RuleList,
+    /// Its text.
+    pub rule: String,
+    /// Frames that it has decided, if it counts. Those of a large segment are one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frames: Option<u64>,
+    /// Their bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
 }
 
 #[cfg(test)]
@@ -114,7 +200,30 @@ mod tests {
             "{told}"
         );
         let off = FirewallSettings::of(Scope::Vnic, &Properties::default());
-        assert_eq!(off.lists(), Ok(Vec::new()));
+        assert_eq!(off.rules([]), []);
+    }
+
+    /// Rules are shown list by list, each that counts with its numbers.
+    #[test]
+    fn rules_are_shown_with_counts() {
+        let mut set = Properties::default();
+        for (name, rules) in [
+            ("firewall-base", "set a ::1; drop count from @a; accept in"),
+            ("firewall", "accept out; drop count"),
+        ] {
+            set.set(Scope::Vnic, name, rules).expect("rules");
+        }
+        let settings = FirewallSettings::of(Scope::Vnic, &set).in_zone("drop count tcp".into());
+        let views = settings.rules([(0, 0), (1, 60), (2, 120)]);
+        let shown = serde_json::to_value(views).expect("JSON");
+        let expected = serde_json::json!([
+            {"list": "zone", "rule": "drop count tcp", "frames": 0, "bytes": 0},
+            {"list": "firewall-base", "rule": "drop count from @a", "frames": 1, "bytes": 60},
+            {"list": "firewall-base", "rule": "accept in"},
+            {"list": "firewall", "rule": "accept out"},
+            {"list": "firewall", "rule": "drop count", "frames": 2, "bytes": 120},
+        ]);
+        assert_eq!(shown, expected);
     }
 
     /// The operator's rules are no owner's to set.

@@ -89,7 +89,7 @@ pub use attach::{
 };
 pub use diff::{Change, Object, diff, patch};
 pub use error::{Detail, ErrorBody, ErrorCode};
-pub use firewall::FirewallSettings;
+pub use firewall::{FirewallSettings, RuleList, RuleView};
 pub use flow::{Flow, FlowAttributes, FlowCounters, FlowPatch, FlowSettings, FlowView, Priority};
 pub use guard::{AllowedError, AllowedIps, ClientIds, GuardSettings};
 pub use name::{IfAddr, Ifname, MacAddr, Name, NameError, Netns, SocketPath, ZoneRef};

@@ -29,6 +29,9 @@ pub struct Zone {
     /// Bridges on which its owner may make VNICs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bridges: Vec<Name>,
+    /// What was set of its properties.
+    #[serde(default, skip_serializing_if = "Properties::is_empty")]
+    pub properties: Properties,
 }
 
 /// A learning switch.
@@ -387,6 +390,9 @@ pub struct ZonePatch {
     /// New list of granted bridges.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridges: Option<Vec<Name>>,
+    /// Properties to set (a value) or to forget (`null`).
+    #[serde(default, skip_serializing_if = "PropertyPatch::is_empty")]
+    pub properties: PropertyPatch,
 }
 
 /// Body of `PATCH /v1/bridges/NAME`.
@@ -436,6 +442,7 @@ impl ZonePatch {
             owner_gid,
             netns,
             bridges,
+            properties,
         } = self;
         zone.owner_uid = owner_uid.unwrap_or(zone.owner_uid);
         zone.owner_gid = owner_gid.unwrap_or(zone.owner_gid);
@@ -445,6 +452,7 @@ impl ZonePatch {
         if let Some(bridges) = bridges {
             zone.bridges = bridges;
         }
+        zone.properties.patch(&properties);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Properties: what can be set on a bridge, an uplink or a VNIC while it works.
+//! Properties: what can be set on a zone, a bridge, an uplink, a VNIC or a flow while it works.
 //!
 //! # Model
 //! [`PROPERTIES`] is the one table. An object holds a [`Properties`] map with only what was set; what
@@ -34,6 +34,8 @@ pub enum Scope {
     Vnic,
     /// A [`Flow`](crate::Flow).
     Flow,
+    /// A [`Zone`](crate::Zone).
+    Zone,
 }
 
 /// One row of [`PROPERTIES`].
@@ -527,6 +529,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
     ),
     crate::firewall::FIREWALL,
     crate::firewall::FIREWALL_BASE,
+    crate::firewall::FIREWALL_ZONE,
     crate::firewall::FIREWALL_CONNECTIONS,
     row(
         VNIC,

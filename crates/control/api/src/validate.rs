@@ -167,6 +167,9 @@ fn path_of(member: Member<'_>) -> String {
 
 fn check_zones(document: &Document, index: &Index<'_>, defects: &mut Defects) {
     for zone in &document.zones {
+        if let Err(error) = zone.properties.check(Scope::Zone) {
+            defects.add(format!("zones.{}.properties", zone.name), error.to_string());
+        }
         for bridge in zone
             .bridges
             .iter()

@@ -47,7 +47,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_api::{
     Applied, DaemonView, Document, FdbAdd, FdbPage, FdbQuery, Flushed, MigrationCheck,
-    MigrationChecked, Moved, Name, RecentDrops, Stats, WorkerMove, WorkerStats,
+    MigrationChecked, Moved, Name, RecentDrops, RuleView, Stats, WorkerMove, WorkerStats,
 };
 
 pub use error::Error;
@@ -205,6 +205,14 @@ impl Client {
             format!("/v1/bridges/{bridge}/mcheck"),
             check,
         )?)
+    }
+
+    /// The rules that packets of a VNIC have to pass.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn rules(&self, vnic: &Name) -> Result<Vec<RuleView>, Error> {
+        self.call(Request::get(format!("/v1/vnics/{vnic}/rules")))
     }
 
     /// The whole configuration and its revision.

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use windlass_firewall::{Compiled, Firewall, Tracker};
+use windlass_firewall::{Compiled, Firewall, Ledger, List, Policy, Tracker};
 use windlass_frame::{BURST, Claim, Deepen, HEADROOM, Heads, RxId, Tick};
 use windlass_nic::{IngressStage, Leaving};
 use windlass_rules::Rules;
@@ -25,8 +25,8 @@ impl Deepen for Nothing {
     }
 }
 
-/// As many rules, of which the last accepts: prefixes and ports of each kind, and one set.
-fn rules(count: u32) -> Rules {
+/// As many rules, of which the last accepts, and counts or not: prefixes and ports of each kind, and one set.
+fn rules(count: u32, counts: bool) -> Rules {
     let rule = |n: u32| {
         let [_, b, c, d] = (n << 4).to_be_bytes();
         match n % 4 {
@@ -41,8 +41,9 @@ fn rules(count: u32) -> Rules {
         }
     };
     let text: Vec<String> = (1..count).map(rule).collect();
+    let counts = if counts { " count" } else { "" };
     format!(
-        "{}\naccept out udp to 10.0.0.0/8 port 5000-6000",
+        "{}\naccept{counts} out udp to 10.0.0.0/8 port 5000-6000",
         text.join("\n")
     )
     .parse()
@@ -76,61 +77,69 @@ fn pass(stage: &Firewall, heads: &mut Heads) -> f64 {
     start.elapsed().as_nanos() as f64
 }
 
+/// Bursts of so many flows through such rules: nanoseconds a frame of established ones and of new ones, and what the rules take.
+fn measure(count: u32, flows: u32, counts: bool) -> (f64, Option<f64>, String) {
+    let start = Instant::now();
+    let list = List::new(&rules(count, counts)).expect("room");
+    let rules = Arc::new(Compiled::new([Some(Arc::new(list))]));
+    let compiled = start.elapsed();
+    let mut bursts: Vec<_> = (0..flows / BURST as u32)
+        .map(|n| {
+            let mut heads = Heads::boxed();
+            fill(&mut heads, n * BURST as u32, flows);
+            heads
+        })
+        .collect();
+    let per_frame = |ns: f64, bursts: usize| ns / bursts as f64 / BURST as f64;
+    let (mut new, mut established) = (None, f64::MAX);
+    for seed in 0..5 {
+        let tracker = Arc::new(Mutex::new(Tracker::new(
+            32_768,
+            [seed + 5, 0x9e37_79b9_7f4a_7c15],
+        )));
+        let policy = Policy::new(rules.clone(), &mut Ledger::default());
+        let [out, _] = Firewall::both(&Arc::new(policy), &tracker);
+        // The first connection makes the table.
+        pass(&out, &mut bursts[0]);
+        let ns: f64 = bursts
+            .iter_mut()
+            .skip(1)
+            .map(|heads| pass(&out, heads))
+            .sum();
+        if bursts.len() > 1 {
+            let ns = per_frame(ns, bursts.len() - 1);
+            new = Some(new.unwrap_or(f64::MAX).min(ns));
+        }
+        let rounds = 2_000_000 / flows as usize;
+        let mut ns = 0.0;
+        for _ in 0..rounds {
+            ns += bursts
+                .iter_mut()
+                .map(|heads| pass(&out, heads))
+                .sum::<f64>();
+        }
+        established = established.min(per_frame(ns, rounds * bursts.len()));
+    }
+    assert!(
+        bursts
+            .iter()
+            .all(|heads| heads.verdict.iter().all(|v| v.as_drop().is_none()))
+    );
+    let rules = format!("{} KiB in {compiled:.1?}", rules.bytes() >> 10);
+    (established, new, rules)
+}
+
 fn main() {
-    println!("rules  flows   established   new (ns a frame)");
+    println!("rules  flows   established, counted   new, counted (ns a frame)");
     for count in [1, 100, 1_000, 10_000] {
         for flows in [64, 10_048] {
-            let start = Instant::now();
-            let rules = Arc::new(Compiled::new([&rules(count)]).expect("room"));
-            let compiled = start.elapsed();
-            let mut bursts: Vec<_> = (0..flows / BURST as u32)
-                .map(|n| {
-                    let mut heads = Heads::boxed();
-                    fill(&mut heads, n * BURST as u32, flows);
-                    heads
-                })
-                .collect();
-            let per_frame = |ns: f64, bursts: usize| ns / bursts as f64 / BURST as f64;
-            let (mut new, mut established) = (f64::MAX, f64::MAX);
-            for seed in 0..5 {
-                let tracker = Arc::new(Mutex::new(Tracker::new(
-                    32_768,
-                    [seed + 5, 0x9e37_79b9_7f4a_7c15],
-                )));
-                let [out, _] = Firewall::both(&rules, &tracker);
-                // The first connection makes the table.
-                pass(&out, &mut bursts[0]);
-                let ns: f64 = bursts
-                    .iter_mut()
-                    .skip(1)
-                    .map(|heads| pass(&out, heads))
-                    .sum();
-                if bursts.len() > 1 {
-                    new = new.min(per_frame(ns, bursts.len() - 1));
-                }
-                let rounds = 2_000_000 / flows as usize;
-                let mut ns = 0.0;
-                for _ in 0..rounds {
-                    ns += bursts
-                        .iter_mut()
-                        .map(|heads| pass(&out, heads))
-                        .sum::<f64>();
-                }
-                established = established.min(per_frame(ns, rounds * bursts.len()));
-            }
-            assert!(
-                bursts
-                    .iter()
-                    .all(|heads| heads.verdict.iter().all(|v| v.as_drop().is_none()))
-            );
-            let new = if new == f64::MAX {
-                "-".to_owned()
-            } else {
-                format!("{new:.1}")
-            };
+            let (established, new, rules) = measure(count, flows, false);
+            let (counted, new_counted, _) = measure(count, flows, true);
+            let shown = |ns: Option<f64>| ns.map_or("-".to_owned(), |ns| format!("{ns:.1}"));
             println!(
-                "{count:6} {flows:6} {established:8.1} {new:>12}   {} KiB in {compiled:.1?}",
-                rules.bytes() >> 10
+                "{count:6} {flows:6} {established:8.1} {counted:8.1} {:>8} {:>8}   {rules}",
+                shown(new),
+                shown(new_counted)
             );
         }
     }

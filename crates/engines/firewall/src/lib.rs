@@ -10,9 +10,9 @@
 //! ```
 //!
 //! # Model
-//! [`Compiled`] holds lists of rules, each of which has to let a packet pass: the operator's list and the owner's, so an owner can
+//! [`Compiled`] holds lists of rules, each of which has to let a packet pass: those of the operator for a zone and for a VNIC, and the owner's, so an owner can
 //! narrow what the operator lets through and not widen it. In a list, the first rule that matches decides ([`Classifier`]); what
-//! no rule matches passes. ARP, neighbour discovery and all that is not IP are no rule's ([`Seen::Free`]).
+//! no rule matches passes. Members share what was compiled; a [`Policy`] is one member's, with what the rules have counted there. ARP, neighbour discovery and all that is not IP are no rule's ([`Seen::Free`]).
 //!
 //! A packet's [state](windlass_rules::State) is what the [`Tracker`] makes of it. It keeps each connection that rules have accepted, with the
 //! decision, so that a packet of an established connection is found with two cache lines and no rule is asked. A decision holds for the
@@ -21,7 +21,7 @@
 //! Later parts of a packet have no ports: they go as the first part did, and are dropped if that was not seen since the rules last changed.
 //!
 //! # Ownership and lifetime
-//! A member's tracker survives its rules. [`Compiled`] is replaced as a whole with the topology.
+//! A member's tracker and its [`Ledger`] survive its rules. A [`Policy`] is replaced as a whole with the topology.
 //!
 //! # Synchronization
 //! A lock around the tracker, taken once for each burst. Workers that have frames of one member at the same moment wait for each other for the
@@ -47,12 +47,16 @@
 )]
 
 mod classify;
+mod count;
 mod packet;
+mod policy;
 mod search;
 mod stages;
 mod track;
 
 pub use classify::{BYTES_MAX, Classifier, CompileError, WORDS_MAX};
+pub use count::Ledger;
 pub use packet::{Packet, Part, Seen, read};
-pub use stages::{Compiled, Decision, Firewall};
+pub use policy::{Compiled, Counted, List, Policy};
+pub use stages::{Decision, Firewall};
 pub use track::{Tracker, WAYS};

@@ -1,82 +1,19 @@
 //! The firewall of a member, and its places among the member's stages.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use windlass_frame::{Tick, Verdict};
 use windlass_nic::{EgressStage, Entering, IngressStage, Leaving};
-use windlass_rules::{Action, Direction, Rules, State};
+use windlass_rules::{Direction, State};
 use windlass_stats::Drop;
 
-use crate::classify::{Classifier, CompileError};
+use crate::count::Marks;
 use crate::packet::{self, Packet, Seen};
-use crate::track::{Moment, Tracker, is_error, moment};
+use crate::policy::{Answer, Policy};
+use crate::track::{Found, Moment, Tracker, is_error, moment};
 
 /// Bytes of a frame that can be made private at most.
 const DEEP: usize = windlass_wire::parse::HEADERS_MAX;
-
-/// Numbers of what was compiled.
-static GENERATION: AtomicU64 = AtomicU64::new(1);
-
-/// A list that decides: the first rule that matches, and what none matches passes.
-#[derive(Debug)]
-struct Decider {
-    classifier: Classifier,
-    /// By rule: whether it accepts.
-    accepts: Vec<bool>,
-}
-
-/// The lists of rules that a member's packets have to pass, all of them.
-#[derive(Debug)]
-pub struct Compiled {
-    deciders: Vec<Decider>,
-    generation: u64,
-    /// Some rule asks about connections.
-    has_states: bool,
-}
-
-impl Compiled {
-    /// Prepares lists: a packet passes if each of them lets it.
-    ///
-    /// # Errors
-    /// [`CompileError`].
-    pub fn new<'a>(lists: impl IntoIterator<Item = &'a Rules>) -> Result<Compiled, CompileError> {
-        let mut deciders = Vec::new();
-        let mut has_states = false;
-        for list in lists {
-            deciders.push(Decider {
-                classifier: Classifier::new(list)?,
-                accepts: list
-                    .rules
-                    .iter()
-                    .map(|rule| rule.action == Action::Accept)
-                    .collect(),
-            });
-            has_states |= list.rules.iter().any(|rule| !rule.states.is_any());
-        }
-        Ok(Compiled {
-            deciders,
-            generation: GENERATION.fetch_add(1, Ordering::Relaxed),
-            has_states,
-        })
-    }
-
-    /// Whether all lists let a packet pass.
-    fn accepts(&self, direction: Direction, packet: &Packet, state: State) -> bool {
-        self.deciders.iter().all(|decider| {
-            let rule = decider.classifier.first(direction, packet, state);
-            rule.is_none_or(|rule| decider.accepts.get(usize::from(rule)) == Some(&true))
-        })
-    }
-
-    /// Bytes that it takes.
-    pub fn bytes(&self) -> usize {
-        self.deciders
-            .iter()
-            .map(|decider| decider.classifier.bytes())
-            .sum()
-    }
-}
 
 /// What becomes of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,16 +31,16 @@ pub enum Decision {
 /// One direction of a member's firewall.
 #[derive(Debug, Clone)]
 pub struct Firewall {
-    rules: Arc<Compiled>,
+    policy: Arc<Policy>,
     tracker: Arc<Mutex<Tracker>>,
     direction: Direction,
 }
 
 impl Firewall {
     /// Both directions, out and in. The tracker is the member's, and outlives its rules.
-    pub fn both(rules: &Arc<Compiled>, tracker: &Arc<Mutex<Tracker>>) -> [Firewall; 2] {
+    pub fn both(policy: &Arc<Policy>, tracker: &Arc<Mutex<Tracker>>) -> [Firewall; 2] {
         [Direction::Out, Direction::In].map(|direction| Firewall {
-            rules: rules.clone(),
+            policy: policy.clone(),
             tracker: tracker.clone(),
             direction,
         })
@@ -120,7 +57,7 @@ impl Firewall {
     pub fn judge(&self, tracker: &mut Tracker, now: Tick, bytes: &[u8], len: u32) -> Decision {
         let now = moment(now.0);
         match packet::plain(bytes, len) {
-            Some(packet) => self.decide(tracker, now, packet),
+            Some(packet) => self.decide(tracker, now, packet, len),
             None => self.any(tracker, now, bytes, len),
         }
     }
@@ -135,56 +72,60 @@ impl Firewall {
             Seen::Packet(packet) if packet.part.is_some() || packet.icmp.is_some() => {
                 self.rare(tracker, now, &packet, bytes, len)
             }
-            Seen::Packet(packet) => self.decide(tracker, now, packet),
+            Seen::Packet(packet) => self.decide(tracker, now, packet, len),
         }
     }
 
     /// The packet is given by value: most times its fields never leave the registers.
     #[inline(always)]
-    fn decide(&self, tracker: &mut Tracker, now: Moment, packet: Packet) -> Decision {
-        let (rules, direction) = (&*self.rules, self.direction);
-        let found = tracker.look(direction, &packet, now, rules.generation);
-        if let (Some(slot), Some(accepts)) = (found.slot, found.decided) {
-            if accepts {
+    fn decide(&self, tracker: &mut Tracker, now: Moment, packet: Packet, len: u32) -> Decision {
+        let (policy, direction) = (&*self.policy, self.direction);
+        let found = tracker.look(direction, &packet, now, policy.generation);
+        if let (Some(slot), Some(decided)) = (found.slot, found.decided) {
+            if decided.number() != 0 {
+                policy.counts.add_by_number(decided.number(), len);
+            }
+            if decided.accepts() {
                 tracker.go_on(slot, direction, &packet, now);
                 return Decision::Accept;
             }
             return Decision::Drop;
         }
-        self.ask(tracker, now, packet, found.slot, found.state)
+        self.ask(tracker, now, packet, len, found).0
     }
 
-    /// Asks the rules.
+    /// Asks the rules; also which of them count the packet.
     #[inline(never)]
     fn ask(
         &self,
         tracker: &mut Tracker,
         now: Moment,
         packet: Packet,
-        slot: Option<u32>,
-        state: State,
-    ) -> Decision {
-        let (rules, direction, packet) = (&*self.rules, self.direction, &packet);
-        let accepts = rules.accepts(direction, packet, state);
+        len: u32,
+        found: Found,
+    ) -> (Decision, Marks) {
+        let (policy, direction, packet) = (&*self.policy, self.direction, &packet);
+        let Found { slot, state, .. } = found;
+        let Answer { accepts, marks } = policy.ask(direction, packet, state);
+        policy.counts.add(marks, len);
+        let decided = policy.decided(state, accepts, marks);
         if let Some(slot) = slot {
-            tracker.decide(slot, direction, state, rules.generation, accepts);
+            tracker.decide(slot, direction, decided);
             if accepts {
                 tracker.go_on(slot, direction, packet, now);
             }
         } else if accepts && state == State::New {
             match tracker.begin(direction, packet, now) {
-                Ok(Some(slot)) => {
-                    tracker.decide(slot, direction, state, rules.generation, true);
-                }
+                Ok(Some(slot)) => tracker.decide(slot, direction, decided),
                 Ok(None) => {}
-                Err(_) if rules.has_states => return Decision::Full,
+                Err(_) if policy.has_states() => return (Decision::Full, marks),
                 Err(_) => {}
             }
         }
         if accepts {
-            Decision::Accept
+            (Decision::Accept, marks)
         } else {
-            Decision::Drop
+            (Decision::Drop, marks)
         }
     }
 
@@ -198,17 +139,20 @@ impl Firewall {
         bytes: &[u8],
         len: u32,
     ) -> Decision {
-        let direction = self.direction;
+        let (policy, direction) = (&*self.policy, self.direction);
+        let generation = policy.generation;
         if packet.part.is_some_and(|part| part.offset != 0) {
-            return match tracker.has_part(direction, packet, now, self.rules.generation) {
-                true => Decision::Accept,
-                false => Decision::Drop,
+            let number = tracker.number_of_part(direction, packet, now, generation);
+            policy.counts.add_by_number(number.unwrap_or(0), len);
+            return match number {
+                Some(_) => Decision::Accept,
+                None => Decision::Drop,
             };
         }
         let error = packet
             .icmp
             .filter(|(kind, ..)| is_error(packet.family, *kind));
-        let decision = if error.is_some() {
+        let found = if error.is_some() {
             let need = packet::quoted_need(packet, len);
             if bytes.len() < need && need <= DEEP {
                 return Decision::Need(need);
@@ -216,20 +160,19 @@ impl Firewall {
             let quoted = packet::quoted(bytes, packet);
             let is_related = quoted
                 .is_some_and(|q| q.from == packet.to && tracker.is_related(direction, &q, now));
-            let state = if is_related {
-                State::Related
-            } else {
-                State::Invalid
-            };
-            match self.rules.accepts(direction, packet, state) {
-                true => Decision::Accept,
-                false => Decision::Drop,
-            }
+            Found::unknown(match is_related {
+                true => State::Related,
+                false => State::Invalid,
+            })
         } else {
-            self.decide(tracker, now, *packet)
+            tracker.look(direction, packet, now, generation)
         };
-        let is_accepted = decision == Decision::Accept;
-        tracker.begin_parts(direction, packet, now, (self.rules.generation, is_accepted));
+        let (decision, marks) = self.ask(tracker, now, *packet, len, found);
+        if packet.part.is_some() {
+            let is_accepted = decision == Decision::Accept;
+            let number = policy.counts.number(marks).unwrap_or(0);
+            tracker.begin_parts(direction, packet, now, (generation, is_accepted, number));
+        }
         decision
     }
 }

@@ -98,8 +98,42 @@ struct Entry {
     headers: u16,
     /// The end of its life.
     until: Moment,
-    /// By direction: the decision, with the generation of rules and the state for which it holds. Of a packet in parts: the generation.
-    decided: [u64; 2],
+    /// By direction. Of a packet in parts: both.
+    decided: [Decided; 2],
+}
+
+/// A decision, the rules that count what it is about, and for which rules and which state it holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Decided(u64);
+
+impl Decided {
+    /// Nothing is decided: generations begin at 1.
+    pub(crate) const NONE: Decided = Decided(0);
+    /// What is not compared.
+    const ANSWER: u64 = 0xffff << 8 | 1;
+
+    /// `number` is of [`Counts`](crate::count::Counts).
+    #[inline(always)]
+    pub(crate) const fn new(generation: u64, state: State, accepts: bool, number: u16) -> Decided {
+        Decided(generation << 24 | (number as u64) << 8 | (state as u64) << 1 | accepts as u64)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn accepts(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    #[inline(always)]
+    pub(crate) const fn number(self) -> u16 {
+        (self.0 >> 8) as u16
+    }
+
+    /// Whether it is about the same.
+    #[inline(always)]
+    const fn is_about(self, generation: u64, state: State) -> bool {
+        let same = Decided::new(generation, state, false, 0);
+        self.0 & !Self::ANSWER == same.0
+    }
 }
 
 /// What a packet is to what is known.
@@ -109,7 +143,19 @@ pub(crate) struct Found {
     /// The entry of its connection.
     pub(crate) slot: Option<u32>,
     /// The decision that holds for it, if there is one.
-    pub(crate) decided: Option<bool>,
+    pub(crate) decided: Option<Decided>,
+}
+
+impl Found {
+    /// No connection.
+    #[inline(always)]
+    pub(crate) const fn unknown(state: State) -> Found {
+        Found {
+            state,
+            slot: None,
+            decided: None,
+        }
+    }
 }
 
 /// Tags that are compared at once, and the bits of each.
@@ -312,16 +358,11 @@ impl Tracker {
         generation: u64,
     ) -> Found {
         let is_tcp = packet.protocol == proto::TCP;
-        let unknown = |state| Found {
-            state,
-            slot: None,
-            decided: None,
-        };
         if is_tcp && !is_sane(packet.flags) {
-            return unknown(State::Invalid);
+            return Found::unknown(State::Invalid);
         }
         let Some(key) = Key::of(direction, packet) else {
-            return unknown(State::New);
+            return Found::unknown(State::New);
         };
         let found = self
             .find(&key, now)
@@ -333,8 +374,8 @@ impl Tracker {
             };
             let is_reset = is_tcp && packet.flags & flag::RST != 0;
             return match is_answer || is_reset {
-                true => unknown(State::Invalid),
-                false => unknown(State::New),
+                true => Found::unknown(State::Invalid),
+                false => Found::unknown(State::New),
             };
         };
         let is_begin = is_tcp && packet.flags & (flag::SYN | flag::ACK) == flag::SYN;
@@ -345,8 +386,8 @@ impl Tracker {
             State::Established
         };
         let index = usize::from(direction == Direction::Out);
-        let word = entry.decided.get(index).copied().unwrap_or(0);
-        let decided = (word | 1 == decision(generation, state, true)).then_some(word & 1 != 0);
+        let decided = entry.decided.get(index).copied().unwrap_or_default();
+        let decided = decided.is_about(generation, state).then_some(decided);
         let slot = Some(slot as u32);
         Found {
             state,
@@ -381,20 +422,13 @@ impl Tracker {
         }
     }
 
-    /// Notes what was decided about packets of a connection in this direction and state.
-    pub(crate) fn decide(
-        &mut self,
-        slot: u32,
-        direction: Direction,
-        state: State,
-        generation: u64,
-        accepts: bool,
-    ) {
+    /// Notes what was decided about packets of a connection in this direction.
+    pub(crate) fn decide(&mut self, slot: u32, direction: Direction, decided: Decided) {
         let index = usize::from(direction == Direction::Out);
         if let Some(entry) = self.entries.get_mut(slot as usize)
             && let Some(word) = entry.decided.get_mut(index)
         {
-            *word = decision(generation, state, accepts);
+            *word = decided;
         }
     }
 
@@ -421,28 +455,28 @@ impl Tracker {
         self.insert(entry, now).map(Some)
     }
 
-    /// Later parts of a packet go as its first one did, as long as the rules are of this generation.
+    /// Later parts of a packet go as its first one did, as long as the rules are of this generation, and are counted by the same.
     pub(crate) fn begin_parts(
         &mut self,
         direction: Direction,
         packet: &Packet,
         now: Moment,
-        (generation, accepts): (u64, bool),
+        (generation, accepts, number): (u64, bool, u16),
     ) {
         let Some(part) = packet.part else {
             return;
         };
         let key = Key::of_part(direction, packet, part.number);
+        let decided = [Decided::new(generation, State::New, true, number); 2];
         if let Some(slot) = self.find(&key, now) {
             // Two first parts: both were accepted, or none counts.
             let headers = if accepts { part.headers } else { u16::MAX };
             if let Some(entry) = self.entries.get_mut(slot) {
-                let before = if entry.decided == [generation; 2] {
-                    entry.headers
-                } else {
-                    0
+                let before = match entry.decided_part(generation) {
+                    Some(_) => entry.headers,
+                    None => 0,
                 };
-                (entry.headers, entry.decided) = (headers.max(before), [generation; 2]);
+                (entry.headers, entry.decided) = (headers.max(before), decided);
             }
         } else if accepts {
             let entry = Entry {
@@ -450,7 +484,7 @@ impl Tracker {
                 phase: Phase::Part,
                 headers: part.headers,
                 until: now.wrapping_add(OPENING),
-                decided: [generation; 2],
+                decided,
                 ..Entry::default()
             };
             // Without an entry the parts are dropped.
@@ -458,21 +492,19 @@ impl Tracker {
         }
     }
 
-    /// Whether a later part of a packet passes.
-    pub(crate) fn has_part(
+    /// If a later part of a packet passes, what counts it.
+    pub(crate) fn number_of_part(
         &self,
         direction: Direction,
         packet: &Packet,
         now: Moment,
         generation: u64,
-    ) -> bool {
-        let Some(part) = packet.part else {
-            return false;
-        };
+    ) -> Option<u16> {
+        let part = packet.part?;
         let key = Key::of_part(direction, packet, part.number);
-        let entry = self.find(&key, now).and_then(|slot| self.entries.get(slot));
-        let is_current = |entry: &Entry| entry.decided == [generation; 2];
-        entry.is_some_and(|entry| is_current(entry) && part.offset >= entry.headers)
+        let entry = self.entries.get(self.find(&key, now)?)?;
+        let decided = entry.decided_part(generation)?;
+        (part.offset >= entry.headers).then_some(decided.number())
     }
 
     /// Whether the packet that an error quotes belongs to a connection; the error goes in `direction`.
@@ -520,12 +552,6 @@ impl Tracker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// A decision as a word; generations begin at 1.
-#[inline(always)]
-const fn decision(generation: u64, state: State, accepts: bool) -> u64 {
-    generation << 8 | (state as u64) << 1 | accepts as u64
-}
-
 #[inline(always)]
 const fn open_life(protocol: u8) -> u32 {
     match protocol {
@@ -539,6 +565,12 @@ impl Entry {
     #[inline(always)]
     fn lives(&self, now: Moment) -> bool {
         self.until.wrapping_sub(now) <= LONGEST
+    }
+
+    /// Of a packet in parts: what was decided, by rules of this generation.
+    fn decided_part(&self, generation: u64) -> Option<Decided> {
+        let [decided, _] = self.decided;
+        decided.is_about(generation, State::New).then_some(decided)
     }
 
     #[inline(always)]
@@ -562,7 +594,7 @@ impl Entry {
             } else {
                 0
             };
-            (self.phase, self.flags, self.decided) = (Phase::Opening, begun, [0; 2]);
+            (self.phase, self.flags, self.decided) = (Phase::Opening, begun, [Decided::NONE; 2]);
         } else if syn != flag::SYN {
             self.flags &= !WAS_RESET;
             self.phase = match self.phase {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use packets::*;
 use proptest::prelude::*;
-use windlass_firewall::{Compiled, Decision, Firewall, Tracker};
+use windlass_firewall::{Compiled, Decision, Firewall, Ledger, List, Policy, Tracker};
 use windlass_frame::Tick;
 
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -26,6 +26,8 @@ const CLIENT: &str = "accept out; accept in state established,related; drop in";
 /// A member's firewall at some moment.
 struct Member {
     tracker: Arc<Mutex<Tracker>>,
+    ledger: Ledger,
+    policy: Arc<Policy>,
     ways: [Firewall; 2],
     now: u64,
 }
@@ -36,13 +38,26 @@ impl Member {
             room,
             [0x1234_5678_9abc, 0xdef0_1234],
         )));
-        let ways = Firewall::both(&compiled(lists), &tracker);
-        let now = 100 * SECOND;
-        Member { tracker, ways, now }
+        let mut ledger = Ledger::default();
+        let policy = Arc::new(Policy::new(compiled(lists), &mut ledger));
+        Member {
+            ways: Firewall::both(&policy, &tracker),
+            now: 100 * SECOND,
+            tracker,
+            ledger,
+            policy,
+        }
     }
 
     fn set(&mut self, lists: &[&str]) {
-        self.ways = Firewall::both(&compiled(lists), &self.tracker);
+        self.policy = Arc::new(Policy::new(compiled(lists), &mut self.ledger));
+        self.ways = Firewall::both(&self.policy, &self.tracker);
+    }
+
+    /// The list of each rule that counts, and its frames and bytes.
+    fn counted(&self) -> Vec<(usize, u64, u64)> {
+        let counted = self.policy.counted();
+        counted.map(|c| (c.list, c.frames, c.bytes)).collect()
     }
 
     fn judge(&self, way: usize, frame: &[u8]) -> Decision {
@@ -65,11 +80,12 @@ impl Member {
 }
 
 fn compiled(lists: &[&str]) -> Arc<Compiled> {
-    let lists: Vec<windlass_rules::Rules> = lists
-        .iter()
-        .map(|list| list.parse().expect("rules"))
-        .collect();
-    Arc::new(Compiled::new(&lists).expect("few rules"))
+    let list = |text: &&str| {
+        let rules: windlass_rules::Rules = text.parse().expect("rules");
+        let is_some = !rules.rules.is_empty();
+        is_some.then(|| Arc::new(List::new(&rules).expect("few rules")))
+    };
+    Arc::new(Compiled::new(lists.iter().map(list)))
 }
 
 fn v4(src: Ipv4Addr, dst: Ipv4Addr, proto: u8, payload: &[u8]) -> Vec<u8> {
@@ -480,6 +496,49 @@ fn clocks_that_jump() {
 }
 
 proptest! {
+    /// However rules and lists stand and whatever flows come again and again, each rule has counted just those frames that it decides.
+    #[test]
+    fn counts_are_those_of_a_walk(
+        lists in proptest::collection::vec(proptest::collection::vec((any::<bool>(), any::<bool>(), 0usize..3, 0u16..4, 0u16..4), 0..6), 1..4),
+        flows in proptest::collection::vec((any::<bool>(), 0u16..4, 0u16..3), 0..200),
+    ) {
+        let text = |rule: &(bool, bool, usize, u16, u16)| {
+            let (accepts, count, way, first, more) = *rule;
+            let action = if accepts { "accept" } else { "drop" };
+            let count = if count { " count" } else { "" };
+            format!("{action}{count}{} udp to port {first}-{}", ["", " in", " out"][way], first + more)
+        };
+        let texts: Vec<String> = lists.iter().map(|list| list.iter().map(text).collect::<Vec<_>>().join("; ")).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let member = Member::new(&texts, 16);
+        let mut expected: Vec<Vec<u64>> = lists.iter().map(|list| vec![0; list.len()]).collect();
+        for (is_out, port, other) in flows {
+            // Each flow goes one way: what answers would have its decision as well, and does.
+            let (frame, way) = if is_out { (asks(100 + other, port), 0) } else { (tells(200 + other, port), 1) };
+            let mut accepts = true;
+            for (list, expected) in lists.iter().zip(&mut expected) {
+                let hits = |(_, _, w, first, more): &(bool, bool, usize, u16, u16)| {
+                    (*w == 0 || (*w == 2) == is_out) && (*first..=first + more).contains(&port)
+                };
+                if let Some(first) = list.iter().position(hits) {
+                    expected[first] += 1;
+                    accepts = list[first].0;
+                    if !accepts {
+                        break;
+                    }
+                }
+            }
+            prop_assert_eq!(member.judge(way, &frame) == Decision::Accept, accepts);
+        }
+        let expected: Vec<u64> = lists.iter().zip(&expected)
+            .flat_map(|(list, counts)| list.iter().zip(counts))
+            .filter(|(rule, _)| rule.1)
+            .map(|(_, count)| *count)
+            .collect();
+        let counted: Vec<u64> = member.counted().iter().map(|c| c.1).collect();
+        prop_assert_eq!(counted, expected);
+    }
+
     /// Any bytes get a decision, in both directions, the same for a longer snapshot; what needs more bytes gets further with them.
     #[test]
     fn any_frames(frames in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 0..120), 0usize..6, 0usize..200), 1..40)) {
@@ -502,4 +561,62 @@ proptest! {
             }
         }
     }
+}
+
+/// Rules that count do so for whatever they decide: what begins, what is established, what is refused, later parts, errors about a connection; each
+/// list counts what it was asked about.
+#[test]
+fn rules_count() {
+    let base = "drop count udp to port 9; accept count udp; accept";
+    let own = "accept count out; accept count in state established,related; drop count in";
+    let member = Member::new(&["", base, own], 64);
+    let (question, answer) = (asks(1_000, 53), tells(53, 1_000));
+    for _ in 0..3 {
+        assert!(member.out(&question));
+        assert!(member.comes(&answer));
+    }
+    assert!(!member.out(&asks(1_000, 9)));
+    assert!(!member.comes(&tells(53, 1_001)));
+    let (q, a) = (question.len() as u64, answer.len() as u64);
+    let expected = [
+        (1, 1, q),
+        (1, 7, 3 * q + 4 * a),
+        (2, 3, 3 * q),
+        (2, 3, 3 * a),
+        (2, 1, a),
+    ];
+    assert_eq!(member.counted(), expected);
+    // Parts go, and count, as the first.
+    let first = part(asks(1_000, 53), 7, 0, true);
+    let later = part(asks(1_000, 53), 7, 32, false);
+    assert!(member.out(&first) && member.out(&later));
+    assert_eq!(member.counted()[2].1, 5);
+    let refused = part(asks(1_000, 9), 8, 0, true);
+    assert!(!member.out(&refused) && !member.out(&part(asks(1_000, 9), 8, 32, false)));
+    assert_eq!(member.counted()[0].1, 2, "a later part of it is no rule's");
+    let unreachable = v4(
+        PEER,
+        GUEST,
+        ICMP,
+        &icmp(3, &[&[0; 4], &question[14..]].concat()),
+    );
+    assert!(member.comes(&unreachable));
+    assert_eq!(member.counted()[3].1, 4);
+}
+
+/// A rule goes on counting when others come and go, also for connections that were there before; nothing is counted twice.
+#[test]
+fn counts_survive_other_rules() {
+    let mut member = Member::new(&["accept count out udp; accept"], 64);
+    let question = asks(1_000, 53);
+    (0..2).for_each(|_| assert!(member.out(&question)));
+    member.set(&["drop count in tcp; accept count out udp; accept"]);
+    (0..3).for_each(|_| assert!(member.out(&question)));
+    let counted: Vec<u64> = member.counted().iter().map(|c| c.1).collect();
+    assert_eq!(counted, [0, 5]);
+    member.set(&["accept out udp; accept"]);
+    assert!(member.out(&question) && member.counted().is_empty());
+    member.set(&["accept count out udp; accept"]);
+    assert!(member.out(&question));
+    assert_eq!(member.counted()[0].1, 1);
 }

@@ -42,7 +42,7 @@ mod tables;
 mod tests;
 
 pub use draft::{BridgeTuning, FirewallTuning, MemberTuning};
-use draft::{DraftBridge, DraftMember, connections, tracker};
+use draft::{DraftBridge, DraftMember, Guarding};
 use drain::Drain;
 pub use error::DataPlaneError;
 use handle::WorkerHandle;
@@ -55,6 +55,7 @@ use windlass_attach::port::TxPort;
 use windlass_bridge::fdb::{FdbWriter, Limits};
 use windlass_bridge::forward::Bridge;
 use windlass_bridge::member::MemberConf;
+use windlass_firewall::Counted;
 use windlass_frame::Tick;
 use windlass_stats::{MemberCounters, MemberTotals, Padded};
 use windlass_sync::qsbr::Limbo;
@@ -216,7 +217,7 @@ impl DataPlane {
             bridge,
             conf,
             shaping: Shaping::new(&tuning, self.workers.len()),
-            tracker: tracker(&tuning),
+            guarding: Guarding::new(tuning.firewall.as_ref()),
             tuning,
             tx: None,
             attachment: 0,
@@ -242,9 +243,7 @@ impl DataPlane {
     ) -> Result<(), DataPlaneError> {
         let member = self.draft_member(id)?;
         member.shaping.set(&tuning);
-        if connections(&member.tuning) != connections(&tuning) {
-            member.tracker = tracker(&tuning);
-        }
+        member.guarding.set(tuning.firewall.as_ref());
         (member.conf, member.tuning) = (states::kept(&member.conf, conf), tuning);
         self.publish_batch();
         Ok(())
@@ -281,6 +280,17 @@ impl DataPlane {
         let member = self.members.get(usize::from(id)).and_then(Option::as_ref);
         let member = member.ok_or(DataPlaneError::NoMember(id))?;
         Ok(member.shaping.totals(flow).unwrap_or_default())
+    }
+
+    /// What the rules of a member that count have counted, list by list and in their order.
+    ///
+    /// # Errors
+    /// [`DataPlaneError::NoMember`].
+    pub fn counted(&self, id: u16) -> Result<Vec<Counted>, DataPlaneError> {
+        let member = self.members.get(usize::from(id)).and_then(Option::as_ref);
+        let member = member.ok_or(DataPlaneError::NoMember(id))?;
+        let policy = member.guarding.policy.as_ref();
+        Ok(policy.map_or_else(Vec::new, |policy| policy.counted().collect()))
     }
 
     /// Removes members with their rings, their learned addresses and their fixed entries, in one publication, which also

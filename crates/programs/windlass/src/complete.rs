@@ -45,6 +45,7 @@ pub(crate) fn run(
 
 fn scope(line: &[String]) -> Option<Scope> {
     line.iter().find_map(|word| match word.as_str() {
+        "zone" => Some(Scope::Zone),
         "bridge" => Some(Scope::Bridge),
         "uplink" => Some(Scope::Uplink),
         "vnic" => Some(Scope::Vnic),
@@ -245,7 +246,13 @@ mod tests {
             offered(settings(Some(Scope::Bridge), "ag"), "ag"),
             ["ageing="]
         );
-        for scope in [Scope::Bridge, Scope::Uplink, Scope::Vnic, Scope::Flow] {
+        for scope in [
+            Scope::Zone,
+            Scope::Bridge,
+            Scope::Uplink,
+            Scope::Vnic,
+            Scope::Flow,
+        ] {
             for row in properties(scope) {
                 let word = format!("{}=", row.option.name);
                 for setting in settings(Some(scope), &word) {

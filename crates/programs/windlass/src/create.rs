@@ -21,7 +21,7 @@ use crate::table::{Chosen, Column, Form, clean};
 use crate::{Session, accounts, fdb, guest, property, statistics};
 
 impl Object for Zone {
-    const SCOPE: Option<Scope> = None;
+    const SCOPE: Scope = Scope::Zone;
     const COLUMNS: &'static [Column] = fields::ZONE;
     const FACTS: &'static [Fact] = fields::ZONE_FACTS;
     fn list(document: &mut Document) -> &mut Vec<Self> {
@@ -46,7 +46,13 @@ impl Object for Zone {
                     .all(|bridge| self.bridges.contains(bridge)),
             ),
         ];
-        named(&differs)
+        let mut differences = named(&differs);
+        differences.extend(properties_differ(
+            Scope::Zone,
+            &self.properties,
+            &wanted.properties,
+        ));
+        differences
     }
     fn release(_: &mut Document, _: &Name) {}
     fn of(view: Self::View) -> Self {
@@ -55,7 +61,7 @@ impl Object for Zone {
 }
 
 impl Object for Bridge {
-    const SCOPE: Option<Scope> = Some(Scope::Bridge);
+    const SCOPE: Scope = Scope::Bridge;
     const COLUMNS: &'static [Column] = fields::BRIDGE;
     const FACTS: &'static [Fact] = fields::BRIDGE_FACTS;
     fn list(document: &mut Document) -> &mut Vec<Self> {
@@ -78,7 +84,7 @@ impl Object for Bridge {
 }
 
 impl Object for Uplink {
-    const SCOPE: Option<Scope> = Some(Scope::Uplink);
+    const SCOPE: Scope = Scope::Uplink;
     const COLUMNS: &'static [Column] = fields::UPLINK;
     const FACTS: &'static [Fact] = fields::UPLINK_FACTS;
     fn list(document: &mut Document) -> &mut Vec<Self> {
@@ -109,7 +115,7 @@ impl Object for Uplink {
 }
 
 impl Object for Vnic {
-    const SCOPE: Option<Scope> = Some(Scope::Vnic);
+    const SCOPE: Scope = Scope::Vnic;
     const COLUMNS: &'static [Column] = fields::VNIC;
     const FACTS: &'static [Fact] = fields::VNIC_FACTS;
     fn list(document: &mut Document) -> &mut Vec<Self> {
@@ -144,7 +150,7 @@ impl Object for Vnic {
 }
 
 impl Object for Flow {
-    const SCOPE: Option<Scope> = Some(Scope::Flow);
+    const SCOPE: Scope = Scope::Flow;
     const COLUMNS: &'static [Column] = fields::FLOW;
     const FACTS: &'static [Fact] = fields::FLOW_FACTS;
     fn list(document: &mut Document) -> &mut Vec<Self> {
@@ -209,6 +215,7 @@ fn new_zone(args: &ZoneCreate) -> Result<Zone, Failure> {
         owner_gid,
         netns: fields.netns.clone(),
         bridges: fields.bridges.clone(),
+        properties: assigned(Scope::Zone, &args.set, Properties::assign)?,
     })
 }
 
@@ -220,6 +227,7 @@ fn zone_patch(args: &ZoneSet) -> Result<ZonePatch, Failure> {
         owner_gid: fields.group.as_deref().map(accounts::group).transpose()?,
         netns: fields.netns.clone(),
         bridges: Some(fields.bridges.clone()).filter(|bridges| !bridges.is_empty()),
+        properties: assigned(Scope::Zone, &args.settings, PropertyPatch::assign)?,
     })
 }
 
@@ -406,9 +414,21 @@ pub(crate) fn vnic(session: &mut Session<'_>, verb: VnicVerb) -> Result<(), Fail
             objects::set::<Vnic>(session, name, vnic_patch(&args)?, args.member.dry_run)
         }
         VnicVerb::Properties(verb) => property::run::<Vnic>(session, &verb),
+        VnicVerb::Rules(args) => rules(session, &args.name),
         VnicVerb::QemuArgs(args) => guest::qemu(session, &args),
         VnicVerb::LibvirtXml(args) => guest::libvirt(session, &args.name),
     }
+}
+
+/// `windlass vnic rules`
+fn rules(session: &mut Session<'_>, vnic: &Name) -> Result<(), Failure> {
+    let Some(chosen) = session.choose(fields::RULES)? else {
+        return Ok(());
+    };
+    let what = format!("show rules of VNIC {vnic}");
+    let rules = session.client(&what)?.rules(vnic);
+    let rules = rules.map_err(|error| Failure::of(what, error))?;
+    session.rows(&rules, &chosen)
 }
 
 /// Says on stderr what a member that was just made waits for. One that is gone already, or cannot be asked for, is no failure of
@@ -530,6 +550,7 @@ fn unfit(scope: Scope, setting: &str, why: &str) -> Failure {
         Scope::Uplink => Uplink::KIND,
         Scope::Vnic => Vnic::KIND,
         Scope::Flow => Flow::KIND,
+        Scope::Zone => Zone::KIND,
     };
     let todo = match nearest(name, known) {
         Some(near) if near != name => format!("did you mean \"{near}\"?"),

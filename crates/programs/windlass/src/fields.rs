@@ -16,7 +16,7 @@ pub struct FieldRow {
 
 /// The fields of the tables of a command (`vnic show`, `vnic show -s`, `fdb show`, ...), in order.
 pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
-    let tables: [(&str, &[Column]); 14] = [
+    let tables: [(&str, &[Column]); 15] = [
         ("zone show", ZONE),
         ("bridge show", BRIDGE),
         ("bridge show -s", TABLE),
@@ -26,6 +26,7 @@ pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
         ("vnic show -s", TRAFFIC),
         ("stat", TRAFFIC),
         ("stat --drops", DROPS),
+        ("vnic rules", RULES),
         ("flow show", FLOW),
         ("fdb show", FDB),
         ("worker show", WORKER),
@@ -236,6 +237,15 @@ columns! {
     "evicted" usual "Addresses that had to go for others." |row| counted(row, "evicted");
     "refused" usual "Addresses not learned for a limit." |row| counted(row, "refused");
     "sightings-lost" more "Sightings not acted on: over the budget of their burst or ring, or the learner was behind." |row| counted(row, "sightings_lost");
+}
+
+columns! {
+    /// `vnic rules`.
+    RULES:
+    "list" usual "Property that it stands in." |row| at(row, "/list");
+    "frames" usual "Frames that it has decided." |row| counted(row, "frames");
+    "bytes" usual "Bytes of those frames." |row| counted(row, "bytes");
+    "rule" usual "The rule." |row| at(row, "/rule");
 }
 
 columns! {
@@ -529,7 +539,7 @@ mod tests {
             "b"}, "share": true, "reason": "a", "zone": "a", "mac": "a", "stage": "a", "explanation": "a", "vlan": 1,
             "member": "a", "kind": "a", "age_s": 1, "local": "a", "peer": "a", "pid": 1, "comm": "a", "peer_pid": 1,
             "peer_comm": "a", "uid": 1, "ring_tx_bytes": 1, "ring_rx_bytes": 1, "kernel_tx_bytes": 1,
-            "kernel_rx_bytes": 1, "tx_queue_bytes": 1, "rx_queue_bytes": 1, "slab": 1, "channel": 1, "core": 1, "home": 1, "workers": [1], "frames": 1, "property": "a", "vnic": "a", "attributes": "a", "drops": {"a": 1},
+            "kernel_rx_bytes": 1, "tx_queue_bytes": 1, "rx_queue_bytes": 1, "slab": 1, "channel": 1, "core": 1, "home": 1, "workers": [1], "frames": 1, "bytes": 1, "list": "a", "rule": "a", "property": "a", "vnic": "a", "attributes": "a", "drops": {"a": 1},
             "perm": "a", "value": "a", "default": "a", "possible": "a", "unit": "a", "description": "a"}
             "#;
 
@@ -560,7 +570,7 @@ mod tests {
             .flat_map(|facts| facts.iter())
             .map(|fact| (fact.name, fact.cell));
         let tables = [
-            ZONE, BRIDGE, UPLINK, VNIC, FLOW, TRAFFIC, TABLE, DROPS, FDB, WORKER, SOCKETS,
+            ZONE, BRIDGE, UPLINK, VNIC, RULES, FLOW, TRAFFIC, TABLE, DROPS, FDB, WORKER, SOCKETS,
             PROPERTY, PROPERTIES,
         ];
         let columns = tables.iter().flat_map(|table| table.iter());

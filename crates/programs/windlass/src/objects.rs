@@ -15,7 +15,7 @@ use crate::table::{self, Column, Form, Titles};
 /// A kind of object, as far as its verbs need to know it.
 pub(crate) trait Object: Resource + Clone {
     /// Whose properties it has.
-    const SCOPE: Option<Scope>;
+    const SCOPE: Scope;
     /// What `show` shows.
     const COLUMNS: &'static [Column];
     /// What `get` shows before the properties: the fields that `set` takes, and live ones.

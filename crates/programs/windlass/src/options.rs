@@ -377,6 +377,9 @@ pub(crate) struct ZoneCreate {
     pub(crate) owner: String,
     #[command(flatten)]
     pub(crate) fields: ZoneFields,
+    /// Set a property; may be repeated. "show-props" lists them.
+    #[arg(long, value_name = "KEY=VALUE", value_hint = ValueHint::Other)]
+    pub(crate) set: Vec<String>,
     #[command(flatten)]
     pub(crate) how: CreateHow,
 }
@@ -412,6 +415,9 @@ pub(crate) struct CreateHow {
 pub(crate) struct ZoneSet {
     #[command(flatten)]
     pub(crate) name: ZoneName,
+    /// Properties to set; KEY=auto forgets what was set.
+    #[arg(value_name = "KEY=VALUE", value_hint = ValueHint::Other)]
+    pub(crate) settings: Vec<String>,
     /// User who acts in it from now on: a name or a number. What its VNICs have counts for that user then. The group stays, unless one is named.
     #[arg(long, value_name = "USER", value_hint = ValueHint::Username)]
     pub(crate) owner: Option<String>,
@@ -681,6 +687,8 @@ pub(crate) enum VnicVerb {
     Set(VnicSet),
     #[command(flatten)]
     Properties(PropertyVerb<VnicName>),
+    /// List the rules that packets of a VNIC have to pass, with what those with "count" have counted.
+    Rules(VnicName),
     /// Write the QEMU arguments that attach a machine to a VNIC.
     QemuArgs(QemuArgs),
     /// Write the libvirt elements that attach a machine to a VNIC.
@@ -922,6 +930,7 @@ pub(crate) struct MonitorArgs {
 pub(crate) fn command() -> clap::Command {
     each(<Options as clap::CommandFactory>::command(), |object| {
         let scope = match object.get_name() {
+            "zone" => Scope::Zone,
             "bridge" => Scope::Bridge,
             "uplink" => Scope::Uplink,
             "vnic" => Scope::Vnic,

@@ -86,7 +86,7 @@ fn show<O: Object>(session: &mut Session<'_>) -> Result<(), Failure> {
 }
 
 fn specs<O: Object>() -> impl Iterator<Item = &'static PropertySpec> {
-    O::SCOPE.into_iter().flat_map(properties)
+    properties(O::SCOPE)
 }
 
 fn of_fact(fact: &Fact, name: Option<&Name>, view: &Value) -> Row {

@@ -88,7 +88,7 @@ impl From<BackendError> for ErrorBody {
     }
 }
 
-/// Where the sockets of a VNIC lie, and whose they are.
+/// Where the sockets of a VNIC lie, whose they are, and what holds for all VNICs there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// Directory of the zone's sockets; it exists. Its owner may put links into it: open what lies in
@@ -96,6 +96,8 @@ pub struct Place {
     pub directory: PathBuf,
     /// User and group that a socket made here is given; `None`: the daemon's own.
     pub owner: Option<(u32, u32)>,
+    /// The rules that packets of each VNIC there have to pass.
+    pub rules: Arc<str>,
 }
 
 impl Place {
@@ -106,10 +108,12 @@ impl Place {
             Some(zone) => Self {
                 directory: zones.join(zone.name.as_str()),
                 owner: Some((zone.owner_uid, zone.owner_gid)),
+                rules: zone.rules(),
             },
             None => Self {
                 directory: zones.join("global"),
                 owner: None,
+                rules: "".into(),
             },
         }
     }
@@ -265,7 +269,7 @@ pub trait Backend: Send {
     /// The interface or socket cannot be made; a privilege is missing; a limit.
     fn create_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError>;
 
-    /// Changes the bridge, the address or properties of a VNIC, or what a TAP can change in place
+    /// Changes the bridge, the address or properties of a VNIC, the rules of its place, or what a TAP can change in place
     /// (`address`, `host_mac`). Zone, and the rest of the attachment, are the same.
     ///
     /// # Errors
@@ -304,6 +308,11 @@ pub trait Backend: Send {
 
     /// The traffic of flows since they were made, in their order; zero if one is not known.
     fn flow_counters(&self, flows: &[Flow]) -> Vec<FlowCounters>;
+
+    /// What the rules of a VNIC that count have counted, in their order: frames and bytes.
+    fn counted(&self, _vnic: &Name) -> Vec<(u64, u64)> {
+        Vec::new()
+    }
 
     /// Puts a static entry into a table, in the place of a learned one if there is one.
     ///

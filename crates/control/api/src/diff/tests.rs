@@ -85,6 +85,7 @@ fn document(seed: &Seed) -> Document {
             owner_gid: 1,
             netns: None,
             bridges: vec![named("b", bridge)],
+            properties: Default::default(),
         }));
     }
     for &(number, bridge, share) in &seed.uplinks {

@@ -4,7 +4,13 @@ use super::*;
 /// sentence.
 #[test]
 fn the_table_is_sound() {
-    for scope in [Scope::Bridge, Scope::Uplink, Scope::Vnic] {
+    for scope in [
+        Scope::Bridge,
+        Scope::Uplink,
+        Scope::Vnic,
+        Scope::Flow,
+        Scope::Zone,
+    ] {
         let mut names: Vec<_> = properties(scope).map(|row| row.option.name).collect();
         let count = names.len();
         names.sort_unstable();

@@ -2,20 +2,22 @@
 
 use std::sync::{Arc, Mutex};
 
-use windlass_firewall::{Compiled, Decision, Firewall, Seen, Tracker, read};
+use windlass_firewall::{Compiled, Decision, Firewall, Ledger, List, Policy, Seen, Tracker, read};
 use windlass_frame::{SNAP, Tick};
 use windlass_rules::Rules;
 
-const RULES: &str = "drop state invalid; accept in tcp from 10.0.0.0/8,fd00::/8 to port 80; accept out; \
+const RULES: &str = "drop count state invalid; accept count in tcp from 10.0.0.0/8,fd00::/8 to port 80; accept out; \
                      accept in state established,related; drop in";
 
 /// Takes `data` as a run of records, each a way, a pause, a length and a frame, and lets a member's firewall decide: what needs more bytes
 /// gets further with them, what cannot be read is dropped, and the same frame at the same moment that passed passes again.
 pub fn check(data: &[u8]) {
     let rules: Rules = RULES.parse().expect("rules");
-    let rules = Arc::new(Compiled::new([&rules]).expect("few rules"));
+    let list = Arc::new(List::new(&rules).expect("few rules"));
+    let rules = Arc::new(Compiled::new([Some(list)]));
+    let policy = Arc::new(Policy::new(rules, &mut Ledger::default()));
     let tracker = Arc::new(Mutex::new(Tracker::new(16, [3, 5])));
-    let ways = Firewall::both(&rules, &tracker);
+    let ways = Firewall::both(&policy, &tracker);
     let mut now = Tick(1_000_000_000);
     let mut rest = data;
     while let Some(([way, pause, length], tail)) = rest.split_first_chunk() {

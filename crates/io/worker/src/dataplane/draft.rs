@@ -6,7 +6,7 @@ use windlass_attach::port::TxPort;
 use windlass_bridge::fdb::Fdb;
 use windlass_bridge::groups::GroupsConf;
 use windlass_bridge::member::MemberConf;
-use windlass_firewall::{Compiled, Firewall, Tracker};
+use windlass_firewall::{Compiled, Firewall, Ledger, Policy, Tracker};
 use windlass_nic::{EgressStage, IngressStage, Protection, protect};
 use windlass_shaper::Priority;
 use windlass_stats::{MemberCounters, Padded};
@@ -51,8 +51,7 @@ pub(super) struct DraftMember {
     pub(super) tuning: MemberTuning,
     /// Its rates and flows: what they have counted survives other changes.
     pub(super) shaping: Shaping,
-    /// The connections that its firewall knows; they survive other rules.
-    pub(super) tracker: Option<Arc<Mutex<Tracker>>>,
+    pub(super) guarding: Guarding,
     pub(super) tx: Option<Arc<dyn TxPort>>,
     /// Which of all attachments it has; 0: none.
     pub(super) attachment: u64,
@@ -80,24 +79,51 @@ impl DraftMember {
     }
 
     fn firewall(&self) -> Option<[Firewall; 2]> {
-        let (tuning, tracker) = (self.tuning.firewall.as_ref()?, self.tracker.as_ref()?);
-        Some(Firewall::both(&tuning.rules, tracker))
+        let guarding = &self.guarding;
+        Some(Firewall::both(
+            guarding.policy.as_ref()?,
+            guarding.tracker.as_ref()?,
+        ))
     }
 }
 
-/// The connections of a member that has a firewall.
-pub(super) fn tracker(tuning: &MemberTuning) -> Option<Arc<Mutex<Tracker>>> {
-    let firewall = tuning.firewall.as_ref()?;
-    let tracker = Tracker::new(firewall.connections as usize, firewall.seeds);
-    Some(Arc::new(Mutex::new(tracker)))
+/// What a member's firewall keeps.
+#[derive(Default)]
+pub(super) struct Guarding {
+    /// The rules that are in force.
+    pub(super) policy: Option<Arc<Policy>>,
+    /// What rules have counted.
+    ledger: Ledger,
+    /// The connections that it knows; they survive other rules.
+    tracker: Option<Arc<Mutex<Tracker>>>,
+    /// Room for them.
+    connections: u32,
 }
 
-/// Room for connections, if the member has a firewall.
-pub(super) fn connections(tuning: &MemberTuning) -> Option<u32> {
-    tuning
-        .firewall
-        .as_ref()
-        .map(|firewall| firewall.connections)
+impl Guarding {
+    pub(super) fn new(firewall: Option<&FirewallTuning>) -> Guarding {
+        let mut guarding = Guarding::default();
+        guarding.set(firewall);
+        guarding
+    }
+
+    /// The rules hold that are written there. What is the same goes on.
+    pub(super) fn set(&mut self, firewall: Option<&FirewallTuning>) {
+        let Some(firewall) = firewall else {
+            (self.policy, self.tracker) = (None, None);
+            return;
+        };
+        let is_same = |policy: &Arc<Policy>| policy.is_of(&firewall.rules);
+        if !self.policy.as_ref().is_some_and(is_same) {
+            let policy = Policy::new(firewall.rules.clone(), &mut self.ledger);
+            self.policy = Some(Arc::new(policy));
+        }
+        if self.tracker.is_none() || self.connections != firewall.connections {
+            let tracker = Tracker::new(firewall.connections as usize, firewall.seeds);
+            self.tracker = Some(Arc::new(Mutex::new(tracker)));
+            self.connections = firewall.connections;
+        }
+    }
 }
 
 /// What a bridge is besides its table and its members.

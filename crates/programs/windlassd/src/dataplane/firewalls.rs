@@ -1,8 +1,8 @@
 //! Compiled rules of firewalls.
 //!
 //! # Purpose
-//! 10,000 rules take 20 ms to compile, and the API waits for that. So a member's rules are compiled when their text changes, and
-//! not when anything else of it does; members with the same rules share them.
+//! 10,000 rules take 20 ms to compile, and the API waits for that. So a list is compiled when its text changes, and
+//! not when anything else of a member does; members with the same list share it.
 //!
 //! # Ownership and lifetime
 //! Compiled rules belong to the members that use them; [`Firewalls`] only finds them.
@@ -11,20 +11,24 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use windlass_api::FirewallSettings;
-use windlass_firewall::Compiled;
+use windlass_firewall::{Compiled, List};
+use windlass_rules::Rules;
 use windlass_worker::FirewallTuning;
 
 use super::translate::seeds;
 use crate::backend::BackendError;
 
-/// Rules that some member has, by their texts.
+/// Rules that some member has.
 #[derive(Default)]
 pub struct Firewalls {
-    compiled: BTreeMap<[String; 2], Weak<Compiled>>,
+    /// By text.
+    lists: BTreeMap<Arc<str>, Weak<List>>,
+    /// By the texts of their lists.
+    compiled: BTreeMap<[Arc<str>; 3], Weak<Compiled>>,
 }
 
 impl Firewalls {
-    /// What a member's packets have to pass: the operator's rules and the owner's. None without a rule.
+    /// What a member's packets have to pass. None without a rule.
     ///
     /// # Errors
     /// Rules that are too large together; no randomness.
@@ -47,23 +51,37 @@ impl Firewalls {
         settings: &FirewallSettings,
     ) -> Result<Option<Arc<Compiled>>, BackendError> {
         let texts = settings.texts();
-        if texts.iter().all(String::is_empty) {
-            return Ok(None);
-        }
         if let Some(rules) = self.compiled.get(texts).and_then(Weak::upgrade) {
             return Ok(Some(rules));
         }
-        let lists = settings.lists();
-        let lists = lists.map_err(|error| BackendError::Host(format!("firewall: {error}")))?;
-        if lists.is_empty() {
+        let lists = texts.iter().map(|text| self.list(text));
+        let lists = lists.collect::<Result<Vec<_>, _>>()?;
+        if lists.iter().all(Option::is_none) {
             return Ok(None);
         }
-        let rules = Compiled::new(&lists);
-        let rules = rules.map_err(|error| BackendError::Limit(format!("firewall: {error}")))?;
-        let rules = Arc::new(rules);
+        let rules = Arc::new(Compiled::new(lists));
         self.compiled.retain(|_, rules| rules.strong_count() > 0);
         self.compiled.insert(texts.clone(), Arc::downgrade(&rules));
         Ok(Some(rules))
+    }
+
+    /// None if it has no rule.
+    fn list(&mut self, text: &Arc<str>) -> Result<Option<Arc<List>>, BackendError> {
+        if let Some(list) = self.lists.get(text).and_then(Weak::upgrade) {
+            return Ok(Some(list));
+        }
+        // A text that is no rules is refused when it is set.
+        let rules = text.parse::<Rules>();
+        let rules = rules.map_err(|error| BackendError::Host(format!("firewall: {error}")))?;
+        if rules.rules.is_empty() {
+            return Ok(None);
+        }
+        let list = List::new(&rules);
+        let list = list.map_err(|error| BackendError::Limit(format!("firewall: {error}")))?;
+        let list = Arc::new(list);
+        self.lists.retain(|_, list| list.strong_count() > 0);
+        self.lists.insert(text.clone(), Arc::downgrade(&list));
+        Ok(Some(list))
     }
 }
 
@@ -94,6 +112,7 @@ mod tests {
         drop((rules, again));
         let _other = get(&["firewall=drop out"]);
         assert_eq!(firewalls.compiled.len(), 2, "forgotten: drop in");
+        assert_eq!(firewalls.lists.len(), 2, "drop in is the operator's still");
         assert!(firewalls.get(&settings(&[])).unwrap().is_none());
     }
 }

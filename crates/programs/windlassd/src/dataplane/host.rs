@@ -217,6 +217,7 @@ mod tests {
             let place = Place {
                 directory: "/run/zone".into(),
                 owner,
+                rules: "".into(),
             };
             system.quota(&vnic, &place).allows_gigantic_pages()
         };

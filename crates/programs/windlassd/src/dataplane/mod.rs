@@ -284,6 +284,11 @@ impl Backend for DataPlaneBackend {
             .unwrap_or(unknown)
     }
 
+    fn counted(&self, vnic: &Name) -> Vec<(u64, u64)> {
+        let vnic = vnic.clone();
+        self.ask(move |p| p.counted(&vnic)).unwrap_or_default()
+    }
+
     fn fdb_add(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {
         let entry = entry.clone();
         self.change(move |p| p.fdb_add(&entry))

@@ -121,6 +121,13 @@ pub struct Ports {
     is_resting: bool,
 }
 
+/// What holds for a VNIC in a zone with these rules.
+fn settings_at(vnic: &Vnic, rules: &Arc<str>) -> MemberSettings {
+    let mut settings = vnic.settings();
+    settings.firewall = settings.firewall.in_zone(rules.clone());
+    settings
+}
+
 fn failed(error: DataPlaneError) -> BackendError {
     match error {
         DataPlaneError::TooManyMembers(_)
@@ -340,7 +347,7 @@ impl Ports {
             return Ok(());
         }
         self.leave_not(vnic);
-        let settings = vnic.settings();
+        let settings = settings_at(vnic, &place.rules);
         let bridge = self.bridge(&vnic.bridge)?.id;
         let mut tuning = translate::tuning(&settings, &mut self.firewalls)?;
         tuning.flows = self.flows.of(&vnic.name);
@@ -388,8 +395,10 @@ impl Ports {
                 self.put_back(&to.name, back);
             });
         }
-        self.put_vnic(to).inspect_err(|_| {
-            let back = self.put_vnic(from);
+        let member = self.members.get(&to.name);
+        let rules = member.map(|member| member.settings.firewall.zone().clone());
+        self.put_vnic(to, &place.rules).inspect_err(|_| {
+            let back = self.put_vnic(from, rules.as_ref().unwrap_or(&place.rules));
             self.put_back(&to.name, back);
         })?;
         self.set_interface(from, to);
@@ -397,8 +406,8 @@ impl Ports {
     }
 
     /// Gives a VNIC the address and the properties that are written there. Rings and counters go on.
-    fn put_vnic(&mut self, vnic: &Vnic) -> Result<(), BackendError> {
-        let settings = vnic.settings();
+    fn put_vnic(&mut self, vnic: &Vnic, rules: &Arc<str>) -> Result<(), BackendError> {
+        let settings = settings_at(vnic, rules);
         let (mac, mtu) = (translate::own_mac(vnic), translate::mtu(vnic));
         let conf = translate::member_conf(&settings, mac_word(mac), mtu);
         self.change_member(&vnic.name, Some(mac), conf, &settings)
@@ -742,6 +751,13 @@ impl Ports {
         let endpoint = self.members.get_mut(name).and_then(|m| m.endpoint.as_mut());
         let kernel_drops = endpoint.map_or(0, |endpoint| endpoint.kernel_drops());
         self.counters_but(name, kernel_drops)
+    }
+
+    pub fn counted(&self, vnic: &Name) -> Vec<(u64, u64)> {
+        let id = self.members.get(vnic).map(|member| member.id);
+        let counted = id.and_then(|id| self.plane.counted(id).ok());
+        let counted = counted.into_iter().flatten();
+        counted.map(|rule| (rule.frames, rule.bytes)).collect()
     }
 
     fn counters_but(&self, name: &Name, kernel_drops: u64) -> Counters {

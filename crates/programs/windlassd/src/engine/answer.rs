@@ -7,8 +7,8 @@ use rustix::time::{ClockId, clock_gettime};
 use windlass_api::{
     BridgeStats, BridgeView, Counters, DaemonView, Document, ErrorBody, ErrorCode, FdbPage,
     FdbQuery, Flow, FlowView, Flushed, MacAddr, Member, MemberStats, MigrationCheck,
-    MigrationChecked, Moved, Name, State, Stats, Status, Uplink, UplinkView, Vnic, VnicView,
-    WorkerMove, WorkerStats, Zone, ZoneView,
+    MigrationChecked, Moved, Name, RuleView, State, Stats, Status, Uplink, UplinkView, Vnic,
+    VnicView, WorkerMove, WorkerStats, Zone, ZoneView,
 };
 
 use super::Engine;
@@ -163,6 +163,19 @@ impl Engine {
             counters,
         };
         views.map(view).collect()
+    }
+
+    /// The rules that packets of a VNIC have to pass.
+    ///
+    /// # Errors
+    /// No such VNIC, as far as the peer may know.
+    pub fn rules(&self, peer: &Peer, name: &str) -> Result<Vec<RuleView>, ErrorBody> {
+        let vnic = self.document.vnic(name);
+        let vnic = vnic.filter(|vnic| peer.sees_vnic(vnic, &self.document));
+        let vnic = vnic.ok_or_else(|| no_such("vnic", name))?;
+        let counted = self.backend.counted(&vnic.name);
+        let rules = self.place_of(vnic).rules;
+        Ok(vnic.settings().firewall.in_zone(rules).rules(counted))
     }
 
     /// Those flows that the peer may see: of VNICs that it may see.

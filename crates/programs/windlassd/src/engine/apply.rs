@@ -202,7 +202,7 @@ impl Engine {
         Ok(())
     }
 
-    fn place_of(&self, vnic: &Vnic) -> Place {
+    pub(super) fn place_of(&self, vnic: &Vnic) -> Place {
         self.place(vnic.zone.name().map(Name::as_str))
     }
 
@@ -254,8 +254,44 @@ impl Engine {
         self.make_zone_dir(Some(zone)).map_err(refused)
     }
 
-    /// Another owner gets the directory before the sockets: from then on the former one reaches none by its path.
+    /// Its VNICs have its rules, all or none of them.
     fn set_zone(&mut self, from: &Zone, to: &Zone) -> Result<(), BackendError> {
+        self.set_rules(from, to)?;
+        self.give_zone(from, to).inspect_err(|_| {
+            if let Err(error) = self.set_rules(to, from) {
+                tracing::error!(
+                    "the rules of zone {} are not as they were: {error}",
+                    to.name
+                );
+            }
+        })
+    }
+
+    fn set_rules(&mut self, from: &Zone, to: &Zone) -> Result<(), BackendError> {
+        let [before, after] = [from, to].map(|zone| Place::of(&self.runtime_dir, Some(zone)));
+        if before.rules == after.rules {
+            return Ok(());
+        }
+        let vnics = self.document.vnics.iter();
+        let vnics = vnics.filter(|vnic| vnic.zone.name() == Some(&to.name));
+        let vnics: Vec<&Vnic> = vnics
+            .filter(|vnic| !self.failed.contains_key(&vnic.name))
+            .collect();
+        for (done, vnic) in vnics.iter().enumerate() {
+            if let Err(error) = self.backend.set_vnic(vnic, vnic, &after) {
+                for vnic in vnics.iter().take(done) {
+                    if let Err(error) = self.backend.set_vnic(vnic, vnic, &before) {
+                        tracing::error!("{} is not as it was: {error}", vnic.name);
+                    }
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Another owner gets the directory before the sockets: from then on the former one reaches none by its path.
+    fn give_zone(&mut self, from: &Zone, to: &Zone) -> Result<(), BackendError> {
         self.make_zone(to)?;
         let owner = |zone: &Zone| (zone.owner_uid, zone.owner_gid);
         if owner(from) == owner(to) {

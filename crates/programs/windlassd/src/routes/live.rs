@@ -14,7 +14,7 @@ use hyper::body::Frame;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use windlass_api::{
     DaemonView, EventKind, MigrationCheck, MigrationChecked, MonitorEvent, Moved, RecentDrops,
-    Stats, WorkerMove, WorkerStats,
+    RuleView, Stats, WorkerMove, WorkerStats,
 };
 
 use crate::authority::Peer;
@@ -92,6 +92,19 @@ pub async fn drops(
     answer(
         app.engine
             .call(&peer, move |engine| Ok(engine.recent_drops(&peer)))
+            .await,
+    )
+}
+
+/// `GET /v1/vnics/NAME/rules`
+pub async fn rules(
+    State(app): State<App>,
+    Extension(peer): Extension<Peer>,
+    Named(vnic): Named,
+) -> Answer<Vec<RuleView>> {
+    answer(
+        app.engine
+            .call(&peer, move |engine| engine.rules(&peer, &vnic))
             .await,
     )
 }

@@ -60,6 +60,7 @@ pub fn router(app: App) -> Router {
         )
         .route("/v1/bridges/{name}/fdb/flush", post(fdb::flush))
         .route("/v1/bridges/{name}/mcheck", post(live::check_migration))
+        .route("/v1/vnics/{name}/rules", get(live::rules))
         .route("/v1/document", get(document::show).put(document::replace))
         .route("/v1/stats", get(live::stats))
         .route("/v1/workers", get(live::workers))

@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 use windlass_api::{
     Applied, Bridge, BridgePatch, BridgeView, DaemonView, Document, ErrorBody, FdbAdd, FdbPage,
     FdbQuery, Flow, FlowPatch, FlowView, Flushed, MigrationCheck, MigrationChecked, MonitorEvent,
-    Moved, RecentDrops, Stats, Uplink, UplinkPatch, UplinkView, Vnic, VnicPatch, VnicView,
-    WorkerMove, WorkerStats, Zone, ZonePatch, ZoneView,
+    Moved, RecentDrops, RuleView, Stats, Uplink, UplinkPatch, UplinkView, Vnic, VnicPatch,
+    VnicView, WorkerMove, WorkerStats, Zone, ZonePatch, ZoneView,
 };
 
 use super::document::ApplyQuery;
@@ -172,6 +172,12 @@ fn live_operations(list: &mut Vec<Operation>) {
             "/v1/daemon",
             "The daemon, and who the peer is.",
             of::<DaemonView>,
+        ),
+        operation(
+            "get",
+            "/v1/vnics/{name}/rules",
+            "Show the rules that packets of a VNIC have to pass.",
+            of::<Vec<RuleView>>,
         ),
         operation(
             "get",
